@@ -1,0 +1,50 @@
+# Finds the libraries that Motley stands on. Each is installed by tools/setup.
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)
+if(MOTLEY_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
+
+# libtorch comes from a Python environment: MOTLEY_PYTHON, else .venv. Paths are asked of torch itself, because
+# find_package(Torch) fails on CUDA wheels where there is no CUDA toolkit.
+if(MOTLEY_WITH_TORCH)
+  if(DEFINED ENV{MOTLEY_PYTHON})
+    set(MOTLEY_PYTHON "$ENV{MOTLEY_PYTHON}")
+  else()
+    set(MOTLEY_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python")
+  endif()
+  execute_process(
+    COMMAND "${MOTLEY_PYTHON}" -c "import os, torch
+from torch.utils import cpp_extension as e
+names = [n for n in ('torch', 'torch_cpu', 'c10', 'torch_cuda', 'c10_cuda') if os.path.exists(os.path.join(e.library_paths()[0], f'lib{n}.so'))]
+print(';'.join(e.include_paths()), e.library_paths()[0], ';'.join(names), torch.__version__, int(torch._C._GLIBCXX_USE_CXX11_ABI), sep='|')"
+    OUTPUT_VARIABLE torch_answer OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_failed)
+  if(torch_failed)
+    message(FATAL_ERROR "no PyTorch in '${MOTLEY_PYTHON}': run tools/setup, or set MOTLEY_PYTHON to a Python with PyTorch 2.11 or newer")
+  endif()
+  string(REPLACE "|" ";" torch_fields "${torch_answer}")
+  string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)$" _ "${torch_answer}")
+  set(torch_includes ${CMAKE_MATCH_1})
+  set(torch_library_folder ${CMAKE_MATCH_2})
+  set(torch_names ${CMAKE_MATCH_3})
+  set(MOTLEY_TORCH_VERSION ${CMAKE_MATCH_4})
+  if(MOTLEY_TORCH_VERSION VERSION_LESS 2.11)
+    message(FATAL_ERROR "PyTorch ${MOTLEY_TORCH_VERSION} in '${MOTLEY_PYTHON}' is too old: 2.11 or newer is needed")
+  endif()
+  message(STATUS "PyTorch ${MOTLEY_TORCH_VERSION}: ${torch_library_folder}")
+  add_library(motley_torch INTERFACE)
+  target_include_directories(motley_torch SYSTEM INTERFACE ${torch_includes})
+  target_compile_definitions(motley_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${CMAKE_MATCH_5} MOTLEY_TORCH_VERSION="${MOTLEY_TORCH_VERSION}")
+  foreach(library IN LISTS torch_names)
+    target_link_libraries(motley_torch INTERFACE "${torch_library_folder}/lib${library}.so")
+  endforeach()
+  target_link_options(motley_torch INTERFACE "-Wl,-rpath,${torch_library_folder}" "-Wl,--no-as-needed")
+endif()

@@ -1,0 +1,33 @@
+# Build options and the flags that every target shares.
+option(MOTLEY_BUILD_TESTS "Build the tests" ON)
+option(MOTLEY_WITH_TORCH "Build the rooms that need libtorch (off for sanitizers, fuzzing and tidy)" ON)
+option(MOTLEY_FUZZ "Build the fuzz targets (needs clang and no libtorch)" OFF)
+set(MOTLEY_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, such as address,undefined or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(MOTLEY_CCACHE ccache)
+if(MOTLEY_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${MOTLEY_CCACHE})
+endif()
+
+add_library(motley_flags INTERFACE)
+target_compile_options(motley_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off)
+target_include_directories(motley_flags INTERFACE "${CMAKE_SOURCE_DIR}/src")
+find_package(Threads REQUIRED)
+target_link_libraries(motley_flags INTERFACE Threads::Threads)
+if(MOTLEY_SANITIZE)
+  target_compile_options(motley_flags INTERFACE -fsanitize=${MOTLEY_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(motley_flags INTERFACE -fsanitize=${MOTLEY_SANITIZE})
+endif()
+if(MOTLEY_FUZZ)
+  target_compile_options(motley_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()

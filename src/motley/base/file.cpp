@@ -1,0 +1,189 @@
+#include "motley/base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace motley {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Descriptor {
+  int fd = -1;
+  explicit Descriptor(int descriptor) : fd(descriptor) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd >= 0) {
+      ::close(fd);
+    }
+  }
+};
+
+Status sync_folder(const fs::path& folder) {
+  Descriptor descriptor(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.fd < 0 || ::fsync(descriptor.fd) != 0) {
+    return fail(ErrorCode::kIo, "cannot sync the folder '{}': {}", folder.string(), errno_text());
+  }
+  return {};
+}
+
+Status write_all(int fd, std::string_view content, const fs::path& path) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(fd, content.data(), content.size());
+    if (written < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      return fail(ErrorCode::kIo, "cannot write '{}': {}", path.string(), errno_text());
+    }
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+constexpr std::array<std::uint32_t, 256> make_crc_table() {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < 256; ++i) {
+    std::uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit) {
+      value = (value >> 1) ^ ((value & 1) ? 0x82f63b78U : 0U);
+    }
+    table[i] = value;
+  }
+  return table;
+}
+constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
+
+std::uint32_t crc32c_portable(const unsigned char* data, std::size_t size, std::uint32_t crc) {
+  for (std::size_t i = 0; i < size; ++i) {
+    crc = kCrcTable[(crc ^ data[i]) & 0xff] ^ (crc >> 8);
+  }
+  return crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) std::uint32_t crc32c_sse(const unsigned char* data, std::size_t size,
+                                                           std::uint32_t crc) {
+  std::uint64_t wide = crc;
+  for (; size >= 8; data += 8, size -= 8) {
+    std::uint64_t word;
+    std::memcpy(&word, data, 8);
+    wide = _mm_crc32_u64(wide, word);
+  }
+  crc = static_cast<std::uint32_t>(wide);
+  for (; size > 0; ++data, --size) {
+    crc = _mm_crc32_u8(crc, *data);
+  }
+  return crc;
+}
+#endif
+
+}  // namespace
+
+std::string errno_text() {
+  return std::strerror(errno);
+}
+
+Result<std::string> read_file(const fs::path& path, std::size_t limit) {
+  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status{};
+  if (descriptor.fd < 0 || ::fstat(descriptor.fd, &status) != 0) {
+    const ErrorCode code = errno == ENOENT ? ErrorCode::kInvalidInput : ErrorCode::kIo;
+    return fail(code, "cannot read '{}': {}", path.string(), errno_text());
+  }
+  if (S_ISDIR(status.st_mode)) {
+    return fail(ErrorCode::kInvalidInput, "cannot read '{}': it is a folder, a file is wanted", path.string());
+  }
+  if (static_cast<std::size_t>(status.st_size) > limit) {
+    return fail(ErrorCode::kInvalidInput, "'{}' has {} bytes; at most {} are accepted", path.string(), status.st_size,
+                limit);
+  }
+  std::string content;
+  content.reserve(static_cast<std::size_t>(status.st_size));
+  std::array<char, 1 << 16> block;
+  for (;;) {
+    const ssize_t got = ::read(descriptor.fd, block.data(), block.size());
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return fail(ErrorCode::kIo, "cannot read '{}': {}", path.string(), errno_text());
+    }
+    if (got == 0) {
+      return content;
+    }
+    content.append(block.data(), static_cast<std::size_t>(got));
+    if (content.size() > limit) {
+      return fail(ErrorCode::kInvalidInput, "'{}' has more than the {} bytes that are accepted", path.string(), limit);
+    }
+  }
+}
+
+Status write_file(const fs::path& path, std::string_view content) {
+  const fs::path aside = path.string() + ".part-" + std::to_string(::getpid());
+  {
+    Descriptor descriptor(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (descriptor.fd < 0) {
+      return fail(ErrorCode::kIo, "cannot create '{}': {}", aside.string(), errno_text());
+    }
+    Status written = write_all(descriptor.fd, content, path);
+    if (written && ::fsync(descriptor.fd) != 0) {
+      written = fail(ErrorCode::kIo, "cannot sync '{}': {}", path.string(), errno_text());
+    }
+    if (!written) {
+      ::unlink(aside.c_str());
+      return written;
+    }
+  }
+  return rename_durably(aside, path);
+}
+
+Status append_line(const fs::path& path, std::string_view line) {
+  Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (descriptor.fd < 0) {
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
+  }
+  return write_all(descriptor.fd, std::string(line) + "\n", path);
+}
+
+Status make_folders(const fs::path& path) {
+  std::error_code problem;
+  fs::create_directories(path, problem);
+  if (problem) {
+    return fail(ErrorCode::kIo, "cannot make the folder '{}': {}", path.string(), problem.message());
+  }
+  return {};
+}
+
+Status rename_durably(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    return fail(ErrorCode::kIo, "cannot rename '{}' to '{}': {}", from.string(), to.string(), errno_text());
+  }
+  return sync_folder(to.parent_path());
+}
+
+std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
+  const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
+#if defined(__x86_64__)
+  static const bool has_sse = __builtin_cpu_supports("sse4.2");
+  if (has_sse) {
+    return ~crc32c_sse(data, bytes.size(), ~crc);
+  }
+#endif
+  return ~crc32c_portable(data, bytes.size(), ~crc);
+}
+
+std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc) {
+  return crc32c(std::as_bytes(std::span(bytes.data(), bytes.size())), crc);
+}
+
+}  // namespace motley

@@ -1,0 +1,37 @@
+// Whole files, read and written so that nothing is lost: a write goes to a file beside the target, is synced, and is
+// renamed over it, so that a reader (and a crash) sees the old content or the new, never a part.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "motley/base/result.h"
+
+namespace motley {
+
+// The file's content. Errors name the path; a file above `limit` bytes is refused before memory is taken.
+Result<std::string> read_file(const std::filesystem::path& path, std::size_t limit = std::size_t{1} << 34);
+
+// Replaces the file atomically and durably (written aside, fsync, rename, fsync of the folder).
+Status write_file(const std::filesystem::path& path, std::string_view content);
+
+// Appends one line and flushes it to the operating system (not to the disk).
+Status append_line(const std::filesystem::path& path, std::string_view line);
+
+Status make_folders(const std::filesystem::path& path);
+
+// Renames a file or folder over another and syncs the parent folder.
+Status rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// CRC-32C (Castagnoli) of the bytes, as in RFC 3720; `crc` continues an earlier call. Uses SSE4.2 where there is one.
+std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
+std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc = 0);
+
+// "No space left on device" and the like, for the current errno.
+std::string errno_text();
+
+}  // namespace motley

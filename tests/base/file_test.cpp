@@ -1,0 +1,55 @@
+// Files are replaced whole or not at all, and the checksum is the published one.
+#include "motley/base/file.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace motley {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FileTest : public ::testing::Test {
+ protected:
+  fs::path folder_ = fs::temp_directory_path() / ("motley_file_test_" + std::to_string(::getpid()));
+  void SetUp() override { fs::create_directories(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+};
+
+TEST_F(FileTest, WritesAndReadsBack) {
+  ASSERT_TRUE(write_file(folder_ / "a", "one"));
+  ASSERT_TRUE(write_file(folder_ / "a", "two"));
+  EXPECT_EQ(*read_file(folder_ / "a"), "two");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1) << "nothing is left beside it";
+}
+
+TEST_F(FileTest, AFullDiskKeepsTheOldContent) {
+  // /dev/full refuses every write; a link to it in place of the file written aside stands for a full disk.
+  ASSERT_TRUE(write_file(folder_ / "a", "old"));
+  fs::create_symlink("/dev/full", folder_ / ("a.part-" + std::to_string(::getpid())));
+  const Status status = write_file(folder_ / "a", "new");
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().message.find("No space left"), std::string::npos) << status.error().message;
+  EXPECT_EQ(*read_file(folder_ / "a"), "old");
+}
+
+TEST_F(FileTest, ErrorsNameThePath) {
+  const auto missing = read_file(folder_ / "missing");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kInvalidInput);
+  EXPECT_NE(missing.error().message.find("missing"), std::string::npos);
+  ASSERT_TRUE(write_file(folder_ / "large", std::string(100, 'x')));
+  EXPECT_FALSE(read_file(folder_ / "large", 99));
+}
+
+TEST(Crc32c, MatchesThePublishedVectors) {
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283U);            // the check value of CRC-32C
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);  // RFC 3720, B.4
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43U);
+  EXPECT_EQ(crc32c("6789", crc32c("12345")), 0xe3069283U) << "continues";
+}
+
+}  // namespace
+}  // namespace motley

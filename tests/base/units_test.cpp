@@ -1,0 +1,36 @@
+// Units are read as users write them, and what is not a unit is refused with the text in the message.
+#include "motley/base/units.h"
+
+#include <gtest/gtest.h>
+
+namespace motley {
+namespace {
+
+TEST(Units, ReadsSizesRatesAndTimes) {
+  EXPECT_DOUBLE_EQ(*parse_bytes("64 KB"), 64e3);
+  EXPECT_DOUBLE_EQ(*parse_bytes("64KiB"), 65536);
+  EXPECT_DOUBLE_EQ(*parse_bytes("12"), 12);
+  EXPECT_DOUBLE_EQ(*parse_bytes_per_second("1 Gb/s"), 1.25e8);
+  EXPECT_DOUBLE_EQ(*parse_bytes_per_second("10GB/s"), 1e10);
+  EXPECT_DOUBLE_EQ(*parse_seconds("250 ms"), 0.25);
+  EXPECT_DOUBLE_EQ(*parse_seconds("2 min"), 120);
+}
+
+TEST(Units, RefusesWhatIsNotAUnit) {
+  for (const char* text : {"", "KB", "-1 KB", "1 kilobyte", "nan", "1e999"}) {
+    const auto result = parse_bytes(text);
+    ASSERT_FALSE(result) << text;
+    EXPECT_NE(result.error().message.find(std::string("'") + text + "'"), std::string::npos);
+  }
+  EXPECT_FALSE(parse_bytes_per_second("1000"));
+  EXPECT_FALSE(parse_seconds("1 fortnight"));
+}
+
+TEST(Units, FormatsShortly) {
+  EXPECT_EQ(format_bytes(46.8e6), "46.8 MB");
+  EXPECT_EQ(format_seconds(0.0123), "12.3 ms");
+  EXPECT_EQ(format_seconds(65), "1 min 5 s");
+}
+
+}  // namespace
+}  // namespace motley
