@@ -1,0 +1,24 @@
+// What every benchmark is given and returns. A benchmark is one function; src/motley/cli lists them by name.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "motley/base/bench_row.h"
+#include "motley/base/result.h"
+
+namespace motley::bench {
+
+struct BenchOptions {
+  bool quick = false;                                // stay under a minute: fewer rounds, rows marked long left out
+  std::filesystem::path source_folder;               // the checkout, for bench/peers and examples
+  std::filesystem::path motley;                      // the running binary, to start processes of it
+  std::filesystem::path python;                      // a Python with torch, for peers
+  std::function<void(const std::string&)> progress;  // one line at a time for the user; may be empty
+};
+
+using Bench = Result<std::vector<BenchRow>> (*)(const BenchOptions&);
+
+}  // namespace motley::bench

@@ -1,0 +1,100 @@
+// How gradients meet. Every method of exchange (shared memory, ring over TCP, later a parameter server) stands behind
+// this one interface; the training loop knows nothing else.
+//
+// The reduced gradient of a bucket is sum_i(w_i g_i) / sum_i(w_i), where g_i is worker i's mean gradient and w_i >= 0
+// its weight, the number of its samples (house rule 1). Gradients live in memory that the exchange owns: buffer(b) is
+// where the worker writes g_i and where the result stands afterwards, so that nothing is copied between processes that
+// share memory. One thread calls prepare/start/wait; an exchange may have a thread of its own to make progress while
+// the worker computes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/transport/session.h"
+
+namespace motley::exchange {
+
+enum class DataType { kFloat32, kFloat64 };  // of gradients in memory; sums are taken in this type
+enum class WireType { kNative, kBfloat16 };  // as sent over TCP; shared memory is never converted
+std::size_t bytes_of(DataType type);
+
+// Sizes of the buckets in elements, in the order in which they are usually ready (last layer first).
+struct Layout {
+  DataType type = DataType::kFloat32;
+  std::vector<std::size_t> bucket_elements;
+};
+
+struct Outcome {
+  double total_weight = 0;         // sum of w_i; 0 leaves the bucket all zero
+  std::uint64_t version = 0;       // the step whose gradients are in it
+  int staleness = 0;               // steps behind the newest; 0 for synchronous methods
+  std::vector<int> missing_ranks;  // ranks whose part is not in it; empty for synchronous methods
+};
+
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  // Allocates and maps the buffers for this layout, among all ranks of the session; collective. Once.
+  virtual Status prepare(const Layout& layout, const Deadline& deadline) = 0;
+
+  // The bucket's memory, 64-byte aligned, bucket_elements[bucket] values. Between start and the return of wait it
+  // belongs to the exchange.
+  virtual std::span<std::byte> buffer(int bucket) = 0;
+
+  // Announces that this rank's gradient of `bucket` for `step` stands in its buffer. Never blocks. All ranks start the
+  // same buckets in the same order. `weight` is this rank's number of samples in the step (0: nothing to add; the
+  // buffer's content is then ignored).
+  virtual Status start(std::uint64_t step, int bucket, double weight) = 0;
+
+  // Waits until the bucket's reduced gradient stands in buffer(bucket). On failure names the rank waited for, the step
+  // and the bucket. Buckets are waited for in the order in which they were started.
+  virtual Result<Outcome> wait(int bucket, const Deadline& deadline) = 0;
+
+  // Wakes every wait, here and on peers, with this error.
+  virtual void abort(const Error& error) = 0;
+
+  virtual std::string name() const = 0;  // "shared-memory", "tcp-ring", "single"
+};
+
+enum class Method { kAuto, kSharedMemory, kTcpRing };
+
+struct ExchangeOptions {
+  Method method = Method::kAuto;  // auto: shared memory when all ranks are on one host, else the ring
+  WireType wire = WireType::kNative;
+  bool background_progress = true;  // a thread reduces buckets while the worker computes
+  int tcp_lanes = 0;                // sockets per neighbour; 0 chooses
+  std::size_t segment_bytes = 0;    // pipelining unit of the ring; 0 chooses
+};
+
+// One rank alone gets an exchange that does nothing. The session must outlive the exchange.
+Result<std::unique_ptr<Exchange>> make_exchange(transport::Session& session, const ExchangeOptions& options);
+
+// Small collectives among all ranks of a session, over shared memory where possible, else over TCP. One thread uses a
+// Group at a time, and all ranks call the same operations in the same order. Every failure names the missing rank and
+// the operation's sequence number.
+class Group {
+ public:
+  virtual ~Group() = default;
+  // Every rank gives `count` values and gets all ranks' values, rank by rank (size x count).
+  virtual Result<std::vector<double>> all_gather(std::span<const double> values, const Deadline& deadline) = 0;
+  // In place, element by element, in the order of the ranks (bitwise the same on all of them).
+  virtual Status all_reduce_sum(std::span<double> values, const Deadline& deadline) = 0;
+  // Root's bytes to all; sizes must agree. Any size.
+  virtual Status broadcast(std::span<std::byte> bytes, int root, const Deadline& deadline) = 0;
+  virtual Status barrier(const Deadline& deadline) = 0;
+  // A counter that all ranks share: adds `amount` and returns the value before, in O(microseconds) on one host, one
+  // round trip to rank 0 otherwise. Used by work pulling. Counter ids 0..7; reset with store after a barrier.
+  virtual Result<std::int64_t> fetch_add(int counter, std::int64_t amount, const Deadline& deadline) = 0;
+  virtual Status store(int counter, std::int64_t value, const Deadline& deadline) = 0;
+};
+Result<std::unique_ptr<Group>> make_group(transport::Session& session);
+
+}  // namespace motley::exchange
