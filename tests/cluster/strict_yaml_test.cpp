@@ -14,8 +14,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-StrictYaml parsed(const std::string& text, const std::vector<Override>& overrides = {}) {
-  auto file = StrictYaml::parse(text, "job.yaml", overrides);
+StrictYaml parsed(const std::string& text) {
+  auto file = StrictYaml::parse(text, "job.yaml");
   EXPECT_TRUE(file) << file.error().message;
   return *file;
 }
@@ -134,25 +134,21 @@ TEST(StrictYaml, UnknownKeysAreNamedWithTheNearestKnownOne) {
             "  job.yaml:5: extra is an unknown key; accepted here: batch, learning_rate, workers");
 }
 
-TEST(StrictYaml, OverridesStandAboveTheFile) {
-  const StrictYaml file = parsed("optimizer: {rate: 0.1, kind: sgd}\n", {{"optimizer.rate", "0.2", "--rate"},
-                                                                         {"data.path", "a: #b", "--data"},
-                                                                         {"betas", "[1, 2]", "--betas"},
-                                                                         {"optimizer.kind", "", "--kind"}});
-  EXPECT_EQ(file.number("optimizer.rate"), 0.2);
-  EXPECT_EQ(file.text("data.path"), "a: #b");
-  EXPECT_THAT(file.numbers("betas"), ElementsAre(1, 2));
-  EXPECT_EQ(file.text("optimizer.kind", "adam"), "adam");
-  EXPECT_EQ(message(file), "");
+TEST(StrictYaml, LeavesAreAllPlainValuesWithTheirPlaces) {
+  const StrictYaml file = parsed("a: {b: 1, c: [1, 2]}\nd: 'x y'\ne:\nf: [[1], 2]\n");
+  std::vector<std::string> found;
+  for (const YamlLeaf& leaf : file.leaves()) {
+    found.push_back(leaf.where + " " + leaf.key + "=" + leaf.text);
+  }
+  EXPECT_THAT(found, ElementsAre("job.yaml:1 a.b=1", "job.yaml:1 a.c=[1, 2]", "job.yaml:2 d=x y"));
+  EXPECT_EQ(message(file), "job.yaml:4: f is an unknown key; accepted here: a, d, e");
+}
 
-  const StrictYaml wrong = parsed("", {{"rate", "quick", "--rate"}, {"rat", "1", "--rat"}});
-  wrong.number("rate");
-  EXPECT_THAT(message(wrong), HasSubstr("--rate: rate is 'quick'; accepted: a number"));
-  EXPECT_THAT(message(wrong), HasSubstr("--rat: rat is an unknown key, did you mean 'rate'?"));
-
-  const auto blocked = StrictYaml::parse("a: 1\n", "job.yaml", {{"a.b", "2", "--a.b"}});
-  ASSERT_FALSE(blocked);
-  EXPECT_EQ(blocked.error().message, "--a.b: 'a.b' cannot be set, because 'a' is a plain value in job.yaml:1");
+TEST(StrictYaml, AValueMayBePlainOrASection) {
+  const StrictYaml file = parsed("a: 1\nb: {c: 2}\n");
+  EXPECT_FALSE(file.is_section("a"));
+  EXPECT_TRUE(file.is_section("b"));
+  EXPECT_FALSE(file.is_section("z"));
 }
 
 TEST(StrictYaml, RefusesWhatIsNotOnePlainYamlMapping) {

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "motley/base/file.h"
+#include "motley/base/options.h"
 #include "motley/base/units.h"
 
 namespace motley::cluster {
@@ -19,39 +20,9 @@ constexpr int kMaxValues = 100'000;
 constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxProblemsShown = 20;
 
-// Levenshtein's distance: how many letters must be put in, taken out or changed.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) {
-    row[j] = j;
-  }
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-    }
-  }
-  return row.back();
-}
-
 // ", did you mean 'name'?" where one of the names is close to the word.
-template <class Names>
-std::string suggestion(std::string_view word, const Names& names) {
-  if (word.size() > 64) {
-    return "";
-  }
-  std::size_t nearest_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
-  std::string nearest;
-  for (const std::string& name : names) {
-    const std::size_t distance = edit_distance(word, name);
-    if (distance < nearest_distance) {
-      nearest_distance = distance;
-      nearest = name;
-    }
-  }
+std::string suggestion(const std::string& word, const std::vector<std::string>& names) {
+  const std::string nearest = word.size() > 64 ? "" : nearest_key(word, names);
   return nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest);
 }
 
@@ -124,8 +95,7 @@ std::string shortened(const std::string& text) {
 struct StrictYaml::Value {
   enum class Type { kNull, kScalar, kList, kMapping };
   Type type = Type::kNull;
-  int line = 0;                 // from 1; 0 for what an override made
-  std::string origin;           // the override's, else empty
+  int line = 0;                 // from 1
   std::string key;              // of an entry in a mapping
   std::string text;             // of a scalar
   std::vector<Value> children;  // of a list or mapping
@@ -162,15 +132,12 @@ struct StrictYaml::Document {
   std::vector<Problem> problems;
 
   // Fills `value` from the library's node, and refuses what would be ambiguous or without end (an alias of itself).
-  Status fill(const YAML::Node& node, const std::string& origin, int depth, int& count, Value& value) const;
-  Status fill(const std::string& text, const std::string& origin, Value& value) const;
-  Status apply(const Override& override);
+  Status fill(const YAML::Node& node, int depth, int& count, Value& value) const;
+  Status fill(const std::string& text);
   std::string where(const Value* value) const {
-    if (value != nullptr && !value->origin.empty()) {
-      return value->origin;
-    }
     return value != nullptr && value->line > 0 ? fmt::format("{}:{}", name, value->line) : name;
   }
+  void collect(const Value& value, const std::string& path, std::vector<YamlLeaf>& leaves);
   // Adds a problem for every key below `value` that was never asked for.
   void check_known(const Value& value, const std::string& path, std::vector<Problem>& found) const;
 };
@@ -183,10 +150,8 @@ struct StrictYaml::Kind {
   std::string (*format)(T);
 };
 
-Status StrictYaml::Document::fill(const YAML::Node& node, const std::string& origin, int depth, int& count,
-                                  Value& value) const {
-  value.line = origin.empty() ? node.Mark().line + 1 : 0;
-  value.origin = origin;
+Status StrictYaml::Document::fill(const YAML::Node& node, int depth, int& count, Value& value) const {
+  value.line = node.Mark().line + 1;
   if (depth > kMaxDepth || ++count > kMaxValues) {
     return fail(ErrorCode::kInvalidInput, "{}: too deep or too long; accepted: up to {} levels and {} values",
                 where(&value), kMaxDepth, kMaxValues);
@@ -202,7 +167,7 @@ Status StrictYaml::Document::fill(const YAML::Node& node, const std::string& ori
     case YAML::NodeType::Sequence:
       value.type = Value::Type::kList;
       for (const YAML::Node& element : node) {
-        MOTLEY_TRY(fill(element, origin, depth + 1, count, value.children.emplace_back()));
+        MOTLEY_TRY(fill(element, depth + 1, count, value.children.emplace_back()));
       }
       return {};
     case YAML::NodeType::Map:
@@ -215,9 +180,9 @@ Status StrictYaml::Document::fill(const YAML::Node& node, const std::string& ori
     if (!entry.first.IsScalar()) {
       return fail(ErrorCode::kInvalidInput, "{}: a key is a list or mapping; accepted: a plain name", where(&value));
     }
-    MOTLEY_TRY(fill(entry.second, origin, depth + 1, count, child));
+    MOTLEY_TRY(fill(entry.second, depth + 1, count, child));
     child.key = entry.first.Scalar();
-    child.line = origin.empty() ? entry.first.Mark().line + 1 : 0;
+    child.line = entry.first.Mark().line + 1;
     if (!seen.insert(child.key).second) {
       return fail(ErrorCode::kInvalidInput, "{}: the key '{}' is there twice", where(&child), shortened(child.key));
     }
@@ -225,55 +190,39 @@ Status StrictYaml::Document::fill(const YAML::Node& node, const std::string& ori
   return {};
 }
 
-Status StrictYaml::Document::fill(const std::string& text, const std::string& origin, Value& value) const {
+Status StrictYaml::Document::fill(const std::string& text) {
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     if (documents.size() > 1) {
-      return fail(ErrorCode::kInvalidInput, "{}: {} YAML documents; accepted: one", origin.empty() ? name : origin,
-                  documents.size());
+      return fail(ErrorCode::kInvalidInput, "{}: {} YAML documents; accepted: one", name, documents.size());
     }
     int count = 0;
-    return documents.empty() ? Status() : fill(documents.front(), origin, 0, count, value);
+    return documents.empty() ? Status() : fill(documents.front(), 0, count, root);
   } catch (const YAML::Exception& problem) {
-    value.line = problem.mark.line + 1;
-    value.origin = origin;
-    return fail(ErrorCode::kInvalidInput, "{}: not YAML: {}", where(&value), problem.msg);
+    root.line = problem.mark.line + 1;
+    return fail(ErrorCode::kInvalidInput, "{}: not YAML: {}", where(&root), problem.msg);
   }
 }
 
-Status StrictYaml::Document::apply(const Override& override) {
-  Value* place = &root;
-  std::string_view rest = override.key;
-  while (!rest.empty()) {
-    const std::size_t dot = std::min(rest.find('.'), rest.size());
-    const std::string name(rest.substr(0, dot));
-    rest.remove_prefix(std::min(dot + 1, rest.size()));
-    if (place->type == Value::Type::kNull) {
-      place->type = Value::Type::kMapping;
+void StrictYaml::Document::collect(const Value& value, const std::string& path, std::vector<YamlLeaf>& leaves) {
+  for (const Value& child : value.children) {
+    const std::string child_path = path.empty() ? child.key : path + "." + child.key;
+    const bool plain_list =
+        child.type == Value::Type::kList &&
+        std::ranges::all_of(child.children, [](const Value& element) { return element.type == Value::Type::kScalar; });
+    if (child.type == Value::Type::kScalar) {
+      leaves.push_back({child_path, child.text, where(&child)});
+    } else if (plain_list) {
+      std::vector<std::string> texts;
+      std::ranges::transform(child.children, std::back_inserter(texts), &Value::text);
+      leaves.push_back({child_path, fmt::format("[{}]", fmt::join(texts, ", ")), where(&child)});
+    } else if (child.type == Value::Type::kMapping) {
+      collect(child, child_path, leaves);
+    } else if (child.type == Value::Type::kList) {
+      continue;
     }
-    if (place->type != Value::Type::kMapping) {
-      return fail(ErrorCode::kInvalidInput, "{}: '{}' cannot be set, because '{}' is {} in {}", override.origin,
-                  override.key, place->key, place->type_name(), where(place));
-    }
-    const Value* found = place->child(name);
-    if (found == nullptr) {
-      place->children.emplace_back().key = name;
-      found = &place->children.back();
-      place->children.back().origin = override.origin;
-    }
-    place = &place->children[static_cast<std::size_t>(found - place->children.data())];
+    known[path].insert(child.key);
   }
-  Value value;
-  if (override.value.starts_with('[') || override.value.starts_with('{')) {
-    MOTLEY_TRY(fill(override.value, override.origin, value));
-  } else if (!override.value.empty()) {
-    value.type = Value::Type::kScalar;
-    value.text = override.value;
-  }
-  value.origin = override.origin;
-  value.key = place->key;
-  *place = std::move(value);
-  return {};
 }
 
 void StrictYaml::Document::check_known(const Value& value, const std::string& path, std::vector<Problem>& found) const {
@@ -289,10 +238,13 @@ void StrictYaml::Document::check_known(const Value& value, const std::string& pa
     return;
   }
   const auto asked = known.find(path);
-  const std::set<std::string> names = asked == known.end() ? std::set<std::string>() : asked->second;
+  std::vector<std::string> names;
+  if (asked != known.end()) {
+    names.assign(asked->second.begin(), asked->second.end());
+  }
   for (const Value& child : value.children) {
     const std::string child_path = path.empty() ? child.key : path + "." + child.key;
-    if (names.contains(child.key)) {
+    if (std::ranges::find(names, child.key) != names.end()) {
       check_known(child, child_path, found);
       continue;
     }
@@ -302,27 +254,23 @@ void StrictYaml::Document::check_known(const Value& value, const std::string& pa
   }
 }
 
-Result<StrictYaml> StrictYaml::open(const std::filesystem::path& file, const std::vector<Override>& overrides) {
+Result<StrictYaml> StrictYaml::open(const std::filesystem::path& file) {
   MOTLEY_ASSIGN(const std::string content, read_file(file, kMaxBytes));
-  return parse(content, file.string(), overrides);
+  return parse(content, file.string());
 }
 
-Result<StrictYaml> StrictYaml::parse(std::string_view text, const std::string& name,
-                                     const std::vector<Override>& overrides) {
+Result<StrictYaml> StrictYaml::parse(std::string_view text, const std::string& name) {
   if (text.size() > kMaxBytes) {
     return fail(ErrorCode::kInvalidInput, "{}: {} bytes; accepted: up to {}", name, text.size(), kMaxBytes);
   }
   auto document = std::make_shared<Document>();
   document->name = name;
-  MOTLEY_TRY(document->fill(std::string(text), "", document->root));
-  if (document->root.type != Value::Type::kMapping && document->root.type != Value::Type::kNull) {
-    return fail(ErrorCode::kInvalidInput, "{}: {} at the top; accepted: 'key: value' lines",
-                document->where(&document->root), document->root.type_name());
-  }
-  for (const Override& override : overrides) {
-    MOTLEY_TRY(document->apply(override));
-  }
+  MOTLEY_TRY(document->fill(std::string(text)));
   const Value* root = &document->root;
+  if (root->type != Value::Type::kMapping && root->type != Value::Type::kNull) {
+    return fail(ErrorCode::kInvalidInput, "{}: {} at the top; accepted: 'key: value' lines", document->where(root),
+                root->type_name());
+  }
   return StrictYaml(std::move(document), "", root);
 }
 
@@ -446,6 +394,11 @@ bool StrictYaml::has(std::string_view key) const {
   return find(key) != nullptr;
 }
 
+bool StrictYaml::is_section(std::string_view key) const {
+  const Value* value = find(key);
+  return value != nullptr && value->type == Value::Type::kMapping;
+}
+
 std::string StrictYaml::text(std::string_view key, std::optional<std::string> fallback) const {
   const std::optional<std::string> text = scalar(key, !fallback, "a text");
   if (text && text->empty()) {
@@ -539,6 +492,14 @@ StrictYaml StrictYaml::section(std::string_view key) const {
     value = nullptr;
   }
   return StrictYaml(document_, path, value);
+}
+
+std::vector<YamlLeaf> StrictYaml::leaves() const {
+  std::vector<YamlLeaf> leaves;
+  if (value_ != nullptr) {
+    document_->collect(*value_, path_, leaves);
+  }
+  return leaves;
 }
 
 void StrictYaml::refuse(std::string_view key, const std::string& sentence) const {

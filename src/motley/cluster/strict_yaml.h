@@ -49,23 +49,23 @@ struct ListRule {
   std::size_t max_size = 10000;
 };
 
-// A value that stands above the file's: a command-line flag, for instance.
-struct Override {
-  std::string key;     // "optimizer.momentum"
-  std::string value;   // "[...]" is a list and "{...}" a mapping; anything else is taken as it stands
-  std::string origin;  // for messages: "--momentum"
+// A plain value with the place where it stands.
+struct YamlLeaf {
+  std::string key;    // "optimizer.momentum"
+  std::string text;   // as in the file; a list of plain values as "[1, 2]"
+  std::string where;  // "job.yaml:7"
 };
 
 class StrictYaml {
  public:
   // Errors: unreadable, over 1 MB, not YAML, not a mapping at the top, a key twice, over 100,000 values, deeper
   // than 32.
-  static Result<StrictYaml> open(const std::filesystem::path& file, const std::vector<Override>& overrides = {});
+  static Result<StrictYaml> open(const std::filesystem::path& file);
   // The same from text; `name` stands for the file in messages.
-  static Result<StrictYaml> parse(std::string_view text, const std::string& name,
-                                  const std::vector<Override>& overrides = {});
+  static Result<StrictYaml> parse(std::string_view text, const std::string& name);
 
-  bool has(std::string_view key) const;  // is there, with a value; also makes the key known
+  bool has(std::string_view key) const;         // is there, with a value; also makes the key known
+  bool is_section(std::string_view key) const;  // is a mapping, where a plain value would be accepted as well
 
   std::string text(std::string_view key, std::optional<std::string> fallback = {}) const;  // never empty
   bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;             // true or false
@@ -110,6 +110,10 @@ class StrictYaml {
   std::vector<StrictYaml> list(std::string_view key, const ListRule& list = {}) const;
   // The mapping below a key. An absent one is an empty section: its required values are then missing.
   StrictYaml section(std::string_view key) const;
+
+  // Every plain value below this section, in the order of the file, for readers that look keys up in a table of their
+  // own (base/options.h): all of them then count as asked for. Lists of anything but plain values are left out.
+  std::vector<YamlLeaf> leaves() const;
 
   // Notes that the value of a key is impossible for a reason that no rule above can say: refuse("split", "the parts add
   // up to 1.2; accepted: at most 1"). Without a key it is about the section itself.
