@@ -22,7 +22,8 @@ constexpr std::size_t kMaxProblemsShown = 20;
 
 // ", did you mean 'name'?" where one of the names is close to the word.
 std::string suggestion(const std::string& word, const std::vector<std::string>& names) {
-  const std::string nearest = word.size() > 64 ? "" : nearest_key(word, names);
+  const bool guessable = word.size() > 2 && word.size() <= 64;
+  const std::string nearest = guessable ? nearest_key(word, names) : "";
   return nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest);
 }
 
