@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace motley::learn {
 namespace {
@@ -76,7 +77,10 @@ void BatchNormAverage::begin_step() {
 
 // Layout: the number of samples, then a layer n mean_i of all channels and n (var_i + mean_i^2) of all channels.
 std::vector<double> BatchNormAverage::contribution(double samples) const {
-  std::vector<double> sums{samples};
+  std::vector<double> sums;
+  sums.reserve(1 + std::accumulate(before_.begin(), before_.end(), std::size_t{0},
+                                   [](std::size_t size, const auto& values) { return size + values.size(); }));
+  sums.push_back(samples);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const std::vector<double> now = read(layers_[i]);
     const std::size_t channels = now.size() / 2;
