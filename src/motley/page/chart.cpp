@@ -85,7 +85,7 @@ std::vector<std::size_t> thin(const std::vector<double>& x, const std::vector<do
 }
 
 std::string line_chart(const LineChart& chart) {
-  Json data = {{"x", chart.x_label},         {"y", chart.y_label},          {"stacked", chart.stacked},
+  Json data = {{"x", chart.x_label},       {"y", chart.y_label},           {"stacked", chart.stacked},
                {"percent", chart.percent}, {"from_zero", chart.from_zero}, {"y_limit", rounded(chart.y_limit)},
                {"series", Json::array()}};
   for (const Series& series : chart.series) {
@@ -113,9 +113,10 @@ std::string segment_bar(const std::vector<Segment>& segments, double extent, con
     const double end = std::clamp(segment.end / extent, 0.0, 1.0) * 100;
     if (end > begin) {
       svg += fmt::format(
-          "<rect class=\"{}\" x=\"{:.3f}%\" width=\"{:.3f}%\" y=\"{:.0f}%\" height=\"{:.0f}%\"><title>{}</title></rect>",
-          escape(segment.kind), begin, end - begin, 100.0 * segment.track / tracks, 100.0 / tracks - (tracks > 1 ? 4 : 0),
-          escape(segment.text));
+          "<rect class=\"{}\" x=\"{:.3f}%\" width=\"{:.3f}%\" y=\"{:.0f}%\" "
+          "height=\"{:.0f}%\"><title>{}</title></rect>",
+          escape(segment.kind), begin, end - begin, 100.0 * segment.track / tracks,
+          100.0 / tracks - (tracks > 1 ? 4 : 0), escape(segment.text));
     }
   }
   return svg + "</svg>";
@@ -133,8 +134,10 @@ std::string bar_group(const std::string& heading, const std::string& remark, con
 std::string legend(const std::vector<std::pair<std::string, std::string>>& kinds) {
   std::string html = "<ul class=\"legend\">";
   for (const auto& [kind, words] : kinds) {
-    html += fmt::format("<li><svg class=\"swatch\" aria-hidden=\"true\"><rect class=\"{}\" width=\"100%\" height=\"100%\">"
-                        "</rect></svg>{}</li>", escape(kind), escape(words));
+    html += fmt::format(
+        "<li><svg class=\"swatch\" aria-hidden=\"true\"><rect class=\"{}\" width=\"100%\" height=\"100%\">"
+        "</rect></svg>{}</li>",
+        escape(kind), escape(words));
   }
   return html + "</ul>\n";
 }

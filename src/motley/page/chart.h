@@ -11,11 +11,11 @@ namespace motley::page {
 
 enum class LineStyle {
   kLine,
-  kFaint,    // thin and pale, behind the others
+  kFaint,  // thin and pale, behind the others
   kDashed,
-  kMarked,   // a line with a mark at each point
-  kMarks,    // marks only
-  kArea,     // filled down to the series before it; for stacked charts
+  kMarked,  // a line with a mark at each point
+  kMarks,   // marks only
+  kArea,    // filled down to the series before it; for stacked charts
 };
 
 struct Series {
