@@ -121,16 +121,11 @@ struct StrictYaml::Value {
 };
 
 struct StrictYaml::Document {
-  struct Problem {
-    int line;
-    std::string message;
-  };
-
   std::string name;
   Value root;
   std::map<std::string, std::set<std::string>> known;  // keys that were asked for, by the path of their mapping
   std::set<std::string> broken;                        // paths of values of a wrong kind: nothing more is said of them
-  std::vector<Problem> problems;
+  std::multimap<int, std::string> problems;            // by line
 
   // Fills `value` from the library's node, and refuses what would be ambiguous or without end (an alias of itself).
   Status fill(const YAML::Node& node, int depth, int& count, Value& value) const;
@@ -140,7 +135,7 @@ struct StrictYaml::Document {
   }
   void collect(const Value& value, const std::string& path, std::vector<YamlLeaf>& leaves);
   // Adds a problem for every key below `value` that was never asked for.
-  void check_known(const Value& value, const std::string& path, std::vector<Problem>& found) const;
+  void check_known(const Value& value, const std::string& path, std::multimap<int, std::string>& found) const;
 };
 
 // What one kind of plain value is called, and how it is read and written.
@@ -226,7 +221,8 @@ void StrictYaml::Document::collect(const Value& value, const std::string& path, 
   }
 }
 
-void StrictYaml::Document::check_known(const Value& value, const std::string& path, std::vector<Problem>& found) const {
+void StrictYaml::Document::check_known(const Value& value, const std::string& path,
+                                       std::multimap<int, std::string>& found) const {
   if (broken.contains(path)) {
     return;
   }
@@ -249,9 +245,9 @@ void StrictYaml::Document::check_known(const Value& value, const std::string& pa
       check_known(child, child_path, found);
       continue;
     }
-    found.push_back({child.line, fmt::format("{}: {} is an unknown key{}; accepted here: {}", where(&child),
-                                             shortened(child_path), suggestion(child.key, names),
-                                             names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")))});
+    found.emplace(child.line, fmt::format("{}: {} is an unknown key{}; accepted here: {}", where(&child),
+                                          shortened(child_path), suggestion(child.key, names),
+                                          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
   }
 }
 
@@ -305,9 +301,8 @@ void StrictYaml::note(const Value* near, const std::string& path, const std::str
       return;
     }
   }
-  document_->problems.push_back(
-      {near == nullptr ? 0 : near->line,
-       fmt::format("{}: {}{}{}", document_->where(near), path, path.empty() ? "" : " ", sentence)});
+  document_->problems.emplace(near == nullptr ? 0 : near->line, fmt::format("{}: {}{}{}", document_->where(near), path,
+                                                                            path.empty() ? "" : " ", sentence));
 }
 
 std::optional<std::string> StrictYaml::scalar(std::string_view key, bool required, const std::string& accepted) const {
@@ -509,21 +504,22 @@ void StrictYaml::refuse(std::string_view key, const std::string& sentence) const
 }
 
 Status StrictYaml::finish() const {
-  std::vector<Document::Problem> problems = document_->problems;
+  std::multimap<int, std::string> problems = document_->problems;
   document_->check_known(document_->root, "", problems);
   if (problems.empty()) {
     return {};
   }
-  std::ranges::stable_sort(problems, {}, &Document::Problem::line);
   if (problems.size() == 1) {
-    return fail(ErrorCode::kInvalidInput, "{}", problems.front().message);
+    return fail(ErrorCode::kInvalidInput, "{}", problems.begin()->second);
   }
   std::string message = fmt::format("{}: {} problems", document_->name, problems.size());
-  for (std::size_t i = 0; i < std::min(problems.size(), kMaxProblemsShown); ++i) {
-    message += "\n  " + problems[i].message;
-  }
-  if (problems.size() > kMaxProblemsShown) {
-    message += fmt::format("\n  and {} more", problems.size() - kMaxProblemsShown);
+  std::size_t shown = 0;
+  for (const auto& [line, problem] : problems) {
+    if (++shown > kMaxProblemsShown) {
+      message += fmt::format("\n  and {} more", problems.size() - kMaxProblemsShown);
+      break;
+    }
+    message += "\n  " + problem;
   }
   return fail(ErrorCode::kInvalidInput, "{}", message);
 }
