@@ -38,7 +38,10 @@ SessionOptions options_for(int rank, int size, std::uint16_t port) {
 }
 
 std::vector<Joined> join_all(std::vector<SessionOptions> all, const Secret& secret, std::uint64_t seed = 1) {
-  std::vector<Joined> joined(all.size(), Joined(fail(ErrorCode::kInternal, "did not run")));
+  std::vector<Joined> joined;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    joined.emplace_back(fail(ErrorCode::kInternal, "did not run"));
+  }
   std::vector<std::thread> threads;
   for (const auto index : permutation(static_cast<std::uint32_t>(all.size()), seed)) {
     threads.emplace_back([&, index] { joined[index] = Session::join(all[index], secret); });
@@ -91,22 +94,26 @@ TEST(Session, RanksJoinInAnyOrderAndTalk) {
     // Every pair, two purposes, asked for in opposite orders on the two sides.
     each_in_thread(sessions, [size](Session& session) {
       const int rank = session.membership().rank;
+      std::vector<std::unique_ptr<Connection>> connections;
       for (int peer = 0; peer < size; ++peer) {
-        if (peer == rank) {
-          continue;
-        }
         const std::uint32_t first = rank < peer ? 0 : 1;
         for (const std::uint32_t purpose : {first, 1 - first}) {
-          auto connection = session.connect(peer, purpose, Deadline::after(20));
-          ASSERT_TRUE(connection.has_value()) << connection.error().message;
-          EXPECT_EQ((*connection)->peer().rank, peer);
-          EXPECT_EQ((*connection)->peer().purpose, purpose);
-          const std::uint64_t tag = static_cast<std::uint64_t>(100 * rank) + purpose;
-          ASSERT_TRUE((*connection)->send(1, tag, {}, Deadline::after(20), "hello"));
-          const auto message = (*connection)->receive(Deadline::after(20), "hello");
-          ASSERT_TRUE(message.has_value()) << message.error().message;
-          EXPECT_EQ(message->header.tag, static_cast<std::uint64_t>(100 * peer) + purpose);
+          if (peer != rank) {
+            auto connection = session.connect(peer, purpose, Deadline::after(20));
+            ASSERT_TRUE(connection.has_value()) << connection.error().message;
+            EXPECT_EQ((*connection)->peer().rank, peer);
+            EXPECT_EQ((*connection)->peer().purpose, purpose);
+            const std::uint64_t tag = static_cast<std::uint64_t>(100 * rank) + purpose;
+            ASSERT_TRUE((*connection)->send(1, tag, {}, Deadline::after(20), "hello"));
+            connections.push_back(std::move(*connection));
+          }
         }
+      }
+      for (auto& connection : connections) {
+        const auto message = connection->receive(Deadline::after(20), "hello");
+        ASSERT_TRUE(message.has_value()) << message.error().message;
+        EXPECT_EQ(message->header.tag,
+                  static_cast<std::uint64_t>(100 * connection->peer().rank) + connection->peer().purpose);
       }
       session.leave();
       EXPECT_TRUE(session.health().has_value());
