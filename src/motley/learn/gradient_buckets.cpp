@@ -1,0 +1,199 @@
+#include "motley/learn/gradient_buckets.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <ranges>
+
+namespace motley::learn {
+
+struct GradientBuckets::State {
+  struct Bucket {
+    std::vector<torch::Tensor> parameters;
+    std::size_t elements = 0;
+    torch::Tensor gradients;  // flat; where .grad points
+    torch::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
+    int incomplete = 0;       // parameters without a complete gradient since arm()
+  };
+
+  std::vector<Bucket> buckets;
+  torch::Dtype dtype = torch::kFloat32;
+  OnReady on_ready;  // empty: not armed
+  int next = 0;      // the first bucket that was not announced
+  Status status;
+
+  // Announces the next bucket. On CUDA the copy waits until the device has computed the gradients.
+  void announce() {
+    const int bucket = next++;
+    if (!status) {
+      return;
+    }
+    const Bucket& ready = buckets[static_cast<std::size_t>(bucket)];
+    if (!ready.memory.is_alias_of(ready.gradients)) {
+      status = catch_torch(ErrorCode::kInternal, "copying gradients from the device",
+                           [&] { ready.memory.copy_(ready.gradients); });
+    }
+    if (status) {
+      status = on_ready(bucket);
+    }
+  }
+
+  void complete(std::size_t bucket) {
+    if (!on_ready) {
+      return;
+    }
+    MOTLEY_INVARIANT(buckets[bucket].incomplete > 0,
+                     "a parameter's gradient was accumulated twice while armed: arm() belongs before the last backward "
+                     "of a step");
+    --buckets[bucket].incomplete;
+    while (next < static_cast<int>(buckets.size()) && buckets[static_cast<std::size_t>(next)].incomplete == 0) {
+      announce();
+    }
+  }
+};
+
+namespace {
+
+// Called by autograd after it has added to a parameter's .grad.
+class CompletionHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit CompletionHook(std::function<void()> on_complete) : on_complete_(std::move(on_complete)) {}
+  void operator()(const torch::Tensor&) override { on_complete_(); }
+
+ private:
+  std::function<void()> on_complete_;
+};
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+GradientBuckets::~GradientBuckets() {
+  for (State::Bucket& bucket : state_->buckets) {
+    for (torch::Tensor& parameter : bucket.parameters) {
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+      parameter.mutable_grad() = torch::Tensor();
+    }
+  }
+}
+
+Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTensors& parameters,
+                                                                 std::size_t bucket_bytes) {
+  if (parameters.empty()) {
+    return fail(ErrorCode::kInvalidInput, "the network has no parameters to train");
+  }
+  auto state = std::make_shared<State>();
+  const torch::Tensor& first = parameters.front().tensor;
+  state->dtype = first.scalar_type();
+  const std::size_t limit = std::max<std::size_t>(1, bucket_bytes / first.element_size());
+
+  for (const NamedTensor& parameter : std::views::reverse(parameters)) {
+    const torch::Tensor& tensor = parameter.tensor;
+    if (tensor.scalar_type() != state->dtype || tensor.device() != first.device() ||
+        (state->dtype != torch::kFloat32 && state->dtype != torch::kFloat64)) {
+      return fail(ErrorCode::kInvalidInput,
+                  "parameter '{}' is {} on {}; accepted: all parameters float32, or all float64, on one device",
+                  parameter.name, c10::toString(tensor.scalar_type()), tensor.device().str());
+    }
+    const auto elements = static_cast<std::size_t>(tensor.numel());
+    if (state->buckets.empty() || state->buckets.back().elements + elements > limit) {
+      state->buckets.emplace_back();
+    }
+    state->buckets.back().parameters.push_back(tensor);
+    state->buckets.back().elements += elements;
+  }
+  return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(state)));
+}
+
+int GradientBuckets::count() const {
+  return static_cast<int>(state_->buckets.size());
+}
+
+torch::Dtype GradientBuckets::dtype() const {
+  return state_->dtype;
+}
+
+std::vector<std::size_t> GradientBuckets::bucket_elements() const {
+  std::vector<std::size_t> elements;
+  for (const State::Bucket& bucket : state_->buckets) {
+    elements.push_back(bucket.elements);
+  }
+  return elements;
+}
+
+Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
+  MOTLEY_INVARIANT(memory.size() == state_->buckets.size(), "{} buckets were given memory for {}",
+                   state_->buckets.size(), memory.size());
+  return catch_torch(ErrorCode::kInternal, "binding gradients to the exchange's memory", [&] {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t index = 0; index < memory.size(); ++index) {
+      State::Bucket& bucket = state_->buckets[index];
+      const std::span<std::byte> bytes = memory[index];
+      const std::size_t width = torch::elementSize(state_->dtype);
+      MOTLEY_INVARIANT(bytes.size() == bucket.elements * width, "bucket {} of {} values was given {} bytes", index,
+                       bucket.elements, bytes.size());
+      MOTLEY_INVARIANT(reinterpret_cast<std::uintptr_t>(bytes.data()) % width == 0, "bucket {} is not aligned", index);
+
+      const torch::Device device = bucket.parameters.front().device();
+      bucket.memory = torch::from_blob(bytes.data(), {static_cast<std::int64_t>(bucket.elements)}, state_->dtype);
+      bucket.gradients =
+          device.is_cpu() ? bucket.memory : torch::empty_like(bucket.memory, bucket.memory.options().device(device));
+      bucket.gradients.zero_();
+
+      std::int64_t offset = 0;
+      for (torch::Tensor& parameter : bucket.parameters) {
+        parameter.mutable_grad() =
+            bucket.gradients.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+        offset += parameter.numel();
+        torch::autograd::impl::set_post_acc_grad_hooks(
+            parameter, std::make_unique<CompletionHook>([state = state_, index] { state->complete(index); }));
+      }
+    }
+  });
+}
+
+void GradientBuckets::zero() {
+  const torch::NoGradGuard no_grad;
+  for (State::Bucket& bucket : state_->buckets) {
+    bucket.gradients.zero_();
+  }
+}
+
+void GradientBuckets::scale(double factor) {
+  MOTLEY_INVARIANT(state_->next == 0 || !state_->on_ready, "gradients were scaled after a bucket was announced");
+  const torch::NoGradGuard no_grad;
+  for (State::Bucket& bucket : state_->buckets) {
+    bucket.gradients.mul_(factor);
+  }
+}
+
+void GradientBuckets::arm(OnReady on_ready) {
+  state_->on_ready = std::move(on_ready);
+  state_->next = 0;
+  state_->status = {};
+  for (State::Bucket& bucket : state_->buckets) {
+    bucket.incomplete = static_cast<int>(bucket.parameters.size());
+  }
+}
+
+Status GradientBuckets::flush() {
+  MOTLEY_INVARIANT(static_cast<bool>(state_->on_ready), "flush() without arm()");
+  while (state_->next < count()) {
+    state_->announce();
+  }
+  state_->on_ready = nullptr;
+  return state_->status;
+}
+
+Status GradientBuckets::fetch(int bucket) {
+  const State::Bucket& fetched = state_->buckets[static_cast<std::size_t>(bucket)];
+  if (fetched.memory.is_alias_of(fetched.gradients)) {
+    return {};
+  }
+  return catch_torch(ErrorCode::kInternal, "copying gradients to the device",
+                     [&] { fetched.gradients.copy_(fetched.memory); });
+}
+
+}  // namespace motley::learn

@@ -1,0 +1,70 @@
+// Where gradients live between backward and the exchange: parameters grouped into buckets whose memory somebody else
+// owns, each announced as soon as its last gradient is complete, so that the exchange runs while backward still does.
+//
+// Every .grad is a view of its bucket's memory, so that nothing is copied on the CPU. On CUDA a bucket is a flat tensor
+// on the device, copied to and from that memory.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/learn/runtime.h"
+
+namespace motley::learn {
+
+// One step: zero(); forward and backward of every micro-batch, with arm() before the backward of the last; flush(); the
+// exchange; fetch() of each bucket; the optimizer. Where the number of samples is known only at the end (work pulling):
+// backward of the sum's gradient unarmed, scale(1 / samples), then arm() and flush().
+//
+// Driven by one thread. The parameters must outlive this object, and the memory too until it is destroyed.
+class GradientBuckets {
+ public:
+  // Told that a bucket's memory holds this worker's complete gradient. Called in ascending order of buckets, each once
+  // a step: from within the armed backward (on CUDA by autograd's thread, while the caller waits in backward), or from
+  // flush. An error stops further calls and is returned by flush.
+  using OnReady = std::function<Status(int bucket)>;
+
+  // Groups the parameters, last first, into buckets of about `bucket_bytes` (at least one parameter each). All must
+  // have one type, float32 or float64, and one device.
+  static Result<std::unique_ptr<GradientBuckets>> create(const NamedTensors& parameters, std::size_t bucket_bytes);
+  ~GradientBuckets();
+  GradientBuckets(const GradientBuckets&) = delete;
+  GradientBuckets& operator=(const GradientBuckets&) = delete;
+
+  int count() const;
+  torch::Dtype dtype() const;
+  // Values in each bucket: what the exchange's layout needs.
+  std::vector<std::size_t> bucket_elements() const;
+
+  // Binds every parameter's .grad to this memory, one span a bucket of exactly its size, aligned to its type; gradients
+  // become zero. Call once.
+  Status bind(const std::vector<std::span<std::byte>>& memory);
+
+  void zero();
+  // Multiplies all gradients, to turn a sum into a mean. Not after a bucket was announced.
+  void scale(double factor);
+
+  // From now on completed gradients are counted, and `on_ready` is called for each bucket whose parameters are all
+  // complete, once all buckets before it are.
+  void arm(OnReady on_ready);
+  // Announces what was not announced since arm() (parameters without a gradient count as zero) and disarms. Returns the
+  // first error of on_ready.
+  Status flush();
+
+  // After the exchange wrote the reduced gradient into the bucket's memory: makes it the parameters' gradient. Nothing
+  // to do on the CPU.
+  Status fetch(int bucket);
+
+ private:
+  struct State;  // shared with the hooks, which the parameters own
+  explicit GradientBuckets(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace motley::learn
