@@ -1,5 +1,6 @@
 #include "motley/cluster/strict_yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "motley/base/file.h"
 #include "motley/base/options.h"
@@ -25,6 +27,28 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   const bool guessable = word.size() > 2 && word.size() <= 64;
   const std::string nearest = guessable ? nearest_key(word, names) : "";
   return nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest);
+}
+
+// Whether anything follows the text's first document. The library's LoadAll would tell, but does not end on some texts
+// that are not YAML (yaml-cpp issue 1040), and its Load ignores the rest in silence.
+bool has_second_document(const std::string& text) {
+  struct Ignore : YAML::EventHandler {
+    using Mark = YAML::Mark;
+    using Anchor = YAML::anchor_t;
+    using Style = YAML::EmitterStyle::value;
+    void OnDocumentStart(const Mark&) override {}
+    void OnDocumentEnd() override {}
+    void OnNull(const Mark&, Anchor) override {}
+    void OnAlias(const Mark&, Anchor) override {}
+    void OnScalar(const Mark&, const std::string&, Anchor, const std::string&) override {}
+    void OnSequenceStart(const Mark&, const std::string&, Anchor, Style) override {}
+    void OnSequenceEnd() override {}
+    void OnMapStart(const Mark&, const std::string&, Anchor, Style) override {}
+    void OnMapEnd() override {}
+  } ignore;
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  return parser.HandleNextDocument(ignore) && static_cast<bool>(parser);
 }
 
 template <class T>
@@ -188,12 +212,12 @@ Status StrictYaml::Document::fill(const YAML::Node& node, int depth, int& count,
 
 Status StrictYaml::Document::fill(const std::string& text) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      return fail(ErrorCode::kInvalidInput, "{}: {} YAML documents; accepted: one", name, documents.size());
+    if (has_second_document(text)) {
+      return fail(ErrorCode::kInvalidInput, "{}: goes on after the end of its first YAML document; accepted: one",
+                  name);
     }
     int count = 0;
-    return documents.empty() ? Status() : fill(documents.front(), 0, count, root);
+    return fill(YAML::Load(text), 0, count, root);
   } catch (const YAML::Exception& problem) {
     root.line = problem.mark.line + 1;
     return fail(ErrorCode::kInvalidInput, "{}: not YAML: {}", where(&root), problem.msg);
