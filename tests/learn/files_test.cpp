@@ -117,9 +117,6 @@ class Net(nn.Module):
 class Untyped(Net):
     def forward(self, x, *more):
         return super().forward(x)
-class Frozen(nn.Module):
-    def forward(self, x):
-        return x.flatten(1)
 )";
 
 TEST_F(FilesTest, AnExportedModuleTrains) {
@@ -182,8 +179,8 @@ TEST_F(FilesTest, TheExportSaysWhatIsWrong) {
   expect_refusal("none.py:Net", "no file");
   expect_refusal("model.py:Nex", "modules in it: Net");
   expect_refusal("model.py:Net --input 5,5", "--input");
-  expect_refusal("model.py:Net --arguments '{\"width\": 1}' --input 12", "width");
-  expect_refusal("model.py:Frozen --input 12", "no parameters");
+  expect_refusal("model.py:Net --input 5,x", "list of sizes");
+  expect_refusal("model.py:Net --arguments 3", "object of names");
 
   const Answer traced = run(tool + "model.py:Untyped --input 12");
   EXPECT_EQ(traced.exit_code, 0) << traced.text;
