@@ -41,7 +41,7 @@ struct FakeRun {
                         {"device", "cpu"},
                         {"emulated", Json(fmt::format("{:.1f} ms a sample", 1e3 * seconds_per_sample / speeds[i]))}});
     }
-    const Json head = {{"motley_version", "0.1.0"}, {"started", "2026-03-14 09:26:53"},
+    const Json head = {{"motley_version", "0.1.0"}, {"started", 1773480413.5},
                        {"workers", people},         {"exchange", "shared-memory"},
                        {"finished", finished},      {"exit", finished ? "done" : ""},
                        {"error", nullptr},          {"machine", "2 cores, 8 GB"}};

@@ -127,8 +127,8 @@ TEST(Report, ShowsTheWholeRunAndLoadsNothing) {
   const std::string html = *read_file(folder.path / "report.html");
   EXPECT_TRUE(well_formed(html));
   for (const char* text :
-       {"88.6 %", "2.58×", "optimum 2.75×", "4.2 %", "Emulated", "6.0 ms a sample", "Equal split",
-        "One step as it happened", "Why shares moved", "checkpoint/ at step 350", "global_batch: 256"}) {
+       {"started 2026-03-14 09:26 UTC", "88.6 %", "2.58×", "optimum 2.75×", "4.2 %", "Emulated", "6.0 ms a sample",
+        "Equal split", "One step as it happened", "Why shares moved", "checkpoint/ at step 350", "global_batch: 256"}) {
     EXPECT_THAT(html, HasSubstr(text));
   }
   const std::string tags = markup(html);
