@@ -69,7 +69,7 @@ struct FakeRun {
       }
       for (std::size_t i = 0; i < workers; ++i) {
         exchange[i] = workers > 1 ? 4e-3 * (1 + 0.1 * random.uniform()) : 0;
-        wait[i] = last - load[i] - compute[i];
+        wait[i] = std::max(0.0, last - load[i] - compute[i]);
       }
       const double seconds = last + (workers > 1 ? 4.4e-3 : 0) + (step == 350 ? 1.2 : 0);
       if (step < 10 || step == 675 || step == 676) {
