@@ -18,6 +18,9 @@ struct Endpoint {
 };
 Result<Endpoint> parse_endpoint(const std::string& text);  // "host:port", "[::1]:port"
 
+// Where a launcher puts the secret for the ranks that it starts.
+inline constexpr const char* kSecretVariable = "MOTLEY_SECRET";
+
 // The shared secret of a job: at least 16 bytes. Never logged, never in arguments.
 class Secret {
  public:
@@ -42,8 +45,9 @@ struct SessionOptions {
   bool given_secret = false;            // the user configured the secret (a generated one is only good on loopback)
   double join_seconds = 60;             // how long ranks may take to appear
   double silence_seconds = 30;          // a rank whose control connection is silent for longer counts as lost
-  std::string fingerprint;  // of the effective job; ranks that differ are refused, with both values in the message
-  bool payload_checksum = true;
+  std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
+  bool payload_checksum = true;  // CRC-32C over payloads between hosts
+  bool local_payload_checksum = false;  // also between ranks of one host
   // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it).
   std::function<Status(const Endpoint&)> publish;
 };
