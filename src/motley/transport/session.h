@@ -66,17 +66,23 @@ class Session {
   // call it with the same purpose, in any order among purposes. Blocks until the deadline.
   virtual Result<std::unique_ptr<Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) = 0;
 
-  // The first failure known of any rank (an Error with .rank set), or success. Cheap enough for every poll of a wait:
-  // reads an atomic. A background thread watches control connections and heartbeats (1 s).
+  // The first failure known of any rank (an Error with .rank set), or success. What follows from a failure, such as a
+  // closed connection, is held back for a moment, so that a rank's own word about the cause comes first. Cheap enough
+  // for every poll of a wait: reads an atomic. A background thread watches control connections and heartbeats (1 s).
   virtual Status health() const = 0;
   // Tells all ranks that this rank gives up and why; their health() then returns this error with this rank's number.
   virtual void abort(const Error& error) = 0;
   // Says what this rank is doing ("step 12, backward"), for other ranks' messages when it stops answering. Cheap.
+  // `phase` is a string literal, or lives as long as the session.
   virtual void set_phase(std::uint64_t step, const char* phase) = 0;
   // What a rank was last heard doing: "step 12, backward, 3.2 s ago".
   virtual std::string last_heard(int rank) const = 0;
   // Leaves in order: peers do not take the closed connections for a failure.
   virtual void leave() = 0;
 };
+
+// For whoever saw an operation with a peer fail: waits up to a second for the session to learn the cause, and returns
+// that, or else what was seen.
+Error first_cause(const Session& session, const Error& seen);
 
 }  // namespace motley::transport

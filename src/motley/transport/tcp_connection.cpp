@@ -270,6 +270,10 @@ Result<Message> TcpConnection::receive(const Deadline& deadline, const std::stri
       return std::move(*message);
     }
     if (deadline.passed()) {
+      if (header_filled_ > 0) {
+        return broken(ErrorCode::kTimeout,
+                      fmt::format("it sent only a part of {} within {:.3g} s", what, deadline.allowed()));
+      }
       return fail(Error{ErrorCode::kTimeout,
                         fmt::format("{}: it did not send {} within {:.3g} s", name_, what, deadline.allowed()),
                         peer_.rank});

@@ -31,6 +31,7 @@ class TcpConnection final : public Connection {
   bool wants_to_write() const override { return !sends_.empty(); }
   void close() override { socket_.close(); }
 
+  const Descriptor& socket() const { return socket_; }
   // Like post_send, and keeps the payload until it is sent.
   void post_owned(std::uint16_t type, std::uint64_t tag, std::vector<std::byte> payload);
   // The next small frame, if all of it is here. Never blocks; no receive may be posted.
