@@ -62,7 +62,8 @@ class ThreadSession final : public transport::Session {
   const transport::SessionOptions& options() const override { return options_; }
   Result<std::unique_ptr<transport::Connection>> connect(int peer, std::uint32_t purpose, const Deadline&) override {
     const int rank = membership_.rank;
-    MOTLEY_ASSIGN(auto socket, hub_.take_end(fmt::format("{} {} {}", std::min(rank, peer), std::max(rank, peer), purpose)));
+    MOTLEY_ASSIGN(auto socket,
+                  hub_.take_end(fmt::format("{} {} {}", std::min(rank, peer), std::max(rank, peer), purpose)));
     transport::Identity identity;
     identity.rank = peer;
     identity.session = membership_.session;

@@ -17,8 +17,7 @@ DirectLane::DirectLane(int rank, DataType type, WireType wire,
                        std::vector<std::unique_ptr<transport::Connection>> peers)
     : rank_(rank), type_(type), wire_(wire), peers_(std::move(peers)) {}
 
-std::uint64_t DirectLane::start(std::uint64_t tag, std::span<std::byte> values, double weight,
-                               double* total_weight) {
+std::uint64_t DirectLane::start(std::uint64_t tag, std::span<std::byte> values, double weight, double* total_weight) {
   const std::size_t wire_bytes = wire_ == WireType::kBfloat16 ? values.size() / 2 : values.size();
   const std::size_t lines = 1 + (wire_bytes + sizeof(Line) - 1) / sizeof(Line);
   Job& job = jobs_.emplace_back();
@@ -52,7 +51,8 @@ std::uint64_t DirectLane::start(std::uint64_t tag, std::span<std::byte> values, 
 // Every job has one message from and one to every peer, in the order of the jobs.
 bool DirectLane::has_all(const Job& job) const {
   return std::ranges::all_of(peers_, [&](const auto& peer) {
-    return !peer || (started_ - peer->pending_receives() >= job.number && started_ - peer->pending_sends() >= job.number);
+    return !peer ||
+           (started_ - peer->pending_receives() >= job.number && started_ - peer->pending_sends() >= job.number);
   });
 }
 

@@ -11,8 +11,8 @@
 // this rank's part of it has left (it is contained in it), and received values occupy a slot only until they are added,
 // which waits for nothing; so receiving never depends on sending, and the ring cannot lock up.
 //
-// A rank's weight goes in a small frame of its own ahead of the first chunk's segment, and is passed on in the same way;
-// after size - 1 steps everybody knows all of them.
+// A rank's weight goes in a small frame of its own ahead of the first chunk's segment, and is passed on in the same
+// way; after size - 1 steps everybody knows all of them.
 #include "motley/exchange/ring_lane.h"
 
 #include <algorithm>
@@ -72,8 +72,8 @@ RingLane::Segment RingLane::segment(const Pass& pass, std::size_t chunk, int sli
   // The last chunk is shorter: its segments are too, in whole cache lines.
   const std::size_t line = 64 / bytes_of(type_);
   const std::size_t length = std::min(chunk_elements, pass.what.elements - chunk_begin);
-  const std::size_t share = (length + static_cast<std::size_t>(size_) * line - 1) /
-                            (static_cast<std::size_t>(size_) * line) * line;
+  const std::size_t share =
+      (length + static_cast<std::size_t>(size_) * line - 1) / (static_cast<std::size_t>(size_) * line) * line;
   const std::size_t begin = std::min(length, static_cast<std::size_t>(slice) * share);
   const std::size_t end = std::min(length, begin + share);
   return {pass.what.values + (chunk_begin + begin) * bytes_of(type_), end - begin};

@@ -57,7 +57,7 @@ class RingLane {
   struct Pass {
     RingPass what;
     std::size_t chunks = 0;
-    std::vector<double> weights;               // by rank; known ones
+    std::vector<double> weights;                // by rank; known ones
     std::vector<std::uint32_t> steps_received;  // by chunk
     Place send;
     Place receive;

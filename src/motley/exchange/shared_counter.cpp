@@ -24,8 +24,8 @@ void relax() {
 
 }  // namespace
 
-// The waker counts and then looks for sleepers; the sleeper registers and then looks at the count (inside the futex call
-// once more). Both orders are sequentially consistent, so at least one of them sees the other.
+// The waker counts and then looks for sleepers; the sleeper registers and then looks at the count (inside the futex
+// call once more). Both orders are sequentially consistent, so at least one of them sees the other.
 bool SharedCounter::add(std::uint32_t target) {
   const bool completed = value.fetch_add(1, std::memory_order_seq_cst) + 1 == target;
   if (completed && sleepers.load(std::memory_order_seq_cst) > 0) {

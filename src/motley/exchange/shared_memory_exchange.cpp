@@ -1,7 +1,7 @@
 // Every bucket is cut into chunks. When all ranks have announced their gradient, whoever has time (a rank in wait(), or
 // the helper thread of the rank that came last) claims one chunk after the other, sums it over all ranks' memory in
-// rank order, and writes the mean into all ranks' memory in the same pass. So a slow rank holds nobody up with work, and
-// as the arithmetic of a chunk is the same whoever does it, the result is too.
+// rank order, and writes the mean into all ranks' memory in the same pass. So a slow rank holds nobody up with work,
+// and as the arithmetic of a chunk is the same whoever does it, the result is too.
 //
 // Why nothing is read or written at the wrong time. Round k of a bucket is its k-th start.
 //   1. A chunk of round k is claimed only after all ranks have started round k, that is, after all gradients have been
@@ -47,8 +47,8 @@ struct alignas(kLine) SharedMemoryExchange::Announcement {
 };
 
 struct SharedMemoryExchange::BucketControl {
-  SharedCounter arrived;  // ranks that have started
-  SharedCounter reduced;  // chunks that are done
+  SharedCounter arrived;                             // ranks that have started
+  SharedCounter reduced;                             // chunks that are done
   alignas(kLine) std::atomic<std::uint64_t> claims;  // round << 32 | chunks claimed in it
 };
 
@@ -190,10 +190,10 @@ Status SharedMemoryExchange::reduce_chunks(int index, std::uint32_t round, std::
       for (int rank = 0; rank < size_; ++rank) {
         const auto& said = announcement(index, rank).said[round % 2];
         if (said.step != step) {
-          return fail(Error{ErrorCode::kInvalidInput,
-                            fmt::format("bucket {}: rank {} is at step {}, rank {} at step {}", index, rank, said.step,
-                                        rank_, step),
-                            rank});
+          return fail(Error{
+              ErrorCode::kInvalidInput,
+              fmt::format("bucket {}: rank {} is at step {}, rank {} at step {}", index, rank, said.step, rank_, step),
+              rank});
         }
         weights.push_back(said.weight);
       }

@@ -33,10 +33,10 @@ class SharedMemoryExchange final : public Exchange {
   // This process's view of a bucket.
   struct Bucket {
     std::size_t elements = 0;
-    std::size_t offset = 0;        // bytes from the start of each rank's values
+    std::size_t offset = 0;  // bytes from the start of each rank's values
     std::size_t chunk_elements = 0;
     std::uint32_t chunks = 0;
-    std::uint32_t round = 0;       // how many times it was started
+    std::uint32_t round = 0;  // how many times it was started
     std::uint64_t step = 0;
     bool under_way = false;
     double started_at = 0;

@@ -63,8 +63,8 @@ Status TcpGroup::receive(int peer, Operation operation, std::span<std::byte> int
     if (header.type != static_cast<std::uint16_t>(operation) || header.tag != sequence_ ||
         message->payload.size() != into.size()) {
       return fail(Error{ErrorCode::kInvalidInput,
-                        fmt::format("{} with {} bytes: rank {} came with operation type {}, number {} and {} bytes", what,
-                                    into.size(), peer, header.type, header.tag, message->payload.size()),
+                        fmt::format("{} with {} bytes: rank {} came with operation type {}, number {} and {} bytes",
+                                    what, into.size(), peer, header.type, header.tag, message->payload.size()),
                         peer});
     }
     std::ranges::copy(message->payload, into.begin());
@@ -156,8 +156,8 @@ Result<std::int64_t> TcpGroup::ask(Operation operation, const Request& request, 
   const std::string what =
       fmt::format("{} on counter {}, request {}", operation == Operation::kStore ? "store" : "fetch_add",
                   request.counter, requests_);
-  MOTLEY_TRY(counters_[0]->send(static_cast<std::uint16_t>(operation), requests_,
-                                std::as_bytes(std::span(&request, 1)), deadline, what));
+  MOTLEY_TRY(counters_[0]->send(static_cast<std::uint16_t>(operation), requests_, std::as_bytes(std::span(&request, 1)),
+                                deadline, what));
   for (;;) {
     const Deadline look = Deadline::after(std::min(kHealthSeconds, deadline.remaining()));
     const auto message = counters_[0]->receive(look, what);
@@ -168,7 +168,8 @@ Result<std::int64_t> TcpGroup::ask(Operation operation, const Request& request, 
     if (!message) return fail(message.error().within(what));
     std::int64_t value = 0;
     if (message->payload.size() != sizeof(value)) {
-      return fail(Error{ErrorCode::kCorrupt, fmt::format("{}: the answer has {} bytes", what, message->payload.size()), 0});
+      return fail(
+          Error{ErrorCode::kCorrupt, fmt::format("{}: the answer has {} bytes", what, message->payload.size()), 0});
     }
     std::memcpy(&value, message->payload.data(), sizeof(value));
     return value;

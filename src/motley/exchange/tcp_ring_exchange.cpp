@@ -35,10 +35,7 @@ constexpr std::uint16_t kLayoutFrame = 0x103;
 }  // namespace
 
 TcpRingExchange::TcpRingExchange(transport::Session& session, const ExchangeOptions& options)
-    : session_(session),
-      options_(options),
-      rank_(session.membership().rank),
-      size_(session.membership().size()) {}
+    : session_(session), options_(options), rank_(session.membership().rank), size_(session.membership().size()) {}
 
 TcpRingExchange::~TcpRingExchange() {
   {
@@ -68,9 +65,9 @@ Status TcpRingExchange::prepare(const Layout& layout, const Deadline& deadline) 
     const std::size_t size = elements * bytes_of(layout.type);
     bucket.direct = size <= (size_ == 2 ? kMostDirectBytesOfTwo : kMostDirectBytes) && size_ <= kMostDirectRanks;
     // Some chunks of N segments, so that they can follow each other through the ring.
-    const std::size_t wanted = options_.segment_bytes > 0
-                                   ? options_.segment_bytes
-                                   : std::clamp(size / static_cast<std::size_t>(4 * size_), kSmallestSegment, kLargestSegment);
+    const std::size_t wanted = options_.segment_bytes > 0 ? options_.segment_bytes
+                                                          : std::clamp(size / static_cast<std::size_t>(4 * size_),
+                                                                       kSmallestSegment, kLargestSegment);
     bucket.segment_elements = std::max(line, wanted / 64 * line);
     bucket.left_alone = 2 * kWorthHelping;
     largest_segment = std::max(largest_segment, bucket.segment_elements);
@@ -115,7 +112,8 @@ Status TcpRingExchange::connect(const Layout& layout, std::size_t largest_segmen
       if (rank_ != low && rank_ != high) continue;
       const int peer = rank_ == low ? high : low;
       for (int lane = 0; lane < lane_count && (peer == right || peer == left); ++lane) {
-        MOTLEY_ASSIGN(auto connection, session_.connect(peer, kRingPurpose + static_cast<std::uint32_t>(lane), deadline));
+        MOTLEY_ASSIGN(auto connection,
+                      session_.connect(peer, kRingPurpose + static_cast<std::uint32_t>(lane), deadline));
         if (peer == right) to_right[lane] = connection.get();
         if (peer == left) from_left[lane] = connection.get();
         neighbours_.push_back(std::move(connection));
@@ -132,9 +130,9 @@ Status TcpRingExchange::connect(const Layout& layout, std::size_t largest_segmen
   MOTLEY_TRY(to_right[0]->send(kLayoutFrame, 0, std::as_bytes(std::span(own)), deadline, "the layout of the buckets"));
   MOTLEY_ASSIGN(const auto theirs, from_left[0]->receive(deadline, "the layout of its buckets"));
   if (!std::ranges::equal(theirs.payload, std::as_bytes(std::span(own)))) {
-    return fail(Error{ErrorCode::kInvalidInput,
-                      fmt::format("rank {} prepared other buckets, or another type or segment size, than this rank", left),
-                      left});
+    return fail(Error{
+        ErrorCode::kInvalidInput,
+        fmt::format("rank {} prepared other buckets, or another type or segment size, than this rank", left), left});
   }
 
   for (int lane = 0; lane < lane_count; ++lane) {

@@ -70,8 +70,8 @@ class TcpRingExchange final : public Exchange {
   std::vector<std::unique_ptr<RingLane>> lanes_;
   std::unique_ptr<DirectLane> direct_;
   std::optional<Error> broken_;
-  bool waiting_ = false;         // a thread is in wait()
-  bool helping_ = false;         // the helper is wanted whenever nobody waits
+  bool waiting_ = false;  // a thread is in wait()
+  bool helping_ = false;  // the helper is wanted whenever nobody waits
   bool helper_polls_ = false;
   bool stop_ = false;
   int doorbell_ = -1;  // eventfd that ends the helper's poll

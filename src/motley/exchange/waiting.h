@@ -21,10 +21,10 @@ Status check_wait(const transport::Session& session, const Deadline& deadline, c
   if (const Status health = session.health(); !health) return fail(health.error().within(operation));
   if (!deadline.passed()) return {};
   const std::vector<int> ranks = missing();
-  return fail(Error{ErrorCode::kTimeout,
-                    fmt::format("{}: waited {:.3g} s for {}", operation, deadline.allowed(),
-                                describe_ranks(session, ranks)),
-                    ranks.empty() ? -1 : ranks.front()});
+  return fail(
+      Error{ErrorCode::kTimeout,
+            fmt::format("{}: waited {:.3g} s for {}", operation, deadline.allowed(), describe_ranks(session, ranks)),
+            ranks.empty() ? -1 : ranks.front()});
 }
 
 }  // namespace motley::exchange
