@@ -332,7 +332,8 @@ Status Worker::open_outputs() {
   }
   progress_.emplace();
   MOTLEY_ASSIGN(metrics_, JsonLines::open(run_.metrics_file()));
-  MOTLEY_ASSIGN(tensorboard_, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
+  MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
+  tensorboard_.emplace(std::move(tensorboard));
   MOTLEY_TRY(write_run_file(run_, job_, cluster_, exchange_->name()));
   spdlog::info("{}: {} parameters, {} training samples, {} workers, {} steps of {} samples, exchange: {}",
                stage_->name(), stage_->parameter_count(), train_data_->size(), role_.size, steps_, job_.batch,
