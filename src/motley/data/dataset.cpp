@@ -1,0 +1,306 @@
+// Datasets in memory and their opening (see dataset.h).
+#include "motley/data/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "motley/base/file.h"
+#include "motley/data/formats.h"
+
+namespace motley::data {
+namespace {
+
+// All samples as they lie in the files: images as bytes (four times smaller), the rest as floats.
+class MemoryDataset final : public Dataset {
+ public:
+  std::uint32_t size() const override { return size_; }
+  const std::vector<std::int64_t>& feature_shape() const override { return shape_; }
+  TargetKind target_kind() const override { return kind_; }
+  std::uint32_t class_count() const override { return class_count_; }
+  std::uint32_t target_width() const override { return target_width_; }
+
+  Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const override {
+    const std::size_t width = feature_count();
+    const bool classes = kind_ == TargetKind::kClass;
+    MOTLEY_INVARIANT(
+        into.features.size() == samples.size() * width &&
+            (classes ? into.classes.size() == samples.size() : into.values.size() == samples.size() * target_width_),
+        "room for {} features, {} classes and {} values to read {} samples", into.features.size(), into.classes.size(),
+        into.values.size(), samples.size());
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const std::size_t sample = samples[i];
+      MOTLEY_INVARIANT(sample < size_, "sample {} of a dataset of {}", sample, size_);
+      float* const features = into.features.data() + i * width;
+      if (!bytes_.empty()) {
+        for (std::size_t k = 0; k < width; ++k) {
+          features[k] = static_cast<float>(static_cast<unsigned char>(bytes_[bytes_begin_ + sample * width + k])) / 255;
+        }
+      } else {
+        std::copy_n(floats_.data() + sample * width, width, features);
+      }
+      if (mean_.size() == 1) {
+        for (std::size_t k = 0; k < width; ++k) {
+          features[k] = (features[k] - mean_[0]) / deviation_[0];
+        }
+      } else if (!mean_.empty()) {
+        for (std::size_t k = 0; k < width; ++k) {
+          features[k] = (features[k] - mean_[k]) / deviation_[k];
+        }
+      }
+      if (classes) {
+        into.classes[i] = classes_[sample];
+      } else {
+        std::copy_n(values_.data() + sample * target_width_, target_width_, into.values.data() + i * target_width_);
+      }
+    }
+    return {};
+  }
+
+  std::uint32_t size_ = 0;
+  std::vector<std::int64_t> shape_;
+  TargetKind kind_ = TargetKind::kClass;
+  std::uint32_t class_count_ = 0;
+  std::uint32_t target_width_ = 0;
+  std::string bytes_;  // the unpacked IDX file; its values start at bytes_begin_
+  std::size_t bytes_begin_ = 0;
+  std::vector<float> floats_;
+  std::vector<std::int64_t> classes_;
+  std::vector<float> values_;
+  std::vector<float> mean_, deviation_;
+};
+
+// A class as the files hold it: a whole number from 0 to a count that a network can have outputs for.
+constexpr double kMostClasses = 1 << 24;
+
+Result<std::int64_t> class_of(double value, const std::string& where) {
+  if (!(value >= 0) || value >= kMostClasses || value != std::floor(value)) {
+    return fail(ErrorCode::kInvalidInput,
+                "{}: class {} is no whole number from 0 to {}; real targets are accepted with the target kind 'real'",
+                where, value, kMostClasses - 1);
+  }
+  return static_cast<std::int64_t>(value);
+}
+
+// Checks what all formats share and fills in the class count and normalisation.
+Result<std::unique_ptr<Dataset>> finished(std::unique_ptr<MemoryDataset> dataset, const DatasetSource& source) {
+  const std::string name = source.features.string();
+  if (dataset->size_ == 0 || dataset->feature_count() == 0) {
+    return fail(ErrorCode::kInvalidInput, "{}: {} samples of {} features; at least one of each is needed", name,
+                dataset->size_, dataset->feature_count());
+  }
+  if (dataset->kind_ == TargetKind::kClass) {
+    const std::int64_t largest = *std::max_element(dataset->classes_.begin(), dataset->classes_.end());
+    if (source.class_count > 0 && largest >= source.class_count) {
+      return fail(ErrorCode::kInvalidInput, "{}: class {} was found where {} classes (0 to {}) were said to be",
+                  source.targets.empty() ? name : source.targets.string(), largest, source.class_count,
+                  source.class_count - 1);
+    }
+    dataset->class_count_ = source.class_count > 0 ? source.class_count : static_cast<std::uint32_t>(largest) + 1;
+  }
+  const Normalisation& normalisation = source.normalisation;
+  const std::size_t pairs = normalisation.mean.size();
+  if (normalisation.deviation.size() != pairs || (pairs > 1 && pairs != dataset->feature_count())) {
+    return fail(
+        ErrorCode::kInvalidInput,
+        "{}: normalisation with {} means and {} deviations for {} features; none, one or one a feature is wanted", name,
+        pairs, normalisation.deviation.size(), dataset->feature_count());
+  }
+  for (std::size_t i = 0; i < pairs; ++i) {
+    if (!std::isfinite(normalisation.mean[i]) || !(normalisation.deviation[i] > 0) ||
+        !std::isfinite(normalisation.deviation[i])) {
+      return fail(ErrorCode::kInvalidInput,
+                  "{}: normalisation by mean {} and deviation {}; the deviation must be above 0", name,
+                  normalisation.mean[i], normalisation.deviation[i]);
+    }
+  }
+  dataset->mean_ = normalisation.mean;
+  dataset->deviation_ = normalisation.deviation;
+  return dataset;
+}
+
+Result<std::uint32_t> sample_count(std::uint64_t count, const std::string& name) {
+  if (count >= std::numeric_limits<std::uint32_t>::max()) {
+    return fail(ErrorCode::kInvalidInput, "{}: {} samples; fewer than 2^32 - 1 are accepted", name, count);
+  }
+  return static_cast<std::uint32_t>(count);
+}
+
+Result<std::string> read_unpacked(const std::filesystem::path& path, std::size_t limit) {
+  if (path.parent_path() == kFashionMnistFolder && !std::filesystem::exists(path)) {
+    return fail(ErrorCode::kUnavailable, "cannot read '{}': install it with 'apt-get install dataset-fashion-mnist'",
+                path.string());
+  }
+  MOTLEY_ASSIGN(std::string bytes, read_file(path, limit));
+  return gunzip(std::move(bytes), path.string(), limit);
+}
+
+Result<std::unique_ptr<Dataset>> open_idx(const DatasetSource& source) {
+  const std::string images_name = source.features.string(), labels_name = source.targets.string();
+  auto dataset = std::make_unique<MemoryDataset>();
+  MOTLEY_ASSIGN(dataset->bytes_, read_unpacked(source.features, source.limit_bytes));
+  MOTLEY_ASSIGN(const IdxArray images, parse_idx(dataset->bytes_, images_name));
+  MOTLEY_ASSIGN(const std::string label_bytes, read_unpacked(source.targets, source.limit_bytes));
+  MOTLEY_ASSIGN(const IdxArray labels, parse_idx(label_bytes, labels_name));
+  if (labels.sizes.size() != 1 || images.sizes.size() < 2 || labels.sizes[0] != images.sizes[0]) {
+    return fail(ErrorCode::kInvalidInput,
+                "{} has sizes {} and {} has sizes {}: as many labels as images are wanted (images NxHxW, labels N)",
+                images_name, fmt::join(images.sizes, "x"), labels_name, fmt::join(labels.sizes, "x"));
+  }
+  if (source.target_kind != TargetKind::kClass) {
+    return fail(ErrorCode::kInvalidInput, "{}: IDX labels are classes; real targets are accepted from CSV and npy",
+                labels_name);
+  }
+  MOTLEY_ASSIGN(dataset->size_, sample_count(images.sizes[0], images_name));
+  dataset->bytes_begin_ = dataset->bytes_.size() - images.values.size();
+  if (images.sizes.size() == 3) {
+    dataset->shape_.push_back(1);  // grey images have one channel
+  }
+  dataset->shape_.insert(dataset->shape_.end(), images.sizes.begin() + 1, images.sizes.end());
+  for (const char label : labels.values) {
+    dataset->classes_.push_back(static_cast<unsigned char>(label));
+  }
+  return finished(std::move(dataset), source);
+}
+
+Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
+  const std::string name = source.features.string();
+  MOTLEY_ASSIGN(const std::string text, read_unpacked(source.features, source.limit_bytes));
+  MOTLEY_ASSIGN(const Table table, parse_csv(text, name, source.leave_out));
+  const auto found = std::find(table.columns.begin(), table.columns.end(), source.target_column);
+  if (found == table.columns.end()) {
+    return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' for the target; its columns are {}", name,
+                source.target_column, fmt::join(table.columns, ", "));
+  }
+  const auto target = static_cast<std::size_t>(found - table.columns.begin());
+  const std::size_t columns = table.columns.size();
+  auto dataset = std::make_unique<MemoryDataset>();
+  dataset->kind_ = source.target_kind;
+  dataset->target_width_ = source.target_kind == TargetKind::kReal ? 1 : 0;
+  dataset->shape_ = {static_cast<std::int64_t>(columns - 1)};
+  MOTLEY_ASSIGN(dataset->size_, sample_count(table.rows(), name));
+  for (std::size_t row = 0; row < table.rows(); ++row) {
+    for (std::size_t column = 0; column < columns; ++column) {
+      const double cell = table.cells[row * columns + column];
+      if (column != target) {
+        dataset->floats_.push_back(static_cast<float>(cell));
+      } else if (source.target_kind == TargetKind::kReal) {
+        dataset->values_.push_back(static_cast<float>(cell));
+      } else {
+        const std::string where = fmt::format("{}:{}: column '{}'", name, table.lines[row], source.target_column);
+        MOTLEY_ASSIGN(const std::int64_t value, class_of(cell, where));
+        dataset->classes_.push_back(value);
+      }
+    }
+  }
+  return finished(std::move(dataset), source);
+}
+
+Result<std::unique_ptr<Dataset>> open_npy(const DatasetSource& source) {
+  const std::string name = source.features.string(), targets_name = source.targets.string();
+  MOTLEY_ASSIGN(const std::string bytes, read_unpacked(source.features, source.limit_bytes));
+  MOTLEY_ASSIGN(const NpyArray features, parse_npy(bytes, name));
+  MOTLEY_ASSIGN(const std::string target_bytes, read_unpacked(source.targets, source.limit_bytes));
+  MOTLEY_ASSIGN(const NpyArray targets, parse_npy(target_bytes, targets_name));
+  const bool classes = source.target_kind == TargetKind::kClass;
+  if (features.shape.size() < 2 || targets.shape.empty() || targets.shape.size() > (classes ? 1 : 2) ||
+      features.shape[0] != targets.shape[0]) {
+    return fail(ErrorCode::kInvalidInput,
+                "{} has shape ({}) and {} has shape ({}): features (N, ...) and targets {} are wanted", name,
+                fmt::join(features.shape, ", "), targets_name, fmt::join(targets.shape, ", "),
+                classes ? "(N) of classes" : "(N) or (N, width)");
+  }
+  auto dataset = std::make_unique<MemoryDataset>();
+  dataset->kind_ = source.target_kind;
+  MOTLEY_ASSIGN(dataset->size_, sample_count(features.shape[0], name));
+  dataset->shape_.assign(features.shape.begin() + 1, features.shape.end());
+  const auto finite = [](const NpyArray& array, const std::string& file, std::vector<float>& into) -> Status {
+    into.reserve(array.count());
+    for (std::uint64_t i = 0; i < array.count(); ++i) {
+      into.push_back(static_cast<float>(array.at(i)));
+      if (!std::isfinite(into.back())) {
+        return fail(ErrorCode::kInvalidInput, "{}: value {} (counted from 0) is {}; finite 32-bit numbers are wanted",
+                    file, i, array.at(i));
+      }
+    }
+    return {};
+  };
+  MOTLEY_TRY(finite(features, name, dataset->floats_));
+  if (classes) {
+    for (std::uint64_t i = 0; i < targets.count(); ++i) {
+      MOTLEY_ASSIGN(const std::int64_t value,
+                    class_of(targets.at(i), fmt::format("{}: value {} (counted from 0)", targets_name, i)));
+      dataset->classes_.push_back(value);
+    }
+  } else {
+    dataset->target_width_ = targets.shape.size() == 2 ? static_cast<std::uint32_t>(targets.shape[1]) : 1;
+    MOTLEY_TRY(finite(targets, targets_name, dataset->values_));
+    if (dataset->target_width_ == 0) {
+      return fail(ErrorCode::kInvalidInput, "{}: targets of width 0; at least one value a sample is wanted",
+                  targets_name);
+    }
+  }
+  return finished(std::move(dataset), source);
+}
+
+}  // namespace
+
+std::size_t Dataset::feature_count() const {
+  std::size_t count = 1;
+  for (const std::int64_t extent : feature_shape()) {
+    count *= static_cast<std::size_t>(extent);
+  }
+  return count;
+}
+
+Result<Normalisation> measure_normalisation(const Dataset& dataset) {
+  const std::size_t width = dataset.feature_count();
+  std::vector<double> mean(width, 0), squares(width, 0);
+  std::vector<float> features(width);
+  std::vector<std::int64_t> classes(dataset.target_kind() == TargetKind::kClass ? 1 : 0);
+  std::vector<float> values(dataset.target_width());
+  // Welford's update, sample by sample.
+  for (std::uint32_t sample = 0; sample < dataset.size(); ++sample) {
+    MOTLEY_TRY(dataset.read({&sample, 1}, {features, classes, values}));
+    for (std::size_t k = 0; k < width; ++k) {
+      const double off = features[k] - mean[k];
+      mean[k] += off / (sample + 1.0);
+      squares[k] += off * (features[k] - mean[k]);
+    }
+  }
+  Normalisation result;
+  for (std::size_t k = 0; k < width; ++k) {
+    const double deviation = std::sqrt(squares[k] / dataset.size());
+    result.mean.push_back(static_cast<float>(mean[k]));
+    result.deviation.push_back(deviation > 1e-12 ? static_cast<float>(deviation) : 1.0F);
+  }
+  return result;
+}
+
+Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source) {
+  try {
+    switch (source.format) {
+      case DatasetSource::Format::kIdx:
+        return open_idx(source);
+      case DatasetSource::Format::kCsv:
+        return open_csv(source);
+      case DatasetSource::Format::kNpy:
+        return open_npy(source);
+    }
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kUnavailable, "{}: not enough memory to hold the dataset", source.features.string());
+  }
+  return fail(ErrorCode::kInternal, "a dataset of no known format");
+}
+
+DatasetSource fashion_mnist(bool training_set, const std::filesystem::path& folder) {
+  const std::string stem = training_set ? "train" : "t10k";
+  DatasetSource source;
+  source.features = folder / (stem + "-images-idx3-ubyte.gz");
+  source.targets = folder / (stem + "-labels-idx1-ubyte.gz");
+  source.class_count = 10;
+  source.normalisation = {{0.2860F}, {0.3530F}};
+  return source;
+}
+
+}  // namespace motley::data

@@ -1,0 +1,78 @@
+// Datasets in memory: samples with features and a target, read from the formats that people have (IDX, CSV, npy). A
+// Dataset never changes after it was opened, so that any number of threads may read it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+
+namespace motley::data {
+
+enum class TargetKind {
+  kClass,  // an index 0 .. class_count-1
+  kReal,   // target_width real values
+};
+
+// Where a read puts its samples, one after the other; sizes as the dataset says, times the number of samples. Of the
+// two targets only the dataset's kind is filled; the other may be empty.
+struct ReadTarget {
+  std::span<float> features;
+  std::span<std::int64_t> classes;
+  std::span<float> values;
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual std::uint32_t size() const = 0;
+  // Of one sample, outermost first: {1, 28, 28} for a grey image, {columns} for a table.
+  virtual const std::vector<std::int64_t>& feature_shape() const = 0;
+  virtual TargetKind target_kind() const = 0;
+  virtual std::uint32_t class_count() const = 0;   // 0 for real targets
+  virtual std::uint32_t target_width() const = 0;  // real values a sample; 0 for classes
+
+  // Copies these samples, in this order. Thread-safe and deterministic.
+  virtual Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const = 0;
+
+  std::size_t feature_count() const;  // product of feature_shape
+};
+
+// Features are made (x - mean) / deviation, with one pair for all or one a feature.
+struct Normalisation {
+  std::vector<float> mean;
+  std::vector<float> deviation;
+};
+
+// Mean and standard deviation of each feature over the dataset as it reads; a constant feature gets deviation 1.
+// Measured on the training set and given to all sets.
+Result<Normalisation> measure_normalisation(const Dataset& dataset);
+
+struct DatasetSource {
+  enum class Format { kIdx, kCsv, kNpy };
+  Format format = Format::kIdx;
+  std::filesystem::path features;      // the images; the table with features and target; the features' array
+  std::filesystem::path targets;       // the labels' or targets' file; unused for CSV
+  std::string target_column;           // CSV only
+  std::vector<std::string> leave_out;  // CSV only: columns that are neither feature nor target
+  TargetKind target_kind = TargetKind::kClass;
+  std::uint32_t class_count = 0;                   // 0: the largest class in the file, plus one
+  Normalisation normalisation;                     // empty: none. Pixels of IDX files are first scaled to 0 .. 1
+  std::size_t limit_bytes = std::size_t{8} << 30;  // of a file, packed or not; more is refused before memory is taken
+};
+
+// Opens and checks the files. Errors name file, place, what was found and what would be accepted.
+Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source);
+
+inline constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
+
+// Fashion-MNIST as Debian's package dataset-fashion-mnist installs it (or the same four files elsewhere), normalised by
+// the mean 0.2860 and deviation 0.3530 of its training pixels.
+DatasetSource fashion_mnist(bool training_set, const std::filesystem::path& folder = kFashionMnistFolder);
+
+}  // namespace motley::data

@@ -1,0 +1,315 @@
+#include "motley/train/job.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "motley/base/file.h"
+#include "motley/base/random.h"
+
+namespace motley::train {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+// Keys that hold a path of a file; relative ones are taken from the job file's folder.
+constexpr const char* kPathKeys[] = {"model.path",        "data.train", "data.train_targets", "data.test",
+                                     "data.test_targets", "cluster",    "shares_replay",      "data.folder"};
+
+// Flattens nested maps to dotted keys; every scalar keeps its text and its line.
+struct Scalar {
+  std::string text;
+  int line;
+};
+
+Status flatten(const YAML::Node& node, const std::string& prefix, const std::string& file,
+               std::map<std::string, Scalar>& scalars) {
+  const int line = node.Mark().line + 1;
+  if (node.IsMap()) {
+    for (const auto& item : node) {
+      const std::string key = item.first.as<std::string>();
+      MOTLEY_TRY(flatten(item.second, prefix.empty() ? key : prefix + "." + key, file, scalars));
+    }
+    return {};
+  }
+  Scalar scalar{"", line};
+  if (node.IsSequence()) {
+    for (const YAML::Node& item : node) {
+      if (!item.IsScalar()) {
+        return fail(ErrorCode::kInvalidInput, "{}:{}: {}: a list of numbers is accepted here, not nested values", file,
+                    line, prefix);
+      }
+      scalar.text += (scalar.text.empty() ? "" : ", ") + item.Scalar();
+    }
+    scalar.text = "[" + scalar.text + "]";
+  } else if (node.IsScalar()) {
+    scalar.text = node.Scalar();
+  }
+  if (!scalars.emplace(prefix, scalar).second) {
+    return fail(ErrorCode::kInvalidInput, "{}:{}: {} is given twice", file, line, prefix);
+  }
+  return {};
+}
+
+std::string quoted(const std::string& text) {
+  const bool plain = !text.empty() && text.find_first_of(":#{}[],&*!|>'\"%@`\n") == std::string::npos &&
+                     text.front() != ' ' && text.back() != ' ' && text.front() != '-' && text.front() != '?';
+  if (plain ||
+      (!text.empty() && text.front() == '[' && text.find_first_not_of("[]0123456789.,-+e ") == std::string::npos)) {
+    return text;
+  }
+  std::string escaped = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      escaped += '\\';
+    }
+    escaped += c;
+  }
+  return escaped + "\"";
+}
+
+}  // namespace
+
+const OptionTable<Job>& job_options() {
+  using enum OptionKind;
+  static const OptionTable<Job> options = {
+      {{"version", kInteger, "version of the job format", 1, 1}, &Job::version},
+      {{"name", kText, "name of the job; run folders are named after it"}, &Job::name},
+      {{"seed", kInteger, "seed of the initial weights, the order of the samples and dropout", 0}, &Job::seed},
+      {{"model.name", kChoice, "network", -kNone, kNone, {"mlp", "cnn", "resnet18", "vgg11", "torchscript"}},
+       &Job::model_name},
+      {{"model.path", kText, "TorchScript file, for model.name torchscript (made by tools/motley-export)"},
+       &Job::model_path},
+      {{"model.hidden", kIntegers, "widths of the hidden fully connected layers; empty: the network's own", 1},
+       &Job::model_hidden},
+      {{"model.norm",
+        kChoice,
+        "normalisation of resnet18 and vgg11; auto: the network's own",
+        -kNone,
+        kNone,
+        {"auto", "none", "batch", "group"}},
+       &Job::model_norm},
+      {{"model.dropout", kReal, "share of activations dropped in mlp and vgg11", 0, 0.95}, &Job::model_dropout},
+      {{"model.dtype", kChoice, "type of weights and gradients", -kNone, kNone, {"float32", "float64"}},
+       &Job::model_dtype},
+      {{"model.input_shape", kIntegers, "shape of one sample; empty: the data's", 1}, &Job::model_input_shape},
+      {{"model.outputs", kInteger, "outputs of the network; 0: the data's number of classes", 0}, &Job::model_outputs},
+      {{"data.name", kChoice, "format of the data", -kNone, kNone, {"fashion-mnist", "idx", "csv", "npy"}},
+       &Job::data_name},
+      {{"data.folder", kText, "folder of the four files of fashion-mnist (MNIST's have the same names)"},
+       &Job::data_folder},
+      {{"data.train", kText, "training features (idx, npy) or table (csv)"}, &Job::data_train},
+      {{"data.train_targets", kText, "training targets (idx, npy)"}, &Job::data_train_targets},
+      {{"data.test", kText, "test features or table; empty: no evaluation"}, &Job::data_test},
+      {{"data.test_targets", kText, "test targets (idx, npy)"}, &Job::data_test_targets},
+      {{"data.target", kText, "column of the target (csv)"}, &Job::data_target},
+      {{"data.target_kind", kChoice, "what the target is", -kNone, kNone, {"class", "real"}}, &Job::data_target_kind},
+      {{"data.leave_out", kText, "columns that are neither feature nor target (csv), separated by commas"},
+       &Job::data_leave_out},
+      {{"data.normalise", kBoolean,
+        "shift and scale features to mean 0 and deviation 1, as measured on the training data"},
+       &Job::data_normalise},
+      {{"batch", kInteger, "global batch: samples of one step, over all workers", 1, 1 << 30}, &Job::batch},
+      {{"accumulation", kInteger, "micro-batches into which a worker cuts its share of a step", 1, 4096},
+       &Job::accumulation},
+      {{"epochs", kReal, "passes over the training data", 0, 1e6}, &Job::epochs},
+      {{"steps", kInteger, "stop after this many steps; 0: by epochs", 0}, &Job::steps},
+      {{"loss", kChoice, "loss, averaged over the samples of a step", -kNone, kNone, {"cross-entropy", "bce", "mse"}},
+       &Job::loss},
+      {{"optimizer.name", kChoice, "optimizer", -kNone, kNone, {"sgd", "adam", "adamw"}}, &Job::optimizer_name},
+      {{"optimizer.learning_rate", kReal, "learning rate at the schedule's full height", 0}, &Job::learning_rate},
+      {{"optimizer.momentum", kReal, "momentum of sgd", 0, 0.99999}, &Job::momentum},
+      {{"optimizer.nesterov", kBoolean, "Nesterov's form of the momentum"}, &Job::nesterov},
+      {{"optimizer.weight_decay", kReal, "weight decay", 0}, &Job::weight_decay},
+      {{"optimizer.betas", kReals, "decay rates of adam and adamw", 0, 0.9999999}, &Job::betas},
+      {{"optimizer.epsilon", kReal, "added to adam's denominator", 0}, &Job::epsilon},
+      {{"schedule.name", kChoice, "learning rate over the steps", -kNone, kNone, {"constant", "step", "cosine"}},
+       &Job::schedule_name},
+      {{"schedule.warmup_steps", kInteger, "steps of linear warm-up", 0}, &Job::schedule_warmup_steps},
+      {{"schedule.every_steps", kInteger, "step: multiply by schedule.factor every so many steps", 1},
+       &Job::schedule_every_steps},
+      {{"schedule.factor", kReal, "step: the factor", 0, 1}, &Job::schedule_factor},
+      {{"schedule.final_fraction", kReal, "cosine: share of the learning rate at the last step", 0, 1},
+       &Job::schedule_final_fraction},
+      {{"clip_norm", kReal, "clip the gradient's global norm to this; 0: no clipping", 0}, &Job::clip_norm},
+      {{"precision", kChoice, "bfloat16: forward pass under autocast", -kNone, kNone, {"float32", "bfloat16"}},
+       &Job::precision},
+      {{"workers", kInteger, "worker processes; 0: those of the cluster file, else one", 0, 1024}, &Job::workers},
+      {{"cluster", kText, "cluster file that describes the workers; empty: this machine"}, &Job::cluster},
+      {{"device", kText, "cpu, cuda or cuda:N, where the cluster file does not say"}, &Job::device},
+      {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
+       &Job::threads},
+      {{"deterministic", kBoolean, "only kernels that give the same bits from run to run"}, &Job::deterministic},
+      {{"exchange.method", kChoice, "how gradients meet", -kNone, kNone, {"auto", "shared-memory", "tcp-ring"}},
+       &Job::exchange_method},
+      {{"exchange.wire", kChoice, "type on the wire between hosts", -kNone, kNone, {"float32", "bfloat16"}},
+       &Job::exchange_wire},
+      {{"exchange.bucket_bytes", kBytes, "gradients are exchanged in buckets of about this size", 4096},
+       &Job::exchange_bucket_bytes},
+      {{"exchange.overlap", kBoolean, "exchange finished buckets while backward still runs"}, &Job::exchange_overlap},
+      {{"shares.mode",
+        kChoice,
+        "how a step's samples are shared: dynamic follows measured speed (and pulls from a queue under random delays)",
+        -kNone,
+        kNone,
+        {"dynamic", "equal", "fixed", "replay", "pull"}},
+       &Job::shares},
+      {{"shares.fixed", kIntegers, "fixed: samples of each worker in a full batch", 0}, &Job::shares_fixed},
+      {{"shares.replay", kText, "replay: run folder whose recorded shares are used again"}, &Job::shares_replay},
+      {{"control.every", kInteger,
+        "run control steps with the equal split every so many steps, to measure the gain in the same run; 0: never", 0},
+       &Job::control_every},
+      {{"control.steps", kInteger, "control steps in a row", 1, 1000}, &Job::control_steps},
+      {{"checkpoint.every_steps", kInteger, "checkpoint every so many steps; 0: by time only", 0},
+       &Job::checkpoint_every_steps},
+      {{"checkpoint.every", kSeconds, "checkpoint at least this often; 0: by steps only", 0},
+       &Job::checkpoint_every_seconds},
+      {{"checkpoint.keep", kInteger, "checkpoints kept", 1, 1000}, &Job::checkpoint_keep},
+      {{"evaluate.every_epochs", kReal, "evaluate on the test data this often and at the end; 0: at the end only", 0},
+       &Job::evaluate_every_epochs},
+      {{"goal.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: no goal", 0, 1},
+       &Job::goal_test_accuracy},
+      {{"goal.speedup_over_equal", kReal, "the same for the speed-up over the equal split, which control steps measure",
+        0},
+       &Job::goal_speedup_over_equal},
+      {{"goal.worst_wait_share", kReal, "the same for the share of a step that the worst worker waits", 0, 1},
+       &Job::goal_worst_wait_share},
+      {{"deadline.join", kSeconds, "how long workers may take to appear", 0.1, 86400}, &Job::join_seconds},
+      {{"deadline.step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400},
+       &Job::step_seconds},
+      {{"timeline.steps", kInteger, "steps recorded in timeline.json (the first and the last half of this number)", 0,
+        100000},
+       &Job::timeline_steps},
+      {{"log_level", kChoice, "how much is logged", -kNone, kNone, {"trace", "debug", "info", "warn", "error"}},
+       &Job::log_level},
+  };
+  return options;
+}
+
+Result<Job> read_job(const std::filesystem::path& path) {
+  MOTLEY_ASSIGN(const std::string text, read_file(path, 1 << 20));
+  const std::string file = path.string();
+  std::map<std::string, Scalar> scalars;
+  try {
+    const YAML::Node root = YAML::Load(text);
+    if (!root.IsMap() && !root.IsNull()) {
+      return fail(ErrorCode::kInvalidInput, "{}: a job file is a list of 'key: value' lines", file);
+    }
+    MOTLEY_TRY(flatten(root, "", file, scalars));
+  } catch (const YAML::Exception& problem) {
+    return fail(ErrorCode::kInvalidInput, "{}:{}: not valid YAML: {}", file, problem.mark.line + 1, problem.msg);
+  }
+  scalars.erase("");
+  Job job;
+  for (const auto& [key, scalar] : scalars) {
+    if (Status set = job_options().set(job, key, scalar.text); !set) {
+      return fail(set.error().within(fmt::format("{}:{}", file, scalar.line)));
+    }
+  }
+  for (const char* key : kPathKeys) {
+    for (const auto& entry : job_options().entries()) {
+      if (entry.text.key != key || !scalars.contains(key)) {
+        continue;
+      }
+      std::string& value = job.*std::get<std::string Job::*>(entry.member);
+      if (!value.empty() && std::filesystem::path(value).is_relative()) {
+        value = std::filesystem::absolute(path).parent_path() / value;
+      }
+    }
+  }
+  return job;
+}
+
+Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::string>>& flags) {
+  for (const auto& [key, text] : flags) {
+    if (Status set = job_options().set(job, key, text); !set) {
+      return fail(set.error().within("flag --" + key));
+    }
+  }
+  return {};
+}
+
+Status check_job(const Job& job) {
+  const auto refuse = [](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
+  if (job.nesterov && (job.momentum == 0 || job.optimizer_name != "sgd")) {
+    return refuse("optimizer.nesterov: true needs optimizer.name sgd and optimizer.momentum above 0");
+  }
+  if (job.betas.size() != 2) {
+    return refuse(
+        fmt::format("optimizer.betas: {} numbers are given; accepted: two, such as [0.9, 0.999]", job.betas.size()));
+  }
+  if (job.model_name == "torchscript" && job.model_path.empty()) {
+    return refuse("model.path: model.name torchscript needs the file; tools/motley-export writes one");
+  }
+  if (job.shares == "replay" && job.shares_replay.empty()) {
+    return refuse("shares.replay: shares.mode replay needs the run folder whose shares are used again");
+  }
+  if (job.shares == "fixed" && job.shares_fixed.empty()) {
+    return refuse("shares.fixed: shares.mode fixed needs the samples of each worker, such as [64, 128]");
+  }
+  if (job.epochs == 0 && job.steps == 0) {
+    return refuse("epochs and steps are both 0; give one of them");
+  }
+  if (job.device != "cpu" && job.device != "cuda" && job.device.rfind("cuda:", 0) != 0) {
+    return refuse(fmt::format("device: '{}' is not accepted; accepted: cpu, cuda or cuda:N", job.device));
+  }
+  if (job.data_name == "fashion-mnist" && job.data_folder.empty()) {
+    return refuse("data.folder: fashion-mnist needs the folder of its four files");
+  }
+  if (job.data_name != "fashion-mnist" && job.data_train.empty()) {
+    return refuse(fmt::format("data.train: data.name {} needs the training file", job.data_name));
+  }
+  if (job.data_name == "csv" && job.data_target.empty()) {
+    return refuse("data.target: data.name csv needs the name of the target's column");
+  }
+  if ((job.data_name == "idx" || job.data_name == "npy") && job.data_train_targets.empty()) {
+    return refuse(
+        fmt::format("data.train_targets: data.name {} needs the file of the training targets", job.data_name));
+  }
+  return {};
+}
+
+std::string format_job(const Job& job) {
+  std::string text = "# The effective job: every key with the value that was used.\n";
+  std::string section;
+  for (const auto& entry : job_options().entries()) {
+    std::string key = entry.text.key;
+    const std::size_t dot = key.find('.');
+    const std::string own_section = dot == std::string::npos ? "" : key.substr(0, dot);
+    if (own_section != section && !own_section.empty()) {
+      text += own_section + ":\n";
+    }
+    section = own_section;
+    if (!section.empty()) {
+      key = "  " + key.substr(dot + 1);
+    }
+    text += fmt::format("{}: {}\n", key, quoted(job_options().get(job, entry)));
+  }
+  return text;
+}
+
+std::string document_job() {
+  std::string text = "| key | default | accepted | what it says |\n|---|---|---|---|\n";
+  const Job defaults;
+  for (const auto& entry : job_options().entries()) {
+    const std::string value = job_options().get(defaults, entry);
+    text += fmt::format("| `{}` | {} | {} | {} |\n", entry.text.key, value.empty() ? "" : "`" + value + "`",
+                        entry.text.accepted(), entry.text.help);
+  }
+  return text;
+}
+
+std::string fingerprint(const Job& job) {
+  std::string text;
+  for (const auto& entry : job_options().entries()) {
+    const auto* const end = std::end(kPathKeys);
+    if (std::find(std::begin(kPathKeys), end, entry.text.key) == end) {  // paths may differ between hosts
+      text += entry.text.key + "=" + job_options().get(job, entry) + "\n";
+    }
+  }
+  return fmt::format("{:016x}", mix({crc32c(text), crc32c("motley" + text), text.size()}));
+}
+
+}  // namespace motley::train

@@ -1,0 +1,113 @@
+// What to train and how: the job file (job.yaml), its keys and defaults. Every key is also a flag of `motley train`.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "motley/base/options.h"
+#include "motley/base/result.h"
+
+namespace motley::train {
+
+struct Job {
+  std::int64_t version = 1;
+  std::string name = "job";
+  std::int64_t seed = 1;
+
+  std::string model_name = "cnn";
+  std::string model_path;
+  std::vector<std::int64_t> model_hidden;
+  std::string model_norm = "auto";
+  double model_dropout = 0;
+  std::string model_dtype = "float32";
+  std::vector<std::int64_t> model_input_shape;
+  std::int64_t model_outputs = 0;
+
+  std::string data_name = "fashion-mnist";
+  std::string data_folder = "/usr/share/datasets/fashion-mnist";
+  std::string data_train;
+  std::string data_train_targets;
+  std::string data_test;
+  std::string data_test_targets;
+  std::string data_target;
+  std::string data_target_kind = "class";
+  std::string data_leave_out;
+  bool data_normalise = true;
+
+  std::int64_t batch = 256;
+  std::int64_t accumulation = 1;
+  double epochs = 1;
+  std::int64_t steps = 0;
+  std::string loss = "cross-entropy";
+
+  std::string optimizer_name = "sgd";
+  double learning_rate = 0.05;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0;
+  std::vector<double> betas = {0.9, 0.999};
+  double epsilon = 1e-8;
+  std::string schedule_name = "constant";
+  std::int64_t schedule_warmup_steps = 0;
+  std::int64_t schedule_every_steps = 1000;
+  double schedule_factor = 0.1;
+  double schedule_final_fraction = 0;
+  double clip_norm = 0;
+  std::string precision = "float32";
+
+  std::int64_t workers = 0;
+  std::string cluster;
+  std::string device = "cpu";
+  std::int64_t threads = 1;
+  bool deterministic = true;
+
+  std::string exchange_method = "auto";
+  std::string exchange_wire = "float32";
+  double exchange_bucket_bytes = 4e6;
+  bool exchange_overlap = true;
+
+  std::string shares = "dynamic";
+  std::vector<std::int64_t> shares_fixed;
+  std::string shares_replay;
+  std::int64_t control_every = 0;
+  std::int64_t control_steps = 3;
+
+  std::int64_t checkpoint_every_steps = 0;
+  double checkpoint_every_seconds = 600;
+  std::int64_t checkpoint_keep = 2;
+  double evaluate_every_epochs = 1;
+
+  double goal_test_accuracy = 0;
+  double goal_speedup_over_equal = 0;
+  double goal_worst_wait_share = 0;
+
+  double join_seconds = 60;
+  double step_seconds = 60;
+  std::int64_t timeline_steps = 200;
+  std::string log_level = "info";
+};
+
+const OptionTable<Job>& job_options();
+
+// Reads a job file over the defaults. Relative paths in it are taken from the file's folder.
+Result<Job> read_job(const std::filesystem::path& path);
+
+// Sets keys from flags, after the file: {"optimizer.learning_rate", "0.1"}.
+Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::string>>& flags);
+
+// Checks that need several keys at once, such as Nesterov without momentum.
+Status check_job(const Job& job);
+
+// The whole job as YAML, every key with its value and its help beside it; read_job reads it back to the same job.
+std::string format_job(const Job& job);
+
+// The job's keys with defaults and help as Markdown, for docs/job.md.
+std::string document_job();
+
+// A short hash of all that must be equal on every rank.
+std::string fingerprint(const Job& job);
+
+}  // namespace motley::train

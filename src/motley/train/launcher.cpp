@@ -1,0 +1,333 @@
+#include "motley/train/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "motley/base/clock.h"
+#include "motley/base/file.h"
+#include "motley/train/progress.h"
+
+namespace motley::train {
+namespace {
+
+// One worker: its process and the pipe of its output.
+struct Worker {
+  int rank = 0;
+  pid_t process = -1;
+  int output = -1;      // read end, -1 after end of file
+  std::string partial;  // a line without its end yet
+  std::ofstream log;
+  std::optional<int> status;  // of waitpid
+  double ended = 0;
+};
+
+// Closes what is open and kills what still runs, whatever way the launcher leaves.
+struct WorkerGroup {
+  std::vector<Worker> workers;
+  ~WorkerGroup() {
+    for (Worker& worker : workers) {
+      if (worker.process > 0 && !worker.status) {
+        ::kill(-worker.process, SIGKILL);
+        ::waitpid(worker.process, nullptr, 0);
+      }
+      if (worker.output >= 0) {
+        ::close(worker.output);
+      }
+    }
+  }
+  void signal_all(int signal) {
+    for (const Worker& worker : workers) {
+      if (!worker.status) {
+        ::kill(-worker.process, signal);
+      }
+    }
+  }
+  bool all_ended() const {
+    return std::all_of(workers.begin(), workers.end(), [](const Worker& w) { return w.status && w.output < 0; });
+  }
+};
+
+// The environment of this process with the rank's own variables in place of any that were there. Ranks meet through a
+// file in the run folder; the job id tells this start's file from one that a killed run left.
+std::vector<std::string> worker_environment(int rank, int size, const std::string& job_id) {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (text.rfind("MOTLEY_RANK=", 0) != 0 && text.rfind("MOTLEY_SIZE=", 0) != 0 &&
+        text.rfind("MOTLEY_JOB_ID=", 0) != 0) {
+      environment.push_back(text);
+    }
+  }
+  environment.push_back(fmt::format("MOTLEY_RANK={}", rank));
+  environment.push_back(fmt::format("MOTLEY_SIZE={}", size));
+  environment.push_back("MOTLEY_JOB_ID=" + job_id);
+  environment.push_back("MOTLEY_PROGRESS=marked");
+  return environment;
+}
+
+Status start_worker(Worker& worker, const LaunchOptions& options, const RunDirectory& run,
+                    const std::vector<std::string>& environment, const sigset_t& former_mask) {
+  worker.log.open(run.log_file(worker.rank), std::ios::app);
+  if (!worker.log) {
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", run.log_file(worker.rank).string(), errno_text());
+  }
+  int pipe_ends[2];
+  if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
+    return fail(ErrorCode::kIo, "cannot make a pipe for rank {}: {}", worker.rank, errno_text());
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // A process group of its own, so that Ctrl-C reaches the launcher alone, which passes it on once.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setsigmask(&attributes, &former_mask);
+
+  std::vector<std::string> arguments = {options.motley.string()};
+  arguments.insert(arguments.end(), options.worker_arguments.begin(), options.worker_arguments.end());
+  const auto pointers = [](const std::vector<std::string>& texts) {
+    std::vector<char*> list;
+    for (const std::string& text : texts) {
+      list.push_back(const_cast<char*>(text.c_str()));
+    }
+    list.push_back(nullptr);
+    return list;
+  };
+  const int problem = ::posix_spawn(&worker.process, options.motley.c_str(), &actions, &attributes,
+                                    pointers(arguments).data(), pointers(environment).data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  ::close(pipe_ends[1]);
+  if (problem != 0) {
+    ::close(pipe_ends[0]);
+    worker.process = -1;
+    return fail(ErrorCode::kIo, "cannot start rank {} ('{}'): {}", worker.rank, options.motley.string(),
+                std::strerror(problem));
+  }
+  worker.output = pipe_ends[0];
+  ::fcntl(worker.output, F_SETFL, O_NONBLOCK);
+  return {};
+}
+
+// Copies what a worker wrote, line by line, to its log and to the terminal.
+void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
+  char block[1 << 14];
+  for (;;) {
+    const ssize_t got = ::read(worker.output, block, sizeof(block));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0 && errno == EAGAIN) {
+      return;
+    }
+    if (got > 0) {
+      worker.partial.append(block, static_cast<std::size_t>(got));
+    } else if (!worker.partial.empty()) {
+      worker.partial += '\n';
+    }
+    std::size_t begin = 0;
+    for (std::size_t end; (end = worker.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const std::string line = worker.partial.substr(begin, end - begin + 1);
+      if (line.front() == kProgressMark) {
+        if (!quiet) {
+          progress.show(line.substr(1, line.size() - 2));
+        }
+        continue;
+      }
+      worker.log << line << std::flush;
+      if (!quiet) {
+        progress.clear();
+        std::fwrite(line.data(), 1, line.size(), stdout);
+        std::fflush(stdout);
+      }
+    }
+    worker.partial.erase(0, begin);
+    if (got <= 0) {
+      ::close(worker.output);
+      worker.output = -1;
+      return;
+    }
+  }
+}
+
+// The error that rank left, if it left one.
+std::optional<Error> error_left_by(const RunDirectory& run, int rank) {
+  const Result<std::string> text = read_file(run.error_file(rank), 1 << 20);
+  if (!text) {
+    return std::nullopt;
+  }
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  if (json.is_discarded()) {
+    return std::nullopt;
+  }
+  return Error{static_cast<ErrorCode>(json.value("code", 0)), json.value("message", ""), json.value("rank", -1)};
+}
+
+// Which failure came first. A rank that another's failure brought down says so (its error is about another rank); what
+// counts is the rank killed by a signal that we did not send, else the earliest error that a rank has about itself.
+Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_by_us, double stopped_at,
+               bool interrupted) {
+  std::vector<const Worker*> order;
+  for (const Worker& worker : group.workers) {
+    order.push_back(&worker);
+  }
+  std::sort(order.begin(), order.end(), [](const Worker* a, const Worker* b) { return a->ended < b->ended; });
+  for (const Worker* worker : order) {
+    if (WIFSIGNALED(*worker->status) && (!stopped_by_us || worker->ended < stopped_at)) {
+      const int signal = WTERMSIG(*worker->status);
+      return fail(
+          Error{ErrorCode::kPeerLost,
+                fmt::format("rank {} (process {}) was killed by signal {} ({}); continue with --resume --run {}",
+                            worker->rank, worker->process, signal, ::strsignal(signal), run.folder().string()),
+                worker->rank});
+    }
+  }
+  std::optional<Error> about_another;
+  bool all_interrupted = interrupted;
+  for (const Worker* worker : order) {
+    if (WIFEXITED(*worker->status) && WEXITSTATUS(*worker->status) == 0) {
+      all_interrupted = false;
+      continue;
+    }
+    const auto error = error_left_by(run, worker->rank);
+    if (error && error->code == ErrorCode::kInterrupted) {
+      continue;
+    }
+    all_interrupted = false;
+    if (error && (error->rank < 0 || error->rank == worker->rank)) {
+      return fail(Error{error->code, fmt::format("rank {}: {}", worker->rank, error->message), worker->rank});
+    }
+    if (error && !about_another) {
+      about_another = Error{error->code, fmt::format("rank {}: {}", worker->rank, error->message), error->rank};
+    }
+    if (!error && !about_another) {
+      about_another = Error{ErrorCode::kInternal,
+                            WIFEXITED(*worker->status)
+                                ? fmt::format("rank {} ended with status {} and left no error; see {}", worker->rank,
+                                              WEXITSTATUS(*worker->status), run.log_file(worker->rank).string())
+                                : fmt::format("rank {} did not end in time and was killed", worker->rank),
+                            worker->rank};
+    }
+  }
+  if (about_another) {
+    return fail(std::move(*about_another));
+  }
+  if (all_interrupted) {
+    return fail(ErrorCode::kInterrupted, "stopped as asked; a checkpoint was written; continue with --resume --run {}",
+                run.folder().string());
+  }
+  return {};
+}
+
+}  // namespace
+
+void leave_error(const RunDirectory& run, int rank, const Error& error) {
+  const nlohmann::json json = {
+      {"code", static_cast<int>(error.code)}, {"message", error.message}, {"rank", error.rank}};
+  if (Status written = write_file(run.error_file(rank), json.dump()); !written) {
+    std::fprintf(stderr, "motley: %s\n", written.error().message.c_str());
+  }
+}
+
+Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
+  // Stop signals are taken from a descriptor, in the same poll as the workers' output.
+  sigset_t stop_signals;
+  sigset_t former_mask;
+  sigemptyset(&stop_signals);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+    sigaddset(&stop_signals, signal);
+  }
+  ::sigprocmask(SIG_BLOCK, &stop_signals, &former_mask);
+  const int signals = ::signalfd(-1, &stop_signals, SFD_NONBLOCK | SFD_CLOEXEC);
+
+  const std::string job_id = fmt::format("{}-{:.6f}", ::getpid(), wall_seconds());
+
+  WorkerGroup group;
+  group.workers.resize(static_cast<std::size_t>(options.workers));
+  for (int rank = 0; rank < options.workers; ++rank) {
+    std::error_code ignored;
+    std::filesystem::remove(run.error_file(rank), ignored);
+    Worker& worker = group.workers[static_cast<std::size_t>(rank)];
+    worker.rank = rank;
+    MOTLEY_TRY(start_worker(worker, options, run, worker_environment(rank, options.workers, job_id), former_mask));
+  }
+
+  ProgressLine progress;
+  bool interrupted = false;
+  bool failed = false;
+  bool stopped_by_us = false;
+  double stopped_at = 0;
+  double kill_at = std::numeric_limits<double>::infinity();
+  while (!group.all_ended()) {
+    std::vector<pollfd> polled = {{signals, POLLIN, 0}};
+    for (const Worker& worker : group.workers) {
+      if (worker.output >= 0) {
+        polled.push_back({worker.output, POLLIN, 0});
+      }
+    }
+    ::poll(polled.data(), polled.size(), 100);
+
+    signalfd_siginfo info;
+    while (::read(signals, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+      if (info.ssi_signo == SIGCHLD) {
+        continue;
+      }
+      if (interrupted) {
+        kill_at = monotonic_seconds();  // asked a second time: no more grace
+      } else {
+        interrupted = true;
+        std::fprintf(stderr, "motley: stopping after this step, with a checkpoint (again to stop at once)\n");
+        group.signal_all(SIGINT);
+        kill_at = std::min(kill_at, monotonic_seconds() + 4 * options.grace_seconds);
+      }
+    }
+    for (Worker& worker : group.workers) {
+      if (worker.output >= 0) {
+        forward_output(worker, progress, options.quiet);
+      }
+      int status = 0;
+      if (!worker.status && ::waitpid(worker.process, &status, WNOHANG) == worker.process) {
+        worker.status = status;
+        worker.ended = monotonic_seconds();
+        const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
+        if (!clean && !failed) {
+          failed = true;
+          kill_at = std::min(kill_at, monotonic_seconds() + options.grace_seconds);
+        }
+      }
+      // A grandchild may hold the pipe open; a worker that has ended has nothing more to say after a last read.
+      if (worker.status && worker.output >= 0 && monotonic_seconds() > worker.ended + 1) {
+        ::close(worker.output);
+        worker.output = -1;
+      }
+    }
+    if (monotonic_seconds() >= kill_at && !stopped_by_us) {
+      stopped_by_us = true;
+      stopped_at = monotonic_seconds();
+      group.signal_all(SIGKILL);
+    }
+  }
+  progress.clear();
+  ::close(signals);
+  ::sigprocmask(SIG_SETMASK, &former_mask, nullptr);
+  return verdict(group, run, stopped_by_us, stopped_at, interrupted);
+}
+
+}  // namespace motley::train

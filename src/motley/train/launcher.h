@@ -1,0 +1,30 @@
+// Starts one worker process a rank on this machine, forwards and keeps their output, passes a stop on, and reports the
+// first failure: the failing rank's own error is the last line.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/train/run_directory.h"
+
+namespace motley::train {
+
+struct LaunchOptions {
+  std::filesystem::path motley;               // the binary to execute for each worker
+  std::vector<std::string> worker_arguments;  // after the binary's name
+  int workers = 1;
+  double grace_seconds = 15;  // how long the others may take to end after the first failure or a stop
+  bool quiet = false;         // logs go to the files only
+};
+
+// Runs until all workers have ended. Success when all ended with 0; kInterrupted after a stop by SIGINT or SIGTERM that
+// the workers followed; else the error of the rank that failed first, with that rank in it. A rank killed by a signal
+// is named with the signal. No worker outlives the call.
+Status launch_workers(const LaunchOptions& options, const RunDirectory& run);
+
+// Called by a worker that ends with an error: leaves it for the launcher. `error.rank` says whom it is about.
+void leave_error(const RunDirectory& run, int rank, const Error& error);
+
+}  // namespace motley::train

@@ -1,0 +1,127 @@
+#include "motley/train/run_directory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <sstream>
+
+#include "motley/base/clock.h"
+#include "motley/base/file.h"
+#include "motley/base/units.h"
+
+namespace motley::train {
+
+namespace fs = std::filesystem;
+
+fs::path RunDirectory::log_file(int rank) const {
+  return folder_ / "logs" / fmt::format("rank-{}.log", rank);
+}
+fs::path RunDirectory::error_file(int rank) const {
+  return folder_ / "logs" / fmt::format("rank-{}.error", rank);
+}
+
+Status RunDirectory::prepare(bool resume, bool overwrite) const {
+  const bool holds_run = fs::exists(job_file());
+  if (resume && !holds_run) {
+    return fail(ErrorCode::kInvalidInput, "--resume: '{}' holds no run (there is no job.yaml in it)", folder_.string());
+  }
+  if (!resume && holds_run) {
+    if (!overwrite) {
+      return fail(ErrorCode::kInvalidInput,
+                  "'{}' holds a run already; continue it with --resume, replace it with --overwrite, or name another "
+                  "folder with --run",
+                  folder_.string());
+    }
+    for (const char* name : {"job.yaml", "metrics.jsonl", "run.json", "summary.json", "timeline.json", "report.html",
+                             "checkpoint", "logs", "tensorboard", "rendezvous.json"}) {
+      std::error_code ignored;
+      fs::remove_all(folder_ / name, ignored);
+    }
+  }
+  return make_folders(folder_ / "logs");
+}
+
+Status RunDirectory::roll_back_metrics(std::int64_t step) const {
+  if (!fs::exists(metrics_file())) {
+    return {};
+  }
+  MOTLEY_ASSIGN(const std::string text, read_file(metrics_file()));
+  std::string kept;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_discarded() && json.value("step", std::int64_t{0}) <= step) {
+      kept += line + "\n";
+    }
+  }
+  return write_file(metrics_file(), kept);
+}
+
+Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster,
+                      const std::string& exchange) {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const double memory = static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  auto workers = nlohmann::ordered_json::array();
+  for (std::size_t rank = 0; rank < cluster.workers.size(); ++rank) {
+    const cluster::Worker& worker = cluster.workers[rank];
+    nlohmann::ordered_json item = {{"rank", rank},
+                                   {"name", worker.name},
+                                   {"device", worker.device.empty() ? job.device : worker.device},
+                                   {"emulated", nullptr}};
+    if (worker.emulation) {
+      item["emulated"] = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
+    }
+    workers.push_back(std::move(item));
+  }
+  const nlohmann::ordered_json json = {
+      {"motley_version", MOTLEY_VERSION},
+      {"started", wall_seconds()},
+      {"name", job.name},
+      {"workers", workers},
+      {"exchange", exchange},
+      {"finished", false},
+      {"exit", nullptr},
+      {"error", nullptr},
+      {"machine", fmt::format("{} cores, {}", ::sysconf(_SC_NPROCESSORS_ONLN), format_bytes(memory))}};
+  return write_file(run.run_file(), json.dump(2) + "\n");
+}
+
+Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+  MOTLEY_ASSIGN(const std::string text, read_file(run.run_file()));
+  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (json.is_discarded()) {
+    return fail(ErrorCode::kCorrupt, "'{}' is not JSON", run.run_file().string());
+  }
+  json["finished"] = end.exit == "done";
+  json["exit"] = end.exit;
+  json["error"] = end.error.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(end.error);
+  return write_file(run.run_file(), json.dump(2) + "\n");
+}
+
+Result<std::unique_ptr<JsonLines>> JsonLines::open(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0) {
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
+  }
+  return std::unique_ptr<JsonLines>(new JsonLines(path, descriptor));
+}
+
+JsonLines::~JsonLines() {
+  ::close(descriptor_);
+}
+
+Status JsonLines::write(const nlohmann::ordered_json& line) {
+  const std::string text = line.dump() + "\n";
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = ::write(descriptor_, text.data() + done, text.size() - done);
+    if (written < 0 && errno != EINTR) {
+      return fail(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), errno_text());
+    }
+    done += written > 0 ? static_cast<std::size_t>(written) : 0;
+  }
+  return {};
+}
+
+}  // namespace motley::train

@@ -1,0 +1,66 @@
+// The folder that a run leaves: effective job, metrics, TensorBoard events, timeline, checkpoints, report, a log per
+// rank. Only rank 0 (and the launcher) write the shared files.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
+#include "motley/train/job.h"
+
+namespace motley::train {
+
+class RunDirectory {
+ public:
+  explicit RunDirectory(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  const std::filesystem::path& folder() const { return folder_; }
+  std::filesystem::path job_file() const { return folder_ / "job.yaml"; }
+  std::filesystem::path metrics_file() const { return folder_ / "metrics.jsonl"; }
+  std::filesystem::path run_file() const { return folder_ / "run.json"; }
+  std::filesystem::path summary_file() const { return folder_ / "summary.json"; }
+  std::filesystem::path checkpoint_folder() const { return folder_ / "checkpoint"; }
+  std::filesystem::path log_file(int rank) const;
+  std::filesystem::path error_file(int rank) const;
+
+  // A new run: makes the folder; refuses one that holds a run already, unless `overwrite` (which empties it of a run's
+  // files and of nothing else). Resuming: the folder must hold a run.
+  Status prepare(bool resume, bool overwrite) const;
+
+  // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
+  // lines of later steps. Rewrites the file atomically.
+  Status roll_back_metrics(std::int64_t step) const;
+
+ private:
+  std::filesystem::path folder_;
+};
+
+// How a run ended, for run.json.
+struct RunEnd {
+  std::string exit;   // "done", "failed", "interrupted"
+  std::string error;  // the message, where it failed
+};
+
+// run.json of a run that begins: what takes part, and on what.
+Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster,
+                      const std::string& exchange);
+// Completes run.json at the end.
+Status finish_run_file(const RunDirectory& run, const RunEnd& end);
+
+// One JSON object a line, flushed line by line; a killed run leaves at most one torn line.
+class JsonLines {
+ public:
+  static Result<std::unique_ptr<JsonLines>> open(const std::filesystem::path& path);
+  ~JsonLines();
+  Status write(const nlohmann::ordered_json& line);
+
+ private:
+  JsonLines(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::filesystem::path path_;
+  int descriptor_;
+};
+
+}  // namespace motley::train

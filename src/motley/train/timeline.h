@@ -1,0 +1,72 @@
+// Records what a rank was doing when, cheaply and in bounded memory, and joins the ranks' records into one Chrome trace
+// that Perfetto and chrome://tracing open.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+
+namespace motley::train {
+
+enum class Phase : std::uint8_t {
+  kLoad,
+  kForward,
+  kBackward,
+  kExchange,
+  kWait,
+  kOptimizer,
+  kEmulated,
+  kEvaluate,
+  kCheckpoint,
+};
+const char* to_string(Phase phase);
+
+struct Span {
+  std::int64_t step = 0;
+  double begin = 0, end = 0;  // monotonic seconds, on the clock that the processes of one machine share
+  Phase phase = Phase::kLoad;
+};
+
+struct TimelineOptions {
+  std::int64_t first_steps = 50;  // these steps are recorded as long as there is room
+  std::int64_t every = 1;         // and of the others each whose number divides by this
+  std::size_t most_spans =
+      1u << 17;  // 4 MB; when it is reached, `every` doubles and the steps now skipped are forgotten
+};
+
+// Spans of one rank. Thread-safe: the exchange and the loader may record from their own threads.
+class TimelineRecorder {
+ public:
+  explicit TimelineRecorder(int rank, std::string name = "", TimelineOptions options = {});
+
+  void record(Phase phase, std::int64_t step, double begin, double end);
+
+  std::vector<Span> spans() const;
+
+  // Writes timeline-rank-<rank>.json into the folder.
+  Status write_part(const std::filesystem::path& folder) const;
+
+ private:
+  bool wanted(std::int64_t step) const { return step < options_.first_steps || step % every_ == 0; }
+
+  const int rank_;
+  const std::string name_;
+  const TimelineOptions options_;
+  mutable std::mutex mutex_;
+  std::int64_t every_;
+  std::vector<Span> spans_;
+};
+
+// The path of a rank's part in a run directory.
+std::filesystem::path timeline_part(const std::filesystem::path& folder, int rank);
+
+// Joins parts into a Chrome trace: a process a rank, a thread a kind of work (spans that overlap get threads of their
+// own), microseconds from the first span of all. The parts must come from one machine, whose ranks share a clock.
+Status merge_timelines(const std::vector<std::filesystem::path>& parts, const std::filesystem::path& out);
+
+}  // namespace motley::train
