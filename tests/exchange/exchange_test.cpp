@@ -140,7 +140,7 @@ Layout random_layout(std::uint64_t seed, DataType type) {
   Random random(seed);
   Layout layout{.type = type, .bucket_elements = {0, 1, 3, 17}};
   for (int bucket = 0; bucket < 4; ++bucket) {
-    const std::size_t most = bucket == 0 ? 400'000 : bucket == 1 ? 100'000 : 3000;
+    const std::size_t most = bucket == 0 ? 300'000 : bucket == 1 ? 30'000 : 3000;
     layout.bucket_elements.push_back(random.below(most));
   }
   return layout;
@@ -186,17 +186,20 @@ TEST_P(EveryMethod, KeepsManyRoundsApart) {
 
 TEST_P(EveryMethod, NamesTheRankThatNeverStartsABucket) {
   for (std::size_t elements : {100, 1'000'000}) {
+    std::atomic<int> waiting = 2;
     run_threads(3, true, [&](int rank, ThreadSession& session) {
       auto exchange = std::move(*make_exchange(session, GetParam().options));
       ASSERT_TRUE(exchange->prepare({.bucket_elements = {8, elements}}, Deadline::after(30)));
       ASSERT_TRUE(exchange->start(17, 0, 1));
       ASSERT_TRUE(exchange->wait(0, Deadline::after(30)));
       if (rank == 1) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(600));
+        while (waiting > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         return;
       }
       ASSERT_TRUE(exchange->start(17, 1, 1));
       const auto outcome = exchange->wait(1, Deadline::after(0.2));
+      --waiting;
+      while (waiting > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ASSERT_FALSE(outcome);
       EXPECT_EQ(outcome.error().code, ErrorCode::kTimeout);
       // In the ring the next rank knows whom it misses; the one behind it can only name its neighbour.

@@ -252,8 +252,10 @@ Result<Outcome> TcpRingExchange::wait(int index, const Deadline& deadline) {
     const auto moved = advance();
     const auto operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); };
     if (!moved) {
-      const Status health = session_.health();  // it may know the cause, where the connection only shows the effect
-      broken_ = (health ? moved.error() : health.error()).within(operation());
+      lock.unlock();
+      const Error cause = cause_of(session_, moved.error());
+      lock.lock();
+      if (!broken_) broken_ = cause.within(operation());
       break;
     }
     const double now = monotonic_seconds();
@@ -295,8 +297,10 @@ void TcpRingExchange::help() {
     if (stop_) return;
     const auto moved = advance();
     if (!moved) {
-      const Status health = session_.health();
-      broken_ = health ? moved.error() : health.error();
+      lock.unlock();
+      const Error cause = cause_of(session_, moved.error());
+      lock.lock();
+      if (!broken_) broken_ = cause;
       continue;
     }
     if (idle()) {

@@ -1,6 +1,9 @@
 // Words for waits.
 #include "motley/exchange/waiting.h"
 
+#include <chrono>
+#include <thread>
+
 namespace motley::exchange {
 
 std::string describe_ranks(const transport::Session& session, const std::vector<int>& ranks) {
@@ -11,6 +14,14 @@ std::string describe_ranks(const transport::Session& session, const std::vector<
                         heard.empty() ? "" : fmt::format(" (last heard: {})", heard));
   }
   return text.empty() ? "this rank" : text;
+}
+
+Error cause_of(const transport::Session& session, const Error& error) {
+  if (error.code != ErrorCode::kPeerLost) return error;
+  const Deadline deadline = Deadline::after(1);
+  while (session.health() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const Status health = session.health();
+  return health ? error : health.error();
 }
 
 }  // namespace motley::exchange

@@ -13,6 +13,10 @@ namespace motley::exchange {
 // "rank 2 (step 12, backward, 3.2 s ago) and rank 3 (...)", of ranks that are waited for.
 std::string describe_ranks(const transport::Session& session, const std::vector<int>& ranks);
 
+// A connection broke with `error`. Its other end may have given up because a third rank was lost; the session knows
+// then, or within a second. Returns the session's error if there is one, else `error`.
+Error cause_of(const transport::Session& session, const Error& error);
+
 // An error if a rank is lost, or if the deadline has passed; `operation` ("all_gather, operation 17") says what was
 // being done, and `missing()` returns the ranks that it waits for.
 template <class Missing>
