@@ -41,7 +41,11 @@ print(';'.join(e.include_paths()), e.library_paths()[0], ';'.join(names), torch.
   endif()
   message(STATUS "PyTorch ${MOTLEY_TORCH_VERSION}: ${torch_library_folder}")
   add_library(motley_torch INTERFACE)
-  target_include_directories(motley_torch SYSTEM INTERFACE ${torch_includes})
+  # The wheel carries headers of another fmt, which would hide those of the fmt that we link: ours are found first.
+  get_target_property(fmt_includes fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+  file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/fmt_first")
+  file(CREATE_LINK "${fmt_includes}/fmt" "${CMAKE_BINARY_DIR}/fmt_first/fmt" SYMBOLIC)
+  target_include_directories(motley_torch SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/fmt_first" ${torch_includes})
   target_compile_definitions(motley_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${CMAKE_MATCH_5} MOTLEY_TORCH_VERSION="${MOTLEY_TORCH_VERSION}")
   foreach(library IN LISTS torch_names)
     target_link_libraries(motley_torch INTERFACE "${torch_library_folder}/lib${library}.so")

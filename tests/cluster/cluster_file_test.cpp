@@ -171,7 +171,8 @@ void collect_keys(const nlohmann::json& root, const nlohmann::json& schema, cons
   if (schema.contains("items")) {
     collect_keys(root, schema.at("items"), path + "[]", keys);
   }
-  for (const auto& [name, property] : schema.value("properties", nlohmann::json::object()).items()) {
+  const nlohmann::json properties = schema.value("properties", nlohmann::json::object());
+  for (const auto& [name, property] : properties.items()) {
     keys.insert(path + "." + name);
     collect_keys(root, property, path + "." + name, keys);
   }

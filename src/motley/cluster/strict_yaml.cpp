@@ -1,5 +1,6 @@
 #include "motley/cluster/strict_yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "motley/base/file.h"
 #include "motley/base/options.h"
@@ -25,6 +27,28 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   const bool guessable = word.size() > 2 && word.size() <= 64;
   const std::string nearest = guessable ? nearest_key(word, names) : "";
   return nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest);
+}
+
+// Whether anything follows the text's first document. The library's LoadAll would tell, but does not end on some texts
+// that are not YAML (yaml-cpp issue 1040), and its Load ignores the rest in silence.
+bool has_second_document(const std::string& text) {
+  struct Ignore : YAML::EventHandler {
+    using Mark = YAML::Mark;
+    using Anchor = YAML::anchor_t;
+    using Style = YAML::EmitterStyle::value;
+    void OnDocumentStart(const Mark&) override {}
+    void OnDocumentEnd() override {}
+    void OnNull(const Mark&, Anchor) override {}
+    void OnAlias(const Mark&, Anchor) override {}
+    void OnScalar(const Mark&, const std::string&, Anchor, const std::string&) override {}
+    void OnSequenceStart(const Mark&, const std::string&, Anchor, Style) override {}
+    void OnSequenceEnd() override {}
+    void OnMapStart(const Mark&, const std::string&, Anchor, Style) override {}
+    void OnMapEnd() override {}
+  } ignore;
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  return parser.HandleNextDocument(ignore) && static_cast<bool>(parser);
 }
 
 template <class T>
@@ -121,16 +145,11 @@ struct StrictYaml::Value {
 };
 
 struct StrictYaml::Document {
-  struct Problem {
-    int line;
-    std::string message;
-  };
-
   std::string name;
   Value root;
   std::map<std::string, std::set<std::string>> known;  // keys that were asked for, by the path of their mapping
   std::set<std::string> broken;                        // paths of values of a wrong kind: nothing more is said of them
-  std::vector<Problem> problems;
+  std::multimap<int, std::string> problems;            // by line
 
   // Fills `value` from the library's node, and refuses what would be ambiguous or without end (an alias of itself).
   Status fill(const YAML::Node& node, int depth, int& count, Value& value) const;
@@ -140,7 +159,7 @@ struct StrictYaml::Document {
   }
   void collect(const Value& value, const std::string& path, std::vector<YamlLeaf>& leaves);
   // Adds a problem for every key below `value` that was never asked for.
-  void check_known(const Value& value, const std::string& path, std::vector<Problem>& found) const;
+  void check_known(const Value& value, const std::string& path, std::multimap<int, std::string>& found) const;
 };
 
 // What one kind of plain value is called, and how it is read and written.
@@ -193,12 +212,12 @@ Status StrictYaml::Document::fill(const YAML::Node& node, int depth, int& count,
 
 Status StrictYaml::Document::fill(const std::string& text) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      return fail(ErrorCode::kInvalidInput, "{}: {} YAML documents; accepted: one", name, documents.size());
+    if (has_second_document(text)) {
+      return fail(ErrorCode::kInvalidInput, "{}: goes on after the end of its first YAML document; accepted: one",
+                  name);
     }
     int count = 0;
-    return documents.empty() ? Status() : fill(documents.front(), 0, count, root);
+    return fill(YAML::Load(text), 0, count, root);
   } catch (const YAML::Exception& problem) {
     root.line = problem.mark.line + 1;
     return fail(ErrorCode::kInvalidInput, "{}: not YAML: {}", where(&root), problem.msg);
@@ -226,7 +245,8 @@ void StrictYaml::Document::collect(const Value& value, const std::string& path, 
   }
 }
 
-void StrictYaml::Document::check_known(const Value& value, const std::string& path, std::vector<Problem>& found) const {
+void StrictYaml::Document::check_known(const Value& value, const std::string& path,
+                                       std::multimap<int, std::string>& found) const {
   if (broken.contains(path)) {
     return;
   }
@@ -249,9 +269,9 @@ void StrictYaml::Document::check_known(const Value& value, const std::string& pa
       check_known(child, child_path, found);
       continue;
     }
-    found.push_back({child.line, fmt::format("{}: {} is an unknown key{}; accepted here: {}", where(&child),
-                                             shortened(child_path), suggestion(child.key, names),
-                                             names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")))});
+    found.emplace(child.line, fmt::format("{}: {} is an unknown key{}; accepted here: {}", where(&child),
+                                          shortened(child_path), suggestion(child.key, names),
+                                          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
   }
 }
 
@@ -305,9 +325,8 @@ void StrictYaml::note(const Value* near, const std::string& path, const std::str
       return;
     }
   }
-  document_->problems.push_back(
-      {near == nullptr ? 0 : near->line,
-       fmt::format("{}: {}{}{}", document_->where(near), path, path.empty() ? "" : " ", sentence)});
+  document_->problems.emplace(near == nullptr ? 0 : near->line, fmt::format("{}: {}{}{}", document_->where(near), path,
+                                                                            path.empty() ? "" : " ", sentence));
 }
 
 std::optional<std::string> StrictYaml::scalar(std::string_view key, bool required, const std::string& accepted) const {
@@ -348,6 +367,7 @@ std::vector<const StrictYaml::Value*> StrictYaml::elements(std::string_view key,
     return {};
   }
   std::vector<const Value*> found;
+  found.reserve(value->children.size());
   for (const Value& child : value->children) {
     found.push_back(&child);
   }
@@ -400,7 +420,7 @@ bool StrictYaml::is_section(std::string_view key) const {
   return value != nullptr && value->type == Value::Type::kMapping;
 }
 
-std::string StrictYaml::text(std::string_view key, std::optional<std::string> fallback) const {
+std::string StrictYaml::text(std::string_view key, const std::optional<std::string>& fallback) const {
   const std::optional<std::string> text = scalar(key, !fallback, "a text");
   if (text && text->empty()) {
     refuse(key, "is ''; accepted: a text that is not empty");
@@ -439,7 +459,7 @@ double StrictYaml::bytes_per_second(std::string_view key, const NumberRule& rule
 }
 
 std::string StrictYaml::choice(std::string_view key, const std::vector<std::string>& names,
-                               std::optional<std::string> fallback) const {
+                               const std::optional<std::string>& fallback) const {
   const std::string accepted = fmt::format("{}", fmt::join(names, ", "));
   const std::optional<std::string> name = scalar(key, !fallback, accepted);
   if (name && std::ranges::find(names, *name) == names.end()) {
@@ -509,21 +529,22 @@ void StrictYaml::refuse(std::string_view key, const std::string& sentence) const
 }
 
 Status StrictYaml::finish() const {
-  std::vector<Document::Problem> problems = document_->problems;
+  std::multimap<int, std::string> problems = document_->problems;
   document_->check_known(document_->root, "", problems);
   if (problems.empty()) {
     return {};
   }
-  std::ranges::stable_sort(problems, {}, &Document::Problem::line);
   if (problems.size() == 1) {
-    return fail(ErrorCode::kInvalidInput, "{}", problems.front().message);
+    return fail(ErrorCode::kInvalidInput, "{}", problems.begin()->second);
   }
   std::string message = fmt::format("{}: {} problems", document_->name, problems.size());
-  for (std::size_t i = 0; i < std::min(problems.size(), kMaxProblemsShown); ++i) {
-    message += "\n  " + problems[i].message;
-  }
-  if (problems.size() > kMaxProblemsShown) {
-    message += fmt::format("\n  and {} more", problems.size() - kMaxProblemsShown);
+  std::size_t shown = 0;
+  for (const auto& [line, problem] : problems) {
+    if (++shown > kMaxProblemsShown) {
+      message += fmt::format("\n  and {} more", problems.size() - kMaxProblemsShown);
+      break;
+    }
+    message += "\n  " + problem;
   }
   return fail(ErrorCode::kInvalidInput, "{}", message);
 }

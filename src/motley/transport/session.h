@@ -18,6 +18,9 @@ struct Endpoint {
 };
 Result<Endpoint> parse_endpoint(const std::string& text);  // "host:port", "[::1]:port"
 
+// Where a launcher puts the secret for the ranks that it starts.
+inline constexpr const char* kSecretVariable = "MOTLEY_SECRET";
+
 // The shared secret of a job: at least 16 bytes. Never logged, never in arguments.
 class Secret {
  public:
@@ -42,8 +45,9 @@ struct SessionOptions {
   bool given_secret = false;            // the user configured the secret (a generated one is only good on loopback)
   double join_seconds = 60;             // how long ranks may take to appear
   double silence_seconds = 30;          // a rank whose control connection is silent for longer counts as lost
-  std::string fingerprint;  // of the effective job; ranks that differ are refused, with both values in the message
-  bool payload_checksum = true;
+  std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
+  bool payload_checksum = true;  // CRC-32C over payloads between hosts
+  bool local_payload_checksum = false;  // also between ranks of one host
   // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it).
   std::function<Status(const Endpoint&)> publish;
 };
@@ -62,17 +66,23 @@ class Session {
   // call it with the same purpose, in any order among purposes. Blocks until the deadline.
   virtual Result<std::unique_ptr<Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) = 0;
 
-  // The first failure known of any rank (an Error with .rank set), or success. Cheap enough for every poll of a wait:
-  // reads an atomic. A background thread watches control connections and heartbeats (1 s).
+  // The first failure known of any rank (an Error with .rank set), or success. What follows from a failure, such as a
+  // closed connection, is held back for a moment, so that a rank's own word about the cause comes first. Cheap enough
+  // for every poll of a wait: reads an atomic. A background thread watches control connections and heartbeats (1 s).
   virtual Status health() const = 0;
   // Tells all ranks that this rank gives up and why; their health() then returns this error with this rank's number.
   virtual void abort(const Error& error) = 0;
   // Says what this rank is doing ("step 12, backward"), for other ranks' messages when it stops answering. Cheap.
+  // `phase` is a string literal, or lives as long as the session.
   virtual void set_phase(std::uint64_t step, const char* phase) = 0;
   // What a rank was last heard doing: "step 12, backward, 3.2 s ago".
   virtual std::string last_heard(int rank) const = 0;
   // Leaves in order: peers do not take the closed connections for a failure.
   virtual void leave() = 0;
 };
+
+// For whoever saw an operation with a peer fail: waits up to a second for the session to learn the cause, and returns
+// that, or else what was seen.
+Error first_cause(const Session& session, const Error& seen);
 
 }  // namespace motley::transport

@@ -1,0 +1,116 @@
+#include "motley/report/figures.h"
+
+#include <algorithm>
+
+namespace motley::report {
+namespace {
+
+double median(std::vector<double> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::optional<TypicalStep> typical(const std::vector<const Step*>& steps, std::size_t workers) {
+  if (steps.empty()) {
+    return std::nullopt;
+  }
+  const auto over = [&](auto value) {
+    std::vector<double> values;
+    for (const Step* step : steps) {
+      values.push_back(value(*step));
+    }
+    return median(std::move(values));
+  };
+  TypicalStep result;
+  result.steps = steps.size();
+  result.seconds = over([](const Step& step) { return step.step_seconds; });
+  for (std::size_t i = 0; i < workers; ++i) {
+    const auto part = [&](std::vector<double> Step::* values) {
+      return over([&](const Step& step) { return i < (step.*values).size() ? (step.*values)[i] : 0.0; });
+    };
+    result.workers.push_back({part(&Step::samples), part(&Step::load_seconds), part(&Step::compute_seconds),
+                              part(&Step::exchange_seconds), part(&Step::wait_seconds)});
+  }
+  return result;
+}
+
+std::optional<double> ratio(const std::optional<TypicalStep>& over, const std::optional<TypicalStep>& under) {
+  return over && under && under->seconds > 0 ? std::optional(over->seconds / under->seconds) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<TypicalStep> optimum_of(const TypicalStep& step) {
+  double samples = 0, samples_per_second = 0, exchange = step.seconds;
+  for (const Phases& worker : step.workers) {
+    if (worker.samples > 0 && worker.busy() <= 0) {
+      return std::nullopt;
+    }
+    samples += worker.samples;
+    samples_per_second += worker.samples > 0 ? worker.samples / worker.busy() : 0;
+    exchange = std::min(exchange, worker.exchange);
+  }
+  if (samples_per_second <= 0) {
+    return std::nullopt;
+  }
+  TypicalStep best;
+  const double busy = samples / samples_per_second;
+  best.seconds = busy + exchange;
+  best.steps = step.steps;
+  for (const Phases& worker : step.workers) {
+    const double scale = worker.samples > 0 ? busy / worker.busy() : 0;
+    best.workers.push_back({worker.samples * scale, worker.load * scale, worker.compute * scale, exchange, 0});
+  }
+  return best;
+}
+
+Figures figures_of(const Run& run) {
+  const std::size_t workers = run.workers.size();
+  std::vector<const Step*> own, settled, equal;
+  for (const Step& step : run.steps) {
+    // After a resume with another number of workers, only steps of the present ones compare.
+    if (step.compute_seconds.size() != workers) {
+      continue;
+    }
+    if (step.control || step.mode == "equal") {
+      equal.push_back(&step);
+    } else {
+      own.push_back(&step);
+      if (step.step >= kSettling) {
+        settled.push_back(&step);
+      }
+    }
+  }
+  Figures figures;
+  figures.balanced = typical(settled.size() >= 5 ? settled : own, workers);
+  figures.equal = typical(equal, workers);
+  if (const auto& basis = figures.balanced ? figures.balanced : figures.equal) {
+    figures.optimum = optimum_of(*basis);
+  }
+  return figures;
+}
+
+std::optional<double> Figures::speedup() const {
+  return ratio(equal, balanced);
+}
+
+std::optional<double> Figures::possible_speedup() const {
+  return ratio(equal, optimum);
+}
+
+std::optional<double> Figures::worst_wait_share() const {
+  if (!balanced || balanced->seconds <= 0) {
+    return std::nullopt;
+  }
+  double worst = 0;
+  for (const Phases& worker : balanced->workers) {
+    worst = std::max(worst, worker.wait / balanced->seconds);
+  }
+  return worst;
+}
+
+}  // namespace motley::report

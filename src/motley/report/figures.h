@@ -1,0 +1,47 @@
+// The figures that a run's steps give: what a typical step looks like as it was balanced, with the equal split, and at
+// the optimum that the same workers could have reached. Pure.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "motley/report/run.h"
+
+namespace motley::report {
+
+// Where a worker's time goes in a step, in seconds.
+struct Phases {
+  double samples = 0, load = 0, compute = 0, exchange = 0, wait = 0;
+  double busy() const { return load + compute; }
+  double total() const { return load + compute + exchange + wait; }
+};
+
+// A typical step: each value is the median over the steps it stands for.
+struct TypicalStep {
+  std::vector<Phases> workers;
+  double seconds = 0;
+  std::size_t steps = 0;  // how many it stands for
+};
+
+struct Figures {
+  std::optional<TypicalStep> balanced;  // steps with the run's own split, after the first kSettling
+  std::optional<TypicalStep> equal;     // control steps, or all steps of a run that splits equally
+  std::optional<TypicalStep> optimum;   // nobody waits: see optimum_of
+
+  std::optional<double> speedup() const;           // equal over balanced
+  std::optional<double> possible_speedup() const;  // equal over optimum
+  std::optional<double> worst_wait_share() const;  // of the balanced step's time, over the workers
+};
+
+// The first steps are left out where there are enough others: the split is still being learned.
+inline constexpr std::int64_t kSettling = 20;
+
+Figures figures_of(const Run& run);
+
+// The least step time for the same samples when each worker keeps the speed it showed: worker i did n_i samples in
+// t_i seconds, so all of them together do Σ n_i / t_i samples a second, and B = Σ n_i samples take B / Σ (n_i / t_i).
+// The exchange is the smallest that a worker showed (that of a worker which came last and found all others ready).
+// None where a time is missing.
+std::optional<TypicalStep> optimum_of(const TypicalStep& step);
+
+}  // namespace motley::report

@@ -1,0 +1,528 @@
+#include "motley/report/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "motley/base/file.h"
+#include "motley/base/units.h"
+#include "motley/page/chart.h"
+#include "motley/page/html.h"
+#include "motley/report/figures.h"
+
+namespace motley::report {
+namespace {
+
+using page::escape;
+using page::Tone;
+
+constexpr std::size_t kMostLogRows = 300;
+
+std::string percent(double fraction) {
+  return fmt::format("{:.1f} %", 100 * fraction);
+}
+
+std::string worker_name(const Run& run, std::size_t i) {
+  return run.workers[i].name.empty() ? fmt::format("rank {}", run.workers[i].rank) : run.workers[i].name;
+}
+
+const BenchRow* find_row(const Run& run, const std::string& metric) {
+  const auto found = std::find_if(run.summary.begin(), run.summary.end(), [&](const BenchRow& row) {
+    return row.metric == metric && std::isfinite(row.value);
+  });
+  return found == run.summary.end() ? nullptr : &*found;
+}
+
+std::string header(const Run& run) {
+  const bool done = run.finished && run.exit == "done";
+  const std::string state = !run.finished ? "did not finish" : run.exit.empty() ? "finished" : run.exit;
+  std::vector<std::string> facts;
+  facts.push_back(fmt::format("{} worker{}", run.workers.size(), run.workers.size() == 1 ? "" : "s"));
+  if (!run.exchange.empty()) {
+    facts.push_back("exchange: " + run.exchange);
+  }
+  if (!run.steps.empty()) {
+    const Step& last = run.steps.back();
+    facts.push_back(fmt::format("{} steps, {} epoch{}", last.step + 1, last.epoch + 1, last.epoch == 0 ? "" : "s"));
+    facts.push_back(format_seconds(last.time));
+  }
+  if (!run.started.empty()) {
+    facts.push_back("started " + run.started);
+  }
+  if (!run.machine.empty()) {
+    facts.push_back(run.machine);
+  }
+  std::string html = fmt::format("<header><h1>Run {}<span class=\"badge {}\">{}</span></h1>\n<div class=\"facts\">",
+                                 escape(run.name), done ? "good" : "bad", escape(state));
+  for (const std::string& fact : facts) {
+    html += fmt::format("<span>{}</span>", escape(fact));
+  }
+  return html + "</div></header>\n";
+}
+
+std::string notices(const Run& run) {
+  std::string html;
+  if (run.error) {
+    html += page::notice("Error", escape(*run.error), Tone::kBad);
+  }
+  if (run.torn) {
+    html += page::notice("Cut short",
+                         "The last line of metrics.jsonl is incomplete, as a killed run leaves it; it was "
+                         "left out.");
+  }
+  std::string emulated;
+  for (std::size_t i = 0; i < run.workers.size(); ++i) {
+    if (run.workers[i].emulated) {
+      emulated += fmt::format("{}<b>{}</b> ({})", emulated.empty() ? "" : ", ", escape(worker_name(run, i)),
+                              escape(*run.workers[i].emulated));
+    }
+  }
+  if (!emulated.empty()) {
+    html += page::notice("Emulated",
+                         "The speed of " + emulated +
+                             " was imitated: after its real computation a worker sleeps until the time that the slower "
+                             "device would have taken. Times below are those of the imitated devices.");
+  }
+  return html;
+}
+
+// A headline figure: the summary's row where there is one, else what the steps give so far.
+std::string headline(const Run& run, const std::string& metric, const std::string& label,
+                     std::optional<double> measured, std::optional<double> limit, const std::string& what_limit,
+                     const std::string& unknown, std::string (*format)(double)) {
+  const BenchRow* row = find_row(run, metric);
+  if (row == nullptr && !measured) {
+    return page::tile(label, "–", unknown, Tone::kPlain);
+  }
+  std::vector<std::string> remarks;
+  Tone tone = Tone::kPlain;
+  if (row != nullptr) {
+    if (row->target) {
+      remarks.push_back(fmt::format("target {} {}", row->more_is_better ? "≥" : "≤", format(*row->target)));
+      tone = row->met() ? Tone::kGood : Tone::kBad;
+    }
+    limit = row->limit ? row->limit : limit;
+  } else {
+    remarks.push_back("from the steps so far");
+  }
+  if (limit && !what_limit.empty()) {
+    remarks.push_back(fmt::format("{} {}", what_limit, format(*limit)));
+  }
+  return page::tile(label, format(row != nullptr ? row->value : *measured),
+                    fmt::format("{}", fmt::join(remarks, " · ")), tone);
+}
+
+std::string headlines(const Run& run, const Figures& figures) {
+  std::optional<double> accuracy;
+  for (const Evaluation& evaluation : run.evaluations) {
+    accuracy = evaluation.accuracy ? evaluation.accuracy : accuracy;
+  }
+  const auto times = [](double value) { return fmt::format("{:.2f}×", value); };
+  const auto share = [](double value) { return percent(value); };
+  const auto count = [](double value) { return fmt::format("{:.0f}", value); };
+  return "<div class=\"tiles\">\n" +
+         headline(run, "test_accuracy", "Test accuracy", accuracy, {}, "", "not evaluated", share) +
+         headline(run, "step_speedup_over_equal", "Speed-up over equal split", figures.speedup(),
+                  figures.possible_speedup(), "optimum", "needs steps of both splits", times) +
+         headline(run, "worst_wait_share", "Worst wait share of a step", figures.worst_wait_share(), {}, "",
+                  "needs measured steps", share) +
+         headline(run, "samples_not_used_exactly_once", "Samples not used exactly once", {}, {}, "",
+                  "known when the run ends", count) +
+         "</div>\n";
+}
+
+std::string learning(const Run& run) {
+  page::Series loss{"training, a step", 0, page::LineStyle::kFaint}, smooth{"training, smoothed", 0};
+  page::Series test_loss{"test", 1, page::LineStyle::kMarked};
+  page::Series accuracy{"training, a step", 0, page::LineStyle::kFaint}, smooth_accuracy{"training, smoothed", 0};
+  page::Series test_accuracy{"test", 1, page::LineStyle::kMarked};
+  // An exponential mean over about a fiftieth of the run, but at least ten steps; corrected for its start.
+  const double keep = 1 - 1 / std::max(10.0, static_cast<double>(run.steps.size()) / 50);
+  const auto add = [keep](page::Series& raw, page::Series& mean, double& sum, double& weight, double x, double y) {
+    raw.x.push_back(x);
+    raw.y.push_back(y);
+    if (std::isfinite(y)) {
+      sum = keep * sum + (1 - keep) * y;
+      weight = keep * weight + (1 - keep);
+    }
+    mean.x.push_back(x);
+    mean.y.push_back(weight > 0 ? sum / weight : y);
+  };
+  double loss_sum = 0, loss_weight = 0, accuracy_sum = 0, accuracy_weight = 0;
+  for (const Step& step : run.steps) {
+    const double x = static_cast<double>(step.step);
+    add(loss, smooth, loss_sum, loss_weight, x, step.loss);
+    if (step.accuracy) {
+      add(accuracy, smooth_accuracy, accuracy_sum, accuracy_weight, x, *step.accuracy);
+    }
+  }
+  for (const Evaluation& evaluation : run.evaluations) {
+    const double x = static_cast<double>(evaluation.step);
+    if (evaluation.loss) {
+      test_loss.x.push_back(x);
+      test_loss.y.push_back(*evaluation.loss);
+    }
+    if (evaluation.accuracy) {
+      test_accuracy.x.push_back(x);
+      test_accuracy.y.push_back(*evaluation.accuracy);
+    }
+  }
+  const auto chart = [](const char* title, const char* y, bool fraction, std::vector<page::Series> all) {
+    std::erase_if(all, [](const page::Series& series) { return series.x.empty(); });
+    std::string summary = fmt::format("{} by step.", y);
+    for (const page::Series& series : all) {
+      summary += fmt::format(" {}: from {:.3g} to {:.3g}.", series.name, series.y.front(), series.y.back());
+    }
+    return page::card(title, "",
+                      page::line_chart({.title = title,
+                                        .summary = summary,
+                                        .x_label = "step",
+                                        .y_label = y,
+                                        .series = std::move(all),
+                                        .percent = fraction}));
+  };
+  std::string html = chart("Loss", "loss", false, {loss, smooth, test_loss});
+  if (!accuracy.x.empty() || !test_accuracy.x.empty()) {
+    html += chart("Accuracy", "accuracy", true, {accuracy, smooth_accuracy, test_accuracy});
+  }
+  return html;
+}
+
+std::string bars(const Run& run, const Figures& figures) {
+  double extent = 0;
+  for (const auto* step : {&figures.equal, &figures.balanced, &figures.optimum}) {
+    if (*step) {
+      extent = std::max(extent, (*step)->seconds);
+      for (const Phases& worker : (*step)->workers) {
+        extent = std::max(extent, worker.total());
+      }
+    }
+  }
+  if (extent <= 0) {
+    return "";
+  }
+  const auto group = [&](const char* heading, const std::string& remark, const TypicalStep& step) {
+    std::vector<page::BarRow> rows;
+    for (std::size_t i = 0; i < step.workers.size(); ++i) {
+      const Phases& worker = step.workers[i];
+      std::vector<page::Segment> segments;
+      double at = 0;
+      for (const auto& [kind, seconds] : {std::pair{"load", worker.load},
+                                          {"compute", worker.compute},
+                                          {"exchange", worker.exchange},
+                                          {"wait", worker.wait}}) {
+        segments.push_back({at, at + seconds, kind, fmt::format("{}: {}", kind, format_seconds(seconds))});
+        at += seconds;
+      }
+      rows.push_back(
+          {worker_name(run, i),
+           page::segment_bar(segments, extent,
+                             fmt::format("{}: load {}, compute {}, exchange {}, wait {}", worker_name(run, i),
+                                         format_seconds(worker.load), format_seconds(worker.compute),
+                                         format_seconds(worker.exchange), format_seconds(worker.wait))),
+           fmt::format("{:.0f} samples", worker.samples)});
+    }
+    return page::bar_group(heading, fmt::format("{} a step, {}", format_seconds(step.seconds), remark), rows);
+  };
+  std::string html;
+  if (figures.equal) {
+    html += group(
+        "Equal split",
+        fmt::format("median of {} {}", figures.equal->steps, figures.balanced ? "control steps in this run" : "steps"),
+        *figures.equal);
+  }
+  if (figures.balanced) {
+    html += group("As Motley split it", fmt::format("median of {} steps", figures.balanced->steps), *figures.balanced);
+  }
+  if (figures.optimum) {
+    html += group("Optimum", "if each worker keeps the speed it showed and nobody waits", *figures.optimum);
+  }
+  html +=
+      page::legend({{"load", "load"}, {"compute", "compute"}, {"exchange", "exchange"}, {"wait", "wait for others"}});
+  return page::card("Who did what in a step", "One bar a worker, all on the same scale of time.", html, true);
+}
+
+// Each worker's part of the global batch, standing on each other. Only steps where a share changes are kept, and of
+// those evenly chosen ones where there are too many.
+std::string shares(const Run& run) {
+  std::vector<const Step*> kept;
+  const Step* last = nullptr;
+  for (const Step& step : run.steps) {
+    if (!step.control && step.samples.size() == run.workers.size()) {
+      if (kept.empty() || kept.back()->samples != step.samples) {
+        kept.push_back(&step);
+      }
+      last = &step;
+    }
+  }
+  if (last == nullptr || run.workers.size() < 2) {
+    return "";
+  }
+  const std::size_t stride = kept.size() / page::kMostPoints + 1;
+  std::vector<page::Series> series(run.workers.size());
+  const auto add = [&](const Step& step) {
+    double sum = 0;
+    for (const double samples : step.samples) {
+      sum += samples;
+    }
+    for (std::size_t i = 0; sum > 0 && i < series.size(); ++i) {
+      series[i].x.push_back(static_cast<double>(step.step));
+      series[i].y.push_back(step.samples[i] / sum);
+    }
+  };
+  for (std::size_t i = 0; i < kept.size(); i += stride) {
+    add(*kept[i]);
+  }
+  if (kept.back() != last) {
+    add(*last);
+  }
+  std::string summary = "Share of the global batch by step; at the end:";
+  for (std::size_t i = 0; i < series.size(); ++i) {
+    series[i].name = worker_name(run, i);
+    series[i].color = static_cast<int>(i);
+    series[i].style = page::LineStyle::kArea;
+    summary += fmt::format(" {} {}", series[i].name, series[i].y.empty() ? "none" : percent(series[i].y.back()));
+  }
+  return page::card("Each worker's share of the batch", "Control steps with the equal split are left out.",
+                    page::line_chart({.title = "Each worker's share of the batch",
+                                      .summary = summary,
+                                      .x_label = "step",
+                                      .y_label = "share",
+                                      .series = std::move(series),
+                                      .stacked = true,
+                                      .percent = true}));
+}
+
+std::string step_times(const Run& run, const Figures& figures) {
+  page::Series measured{"measured", 0}, predicted{"predicted", 2, page::LineStyle::kDashed};
+  page::Series control{"control (equal split)", 1, page::LineStyle::kMarks};
+  for (const Step& step : run.steps) {
+    const double x = static_cast<double>(step.step);
+    page::Series& series = step.control ? control : measured;
+    series.x.push_back(x);
+    series.y.push_back(step.step_seconds * 1e3);
+    if (step.predicted_seconds && !step.control) {
+      predicted.x.push_back(x);
+      predicted.y.push_back(*step.predicted_seconds * 1e3);
+    }
+  }
+  std::vector<page::Series> all = {measured, predicted, control};
+  std::erase_if(all, [](const page::Series& series) { return series.x.empty(); });
+  if (all.empty()) {
+    return "";
+  }
+  // One stall, such as for a checkpoint, must not flatten all the rest.
+  double slowest = 0;
+  for (const auto* step : {&figures.balanced, &figures.equal}) {
+    slowest = *step ? std::max(slowest, (*step)->seconds * 1e3) : slowest;
+  }
+  double highest = 0;
+  for (const page::Series& series : all) {
+    highest = std::max(highest, *std::max_element(series.y.begin(), series.y.end()));
+  }
+  page::LineChart chart{.title = "Step time", .x_label = "step", .y_label = "milliseconds", .series = std::move(all)};
+  chart.from_zero = true;
+  std::string hint;
+  if (slowest > 0 && highest > 2 * slowest) {
+    const double unit = std::pow(10, std::floor(std::log10(slowest)));
+    chart.y_limit = std::ceil(2 * slowest / unit) * unit;
+    hint = fmt::format("The longest step took {} and reaches beyond the chart.", format_seconds(highest / 1e3));
+  }
+  chart.summary = "Measured and predicted step time by step, control steps with the equal split marked.";
+  return page::card("Step time", hint, page::line_chart(chart));
+}
+
+// What all ranks did in one recorded step with the run's own split and, on the same scale, in a control step.
+std::string timeline(const Run& run) {
+  std::set<std::int64_t> recorded;
+  for (const TraceSpan& span : run.trace) {
+    recorded.insert(span.step);
+  }
+  const Step* own = nullptr;
+  const Step* control = nullptr;
+  for (const Step& step : run.steps) {
+    if (recorded.count(step.step) != 0) {
+      (step.control || step.mode == "equal" ? control : own) = &step;
+    }
+  }
+  struct Window {
+    std::string heading;
+    std::int64_t step;
+    double begin = 1e300, end = 0;
+  };
+  std::vector<Window> windows;
+  if (control != nullptr) {
+    windows.push_back({"Equal split", control->step});
+  }
+  if (own != nullptr) {
+    windows.push_back({"As Motley split it", own->step});
+  }
+  const std::set<std::string> shown = {"load", "forward", "backward", "exchange", "wait", "optimizer", "emulated"};
+  double extent = 0;
+  for (Window& window : windows) {
+    for (const TraceSpan& span : run.trace) {
+      if (span.step == window.step && shown.count(span.phase) != 0) {
+        window.begin = std::min(window.begin, span.begin);
+        window.end = std::max(window.end, span.end);
+      }
+    }
+    extent = std::max(extent, window.end - window.begin);
+  }
+  if (extent <= 0) {
+    return "";
+  }
+  std::string html;
+  for (const Window& window : windows) {
+    std::vector<page::BarRow> rows;
+    for (std::size_t i = 0; i < run.workers.size(); ++i) {
+      std::vector<page::Segment> segments;
+      for (const TraceSpan& span : run.trace) {
+        if (span.rank == run.workers[i].rank && span.step == window.step && shown.count(span.phase) != 0) {
+          segments.push_back({span.begin - window.begin, span.end - window.begin, span.phase,
+                              fmt::format("{}: {}", span.phase, format_seconds(span.end - span.begin)),
+                              span.phase == "exchange" || span.phase == "wait"});
+        }
+      }
+      // Emulated time lies inside forward and backward: what is longer is drawn first.
+      std::stable_sort(segments.begin(), segments.end(), [](const page::Segment& a, const page::Segment& b) {
+        return a.end - a.begin > b.end - b.begin;
+      });
+      rows.push_back(
+          {worker_name(run, i),
+           page::segment_bar(segments, extent, fmt::format("{}, step {}", worker_name(run, i), window.step), 2), ""});
+    }
+    html += page::bar_group(window.heading,
+                            fmt::format("step {}, {}", window.step, format_seconds(window.end - window.begin)), rows);
+  }
+  html += page::legend({{"load", "load"},
+                        {"forward", "forward"},
+                        {"backward", "backward"},
+                        {"emulated", "emulated slowness"},
+                        {"optimizer", "optimizer"},
+                        {"exchange", "exchange"},
+                        {"wait", "wait for others"}});
+  return page::card("One step as it happened",
+                    "Upper track: computing. Lower track: exchanging gradients and waiting. All recorded steps are in "
+                    "<code>timeline.json</code>, which Perfetto and chrome://tracing open.",
+                    html, true);
+}
+
+std::string decisions(const Run& run) {
+  std::vector<std::vector<std::string>> rows;
+  std::size_t count = 0;
+  for (auto step = run.steps.rbegin(); step != run.steps.rend(); ++step) {
+    if (!step->decision.empty() && ++count <= kMostLogRows) {
+      std::vector<std::string> samples;
+      for (const double value : step->samples) {
+        samples.push_back(fmt::format("{:.0f}", value));
+      }
+      rows.push_back({fmt::format("{}", step->step), escape(step->decision),
+                      escape(fmt::format("{}", fmt::join(samples, " · ")))});
+    }
+  }
+  if (rows.empty()) {
+    return "";
+  }
+  return page::card(
+      "Why shares moved",
+      count > kMostLogRows ? fmt::format("The last {} of {}.", kMostLogRows, count) : "Latest first.",
+      "<div class=\"log\" tabindex=\"0\">" + page::table({"step", "decision", "samples"}, rows, {0}) + "</div>\n");
+}
+
+std::string workers(const Run& run, const Figures& figures) {
+  std::vector<std::vector<std::string>> rows;
+  const auto& basis = figures.balanced ? figures.balanced : figures.equal;
+  for (std::size_t i = 0; i < run.workers.size(); ++i) {
+    const Worker& worker = run.workers[i];
+    std::vector<std::string> row = {fmt::format("{}", worker.rank),
+                                    escape(worker.name),
+                                    escape(worker.device),
+                                    worker.emulated ? escape(*worker.emulated) : "no",
+                                    "–",
+                                    "–",
+                                    "–"};
+    if (basis) {
+      const Phases& phases = basis->workers[i];
+      row[4] = fmt::format("{:.0f}", phases.samples);
+      row[5] = phases.samples > 0 ? escape(format_seconds(phases.busy() / phases.samples)) : "–";
+      row[6] = basis->seconds > 0 ? percent(phases.wait / basis->seconds) : "–";
+    }
+    rows.push_back(std::move(row));
+  }
+  return page::card(
+      "Workers", "",
+      page::table({"rank", "name", "device", "emulated", "samples", "a sample takes", "waits"}, rows, {0, 4, 5, 6}));
+}
+
+std::string summary(const Run& run) {
+  if (run.summary.empty()) {
+    return "";
+  }
+  const auto cell = [](const std::optional<double>& value) {
+    return value && std::isfinite(*value) ? fmt::format("{:.4g}", *value) : "–";
+  };
+  std::vector<std::vector<std::string>> rows;
+  for (const BenchRow& row : run.summary) {
+    rows.push_back({escape(row.name), escape(row.metric), cell(row.value), escape(row.unit),
+                    row.target ? fmt::format("{} {:.4g}", row.more_is_better ? "≥" : "≤", *row.target) : "–",
+                    cell(row.limit), cell(row.peer),
+                    !row.target ? ""
+                    : row.met() ? "<span class=\"good\">✓ met</span>"
+                                : "<span class=\"bad\">✗ missed</span>",
+                    escape(row.note)});
+  }
+  return page::card(
+      "Measured figures", "",
+      page::table({"case", "metric", "value", "unit", "target", "limit", "peer", "", "note"}, rows, {2, 4, 5, 6}),
+      true);
+}
+
+std::string events(const Run& run) {
+  std::vector<std::vector<std::string>> rows;
+  for (auto event = run.events.rbegin(); event != run.events.rend() && rows.size() < kMostLogRows; ++event) {
+    rows.push_back({fmt::format("{}", event->step), escape(format_seconds(event->time)), escape(event->kind),
+                    escape(event->text)});
+  }
+  if (rows.empty()) {
+    return "";
+  }
+  return page::card(
+      "Events",
+      run.events.size() > rows.size() ? fmt::format("The last {} of {}.", rows.size(), run.events.size())
+                                      : "Latest first.",
+      "<div class=\"log\" tabindex=\"0\">" + page::table({"step", "time", "event", ""}, rows, {0}) + "</div>\n", true);
+}
+
+}  // namespace
+
+std::string render(const Run& run) {
+  const Figures figures = figures_of(run);
+  std::string html = header(run) + "<main>\n" + notices(run) + headlines(run, figures) + "<div class=\"cards\">\n";
+  if (run.steps.empty()) {
+    html += page::card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true);
+  } else {
+    html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + timeline(run);
+  }
+  html += workers(run, figures) + decisions(run) + events(run) + summary(run);
+  if (!run.job.empty()) {
+    html += fmt::format(
+        "<section class=\"card wide\"><details><summary>The job as it ran (job.yaml)</summary><pre>{}</pre></details>"
+        "</section>\n",
+        escape(run.job));
+  }
+  html += fmt::format("</div></main>\n<footer>Motley {}</footer>\n", escape(run.version));
+  return page::document(fmt::format("Run {}", run.name), html);
+}
+
+Result<std::string> render_run(const std::filesystem::path& folder) {
+  MOTLEY_ASSIGN(const Run run, read_run(folder));
+  return render(run);
+}
+
+Status write_report(const std::filesystem::path& folder) {
+  MOTLEY_ASSIGN(const std::string html, render_run(folder));
+  return write_file(folder / "report.html", html);
+}
+
+}  // namespace motley::report

@@ -1,0 +1,21 @@
+// The page of a run: one HTML file that opens anywhere, offline, and shows how the run learned, who did what in a step,
+// and what balancing the workers was worth.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/report/run.h"
+
+namespace motley::report {
+
+std::string render(const Run& run);
+
+// Reads the run directory (docs/run-directory.md) and draws its page. Also for runs that were cut short.
+Result<std::string> render_run(const std::filesystem::path& folder);
+
+// Writes it as report.html into the run directory.
+Status write_report(const std::filesystem::path& folder);
+
+}  // namespace motley::report

@@ -1,0 +1,82 @@
+// Everything that a stranger or a damaged peer may send, through the parsers: frame headers, handshake messages,
+// control messages, and the handshake's two state machines. The first byte chooses which.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "motley/transport/frame.h"
+#include "motley/transport/handshake.h"
+#include "motley/transport/messages.h"
+
+namespace {
+
+using namespace motley;
+using namespace motley::transport;
+
+// Feeds the bytes as a socket would: as many as are wanted at a time, until they end or are refused.
+void drive(Handshake::Role role, std::span<const std::byte> bytes) {
+  static const Secret secret = Secret::generate();
+  const Claim own{{.job = "job", .tenant = "local", .rank = 1, .session = 7, .epoch = 1, .purpose = 0}, "f00d"};
+  Handshake handshake(role, secret, own, [&own](const Claim& peer) { return check_same_job(own, peer); });
+  while (!handshake.done() && handshake.wanted() <= bytes.size()) {
+    const std::size_t wanted = handshake.wanted();
+    if (!handshake.feed(bytes.first(wanted))) {
+      break;
+    }
+    bytes = bytes.subspan(wanted);
+  }
+  MOTLEY_INVARIANT(!handshake.proved(), "bytes without the secret were taken for a proof");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  if (bytes.empty()) {
+    return 0;
+  }
+  const auto rest = bytes.subspan(1);
+  switch (data[0] % 11) {
+    case 0:
+      if (rest.size() >= kFrameBytes) {
+        if (const auto frame = decode_frame(rest.first<kFrameBytes>())) {
+          const FrameBytes again = encode_frame(*frame);
+          MOTLEY_INVARIANT(*decode_frame(again) == *frame, "a frame changed on its way");
+          (void)check_frame(*frame, 1, 1);
+        }
+      }
+      break;
+    case 1:
+      if (rest.size() >= kHandshakeHeaderBytes) {
+        (void)decode_handshake_header(rest.first<kHandshakeHeaderBytes>());
+      }
+      break;
+    case 2:
+      (void)decode_greeting(rest);
+      break;
+    case 3:
+      (void)decode_verdict(rest);
+      break;
+    case 4:
+      drive(Handshake::Role::kAcceptor, rest);
+      break;
+    case 5:
+      drive(Handshake::Role::kConnector, rest);
+      break;
+    case 6:
+      (void)decode_join(rest);
+      break;
+    case 7:
+      (void)decode_waiting(rest);
+      break;
+    case 8:
+      (void)decode_membership(rest);
+      break;
+    case 9:
+      (void)decode_heartbeat(rest);
+      break;
+    default:
+      (void)decode_abort(rest);
+  }
+  return 0;
+}

@@ -1,0 +1,147 @@
+// A run directory made up for tests: four workers of speeds 1, 1, 1/2, 1/4 whose shares settle within a few steps, with
+// noise, control steps, evaluations, a checkpoint, decisions and a timeline, all as docs/run-directory.md says.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "motley/base/bench_row.h"
+#include "motley/base/file.h"
+#include "motley/base/random.h"
+
+namespace motley::report::testing {
+
+struct FakeRun {
+  std::vector<double> speeds = {1, 1, 0.5, 0.25};
+  std::vector<std::string> names = {"fast-a", "fast-b", "half", "quarter"};
+  int steps = 700;
+  int control_every = 25;
+  bool finished = true;
+  std::string decision = "shares moved: the step is predicted to take 26 % less";
+  std::string job = "model: cnn\ndataset: fashion-mnist\nglobal_batch: 256\nepochs: 3\nshares: dynamic\n";
+
+  double seconds_per_sample = 1.5e-3;
+  double batch = 256;
+
+  void write(const std::filesystem::path& folder) const {
+    using Json = nlohmann::ordered_json;
+    const std::size_t workers = speeds.size();
+    (void)make_folders(folder);
+    Random random(11);
+
+    Json people = Json::array();
+    for (std::size_t i = 0; i < workers; ++i) {
+      people.push_back({{"rank", i},
+                        {"name", names[i]},
+                        {"device", "cpu"},
+                        {"emulated", Json(fmt::format("{:.1f} ms a sample", 1e3 * seconds_per_sample / speeds[i]))}});
+    }
+    const Json head = {{"motley_version", "0.1.0"}, {"started", 1773480413.5},
+                       {"workers", people},         {"exchange", "shared-memory"},
+                       {"finished", finished},      {"exit", finished ? "done" : ""},
+                       {"error", nullptr},          {"machine", "2 cores, 8 GB"}};
+    (void)write_file(folder / "run.json", head.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    (void)write_file(folder / "job.yaml", job);
+
+    double total_speed = 0;
+    for (const double speed : speeds) {
+      total_speed += speed;
+    }
+    std::string lines;
+    Json trace = Json::array();
+    double time = 0;
+    for (int step = 0; step < steps; ++step) {
+      const bool control = workers > 1 && step > 0 && step % control_every == 0;
+      const double learned = control ? 0 : std::min(1.0, step / 4 / 3.0);
+      std::vector<double> samples(workers), compute(workers), load(workers), exchange(workers), wait(workers);
+      double last = 0;
+      for (std::size_t i = 0; i < workers; ++i) {
+        samples[i] =
+            std::round(batch * ((1 - learned) / static_cast<double>(workers) + learned * speeds[i] / total_speed));
+        load[i] = 1.2e-3 * (1 + 0.2 * random.uniform());
+        compute[i] = samples[i] * seconds_per_sample / speeds[i] * (1 + 0.015 * random.normal());
+        last = std::max(last, load[i] + compute[i]);
+      }
+      for (std::size_t i = 0; i < workers; ++i) {
+        exchange[i] = workers > 1 ? 4e-3 * (1 + 0.1 * random.uniform()) : 0;
+        wait[i] = std::max(0.0, last - load[i] - compute[i]);
+      }
+      const double seconds = last + (workers > 1 ? 4.4e-3 : 0) + (step == 350 ? 1.2 : 0);
+      if (step < 10 || step == 675 || step == 676) {
+        for (std::size_t i = 0; i < workers; ++i) {
+          double at = time;
+          const auto span = [&](const char* name, int thread, double length) {
+            trace.push_back({{"ph", "X"},
+                             {"name", name},
+                             {"pid", i},
+                             {"tid", thread},
+                             {"ts", at * 1e6},
+                             {"dur", length * 1e6},
+                             {"args", {{"step", step}}}});
+            at += length;
+          };
+          span("load", 0, load[i]);
+          span("forward", 0, compute[i] / 3);
+          span("backward", 0, compute[i] * 2 / 3);
+          at -= compute[i] / 4;
+          span("emulated", 0, compute[i] / 4);
+          at -= 2e-3;
+          span("exchange", 1, 2e-3);
+          span("wait", 1, wait[i]);
+          span("exchange", 1, exchange[i]);
+          span("optimizer", 0, 1e-3);
+        }
+      }
+      time += seconds;
+      const double progress = static_cast<double>(step) / 250;
+      Json line = {
+          {"step", step},
+          {"epoch", step / 234},
+          {"time", time},
+          {"loss", 0.28 + 2.0 * std::exp(-4 * progress) + 0.06 * random.normal()},
+          {"accuracy", std::min(1.0, 0.9 - 0.8 * std::exp(-5 * progress) + 0.02 * random.normal())},
+          {"learning_rate", 0.05},
+          {"step_seconds", seconds},
+          {"mode", "dynamic"},
+          {"control", control},
+          {"shares", samples},
+          {"samples", samples},
+          {"compute_seconds", compute},
+          {"load_seconds", load},
+          {"exchange_seconds", exchange},
+          {"wait_seconds", wait},
+          {"predicted_seconds", step < 4 ? Json(nullptr) : Json(batch * seconds_per_sample / total_speed + 5.5e-3)}};
+      if (step == 4 || step == 8 || step == 12) {
+        line["decision"] = decision;
+      }
+      lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+      if (step % 117 == 116) {
+        const Json evaluation = {{"loss", 0.32 + 1.2 * std::exp(-4 * progress)},
+                                 {"accuracy", 0.889 - 0.4 * std::exp(-5 * progress)}};
+        lines += Json{{"step", step}, {"epoch", step / 234}, {"time", time}, {"evaluation", evaluation}}.dump() + "\n";
+      }
+      if (step == 350) {
+        lines +=
+            Json{{"step", step}, {"time", time}, {"event", "checkpoint"}, {"text", "checkpoint/ at step 350"}}.dump() +
+            "\n";
+      }
+    }
+    (void)write_file(folder / "metrics.jsonl", lines);
+    (void)write_file(folder / "timeline.json", Json{{"traceEvents", trace}}.dump());
+    if (finished) {
+      const std::string name = "speeds-1-1-half-quarter";
+      (void)write_file(folder / "summary.json",
+                       to_json({{name, "test_accuracy", 0.8862, "", true, 0.88},
+                                {name, "step_speedup_over_equal", 2.58, "x", true, 2.2, 2.75, {}, "workers emulated"},
+                                {name, "worst_wait_share", 0.042, "", false, 0.10, {}, {}, "after step 20"},
+                                {name, "samples_not_used_exactly_once", 0, "samples", false, 0}}));
+    }
+  }
+};
+
+}  // namespace motley::report::testing

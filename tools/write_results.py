@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Prints docs/results.md from a folder of benchmark rows (NAME.json each) and machine.txt."""
+import datetime
+import json
+import pathlib
+import subprocess
+import sys
+
+
+def figure(value):
+    return "–" if value is None else f"{value:.4g}"
+
+
+def verdict(row):
+    if row["target"] is None:
+        return ""
+    met = row["value"] >= row["target"] if row["better"] == "more" else row["value"] <= row["target"]
+    return "yes" if met else "**no**"
+
+
+folder = pathlib.Path(sys.argv[1])
+commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True).stdout.strip()
+print("# Results\n")
+print("Written by `tools/bench`; do not edit. *Target* is what we hold ourselves to, *limit* the physical or mathematical")
+print("bound and *peer* the compared system's value, both from the same run.\n")
+print(f"Date: {datetime.date.today()}. Commit: {commit}. Machine:\n")
+print("```\n" + (folder / "machine.txt").read_text().rstrip() + "\n```")
+for file in sorted(folder.glob("*.json")):
+    print(f"\n## {file.stem}\n")
+    print("| case | metric | value | unit | better | target | met | limit | peer | note |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for row in json.loads(file.read_text()):
+        cells = [row["case"], row["metric"], figure(row["value"]), row["unit"], row["better"], figure(row["target"]),
+                 verdict(row), figure(row["limit"]), figure(row["peer"]), row.get("note") or ""]
+        print("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
