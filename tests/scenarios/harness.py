@@ -70,7 +70,7 @@ class Scenario(unittest.TestCase):
         )
 
     def command(self, run, *flags, job=True):
-        return [BINARY, "train", *([str(self.job)] if job else []), "--run", str(self.folder / run), *map(str, flags)]
+        return [BINARY, "train", *([str(self.job)] if job else []), "--run-directory", str(self.folder / run), *map(str, flags)]
 
     def train(self, run, *flags, expect=0, job=True, environment=None):
         """Runs to the end; returns the output (standard output and error together)."""
