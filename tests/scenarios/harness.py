@@ -86,6 +86,7 @@ class Scenario(unittest.TestCase):
         process = subprocess.Popen(
             self.command(run, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+        self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
         return process
 
