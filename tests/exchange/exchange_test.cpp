@@ -140,7 +140,7 @@ Layout random_layout(std::uint64_t seed, DataType type) {
   Random random(seed);
   Layout layout{.type = type, .bucket_elements = {0, 1, 3, 17}};
   for (int bucket = 0; bucket < 4; ++bucket) {
-    const std::size_t most = bucket == 0 ? 300'000 : bucket == 1 ? 30'000 : 3000;
+    const std::size_t most = bucket == 0 ? 120'000 : bucket == 1 ? 30'000 : 3000;
     layout.bucket_elements.push_back(random.below(most));
   }
   return layout;
