@@ -33,9 +33,19 @@ struct BenchArguments {
   std::string name;
   std::string json;
   bool quick = false;
+  bool list = false;
 };
 
 Status run_bench(const BenchArguments& arguments) {
+  if (arguments.list) {
+    for (const auto& [name, function] : benches()) {
+      std::printf("%s\n", name.c_str());
+    }
+    return {};
+  }
+  if (arguments.name.empty()) {
+    return fail(ErrorCode::kInvalidInput, "NAME: the name of a benchmark is needed; --list prints them");
+  }
   bench::BenchOptions options;
   options.quick = arguments.quick;
   options.source_folder = MOTLEY_SOURCE_FOLDER;
@@ -66,8 +76,9 @@ void add_bench(CLI::App& app, Action& action) {
   for (const auto& [name, function] : benches()) {
     names.push_back(name);
   }
-  command->add_option("NAME", arguments->name, "demo, exchange or partition")->required()->check(CLI::IsMember(names));
+  command->add_option("NAME", arguments->name, "demo, exchange or partition")->check(CLI::IsMember(names));
   command->add_option("--json", arguments->json, "Also write the rows to this file");
+  command->add_flag("--list", arguments->list, "Print the names");
   command->add_flag("--quick", arguments->quick, "Stay under a minute; leaves out rows marked long");
   command->callback([&action, arguments] { action = [arguments] { return run_bench(*arguments); }; });
 
