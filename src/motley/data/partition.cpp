@@ -361,7 +361,8 @@ void Partition::wake_idle_workers(std::uint64_t step) {
 // the start of the step; everything below counts as the worker's cost, and its fixed part as paid for every shard,
 // which is what a shard costs at most.
 bool Partition::consider_pulling(std::uint64_t step) {
-  if (!options_.may_pull || step < no_pulling_until_ || history_.size() < kPullingSteps || steps_here_ < kTrialSteps) {
+  if (!options_.may_pull || step < no_pulling_until_ || history_.size() < kPullingSteps ||
+      steps_here_ % kPullingInterval != 0) {
     return false;
   }
   std::vector<WorkerCost> costs(workers());
