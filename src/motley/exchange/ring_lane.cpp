@@ -3,9 +3,10 @@
 // the first size - 1 steps what is received is added to the rank's own values (reduce-scatter); the last of these
 // completes segment rank + 1, which is scaled; in the other steps finished segments are received (all-gather).
 //
-// Chunks follow each other one step apart: at time m, chunk c does step m - c. So between receiving a segment and
-// sending it on, a rank sends segments of other chunks, and the little memory that is in use stays in the cache. All
-// ranks go through (time, chunk) in the same order, so that frames need no matching but are checked by their tags.
+// Chunks follow each other: at time m, chunk c does step t if m = c + times_apart * t. So between receiving a segment
+// and sending it on, a rank sends segments of other chunks, which gives the others time, and yet what is in use stays
+// in the cache. All ranks go through (time, step) in the same order, so that frames need no matching but are checked by
+// their tags.
 //
 // Sums stand in the rank's own buffer, which the all-gather overwrites later. A finished segment cannot arrive before
 // this rank's part of it has left (it is contained in it), and received values occupy a slot only until they are added,
@@ -25,7 +26,7 @@ namespace {
 constexpr std::uint16_t kSegmentFrame = 0x100;
 constexpr std::uint16_t kWeightFrame = 0x101;
 constexpr std::size_t kReceivesPosted = 2;  // segments; so that the next one can land while one is added
-constexpr std::size_t kSendsPosted = 4;     // segments
+constexpr std::size_t kSendsPosted = 4;     // frames
 
 }  // namespace
 
@@ -57,13 +58,20 @@ std::uint64_t RingLane::start(const RingPass& what) {
   return ++started_;
 }
 
+std::size_t RingLane::chunk_at(const Pass& pass, const Place& place) {
+  return place.time - pass.what.times_apart * place.step;
+}
+
+// The later steps of a time come first: others wait for them.
 void RingLane::move_on(const Pass& pass, Place& place) const {
-  if (place.chunk < std::min(place.time, pass.chunks - 1)) {
-    ++place.chunk;
-  } else {
-    ++place.time;
-    place.chunk = place.time < steps() ? 0 : place.time - steps() + 1;
-  }
+  do {
+    if (place.step > 0) {
+      --place.step;
+    } else {
+      ++place.time;
+      place.step = std::min(steps() - 1, place.time / pass.what.times_apart);
+    }
+  } while (chunk_at(pass, place) >= pass.chunks);
 }
 
 RingLane::Segment RingLane::segment(const Pass& pass, std::size_t chunk, int slice) const {
@@ -121,8 +129,8 @@ bool RingLane::post_receives() {
       std::size_t segments = 0;
       for (const Expected& expected : expected_) segments += !expected.is_weight;
       if (segments >= kReceivesPosted) return posted;
-      const std::size_t chunk = pass.receive.chunk;
-      const std::size_t step = pass.receive.time - chunk;
+      const std::size_t chunk = chunk_at(pass, pass.receive);
+      const std::size_t step = pass.receive.step;
       const std::uint64_t tag = pass.what.tag | ((chunk * steps() + step) & 0xffff);
       if (chunk == 0 && step + 1 < static_cast<std::size_t>(size_)) {
         double& weight = pass.weights[rank_before(step + 1)];
@@ -137,8 +145,7 @@ bool RingLane::post_receives() {
       }
       left_.post_receive(kSegmentFrame, tag, {landing, wire_bytes(own.elements)});
       expected_.push_back({&pass, chunk, step, false, landing});
-      move_on(pass, pass.receive);
-      --pass.receives_to_post;
+      if (--pass.receives_to_post > 0) move_on(pass, pass.receive);
       posted = true;
     }
   }
@@ -149,8 +156,8 @@ bool RingLane::post_sends() {
   bool posted = false;
   for (Pass& pass : passes_) {
     while (pass.sends_left > 0) {
-      const std::size_t chunk = pass.send.chunk;
-      const std::size_t step = pass.send.time - chunk;
+      const std::size_t chunk = chunk_at(pass, pass.send);
+      const std::size_t step = pass.send.step;
       if (pass.steps_received[chunk] < step || right_.pending_sends() >= kSendsPosted) return posted;
       const std::uint64_t tag = pass.what.tag | ((chunk * steps() + step) & 0xffff);
       if (chunk == 0 && step + 1 < static_cast<std::size_t>(size_)) {
@@ -167,8 +174,7 @@ bool RingLane::post_sends() {
       }
       right_.post_send(kSegmentFrame, tag, {payload, wire_bytes(own.elements)});
       pass.last_send = ++sent_;
-      move_on(pass, pass.send);
-      --pass.sends_left;
+      if (--pass.sends_left > 0) move_on(pass, pass.send);
       posted = true;
     }
   }

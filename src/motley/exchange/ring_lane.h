@@ -18,6 +18,7 @@ struct RingPass {
   std::byte* values = nullptr;
   std::size_t elements = 0;
   std::size_t segment_elements = 0;
+  std::size_t times_apart = 1;  // see ring_lane.cpp; more gives neighbours more time and takes more of the cache
   double weight = 0;
   double* total_weight = nullptr;  // where the sum of all ranks' weights goes at the end
 };
@@ -49,10 +50,10 @@ class RingLane {
   int waits_for() const;
 
  private:
-  // A place in a pass's order of segments (see ring_lane.cpp): in `time`, chunk `chunk` does step time - chunk.
+  // A place in a pass's order of segments (see ring_lane.cpp).
   struct Place {
     std::size_t time = 0;
-    std::size_t chunk = 0;
+    std::size_t step = 0;
   };
   struct Pass {
     RingPass what;
@@ -79,6 +80,7 @@ class RingLane {
   };
 
   std::size_t steps() const { return 2 * (static_cast<std::size_t>(size_) - 1); }
+  static std::size_t chunk_at(const Pass& pass, const Place& place);
   void move_on(const Pass& pass, Place& place) const;
   Segment segment(const Pass& pass, std::size_t chunk, int slice) const;
   int rank_before(std::size_t steps) const;

@@ -21,7 +21,10 @@ namespace {
 constexpr int kPollMilliseconds = 20;
 constexpr double kSpinSeconds = 50e-6;
 constexpr double kWorthHelping = 100e-6;  // as in shared memory
-constexpr int kLanesBetweenHosts = 2;
+// Over loopback the processor is the limit, and what is in use must stay in the cache; over a link the neighbours need
+// time to catch up with each other.
+constexpr std::size_t kTimesApartOverLoopback = 1;
+constexpr std::size_t kTimesApart = 3;
 // All to all needs a connection per pair and (N - 1) times a bucket's bytes per rank.
 constexpr int kMostDirectRanks = 8;
 constexpr std::size_t kMostDirectBytesOfTwo = 256 << 10;  // both methods move the same bytes then
@@ -86,6 +89,9 @@ Status TcpRingExchange::prepare(const Layout& layout, const Deadline& deadline) 
   sched_getaffinity(0, sizeof(cores), &cores);
   const auto& members = session_.membership().members;
   const auto here = std::ranges::count(members, members[rank_].host_id, &transport::Member::host_id);
+  over_loopback_ = std::ranges::all_of(members, [](const transport::Member& member) {
+    return member.address.starts_with("127.") || member.address == "::1" || member.address == "localhost";
+  });
   may_spin_ = CPU_COUNT(&cores) >= here;
 
   MOTLEY_TRY(connect(layout, largest_segment, deadline));
@@ -100,8 +106,7 @@ Status TcpRingExchange::prepare(const Layout& layout, const Deadline& deadline) 
 // Every rank goes through its pairs in the same order of all pairs, so that no two ranks wait for each other's later
 // ones.
 Status TcpRingExchange::connect(const Layout& layout, std::size_t largest_segment_elements, const Deadline& deadline) {
-  const bool one_host = session_.membership().on_one_host();
-  const int lane_count = options_.tcp_lanes > 0 ? options_.tcp_lanes : one_host ? 1 : kLanesBetweenHosts;
+  const int lane_count = std::max(1, options_.tcp_lanes);
   const int right = (rank_ + 1) % size_;
   const int left = (rank_ + size_ - 1) % size_;
   std::vector<transport::Connection*> to_right(static_cast<std::size_t>(lane_count));
@@ -168,12 +173,14 @@ Status TcpRingExchange::start(std::uint64_t step, int index, double weight) {
     for (std::size_t part = 0; part < parts; ++part) {
       const std::size_t lane = (part + static_cast<std::size_t>(index)) % lanes_.size();
       const std::size_t begin = std::min(bucket.elements, part * share);
-      bucket.pass_numbers[lane] = lanes_[lane]->start({.tag = tag,
-                                                       .values = values_ + bucket.offset + begin * bytes,
-                                                       .elements = std::min(share, bucket.elements - begin),
-                                                       .segment_elements = bucket.segment_elements,
-                                                       .weight = weight,
-                                                       .total_weight = &bucket.total_weight});
+      bucket.pass_numbers[lane] =
+          lanes_[lane]->start({.tag = tag,
+                               .values = values_ + bucket.offset + begin * bytes,
+                               .elements = std::min(share, bucket.elements - begin),
+                               .segment_elements = bucket.segment_elements,
+                               .times_apart = over_loopback_ ? kTimesApartOverLoopback : kTimesApart,
+                               .weight = weight,
+                               .total_weight = &bucket.total_weight});
     }
   }
   if (options_.background_progress) {

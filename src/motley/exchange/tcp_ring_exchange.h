@@ -57,6 +57,7 @@ class TcpRingExchange final : public Exchange {
   const int rank_;
   const int size_;
   bool may_spin_ = false;
+  bool over_loopback_ = false;
   Layout layout_;
   std::byte* values_ = nullptr;  // mapped, values_bytes_
   std::size_t values_bytes_ = 0;

@@ -119,7 +119,7 @@ Result<Secret> meet_through_file(const Role& role, const std::filesystem::path& 
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return fail(ErrorCode::kTimeout,
-              "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with --run)",
+              "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with --run-directory)",
               role.rank, options.join_seconds, file.string());
 }
 
