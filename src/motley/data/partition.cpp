@@ -129,8 +129,8 @@ Shares Partition::proportional(std::span<const double> weights, std::uint32_t wi
   std::vector<WorkerLimits> limits = options_.limits;
   std::vector<std::size_t> by_weight(weights.size());
   std::iota(by_weight.begin(), by_weight.end(), std::size_t{0});
-  std::stable_sort(by_weight.begin(), by_weight.end(),
-                   [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });
+  std::sort(by_weight.begin(), by_weight.end(),
+            [&](std::size_t a, std::size_t b) { return weights[a] != weights[b] ? weights[a] > weights[b] : a < b; });
   for (const double weight : weights) {
     costs.push_back({0, 1 / std::max(weight, 1e-9 * largest)});
   }
@@ -361,7 +361,8 @@ void Partition::wake_idle_workers(std::uint64_t step) {
 // the start of the step; everything below counts as the worker's cost, and its fixed part as paid for every shard,
 // which is what a shard costs at most.
 bool Partition::consider_pulling(std::uint64_t step) {
-  if (!options_.may_pull || step < no_pulling_until_ || history_.size() < kPullingSteps || steps_here_ < kTrialSteps) {
+  if (!options_.may_pull || step < no_pulling_until_ || history_.size() < kPullingSteps ||
+      steps_here_ % kPullingInterval != 0) {
     return false;
   }
   std::vector<WorkerCost> costs(workers());
