@@ -67,11 +67,17 @@ TEST(Safetensors, RefusesDamageByName) {
   EXPECT_THAT(message(R"({"a":{"dtype":"F32","shape":[4611686018427387904,2,4],"data_offsets":[0,0]}})", 0),
               HasSubstr("shape"))
       << "a product that overflows";
-  EXPECT_THAT(message(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6),
-              HasSubstr("'b'"))
+  EXPECT_THAT(
+      message(
+          R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
+          6),
+      HasSubstr("'b'"))
       << "an overlap";
-  EXPECT_THAT(message(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0),
-              HasSubstr("twice"));
+  EXPECT_THAT(
+      message(
+          R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+          0),
+      HasSubstr("twice"));
   EXPECT_THAT(message(R"({"__metadata__":{"a":1}})", 0), HasSubstr("__metadata__"));
   EXPECT_THAT(message("[]", 0), HasSubstr("JSON"));
   EXPECT_THAT(message("{", 0), HasSubstr("JSON"));

@@ -117,9 +117,9 @@ TEST(Networks, GradientsAreThoseOfFiniteDifferences) {
   torch::manual_seed(2);
   NetworkSpec group = spec_of("resnet18", {1, 8, 8}, 3, "float64");
   group.norm = "group";
-  for (const NetworkSpec& spec : {spec_of("mlp", {5}, 3, "float64"), spec_of("cnn", {1, 8, 8}, 3, "float64"),
-                                  spec_of("resnet18", {1, 8, 8}, 3, "float64"), group,
-                                  spec_of("vgg11", {1, 8, 8}, 3, "float64")}) {
+  for (const NetworkSpec& spec :
+       {spec_of("mlp", {5}, 3, "float64"), spec_of("cnn", {1, 8, 8}, 3, "float64"),
+        spec_of("resnet18", {1, 8, 8}, 3, "float64"), group, spec_of("vgg11", {1, 8, 8}, 3, "float64")}) {
     const auto stage = stage_of(spec);
     const torch::Tensor inputs = batch_of(spec, 4);
     const torch::Tensor targets = torch::randint(0, 3, {4});
@@ -270,19 +270,23 @@ TEST(Stage, AutocastComputesInBfloat16AndKeepsWeights) {
   EXPECT_TRUE(torch::allclose(found.to(torch::kFloat32), expected, 0.05, 0.05));
   ASSERT_TRUE(cast->backward(0, {torch::ones({16, 8})}));
   EXPECT_EQ(cast->parameters()[0].tensor.grad().scalar_type(), torch::kFloat32);
-  EXPECT_EQ(exact->forward(1, {inputs})->front().scalar_type(), torch::kFloat32) << "autocast ends with the stage's forward";
+  EXPECT_EQ(exact->forward(1, {inputs})->front().scalar_type(), torch::kFloat32)
+      << "autocast ends with the stage's forward";
 }
 
 TEST(TorchScript, TrainsFromAFile) {
   torch::manual_seed(3);
   torch::jit::Module module("Net");
-  module.register_parameter("weight", torch::randn({2, 3}) * 0.1, false);
-  module.register_parameter("bias", torch::zeros({2}), false);
-  module.define("def forward(self, x):\n  return torch.matmul(x, self.weight.t()) + self.bias\n");
+  module.register_parameter("weight", (torch::randn({2, 3}) * 0.1).requires_grad_(), false);
+  module.register_parameter("frozen", torch::ones({2}), false);
+  module.register_parameter("bias", torch::zeros({2}).requires_grad_(), false);
+  module.define("def forward(self, x):\n  return torch.matmul(x, self.weight.t()) + self.bias * self.frozen\n");
   const ScriptFile file(module);
   const auto stage = stage_of(file.spec({3}));
   ASSERT_EQ(stage->parameters().size(), 2u);
   EXPECT_EQ(stage->parameters()[0].name, "weight");
+  ASSERT_EQ(stage->buffers().size(), 1u);
+  EXPECT_EQ(stage->buffers()[0].name, "frozen");
 
   const torch::Tensor inputs = torch::randn({64, 3});
   const torch::Tensor targets = inputs.select(1, 0).gt(inputs.select(1, 1)).to(torch::kInt64);
@@ -305,7 +309,7 @@ TEST(TorchScript, TrainsFromAFile) {
 
 TEST(TorchScript, TakesAndReturnsSeveralTensors) {
   torch::jit::Module module("Net");
-  module.register_parameter("scale", torch::tensor({2.0F}), false);
+  module.register_parameter("scale", torch::tensor({2.0F}).requires_grad_(), false);
   module.define("def forward(self, x, y):\n  return (x * y * self.scale, x + y)\n");
   const ScriptFile file(module);
   const auto stage = stage_of(file.spec({}), {.input_gradients = true});
@@ -383,8 +387,8 @@ TEST(Cuda, AStageGivesTheGradientsOfTheCpu) {
     ASSERT_TRUE(stage->backward(0, {loss.output_gradient}));
   }
   for (std::size_t i = 0; i < host->parameters().size(); ++i) {
-    EXPECT_TRUE(torch::allclose(host->parameters()[i].tensor.grad(), device->parameters()[i].tensor.grad().cpu(), 1e-9,
-                                1e-12));
+    EXPECT_TRUE(
+        torch::allclose(host->parameters()[i].tensor.grad(), device->parameters()[i].tensor.grad().cpu(), 1e-9, 1e-12));
   }
 }
 

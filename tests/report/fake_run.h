@@ -41,7 +41,7 @@ struct FakeRun {
                         {"device", "cpu"},
                         {"emulated", Json(fmt::format("{:.1f} ms a sample", 1e3 * seconds_per_sample / speeds[i]))}});
     }
-    const Json head = {{"motley_version", "0.1.0"}, {"started", "2026-03-14 09:26:53"},
+    const Json head = {{"motley_version", "0.1.0"}, {"started", 1773480413.5},
                        {"workers", people},         {"exchange", "shared-memory"},
                        {"finished", finished},      {"exit", finished ? "done" : ""},
                        {"error", nullptr},          {"machine", "2 cores, 8 GB"}};
@@ -69,7 +69,7 @@ struct FakeRun {
       }
       for (std::size_t i = 0; i < workers; ++i) {
         exchange[i] = workers > 1 ? 4e-3 * (1 + 0.1 * random.uniform()) : 0;
-        wait[i] = last - load[i] - compute[i];
+        wait[i] = std::max(0.0, last - load[i] - compute[i]);
       }
       const double seconds = last + (workers > 1 ? 4.4e-3 : 0) + (step == 350 ? 1.2 : 0);
       if (step < 10 || step == 675 || step == 676) {

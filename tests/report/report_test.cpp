@@ -1,1 +1,293 @@
+// The page of made-up runs: its figures against closed forms, its HTML as parsers see it, and what damaged, empty and
+// hostile run directories get.
+#include "motley/report/report.h"
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cctype>
+#include <cstdlib>
+
+#include "motley/report/figures.h"
+#include "tests/report/fake_run.h"
+
+namespace motley::report {
+namespace {
+
+namespace fs = std::filesystem;
+using motley::report::testing::FakeRun;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Folder {
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "motley-report-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path); }
+  fs::path path;
+};
+
+// The page without its scripts and styles, whose text is not markup.
+std::string markup(const std::string& html) {
+  std::string left;
+  for (std::size_t at = 0; at < html.size();) {
+    std::size_t begin = std::min(html.find("<script", at), html.find("<style", at));
+    left += html.substr(at, begin - at);
+    if (begin == std::string::npos) {
+      break;
+    }
+    const std::string close = html.compare(begin, 7, "<script") == 0 ? "</script>" : "</style>";
+    at = html.find(close, begin) + close.size();
+  }
+  return left;
+}
+
+// Every element is closed in order, void elements aside, and "<" stands only where a tag begins.
+::testing::AssertionResult well_formed(const std::string& html) {
+  const std::string text = markup(html);
+  std::vector<std::string> open;
+  for (std::size_t at = text.find('<'); at != std::string::npos; at = text.find('<', at)) {
+    const bool closes = text.compare(at, 2, "</") == 0;
+    std::size_t end = at + (closes ? 2 : 1);
+    std::string name;
+    for (; std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '!'; ++end) {
+      name += text[end];
+    }
+    for (bool quoted = false; end < text.size() && (quoted || text[end] != '>'); ++end) {
+      quoted ^= text[end] == '"';
+      if (text[end] == '<') {
+        return ::testing::AssertionFailure() << "'<' inside a tag: " << text.substr(at, 80);
+      }
+    }
+    if (name.empty() || end >= text.size()) {
+      return ::testing::AssertionFailure() << "not a tag: " << text.substr(at, 80);
+    }
+    at = end;
+    if (name == "meta" || name == "!DOCTYPE") {
+      continue;
+    }
+    if (!closes) {
+      open.push_back(name);
+    } else if (open.empty() || open.back() != name) {
+      return ::testing::AssertionFailure() << "</" << name << "> closes " << (open.empty() ? "nothing" : open.back());
+    } else {
+      open.pop_back();
+    }
+  }
+  return open.empty() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << "open: " << open.back();
+}
+
+std::string page_of(const fs::path& folder) {
+  auto html = render_run(folder);
+  EXPECT_TRUE(html) << html.error().message;
+  EXPECT_TRUE(well_formed(html.value_or("")));
+  return html.value_or("");
+}
+
+TEST(Figures, OptimumIsTheClosedFormForUnequalSpeeds) {
+  Folder folder;
+  FakeRun{}.write(folder.path);
+  const auto run = read_run(folder.path);
+  ASSERT_TRUE(run) << run.error().message;
+  EXPECT_EQ(run->steps.size(), 700u);
+  const Figures figures = figures_of(*run);
+  ASSERT_TRUE(figures.balanced && figures.equal && figures.optimum);
+  EXPECT_EQ(figures.equal->steps, 27u);
+  // 256 samples at 1.5 ms and speeds 1 + 1 + 1/2 + 1/4, some load and the exchange.
+  EXPECT_NEAR(figures.optimum->seconds, 256 * 1.5e-3 / 2.75 + 1.4e-3 + 4.1e-3, 3e-3);
+  EXPECT_GT(*figures.speedup(), 2.5);
+  EXPECT_LE(*figures.speedup(), *figures.possible_speedup());
+  EXPECT_LT(*figures.worst_wait_share(), 0.1);
+}
+
+TEST(Figures, OptimumBalancesAnyWorkersAndKeepsTheirSamples) {
+  Random random(9);
+  for (int round = 0; round < 200; ++round) {
+    TypicalStep step;
+    double samples = 0, slowest = 0;
+    for (std::uint64_t i = 1 + random.below(6); i > 0; --i) {
+      Phases phases{1.0 + static_cast<double>(random.below(100)), 0.01 * random.uniform(), 0.01 + random.uniform(),
+                    0.1};
+      samples += phases.samples;
+      slowest = std::max(slowest, phases.busy());
+      step.workers.push_back(phases);
+    }
+    step.seconds = slowest + 0.1;
+    const auto best = optimum_of(step);
+    ASSERT_TRUE(best);
+    double kept = 0;
+    for (std::size_t i = 0; i < best->workers.size(); ++i) {
+      const Phases &now = best->workers[i], &before = step.workers[i];
+      kept += now.samples;
+      EXPECT_NEAR(now.total(), best->seconds, 1e-9) << "all finish together";
+      EXPECT_NEAR(now.samples / now.busy(), before.samples / before.busy(), 1e-6) << "at the speed shown";
+    }
+    EXPECT_NEAR(kept, samples, 1e-6);
+    EXPECT_LE(best->seconds, step.seconds + 1e-9);
+  }
+}
+
+TEST(Report, ShowsTheWholeRunAndLoadsNothing) {
+  Folder folder;
+  FakeRun{}.write(folder.path);
+  ASSERT_TRUE(write_report(folder.path));
+  const std::string html = *read_file(folder.path / "report.html");
+  EXPECT_TRUE(well_formed(html));
+  for (const char* text :
+       {"started 2026-03-14 09:26 UTC", "88.6 %", "2.58×", "optimum 2.75×", "4.2 %", "Emulated", "6.0 ms a sample",
+        "Equal split", "One step as it happened", "Why shares moved", "checkpoint/ at step 350", "global_batch: 256"}) {
+    EXPECT_THAT(html, HasSubstr(text));
+  }
+  const std::string tags = markup(html);
+  for (const char* loader : {"http:", "https:", "src=", "href=", "url(", "@import", "<link", "<img", "<iframe"}) {
+    EXPECT_THAT(tags, Not(HasSubstr(loader)));
+  }
+  EXPECT_LT(html.size(), 2'000'000u);
+}
+
+TEST(Report, HostileTextStaysText) {
+  Folder folder;
+  FakeRun run;
+  const std::string hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\xff";
+  run.names = {hostile, "b", "c", "d"};
+  run.decision = hostile;
+  run.job = hostile;
+  run.write(folder.path);
+  const std::string html = page_of(folder.path);
+  EXPECT_THAT(html, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(html, Not(HasSubstr("<img")));
+  EXPECT_THAT(markup(html), HasSubstr("&lt;script&gt;alert(1)"));
+}
+
+TEST(Report, OneWorkerAndAnEmptyRun) {
+  Folder folder;
+  FakeRun one;
+  one.speeds = {1};
+  one.names = {"alone"};
+  one.steps = 30;
+  one.write(folder.path / "one");
+  EXPECT_THAT(page_of(folder.path / "one"), HasSubstr("1 worker<"));
+
+  FakeRun empty;
+  empty.finished = false;
+  empty.steps = 0;
+  empty.write(folder.path / "empty");
+  const std::string html = page_of(folder.path / "empty");
+  EXPECT_THAT(html, HasSubstr("No steps yet"));
+  EXPECT_THAT(html, HasSubstr("did not finish"));
+
+  ASSERT_TRUE(make_folders(folder.path / "bare"));
+  ASSERT_TRUE(write_file(folder.path / "bare" / "run.json", R"({"workers":[],"error":"no <worker> came"})"));
+  EXPECT_THAT(page_of(folder.path / "bare"), HasSubstr("no &lt;worker&gt; came"));
+}
+
+TEST(Report, AKilledRunLosesOnlyItsTornLine) {
+  Folder folder;
+  FakeRun run;
+  run.finished = false;
+  run.steps = 60;
+  run.write(folder.path);
+  const std::string whole = *read_file(folder.path / "metrics.jsonl");
+  const std::size_t last_line = whole.rfind('\n', whole.size() - 2) + 1;
+  for (const std::size_t cut : {last_line + 1, last_line + 40, whole.size() - 2}) {
+    ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", whole.substr(0, cut)));
+    const auto read = read_run(folder.path);
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_TRUE(read->torn);
+    EXPECT_EQ(read->steps.size(), 59u);
+    EXPECT_THAT(page_of(folder.path), HasSubstr("Cut short"));
+  }
+  ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", whole.substr(0, whole.size() - 1)));
+  EXPECT_EQ(read_run(folder.path)->steps.size(), 60u) << "only the end of the line is missing";
+}
+
+TEST(Report, StepsDoneAgainAfterARollbackCountOnce) {
+  Folder folder;
+  FakeRun run;
+  run.steps = 50;
+  run.write(folder.path);
+  const std::string whole = *read_file(folder.path / "metrics.jsonl");
+  std::size_t at = 0;
+  for (int line = 0; line < 30; ++line) {
+    at = whole.find('\n', at) + 1;
+  }
+  ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", whole + whole.substr(at)));
+  const auto read = read_run(folder.path);
+  ASSERT_TRUE(read);
+  ASSERT_EQ(read->steps.size(), 50u);
+  for (std::size_t i = 0; i < 50; ++i) {
+    EXPECT_EQ(read->steps[i].step, static_cast<std::int64_t>(i));
+  }
+}
+
+TEST(Report, DamageIsNamedByFileLineAndField) {
+  Folder folder;
+  FakeRun run;
+  run.steps = 10;
+  run.write(folder.path);
+  const std::string good = *read_file(folder.path / "metrics.jsonl");
+  const auto message = [&](const std::string& line) {
+    EXPECT_TRUE(write_file(folder.path / "metrics.jsonl", good + line + "\n" + good));
+    const auto read = read_run(folder.path);
+    return read ? "no error" : read.error().message;
+  };
+  EXPECT_THAT(message("{\"step\":"), HasSubstr("metrics.jsonl' line 11"));
+  EXPECT_THAT(message("[1]"), HasSubstr("line 11: the line must be a JSON object"));
+  EXPECT_THAT(message("{}"), HasSubstr("'step'"));
+  EXPECT_THAT(message(R"({"step":-1})"), HasSubstr("'step' of the line is -1; accepted is a whole number"));
+  EXPECT_THAT(message(R"({"step":1,"time":1,"loss":"low","step_seconds":1,"mode":"equal"})"), HasSubstr("'loss'"));
+  EXPECT_THAT(message(R"({"step":1,"time":1,"loss":1,"step_seconds":1,"mode":"equal","wait_seconds":[null]})"),
+              HasSubstr("'wait_seconds'"));
+  EXPECT_EQ(message(R"({"step":11,"time":1,"loss":null,"step_seconds":1,"mode":"equal"})"), "no error");
+  ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", good));
+  for (const char* file : {"run.json", "summary.json", "timeline.json"}) {
+    const std::string before = *read_file(folder.path / file);
+    ASSERT_TRUE(write_file(folder.path / file, "{\"workers\": 3"));
+    const auto read = read_run(folder.path);
+    ASSERT_FALSE(read) << file;
+    EXPECT_THAT(read.error().message, HasSubstr(file));
+    ASSERT_TRUE(write_file(folder.path / file, before));
+  }
+  const auto missing = read_run(folder.path / "nowhere");
+  ASSERT_FALSE(missing);
+  EXPECT_THAT(missing.error().message, HasSubstr("run.json"));
+}
+
+TEST(Report, LongRunsStaySmall) {
+  Folder folder;
+  FakeRun run;
+  run.steps = 20000;
+  run.write(folder.path);
+  EXPECT_LT(page_of(folder.path).size(), 2'000'000u);
+}
+
+// A browser runs the page's scripts: every chart is drawn, and nothing complains.
+TEST(Report, ChromiumDrawsEveryChart) {
+  if (std::system("command -v chromium >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "no chromium";
+  }
+  Folder folder;
+  FakeRun run;
+  run.names[0] = "</script><script>document.title='owned'</script>";
+  run.write(folder.path / "run");
+  ASSERT_TRUE(write_report(folder.path / "run"));
+  const std::string command = fmt::format(
+      "timeout 60 chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+      "--disable-background-networking --disable-component-update --disable-sync --user-data-dir='{0}/profile' "
+      "--enable-logging=stderr --dump-dom 'file://{0}/run/report.html' >'{0}/dom.html' 2>'{0}/log'",
+      folder.path.string());
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const std::string dom = *read_file(folder.path / "dom.html");
+  const std::string log = *read_file(folder.path / "log");
+  EXPECT_THAT(log, Not(HasSubstr("CONSOLE")));
+  EXPECT_THAT(dom, HasSubstr("<title>Run run</title>"));
+  int drawn = 0;  // Chart.js sets the style of each canvas that it takes over
+  for (std::size_t at = dom.find("<canvas "); at != std::string::npos; at = dom.find("<canvas ", at + 1)) {
+    drawn += dom.substr(at, dom.find('>', at) - at).find("display: block") != std::string::npos;
+  }
+  EXPECT_EQ(drawn, 4);
+}
+
+}  // namespace
+}  // namespace motley::report

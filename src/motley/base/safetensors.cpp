@@ -166,8 +166,9 @@ std::string encode_safetensors(const std::vector<SafetensorsTensor>& tensors,
   for (const SafetensorsTensor& tensor : tensors) {
     ordered.push_back(&tensor);
   }
-  std::ranges::stable_sort(ordered, std::greater<>(),
-                           [](const SafetensorsTensor* tensor) { return safetensors_type_bytes(tensor->type); });
+  std::ranges::sort(ordered, {}, [](const SafetensorsTensor* tensor) {
+    return std::pair(-static_cast<int>(safetensors_type_bytes(tensor->type)), tensor);
+  });
 
   Json header = Json::object();
   if (!metadata.empty()) {
@@ -178,11 +179,10 @@ std::string encode_safetensors(const std::vector<SafetensorsTensor>& tensors,
     MOTLEY_INVARIANT(shape_bytes(tensor->shape, safetensors_type_bytes(tensor->type)) == tensor->bytes.size(),
                      "tensor '{}' has {} bytes, which do not fit its shape and type", tensor->name,
                      tensor->bytes.size());
-    MOTLEY_INVARIANT(tensor->name != kMetadata && !header.contains(tensor->name),
-                     "tensor name '{}' is taken already", tensor->name);
-    header[tensor->name] = {{"dtype", tensor->type},
-                            {"shape", tensor->shape},
-                            {"data_offsets", {offset, offset + tensor->bytes.size()}}};
+    MOTLEY_INVARIANT(tensor->name != kMetadata && !header.contains(tensor->name), "tensor name '{}' is taken already",
+                     tensor->name);
+    header[tensor->name] = {
+        {"dtype", tensor->type}, {"shape", tensor->shape}, {"data_offsets", {offset, offset + tensor->bytes.size()}}};
     offset += tensor->bytes.size();
   }
   std::string text = header.dump();

@@ -1,6 +1,7 @@
 // The safetensors format, version-less and public: 8 bytes little-endian length of a JSON header, the header, then raw
 // little-endian tensors. Here without any tensor library: names, types, shapes and byte ranges. The parser is a pure
-// function over bytes from anywhere: it validates everything before it takes memory in proportion to what a header says.
+// function over bytes from anywhere: it validates everything before it takes memory in proportion to what a header
+// says.
 #pragma once
 
 #include <cstddef>

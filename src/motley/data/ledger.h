@@ -86,6 +86,8 @@ class PullPlan {
 class UseCounts {
  public:
   UseCounts(std::uint32_t size, std::uint64_t epoch) : epoch_(epoch), counts_(size, 0) {}
+  // Counts that were added up elsewhere, one a sample.
+  UseCounts(std::uint64_t epoch, std::vector<std::uint8_t> counts) : epoch_(epoch), counts_(std::move(counts)) {}
 
   std::uint64_t epoch() const { return epoch_; }
   std::span<const std::uint8_t> counts() const { return counts_; }

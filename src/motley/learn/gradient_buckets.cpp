@@ -144,8 +144,7 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
 
       std::int64_t offset = 0;
       for (torch::Tensor& parameter : bucket.parameters) {
-        parameter.mutable_grad() =
-            bucket.gradients.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+        parameter.mutable_grad() = bucket.gradients.narrow(0, offset, parameter.numel()).view(parameter.sizes());
         offset += parameter.numel();
         torch::autograd::impl::set_post_acc_grad_hooks(
             parameter, std::make_unique<CompletionHook>([state = state_, index] { state->complete(index); }));

@@ -55,8 +55,7 @@ std::vector<NamedValue> Evaluation::values() const {
   };
   std::vector<NamedValue> values{{"loss", ratio(0)}};
   for (std::size_t i = 0; i < metrics_.size(); ++i) {
-    values.push_back(
-        {metrics_[i] == Metric::kAccuracy ? "accuracy" : "mean_absolute_error", ratio(2 + 2 * i)});
+    values.push_back({metrics_[i] == Metric::kAccuracy ? "accuracy" : "mean_absolute_error", ratio(2 + 2 * i)});
   }
   return values;
 }

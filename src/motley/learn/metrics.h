@@ -37,8 +37,8 @@ class Evaluation {
 
   Status add(const torch::Tensor& outputs, const torch::Tensor& targets);
 
-  // Sum and count of the loss, then of each metric. To join workers, add these vectors element by element (an all-reduce
-  // in place).
+  // Sum and count of the loss, then of each metric. To join workers, add these vectors element by element (an
+  // all-reduce in place).
   std::span<double> totals() { return totals_; }
 
   // The loss, then the metrics: sum / count each; NaN while nothing was added.

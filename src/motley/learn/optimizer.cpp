@@ -79,8 +79,8 @@ class TorchOptimizer final : public Optimizer {
         }
         const torch::Tensor& given = node.mapped();
         const bool is_count = given.scalar_type() == torch::kInt64 && given.dim() == 0;
-        const bool is_like_parameter = given.sizes() == parameter.tensor.sizes() &&
-                                       given.scalar_type() == parameter.tensor.scalar_type();
+        const bool is_like_parameter =
+            given.sizes() == parameter.tensor.sizes() && given.scalar_type() == parameter.tensor.scalar_type();
         if (std::string_view(field) == "step" ? !is_count : !is_like_parameter) {
           return fail(ErrorCode::kCorrupt, "optimizer state '{}' is {} {} and does not fit parameter {} of shape {}",
                       node.key(), c10::toString(given.scalar_type()), format_shape(given.sizes()), parameter.name,
@@ -171,11 +171,10 @@ Result<std::unique_ptr<Optimizer>> Optimizer::create(const OptimizerSpec& spec, 
   return catch_torch(ErrorCode::kInternal, "creating the optimizer", [&]() -> std::unique_ptr<Optimizer> {
     const auto betas = std::make_tuple(spec.beta1, spec.beta2);
     if (spec.name == "sgd") {
-      return std::make_unique<TorchOptimizer<SgdTraits>>(std::move(parameters),
-                                                         SGDOptions(spec.learning_rate)
-                                                             .momentum(spec.momentum)
-                                                             .nesterov(spec.nesterov)
-                                                             .weight_decay(spec.weight_decay));
+      return std::make_unique<TorchOptimizer<SgdTraits>>(std::move(parameters), SGDOptions(spec.learning_rate)
+                                                                                    .momentum(spec.momentum)
+                                                                                    .nesterov(spec.nesterov)
+                                                                                    .weight_decay(spec.weight_decay));
     }
     if (spec.name == "adam") {
       using Traits = AdamTraits<torch::optim::Adam, torch::optim::AdamParamState>;

@@ -49,7 +49,6 @@ class Optimizer {
 // The Euclidean norm of all gradients together, after which they are multiplied by maximum / norm where the norm is
 // larger. Fails with kDiverged, naming a parameter, when a gradient is not finite; nothing is changed then. Waits for
 // the device.
-Result<double> clip_gradients(const NamedTensors& parameters,
-                              double maximum = std::numeric_limits<double>::infinity());
+Result<double> clip_gradients(const NamedTensors& parameters, double maximum = std::numeric_limits<double>::infinity());
 
 }  // namespace motley::learn

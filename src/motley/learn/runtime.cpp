@@ -71,8 +71,7 @@ void set_deterministic(bool on) {
 }
 
 void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch) {
-  torch::manual_seed(
-      mix({seed, step, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(micro_batch)}));
+  torch::manual_seed(mix({seed, step, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(micro_batch)}));
 }
 
 namespace {

@@ -52,8 +52,8 @@ class RandomState {
   torch::Tensor gpu_;
 };
 
-// While it lives, operations on this device that gain by it compute in bfloat16 (weights stay as they are). Does nothing
-// when not enabled. Holds for the calling thread.
+// While it lives, operations on this device that gain by it compute in bfloat16 (weights stay as they are). Does
+// nothing when not enabled. Holds for the calling thread.
 class Autocast {
  public:
   Autocast(torch::Device device, bool enabled);

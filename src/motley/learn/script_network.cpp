@@ -35,13 +35,21 @@ class ScriptNetwork final : public Network {
   NamedTensors parameters() const override {
     NamedTensors tensors;
     for (const auto& item : module_.named_parameters()) {
-      tensors.push_back({item.name, item.value});
+      if (item.value.requires_grad()) {
+        tensors.push_back({item.name, item.value});
+      }
     }
     return tensors;
   }
 
+  // Frozen parameters are part of the state, but not of what is trained.
   NamedTensors buffers() const override {
     NamedTensors tensors;
+    for (const auto& item : module_.named_parameters()) {
+      if (!item.value.requires_grad()) {
+        tensors.push_back({item.name, item.value});
+      }
+    }
     for (const auto& item : module_.named_buffers()) {
       tensors.push_back({item.name, item.value});
     }
@@ -53,12 +61,12 @@ class ScriptNetwork final : public Network {
     std::vector<BatchNormLayer> layers;
     for (const auto& item : module_.named_modules()) {
       const torch::jit::Module& module = item.value;
-      if (!module.hasattr("running_mean") || !module.hasattr("running_var") || !module.attr("running_mean").isTensor() ||
-          !module.attr("running_var").isTensor()) {
+      if (!module.hasattr("running_mean") || !module.hasattr("running_var") ||
+          !module.attr("running_mean").isTensor() || !module.attr("running_var").isTensor()) {
         continue;
       }
-      BatchNormLayer layer{item.name, module.attr("running_mean").toTensor(), module.attr("running_var").toTensor(), {},
-                           0.1};
+      BatchNormLayer layer{
+          item.name, module.attr("running_mean").toTensor(), module.attr("running_var").toTensor(), {}, 0.1};
       if (module.hasattr("num_batches_tracked") && module.attr("num_batches_tracked").isTensor()) {
         layer.num_batches_tracked = module.attr("num_batches_tracked").toTensor();
       }
@@ -97,8 +105,7 @@ Result<std::unique_ptr<Network>> load_script_network(const std::filesystem::path
     return fail(std::move(module).error());
   }
   torch::jit::setGraphExecutorOptimize(false);
-  auto network =
-      std::make_unique<ScriptNetwork>(path.filename().string(), std::move(sample_shape), std::move(*module));
+  auto network = std::make_unique<ScriptNetwork>(path.filename().string(), std::move(sample_shape), std::move(*module));
   if (network->parameters().empty()) {
     return fail(ErrorCode::kInvalidInput,
                 "model.path: the module in '{}' has no parameters to train; was it frozen with torch.jit.freeze?",

@@ -41,7 +41,9 @@ Result<std::string> encode_tensors(const NamedTensors& tensors, const std::map<s
     }
     on_cpu.push_back(tensor.tensor.detach().to(torch::kCPU).contiguous());
     const torch::Tensor& saved = on_cpu.back();
-    entries.push_back({tensor.name, type, saved.sizes().vec(),
+    entries.push_back({tensor.name,
+                       type,
+                       saved.sizes().vec(),
                        {static_cast<const std::byte*>(saved.const_data_ptr()), saved.nbytes()}});
   }
   return encode_safetensors(entries, metadata);

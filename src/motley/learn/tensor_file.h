@@ -16,7 +16,8 @@ struct TensorFile {
 };
 
 // The bytes of a file; tensors may be on any device. Fails for a type that the format does not have.
-Result<std::string> encode_tensors(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata = {});
+Result<std::string> encode_tensors(const NamedTensors& tensors,
+                                   const std::map<std::string, std::string>& metadata = {});
 Result<TensorFile> decode_tensors(std::string_view bytes);
 
 // The same with files: written whole or not at all; errors name the path.

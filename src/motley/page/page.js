@@ -4,6 +4,7 @@
   'use strict';
   const root = document.documentElement;
   const charts = [];
+  const legendMark = {area: 'rectRounded', marks: 'rectRot', marked: 'circle'};
 
   function tick(value, percent) {
     if (percent) return +(100 * value).toPrecision(6) + ' %';
@@ -26,7 +27,7 @@
       pointStyle: series.style === 'marks' ? 'rectRot' : 'circle',
       stepped: data.stacked ? 'before' : false,
       fill: series.style !== 'area' ? false : index === 0 ? 'origin' : '-1',
-      order: series.style === 'faint' ? 2 : 1,
+      order: series.style === 'faint' ? 2 : series.style === 'dashed' ? 0 : 1,
       spanGaps: false,
     };
   }
@@ -63,7 +64,11 @@
             },
           },
           plugins: {
-            legend: {position: 'bottom', align: 'start', labels: {color: soft, boxWidth: 12, boxHeight: 12, padding: 14, usePointStyle: true}},
+            legend: {position: 'bottom', align: 'start', labels: {
+              color: soft, boxWidth: 22, boxHeight: 7, padding: 14, usePointStyle: true,
+              generateLabels: chart => Chart.defaults.plugins.legend.labels.generateLabels(chart).map(
+                  label => ({...label, pointStyle: legendMark[data.series[label.datasetIndex].style] ?? 'line', lineWidth: 2})),
+            }},
             tooltip: {callbacks: {
               title: items => items.length ? data.x + ' ' + items[0].parsed.x : '',
               label: item => item.dataset.label + ': ' + tick(+item.parsed.y.toPrecision(4), data.percent),

@@ -44,7 +44,7 @@ std::string header(const Run& run) {
   }
   if (!run.steps.empty()) {
     const Step& last = run.steps.back();
-    facts.push_back(fmt::format("{} steps, {} epoch{}", last.step + 1, last.epoch + 1, last.epoch == 0 ? "" : "s"));
+    facts.push_back(fmt::format("{} steps, {} epoch{}", last.step, last.epoch + 1, last.epoch == 0 ? "" : "s"));
     facts.push_back(format_seconds(last.time));
   }
   if (!run.started.empty()) {
@@ -325,7 +325,8 @@ std::string step_times(const Run& run, const Figures& figures) {
   chart.from_zero = true;
   std::string hint;
   if (slowest > 0 && highest > 2 * slowest) {
-    chart.y_limit = 2 * slowest;
+    const double unit = std::pow(10, std::floor(std::log10(slowest)));
+    chart.y_limit = std::ceil(2 * slowest / unit) * unit;
     hint = fmt::format("The longest step took {} and reaches beyond the chart.", format_seconds(highest / 1e3));
   }
   chart.summary = "Measured and predicted step time by step, control steps with the equal split marked.";
@@ -490,7 +491,7 @@ std::string events(const Run& run) {
       "Events",
       run.events.size() > rows.size() ? fmt::format("The last {} of {}.", rows.size(), run.events.size())
                                       : "Latest first.",
-      "<div class=\"log\" tabindex=\"0\">" + page::table({"step", "time", "event", ""}, rows, {0}) + "</div>\n");
+      "<div class=\"log\" tabindex=\"0\">" + page::table({"step", "time", "event", ""}, rows, {0}) + "</div>\n", true);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "motley/report/run.h"
 
+#include <fmt/chrono.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -88,7 +90,9 @@ void read_head(const Json& json, Run& run) {
   run.version = fields.text_or_empty("motley_version");
   if (fields.has("started")) {
     run.started =
-        fields.at("started").is_string() ? fields.text("started") : fmt::format("{}", fields.number("started"));
+        fields.at("started").is_string()
+            ? fields.text("started")
+            : fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(fields.number("started"))));
   }
   run.exchange = fields.text_or_empty("exchange");
   run.machine = fields.text_or_empty("machine");

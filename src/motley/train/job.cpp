@@ -82,8 +82,14 @@ const OptionTable<Job>& job_options() {
        &Job::model_name},
       {{"model.path", kText, "TorchScript file, for model.name torchscript (made by tools/motley-export)"},
        &Job::model_path},
-      {{"model.hidden", kIntegers, "widths of the hidden layers of mlp", 1}, &Job::model_hidden},
-      {{"model.norm", kChoice, "normalisation of resnet18 and vgg11", -kNone, kNone, {"batch", "group"}},
+      {{"model.hidden", kIntegers, "widths of the hidden fully connected layers; empty: the network's own", 1},
+       &Job::model_hidden},
+      {{"model.norm",
+        kChoice,
+        "normalisation of resnet18 and vgg11; auto: the network's own",
+        -kNone,
+        kNone,
+        {"auto", "none", "batch", "group"}},
        &Job::model_norm},
       {{"model.dropout", kReal, "share of activations dropped in mlp and vgg11", 0, 0.95}, &Job::model_dropout},
       {{"model.dtype", kChoice, "type of weights and gradients", -kNone, kNone, {"float32", "float64"}},
@@ -100,8 +106,11 @@ const OptionTable<Job>& job_options() {
       {{"data.test_targets", kText, "test targets (idx, npy)"}, &Job::data_test_targets},
       {{"data.target", kText, "column of the target (csv)"}, &Job::data_target},
       {{"data.target_kind", kChoice, "what the target is", -kNone, kNone, {"class", "real"}}, &Job::data_target_kind},
-      {{"data.mean", kReal, "subtracted from every feature"}, &Job::data_mean},
-      {{"data.standard_deviation", kReal, "every feature is divided by it", 1e-12}, &Job::data_standard_deviation},
+      {{"data.leave_out", kText, "columns that are neither feature nor target (csv), separated by commas"},
+       &Job::data_leave_out},
+      {{"data.normalise", kBoolean,
+        "shift and scale features to mean 0 and deviation 1, as measured on the training data"},
+       &Job::data_normalise},
       {{"batch", kInteger, "global batch: samples of one step, over all workers", 1, 1 << 30}, &Job::batch},
       {{"accumulation", kInteger, "micro-batches into which a worker cuts its share of a step", 1, 4096},
        &Job::accumulation},
@@ -160,11 +169,20 @@ const OptionTable<Job>& job_options() {
       {{"checkpoint.keep", kInteger, "checkpoints kept", 1, 1000}, &Job::checkpoint_keep},
       {{"evaluate.every_epochs", kReal, "evaluate on the test data this often and at the end; 0: at the end only", 0},
        &Job::evaluate_every_epochs},
+      {{"goal.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: no goal", 0, 1},
+       &Job::goal_test_accuracy},
+      {{"goal.speedup_over_equal", kReal, "the same for the speed-up over the equal split, which control steps measure",
+        0},
+       &Job::goal_speedup_over_equal},
+      {{"goal.worst_wait_share", kReal, "the same for the share of a step that the worst worker waits", 0, 1},
+       &Job::goal_worst_wait_share},
       {{"deadline.join", kSeconds, "how long workers may take to appear", 0.1, 86400}, &Job::join_seconds},
       {{"deadline.step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400},
        &Job::step_seconds},
-      {{"timeline.steps", kInteger, "steps recorded in timeline.json (the first and the last half of this number)", 0,
-        100000},
+      {{"timeline.steps", kInteger,
+        "about how many steps are recorded in timeline.json: the first half of this number, the others spread over the "
+        "run",
+        0, 100000},
        &Job::timeline_steps},
       {{"log_level", kChoice, "how much is logged", -kNone, kNone, {"trace", "debug", "info", "warn", "error"}},
        &Job::log_level},
@@ -275,7 +293,13 @@ std::string format_job(const Job& job) {
 }
 
 std::string document_job() {
-  std::string text = "| key | default | accepted | what it says |\n|---|---|---|---|\n";
+  std::string text =
+      "# The job file\n\n`motley train JOB` reads a YAML file of these keys; a dot stands for nesting. Every key is "
+      "also a flag "
+      "(`--optimizer.learning_rate 0.1`), which wins over the file. The effective job is written into the run "
+      "directory as "
+      "`job.yaml`. This page is what `motley train --keys` prints.\n\n"
+      "| key | default | accepted | what it says |\n|---|---|---|---|\n";
   const Job defaults;
   for (const auto& entry : job_options().entries()) {
     const std::string value = job_options().get(defaults, entry);

@@ -19,8 +19,8 @@ struct Job {
 
   std::string model_name = "cnn";
   std::string model_path;
-  std::vector<std::int64_t> model_hidden = {256, 128};
-  std::string model_norm = "batch";
+  std::vector<std::int64_t> model_hidden;
+  std::string model_norm = "auto";
   double model_dropout = 0;
   std::string model_dtype = "float32";
   std::vector<std::int64_t> model_input_shape;
@@ -34,8 +34,8 @@ struct Job {
   std::string data_test_targets;
   std::string data_target;
   std::string data_target_kind = "class";
-  double data_mean = 0;
-  double data_standard_deviation = 1;
+  std::string data_leave_out;
+  bool data_normalise = true;
 
   std::int64_t batch = 256;
   std::int64_t accumulation = 1;
@@ -79,6 +79,10 @@ struct Job {
   double checkpoint_every_seconds = 600;
   std::int64_t checkpoint_keep = 2;
   double evaluate_every_epochs = 1;
+
+  double goal_test_accuracy = 0;
+  double goal_speedup_over_equal = 0;
+  double goal_worst_wait_share = 0;
 
   double join_seconds = 60;
   double step_seconds = 60;

@@ -194,7 +194,7 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
       const int signal = WTERMSIG(*worker->status);
       return fail(
           Error{ErrorCode::kPeerLost,
-                fmt::format("rank {} (process {}) was killed by signal {} ({}); continue with --resume --run {}",
+                fmt::format("rank {} (process {}) was killed by signal {} ({}); continue with --resume --run-directory {}",
                             worker->rank, worker->process, signal, ::strsignal(signal), run.folder().string()),
                 worker->rank});
     }
@@ -230,7 +230,7 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
     return fail(std::move(*about_another));
   }
   if (all_interrupted) {
-    return fail(ErrorCode::kInterrupted, "stopped as asked; a checkpoint was written; continue with --resume --run {}",
+    return fail(ErrorCode::kInterrupted, "stopped as asked; a checkpoint was written; continue with --resume --run-directory {}",
                 run.folder().string());
   }
   return {};

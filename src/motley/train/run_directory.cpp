@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <sstream>
 
+#include "motley/base/clock.h"
 #include "motley/base/file.h"
+#include "motley/base/units.h"
 
 namespace motley::train {
 
@@ -28,7 +30,7 @@ Status RunDirectory::prepare(bool resume, bool overwrite) const {
     if (!overwrite) {
       return fail(ErrorCode::kInvalidInput,
                   "'{}' holds a run already; continue it with --resume, replace it with --overwrite, or name another "
-                  "folder with --run",
+                  "folder with --run-directory",
                   folder_.string());
     }
     for (const char* name : {"job.yaml", "metrics.jsonl", "run.json", "summary.json", "timeline.json", "report.html",
@@ -54,6 +56,47 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
     }
   }
   return write_file(metrics_file(), kept);
+}
+
+Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster,
+                      const std::string& exchange) {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const double memory = static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  auto workers = nlohmann::ordered_json::array();
+  for (std::size_t rank = 0; rank < cluster.workers.size(); ++rank) {
+    const cluster::Worker& worker = cluster.workers[rank];
+    nlohmann::ordered_json item = {{"rank", rank},
+                                   {"name", worker.name},
+                                   {"device", worker.device.empty() ? job.device : worker.device},
+                                   {"emulated", nullptr}};
+    if (worker.emulation) {
+      item["emulated"] = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
+    }
+    workers.push_back(std::move(item));
+  }
+  const nlohmann::ordered_json json = {
+      {"motley_version", MOTLEY_VERSION},
+      {"started", wall_seconds()},
+      {"name", job.name},
+      {"workers", workers},
+      {"exchange", exchange},
+      {"finished", false},
+      {"exit", nullptr},
+      {"error", nullptr},
+      {"machine", fmt::format("{} cores, {}", ::sysconf(_SC_NPROCESSORS_ONLN), format_bytes(memory))}};
+  return write_file(run.run_file(), json.dump(2) + "\n");
+}
+
+Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+  MOTLEY_ASSIGN(const std::string text, read_file(run.run_file()));
+  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (json.is_discarded()) {
+    return fail(ErrorCode::kCorrupt, "'{}' is not JSON", run.run_file().string());
+  }
+  json["finished"] = end.exit == "done";
+  json["exit"] = end.exit;
+  json["error"] = end.error.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(end.error);
+  return write_file(run.run_file(), json.dump(2) + "\n");
 }
 
 Result<std::unique_ptr<JsonLines>> JsonLines::open(const fs::path& path) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
 #include "motley/train/job.h"
 
 namespace motley::train {
@@ -36,6 +37,18 @@ class RunDirectory {
  private:
   std::filesystem::path folder_;
 };
+
+// How a run ended, for run.json.
+struct RunEnd {
+  std::string exit;   // "done", "failed", "interrupted"
+  std::string error;  // the message, where it failed
+};
+
+// run.json of a run that begins: what takes part, and on what.
+Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster,
+                      const std::string& exchange);
+// Completes run.json at the end.
+Status finish_run_file(const RunDirectory& run, const RunEnd& end);
 
 // One JSON object a line, flushed line by line; a killed run leaves at most one torn line.
 class JsonLines {

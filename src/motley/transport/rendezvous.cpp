@@ -271,10 +271,10 @@ Result<Gathering> gather(const SessionOptions& options, const Secret& secret) {
 
   // Where rank 0, or a rank on its machine that came over loopback, listens on every address, others reach it where
   // they reached rank 0.
-  Member& own = membership.members.front();
   for (int rank = 1; rank < options.size; ++rank) {
     membership.members.push_back(host.member(rank));
   }
+  Member& own = membership.members.front();
   if (own.address.empty()) {
     own.address = options.size > 1 ? local_endpoint(host.guest(1).socket()).host : "127.0.0.1";
     for (int rank = 1; rank < options.size; ++rank) {
@@ -285,7 +285,7 @@ Result<Gathering> gather(const SessionOptions& options, const Secret& secret) {
     }
   }
   for (Member& member : membership.members) {
-    if (!membership.on_one_host() && member.host_id == own.host_id && *is_loopback(member.address)) {
+    if (!membership.on_one_host() && member.host_id == own.host_id && is_loopback(member.address).value_or(false)) {
       member.address = own.address;
     }
   }

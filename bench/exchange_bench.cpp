@@ -1,0 +1,281 @@
+// Ours and Gloo's processes are kept alive side by side and run batches of rounds in turn; each pair of batches gives a
+// ratio of times, and the median of the pairs is reported. Both sides reduce float32 in memory that each process
+// allocated once, with one thread a rank and without checksums; Gloo computes the sum, ours the weighted mean.
+#include "bench/exchange_bench.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
+#include "bench/child_process.h"
+#include "bench/network_namespaces.h"
+#include "motley/base/units.h"
+#include "motley/kernels/sum.h"
+#include "motley/transport/session.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr double kStartSeconds = 120;  // for processes to load libraries and meet
+constexpr double kBatchSeconds = 60;   // for one batch
+
+struct Size {
+  const char* name;
+  std::size_t bytes;
+  int rounds;  // in one batch
+};
+constexpr Size kSizes[] = {{"32KB", 32 << 10, 200},
+                           {"512KB", 512 << 10, 50},
+                           {"4MB", 4 << 20, 10},
+                           {"46.8MB", 46'800'000, 2},
+                           {"100MB", 100'000'000, 1}};
+enum SizeIndex { k32KB, k512KB, k4MB, k47MB, k100MB };
+
+// Processes of one job that reduce buckets of all sizes on command.
+class Job {
+ public:
+  static Result<Job> start_ours(const BenchOptions& options, int ranks, const std::string& method,
+                                const std::string& bytes) {
+    std::vector<Place> places(static_cast<std::size_t>(ranks));
+    return start_ours(options, method, bytes, places);
+  }
+
+  // Where a rank runs: what stands before its command, and the address it binds to, if any.
+  struct Place {
+    std::vector<std::string> prefix;
+    std::string address;
+  };
+  static Result<Job> start_ours(const BenchOptions& options, const std::string& method, const std::string& bytes,
+                                const std::vector<Place>& places) {
+    Job job;
+    const std::string secret = "MOTLEY_BENCH_SECRET=" + transport::Secret::generate().hex();
+    std::string address = (places[0].address.empty() ? "127.0.0.1" : places[0].address) + ":0";
+    for (std::size_t rank = 0; rank < places.size(); ++rank) {
+      std::vector<std::string> command = places[rank].prefix;
+      for (const std::string& word : {options.motley.string(), std::string("bench-worker"), std::string("exchange"),
+                                      std::to_string(rank), std::to_string(places.size()), address, method, bytes}) {
+        command.push_back(word);
+      }
+      if (!places[rank].address.empty()) command.push_back(places[rank].address);
+      MOTLEY_ASSIGN(auto process, ChildProcess::start(command, {secret}));
+      job.processes_.push_back(std::move(process));
+      if (rank == 0) {
+        MOTLEY_ASSIGN(address, job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
+      }
+    }
+    MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
+    return job;
+  }
+
+  static Result<Job> start_gloo(const BenchOptions& options, int ranks, const std::string& bytes) {
+    Job job;
+    const std::string script = (options.source_folder / "bench/peers/gloo_allreduce.py").string();
+    MOTLEY_ASSIGN(auto process, ChildProcess::start({options.python.string(), script, std::to_string(ranks), bytes}));
+    job.processes_.push_back(std::move(process));
+    MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
+    return job;
+  }
+
+  // The answer to one command, in seconds.
+  Result<double> run(const std::string& command) {
+    MOTLEY_TRY(processes_[0]->write_line(command));
+    MOTLEY_ASSIGN(const auto line, processes_[0]->read_line(Deadline::after(kBatchSeconds)));
+    return std::strtod(line.c_str(), nullptr);
+  }
+
+ private:
+  std::vector<std::unique_ptr<ChildProcess>> processes_;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// What alternating batches of two gave: medians in seconds, and the median of the pairs' ratios.
+struct Comparison {
+  double ours = 0;
+  double peer = 0;
+  double ratio = 0;
+};
+
+template <class Ours, class Peer>
+Result<Comparison> compare(int pairs, Ours ours, Peer peer) {
+  std::vector<double> our_times;
+  std::vector<double> peer_times;
+  std::vector<double> ratios;
+  for (int pair = 0; pair < pairs + 1; ++pair) {
+    double our_time = 0;
+    double peer_time = 0;
+    for (int turn = 0; turn < 2; ++turn) {
+      if (turn == pair % 2) {
+        MOTLEY_ASSIGN(our_time, ours());
+      } else {
+        MOTLEY_ASSIGN(peer_time, peer());
+      }
+    }
+    if (pair == 0) continue;  // warms both up
+    our_times.push_back(our_time);
+    peer_times.push_back(peer_time);
+    ratios.push_back(our_time / peer_time);
+  }
+  return Comparison{median(our_times), median(peer_times), median(ratios)};
+}
+
+// The bound for shared memory: two threads, each pinned to a core, sum half of `ranks` buffers each and write the
+// result into all of them. Seconds, median of `repeats`.
+double bare_kernel_seconds(int ranks, std::size_t bytes, int repeats) {
+  const std::size_t elements = bytes / sizeof(float);
+  std::vector<std::vector<float>> buffers(static_cast<std::size_t>(ranks), std::vector<float>(elements, 1.0F));
+  const std::vector<float> coefficients(static_cast<std::size_t>(ranks), 1.0F);
+  const auto sum_half = [&](std::size_t half) {
+    const std::size_t middle = elements / 2 / 16 * 16;
+    const std::size_t begin = half == 0 ? 0 : middle;
+    std::vector<const float*> inputs;
+    std::vector<float*> outputs;
+    for (auto& buffer : buffers) {
+      inputs.push_back(buffer.data() + begin);
+      outputs.push_back(buffer.data() + begin);
+    }
+    kernels::weighted_sum(inputs, coefficients, 1.0F / static_cast<float>(ranks), outputs,
+                          half == 0 ? middle : elements - middle);
+  };
+  const auto pin = [](std::size_t core) {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET(core, &cores);
+    pthread_setaffinity_np(pthread_self(), sizeof(cores), &cores);
+  };
+  std::vector<double> seconds(static_cast<std::size_t>(repeats));
+  std::atomic<int> at_start = 0;
+  std::atomic<int> at_end = 0;
+  const auto work = [&](std::size_t half) {
+    pin(half);
+    for (int repeat = 0; repeat < repeats; ++repeat) {
+      ++at_start;
+      while (at_start < 2 * (repeat + 1)) std::this_thread::yield();
+      const double began = monotonic_seconds();
+      sum_half(half);
+      ++at_end;
+      while (at_end < 2 * (repeat + 1)) std::this_thread::yield();
+      if (half == 0) seconds[repeat] = monotonic_seconds() - began;
+    }
+  };
+  std::thread other(work, 1);
+  std::thread one(work, 0);
+  one.join();
+  other.join();
+  return median(seconds);
+}
+
+class ExchangeBench {
+ public:
+  explicit ExchangeBench(const BenchOptions& options) : options_(options), pairs_(options.quick ? 3 : 11) {
+    for (const Size& size : kSizes) bytes_ += fmt::format("{}{}", bytes_.empty() ? "" : ",", size.bytes);
+  }
+
+  Result<std::vector<BenchRow>> run() {
+    for (int ranks : {2, 4}) MOTLEY_TRY(against_gloo(ranks));
+    double log_sum = 0;
+    double worst = 0;
+    for (double ratio : tcp_ratios_) {
+      log_sum += std::log(ratio);
+      worst = std::max(worst, ratio);
+    }
+    const double mean = std::exp(log_sum / static_cast<double>(tcp_ratios_.size()));
+    const std::string note =
+        "ring over loopback TCP; 32 KB, 512 KB, 4 MB, 46.8 MB, 100 MB with 2 and 4 ranks; peer: "
+        "Gloo of PyTorch";
+    add("tcp-geomean", "ratio_to_gloo", mean, "", false, 1.0, {}, 1.0, note);
+    add("tcp-worst", "ratio_to_gloo", worst, "", false, 1.05, {}, 1.0, note);
+    MOTLEY_TRY(over_shaped_links());
+    return std::move(rows_);
+  }
+
+ private:
+  void say(const std::string& line) const {
+    if (options_.progress) options_.progress(line);
+  }
+  void add(const std::string& name, const std::string& metric, double value, const std::string& unit, bool more,
+           std::optional<double> target, std::optional<double> limit, std::optional<double> peer,
+           const std::string& note) {
+    rows_.push_back({name, metric, value, unit, more, target, limit, peer, note});
+    say(fmt::format("{} {} {:.4g} {}", name, metric, value, unit));
+  }
+
+  Status against_gloo(int ranks) {
+    say(fmt::format("starting {} ranks of each", ranks));
+    MOTLEY_ASSIGN(Job shared, Job::start_ours(options_, ranks, "shared-memory", bytes_));
+    MOTLEY_ASSIGN(Job ring, Job::start_ours(options_, ranks, "tcp-ring", bytes_));
+    MOTLEY_ASSIGN(Job gloo, Job::start_gloo(options_, ranks, bytes_));
+    for (int index = 0; index < static_cast<int>(std::size(kSizes)); ++index) {
+      const Size& size = kSizes[index];
+      const std::string batch = fmt::format("{} {}", index, size.rounds);
+      const auto run_gloo = [&] { return gloo.run(batch); };
+      MOTLEY_ASSIGN(const Comparison tcp, compare(pairs_, [&] { return ring.run("round " + batch); }, run_gloo));
+      tcp_ratios_.push_back(tcp.ratio);
+      add(fmt::format("tcp-N{}-{}", ranks, size.name), "ratio_to_gloo", tcp.ratio, "", false, {}, {}, 1.0,
+          fmt::format("{} a round, Gloo {}", format_seconds(tcp.ours), format_seconds(tcp.peer)));
+
+      const bool latency = index == k32KB && ranks == 2;
+      if (!latency && index != k4MB && index != k47MB) continue;
+      MOTLEY_ASSIGN(const Comparison memory, compare(pairs_, [&] { return shared.run("round " + batch); }, run_gloo));
+      const double bare = bare_kernel_seconds(ranks, size.bytes, pairs_ * std::min(size.rounds, 10));
+      const std::string name = fmt::format("shm-N{}-{}", ranks, size.name);
+      const std::string note =
+          fmt::format("{} a round, Gloo {}, bare kernel on two pinned threads {}", format_seconds(memory.ours),
+                      format_seconds(memory.peer), format_seconds(bare));
+      if (latency) {
+        add(name, "round_us", memory.ours * 1e6, "us", false, 15.0, bare * 1e6, memory.peer * 1e6, note);
+      } else {
+        add(name, "ratio_to_gloo", memory.ratio, "", false, 0.33, bare / memory.peer, 1.0, note);
+      }
+    }
+    return {};
+  }
+
+  // Four ranks in network namespaces of their own, each with 1 Gb/s in and out.
+  Status over_shaped_links() {
+    constexpr int kRanks = 4;
+    const std::string name = "netns-1Gbps-N4-46.8MB";
+    auto network = NetworkNamespaces::create(kRanks, 125e6);
+    if (!network) {
+      say(fmt::format("{} left out: {}", name, network.error().message));
+      return {};
+    }
+    std::vector<Job::Place> places;
+    for (int rank = 0; rank < kRanks; ++rank) places.push_back({(*network)->prefix(rank), (*network)->address(rank)});
+    const std::size_t bytes = kSizes[k47MB].bytes;
+    MOTLEY_ASSIGN(Job job, Job::start_ours(options_, "tcp-ring", std::to_string(bytes), places));
+    const std::size_t ring_bytes = 2 * (kRanks - 1) * bytes / kRanks;
+    MOTLEY_ASSIGN(const Comparison shaped, compare(
+                                               options_.quick ? 3 : 9, [&] { return job.run("round 0 1"); },
+                                               [&] { return job.run(fmt::format("stream {}", ring_bytes)); }));
+    add(name, "share_of_limit", 1 / shaped.ratio, "", true, 0.95, 1.0, {},
+        fmt::format("{} a round, plain stream of the ring's bytes {}; links emulated with tbf",
+                    format_seconds(shaped.ours), format_seconds(shaped.peer)));
+    return {};
+  }
+
+  const BenchOptions& options_;
+  const int pairs_;
+  std::string bytes_;
+  std::vector<BenchRow> rows_;
+  std::vector<double> tcp_ratios_;
+};
+
+}  // namespace
+
+Result<std::vector<BenchRow>> exchange_bench(const BenchOptions& options) {
+  return ExchangeBench(options).run();
+}
+
+}  // namespace motley::bench

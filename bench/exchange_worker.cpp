@@ -1,0 +1,156 @@
+// Rank 0 reads the commands and hands them to the others through the group.
+#include "bench/exchange_worker.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <sstream>
+
+#include "motley/exchange/exchange.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr double kSeconds = 60;        // for one command
+constexpr double kIdleSeconds = 3600;  // between two commands
+constexpr std::uint32_t kStreamPurpose = 0x7000;
+constexpr std::size_t kStreamBuffer = 256 << 10;
+
+enum class Command : std::int64_t { kEnd, kRound, kStream };
+struct Order {
+  Command command = Command::kEnd;
+  std::int64_t first = 0;
+  std::int64_t second = 0;
+};
+
+Order read_order() {
+  std::string line;
+  std::string word;
+  Order order;
+  std::getline(std::cin, line);
+  std::istringstream words(line);
+  words >> word >> order.first >> order.second;
+  order.command = word == "round" ? Command::kRound : word == "stream" ? Command::kStream : Command::kEnd;
+  return order;
+}
+
+Status reduce(exchange::Exchange& exchange, int bucket, std::int64_t count, std::uint64_t& step) {
+  const Deadline deadline = Deadline::after(kSeconds);
+  for (std::int64_t round = 0; round < count; ++round) {
+    MOTLEY_TRY(exchange.start(++step, bucket, 32));
+    MOTLEY_TRY(exchange.wait(bucket, deadline));
+  }
+  return {};
+}
+
+// The bytes as frames of one buffer that stays in the cache: nothing but the sockets and links is measured.
+Status stream(transport::Connection& right, transport::Connection& left, std::size_t bytes) {
+  const Deadline deadline = Deadline::after(kSeconds);
+  std::vector<std::byte> out(kStreamBuffer);
+  std::vector<std::byte> in(kStreamBuffer);
+  std::size_t to_send = bytes;
+  std::size_t to_receive = bytes;
+  while (to_send > 0 || to_receive > 0 || right.pending_sends() > 0 || left.pending_receives() > 0) {
+    if (to_send > 0 && right.pending_sends() < 4) {
+      const std::size_t part = std::min(to_send, out.size());
+      right.post_send(1, 0, std::span(out).first(part));
+      to_send -= part;
+    }
+    if (to_receive > 0 && left.pending_receives() < 4) {
+      const std::size_t part = std::min(to_receive, in.size());
+      left.post_receive(1, 0, std::span(in).first(part));
+      to_receive -= part;
+    }
+    MOTLEY_ASSIGN(const bool right_moved, right.progress());
+    bool moved = right_moved;
+    if (&left != &right) {
+      MOTLEY_ASSIGN(const bool left_moved, left.progress());
+      moved = moved || left_moved;
+    }
+    if (moved) continue;
+    if (deadline.passed()) return fail(ErrorCode::kTimeout, "the plain stream took longer than {} s", kSeconds);
+    pollfd descriptors[] = {{right.descriptor(), static_cast<short>(right.wants_to_write() ? POLLOUT : 0), 0},
+                            {left.descriptor(), POLLIN, 0}};
+    ::poll(descriptors, 2, 100);
+  }
+  return {};
+}
+
+Status work(const std::vector<std::string>& arguments) {
+  if (arguments.size() < 5) return fail(ErrorCode::kInvalidInput, "bench-worker exchange: five arguments are needed");
+  transport::SessionOptions options;
+  options.job = "bench";
+  options.rank = std::stoi(arguments[0]);
+  options.size = std::stoi(arguments[1]);
+  MOTLEY_ASSIGN(options.rendezvous, transport::parse_endpoint(arguments[2]));
+  options.payload_checksum = false;  // the peer has none either
+  if (arguments.size() > 5) {
+    options.bind_host = arguments[5];
+    options.given_secret = true;
+  }
+  options.publish = [](const transport::Endpoint& endpoint) {
+    std::printf("%s:%d\n", endpoint.host.c_str(), static_cast<int>(endpoint.port));
+    std::fflush(stdout);
+    return Status{};
+  };
+  MOTLEY_ASSIGN(const auto secret, transport::Secret::from_environment("MOTLEY_BENCH_SECRET"));
+  MOTLEY_ASSIGN(const auto session, transport::Session::join(options, secret));
+  MOTLEY_ASSIGN(const auto group, exchange::make_group(*session));
+  exchange::ExchangeOptions how;
+  how.method = arguments[3] == "tcp-ring" ? exchange::Method::kTcpRing : exchange::Method::kSharedMemory;
+  MOTLEY_ASSIGN(const auto exchange, exchange::make_exchange(*session, how));
+  exchange::Layout layout;
+  std::istringstream sizes(arguments[4]);
+  for (std::string size; std::getline(sizes, size, ',');) layout.bucket_elements.push_back(std::stoull(size) / 4);
+  MOTLEY_TRY(exchange->prepare(layout, Deadline::after(kSeconds)));
+  std::uint64_t step = 0;
+  for (int bucket = 0; bucket < static_cast<int>(layout.bucket_elements.size()); ++bucket) {
+    std::ranges::fill(exchange->buffer(bucket), std::byte{0});
+    MOTLEY_TRY(reduce(*exchange, bucket, 2, step));
+  }
+
+  const int right_rank = (options.rank + 1) % options.size;
+  const int left_rank = (options.rank + options.size - 1) % options.size;
+  std::unique_ptr<transport::Connection> right;
+  std::unique_ptr<transport::Connection> left;
+  if (options.rank == 0) std::cout << "ready" << std::endl;
+  for (;;) {
+    Order order;
+    if (options.rank == 0) order = read_order();
+    MOTLEY_TRY(group->broadcast(std::as_writable_bytes(std::span(&order, 1)), 0, Deadline::after(kIdleSeconds)));
+    if (order.command == Command::kEnd) break;
+    if (order.command == Command::kStream && !right) {
+      // In the order of pairs, as the ring does: the pair (0, size - 1) comes before all but (0, 1).
+      const Deadline deadline = Deadline::after(kSeconds);
+      for (int peer : {std::min(left_rank, right_rank), std::max(left_rank, right_rank)}) {
+        auto& connection = peer == right_rank ? right : left;
+        if (connection) continue;
+        MOTLEY_ASSIGN(connection, session->connect(peer, kStreamPurpose, deadline));
+      }
+    }
+    MOTLEY_TRY(group->barrier(Deadline::after(kSeconds)));
+    const double began = monotonic_seconds();
+    if (order.command == Command::kRound) {
+      MOTLEY_TRY(reduce(*exchange, static_cast<int>(order.first), order.second, step));
+    } else {
+      MOTLEY_TRY(stream(*right, left ? *left : *right, static_cast<std::size_t>(order.first)));
+    }
+    const double seconds = (monotonic_seconds() - began) / static_cast<double>(std::max<std::int64_t>(1, order.second));
+    MOTLEY_ASSIGN(const auto all, group->all_gather(std::span(&seconds, 1), Deadline::after(kSeconds)));
+    if (options.rank == 0) std::cout << *std::ranges::max_element(all) << std::endl;
+  }
+  session->leave();
+  return {};
+}
+
+}  // namespace
+
+int exchange_worker_main(const std::vector<std::string>& arguments) {
+  const Status done = work(arguments);
+  if (!done) std::fprintf(stderr, "bench-worker exchange: %s\n", done.error().message.c_str());
+  return done ? 0 : 1;
+}
+
+}  // namespace motley::bench

@@ -1,0 +1,23 @@
+// The commands of the binary. Each adds itself to the command line and, when it is the one that was typed, runs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+
+#include "motley/base/result.h"
+
+namespace motley::cli {
+
+// What main runs after parsing: set by the command that was typed. Success is exit code 0.
+using Action = std::function<Status()>;
+
+void add_check(CLI::App& app, Action& action);
+void add_train(CLI::App& app, Action& action);
+void add_report(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
+
+// An error that has been printed already and only sets the exit code: a bench row that missed its target (3).
+inline constexpr const char* kMissedTarget = "a row missed its target";
+
+}  // namespace motley::cli

@@ -1,0 +1,56 @@
+// The binary's entry: parses the command line, runs the command, and turns its error into the last line and the exit
+// code (0 done, 1 failed, 2 wrong usage or input, 3 a bench row missed its target, 130 interrupted).
+#include <cstdio>
+#include <exception>
+
+#include "motley/base/log.h"
+#include "motley/cli/commands.h"
+
+namespace {
+
+int exit_code(const motley::Error& error) {
+  if (error.message == motley::cli::kMissedTarget) {
+    return 3;
+  }
+  switch (error.code) {
+    case motley::ErrorCode::kInvalidInput:
+      return 2;
+    case motley::ErrorCode::kInterrupted:
+      return 130;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  motley::start_logging("info");
+  CLI::App app("Trains deep networks on mixed hardware, so that unequal workers finish together.", "motley");
+  app.set_version_flag("--version", "motley " MOTLEY_VERSION);
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+  motley::cli::Action action;
+  motley::cli::add_check(app, action);
+  motley::cli::add_train(app, action);
+  motley::cli::add_report(app, action);
+  motley::cli::add_bench(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    return app.exit(problem) == 0 ? 0 : 2;
+  }
+  try {
+    const motley::Status status = action();
+    if (status) {
+      return 0;
+    }
+    std::fflush(stdout);
+    std::fprintf(stderr, "motley: %s%s\n",
+                 exit_code(status.error()) == 130 ? "" : "error: ", status.error().message.c_str());
+    return exit_code(status.error());
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "motley: error: %s\n", problem.what());
+    return 1;
+  }
+}

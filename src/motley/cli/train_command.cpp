@@ -1,0 +1,167 @@
+// motley train: starts the workers of a job on this machine, or joins as the rank that torchrun, mpirun, srun or a file
+// of addresses gives this process.
+#include <ctime>
+#include <filesystem>
+
+#include "motley/base/file.h"
+#include "motley/cli/commands.h"
+#include "motley/report/report.h"
+#include "motley/train/launcher.h"
+#include "motley/train/role.h"
+#include "motley/train/worker.h"
+
+namespace motley::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TrainArguments {
+  std::string job;
+  std::string run;
+  std::string hosts;
+  int rank = -1;
+  bool resume = false;
+  bool overwrite = false;
+  bool quiet = false;
+  bool keys = false;
+  std::vector<std::pair<std::string, std::string>> flags;  // keys of the job
+};
+
+std::string time_stamp() {
+  char text[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&now, &parts);
+  std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts);
+  return text;
+}
+
+// The run folder where none is named: the same on all ranks of one start.
+fs::path default_run_folder(const train::Job& job, const train::Role& role) {
+  std::string suffix = role.launcher == "none" ? time_stamp() : role.job_id;
+  for (char& c : suffix) {
+    c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' ? c : '-';
+  }
+  return fs::path("runs") / (job.name + "-" + suffix);
+}
+
+Result<train::Job> effective_job(const TrainArguments& arguments) {
+  if (arguments.job.empty() && !arguments.resume) {
+    return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
+  }
+  const fs::path file = arguments.job.empty() ? fs::path(arguments.run) / "job.yaml" : fs::path(arguments.job);
+  MOTLEY_ASSIGN(train::Job job, train::read_job(file));
+  MOTLEY_TRY(train::apply_flags(job, arguments.flags));
+  MOTLEY_TRY(train::check_job(job));
+  return job;
+}
+
+// The end of a run, on whichever process writes: run.json and the page.
+Status conclude(const train::RunDirectory& run, Status status) {
+  train::RunEnd end;
+  end.exit = status ? "done" : status.error().code == ErrorCode::kInterrupted ? "interrupted" : "failed";
+  end.error = status ? "" : status.error().message;
+  if (fs::exists(run.run_file())) {
+    Status written = train::finish_run_file(run, end);
+    if (written) {
+      written = report::write_report(run.folder());
+    }
+    if (written && status) {
+      std::printf("report: %s/report.html\n", run.folder().c_str());
+    }
+    if (!written && status) {
+      return written;
+    }
+  }
+  return status;
+}
+
+Status run_train(const TrainArguments& arguments) {
+  if (arguments.keys) {
+    std::printf("%s", train::document_job().c_str());
+    return {};
+  }
+  MOTLEY_ASSIGN(train::Role role, train::detect_role());
+  if (!arguments.hosts.empty()) {
+    MOTLEY_ASSIGN(role, train::role_from_hosts(arguments.hosts, arguments.rank));
+  }
+  if (arguments.resume && arguments.run.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
+  }
+  MOTLEY_ASSIGN(train::Job job, effective_job(arguments));
+  const train::RunDirectory run(arguments.run.empty() ? default_run_folder(job, role) : fs::path(arguments.run));
+
+  if (role.launcher == "motley") {
+    Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
+    if (!status) {
+      train::leave_error(run, role.rank, status.error());
+    }
+    return status;
+  }
+  if (role.launcher != "none") {
+    if (role.rank == 0) {
+      MOTLEY_TRY(run.prepare(arguments.resume, arguments.overwrite));
+      MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
+    }
+    Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
+    if (!status && status.error().code != ErrorCode::kInterrupted) {
+      status = fail(status.error().within(fmt::format("rank {}", role.rank)));
+    }
+    return role.rank == 0 ? conclude(run, std::move(status)) : status;
+  }
+
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
+  MOTLEY_TRY(run.prepare(arguments.resume, arguments.overwrite));
+  job.workers = static_cast<std::int64_t>(cluster.workers.size());
+  MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
+  train::LaunchOptions options;
+  options.motley = fs::read_symlink("/proc/self/exe");
+  options.workers = static_cast<int>(job.workers);
+  options.quiet = arguments.quiet;
+  options.worker_arguments = {"train", run.job_file().string(), "--run-directory", run.folder().string()};
+  if (arguments.resume) {
+    options.worker_arguments.push_back("--resume");
+  }
+  std::printf("run: %s\n", run.folder().c_str());
+  std::fflush(stdout);
+  return conclude(run, train::launch_workers(options, run));
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("train", "Train a job: starts its workers here, or joins as the rank it is given");
+  command->footer(
+      "Every key of the job file is also a flag. Examples:\n"
+      "  motley train examples/fashion-mnist/job.yaml --workers 2 --batch 128\n"
+      "  motley train --resume --run-directory runs/demo\n"
+      "  torchrun --no-python --nproc-per-node 2 motley train examples/fashion-mnist/job.yaml");
+  auto arguments = std::make_shared<TrainArguments>();
+  command->add_option("JOB", arguments->job, "Job file (docs/job.md); with --resume the run's own by default");
+  command->add_option("--run-directory", arguments->run, "Folder of the run; default: runs/NAME-TIME");
+  command->add_flag("--resume", arguments->resume, "Go on from the newest good checkpoint of --run-directory");
+  command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --run-directory holds");
+  command->add_flag("--quiet", arguments->quiet, "Logs go to the run folder only");
+  command->add_flag("--keys", arguments->keys, "Print the keys of a job file as a table (docs/job.md) and end");
+  CLI::Option* hosts =
+      command->add_option("--hosts", arguments->hosts, "File of addresses, one 'host:port' a line, a line a rank");
+  command->add_option("--rank", arguments->rank, "This process's line in --hosts, from 0")->needs(hosts);
+  auto texts = std::make_shared<std::vector<std::string>>(train::job_options().entries().size());
+  std::vector<CLI::Option*> options;
+  for (std::size_t i = 0; i < texts->size(); ++i) {
+    const OptionText& option = train::job_options().entries()[i].text;
+    options.push_back(
+        command->add_option("--" + option.key, (*texts)[i], option.help)->type_name("")->group("Keys of the job"));
+  }
+  command->callback([&action, arguments, texts, options] {
+    for (std::size_t i = 0; i < options.size(); ++i) {
+      if (options[i]->count() > 0) {
+        arguments->flags.emplace_back(train::job_options().entries()[i].text.key, (*texts)[i]);
+      }
+    }
+    action = [arguments] { return run_train(*arguments); };
+  });
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,13 @@
+// The purposes of this room's connections, as Session::connect tells them apart.
+#pragma once
+
+#include <cstdint>
+
+namespace motley::exchange {
+
+inline constexpr std::uint32_t kGroupPurpose = 0x1000;
+inline constexpr std::uint32_t kCounterPurpose = 0x1001;
+inline constexpr std::uint32_t kDirectPurpose = 0x1002;
+inline constexpr std::uint32_t kRingPurpose = 0x1100;  // plus the lane
+
+}  // namespace motley::exchange

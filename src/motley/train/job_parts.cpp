@@ -1,0 +1,249 @@
+#include "motley/train/job_parts.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "motley/base/file.h"
+
+namespace motley::train {
+namespace {
+
+data::DatasetSource source_of(const Job& job, bool training) {
+  if (job.data_name == "fashion-mnist") {
+    return data::fashion_mnist(training, job.data_folder);
+  }
+  using Format = data::DatasetSource::Format;
+  data::DatasetSource source;
+  source.format = job.data_name == "idx" ? Format::kIdx : job.data_name == "csv" ? Format::kCsv : Format::kNpy;
+  source.features = training ? job.data_train : job.data_test;
+  source.targets = training ? job.data_train_targets : job.data_test_targets;
+  source.target_column = job.data_target;
+  source.target_kind = job.data_target_kind == "class" ? data::TargetKind::kClass : data::TargetKind::kReal;
+  std::istringstream columns(job.data_leave_out);
+  for (std::string column; std::getline(columns, column, ',');) {
+    const std::size_t begin = column.find_first_not_of(' ');
+    if (begin != std::string::npos) {
+      source.leave_out.push_back(column.substr(begin, column.find_last_not_of(' ') - begin + 1));
+    }
+  }
+  return source;
+}
+
+// Normalisation measured on the training data; fashion-mnist brings its own.
+Result<data::Normalisation> normalisation_of(const Job& job) {
+  if (!job.data_normalise || job.data_name == "fashion-mnist") {
+    return data::Normalisation{};
+  }
+  MOTLEY_ASSIGN(const auto plain, data::open_dataset(source_of(job, true)));
+  return data::measure_normalisation(*plain);
+}
+
+Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, std::uint32_t class_count) {
+  data::DatasetSource source = source_of(job, training);
+  source.class_count = class_count;
+  if (job.data_name == "fashion-mnist") {
+    if (!job.data_normalise) {
+      source.normalisation = {};
+    }
+  } else {
+    MOTLEY_ASSIGN(source.normalisation, normalisation_of(job));
+  }
+  return data::open_dataset(source);
+}
+
+}  // namespace
+
+JobParts make_parts(const Job& job) {
+  JobParts parts;
+  parts.optimizer.name = job.optimizer_name;
+  parts.optimizer.learning_rate = job.learning_rate;
+  parts.optimizer.momentum = job.optimizer_name == "sgd" ? job.momentum : 0;
+  parts.optimizer.nesterov = job.nesterov;
+  parts.optimizer.weight_decay = job.weight_decay;
+  parts.optimizer.beta1 = job.betas[0];
+  parts.optimizer.beta2 = job.betas[1];
+  parts.optimizer.epsilon = job.epsilon;
+  parts.exchange.method = job.exchange_method == "auto"            ? exchange::Method::kAuto
+                          : job.exchange_method == "shared-memory" ? exchange::Method::kSharedMemory
+                                                                   : exchange::Method::kTcpRing;
+  parts.exchange.wire = job.exchange_wire == "bfloat16" ? exchange::WireType::kBfloat16 : exchange::WireType::kNative;
+  parts.exchange.background_progress = job.exchange_overlap;
+  return parts;
+}
+
+learn::ScheduleSpec schedule_of(const Job& job, std::int64_t steps) {
+  learn::ScheduleSpec schedule;
+  schedule.name = job.schedule_name;
+  schedule.warmup_steps = job.schedule_warmup_steps;
+  schedule.step_size = job.schedule_every_steps;
+  schedule.factor = job.schedule_factor;
+  schedule.total_steps = steps;
+  schedule.minimum = job.schedule_final_fraction;
+  return schedule;
+}
+
+Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
+  return open_data(job, true, 0);
+}
+
+bool has_test_data(const Job& job) {
+  return job.data_name == "fashion-mnist" || !job.data_test.empty();
+}
+
+Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training) {
+  MOTLEY_ASSIGN(auto test, open_data(job, false, training.class_count()));
+  if (test->feature_shape() != training.feature_shape() || test->target_width() != training.target_width()) {
+    return fail(ErrorCode::kInvalidInput,
+                "data.test: a sample has {} features and {} target values; the training data has {} and {}",
+                test->feature_count(), test->target_width(), training.feature_count(), training.target_width());
+  }
+  return test;
+}
+
+Result<learn::NetworkSpec> network_of(const Job& job, const data::Dataset& training) {
+  learn::NetworkSpec network;
+  network.name = job.model_name;
+  network.path = job.model_path;
+  network.norm = job.model_norm == "auto" ? "" : job.model_norm;
+  network.dropout = job.model_dropout;
+  network.dtype = job.model_dtype;
+  if (!job.model_hidden.empty()) {
+    network.hidden = job.model_hidden;
+  }
+  network.input_shape = job.model_input_shape.empty() ? training.feature_shape() : job.model_input_shape;
+  if (network.input_shape != training.feature_shape()) {
+    return fail(ErrorCode::kInvalidInput, "model.input_shape: [{}] is given, a sample of the data has shape [{}]",
+                fmt::join(network.input_shape, ", "), fmt::join(training.feature_shape(), ", "));
+  }
+  const bool classes = training.target_kind() == data::TargetKind::kClass;
+  if (classes != (job.loss == "cross-entropy")) {
+    if (!(classes && job.loss == "bce" && training.class_count() == 2)) {
+      return fail(ErrorCode::kInvalidInput, "loss: '{}' does not suit the data's targets, which are {}; accepted: {}",
+                  job.loss, classes ? "classes" : "real values",
+                  classes ? "cross-entropy, or bce for two classes" : "mse or bce");
+    }
+  }
+  const std::int64_t natural = classes ? (job.loss == "bce" ? 1 : training.class_count()) : training.target_width();
+  network.outputs = job.model_outputs == 0 ? natural : job.model_outputs;
+  if (network.outputs < natural) {
+    return fail(ErrorCode::kInvalidInput, "model.outputs: {} is too few; the data needs {}", network.outputs, natural);
+  }
+  return network;
+}
+
+Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Cluster& cluster, bool has_batch_norm) {
+  data::PartitionOptions options;
+  MOTLEY_ASSIGN(options.policy, data::parse_share_policy(job.shares));
+  options.batch = static_cast<std::uint32_t>(job.batch);
+  for (const cluster::Worker& worker : cluster.workers) {
+    data::WorkerLimits limits;
+    limits.minimum = static_cast<std::uint32_t>(std::max<std::int64_t>(worker.min_samples, has_batch_norm ? 2 : 1));
+    if (worker.max_samples) {
+      limits.maximum = static_cast<std::uint32_t>(std::min<std::int64_t>(*worker.max_samples, limits.maximum));
+    }
+    options.limits.push_back(limits);
+  }
+  options.may_pull = !has_batch_norm;  // a shard may be a single sample
+  if (options.policy == data::SharePolicy::kFixed) {
+    if (job.shares_fixed.size() != cluster.workers.size()) {
+      return fail(ErrorCode::kInvalidInput, "shares.fixed: {} numbers are given for {} workers",
+                  job.shares_fixed.size(), cluster.workers.size());
+    }
+    options.proportions.assign(job.shares_fixed.begin(), job.shares_fixed.end());
+  }
+  if (options.policy == data::SharePolicy::kReplay) {
+    const std::filesystem::path file = std::filesystem::path(job.shares_replay) / "metrics.jsonl";
+    MOTLEY_ASSIGN(const std::string text, read_file(file));
+    MOTLEY_ASSIGN(options.recorded, data::read_shares(text, file.string()));
+  }
+  return options;
+}
+
+std::string device_of(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
+  const cluster::Worker& worker = cluster.workers[static_cast<std::size_t>(rank)];
+  const cluster::DeviceType* type = cluster.device_type(worker.device);
+  const bool from_file = !job.cluster.empty() && type != nullptr;
+  const std::string device = from_file ? cluster::to_string(type->kind) : job.device;
+  if (device != "cuda") {
+    return device;
+  }
+  const auto devices = static_cast<int>(torch::cuda::device_count());
+  return fmt::format("cuda:{}", devices > 0 ? local_rank % devices : 0);
+}
+
+bool is_control_step(const Job& job, std::int64_t step) {
+  if (job.control_every == 0 || job.shares == "replay") {
+    return false;
+  }
+  return step > job.control_every && (step - 1) % job.control_every < job.control_steps;
+}
+
+data::Shares equal_shares(std::uint32_t window, std::span<const data::WorkerLimits> limits) {
+  const auto size = static_cast<std::uint32_t>(limits.size());
+  data::Shares shares(size);
+  for (std::uint32_t i = 0; i < size; ++i) {
+    shares[i] = window / size + (i < window % size ? 1 : 0);
+  }
+  // What a worker cannot hold goes to the first that can.
+  for (std::uint32_t i = 0; i < size; ++i) {
+    for (std::uint32_t j = 0; j < size && shares[i] > limits[i].maximum; ++j) {
+      if (shares[j] < limits[j].maximum) {
+        const std::uint32_t moved = std::min(shares[i] - limits[i].maximum, limits[j].maximum - shares[j]);
+        shares[i] -= moved;
+        shares[j] += moved;
+      }
+    }
+  }
+  return shares;
+}
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+Status pin_to_cores(const cluster::Worker& worker) {
+  if (worker.cores.empty()) {
+    return {};
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const std::int64_t core : worker.cores) {
+    CPU_SET(static_cast<std::size_t>(core), &set);
+  }
+  if (::sched_setaffinity(0, sizeof(set), &set) != 0) {
+    return fail(ErrorCode::kInvalidInput, "worker '{}' cannot be pinned to cores [{}]: {}", worker.name,
+                fmt::join(worker.cores, ", "), errno_text());
+  }
+  return {};
+}
+
+torch::Tensor batch_inputs(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
+                           torch::Dtype dtype) {
+  std::vector<std::int64_t> shape = {static_cast<std::int64_t>(batch.samples.size())};
+  shape.insert(shape.end(), dataset.feature_shape().begin(), dataset.feature_shape().end());
+  return torch::from_blob(const_cast<float*>(batch.features.data()), shape, torch::kFloat32).to(device, dtype);
+}
+
+torch::Tensor batch_targets(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
+                            torch::Dtype dtype) {
+  const auto size = static_cast<std::int64_t>(batch.samples.size());
+  if (dataset.target_kind() == data::TargetKind::kClass) {
+    return torch::from_blob(const_cast<std::int64_t*>(batch.classes.data()), {size}, torch::kInt64).to(device);
+  }
+  return torch::from_blob(const_cast<float*>(batch.values.data()), {size, dataset.target_width()}, torch::kFloat32)
+      .to(device, dtype);
+}
+
+Status read_batch(const data::Dataset& dataset, data::Batch& batch) {
+  const std::size_t size = batch.samples.size();
+  batch.features.resize(size * dataset.feature_count());
+  batch.classes.resize(dataset.target_kind() == data::TargetKind::kClass ? size : 0);
+  batch.values.resize(size * dataset.target_width());
+  return dataset.read(batch.samples, {batch.features, batch.classes, batch.values});
+}
+
+}  // namespace motley::train

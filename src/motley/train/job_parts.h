@@ -1,0 +1,61 @@
+// From the job's keys to the values that the other rooms take: datasets, network, optimizer, exchange, partition,
+// devices. Errors name the key.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
+#include "motley/data/dataset.h"
+#include "motley/data/loader.h"
+#include "motley/data/partition.h"
+#include "motley/exchange/exchange.h"
+#include "motley/learn/networks.h"
+#include "motley/learn/optimizer.h"
+#include "motley/learn/schedule.h"
+#include "motley/train/job.h"
+
+namespace motley::train {
+
+// What follows from the keys alone.
+struct JobParts {
+  learn::OptimizerSpec optimizer;
+  exchange::ExchangeOptions exchange;
+};
+JobParts make_parts(const Job& job);
+learn::ScheduleSpec schedule_of(const Job& job, std::int64_t steps);
+
+Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job);
+bool has_test_data(const Job& job);
+// Normalised as the training data is.
+Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training);
+
+// The network with its input shape and outputs filled in from the data where the job leaves them open.
+Result<learn::NetworkSpec> network_of(const Job& job, const data::Dataset& training);
+
+Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Cluster& cluster, bool has_batch_norm);
+
+// "cpu", "cuda" or "cuda:N" for a rank; ranks of one host that only say "cuda" get a device each.
+std::string device_of(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank);
+
+// Whether this step (counted from 1) is run with the equal split, to compare with.
+bool is_control_step(const Job& job, std::int64_t step);
+// The equal split of a window, within the workers' limits.
+data::Shares equal_shares(std::uint32_t window, std::span<const data::WorkerLimits> limits);
+
+// Cores that this process may run on, and binding it to those that the cluster file gives the worker.
+int available_cores();
+Status pin_to_cores(const cluster::Worker& worker);
+
+// A batch that was read, as tensors on the device. Features have shape [n, feature_shape...].
+torch::Tensor batch_inputs(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
+                           torch::Dtype dtype);
+torch::Tensor batch_targets(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
+                            torch::Dtype dtype);
+// Reads batch.samples into the batch's memory, in the calling thread.
+Status read_batch(const data::Dataset& dataset, data::Batch& batch);
+
+}  // namespace motley::train

@@ -1,0 +1,105 @@
+#include "motley/train/summary.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "motley/base/file.h"
+
+namespace motley::train {
+namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::optional<double> goal(double value) {
+  return value > 0 ? std::optional<double>(value) : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
+  std::vector<double> balanced;
+  std::vector<double> control;
+  std::vector<double> limits;
+  std::vector<double> waits;  // a rank: sum over steps
+  double balanced_sum = 0;
+  std::optional<double> accuracy;
+  std::optional<double> loss;
+  std::int64_t not_used_once = 0;
+  bool audited = false;
+  std::istringstream lines{std::string(metrics)};
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text, nullptr, false);
+    if (line.is_discarded()) {
+      continue;
+    }
+    if (line.contains("evaluation")) {
+      loss = line["evaluation"].value("loss", 0.0);
+      if (line["evaluation"].contains("accuracy")) {
+        accuracy = line["evaluation"].value("accuracy", 0.0);
+      }
+    }
+    if (line.contains("samples_not_used_exactly_once")) {
+      audited = true;
+      not_used_once += line["samples_not_used_exactly_once"].get<std::int64_t>();
+    }
+    if (!line.contains("step_seconds") || line.value("step", std::int64_t{0}) <= kSettledStep) {
+      continue;
+    }
+    const double seconds = line.value("step_seconds", 0.0);
+    if (line.value("control", false)) {
+      control.push_back(seconds);
+      continue;
+    }
+    balanced.push_back(seconds);
+    balanced_sum += seconds;
+    waits.resize(line["wait_seconds"].size());
+    for (std::size_t rank = 0; rank < waits.size(); ++rank) {
+      waits[rank] += line["wait_seconds"][rank].get<double>();
+    }
+    if (line.value("bound_seconds", 0.0) > 0) {
+      limits.push_back(line.value("equal_seconds", 0.0) / line.value("bound_seconds", 1.0));
+    }
+  }
+
+  std::vector<BenchRow> rows;
+  const auto add = [&](const char* metric, double value, const char* unit, bool more, std::optional<double> target,
+                       std::optional<double> limit, std::string note) {
+    rows.push_back({job.name, metric, value, unit, more, target, limit, std::nullopt, std::move(note)});
+  };
+  if (accuracy) {
+    add("test_accuracy", *accuracy, "share", true, goal(job.goal_test_accuracy), std::nullopt, "");
+  } else if (loss) {
+    add("test_loss", *loss, "", false, std::nullopt, std::nullopt, "");
+  }
+  if (!balanced.empty() && !control.empty()) {
+    add("step_speedup_over_equal", median(control) / median(balanced), "ratio", true, goal(job.goal_speedup_over_equal),
+        limits.empty() ? std::nullopt : std::optional<double>(median(limits)),
+        "control steps with the equal split, in the same run; limit: compute only, by the fitted costs");
+  }
+  if (!balanced.empty()) {
+    add("step_seconds", median(balanced), "s", false, std::nullopt, std::nullopt, "median");
+    add("worst_wait_share", *std::max_element(waits.begin(), waits.end()) / balanced_sum, "share", false,
+        goal(job.goal_worst_wait_share), std::nullopt, fmt::format("after step {}", kSettledStep));
+  }
+  if (audited) {
+    add("samples_not_used_exactly_once", static_cast<double>(not_used_once), "samples", false, 0.0, std::nullopt, "");
+  }
+  return rows;
+}
+
+Status write_summary(const RunDirectory& run, const Job& job) {
+  MOTLEY_ASSIGN(const std::string metrics, read_file(run.metrics_file()));
+  const std::vector<BenchRow> rows = summarise(metrics, job);
+  MOTLEY_TRY(write_file(run.summary_file(), to_json(rows)));
+  std::printf("%s", to_table(rows).c_str());
+  std::fflush(stdout);
+  return {};
+}
+
+}  // namespace motley::train

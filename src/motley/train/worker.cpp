@@ -1,0 +1,923 @@
+// A step of the loop, the same on every rank:
+//
+//   1. The ledger gives the window of the epoch's permutation that the step uses; the partition cuts it into shares.
+//      Both are pure and fed with the same numbers, so every rank knows every rank's share without a word.
+//   2. The worker loads its samples, runs forward and backward. Each bucket of gradients starts its exchange as soon as
+//      backward has completed it. An emulated worker sleeps to its deadline on the way.
+//   3. Wait until all buckets are reduced: sum n_i g_i / sum n_i.
+//   4. One small all-gather: samples, seconds, loss, whether anyone was asked to stop. What is decided from it (shares,
+//      stop, checkpoint, divergence) is decided alike everywhere.
+//   5. The optimizer moves the weights; the ledger commits the window.
+#include "motley/train/worker.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "motley/base/clock.h"
+#include "motley/base/file.h"
+#include "motley/base/log.h"
+#include "motley/base/units.h"
+#include "motley/data/dataset.h"
+#include "motley/data/ledger.h"
+#include "motley/data/loader.h"
+#include "motley/data/partition.h"
+#include "motley/exchange/exchange.h"
+#include "motley/learn/batch_norm.h"
+#include "motley/learn/gradient_buckets.h"
+#include "motley/learn/loss.h"
+#include "motley/learn/metrics.h"
+#include "motley/learn/networks.h"
+#include "motley/learn/optimizer.h"
+#include "motley/learn/runtime.h"
+#include "motley/learn/schedule.h"
+#include "motley/learn/stage.h"
+#include "motley/learn/tensor_file.h"
+#include "motley/train/checkpoint.h"
+#include "motley/train/job_parts.h"
+#include "motley/train/pace.h"
+#include "motley/train/progress.h"
+#include "motley/train/saved_state.h"
+#include "motley/train/summary.h"
+#include "motley/train/tensorboard.h"
+#include "motley/train/timeline.h"
+
+namespace motley::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+volatile sig_atomic_t stop_requested = 0;
+void request_stop(int) {
+  stop_requested = 1;
+}
+
+// What each rank tells all others at the end of a step; the all-gather carries these as doubles, in this order.
+struct Report {
+  double samples = 0;
+  double load = 0;     // seconds
+  double compute = 0;  // seconds of loading, forward and backward, emulated sleep included
+  double total = 0;    // seconds from the step's begin to the reduced gradient
+  double cpu = 0;      // seconds of CPU time
+  double target = -1;  // seconds that the emulated device takes; < 0: not emulated
+  double stop = 0;
+  double checkpoint = 0;
+  double loss_sum = 0;
+  double loss_count = 0;
+  double metric_sum = 0;
+  double metric_count = 0;
+};
+constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
+static_assert(sizeof(Report) == kReportValues * sizeof(double));
+
+constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over so many steps
+constexpr std::size_t kAuditChunk = 1 << 16;       // counts summed at a time
+constexpr double kCheckpointDeadlineFactor = 10;   // of the step's deadline
+
+class Worker {
+ public:
+  Worker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster)
+      : job_(job), run_(run), role_(role), cluster_(std::move(cluster)) {}
+
+  Status run(const std::filesystem::path& hosts, bool resume);
+
+ private:
+  bool writes() const { return role_.rank == 0; }
+  Deadline step_deadline() const { return Deadline::after(job_.step_seconds); }
+  const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
+
+  Status join(const std::filesystem::path& hosts);
+  Status open_data();
+  Status build_model();
+  Status start_state(bool resume);
+  Status open_outputs();
+  Status loop();
+  Status step(bool& stop);
+  Status compute_share(const data::StepPlan& plan, data::Range window, Report& report);
+  Status compute_pulled(const data::StepPlan& plan, data::Range window, Report& report);
+  Status compute_batch(const data::Batch& batch, double divisor, bool last, Report& report);
+  Status compute_micro_batch(const torch::Tensor& inputs, const torch::Tensor& targets, double divisor, bool last,
+                             Report& report);
+  Result<data::Batch> load(std::span<const std::uint32_t> samples, Report& report);
+  void read_ahead(data::Range window, const data::StepPlan& plan);
+  Status start_exchange(double weight);
+  Status check_reports(const std::vector<Report>& reports, bool control);
+  Status write_step(const std::vector<Report>& reports, const data::StepPlan& plan, bool control, double learning_rate,
+                    double step_seconds);
+  Status evaluate();
+  Result<data::UseCounts> merge_counts();
+  Status audit_epoch();
+  Status save_checkpoint();
+  Status event(const std::string& kind, const std::string& text);
+  Status finish();
+
+  const Job& job_;
+  const RunDirectory& run_;
+  const Role& role_;
+  const cluster::Cluster cluster_;
+  const JobParts parts_{make_parts(job_)};
+
+  std::unique_ptr<transport::Session> session_;
+  std::unique_ptr<exchange::Group> group_;
+  std::unique_ptr<exchange::Exchange> exchange_;
+  std::unique_ptr<data::Dataset> train_data_;
+  std::unique_ptr<data::Dataset> test_data_;
+  std::unique_ptr<data::Loader> loader_;
+  std::vector<std::uint32_t> read_ahead_;  // samples that were requested and not taken
+  std::unique_ptr<learn::Stage> stage_;
+  std::unique_ptr<learn::Optimizer> optimizer_;
+  std::unique_ptr<learn::GradientBuckets> buckets_;
+  std::optional<learn::BatchNormAverage> batch_norm_;
+  std::optional<data::Ledger> ledger_;
+  std::optional<data::Partition> partition_;
+  std::optional<data::UseCounts> counts_;
+  std::optional<Pace> pace_;
+  std::optional<TimelineRecorder> timeline_;
+
+  learn::Loss loss_ = learn::Loss::kCrossEntropy;
+  learn::Metric metric_ = learn::Metric::kAccuracy;
+  torch::Device device_ = torch::kCPU;
+  torch::Dtype dtype_ = torch::kFloat32;
+
+  std::int64_t step_ = 0;         // the step under way; steps count from 1
+  std::int64_t steps_ = 0;        // of the whole job
+  std::int64_t micro_batch_ = 0;  // of this step
+  std::int64_t pulled_ = 0;       // value of the shared counter at which this step's shards begin
+  double weight_ = 0;             // samples that this rank brings to the exchange
+  double step_begin_ = 0;
+  std::int64_t checked_steps_ = 0;
+  std::vector<cluster::WorkerLoad> loads_;
+  double checked_seconds_ = 0;
+  std::int64_t not_used_once_ = 0;  // over the epochs that ended
+  std::int64_t evaluated_step_ = 0;
+  std::int64_t saved_step_ = 0;
+  double next_checkpoint_ = 0;
+  double next_evaluation_ = 0;  // epochs
+
+  // Rank 0's outputs.
+  std::unique_ptr<JsonLines> metrics_;
+  std::optional<TensorBoardWriter> tensorboard_;
+  std::optional<ProgressLine> progress_;
+  std::uint64_t moves_ = 0;
+  double started_ = 0;
+  double smooth_step_seconds_ = 0;
+};
+
+Status Worker::run(const std::filesystem::path& hosts, bool resume) {
+  MOTLEY_TRY(join(hosts));
+  Status done = [&]() -> Status {
+    MOTLEY_TRY(open_data());
+    MOTLEY_TRY(build_model());
+    MOTLEY_TRY(start_state(resume));
+    MOTLEY_TRY(open_outputs());
+    MOTLEY_TRY(loop());
+    return finish();
+  }();
+  if (done || done.error().code == ErrorCode::kInterrupted) {
+    session_->leave();
+    return done;
+  }
+  Error error = done.error();
+  if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kTimeout) {
+    error = transport::first_cause(*session_, error);
+  }
+  session_->abort(error);
+  return fail(std::move(error));
+}
+
+Status Worker::join(const std::filesystem::path& hosts) {
+  transport::SessionOptions options;
+  options.job = job_.name;
+  options.join_seconds = job_.join_seconds;
+  options.silence_seconds = std::max(5.0, job_.step_seconds / 2);
+  options.fingerprint = fingerprint(job_);
+  MOTLEY_ASSIGN(const transport::Secret secret, find_rendezvous(role_, run_.folder(), hosts, options));
+  MOTLEY_ASSIGN(session_, transport::Session::join(options, secret));
+  MOTLEY_ASSIGN(group_, exchange::make_group(*session_));
+  return {};
+}
+
+Status Worker::open_data() {
+  session_->set_phase(0, "opening the data");
+  MOTLEY_ASSIGN(train_data_, open_training_data(job_));
+  if (has_test_data(job_)) {
+    MOTLEY_ASSIGN(test_data_, open_test_data(job_, *train_data_));
+  }
+  loader_ = std::make_unique<data::Loader>(*train_data_, 2);
+  const double steps_an_epoch = std::ceil(static_cast<double>(train_data_->size()) / static_cast<double>(job_.batch));
+  steps_ = job_.steps > 0 ? job_.steps : static_cast<std::int64_t>(std::ceil(job_.epochs * steps_an_epoch));
+  return {};
+}
+
+Status Worker::build_model() {
+  session_->set_phase(0, "building the network");
+  MOTLEY_ASSIGN(loss_, learn::parse_loss(job_.loss));
+  metric_ = learn::default_metrics(loss_).front();
+  MOTLEY_ASSIGN(dtype_, learn::parse_dtype(job_.model_dtype));
+  const std::string device = device_of(job_, cluster_, role_.rank, role_.local_rank);
+  MOTLEY_ASSIGN(device_, learn::parse_device(device));
+
+  learn::StageOptions options;
+  options.device = device_;
+  options.dtype = dtype_;
+  options.autocast = job_.precision == "bfloat16";
+  MOTLEY_ASSIGN(const learn::NetworkSpec network, network_of(job_, *train_data_));
+  MOTLEY_ASSIGN(stage_, learn::make_stage(network, static_cast<std::uint64_t>(job_.seed), options));
+  MOTLEY_ASSIGN(optimizer_, learn::Optimizer::create(parts_.optimizer, stage_->parameters()));
+  MOTLEY_ASSIGN(buckets_, learn::GradientBuckets::create(stage_->parameters(),
+                                                         static_cast<std::size_t>(job_.exchange_bucket_bytes)));
+  if (learn::has_batch_norm(*stage_)) {
+    batch_norm_.emplace(*stage_);
+  }
+
+  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, parts_.exchange));
+  exchange::Layout layout;
+  layout.type = dtype_ == torch::kFloat64 ? exchange::DataType::kFloat64 : exchange::DataType::kFloat32;
+  layout.bucket_elements = buckets_->bucket_elements();
+  MOTLEY_TRY(exchange_->prepare(layout, Deadline::after(job_.join_seconds)));
+  std::vector<std::span<std::byte>> memory;
+  for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
+    memory.push_back(exchange_->buffer(bucket));
+  }
+  MOTLEY_TRY(buckets_->bind(memory));
+
+  pace_.emplace(SteadyClock::instance(), buckets_->count());
+  TimelineOptions timeline;
+  timeline.first_steps = job_.timeline_steps / 2;
+  timeline.every = job_.timeline_steps == 0 ? steps_ + 1 : std::max<std::int64_t>(1, 2 * steps_ / job_.timeline_steps);
+  timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
+  return {};
+}
+
+// Sends root's text to all ranks.
+Result<std::string> broadcast_text(exchange::Group& group, std::string text, const Deadline& deadline) {
+  auto size = static_cast<std::uint64_t>(text.size());
+  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0, deadline));
+  text.resize(size);
+  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(text.data(), text.size())), 0, deadline));
+  return text;
+}
+
+// Every rank starts from rank 0's state: the newest checkpoint, or the initial weights.
+Status Worker::start_state(bool resume) {
+  session_->set_phase(0, "reading the state to start from");
+  Checkpoint start;
+  if (writes()) {
+    if (resume) {
+      MOTLEY_ASSIGN(LoadedCheckpoint loaded, read_newest_checkpoint(run_.checkpoint_folder()));
+      for (const std::string& warning : loaded.warnings) {
+        spdlog::warn("{}", warning);
+      }
+      start = std::move(loaded.checkpoint);
+      MOTLEY_TRY(run_.roll_back_metrics(start.step));
+    } else {
+      MOTLEY_ASSIGN(start.files["weights.safetensors"], learn::encode_tensors(stage_->state()));
+      start.files["state.json"] = "";
+    }
+  }
+  const Deadline deadline = Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds);
+  for (const char* name : {"weights.safetensors", "optimizer.safetensors", "state.json", "audit.bin"}) {
+    MOTLEY_ASSIGN(start.files[name], broadcast_text(*group_, std::move(start.files[name]), deadline));
+  }
+  MOTLEY_ASSIGN(const learn::TensorFile weights, learn::decode_tensors(start.files["weights.safetensors"]));
+  MOTLEY_TRY(stage_->load_state(weights.tensors));
+
+  MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job_, cluster_, batch_norm_.has_value()));
+  MOTLEY_ASSIGN(partition_, data::Partition::create(std::move(partition)));
+  data::LedgerState ledger{static_cast<std::uint64_t>(job_.seed), 0, 0, train_data_->size()};
+  counts_.emplace(train_data_->size(), 0);
+  if (!start.files["state.json"].empty()) {
+    MOTLEY_ASSIGN(const SavedState saved, parse_state(start.files["state.json"]));
+    if (saved.ledger.size != train_data_->size()) {
+      return fail(ErrorCode::kInvalidInput, "the checkpoint was written for {} training samples, the data has {} now",
+                  saved.ledger.size, train_data_->size());
+    }
+    ledger = saved.ledger;
+    step_ = saved.step;
+    evaluated_step_ = saved.evaluated_step;
+    next_evaluation_ = saved.next_evaluation;
+    not_used_once_ = saved.not_used_once;
+    saved_step_ = step_;
+    MOTLEY_ASSIGN(const learn::TensorFile state, learn::decode_tensors(start.files["optimizer.safetensors"]));
+    MOTLEY_TRY(optimizer_->load_state(state.tensors));
+    MOTLEY_ASSIGN(const bool restored, partition_->restore(saved.partition));
+    if (!restored && writes()) {
+      spdlog::info("the workers or the batch have changed: shares start afresh");
+    }
+    if (writes()) {  // the counts of all ranks so far; the others count from zero
+      MOTLEY_ASSIGN(counts_, data::UseCounts::parse(start.files["audit.bin"]));
+    } else {
+      counts_->start(ledger.epoch);
+    }
+  }
+  MOTLEY_ASSIGN(ledger_, data::Ledger::open(ledger));
+  if (next_evaluation_ == 0) {
+    next_evaluation_ = job_.evaluate_every_epochs;
+  }
+  return {};
+}
+
+Status Worker::open_outputs() {
+  started_ = monotonic_seconds();
+  next_checkpoint_ = started_ + job_.checkpoint_every_seconds;
+  if (!writes()) {
+    return {};
+  }
+  progress_.emplace();
+  MOTLEY_ASSIGN(metrics_, JsonLines::open(run_.metrics_file()));
+  MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
+  tensorboard_.emplace(std::move(tensorboard));
+  MOTLEY_TRY(write_run_file(run_, job_, cluster_, exchange_->name()));
+  spdlog::info("{}: {} parameters, {} training samples, {} workers, {} steps of {} samples, exchange: {}",
+               stage_->name(), stage_->parameter_count(), train_data_->size(), role_.size, steps_, job_.batch,
+               exchange_->name());
+  for (int rank = 0; rank < role_.size; ++rank) {
+    if (const auto& emulation = description(rank).emulation) {
+      spdlog::info("worker {} ({}) is emulated: {} a sample", rank, description(rank).name,
+                   format_seconds(emulation->seconds_per_sample));
+    }
+  }
+  if (batch_norm_ && role_.size > 1) {
+    const char* text =
+        "BatchNorm normalises each worker's samples by their own statistics; running statistics are combined by "
+        "samples. "
+        "For results that do not depend on the shares use a network with GroupNorm (model.norm: group)";
+    spdlog::warn("{}", text);
+    MOTLEY_TRY(event("warning", text));
+  }
+  if (step_ > 0) {
+    spdlog::info("resumed after step {}, epoch {}, {} of its samples used", step_, ledger_->state().epoch,
+                 ledger_->state().cursor);
+    MOTLEY_TRY(event("resumed", fmt::format("after step {} with {} workers", step_, role_.size)));
+  }
+  return {};
+}
+
+Status Worker::loop() {
+  bool stop = false;
+  while (step_ < steps_ && !stop) {
+    MOTLEY_TRY(step(stop));
+  }
+  if (stop) {
+    if (saved_step_ != step_) {
+      MOTLEY_TRY(save_checkpoint());
+    }
+    MOTLEY_TRY(event("interrupted", fmt::format("after step {}", step_)));
+    return fail(ErrorCode::kInterrupted, "stopped after step {}; a checkpoint was written", step_);
+  }
+  if (evaluated_step_ != step_) {
+    MOTLEY_TRY(evaluate());
+  }
+  if (saved_step_ != step_) {
+    MOTLEY_TRY(save_checkpoint());
+  }
+  if (ledger_->state().cursor != 0) {
+    MOTLEY_TRY(audit_epoch());
+  }
+  return {};
+}
+
+Status Worker::step(bool& stop) {
+  ++step_;
+  const auto number = static_cast<std::uint64_t>(step_);
+  const data::Range window = ledger_->next(static_cast<std::uint32_t>(job_.batch));
+  const bool control = is_control_step(job_, step_);
+  data::StepPlan plan;
+  if (control) {
+    plan.shares = equal_shares(window.size(), partition_->options().limits);
+  } else {
+    MOTLEY_ASSIGN(plan, partition_->plan(number, window.size()));
+  }
+
+  Report report;
+  micro_batch_ = 0;
+  const double cpu_before = process_cpu_seconds();
+  step_begin_ = monotonic_seconds();
+  buckets_->zero();
+  if (batch_norm_) {
+    batch_norm_->begin_step();
+  }
+  MOTLEY_TRY(plan.pulls() ? compute_pulled(plan, window, report) : compute_share(plan, window, report));
+  const double computed = monotonic_seconds();
+  report.compute = computed - step_begin_;
+
+  session_->set_phase(number, "exchange");
+  const Deadline deadline = step_deadline();
+  for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
+    MOTLEY_TRY(exchange_->wait(bucket, deadline));
+    MOTLEY_TRY(buckets_->fetch(bucket));
+  }
+  if (batch_norm_) {
+    std::vector<double> sums = batch_norm_->contribution(report.samples);
+    MOTLEY_TRY(group_->all_reduce_sum(sums, deadline));
+    batch_norm_->finish_step(sums);
+  }
+  const double exchanged = monotonic_seconds();
+  report.total = exchanged - step_begin_;
+  report.cpu = process_cpu_seconds() - cpu_before;
+  report.stop = stop_requested != 0 ? 1 : 0;
+  const bool due_by_steps = job_.checkpoint_every_steps > 0 && step_ % job_.checkpoint_every_steps == 0;
+  const bool due_by_time = job_.checkpoint_every_seconds > 0 && exchanged >= next_checkpoint_;
+  report.checkpoint = writes() && (due_by_steps || due_by_time) ? 1 : 0;
+
+  session_->set_phase(number, "gathering times");
+  std::vector<Report> reports(static_cast<std::size_t>(role_.size));
+  {
+    const auto* values = reinterpret_cast<const double*>(&report);
+    MOTLEY_ASSIGN(const std::vector<double> all, group_->all_gather({values, kReportValues}, deadline));
+    std::memcpy(static_cast<void*>(reports.data()), all.data(), all.size() * sizeof(double));
+  }
+  MOTLEY_TRY(check_reports(reports, control));
+
+  session_->set_phase(number, "optimizer");
+  if (job_.clip_norm > 0) {
+    MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), job_.clip_norm));
+  }
+  const double factor = learn::learning_rate_factor(schedule_of(job_, steps_), step_ - 1);
+  const double learning_rate = factor * parts_.optimizer.learning_rate;
+  MOTLEY_TRY(optimizer_->step(learning_rate));
+  const double ended = monotonic_seconds();
+  timeline_->record(Phase::kOptimizer, step_, exchanged, ended);
+  const double last_compute = std::max_element(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
+                                return a.compute < b.compute;
+                              })->compute;
+  const double waited_until = std::clamp(step_begin_ + last_compute, computed, exchanged);
+  timeline_->record(Phase::kWait, step_, computed, waited_until);
+  timeline_->record(Phase::kExchange, step_, waited_until, exchanged);
+
+  if (!control) {
+    std::vector<data::Observation> observations;
+    for (const Report& r : reports) {
+      // What follows the slowest worker's computation is common to all: exchange that is not hidden, and the optimizer.
+      const double common = std::max(0.0, r.total - last_compute);
+      observations.push_back({static_cast<std::uint32_t>(r.samples), r.compute, (last_compute - r.compute) + common});
+    }
+    MOTLEY_TRY(partition_->observe(number, observations));
+  }
+  const std::uint64_t epoch = ledger_->state().epoch;
+  MOTLEY_TRY(write_step(reports, plan, control, learning_rate, ended - step_begin_));
+  MOTLEY_TRY(ledger_->commit(window));
+  if (ledger_->state().epoch != epoch) {
+    MOTLEY_TRY(audit_epoch());
+  }
+
+  const double epochs_done = static_cast<double>(ledger_->state().epoch) +
+                             static_cast<double>(ledger_->state().cursor) / static_cast<double>(train_data_->size());
+  if (job_.evaluate_every_epochs > 0 && epochs_done >= next_evaluation_ - 1e-9) {
+    while (epochs_done >= next_evaluation_ - 1e-9) {
+      next_evaluation_ += job_.evaluate_every_epochs;
+    }
+    MOTLEY_TRY(evaluate());
+  }
+  stop = std::any_of(reports.begin(), reports.end(), [](const Report& r) { return r.stop != 0; });
+  if (reports.front().checkpoint != 0) {
+    MOTLEY_TRY(save_checkpoint());
+  }
+  return {};
+}
+
+Result<data::Batch> Worker::load(std::span<const std::uint32_t> samples, Report& report) {
+  const double begin = monotonic_seconds();
+  session_->set_phase(static_cast<std::uint64_t>(step_), "loading");
+  if (!std::equal(samples.begin(), samples.end(), read_ahead_.begin(), read_ahead_.end())) {
+    loader_->discard();
+    loader_->request(samples);
+  }
+  read_ahead_.clear();
+  MOTLEY_ASSIGN(data::Batch batch, loader_->take(step_deadline()));
+  counts_->record(batch.samples);
+  const double end = monotonic_seconds();
+  report.load += end - begin;
+  timeline_->record(Phase::kLoad, step_, begin, end);
+  return batch;
+}
+
+// Reads the share that this rank will have if the shares stay as they are; load() checks.
+void Worker::read_ahead(data::Range window, const data::StepPlan& plan) {
+  const std::uint32_t end = std::min(window.end + static_cast<std::uint32_t>(job_.batch), train_data_->size());
+  const data::Range next{window.end, end};
+  if (plan.pulls() || next.size() != window.size()) {
+    return;
+  }
+  const auto samples = ledger_->samples(data::part_of(next, plan.shares, role_.rank));
+  if (!samples.empty() && loader_->request(samples)) {
+    read_ahead_.assign(samples.begin(), samples.end());
+  }
+}
+
+Status Worker::compute_share(const data::StepPlan& plan, data::Range window, Report& report) {
+  const auto samples = ledger_->samples(data::part_of(window, plan.shares, role_.rank));
+  weight_ = static_cast<double>(samples.size());
+  if (samples.empty()) {
+    return start_exchange(0);
+  }
+  MOTLEY_ASSIGN(data::Batch batch, load(samples, report));
+  read_ahead(window, plan);
+  MOTLEY_TRY(compute_batch(batch, weight_, true, report));
+  loader_->recycle(std::move(batch));
+  return {};
+}
+
+// Claims shards from the counter that all ranks share until none is left. The number of samples is known only then, so
+// gradients of sums are added up and divided at the end.
+Status Worker::compute_pulled(const data::StepPlan& plan, data::Range window, Report& report) {
+  const data::PullPlan shards(window, plan.shards);
+  const Deadline deadline = step_deadline();
+  for (;;) {
+    MOTLEY_ASSIGN(const std::int64_t claimed, group_->fetch_add(0, 1, deadline));
+    const std::int64_t index = claimed - pulled_;
+    if (index >= shards.shards()) {
+      break;
+    }
+    MOTLEY_ASSIGN(data::Batch batch, load(ledger_->samples(shards.shard(static_cast<std::uint32_t>(index))), report));
+    MOTLEY_TRY(compute_batch(batch, 1, false, report));
+    loader_->recycle(std::move(batch));
+  }
+  // Every rank claims once in vain, so all know where the next step's shards begin.
+  pulled_ += shards.shards() + role_.size;
+  weight_ = report.samples;
+  if (weight_ > 0) {
+    buckets_->scale(1 / weight_);
+  }
+  return start_exchange(weight_);
+}
+
+Status Worker::start_exchange(double weight) {
+  buckets_->arm(
+      [this, weight](int bucket) { return exchange_->start(static_cast<std::uint64_t>(step_), bucket, weight); });
+  return buckets_->flush();
+}
+
+Status Worker::compute_batch(const data::Batch& batch, double divisor, bool last, Report& report) {
+  const auto count = static_cast<std::int64_t>(batch.samples.size());
+  const torch::Tensor inputs = batch_inputs(batch, *train_data_, device_, dtype_);
+  const torch::Tensor targets = batch_targets(batch, *train_data_, device_, dtype_);
+  const std::int64_t parts = std::min(job_.accumulation, count);
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t begin = count * part / parts;
+    const std::int64_t size = count * (part + 1) / parts - begin;
+    MOTLEY_TRY(compute_micro_batch(inputs.narrow(0, begin, size), targets.narrow(0, begin, size), divisor,
+                                   last && part == parts - 1, report));
+  }
+  return {};
+}
+
+Status Worker::compute_micro_batch(const torch::Tensor& inputs, const torch::Tensor& targets, double divisor, bool last,
+                                   Report& report) {
+  const auto number = static_cast<std::uint64_t>(step_);
+  const double samples = static_cast<double>(inputs.size(0));
+  const double begin = monotonic_seconds();
+  const auto& emulation = description(role_.rank).emulation;
+  if (emulation) {
+    // The micro-batch's own part of the step's time, less what loading took already.
+    const auto seconds_of = [&](double count) {
+      return cluster::emulated_seconds(*emulation, number, static_cast<std::int64_t>(count),
+                                       static_cast<std::uint64_t>(job_.seed), role_.rank);
+    };
+    const double target = seconds_of(report.samples + samples);
+    report.target = target;
+    pace_->begin(std::max(0.0, target - (begin - step_begin_)));
+  }
+  report.samples += samples;
+  learn::seed_randomness(static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch_);
+
+  session_->set_phase(number, "forward");
+  const std::int64_t id = micro_batch_++;
+  MOTLEY_ASSIGN(const learn::Tensors outputs, stage_->forward(id, {inputs}));
+  MOTLEY_ASSIGN(const learn::LossOutcome loss, learn::compute_loss(loss_, outputs.front(), targets, divisor));
+  learn::Evaluation seen(loss_, {metric_});
+  MOTLEY_TRY(seen.add(outputs.front(), targets));
+  report.loss_sum += seen.totals()[0];
+  report.loss_count += seen.totals()[1];
+  report.metric_sum += seen.totals()[2];
+  report.metric_count += seen.totals()[3];
+  pace_->after_forward();
+  const double forwarded = monotonic_seconds();
+  timeline_->record(Phase::kForward, step_, begin, forwarded);
+
+  session_->set_phase(number, "backward");
+  if (last) {
+    buckets_->arm([this, number](int bucket) {
+      pace_->after_bucket(bucket);
+      return exchange_->start(number, bucket, weight_);
+    });
+  }
+  MOTLEY_TRY(stage_->backward(id, {loss.output_gradient}));
+  if (last) {
+    MOTLEY_TRY(buckets_->flush());
+  }
+  pace_->after_backward();
+  timeline_->record(Phase::kBackward, step_, forwarded, monotonic_seconds());
+  return {};
+}
+
+// What every rank finds out alike: a loss that is no number, an emulation that this machine is too busy for.
+Status Worker::check_reports(const std::vector<Report>& reports, bool control) {
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    if (!std::isfinite(reports[rank].loss_sum)) {
+      return fail(Error{ErrorCode::kDiverged,
+                        fmt::format("the loss is {} in step {} on rank {}; the last checkpoint is intact ({}). A lower "
+                                    "optimizer.learning_rate, schedule.warmup_steps or clip_norm helps",
+                                    reports[rank].loss_sum, step_, rank,
+                                    saved_step_ > 0 ? fmt::format("step {}", saved_step_) : "none was written yet"),
+                        -1});
+    }
+  }
+  if (control) {
+    return {};
+  }
+  loads_.resize(reports.size());
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    loads_[rank].name = fmt::format("rank {} ({})", rank, description(static_cast<int>(rank)).name);
+    loads_[rank].cpu_seconds += reports[rank].cpu / static_cast<double>(kEmulationCheckSteps);
+    if (reports[rank].target >= 0) {
+      loads_[rank].emulated_seconds =
+          loads_[rank].emulated_seconds.value_or(0) + reports[rank].target / static_cast<double>(kEmulationCheckSteps);
+    }
+  }
+  checked_seconds_ += reports.front().total / static_cast<double>(kEmulationCheckSteps);
+  if (++checked_steps_ < kEmulationCheckSteps) {
+    return {};
+  }
+  const Status honest = cluster::check_emulation(loads_, available_cores(), checked_seconds_);
+  checked_steps_ = 0;
+  checked_seconds_ = 0;
+  loads_.clear();
+  return honest;
+}
+
+Status Worker::write_step(const std::vector<Report>& reports, const data::StepPlan& plan, bool control,
+                          double learning_rate, double step_seconds) {
+  if (!writes()) {
+    return {};
+  }
+  const double size = static_cast<double>(train_data_->size());
+  double last_compute = 0;
+  Report sum;
+  for (const Report& r : reports) {
+    last_compute = std::max(last_compute, r.compute);
+    sum.samples += r.samples;
+    sum.loss_sum += r.loss_sum;
+    sum.loss_count += r.loss_count;
+    sum.metric_sum += r.metric_sum;
+    sum.metric_count += r.metric_count;
+  }
+  const double loss = sum.loss_sum / sum.loss_count;
+  const double metric = sum.metric_sum / sum.metric_count;
+  const bool has_accuracy = metric_ == learn::Metric::kAccuracy;
+  const data::PartitionDiagnostics diagnostics = partition_->diagnostics();
+
+  Json line = {{"step", step_},
+               {"epoch", ledger_->state().epoch},
+               {"time", monotonic_seconds() - started_},
+               {"loss", loss},
+               {has_accuracy ? "accuracy" : "mean_absolute_error", metric},
+               {"learning_rate", learning_rate},
+               {"step_seconds", step_seconds},
+               {"mode", control        ? "equal"
+                        : plan.pulls() ? "pull"
+                                       : job_.shares},
+               {"control", control}};
+  for (const char* key : {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds"}) {
+    line[key] = Json::array();
+  }
+  for (const Report& r : reports) {
+    const double wait = last_compute - r.compute;
+    line["shares"].push_back(static_cast<std::int64_t>(r.samples));
+    line["samples"].push_back(static_cast<std::int64_t>(r.samples));
+    line["compute_seconds"].push_back(r.compute - r.load);
+    line["load_seconds"].push_back(r.load);
+    line["wait_seconds"].push_back(wait);
+    line["exchange_seconds"].push_back(std::max(0.0, r.total - r.compute - wait));
+  }
+  if (diagnostics.predicted > 0) {
+    line["predicted_seconds"] = diagnostics.predicted + diagnostics.common;
+    line["bound_seconds"] = diagnostics.bound;
+    line["equal_seconds"] = data::step_seconds(
+        diagnostics.costs, equal_shares(static_cast<std::uint32_t>(job_.batch), partition_->options().limits));
+  }
+  if (diagnostics.moves != moves_) {
+    moves_ = diagnostics.moves;
+    line["decision"] = diagnostics.reason;
+  }
+  MOTLEY_TRY(metrics_->write(line));
+
+  MOTLEY_TRY(tensorboard_->scalar("train/loss", step_, loss));
+  MOTLEY_TRY(tensorboard_->scalar(has_accuracy ? "train/accuracy" : "train/mean_absolute_error", step_, metric));
+  MOTLEY_TRY(tensorboard_->scalar("train/learning_rate", step_, learning_rate));
+  MOTLEY_TRY(tensorboard_->scalar("time/step_seconds", step_, step_seconds));
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    MOTLEY_TRY(tensorboard_->scalar(fmt::format("shares/rank_{}", rank), step_, reports[rank].samples));
+  }
+
+  smooth_step_seconds_ = smooth_step_seconds_ == 0 ? step_seconds : 0.95 * smooth_step_seconds_ + 0.05 * step_seconds;
+  ProgressState state;
+  state.step = step_;
+  state.steps = steps_;
+  state.epoch = static_cast<double>(ledger_->state().epoch) + (ledger_->state().cursor + sum.samples) / size;
+  state.loss = loss;
+  state.accuracy = has_accuracy ? metric : -1;
+  state.samples_per_second = sum.samples / smooth_step_seconds_;
+  state.seconds_left = static_cast<double>(steps_ - step_) * smooth_step_seconds_;
+  progress_->show(format_progress(state), step_ == steps_);
+  return {};
+}
+
+// Each rank evaluates its part of the test data; sums and counts are added up, so the result is that of one worker.
+Status Worker::evaluate() {
+  if (!test_data_) {
+    return {};
+  }
+  const double begin = monotonic_seconds();
+  session_->set_phase(static_cast<std::uint64_t>(step_), "evaluation");
+  stage_->train(false);
+  learn::Evaluation evaluation(loss_, learn::default_metrics(loss_));
+  const std::uint64_t size = test_data_->size();
+  const auto ranks = static_cast<std::uint64_t>(role_.size);
+  const auto rank = static_cast<std::uint64_t>(role_.rank);
+  const auto first = static_cast<std::uint32_t>(size * rank / ranks);
+  const auto end = static_cast<std::uint32_t>(size * (rank + 1) / ranks);
+  const std::uint32_t block = static_cast<std::uint32_t>(std::min<std::int64_t>(job_.batch, 256));
+  data::Batch batch;
+  for (std::uint32_t at = first; at < end; at += block) {
+    batch.samples.resize(std::min(block, end - at));
+    std::iota(batch.samples.begin(), batch.samples.end(), at);
+    MOTLEY_TRY(read_batch(*test_data_, batch));
+    MOTLEY_ASSIGN(const learn::Tensors outputs,
+                  stage_->forward(0, {batch_inputs(batch, *test_data_, device_, dtype_)}));
+    MOTLEY_TRY(evaluation.add(outputs.front(), batch_targets(batch, *test_data_, device_, dtype_)));
+  }
+  stage_->train(true);
+  MOTLEY_TRY(
+      group_->all_reduce_sum(evaluation.totals(), Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
+  evaluated_step_ = step_;
+  timeline_->record(Phase::kEvaluate, step_, begin, monotonic_seconds());
+  if (!writes()) {
+    return {};
+  }
+  Json values = Json::object();
+  std::string text;
+  for (const learn::NamedValue& value : evaluation.values()) {
+    values[value.name] = value.value;
+    text += fmt::format("  test {} {:.4f}", value.name, value.value);
+    MOTLEY_TRY(tensorboard_->scalar("test/" + value.name, step_, value.value));
+  }
+  MOTLEY_TRY(tensorboard_->flush());
+  progress_->clear();
+  spdlog::info("step {}:{}", step_, text);
+  return metrics_->write({{"step", step_},
+                          {"epoch", ledger_->state().epoch},
+                          {"time", monotonic_seconds() - started_},
+                          {"evaluation", values}});
+}
+
+// Adds up all ranks' use counts; the result is complete on every rank.
+Result<data::UseCounts> Worker::merge_counts() {
+  std::vector<double> chunk;
+  std::vector<std::uint8_t> merged(counts_->counts().size());
+  for (std::size_t at = 0; at < merged.size(); at += kAuditChunk) {
+    const auto part = counts_->counts().subspan(at, std::min(kAuditChunk, merged.size() - at));
+    chunk.assign(part.begin(), part.end());
+    MOTLEY_TRY(group_->all_reduce_sum(chunk, step_deadline()));
+    for (std::size_t i = 0; i < chunk.size(); ++i) {
+      merged[at + i] = static_cast<std::uint8_t>(std::min(255.0, chunk[i]));
+    }
+  }
+  return data::UseCounts(counts_->epoch(), std::move(merged));
+}
+
+// At an epoch's end (and the job's): were all its samples used exactly once?
+Status Worker::audit_epoch() {
+  MOTLEY_ASSIGN(const data::UseCounts merged, merge_counts());
+  MOTLEY_ASSIGN(const std::uint32_t wrong, merged.not_used_exactly_once(ledger_->state()));
+  not_used_once_ += wrong;
+  if (ledger_->state().epoch != counts_->epoch()) {
+    counts_->start(ledger_->state().epoch);
+  }
+  if (!writes()) {
+    return {};
+  }
+  if (wrong > 0) {
+    spdlog::error("epoch {}: {} samples were not used exactly once", merged.epoch(), wrong);
+  }
+  return metrics_->write({{"step", step_},
+                          {"epoch", merged.epoch()},
+                          {"time", monotonic_seconds() - started_},
+                          {"event", "audit"},
+                          {"text", fmt::format("epoch {}: {} samples not used exactly once", merged.epoch(), wrong)},
+                          {"samples_not_used_exactly_once", wrong}});
+}
+
+Status Worker::save_checkpoint() {
+  const double begin = monotonic_seconds();
+  session_->set_phase(static_cast<std::uint64_t>(step_), "checkpoint");
+  MOTLEY_ASSIGN(const data::UseCounts merged, merge_counts());
+  if (writes()) {
+    Checkpoint checkpoint;
+    checkpoint.step = step_;
+    const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"step", std::to_string(step_)}};
+    MOTLEY_ASSIGN(checkpoint.files["weights.safetensors"], learn::encode_tensors(stage_->state(), metadata));
+    MOTLEY_ASSIGN(checkpoint.files["optimizer.safetensors"], learn::encode_tensors(optimizer_->state(), metadata));
+    checkpoint.files["audit.bin"] = merged.serialise();
+    checkpoint.files["state.json"] =
+        format_state({step_, ledger_->state(), partition_->save(), evaluated_step_, next_evaluation_, not_used_once_});
+    MOTLEY_TRY(write_checkpoint(run_.checkpoint_folder(), checkpoint, static_cast<int>(job_.checkpoint_keep)));
+    MOTLEY_TRY(event("checkpoint", fmt::format("step {}", step_)));
+    MOTLEY_TRY(tensorboard_->flush());
+  }
+  MOTLEY_TRY(group_->barrier(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
+  saved_step_ = step_;
+  next_checkpoint_ = monotonic_seconds() + job_.checkpoint_every_seconds;
+  timeline_->record(Phase::kCheckpoint, step_, begin, monotonic_seconds());
+  return {};
+}
+
+Status Worker::event(const std::string& kind, const std::string& text) {
+  if (!writes()) {
+    return {};
+  }
+  return metrics_->write({{"step", step_}, {"time", monotonic_seconds() - started_}, {"event", kind}, {"text", text}});
+}
+
+Status Worker::finish() {
+  if (job_.timeline_steps > 0) {
+    MOTLEY_TRY(timeline_->write_part(run_.folder() / "logs"));
+  }
+  MOTLEY_TRY(group_->barrier(step_deadline()));
+  if (!writes()) {
+    return {};
+  }
+  MOTLEY_TRY(tensorboard_->flush());
+  if (job_.timeline_steps > 0 && session_->membership().on_one_host()) {
+    std::vector<std::filesystem::path> parts;
+    for (int rank = 0; rank < role_.size; ++rank) {
+      parts.push_back(timeline_part(run_.folder() / "logs", rank));
+    }
+    MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));
+  }
+  return write_summary(run_, job_);
+}
+
+}  // namespace
+
+Result<cluster::Cluster> cluster_of(const Job& job) {
+  cluster::Cluster cluster;
+  if (!job.cluster.empty()) {
+    MOTLEY_ASSIGN(cluster, cluster::read_cluster(job.cluster));
+    const auto described = static_cast<std::int64_t>(cluster.workers.size());
+    if (job.workers > 0 && described != job.workers) {
+      return fail(ErrorCode::kInvalidInput, "workers: {} is given, '{}' describes {}", job.workers, job.cluster,
+                  described);
+    }
+    if (described == 0) {
+      return fail(ErrorCode::kInvalidInput, "{}: workers: the file describes none; a job needs at least one",
+                  job.cluster);
+    }
+  } else {
+    for (std::int64_t rank = 0; rank < std::max<std::int64_t>(1, job.workers); ++rank) {
+      cluster::Worker worker;
+      worker.name = fmt::format("worker-{}", rank);
+      worker.threads = job.threads;
+      cluster.workers.push_back(std::move(worker));
+    }
+  }
+  if (job.batch < static_cast<std::int64_t>(cluster.workers.size())) {
+    return fail(ErrorCode::kInvalidInput, "batch: {} is smaller than the number of workers; accepted: {} or more",
+                job.batch, cluster.workers.size());
+  }
+  return cluster;
+}
+
+Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, const std::filesystem::path& hosts,
+                     bool resume) {
+  MOTLEY_ASSIGN(cluster::Cluster cluster, cluster_of(job));
+  if (static_cast<int>(cluster.workers.size()) != role.size) {
+    return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {} workers{}", role.size,
+                cluster.workers.size(), job.cluster.empty() ? "" : " in '" + job.cluster + "'");
+  }
+  start_logging(job.log_level, role.rank);
+  if (role.launcher == "motley") {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no worker outlives a killed launcher
+  }
+  struct sigaction action{};
+  action.sa_handler = request_stop;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+
+  const cluster::Worker& own = cluster.workers[static_cast<std::size_t>(role.rank)];
+  MOTLEY_TRY(pin_to_cores(own));
+  learn::set_threads(static_cast<int>(own.threads));
+  learn::set_deterministic(job.deterministic);
+  Worker worker(job, run, role, std::move(cluster));
+  return worker.run(hosts, resume);
+}
+
+}  // namespace motley::train

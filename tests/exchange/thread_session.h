@@ -1,0 +1,90 @@
+// Ranks as threads of one process, for tests of the algorithms alone: sessions that share a failure that the test may
+// set, and connections over loopback TCP without a handshake.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "motley/transport/session.h"
+#include "motley/transport/socket.h"
+#include "motley/transport/tcp_connection.h"
+
+namespace motley::exchange {
+
+// What the sessions of one test share.
+class Hub {
+ public:
+  explicit Hub(std::uint64_t session) : session_(session) {}
+  std::uint64_t session() const { return session_; }
+
+  Status health() const {
+    std::lock_guard lock(mutex_);
+    return health_;
+  }
+  void fail_with(const Error& error) {
+    std::lock_guard lock(mutex_);
+    if (health_) health_ = fail(error);
+  }
+
+  // One end of the connection of this name; the other end goes to the other who asks.
+  Result<transport::Descriptor> take_end(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    if (const auto found = ends_.find(name); found != ends_.end()) {
+      transport::Descriptor end = std::move(found->second);
+      ends_.erase(found);
+      return end;
+    }
+    MOTLEY_ASSIGN(const auto listener, transport::listen_at({"127.0.0.1", 0}));
+    MOTLEY_ASSIGN(auto one, transport::connect_to(transport::local_endpoint(listener), Deadline::after(5)));
+    transport::wait_for(listener.get(), 1, 5000);
+    ends_.emplace(name, transport::accept_from(listener));
+    return one;
+  }
+
+ private:
+  const std::uint64_t session_;
+  mutable std::mutex mutex_;
+  Status health_;
+  std::map<std::string, transport::Descriptor> ends_;
+};
+
+class ThreadSession final : public transport::Session {
+ public:
+  ThreadSession(Hub& hub, int rank, int size, bool one_host = true) : hub_(hub) {
+    membership_.session = hub.session();
+    membership_.epoch = 1;
+    membership_.rank = rank;
+    for (int other = 0; other < size; ++other) {
+      membership_.members.push_back({one_host ? "here" : fmt::format("host {}", other), "127.0.0.1"});
+    }
+  }
+  const transport::Membership& membership() const override { return membership_; }
+  const transport::SessionOptions& options() const override { return options_; }
+  Result<std::unique_ptr<transport::Connection>> connect(int peer, std::uint32_t purpose, const Deadline&) override {
+    const int rank = membership_.rank;
+    MOTLEY_ASSIGN(auto socket,
+                  hub_.take_end(fmt::format("{} {} {}", std::min(rank, peer), std::max(rank, peer), purpose)));
+    transport::Identity identity;
+    identity.rank = peer;
+    identity.session = membership_.session;
+    identity.epoch = membership_.epoch;
+    identity.purpose = purpose;
+    return std::make_unique<transport::TcpConnection>(std::move(socket), identity, false);
+  }
+  Status health() const override { return hub_.health(); }
+  void abort(const Error& error) override {
+    Error named = error;
+    named.rank = membership_.rank;
+    hub_.fail_with(named);
+  }
+  void set_phase(std::uint64_t, const char*) override {}
+  std::string last_heard(int rank) const override { return fmt::format("phase of {}", rank); }
+  void leave() override {}
+
+ private:
+  Hub& hub_;
+  transport::Membership membership_;
+  transport::SessionOptions options_;
+};
+
+}  // namespace motley::exchange
