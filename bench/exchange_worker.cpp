@@ -36,13 +36,26 @@ Order read_order() {
   return order;
 }
 
-Status reduce(exchange::Exchange& exchange, int bucket, std::int64_t count, std::uint64_t& step) {
+// Seconds of `count` reductions. As in training, each rank has just written its values; that is not counted, but where
+// they then are in the caches is.
+Result<double> reduce(const transport::Membership& members, exchange::Exchange& exchange, int bucket,
+                      std::int64_t count, std::uint64_t& step) {
   const Deadline deadline = Deadline::after(kSeconds);
+  const auto bytes = exchange.buffer(bucket);
+  const std::span<float> values(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
+  const float expected = static_cast<float>(members.size() + 1) / 2;
+  double seconds = 0;
   for (std::int64_t round = 0; round < count; ++round) {
+    std::ranges::fill(values, static_cast<float>(members.rank + 1));
+    const double began = monotonic_seconds();
     MOTLEY_TRY(exchange.start(++step, bucket, 32));
     MOTLEY_TRY(exchange.wait(bucket, deadline));
+    seconds += monotonic_seconds() - began;
+    if (values.front() != expected || values.back() != expected) {
+      return fail(ErrorCode::kInternal, "the mean is {} and {}, not {}", values.front(), values.back(), expected);
+    }
   }
-  return {};
+  return seconds;
 }
 
 // The bytes as frames of one buffer that stays in the cache: nothing but the sockets and links is measured.
@@ -107,8 +120,7 @@ Status work(const std::vector<std::string>& arguments) {
   MOTLEY_TRY(exchange->prepare(layout, Deadline::after(kSeconds)));
   std::uint64_t step = 0;
   for (int bucket = 0; bucket < static_cast<int>(layout.bucket_elements.size()); ++bucket) {
-    std::ranges::fill(exchange->buffer(bucket), std::byte{0});
-    MOTLEY_TRY(reduce(*exchange, bucket, 2, step));
+    MOTLEY_TRY(reduce(session->membership(), *exchange, bucket, 2, step));
   }
 
   const int right_rank = (options.rank + 1) % options.size;
@@ -131,13 +143,16 @@ Status work(const std::vector<std::string>& arguments) {
       }
     }
     MOTLEY_TRY(group->barrier(Deadline::after(kSeconds)));
-    const double began = monotonic_seconds();
+    double seconds = 0;
     if (order.command == Command::kRound) {
-      MOTLEY_TRY(reduce(*exchange, static_cast<int>(order.first), order.second, step));
+      const int bucket = static_cast<int>(order.first);
+      MOTLEY_ASSIGN(seconds, reduce(session->membership(), *exchange, bucket, order.second, step));
+      seconds /= static_cast<double>(order.second);
     } else {
+      const double began = monotonic_seconds();
       MOTLEY_TRY(stream(*right, left ? *left : *right, static_cast<std::size_t>(order.first)));
+      seconds = monotonic_seconds() - began;
     }
-    const double seconds = (monotonic_seconds() - began) / static_cast<double>(std::max<std::int64_t>(1, order.second));
     MOTLEY_ASSIGN(const auto all, group->all_gather(std::span(&seconds, 1), Deadline::after(kSeconds)));
     if (options.rank == 0) std::cout << *std::ranges::max_element(all) << std::endl;
   }
