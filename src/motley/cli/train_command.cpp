@@ -23,6 +23,7 @@ struct TrainArguments {
   bool resume = false;
   bool overwrite = false;
   bool quiet = false;
+  bool keys = false;
   std::vector<std::pair<std::string, std::string>> flags;  // keys of the job
 };
 
@@ -76,6 +77,10 @@ Status conclude(const train::RunDirectory& run, Status status) {
 }
 
 Status run_train(const TrainArguments& arguments) {
+  if (arguments.keys) {
+    std::printf("%s", train::document_job().c_str());
+    return {};
+  }
   MOTLEY_ASSIGN(train::Role role, train::detect_role());
   if (!arguments.hosts.empty()) {
     MOTLEY_ASSIGN(role, train::role_from_hosts(arguments.hosts, arguments.rank));
@@ -138,6 +143,7 @@ void add_train(CLI::App& app, Action& action) {
   command->add_flag("--resume", arguments->resume, "Go on from the newest good checkpoint of --run-directory");
   command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --run-directory holds");
   command->add_flag("--quiet", arguments->quiet, "Logs go to the run folder only");
+  command->add_flag("--keys", arguments->keys, "Print the keys of a job file as a table (docs/job.md) and end");
   CLI::Option* hosts =
       command->add_option("--hosts", arguments->hosts, "File of addresses, one 'host:port' a line, a line a rank");
   command->add_option("--rank", arguments->rank, "This process's line in --hosts, from 0")->needs(hosts);

@@ -78,8 +78,12 @@ std::string to_text(const MeetingPoint& point, const std::string& job_id) {
       .dump();
 }
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<std::uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string text_of(const std::vector<std::uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
 
 std::optional<MeetingPoint> from_text(const std::string& text, const std::string& job_id) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
@@ -118,9 +122,10 @@ Result<Secret> meet_through_file(const Role& role, const std::filesystem::path& 
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  return fail(ErrorCode::kTimeout,
-              "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with --run-directory)",
-              role.rank, options.join_seconds, file.string());
+  return fail(
+      ErrorCode::kTimeout,
+      "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with --run-directory)",
+      role.rank, options.join_seconds, file.string());
 }
 
 // torchrun's agent owns MASTER_PORT with its key-value store; rank 0 publishes its address and secret there.
