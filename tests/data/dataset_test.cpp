@@ -35,7 +35,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-std::string idx(std::vector<std::uint32_t> sizes, std::string_view values, char type = 0x08) {
+std::string idx(const std::vector<std::uint32_t>& sizes, std::string_view values, char type = 0x08) {
   std::string bytes = {0, 0, type, static_cast<char>(sizes.size())};
   for (const std::uint32_t size : sizes) {
     for (int shift = 24; shift >= 0; shift -= 8) {

@@ -78,9 +78,9 @@ TEST(MinMax, BoundIsTheClosedFormAndNearTheIntegerAnswer) {
 TEST(MinMax, LargeBatchesStayOptimal) {
   Random random(8);
   for (int round = 0; round < 200; ++round) {
-    std::vector<WorkerCost> costs;
-    for (std::size_t i = 0; i < 2 + random.below(62); ++i) {
-      costs.push_back({random.uniform(), 1e-6 + 1e-3 * random.uniform()});
+    std::vector<WorkerCost> costs(2 + random.below(62));
+    for (WorkerCost& cost : costs) {
+      cost = {random.uniform(), 1e-6 + 1e-3 * random.uniform()};
     }
     const auto batch = static_cast<std::uint32_t>(64 + random.below(2'000'000));
     const auto split = solve_min_max(costs, std::vector<WorkerLimits>(costs.size(), {0}), batch);

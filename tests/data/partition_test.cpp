@@ -71,9 +71,9 @@ double run_step(Partition& partition, std::uint64_t step, const Times& times, do
 }
 
 std::vector<WorkerCost> random_costs(Random& random, std::size_t workers) {
-  std::vector<WorkerCost> costs;
-  for (std::size_t i = 0; i < workers; ++i) {
-    costs.push_back({0.02 * random.uniform(), 0.001 * std::exp(1.6 * random.uniform())});
+  std::vector<WorkerCost> costs(workers);
+  for (WorkerCost& cost : costs) {
+    cost = {0.02 * random.uniform(), 0.001 * std::exp(1.6 * random.uniform())};
   }
   return costs;
 }

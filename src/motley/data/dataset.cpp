@@ -11,63 +11,81 @@
 namespace motley::data {
 namespace {
 
+std::size_t count_of(const std::vector<std::int64_t>& shape) {
+  std::size_t count = 1;
+  for (const std::int64_t extent : shape) {
+    count *= static_cast<std::size_t>(extent);
+  }
+  return count;
+}
+
 // All samples as they lie in the files: images as bytes (four times smaller), the rest as floats.
+struct Contents {
+  std::uint32_t size = 0;
+  std::vector<std::int64_t> shape;
+  TargetKind kind = TargetKind::kClass;
+  std::uint32_t class_count = 0;
+  std::uint32_t target_width = 0;
+  std::string bytes;  // the unpacked IDX file; its values start at bytes_begin
+  std::size_t bytes_begin = 0;
+  std::vector<float> floats;
+  std::vector<std::int64_t> classes;
+  std::vector<float> values;
+  std::vector<float> mean, deviation;
+};
+
 class MemoryDataset final : public Dataset {
  public:
-  std::uint32_t size() const override { return size_; }
-  const std::vector<std::int64_t>& feature_shape() const override { return shape_; }
-  TargetKind target_kind() const override { return kind_; }
-  std::uint32_t class_count() const override { return class_count_; }
-  std::uint32_t target_width() const override { return target_width_; }
+  explicit MemoryDataset(Contents contents) : contents_(std::move(contents)) {}
+
+  std::uint32_t size() const override { return contents_.size; }
+  const std::vector<std::int64_t>& feature_shape() const override { return contents_.shape; }
+  TargetKind target_kind() const override { return contents_.kind; }
+  std::uint32_t class_count() const override { return contents_.class_count; }
+  std::uint32_t target_width() const override { return contents_.target_width; }
 
   Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const override {
     const std::size_t width = feature_count();
-    const bool classes = kind_ == TargetKind::kClass;
-    MOTLEY_INVARIANT(
-        into.features.size() == samples.size() * width &&
-            (classes ? into.classes.size() == samples.size() : into.values.size() == samples.size() * target_width_),
-        "room for {} features, {} classes and {} values to read {} samples", into.features.size(), into.classes.size(),
-        into.values.size(), samples.size());
+    const bool classes = contents_.kind == TargetKind::kClass;
+    MOTLEY_INVARIANT(into.features.size() == samples.size() * width &&
+                         (classes ? into.classes.size() == samples.size()
+                                  : into.values.size() == samples.size() * contents_.target_width),
+                     "room for {} features, {} classes and {} values to read {} samples", into.features.size(),
+                     into.classes.size(), into.values.size(), samples.size());
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const std::size_t sample = samples[i];
-      MOTLEY_INVARIANT(sample < size_, "sample {} of a dataset of {}", sample, size_);
+      MOTLEY_INVARIANT(sample < contents_.size, "sample {} of a dataset of {}", sample, contents_.size);
       float* const features = into.features.data() + i * width;
-      if (!bytes_.empty()) {
+      if (!contents_.bytes.empty()) {
         for (std::size_t k = 0; k < width; ++k) {
-          features[k] = static_cast<float>(static_cast<unsigned char>(bytes_[bytes_begin_ + sample * width + k])) / 255;
+          features[k] = static_cast<float>(
+                            static_cast<unsigned char>(contents_.bytes[contents_.bytes_begin + sample * width + k])) /
+                        255;
         }
       } else {
-        std::copy_n(floats_.data() + sample * width, width, features);
+        std::copy_n(contents_.floats.data() + sample * width, width, features);
       }
-      if (mean_.size() == 1) {
+      if (contents_.mean.size() == 1) {
         for (std::size_t k = 0; k < width; ++k) {
-          features[k] = (features[k] - mean_[0]) / deviation_[0];
+          features[k] = (features[k] - contents_.mean[0]) / contents_.deviation[0];
         }
-      } else if (!mean_.empty()) {
+      } else if (!contents_.mean.empty()) {
         for (std::size_t k = 0; k < width; ++k) {
-          features[k] = (features[k] - mean_[k]) / deviation_[k];
+          features[k] = (features[k] - contents_.mean[k]) / contents_.deviation[k];
         }
       }
       if (classes) {
-        into.classes[i] = classes_[sample];
+        into.classes[i] = contents_.classes[sample];
       } else {
-        std::copy_n(values_.data() + sample * target_width_, target_width_, into.values.data() + i * target_width_);
+        std::copy_n(contents_.values.data() + sample * contents_.target_width, contents_.target_width,
+                    into.values.data() + i * contents_.target_width);
       }
     }
     return {};
   }
 
-  std::uint32_t size_ = 0;
-  std::vector<std::int64_t> shape_;
-  TargetKind kind_ = TargetKind::kClass;
-  std::uint32_t class_count_ = 0;
-  std::uint32_t target_width_ = 0;
-  std::string bytes_;  // the unpacked IDX file; its values start at bytes_begin_
-  std::size_t bytes_begin_ = 0;
-  std::vector<float> floats_;
-  std::vector<std::int64_t> classes_;
-  std::vector<float> values_;
-  std::vector<float> mean_, deviation_;
+ private:
+  Contents contents_;
 };
 
 // A class as the files hold it: a whole number from 0 to a count that a network can have outputs for.
@@ -83,28 +101,29 @@ Result<std::int64_t> class_of(double value, const std::string& where) {
 }
 
 // Checks what all formats share and fills in the class count and normalisation.
-Result<std::unique_ptr<Dataset>> finished(std::unique_ptr<MemoryDataset> dataset, const DatasetSource& source) {
+Result<std::unique_ptr<Dataset>> finished(Contents contents, const DatasetSource& source) {
+  const std::size_t features = count_of(contents.shape);
   const std::string name = source.features.string();
-  if (dataset->size_ == 0 || dataset->feature_count() == 0) {
+  if (contents.size == 0 || features == 0) {
     return fail(ErrorCode::kInvalidInput, "{}: {} samples of {} features; at least one of each is needed", name,
-                dataset->size_, dataset->feature_count());
+                contents.size, features);
   }
-  if (dataset->kind_ == TargetKind::kClass) {
-    const std::int64_t largest = *std::max_element(dataset->classes_.begin(), dataset->classes_.end());
+  if (contents.kind == TargetKind::kClass) {
+    const std::int64_t largest = *std::max_element(contents.classes.begin(), contents.classes.end());
     if (source.class_count > 0 && largest >= source.class_count) {
       return fail(ErrorCode::kInvalidInput, "{}: class {} was found where {} classes (0 to {}) were said to be",
                   source.targets.empty() ? name : source.targets.string(), largest, source.class_count,
                   source.class_count - 1);
     }
-    dataset->class_count_ = source.class_count > 0 ? source.class_count : static_cast<std::uint32_t>(largest) + 1;
+    contents.class_count = source.class_count > 0 ? source.class_count : static_cast<std::uint32_t>(largest) + 1;
   }
   const Normalisation& normalisation = source.normalisation;
   const std::size_t pairs = normalisation.mean.size();
-  if (normalisation.deviation.size() != pairs || (pairs > 1 && pairs != dataset->feature_count())) {
+  if (normalisation.deviation.size() != pairs || (pairs > 1 && pairs != features)) {
     return fail(
         ErrorCode::kInvalidInput,
         "{}: normalisation with {} means and {} deviations for {} features; none, one or one a feature is wanted", name,
-        pairs, normalisation.deviation.size(), dataset->feature_count());
+        pairs, normalisation.deviation.size(), features);
   }
   for (std::size_t i = 0; i < pairs; ++i) {
     if (!std::isfinite(normalisation.mean[i]) || !(normalisation.deviation[i] > 0) ||
@@ -114,9 +133,9 @@ Result<std::unique_ptr<Dataset>> finished(std::unique_ptr<MemoryDataset> dataset
                   normalisation.mean[i], normalisation.deviation[i]);
     }
   }
-  dataset->mean_ = normalisation.mean;
-  dataset->deviation_ = normalisation.deviation;
-  return dataset;
+  contents.mean = normalisation.mean;
+  contents.deviation = normalisation.deviation;
+  return std::make_unique<MemoryDataset>(std::move(contents));
 }
 
 Result<std::uint32_t> sample_count(std::uint64_t count, const std::string& name) {
@@ -137,9 +156,9 @@ Result<std::string> read_unpacked(const std::filesystem::path& path, std::size_t
 
 Result<std::unique_ptr<Dataset>> open_idx(const DatasetSource& source) {
   const std::string images_name = source.features.string(), labels_name = source.targets.string();
-  auto dataset = std::make_unique<MemoryDataset>();
-  MOTLEY_ASSIGN(dataset->bytes_, read_unpacked(source.features, source.limit_bytes));
-  MOTLEY_ASSIGN(const IdxArray images, parse_idx(dataset->bytes_, images_name));
+  Contents contents;
+  MOTLEY_ASSIGN(contents.bytes, read_unpacked(source.features, source.limit_bytes));
+  MOTLEY_ASSIGN(const IdxArray images, parse_idx(contents.bytes, images_name));
   MOTLEY_ASSIGN(const std::string label_bytes, read_unpacked(source.targets, source.limit_bytes));
   MOTLEY_ASSIGN(const IdxArray labels, parse_idx(label_bytes, labels_name));
   if (labels.sizes.size() != 1 || images.sizes.size() < 2 || labels.sizes[0] != images.sizes[0]) {
@@ -151,16 +170,16 @@ Result<std::unique_ptr<Dataset>> open_idx(const DatasetSource& source) {
     return fail(ErrorCode::kInvalidInput, "{}: IDX labels are classes; real targets are accepted from CSV and npy",
                 labels_name);
   }
-  MOTLEY_ASSIGN(dataset->size_, sample_count(images.sizes[0], images_name));
-  dataset->bytes_begin_ = dataset->bytes_.size() - images.values.size();
+  MOTLEY_ASSIGN(contents.size, sample_count(images.sizes[0], images_name));
+  contents.bytes_begin = contents.bytes.size() - images.values.size();
   if (images.sizes.size() == 3) {
-    dataset->shape_.push_back(1);  // grey images have one channel
+    contents.shape.push_back(1);  // grey images have one channel
   }
-  dataset->shape_.insert(dataset->shape_.end(), images.sizes.begin() + 1, images.sizes.end());
+  contents.shape.insert(contents.shape.end(), images.sizes.begin() + 1, images.sizes.end());
   for (const char label : labels.values) {
-    dataset->classes_.push_back(static_cast<unsigned char>(label));
+    contents.classes.push_back(static_cast<unsigned char>(label));
   }
-  return finished(std::move(dataset), source);
+  return finished(std::move(contents), source);
 }
 
 Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
@@ -174,26 +193,26 @@ Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
   }
   const auto target = static_cast<std::size_t>(found - table.columns.begin());
   const std::size_t columns = table.columns.size();
-  auto dataset = std::make_unique<MemoryDataset>();
-  dataset->kind_ = source.target_kind;
-  dataset->target_width_ = source.target_kind == TargetKind::kReal ? 1 : 0;
-  dataset->shape_ = {static_cast<std::int64_t>(columns - 1)};
-  MOTLEY_ASSIGN(dataset->size_, sample_count(table.rows(), name));
+  Contents contents;
+  contents.kind = source.target_kind;
+  contents.target_width = source.target_kind == TargetKind::kReal ? 1 : 0;
+  contents.shape = {static_cast<std::int64_t>(columns - 1)};
+  MOTLEY_ASSIGN(contents.size, sample_count(table.rows(), name));
   for (std::size_t row = 0; row < table.rows(); ++row) {
     for (std::size_t column = 0; column < columns; ++column) {
       const double cell = table.cells[row * columns + column];
       if (column != target) {
-        dataset->floats_.push_back(static_cast<float>(cell));
+        contents.floats.push_back(static_cast<float>(cell));
       } else if (source.target_kind == TargetKind::kReal) {
-        dataset->values_.push_back(static_cast<float>(cell));
+        contents.values.push_back(static_cast<float>(cell));
       } else {
         const std::string where = fmt::format("{}:{}: column '{}'", name, table.lines[row], source.target_column);
         MOTLEY_ASSIGN(const std::int64_t value, class_of(cell, where));
-        dataset->classes_.push_back(value);
+        contents.classes.push_back(value);
       }
     }
   }
-  return finished(std::move(dataset), source);
+  return finished(std::move(contents), source);
 }
 
 Result<std::unique_ptr<Dataset>> open_npy(const DatasetSource& source) {
@@ -210,10 +229,10 @@ Result<std::unique_ptr<Dataset>> open_npy(const DatasetSource& source) {
                 fmt::join(features.shape, ", "), targets_name, fmt::join(targets.shape, ", "),
                 classes ? "(N) of classes" : "(N) or (N, width)");
   }
-  auto dataset = std::make_unique<MemoryDataset>();
-  dataset->kind_ = source.target_kind;
-  MOTLEY_ASSIGN(dataset->size_, sample_count(features.shape[0], name));
-  dataset->shape_.assign(features.shape.begin() + 1, features.shape.end());
+  Contents contents;
+  contents.kind = source.target_kind;
+  MOTLEY_ASSIGN(contents.size, sample_count(features.shape[0], name));
+  contents.shape.assign(features.shape.begin() + 1, features.shape.end());
   const auto finite = [](const NpyArray& array, const std::string& file, std::vector<float>& into) -> Status {
     into.reserve(array.count());
     for (std::uint64_t i = 0; i < array.count(); ++i) {
@@ -225,32 +244,28 @@ Result<std::unique_ptr<Dataset>> open_npy(const DatasetSource& source) {
     }
     return {};
   };
-  MOTLEY_TRY(finite(features, name, dataset->floats_));
+  MOTLEY_TRY(finite(features, name, contents.floats));
   if (classes) {
     for (std::uint64_t i = 0; i < targets.count(); ++i) {
       MOTLEY_ASSIGN(const std::int64_t value,
                     class_of(targets.at(i), fmt::format("{}: value {} (counted from 0)", targets_name, i)));
-      dataset->classes_.push_back(value);
+      contents.classes.push_back(value);
     }
   } else {
-    dataset->target_width_ = targets.shape.size() == 2 ? static_cast<std::uint32_t>(targets.shape[1]) : 1;
-    MOTLEY_TRY(finite(targets, targets_name, dataset->values_));
-    if (dataset->target_width_ == 0) {
+    contents.target_width = targets.shape.size() == 2 ? static_cast<std::uint32_t>(targets.shape[1]) : 1;
+    MOTLEY_TRY(finite(targets, targets_name, contents.values));
+    if (contents.target_width == 0) {
       return fail(ErrorCode::kInvalidInput, "{}: targets of width 0; at least one value a sample is wanted",
                   targets_name);
     }
   }
-  return finished(std::move(dataset), source);
+  return finished(std::move(contents), source);
 }
 
 }  // namespace
 
 std::size_t Dataset::feature_count() const {
-  std::size_t count = 1;
-  for (const std::int64_t extent : feature_shape()) {
-    count *= static_cast<std::size_t>(extent);
-  }
-  return count;
+  return count_of(feature_shape());
 }
 
 Result<Normalisation> measure_normalisation(const Dataset& dataset) {

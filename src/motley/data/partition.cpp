@@ -248,6 +248,7 @@ Status Partition::observe(std::uint64_t step, std::span<const Observation> obser
 
 std::vector<WorkerCost> Partition::costs() const {
   std::vector<WorkerCost> costs;
+  costs.reserve(fits_.size());
   for (const CostFit& fit : fits_) {
     costs.push_back(fit.cost());
   }
@@ -410,6 +411,7 @@ bool Partition::consider_pulling(std::uint64_t step) {
       continue;
     }
     std::vector<double> each;
+    each.reserve(costs.size());
     for (const WorkerCost& cost : costs) {
       each.push_back(cost.seconds(size));
     }
