@@ -263,7 +263,7 @@ TEST(Schedule, IsTheClosedForm) {
 // A network of one BatchNorm, so that workers' inputs to it are parts of the whole batch.
 std::unique_ptr<Stage> batch_norm_stage(c10::IValue momentum) {
   torch::jit::Module module("Norm");
-  module.register_parameter("weight", torch::ones({3}), false);
+  module.register_parameter("weight", torch::ones({3}).requires_grad_(), false);
   module.register_buffer("running_mean", torch::tensor({0.5, -1.0, 2.0}));
   module.register_buffer("running_var", torch::tensor({1.0, 2.0, 0.5}));
   module.register_buffer("num_batches_tracked", torch::tensor(4, torch::kInt64));

@@ -166,8 +166,9 @@ std::string encode_safetensors(const std::vector<SafetensorsTensor>& tensors,
   for (const SafetensorsTensor& tensor : tensors) {
     ordered.push_back(&tensor);
   }
-  std::ranges::stable_sort(ordered, std::greater<>(),
-                           [](const SafetensorsTensor* tensor) { return safetensors_type_bytes(tensor->type); });
+  std::ranges::sort(ordered, {}, [](const SafetensorsTensor* tensor) {
+    return std::pair(-static_cast<int>(safetensors_type_bytes(tensor->type)), tensor);
+  });
 
   Json header = Json::object();
   if (!metadata.empty()) {

@@ -9,15 +9,23 @@
 #include "bench/exchange_bench.h"
 #include "bench/exchange_worker.h"
 #include "bench/partition_bench.h"
+#include "bench/partition_processes.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 
 namespace motley::cli {
 namespace {
 
+Result<std::vector<BenchRow>> whole_partition_bench(const bench::BenchOptions& options) {
+  MOTLEY_ASSIGN(std::vector<BenchRow> rows, bench::partition_bench(options));
+  MOTLEY_ASSIGN(const std::vector<BenchRow> measured, bench::partition_processes(options));
+  rows.insert(rows.end(), measured.begin(), measured.end());
+  return rows;
+}
+
 const std::map<std::string, bench::Bench>& benches() {
   static const std::map<std::string, bench::Bench> all = {
-      {"demo", bench::demo_bench}, {"exchange", bench::exchange_bench}, {"partition", bench::partition_bench}};
+      {"demo", bench::demo_bench}, {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench}};
   return all;
 }
 
@@ -25,9 +33,19 @@ struct BenchArguments {
   std::string name;
   std::string json;
   bool quick = false;
+  bool list = false;
 };
 
 Status run_bench(const BenchArguments& arguments) {
+  if (arguments.list) {
+    for (const auto& [name, function] : benches()) {
+      std::printf("%s\n", name.c_str());
+    }
+    return {};
+  }
+  if (arguments.name.empty()) {
+    return fail(ErrorCode::kInvalidInput, "NAME: the name of a benchmark is needed; --list prints them");
+  }
   bench::BenchOptions options;
   options.quick = arguments.quick;
   options.source_folder = MOTLEY_SOURCE_FOLDER;
@@ -58,24 +76,20 @@ void add_bench(CLI::App& app, Action& action) {
   for (const auto& [name, function] : benches()) {
     names.push_back(name);
   }
-  command->add_option("NAME", arguments->name, "demo, exchange or partition")->required()->check(CLI::IsMember(names));
+  command->add_option("NAME", arguments->name, "demo, exchange or partition")->check(CLI::IsMember(names));
   command->add_option("--json", arguments->json, "Also write the rows to this file");
+  command->add_flag("--list", arguments->list, "Print the names");
   command->add_flag("--quick", arguments->quick, "Stay under a minute; leaves out rows marked long");
   command->callback([&action, arguments] { action = [arguments] { return run_bench(*arguments); }; });
 
-  // A process of a benchmark; not for users.
-  CLI::App* worker = app.add_subcommand("bench-worker", "")->group("");
-  auto words = std::make_shared<std::vector<std::string>>();
-  worker->add_option("WORDS", *words);
-  worker->allow_extras();
-  worker->prefix_command();
-  worker->callback([&action, worker, words] {
-    action = [worker, words]() -> Status {
-      std::vector<std::string> all = *words;
-      for (const std::string& extra : worker->remaining()) {
-        all.push_back(extra);
+  // A process of the benchmark "exchange"; not for users.
+  CLI::App* worker = app.add_subcommand("bench-worker", "")->group("")->prefix_command();
+  worker->callback([&action, worker] {
+    action = [words = worker->remaining()]() -> Status {
+      if (words.empty() || words.front() != "exchange") {
+        return fail(ErrorCode::kInvalidInput, "bench-worker: only 'exchange' is known");
       }
-      std::exit(bench::exchange_worker_main(all));
+      std::exit(bench::exchange_worker_main({words.begin() + 1, words.end()}));
     };
   });
 }

@@ -23,6 +23,7 @@ struct TrainArguments {
   bool resume = false;
   bool overwrite = false;
   bool quiet = false;
+  bool keys = false;
   std::vector<std::pair<std::string, std::string>> flags;  // keys of the job
 };
 
@@ -76,12 +77,16 @@ Status conclude(const train::RunDirectory& run, Status status) {
 }
 
 Status run_train(const TrainArguments& arguments) {
+  if (arguments.keys) {
+    std::printf("%s", train::document_job().c_str());
+    return {};
+  }
   MOTLEY_ASSIGN(train::Role role, train::detect_role());
   if (!arguments.hosts.empty()) {
     MOTLEY_ASSIGN(role, train::role_from_hosts(arguments.hosts, arguments.rank));
   }
   if (arguments.resume && arguments.run.empty()) {
-    return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run");
+    return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
   }
   MOTLEY_ASSIGN(train::Job job, effective_job(arguments));
   const train::RunDirectory run(arguments.run.empty() ? default_run_folder(job, role) : fs::path(arguments.run));
@@ -113,7 +118,7 @@ Status run_train(const TrainArguments& arguments) {
   options.motley = fs::read_symlink("/proc/self/exe");
   options.workers = static_cast<int>(job.workers);
   options.quiet = arguments.quiet;
-  options.worker_arguments = {"train", run.job_file().string(), "--run", run.folder().string()};
+  options.worker_arguments = {"train", run.job_file().string(), "--run-directory", run.folder().string()};
   if (arguments.resume) {
     options.worker_arguments.push_back("--resume");
   }
@@ -130,14 +135,15 @@ void add_train(CLI::App& app, Action& action) {
   command->footer(
       "Every key of the job file is also a flag. Examples:\n"
       "  motley train examples/fashion-mnist/job.yaml --workers 2 --batch 128\n"
-      "  motley train --resume --run runs/demo\n"
+      "  motley train --resume --run-directory runs/demo\n"
       "  torchrun --no-python --nproc-per-node 2 motley train examples/fashion-mnist/job.yaml");
   auto arguments = std::make_shared<TrainArguments>();
   command->add_option("JOB", arguments->job, "Job file (docs/job.md); with --resume the run's own by default");
-  command->add_option("--run", arguments->run, "Folder of the run; default: runs/NAME-TIME");
-  command->add_flag("--resume", arguments->resume, "Go on from the newest good checkpoint of --run");
-  command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --run holds");
+  command->add_option("--run-directory", arguments->run, "Folder of the run; default: runs/NAME-TIME");
+  command->add_flag("--resume", arguments->resume, "Go on from the newest good checkpoint of --run-directory");
+  command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --run-directory holds");
   command->add_flag("--quiet", arguments->quiet, "Logs go to the run folder only");
+  command->add_flag("--keys", arguments->keys, "Print the keys of a job file as a table (docs/job.md) and end");
   CLI::Option* hosts =
       command->add_option("--hosts", arguments->hosts, "File of addresses, one 'host:port' a line, a line a rank");
   command->add_option("--rank", arguments->rank, "This process's line in --hosts, from 0")->needs(hosts);

@@ -183,7 +183,8 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
       held.type = devices.text("type");
       expect_one_of(devices, "type", held.type, types);
       held.count = devices.integer("count", {.min = 1, .max = 1'000'000, .fallback = 1});
-      if (types.contains(held.type) && (left[held.type] -= held.count) < 0) {
+      left[held.type] -= held.count;
+      if (types.contains(held.type) && left[held.type] < 0) {
         devices.refuse("count", fmt::format("is {}, {} more than device_types has of '{}'", held.count,
                                             -left[held.type], held.type));
       }

@@ -367,6 +367,7 @@ std::vector<const StrictYaml::Value*> StrictYaml::elements(std::string_view key,
     return {};
   }
   std::vector<const Value*> found;
+  found.reserve(value->children.size());
   for (const Value& child : value->children) {
     found.push_back(&child);
   }
@@ -419,7 +420,7 @@ bool StrictYaml::is_section(std::string_view key) const {
   return value != nullptr && value->type == Value::Type::kMapping;
 }
 
-std::string StrictYaml::text(std::string_view key, std::optional<std::string> fallback) const {
+std::string StrictYaml::text(std::string_view key, const std::optional<std::string>& fallback) const {
   const std::optional<std::string> text = scalar(key, !fallback, "a text");
   if (text && text->empty()) {
     refuse(key, "is ''; accepted: a text that is not empty");
@@ -458,7 +459,7 @@ double StrictYaml::bytes_per_second(std::string_view key, const NumberRule& rule
 }
 
 std::string StrictYaml::choice(std::string_view key, const std::vector<std::string>& names,
-                               std::optional<std::string> fallback) const {
+                               const std::optional<std::string>& fallback) const {
   const std::string accepted = fmt::format("{}", fmt::join(names, ", "));
   const std::optional<std::string> name = scalar(key, !fallback, accepted);
   if (name && std::ranges::find(names, *name) == names.end()) {

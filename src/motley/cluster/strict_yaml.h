@@ -67,9 +67,9 @@ class StrictYaml {
   bool has(std::string_view key) const;         // is there, with a value; also makes the key known
   bool is_section(std::string_view key) const;  // is a mapping, where a plain value would be accepted as well
 
-  std::string text(std::string_view key, std::optional<std::string> fallback = {}) const;  // never empty
-  bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;             // true or false
-  double number(std::string_view key, const NumberRule& rule = {}) const;                  // finite
+  std::string text(std::string_view key, const std::optional<std::string>& fallback = {}) const;  // never empty
+  bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;                    // true or false
+  double number(std::string_view key, const NumberRule& rule = {}) const;                         // finite
   std::int64_t integer(std::string_view key, const IntegerRule& rule = {}) const;
   // With units as in base/units.h; a bare number is in seconds, bytes. A rate needs a unit.
   double seconds(std::string_view key, const NumberRule& rule = {.min = 0}) const;
@@ -78,7 +78,7 @@ class StrictYaml {
 
   // One of the names.
   std::string choice(std::string_view key, const std::vector<std::string>& names,
-                     std::optional<std::string> fallback = {}) const;
+                     const std::optional<std::string>& fallback = {}) const;
   // One of the names, as the value beside it.
   template <class T>
   T choice_of(std::string_view key, const std::vector<std::pair<std::string, T>>& choices,

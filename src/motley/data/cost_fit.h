@@ -23,6 +23,9 @@ class CostFit {
   bool observe(std::uint32_t samples, double seconds);
   void forget();
 
+  // The last time was off: one or two more will tell whether that is a stall or a change.
+  bool in_doubt() const { return streak_ != 0; }
+
   bool empty() const { return groups_.empty(); }
   // The present line. Needs an observation.
   const WorkerCost& cost() const { return cost_; }
@@ -36,15 +39,17 @@ class CostFit {
   nlohmann::json save() const;
   static CostFit restore(const nlohmann::json& saved);  // throws nlohmann::json::exception on what save() did not write
 
-  static constexpr std::size_t kGroupTimes = 16;
+  static constexpr std::size_t kGroupTimes = 32;
   static constexpr std::size_t kGroups = 6;
 
  private:
   struct Group {
     std::uint32_t samples = 0;
     std::vector<double> seconds;  // oldest first
-    double median() const;
+    double median = 0;            // of them, kept by add()
+    void add(double time, std::size_t keep);
   };
+  bool tells_of_change(std::uint32_t samples, double seconds);
   void refit();
   bool drop_stale_group();
 
@@ -53,6 +58,8 @@ class CostFit {
   double noise_ = 0;
   int streak_ = 0;  // times in a row that were off; negative where they were too short
   std::uint32_t streak_samples_ = 0;
+  double expected_ = 0;  // seconds at that share size, from before the streak
+  double allowed_ = 0;   // and by how much a time may be off
 };
 
 }  // namespace motley::data

@@ -11,18 +11,20 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kWarmUpSteps = 1;   // the first step pays for allocations and caches; it is not measured
-constexpr std::size_t kTimesToDecide = 2;   // times of every worker at its present share before a decision
-constexpr double kLeastGain = 0.015;        // a move must shorten the step by this part at least
-constexpr double kGainErrors = 3;           // and by so many standard errors of the workers' times
-constexpr std::uint32_t kTrialSteps = 6;    // measured steps after which a move is judged
-constexpr double kTrialLoss = 1.01;         // undone when the step takes this much of the best one before
-constexpr std::uint64_t kFirstHold = 32;    // steps without moves after an undone move, doubled each time
-constexpr std::uint64_t kIdleSteps = 200;   // a worker without samples is tried again after so many steps
-constexpr std::size_t kHistorySteps = 48;   // steps kept for what needs steps as a whole
-constexpr std::size_t kPullingSteps = 16;   // steps needed before pulling is considered, and before it is judged
-constexpr double kPullingGain = 0.08;       // predicted gain for which pulling is tried
-constexpr std::uint64_t kFirstPause = 256;  // steps without pulling after it proved slower, doubled each time
+constexpr std::uint64_t kWarmUpSteps = 1;      // the first step pays for allocations and caches; it is not measured
+constexpr std::size_t kTimesToDecide = 2;      // times of every worker at its present share before a decision
+constexpr double kLeastGain = 0.015;           // a move must shorten the step by this part at least
+constexpr double kGainErrors = 4;              // and by so many standard errors of the workers' times
+constexpr std::uint32_t kTrialSteps = 6;       // measured steps after which a move is judged
+constexpr double kTrialLoss = 1.01;            // undone when the step takes this much of the best one before
+constexpr double kReturnLoss = 1.05;           // having gone back, the step may take this much of what it took then
+constexpr std::uint64_t kFirstHold = 32;       // steps without moves after an undone move, doubled each time
+constexpr std::uint64_t kIdleSteps = 200;      // a worker without samples is tried again after so many steps
+constexpr std::size_t kHistorySteps = 48;      // steps kept for what needs steps as a whole
+constexpr std::size_t kPullingSteps = 16;      // steps needed before pulling is considered, and before it is judged
+constexpr std::uint32_t kPullingInterval = 8;  // steps from one such consideration to the next
+constexpr double kPullingGain = 0.12;          // predicted gain for which pulling is tried
+constexpr std::uint64_t kFirstPause = 256;     // steps without pulling after it ended, doubled each time
 constexpr std::uint32_t kShardsPerWorker = 8;
 
 double median_of(std::vector<double> values) {
@@ -127,8 +129,8 @@ Shares Partition::proportional(std::span<const double> weights, std::uint32_t wi
   std::vector<WorkerLimits> limits = options_.limits;
   std::vector<std::size_t> by_weight(weights.size());
   std::iota(by_weight.begin(), by_weight.end(), std::size_t{0});
-  std::stable_sort(by_weight.begin(), by_weight.end(),
-                   [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });
+  std::sort(by_weight.begin(), by_weight.end(),
+            [&](std::size_t a, std::size_t b) { return weights[a] != weights[b] ? weights[a] > weights[b] : a < b; });
   for (const double weight : weights) {
     costs.push_back({0, 1 / std::max(weight, 1e-9 * largest)});
   }
@@ -262,7 +264,7 @@ double Partition::median_step(std::size_t last_steps) const {
 
 void Partition::decide(std::uint64_t step) {
   for (std::size_t i = 0; i < workers(); ++i) {
-    if (fits_[i].empty() || (shares_[i] > 0 && fits_[i].times_at(shares_[i]) < kTimesToDecide)) {
+    if (fits_[i].empty() || fits_[i].in_doubt() || (shares_[i] > 0 && fits_[i].times_at(shares_[i]) < kTimesToDecide)) {
       return;
     }
   }
@@ -288,6 +290,11 @@ bool Partition::settle(std::uint64_t step) {
                         text_of(shares_), measured, best.seconds));
     hold(step);
     return true;
+  }
+  if (best_ && best_->shares == shares_ && measured > best_->seconds * kReturnLoss) {
+    // What these shares once took is over, and nobody's change was seen: moves need not wait.
+    hold_until_ = step;
+    hold_steps_ = kFirstHold;
   }
   best_ = Measured{shares_, measured};
   return false;
@@ -354,7 +361,8 @@ void Partition::wake_idle_workers(std::uint64_t step) {
 // the start of the step; everything below counts as the worker's cost, and its fixed part as paid for every shard,
 // which is what a shard costs at most.
 bool Partition::consider_pulling(std::uint64_t step) {
-  if (!options_.may_pull || step < no_pulling_until_ || history_.size() < kPullingSteps || steps_here_ < kTrialSteps) {
+  if (!options_.may_pull || step < no_pulling_until_ || history_.size() < kPullingSteps ||
+      steps_here_ % kPullingInterval != 0) {
     return false;
   }
   std::vector<WorkerCost> costs(workers());
@@ -465,10 +473,8 @@ void Partition::decide_while_pulling(std::uint64_t step) {
     fit.forget();
   }
   best_.reset();
-  if (slower) {
-    no_pulling_until_ = step + pulling_pause_;
-    pulling_pause_ *= 2;
-  }
+  no_pulling_until_ = step + pulling_pause_;
+  pulling_pause_ *= 2;
   move_to(step, std::move(shares), 0,
           slower
               ? fmt::format("step {}: pulling took {:.4g} s a step, shares {:.4g} s", step, mean, mean_before_pulling_)

@@ -44,7 +44,7 @@ std::string header(const Run& run) {
   }
   if (!run.steps.empty()) {
     const Step& last = run.steps.back();
-    facts.push_back(fmt::format("{} steps, {} epoch{}", last.step + 1, last.epoch + 1, last.epoch == 0 ? "" : "s"));
+    facts.push_back(fmt::format("{} steps, {} epoch{}", last.step, last.epoch + 1, last.epoch == 0 ? "" : "s"));
     facts.push_back(format_seconds(last.time));
   }
   if (!run.started.empty()) {

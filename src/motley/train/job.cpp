@@ -179,8 +179,10 @@ const OptionTable<Job>& job_options() {
       {{"deadline.join", kSeconds, "how long workers may take to appear", 0.1, 86400}, &Job::join_seconds},
       {{"deadline.step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400},
        &Job::step_seconds},
-      {{"timeline.steps", kInteger, "steps recorded in timeline.json (the first and the last half of this number)", 0,
-        100000},
+      {{"timeline.steps", kInteger,
+        "about how many steps are recorded in timeline.json: the first half of this number, the others spread over the "
+        "run",
+        0, 100000},
        &Job::timeline_steps},
       {{"log_level", kChoice, "how much is logged", -kNone, kNone, {"trace", "debug", "info", "warn", "error"}},
        &Job::log_level},
@@ -291,7 +293,13 @@ std::string format_job(const Job& job) {
 }
 
 std::string document_job() {
-  std::string text = "| key | default | accepted | what it says |\n|---|---|---|---|\n";
+  std::string text =
+      "# The job file\n\n`motley train JOB` reads a YAML file of these keys; a dot stands for nesting. Every key is "
+      "also a flag "
+      "(`--optimizer.learning_rate 0.1`), which wins over the file. The effective job is written into the run "
+      "directory as "
+      "`job.yaml`. This page is what `motley train --keys` prints.\n\n"
+      "| key | default | accepted | what it says |\n|---|---|---|---|\n";
   const Job defaults;
   for (const auto& entry : job_options().entries()) {
     const std::string value = job_options().get(defaults, entry);

@@ -78,6 +78,13 @@ std::string to_text(const MeetingPoint& point, const std::string& job_id) {
       .dump();
 }
 
+std::vector<std::uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string text_of(const std::vector<std::uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
 std::optional<MeetingPoint> from_text(const std::string& text, const std::string& job_id) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded() || json.value("job", "") != job_id) {
@@ -115,9 +122,10 @@ Result<Secret> meet_through_file(const Role& role, const std::filesystem::path& 
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  return fail(ErrorCode::kTimeout,
-              "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with --run)",
-              role.rank, options.join_seconds, file.string());
+  return fail(
+      ErrorCode::kTimeout,
+      "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with --run-directory)",
+      role.rank, options.join_seconds, file.string());
 }
 
 // torchrun's agent owns MASTER_PORT with its key-value store; rank 0 publishes its address and secret there.
@@ -138,7 +146,7 @@ Result<Secret> meet_through_torchrun(const Role& role, const std::optional<Secre
       options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
                          id = role.job_id](const transport::Endpoint& bound) -> Status {
         try {
-          store->set(key, to_text({bound, hex}, id));
+          store->set(key, bytes_of(to_text({bound, hex}, id)));
           return {};
         } catch (const std::exception& problem) {
           return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", problem.what());
@@ -146,7 +154,7 @@ Result<Secret> meet_through_torchrun(const Role& role, const std::optional<Secre
       };
       return secret;
     }
-    const auto point = from_text(store->get_to_str(key), role.job_id);
+    const auto point = from_text(text_of(store->get(key)), role.job_id);
     if (!point) {
       return fail(ErrorCode::kCorrupt, "rank 0 published an address that cannot be read in torchrun's store at {}:{}",
                   host, port);

@@ -30,7 +30,7 @@ Status RunDirectory::prepare(bool resume, bool overwrite) const {
     if (!overwrite) {
       return fail(ErrorCode::kInvalidInput,
                   "'{}' holds a run already; continue it with --resume, replace it with --overwrite, or name another "
-                  "folder with --run",
+                  "folder with --run-directory",
                   folder_.string());
     }
     for (const char* name : {"job.yaml", "metrics.jsonl", "run.json", "summary.json", "timeline.json", "report.html",

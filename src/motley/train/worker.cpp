@@ -165,7 +165,7 @@ class Worker {
   std::unique_ptr<JsonLines> metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
   std::optional<ProgressLine> progress_;
-  std::string last_reason_;
+  std::uint64_t moves_ = 0;
   double started_ = 0;
   double smooth_step_seconds_ = 0;
 };
@@ -332,7 +332,8 @@ Status Worker::open_outputs() {
   }
   progress_.emplace();
   MOTLEY_ASSIGN(metrics_, JsonLines::open(run_.metrics_file()));
-  MOTLEY_ASSIGN(tensorboard_, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
+  MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
+  tensorboard_.emplace(std::move(tensorboard));
   MOTLEY_TRY(write_run_file(run_, job_, cluster_, exchange_->name()));
   spdlog::info("{}: {} parameters, {} training samples, {} workers, {} steps of {} samples, exchange: {}",
                stage_->name(), stage_->parameter_count(), train_data_->size(), role_.size, steps_, job_.batch,
@@ -702,9 +703,9 @@ Status Worker::write_step(const std::vector<Report>& reports, const data::StepPl
     line["equal_seconds"] = data::step_seconds(
         diagnostics.costs, equal_shares(static_cast<std::uint32_t>(job_.batch), partition_->options().limits));
   }
-  if (diagnostics.reason != last_reason_ && !control) {
-    last_reason_ = diagnostics.reason;
-    line["decision"] = last_reason_;
+  if (diagnostics.moves != moves_) {
+    moves_ = diagnostics.moves;
+    line["decision"] = diagnostics.reason;
   }
   MOTLEY_TRY(metrics_->write(line));
 

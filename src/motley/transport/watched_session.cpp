@@ -406,7 +406,7 @@ std::string WatchedSession::words(const AbortMessage& report) const {
                                   : fmt::format("{} (seen by rank {})", report.error.message, report.reporter);
 }
 
-void WatchedSession::settle(AbortMessage report, const std::string& message) {
+void WatchedSession::settle(const AbortMessage& report, const std::string& message) {
   suspicion_.reset();
   if (failed()) {
     return;

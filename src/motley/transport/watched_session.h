@@ -58,7 +58,7 @@ class WatchedSession final : public Session {
   void handle(int rank, const Message& message);
   void lose(int rank, const std::string& how);
   void consider(AbortMessage report, bool seen_directly);
-  void settle(AbortMessage report, const std::string& message);
+  void settle(const AbortMessage& report, const std::string& message);
   std::string words(const AbortMessage& report) const;
   void admit(Acceptor::Guest guest);
   void beat();

@@ -1,0 +1,83 @@
+#include "bench/job_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "bench/child_process.h"
+#include "motley/base/file.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr std::int64_t kSettledStep = 20;
+constexpr double kJobDeadline = 600;  // seconds
+
+struct TemporaryFolder {
+  std::filesystem::path path;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path& job, const std::string& cluster,
+                       const std::vector<std::string>& flags) {
+  std::string name = (std::filesystem::temp_directory_path() / "motley-bench-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
+  }
+  const TemporaryFolder folder{name};
+  const std::filesystem::path run = folder.path / "run";
+  std::vector<std::string> command = {options.motley.string(), "train", job.string(), "--run-directory", run.string()};
+  if (!cluster.empty()) {
+    MOTLEY_TRY(write_file(folder.path / "cluster.yaml", cluster));
+    command.insert(command.end(), {"--cluster", (folder.path / "cluster.yaml").string()});
+  }
+  command.insert(command.end(), flags.begin(), flags.end());
+  MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
+  const Deadline deadline = Deadline::after(kJobDeadline);
+  for (;;) {  // until the process closes its output, at its end
+    if (const Result<std::string> line = process->read_line(deadline); !line) {
+      if (line.error().code == ErrorCode::kTimeout) {
+        return fail(line.error());
+      }
+      break;
+    }
+  }
+  Result<std::string> summary = read_file(run / "summary.json");
+  if (!summary) {
+    return fail(ErrorCode::kInternal, "the job did not finish; what it said is above");
+  }
+  JobRun figures;
+  for (const auto& row : nlohmann::json::parse(*summary)) {
+    const auto optional = [&](const char* key) {
+      return row[key].is_null() ? std::optional<double>() : std::optional<double>(row[key].get<double>());
+    };
+    figures.summary.push_back({row["case"], row["metric"], row["value"], row["unit"], row["better"] == "more",
+                               optional("target"), optional("limit"), optional("peer"), row.value("note", "")});
+  }
+  MOTLEY_ASSIGN(const std::string metrics, read_file(run / "metrics.jsonl"));
+  std::istringstream lines(metrics);
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text);
+    if (line.contains("step_seconds") && line["step"].get<std::int64_t>() > kSettledStep) {
+      (line["control"].get<bool>() ? figures.control_seconds : figures.balanced_seconds)
+          .push_back(line["step_seconds"]);
+    }
+  }
+  return figures;
+}
+
+}  // namespace motley::bench

@@ -1,0 +1,66 @@
+"""Wrong input: a message that names file, field, value and what would be accepted, exit code 2, nothing half-written."""
+
+import socket
+import subprocess
+import unittest
+
+from harness import BINARY, Scenario
+
+
+class BadInput(Scenario):
+    def refuse(self, *flags, expect=2, job=True):
+        last = self.train("refused", *flags, expect=expect, job=job).strip().splitlines()[-1]
+        return last
+
+    def test_unknown_keys_and_values(self):
+        self.job.write_text(self.job.read_text() + "bacth: 5\n")
+        message = self.refuse()
+        self.assertIn("job.yaml:10", message)
+        self.assertIn("unknown key 'bacth'; did you mean 'batch'?", message)
+        self.assertFalse((self.folder / "refused").exists())
+
+    def test_flags(self):
+        self.assertIn("accepted: a whole number from 1", self.refuse("--batch", "0"))
+        self.assertIn("accepted: one of mlp, cnn", self.refuse("--model.name", "resnet"))
+        self.assertIn("optimizer.nesterov", self.refuse("--optimizer.nesterov", "true", "--optimizer.momentum", "0"))
+
+    def test_a_batch_smaller_than_the_workers(self):
+        self.assertIn("batch: 3 is smaller than the number of workers; accepted: 4 or more",
+                      self.refuse("--batch", 3, "--workers", 4))
+
+    def test_missing_and_damaged_data(self):
+        message = self.refuse("--data.train", self.folder / "nowhere.npy")
+        self.assertIn("nowhere.npy", message)
+        data = self.folder / "train.npy"
+        data.write_bytes(data.read_bytes()[:1000])
+        self.assertIn("train.npy", self.refuse("--overwrite", expect=1))
+
+    def test_a_folder_that_holds_a_run(self):
+        self.train("refused", "--steps", 2)
+        self.assertIn("--resume", self.refuse("--steps", 2))
+        self.assertIn("holds no run", self.train("empty", "--resume", expect=2))
+
+    def test_a_port_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            hosts = self.folder / "hosts"
+            hosts.write_text(f"127.0.0.1:{port}\n127.0.0.1\n")
+            secret = self.folder / "secret"
+            secret.write_text("0123456789abcdef")
+            secret.chmod(0o600)
+            done = subprocess.run(self.command("run", "--workers", 2, "--hosts", hosts, "--rank", 0, "--deadline.join", "5 s"),
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+                                  env={"MOTLEY_SECRET_FILE": str(secret)})
+            self.assertIn(done.returncode, (1, 2), done.stdout)
+            self.assertIn(str(port), done.stdout.strip().splitlines()[-1])
+
+    def test_usage(self):
+        for arguments in ([], ["train", "--no-such-flag"], ["dance"]):
+            done = subprocess.run([BINARY, *arguments], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2, arguments)
+
+
+if __name__ == "__main__":
+    unittest.main()

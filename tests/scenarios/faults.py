@@ -1,0 +1,89 @@
+"""What happens when things go wrong in the middle: a killed or stuck rank, a full disk, numbers that diverge."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import Scenario
+
+
+class Faults(Scenario):
+    def kill_one(self, method, victim, how):
+        paces = self.cluster([0.002, 0.002, 0.002])
+        flags = ("--cluster", paces, "--exchange.method", method, "--checkpoint.every_steps", 4, "--deadline.step", "6 s")
+        run = f"{method}-{victim}"
+        process = self.start(run, *flags)
+        self.wait_for_step(run, 9)
+        os.kill(self.worker_processes(process.pid)[victim], how)
+        begin = time.monotonic()
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 1, output)
+        last = output.strip().splitlines()[-1]
+        self.assertIn(f"rank {victim}", last)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.train(run, *flags, "--resume")
+        self.assertEqual(self.not_used_once(run), 0)
+        self.assertEqual(sorted(self.losses(run)), list(range(1, 21)))
+        return last
+
+    def test_a_killed_rank_is_named_and_the_job_resumes(self):
+        for method in ("shared-memory", "tcp-ring"):
+            for victim in (0, 2):
+                with self.subTest(method=method, victim=victim):
+                    self.assertIn("Killed", self.kill_one(method, victim, signal.SIGKILL))
+
+    def test_a_stuck_rank_is_named_when_the_deadline_passes(self):
+        self.kill_one("shared-memory", 1, signal.SIGSTOP)
+
+    def test_nothing_is_left_in_shared_memory(self):
+        before = set(os.listdir("/dev/shm"))
+        self.kill_one("shared-memory", 1, signal.SIGKILL)
+        self.assertEqual({name for name in set(os.listdir("/dev/shm")) - before if "motley" in name}, set())
+
+    def test_a_killed_launcher_takes_its_workers_along(self):
+        process = self.start("run", "--cluster", self.cluster([0.002, 0.002]))
+        self.wait_for_step("run", 2)
+        workers = self.worker_processes(process.pid)
+        self.assertEqual(len(workers), 2)
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 20
+        while any(pathlib.Path(f"/proc/{worker}").exists() for worker in workers):
+            self.assertLess(time.monotonic(), deadline, "a worker outlived its launcher")
+            time.sleep(0.05)
+
+    def test_a_loss_that_is_no_number_stops_the_job(self):
+        self.train("run", "--workers", 2, "--steps", 5)
+        output = self.train("run", "--workers", 2, "--steps", 40, "--optimizer.learning_rate", 1e30, "--resume", expect=1)
+        self.assertIn("the loss is", output.strip().splitlines()[-1])
+        self.assertIn("step 5", output.strip().splitlines()[-1])
+        self.train("run", "--workers", 2, "--steps", 10, "--resume")
+
+    def test_a_full_disk_keeps_the_last_checkpoint(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", disk], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("mounting a small file system needs root")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk])
+        self.train("disk/run", "--workers", 2, "--steps", 5, "--model.hidden", "64", "--timeline.steps", 0)
+        with open(disk / "filler", "wb", buffering=0) as filler:
+            with self.assertRaises(OSError):
+                while True:
+                    filler.write(b"\0" * 1024)
+        output = self.train("disk/run", "--workers", 2, "--steps", 9, "--model.hidden", "64", "--resume", expect=1)
+        self.assertIn("No space left", output)
+        (disk / "filler").unlink()
+        self.train("disk/run", "--workers", 2, "--steps", 9, "--model.hidden", "64", "--timeline.steps", 0, "--resume")
+        self.assertEqual(max(self.losses("disk/run")), 9)
+
+    def test_an_emulation_that_the_machine_is_too_busy_for_is_refused(self):
+        output = self.train("run", "--cluster", self.cluster([1e-9, 1e-9]), "--epochs", 5, expect=1)
+        self.assertIn("emulat", output.strip().splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()

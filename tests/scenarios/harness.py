@@ -1,0 +1,160 @@
+"""Starts the binary on small data in a folder of its own, and reads what runs leave behind."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import numpy
+
+BINARY = os.environ.get("MOTLEY_BINARY", "build/release/motley")
+
+
+def read_safetensors(path):
+    """A safetensors file as {name: array}, read by the format's definition and nothing of ours."""
+    raw = pathlib.Path(path).read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    types = {"F32": numpy.float32, "F64": numpy.float64, "I64": numpy.int64}
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            data = raw[8 + size + begin : 8 + size + end]
+            tensors[name] = numpy.frombuffer(data, types[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
+def relative_difference(one, other):
+    """The largest difference of any tensor, relative to the tensor's norm."""
+    worst = 0.0
+    assert one.keys() == other.keys()
+    for name in one:
+        norm = numpy.linalg.norm(one[name].astype(numpy.float64).ravel())
+        difference = numpy.linalg.norm((one[name].astype(numpy.float64) - other[name]).ravel())
+        worst = max(worst, difference / max(norm, 1e-300))
+    return worst
+
+
+class Scenario(unittest.TestCase):
+    """A folder with a small data set (npy, classes) and a job on it; helpers to run jobs."""
+
+    samples = 600
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="motley-scenario-"))
+        self.addCleanup(shutil.rmtree, self.folder, True)
+        random = numpy.random.default_rng(7)
+        centres = random.normal(size=(4, 12))
+        for name, count in (("train", self.samples), ("test", 200)):
+            classes = random.integers(0, 4, size=count)
+            features = centres[classes] + random.normal(size=(count, 12))
+            numpy.save(self.folder / f"{name}.npy", features.astype(numpy.float32))
+            numpy.save(self.folder / f"{name}_targets.npy", classes.astype(numpy.int64))
+        self.job = self.folder / "job.yaml"
+        self.job.write_text(
+            "name: scenario\n"
+            "model: {name: mlp, hidden: [16]}\n"
+            "data: {name: npy, train: train.npy, train_targets: train_targets.npy,\n"
+            "       test: test.npy, test_targets: test_targets.npy}\n"
+            "batch: 60\n"
+            "epochs: 2\n"
+            "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n"
+            "exchange: {bucket_bytes: 4096}\n"
+            "deadline: {join: 60 s, step: 20 s}\n"
+        )
+
+    def command(self, run, *flags, job=True):
+        return [BINARY, "train", *([str(self.job)] if job else []), "--run-directory", str(self.folder / run), *map(str, flags)]
+
+    def train(self, run, *flags, expect=0, job=True, environment=None):
+        """Runs to the end; returns the output (standard output and error together)."""
+        done = subprocess.run(
+            self.command(run, *flags, job=job),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180,
+            env={**os.environ, **(environment or {})},
+        )
+        self.assertEqual(done.returncode, expect, done.stdout)
+        return done.stdout
+
+    def start(self, run, *flags):
+        process = subprocess.Popen(
+            self.command(run, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def wait_for_step(self, run, step, seconds=60):
+        """Until the run's metrics show this step."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            lines = self.lines(run)
+            if any(line.get("step", 0) >= step and "loss" in line for line in lines):
+                return
+            time.sleep(0.02)
+        self.fail(f"step {step} was not reached within {seconds} s")
+
+    def worker_processes(self, launcher):
+        """Process ids of the launcher's children, in the order of their ranks."""
+        found = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and f"\nPPid:\t{launcher}\n" in (entry / "status").read_text():
+                    environment = (entry / "environ").read_bytes().split(b"\0")
+                    rank = [e for e in environment if e.startswith(b"MOTLEY_RANK=")]
+                    found[int(rank[0].split(b"=")[1])] = int(entry.name)
+            except (OSError, IndexError):
+                continue
+        return [found[rank] for rank in sorted(found)]
+
+    def lines(self, run):
+        path = self.folder / run / "metrics.jsonl"
+        if not path.exists():
+            return []
+        lines = []
+        for text in path.read_text().splitlines():
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                pass  # the last line of a run that is being written
+        return lines
+
+    def losses(self, run):
+        return {line["step"]: line["loss"] for line in self.lines(run) if "loss" in line}
+
+    def not_used_once(self, run):
+        counts = [line["samples_not_used_exactly_once"] for line in self.lines(run)
+                  if "samples_not_used_exactly_once" in line]
+        self.assertTrue(counts, "the run audited no epoch")
+        return sum(counts)
+
+    def weights(self, run):
+        newest = sorted((self.folder / run / "checkpoint").glob("step-*"))[-1]
+        return read_safetensors(newest / "weights.safetensors")
+
+    def assert_bitwise(self, run, other):
+        one, two = self.weights(run), self.weights(other)
+        self.assertEqual(one.keys(), two.keys())
+        for name in one:
+            self.assertEqual(one[name].tobytes(), two[name].tobytes(), name)
+
+    def cluster(self, paces, **extra):
+        """A cluster file with a worker of each emulated pace (seconds a sample), or None for one as it is."""
+        text = "version: 1\ndevice_types: [{name: core, kind: cpu, count: 16}]\nworkers:\n"
+        for rank, pace in enumerate(paces):
+            text += f"  - {{name: w{rank}, device: core"
+            text += f", seconds_per_sample: {pace} s" if pace else ""
+            text += "".join(f", {key}: {value}" for key, value in extra.items()) + "}\n"
+        path = self.folder / "cluster.yaml"
+        path.write_text(text)
+        return path
+
+
+def interrupt(process):
+    process.send_signal(signal.SIGINT)

@@ -1,0 +1,79 @@
+"""The same job under torchrun, mpirun and by hand from a file of addresses."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+from harness import BINARY, Scenario
+
+
+class Launchers(Scenario):
+    def run_command(self, command, environment=None):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180,
+                              env={**os.environ, **(environment or {})})
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def compare(self, run):
+        self.train("own", "--workers", 2, "--shares.mode", "equal")
+        self.assert_bitwise("own", run)
+        self.assertTrue((self.folder / run / "report.html").exists())
+        self.assertEqual(self.not_used_once(run), 0)
+
+    flags = ("--workers", "2", "--shares.mode", "equal")
+
+    def test_torchrun(self):
+        torchrun = pathlib.Path(sys.executable).parent / "torchrun"
+        if not torchrun.exists():
+            self.skipTest("torchrun is missing beside this Python")
+        self.run_command([str(torchrun), "--no-python", "--nproc-per-node", "2", "--master-port", "29511",
+                          *self.command("run", *self.flags)])
+        self.compare("run")
+
+    def test_mpirun(self):
+        if not shutil.which("mpirun"):
+            self.skipTest("mpirun is missing; Debian's package is openmpi-bin")
+        self.run_command(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *self.command("run", *self.flags)],
+                         {"OMPI_MCA_btl_base_warn_component_unused": "0"})
+        self.compare("run")
+
+    def test_a_file_of_addresses(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1:29533\n127.0.0.1  # the second rank\n")
+        secret = self.folder / "secret"
+        secret.write_text("0123456789abcdef0123456789abcdef")
+        secret.chmod(0o600)
+        environment = {**os.environ, "MOTLEY_SECRET_FILE": str(secret)}
+        command = self.command("run", *self.flags, "--hosts", hosts, "--rank")
+        second = subprocess.Popen([*command, "1"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(second.kill)
+        self.run_command([*command, "0"], environment)
+        self.assertEqual(second.wait(timeout=30), 0, second.stdout.read())
+        self.compare("run")
+
+    def test_a_wrong_secret_and_a_missing_rank_are_named(self):
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1:29534\n127.0.0.1\n")
+        command = self.command("run", *self.flags, "--deadline.join", "6 s", "--hosts", hosts, "--rank")
+        processes = []
+        for rank in (0, 1):
+            secret = self.folder / f"secret{rank}"
+            secret.write_text("0123456789abcdef" + str(rank))
+            secret.chmod(0o600)
+            processes.append(subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                              text=True, env={**os.environ, "MOTLEY_SECRET_FILE": str(secret)}))
+        for process in processes:
+            output = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 1, output)
+            self.assertIn("secret", output.strip().splitlines()[-1])
+        alone = subprocess.run([*command, "0", "--overwrite"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               timeout=60, env={**os.environ, "MOTLEY_SECRET_FILE": str(self.folder / "secret0")})
+        self.assertEqual(alone.returncode, 1)
+        self.assertRegex(alone.stdout.strip().splitlines()[-1], r"\brank 1\b")
+
+
+if __name__ == "__main__":
+    unittest.main()

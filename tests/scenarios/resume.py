@@ -1,0 +1,77 @@
+"""A run that was stopped goes on as if it had not been: bitwise with the same shares, with the same samples otherwise."""
+
+import json
+import unittest
+
+from harness import Scenario, interrupt
+
+
+class Resume(Scenario):
+    fixed = ("--shares.mode", "fixed", "--shares.fixed", "10,20,30", "--workers", 3)
+
+    def test_fixed_shares_resume_bitwise(self):
+        self.train("whole", *self.fixed, "--steps", 20, "--model.dropout", 0.2)
+        self.train("halves", *self.fixed, "--steps", 7, "--model.dropout", 0.2)
+        self.train("halves", *self.fixed, "--steps", 20, "--model.dropout", 0.2, "--resume")
+        self.assert_bitwise("whole", "halves")
+        self.assertEqual(self.losses("whole"), self.losses("halves"))
+        self.assertEqual(self.not_used_once("halves"), 0)
+
+    def test_adam_resumes_bitwise(self):
+        adam = (*self.fixed, "--optimizer.name", "adamw", "--optimizer.learning_rate", 0.01, "--clip_norm", 1)
+        self.train("whole", *adam, "--steps", 15)
+        self.train("halves", *adam, "--steps", 4)
+        self.train("halves", *adam, "--steps", 15, "--resume")
+        self.assert_bitwise("whole", "halves")
+
+    def test_recorded_shares_replay_bitwise(self):
+        paces = self.cluster([0.0004, 0.0008, 0.0016])
+        self.train("first", "--cluster", paces, "--epochs", 3)
+        self.assertGreater(len({tuple(line["shares"]) for line in self.lines("first") if "shares" in line}), 1)
+        replay = ("--workers", 3, "--epochs", 3, "--shares.mode", "replay", "--shares.replay", self.folder / "first")
+        self.train("again", *replay)
+        self.assert_bitwise("first", "again")
+        self.train("halves", *replay, "--steps", 11)
+        self.train("halves", *replay, "--resume")
+        self.assert_bitwise("first", "halves")
+
+    def test_another_number_of_workers_uses_the_same_samples(self):
+        self.train("whole", "--workers", 2, "--shares.mode", "equal")
+        self.train("changed", "--workers", 3, "--steps", 6)
+        self.train("changed", "--workers", 2, "--resume")
+        self.assertEqual(self.not_used_once("changed"), 0)
+        whole, changed = self.losses("whole"), self.losses("changed")
+        self.assertEqual(whole.keys(), changed.keys())
+        for step, loss in whole.items():
+            self.assertAlmostEqual(loss, changed[step], delta=1e-4, msg=f"step {step}")
+
+    def test_a_stop_leaves_a_checkpoint(self):
+        paces = self.cluster([0.002, 0.002])
+        process = self.start("run", "--cluster", paces, "--epochs", 3)
+        self.wait_for_step("run", 5)
+        interrupt(process)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 130, output)
+        self.assertIn("--resume", output.strip().splitlines()[-1])
+        stopped = max(self.losses("run"))
+        self.assertLess(stopped, 30)
+        self.train("run", "--cluster", paces, "--epochs", 3, "--resume")
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 31)))
+        self.assertEqual(self.not_used_once("run"), 0)
+        self.assertTrue(json.loads((self.folder / "run" / "run.json").read_text())["finished"])
+
+    def test_a_damaged_checkpoint_is_passed_over(self):
+        self.train("whole", *self.fixed, "--steps", 20)
+        self.train("run", *self.fixed, "--steps", 12, "--checkpoint.every_steps", 5)
+        newest = self.folder / "run" / "checkpoint" / "step-00000012" / "weights.safetensors"
+        content = bytearray(newest.read_bytes())
+        content[-5] ^= 1
+        newest.write_bytes(content)
+        output = self.train("run", *self.fixed, "--steps", 20, "--resume")
+        self.assertIn("does not match its checksum", output)
+        self.assertIn("resumed after step 10", output)
+        self.assert_bitwise("whole", "run")
+
+
+if __name__ == "__main__":
+    unittest.main()
