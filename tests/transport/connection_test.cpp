@@ -82,6 +82,30 @@ TEST(TcpConnection, BlockingMessagesAndTimeout) {
   EXPECT_NE(nothing.error().message.find("the shares of step 12"), std::string::npos);
 }
 
+TEST(TcpConnection, AReceiveThatTimedOutInAFrameGoesOnWithIt) {
+  Pair pair = make_pair(true);
+  std::vector<std::byte> payload(900'000);
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    payload[i] = static_cast<std::byte>(i * 7);
+  }
+  pair.a->post_send(3, 4, payload);
+  ASSERT_TRUE(pair.a->progress());  // as much as the socket takes, which is not all
+  ASSERT_EQ(pair.a->pending_sends(), 1U);
+  const auto early = pair.b->receive(Deadline::after(0), "it");
+  ASSERT_FALSE(early.has_value());
+  EXPECT_EQ(early.error().code, ErrorCode::kTimeout);
+  EXPECT_NE(early.error().message.find("only a part"), std::string::npos) << early.error().message;
+  for (;;) {
+    ASSERT_TRUE(pair.a->progress());
+    const auto message = pair.b->receive(Deadline::after(0), "it");
+    if (message) {
+      EXPECT_EQ(message->payload, payload);
+      return;
+    }
+    ASSERT_EQ(message.error().code, ErrorCode::kTimeout) << message.error().message;
+  }
+}
+
 TEST(TcpConnection, MismatchNamesBothSides) {
   Pair pair = make_pair(false);
   std::vector<std::byte> payload(100);

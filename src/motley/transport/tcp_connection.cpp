@@ -270,13 +270,12 @@ Result<Message> TcpConnection::receive(const Deadline& deadline, const std::stri
       return std::move(*message);
     }
     if (deadline.passed()) {
-      if (header_filled_ > 0) {
-        return broken(ErrorCode::kTimeout,
-                      fmt::format("it sent only a part of {} within {:.3g} s", what, deadline.allowed()));
-      }
-      return fail(Error{ErrorCode::kTimeout,
-                        fmt::format("{}: it did not send {} within {:.3g} s", name_, what, deadline.allowed()),
-                        peer_.rank});
+      // What has landed is kept: a later call goes on with the same frame.
+      return fail(
+          Error{ErrorCode::kTimeout,
+                fmt::format("{}: it {} {} within {:.3g} s", name_,
+                            header_filled_ > 0 ? "sent only a part of" : "did not send", what, deadline.allowed()),
+                peer_.rank});
     }
     wait_for(socket_.get(), POLLIN, deadline.remaining_milliseconds());
   }
