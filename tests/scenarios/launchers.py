@@ -22,6 +22,7 @@ class Launchers(Scenario):
         self.assert_bitwise("own", run)
         self.assertTrue((self.folder / run / "report.html").exists())
         self.assertEqual(self.not_used_once(run), 0)
+        self.assertFalse((self.folder / run / "rendezvous.json").exists(), "the file holds a secret")
 
     flags = ("--workers", "2", "--shares.mode", "equal")
 

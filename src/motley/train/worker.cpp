@@ -200,6 +200,10 @@ Status Worker::join(const std::filesystem::path& hosts) {
   options.fingerprint = fingerprint(job_);
   MOTLEY_ASSIGN(const transport::Secret secret, find_rendezvous(role_, run_.folder(), hosts, options));
   MOTLEY_ASSIGN(session_, transport::Session::join(options, secret));
+  if (writes()) {  // all have read where to meet; the file holds a secret
+    std::error_code ignored;
+    std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
+  }
   MOTLEY_ASSIGN(group_, exchange::make_group(*session_));
   return {};
 }
