@@ -22,7 +22,11 @@ namespace avx2 {
 }  // namespace avx2
 
 namespace avx512 {
+#if defined(__clang__)  // knows no preference of a width in the attribute
+#define MOTLEY_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#else
 #define MOTLEY_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+#endif
 #include "motley/kernels/sum_body.inc"
 #undef MOTLEY_TARGET
 }  // namespace avx512
