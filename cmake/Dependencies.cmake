@@ -23,9 +23,9 @@ if(MOTLEY_WITH_TORCH)
   endif()
   execute_process(
     COMMAND "${MOTLEY_PYTHON}" -c "import os, torch
-from torch.utils import cpp_extension as e
-names = [n for n in ('torch', 'torch_cpu', 'c10', 'torch_cuda', 'c10_cuda') if os.path.exists(os.path.join(e.library_paths()[0], f'lib{n}.so'))]
-print(';'.join(e.include_paths()), e.library_paths()[0], ';'.join(names), torch.__version__, int(torch._C._GLIBCXX_USE_CXX11_ABI), sep='|')"
+from torch.utils.cpp_extension import include_paths, library_paths
+names = [n for n in ('torch', 'torch_cpu', 'c10', 'torch_cuda', 'c10_cuda') if os.path.exists(os.path.join(library_paths()[0], f'lib{n}.so'))]
+print(';'.join(include_paths()), library_paths()[0], ';'.join(names), torch.__version__, int(torch._C._GLIBCXX_USE_CXX11_ABI), sep='|')"
     OUTPUT_VARIABLE torch_answer OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_failed)
   if(torch_failed)
     message(FATAL_ERROR "no PyTorch in '${MOTLEY_PYTHON}': run tools/setup, or set MOTLEY_PYTHON to a Python with PyTorch 2.11 or newer")

@@ -21,7 +21,7 @@ def verdict(row):
 folder = pathlib.Path(sys.argv[1])
 commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True).stdout.strip()
 print("# Results\n")
-print("Written by `tools/bench`; do not edit. *Target* is what we hold ourselves to, *limit* the physical or mathematical")
+print("Written by `tools/bench` from the newest rows of each benchmark, which may be of different runs; do not edit. *Target* is what we hold ourselves to, *limit* the physical or mathematical")
 print("bound and *peer* the compared system's value, both from the same run.\n")
 print(f"Date: {datetime.date.today()}. Commit: {commit}. Machine:\n")
 print("```\n" + (folder / "machine.txt").read_text().rstrip() + "\n```")
