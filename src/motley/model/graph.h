@@ -1,0 +1,71 @@
+// A model as a graph of layers with sizes: what the planner knows of a network before anything has been measured, and
+// the chain of cut points that a pipeline may be cut at.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motley/base/result.h"
+
+namespace motley::model {
+
+enum class LayerKind {
+  kInput,
+  kEmbedding,  // sparse: looks rows up in a table
+  kFullyConnected,
+  kConvolution,
+  kPooling,
+  kNormalization,
+  kActivation,
+  kConcatenation,
+  kElementwise,
+  kAttention,
+  kRecurrent,
+  kSimilarity,  // cosine and the like
+  kLoss,
+  kBlock,  // several layers that are never cut
+  kOther,
+};
+const char* to_string(LayerKind kind);  // "embedding", "fully-connected", ...
+Result<LayerKind> layer_kind(std::string_view text);
+
+// Sizes are for ONE sample; bytes are of fp32 values.
+struct Layer {
+  std::string name;  // unique in its graph
+  LayerKind kind = LayerKind::kOther;
+  std::vector<int> inputs;      // earlier layers whose outputs it reads; empty: the model's own input
+  double parameters = 0;        // dense trainable scalars
+  double activation_bytes = 0;  // of its output
+  double flops = 0;             // of its forward pass; a multiply-add counts two
+  double lookups = 0;           // rows of its sparse table that a sample reads
+  double row_bytes = 0;         // of one row of that table
+  double table_rows = 0;        // rows of that table in all
+
+  bool operator==(const Layer&) const = default;
+};
+
+struct Graph {
+  std::string name;
+  std::string source;         // where its sizes come from
+  double input_bytes = 0;     // of one sample
+  std::vector<Layer> layers;  // in an order in which every layer comes after its inputs
+
+  bool operator==(const Graph&) const = default;
+};
+
+// Errors (kInvalidInput, naming layer, field and value): no layers, repeated names, inputs that are not earlier layers
+// (a cycle), negative or non-finite sizes.
+Status validate(const Graph& graph);
+
+// Bytes of one sample that must be sent when the chain of layers is cut before layer i, for i = 0 .. layers: every
+// output (and the model's input) that was made before the cut and is read at or after it counts once, so that skips
+// over the cut are carried along. Element 0 is input_bytes, the last is 0.
+std::vector<double> cut_bytes(const Graph& graph);
+
+// The same model with neighbouring layers joined into kBlock layers until at most `most` are left: those pairs first
+// whose cut would be the dearest to send for the work it separates. Sums and dependencies are kept. `members`, where
+// given, receives for every layer of the result the range [first, last] of the original's layers.
+Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* members = nullptr);
+
+}  // namespace motley::model

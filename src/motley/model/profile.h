@@ -1,0 +1,93 @@
+// What was measured of a model's layers on some device types (profile.json, docs/schema/profile.schema.json): the one
+// thing that the planner believes about speed. It says of every number where it comes from.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/model/graph.h"
+
+namespace motley::model {
+
+// Measured here; fitted to measurements; scaled from another device's by the stated rule; published elsewhere.
+enum class Origin { kMeasured, kFitted, kScaled, kPublished };
+const char* to_string(Origin origin);
+
+// seconds(b) = fixed + per_sample * b, for a batch of b samples on one device; both >= 0.
+struct Affine {
+  double fixed = 0;
+  double per_sample = 0;
+  double at(double batch) const { return fixed + per_sample * batch; }
+  bool operator==(const Affine&) const = default;
+};
+
+struct Measurement {
+  double batch = 0;
+  double forward_seconds = 0;   // median of the repetitions
+  double backward_seconds = 0;  // 0 for a layer without one
+  double spread = 0;            // median absolute deviation of their sum, as a share of it
+  bool operator==(const Measurement&) const = default;
+};
+
+// One layer on one device.
+struct LayerTime {
+  Affine forward;
+  Affine backward;
+  std::vector<Measurement> measurements;  // what the fit was made from; may be empty
+  bool operator==(const LayerTime&) const = default;
+};
+
+struct DeviceProfile {
+  std::string type;  // a device type's name, as in cluster.yaml
+  Origin origin = Origin::kMeasured;
+  std::string rule;             // how it was measured, or scaled and from what: one sentence
+  double compute_fraction = 1;  // alpha of Eq. (1) of docs/planning.md: the share of computation that k devices divide
+  double communication_fraction = 1;  // beta of Eq. (2)
+  Origin fractions_origin = Origin::kFitted;
+  std::string fractions_rule;     // from which worker counts they were fitted
+  std::vector<LayerTime> layers;  // one for each layer of the graph, in its order
+  bool operator==(const DeviceProfile&) const = default;
+};
+
+// Between a device of one type and one of another (or another of the same).
+struct ProfiledLink {
+  std::string from;
+  std::string to;
+  double bytes_per_second = 0;
+  double latency_seconds = 0;
+  Origin origin = Origin::kMeasured;
+  bool operator==(const ProfiledLink&) const = default;
+};
+
+struct Profile {
+  Graph graph;
+  double batch = 1;  // B_o: the batch at which OCT and ODT are taken
+  std::vector<DeviceProfile> devices;
+  std::vector<ProfiledLink> links;
+
+  const DeviceProfile* device(std::string_view type) const;  // null where there is none
+  bool operator==(const Profile&) const = default;
+};
+
+// Errors (kInvalidInput): the file, the field, the value and what would be accepted. Unknown keys are errors.
+Result<Profile> read_profile(const std::filesystem::path& file);
+Result<Profile> parse_profile(std::string_view text, const std::string& name);
+std::string to_json(const Profile& profile);  // reads back to an equal value
+
+// A profile without measurements: each layer's time on a device that sustains `flops_per_second` and reads memory at
+// `bytes_per_second`, the larger of the two (the roofline model; backward = twice forward), plus `fixed_seconds` a
+// layer and direction. Origin kScaled, with the rule in words.
+struct DeviceSpeed {
+  std::string type;
+  double flops_per_second = 0;
+  double bytes_per_second = 0;
+  double fixed_seconds = 0;
+  double lookups_per_second = 0;  // random rows of a sparse table
+  double compute_fraction = 1;
+  double communication_fraction = 1;
+};
+Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, double batch);
+
+}  // namespace motley::model

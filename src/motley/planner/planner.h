@@ -1,0 +1,94 @@
+// The interface of all planning methods: from a problem and an objective to the best candidate that the method finds,
+// with a bound where it can prove one. Methods are deterministic for a seed, as long as neither time limit nor stop
+// ends them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/cost/evaluation.h"
+#include "motley/cost/provisioning.h"
+
+namespace motley::planner {
+
+struct Progress {
+  std::int64_t evaluations = 0;
+  double best = std::numeric_limits<double>::infinity();  // cost::value of the best candidate so far
+  double bound = 0;                                       // proved so far; 0: none
+  double seconds = 0;
+};
+
+struct Request {
+  const cost::Problem& problem;  // valid (cost::validate)
+  plan::Objective objective;
+  std::uint64_t seed = 0;
+  double seconds = 60;  // time limit; the best so far is returned
+  Clock& clock = SteadyClock::instance();
+  std::stop_token stop = {};
+  std::function<void(const Progress&)> progress = {};  // may be empty; called a few times a second at most
+  // The reward of a candidate, where it is not the cost model (a simulator, measured steps); empty: cost::evaluate.
+  std::function<cost::Evaluation(const cost::Candidate&)> evaluator = {};
+};
+
+struct Answer {
+  std::optional<cost::Candidate> best;  // feasible
+  cost::Evaluation evaluation;          // of best
+  double bound = 0;                     // no candidate has a value below it (cost::value); 0: nothing proved
+  bool proved = false;                  // best is optimal, or there is no feasible candidate
+  bool stopped = false;                 // by the time limit or the stop token
+  std::int64_t evaluations = 0;
+  double seconds = 0;
+
+  // (value - bound) / bound; 0 where proved.
+  double gap(plan::Goal goal) const;
+};
+
+class Planner {
+ public:
+  virtual ~Planner() = default;
+  virtual std::string name() const = 0;
+  // Errors: kInvalidInput where the method cannot take this problem (too many layers for brute force, and so on).
+  virtual Result<Answer> plan(const Request& request) const = 0;
+};
+
+// Counts evaluations, keeps the best, watches the clock and the stop token: what every searching method needs.
+class Search {
+ public:
+  explicit Search(const Request& request);
+  // Provisions (exactly) and evaluates an assignment; the value, infinity where infeasible.
+  double consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before = {});
+  double consider(const cost::Candidate& candidate);
+  bool over();  // the limit is reached or a stop was asked for
+  Answer answer() const;
+
+ private:
+  const Request& request_;
+  double start_;
+  double last_progress_ = 0;
+  double best_value_ = std::numeric_limits<double>::infinity();
+  Answer answer_;
+};
+
+// All methods without a policy network, by name: "exact", "brute-force", "cpu-only", "gpu-only", "heuristic", "greedy",
+// "genetic", "bayesian", "pipedream". (Those with one are in motley/planner/learned/.)
+std::vector<std::unique_ptr<Planner>> planners();
+
+std::unique_ptr<Planner> make_exact();
+std::unique_ptr<Planner> make_brute_force();
+std::unique_ptr<Planner> make_cpu_only();
+std::unique_ptr<Planner> make_gpu_only();
+std::unique_ptr<Planner> make_heuristic();
+std::unique_ptr<Planner> make_greedy();
+std::unique_ptr<Planner> make_genetic();
+std::unique_ptr<Planner> make_bayesian();
+std::unique_ptr<Planner> make_pipedream();
+
+}  // namespace motley::planner
