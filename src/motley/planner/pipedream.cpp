@@ -202,9 +202,21 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
   if (profile.devices.empty()) {
     return fail(ErrorCode::kInvalidInput, "pipedream: the profile of {} has no device", profile.graph.name);
   }
-  const auto left_out = [&](int layer) {
-    return layers[static_cast<std::size_t>(layer)].kind == model::LayerKind::kInput;
+  const std::vector<model::LayerTime>& times = profile.devices.front().layers;
+  const auto seconds_of = [&](std::size_t layer) {
+    return times[layer].forward.at(profile.batch) + times[layer].backward.at(profile.batch);
   };
+  std::vector<bool> read(layers.size());
+  for (const model::Layer& layer : layers) {
+    for (const int input : layer.inputs) {
+      read[static_cast<std::size_t>(input)] = true;
+    }
+  }
+  std::vector<bool> left_out(layers.size());
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    left_out[layer] = layers[layer].kind == model::LayerKind::kInput ||
+                      (!read[layer] && seconds_of(layer) == 0 && layers[layer].parameters == 0);
+  }
 
   // Every state is the one before with a layer more whose inputs it has. Breadth first, so that the states come by
   // size.
@@ -225,8 +237,10 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
                   profile.graph.name, kMostStates);
     }
     for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-      const auto present = [&](int input) { return found[state][static_cast<std::size_t>(input)] || left_out(input); };
-      if (!found[state][layer] && !left_out(static_cast<int>(layer)) &&
+      const auto present = [&](int input) {
+        return found[state][static_cast<std::size_t>(input)] || left_out[static_cast<std::size_t>(input)];
+      };
+      if (!found[state][layer] && !left_out[layer] &&
           std::all_of(layers[layer].inputs.begin(), layers[layer].inputs.end(), present)) {
         Members larger = found[state];
         larger[layer] = true;
@@ -245,11 +259,10 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
     std::vector<int>& listed = result.members.emplace_back();
     for (std::size_t layer = 0; layer < layers.size(); ++layer) {
       if (members[layer]) {
-        const model::LayerTime& time = profile.devices.front().layers[layer];
-        seconds += time.forward.at(profile.batch) + time.backward.at(profile.batch);
+        seconds += seconds_of(layer);
         parameter_bytes += sizeof(float) * layers[layer].parameters;
         listed.push_back(static_cast<int>(layer));
-      } else {
+      } else if (!left_out[layer]) {
         for (const int input : layers[layer].inputs) {
           read_outside[static_cast<std::size_t>(input)] = true;
         }

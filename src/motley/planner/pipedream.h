@@ -52,9 +52,9 @@ double pipedream_seconds(const PipedreamStates& states, const std::vector<Pipedr
 double pipedream_speedup(const PipedreamStates& states, const PipedreamPlan& plan);
 double data_parallel_speedup(const PipedreamStates& states, int machines);
 
-// The states of a profile's graph (its kInput layers are left out, as they are by the original), for minibatches of the
-// profile's batch, on the profile's first device type. Errors (kInvalidInput): more than 5,000 states (a graph with
-// many parallel branches), or no device.
+// The states of a profile's graph, for minibatches of the profile's batch, on the profile's first device type. Left out
+// are, as by the original, the inputs (kInput) and layers that do nothing and that nobody reads.
+// Errors (kInvalidInput): more than 5,000 states (a graph with many parallel branches), or no device.
 struct PipedreamGraph {
   PipedreamStates states;
   std::vector<std::vector<int>> members;  // layers of every state, ascending
