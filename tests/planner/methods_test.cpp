@@ -38,8 +38,8 @@ Case random_case(std::uint64_t seed, CostModel model, int layers, int types) {
   return made;
 }
 
-Request request_of(const Case& made) {
-  return {.problem = made.problem, .objective = made.objective, .seed = 7, .seconds = 1e9};
+Request request_of(const Case& made, Clock& clock = SteadyClock::instance()) {
+  return {.problem = made.problem, .objective = made.objective, .seed = 7, .seconds = 1e9, .clock = clock};
 }
 
 // The least value of all candidates: every stage ends at every later layer, is on every type, has every count.
@@ -142,8 +142,7 @@ TEST_P(Methods, EndAtTheTimeLimitAndReportAFewTimesASecond) {
   const Case made = random_case(2, GetParam(), 8, 3);
   for (const auto& planner : planners()) {
     ManualClock clock;
-    Request request = request_of(made);
-    request.clock = clock;
+    Request request = request_of(made, clock);
     request.seconds = 2;
     std::vector<Progress> reports;
     request.progress = [&](const Progress& progress) { reports.push_back(progress); };
