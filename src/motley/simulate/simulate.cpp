@@ -308,6 +308,9 @@ class Replay {
     for (const StageState& stage : stages_) {
       unfinished_.insert(unfinished_.end(), static_cast<std::size_t>(2 * micro_batches_), stage.device_count);
     }
+    if (keep_events_) {
+      timeline_.events.reserve((devices_.size() + 2 * stages_.size()) * static_cast<std::size_t>(2 * micro_batches_));
+    }
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       timeline_.devices.push_back({devices_[i].stage, devices_[i].replica, std::move(setup.types[i])});
     }
