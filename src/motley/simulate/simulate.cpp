@@ -164,7 +164,7 @@ DeviceState device_of(const Problem& problem, const plan::Stage& stage, int type
 }
 
 double exchange_seconds(const Problem& problem, const plan::Stage& stage, const TypedStage& typed) {
-  if (stage.exchange == plan::Exchange::kNone || typed.count == 1) {
+  if (typed.count == 1) {
     return 0;
   }
   double bytes = 0, bandwidth = std::numeric_limits<double>::infinity(), latency = 0;
