@@ -63,6 +63,8 @@ Answer Search::answer() const {
 
 std::vector<std::unique_ptr<Planner>> planners() {
   std::vector<std::unique_ptr<Planner>> all;
+  all.push_back(make_exact());
+  all.push_back(make_brute_force());
   all.push_back(make_cpu_only());
   all.push_back(make_gpu_only());
   all.push_back(make_heuristic());
