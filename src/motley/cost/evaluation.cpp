@@ -188,19 +188,18 @@ PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> st
   const std::size_t count = stages.size();
   const auto micro_batches = static_cast<double>(problem.micro_batches);
   PipelineTime time;
-  double longest = 0;          // 1F1B
-  double longest_forward = 0;  // fill-drain
-  double longest_backward = 0;
+  double longest = 0;
   for (std::size_t s = count; s-- > 0;) {
     const StageCost& stage = stages[s];
     const double compute = stage.forward_seconds + stage.backward_seconds;
     time.fill += compute + 2 * stage.transfer_seconds;
     const double round_trip = time.fill / std::min(micro_batches, static_cast<double>(count - s));
     longest = std::max({longest, compute, stage.transfer_seconds, round_trip});
-    longest_forward = std::max({longest_forward, stage.forward_seconds, stage.transfer_seconds});
-    longest_backward = std::max({longest_backward, stage.backward_seconds, stage.transfer_seconds});
+    time.longest_forward = std::max({time.longest_forward, stage.forward_seconds, stage.transfer_seconds});
+    time.longest_backward = std::max({time.longest_backward, stage.backward_seconds, stage.transfer_seconds});
   }
-  time.interval = problem.schedule == plan::Schedule::kFillDrain ? longest_forward + longest_backward : longest;
+  time.interval =
+      problem.schedule == plan::Schedule::kFillDrain ? time.longest_forward + time.longest_backward : longest;
   const double flushed = time.fill + (micro_batches - 1) * time.interval;
   double earlier = 0;  // before the end, the last backward of the stage is done
   for (const StageCost& stage : stages) {

@@ -55,8 +55,10 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
 
 // What the whole pipeline takes for a step, and its parts.
 struct PipelineTime {
-  double fill = 0;      // sum of f_s + g_s + 2 c_s
-  double interval = 0;  // between micro-batches: W, or the sum of both maxima under fill-drain
+  double fill = 0;              // sum of f_s + g_s + 2 c_s
+  double longest_forward = 0;   // max of f_s and c_s
+  double longest_backward = 0;  // max of g_s and c_s
+  double interval = 0;          // between micro-batches: W, or the sum of both maxima under fill-drain
   double step = 0;
 };
 PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> stages);
