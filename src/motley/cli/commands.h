@@ -15,6 +15,7 @@ using Action = std::function<Status()>;
 void add_check(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
+void add_simulate(CLI::App& app, Action& action);
 void add_report(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 

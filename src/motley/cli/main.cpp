@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   motley::cli::add_check(app, action);
   motley::cli::add_plan(app, action);
   motley::cli::add_train(app, action);
+  motley::cli::add_simulate(app, action);
   motley::cli::add_report(app, action);
   motley::cli::add_bench(app, action);
   try {

@@ -12,6 +12,7 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/planning_input.h"
+#include "motley/planner/learned/learned.h"
 #include "motley/planner/planner.h"
 #include "motley/planner/what_if.h"
 #include "motley/report/plan_view.h"
@@ -36,6 +37,9 @@ struct PlanArguments {
 
 std::vector<std::unique_ptr<planner::Planner>> every_planner() {
   std::vector<std::unique_ptr<planner::Planner>> all = planner::planners();
+  for (auto& learned : planner::learned_planners()) {
+    all.push_back(std::move(learned));
+  }
   return all;
 }
 
