@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   motley::cli::Action action;
   motley::cli::add_check(app, action);
   motley::cli::add_train(app, action);
+  motley::cli::add_profile(app, action);
   motley::cli::add_report(app, action);
   motley::cli::add_bench(app, action);
   try {
