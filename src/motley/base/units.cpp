@@ -108,4 +108,17 @@ std::string format_seconds(double seconds) {
                       : fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
+std::string format_number(double value) {
+  if (!(std::abs(value) >= 999.95) || std::isinf(value)) {
+    return fmt::format("{:.4g}", value);
+  }
+  std::string digits = fmt::format("{:.0f}", value);
+  const std::size_t first = value < 0 ? 1 : 0;
+  for (std::size_t at = digits.size(); at > first + 3;) {
+    at -= 3;
+    digits.insert(at, 1, ',');
+  }
+  return digits;
+}
+
 }  // namespace motley

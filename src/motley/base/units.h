@@ -16,5 +16,6 @@ Result<double> parse_seconds(std::string_view text);  // "250 ms", "1.5", "2 min
 
 std::string format_bytes(double bytes);      // "46.8 MB"
 std::string format_seconds(double seconds);  // "12.3 ms", "1 min 5 s"
+std::string format_number(double value);     // "20,000", "14.2", "0.001235"
 
 }  // namespace motley
