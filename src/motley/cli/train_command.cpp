@@ -7,6 +7,7 @@
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
 #include "motley/report/report.h"
+#include "motley/train/job_document.h"
 #include "motley/train/launcher.h"
 #include "motley/train/role.h"
 #include "motley/train/worker.h"
@@ -25,6 +26,7 @@ struct TrainArguments {
   bool overwrite = false;
   bool quiet = false;
   bool keys = false;
+  bool schema = false;
   JobFlags flags;
 };
 
@@ -77,6 +79,10 @@ Status conclude(const train::RunDirectory& run, Status status) {
 Status run_train(const TrainArguments& arguments) {
   if (arguments.keys) {
     std::printf("%s", train::document_job().c_str());
+    return {};
+  }
+  if (arguments.schema) {
+    std::printf("%s", train::job_schema().c_str());
     return {};
   }
   MOTLEY_ASSIGN(train::Role role, train::detect_role());
@@ -142,6 +148,7 @@ void add_train(CLI::App& app, Action& action) {
   command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --run-directory holds");
   command->add_flag("--quiet", arguments->quiet, "Logs go to the run folder only");
   command->add_flag("--keys", arguments->keys, "Print the keys of a job file as a table (docs/job.md) and end");
+  command->add_flag("--schema", arguments->schema, "Print the JSON Schema of a job file (docs/schema) and end");
   CLI::Option* hosts =
       command->add_option("--hosts", arguments->hosts, "File of addresses, one 'host:port' a line, a line a rank");
   command->add_option("--rank", arguments->rank, "This process's line in --hosts, from 0")->needs(hosts);

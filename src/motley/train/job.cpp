@@ -293,23 +293,6 @@ std::string format_job(const Job& job) {
   return text;
 }
 
-std::string document_job() {
-  std::string text =
-      "# The job file\n\n`motley train JOB` reads a YAML file of these keys; a dot stands for nesting. Every key is "
-      "also a flag "
-      "(`--optimizer.learning_rate 0.1`), which wins over the file. The effective job is written into the run "
-      "directory as "
-      "`job.yaml`. This page is what `motley train --keys` prints.\n\n"
-      "| key | default | accepted | what it says |\n|---|---|---|---|\n";
-  const Job defaults;
-  for (const auto& entry : job_options().entries()) {
-    const std::string value = job_options().get(defaults, entry);
-    text += fmt::format("| `{}` | {} | {} | {} |\n", entry.text.key, value.empty() ? "" : "`" + value + "`",
-                        entry.text.accepted(), entry.text.help);
-  }
-  return text;
-}
-
 std::string fingerprint(const Job& job) {
   std::string text;
   for (const auto& entry : job_options().entries()) {
