@@ -32,6 +32,7 @@ constexpr double kFirstSpread = 0.03;
 constexpr double kRateSpread = 1e-3;
 constexpr int kFirstWidth = 32;
 constexpr int kMostWidth = 1 << 12;
+constexpr std::size_t kMostCharges = 40;
 constexpr int kPartWidth = 64;
 constexpr int kTries = 20;
 // Of the subgradient ascent, at first and for the parts of intervals, which begin with their parent's charges.
@@ -137,14 +138,14 @@ class RateSearch {
     if (!(ascent.value < cost_limit())) {
       return;
     }
-    const double refund = refund_of(node.charges);
-    node.segments = std::make_shared<const std::vector<Segment>>(graph.below(cost_limit() + refund));
+    node.segments =
+        std::make_shared<const std::vector<Segment>>(graph.below(cost_limit() + charges_of(node.charges).refund));
     if (ascent.exact || too_wide(node)) {
       divide(std::move(node), ascent.path);
       return;
     }
     const LabelResult found =
-        search_labels(graph, limits_, refund, cost_limit(), node.width, [&] { return search_.over(); });
+        search_labels(graph, limits_, bundle(node.charges), cost_limit(), node.width, [&] { return search_.over(); });
     if (for_money_) {
       node.bound = std::max(node.bound, found.bound);
     }
@@ -185,7 +186,7 @@ class RateSearch {
       part.segments = std::make_shared<const std::vector<Segment>>(segments_around_best(*node.segments));
       StageGraph graph(times_, *part.segments, part.interval, measure_);
       if (ascend(graph, part, kSteps, kStride).value < cost_limit()) {
-        const LabelResult found = search_labels(graph, limits_, refund_of(part.charges), cost_limit(), kPartWidth,
+        const LabelResult found = search_labels(graph, limits_, bundle(part.charges), cost_limit(), kPartWidth,
                                                 [&] { return search_.over(); });
         if (found.path) {
           propose(*found.path);
@@ -242,7 +243,8 @@ class RateSearch {
     Ascent best{.value = -kInfinity};
     std::vector<double> excess(types + 1);
     for (int i = 0; i < steps && !search_.over(); ++i) {
-      const double value = graph.shortest(per_type(charges)) - refund_of(charges);
+      const Charges charged = charges_of(charges);
+      const double value = graph.shortest(charged.device) - charged.refund;
       if (value == kInfinity) {
         return {.value = kInfinity};
       }
@@ -296,7 +298,7 @@ class RateSearch {
         charges[r] = std::max(0.0, charges[r] + length * std::pow(scale(graph, r), 2) * excess[r]);
       }
     }
-    graph.shortest(per_type(node.charges));
+    graph.shortest(charges_of(node.charges).device);
     return best;
   }
 
@@ -310,20 +312,30 @@ class RateSearch {
     return resource < types ? seconds * problem_.types[resource].price_per_hour : seconds;
   }
 
-  std::vector<double> per_type(const std::vector<double>& charges) const {
-    std::vector<double> charge(charges.begin(), charges.end() - 1);
-    for (std::size_t type = 0; type < charge.size(); ++type) {
-      charge[type] += charges.back() * problem_.types[type].price_per_hour;
+  Charges charges_of(const std::vector<double>& multipliers) const {
+    Charges charges{.device = {multipliers.begin(), multipliers.end() - 1},
+                    .refund = multipliers.back() > 0 ? multipliers.back() * limits_.price_per_hour : 0};
+    for (std::size_t type = 0; type < charges.device.size(); ++type) {
+      charges.refund += multipliers[type] * limits_.devices[type];
+      charges.device[type] += multipliers.back() * problem_.types[type].price_per_hour;
     }
-    return charge;
+    return charges;
   }
 
-  double refund_of(const std::vector<double>& charges) const {
-    double refund = charges.back() > 0 ? charges.back() * limits_.price_per_hour : 0;
-    for (std::size_t type = 0; type + 1 < charges.size(); ++type) {
-      refund += charges[type] * limits_.devices[type];
+  // Those charges, and others with more or less for a single resource: they bound labels that have used more or less of
+  // it than is usual up to their layer.
+  std::vector<Charges> bundle(const std::vector<double>& multipliers) const {
+    std::vector<Charges> charges{charges_of(multipliers)};
+    for (double factor : {2.0, 0.5}) {
+      for (std::size_t r = 0; r < multipliers.size(); ++r) {
+        if (multipliers[r] > 0 && charges.size() < kMostCharges) {
+          std::vector<double> changed = multipliers;
+          changed[r] *= factor;
+          charges.push_back(charges_of(changed));
+        }
+      }
     }
-    return refund;
+    return charges;
   }
 
   static double cost_of(const Path& path) {

@@ -78,6 +78,13 @@ struct Step {
 };
 using Path = std::vector<Step>;
 
+// What every device of a type is charged on top (Lagrangian multipliers), and what that sums to at the limits: the
+// cheapest path with charges, less the refund, bounds all paths within the limits.
+struct Charges {
+  std::vector<double> device;
+  double refund = 0;
+};
+
 class StageGraph {
  public:
   // Keeps those of the segments (in order of their first layers) that keep up with the interval's longest time.
