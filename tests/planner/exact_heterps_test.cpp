@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "motley/base/random.h"
 #include "motley/planner/exact.h"
@@ -134,7 +133,7 @@ TEST(ExactHeterps, IsNeverWorseWithMoreDevices) {
 }
 
 TEST(ExactHeterps, IsNeverCheaperWithAHigherFloor) {
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
     const cost::Problem problem = random_problem({.layers = 12, .types = 4, .most_count = 12, .links = true}, seed);
     const double most = 1 / optimum(problem, {.goal = plan::Goal::kMostThroughput});
     double before = 0;
