@@ -38,8 +38,8 @@ class LabelSearch {
   }
 
   LabelResult run(const std::function<bool()>& over) {
-    labels_.push_back({.bound = graph_.rest(0, times_.types()) - refund_,
-                       .type = static_cast<std::int16_t>(times_.types())});
+    labels_.push_back(
+        {.bound = graph_.rest(0, times_.types()) - refund_, .type = static_cast<std::int16_t>(times_.types())});
     used_.resize(limits_.size());
     at_layer_[0].push_back(0);
     for (int layer = 0; layer < times_.layers(); ++layer) {
@@ -71,11 +71,12 @@ class LabelSearch {
         const double devices = graph_.most_devices(i);
         // The next stage of the same type is not the next stage.
         double& of_type = rest[static_cast<std::size_t>(segment.type)][here];
-        of_type = std::max(of_type, devices + rest[static_cast<std::size_t>(segment.type)]
-                                                  [static_cast<std::size_t>(segment.last) + 2]);
+        of_type = std::max(
+            of_type,
+            devices + rest[static_cast<std::size_t>(segment.type)][static_cast<std::size_t>(segment.last) + 2]);
         double& of_price = rest.back()[here];
-        of_price = std::max(of_price, devices * times_.price(segment.type) +
-                                          rest.back()[static_cast<std::size_t>(segment.last) + 1]);
+        of_price = std::max(
+            of_price, devices * times_.price(segment.type) + rest.back()[static_cast<std::size_t>(segment.last) + 1]);
       }
     }
     row_of_type_.assign(static_cast<std::size_t>(types), -1);
@@ -127,10 +128,9 @@ class LabelSearch {
   // Leaves the labels with the best bounds.
   void narrow(std::vector<std::int32_t>& here, std::size_t width) {
     if (here.size() > width) {
-      std::ranges::nth_element(here, here.begin() + static_cast<std::ptrdiff_t>(width),
-                               [&](std::int32_t a, std::int32_t b) {
-                                 return std::pair(at(a).bound, a) < std::pair(at(b).bound, b);
-                               });
+      std::ranges::nth_element(
+          here, here.begin() + static_cast<std::ptrdiff_t>(width),
+          [&](std::int32_t a, std::int32_t b) { return std::pair(at(a).bound, a) < std::pair(at(b).bound, b); });
       left_out_ = std::min(left_out_, at(here[width]).bound);
       here.resize(width);
     }
