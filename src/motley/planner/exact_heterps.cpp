@@ -1,18 +1,18 @@
 // The exact planner for kHeterps.
 //
 // Let e be the seconds a sample of a plan, 1 / throughput. At a given e every stage needs a known least number of
-// devices, so that a plan is a path over (layer, type) and its cost is e times the sum of what its stages' devices cost.
-// For all plans with e in an interval [low, high], a stage has at least k = k(high) devices, and costs at least
+// devices, so that a plan is a path over (layer, type) and its cost is e times the sum of what its stages' devices
+// cost. For all plans with e in an interval [low, high], a stage has at least k = k(high) devices, and costs at least
 // price * k * max(low, ET(k)): the cheapest path by that measure bounds them all. So the search is over intervals of e,
-// always the one with the least bound: a path is found, its best counts are taken as a plan, and the interval is dropped
-// where its bound reaches the best plan, or else cut in two, where the path found is too dear on the upper side and too
-// slow on the lower. Only stages on paths below the best plan are kept for the parts.
+// always the one with the least bound: a path is found, its best counts are taken as a plan, and the interval is
+// dropped where its bound reaches the best plan, or else cut in two, where the path found is too dear on the upper side
+// and too slow on the lower. Only stages on paths below the best plan are kept for the parts.
 //
 // Limits on devices and on the price an hour couple the stages of a path. They are charged for (Lagrangian multipliers,
 // by subgradient ascent), which keeps the bound valid; the cheapest path within them is then found by labels that use
-// the charged shortest paths as bounds. Labels are kept up to a width; where that leaves a gap, the interval is searched
-// again with more. Money caps bound the same measure. Where the rate itself is the goal, an interval is dropped when no
-// path in it is within the limits, and its bound is its lower end.
+// the charged shortest paths as bounds. Labels are kept up to a width; where that leaves a gap, the interval is
+// searched again with more. Money caps bound the same measure. Where the rate itself is the goal, an interval is
+// dropped when no path in it is within the limits, and its bound is its lower end.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -56,9 +56,9 @@ class RateSearch {
         for_money_(objective_.goal == plan::Goal::kLeastMoney) {
     // Money is e * price * unit_, step time is e * unit_.
     const double job_hours = problem_.job_samples / 3600;
-    unit_ = for_money_                                         ? job_hours
-            : objective_.goal == plan::Goal::kMostThroughput   ? 1
-                                                               : static_cast<double>(problem_.batch);
+    unit_ = for_money_                                       ? job_hours
+            : objective_.goal == plan::Goal::kMostThroughput ? 1
+                                                             : static_cast<double>(problem_.batch);
     const bool money_matters = for_money_ || std::isfinite(objective_.max_money);
     measure_ = money_matters ? Measure::kMoney : Measure::kShare;
     double price = 0;
@@ -157,7 +157,7 @@ class RateSearch {
   }
 
   struct Ascent {
-    double value = 0;  // no path within the limits costs less
+    double value = 0;    // no path within the limits costs less
     bool exact = false;  // path is the cheapest within the limits
     Path path;
   };
@@ -265,7 +265,8 @@ class RateSearch {
 
   // Cuts the node's interval in two. `path` is the cheapest in it, or empty.
   void divide(Node node, const Path& path) {
-    const Interval whole = for_money_ ? node.interval : Interval{node.interval.low, std::min(node.interval.high, limit())};
+    const Interval whole =
+        for_money_ ? node.interval : Interval{node.interval.low, std::min(node.interval.high, limit())};
     if (!(whole.low < whole.high)) {
       return;
     }
@@ -317,7 +318,8 @@ class RateSearch {
     std::vector<cost::Span> spans;
     for (const Step& step : path) {
       spans.push_back({step.segment.first, step.segment.last, step.segment.type});
-      stages = mix({stages, static_cast<std::uint64_t>(step.segment.first), static_cast<std::uint64_t>(step.segment.type)});
+      stages =
+          mix({stages, static_cast<std::uint64_t>(step.segment.first), static_cast<std::uint64_t>(step.segment.type)});
     }
     if (!proposed_.insert(stages).second) {
       return;
