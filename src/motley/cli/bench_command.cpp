@@ -11,6 +11,7 @@
 #include "bench/partition_bench.h"
 #include "bench/partition_processes.h"
 #include "bench/plan_bench.h"
+#include "bench/simulate_bench.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 
@@ -28,7 +29,8 @@ const std::map<std::string, bench::Bench>& benches() {
   static const std::map<std::string, bench::Bench> all = {{"demo", bench::demo_bench},
                                                           {"exchange", bench::exchange_bench},
                                                           {"partition", whole_partition_bench},
-                                                          {"plan", bench::plan_bench}};
+                                                          {"plan", bench::plan_bench},
+                                                          {"simulate", bench::simulate_bench}};
   return all;
 }
 
