@@ -40,7 +40,9 @@ Delay random_delay(Random& random, Delay::Kind kind) {
 Cluster random_cluster(Random& random) {
   Cluster cluster;
   cluster.device_types = {{"cpu", DeviceKind::kCpu, 64, 1e9 * random.uniform(), random.uniform()},
-                          {"a100", DeviceKind::kCuda, 64, 8e10, 3.5 * random.uniform()}};
+                          {"a100", DeviceKind::kCuda, 64, 8e10, 3.5 * random.uniform(),
+                           Speed{1 + 1e13 * random.uniform(), 1 + 1e12 * random.uniform(), 1e6 * random.uniform(),
+                                 random.uniform(), random.uniform(), random.uniform()}}};
   cluster.nodes = {{"here", "10.0.0.1", {{"cpu", 1}, {"a100", 1 + static_cast<std::int64_t>(random.below(8))}}},
                    {"there", "::1", {{"cpu", 2}}}};
   cluster.links = {{"here", "there", 1 + 1e9 * random.uniform(), random.uniform()}, {"here", "here", 1e10, 0}};

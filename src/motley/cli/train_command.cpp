@@ -5,7 +5,9 @@
 
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
+#include "motley/cli/job_flags.h"
 #include "motley/report/report.h"
+#include "motley/train/job_document.h"
 #include "motley/train/launcher.h"
 #include "motley/train/role.h"
 #include "motley/train/worker.h"
@@ -24,7 +26,8 @@ struct TrainArguments {
   bool overwrite = false;
   bool quiet = false;
   bool keys = false;
-  std::vector<std::pair<std::string, std::string>> flags;  // keys of the job
+  bool schema = false;
+  JobFlags flags;
 };
 
 std::string time_stamp() {
@@ -50,10 +53,7 @@ Result<train::Job> effective_job(const TrainArguments& arguments) {
     return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
   }
   const fs::path file = arguments.job.empty() ? fs::path(arguments.run) / "job.yaml" : fs::path(arguments.job);
-  MOTLEY_ASSIGN(train::Job job, train::read_job(file));
-  MOTLEY_TRY(train::apply_flags(job, arguments.flags));
-  MOTLEY_TRY(train::check_job(job));
-  return job;
+  return read_job_with(file, arguments.flags);
 }
 
 // The end of a run, on whichever process writes: run.json and the page.
@@ -79,6 +79,10 @@ Status conclude(const train::RunDirectory& run, Status status) {
 Status run_train(const TrainArguments& arguments) {
   if (arguments.keys) {
     std::printf("%s", train::document_job().c_str());
+    return {};
+  }
+  if (arguments.schema) {
+    std::printf("%s", train::job_schema().c_str());
     return {};
   }
   MOTLEY_ASSIGN(train::Role role, train::detect_role());
@@ -144,22 +148,13 @@ void add_train(CLI::App& app, Action& action) {
   command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --run-directory holds");
   command->add_flag("--quiet", arguments->quiet, "Logs go to the run folder only");
   command->add_flag("--keys", arguments->keys, "Print the keys of a job file as a table (docs/job.md) and end");
+  command->add_flag("--schema", arguments->schema, "Print the JSON Schema of a job file (docs/schema) and end");
   CLI::Option* hosts =
       command->add_option("--hosts", arguments->hosts, "File of addresses, one 'host:port' a line, a line a rank");
   command->add_option("--rank", arguments->rank, "This process's line in --hosts, from 0")->needs(hosts);
-  auto texts = std::make_shared<std::vector<std::string>>(train::job_options().entries().size());
-  std::vector<CLI::Option*> options;
-  for (std::size_t i = 0; i < texts->size(); ++i) {
-    const OptionText& option = train::job_options().entries()[i].text;
-    options.push_back(
-        command->add_option("--" + option.key, (*texts)[i], option.help)->type_name("")->group("Keys of the job"));
-  }
-  command->callback([&action, arguments, texts, options] {
-    for (std::size_t i = 0; i < options.size(); ++i) {
-      if (options[i]->count() > 0) {
-        arguments->flags.emplace_back(train::job_options().entries()[i].text.key, (*texts)[i]);
-      }
-    }
+  const auto job_flags = add_job_flags(*command);
+  command->callback([&action, arguments, job_flags] {
+    arguments->flags = job_flags();
     action = [arguments] { return run_train(*arguments); };
   });
 }

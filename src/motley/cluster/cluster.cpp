@@ -117,6 +117,17 @@ std::optional<Emulation> read_emulation(const StrictYaml& worker) {
   return emulation;
 }
 
+Speed read_speed(const StrictYaml& section) {
+  Speed speed;
+  speed.flops_per_second = section.number("flops_per_second", {.above = 0.0});
+  speed.memory_bytes_per_second = section.bytes_per_second("memory_bandwidth");
+  speed.lookups_per_second = section.number("lookups_per_second", {.min = 0, .fallback = 0});
+  speed.fixed_seconds = section.seconds("fixed", {.min = 0, .fallback = 0});
+  speed.compute_fraction = section.number("compute_fraction", {.min = 0, .max = 1, .fallback = 1});
+  speed.communication_fraction = section.number("communication_fraction", {.min = 0, .max = 1, .fallback = 1});
+  return speed;
+}
+
 Worker read_worker(const StrictYaml& section, const std::set<std::string>& types, const std::set<std::string>& nodes,
                    std::set<std::string>& names) {
   Worker worker;
@@ -169,6 +180,9 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
     type.count = section.integer("count", {.min = 0, .max = 1'000'000, .fallback = 1});
     type.memory_bytes = section.bytes("memory", {.min = 0, .fallback = 0});
     type.price_per_hour = section.number("price_per_hour", {.min = 0, .fallback = 0});
+    if (section.has("speed")) {
+      type.speed = read_speed(section.section("speed"));
+    }
     left[type.name] = type.count;
     cluster.device_types.push_back(type);
   }
@@ -226,6 +240,17 @@ void put_name(YAML::Emitter& out, const char* key, const std::string& name) {
 template <class T>
 void put(YAML::Emitter& out, const char* key, const T& value) {
   out << YAML::Key << key << YAML::Value << value;
+}
+
+void put_speed(YAML::Emitter& out, const Speed& speed) {
+  out << YAML::Key << "speed" << YAML::Value << YAML::BeginMap;
+  put(out, "flops_per_second", digits(speed.flops_per_second));
+  put(out, "memory_bandwidth", digits(speed.memory_bytes_per_second) + " B/s");
+  put(out, "lookups_per_second", digits(speed.lookups_per_second));
+  put(out, "fixed", digits(speed.fixed_seconds));
+  put(out, "compute_fraction", digits(speed.compute_fraction));
+  put(out, "communication_fraction", digits(speed.communication_fraction));
+  out << YAML::EndMap;
 }
 
 void put_delay(YAML::Emitter& out, const Delay& delay) {
@@ -295,6 +320,9 @@ std::string to_yaml(const Cluster& cluster) {
     put(out, "count", type.count);
     put(out, "memory", digits(type.memory_bytes));
     put(out, "price_per_hour", digits(type.price_per_hour));
+    if (type.speed) {
+      put_speed(out, *type.speed);
+    }
     out << YAML::EndMap;
   }
   out << YAML::EndSeq << YAML::Key << "nodes" << YAML::Value << YAML::BeginSeq;

@@ -18,12 +18,26 @@ namespace motley::cluster {
 enum class DeviceKind { kCpu, kCuda };
 const char* to_string(DeviceKind kind);  // "cpu", "cuda"
 
+// What one device sustains, as a data sheet or a benchmark says it: enough to estimate a model that was never measured
+// there (model::estimate).
+struct Speed {
+  double flops_per_second = 0;         // fp32, that real layers reach
+  double memory_bytes_per_second = 0;  // memory bandwidth
+  double lookups_per_second = 0;       // random rows of a sparse table; 0: as many as the bandwidth allows
+  double fixed_seconds = 0;            // a layer and direction takes at least this
+  double compute_fraction = 1;         // alpha: the share of computation that several devices divide
+  double communication_fraction = 1;   // beta: likewise of communication
+
+  bool operator==(const Speed&) const = default;
+};
+
 struct DeviceType {
   std::string name;
   DeviceKind kind = DeviceKind::kCpu;
   std::int64_t count = 1;     // in the whole cluster
   double memory_bytes = 0;    // of one device; 0: not known
   double price_per_hour = 0;  // of one device, in whatever money all prices of the file are in
+  std::optional<Speed> speed = {};
 
   bool operator==(const DeviceType&) const = default;
 };

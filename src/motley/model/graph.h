@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "motley/base/result.h"
@@ -28,6 +29,7 @@ enum class LayerKind {
   kOther,
 };
 const char* to_string(LayerKind kind);  // "embedding", "fully-connected", ...
+std::vector<LayerKind> layer_kinds();   // all of them
 Result<LayerKind> layer_kind(std::string_view text);
 
 // Sizes are for ONE sample; bytes are of fp32 values.
@@ -37,6 +39,7 @@ struct Layer {
   std::vector<int> inputs;      // earlier layers whose outputs it reads; empty: the model's own input
   double parameters = 0;        // dense trainable scalars
   double activation_bytes = 0;  // of its output
+  double inner_bytes = 0;       // kept inside it for the backward pass, beside its output (blocks, normalization)
   double flops = 0;             // of its forward pass; a multiply-add counts two
   double lookups = 0;           // rows of its sparse table that a sample reads
   double row_bytes = 0;         // of one row of that table
@@ -63,9 +66,12 @@ Status validate(const Graph& graph);
 // over the cut are carried along. Element 0 is input_bytes, the last is 0.
 std::vector<double> cut_bytes(const Graph& graph);
 
-// The same model with neighbouring layers joined into kBlock layers until at most `most` are left: those pairs first
-// whose cut would be the dearest to send for the work it separates. Sums and dependencies are kept. `members`, where
-// given, receives for every layer of the result the range [first, last] of the original's layers.
-Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* members = nullptr);
+// The same model with neighbouring layers joined into kBlock layers until at most `most` (at least one) are left: those
+// pairs first whose cut would be the dearest to send for the work it separates (bytes * (1 / left + 1 / right)), pairs
+// of a sparse and a dense layer last. Sums and dependencies are kept; a cut never carries less than in the original.
+// `members`, where given, receives for every layer of the result the range [first, last] of the original's layers.
+// `work`, of every layer; where empty, flops and bytes of sparse rows.
+Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* members = nullptr,
+              const std::vector<double>& work = {});
 
 }  // namespace motley::model

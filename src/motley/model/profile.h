@@ -81,13 +81,16 @@ std::string to_json(const Profile& profile);  // reads back to an equal value
 // layer and direction. Origin kScaled, with the rule in words.
 struct DeviceSpeed {
   std::string type;
-  double flops_per_second = 0;
-  double bytes_per_second = 0;
+  double flops_per_second = 0;  // above 0
+  double bytes_per_second = 0;  // above 0
   double fixed_seconds = 0;
-  double lookups_per_second = 0;  // random rows of a sparse table
+  double lookups_per_second = 0;  // random rows of a sparse table; above 0 where a layer has lookups
   double compute_fraction = 1;
   double communication_fraction = 1;
 };
 Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, double batch);
+
+// The profile of the coarsened graph, whose work is the seconds of all devices together; times are summed.
+Profile coarsen(const Profile& profile, int most);
 
 }  // namespace motley::model

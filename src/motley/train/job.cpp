@@ -167,7 +167,8 @@ const OptionTable<Job>& job_options() {
       {{"checkpoint.every", kSeconds, "checkpoint at least this often; 0: by steps only", 0},
        &Job::checkpoint_every_seconds},
       {{"checkpoint.keep", kInteger, "checkpoints kept", 1, 1000}, &Job::checkpoint_keep},
-      {{"evaluate.every_epochs", kReal, "evaluate on the test data this often and at the end; 0: at the end only", 0},
+      {{"evaluate.every_epochs", kReal,
+        "evaluate on the test data this often and at the end; 0: at the end only; -1: never", -1},
        &Job::evaluate_every_epochs},
       {{"goal.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: no goal", 0, 1},
        &Job::goal_test_accuracy},
@@ -288,23 +289,6 @@ std::string format_job(const Job& job) {
       key = "  " + key.substr(dot + 1);
     }
     text += fmt::format("{}: {}\n", key, quoted(job_options().get(job, entry)));
-  }
-  return text;
-}
-
-std::string document_job() {
-  std::string text =
-      "# The job file\n\n`motley train JOB` reads a YAML file of these keys; a dot stands for nesting. Every key is "
-      "also a flag "
-      "(`--optimizer.learning_rate 0.1`), which wins over the file. The effective job is written into the run "
-      "directory as "
-      "`job.yaml`. This page is what `motley train --keys` prints.\n\n"
-      "| key | default | accepted | what it says |\n|---|---|---|---|\n";
-  const Job defaults;
-  for (const auto& entry : job_options().entries()) {
-    const std::string value = job_options().get(defaults, entry);
-    text += fmt::format("| `{}` | {} | {} | {} |\n", entry.text.key, value.empty() ? "" : "`" + value + "`",
-                        entry.text.accepted(), entry.text.help);
   }
   return text;
 }

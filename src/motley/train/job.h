@@ -104,9 +104,6 @@ Status check_job(const Job& job);
 // The whole job as YAML, every key with its value and its help beside it; read_job reads it back to the same job.
 std::string format_job(const Job& job);
 
-// The job's keys with defaults and help as Markdown, for docs/job.md.
-std::string document_job();
-
 // A short hash of all that must be equal on every rank.
 std::string fingerprint(const Job& job);
 

@@ -1,0 +1,255 @@
+// What is true of every graph of layers: the names of kinds, what makes a graph valid, what a cut must carry, and how
+// a long chain is shortened without losing a dependency.
+#include "motley/model/graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+namespace motley::model {
+namespace {
+
+// The last layer that reads each layer's output (-1: none does), and at the end the last that reads the model's input.
+std::vector<int> last_readers(const Graph& graph) {
+  const int count = static_cast<int>(graph.layers.size());
+  std::vector<int> last(graph.layers.size() + 1, -1);
+  for (int i = 0; i < count; ++i) {
+    const Layer& layer = graph.layers[i];
+    for (const int input : layer.inputs) {
+      last[input] = i;
+    }
+    if (layer.inputs.empty()) {
+      last[count] = i;
+    }
+  }
+  return last;
+}
+
+// What separates two neighbours decides whether they are joined: a cut goes first whose bytes are many for the work on
+// its sides, of which the smaller one counts most (half their harmonic mean). Where a sparse layer meets a dense one is
+// where plans cut, so those go last.
+struct Dearness {
+  bool alike = true;  // both sparse or both dense
+  double bytes_per_work = 0;
+  auto operator<=>(const Dearness&) const = default;
+};
+
+struct Block {
+  int first = 0;
+  int last = 0;
+  double work = 0;
+  bool sparse = false;
+};
+
+std::vector<Block> join_neighbours(const Graph& graph, int most, const std::vector<double>& work) {
+  const std::vector<double> cuts = cut_bytes(graph);
+  std::vector<Block> blocks;
+  for (int i = 0; i < static_cast<int>(graph.layers.size()); ++i) {
+    const Layer& layer = graph.layers[i];
+    blocks.push_back({i, i, work.empty() ? layer.flops + layer.lookups * layer.row_bytes : work[i], layer.lookups > 0});
+  }
+  while (static_cast<int>(blocks.size()) > std::max(most, 1)) {
+    const auto dearness = [&](std::size_t i) {
+      const Block& left = blocks[i];
+      const Block& right = blocks[i + 1];
+      const double separated = left.work > 0 && right.work > 0 ? 1 / (1 / left.work + 1 / right.work) : 0;
+      return Dearness{left.sparse == right.sparse,
+                      separated > 0 ? cuts[right.first] / separated : std::numeric_limits<double>::infinity()};
+    };
+    std::size_t dearest = 0;
+    for (std::size_t i = 1; i + 1 < blocks.size(); ++i) {
+      if (dearness(i) > dearness(dearest)) {
+        dearest = i;
+      }
+    }
+    Block& left = blocks[dearest];
+    const Block& right = blocks[dearest + 1];
+    left = {left.first, right.last, left.work + right.work, left.sparse || right.sparse};
+    blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(dearest) + 1);
+  }
+  return blocks;
+}
+
+}  // namespace
+
+const char* to_string(LayerKind kind) {
+  switch (kind) {
+    case LayerKind::kInput:
+      return "input";
+    case LayerKind::kEmbedding:
+      return "embedding";
+    case LayerKind::kFullyConnected:
+      return "fully-connected";
+    case LayerKind::kConvolution:
+      return "convolution";
+    case LayerKind::kPooling:
+      return "pooling";
+    case LayerKind::kNormalization:
+      return "normalization";
+    case LayerKind::kActivation:
+      return "activation";
+    case LayerKind::kConcatenation:
+      return "concatenation";
+    case LayerKind::kElementwise:
+      return "elementwise";
+    case LayerKind::kAttention:
+      return "attention";
+    case LayerKind::kRecurrent:
+      return "recurrent";
+    case LayerKind::kSimilarity:
+      return "similarity";
+    case LayerKind::kLoss:
+      return "loss";
+    case LayerKind::kBlock:
+      return "block";
+    case LayerKind::kOther:
+      return "other";
+  }
+  return "other";
+}
+
+std::vector<LayerKind> layer_kinds() {
+  std::vector<LayerKind> kinds;
+  for (int i = 0; i <= static_cast<int>(LayerKind::kOther); ++i) {
+    kinds.push_back(static_cast<LayerKind>(i));
+  }
+  return kinds;
+}
+
+Result<LayerKind> layer_kind(std::string_view text) {
+  std::string names;
+  for (const LayerKind kind : layer_kinds()) {
+    if (text == to_string(kind)) {
+      return kind;
+    }
+    names += (names.empty() ? "" : ", ") + std::string(to_string(kind));
+  }
+  return fail(ErrorCode::kInvalidInput, "unknown kind of layer '{}'; accepted are {}", text, names);
+}
+
+Status validate(const Graph& graph) {
+  const auto is_size = [](double value) { return std::isfinite(value) && value >= 0; };
+  if (graph.layers.empty()) {
+    return fail(ErrorCode::kInvalidInput, "graph '{}': field 'layers' is empty; accepted is at least one layer",
+                graph.name);
+  }
+  if (!is_size(graph.input_bytes)) {
+    return fail(ErrorCode::kInvalidInput,
+                "graph '{}': field 'input_bytes' is {}; accepted is a finite number, 0 or more", graph.name,
+                graph.input_bytes);
+  }
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    const Layer& layer = graph.layers[i];
+    if (layer.name.empty() || !names.insert(layer.name).second) {
+      return fail(ErrorCode::kInvalidInput,
+                  "graph '{}': field 'layers[{}].name' is '{}'; accepted is a name that no other layer has", graph.name,
+                  i, layer.name);
+    }
+    for (const int input : layer.inputs) {
+      if (input < 0 || input >= static_cast<int>(i)) {
+        return fail(ErrorCode::kInvalidInput,
+                    "graph '{}': field 'layers[{}].inputs' of layer '{}' has {}; accepted are the numbers of earlier "
+                    "layers, 0 or more and below {}",
+                    graph.name, i, layer.name, input, i);
+      }
+    }
+    for (const auto& [field, value] :
+         {std::pair("parameters", layer.parameters), std::pair("activation_bytes", layer.activation_bytes),
+          std::pair("inner_bytes", layer.inner_bytes), std::pair("flops", layer.flops),
+          std::pair("lookups", layer.lookups), std::pair("row_bytes", layer.row_bytes),
+          std::pair("table_rows", layer.table_rows)}) {
+      if (!is_size(value)) {
+        return fail(ErrorCode::kInvalidInput,
+                    "graph '{}': field 'layers[{}].{}' of layer '{}' is {}; accepted is a finite number, 0 or more",
+                    graph.name, i, field, layer.name, value);
+      }
+    }
+  }
+  return {};
+}
+
+std::vector<double> cut_bytes(const Graph& graph) {
+  const std::size_t count = graph.layers.size();
+  const std::vector<int> last = last_readers(graph);
+  std::vector<double> bytes(count + 1, 0.0);
+  for (std::size_t made = 0; made < count; ++made) {
+    for (int cut = static_cast<int>(made) + 1; cut <= last[made]; ++cut) {
+      bytes[cut] += graph.layers[made].activation_bytes;
+    }
+  }
+  for (int cut = 0; cut <= last[count]; ++cut) {
+    bytes[cut] += graph.input_bytes;
+  }
+  return bytes;
+}
+
+// A block's output is those of its layers' outputs that a later block reads, and the model's own output; the rest stay
+// inside it. A block that reads both other blocks and the model's input gets that input from the first
+// block, whose output then carries it along; so does every other block that reads it.
+Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* members,
+              const std::vector<double>& work) {
+  const std::vector<int> last = last_readers(graph);
+  const std::vector<Block> blocks = join_neighbours(graph, most, work);
+  Graph coarse{.name = graph.name, .source = graph.source, .input_bytes = graph.input_bytes};
+  std::vector<int> block_of;
+  std::vector<bool> reads_input(blocks.size(), false);
+  bool is_input_carried = false;
+  for (const Block& block : blocks) {
+    const int number = static_cast<int>(coarse.layers.size());
+    Layer joined = graph.layers[block.first];
+    joined.inputs.clear();
+    if (block.first != block.last) {
+      joined = {.name = graph.layers[block.first].name + ".." + graph.layers[block.last].name,
+                .kind = LayerKind::kBlock};
+    }
+    std::set<int> inputs;
+    double sparse_bytes = 0;
+    for (int i = block.first; i <= block.last; ++i) {
+      const Layer& layer = graph.layers[i];
+      block_of.push_back(number);
+      for (const int input : layer.inputs) {
+        if (input < block.first) {
+          inputs.insert(block_of[input]);
+        }
+      }
+      reads_input[number] = reads_input[number] || layer.inputs.empty();
+      if (block.first == block.last) {
+        continue;
+      }
+      joined.parameters += layer.parameters;
+      joined.flops += layer.flops;
+      joined.inner_bytes += layer.inner_bytes;
+      const bool leaves = last[i] > block.last || (last[i] < 0 && i == block.last);
+      (leaves ? joined.activation_bytes : joined.inner_bytes) += layer.activation_bytes;
+      joined.lookups += layer.lookups;
+      joined.table_rows += layer.table_rows;
+      sparse_bytes += layer.lookups * layer.row_bytes;
+    }
+    if (block.first != block.last && joined.lookups > 0) {
+      joined.row_bytes = sparse_bytes / joined.lookups;
+    }
+    joined.inputs.assign(inputs.begin(), inputs.end());
+    is_input_carried = is_input_carried || (reads_input[number] && !inputs.empty());
+    coarse.layers.push_back(std::move(joined));
+  }
+  if (is_input_carried) {
+    coarse.layers.front().activation_bytes += graph.input_bytes;
+    for (std::size_t i = 1; i < coarse.layers.size(); ++i) {
+      std::vector<int>& inputs = coarse.layers[i].inputs;
+      if (reads_input[i] && (inputs.empty() || inputs.front() != 0)) {
+        inputs.insert(inputs.begin(), 0);
+      }
+    }
+  }
+  if (members != nullptr) {
+    members->clear();
+    for (const Block& block : blocks) {
+      members->emplace_back(block.first, block.last);
+    }
+  }
+  return coarse;
+}
+
+}  // namespace motley::model

@@ -1,0 +1,241 @@
+// What a profile's file may say, stated once for reading and writing, and the profile that is computed where nothing
+// could be measured.
+#include "motley/model/profile.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "motley/base/file.h"
+#include "motley/base/json_fields.h"
+
+namespace motley::model {
+namespace {
+
+constexpr std::size_t kMaxBytes = std::size_t{1} << 28;
+constexpr double kBytesPerParameter = 4;
+
+}  // namespace
+
+// Found by argument-dependent lookup, so not in the anonymous namespace.
+static auto every_value(Origin) {
+  return std::array{Origin::kMeasured, Origin::kFitted, Origin::kScaled, Origin::kPublished};
+}
+static auto every_value(LayerKind) {
+  return layer_kinds();
+}
+
+template <class Archive>
+static void fields(Archive& archive, Layer& layer) {
+  archive.required("name", layer.name);
+  archive.required("kind", layer.kind);
+  archive.optional("inputs", layer.inputs);
+  archive.optional("parameters", layer.parameters);
+  archive.optional("activation_bytes", layer.activation_bytes);
+  archive.optional("inner_bytes", layer.inner_bytes);
+  archive.optional("flops", layer.flops);
+  archive.optional("lookups", layer.lookups);
+  archive.optional("row_bytes", layer.row_bytes);
+  archive.optional("table_rows", layer.table_rows);
+}
+
+template <class Archive>
+static void fields(Archive& archive, Graph& graph) {
+  archive.required("name", graph.name);
+  archive.optional("source", graph.source);
+  archive.optional("input_bytes", graph.input_bytes);
+  archive.required("layers", graph.layers);
+}
+
+template <class Archive>
+static void fields(Archive& archive, Affine& time) {
+  archive.optional("fixed", time.fixed);
+  archive.optional("per_sample", time.per_sample);
+}
+
+template <class Archive>
+static void fields(Archive& archive, Measurement& measurement) {
+  archive.required("batch", measurement.batch, NumberIs::kPositive);
+  archive.required("forward_seconds", measurement.forward_seconds);
+  archive.optional("backward_seconds", measurement.backward_seconds);
+  archive.optional("spread", measurement.spread);
+}
+
+template <class Archive>
+static void fields(Archive& archive, LayerTime& time) {
+  archive.required("forward", time.forward);
+  archive.required("backward", time.backward);
+  archive.optional("measurements", time.measurements);
+}
+
+template <class Archive>
+static void fields(Archive& archive, DeviceProfile& device) {
+  archive.required("type", device.type);
+  archive.required("origin", device.origin);
+  archive.required("rule", device.rule);
+  archive.required("compute_fraction", device.compute_fraction, NumberIs::kFraction);
+  archive.required("communication_fraction", device.communication_fraction, NumberIs::kFraction);
+  archive.required("fractions_origin", device.fractions_origin);
+  archive.required("fractions_rule", device.fractions_rule);
+  archive.required("layers", device.layers);
+}
+
+template <class Archive>
+static void fields(Archive& archive, ProfiledLink& link) {
+  archive.required("from", link.from);
+  archive.required("to", link.to);
+  archive.required("bytes_per_second", link.bytes_per_second, NumberIs::kPositive);
+  archive.optional("latency_seconds", link.latency_seconds);
+  archive.required("origin", link.origin);
+}
+
+template <class Archive>
+static void fields(Archive& archive, Profile& profile) {
+  archive.version(1);
+  archive.required("graph", profile.graph);
+  archive.required("batch", profile.batch, NumberIs::kPositive);
+  archive.required("devices", profile.devices);
+  archive.optional("links", profile.links);
+}
+
+namespace {
+
+// What no single field can show.
+Status validate_whole(const Profile& profile) {
+  MOTLEY_TRY(validate(profile.graph));
+  std::set<std::string> types;
+  for (std::size_t i = 0; i < profile.devices.size(); ++i) {
+    const DeviceProfile& device = profile.devices[i];
+    if (device.type.empty() || !types.insert(device.type).second) {
+      return fail(ErrorCode::kInvalidInput,
+                  "field 'devices[{}].type' is '{}'; accepted is a name that no other device has", i, device.type);
+    }
+    if (device.layers.size() != profile.graph.layers.size()) {
+      return fail(
+          ErrorCode::kInvalidInput,
+          "field 'devices[{}].layers' of '{}' has {} elements; accepted is one for each of the graph's {} layers", i,
+          device.type, device.layers.size(), profile.graph.layers.size());
+    }
+  }
+  std::set<std::pair<std::string, std::string>> pairs;
+  for (std::size_t i = 0; i < profile.links.size(); ++i) {
+    const ProfiledLink& link = profile.links[i];
+    for (const auto& [field, type] : {std::pair("from", link.from), std::pair("to", link.to)}) {
+      if (!types.contains(type)) {
+        return fail(ErrorCode::kInvalidInput, "field 'links[{}].{}' is '{}'; accepted are the types of the devices: {}",
+                    i, field, type, fmt::join(types, ", "));
+      }
+    }
+    if (!pairs.insert(std::minmax(link.from, link.to)).second) {
+      return fail(ErrorCode::kInvalidInput,
+                  "field 'links[{}]' is between '{}' and '{}' once more; accepted is one link, for both directions", i,
+                  link.from, link.to);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* to_string(Origin origin) {
+  switch (origin) {
+    case Origin::kMeasured:
+      return "measured";
+    case Origin::kFitted:
+      return "fitted";
+    case Origin::kScaled:
+      return "scaled";
+    case Origin::kPublished:
+      return "published";
+  }
+  return "published";
+}
+
+const DeviceProfile* Profile::device(std::string_view type) const {
+  const auto found = std::ranges::find(devices, type, &DeviceProfile::type);
+  return found == devices.end() ? nullptr : &*found;
+}
+
+Result<Profile> read_profile(const std::filesystem::path& file) {
+  MOTLEY_ASSIGN(const std::string text, read_file(file, kMaxBytes));
+  return parse_profile(text, file.string());
+}
+
+Result<Profile> parse_profile(std::string_view text, const std::string& name) {
+  MOTLEY_ASSIGN(Profile profile, parse_json<Profile>(text, name));
+  if (const Status status = validate_whole(profile); !status) {
+    return fail(status.error().within(name));
+  }
+  return profile;
+}
+
+std::string to_json(const Profile& profile) {
+  return write_json(profile);
+}
+
+// The roofline is a maximum of two lines in the batch; a profile holds one. It is that of the side which is the larger
+// at `batch`, so that the time there is exactly the roofline's.
+Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, double batch) {
+  Profile profile{.graph = graph, .batch = batch};
+  for (const DeviceSpeed& speed : speeds) {
+    DeviceProfile device{
+        .type = speed.type,
+        .origin = Origin::kScaled,
+        .rule =
+            fmt::format("computed, not measured: the larger of operations at {:g} flop/s and memory traffic at {:g} "
+                        "B/s, rows of tables at {:g}/s, {:g} s a layer and direction; backward is twice forward",
+                        speed.flops_per_second, speed.bytes_per_second, speed.lookups_per_second, speed.fixed_seconds),
+        .compute_fraction = speed.compute_fraction,
+        .communication_fraction = speed.communication_fraction,
+        .fractions_origin = Origin::kScaled,
+        .fractions_rule = "given, not measured"};
+    for (const Layer& layer : graph.layers) {
+      double read_bytes = layer.inputs.empty() ? graph.input_bytes : 0;
+      for (const int input : layer.inputs) {
+        read_bytes += graph.layers[input].activation_bytes;
+      }
+      const Affine arithmetic{.per_sample = layer.flops / speed.flops_per_second};
+      const Affine memory{.fixed = layer.parameters * kBytesPerParameter / speed.bytes_per_second,
+                          .per_sample = (read_bytes + layer.activation_bytes) / speed.bytes_per_second};
+      Affine forward = arithmetic.at(batch) >= memory.at(batch) ? arithmetic : memory;
+      if (layer.lookups > 0) {
+        forward.per_sample += layer.lookups / speed.lookups_per_second;
+      }
+      device.layers.push_back({.forward = {speed.fixed_seconds + forward.fixed, forward.per_sample},
+                               .backward = {speed.fixed_seconds + 2 * forward.fixed, 2 * forward.per_sample}});
+    }
+    profile.devices.push_back(std::move(device));
+  }
+  return profile;
+}
+
+Profile coarsen(const Profile& profile, int most) {
+  std::vector<double> work(profile.graph.layers.size(), 0.0);
+  for (const DeviceProfile& device : profile.devices) {
+    for (std::size_t i = 0; i < work.size(); ++i) {
+      work[i] += device.layers[i].forward.at(profile.batch) + device.layers[i].backward.at(profile.batch);
+    }
+  }
+  std::vector<std::pair<int, int>> members;
+  Profile coarse{.batch = profile.batch, .devices = profile.devices, .links = profile.links};
+  coarse.graph = coarsen(profile.graph, most, &members, work);
+  for (DeviceProfile& device : coarse.devices) {
+    std::vector<LayerTime> joined;
+    for (const auto& [first, last] : members) {
+      LayerTime time = device.layers[first];
+      for (int i = first + 1; i <= last; ++i) {
+        const LayerTime& layer = device.layers[i];
+        time.forward = {time.forward.fixed + layer.forward.fixed, time.forward.per_sample + layer.forward.per_sample};
+        time.backward = {time.backward.fixed + layer.backward.fixed,
+                         time.backward.per_sample + layer.backward.per_sample};
+        time.measurements.clear();
+      }
+      joined.push_back(std::move(time));
+    }
+    device.layers = std::move(joined);
+  }
+  return coarse;
+}
+
+}  // namespace motley::model

@@ -1,0 +1,81 @@
+// What all planning methods share (see planner.h): the search that counts evaluations, keeps the best candidate and
+// knows when to end; and the list of the methods.
+#include "motley/planner/planner.h"
+
+#include <utility>
+
+namespace motley::planner {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kProgressSeconds = 0.25;
+
+}  // namespace
+
+double Answer::gap(plan::Goal goal) const {
+  if (proved) {
+    return 0;
+  }
+  return best && bound > 0 ? (cost::value(evaluation, goal) - bound) / bound : kInfinity;
+}
+
+Search::Search(const Request& request)
+    : request_(request), start_(request.clock.now()), last_progress_(request.clock.now()) {}
+
+double Search::consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before) {
+  const cost::Problem& problem = request_.problem;
+  if (const auto candidate =
+          cost::provision(problem, cost::stages_of(problem, type_of_layer, cut_before), request_.objective)) {
+    return consider(*candidate);
+  }
+  ++answer_.evaluations;
+  return kInfinity;
+}
+
+double Search::consider(const cost::Candidate& candidate) {
+  return consider(candidate, request_.evaluator ? request_.evaluator(candidate)
+                                                : cost::evaluate(request_.problem, candidate, request_.objective));
+}
+
+double Search::consider(const cost::Candidate& candidate, cost::Evaluation evaluation) {
+  ++answer_.evaluations;
+  const double value = cost::value(evaluation, request_.objective.goal);
+  if (value < best_value_) {
+    best_value_ = value;
+    answer_.best = candidate;
+    answer_.evaluation = std::move(evaluation);
+  }
+  return value;
+}
+
+bool Search::over() {
+  const double now = request_.clock.now();
+  if (request_.progress && now - last_progress_ >= kProgressSeconds) {
+    last_progress_ = now;
+    request_.progress({answer_.evaluations, best_value_, answer_.bound, now - start_});
+  }
+  answer_.stopped = answer_.stopped || now - start_ >= request_.seconds || request_.stop.stop_requested();
+  return answer_.stopped;
+}
+
+Answer Search::answer() const {
+  Answer answer = answer_;
+  answer.seconds = request_.clock.now() - start_;
+  return answer;
+}
+
+std::vector<std::unique_ptr<Planner>> planners() {
+  std::vector<std::unique_ptr<Planner>> all;
+  all.push_back(make_exact());
+  all.push_back(make_brute_force());
+  all.push_back(make_cpu_only());
+  all.push_back(make_gpu_only());
+  all.push_back(make_heuristic());
+  all.push_back(make_greedy());
+  all.push_back(make_genetic());
+  all.push_back(make_bayesian());
+  all.push_back(make_pipedream());
+  return all;
+}
+
+}  // namespace motley::planner

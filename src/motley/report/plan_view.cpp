@@ -1,0 +1,399 @@
+#include "motley/report/plan_view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/base/units.h"
+#include "motley/page/chart.h"
+#include "motley/page/html.h"
+
+namespace motley::report {
+namespace {
+
+using page::escape;
+
+// 14210.4 as "14,210", 3.14159 as "3.14".
+std::string number(double value) {
+  if (!std::isfinite(value)) return "–";
+  if (std::abs(value) < 1000) return fmt::format("{:.3g}", value);
+  const std::string digits = fmt::format("{:.0f}", std::abs(value));
+  std::string grouped = value < 0 ? "-" : "";
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) grouped += ',';
+    grouped += digits[i];
+  }
+  return grouped;
+}
+
+std::string percent(double share) {
+  return fmt::format("{:.2f} %", 100 * share);
+}
+
+const char* unit_of(plan::Goal goal) {
+  return goal == plan::Goal::kLeastMoney ? "money" : goal == plan::Goal::kMostThroughput ? "s/sample" : "s/step";
+}
+
+std::string layers_of(const cost::Problem& problem, const cost::StageChoice& stage) {
+  const std::string& first = problem.layers[static_cast<std::size_t>(stage.first)].name;
+  const std::string& last = problem.layers[static_cast<std::size_t>(stage.last)].name;
+  return stage.first == stage.last ? first : first + " … " + last;
+}
+
+std::string devices_of(const cost::Problem& problem, const cost::StageChoice& stage) {
+  return fmt::format("{} × {}", stage.replicas, problem.types[static_cast<std::size_t>(stage.type)].name);
+}
+
+double parameter_bytes(const cost::Problem& problem, const cost::StageChoice& stage) {
+  double bytes = 0;
+  for (int layer = stage.first; layer <= stage.last; ++layer) {
+    bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+  }
+  return bytes;
+}
+
+// Computation or communication, whichever the stage waits for.
+bool computes_longest(const cost::StageCost& stage) {
+  return stage.compute_seconds >= stage.communication_seconds;
+}
+
+std::string binding(const PlanView& view) {
+  const cost::Evaluation& evaluation = view.answer.evaluation;
+  const auto index = static_cast<std::size_t>(evaluation.bottleneck);
+  const cost::StageChoice& stage = (*view.answer.best)[index];
+  return fmt::format("stage {} binds ({}), most of it layer {}", index + 1,
+                     computes_longest(evaluation.stages[index]) ? "computation" : "communication",
+                     view.problem.layers[static_cast<std::size_t>(heaviest_layer(view.problem, stage))].name);
+}
+
+std::string certificate(const planner::Answer& answer, plan::Goal goal) {
+  if (answer.proved) return "proved optimal";
+  if (answer.bound > 0) return fmt::format("at most {} from the optimum", percent(answer.gap(goal)));
+  return "no bound";
+}
+
+std::string stages_in_words(const cost::Problem& problem, const cost::Candidate& candidate) {
+  std::vector<std::string> words;
+  for (const cost::StageChoice& stage : candidate) {
+    words.push_back(fmt::format("[{} | {}]", layers_of(problem, stage), devices_of(problem, stage)));
+  }
+  return fmt::format("{}", fmt::join(words, " → "));
+}
+
+// The value of an answer in the goal's own terms: money, samples a second, seconds a step.
+std::string in_goals_terms(const planner::Answer& answer, plan::Goal goal) {
+  if (!answer.best) return answer.proved ? "no plan" : "none found";
+  switch (goal) {
+    case plan::Goal::kLeastMoney:
+      return number(answer.evaluation.money);
+    case plan::Goal::kMostThroughput:
+      return number(answer.evaluation.throughput) + " samples/s";
+    case plan::Goal::kLeastStepTime:
+      return format_seconds(answer.evaluation.step_seconds);
+  }
+  return "";
+}
+
+// The gap of a method to the best bound that any method proved.
+std::string gap_to_bound(const MethodAnswer& method, double bound, plan::Goal goal) {
+  if (!method.answer.best || bound <= 0) return "–";
+  return percent(cost::value(method.answer.evaluation, goal) / bound - 1);
+}
+
+double best_bound(const PlanView& view) {
+  double bound = view.answer.bound;
+  for (const MethodAnswer& method : view.methods) bound = std::max(bound, method.answer.bound);
+  return bound;
+}
+
+// Rows of cells as text columns; the first row is the heading.
+std::string columns(const std::vector<std::vector<std::string>>& rows) {
+  const auto width_of = [](const std::string& text) {  // in characters, not bytes
+    return static_cast<std::size_t>(
+        std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  };
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i] + std::string(i + 1 < row.size() ? widths[i] - width_of(row[i]) + 2 : 0, ' ');
+    }
+    text += fmt::format("  {}\n", line);
+  }
+  return text;
+}
+
+std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
+  const bool pipeline = view.problem.cost_model == cost::CostModel::kPipeline;
+  const char* per = pipeline ? "a micro-batch" : "a sample";
+  std::vector<std::vector<std::string>> rows = {{"stage", "layers", "devices", fmt::format("computes {}", per),
+                                                 fmt::format("communicates {}", per), "parameters", "sends a sample"}};
+  if (pipeline) rows.front().insert(rows.front().end(), {"exchange a step", "memory a device"});
+  for (std::size_t i = 0; i < view.answer.best->size(); ++i) {
+    const cost::StageChoice& stage = (*view.answer.best)[i];
+    const cost::StageCost& took = view.answer.evaluation.stages[i];
+    const bool last = i + 1 == view.answer.best->size();
+    rows.push_back({fmt::format("{}", i + 1),
+                    fmt::format("{} ({})", layers_of(view.problem, stage), stage.last - stage.first + 1),
+                    devices_of(view.problem, stage) + (stage.recompute ? ", recomputing" : ""),
+                    format_seconds(took.compute_seconds), format_seconds(took.communication_seconds),
+                    format_bytes(parameter_bytes(view.problem, stage)),
+                    last ? "–" : format_bytes(view.problem.cut_bytes[static_cast<std::size_t>(stage.last) + 1])});
+    if (pipeline) {
+      rows.back().push_back(format_seconds(took.exchange_seconds));
+      rows.back().push_back(format_bytes(took.memory_bytes));
+    }
+  }
+  return rows;
+}
+
+std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
+  std::vector<std::vector<std::string>> rows = {{"device type", "used", "of", "with one more", "with one fewer"}};
+  for (const planner::Marginal& marginal : view.marginals) {
+    const cost::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
+    rows.push_back({type.name, fmt::format("{}", view.answer.evaluation.used[static_cast<std::size_t>(marginal.type)]),
+                    fmt::format("{}", type.count), in_goals_terms(marginal.one_more, view.objective.goal),
+                    in_goals_terms(marginal.one_fewer, view.objective.goal)});
+  }
+  return rows;
+}
+
+std::vector<std::vector<std::string>> method_rows(const PlanView& view) {
+  const double bound = best_bound(view);
+  std::vector<std::vector<std::string>> rows = {
+      {"method", "money", "samples/s", "price/h", "step", "gap", "planned in", "stages"}};
+  for (const MethodAnswer& method : view.methods) {
+    if (!method.refused.empty()) {
+      rows.push_back({method.method, "–", "–", "–", "–", "–", "–", method.refused});
+      continue;
+    }
+    const planner::Answer& answer = method.answer;
+    if (!answer.best) {
+      rows.push_back({method.method, "–", "–", "–", "–", "–", format_seconds(answer.seconds),
+                      answer.proved ? "there is none" : "none found"});
+      continue;
+    }
+    rows.push_back({method.method, number(answer.evaluation.money), number(answer.evaluation.throughput),
+                    number(answer.evaluation.price_per_hour), format_seconds(answer.evaluation.step_seconds),
+                    gap_to_bound(method, bound, view.objective.goal), format_seconds(answer.seconds),
+                    stages_in_words(view.problem, *answer.best)});
+  }
+  return rows;
+}
+
+std::vector<std::vector<std::string>> regime_rows(const PlanView& view, const std::vector<planner::Regime>& regimes) {
+  std::vector<std::vector<std::string>> rows = {{"from", "best", "plan"}};
+  for (const planner::Regime& regime : regimes) {
+    rows.push_back({fmt::format("{:.4g}", regime.from), in_goals_terms(regime.answer, view.objective.goal),
+                    regime.answer.best ? stages_in_words(view.problem, *regime.answer.best) : "–"});
+  }
+  return rows;
+}
+
+std::string summary_line(const PlanView& view) {
+  const cost::Evaluation& evaluation = view.answer.evaluation;
+  std::string line =
+      fmt::format("{} samples/s, {} an hour", number(evaluation.throughput), number(evaluation.price_per_hour));
+  if (view.problem.cost_model == cost::CostModel::kPipeline) {
+    line += fmt::format(", a step of {} in {}", view.problem.batch, format_seconds(evaluation.step_seconds));
+  }
+  if (view.problem.job_samples > 1) {
+    line += fmt::format(", {} for {} samples", number(evaluation.money), number(view.problem.job_samples));
+  }
+  return line;
+}
+
+// The pipeline as boxes and arrows: width by number of stages, height by devices' shares of time.
+std::string drawing(const PlanView& view) {
+  constexpr double kBox = 210;
+  constexpr double kGap = 92;
+  constexpr double kHeight = 150;
+  const cost::Candidate& stages = *view.answer.best;
+  const cost::Evaluation& evaluation = view.answer.evaluation;
+  double slowest = 0;
+  for (const cost::StageCost& stage : evaluation.stages) {
+    slowest = std::max({slowest, stage.compute_seconds, stage.communication_seconds});
+  }
+  const double width = static_cast<double>(stages.size()) * (kBox + kGap) - kGap + 2;
+  std::string svg = fmt::format(
+      "<div class=\"scroll\"><svg class=\"pipeline\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+      "style=\"min-width:{2:.0f}px;max-width:{0:.0f}px\" role=\"img\" "
+      "aria-label=\"{3}\"><defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" "
+      "markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0 8 4 0 8z\" class=\"arrow-head\"/></marker></defs>",
+      width, kHeight, std::min(width, 640.0), escape(stages_in_words(view.problem, stages)));
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const cost::StageChoice& stage = stages[i];
+    const cost::StageCost& took = evaluation.stages[i];
+    const double x = static_cast<double>(i) * (kBox + kGap) + 1;
+    const bool binds = static_cast<int>(i) == evaluation.bottleneck;
+    svg += fmt::format("<rect class=\"stage{}\" x=\"{:.0f}\" y=\"1\" width=\"{:.0f}\" height=\"{:.0f}\" rx=\"10\"/>",
+                       binds ? " binds" : "", x, kBox, kHeight - 2);
+    const auto line = [&](double y, const char* kind, const std::string& text) {
+      svg += fmt::format("<text class=\"{}\" x=\"{:.0f}\" y=\"{:.0f}\">{}</text>", kind, x + 12, y, escape(text));
+    };
+    line(24, "stage-devices", devices_of(view.problem, stage));
+    line(45, "stage-layers", layers_of(view.problem, stage));
+    line(
+        63, "stage-note",
+        fmt::format("{} layers, {}", stage.last - stage.first + 1, format_bytes(parameter_bytes(view.problem, stage))));
+    const auto bar = [&](double y, const char* kind, double seconds, const char* what) {
+      const double full = kBox - 24;
+      svg += fmt::format("<rect class=\"ground\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"9\" rx=\"3\"/>",
+                         x + 12, y, full);
+      svg += fmt::format("<rect class=\"{}\" x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"9\" rx=\"3\"/>", kind,
+                         x + 12, y, slowest > 0 ? full * seconds / slowest : 0);
+      svg += fmt::format("<text class=\"stage-note\" x=\"{:.0f}\" y=\"{:.0f}\">{}</text>", x + 12, y + 21,
+                         escape(fmt::format("{} {}", what, format_seconds(seconds))));
+    };
+    bar(76, "compute", took.compute_seconds, "computes");
+    bar(112, "exchange", took.communication_seconds, "communicates");
+    if (i + 1 < stages.size()) {
+      const double bytes = view.problem.cut_bytes[static_cast<std::size_t>(stage.last) + 1];
+      svg += fmt::format(
+          "<line class=\"arrow\" x1=\"{:.0f}\" y1=\"{:.0f}\" x2=\"{:.0f}\" y2=\"{:.0f}\" marker-end=\"url(#arrow)\"/>",
+          x + kBox + 4, kHeight / 2, x + kBox + kGap - 5, kHeight / 2);
+      svg += fmt::format("<text class=\"stage-note centred\" x=\"{:.0f}\" y=\"{:.0f}\">{}</text>", x + kBox + kGap / 2,
+                         kHeight / 2 - 8, escape(format_bytes(bytes)));
+    }
+  }
+  return svg + "</svg></div>";
+}
+
+std::string html_table(const std::vector<std::vector<std::string>>& rows,
+                       const std::vector<std::size_t>& numeric = {}) {
+  std::vector<std::vector<std::string>> cells(rows.begin() + 1, rows.end());
+  for (auto& row : cells) {
+    for (std::string& cell : row) cell = escape(cell);
+  }
+  return page::table(rows.front(), cells, numeric);
+}
+
+// A bar a method: its value beside the bound.
+std::string method_chart(const PlanView& view) {
+  const double bound = best_bound(view);
+  double most = 0;
+  for (const MethodAnswer& method : view.methods) {
+    if (method.answer.best) most = std::max(most, cost::value(method.answer.evaluation, view.objective.goal));
+  }
+  std::vector<page::BarRow> bars;
+  for (const MethodAnswer& method : view.methods) {
+    if (!method.answer.best) continue;
+    const double value = cost::value(method.answer.evaluation, view.objective.goal);
+    std::vector<page::Segment> segments;
+    const double exact_part = bound > 0 ? std::min(bound, value) : value;
+    segments.push_back(
+        {0, exact_part, "compute", fmt::format("bound {:.4g} {}", exact_part, unit_of(view.objective.goal)), 0});
+    if (value > exact_part) {
+      segments.push_back({exact_part, value, "wait",
+                          fmt::format("{:.4g} {} above the bound", value - exact_part, unit_of(view.objective.goal)),
+                          0});
+    }
+    bars.push_back({method.method, page::segment_bar(segments, most, method.method),
+                    in_goals_terms(method.answer, view.objective.goal)});
+  }
+  return page::bar_group("", "", bars) +
+         page::legend({{"compute", "no plan can do with less"}, {"wait", "above that bound"}});
+}
+
+}  // namespace
+
+int heaviest_layer(const cost::Problem& problem, const cost::StageChoice& stage) {
+  int heaviest = stage.first;
+  double most = -1;
+  for (int layer = stage.first; layer <= stage.last; ++layer) {
+    const cost::LayerOnType& times = problem.at(layer, stage.type);
+    const double seconds = times.forward.at(problem.profile_batch) + times.backward.at(problem.profile_batch);
+    if (seconds > most) {
+      most = seconds;
+      heaviest = layer;
+    }
+  }
+  return heaviest;
+}
+
+std::string plan_text(const PlanView& view) {
+  std::string text = fmt::format("{}: {}, by {} ({})\n\n", view.problem.model, plan::describe(view.objective),
+                                 view.method, certificate(view.answer, view.objective.goal));
+  text += fmt::format("  {}\n\n", stages_in_words(view.problem, *view.answer.best));
+  text += columns(stage_rows(view)) + "\n";
+  text += fmt::format("  {}\n  {}\n", summary_line(view), binding(view));
+  if (!view.marginals.empty()) text += fmt::format("\n{}", columns(marginal_rows(view)));
+  for (const auto& [question, regimes] : view.what_ifs) {
+    text += fmt::format("\nwhat if {}:\n", question.text) + columns(regime_rows(view, regimes));
+  }
+  if (!view.methods.empty()) text += fmt::format("\n{}", columns(method_rows(view)));
+  return text;
+}
+
+std::string plan_page(const PlanView& view) {
+  const cost::Evaluation& evaluation = view.answer.evaluation;
+  std::string body = fmt::format(
+      "<header><h1>Plan of {}<span class=\"badge {}\">{}</span></h1>\n<div "
+      "class=\"facts\"><span>{}</span><span>{}</span><span>method: "
+      "{}</span><span>cost model: {}</span></div></header>\n",
+      escape(view.problem.model), view.answer.proved ? "good" : "",
+      escape(certificate(view.answer, view.objective.goal)), escape(plan::describe(view.objective)),
+      escape(fmt::format("{} layers", view.problem.layer_count())), escape(view.method),
+      cost::to_string(view.problem.cost_model));
+  body += "<div class=\"tiles\">";
+  body += page::tile("Throughput", number(evaluation.throughput), "samples a second", page::Tone::kPlain);
+  body += page::tile("Price", number(evaluation.price_per_hour), "an hour, in the cluster file's money",
+                     page::Tone::kPlain);
+  if (view.problem.job_samples > 1) {
+    body += page::tile("Money", number(evaluation.money),
+                       fmt::format("for {} samples", number(view.problem.job_samples)), page::Tone::kPlain);
+  }
+  if (view.problem.cost_model == cost::CostModel::kPipeline) {
+    body += page::tile("Step", format_seconds(evaluation.step_seconds),
+                       fmt::format("of {} samples in {} micro-batches", view.problem.batch, view.problem.micro_batches),
+                       page::Tone::kPlain);
+  }
+  body += "</div>\n<div class=\"cards\">";
+  body += page::card("The pipeline",
+                     escape(binding(view)) + ". Bars are to one scale: the longest is what the pipeline waits for.",
+                     drawing(view), true);
+  body += page::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6}), true);
+  if (!view.marginals.empty()) {
+    body += page::card("One device more, one fewer", "The best plan there would be, by what the objective counts.",
+                       html_table(marginal_rows(view), {1, 2, 3, 4}), true);
+  }
+  if (!view.methods.empty()) {
+    body += page::card("Methods compared", "Gap: to the best bound that any method proved.",
+                       method_chart(view) + html_table(method_rows(view), {1, 2, 3, 4, 5, 6}), true);
+  }
+  for (const auto& [question, regimes] : view.what_ifs) {
+    body += page::card("What if " + question.text, "The best plan from each value on.",
+                       html_table(regime_rows(view, regimes), {0, 1}), true);
+  }
+  return page::document("Plan of " + view.problem.model, body + "</div>");
+}
+
+std::string explain_impossible(const cost::Problem& problem, const plan::Objective& objective,
+                               const planner::Answer& best_without_floors) {
+  if (!best_without_floors.best) {
+    return fmt::format(
+        "no plan for {} fits the devices at all{}", problem.model,
+        best_without_floors.evaluation.violation.empty() ? "" : ": " + best_without_floors.evaluation.violation);
+  }
+  const cost::Evaluation& best = best_without_floors.evaluation;
+  if (objective.min_throughput > best.throughput) {
+    std::vector<std::string> used;
+    for (int type = 0; type < problem.type_count(); ++type) {
+      const std::int64_t count = best.used[static_cast<std::size_t>(type)];
+      const cost::Type& of = problem.types[static_cast<std::size_t>(type)];
+      if (count > 0) used.push_back(fmt::format("{}{} {}", count == of.count ? "all " : "", count, of.name));
+    }
+    const cost::StageChoice& stage = (*best_without_floors.best)[static_cast<std::size_t>(best.bottleneck)];
+    return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} binds",
+                       number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "),
+                       problem.layers[static_cast<std::size_t>(heaviest_layer(problem, stage))].name);
+  }
+  return fmt::format("no plan has {}; without its limits, the most is {} samples/s at {} an hour, {} in all",
+                     plan::describe(objective), number(best.throughput), number(best.price_per_hour),
+                     number(best.money));
+}
+
+}  // namespace motley::report

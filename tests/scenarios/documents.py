@@ -1,0 +1,42 @@
+"""The generated documents are those that the binary prints, and the example jobs fit the schema."""
+
+import json
+import subprocess
+import unittest
+from pathlib import Path
+
+import jsonschema
+import yaml
+
+from harness import BINARY
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def printed(flag):
+    return subprocess.run([BINARY, "train", flag], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+class Documents(unittest.TestCase):
+    def test_the_page_of_a_jobs_keys_is_current(self):
+        self.assertEqual((ROOT / "docs/job.md").read_text(), printed("--keys"))
+
+    def test_the_schema_of_a_job_is_current(self):
+        self.assertEqual((ROOT / "docs/schema/job.schema.json").read_text(), printed("--schema"))
+
+    def test_every_schema_is_one(self):
+        for schema in (ROOT / "docs/schema").glob("*.json"):
+            jsonschema.Draft202012Validator.check_schema(json.loads(schema.read_text()))
+
+    def test_example_jobs_fit_and_mistakes_do_not(self):
+        validator = jsonschema.Draft202012Validator(json.loads(printed("--schema")))
+        examples = list((ROOT / "examples").rglob("job.yaml"))
+        self.assertTrue(examples)
+        for example in examples:
+            validator.validate(yaml.safe_load(example.read_text()))
+        for mistake in ({"bacth": 5}, {"batch": 0}, {"optimizer": {"name": "lion"}}, {"optimizer": 3}):
+            self.assertFalse(validator.is_valid(mistake), mistake)
+
+
+if __name__ == "__main__":
+    unittest.main()
