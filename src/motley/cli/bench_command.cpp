@@ -12,6 +12,7 @@
 #include "bench/partition_processes.h"
 #include "bench/plan_bench.h"
 #include "bench/planners_bench.h"
+#include "bench/simulate_bench.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 
@@ -30,7 +31,8 @@ const std::map<std::string, bench::Bench>& benches() {
                                                           {"exchange", bench::exchange_bench},
                                                           {"partition", whole_partition_bench},
                                                           {"plan", bench::plan_bench},
-                                                          {"planners", bench::planners_bench}};
+                                                          {"planners", bench::planners_bench},
+                                                          {"simulate", bench::simulate_bench}};
   return all;
 }
 
