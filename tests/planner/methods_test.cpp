@@ -140,6 +140,7 @@ TEST_P(Methods, AnswerTheSameForTheSameSeed) {
 
 TEST_P(Methods, EndAtTheTimeLimitAndReportAFewTimesASecond) {
   const Case made = random_case(2, GetParam(), 8, 3);
+  std::set<std::string> stopped;
   for (const auto& planner : planners()) {
     ManualClock clock;
     Request request = request_of(made, clock);
@@ -154,6 +155,7 @@ TEST_P(Methods, EndAtTheTimeLimitAndReportAFewTimesASecond) {
     if (!answer || !answer->stopped) {
       continue;  // done before
     }
+    stopped.insert(planner->name());
     EXPECT_NEAR(answer->seconds, 2, 0.11) << planner->name();
     EXPECT_GE(reports.size(), 4U) << planner->name();
     for (std::size_t i = 1; i < reports.size(); ++i) {
@@ -162,6 +164,7 @@ TEST_P(Methods, EndAtTheTimeLimitAndReportAFewTimesASecond) {
       EXPECT_GE(reports[i].evaluations, reports[i - 1].evaluations);
     }
   }
+  EXPECT_THAT(stopped, testing::IsSupersetOf({"genetic", "bayesian"}));
 }
 
 TEST_P(Methods, StopWhenAskedWithTheBestSoFar) {

@@ -1,18 +1,18 @@
 // The exact planner for kHeterps.
 //
 // Let e be the seconds a sample of a plan, 1 / throughput. At a given e every stage needs a known least number of
-// devices, so that a plan is a path over (layer, type) and its cost is e times the sum of what its stages' devices cost.
-// For all plans with e in an interval [low, high], a stage has at least k = k(high) devices, and costs at least
+// devices, so that a plan is a path over (layer, type) and its cost is e times the sum of what its stages' devices
+// cost. For all plans with e in an interval [low, high], a stage has at least k = k(high) devices, and costs at least
 // price * k * max(low, ET(k)): the cheapest path by that measure bounds them all. So the search is over intervals of e,
-// always the one with the least bound: a path is found, its best counts are taken as a plan, and the interval is dropped
-// where its bound reaches the best plan, or else cut in two, where the path found is too dear on the upper side and too
-// slow on the lower. Only stages on paths below the best plan are kept for the parts.
+// always the one with the least bound: a path is found, its best counts are taken as a plan, and the interval is
+// dropped where its bound reaches the best plan, or else cut in two, where the path found is too dear on the upper side
+// and too slow on the lower. Only stages on paths below the best plan are kept for the parts.
 //
 // Limits on devices and on the price an hour couple the stages of a path. They are charged for (Lagrangian multipliers,
 // by subgradient ascent), which keeps the bound valid; the cheapest path within them is then found by labels that use
-// the charged shortest paths as bounds. Labels are kept up to a width; where that leaves a gap, the interval is searched
-// again with more. Money caps bound the same measure. Where the rate itself is the goal, an interval is dropped when no
-// path in it is within the limits, and its bound is its lower end.
+// the charged shortest paths as bounds. Labels are kept up to a width; where that leaves a gap, the interval is
+// searched again with more. Money caps bound the same measure. Where the rate itself is the goal, an interval is
+// dropped when no path in it is within the limits, and its bound is its lower end.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -28,8 +28,11 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-11;  // plans that differ by less are equally good
+constexpr double kFirstSpread = 0.03;
 constexpr int kFirstWidth = 32;
 constexpr int kMostWidth = 1 << 14;
+constexpr int kPartWidth = 64;
+constexpr int kTries = 20;
 
 struct Node {
   Interval interval;
@@ -52,12 +55,13 @@ class RateSearch {
         objective_(request.objective),
         times_(problem_, objective_.max_price_per_hour),
         search_(request),
-        for_money_(objective_.goal == plan::Goal::kLeastMoney) {
+        for_money_(objective_.goal == plan::Goal::kLeastMoney),
+        random_(request.seed) {
     // Money is e * price * unit_, step time is e * unit_.
     const double job_hours = problem_.job_samples / 3600;
-    unit_ = for_money_                                         ? job_hours
-            : objective_.goal == plan::Goal::kMostThroughput   ? 1
-                                                               : static_cast<double>(problem_.batch);
+    unit_ = for_money_                                       ? job_hours
+            : objective_.goal == plan::Goal::kMostThroughput ? 1
+                                                             : static_cast<double>(problem_.batch);
     const bool money_matters = for_money_ || std::isfinite(objective_.max_money);
     measure_ = money_matters ? Measure::kMoney : Measure::kShare;
     double price = 0;
@@ -125,7 +129,7 @@ class RateSearch {
     }
     const double refund = refund_of(node.charges);
     node.segments = std::make_shared<const std::vector<Segment>>(graph.below(cost_limit() + refund));
-    if (ascent.exact) {
+    if (ascent.exact || too_wide(node)) {
       divide(std::move(node), ascent.path);
       return;
     }
@@ -141,18 +145,75 @@ class RateSearch {
       return;
     }
     const bool cheapest = found.path && cost_of(*found.path) <= found.bound;
-    const double spread = node.interval.high / node.interval.low - 1;
-    const double needed = for_money_ ? (best_ - node.bound) / node.bound / 2 : 1e-3;
-    if (cheapest || spread > needed || node.width >= kMostWidth) {
+    if (cheapest || node.width >= kMostWidth || (!for_money_ && node.interval.high / node.interval.low > 1.001)) {
       divide(std::move(node), found.path.value_or(Path()));
     } else {
+      improve(node);
       node.width *= 4;
       add(std::move(node));
     }
   }
 
+  // Searches for better plans in the node near the best one: random parts of the model are planned anew, while the
+  // other layers stay as they are. Ends when some parts in a row have brought nothing.
+  void improve(const Node& node) {
+    for (int failures = 0; failures < kTries && std::isfinite(best_) && !search_.over();) {
+      const double before = best_;
+      Node part = node;
+      part.segments = std::make_shared<const std::vector<Segment>>(segments_around_best(*node.segments));
+      StageGraph graph(times_, *part.segments, part.interval, measure_);
+      if (ascend(graph, part).value < cost_limit()) {
+        const LabelResult found = search_labels(graph, limits_, refund_of(part.charges), cost_limit(), kPartWidth,
+                                                [&] { return search_.over(); });
+        if (found.path) {
+          propose(*found.path);
+        }
+      }
+      failures = best_ < before ? 0 : failures + 1;
+    }
+  }
+
+  std::vector<Segment> segments_around_best(const std::vector<Segment>& segments) {
+    const int layers = problem_.layer_count();
+    std::vector<bool> open(static_cast<std::size_t>(layers));
+    for (std::uint64_t windows = 1 + random_.below(3); windows > 0; --windows) {
+      const int length = 1 + layers / 16 + static_cast<int>(random_.below(static_cast<std::uint64_t>(1 + layers / 8)));
+      const int first = static_cast<int>(random_.below(static_cast<std::uint64_t>(layers)));
+      std::fill(open.begin() + first, open.begin() + std::min(layers, first + length), true);
+    }
+    std::vector<Segment> around;
+    // A stage of the best plan that reaches out of a window stays open as a whole.
+    std::vector<int> closed_before(open.size() + 1);
+    for (const Segment& stage : best_stages_) {
+      const bool kept =
+          std::none_of(open.begin() + stage.first, open.begin() + stage.last + 1, [](bool o) { return o; });
+      std::fill(open.begin() + stage.first, open.begin() + stage.last + 1, !kept);
+    }
+    for (std::size_t layer = 0; layer < open.size(); ++layer) {
+      closed_before[layer + 1] = closed_before[layer] + (open[layer] ? 0 : 1);
+    }
+    std::size_t next = 0;
+    for (const Segment& segment : segments) {
+      while (next < best_stages_.size() && best_stages_[next].first <= segment.first) {
+        around.push_back(best_stages_[next++]);
+      }
+      if (closed_before[static_cast<std::size_t>(segment.last + 1)] ==
+          closed_before[static_cast<std::size_t>(segment.first)]) {
+        around.push_back(segment);
+      }
+    }
+    around.insert(around.end(), best_stages_.begin() + static_cast<std::ptrdiff_t>(next), best_stages_.end());
+    return around;
+  }
+
+  // Whether more is lost by not knowing the rate than by the limits that couple stages.
+  bool too_wide(const Node& node) const {
+    const double gap = std::isfinite(best_) ? (best_ - node.bound) / node.bound / 2 : kFirstSpread;
+    return for_money_ && node.interval.high / node.interval.low - 1 > gap;
+  }
+
   struct Ascent {
-    double value = 0;  // no path within the limits costs less
+    double value = 0;    // no path within the limits costs less
     bool exact = false;  // path is the cheapest within the limits
     Path path;
   };
@@ -176,8 +237,8 @@ class RateSearch {
       }
       double price = 0;
       for (const Step& step : path) {
-        excess[static_cast<std::size_t>(step.segment.type)] += step.count;
-        price += step.count * times_.price(step.segment.type);
+        excess[static_cast<std::size_t>(step.segment.type)] += step.use.count;
+        price += step.use.count * times_.price(step.segment.type);
       }
       excess[types] = std::isfinite(limits_.price_per_hour) ? price - limits_.price_per_hour : 0;
       const bool within = std::ranges::all_of(excess, [](double e) { return e <= 0; });
@@ -253,14 +314,15 @@ class RateSearch {
   static double cost_of(const Path& path) {
     double cost = 0;
     for (const Step& step : path) {
-      cost += step.cost;
+      cost += step.use.cost;
     }
     return cost;
   }
 
   // Cuts the node's interval in two. `path` is the cheapest in it, or empty.
   void divide(Node node, const Path& path) {
-    const Interval whole = for_money_ ? node.interval : Interval{node.interval.low, std::min(node.interval.high, limit())};
+    const Interval whole =
+        for_money_ ? node.interval : Interval{node.interval.low, std::min(node.interval.high, limit())};
     if (!(whole.low < whole.high)) {
       return;
     }
@@ -274,7 +336,7 @@ class RateSearch {
       const auto cost_from = [&](double low) {
         double cost = 0;
         for (const Step& step : path) {
-          cost += times_.price(step.segment.type) * step.count * std::max(low, step.seconds);
+          cost += times_.price(step.segment.type) * step.use.count * std::max(low, step.seconds);
         }
         return cost;
       };
@@ -286,6 +348,9 @@ class RateSearch {
       const double wanted = std::min(std::max(cut, high), slowest * (1 - 1e-15));
       cut = wanted > whole.low && wanted < whole.high ? wanted : cut;
     }
+    if (for_money_ && !std::isfinite(best_)) {
+      cut = std::max(cut, whole.high / (1 + kFirstSpread));
+    }
     if (!(cut > whole.low && cut < whole.high)) {
       return;  // neighbouring numbers
     }
@@ -296,7 +361,11 @@ class RateSearch {
       upper.bound = cut;
     }
     add(std::move(node));
-    add(std::move(upper));
+    if (std::isfinite(best_)) {
+      add(std::move(upper));
+    } else {
+      process(std::move(upper));  // where most is possible
+    }
   }
 
   // Takes the best counts for a path's stages as a plan, once.
@@ -305,13 +374,21 @@ class RateSearch {
     std::vector<cost::Span> spans;
     for (const Step& step : path) {
       spans.push_back({step.segment.first, step.segment.last, step.segment.type});
-      stages = mix({stages, static_cast<std::uint64_t>(step.segment.first), static_cast<std::uint64_t>(step.segment.type)});
+      stages =
+          mix({stages, static_cast<std::uint64_t>(step.segment.first), static_cast<std::uint64_t>(step.segment.type)});
     }
     if (!proposed_.insert(stages).second) {
       return;
     }
     if (const auto candidate = cost::provision(problem_, spans, objective_)) {
-      best_ = std::min(best_, search_.consider(*candidate) / unit_);
+      const double value = search_.consider(*candidate) / unit_;
+      if (value < best_) {
+        best_ = value;
+        best_stages_.clear();
+        for (const Step& step : path) {
+          best_stages_.push_back(step.segment);
+        }
+      }
     }
   }
 
@@ -328,6 +405,8 @@ class RateSearch {
   Interval root_;
   double best_ = kInfinity;  // e, or e * price
   std::priority_queue<Node> nodes_;
+  std::vector<Segment> best_stages_;
+  Random random_;
   std::int64_t nodes_made_ = 0;
   std::unordered_set<std::uint64_t> proposed_;
 };

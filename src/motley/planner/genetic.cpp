@@ -1,7 +1,8 @@
 // "genetic": a population of type strings, as HeterPS's authors search: schemes are drawn, neighbouring layers of one
 // type are merged into stages, each scheme is valued by its merged and provisioned plan, and the better ones are bred.
-// Tournament selection, two-point crossover, mutation, and an elite that stays.
+// Tournament selection, two-point crossover, mutation, and an elite that stays. No scheme is valued twice.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "motley/planner/assignment.h"
@@ -58,10 +59,14 @@ class Genetic final : public Planner {
     const cost::Problem& problem = request.problem;
     Random random(request.seed);
     Search search(request);
+    std::map<Assignment, Score> known;
     std::vector<Individual> population;
     const auto add = [&](Assignment genes) {
-      const Score scored = score(request, search, genes);
-      population.push_back({std::move(genes), scored});
+      const auto [entry, is_new] = known.try_emplace(genes);
+      if (is_new) {
+        entry->second = score(request, search, genes);
+      }
+      population.push_back({std::move(genes), entry->second});
     };
 
     while (population.size() < kPopulation && !search.over()) {
