@@ -10,6 +10,7 @@
 #include "bench/exchange_worker.h"
 #include "bench/partition_bench.h"
 #include "bench/partition_processes.h"
+#include "bench/plan_bench.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 
@@ -24,8 +25,10 @@ Result<std::vector<BenchRow>> whole_partition_bench(const bench::BenchOptions& o
 }
 
 const std::map<std::string, bench::Bench>& benches() {
-  static const std::map<std::string, bench::Bench> all = {
-      {"demo", bench::demo_bench}, {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench}};
+  static const std::map<std::string, bench::Bench> all = {{"demo", bench::demo_bench},
+                                                          {"exchange", bench::exchange_bench},
+                                                          {"partition", whole_partition_bench},
+                                                          {"plan", bench::plan_bench}};
   return all;
 }
 
@@ -76,7 +79,7 @@ void add_bench(CLI::App& app, Action& action) {
   for (const auto& [name, function] : benches()) {
     names.push_back(name);
   }
-  command->add_option("NAME", arguments->name, "demo, exchange or partition")->check(CLI::IsMember(names));
+  command->add_option("NAME", arguments->name, "Which one")->check(CLI::IsMember(names));
   command->add_option("--json", arguments->json, "Also write the rows to this file");
   command->add_flag("--list", arguments->list, "Print the names");
   command->add_flag("--quick", arguments->quick, "Stay under a minute; leaves out rows marked long");

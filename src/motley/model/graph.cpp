@@ -26,8 +26,9 @@ std::vector<int> last_readers(const Graph& graph) {
   return last;
 }
 
-// What separates two neighbours decides whether they are joined: a cut that is dear for the work on its sides goes
-// first. Where a sparse layer meets a dense one is where plans cut, so those go last.
+// What separates two neighbours decides whether they are joined: a cut goes first whose bytes are many for the work on
+// its sides, of which the smaller one counts most (half their harmonic mean). Where a sparse layer meets a dense one is
+// where plans cut, so those go last.
 struct Dearness {
   bool alike = true;  // both sparse or both dense
   double bytes_per_work = 0;
@@ -52,9 +53,9 @@ std::vector<Block> join_neighbours(const Graph& graph, int most, const std::vect
     const auto dearness = [&](std::size_t i) {
       const Block& left = blocks[i];
       const Block& right = blocks[i + 1];
-      const double joined = left.work + right.work;
+      const double separated = left.work > 0 && right.work > 0 ? 1 / (1 / left.work + 1 / right.work) : 0;
       return Dearness{left.sparse == right.sparse,
-                      joined > 0 ? cuts[right.first] / joined : std::numeric_limits<double>::infinity()};
+                      separated > 0 ? cuts[right.first] / separated : std::numeric_limits<double>::infinity()};
     };
     std::size_t dearest = 0;
     for (std::size_t i = 1; i + 1 < blocks.size(); ++i) {

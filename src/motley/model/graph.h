@@ -67,10 +67,10 @@ Status validate(const Graph& graph);
 std::vector<double> cut_bytes(const Graph& graph);
 
 // The same model with neighbouring layers joined into kBlock layers until at most `most` (at least one) are left: those
-// pairs first whose cut would be the dearest to send for the work it separates, pairs of a sparse and a dense layer
-// last. Sums and dependencies are kept; a cut never carries less than in the original. `members`, where given, receives
-// for every layer of the result the range [first, last] of the original's layers. `work`, of every layer; where empty,
-// flops and bytes of sparse rows.
+// pairs first whose cut would be the dearest to send for the work it separates (bytes * (1 / left + 1 / right)), pairs
+// of a sparse and a dense layer last. Sums and dependencies are kept; a cut never carries less than in the original.
+// `members`, where given, receives for every layer of the result the range [first, last] of the original's layers.
+// `work`, of every layer; where empty, flops and bytes of sparse rows.
 Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* members = nullptr,
               const std::vector<double>& work = {});
 

@@ -176,8 +176,8 @@ class RateSearch {
       }
       double price = 0;
       for (const Step& step : path) {
-        excess[static_cast<std::size_t>(step.segment.type)] += step.count;
-        price += step.count * times_.price(step.segment.type);
+        excess[static_cast<std::size_t>(step.segment.type)] += step.use.count;
+        price += step.use.count * times_.price(step.segment.type);
       }
       excess[types] = std::isfinite(limits_.price_per_hour) ? price - limits_.price_per_hour : 0;
       const bool within = std::ranges::all_of(excess, [](double e) { return e <= 0; });
@@ -253,7 +253,7 @@ class RateSearch {
   static double cost_of(const Path& path) {
     double cost = 0;
     for (const Step& step : path) {
-      cost += step.cost;
+      cost += step.use.cost;
     }
     return cost;
   }
@@ -275,7 +275,7 @@ class RateSearch {
       const auto cost_from = [&](double low) {
         double cost = 0;
         for (const Step& step : path) {
-          cost += times_.price(step.segment.type) * step.count * std::max(low, step.seconds);
+          cost += times_.price(step.segment.type) * step.use.count * std::max(low, step.seconds);
         }
         return cost;
       };

@@ -66,6 +66,7 @@ class Search {
   // Provisions (exactly) and evaluates an assignment; the value, infinity where infeasible.
   double consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before = {});
   double consider(const cost::Candidate& candidate);
+  double consider(const cost::Candidate& candidate, cost::Evaluation evaluation);  // evaluated already
   bool over();  // the limit is reached or a stop was asked for
   Answer answer() const;
 

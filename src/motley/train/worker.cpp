@@ -376,7 +376,7 @@ Status Worker::loop() {
     MOTLEY_TRY(event("interrupted", fmt::format("after step {}", step_)));
     return fail(ErrorCode::kInterrupted, "stopped after step {}; a checkpoint was written", step_);
   }
-  if (evaluated_step_ != step_) {
+  if (evaluated_step_ != step_ && job_.evaluate_every_epochs >= 0) {
     MOTLEY_TRY(evaluate());
   }
   if (saved_step_ != step_) {

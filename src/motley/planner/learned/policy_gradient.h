@@ -1,0 +1,36 @@
+// REINFORCE on plans: what all planners with a policy network share. Draws assignments from the policy, provisions and
+// evaluates them, and moves the policy towards those that are better than usual.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+
+#include "motley/planner/learned/policy.h"
+#include "motley/planner/planner.h"
+
+namespace motley::planner {
+
+struct PolicyGradientOptions {
+  int rounds = 400;             // on the cost model, at most
+  int tuning_rounds = 50;       // on the request's evaluator, where it has one
+  int samples = 64;             // plans drawn in a round
+  double learning_rate = 0.01;  // of Adam
+  double baseline_rate = 0.3;   // gamma: how fast the baseline follows the rewards
+  double entropy_weight = 0.1;  // at the beginning; falls to 0 with the rounds
+  int patience = 20;            // rounds without a plan not seen before, after which the policy has converged
+  int workers = 1;              // threads that evaluate
+};
+
+// The scalar whose gradient is the policy gradient's estimate with the sign of a loss:
+// - 1/N sum_n log P(plan n) advantage_n - entropy_weight * 1/N sum_n entropy_n.
+torch::Tensor policy_gradient_loss(const Rollout& rollout, const torch::Tensor& advantages, double entropy_weight);
+
+using MakePolicy = std::function<std::shared_ptr<Policy>(const cost::Problem&)>;
+
+// Trains a fresh policy for this request; the best plan that it has drawn, or that it finds most likely in the end.
+Result<Answer> plan_by_policy_gradient(const Request& request, const MakePolicy& make_policy,
+                                       const PolicyGradientOptions& options);
+
+}  // namespace motley::planner

@@ -1,0 +1,306 @@
+// A profile reads back as it was written, its file is what the schema says and nothing else, and what is computed in
+// place of measurements follows the roofline.
+#include "motley/model/profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "motley/base/file.h"
+#include "tests/model/random_graph.h"
+
+namespace motley::model {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+// A positive number of any size.
+double any_size(Random& random) {
+  return std::ldexp(0.5 + random.uniform(), static_cast<int>(random.below(1200)) - 600);
+}
+
+Profile random_profile(std::uint64_t seed) {
+  Random random(seed);
+  Profile profile{.graph = random_graph(seed), .batch = any_size(random)};
+  profile.graph.source = "quotes \" and \\ and ümlauts";
+  const auto origin = [&] { return static_cast<Origin>(random.below(4)); };
+  for (const char* type : {"cpu", "gpu"}) {
+    DeviceProfile device{.type = type,
+                         .origin = origin(),
+                         .rule = "drawn",
+                         .compute_fraction = random.uniform(),
+                         .communication_fraction = random.uniform(),
+                         .fractions_origin = origin(),
+                         .fractions_rule = "drawn too"};
+    for (std::size_t i = 0; i < profile.graph.layers.size(); ++i) {
+      LayerTime time{.forward = {any_size(random), random.uniform()}, .backward = {0, any_size(random)}};
+      for (std::uint64_t j = 0; j < random.below(4); ++j) {
+        time.measurements.push_back({any_size(random), any_size(random), any_size(random), random.uniform()});
+      }
+      device.layers.push_back(time);
+    }
+    profile.devices.push_back(device);
+  }
+  profile.links = {{"cpu", "gpu", any_size(random), any_size(random), origin()},
+                   {"gpu", "gpu", any_size(random), 0, origin()}};
+  return profile;
+}
+
+// Every field that there is has a value that is written.
+Json complete() {
+  const std::string text = R"({
+    "version": 1,
+    "graph": {"name": "net", "source": "a paper", "input_bytes": 8, "layers": [
+      {"name": "first", "kind": "embedding", "inputs": [], "parameters": 1, "activation_bytes": 2, "inner_bytes": 3,
+       "flops": 4, "lookups": 5, "row_bytes": 6, "table_rows": 7},
+      {"name": "second", "kind": "loss", "inputs": [0]}]},
+    "batch": 16,
+    "devices": [{"type": "gpu", "origin": "scaled", "rule": "half of cpu", "compute_fraction": 0.5,
+      "communication_fraction": 1, "fractions_origin": "fitted", "fractions_rule": "1 and 2 workers", "layers": [
+        {"forward": {"fixed": 0.1, "per_sample": 0.01}, "backward": {"fixed": 0.2, "per_sample": 0.02},
+         "measurements": [{"batch": 4, "forward_seconds": 1, "backward_seconds": 2, "spread": 0.1}]},
+        {"forward": {}, "backward": {}}]}],
+    "links": [{"from": "gpu", "to": "gpu", "bytes_per_second": 1e9, "latency_seconds": 1e-6, "origin": "measured"}]
+  })";
+  return Json::parse(text);
+}
+
+std::string outcome(const Json& json) {
+  const auto profile = parse_profile(json.dump(), "net.json");
+  return profile ? "accepted" : profile.error().message;
+}
+
+TEST(Profile, ReadsBackAsWritten) {
+  for (int seed = 0; seed < 200; ++seed) {
+    const Profile profile = random_profile(seed);
+    const auto again = parse_profile(to_json(profile), "again.json");
+    ASSERT_TRUE(again) << again.error().message;
+    ASSERT_EQ(*again, profile) << "seed " << seed;
+  }
+}
+
+TEST(Profile, ReadsEachFieldIntoItsPlace) {
+  const auto profile = parse_profile(complete().dump(), "net.json");
+  ASSERT_TRUE(profile) << profile.error().message;
+  EXPECT_EQ(profile->batch, 16);
+  EXPECT_EQ(profile->graph.name, "net");
+  EXPECT_EQ(profile->graph.source, "a paper");
+  EXPECT_EQ(profile->graph.input_bytes, 8);
+  EXPECT_EQ(profile->graph.layers[0], (Layer{.name = "first",
+                                             .kind = LayerKind::kEmbedding,
+                                             .parameters = 1,
+                                             .activation_bytes = 2,
+                                             .inner_bytes = 3,
+                                             .flops = 4,
+                                             .lookups = 5,
+                                             .row_bytes = 6,
+                                             .table_rows = 7}));
+  EXPECT_EQ(profile->graph.layers[1], (Layer{.name = "second", .kind = LayerKind::kLoss, .inputs = {0}}));
+  const DeviceProfile* device = profile->device("gpu");
+  ASSERT_NE(device, nullptr);
+  EXPECT_EQ(profile->device("tpu"), nullptr);
+  EXPECT_EQ(*device, (DeviceProfile{.type = "gpu",
+                                    .origin = Origin::kScaled,
+                                    .rule = "half of cpu",
+                                    .compute_fraction = 0.5,
+                                    .communication_fraction = 1,
+                                    .fractions_origin = Origin::kFitted,
+                                    .fractions_rule = "1 and 2 workers",
+                                    .layers = {{{0.1, 0.01}, {0.2, 0.02}, {{4, 1, 2, 0.1}}}, {}}}));
+  EXPECT_DOUBLE_EQ(device->layers[0].backward.at(10), 0.4);
+  EXPECT_EQ(profile->links, (std::vector<ProfiledLink>{{"gpu", "gpu", 1e9, 1e-6, Origin::kMeasured}}));
+}
+
+// Walks the schema and a complete file side by side. Of every object: the file's keys are the schema's properties, a
+// key may be left out exactly where the schema does not require it, and no other key may be there. Of every choice:
+// each of its values is accepted. Of every number: exactly those within the bounds.
+class SchemaWalk {
+ public:
+  SchemaWalk() : file_(complete()) {
+    schema_ = Json::parse(*read_file(std::string(MOTLEY_SOURCE_FOLDER) + "/docs/schema/profile.schema.json"));
+  }
+  void run() { visit(schema_, Json::json_pointer()); }
+
+ private:
+  using Pointer = Json::json_pointer;
+
+  static std::string with(Json file, const std::function<void(Json&)>& change) {
+    change(file);
+    return outcome(file);
+  }
+  void visit(const Json& given, const Pointer& at) {
+    const Json& schema =
+        given.contains("$ref") ? schema_.at(Pointer(given.at("$ref").get<std::string>().substr(1))) : given;
+    SCOPED_TRACE(at.to_string());
+    if (schema.contains("properties")) {
+      visit_object(schema, at);
+    } else if (schema.contains("items")) {
+      EXPECT_THAT(with(file_, [&](Json& file) { file[at] = 3; }), HasSubstr("is 3; accepted is an array"));
+      for (std::size_t i = 0; i < file_[at].size() && i < 1; ++i) {
+        visit(schema.at("items"), at / i);
+      }
+    } else if (schema.contains("enum")) {
+      for (const Json& choice : schema.at("enum")) {
+        EXPECT_EQ(with(file_, [&](Json& file) { file[at] = choice; }), "accepted");
+      }
+      EXPECT_THAT(with(file_, [&](Json& file) { file[at] = "guessed"; }),
+                  AllOf(HasSubstr(R"(is "guessed"; accepted is )"), HasSubstr(schema.at("enum").back().dump())));
+    } else if (schema.value("type", "") == "number") {
+      visit_number(schema, at);
+    } else if (schema.value("type", "") == "string") {
+      EXPECT_THAT(with(file_, [&](Json& file) { file[at] = 3; }), HasSubstr("is 3; accepted is a text"));
+    }
+  }
+  void visit_object(const Json& schema, const Pointer& at) {
+    EXPECT_EQ(schema.at("additionalProperties"), false);
+    EXPECT_THAT(with(file_, [&](Json& file) { file[at]["unasked"] = 1; }), HasSubstr("unasked'; accepted "));
+    EXPECT_THAT(with(file_, [&](Json& file) { file[at] = "text"; }), HasSubstr("accepted is an object"));
+    for (const auto& [key, value] : schema.at("properties").items()) {
+      SCOPED_TRACE(key);
+      ASSERT_TRUE(file_[at].contains(key));
+      const Json& required = schema.at("required");
+      const bool is_required = std::find(required.begin(), required.end(), key) != required.end();
+      const std::string without = with(file_, [&, name = key](Json& file) { file[at].erase(name); });
+      EXPECT_THAT(without, is_required ? HasSubstr("is missing") : HasSubstr("accepted"));
+      EXPECT_EQ(without == "accepted", !is_required) << without;
+      visit(value, at / key);
+    }
+    for (const auto& [key, value] : file_[at].items()) {
+      EXPECT_TRUE(schema.at("properties").contains(key)) << key;
+    }
+  }
+  void visit_number(const Json& schema, const Pointer& at) {
+    const auto of = [&](const Json& value) { return with(file_, [&](Json& file) { file[at] = value; }); };
+    EXPECT_EQ(of(1), "accepted");
+    EXPECT_EQ(of(0.25), "accepted");
+    EXPECT_EQ(of(0) == "accepted", schema.contains("minimum"));
+    EXPECT_EQ(of(1.5) == "accepted", !schema.contains("maximum"));
+    EXPECT_THAT(of(-0.5), HasSubstr("is -0.5; accepted is a"));
+    EXPECT_THAT(of("12"), HasSubstr(R"(is "12"; accepted is a)"));
+    EXPECT_THAT(of(nullptr), HasSubstr("is null; accepted is a"));
+  }
+
+  Json schema_;
+  Json file_;
+};
+
+TEST(Profile, FileIsWhatItsSchemaSays) {
+  EXPECT_EQ(outcome(complete()), "accepted");
+  SchemaWalk().run();
+}
+
+TEST(Profile, RefusalsNameFileFieldValueAndWhatIsAccepted) {
+  const auto of = [](const char* pointer, const Json& value) {
+    Json file = complete();
+    file[Json::json_pointer(pointer)] = value;
+    return outcome(file);
+  };
+  EXPECT_EQ(of("/devices/0/layers/0/forward/fixed", -1),
+            "net.json: field 'devices[0].layers[0].forward.fixed' is -1; accepted is a finite number, 0 or more");
+  EXPECT_EQ(of("/version", 2), "net.json: field 'version' is 2; accepted is 1");
+  EXPECT_EQ(of("/batchs", 2),
+            "net.json: unknown field 'batchs'; accepted are version, graph, batch, devices, links; "
+            "did you mean 'batch'?");
+  EXPECT_EQ(of("/devices/0/origin", "made-up"),
+            "net.json: field 'devices[0].origin' is \"made-up\"; accepted is "
+            "\"measured\", \"fitted\", \"scaled\", \"published\"");
+  EXPECT_THAT(of("/graph/layers/1/inputs", {1}), HasSubstr("net.json: graph 'net': field 'layers[1].inputs'"));
+  EXPECT_THAT(of("/graph/layers/1/inputs", {0.5}),
+              HasSubstr("'graph.layers[1].inputs[0]' is 0.5; accepted is a whole"));
+  EXPECT_THAT(of("/graph/layers/1/name", "first"), HasSubstr("'layers[1].name' is 'first'"));
+  EXPECT_THAT(
+      of("/devices/0/layers", Json::array()),
+      HasSubstr("'devices[0].layers' of 'gpu' has 0 elements; accepted is one for each of the graph's 2 layers"));
+  EXPECT_THAT(of("/devices/1", complete()["devices"][0]), HasSubstr("'devices[1].type' is 'gpu'"));
+  EXPECT_THAT(of("/links/0/to", "tpu"),
+              HasSubstr("'links[0].to' is 'tpu'; accepted are the types of the devices: gpu"));
+  EXPECT_THAT(of("/links/1", complete()["links"][0]), HasSubstr("'links[1]' is between 'gpu' and 'gpu' once more"));
+
+  const auto text = [](const std::string& content) {
+    const auto profile = parse_profile(content, "net.json");
+    EXPECT_FALSE(profile);
+    EXPECT_EQ(profile.error().code, ErrorCode::kInvalidInput);
+    return profile.error().message;
+  };
+  EXPECT_THAT(text(""), HasSubstr("net.json: this is not JSON"));
+  EXPECT_THAT(text("[1]"), HasSubstr("net.json: the whole is [1]; accepted is an object"));
+  EXPECT_THAT(text(R"({"version": 1, "batch": NaN})"), HasSubstr("net.json: this is not JSON"));
+  EXPECT_THAT(text(R"({"version": 1, "batch": 1e999})"), HasSubstr("net.json: this is not JSON"));
+  EXPECT_THAT(text(R"({"version": 1, "version": 1})"), HasSubstr("\"version\" is given twice"));
+  EXPECT_THAT(text(std::string(100000, '[')), HasSubstr("net.json: "));
+  const auto absent = read_profile("there/is/none.json");
+  ASSERT_FALSE(absent);
+  EXPECT_THAT(absent.error().message, HasSubstr("there/is/none.json"));
+}
+
+TEST(Profile, EstimateIsTheRoofline) {
+  const Graph graph{
+      .name = "two",
+      .input_bytes = 100,
+      .layers = {{.name = "lookup", .activation_bytes = 40, .lookups = 3, .row_bytes = 4},
+                 {.name = "fc", .inputs = {0}, .parameters = 1000, .activation_bytes = 60, .flops = 500}}};
+  const double batch = 10;
+  const Profile profile = estimate(graph,
+                                   {{.type = "slow-memory",
+                                     .flops_per_second = 1e6,
+                                     .bytes_per_second = 1e3,
+                                     .fixed_seconds = 0.5,
+                                     .lookups_per_second = 100},
+                                    {.type = "slow-arithmetic",
+                                     .flops_per_second = 10,
+                                     .bytes_per_second = 1e9,
+                                     .lookups_per_second = 1e9,
+                                     .compute_fraction = 0.9,
+                                     .communication_fraction = 0.8}},
+                                   batch);
+  const auto* memory = profile.device("slow-memory");
+  // 10 samples: 0.5 s, (100 + 40) B and 3 rows a sample; then 4000 B once and (40 + 60) B a sample.
+  EXPECT_DOUBLE_EQ(memory->layers[0].forward.at(batch), 0.5 + 1.4 + 0.3);
+  EXPECT_DOUBLE_EQ(memory->layers[0].backward.at(batch), 0.5 + 2 * (1.4 + 0.3));
+  EXPECT_DOUBLE_EQ(memory->layers[1].forward.at(batch), 0.5 + 4 + 1);
+  EXPECT_DOUBLE_EQ(memory->layers[1].backward.at(batch), 0.5 + 2 * (4 + 1));
+  EXPECT_EQ(memory->origin, Origin::kScaled);
+  const auto* arithmetic = profile.device("slow-arithmetic");
+  EXPECT_DOUBLE_EQ(arithmetic->layers[1].forward.at(batch), 500);
+  EXPECT_DOUBLE_EQ(arithmetic->layers[1].backward.at(batch), 1000);
+  EXPECT_EQ(arithmetic->compute_fraction, 0.9);
+  EXPECT_EQ(arithmetic->communication_fraction, 0.8);
+  EXPECT_TRUE(parse_profile(to_json(profile), "estimate.json"));
+}
+
+TEST(Profile, CoarseningSumsTimes) {
+  for (int seed = 0; seed < 50; ++seed) {
+    Profile profile = random_profile(seed);
+    for (DeviceProfile& device : profile.devices) {
+      for (LayerTime& time : device.layers) {  // comparable sizes, so that sums can be compared
+        time = {{std::fmod(time.forward.fixed, 1.0), time.forward.per_sample}, {0.25, 0.5}, time.measurements};
+      }
+    }
+    profile.batch = 8;
+    const Profile coarse = coarsen(profile, 3);
+    ASSERT_EQ(coarse.graph.layers.size(), std::min<std::size_t>(3, profile.graph.layers.size()));
+    const auto again = parse_profile(to_json(coarse), "coarse.json");
+    ASSERT_TRUE(again) << again.error().message;
+    for (std::size_t device = 0; device < profile.devices.size(); ++device) {
+      for (const double batch : {1.0, 8.0}) {
+        double before = 0;
+        double after = 0;
+        for (const LayerTime& time : profile.devices[device].layers) {
+          before += time.forward.at(batch) + 3 * time.backward.at(batch);
+        }
+        for (const LayerTime& time : coarse.devices[device].layers) {
+          after += time.forward.at(batch) + 3 * time.backward.at(batch);
+        }
+        ASSERT_NEAR(after, before, 1e-9 * before);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace motley::model
