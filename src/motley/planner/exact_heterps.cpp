@@ -28,6 +28,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-11;  // plans that differ by less are equally good
+constexpr double kFirstSpread = 0.03;
 constexpr int kFirstWidth = 32;
 constexpr int kMostWidth = 1 << 14;
 
@@ -125,7 +126,7 @@ class RateSearch {
     }
     const double refund = refund_of(node.charges);
     node.segments = std::make_shared<const std::vector<Segment>>(graph.below(cost_limit() + refund));
-    if (ascent.exact) {
+    if (ascent.exact || too_wide(node)) {
       divide(std::move(node), ascent.path);
       return;
     }
@@ -141,14 +142,18 @@ class RateSearch {
       return;
     }
     const bool cheapest = found.path && cost_of(*found.path) <= found.bound;
-    const double spread = node.interval.high / node.interval.low - 1;
-    const double needed = for_money_ ? (best_ - node.bound) / node.bound / 2 : 1e-3;
-    if (cheapest || spread > needed || node.width >= kMostWidth) {
+    if (cheapest || node.width >= kMostWidth || (!for_money_ && node.interval.high / node.interval.low > 1.001)) {
       divide(std::move(node), found.path.value_or(Path()));
     } else {
       node.width *= 4;
       add(std::move(node));
     }
+  }
+
+  // Whether more is lost by not knowing the rate than by the limits that couple stages.
+  bool too_wide(const Node& node) const {
+    const double gap = std::isfinite(best_) ? (best_ - node.bound) / node.bound / 2 : kFirstSpread;
+    return for_money_ && node.interval.high / node.interval.low - 1 > gap;
   }
 
   struct Ascent {
@@ -287,6 +292,9 @@ class RateSearch {
       const double wanted = std::min(std::max(cut, high), slowest * (1 - 1e-15));
       cut = wanted > whole.low && wanted < whole.high ? wanted : cut;
     }
+    if (for_money_ && !std::isfinite(best_)) {
+      cut = std::max(cut, whole.high / (1 + kFirstSpread));
+    }
     if (!(cut > whole.low && cut < whole.high)) {
       return;  // neighbouring numbers
     }
@@ -297,7 +305,11 @@ class RateSearch {
       upper.bound = cut;
     }
     add(std::move(node));
-    add(std::move(upper));
+    if (std::isfinite(best_)) {
+      add(std::move(upper));
+    } else {
+      process(std::move(upper));  // where most is possible
+    }
   }
 
   // Takes the best counts for a path's stages as a plan, once.

@@ -31,6 +31,8 @@ constexpr int kWidening = 8;
 constexpr int kLastWidth = kFirstWidth * kWidening * kWidening * kWidening * kWidening;
 constexpr int kFirstThresholds = 6;
 constexpr int kMostThresholds = 24;
+constexpr double kFirstAdditions = 2e7;  // for the bounds' tables
+constexpr double kMostAdditions = 1e9;
 constexpr int kStepsBetweenChecks = 4096;  // of the clock
 
 Worth worth_of(const cost::Problem& problem, const plan::Objective& objective) {
@@ -135,8 +137,9 @@ Answer PipelineSearch::run() {
   range.high = std::max(all, 2 * range.low);
 
   int thresholds = kFirstThresholds;
+  double additions = kFirstAdditions;
   for (int width = kFirstWidth; !proved && width <= kLastWidth && !search_.over(); width *= kWidening) {
-    const PipelineBounds bounds(stages_, range, thresholds);
+    const PipelineBounds bounds(stages_, range, thresholds, additions);
     const Rear nothing;
     bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), nothing, worth_, cutoff()).value);
     const bool finished = pass(bounds, static_cast<std::size_t>(width));
@@ -149,6 +152,7 @@ Answer PipelineSearch::run() {
     range.low = std::max(range.low, better.low);
     range.high = std::min(range.high, better.high);
     thresholds = std::min(2 * thresholds, kMostThresholds);
+    additions = std::min(8 * additions, kMostAdditions);
   }
   Answer answer = search_.answer();
   answer.proved = proved;
@@ -237,6 +241,7 @@ Rear PipelineSearch::extended(const StageTimes& stage, double backward, double t
   longer.exposed = std::max(longer.round_trip + stage.exchange, stage.forward + transfer + rear.exposed);
   longer.stages = std::min(rear.stages + 1, problem_.micro_batches);
   longer.price = rear.price + price;
+  longer.work = rear.work + (stage.forward + backward) * price;
   if (stages_.one_forward_one_backward()) {
     longer.bottleneck = std::max(
         {rear.bottleneck, stage.forward + backward, transfer, longer.round_trip / static_cast<double>(longer.stages)});
