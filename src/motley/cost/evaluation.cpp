@@ -278,8 +278,9 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
     double count;
     PipelineStage stage;
     double samples = 0;
-    double forward(double b) const { return std::max(stage.forward.at(b), stage.sparse_seconds * b); }
-    double backward(double b) const { return std::max(stage.backward.at(b), stage.sparse_seconds * b); }
+    // Without samples there is nothing to do, not even what every batch takes.
+    double forward(double b) const { return b > 0 ? std::max(stage.forward.at(b), stage.sparse_seconds * b) : 0; }
+    double backward(double b) const { return b > 0 ? std::max(stage.backward.at(b), stage.sparse_seconds * b) : 0; }
     double samples_within(double seconds) const {
       double most = std::numeric_limits<double>::infinity();
       for (const Affine& ahead : {stage.forward, Affine{0, stage.sparse_seconds}}) {

@@ -70,7 +70,8 @@ class Search {
     for (const Stage& stage : stages_) {
       box.low.push_back(first_of(1, stage.count + 1, [&](std::int64_t k) { return fits(stage, k); }));
       box.high.push_back(stage.count);
-      if (box.low.back() > stage.count) {
+      used_[stage.type] += box.low.back();
+      if (used_[stage.type] > stage.count) {
         return std::nullopt;
       }
     }
