@@ -31,6 +31,8 @@ constexpr double kRounding = 1e-11;  // plans that differ by less are equally go
 constexpr double kFirstSpread = 0.03;
 constexpr int kFirstWidth = 32;
 constexpr int kMostWidth = 1 << 14;
+constexpr int kPartWidth = 64;
+constexpr int kTries = 20;
 
 struct Node {
   Interval interval;
@@ -53,7 +55,8 @@ class RateSearch {
         objective_(request.objective),
         times_(problem_, objective_.max_price_per_hour),
         search_(request),
-        for_money_(objective_.goal == plan::Goal::kLeastMoney) {
+        for_money_(objective_.goal == plan::Goal::kLeastMoney),
+        random_(request.seed) {
     // Money is e * price * unit_, step time is e * unit_.
     const double job_hours = problem_.job_samples / 3600;
     unit_ = for_money_                                       ? job_hours
@@ -145,9 +148,62 @@ class RateSearch {
     if (cheapest || node.width >= kMostWidth || (!for_money_ && node.interval.high / node.interval.low > 1.001)) {
       divide(std::move(node), found.path.value_or(Path()));
     } else {
+      improve(node);
       node.width *= 4;
       add(std::move(node));
     }
+  }
+
+  // Searches for better plans in the node near the best one: random parts of the model are planned anew, while the
+  // other layers stay as they are. Ends when some parts in a row have brought nothing.
+  void improve(const Node& node) {
+    for (int failures = 0; failures < kTries && std::isfinite(best_) && !search_.over();) {
+      const double before = best_;
+      Node part = node;
+      part.segments = std::make_shared<const std::vector<Segment>>(segments_around_best(*node.segments));
+      StageGraph graph(times_, *part.segments, part.interval, measure_);
+      if (ascend(graph, part).value < cost_limit()) {
+        const LabelResult found = search_labels(graph, limits_, refund_of(part.charges), cost_limit(), kPartWidth,
+                                                [&] { return search_.over(); });
+        if (found.path) {
+          propose(*found.path);
+        }
+      }
+      failures = best_ < before ? 0 : failures + 1;
+    }
+  }
+
+  std::vector<Segment> segments_around_best(const std::vector<Segment>& segments) {
+    const int layers = problem_.layer_count();
+    std::vector<bool> open(static_cast<std::size_t>(layers));
+    for (std::uint64_t windows = 1 + random_.below(3); windows > 0; --windows) {
+      const int length = 1 + layers / 16 + static_cast<int>(random_.below(static_cast<std::uint64_t>(1 + layers / 8)));
+      const int first = static_cast<int>(random_.below(static_cast<std::uint64_t>(layers)));
+      std::fill(open.begin() + first, open.begin() + std::min(layers, first + length), true);
+    }
+    std::vector<Segment> around;
+    // A stage of the best plan that reaches out of a window stays open as a whole.
+    std::vector<int> closed_before(open.size() + 1);
+    for (const Segment& stage : best_stages_) {
+      const bool kept =
+          std::none_of(open.begin() + stage.first, open.begin() + stage.last + 1, [](bool o) { return o; });
+      std::fill(open.begin() + stage.first, open.begin() + stage.last + 1, !kept);
+    }
+    for (std::size_t layer = 0; layer < open.size(); ++layer) {
+      closed_before[layer + 1] = closed_before[layer] + (open[layer] ? 0 : 1);
+    }
+    std::size_t next = 0;
+    for (const Segment& segment : segments) {
+      while (next < best_stages_.size() && best_stages_[next].first <= segment.first) {
+        around.push_back(best_stages_[next++]);
+      }
+      if (closed_before[static_cast<std::size_t>(segment.last + 1)] ==
+          closed_before[static_cast<std::size_t>(segment.first)]) {
+        around.push_back(segment);
+      }
+    }
+    around.insert(around.end(), best_stages_.begin() + static_cast<std::ptrdiff_t>(next), best_stages_.end());
+    return around;
   }
 
   // Whether more is lost by not knowing the rate than by the limits that couple stages.
@@ -325,7 +381,14 @@ class RateSearch {
       return;
     }
     if (const auto candidate = cost::provision(problem_, spans, objective_)) {
-      best_ = std::min(best_, search_.consider(*candidate) / unit_);
+      const double value = search_.consider(*candidate) / unit_;
+      if (value < best_) {
+        best_ = value;
+        best_stages_.clear();
+        for (const Step& step : path) {
+          best_stages_.push_back(step.segment);
+        }
+      }
     }
   }
 
@@ -342,6 +405,8 @@ class RateSearch {
   Interval root_;
   double best_ = kInfinity;  // e, or e * price
   std::priority_queue<Node> nodes_;
+  std::vector<Segment> best_stages_;
+  Random random_;
   std::int64_t nodes_made_ = 0;
   std::unordered_set<std::uint64_t> proposed_;
 };

@@ -38,8 +38,8 @@ class LabelSearch {
   }
 
   LabelResult run(const std::function<bool()>& over) {
-    labels_.push_back({.bound = graph_.rest(0, times_.types()) - refund_,
-                       .type = static_cast<std::int16_t>(times_.types())});
+    labels_.push_back(
+        {.bound = graph_.rest(0, times_.types()) - refund_, .type = static_cast<std::int16_t>(times_.types())});
     used_.resize(limits_.size());
     layers_[0].labels.push_back(0);
     for (int layer = 0; layer < times_.layers(); ++layer) {
@@ -133,10 +133,9 @@ class LabelSearch {
   void narrow(Layer& layer, std::size_t width) {
     std::vector<std::int32_t>& here = layer.labels;
     if (here.size() > width) {
-      std::ranges::nth_element(here, here.begin() + static_cast<std::ptrdiff_t>(width),
-                               [&](std::int32_t a, std::int32_t b) {
-                                 return std::pair(at(a).bound, a) < std::pair(at(b).bound, b);
-                               });
+      std::ranges::nth_element(
+          here, here.begin() + static_cast<std::ptrdiff_t>(width),
+          [&](std::int32_t a, std::int32_t b) { return std::pair(at(a).bound, a) < std::pair(at(b).bound, b); });
       layer.narrowed = at(here[width]).bound;
       left_out_ = std::min(left_out_, layer.narrowed);
       here.resize(width);

@@ -27,9 +27,9 @@ struct LabelResult {
   double bound = 0;          // no path within the limits costs less
 };
 
-// Paths that cost `below` or more are not looked for. `graph.shortest` has been called with the charges, and `refund` is
-// what they sum to at the limits. At most `width` labels go on from a layer; those with the worst bounds are left out.
-// Ends early, with the bound of what is left, when `over` says so.
+// Paths that cost `below` or more are not looked for. `graph.shortest` has been called with the charges, and `refund`
+// is what they sum to at the limits. At most `width` labels go on from a layer; those with the worst bounds are left
+// out. Ends early, with the bound of what is left, when `over` says so.
 LabelResult search_labels(const StageGraph& graph, const Limits& limits, double refund, double below, int width,
                           const std::function<bool()>& over);
 

@@ -11,6 +11,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1 + 1e-12;    // a threshold is passed only by more than rounding
 constexpr double kMostTableBytes = 256e6;  // of a view
+constexpr double kFinestStep = 0.01;       // between thresholds, relative
 
 }  // namespace
 
@@ -21,8 +22,10 @@ PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range,
     price_of_all_ += static_cast<double>(type.count) * type.price_per_hour;
   }
   if (problem.micro_batches > 1 && range.low > 0 && range.high > range.low) {
-    for (int i = 0; i + 1 < thresholds; ++i) {
-      thresholds_.push_back(range.low * std::pow(range.high / range.low, i / std::max(1.0, thresholds - 2.0)));
+    const double steps = std::clamp(std::log(range.high / range.low) / kFinestStep, 1.0, thresholds - 2.0);
+    const int count = static_cast<int>(steps);
+    for (int i = 0; i <= count; ++i) {
+      thresholds_.push_back(range.low * std::pow(range.high / range.low, static_cast<double>(i) / count));
     }
   }
   thresholds_.push_back(kInfinity);
@@ -224,6 +227,9 @@ void PipelineBounds::complete(const double* front, const Rear& rear, const Worth
     const double work = rear.work + front[kWork * count + k];
     const double price = rear.price + front[kPrice * count + k];
     bottleneck = std::max(bottleneck, most_price > 0 ? work / most_price : 0);
+    if (bottleneck > most) {
+      continue;
+    }
     const double latency = std::max(rear.exposed + forward, round_trip);
     const double product = (micro_batches - 1) * work + latency * price;
     visit(k, std::max(worth(latency + (micro_batches - 1) * bottleneck, price), worth.of_product(product)), bottleneck);

@@ -49,7 +49,7 @@ class StageTimes {
   int types_;
   std::vector<double> price_;
   std::vector<double> most_;
-  std::vector<cost::HeterpsStage> before_;     // layers + 1 x types: sums over the layers before one
+  std::vector<cost::HeterpsStage> before_;      // layers + 1 x types: sums over the layers before one
   std::vector<double> communication_fraction_;  // layers x types
   std::vector<double> cut_bytes_;
   std::vector<double> transfer_;  // types x types: seconds a byte, both ways; empty where all links are unlimited

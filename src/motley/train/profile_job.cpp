@@ -45,7 +45,7 @@ struct TemporaryFolder {
 // Medians over the steps of a run.
 struct WholeSteps {
   double step = 0;      // seconds of all of it
-  double compute = 0;   // of loading, forward and backward, mean over the workers
+  double compute = 0;   // of loading, forward and backward, of the last worker
   double exchange = 0;  // after the last worker's computation
 };
 
@@ -60,12 +60,12 @@ Result<WholeSteps> read_steps(const fs::path& metrics) {
     }
     const auto computed = json["compute_seconds"].get<std::vector<double>>();
     const auto loaded = json["load_seconds"].get<std::vector<double>>();
-    double sum = 0;
+    double last = 0;
     for (std::size_t rank = 0; rank < computed.size(); ++rank) {
-      sum += computed[rank] + loaded[rank];
+      last = std::max(last, computed[rank] + loaded[rank]);
     }
     step.push_back(json["step_seconds"]);
-    compute.push_back(sum / static_cast<double>(computed.size()));
+    compute.push_back(last);
     // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
     exchange.push_back(std::ranges::min(json["exchange_seconds"].get<std::vector<double>>()));
   }
