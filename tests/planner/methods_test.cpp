@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(CostModels, Methods, testing::Values(CostModel::kHeterp
 
 TEST_P(Methods, AnswerFeasibleCandidatesThatAreTrulyValued) {
   int answered = 0;
-  for (std::uint64_t seed = 0; seed < 9; ++seed) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
     const Case made = random_case(seed, GetParam(), 6, 3);
     for (const auto& planner : methods()) {
       SCOPED_TRACE(fmt::format("{} on seed {}", planner->name(), seed));
@@ -108,7 +108,7 @@ TEST_P(Methods, AnswerFeasibleCandidatesThatAreTrulyValued) {
       EXPECT_EQ(cost::value(again, made.objective.goal), cost::value(answer->evaluation, made.objective.goal));
     }
   }
-  EXPECT_GT(answered, 30);
+  EXPECT_GT(answered, 20);
 }
 
 TEST_P(Methods, NeverBeatEnumerationAndSearchesFindItWhereSpaceIsSmall) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kEvaluations = 300;
 constexpr std::size_t kFirst = 32;  // that are drawn before the process is asked; single types come first
-constexpr std::size_t kPool = 256;
+constexpr std::size_t kPool = 128;
 constexpr std::size_t kElite = 5;                          // whose mutants are in the pool
 constexpr std::size_t kRefit = 10;                         // evaluations between choices of the kernel's length
 constexpr double kNoise = 1e-6;                            // keeps the covariance well-conditioned
