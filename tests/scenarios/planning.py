@@ -69,7 +69,7 @@ class Planning(unittest.TestCase):
         self.assertIn("--profile, --model: neither is given", self.plan(expect=2))
         self.assertIn("accepted: TYPE.QUANTITY=VALUE", self.ctrdnn("--what-if", "gpu.price=1", expect=2))
         self.assertIn("min_throughput", self.ctrdnn("--min-throughput", "nan", expect=2))
-        self.assertIn("--micro-batches: 99 is more", self.ctrdnn("--batch", 8, "--micro-batches", 99, expect=2))
+        self.assertIn("--micro-batches: 99 is more", self.plan("--model", "nce", "--cluster", RENT, "--batch", 8, "--micro-batches", 99, expect=2))
         cluster = self.folder / "cluster.yaml"
         cluster.write_text(RENT.read_text().replace("price_per_hour: 2.42", "price_per_hour: -2.42"))
         self.assertRegex(self.plan("--model", "nce", "--cluster", cluster, expect=2), r"cluster.yaml:\d+: .*price_per_hour")

@@ -97,6 +97,10 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.exchange_seconds = stage.exchange_seconds(k);
     cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
     const Type& type = problem.types[index(choice.type)];
+    if (choice.replicas > problem.batch / problem.micro_batches) {
+      add_violation(evaluation, fmt::format("stage {} has {} replicas for micro-batches of {} samples", s + 1,
+                                            choice.replicas, problem.batch / problem.micro_batches));
+    }
     if (type.memory_bytes > 0 && exceeds(cost.memory_bytes, type.memory_bytes)) {
       add_violation(evaluation,
                     fmt::format("stage {} needs {} a device, {} has {}", s + 1, format_bytes(cost.memory_bytes),

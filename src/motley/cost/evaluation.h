@@ -41,6 +41,7 @@ using Candidate = std::vector<StageChoice>;
 //   exchange, once a step, none for k = 1: ring 2 (k - 1) (P / (k bytes_per_second) + latency),         (11)
 //     parameter server 2 (P / bytes_per_second + latency), P = parameter bytes of the stage
 //   in_flight = min(m, stages from this one to the last) under 1F1B, m under fill-drain                 (18)
+//   k <= u, so that every replica gets a sample
 //   memory of one device = memory_per_parameter_byte * P + in_flight * (u / k) * A,                     (19)
 //     A = activation bytes of the stage's layers; when recomputing
 //     memory_per_parameter_byte * P + (u / k) * (in_flight * cut_bytes[first] + A)                      (20)

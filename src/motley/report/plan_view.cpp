@@ -93,6 +93,11 @@ std::string in_goals_terms(const planner::Answer& answer, plan::Goal goal) {
   return "";
 }
 
+// A small change of the best value is lost in the gap of an answer that is not proved.
+std::string known(const planner::Answer& answer, plan::Goal goal) {
+  return answer.proved ? in_goals_terms(answer, goal) : "not known";
+}
+
 // The gap of a method to the best bound that any method proved.
 std::string gap_to_bound(const MethodAnswer& method, double bound, plan::Goal goal) {
   if (!method.answer.best || bound <= 0) return "–";
@@ -155,8 +160,8 @@ std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
   for (const planner::Marginal& marginal : view.marginals) {
     const cost::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
     rows.push_back({type.name, fmt::format("{}", view.answer.evaluation.used[static_cast<std::size_t>(marginal.type)]),
-                    fmt::format("{}", type.count), in_goals_terms(marginal.one_more, view.objective.goal),
-                    in_goals_terms(marginal.one_fewer, view.objective.goal)});
+                    fmt::format("{}", type.count), known(marginal.one_more, view.objective.goal),
+                    known(marginal.one_fewer, view.objective.goal)});
   }
   return rows;
 }
