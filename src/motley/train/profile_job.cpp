@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -51,7 +52,8 @@ struct WholeSteps {
 
 Result<WholeSteps> read_steps(const fs::path& metrics) {
   MOTLEY_ASSIGN(const std::string text, read_file(metrics));
-  std::vector<double> step, compute, exchange;
+  std::vector<double> step, compute;
+  std::vector<std::vector<double>> exchange;  // by rank
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line);
@@ -66,13 +68,20 @@ Result<WholeSteps> read_steps(const fs::path& metrics) {
     }
     step.push_back(json["step_seconds"]);
     compute.push_back(last);
-    // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
-    exchange.push_back(std::ranges::min(json["exchange_seconds"].get<std::vector<double>>()));
+    exchange.resize(computed.size());
+    for (std::size_t rank = 0; rank < computed.size(); ++rank) {
+      exchange[rank].push_back(json["exchange_seconds"][rank]);
+    }
   }
   if (step.empty()) {
     return fail(ErrorCode::kInternal, "{}: no step was recorded", metrics.string());
   }
-  return WholeSteps{median(std::move(step)), median(std::move(compute)), median(std::move(exchange))};
+  // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
+  double least_exchange = std::numeric_limits<double>::infinity();
+  for (std::vector<double>& seconds : exchange) {
+    least_exchange = std::min(least_exchange, median(std::move(seconds)));
+  }
+  return WholeSteps{median(std::move(step)), median(std::move(compute)), least_exchange};
 }
 
 // Real steps of the job with this many workers, each of which takes `batch` samples of a step.
