@@ -6,6 +6,8 @@
 #include "motley/base/units.h"
 #include "motley/page/chart.h"
 #include "motley/page/html.h"
+#include "motley/report/plan_timeline.h"
+#include "motley/simulate/simulate.h"
 
 namespace motley::report {
 namespace {
@@ -60,7 +62,7 @@ std::string binding(const PlanView& view) {
   const cost::Evaluation& evaluation = view.answer.evaluation;
   const auto index = static_cast<std::size_t>(evaluation.bottleneck);
   const cost::StageChoice& stage = (*view.answer.best)[index];
-  return fmt::format("stage {} binds ({}), most of it layer {}", index + 1,
+  return fmt::format("Stage {} binds ({}); its longest layer is {}", index + 1,
                      computes_longest(evaluation.stages[index]) ? "computation" : "communication",
                      view.problem.layers[static_cast<std::size_t>(heaviest_layer(view.problem, stage))].name);
 }
@@ -276,6 +278,15 @@ std::string html_table(const std::vector<std::vector<std::string>>& rows,
   return page::table(rows.front(), cells, numeric);
 }
 
+// The simulated step of a flushed pipeline; nothing for the steady state, which has no steps.
+std::string predicted_step(const PlanView& view) {
+  if (view.problem.cost_model != cost::CostModel::kPipeline) return "";
+  const plan::Plan plan =
+      cost::to_plan(view.problem, *view.answer.best, view.answer.evaluation, view.objective, view.method);
+  const Result<simulate::Timeline> timeline = simulate::simulate(view.problem, plan);
+  return timeline ? plan_timeline(*timeline, plan) : "";
+}
+
 // A bar a method: its value beside the bound.
 std::string method_chart(const PlanView& view) {
   const double bound = best_bound(view);
@@ -283,6 +294,9 @@ std::string method_chart(const PlanView& view) {
   for (const MethodAnswer& method : view.methods) {
     if (method.answer.best) most = std::max(most, cost::value(method.answer.evaluation, view.objective.goal));
   }
+  const char* const axis = view.objective.goal == plan::Goal::kLeastMoney       ? "Money"
+                           : view.objective.goal == plan::Goal::kMostThroughput ? "Seconds a sample"
+                                                                                : "Seconds a step";
   std::vector<page::BarRow> bars;
   for (const MethodAnswer& method : view.methods) {
     if (!method.answer.best) continue;
@@ -299,7 +313,7 @@ std::string method_chart(const PlanView& view) {
     bars.push_back({method.method, page::segment_bar(segments, most, method.method),
                     in_goals_terms(method.answer, view.objective.goal)});
   }
-  return page::bar_group("", "", bars) +
+  return page::bar_group(axis, "less is better", bars) +
          page::legend({{"compute", "no plan can do with less"}, {"wait", "above that bound"}});
 }
 
@@ -360,13 +374,14 @@ std::string plan_page(const PlanView& view) {
   body += page::card("The pipeline",
                      escape(binding(view)) + ". Bars are to one scale: the longest is what the pipeline waits for.",
                      drawing(view), true);
-  body += page::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6}), true);
+  body += predicted_step(view);
+  body += page::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6, 7, 8}), true);
   if (!view.marginals.empty()) {
     body += page::card("One device more, one fewer", "The best plan there would be, by what the objective counts.",
                        html_table(marginal_rows(view), {1, 2, 3, 4}), true);
   }
   if (!view.methods.empty()) {
-    body += page::card("Methods compared", "Gap: to the best bound that any method proved.",
+    body += page::card("Methods compared", "The gap is to the best bound that any method proved.",
                        method_chart(view) + html_table(method_rows(view), {1, 2, 3, 4, 5, 6}), true);
   }
   for (const auto& [question, regimes] : view.what_ifs) {
