@@ -230,7 +230,7 @@ std::string drawing(const PlanView& view) {
       "style=\"min-width:{2:.0f}px;max-width:{0:.0f}px\" role=\"img\" "
       "aria-label=\"{3}\"><defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" "
       "markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0 8 4 0 8z\" class=\"arrow-head\"/></marker></defs>",
-      width, kHeight, std::min(width, 640.0), escape(stages_in_words(view.problem, stages)));
+      width, kHeight, 0.85 * width, escape(stages_in_words(view.problem, stages)));
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const cost::StageChoice& stage = stages[i];
     const cost::StageCost& took = evaluation.stages[i];
