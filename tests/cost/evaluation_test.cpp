@@ -172,7 +172,7 @@ TEST(Violations, AreSaidWithNumbers) {
 
   problem.types[1].memory_bytes = 31000;
   EXPECT_EQ(evaluate(problem, {{0, 0, 0, 1}, {1, 2, 1, 4}}, {}).violation,
-            "stage 2 needs 32.1 KB a device, gpu has 31 KB");
+            "stage 1 needs 32.1 KB a device, gpu has 31 KB");
   problem.types[1].memory_bytes = 32100;  // exactly enough
   EXPECT_TRUE(evaluate(problem, {{0, 0, 0, 1}, {1, 2, 1, 4}}, {}).feasible);
 

@@ -98,13 +98,12 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
     const Type& type = problem.types[index(choice.type)];
     if (choice.replicas > problem.batch / problem.micro_batches) {
-      add_violation(evaluation, fmt::format("stage {} has {} replicas for micro-batches of {} samples", s + 1,
+      add_violation(evaluation, fmt::format("stage {} has {} replicas for micro-batches of {} samples", s,
                                             choice.replicas, problem.batch / problem.micro_batches));
     }
     if (type.memory_bytes > 0 && exceeds(cost.memory_bytes, type.memory_bytes)) {
-      add_violation(evaluation,
-                    fmt::format("stage {} needs {} a device, {} has {}", s + 1, format_bytes(cost.memory_bytes),
-                                type.name, format_bytes(type.memory_bytes)));
+      add_violation(evaluation, fmt::format("stage {} needs {} a device, {} has {}", s, format_bytes(cost.memory_bytes),
+                                            type.name, format_bytes(type.memory_bytes)));
     }
     const double occupied =
         static_cast<double>(problem.micro_batches) * std::max(cost.compute_seconds, cost.transfer_seconds) +

@@ -62,7 +62,7 @@ std::string binding(const PlanView& view) {
   const cost::Evaluation& evaluation = view.answer.evaluation;
   const auto index = static_cast<std::size_t>(evaluation.bottleneck);
   const cost::StageChoice& stage = (*view.answer.best)[index];
-  return fmt::format("Stage {} binds ({}); its longest layer is {}", index + 1,
+  return fmt::format("Stage {} binds ({}); its longest layer is {}", index,
                      computes_longest(evaluation.stages[index]) ? "computation" : "communication",
                      view.problem.layers[static_cast<std::size_t>(heaviest_layer(view.problem, stage))].name);
 }
@@ -143,7 +143,7 @@ std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
     const cost::StageChoice& stage = (*view.answer.best)[i];
     const cost::StageCost& took = view.answer.evaluation.stages[i];
     const bool last = i + 1 == view.answer.best->size();
-    rows.push_back({fmt::format("{}", i + 1),
+    rows.push_back({fmt::format("{}", i),
                     fmt::format("{} ({})", layers_of(view.problem, stage), stage.last - stage.first + 1),
                     devices_of(view.problem, stage) + (stage.recompute ? ", recomputing" : ""),
                     format_seconds(took.compute_seconds), format_seconds(took.communication_seconds),
