@@ -13,7 +13,7 @@ namespace motley::bench {
 struct PlanningCase {
   std::string name;
   cost::Problem problem;
-  plan::Objective objective;  // least money with a floor that is half of what all devices can do
+  plan::Objective objective;  // least money with a floor of half of what the best single device type can do
 };
 
 // Every table of model::table_names() on examples/rent/cluster.yaml, and every published profile of

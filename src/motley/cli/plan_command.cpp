@@ -20,6 +20,8 @@
 namespace motley::cli {
 namespace {
 
+constexpr double kMostMarginalSeconds = 6;  // for the table of one device more or fewer
+
 struct PlanArguments {
   PlanningInput input;
   std::string method = "exact";
@@ -151,7 +153,9 @@ Status run_plan(const PlanArguments& arguments) {
                         .marginals = {},
                         .what_ifs = {},
                         .methods = {}};
-  MOTLEY_ASSIGN(view.marginals, planner::marginals(**chosen, request));
+  planner::Request brief = request;
+  brief.seconds = std::min(request.seconds, kMostMarginalSeconds);
+  MOTLEY_ASSIGN(view.marginals, planner::marginals(*planner::make_exact(), brief));
   for (const planner::WhatIf& question : questions) {
     MOTLEY_ASSIGN(std::vector<planner::Regime> regimes, planner::what_if(**chosen, request, question));
     view.what_ifs.emplace_back(question, std::move(regimes));

@@ -6,6 +6,8 @@
 namespace motley::cli {
 namespace {
 
+constexpr double kCacheLineBytes = 64;  // the least that a random row reads
+
 // The speeds that the cluster file states, for models that were never measured.
 Result<std::vector<model::DeviceSpeed>> speeds_of(const cluster::Cluster& cluster, const std::string& file) {
   std::vector<model::DeviceSpeed> speeds;
@@ -21,7 +23,9 @@ Result<std::vector<model::DeviceSpeed>> speeds_of(const cluster::Cluster& cluste
                       .flops_per_second = type.speed->flops_per_second,
                       .bytes_per_second = type.speed->memory_bytes_per_second,
                       .fixed_seconds = type.speed->fixed_seconds,
-                      .lookups_per_second = type.speed->lookups_per_second,
+                      .lookups_per_second = type.speed->lookups_per_second > 0
+                                                ? type.speed->lookups_per_second
+                                                : type.speed->memory_bytes_per_second / kCacheLineBytes,
                       .compute_fraction = type.speed->compute_fraction,
                       .communication_fraction = type.speed->communication_fraction});
   }

@@ -18,7 +18,7 @@ struct PlanningInput {
   std::string schedule = "1f1b";
   std::int64_t batch = 256;
   std::int64_t micro_batches = 8;
-  double samples = 1e6;
+  double samples = 1e9;
   bool recompute = false;
   int most_layers = 64;
 };

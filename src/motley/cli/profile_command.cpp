@@ -17,7 +17,7 @@ struct ProfileArguments {
   std::string job;
   std::string output = "profile.json";
   std::vector<std::int64_t> batches = {1, 4, 16, 64};
-  double seconds = 45;
+  double seconds = 40;
   std::vector<std::string> scales;
   JobFlags flags;
 };

@@ -16,7 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <queue>
+#include <tuple>
 #include <unordered_set>
 
 #include "motley/base/random.h"
@@ -29,10 +29,16 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-11;  // plans that differ by less are equally good
 constexpr double kFirstSpread = 0.03;
+constexpr double kRateSpread = 1e-3;
 constexpr int kFirstWidth = 32;
-constexpr int kMostWidth = 1 << 14;
+constexpr int kMostWidth = 1 << 12;
 constexpr int kPartWidth = 64;
 constexpr int kTries = 20;
+// Of the subgradient ascent, at first and for the parts of intervals, which begin with their parent's charges.
+constexpr int kFirstSteps = 200;
+constexpr int kSteps = 30;
+constexpr double kFirstStride = 0.1;
+constexpr double kStride = 0.01;
 
 struct Node {
   Interval interval;
@@ -41,21 +47,17 @@ struct Node {
   std::vector<double> charges;  // for a device of every type, and for the price
   std::shared_ptr<const std::vector<Segment>> segments;
   std::int64_t order = 0;  // breaks ties, so that the search is deterministic
-
-  bool operator<(const Node& other) const {  // the first of a priority queue is the greatest
-    return std::pair(bound, order) > std::pair(other.bound, other.order);
-  }
 };
 
 class RateSearch {
  public:
   explicit RateSearch(const Request& request)
-      : request_(request),
-        problem_(request.problem),
+      : problem_(request.problem),
         objective_(request.objective),
         times_(problem_, objective_.max_price_per_hour),
         search_(request),
         for_money_(objective_.goal == plan::Goal::kLeastMoney),
+        later_{for_money_},
         random_(request.seed) {
     // Money is e * price * unit_, step time is e * unit_.
     const double job_hours = problem_.job_samples / 3600;
@@ -88,17 +90,15 @@ class RateSearch {
            .segments = std::make_shared<const std::vector<Segment>>(times_.segments(root_.high))});
     }
     while (!nodes_.empty() && !search_.over()) {
-      Node node = nodes_.top();
-      nodes_.pop();
+      std::ranges::pop_heap(nodes_, later_);
+      Node node = std::move(nodes_.back());
+      nodes_.pop_back();
       if (node.bound < limit()) {
         process(std::move(node));
       }
     }
     Answer answer = search_.answer();
-    double bound = best_;
-    if (!nodes_.empty()) {
-      bound = std::min(bound, nodes_.top().bound);
-    }
+    const double bound = std::min(best_, open_bound());
     answer.proved = !(bound < limit());
     answer.bound = std::isfinite(bound) ? bound * unit_ : 0;
     return answer;
@@ -112,7 +112,16 @@ class RateSearch {
 
   void add(Node node) {
     node.order = ++nodes_made_;
-    nodes_.push(std::move(node));
+    nodes_.push_back(std::move(node));
+    std::ranges::push_heap(nodes_, later_);
+  }
+
+  double open_bound() const {
+    double bound = stuck_;
+    for (const Node& node : nodes_) {
+      bound = std::min(bound, node.bound);
+    }
+    return bound;
   }
 
   void process(Node node) {
@@ -120,7 +129,8 @@ class RateSearch {
       node.interval.high = std::min(node.interval.high, limit());
     }
     StageGraph graph(times_, *node.segments, node.interval, measure_);
-    const Ascent ascent = ascend(graph, node);
+    const bool first = node.order == 1;
+    const Ascent ascent = ascend(graph, node, first ? kFirstSteps : kSteps, first ? kFirstStride : kStride);
     if (for_money_) {
       node.bound = std::max(node.bound, ascent.value);
     }
@@ -145,13 +155,24 @@ class RateSearch {
       return;
     }
     const bool cheapest = found.path && cost_of(*found.path) <= found.bound;
-    if (cheapest || node.width >= kMostWidth || (!for_money_ && node.interval.high / node.interval.low > 1.001)) {
+    if (cheapest || (found.path && !for_money_) || node.width >= kMostWidth) {
       divide(std::move(node), found.path.value_or(Path()));
     } else {
+      lowest_tried_ = std::min(lowest_tried_, node.interval.low);
       improve(node);
       node.width *= 4;
       add(std::move(node));
     }
+  }
+
+  // Whether more is lost by not knowing the rate than by the limits that couple stages. Where the rate is the goal, the
+  // least that cannot be excluded is to be known well.
+  bool too_wide(const Node& node) const {
+    const double spread = node.interval.high / node.interval.low - 1;
+    if (!for_money_) {
+      return node.interval.low < lowest_tried_ && spread > kRateSpread;
+    }
+    return spread > (std::isfinite(best_) ? (best_ - node.bound) / node.bound / 2 : kFirstSpread);
   }
 
   // Searches for better plans in the node near the best one: random parts of the model are planned anew, while the
@@ -160,9 +181,10 @@ class RateSearch {
     for (int failures = 0; failures < kTries && std::isfinite(best_) && !search_.over();) {
       const double before = best_;
       Node part = node;
+      part.interval.high = for_money_ ? part.interval.high : limit();
       part.segments = std::make_shared<const std::vector<Segment>>(segments_around_best(*node.segments));
       StageGraph graph(times_, *part.segments, part.interval, measure_);
-      if (ascend(graph, part).value < cost_limit()) {
+      if (ascend(graph, part, kSteps, kStride).value < cost_limit()) {
         const LabelResult found = search_labels(graph, limits_, refund_of(part.charges), cost_limit(), kPartWidth,
                                                 [&] { return search_.over(); });
         if (found.path) {
@@ -206,12 +228,6 @@ class RateSearch {
     return around;
   }
 
-  // Whether more is lost by not knowing the rate than by the limits that couple stages.
-  bool too_wide(const Node& node) const {
-    const double gap = std::isfinite(best_) ? (best_ - node.bound) / node.bound / 2 : kFirstSpread;
-    return for_money_ && node.interval.high / node.interval.low - 1 > gap;
-  }
-
   struct Ascent {
     double value = 0;    // no path within the limits costs less
     bool exact = false;  // path is the cheapest within the limits
@@ -219,14 +235,13 @@ class RateSearch {
   };
 
   // Raises the bound by changing the charges; leaves the best ones in the node, and the graph's shortest path for them.
-  Ascent ascend(StageGraph& graph, Node& node) {
+  // `stride`: how much is asked of the first step, as a share of the bound.
+  Ascent ascend(StageGraph& graph, Node& node, int steps, double stride) {
     const std::size_t types = problem_.types.size();
     std::vector<double> charges = node.charges;
     Ascent best{.value = -kInfinity};
-    double stride = node.order == 1 ? 0.1 : 0.01;  // how much is asked of a step, as a share of the bound
-    const int most = node.order == 1 ? 200 : 30;
     std::vector<double> excess(types + 1);
-    for (int i = 0; i < most && !search_.over(); ++i) {
+    for (int i = 0; i < steps && !search_.over(); ++i) {
       const double value = graph.shortest(per_type(charges)) - refund_of(charges);
       if (value == kInfinity) {
         return {.value = kInfinity};
@@ -323,7 +338,7 @@ class RateSearch {
   void divide(Node node, const Path& path) {
     const Interval whole =
         for_money_ ? node.interval : Interval{node.interval.low, std::min(node.interval.high, limit())};
-    if (!(whole.low < whole.high)) {
+    if (whole.low > whole.high) {
       return;
     }
     double cut = whole.low > 0 ? std::sqrt(whole.low * whole.high) : whole.high / 2;
@@ -351,8 +366,9 @@ class RateSearch {
     if (for_money_ && !std::isfinite(best_)) {
       cut = std::max(cut, whole.high / (1 + kFirstSpread));
     }
-    if (!(cut > whole.low && cut < whole.high)) {
-      return;  // neighbouring numbers
+    if (!(cut > whole.low && cut < whole.high)) {  // neighbouring numbers
+      stuck_ = std::min(stuck_, node.bound);
+      return;
     }
     Node upper = node;
     upper.interval = {cut, whole.high};
@@ -392,19 +408,33 @@ class RateSearch {
     }
   }
 
-  const Request& request_;
+  // The node that comes later: for money, of two the one with the greater bound; for the rate, all intervals are tried
+  // before one is tried again with more labels.
+  struct Later {
+    bool for_money;
+    bool operator()(const Node& a, const Node& b) const {
+      const auto rank = [&](const Node& node) {
+        return std::tuple(for_money ? 0 : node.width, node.bound, node.order);
+      };
+      return rank(a) > rank(b);
+    }
+  };
+
   const cost::Problem& problem_;
   const plan::Objective& objective_;
   StageTimes times_;
   Search search_;
   bool for_money_;
+  Later later_;
   double unit_ = 1;
   Measure measure_ = Measure::kMoney;
   Limits limits_;
   double cap_ = kInfinity;
   Interval root_;
-  double best_ = kInfinity;  // e, or e * price
-  std::priority_queue<Node> nodes_;
+  double best_ = kInfinity;          // e, or e * price
+  std::vector<Node> nodes_;          // a heap; the first is the next
+  double stuck_ = kInfinity;         // the bound of intervals that are given up
+  double lowest_tried_ = kInfinity;  // of intervals in which labels have found nothing
   std::vector<Segment> best_stages_;
   Random random_;
   std::int64_t nodes_made_ = 0;

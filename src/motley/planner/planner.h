@@ -68,6 +68,7 @@ class Search {
   double consider(const cost::Candidate& candidate);
   double consider(const cost::Candidate& candidate, cost::Evaluation evaluation);  // evaluated already
   bool over();  // the limit is reached or a stop was asked for
+  double best() const { return best_value_; }  // value of the best candidate; infinity while there is none
   Answer answer() const;
 
  private:

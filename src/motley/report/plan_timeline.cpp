@@ -194,9 +194,11 @@ std::string plan_timeline(const Timeline& timeline, const plan::Plan& plan) {
       rows.push_back({"sends", sending[s].draw(fmt::format("what stage {} sends", s), 2), ""});
     }
     exchanges = exchanges || devices[s].size() > 1;
+    if (s + 1 == stages) {
+      rows.push_back({"", page::bar_axis(ticks_of(extent), extent), ""});
+    }
     html += page::bar_group(fmt::format("Stage {}", s), remark_of(plan, plan.stages[s]), rows);
   }
-  html += page::bar_group("", "", {{"", page::bar_axis(ticks_of(extent), extent), ""}});
   std::vector<std::pair<std::string, std::string>> kinds = {{"forward", "forward"}, {"backward", "backward"}};
   if (transfers) {
     kinds.emplace_back("transfer", "transfer (upper: activations, lower: gradients)");
@@ -222,11 +224,9 @@ std::string simulation_page(const Timeline& timeline, const plan::Plan& plan) {
       "micro-batch{}</span><span>{}</span></div></header>\n<main>\n<div class=\"tiles\">\n",
       escape(plan.model), plan.stages.size(), plan.stages.size() == 1 ? "" : "s", plan.batch, plan.micro_batches,
       plan.micro_batches == 1 ? "" : "es", plan::to_string(plan.schedule));
-  html += page::tile("Step", format_seconds(timeline.step_seconds), "predicted by replaying it event by event",
-                     page::Tone::kPlain);
-  html +=
-      page::tile("Throughput", fmt::format("{:.4g} samples/s", static_cast<double>(plan.batch) / timeline.step_seconds),
-                 "", page::Tone::kPlain);
+  html += page::tile("Step", format_seconds(timeline.step_seconds), "replayed event by event", page::Tone::kPlain);
+  html += page::tile("Throughput", format_number(static_cast<double>(plan.batch) / timeline.step_seconds),
+                     "samples a second", page::Tone::kPlain);
   html += page::tile(
       "Devices compute", percent(busy),
       fmt::format("of the step in the mean; most idle: stage {}, {} {}", idlest->stage, idlest->type, idlest->replica),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -45,13 +46,14 @@ struct TemporaryFolder {
 // Medians over the steps of a run.
 struct WholeSteps {
   double step = 0;      // seconds of all of it
-  double compute = 0;   // of loading, forward and backward, mean over the workers
+  double compute = 0;   // of loading, forward and backward, of the last worker
   double exchange = 0;  // after the last worker's computation
 };
 
 Result<WholeSteps> read_steps(const fs::path& metrics) {
   MOTLEY_ASSIGN(const std::string text, read_file(metrics));
-  std::vector<double> step, compute, exchange;
+  std::vector<double> step, compute;
+  std::vector<std::vector<double>> exchange;  // by rank
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line);
@@ -60,19 +62,26 @@ Result<WholeSteps> read_steps(const fs::path& metrics) {
     }
     const auto computed = json["compute_seconds"].get<std::vector<double>>();
     const auto loaded = json["load_seconds"].get<std::vector<double>>();
-    double sum = 0;
+    double last = 0;
     for (std::size_t rank = 0; rank < computed.size(); ++rank) {
-      sum += computed[rank] + loaded[rank];
+      last = std::max(last, computed[rank] + loaded[rank]);
     }
     step.push_back(json["step_seconds"]);
-    compute.push_back(sum / static_cast<double>(computed.size()));
-    // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
-    exchange.push_back(std::ranges::min(json["exchange_seconds"].get<std::vector<double>>()));
+    compute.push_back(last);
+    exchange.resize(computed.size());
+    for (std::size_t rank = 0; rank < computed.size(); ++rank) {
+      exchange[rank].push_back(json["exchange_seconds"][rank]);
+    }
   }
   if (step.empty()) {
     return fail(ErrorCode::kInternal, "{}: no step was recorded", metrics.string());
   }
-  return WholeSteps{median(std::move(step)), median(std::move(compute)), median(std::move(exchange))};
+  // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
+  double least_exchange = std::numeric_limits<double>::infinity();
+  for (std::vector<double>& seconds : exchange) {
+    least_exchange = std::min(least_exchange, median(std::move(seconds)));
+  }
+  return WholeSteps{median(std::move(step)), median(std::move(compute)), least_exchange};
 }
 
 // Real steps of the job with this many workers, each of which takes `batch` samples of a step.

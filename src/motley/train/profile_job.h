@@ -25,7 +25,7 @@ Result<Scaling> parse_scaling(std::string_view text);  // "gpu=cpu*0.05"
 
 struct ProfileJobOptions {
   std::vector<std::int64_t> batches = {1, 4, 16, 64};  // ascending
-  double seconds = 45;                                 // about as long as it may take, starting processes not counted
+  double seconds = 40;                                 // about as long as it may take, starting processes not counted
   std::vector<Scaling> scalings = {};
   std::filesystem::path motley;                           // the binary that whole steps are run with
   std::function<void(const std::string&)> progress = {};  // may be empty

@@ -26,8 +26,8 @@ torch::Tensor standardised(const std::vector<double>& values) {
 
 torch::Tensor layer_features(const cost::Problem& problem) {
   const bool heterps = problem.cost_model == cost::CostModel::kHeterps;
-  const double batch = heterps ? problem.profile_batch
-                               : static_cast<double>(problem.batch) / static_cast<double>(problem.micro_batches);
+  const double batch =
+      heterps ? problem.profile_batch : static_cast<double>(problem.batch) / static_cast<double>(problem.micro_batches);
   const int layers = problem.layer_count();
 
   std::vector<std::int64_t> kinds;
@@ -41,7 +41,9 @@ torch::Tensor layer_features(const cost::Problem& problem) {
     }
     return standardised(values);
   };
-  const auto size = [&](int layer) -> const cost::LayerSize& { return problem.layers[static_cast<std::size_t>(layer)]; };
+  const auto size = [&](int layer) -> const cost::LayerSize& {
+    return problem.layers[static_cast<std::size_t>(layer)];
+  };
 
   std::vector<torch::Tensor> numbers;
   numbers.push_back(column([&](int layer) { return problem.cut_bytes[static_cast<std::size_t>(layer)]; }));

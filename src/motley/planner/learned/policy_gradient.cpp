@@ -7,7 +7,8 @@
 //   grad J ~ (1/N) sum_n grad log P(plan n) (R_n - b) / s,    b <- (1 - gamma) b + gamma mean(R),
 // where s, the root of the mean of (R_n - b)^2, keeps the steps' size while the rewards close in on each other.
 // A bonus on the policy's entropy, falling to 0, keeps it from settling early. Plans seen before are not evaluated
-// again; once the policy draws nothing new, it has converged.
+// again; once a policy draws nothing new, it has converged. It may have settled on a plan that is best only among its
+// neighbours, so several policies are trained, each from weights of its own.
 #include "motley/planner/learned/policy_gradient.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -16,9 +17,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <string>
+#include <map>
+#include <optional>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "motley/learn/runtime.h"
@@ -64,10 +65,9 @@ constexpr double kFarthest = 10;  // the shortfall of what no counts at all make
 
 // By which factor, as a logarithm, the worst of floors and caps is missed.
 double shortfall(const cost::Evaluation& evaluation, const plan::Objective& objective) {
-  const double missed =
-      std::max({std::log(objective.min_throughput / evaluation.throughput),
-                std::log(evaluation.money / objective.max_money),
-                std::log(evaluation.price_per_hour / objective.max_price_per_hour)});
+  const double missed = std::max({std::log(objective.min_throughput / evaluation.throughput),
+                                  std::log(evaluation.money / objective.max_money),
+                                  std::log(evaluation.price_per_hour / objective.max_price_per_hour)});
   return missed > 0 ? std::min(missed, kFarthest) : kFarthest;  // what is exceeded is none of these: memory, counts
 }
 
@@ -114,6 +114,7 @@ class Training {
       : request_(request), search_(search), options_(options) {}
 
   void run(Policy& policy, int rounds, at::Generator& generator) {
+    baseline_.reset();
     torch::optim::Adam optimizer(policy.parameters(), torch::optim::AdamOptions(options_.learning_rate));
     int rounds_without_new = 0;
     for (int round = 0; round < rounds && rounds_without_new < options_.patience; ++round) {
@@ -137,7 +138,7 @@ class Training {
   bool judge_new(const std::vector<Assignment>& assignments) {
     std::vector<const Assignment*> fresh;
     for (const Assignment& assignment : assignments) {
-      if (judged_.try_emplace(key(assignment)).second) {
+      if (judged_.try_emplace(assignment).second) {
         fresh.push_back(&assignment);
       }
     }
@@ -173,27 +174,18 @@ class Training {
   }
 
  private:
-  struct Score {
+  struct Known {
     bool feasible = false;
     double reward = 0;
     double shortfall = 0;
   };
-
-  static std::u16string key(const Assignment& assignment) {
-    std::u16string key;
-    for (std::size_t layer = 0; layer < assignment.type_of_layer.size(); ++layer) {
-      const bool cut = !assignment.cut_before.empty() && assignment.cut_before[layer];
-      key.push_back(static_cast<char16_t>(2 * assignment.type_of_layer[layer] + (cut ? 1 : 0)));
-    }
-    return key;
-  }
 
   void keep(const Assignment& assignment, const Judged& judged) {
     if (!judged.candidate.empty()) {
       search_.consider(judged.candidate, judged.evaluation);
     }
     const bool feasible = judged.evaluation.feasible;
-    judged_[key(assignment)] = {feasible, judged.reward, judged.shortfall};
+    judged_[assignment] = {feasible, judged.reward, judged.shortfall};
     if (feasible) {
       worst_ = std::min(worst_.value_or(judged.reward), judged.reward);
     }
@@ -202,8 +194,8 @@ class Training {
   torch::Tensor advantages(const std::vector<Assignment>& assignments) {
     std::vector<double> rewards;
     for (const Assignment& assignment : assignments) {
-      const Score& score = judged_.at(key(assignment));
-      rewards.push_back(score.feasible ? score.reward : worst_.value_or(0) - 1 - score.shortfall);
+      const Known& known = judged_.at(assignment);
+      rewards.push_back(known.feasible ? known.reward : worst_.value_or(0) - 1 - known.shortfall);
     }
     const torch::Tensor reward = torch::tensor(rewards, torch::kFloat64);
     const double mean = reward.mean().item<double>();
@@ -215,7 +207,7 @@ class Training {
   const Request& request_;
   Search& search_;
   const PolicyGradientOptions& options_;
-  std::unordered_map<std::u16string, Score> judged_;
+  std::map<Assignment, Known> judged_;
   std::optional<double> worst_;  // reward of a feasible plan
   std::optional<double> baseline_;
 };
@@ -226,22 +218,38 @@ Assignment assignment_of(const cost::Problem& problem, const cost::Candidate& ca
     for (int layer = stage.first; layer <= stage.last; ++layer) {
       assignment.type_of_layer.push_back(stage.type);
       if (problem.cost_model == cost::CostModel::kPipeline) {
-        assignment.cut_before.push_back(layer > 0 && layer == stage.first);
+        assignment.cut_before.push_back(layer == stage.first);
       }
     }
   }
+  normalise(assignment);
   return assignment;
+}
+
+// Trains policies on the cost model; returns the one that found the best plan.
+std::shared_ptr<Policy> pre_train(const Request& request, Search& search, const MakePolicy& make_policy,
+                                  const PolicyGradientOptions& options, at::Generator& generator) {
+  Training training(request, search, options);
+  std::shared_ptr<Policy> best;
+  double best_value = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < options.policies && !search.over(); ++i) {
+    const auto policy = make_policy(request.problem);
+    initialise(*policy, generator);
+    training.run(*policy, options.rounds, generator);
+    if (const double value = search.best(); !best || value < best_value) {
+      best = policy;
+      best_value = value;
+    }
+  }
+  return best;
 }
 
 Answer train(const Request& request, const MakePolicy& make_policy, const PolicyGradientOptions& options) {
   const OneThread one_thread;
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(request.seed);
-  const auto policy = make_policy(request.problem);
-  initialise(*policy, generator);
   Search search(request);
-  Training training(request, search, options);
   if (!request.evaluator) {
-    training.run(*policy, options.rounds, generator);
+    pre_train(request, search, make_policy, options, generator);
     return search.answer();
   }
 
@@ -249,12 +257,15 @@ Answer train(const Request& request, const MakePolicy& make_policy, const Policy
   on_cost_model.evaluator = {};
   on_cost_model.seconds = request.seconds / 2;
   Search pre_search(on_cost_model);
-  Training(on_cost_model, pre_search, options).run(*policy, options.rounds, generator);
+  const auto policy = pre_train(on_cost_model, pre_search, make_policy, options, generator);
   const Answer pre_trained = pre_search.answer();
+  Training tuning(request, search, options);
   if (pre_trained.best) {
-    training.judge_new({assignment_of(request.problem, *pre_trained.best)});
+    tuning.judge_new({assignment_of(request.problem, *pre_trained.best)});
   }
-  training.run(*policy, options.tuning_rounds, generator);
+  if (policy) {
+    tuning.run(*policy, options.tuning_rounds, generator);
+  }
   Answer answer = search.answer();
   answer.evaluations += pre_trained.evaluations;
   answer.stopped |= pre_trained.stopped;

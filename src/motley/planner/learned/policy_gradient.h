@@ -13,14 +13,15 @@
 namespace motley::planner {
 
 struct PolicyGradientOptions {
-  int rounds = 400;             // on the cost model, at most
-  int tuning_rounds = 50;       // on the request's evaluator, where it has one
-  int samples = 64;             // plans drawn in a round
-  double learning_rate = 0.01;  // of Adam
-  double baseline_rate = 0.3;   // gamma: how fast the baseline follows the rewards
-  double entropy_weight = 0.1;  // at the beginning; falls to 0 with the rounds
-  int patience = 20;            // rounds without a plan not seen before, after which the policy has converged
-  int workers = 1;              // threads that evaluate
+  int policies = 5;              // trained on the cost model one after the other, each from weights of its own
+  int rounds = 600;              // of each of them, at most
+  int tuning_rounds = 50;        // of the best of them on the request's evaluator, where it has one
+  int samples = 256;             // plans drawn in a round
+  double learning_rate = 0.003;  // of Adam
+  double baseline_rate = 0.3;    // gamma: how fast the baseline follows the rewards
+  double entropy_weight = 0.1;   // at the beginning; falls to 0 with the rounds
+  int patience = 20;             // rounds without a plan not seen before, after which a policy has converged
+  int workers = 1;               // threads that evaluate
 };
 
 // The scalar whose gradient is the policy gradient's estimate with the sign of a loss:
@@ -29,7 +30,8 @@ torch::Tensor policy_gradient_loss(const Rollout& rollout, const torch::Tensor& 
 
 using MakePolicy = std::function<std::shared_ptr<Policy>(const cost::Problem&)>;
 
-// Trains a fresh policy for this request; the best plan that it has drawn, or that it finds most likely in the end.
+// Trains fresh policies for this request; the best plan that they have drawn, or that one of them finds most likely in
+// the end.
 Result<Answer> plan_by_policy_gradient(const Request& request, const MakePolicy& make_policy,
                                        const PolicyGradientOptions& options);
 

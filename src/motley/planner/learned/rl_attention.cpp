@@ -43,8 +43,8 @@ class AttentionPolicy final : public Policy {
     // steps[layer][group][0]: log probability that the layer stays in the group that the layer before is in; [1]: that
     // it begins the next. A row without a choice (entropy and logarithm 0) stands behind them, for the last group.
     const torch::Tensor logits = partition_logits_(torch::tanh(partition_hidden_(features_)));
-    const torch::Tensor steps = torch::log_softmax(
-        torch::stack({logits.narrow(1, 0, groups_ - 1), logits.narrow(1, 1, groups_ - 1)}, 2), 2);
+    const torch::Tensor steps =
+        torch::log_softmax(torch::stack({logits.narrow(1, 0, groups_ - 1), logits.narrow(1, 1, groups_ - 1)}, 2), 2);
     const torch::Tensor no_choice = torch::zeros({1});
     const torch::Tensor log_steps = torch::cat({steps.flatten(), no_choice});
     const torch::Tensor step_entropies = torch::cat({entropy_of(steps).flatten(), no_choice});
@@ -53,8 +53,8 @@ class AttentionPolicy final : public Policy {
     const torch::Tensor group = torch::zeros({count, layers_}, torch::kInt64);
     const torch::Tensor step = torch::full({count, layers_}, log_steps.size(0) - 1, torch::kInt64);
     const torch::Tensor place = torch::full({count, layers_}, step_entropies.size(0) - 1, torch::kInt64);
-    const torch::Tensor draws = choice == Choice::kSampled ? torch::rand({count, layers_}, generator)
-                                                           : torch::full({count, layers_}, 0.5);
+    const torch::Tensor draws =
+        choice == Choice::kSampled ? torch::rand({count, layers_}, generator) : torch::full({count, layers_}, 0.5);
     draw_partitions(log_steps.detach(), draws, group, step, place);
 
     // Means over the layers of each group, beside those of the next.
@@ -116,6 +116,7 @@ class AttentionPolicy final : public Policy {
           assignment.cut_before.push_back(layer > 0 && groups[n][layer] != groups[n][layer - 1]);
         }
       }
+      normalise(assignment);
     }
     return all;
   }

@@ -74,9 +74,10 @@ class SequencePolicy final : public Policy {
       const bool begins = actions[layer] < types_;
       assignment.type_of_layer.push_back(begins ? static_cast<int>(actions[layer]) : assignment.type_of_layer.back());
       if (cuts_) {
-        assignment.cut_before.push_back(layer > 0 && begins);
+        assignment.cut_before.push_back(begins);
       }
     }
+    normalise(assignment);
     return assignment;
   }
 
