@@ -39,9 +39,11 @@ std::int64_t first_of(std::int64_t low, std::int64_t high, const Predicate& hold
 
 class Search {
  public:
-  Search(const Problem& problem, const std::vector<Span>& spans, const plan::Objective& objective)
+  Search(const Problem& problem, const std::vector<Span>& spans, const plan::Objective& objective,
+         std::int64_t most_boxes)
       : problem_(problem),
         spans_(spans),
+        boxes_left_(most_boxes),
         money_(objective.goal == plan::Goal::kLeastMoney),
         further_(static_cast<double>(problem.micro_batches) - 1),
         max_price_(objective.max_price_per_hour * (1 + kTolerance)),
@@ -264,7 +266,7 @@ class Search {
   }
 
   void search(Box box) {
-    if (!shrink(box)) {
+    if (boxes_left_-- <= 0 || !shrink(box)) {
       return;
     }
     consider(box.low);
@@ -300,6 +302,7 @@ class Search {
 
   const Problem& problem_;
   const std::vector<Span>& spans_;
+  std::int64_t boxes_left_;
   const bool money_;
   const double further_;  // micro-batches after the first
   const double max_price_;
@@ -315,8 +318,8 @@ class Search {
 }  // namespace
 
 std::optional<Candidate> exact_pipeline_counts(const Problem& problem, const std::vector<Span>& stages,
-                                               const plan::Objective& objective) {
-  return Search(problem, stages, objective).best();
+                                               const plan::Objective& objective, std::int64_t most_boxes) {
+  return Search(problem, stages, objective, most_boxes).best();
 }
 
 }  // namespace motley::cost

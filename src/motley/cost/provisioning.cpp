@@ -208,8 +208,9 @@ std::optional<Candidate> provision(const Problem& problem, const std::vector<Spa
                                    const plan::Objective& objective, const ProvisioningOptions& options) {
   switch (options.method) {
     case Provisioning::kExact:
-      return problem.cost_model == CostModel::kHeterps ? exact_heterps_counts(problem, stages, objective)
-                                                       : exact_pipeline_counts(problem, stages, objective);
+      return problem.cost_model == CostModel::kHeterps
+                 ? exact_heterps_counts(problem, stages, objective)
+                 : exact_pipeline_counts(problem, stages, objective, options.most_boxes);
     case Provisioning::kNewton: {
       std::optional<Candidate> candidate = newton(problem, stages, objective);
       if (!candidate) {
