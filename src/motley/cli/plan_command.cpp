@@ -117,8 +117,11 @@ Error impossible(const planner::Request& request) {
                         .clock = request.clock,
                         .stop = request.stop};
   const Result<planner::Answer> most = planner::make_exact()->plan(free);
+  free.objective.goal = plan::Goal::kLeastMoney;
+  const Result<planner::Answer> least = planner::make_exact()->plan(free);
   if (!most) return most.error();
-  return {ErrorCode::kInvalidInput, report::explain_impossible(request.problem, request.objective, *most), -1};
+  return {ErrorCode::kInvalidInput,
+          report::explain_impossible(request.problem, request.objective, *most, least.value_or(planner::Answer{})), -1};
 }
 
 Status run_plan(const PlanArguments& arguments) {

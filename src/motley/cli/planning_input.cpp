@@ -1,5 +1,8 @@
 #include "motley/cli/planning_input.h"
 
+#include <cmath>
+#include <cstdio>
+
 #include "motley/cluster/machine.h"
 #include "motley/model/tables.h"
 
@@ -32,6 +35,23 @@ Result<std::vector<model::DeviceSpeed>> speeds_of(const cluster::Cluster& cluste
   return speeds;
 }
 
+void warn_of_missing_links(const cost::Problem& problem) {
+  std::vector<std::string> pairs;
+  for (int from = 0; from < problem.type_count(); ++from) {
+    for (int to = from; to < problem.type_count(); ++to) {
+      const bool several = from != to || problem.types[static_cast<std::size_t>(from)].count > 1;
+      if (several && std::isinf(problem.link(from, to).bytes_per_second)) {
+        pairs.push_back(fmt::format("{} and {}", problem.types[static_cast<std::size_t>(from)].name,
+                                    problem.types[static_cast<std::size_t>(to)].name));
+      }
+    }
+  }
+  if (!pairs.empty()) {
+    std::fprintf(stderr, "motley: warning: no link is stated between %s: what is sent there is taken to cost nothing\n",
+                 fmt::format("{}", fmt::join(pairs, "; ")).c_str());
+  }
+}
+
 }  // namespace
 
 void add_planning_input(CLI::App& command, PlanningInput& input) {
@@ -58,37 +78,49 @@ void add_planning_input(CLI::App& command, PlanningInput& input) {
       ->capture_default_str();
 }
 
-Result<cost::Problem> planning_problem(const PlanningInput& input) {
+Result<PlanningData> planning_data(const PlanningInput& input) {
   if (input.profile.empty() == input.model.empty()) {
     return fail(ErrorCode::kInvalidInput, "--profile, --model: {}; accepted: one of them",
                 input.model.empty() ? "neither is given" : "both are given");
   }
+  PlanningData data{.profile = {}, .cluster = {}};
+  if (!input.cluster.empty()) {
+    MOTLEY_ASSIGN(data.cluster, cluster::read_cluster(input.cluster));
+  } else {
+    data.cluster = cluster::default_cluster(cluster::detect_machine());
+  }
+  if (!input.profile.empty()) {
+    MOTLEY_ASSIGN(data.profile, model::read_profile(input.profile));
+  } else {
+    MOTLEY_ASSIGN(const model::Graph graph, model::table(input.model));
+    MOTLEY_ASSIGN(const std::vector<model::DeviceSpeed> speeds,
+                  speeds_of(data.cluster, input.cluster.empty() ? "this machine (see --cluster)" : input.cluster));
+    data.profile = model::estimate(graph, speeds, static_cast<double>(input.batch));
+  }
+  return data;
+}
+
+Result<cost::Problem> planning_problem(const PlanningInput& input) {
   if (input.micro_batches > input.batch) {
     return fail(ErrorCode::kInvalidInput, "--micro-batches: {} is more than the batch has samples; accepted: 1 to {}",
                 input.micro_batches, input.batch);
   }
-  cluster::Cluster cluster = cluster::default_cluster(cluster::detect_machine());
-  if (!input.cluster.empty()) {
-    MOTLEY_ASSIGN(cluster, cluster::read_cluster(input.cluster));
-  }
-  model::Profile profile;
-  if (!input.profile.empty()) {
-    MOTLEY_ASSIGN(profile, model::read_profile(input.profile));
-  } else {
-    MOTLEY_ASSIGN(const model::Graph graph, model::table(input.model));
-    MOTLEY_ASSIGN(const std::vector<model::DeviceSpeed> speeds,
-                  speeds_of(cluster, input.cluster.empty() ? "this machine" : input.cluster));
-    profile = model::estimate(graph, speeds, static_cast<double>(input.batch));
-  }
-  profile = model::coarsen(profile, input.most_layers);
-  return cost::make_problem(
-      profile, cluster,
+  MOTLEY_ASSIGN(const PlanningData data, planning_data(input));
+  Result<cost::Problem> problem = cost::make_problem(
+      model::coarsen(data.profile, input.most_layers), data.cluster,
       {.cost_model = input.cost_model == "heterps" ? cost::CostModel::kHeterps : cost::CostModel::kPipeline,
        .job_samples = input.samples,
        .batch = input.batch,
        .micro_batches = input.micro_batches,
        .schedule = input.schedule == "1f1b" ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kFillDrain,
        .allow_recompute = input.recompute});
+  if (!problem && input.cluster.empty()) {
+    return fail(problem.error().within("planning for this machine, as no --cluster is given"));
+  }
+  if (problem) {
+    warn_of_missing_links(*problem);
+  }
+  return problem;
 }
 
 }  // namespace motley::cli

@@ -25,6 +25,14 @@ struct PlanningInput {
 
 void add_planning_input(CLI::App& command, PlanningInput& input);
 
+// The profile that the input names, or the estimate of its model, and the cluster. Warns on stderr of pairs of types
+// between which no link is stated: what is sent there costs nothing.
+struct PlanningData {
+  model::Profile profile;
+  cluster::Cluster cluster;
+};
+Result<PlanningData> planning_data(const PlanningInput& input);
+
 // Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed, and
 // those of the files and of cost::make_problem.
 Result<cost::Problem> planning_problem(const PlanningInput& input);

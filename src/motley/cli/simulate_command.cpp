@@ -6,6 +6,8 @@
 #include "motley/base/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
+#include "motley/cli/planning_input.h"
+#include "motley/model/tables.h"
 #include "motley/report/plan_timeline.h"
 #include "motley/simulate/simulate.h"
 
@@ -15,6 +17,7 @@ namespace {
 struct SimulateArguments {
   std::string plan;
   std::string profile;
+  std::string model;
   std::string cluster;
   std::string trace;
   std::string page;
@@ -90,15 +93,19 @@ void print(const plan::Plan& plan, const simulate::Timeline& timeline) {
 
 Status run_simulate(const SimulateArguments& arguments) {
   MOTLEY_ASSIGN(plan::Plan plan, plan::read_plan(arguments.plan));
-  MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(arguments.profile));
-  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(arguments.cluster));
+  MOTLEY_ASSIGN(
+      const PlanningData data,
+      planning_data(
+          {.profile = arguments.profile, .model = arguments.model, .cluster = arguments.cluster, .batch = plan.batch}));
+  // As `motley plan` joined the layers of a long chain.
+  const model::Profile profile = model::coarsen(data.profile, static_cast<int>(plan.layers.size()));
   plan.batch = arguments.batch > 0 ? arguments.batch : plan.batch;
   plan.micro_batches = arguments.micro_batches > 0 ? arguments.micro_batches : plan.micro_batches;
   if (arguments.batch > 0 || arguments.micro_batches > 0) {
     plan.predicted = {};
     MOTLEY_TRY(plan::validate(plan, arguments.plan + " with the given batch"));
   }
-  MOTLEY_ASSIGN(const cost::Problem problem, cost::make_problem(profile, cluster,
+  MOTLEY_ASSIGN(const cost::Problem problem, cost::make_problem(profile, data.cluster,
                                                                 {.cost_model = cost::CostModel::kPipeline,
                                                                  .batch = plan.batch,
                                                                  .micro_batches = plan.micro_batches,
@@ -137,7 +144,9 @@ void add_simulate(CLI::App& app, Action& action) {
       "      --cluster examples/pipeline/cluster.yaml --straggler 1:0:1.5 --page step.html");
   auto arguments = std::make_shared<SimulateArguments>();
   command->add_option("PLAN", arguments->plan, "The plan (plan.json)")->required();
-  command->add_option("--profile", arguments->profile, "What the layers take (profile.json)")->required();
+  command->add_option("--profile", arguments->profile, "What the layers take (profile.json)");
+  command->add_option("--model", arguments->model, "A published model instead, as for motley plan")
+      ->check(CLI::IsMember(model::table_names()));
   command->add_option("--cluster", arguments->cluster, "Device types and links (cluster.yaml)")->required();
   command->add_option("--trace", arguments->trace, "Write the timeline to this file for chrome://tracing or Perfetto");
   command->add_option("--page", arguments->page, "Write a page with the timeline's picture to this file");

@@ -251,7 +251,7 @@ model::Affine fit_affine(std::span<const std::pair<double, double>> points) {
 Result<model::Graph> step_graph(Network& network) {
   MOTLEY_ASSIGN(model::Graph graph, model_graph(network));
   model::Layer step;
-  step.name = "step";
+  step.name = model::kStepLayer;
   step.kind = model::LayerKind::kLoss;
   step.inputs = {static_cast<int>(graph.layers.size()) - 1};
   step.activation_bytes = sizeof(float);

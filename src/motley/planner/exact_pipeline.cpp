@@ -34,6 +34,7 @@ constexpr int kMostThresholds = 24;
 constexpr double kFirstAdditions = 1e8;  // for the bounds' tables
 constexpr double kMostAdditions = 4e9;
 constexpr int kStepsBetweenChecks = 1024;  // of the clock
+constexpr int kLarge = 1000;  // layers times kinds of a stage, from where on a better answer to begin with pays
 
 Worth worth_of(const cost::Problem& problem, const plan::Objective& objective) {
   const auto batch = static_cast<double>(problem.batch);
@@ -98,6 +99,7 @@ class PipelineSearch {
   bool no_worse(const Kept& one, const std::int64_t* one_used, const Found& other,
                 const std::int64_t* other_used) const;
   void complete(const Found& found);
+  void take_quick_answers();
   std::size_t types() const { return problem_.types.size(); }
   const std::int64_t* used(int cut, int rear) const {
     return cuts_[static_cast<std::size_t>(cut)].used.data() + static_cast<std::size_t>(rear) * types();
@@ -120,7 +122,29 @@ class PipelineSearch {
   bool counts_matter_ = false;            // some stage before this cut fits into memory only with few stages behind it
 };
 
+// Answers of quick methods, to begin with: rears are dropped against them, and a search that time ends is never worse
+// than they are.
+void PipelineSearch::take_quick_answers() {
+  std::vector<std::unique_ptr<Planner>> quick;
+  quick.push_back(make_cpu_only());
+  quick.push_back(make_gpu_only());
+  quick.push_back(make_greedy());
+  Request request = request_;
+  request.progress = {};
+  if (stages_.layers() * stages_.kind_count() > kLarge) {
+    quick.push_back(make_genetic());
+    request.seconds = request_.seconds / 5;
+  }
+  for (const auto& method : quick) {
+    const Result<Answer> answer = method->plan(request);
+    if (answer && answer->best) {
+      best_ = std::min(best_, search_.consider(*answer->best));
+    }
+  }
+}
+
 Answer PipelineSearch::run() {
+  take_quick_answers();
   double bound = 0;
   bool proved = stages_.kind_count() == 0;
   // Bottlenecks: no less than of the layer that is slowest at best, no more than that of the best plan of one stage.

@@ -96,8 +96,9 @@ std::string in_goals_terms(const planner::Answer& answer, plan::Goal goal) {
 }
 
 // A small change of the best value is lost in the gap of an answer that is not proved.
-std::string known(const planner::Answer& answer, plan::Goal goal) {
-  return answer.proved ? in_goals_terms(answer, goal) : "not known";
+std::string known(const planner::Answer& answer, const PlanView& view) {
+  if (!answer.proved || !view.answer.proved) return "not known";
+  return answer.best == view.answer.best ? "the same" : in_goals_terms(answer, view.objective.goal);
 }
 
 // The gap of a method to the best bound that any method proved.
@@ -110,6 +111,17 @@ double best_bound(const PlanView& view) {
   double bound = view.answer.bound;
   for (const MethodAnswer& method : view.methods) bound = std::max(bound, method.answer.bound);
   return bound;
+}
+
+// The text, or its beginning where it is longer than a terminal bears.
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kMost = 96;  // characters
+  std::size_t characters = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
+    if (begins && ++characters > kMost) return text.substr(0, i) + "…";
+  }
+  return text;
 }
 
 // Rows of cells as text columns; the first row is the heading.
@@ -126,7 +138,7 @@ std::string columns(const std::vector<std::vector<std::string>>& rows) {
   for (const auto& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      line += row[i] + std::string(i + 1 < row.size() ? widths[i] - width_of(row[i]) + 2 : 0, ' ');
+      line += i + 1 < row.size() ? row[i] + std::string(widths[i] - width_of(row[i]) + 2, ' ') : shortened(row[i]);
     }
     text += fmt::format("  {}\n", line);
   }
@@ -158,12 +170,12 @@ std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
 }
 
 std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
-  std::vector<std::vector<std::string>> rows = {{"device type", "used", "of", "with one more", "with one fewer"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"device type", "used", "of", "with one more to use", "with one fewer"}};
   for (const planner::Marginal& marginal : view.marginals) {
     const cost::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
     rows.push_back({type.name, fmt::format("{}", view.answer.evaluation.used[static_cast<std::size_t>(marginal.type)]),
-                    fmt::format("{}", type.count), known(marginal.one_more, view.objective.goal),
-                    known(marginal.one_fewer, view.objective.goal)});
+                    fmt::format("{}", type.count), known(marginal.one_more, view), known(marginal.one_fewer, view)});
   }
   return rows;
 }
@@ -287,34 +299,23 @@ std::string predicted_step(const PlanView& view) {
   return timeline ? plan_timeline(*timeline, plan) : "";
 }
 
-// A bar a method: its value beside the bound.
+// A bar a method: how near it comes to what is possible.
 std::string method_chart(const PlanView& view) {
   const double bound = best_bound(view);
-  double most = 0;
+  double best = std::numeric_limits<double>::infinity();
   for (const MethodAnswer& method : view.methods) {
-    if (method.answer.best) most = std::max(most, cost::value(method.answer.evaluation, view.objective.goal));
+    if (method.answer.best) best = std::min(best, cost::value(method.answer.evaluation, view.objective.goal));
   }
-  const char* const axis = view.objective.goal == plan::Goal::kLeastMoney       ? "Money"
-                           : view.objective.goal == plan::Goal::kMostThroughput ? "Seconds a sample"
-                                                                                : "Seconds a step";
+  const double full = bound > 0 ? bound : best;
   std::vector<page::BarRow> bars;
   for (const MethodAnswer& method : view.methods) {
     if (!method.answer.best) continue;
-    const double value = cost::value(method.answer.evaluation, view.objective.goal);
-    std::vector<page::Segment> segments;
-    const double exact_part = bound > 0 ? std::min(bound, value) : value;
-    segments.push_back(
-        {0, exact_part, "compute", fmt::format("bound {:.4g} {}", exact_part, unit_of(view.objective.goal)), 0});
-    if (value > exact_part) {
-      segments.push_back({exact_part, value, "wait",
-                          fmt::format("{:.4g} {} above the bound", value - exact_part, unit_of(view.objective.goal)),
-                          0});
-    }
-    bars.push_back({method.method, page::segment_bar(segments, most, method.method),
+    const double reached = std::min(1.0, full / cost::value(method.answer.evaluation, view.objective.goal));
+    bars.push_back({method.method, page::segment_bar({{0, reached, "compute", percent(reached), 0}}, 1, method.method),
                     in_goals_terms(method.answer, view.objective.goal)});
   }
-  return page::bar_group(axis, "less is better", bars) +
-         page::legend({{"compute", "no plan can do with less"}, {"wait", "above that bound"}});
+  return page::bar_group(bound > 0 ? "Share of the bound that is reached" : "Share of the best that is reached",
+                         "longer is better", bars);
 }
 
 }  // namespace
@@ -381,8 +382,10 @@ std::string plan_page(const PlanView& view) {
                        html_table(marginal_rows(view), {1, 2, 3, 4}), true);
   }
   if (!view.methods.empty()) {
-    body += page::card("Methods compared", "The gap is to the best bound that any method proved.",
-                       method_chart(view) + html_table(method_rows(view), {1, 2, 3, 4, 5, 6}), true);
+    body += page::card(
+        "Methods compared", "The gap is to the best bound that any method proved.",
+        method_chart(view) + "<div class=\"last-wide\">" + html_table(method_rows(view), {1, 2, 3, 4, 5, 6}) + "</div>",
+        true);
   }
   for (const auto& [question, regimes] : view.what_ifs) {
     body += page::card("What if " + question.text, "The best plan from each value on.",
@@ -392,13 +395,14 @@ std::string plan_page(const PlanView& view) {
 }
 
 std::string explain_impossible(const cost::Problem& problem, const plan::Objective& objective,
-                               const planner::Answer& best_without_floors) {
-  if (!best_without_floors.best) {
+                               const planner::Answer& most, const planner::Answer& least) {
+  if (!most.best) {
     return fmt::format(
-        "no plan for {} fits the devices at all{}", problem.model,
-        best_without_floors.evaluation.violation.empty() ? "" : ": " + best_without_floors.evaluation.violation);
+        "no plan for {} fits the devices, even without floors and caps; accepted: more devices, or devices "
+        "with more memory",
+        problem.model);
   }
-  const cost::Evaluation& best = best_without_floors.evaluation;
+  const cost::Evaluation& best = most.evaluation;
   if (objective.min_throughput > best.throughput) {
     std::vector<std::string> used;
     for (int type = 0; type < problem.type_count(); ++type) {
@@ -406,14 +410,26 @@ std::string explain_impossible(const cost::Problem& problem, const plan::Objecti
       const cost::Type& of = problem.types[static_cast<std::size_t>(type)];
       if (count > 0) used.push_back(fmt::format("{}{} {}", count == of.count ? "all " : "", count, of.name));
     }
-    const cost::StageChoice& stage = (*best_without_floors.best)[static_cast<std::size_t>(best.bottleneck)];
-    return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} binds",
-                       number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "),
-                       problem.layers[static_cast<std::size_t>(heaviest_layer(problem, stage))].name);
+    const cost::StageChoice& stage = (*most.best)[static_cast<std::size_t>(best.bottleneck)];
+    const std::string layer = problem.layers[static_cast<std::size_t>(heaviest_layer(problem, stage))].name;
+    if (most.proved) {
+      return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} binds",
+                         number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), layer);
+    }
+    return fmt::format(
+        "no plan reaches {} samples/s: the best found is {} with {}, and none is above {}; layer {} binds",
+        number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), number(1 / most.bound),
+        layer);
   }
-  return fmt::format("no plan has {}; without its limits, the most is {} samples/s at {} an hour, {} in all",
-                     plan::describe(objective), number(best.throughput), number(best.price_per_hour),
-                     number(best.money));
+  std::string text =
+      fmt::format("no plan has {}; without these limits, the most is {} samples/s at {} an hour, {} in all",
+                  plan::describe(objective), number(best.throughput), number(best.price_per_hour), number(best.money));
+  if (least.best) {
+    const cost::Evaluation& cheap = least.evaluation;
+    text += fmt::format(", and the least money {} at {} samples/s and {} an hour", number(cheap.money),
+                        number(cheap.throughput), number(cheap.price_per_hour));
+  }
+  return text;
 }
 
 }  // namespace motley::report
