@@ -61,6 +61,7 @@ class Search {
                          .type = static_cast<std::size_t>(span.type),
                          .price = type.price_per_hour,
                          .count = type.count,
+                         .most = problem.most_replicas(span.type),
                          .memory = type.memory_bytes > 0 ? type.memory_bytes * (1 + kTolerance) : kInfinity});
     }
   }
@@ -68,9 +69,10 @@ class Search {
   std::optional<Candidate> best() {
     Box box;
     for (const Stage& stage : stages_) {
-      box.low.push_back(first_of(1, stage.count + 1, [&](std::int64_t k) { return fits(stage, k); }));
-      box.high.push_back(stage.count);
-      if (box.low.back() > stage.count) {
+      box.low.push_back(first_of(1, stage.most + 1, [&](std::int64_t k) { return fits(stage, k); }));
+      box.high.push_back(stage.most);
+      used_[stage.type] += box.low.back();
+      if (box.low.back() > stage.most || used_[stage.type] > stage.count) {
         return std::nullopt;
       }
     }
@@ -98,6 +100,7 @@ class Search {
     std::size_t type;
     double price;
     std::int64_t count;  // of its type
+    std::int64_t most;   // that this stage may have of them
     double memory;       // that a device has
 
     bool fits(std::int64_t k, bool recompute) const {
@@ -147,7 +150,7 @@ class Search {
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       used_[stages_[s].type] += counts[s];
       price += stages_[s].price * static_cast<double>(counts[s]);
-      if (used_[stages_[s].type] > stages_[s].count) {
+      if (counts[s] > stages_[s].most || used_[stages_[s].type] > stages_[s].count) {
         return;
       }
     }
@@ -169,7 +172,8 @@ class Search {
       std::size_t slowest = stages_.size();
       for (std::size_t s = 0; s < stages_.size(); ++s) {
         const auto seconds = [&](std::size_t of) { return costs_[of].forward_seconds + costs_[of].backward_seconds; };
-        if (used_[stages_[s].type] < stages_[s].count && (slowest == stages_.size() || seconds(s) > seconds(slowest))) {
+        if (counts[s] < stages_[s].most && used_[stages_[s].type] < stages_[s].count &&
+            (slowest == stages_.size() || seconds(s) > seconds(slowest))) {
           slowest = s;
         }
       }
@@ -177,7 +181,8 @@ class Search {
         break;
       }
       const Stage& stage = stages_[slowest];
-      counts[slowest] += std::min(stage.count - used_[stage.type], 1 + counts[slowest] / 16);
+      counts[slowest] +=
+          std::min({stage.most - counts[slowest], stage.count - used_[stage.type], 1 + counts[slowest] / 16});
     }
     Counts from;
     while (from != best_) {

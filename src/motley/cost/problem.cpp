@@ -184,7 +184,7 @@ Result<Problem> make_problem(const model::Profile& profile, const cluster::Clust
     problem.layers.push_back({.name = layer.name,
                               .kind = layer.kind,
                               .parameter_bytes = kBytesPerParameter * layer.parameters,
-                              .activation_bytes = layer.activation_bytes,
+                              .activation_bytes = layer.activation_bytes + layer.inner_bytes,
                               .sparse_bytes = layer.lookups * layer.row_bytes,
                               .flops = layer.flops});
   }

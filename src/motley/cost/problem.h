@@ -2,6 +2,7 @@
 // what may be used. All cost models and planners work on this one value; docs/planning.md has the equations.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -73,6 +74,11 @@ struct Problem {
   bool allow_recompute = false;          // stages may recompute activations to save memory
   double memory_per_parameter_byte = 3;  // weight, gradient, and one value of optimizer state by default
 
+  // Of one stage: under kPipeline every replica gets at least one sample of a micro-batch.
+  std::int64_t most_replicas(int type) const {
+    const std::int64_t count = types[static_cast<std::size_t>(type)].count;
+    return cost_model == CostModel::kPipeline ? std::min(count, batch / micro_batches) : count;
+  }
   int layer_count() const { return static_cast<int>(layers.size()); }
   int type_count() const { return static_cast<int>(types.size()); }
   const LayerOnType& at(int layer, int type) const {

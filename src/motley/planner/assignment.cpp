@@ -22,6 +22,13 @@ Assignment all_on(const cost::Problem& problem, int type) {
   return {std::vector<int>(layers_of(problem), type), std::vector<bool>(pipeline ? layers_of(problem) : 0)};
 }
 
+void normalise(Assignment& assignment) {
+  const std::vector<int>& types = assignment.type_of_layer;
+  for (std::size_t layer = 0; layer < assignment.cut_before.size(); ++layer) {
+    assignment.cut_before[layer] = assignment.cut_before[layer] && layer > 0 && types[layer] == types[layer - 1];
+  }
+}
+
 Assignment draw(const cost::Problem& problem, Random& random) {
   Assignment drawn = all_on(problem, any_type(problem, random));
   const double stay = random.uniform();
@@ -32,6 +39,7 @@ Assignment draw(const cost::Problem& problem, Random& random) {
       drawn.cut_before[layer] = !stays;
     }
   }
+  normalise(drawn);
   return drawn;
 }
 
@@ -55,6 +63,7 @@ void mutate(const cost::Problem& problem, Random& random, Assignment& assignment
       assignment.cut_before[layer] = !assignment.cut_before[layer];
     }
   }
+  normalise(assignment);
 }
 
 Score score(const Request& request, Search& search, const Assignment& assignment) {

@@ -12,8 +12,12 @@ namespace motley::planner {
 
 struct Assignment {
   std::vector<int> type_of_layer;
-  std::vector<bool> cut_before;  // kPipeline: a new stage begins here even where the type stays; kHeterps: empty
+  std::vector<bool> cut_before;  // kPipeline: a new stage begins here, though the type stays; kHeterps: empty
+  auto operator<=>(const Assignment&) const = default;
 };
+
+// Takes cuts away that mean nothing: before the first layer, and where the type changes anyway.
+void normalise(Assignment& assignment);
 
 Assignment all_on(const cost::Problem& problem, int type);
 

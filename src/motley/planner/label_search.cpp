@@ -18,7 +18,7 @@ constexpr std::size_t kCompared = 64;  // labels that one is compared with at mo
 
 struct Label {
   double cost = 0;     // by the graph's measure
-  double charged = 0;  // with charges
+  double charged = 0;  // with the first charges
   double bound = 0;
   std::int32_t parent = -1;
   std::int32_t index = -1;  // of the last segment
@@ -27,55 +27,77 @@ struct Label {
 
 class LabelSearch {
  public:
-  LabelSearch(const StageGraph& graph, const Limits& limits, double refund, double below, int width)
+  LabelSearch(StageGraph& graph, const Limits& limits, std::span<const Charges> charges, double below, int width)
       : graph_(graph),
         times_(graph.times()),
-        refund_(refund),
+        charges_(charges.begin() + 1, charges.end()),
+        refund_(charges.front().refund),
         below_(below),
         width_(static_cast<std::size_t>(width)),
-        at_layer_(static_cast<std::size_t>(times_.layers() + 1)) {
+        layers_(static_cast<std::size_t>(times_.layers() + 1)) {
+    rest_.resize(charges_.size() * (layers_.size() * static_cast<std::size_t>(times_.types())));
+    for (std::size_t c = 0; c < charges_.size(); ++c) {
+      graph.shortest(charges_[c].device);
+      for (int layer = 0; layer <= times_.layers(); ++layer) {
+        for (int type = 0; type < times_.types(); ++type) {
+          rest_[row(layer, type) + c] = graph.rest(layer, type) - charges_[c].refund;
+        }
+      }
+    }
+    graph.shortest(charges.front().device);
     find_scarce(limits);
   }
 
   LabelResult run(const std::function<bool()>& over) {
-    labels_.push_back({.bound = graph_.rest(0, times_.types()) - refund_,
-                       .type = static_cast<std::int16_t>(times_.types())});
+    labels_.push_back(
+        {.bound = graph_.rest(0, times_.types()) - refund_, .type = static_cast<std::int16_t>(times_.types())});
     used_.resize(limits_.size());
-    at_layer_[0].push_back(0);
+    charged_.resize(charges_.size());
+    layers_[0].labels.push_back(0);
     for (int layer = 0; layer < times_.layers(); ++layer) {
-      std::vector<std::int32_t>& here = at_layer_[static_cast<std::size_t>(layer)];
-      remove_dominated(here, layer);
-      narrow(here, width_);
+      std::vector<std::int32_t>& here = layers_[static_cast<std::size_t>(layer)].labels;
+      if (!over()) {
+        remove_dominated(here, layer);
+        narrow(layers_[static_cast<std::size_t>(layer)], width_);
+      }
       extend(here, layer, over);
     }
     return result();
   }
 
  private:
+  // The labels that have come to a layer. Those whose bound is not below `narrowed` are left out.
+  struct Layer {
+    std::vector<std::int32_t> labels;
+    double narrowed = kInfinity;
+  };
+
   const Label& at(std::int32_t label) const { return labels_[static_cast<std::size_t>(label)]; }
   double* used(std::int32_t label) { return used_.data() + static_cast<std::size_t>(label) * limits_.size(); }
+
+  // Where in rest_ the other charges' costs of all layers from one on begin, after a stage on that type.
+  std::size_t row(int layer, int type) const {
+    return charges_.size() * static_cast<std::size_t>(layer * times_.types() + type);
+  }
 
   // Which limits could be exceeded at all, and how much the layers from each one on could use of them.
   void find_scarce(const Limits& limits) {
     const int types = times_.types();
-    const int layers = times_.layers();
     std::vector<std::vector<double>> rest(static_cast<std::size_t>(types + 1),
-                                          std::vector<double>(static_cast<std::size_t>(layers + 2)));
-    for (int layer = layers - 1; layer >= 0; --layer) {
+                                          std::vector<double>(static_cast<std::size_t>(times_.layers() + 2)));
+    for (int layer = times_.layers() - 1; layer >= 0; --layer) {
       const auto here = static_cast<std::size_t>(layer);
-      for (auto& most : rest) {
+      for (std::vector<double>& most : rest) {
         most[here] = most[here + 1];
       }
       for (std::size_t i = graph_.begin(layer); i < graph_.begin(layer + 1); ++i) {
         const Segment& segment = graph_.segments()[i];
         const double devices = graph_.most_devices(i);
-        // The next stage of the same type is not the next stage.
-        double& of_type = rest[static_cast<std::size_t>(segment.type)][here];
-        of_type = std::max(of_type, devices + rest[static_cast<std::size_t>(segment.type)]
-                                                  [static_cast<std::size_t>(segment.last) + 2]);
-        double& of_price = rest.back()[here];
-        of_price = std::max(of_price, devices * times_.price(segment.type) +
-                                          rest.back()[static_cast<std::size_t>(segment.last) + 1]);
+        const auto after = static_cast<std::size_t>(segment.last + 1);
+        std::vector<double>& of_type = rest[static_cast<std::size_t>(segment.type)];
+        of_type[here] = std::max(of_type[here], devices + of_type[after + 1]);  // the next stage is of another type
+        std::vector<double>& of_price = rest.back();
+        of_price[here] = std::max(of_price[here], devices * times_.price(segment.type) + of_price[after]);
       }
     }
     row_of_type_.assign(static_cast<std::size_t>(types), -1);
@@ -90,7 +112,7 @@ class LabelSearch {
     }
   }
 
-  // What a label uses of a limit beyond what can matter from the layer on: 0 where the rest cannot exceed it.
+  // By how much the layers that are left could exceed a limit.
   double pressure(std::int32_t label, std::size_t row, int layer) {
     return std::max(0.0, used(label)[row] + rest_use_[row][static_cast<std::size_t>(layer)] - limits_[row]);
   }
@@ -125,13 +147,14 @@ class LabelSearch {
   }
 
   // Leaves the labels with the best bounds.
-  void narrow(std::vector<std::int32_t>& here, std::size_t width) {
+  void narrow(Layer& layer, std::size_t width) {
+    std::vector<std::int32_t>& here = layer.labels;
     if (here.size() > width) {
-      std::ranges::nth_element(here, here.begin() + static_cast<std::ptrdiff_t>(width),
-                               [&](std::int32_t a, std::int32_t b) {
-                                 return std::pair(at(a).bound, a) < std::pair(at(b).bound, b);
-                               });
-      left_out_ = std::min(left_out_, at(here[width]).bound);
+      std::ranges::nth_element(
+          here, here.begin() + static_cast<std::ptrdiff_t>(width),
+          [&](std::int32_t a, std::int32_t b) { return std::pair(at(a).bound, a) < std::pair(at(b).bound, b); });
+      layer.narrowed = at(here[width]).bound;
+      left_out_ = std::min(left_out_, layer.narrowed);
       here.resize(width);
     }
   }
@@ -150,87 +173,105 @@ class LabelSearch {
     std::ranges::sort(next, {}, [](const Next& a) { return std::pair(a.least, a.index); });
 
     for (std::size_t i = 0; i < here.size(); ++i) {
-      const std::int32_t parent = here[i];
-      const Label from = at(parent);
       if (i % 64 == 0 && over()) {
         for (; i < here.size(); ++i) {
           left_out_ = std::min(left_out_, at(here[i]).bound);
         }
         return;
       }
+      const Label from = at(here[i]);
       for (const Next& candidate : next) {
         if (from.charged + candidate.least - refund_ >= below_) {
           break;
         }
-        const Segment& segment = graph_.segments()[candidate.index];
-        if (segment.type == from.type) {
-          continue;
+        if (graph_.segments()[candidate.index].type != from.type) {
+          add(here[i], from, candidate.index);
         }
-        const Step step = graph_.step(candidate.index, from.type);
-        const double charged = from.charged + step.cost + graph_.charge(segment.type) * step.count;
-        const double bound = charged + graph_.rest(segment.last + 1, segment.type) - refund_;
-        if (!(bound < below_)) {
-          continue;
-        }
-        add({.cost = from.cost + step.cost,
-             .charged = charged,
-             .bound = bound,
-             .parent = parent,
-             .index = static_cast<std::int32_t>(candidate.index),
-             .type = segment.type},
-            step);
       }
     }
   }
 
-  void add(const Label& label, const Step& step) {
-    const std::size_t rows = limits_.size();
-    const auto index = static_cast<std::int32_t>(labels_.size());
-    used_.resize(used_.size() + rows);
-    std::copy_n(used(label.parent), rows, used(index));
-    const auto use = [&](int row, double amount) {
-      if (row >= 0) {
-        used(index)[row] += amount;
-      }
-      return row < 0 || used(index)[row] <= limits_[static_cast<std::size_t>(row)];
-    };
-    const bool within = use(row_of_type_[static_cast<std::size_t>(label.type)], step.count);
-    if (!use(row_of_price_, step.count * times_.price(label.type)) || !within) {
-      used_.resize(used_.size() - rows);
+  void add(std::int32_t parent, const Label& from, std::size_t index) {
+    const Segment& segment = graph_.segments()[index];
+    const Use use = graph_.use(index, from.type);
+    if (use.count == kInfinity) {
       return;
     }
-    labels_.push_back(label);
-    std::vector<std::int32_t>& there = at_layer_[static_cast<std::size_t>(step.segment.last + 1)];
-    there.push_back(index);
-    if (there.size() >= 8 * width_) {
-      narrow(there, 4 * width_);
+    Layer& there = layers_[static_cast<std::size_t>(segment.last + 1)];
+    const double charged = from.charged + use.cost + graph_.charge(segment.type) * use.count;
+    double bound = charged + graph_.rest(segment.last + 1, segment.type) - refund_;
+    const int row_of_type = row_of_type_[static_cast<std::size_t>(segment.type)];
+    const double price = use.count * times_.price(segment.type);
+    const auto fits = [&](int row, double amount) {
+      return row < 0 || used(parent)[row] + amount <= limits_[static_cast<std::size_t>(row)];
+    };
+    if (!(bound < below_) || !fits(row_of_type, use.count) || !fits(row_of_price_, price)) {
+      return;
+    }
+    const auto label = static_cast<std::int32_t>(labels_.size());
+    const std::size_t others = charges_.size();
+    charged_.resize(static_cast<std::size_t>(label + 1) * others);
+    const double* before = charged_.data() + static_cast<std::size_t>(parent) * others;
+    double* after = charged_.data() + static_cast<std::size_t>(label) * others;
+    const double* rest = rest_.data() + row(segment.last + 1, segment.type);
+    for (std::size_t c = 0; c < others; ++c) {
+      after[c] = before[c] + use.cost + charges_[c].device[static_cast<std::size_t>(segment.type)] * use.count;
+      bound = std::max(bound, after[c] + rest[c]);
+    }
+    if (!(bound < below_)) {
+      return;
+    }
+    if (bound >= there.narrowed) {
+      left_out_ = std::min(left_out_, bound);
+      return;
+    }
+    labels_.push_back({.cost = from.cost + use.cost,
+                       .charged = charged,
+                       .bound = bound,
+                       .parent = parent,
+                       .index = static_cast<std::int32_t>(index),
+                       .type = segment.type});
+    used_.resize(used_.size() + limits_.size());
+    std::copy_n(used(parent), limits_.size(), used(label));
+    if (row_of_type >= 0) {
+      used(label)[row_of_type] += use.count;
+    }
+    if (row_of_price_ >= 0) {
+      used(label)[row_of_price_] += price;
+    }
+    there.labels.push_back(label);
+    if (there.labels.size() >= 4 * width_) {
+      narrow(there, 2 * width_);
     }
   }
 
   LabelResult result() {
     LabelResult result{.path = std::nullopt, .bound = left_out_};
-    const std::vector<std::int32_t>& complete = at_layer_.back();
+    const std::vector<std::int32_t>& complete = layers_.back().labels;
     const auto best = std::ranges::min_element(complete, {}, [&](std::int32_t a) { return std::pair(at(a).cost, a); });
     if (best != complete.end()) {
       result.bound = std::min(result.bound, at(*best).cost);
-      Path path;
+      std::vector<std::size_t> indices;
       for (std::int32_t label = *best; at(label).parent >= 0; label = at(label).parent) {
-        path.push_back(graph_.step(static_cast<std::size_t>(at(label).index), at(at(label).parent).type));
+        indices.push_back(static_cast<std::size_t>(at(label).index));
       }
-      std::ranges::reverse(path);
-      result.path = std::move(path);
+      std::ranges::reverse(indices);
+      result.path = graph_.path(indices);
     }
     return result;
   }
 
   const StageGraph& graph_;
   const StageTimes& times_;
-  double refund_;
+  std::vector<Charges> charges_;  // all but the first
+  std::vector<double> rest_;      // with those, less their refunds: layers + 1 x types x charges
+  double refund_;                 // of the first
   double below_;
   std::size_t width_;
   std::vector<Label> labels_;
-  std::vector<double> used_;  // labels x scarce limits
-  std::vector<std::vector<std::int32_t>> at_layer_;
+  std::vector<double> used_;     // labels x scarce limits
+  std::vector<double> charged_;  // labels x charges but the first
+  std::vector<Layer> layers_;
   // The scarce limits, by rows.
   std::vector<double> limits_;
   std::vector<std::vector<double>> rest_use_;
@@ -241,9 +282,9 @@ class LabelSearch {
 
 }  // namespace
 
-LabelResult search_labels(const StageGraph& graph, const Limits& limits, double refund, double below, int width,
-                          const std::function<bool()>& over) {
-  return LabelSearch(graph, limits, refund, below, width).run(over);
+LabelResult search_labels(StageGraph& graph, const Limits& limits, std::span<const Charges> charges, double below,
+                          int width, const std::function<bool()>& over) {
+  return LabelSearch(graph, limits, charges, below, width).run(over);
 }
 
 }  // namespace motley::planner

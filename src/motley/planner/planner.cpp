@@ -33,9 +33,12 @@ double Search::consider(const std::vector<int>& type_of_layer, const std::vector
 }
 
 double Search::consider(const cost::Candidate& candidate) {
+  return consider(candidate, request_.evaluator ? request_.evaluator(candidate)
+                                                : cost::evaluate(request_.problem, candidate, request_.objective));
+}
+
+double Search::consider(const cost::Candidate& candidate, cost::Evaluation evaluation) {
   ++answer_.evaluations;
-  cost::Evaluation evaluation = request_.evaluator ? request_.evaluator(candidate)
-                                                   : cost::evaluate(request_.problem, candidate, request_.objective);
   const double value = cost::value(evaluation, request_.objective.goal);
   if (value < best_value_) {
     best_value_ = value;
@@ -63,6 +66,8 @@ Answer Search::answer() const {
 
 std::vector<std::unique_ptr<Planner>> planners() {
   std::vector<std::unique_ptr<Planner>> all;
+  all.push_back(make_exact());
+  all.push_back(make_brute_force());
   all.push_back(make_cpu_only());
   all.push_back(make_gpu_only());
   all.push_back(make_heuristic());

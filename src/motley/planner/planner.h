@@ -66,7 +66,9 @@ class Search {
   // Provisions (exactly) and evaluates an assignment; the value, infinity where infeasible.
   double consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before = {});
   double consider(const cost::Candidate& candidate);
+  double consider(const cost::Candidate& candidate, cost::Evaluation evaluation);  // evaluated already
   bool over();  // the limit is reached or a stop was asked for
+  double best() const { return best_value_; }  // value of the best candidate; infinity while there is none
   Answer answer() const;
 
  private:

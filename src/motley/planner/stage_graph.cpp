@@ -1,7 +1,7 @@
 // Shortest paths over stages (see stage_graph.h). The number of devices of a stage, and so its cost, depends on the
 // stage before only through the time of what comes in, and mostly not at all: that time is hidden behind computation.
-// So a segment's cost without incoming data is computed once, together with the slack below which it stays the same, and
-// the exact cost after a certain type only where it is above the slack and could still matter.
+// So a segment's cost without incoming data is computed once, together with the slack below which it stays the same,
+// and the exact cost after a certain type only where it is above the slack and could still matter.
 #include "motley/planner/stage_graph.h"
 
 #include <algorithm>
@@ -42,9 +42,8 @@ StageTimes::StageTimes(const cost::Problem& problem, double max_price_per_hour)
     for (int type = 0; type < types_; ++type) {
       const cost::HeterpsStage one = cost::heterps_stage(problem, layer, layer, type, -1);
       const cost::HeterpsStage& sum = before_[at(layer, type)];
-      before_[at(layer + 1, type)] = {
-          sum.compute_fixed + one.compute_fixed, sum.compute_divided + one.compute_divided,
-          sum.data_fixed + one.data_fixed, sum.data_divided + one.data_divided};
+      before_[at(layer + 1, type)] = {sum.compute_fixed + one.compute_fixed, sum.compute_divided + one.compute_divided,
+                                      sum.data_fixed + one.data_fixed, sum.data_divided + one.data_divided};
       communication_fraction_.push_back(problem.at(layer, type).communication_fraction);
     }
   }
@@ -142,25 +141,22 @@ std::vector<Segment> StageTimes::segments(double seconds) const {
 StageGraph::StageGraph(const StageTimes& times, std::span<const Segment> segments, Interval interval, Measure measure)
     : times_(times), interval_(interval), measure_(measure) {
   segments_.reserve(segments.size());
-  count_.reserve(segments.size());
-  cost_.reserve(segments.size());
+  use_.reserve(segments.size());
   for (const Segment& segment : segments) {
     while (static_cast<int>(offsets_.size()) <= segment.first) {
       offsets_.push_back(segments_.size());
     }
     const cost::HeterpsStage stage = times.stage(segment);
-    const Step step = at_count(segment, stage);
-    if (step.count == kInfinity) {
+    const Step step = this->step(segment, stage);
+    const double count = step.use.count;
+    if (count == kInfinity) {
       continue;
     }
     segments_.push_back(segment);
-    count_.push_back(step.count);
-    cost_.push_back(step.cost);
+    use_.push_back(step.use);
     if (times.has_links()) {
       const double allowed = measure == Measure::kMoney ? std::max(interval.low, step.seconds) : interval.high;
-      const double of_first = times.stage({segment.first, segment.first, segment.type}, 1).data(step.count) -
-                              times.stage({segment.first, segment.first, segment.type}).data(step.count);
-      slack_.push_back((allowed - stage.data(step.count)) / of_first);
+      slack_.push_back((allowed - stage.data(count)) / (times.stage(segment, 1).data(count) - stage.data(count)));
     }
   }
   offsets_.resize(static_cast<std::size_t>(times.layers() + 1), segments_.size());
@@ -168,35 +164,39 @@ StageGraph::StageGraph(const StageTimes& times, std::span<const Segment> segment
   choice_.resize(rest_.size());
 }
 
-Step StageGraph::at_count(const Segment& segment, const cost::HeterpsStage& stage) const {
+Step StageGraph::step(const Segment& segment, const cost::HeterpsStage& stage) const {
   const double count = times_.fewest(stage, segment.type, interval_.high);
+  if (count == kInfinity) {
+    return {segment, {kInfinity, kInfinity}, kInfinity};
+  }
   const double seconds = stage.seconds(count);
   const double cost = measure_ == Measure::kMoney
                           ? times_.price(segment.type) * count * std::max(interval_.low, seconds)
                           : count / times_.most(segment.type);
-  return {segment, count, seconds, count == kInfinity ? kInfinity : cost};
+  return {segment, {count, cost}, seconds};
 }
 
 Step StageGraph::step(std::size_t index, int previous) const {
   const Segment& segment = segments_[index];
-  return at_count(segment, times_.stage(segment, times_.incoming(previous, segment)));
+  return step(segment, times_.stage(segment, times_.incoming(previous, segment)));
+}
+
+Use StageGraph::use(std::size_t index, int previous) const {
+  return !times_.has_links() || times_.incoming(previous, segments_[index]) <= slack_[index]
+             ? use_[index]
+             : step(index, previous).use;
 }
 
 double StageGraph::cost_after(std::size_t index, int previous) const {
-  if (!times_.has_links() || times_.incoming(previous, segments_[index]) <= slack_[index]) {
-    return least_cost(index);
-  }
-  const Step exact = step(index, previous);
-  return exact.count == kInfinity ? kInfinity : exact.cost + charge(segments_[index].type) * exact.count;
+  const Use use = this->use(index, previous);
+  return use.count == kInfinity ? kInfinity : use.cost + charge(segments_[index].type) * use.count;
 }
 
 double StageGraph::most_devices(std::size_t index) const {
-  double most = count_[index];
+  double most = use_[index].count;
   for (int previous = 0; times_.has_links() && previous < times_.types(); ++previous) {
-    if (previous != segments_[index].type && times_.incoming(previous, segments_[index]) > slack_[index]) {
-      const double count = step(index, previous).count;
-      most = count == kInfinity ? most : std::max(most, count);
-    }
+    const double count = previous == segments_[index].type ? 0 : use(index, previous).count;
+    most = count == kInfinity ? most : std::max(most, count);
   }
   return most;
 }
@@ -276,12 +276,20 @@ void StageGraph::extend_with_links(int layer) {
 }
 
 Path StageGraph::path() const {
-  Path path;
+  std::vector<std::size_t> indices;
   int previous = times_.types();
   for (int layer = 0; layer < times_.layers();) {
-    path.push_back(step(static_cast<std::size_t>(choice_[slot(layer, previous)]), previous));
-    layer = path.back().segment.last + 1;
-    previous = path.back().segment.type;
+    indices.push_back(static_cast<std::size_t>(choice_[slot(layer, previous)]));
+    layer = segments_[indices.back()].last + 1;
+    previous = segments_[indices.back()].type;
+  }
+  return path(indices);
+}
+
+Path StageGraph::path(std::span<const std::size_t> indices) const {
+  Path path;
+  for (std::size_t index : indices) {
+    path.push_back(step(index, path.empty() ? times_.types() : path.back().segment.type));
   }
   return path;
 }

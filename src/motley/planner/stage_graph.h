@@ -49,7 +49,7 @@ class StageTimes {
   int types_;
   std::vector<double> price_;
   std::vector<double> most_;
-  std::vector<cost::HeterpsStage> before_;     // layers + 1 x types: sums over the layers before one
+  std::vector<cost::HeterpsStage> before_;      // layers + 1 x types: sums over the layers before one
   std::vector<double> communication_fraction_;  // layers x types
   std::vector<double> cut_bytes_;
   std::vector<double> transfer_;  // types x types: seconds a byte, both ways; empty where all links are unlimited
@@ -67,13 +67,23 @@ struct Interval {
   double high = 0;
 };
 
+struct Use {
+  double count = 0;  // devices
+  double cost = 0;   // by the measure
+};
 struct Step {
   Segment segment;
-  double count = 0;
-  double seconds = 0;  // its ET
-  double cost = 0;     // by the measure
+  Use use;
+  double seconds = 0;  // ET
 };
 using Path = std::vector<Step>;
+
+// What every device of a type is charged on top (Lagrangian multipliers), and what that sums to at the limits: the
+// cheapest path with charges, less the refund, bounds all paths within the limits.
+struct Charges {
+  std::vector<double> device;
+  double refund = 0;
+};
 
 class StageGraph {
  public:
@@ -82,8 +92,9 @@ class StageGraph {
 
   // The least cost of a path when every device of a type costs `charge` more; infinity where there is no path.
   double shortest(const std::vector<double>& charge);
-  // The path found by shortest().
+  // The path found by shortest(), or one of given segments.
   Path path() const;
+  Path path(std::span<const std::size_t> indices) const;
   // The segments on any path whose cost, with the charges of shortest(), is below the limit.
   std::vector<Segment> below(double limit) const;
 
@@ -95,11 +106,11 @@ class StageGraph {
   double charge(int type) const { return charge_[static_cast<std::size_t>(type)]; }
   // A segment's cost with charges after any stage: less than or equal to that after a certain one.
   double least_cost(std::size_t index) const {
-    return cost_[index] + charge(segments_[index].type) * count_[index];
+    return use_[index].cost + charge(segments_[index].type) * use_[index].count;
   }
   // The cost with charges of all layers from one on, after a stage of type `previous` (types(): there is none).
   double rest(int layer, int previous) const { return rest_[slot(layer, previous)]; }
-  Step step(std::size_t index, int previous) const;
+  Use use(std::size_t index, int previous) const;
   // The most devices that the segment needs after any stage.
   double most_devices(std::size_t index) const;
 
@@ -108,7 +119,8 @@ class StageGraph {
     return static_cast<std::size_t>(layer * (times_.types() + 1) + previous);
   }
   double cost_after(std::size_t index, int previous) const;
-  Step at_count(const Segment& segment, const cost::HeterpsStage& stage) const;
+  Step step(const Segment& segment, const cost::HeterpsStage& stage) const;
+  Step step(std::size_t index, int previous) const;
   void extend_with_links(int layer);
 
   const StageTimes& times_;
@@ -117,8 +129,7 @@ class StageGraph {
   std::vector<Segment> segments_;
   std::vector<std::size_t> offsets_;
   // Of every segment when nothing comes in, and how many seconds a sample may come in without changing that.
-  std::vector<double> count_;
-  std::vector<double> cost_;
+  std::vector<Use> use_;
   std::vector<double> slack_;
   std::vector<double> charge_;
   std::vector<double> rest_;

@@ -104,12 +104,14 @@ Result<Answer> answer_at(const Planner& planner, const Request& request, const W
 
 Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request) {
   std::vector<Marginal> all;
+  Request part = request;
+  part.seconds = request.seconds / (2 * request.problem.type_count());
   for (int type = 0; type < request.problem.type_count(); ++type) {
     const double count = static_cast<double>(request.problem.types[static_cast<std::size_t>(type)].count);
     const WhatIf question{.quantity = Quantity::kCount, .type = type, .low = count, .high = count, .text = ""};
     Marginal marginal{.type = type, .one_more = {}, .one_fewer = {}};
-    MOTLEY_ASSIGN(marginal.one_more, answer_at(planner, request, question, count + 1));
-    MOTLEY_ASSIGN(marginal.one_fewer, answer_at(planner, request, question, std::max(0.0, count - 1)));
+    MOTLEY_ASSIGN(marginal.one_more, answer_at(planner, part, question, count + 1));
+    MOTLEY_ASSIGN(marginal.one_fewer, answer_at(planner, part, question, std::max(0.0, count - 1)));
     all.push_back(std::move(marginal));
   }
   return all;

@@ -16,7 +16,8 @@ struct Marginal {
   Answer one_more;
   Answer one_fewer;  // of a type that has none: the same as now
 };
-// One for each type. Errors: those of the planner.
+// One for each type, of which a planner is asked twice: a request's time limit is shared out among all. Errors: those
+// of the planner.
 Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request);
 
 enum class Quantity {

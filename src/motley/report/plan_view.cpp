@@ -6,6 +6,8 @@
 #include "motley/base/units.h"
 #include "motley/page/chart.h"
 #include "motley/page/html.h"
+#include "motley/report/plan_timeline.h"
+#include "motley/simulate/simulate.h"
 
 namespace motley::report {
 namespace {
@@ -60,7 +62,7 @@ std::string binding(const PlanView& view) {
   const cost::Evaluation& evaluation = view.answer.evaluation;
   const auto index = static_cast<std::size_t>(evaluation.bottleneck);
   const cost::StageChoice& stage = (*view.answer.best)[index];
-  return fmt::format("stage {} binds ({}), most of it layer {}", index + 1,
+  return fmt::format("Stage {} binds ({}); its longest layer is {}", index,
                      computes_longest(evaluation.stages[index]) ? "computation" : "communication",
                      view.problem.layers[static_cast<std::size_t>(heaviest_layer(view.problem, stage))].name);
 }
@@ -91,6 +93,11 @@ std::string in_goals_terms(const planner::Answer& answer, plan::Goal goal) {
       return format_seconds(answer.evaluation.step_seconds);
   }
   return "";
+}
+
+// A small change of the best value is lost in the gap of an answer that is not proved.
+std::string known(const planner::Answer& answer, plan::Goal goal) {
+  return answer.proved ? in_goals_terms(answer, goal) : "not known";
 }
 
 // The gap of a method to the best bound that any method proved.
@@ -136,7 +143,7 @@ std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
     const cost::StageChoice& stage = (*view.answer.best)[i];
     const cost::StageCost& took = view.answer.evaluation.stages[i];
     const bool last = i + 1 == view.answer.best->size();
-    rows.push_back({fmt::format("{}", i + 1),
+    rows.push_back({fmt::format("{}", i),
                     fmt::format("{} ({})", layers_of(view.problem, stage), stage.last - stage.first + 1),
                     devices_of(view.problem, stage) + (stage.recompute ? ", recomputing" : ""),
                     format_seconds(took.compute_seconds), format_seconds(took.communication_seconds),
@@ -155,8 +162,8 @@ std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
   for (const planner::Marginal& marginal : view.marginals) {
     const cost::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
     rows.push_back({type.name, fmt::format("{}", view.answer.evaluation.used[static_cast<std::size_t>(marginal.type)]),
-                    fmt::format("{}", type.count), in_goals_terms(marginal.one_more, view.objective.goal),
-                    in_goals_terms(marginal.one_fewer, view.objective.goal)});
+                    fmt::format("{}", type.count), known(marginal.one_more, view.objective.goal),
+                    known(marginal.one_fewer, view.objective.goal)});
   }
   return rows;
 }
@@ -223,7 +230,7 @@ std::string drawing(const PlanView& view) {
       "style=\"min-width:{2:.0f}px;max-width:{0:.0f}px\" role=\"img\" "
       "aria-label=\"{3}\"><defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" "
       "markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0 8 4 0 8z\" class=\"arrow-head\"/></marker></defs>",
-      width, kHeight, std::min(width, 640.0), escape(stages_in_words(view.problem, stages)));
+      width, kHeight, 0.85 * width, escape(stages_in_words(view.problem, stages)));
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const cost::StageChoice& stage = stages[i];
     const cost::StageCost& took = evaluation.stages[i];
@@ -271,6 +278,15 @@ std::string html_table(const std::vector<std::vector<std::string>>& rows,
   return page::table(rows.front(), cells, numeric);
 }
 
+// The simulated step of a flushed pipeline; nothing for the steady state, which has no steps.
+std::string predicted_step(const PlanView& view) {
+  if (view.problem.cost_model != cost::CostModel::kPipeline) return "";
+  const plan::Plan plan =
+      cost::to_plan(view.problem, *view.answer.best, view.answer.evaluation, view.objective, view.method);
+  const Result<simulate::Timeline> timeline = simulate::simulate(view.problem, plan);
+  return timeline ? plan_timeline(*timeline, plan) : "";
+}
+
 // A bar a method: its value beside the bound.
 std::string method_chart(const PlanView& view) {
   const double bound = best_bound(view);
@@ -278,6 +294,9 @@ std::string method_chart(const PlanView& view) {
   for (const MethodAnswer& method : view.methods) {
     if (method.answer.best) most = std::max(most, cost::value(method.answer.evaluation, view.objective.goal));
   }
+  const char* const axis = view.objective.goal == plan::Goal::kLeastMoney       ? "Money"
+                           : view.objective.goal == plan::Goal::kMostThroughput ? "Seconds a sample"
+                                                                                : "Seconds a step";
   std::vector<page::BarRow> bars;
   for (const MethodAnswer& method : view.methods) {
     if (!method.answer.best) continue;
@@ -294,7 +313,7 @@ std::string method_chart(const PlanView& view) {
     bars.push_back({method.method, page::segment_bar(segments, most, method.method),
                     in_goals_terms(method.answer, view.objective.goal)});
   }
-  return page::bar_group("", "", bars) +
+  return page::bar_group(axis, "less is better", bars) +
          page::legend({{"compute", "no plan can do with less"}, {"wait", "above that bound"}});
 }
 
@@ -355,13 +374,14 @@ std::string plan_page(const PlanView& view) {
   body += page::card("The pipeline",
                      escape(binding(view)) + ". Bars are to one scale: the longest is what the pipeline waits for.",
                      drawing(view), true);
-  body += page::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6}), true);
+  body += predicted_step(view);
+  body += page::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6, 7, 8}), true);
   if (!view.marginals.empty()) {
     body += page::card("One device more, one fewer", "The best plan there would be, by what the objective counts.",
                        html_table(marginal_rows(view), {1, 2, 3, 4}), true);
   }
   if (!view.methods.empty()) {
-    body += page::card("Methods compared", "Gap: to the best bound that any method proved.",
+    body += page::card("Methods compared", "The gap is to the best bound that any method proved.",
                        method_chart(view) + html_table(method_rows(view), {1, 2, 3, 4, 5, 6}), true);
   }
   for (const auto& [question, regimes] : view.what_ifs) {
