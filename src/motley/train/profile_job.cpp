@@ -94,6 +94,7 @@ Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, s
   job.batch = batch * workers;
   job.steps = steps + kSettled;
   job.accumulation = 1;
+  job.learning_rate = 1e-12;  // a job's own may diverge on batches so small; the arithmetic is the same
   job.shares = "equal";
   job.control_every = 0;
   job.exchange_method = "tcp-ring";
