@@ -127,6 +127,10 @@ Error impossible(const planner::Request& request) {
 Status run_plan(const PlanArguments& arguments) {
   MOTLEY_ASSIGN(const cost::Problem problem, planning_problem(arguments.input));
   MOTLEY_ASSIGN(const plan::Objective objective, objective_of(arguments));
+  MOTLEY_TRY(check_writable(arguments.output));
+  if (!arguments.page.empty()) {
+    MOTLEY_TRY(check_writable(arguments.page));
+  }
   std::vector<planner::WhatIf> questions;
   for (const std::string& text : arguments.what_ifs) {
     MOTLEY_ASSIGN(planner::WhatIf question, planner::parse_what_if(text, problem));
@@ -214,7 +218,7 @@ void add_plan(CLI::App& app, Action& action) {
   command->add_option("--max-cost", arguments->max_money, "Money that the whole job may cost (see --samples)");
   command->add_option("--max-price", arguments->max_price, "Money an hour that all devices together may cost");
   command->add_option("--seconds", arguments->seconds, "Time limit of each method; the best so far is kept")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Seed of the methods that draw lots")->capture_default_str();
   command->add_flag("--compare", arguments->compare, "Run every method");

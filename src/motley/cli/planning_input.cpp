@@ -54,6 +54,17 @@ void warn_of_missing_links(const cost::Problem& problem) {
 
 }  // namespace
 
+CLI::Validator above_zero() {
+  return {[](const std::string& text) {
+            double value = 0;
+            const bool number = CLI::detail::lexical_cast(text, value);
+            return number && std::isfinite(value) && value > 0
+                       ? std::string()
+                       : fmt::format("'{}' is not accepted; accepted: a number above 0", text);
+          },
+          "NUMBER"};
+}
+
 void add_planning_input(CLI::App& command, PlanningInput& input) {
   command.add_option("--profile", input.profile, "File of 'motley profile'");
   command.add_option("--model", input.model, "A published model instead, estimated from the cluster's speeds")
@@ -65,12 +76,14 @@ void add_planning_input(CLI::App& command, PlanningInput& input) {
   command.add_option("--schedule", input.schedule, "Order of micro-batches (pipeline)")
       ->check(CLI::IsMember({"1f1b", "fill-drain"}))
       ->capture_default_str();
-  command.add_option("--batch", input.batch, "Samples of a step")->check(CLI::PositiveNumber)->capture_default_str();
+  command.add_option("--batch", input.batch, "Samples of a step")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}))
+      ->capture_default_str();
   command.add_option("--micro-batches", input.micro_batches, "Into which a step is cut (pipeline)")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
       ->capture_default_str();
   command.add_option("--samples", input.samples, "Samples that the job trains on in all, for its money")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   command.add_flag("--recompute", input.recompute, "Stages may recompute activations to save memory (pipeline)");
   command.add_option("--most-layers", input.most_layers, "Longer chains are joined to so many blocks")

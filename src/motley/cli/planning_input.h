@@ -23,6 +23,9 @@ struct PlanningInput {
   int most_layers = 64;
 };
 
+// Accepts finite numbers above 0.
+CLI::Validator above_zero();
+
 void add_planning_input(CLI::App& command, PlanningInput& input);
 
 // The profile that the input names, or the estimate of its model, and the cluster. Warns on stderr of pairs of types

@@ -9,6 +9,7 @@ namespace motley::cost {
 namespace {
 
 constexpr double kBytesPerParameter = 4;  // fp32
+constexpr double kLeastSeconds = 1e-12;   // that a sample takes through all layers on any device
 
 // Checks values one after the other and keeps the first refusal.
 class Check {
@@ -95,6 +96,17 @@ Status validate(const Problem& problem) {
     check.at_least(0, layer.activation_bytes, field + "activation_bytes");
     check.at_least(0, layer.sparse_bytes, field + "sparse_bytes");
     check.at_least(0, layer.flops, field + "flops");
+  }
+  for (int type = 0; type < problem.type_count(); ++type) {
+    double seconds = 0;
+    for (int layer = 0; layer < problem.layer_count(); ++layer) {
+      const LayerOnType& times = problem.at(layer, type);
+      seconds += times.forward.at(1) + times.backward.at(1);
+    }
+    if (seconds < kLeastSeconds) {
+      check.keep(fmt::format("table['{}']: all layers together take {:g} s a sample; accepted: at least {:g} s",
+                             problem.types[static_cast<std::size_t>(type)].name, seconds, kLeastSeconds));
+    }
   }
   for (int layer = 0; layer < problem.layer_count(); ++layer) {
     for (int type = 0; type < problem.type_count(); ++type) {

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kProbes = 17;
 constexpr double kBorderWidth = 1e-3;  // relative
+constexpr double kLeastWidth = 1e-6;   // of the range's upper end
 
 struct Name {
   const char* text;
@@ -174,13 +175,14 @@ Result<std::vector<Regime>> what_if(const Planner& planner, const Request& reque
     if (probe == kProbes - 1) value = question.high;
     if (whole) value = std::round(value);
     if (value <= below) continue;
+    if (request.stop.stop_requested()) break;
     MOTLEY_ASSIGN(Answer answer, answer_at(planner, request, question, value));
     // Every border between the two probes, from the left: the least value at which the plan is no longer the last one.
     while (answer.best != regimes.back().answer.best) {
       double left = below;
       double right = value;
       Answer at_right = answer;
-      while (whole ? right - left > 1 : right - left > kBorderWidth * right) {
+      while (whole ? right - left > 1 : right - left > std::max(kBorderWidth * right, kLeastWidth * question.high)) {
         const double middle = whole ? std::floor((left + right) / 2) : (left + right) / 2;
         MOTLEY_ASSIGN(Answer at_middle, answer_at(planner, request, question, middle));
         if (at_middle.best == regimes.back().answer.best) {

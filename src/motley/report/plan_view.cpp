@@ -31,10 +31,6 @@ std::string percent(double share) {
   return fmt::format("{:.2f} %", 100 * share);
 }
 
-const char* unit_of(plan::Goal goal) {
-  return goal == plan::Goal::kLeastMoney ? "money" : goal == plan::Goal::kMostThroughput ? "s/sample" : "s/step";
-}
-
 std::string layers_of(const cost::Problem& problem, const cost::StageChoice& stage) {
   const std::string& first = problem.layers[static_cast<std::size_t>(stage.first)].name;
   const std::string& last = problem.layers[static_cast<std::size_t>(stage.last)].name;
@@ -83,7 +79,7 @@ std::string stages_in_words(const cost::Problem& problem, const cost::Candidate&
 
 // The value of an answer in the goal's own terms: money, samples a second, seconds a step.
 std::string in_goals_terms(const planner::Answer& answer, plan::Goal goal) {
-  if (!answer.best) return answer.proved ? "no plan" : "none found";
+  if (!answer.best) return answer.proved ? "no plan" : "not found in time";
   switch (goal) {
     case plan::Goal::kLeastMoney:
       return number(answer.evaluation.money);
