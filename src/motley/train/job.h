@@ -95,7 +95,8 @@ const OptionTable<Job>& job_options();
 // Reads a job file over the defaults. Relative paths in it are taken from the file's folder.
 Result<Job> read_job(const std::filesystem::path& path);
 
-// Sets keys from flags, after the file: {"optimizer.learning_rate", "0.1"}.
+// Sets keys from flags, after the file: {"optimizer.learning_rate", "0.1"}. Relative paths are taken from the current
+// folder.
 Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::string>>& flags);
 
 // Checks that need several keys at once, such as Nesterov without momentum.
