@@ -51,7 +51,8 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_discarded() && json.value("step", std::int64_t{0}) <= step) {
+    const bool is_line = json.is_object() && json.contains("step") && json["step"].is_number_integer();
+    if (is_line && json["step"].get<std::int64_t>() <= step) {
       kept += line + "\n";
     }
   }

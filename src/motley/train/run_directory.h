@@ -31,7 +31,7 @@ class RunDirectory {
   Status prepare(bool resume, bool overwrite) const;
 
   // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
-  // lines of later steps. Rewrites the file atomically.
+  // lines of later steps, and what is no such line. Rewrites the file atomically.
   Status roll_back_metrics(std::int64_t step) const;
 
  private:
