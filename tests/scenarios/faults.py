@@ -84,6 +84,18 @@ class Faults(Scenario):
         output = self.train("run", "--cluster", self.cluster([1e-9, 1e-9]), "--epochs", 5, expect=1)
         self.assertIn("emulat", output.strip().splitlines()[-1])
 
+    def test_a_run_that_is_alive_is_left_alone(self):
+        process = self.start("run", "--cluster", self.cluster([0.002, 0.002]), "--epochs", 5)
+        self.wait_for_step("run", 2)
+        for flag in ("--resume", "--overwrite"):
+            last = self.train("run", flag, expect=2).strip().splitlines()[-1]
+            self.assertIn(str(self.folder / "run"), last)
+            self.assertIn(f"process {process.pid} ", last)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 51)))
+        self.train("run", "--overwrite", "--steps", 2)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -2,6 +2,7 @@
 // of addresses gives this process.
 #include <ctime>
 #include <filesystem>
+#include <optional>
 
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
@@ -103,8 +104,10 @@ Status run_train(const TrainArguments& arguments) {
     return status;
   }
   if (role.launcher != "none") {
+    std::optional<train::RunLock> lock;
     if (role.rank == 0) {
-      MOTLEY_TRY(run.prepare(arguments.resume, arguments.overwrite));
+      MOTLEY_ASSIGN(train::RunLock held, run.prepare(arguments.resume, arguments.overwrite));
+      lock.emplace(std::move(held));
       MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
     }
     Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
@@ -115,7 +118,7 @@ Status run_train(const TrainArguments& arguments) {
   }
 
   MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
-  MOTLEY_TRY(run.prepare(arguments.resume, arguments.overwrite));
+  MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(arguments.resume, arguments.overwrite));
   job.workers = static_cast<std::int64_t>(cluster.workers.size());
   MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
   train::LaunchOptions options;

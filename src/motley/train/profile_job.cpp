@@ -109,7 +109,7 @@ Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, s
   }
   const TemporaryFolder folder{name};
   const RunDirectory run(folder.path / "run");
-  MOTLEY_TRY(run.prepare(false, false));
+  MOTLEY_ASSIGN(const RunLock lock, run.prepare(false, false));
   MOTLEY_TRY(write_file(run.job_file(), format_job(job)));
   LaunchOptions launch;
   launch.motley = motley;

@@ -6,12 +6,25 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
 #include "motley/train/job.h"
 
 namespace motley::train {
+
+// Held by the one process that writes a run; the kernel lets go of it when that process ends, however it ends.
+class RunLock {
+ public:
+  explicit RunLock(int descriptor) : descriptor_(descriptor) {}
+  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  RunLock& operator=(RunLock&&) = delete;
+  ~RunLock();
+
+ private:
+  int descriptor_;
+};
 
 class RunDirectory {
  public:
@@ -27,14 +40,17 @@ class RunDirectory {
   std::filesystem::path error_file(int rank) const;
 
   // A new run: makes the folder; refuses one that holds a run already, unless `overwrite` (which empties it of a run's
-  // files and of nothing else). Resuming: the folder must hold a run.
-  Status prepare(bool resume, bool overwrite) const;
+  // files and of nothing else). Resuming: the folder must hold a run. Refuses a run that is alive: who prepares keeps
+  // the lock for as long as the run goes on.
+  Result<RunLock> prepare(bool resume, bool overwrite) const;
 
   // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
   // lines of later steps, and what is no such line. Rewrites the file atomically.
   Status roll_back_metrics(std::int64_t step) const;
 
  private:
+  Result<RunLock> lock() const;
+
   std::filesystem::path folder_;
 };
 
