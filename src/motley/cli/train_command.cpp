@@ -9,6 +9,7 @@
 #include "motley/cli/job_flags.h"
 #include "motley/report/report.h"
 #include "motley/train/job_document.h"
+#include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
 #include "motley/train/role.h"
 #include "motley/train/worker.h"
@@ -106,6 +107,8 @@ Status run_train(const TrainArguments& arguments) {
   if (role.launcher != "none") {
     std::optional<train::RunLock> lock;
     if (role.rank == 0) {
+      MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
+      MOTLEY_TRY(train::check_inputs(job, cluster));
       MOTLEY_ASSIGN(train::RunLock held, run.prepare(arguments.resume, arguments.overwrite));
       lock.emplace(std::move(held));
       MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
@@ -118,6 +121,7 @@ Status run_train(const TrainArguments& arguments) {
   }
 
   MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
+  MOTLEY_TRY(train::check_inputs(job, cluster));
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(arguments.resume, arguments.overwrite));
   job.workers = static_cast<std::int64_t>(cluster.workers.size());
   MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
