@@ -109,6 +109,18 @@ class Resume(Scenario):
             self.train("run", "--steps", 5, "--resume", job=False)
         self.assertEqual(sorted(self.losses("run")), [1, 2, 3, 4, 5])
 
+    def test_a_resume_that_fails_leaves_the_run_as_it_was(self):
+        self.train("whole", *self.fixed, "--steps", 20)
+        self.train("run", *self.fixed, "--steps", 7)
+        files = [self.folder / "run" / name for name in ("job.yaml", "metrics.jsonl")]
+        before = [file.read_bytes() for file in files]
+        for key, value in (("model.hidden", 32), ("optimizer.name", "adamw")):
+            last = self.train("run", f"--{key}", value, "--resume", expect=2, job=False).strip().splitlines()[-1]
+            self.assertIn(f"{key} is", last)
+            self.assertEqual([file.read_bytes() for file in files], before)
+        self.train("run", "--steps", 20, "--resume", job=False)
+        self.assert_bitwise("whole", "run")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -111,7 +111,6 @@ Status run_train(const TrainArguments& arguments) {
       MOTLEY_TRY(train::check_inputs(job, cluster));
       MOTLEY_ASSIGN(train::RunLock held, run.prepare(arguments.resume, arguments.overwrite));
       lock.emplace(std::move(held));
-      MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
     }
     Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
     if (!status && status.error().code != ErrorCode::kInterrupted) {
@@ -124,12 +123,12 @@ Status run_train(const TrainArguments& arguments) {
   MOTLEY_TRY(train::check_inputs(job, cluster));
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(arguments.resume, arguments.overwrite));
   job.workers = static_cast<std::int64_t>(cluster.workers.size());
-  MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
+  MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));
   train::LaunchOptions options;
   options.motley = fs::read_symlink("/proc/self/exe");
   options.workers = static_cast<int>(job.workers);
   options.quiet = arguments.quiet;
-  options.worker_arguments = {"train", run.job_file().string(), "--run-directory", run.folder().string()};
+  options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   if (arguments.resume) {
     options.worker_arguments.push_back("--resume");
   }

@@ -299,6 +299,20 @@ std::string format_job(const Job& job) {
   return text;
 }
 
+std::string changed_keys(const Job& before, const Job& now, const std::vector<std::string>& prefixes) {
+  std::string text;
+  for (const auto& entry : job_options().entries()) {
+    const std::string was = job_options().get(before, entry);
+    const std::string is = job_options().get(now, entry);
+    const bool asked = std::any_of(prefixes.begin(), prefixes.end(),
+                                   [&](const std::string& prefix) { return entry.text.key.starts_with(prefix); });
+    if (asked && was != is) {
+      text += fmt::format("{}{} is {}, was {}", text.empty() ? "" : "; ", entry.text.key, quoted(is), quoted(was));
+    }
+  }
+  return text;
+}
+
 std::string fingerprint(const Job& job) {
   std::string text;
   for (const auto& entry : job_options().entries()) {

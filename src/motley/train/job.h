@@ -105,6 +105,9 @@ Status check_job(const Job& job);
 // The whole job as YAML, every key with its value and its help beside it; read_job reads it back to the same job.
 std::string format_job(const Job& job);
 
+// "model.hidden is [32], was [16]": the keys under these prefixes whose values differ; empty where none does.
+std::string changed_keys(const Job& before, const Job& now, const std::vector<std::string>& prefixes);
+
 // A short hash of all that must be equal on every rank.
 std::string fingerprint(const Job& job);
 

@@ -32,6 +32,8 @@ class RunDirectory {
 
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path job_file() const { return folder_ / "job.yaml"; }
+  // The job that a start tries; it becomes job.yaml once the state to start from has been read.
+  std::filesystem::path tried_job_file() const { return folder_ / "logs" / "job.yaml"; }
   std::filesystem::path metrics_file() const { return folder_ / "metrics.jsonl"; }
   std::filesystem::path run_file() const { return folder_ / "run.json"; }
   std::filesystem::path summary_file() const { return folder_ / "summary.json"; }
