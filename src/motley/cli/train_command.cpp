@@ -100,7 +100,7 @@ Status run_train(const TrainArguments& arguments) {
   if (role.launcher == "motley") {
     Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
     if (!status) {
-      train::leave_error(run, role.rank, status.error());
+      train::leave_error(status.error());
     }
     return status;
   }

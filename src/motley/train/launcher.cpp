@@ -23,6 +23,9 @@
 namespace motley::train {
 namespace {
 
+// A rank under this launcher writes its error as a line that begins with this mark, the error as JSON.
+constexpr char kErrorMark = '\x02';
+
 // One worker: its process and the pipe of its output.
 struct Worker {
   int rank = 0;
@@ -30,7 +33,8 @@ struct Worker {
   int output = -1;      // read end, -1 after end of file
   std::string partial;  // a line without its end yet
   std::ofstream log;
-  std::optional<int> status;  // of waitpid
+  std::optional<int> status;   // of waitpid
+  std::optional<Error> error;  // that it left
   double ended = 0;
 };
 
@@ -126,6 +130,15 @@ Status start_worker(Worker& worker, const LaunchOptions& options, const RunDirec
   return {};
 }
 
+// The error that a rank wrote behind the mark.
+std::optional<Error> parse_error(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    return std::nullopt;
+  }
+  return Error{static_cast<ErrorCode>(json.value("code", 0)), json.value("message", ""), json.value("rank", -1)};
+}
+
 // Copies what a worker wrote, line by line, to its log and to the terminal.
 void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
   char block[1 << 14];
@@ -151,6 +164,10 @@ void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
         }
         continue;
       }
+      if (line.front() == kErrorMark) {
+        worker.error = parse_error(line.substr(1));
+        continue;
+      }
       worker.log << line << std::flush;
       if (!quiet) {
         progress.clear();
@@ -165,19 +182,6 @@ void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
       return;
     }
   }
-}
-
-// The error that rank left, if it left one.
-std::optional<Error> error_left_by(const RunDirectory& run, int rank) {
-  const Result<std::string> text = read_file(run.error_file(rank), 1 << 20);
-  if (!text) {
-    return std::nullopt;
-  }
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  if (json.is_discarded()) {
-    return std::nullopt;
-  }
-  return Error{static_cast<ErrorCode>(json.value("code", 0)), json.value("message", ""), json.value("rank", -1)};
 }
 
 // Which failure came first. A rank that another's failure brought down says so (its error is about another rank); what
@@ -206,7 +210,7 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
       all_interrupted = false;
       continue;
     }
-    const auto error = error_left_by(run, worker->rank);
+    const std::optional<Error>& error = worker->error;
     if (error && error->code == ErrorCode::kInterrupted) {
       continue;
     }
@@ -239,12 +243,12 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
 
 }  // namespace
 
-void leave_error(const RunDirectory& run, int rank, const Error& error) {
+void leave_error(const Error& error) {
   const nlohmann::json json = {
       {"code", static_cast<int>(error.code)}, {"message", error.message}, {"rank", error.rank}};
-  if (Status written = write_file(run.error_file(rank), json.dump()); !written) {
-    std::fprintf(stderr, "motley: %s\n", written.error().message.c_str());
-  }
+  const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::fflush(stdout);
+  std::fprintf(stderr, "%c%s\n", kErrorMark, text.c_str());
 }
 
 Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
@@ -263,8 +267,6 @@ Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
   WorkerGroup group;
   group.workers.resize(static_cast<std::size_t>(options.workers));
   for (int rank = 0; rank < options.workers; ++rank) {
-    std::error_code ignored;
-    std::filesystem::remove(run.error_file(rank), ignored);
     Worker& worker = group.workers[static_cast<std::size_t>(rank)];
     worker.rank = rank;
     MOTLEY_TRY(start_worker(worker, options, run, worker_environment(rank, options.workers, job_id), former_mask));

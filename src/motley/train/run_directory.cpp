@@ -19,9 +19,6 @@ namespace fs = std::filesystem;
 fs::path RunDirectory::log_file(int rank) const {
   return folder_ / "logs" / fmt::format("rank-{}.log", rank);
 }
-fs::path RunDirectory::error_file(int rank) const {
-  return folder_ / "logs" / fmt::format("rank-{}.error", rank);
-}
 
 RunLock::~RunLock() {
   if (descriptor_ >= 0) {

@@ -39,7 +39,6 @@ class RunDirectory {
   std::filesystem::path summary_file() const { return folder_ / "summary.json"; }
   std::filesystem::path checkpoint_folder() const { return folder_ / "checkpoint"; }
   std::filesystem::path log_file(int rank) const;
-  std::filesystem::path error_file(int rank) const;
 
   // A new run: makes the folder; refuses one that holds a run already, unless `overwrite` (which empties it of a run's
   // files and of nothing else). Resuming: the folder must hold a run. Refuses a run that is alive: who prepares keeps
