@@ -114,6 +114,23 @@ class Faults(Scenario):
         self.assertEqual(sorted(self.losses("run")), list(range(1, 51)))
         self.train("run", "--overwrite", "--steps", 2)
 
+    def test_a_stop_during_the_start_is_no_failure(self):
+        for delay in (0, 0.05, 0.2):
+            with self.subTest(delay=delay):
+                process = self.start(f"run-{delay}", "--workers", 2, "--epochs", 400)
+                deadline = time.monotonic() + 60
+                while len(self.worker_processes(process.pid)) < 2:
+                    self.assertLess(time.monotonic(), deadline, "the workers did not start")
+                    time.sleep(0.001)
+                time.sleep(delay)
+                process.send_signal(signal.SIGINT)
+                output = process.communicate(timeout=60)[0]
+                self.assertEqual(process.returncode, 130, output)
+                last = output.strip().splitlines()[-1]
+                self.assertIn("stopped as asked", last)
+                has_checkpoint = any((self.folder / f"run-{delay}").glob("checkpoint/step-*"))
+                self.assertIn("--resume" if has_checkpoint else "--overwrite", last)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -121,6 +121,10 @@ Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, in
   return {};
 }
 
+bool holds_checkpoint(const fs::path& folder) {
+  return !checkpointed_steps(folder).empty();
+}
+
 Result<LoadedCheckpoint> read_newest_checkpoint(const fs::path& folder) {
   LoadedCheckpoint loaded;
   for (const std::int64_t step : checkpointed_steps(folder)) {

@@ -24,6 +24,9 @@ struct LaunchOptions {
 // is named with the signal. No worker outlives the call.
 Status launch_workers(const LaunchOptions& options, const RunDirectory& run);
 
+// Called by a worker that begins: it will not outlive a launcher that is killed.
+Status follow_launcher();
+
 // Called by a worker that ends with an error: tells the launcher, over the pipe of its output, which needs no room on a
 // disk. `error.rank` says whom it is about.
 void leave_error(const Error& error);

@@ -12,7 +12,6 @@
 
 #include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cmath>
@@ -42,6 +41,7 @@
 #include "motley/learn/tensor_file.h"
 #include "motley/train/checkpoint.h"
 #include "motley/train/job_parts.h"
+#include "motley/train/launcher.h"
 #include "motley/train/pace.h"
 #include "motley/train/progress.h"
 #include "motley/train/saved_state.h"
@@ -924,7 +924,7 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   }
   start_logging(job.log_level, role.rank);
   if (role.launcher == "motley") {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no worker outlives a killed launcher
+    MOTLEY_TRY(follow_launcher());
   }
   struct sigaction action{};
   action.sa_handler = request_stop;
