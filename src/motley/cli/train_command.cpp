@@ -2,12 +2,14 @@
 // of addresses gives this process.
 #include <ctime>
 #include <filesystem>
+#include <optional>
 
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
 #include "motley/report/report.h"
 #include "motley/train/job_document.h"
+#include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
 #include "motley/train/role.h"
 #include "motley/train/worker.h"
@@ -98,14 +100,17 @@ Status run_train(const TrainArguments& arguments) {
   if (role.launcher == "motley") {
     Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
     if (!status) {
-      train::leave_error(run, role.rank, status.error());
+      train::leave_error(status.error());
     }
     return status;
   }
   if (role.launcher != "none") {
+    std::optional<train::RunLock> lock;
     if (role.rank == 0) {
-      MOTLEY_TRY(run.prepare(arguments.resume, arguments.overwrite));
-      MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
+      MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
+      MOTLEY_TRY(train::check_inputs(job, cluster));
+      MOTLEY_ASSIGN(train::RunLock held, run.prepare(arguments.resume, arguments.overwrite));
+      lock.emplace(std::move(held));
     }
     Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
     if (!status && status.error().code != ErrorCode::kInterrupted) {
@@ -115,14 +120,15 @@ Status run_train(const TrainArguments& arguments) {
   }
 
   MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
-  MOTLEY_TRY(run.prepare(arguments.resume, arguments.overwrite));
+  MOTLEY_TRY(train::check_inputs(job, cluster));
+  MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(arguments.resume, arguments.overwrite));
   job.workers = static_cast<std::int64_t>(cluster.workers.size());
-  MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
+  MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));
   train::LaunchOptions options;
   options.motley = fs::read_symlink("/proc/self/exe");
   options.workers = static_cast<int>(job.workers);
   options.quiet = arguments.quiet;
-  options.worker_arguments = {"train", run.job_file().string(), "--run-directory", run.folder().string()};
+  options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   if (arguments.resume) {
     options.worker_arguments.push_back("--resume");
   }

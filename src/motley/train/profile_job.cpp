@@ -109,11 +109,11 @@ Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, s
   }
   const TemporaryFolder folder{name};
   const RunDirectory run(folder.path / "run");
-  MOTLEY_TRY(run.prepare(false, false));
-  MOTLEY_TRY(write_file(run.job_file(), format_job(job)));
+  MOTLEY_ASSIGN(const RunLock lock, run.prepare(false, false));
+  MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
   LaunchOptions launch;
   launch.motley = motley;
-  launch.worker_arguments = {"train", run.job_file().string(), "--run-directory", run.folder().string()};
+  launch.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   launch.workers = static_cast<int>(workers);
   launch.quiet = true;
   if (Status done = launch_workers(launch, run); !done) {

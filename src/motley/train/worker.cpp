@@ -12,7 +12,6 @@
 
 #include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cmath>
@@ -42,6 +41,7 @@
 #include "motley/learn/tensor_file.h"
 #include "motley/train/checkpoint.h"
 #include "motley/train/job_parts.h"
+#include "motley/train/launcher.h"
 #include "motley/train/pace.h"
 #include "motley/train/progress.h"
 #include "motley/train/saved_state.h"
@@ -96,6 +96,7 @@ class Worker {
   Status join(const std::filesystem::path& hosts);
   Status open_data();
   Status build_model();
+  Status explain(Status loaded, bool resume) const;
   Status start_state(bool resume);
   Status open_outputs();
   Status loop();
@@ -269,6 +270,20 @@ Result<std::string> broadcast_text(exchange::Group& group, std::string text, con
   return text;
 }
 
+// A state that does not fit the job: says which of the run's keys have changed since it was written.
+Status Worker::explain(Status loaded, bool resume) const {
+  if (loaded || !resume || !std::filesystem::exists(run_.job_file())) {
+    return loaded;
+  }
+  MOTLEY_ASSIGN(const Job before, read_job(run_.job_file()));
+  const std::string changed = changed_keys(before, job_, {"model.", "optimizer.", "data.", "loss"});
+  if (changed.empty()) {
+    return loaded;
+  }
+  return fail(ErrorCode::kInvalidInput, "--resume: the checkpoint does not fit the job, which has changed: {} ({})",
+              changed, loaded.error().message);
+}
+
 // Every rank starts from rank 0's state: the newest checkpoint, or the initial weights.
 Status Worker::start_state(bool resume) {
   session_->set_phase(0, "reading the state to start from");
@@ -280,7 +295,6 @@ Status Worker::start_state(bool resume) {
         spdlog::warn("{}", warning);
       }
       start = std::move(loaded.checkpoint);
-      MOTLEY_TRY(run_.roll_back_metrics(start.step));
     } else {
       MOTLEY_ASSIGN(start.files["weights.safetensors"], learn::encode_tensors(stage_->state()));
       start.files["state.json"] = "";
@@ -291,7 +305,7 @@ Status Worker::start_state(bool resume) {
     MOTLEY_ASSIGN(start.files[name], broadcast_text(*group_, std::move(start.files[name]), deadline));
   }
   MOTLEY_ASSIGN(const learn::TensorFile weights, learn::decode_tensors(start.files["weights.safetensors"]));
-  MOTLEY_TRY(stage_->load_state(weights.tensors));
+  MOTLEY_TRY(explain(stage_->load_state(weights.tensors), resume));
 
   MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job_, cluster_, batch_norm_.has_value()));
   MOTLEY_ASSIGN(partition_, data::Partition::create(std::move(partition)));
@@ -310,7 +324,7 @@ Status Worker::start_state(bool resume) {
     not_used_once_ = saved.not_used_once;
     saved_step_ = step_;
     MOTLEY_ASSIGN(const learn::TensorFile state, learn::decode_tensors(start.files["optimizer.safetensors"]));
-    MOTLEY_TRY(optimizer_->load_state(state.tensors));
+    MOTLEY_TRY(explain(optimizer_->load_state(state.tensors), resume));
     MOTLEY_ASSIGN(const bool restored, partition_->restore(saved.partition));
     if (!restored && writes()) {
       spdlog::info("the workers or the batch have changed: shares start afresh");
@@ -335,6 +349,8 @@ Status Worker::open_outputs() {
     return {};
   }
   progress_.emplace();
+  MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
+  MOTLEY_TRY(run_.roll_back_metrics(step_));
   MOTLEY_ASSIGN(metrics_, JsonLines::open(run_.metrics_file()));
   MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
   tensorboard_.emplace(std::move(tensorboard));
@@ -908,7 +924,7 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   }
   start_logging(job.log_level, role.rank);
   if (role.launcher == "motley") {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no worker outlives a killed launcher
+    MOTLEY_TRY(follow_launcher());
   }
   struct sigaction action{};
   action.sa_handler = request_stop;
