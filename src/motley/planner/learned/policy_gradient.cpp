@@ -113,11 +113,11 @@ class Training {
   Training(const Request& request, Search& search, const PolicyGradientOptions& options)
       : request_(request), search_(search), options_(options) {}
 
-  void run(Policy& policy, int rounds, at::Generator& generator) {
+  void run(Policy& policy, int rounds, int patience, at::Generator& generator) {
     baseline_.reset();
     torch::optim::Adam optimizer(policy.parameters(), torch::optim::AdamOptions(options_.learning_rate));
     int rounds_without_new = 0;
-    for (int round = 0; round < rounds && rounds_without_new < options_.patience; ++round) {
+    for (int round = 0; round < rounds && rounds_without_new < patience; ++round) {
       const Rollout rollout = policy.roll(options_.samples, Choice::kSampled, generator);
       const std::size_t seen = judged_.size();
       if (!judge_new(rollout.assignments)) {
@@ -235,7 +235,7 @@ std::shared_ptr<Policy> pre_train(const Request& request, Search& search, const 
   for (int i = 0; i < options.policies && !search.over(); ++i) {
     const auto policy = make_policy(request.problem);
     initialise(*policy, generator);
-    training.run(*policy, options.rounds, generator);
+    training.run(*policy, options.rounds, options.patience, generator);
     if (const double value = search.best(); !best || value < best_value) {
       best = policy;
       best_value = value;
@@ -263,8 +263,8 @@ Answer train(const Request& request, const MakePolicy& make_policy, const Policy
   if (pre_trained.best) {
     tuning.judge_new({assignment_of(request.problem, *pre_trained.best)});
   }
-  if (policy) {
-    tuning.run(*policy, options.tuning_rounds, generator);
+  if (policy) {  // it has settled: the entropy's bonus needs some rounds to make it look around again
+    tuning.run(*policy, options.tuning_rounds, options.tuning_rounds, generator);
   }
   Answer answer = search.answer();
   answer.evaluations += pre_trained.evaluations;
