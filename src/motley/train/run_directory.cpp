@@ -124,12 +124,32 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
   return write_file(run.run_file(), json.dump(2) + "\n");
 }
 
-Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+namespace {
+
+Result<nlohmann::ordered_json> read_run_file(const RunDirectory& run) {
   MOTLEY_ASSIGN(const std::string text, read_file(run.run_file()));
   auto json = nlohmann::ordered_json::parse(text, nullptr, false);
-  if (json.is_discarded()) {
-    return fail(ErrorCode::kCorrupt, "'{}' is not JSON", run.run_file().string());
+  if (!json.is_object()) {
+    return fail(ErrorCode::kCorrupt, "'{}' is not a JSON object", run.run_file().string());
   }
+  return json;
+}
+
+}  // namespace
+
+Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes) {
+  MOTLEY_ASSIGN(auto json, read_run_file(run));
+  for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+    nlohmann::ordered_json& emulated = json["workers"][rank]["emulated"];
+    if (!notes[rank].empty()) {
+      emulated = emulated.get<std::string>() + "; " + notes[rank];
+    }
+  }
+  return write_file(run.run_file(), json.dump(2) + "\n");
+}
+
+Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+  MOTLEY_ASSIGN(auto json, read_run_file(run));
   json["finished"] = end.exit == "done";
   json["exit"] = end.exit;
   json["error"] = end.error.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(end.error);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
@@ -64,6 +65,8 @@ struct RunEnd {
 // run.json of a run that begins: what takes part, and on what.
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster,
                       const std::string& exchange);
+// Adds to run.json what is to be known of the emulation of each rank, where the note is not empty.
+Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes);
 // Completes run.json at the end.
 Status finish_run_file(const RunDirectory& run, const RunEnd& end);
 

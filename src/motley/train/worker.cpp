@@ -78,8 +78,10 @@ constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
 static_assert(sizeof(Report) == kReportValues * sizeof(double));
 
 constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over so many steps
-constexpr std::size_t kAuditChunk = 1 << 16;       // counts summed at a time
-constexpr double kCheckpointDeadlineFactor = 10;   // of the step's deadline
+constexpr double kLateFactor = 1.1;           // an emulated step that takes longer than this times its deadline is late
+constexpr double kLateShare = 0.1;            // and so large a share of late steps is told
+constexpr std::size_t kAuditChunk = 1 << 16;  // counts summed at a time
+constexpr double kCheckpointDeadlineFactor = 10;  // of the step's deadline
 
 class Worker {
  public:
@@ -117,6 +119,7 @@ class Worker {
   Status audit_epoch();
   Status save_checkpoint();
   Status event(const std::string& kind, const std::string& text);
+  Status tell_lateness();
   Status finish();
 
   const Job& job_;
@@ -156,6 +159,12 @@ class Worker {
   std::int64_t checked_steps_ = 0;
   std::vector<cluster::WorkerLoad> loads_;
   double checked_seconds_ = 0;
+  struct Lateness {
+    std::int64_t steps = 0;  // emulated ones
+    std::int64_t late = 0;
+    double excess = 0;  // of the late ones over their deadlines, summed shares
+  };
+  std::vector<Lateness> lateness_;  // a rank
   std::int64_t not_used_once_ = 0;  // over the epochs that ended
   std::int64_t evaluated_step_ = 0;
   std::int64_t saved_step_ = 0;
@@ -650,6 +659,15 @@ Status Worker::check_reports(const std::vector<Report>& reports, bool control) {
                         -1});
     }
   }
+  lateness_.resize(reports.size());
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    const double took = reports[rank].compute / reports[rank].target;
+    if (reports[rank].target > 0) {
+      lateness_[rank].steps += 1;
+      lateness_[rank].late += took > kLateFactor ? 1 : 0;
+      lateness_[rank].excess += took > kLateFactor ? took - 1 : 0;
+    }
+  }
   if (control) {
     return {};
   }
@@ -866,6 +884,25 @@ Status Worker::event(const std::string& kind, const std::string& text) {
   return metrics_->write({{"step", step_}, {"time", monotonic_seconds() - started_}, {"event", kind}, {"text", text}});
 }
 
+// An emulated worker is as slow as its deadlines say only while this machine is not too busy to meet them.
+Status Worker::tell_lateness() {
+  std::vector<std::string> notes(lateness_.size());
+  for (std::size_t rank = 0; rank < lateness_.size(); ++rank) {
+    const auto& [steps, late, excess] = lateness_[rank];
+    if (static_cast<double>(late) <= kLateShare * static_cast<double>(steps)) {
+      continue;
+    }
+    notes[rank] = fmt::format("{:.0f} % of its steps took {:.0f} % longer than that, as this machine was busy",
+                              100.0 * static_cast<double>(late) / static_cast<double>(steps),
+                              100 * excess / static_cast<double>(late));
+    const std::string text =
+        fmt::format("worker {} ({}) is emulated: {}", rank, description(static_cast<int>(rank)).name, notes[rank]);
+    spdlog::warn("{}", text);
+    MOTLEY_TRY(event("warning", text));
+  }
+  return note_emulation(run_, notes);
+}
+
 Status Worker::finish() {
   if (job_.timeline_steps > 0) {
     MOTLEY_TRY(timeline_->write_part(run_.folder() / "logs"));
@@ -874,6 +911,7 @@ Status Worker::finish() {
   if (!writes()) {
     return {};
   }
+  MOTLEY_TRY(tell_lateness());
   MOTLEY_TRY(tensorboard_->flush());
   if (job_.timeline_steps > 0 && session_->membership().on_one_host()) {
     std::vector<std::filesystem::path> parts;
