@@ -261,7 +261,7 @@ Result<Timeline> best_of(const planner::Planner& planner, const planner::Request
 
 Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& options) {
   const plan::Objective objective{.goal = plan::Goal::kLeastStepTime};
-  const double learning_seconds = options.quick ? 1 : 30;
+  const double learning_seconds = options.quick ? 1 : 5;
   const auto exact = planner::make_exact();
   const auto learned = planner::make_rl_attention();
   for (const char* const table : {"alexnet", "vgg16", "resnet50"}) {
