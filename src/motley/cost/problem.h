@@ -81,10 +81,12 @@ struct Problem {
   }
   int layer_count() const { return static_cast<int>(layers.size()); }
   int type_count() const { return static_cast<int>(types.size()); }
-  const LayerOnType& at(int layer, int type) const {
-    return table[static_cast<std::size_t>(layer * type_count() + type)];
+  const LayerOnType& at(int layer, int type) const { return table[place(layer, type)]; }
+  const Link& link(int from, int to) const { return links[place(from, to)]; }
+  // Where a row's entry for a type stands in `table` and `links`.
+  std::size_t place(int row, int type) const {
+    return static_cast<std::size_t>(row) * types.size() + static_cast<std::size_t>(type);
   }
-  const Link& link(int from, int to) const { return links[static_cast<std::size_t>(from * type_count() + to)]; }
 };
 
 // Errors (kInvalidInput, naming field and value): no layers or types, sizes of the arrays that do not fit, NaN,

@@ -65,7 +65,7 @@ Changed with(const Request& request, const WhatIf& question, double value) {
       break;
     case Quantity::kSpeed:
       for (int layer = 0; layer < changed.problem.layer_count(); ++layer) {
-        cost::LayerOnType& entry = changed.problem.table[static_cast<std::size_t>(layer * types + question.type)];
+        cost::LayerOnType& entry = changed.problem.table[changed.problem.place(layer, question.type)];
         for (cost::Affine* time : {&entry.forward, &entry.backward}) {
           time->fixed /= value;
           time->per_sample /= value;
@@ -75,9 +75,9 @@ Changed with(const Request& request, const WhatIf& question, double value) {
     case Quantity::kBandwidth:
       type.bytes_per_second *= value;
       for (int other = 0; other < types; ++other) {
-        changed.problem.links[static_cast<std::size_t>(question.type * types + other)].bytes_per_second *= value;
+        changed.problem.links[changed.problem.place(question.type, other)].bytes_per_second *= value;
         if (other != question.type) {
-          changed.problem.links[static_cast<std::size_t>(other * types + question.type)].bytes_per_second *= value;
+          changed.problem.links[changed.problem.place(other, question.type)].bytes_per_second *= value;
         }
       }
       break;
