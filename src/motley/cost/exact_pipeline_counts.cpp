@@ -57,7 +57,7 @@ class Search {
     const int count = static_cast<int>(spans.size());
     for (int s = 0; s < count; ++s) {
       const Span& span = spans[static_cast<std::size_t>(s)];
-      const int next = s + 1 < count ? spans[static_cast<std::size_t>(s + 1)].type : -1;
+      const int next = s + 1 < count ? spans[static_cast<std::size_t>(s) + 1].type : -1;
       const Type& type = problem.types[static_cast<std::size_t>(span.type)];
       stages_.push_back({.times = pipeline_stage(problem, span.first, span.last, span.type, next, s, count),
                          .type = static_cast<std::size_t>(span.type),
@@ -195,8 +195,11 @@ class Search {
           if (more < from.size()) {
             ++counts[more];
           }
-          if (fewer < from.size() && (--counts[fewer] == 0 || !fits(stages_[fewer], counts[fewer]))) {
-            continue;
+          if (fewer < from.size()) {
+            --counts[fewer];
+            if (counts[fewer] == 0 || !fits(stages_[fewer], counts[fewer])) {
+              continue;
+            }
           }
           consider(counts);
         }
