@@ -16,6 +16,7 @@ struct BenchOptions {
   std::filesystem::path source_folder;               // the checkout, for bench/peers and examples
   std::filesystem::path motley;                      // the running binary, to start processes of it
   std::filesystem::path python;                      // a Python with torch, for peers
+  std::filesystem::path pages = "build/bench";       // folder for the pages and tables that some write
   std::function<void(const std::string&)> progress;  // one line at a time for the user; may be empty
 };
 

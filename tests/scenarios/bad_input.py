@@ -40,6 +40,18 @@ class BadInput(Scenario):
         self.assertIn("--resume", self.refuse("--steps", 2))
         self.assertIn("holds no run", self.train("empty", "--resume", expect=2))
 
+    def test_a_run_is_not_overwritten_for_input_that_is_not_there(self):
+        self.train("refused", "--steps", 2)
+        weights = self.weights("refused")
+        for key, value in (("--data.train", "nowhere.npy"), ("--data.test_targets", "nowhere.npy"),
+                           ("--model.path", "nowhere.pt"), ("--cluster", "nowhere.yaml"), ("--shares.replay", "nowhere")):
+            mode = ("--shares.mode", "replay") if key == "--shares.replay" else ()
+            self.assertIn("nowhere", self.refuse("--overwrite", key, self.folder / value, *mode))
+        self.assertIn("shares.fixed: 2 numbers", self.refuse("--overwrite", "--workers", 3, "--shares.mode", "fixed",
+                                                             "--shares.fixed", "1,2"))
+        self.assertEqual(self.weights("refused").keys(), weights.keys())
+        self.train("refused", "--steps", 4, "--resume")
+
     def test_a_port_in_use(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))

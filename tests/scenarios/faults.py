@@ -62,27 +62,74 @@ class Faults(Scenario):
         self.assertIn("step 5", output.strip().splitlines()[-1])
         self.train("run", "--workers", 2, "--steps", 10, "--resume")
 
-    def test_a_full_disk_keeps_the_last_checkpoint(self):
+    def small_disk(self, size):
         disk = self.folder / "disk"
         disk.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", disk], capture_output=True)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True)
         if mounted.returncode != 0:
             self.skipTest("mounting a small file system needs root")
         self.addCleanup(subprocess.run, ["umount", "-l", disk])
-        self.train("disk/run", "--workers", 2, "--steps", 5, "--model.hidden", "64", "--timeline.steps", 0)
+        return disk
+
+    def fill(self, disk):
         with open(disk / "filler", "wb", buffering=0) as filler:
             with self.assertRaises(OSError):
                 while True:
                     filler.write(b"\0" * 1024)
+
+    def test_a_full_disk_keeps_the_last_checkpoint(self):
+        disk = self.small_disk("600k")
+        self.train("disk/run", "--workers", 2, "--steps", 5, "--model.hidden", "64", "--timeline.steps", 0)
+        self.fill(disk)
         output = self.train("disk/run", "--workers", 2, "--steps", 9, "--model.hidden", "64", "--resume", expect=1)
         self.assertIn("No space left", output)
         (disk / "filler").unlink()
         self.train("disk/run", "--workers", 2, "--steps", 9, "--model.hidden", "64", "--timeline.steps", 0, "--resume")
         self.assertEqual(max(self.losses("disk/run")), 9)
 
+    def test_a_disk_that_fills_up_is_the_last_line(self):
+        disk = self.small_disk("900k")
+        process = self.start("disk/run", "--cluster", self.cluster([0.001, 0.001]), "--epochs", 20,
+                             "--checkpoint.every_steps", 100, "--model.hidden", "64")
+        self.wait_for_step("disk/run", 3)
+        self.fill(disk)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 1, output)
+        self.assertIn("rank 0: ", output.strip().splitlines()[-1])
+        self.assertIn("No space left", output.strip().splitlines()[-1])
+
     def test_an_emulation_that_the_machine_is_too_busy_for_is_refused(self):
         output = self.train("run", "--cluster", self.cluster([1e-9, 1e-9]), "--epochs", 5, expect=1)
         self.assertIn("emulat", output.strip().splitlines()[-1])
+
+    def test_a_run_that_is_alive_is_left_alone(self):
+        process = self.start("run", "--cluster", self.cluster([0.002, 0.002]), "--epochs", 5)
+        self.wait_for_step("run", 2)
+        for flag in ("--resume", "--overwrite"):
+            last = self.train("run", flag, expect=2).strip().splitlines()[-1]
+            self.assertIn(str(self.folder / "run"), last)
+            self.assertIn(f"process {process.pid} ", last)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 51)))
+        self.train("run", "--overwrite", "--steps", 2)
+
+    def test_a_stop_during_the_start_is_no_failure(self):
+        for delay in (0, 0.05, 0.2):
+            with self.subTest(delay=delay):
+                process = self.start(f"run-{delay}", "--workers", 2, "--epochs", 400)
+                deadline = time.monotonic() + 60
+                while len(self.worker_processes(process.pid)) < 2:
+                    self.assertLess(time.monotonic(), deadline, "the workers did not start")
+                    time.sleep(0.001)
+                time.sleep(delay)
+                process.send_signal(signal.SIGINT)
+                output = process.communicate(timeout=60)[0]
+                self.assertEqual(process.returncode, 130, output)
+                last = output.strip().splitlines()[-1]
+                self.assertIn("stopped as asked", last)
+                has_checkpoint = any((self.folder / f"run-{delay}").glob("checkpoint/step-*"))
+                self.assertIn("--resume" if has_checkpoint else "--overwrite", last)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """A run that was stopped goes on as if it had not been: bitwise with the same shares, with the same samples otherwise."""
 
 import json
+import os
+import shutil
 import unittest
+import unittest.mock
 
+import harness
 from harness import Scenario, interrupt
 
 
@@ -70,6 +74,51 @@ class Resume(Scenario):
         output = self.train("run", *self.fixed, "--steps", 20, "--resume")
         self.assertIn("does not match its checksum", output)
         self.assertIn("resumed after step 10", output)
+        self.assert_bitwise("whole", "run")
+
+    def test_a_damaged_manifest_is_passed_over(self):
+        self.train("whole", *self.fixed, "--steps", 20)
+        self.train("run", *self.fixed, "--steps", 12, "--checkpoint.every_steps", 5)
+        manifest = self.folder / "run" / "checkpoint" / "step-00000012" / "manifest.json"
+        good = json.loads(manifest.read_text())
+        with open(self.folder / "run" / "metrics.jsonl", "a") as metrics:
+            metrics.write('5\n[]\n{"step": "x"}\n')
+        damages = ({"version": "x", "files": {}}, {**good, "files": {**good["files"], "audit.bin": 5}}, {**good, "files": {}},
+                   {**good, "files": {name: good["files"][name] for name in good["files"] if name != "state.json"}},
+                   5, [], {**good, "version": 2}, {**good, "files": []})
+        for damage in damages:
+            with self.subTest(damage=damage):
+                shutil.copytree(self.folder / "run", self.folder / "copy")
+                (self.folder / "copy" / manifest.relative_to(self.folder / "run")).write_text(json.dumps(damage))
+                output = self.train("copy", *self.fixed, "--steps", 20, "--resume")
+                self.assertIn("manifest.json", output)
+                self.assertNotIn("json.exception", output)
+                self.assertIn("resumed after step 10", output)
+                self.assert_bitwise("whole", "copy")
+                shutil.rmtree(self.folder / "copy")
+
+    def test_relative_paths_of_flags_are_taken_from_the_current_folder(self):
+        self.cluster([None, None])
+        here = os.getcwd()
+        self.addCleanup(os.chdir, here)
+        binary = os.path.abspath(harness.BINARY)
+        os.chdir(self.folder)
+        with unittest.mock.patch.object(harness, "BINARY", binary):
+            self.train("run", "--cluster", "cluster.yaml", "--data.train", "./train.npy", "--steps", 3)
+            os.chdir(here)
+            self.train("run", "--steps", 5, "--resume", job=False)
+        self.assertEqual(sorted(self.losses("run")), [1, 2, 3, 4, 5])
+
+    def test_a_resume_that_fails_leaves_the_run_as_it_was(self):
+        self.train("whole", *self.fixed, "--steps", 20)
+        self.train("run", *self.fixed, "--steps", 7)
+        files = [self.folder / "run" / name for name in ("job.yaml", "metrics.jsonl")]
+        before = [file.read_bytes() for file in files]
+        for key, value in (("model.hidden", 32), ("optimizer.name", "adamw")):
+            last = self.train("run", f"--{key}", value, "--resume", expect=2, job=False).strip().splitlines()[-1]
+            self.assertIn(f"{key} is", last)
+            self.assertEqual([file.read_bytes() for file in files], before)
+        self.train("run", "--steps", 20, "--resume", job=False)
         self.assert_bitwise("whole", "run")
 
 

@@ -1,6 +1,7 @@
 #include "motley/base/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -15,6 +16,8 @@ namespace motley {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int kPipeMilliseconds = 10'000;
 
 struct Descriptor {
   int fd = -1;
@@ -94,7 +97,8 @@ std::string errno_text() {
 }
 
 Result<std::string> read_file(const fs::path& path, std::size_t limit) {
-  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without waiting: a pipe that nobody writes into would otherwise hold the caller for ever.
+  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
   if (descriptor.fd < 0 || ::fstat(descriptor.fd, &status) != 0) {
     const ErrorCode code = errno == ENOENT ? ErrorCode::kInvalidInput : ErrorCode::kIo;
@@ -102,6 +106,14 @@ Result<std::string> read_file(const fs::path& path, std::size_t limit) {
   }
   if (S_ISDIR(status.st_mode)) {
     return fail(ErrorCode::kInvalidInput, "cannot read '{}': it is a folder, a file is wanted", path.string());
+  }
+  if (S_ISFIFO(status.st_mode)) {
+    pollfd pipe{descriptor.fd, POLLIN, 0};
+    if (::poll(&pipe, 1, kPipeMilliseconds) <= 0) {
+      return fail(ErrorCode::kInvalidInput, "cannot read '{}': nobody wrote into this pipe for {} s", path.string(),
+                  kPipeMilliseconds / 1000);
+    }
+    ::fcntl(descriptor.fd, F_SETFL, 0);
   }
   if (static_cast<std::size_t>(status.st_size) > limit) {
     return fail(ErrorCode::kInvalidInput, "'{}' has {} bytes; at most {} are accepted", path.string(), status.st_size,
@@ -128,7 +140,36 @@ Result<std::string> read_file(const fs::path& path, std::size_t limit) {
   }
 }
 
-Status write_file(const fs::path& path, std::string_view content) {
+Status check_writable(const fs::path& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    return fail(ErrorCode::kInvalidInput, "cannot write '{}': it is a folder; accepted: the name of a file",
+                path.string());
+  }
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    return fail(ErrorCode::kInvalidInput, "cannot write '{}': {}", path.string(), errno_text());
+  }
+  return {};
+}
+
+// Devices and pipes are written into; only files are replaced. A link stays, and what it points to is replaced.
+Status write_file(const fs::path& given, std::string_view content) {
+  fs::path path = given;
+  std::error_code none;
+  if (fs::is_symlink(given, none)) {
+    const fs::path target = fs::weakly_canonical(given, none);
+    path = none ? given : target;
+  }
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    MOTLEY_TRY(S_ISDIR(status.st_mode) ? check_writable(path) : Status());
+    Descriptor device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (device.fd < 0) {
+      return fail(ErrorCode::kIo, "cannot write '{}': {}", path.string(), errno_text());
+    }
+    return write_all(device.fd, content, path);
+  }
   const fs::path aside = path.string() + ".part-" + std::to_string(::getpid());
   {
     Descriptor descriptor(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -144,7 +185,11 @@ Status write_file(const fs::path& path, std::string_view content) {
       return written;
     }
   }
-  return rename_durably(aside, path);
+  Status renamed = rename_durably(aside, path);
+  if (!renamed) {
+    ::unlink(aside.c_str());
+  }
+  return renamed;
 }
 
 Status append_line(const fs::path& path, std::string_view line) {

@@ -16,7 +16,12 @@ namespace motley {
 // The file's content. Errors name the path; a file above `limit` bytes is refused before memory is taken.
 Result<std::string> read_file(const std::filesystem::path& path, std::size_t limit = std::size_t{1} << 34);
 
+// Whether write_file could write there, told before long work: the folder is there and may be written, and the path is
+// no folder. kInvalidInput where not.
+Status check_writable(const std::filesystem::path& path);
+
 // Replaces the file atomically and durably (written aside, fsync, rename, fsync of the folder).
+// A device or pipe is written into; a link is kept and its target replaced.
 Status write_file(const std::filesystem::path& path, std::string_view content);
 
 // Appends one line and flushes it to the operating system (not to the disk).

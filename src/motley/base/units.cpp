@@ -94,6 +94,9 @@ std::string format_bytes(double bytes) {
 }
 
 std::string format_seconds(double seconds) {
+  if (!(std::abs(seconds) < 1e12)) {
+    return fmt::format("{:.3g} s", seconds);
+  }
   if (seconds < 1e-3) {
     return fmt::format("{:.3g} us", seconds * 1e6);
   }

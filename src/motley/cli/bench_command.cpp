@@ -10,6 +10,9 @@
 #include "bench/exchange_worker.h"
 #include "bench/partition_bench.h"
 #include "bench/partition_processes.h"
+#include "bench/plan_bench.h"
+#include "bench/planners_bench.h"
+#include "bench/simulate_bench.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 
@@ -25,13 +28,17 @@ Result<std::vector<BenchRow>> whole_partition_bench(const bench::BenchOptions& o
 
 const std::map<std::string, bench::Bench>& benches() {
   static const std::map<std::string, bench::Bench> all = {
-      {"demo", bench::demo_bench}, {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench}};
+      {"demo", bench::demo_bench}, {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench},
+      {"plan", bench::plan_bench}, {"planners", bench::planners_bench}, {"simulate", bench::simulate_bench}};
   return all;
 }
+
+constexpr const char* kLong = "planners";  // takes an hour; runs only when it is named
 
 struct BenchArguments {
   std::string name;
   std::string json;
+  std::string pages = "build/bench";
   bool quick = false;
   bool list = false;
 };
@@ -39,7 +46,9 @@ struct BenchArguments {
 Status run_bench(const BenchArguments& arguments) {
   if (arguments.list) {
     for (const auto& [name, function] : benches()) {
-      std::printf("%s\n", name.c_str());
+      if (name != kLong) {
+        std::printf("%s\n", name.c_str());
+      }
     }
     return {};
   }
@@ -48,6 +57,7 @@ Status run_bench(const BenchArguments& arguments) {
   }
   bench::BenchOptions options;
   options.quick = arguments.quick;
+  options.pages = arguments.pages;
   options.source_folder = MOTLEY_SOURCE_FOLDER;
   options.motley = std::filesystem::read_symlink("/proc/self/exe");
   const char* python = std::getenv("MOTLEY_PYTHON");
@@ -76,9 +86,11 @@ void add_bench(CLI::App& app, Action& action) {
   for (const auto& [name, function] : benches()) {
     names.push_back(name);
   }
-  command->add_option("NAME", arguments->name, "demo, exchange or partition")->check(CLI::IsMember(names));
+  command->add_option("NAME", arguments->name, "Which one")->check(CLI::IsMember(names));
   command->add_option("--json", arguments->json, "Also write the rows to this file");
-  command->add_flag("--list", arguments->list, "Print the names");
+  command->add_option("--pages", arguments->pages, "Folder for pages and tables that some write")
+      ->capture_default_str();
+  command->add_flag("--list", arguments->list, "Print the names of those that tools/bench runs");
   command->add_flag("--quick", arguments->quick, "Stay under a minute; leaves out rows marked long");
   command->callback([&action, arguments] { action = [arguments] { return run_bench(*arguments); }; });
 

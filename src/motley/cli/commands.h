@@ -13,6 +13,9 @@ namespace motley::cli {
 using Action = std::function<Status()>;
 
 void add_check(CLI::App& app, Action& action);
+void add_profile(CLI::App& app, Action& action);
+void add_plan(CLI::App& app, Action& action);
+void add_simulate(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_report(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);

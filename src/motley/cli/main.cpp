@@ -32,6 +32,9 @@ int main(int argc, char** argv) {
   app.failure_message(CLI::FailureMessage::simple);
   motley::cli::Action action;
   motley::cli::add_check(app, action);
+  motley::cli::add_profile(app, action);
+  motley::cli::add_plan(app, action);
+  motley::cli::add_simulate(app, action);
   motley::cli::add_train(app, action);
   motley::cli::add_report(app, action);
   motley::cli::add_bench(app, action);

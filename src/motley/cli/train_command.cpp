@@ -2,11 +2,14 @@
 // of addresses gives this process.
 #include <ctime>
 #include <filesystem>
+#include <optional>
 
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
+#include "motley/cli/job_flags.h"
 #include "motley/report/report.h"
 #include "motley/train/job_document.h"
+#include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
 #include "motley/train/role.h"
 #include "motley/train/worker.h"
@@ -26,7 +29,7 @@ struct TrainArguments {
   bool quiet = false;
   bool keys = false;
   bool schema = false;
-  std::vector<std::pair<std::string, std::string>> flags;  // keys of the job
+  JobFlags flags;
 };
 
 std::string time_stamp() {
@@ -52,10 +55,7 @@ Result<train::Job> effective_job(const TrainArguments& arguments) {
     return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
   }
   const fs::path file = arguments.job.empty() ? fs::path(arguments.run) / "job.yaml" : fs::path(arguments.job);
-  MOTLEY_ASSIGN(train::Job job, train::read_job(file));
-  MOTLEY_TRY(train::apply_flags(job, arguments.flags));
-  MOTLEY_TRY(train::check_job(job));
-  return job;
+  return read_job_with(file, arguments.flags);
 }
 
 // The end of a run, on whichever process writes: run.json and the page.
@@ -100,14 +100,17 @@ Status run_train(const TrainArguments& arguments) {
   if (role.launcher == "motley") {
     Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
     if (!status) {
-      train::leave_error(run, role.rank, status.error());
+      train::leave_error(status.error());
     }
     return status;
   }
   if (role.launcher != "none") {
+    std::optional<train::RunLock> lock;
     if (role.rank == 0) {
-      MOTLEY_TRY(run.prepare(arguments.resume, arguments.overwrite));
-      MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
+      MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
+      MOTLEY_TRY(train::check_inputs(job, cluster));
+      MOTLEY_ASSIGN(train::RunLock held, run.prepare(arguments.resume, arguments.overwrite));
+      lock.emplace(std::move(held));
     }
     Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
     if (!status && status.error().code != ErrorCode::kInterrupted) {
@@ -117,14 +120,15 @@ Status run_train(const TrainArguments& arguments) {
   }
 
   MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
-  MOTLEY_TRY(run.prepare(arguments.resume, arguments.overwrite));
+  MOTLEY_TRY(train::check_inputs(job, cluster));
+  MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(arguments.resume, arguments.overwrite));
   job.workers = static_cast<std::int64_t>(cluster.workers.size());
-  MOTLEY_TRY(write_file(run.job_file(), train::format_job(job)));
+  MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));
   train::LaunchOptions options;
   options.motley = fs::read_symlink("/proc/self/exe");
   options.workers = static_cast<int>(job.workers);
   options.quiet = arguments.quiet;
-  options.worker_arguments = {"train", run.job_file().string(), "--run-directory", run.folder().string()};
+  options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   if (arguments.resume) {
     options.worker_arguments.push_back("--resume");
   }
@@ -154,19 +158,9 @@ void add_train(CLI::App& app, Action& action) {
   CLI::Option* hosts =
       command->add_option("--hosts", arguments->hosts, "File of addresses, one 'host:port' a line, a line a rank");
   command->add_option("--rank", arguments->rank, "This process's line in --hosts, from 0")->needs(hosts);
-  auto texts = std::make_shared<std::vector<std::string>>(train::job_options().entries().size());
-  std::vector<CLI::Option*> options;
-  for (std::size_t i = 0; i < texts->size(); ++i) {
-    const OptionText& option = train::job_options().entries()[i].text;
-    options.push_back(
-        command->add_option("--" + option.key, (*texts)[i], option.help)->type_name("")->group("Keys of the job"));
-  }
-  command->callback([&action, arguments, texts, options] {
-    for (std::size_t i = 0; i < options.size(); ++i) {
-      if (options[i]->count() > 0) {
-        arguments->flags.emplace_back(train::job_options().entries()[i].text.key, (*texts)[i]);
-      }
-    }
+  const auto job_flags = add_job_flags(*command);
+  command->callback([&action, arguments, job_flags] {
+    arguments->flags = job_flags();
     action = [arguments] { return run_train(*arguments); };
   });
 }

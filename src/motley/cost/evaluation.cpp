@@ -97,10 +97,13 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.exchange_seconds = stage.exchange_seconds(k);
     cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
     const Type& type = problem.types[index(choice.type)];
+    if (choice.replicas > problem.batch / problem.micro_batches) {
+      add_violation(evaluation, fmt::format("stage {} has {} replicas for micro-batches of {} samples", s,
+                                            choice.replicas, problem.batch / problem.micro_batches));
+    }
     if (type.memory_bytes > 0 && exceeds(cost.memory_bytes, type.memory_bytes)) {
-      add_violation(evaluation,
-                    fmt::format("stage {} needs {} a device, {} has {}", s + 1, format_bytes(cost.memory_bytes),
-                                type.name, format_bytes(type.memory_bytes)));
+      add_violation(evaluation, fmt::format("stage {} needs {} a device, {} has {}", s, format_bytes(cost.memory_bytes),
+                                            type.name, format_bytes(type.memory_bytes)));
     }
     const double occupied =
         static_cast<double>(problem.micro_batches) * std::max(cost.compute_seconds, cost.transfer_seconds) +
@@ -278,8 +281,9 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
     double count;
     PipelineStage stage;
     double samples = 0;
-    double forward(double b) const { return std::max(stage.forward.at(b), stage.sparse_seconds * b); }
-    double backward(double b) const { return std::max(stage.backward.at(b), stage.sparse_seconds * b); }
+    // Without samples there is nothing to do, not even what every batch takes.
+    double forward(double b) const { return b > 0 ? std::max(stage.forward.at(b), stage.sparse_seconds * b) : 0; }
+    double backward(double b) const { return b > 0 ? std::max(stage.backward.at(b), stage.sparse_seconds * b) : 0; }
     double samples_within(double seconds) const {
       double most = std::numeric_limits<double>::infinity();
       for (const Affine& ahead : {stage.forward, Affine{0, stage.sparse_seconds}}) {

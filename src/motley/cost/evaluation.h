@@ -23,22 +23,28 @@ struct StageChoice {
 // Stages in the order of the layers, which they cover without gap. Under kHeterps, neighbours differ in type.
 using Candidate = std::vector<StageChoice>;
 
-// kHeterps: Eqs. (1)-(4), per SAMPLE. The stage's OCT and ODT are the sums over its layers, each layer with its own
-// fraction:
-//   CT = sum_l OCT_l / B_o * (1 - alpha_l + alpha_l / k),  OCT_l = forward(B_o) + backward(B_o)
-//   DT = sum_l ODT_l / B_o * (1 - beta_l + beta_l / k) + incoming / B_o * (1 - beta_first + beta_first / k)
-//   ODT_l = 2 (B_o sparse_bytes_l + parameter_bytes_l) / bytes_per_second of the type
-//   incoming = 2 B_o cut_bytes[first] / link(previous type, type)   (none for the first stage)
-//   ET = max(CT, DT)
-// kPipeline: seconds of one MICRO-BATCH of u = batch / micro_batches samples, k replicas taking u / k each:
-//   forward  = max(sum_l forward_l(u / k),  sum_l sparse_bytes_l * (u / k) / bytes_per_second)      computation hides
-//   the pull backward = max(sum_l backward_l(u / k) [+ sum_l forward_l(u / k) when recomputing], the same push)
-//   transfer to the next stage (each direction) = latency + u * cut_bytes[last + 1] / (bandwidth * min(k, k of the next
-//   stage)) exchange, once a step: ring 2 (k - 1) (P / (k bytes_per_second) + latency), parameter server 2 (P /
-//   bytes_per_second + latency), P = parameter bytes of the stage; none for k = 1 memory of one device =
-//   memory_per_parameter_byte * P + in_flight * (u / k) * A, A = activation bytes of the stage's layers, or when
-//   recomputing = ... + (u / k) * (in_flight * cut_bytes[first] + A); in_flight = min(m, stages from this one to the
-//   last) under 1F1B, m under fill-drain
+// What one stage takes; the numbers are those of the equations in docs/planning.md.
+//
+// kHeterps, per SAMPLE. The stage's OCT and ODT are the sums over its layers, each layer with its own fraction:
+//   CT = sum_l OCT_l / B_o * (1 - alpha_l + alpha_l / k)                                                (1)
+//   DT = sum_l ODT_l / B_o * (1 - beta_l + beta_l / k)                                                  (2)
+//        + incoming / B_o * (1 - beta_first + beta_first / k)
+//   ET = max(CT, DT)                                                                                    (3)
+// OCT_l = forward(B_o) + backward(B_o); ODT_l = 2 (B_o sparse_bytes_l + parameter_bytes_l) / bytes_per_second of the
+// type; incoming = 2 B_o cut_bytes[first] / link(previous type, type), none for the first stage.
+//
+// kPipeline, seconds of one MICRO-BATCH of u = batch / micro_batches samples, k replicas taking u / k each:
+//   forward = max(sum_l forward_l(u / k), sum_l sparse_bytes_l * (u / k) / bytes_per_second)            (8)
+//   backward = max(sum_l backward_l(u / k) [+ sum_l forward_l(u / k) when recomputing], the same push)  (9)
+//   transfer to the next stage, each direction =
+//     latency + u * cut_bytes[last + 1] / (bandwidth * min(k, k of the next stage))                     (10)
+//   exchange, once a step, none for k = 1: ring 2 (k - 1) (P / (k bytes_per_second) + latency),         (11)
+//     parameter server 2 (P / bytes_per_second + latency), P = parameter bytes of the stage
+//   in_flight = min(m, stages from this one to the last) under 1F1B, m under fill-drain                 (18)
+//   k <= u, so that every replica gets a sample
+//   memory of one device = memory_per_parameter_byte * P + in_flight * (u / k) * A,                     (19)
+//     A = activation bytes of the stage's layers; when recomputing
+//     memory_per_parameter_byte * P + (u / k) * (in_flight * cut_bytes[first] + A)                      (20)
 struct StageCost {
   double compute_seconds = 0;        // kHeterps: CT;  kPipeline: forward + backward
   double communication_seconds = 0;  // kHeterps: DT;  kPipeline: the larger of sparse traffic and transfer
@@ -56,21 +62,22 @@ struct Evaluation {
   double throughput = 0;      // samples a second
   double price_per_hour = 0;  // sum over stages of replicas * price
   double money = 0;           // job_samples / throughput / 3600 * price_per_hour
-  int bottleneck = 0;         // the stage that binds the throughput
+  int bottleneck = 0;         // the slowest stage; kPipeline: the one busiest in a step, exchange included
   std::vector<StageCost> stages;
   std::vector<std::int64_t> used;  // devices of every type
 };
 
-// Whole-pipeline formulas. kHeterps: throughput = 1 / max ET; step_seconds = batch / throughput.
-// kPipeline, m micro-batches, stages s with forward f_s, backward g_s, transfer c_s (of the last stage 0), exchange
-// X_s:
-//   1F1B:       T_pipe = sum_s (f_s + g_s + 2 c_s) + (m - 1) W,  W = max over s of { f_s + g_s, c_s, R_s / min(m, S -
-//   s) },
-//               R_s = sum_{j >= s} (f_j + g_j + 2 c_j): a stage may hold no more than S - s micro-batches (s from 0),
-//               so that the round trip to the last stage bounds the rate
-//   fill-drain: T_pipe = sum_s (f_s + g_s + 2 c_s) + (m - 1) (max_s max(f_s, c_s) + max_s max(g_s, c_s))
-//   step = max_s (T_pipe - sum_{j < s} (g_j + c_j) + X_s): a stage exchanges once its last backward is done
-//   throughput = batch / step.
+// The whole pipeline. kHeterps: throughput = 1 / max ET (4), (5); step_seconds = batch / throughput.
+// kPipeline, m micro-batches, stages s = 0 .. S - 1 with forward f_s, backward g_s, transfer c_s (of the last stage 0),
+// exchange X_s:
+//   R_s = sum_{j >= s} (f_j + g_j + 2 c_j): a stage may hold no more than S - s micro-batches,          (12)
+//     so that the round trip to the last stage bounds the rate
+//   1F1B:       W = max_s max(f_s + g_s, c_s, R_s / min(m, S - s))                                      (13)
+//   fill-drain: W = max_s max(f_s, c_s) + max_s max(g_s, c_s)                                           (14)
+//   T_pipe = R_0 + (m - 1) W                                                                            (15)
+//   step = max_s (T_pipe - sum_{j < s} (g_j + c_j) + X_s): a stage exchanges once its last backward     (16)
+//     is done
+//   throughput = batch / step                                                                           (17)
 // `feasible` covers counts, memory, and the objective's floors and caps (to a relative 1e-9); the numbers are there
 // either way.
 Evaluation evaluate(const Problem& problem, const Candidate& candidate, const plan::Objective& objective);

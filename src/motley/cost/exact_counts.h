@@ -11,6 +11,6 @@ namespace motley::cost {
 std::optional<Candidate> exact_heterps_counts(const Problem& problem, const std::vector<Span>& stages,
                                               const plan::Objective& objective);
 std::optional<Candidate> exact_pipeline_counts(const Problem& problem, const std::vector<Span>& stages,
-                                               const plan::Objective& objective);
+                                               const plan::Objective& objective, std::int64_t most_boxes);
 
 }  // namespace motley::cost

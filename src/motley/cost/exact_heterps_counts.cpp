@@ -148,7 +148,7 @@ class Search {
 
   // The smallest seconds in (low, high] whose cost is within the cap; provisions for it. The smaller half comes first.
   bool fastest_within(double low, double high) {
-    if (!provision(high) || seconds_ <= low || low * price_ > max_cost_) {
+    if (!provision(high) || seconds_ <= low || low * price_ > max_cost_ || relaxed_cost_ > max_cost_) {
       return false;
     }
     const double largest = seconds_;

@@ -39,9 +39,11 @@ std::int64_t first_of(std::int64_t low, std::int64_t high, const Predicate& hold
 
 class Search {
  public:
-  Search(const Problem& problem, const std::vector<Span>& spans, const plan::Objective& objective)
+  Search(const Problem& problem, const std::vector<Span>& spans, const plan::Objective& objective,
+         std::int64_t most_boxes)
       : problem_(problem),
         spans_(spans),
+        boxes_left_(most_boxes),
         money_(objective.goal == plan::Goal::kLeastMoney),
         further_(static_cast<double>(problem.micro_batches) - 1),
         max_price_(objective.max_price_per_hour * (1 + kTolerance)),
@@ -55,12 +57,13 @@ class Search {
     const int count = static_cast<int>(spans.size());
     for (int s = 0; s < count; ++s) {
       const Span& span = spans[static_cast<std::size_t>(s)];
-      const int next = s + 1 < count ? spans[static_cast<std::size_t>(s + 1)].type : -1;
+      const int next = s + 1 < count ? spans[static_cast<std::size_t>(s) + 1].type : -1;
       const Type& type = problem.types[static_cast<std::size_t>(span.type)];
       stages_.push_back({.times = pipeline_stage(problem, span.first, span.last, span.type, next, s, count),
                          .type = static_cast<std::size_t>(span.type),
                          .price = type.price_per_hour,
                          .count = type.count,
+                         .most = problem.most_replicas(span.type),
                          .memory = type.memory_bytes > 0 ? type.memory_bytes * (1 + kTolerance) : kInfinity});
     }
   }
@@ -68,9 +71,10 @@ class Search {
   std::optional<Candidate> best() {
     Box box;
     for (const Stage& stage : stages_) {
-      box.low.push_back(first_of(1, stage.count + 1, [&](std::int64_t k) { return fits(stage, k); }));
-      box.high.push_back(stage.count);
-      if (box.low.back() > stage.count) {
+      box.low.push_back(first_of(1, stage.most + 1, [&](std::int64_t k) { return fits(stage, k); }));
+      box.high.push_back(stage.most);
+      used_[stage.type] += box.low.back();
+      if (box.low.back() > stage.most || used_[stage.type] > stage.count) {
         return std::nullopt;
       }
     }
@@ -98,6 +102,7 @@ class Search {
     std::size_t type;
     double price;
     std::int64_t count;  // of its type
+    std::int64_t most;   // that this stage may have of them
     double memory;       // that a device has
 
     bool fits(std::int64_t k, bool recompute) const {
@@ -147,7 +152,7 @@ class Search {
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       used_[stages_[s].type] += counts[s];
       price += stages_[s].price * static_cast<double>(counts[s]);
-      if (used_[stages_[s].type] > stages_[s].count) {
+      if (counts[s] > stages_[s].most || used_[stages_[s].type] > stages_[s].count) {
         return;
       }
     }
@@ -169,7 +174,8 @@ class Search {
       std::size_t slowest = stages_.size();
       for (std::size_t s = 0; s < stages_.size(); ++s) {
         const auto seconds = [&](std::size_t of) { return costs_[of].forward_seconds + costs_[of].backward_seconds; };
-        if (used_[stages_[s].type] < stages_[s].count && (slowest == stages_.size() || seconds(s) > seconds(slowest))) {
+        if (counts[s] < stages_[s].most && used_[stages_[s].type] < stages_[s].count &&
+            (slowest == stages_.size() || seconds(s) > seconds(slowest))) {
           slowest = s;
         }
       }
@@ -177,7 +183,8 @@ class Search {
         break;
       }
       const Stage& stage = stages_[slowest];
-      counts[slowest] += std::min(stage.count - used_[stage.type], 1 + counts[slowest] / 16);
+      counts[slowest] +=
+          std::min({stage.most - counts[slowest], stage.count - used_[stage.type], 1 + counts[slowest] / 16});
     }
     Counts from;
     while (from != best_) {
@@ -188,8 +195,11 @@ class Search {
           if (more < from.size()) {
             ++counts[more];
           }
-          if (fewer < from.size() && (--counts[fewer] == 0 || !fits(stages_[fewer], counts[fewer]))) {
-            continue;
+          if (fewer < from.size()) {
+            --counts[fewer];
+            if (counts[fewer] == 0 || !fits(stages_[fewer], counts[fewer])) {
+              continue;
+            }
           }
           consider(counts);
         }
@@ -259,7 +269,7 @@ class Search {
   }
 
   void search(Box box) {
-    if (!shrink(box)) {
+    if (boxes_left_-- <= 0 || !shrink(box)) {
       return;
     }
     consider(box.low);
@@ -295,6 +305,7 @@ class Search {
 
   const Problem& problem_;
   const std::vector<Span>& spans_;
+  std::int64_t boxes_left_;
   const bool money_;
   const double further_;  // micro-batches after the first
   const double max_price_;
@@ -310,8 +321,8 @@ class Search {
 }  // namespace
 
 std::optional<Candidate> exact_pipeline_counts(const Problem& problem, const std::vector<Span>& stages,
-                                               const plan::Objective& objective) {
-  return Search(problem, stages, objective).best();
+                                               const plan::Objective& objective, std::int64_t most_boxes) {
+  return Search(problem, stages, objective, most_boxes).best();
 }
 
 }  // namespace motley::cost

@@ -9,6 +9,7 @@ namespace motley::cost {
 namespace {
 
 constexpr double kBytesPerParameter = 4;  // fp32
+constexpr double kLeastSeconds = 1e-12;   // that a sample takes through all layers on any device
 
 // Checks values one after the other and keeps the first refusal.
 class Check {
@@ -96,6 +97,17 @@ Status validate(const Problem& problem) {
     check.at_least(0, layer.sparse_bytes, field + "sparse_bytes");
     check.at_least(0, layer.flops, field + "flops");
   }
+  for (int type = 0; type < problem.type_count(); ++type) {
+    double seconds = 0;
+    for (int layer = 0; layer < problem.layer_count(); ++layer) {
+      const LayerOnType& times = problem.at(layer, type);
+      seconds += times.forward.at(1) + times.backward.at(1);
+    }
+    if (seconds < kLeastSeconds) {
+      check.keep(fmt::format("table['{}']: all layers together take {:g} s a sample; accepted: at least {:g} s",
+                             problem.types[static_cast<std::size_t>(type)].name, seconds, kLeastSeconds));
+    }
+  }
   for (int layer = 0; layer < problem.layer_count(); ++layer) {
     for (int type = 0; type < problem.type_count(); ++type) {
       const LayerOnType& times = problem.at(layer, type);
@@ -167,9 +179,30 @@ Link link_between(const model::Profile& profile, const cluster::Cluster& cluster
 
 }  // namespace
 
-Result<Problem> make_problem(const model::Profile& profile, const cluster::Cluster& cluster,
+// The layer that stands for what a step takes besides the network (model::kStepLayer) cannot be cut off: its times go
+// to the layer before it.
+static model::Profile without_step_layer(model::Profile profile) {
+  if (profile.graph.layers.size() < 2 || profile.graph.layers.back().name != model::kStepLayer) {
+    return profile;
+  }
+  profile.graph.layers.pop_back();
+  for (model::DeviceProfile& device : profile.devices) {
+    const model::LayerTime step = device.layers.back();
+    device.layers.pop_back();
+    model::LayerTime& last = device.layers.back();
+    for (const auto& [to, from] :
+         {std::pair(&last.forward, &step.forward), std::pair(&last.backward, &step.backward)}) {
+      to->fixed += from->fixed;
+      to->per_sample += from->per_sample;
+    }
+  }
+  return profile;
+}
+
+Result<Problem> make_problem(const model::Profile& measured, const cluster::Cluster& cluster,
                              const ProblemOptions& options) {
-  MOTLEY_TRY(model::validate(profile.graph));
+  MOTLEY_TRY(model::validate(measured.graph));
+  const model::Profile profile = without_step_layer(measured);
   Problem problem;
   problem.model = profile.graph.name;
   problem.cost_model = options.cost_model;
@@ -184,7 +217,7 @@ Result<Problem> make_problem(const model::Profile& profile, const cluster::Clust
     problem.layers.push_back({.name = layer.name,
                               .kind = layer.kind,
                               .parameter_bytes = kBytesPerParameter * layer.parameters,
-                              .activation_bytes = layer.activation_bytes,
+                              .activation_bytes = layer.activation_bytes + layer.inner_bytes,
                               .sparse_bytes = layer.lookups * layer.row_bytes,
                               .flops = layer.flops});
   }

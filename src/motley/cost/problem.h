@@ -2,6 +2,7 @@
 // what may be used. All cost models and planners work on this one value; docs/planning.md has the equations.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -73,12 +74,19 @@ struct Problem {
   bool allow_recompute = false;          // stages may recompute activations to save memory
   double memory_per_parameter_byte = 3;  // weight, gradient, and one value of optimizer state by default
 
+  // Of one stage: under kPipeline every replica gets at least one sample of a micro-batch.
+  std::int64_t most_replicas(int type) const {
+    const std::int64_t count = types[static_cast<std::size_t>(type)].count;
+    return cost_model == CostModel::kPipeline ? std::min(count, batch / micro_batches) : count;
+  }
   int layer_count() const { return static_cast<int>(layers.size()); }
   int type_count() const { return static_cast<int>(types.size()); }
-  const LayerOnType& at(int layer, int type) const {
-    return table[static_cast<std::size_t>(layer * type_count() + type)];
+  const LayerOnType& at(int layer, int type) const { return table[place(layer, type)]; }
+  const Link& link(int from, int to) const { return links[place(from, to)]; }
+  // Where a row's entry for a type stands in `table` and `links`.
+  std::size_t place(int row, int type) const {
+    return static_cast<std::size_t>(row) * types.size() + static_cast<std::size_t>(type);
   }
-  const Link& link(int from, int to) const { return links[static_cast<std::size_t>(from * type_count() + to)]; }
 };
 
 // Errors (kInvalidInput, naming field and value): no layers or types, sizes of the arrays that do not fit, NaN,

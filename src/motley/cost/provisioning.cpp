@@ -133,7 +133,7 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
   }
   std::vector<double> wanted = at(high).devices;
   for (std::size_t s = 0; s < wanted.size(); ++s) {
-    const auto count = static_cast<double>(type_of(problem, spans[s]).count);
+    const auto count = static_cast<double>(problem.most_replicas(spans[s].type));
     // A whole number that rounding put a little too high stays.
     wanted[s] = std::min(std::max(1.0, std::ceil(wanted[s] * (1 - kTolerance))), std::max(1.0, count));
   }
@@ -169,8 +169,9 @@ std::optional<Candidate> ratio(const Problem& problem, const std::vector<Span>& 
     for (const Span& span : spans) {
       const Type& type = type_of(problem, span);
       const bool cpu = type.exchange == plan::Exchange::kParameterServer;
-      wanted.push_back(std::max(1.0, std::round(cpu ? units * cpu_per_gpu * (1 + servers_per_cpu) : units)));
-      saturated = saturated && wanted.back() >= static_cast<double>(type.count);
+      const auto most = static_cast<double>(std::max<std::int64_t>(1, problem.most_replicas(span.type)));
+      wanted.push_back(std::clamp(std::round(cpu ? units * cpu_per_gpu * (1 + servers_per_cpu) : units), 1.0, most));
+      saturated = saturated && wanted.back() >= most;
     }
     std::optional<Candidate> candidate = within_limits(problem, spans, wanted);
     if (!candidate) {
@@ -207,8 +208,9 @@ std::optional<Candidate> provision(const Problem& problem, const std::vector<Spa
                                    const plan::Objective& objective, const ProvisioningOptions& options) {
   switch (options.method) {
     case Provisioning::kExact:
-      return problem.cost_model == CostModel::kHeterps ? exact_heterps_counts(problem, stages, objective)
-                                                       : exact_pipeline_counts(problem, stages, objective);
+      return problem.cost_model == CostModel::kHeterps
+                 ? exact_heterps_counts(problem, stages, objective)
+                 : exact_pipeline_counts(problem, stages, objective, options.most_boxes);
     case Provisioning::kNewton: {
       std::optional<Candidate> candidate = newton(problem, stages, objective);
       if (!candidate) {

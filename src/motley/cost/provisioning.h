@@ -1,6 +1,8 @@
 // How many devices each stage gets, once it is known which layers are on which type.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -29,6 +31,9 @@ enum class Provisioning {
 
 struct ProvisioningOptions {
   Provisioning method = Provisioning::kExact;
+  // kExact under kPipeline searches boxes of counts. Where there are more than this, the best so far is returned, which
+  // is good but not proved: for searches that ask thousands of times. (The steady state needs no such limit.)
+  std::int64_t most_boxes = std::numeric_limits<std::int64_t>::max();
   double cpu_per_gpu = 6;         // kStaRatio, kStaPsRatio; the original's values are not published
   double servers_per_cpu = 0.25;  // kStaPsRatio
 };

@@ -23,6 +23,42 @@ class LayersImpl : public nn::SequentialImpl {
 };
 TORCH_MODULE(Layers);
 
+template <class... Types>
+bool is_one_of(const nn::Module& module) {
+  return (... || (module.as<Types>() != nullptr));
+}
+
+model::LayerKind kind_of(const nn::Module& module) {
+  using enum model::LayerKind;
+  return is_one_of<nn::Linear>(module)                             ? kFullyConnected
+         : is_one_of<nn::Conv2d>(module)                           ? kConvolution
+         : is_one_of<nn::MaxPool2d, nn::AdaptiveAvgPool2d>(module) ? kPooling
+         : is_one_of<nn::BatchNorm2d, nn::GroupNorm>(module)       ? kNormalization
+         : is_one_of<nn::ReLU>(module)                             ? kActivation
+         : is_one_of<nn::Dropout>(module)                          ? kElementwise
+         : module.children().empty()                               ? kOther
+                                                                   : kBlock;
+}
+
+// The layers in their order, those of layers that stand inside each other too.
+void append_chain(const std::string& prefix, LayersImpl& layers, std::vector<ChainLayer>& chain) {
+  const std::vector<std::string> names = layers.named_children().keys();
+  std::size_t number = 0;
+  for (nn::AnyModule& module : layers) {
+    const std::string name = prefix + names[number++];
+    if (auto* inner = module.ptr()->as<LayersImpl>()) {
+      append_chain(name + ".", *inner, chain);
+      continue;
+    }
+    ChainLayer layer{name, kind_of(*module.ptr()), {}, {}};
+    layer.forward = [module](const torch::Tensor& input) mutable { return module.forward(input); };
+    for (const auto& item : module.ptr()->named_parameters()) {
+      layer.parameters.push_back({name + "." + item.key(), item.value()});
+    }
+    chain.push_back(std::move(layer));
+  }
+}
+
 // A sequence of layers under a name and the shape of its input: every network of ours.
 class LayeredNetwork final : public Network {
  public:
@@ -45,6 +81,11 @@ class LayeredNetwork final : public Network {
       }
     }
     return layers;
+  }
+  std::vector<ChainLayer> chain() override {
+    std::vector<ChainLayer> chain;
+    append_chain("", *layers_, chain);
+    return chain;
   }
   void train(bool on) override { layers_->train(on); }
   void to(torch::Device device, torch::Dtype dtype) override { layers_->to(device, dtype); }

@@ -3,6 +3,8 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 
+#include "motley/learn/script_chain.h"
+
 namespace motley::learn {
 namespace {
 
@@ -79,6 +81,7 @@ class ScriptNetwork final : public Network {
     return layers;
   }
 
+  std::vector<ChainLayer> chain() override { return chain_of(module_); }
   void train(bool on) override { module_.train(on); }
   void to(torch::Device device, torch::Dtype dtype) override { module_.to(device, dtype); }
   std::vector<std::int64_t> sample_shape() const override { return sample_shape_; }

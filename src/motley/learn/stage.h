@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "motley/base/result.h"
 #include "motley/learn/runtime.h"
+#include "motley/model/graph.h"
 
 namespace motley::learn {
 
@@ -24,6 +26,15 @@ struct BatchNormLayer {
   torch::Tensor running_var;          // the same
   torch::Tensor num_batches_tracked;  // scalar, int64
   std::optional<double> momentum;     // none: a plain average over all batches
+};
+
+// One of the layers that a network applies one after the other. It works on the network's own weights and must not
+// outlive it.
+struct ChainLayer {
+  std::string name;  // unique in its network; a module's is its path, such as "layer1.0"
+  model::LayerKind kind = model::LayerKind::kOther;
+  std::function<torch::Tensor(const torch::Tensor&)> forward;
+  NamedTensors parameters;  // that it trains
 };
 
 // What a stage runs: one of our networks, or a TorchScript module. Functions may throw what libtorch throws; Stage
@@ -38,6 +49,9 @@ class Network {
   virtual std::vector<BatchNormLayer> batch_norms() const = 0;
   virtual void train(bool on) = 0;
   virtual void to(torch::Device device, torch::Dtype dtype) = 0;
+  // The layers of which forward is made, each reading only what the one before returned; empty where the network is no
+  // such chain, or none that can be told from outside.
+  virtual std::vector<ChainLayer> chain() { return {}; }
   // The shape of one sample of the first input, without the batch dimension; empty where it is not known.
   virtual std::vector<std::int64_t> sample_shape() const = 0;
 };

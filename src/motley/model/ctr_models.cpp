@@ -9,10 +9,10 @@
 namespace motley::model {
 namespace {
 
-constexpr double kSlots = 26;
+constexpr int kSlots = 26;
 constexpr double kDense = 13;
 constexpr double kDimension = 10;  // values of a row
-constexpr double kRows = 1'000'001;
+constexpr int kRows = 1'000'001;
 constexpr double kIdBytes = 8;
 constexpr double kCriteoBytes = kSlots * kIdBytes + kDense * kValueBytes;
 constexpr int kFirst = -1;  // reads the model's own input
@@ -84,12 +84,12 @@ Graph ctrdnn(int layers) {
                   lookups, hidden, layers),
       kCriteoBytes);
   std::vector<int> groups;
-  double slots_left = kSlots;
-  double rows_left = kRows;
+  int slots_left = kSlots;
+  int rows_left = kRows;
   for (int i = 0; i < lookups; ++i) {
     const bool is_last = i == lookups - 1;
-    const double slots = is_last ? slots_left : static_cast<int>(kSlots) / lookups;
-    const double rows = is_last ? rows_left : static_cast<int>(kRows) / static_cast<int>(kSlots) * slots;
+    const int slots = is_last ? slots_left : kSlots / lookups;
+    const int rows = is_last ? rows_left : kRows / kSlots * slots;
     groups.push_back(builder.lookup(fmt::format("lookup{}", i + 1), slots, rows, is_last ? kDense : 0));
     slots_left -= slots;
     rows_left -= rows;
@@ -118,7 +118,7 @@ Graph two_embeddings() {
 
 // The negatives' rows are of the item's table, where they are counted.
 Graph matchnet() {
-  constexpr double kUserSlots = 12;
+  constexpr int kUserSlots = 12;
   constexpr double kNegatives = 20;
   Builder builder(
       "PaddleFleetX (old_develop), examples/heter_pipeline_ps/matchnet.py; the rows of the user's and the "

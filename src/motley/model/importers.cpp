@@ -57,10 +57,13 @@ std::optional<double> quantity(std::string_view text) {
   while (true) {
     const std::size_t end = text.find(';');
     const std::optional<double> value = number<double>(trimmed(text.substr(0, end)));
-    if (!value || !std::isfinite(*value) || *value < 0) {
+    if (!value || *value < 0) {
       return std::nullopt;
     }
     sum += *value;
+    if (!std::isfinite(sum)) {
+      return std::nullopt;
+    }
     if (end == std::string_view::npos) {
       return sum;
     }
@@ -241,8 +244,8 @@ Result<Profile> parse_pipedream(std::string_view text, const std::string& name, 
     }
     batch = *told;
   }
-  if (!std::isfinite(batch) || batch <= 0) {
-    return fail(ErrorCode::kInvalidInput, "{}: minibatch is {}; accepted is a finite number above 0", name, batch);
+  if (!std::isfinite(batch) || batch < 1) {
+    return fail(ErrorCode::kInvalidInput, "{}: minibatch is {}; accepted is a finite number, 1 or more", name, batch);
   }
 
   Profile profile{.batch = batch};

@@ -11,6 +11,10 @@
 
 namespace motley::model {
 
+// The last layer of a measured profile: what a step takes besides the network's layers. It is on the device of the
+// layer before it, whatever the plan.
+inline constexpr const char* kStepLayer = "step";
+
 // Measured here; fitted to measurements; scaled from another device's by the stated rule; published elsewhere.
 enum class Origin { kMeasured, kFitted, kScaled, kPublished };
 const char* to_string(Origin origin);

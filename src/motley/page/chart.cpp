@@ -15,6 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr double kMarkWidth = 1.8;  // percent of a bar that a mark of two or three digits needs
+
 // Five significant digits are finer than a screen; whole numbers stay whole.
 Json rounded(double value) {
   if (!std::isfinite(value)) {
@@ -117,7 +119,25 @@ std::string segment_bar(const std::vector<Segment>& segments, double extent, con
           "height=\"{:.0f}%\"><title>{}</title></rect>",
           escape(segment.kind), begin, end - begin, 100.0 * segment.track / tracks,
           100.0 / tracks - (tracks > 1 ? 4 : 0), escape(segment.text));
+      if (!segment.mark.empty() && end - begin >= kMarkWidth) {
+        svg += fmt::format("<text x=\"{:.3f}%\" y=\"{:.0f}%\">{}</text>", (begin + end) / 2,
+                           100.0 * (segment.track + 0.5) / tracks, escape(segment.mark));
+      }
     }
+  }
+  return svg + "</svg>";
+}
+
+std::string bar_axis(const std::vector<std::pair<double, std::string>>& ticks, double extent) {
+  std::string svg = "<svg class=\"axis\" aria-hidden=\"true\">";
+  for (const auto& [place, words] : ticks) {
+    const double x = std::clamp(place / extent, 0.0, 1.0) * 100;
+    svg += fmt::format(
+        "<line x1=\"{0:.3f}%\" x2=\"{0:.3f}%\" y2=\"5\"/><text x=\"{0:.3f}%\" y=\"17\" class=\"{1}\">{2}</text>", x,
+        x < 3    ? "first"
+        : x > 97 ? "last"
+                 : "",
+        escape(words));
   }
   return svg + "</svg>";
 }

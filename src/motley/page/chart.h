@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace motley::page {
@@ -50,10 +51,14 @@ struct Segment {
   std::string kind;           // a CSS class of the page's style: compute, exchange, wait, load, ...
   std::string text;           // shown when pointed at, and read aloud
   int track = 0;              // 0: the upper track, 1: the lower; all 0 where tracks is 1
+  std::string mark = {};      // a few letters that stand in the segment where they fit
 };
 
 // A bar from 0 to `extent` as an SVG that fills its container's width.
 std::string segment_bar(const std::vector<Segment>& segments, double extent, const std::string& label, int tracks = 1);
+
+// An axis for the bars above it: words at places from 0 to `extent`.
+std::string bar_axis(const std::vector<std::pair<double, std::string>>& ticks, double extent);
 
 // Rows of a label, a bar (HTML) and a value.
 struct BarRow {

@@ -73,7 +73,8 @@ Score score(const Request& request, Search& search, const Assignment& assignment
   }
   const plan::Objective unbounded{.goal = plan::Goal::kMostThroughput};
   const auto fastest = cost::provision(
-      request.problem, cost::stages_of(request.problem, assignment.type_of_layer, assignment.cut_before), unbounded);
+      request.problem, cost::stages_of(request.problem, assignment.type_of_layer, assignment.cut_before), unbounded,
+      kBriefly);
   return {value, fastest ? cost::value(cost::evaluate(request.problem, *fastest, unbounded), unbounded.goal) : value};
 }
 

@@ -12,9 +12,9 @@
 namespace motley::planner {
 namespace {
 
-constexpr std::size_t kEvaluations = 240;
-constexpr std::size_t kFirst = 24;  // that are drawn before the process is asked; single types come first
-constexpr std::size_t kPool = 256;
+constexpr std::size_t kEvaluations = 300;
+constexpr std::size_t kFirst = 32;  // that are drawn before the process is asked; single types come first
+constexpr std::size_t kPool = 128;
 constexpr std::size_t kElite = 5;                          // whose mutants are in the pool
 constexpr std::size_t kRefit = 10;                         // evaluations between choices of the kernel's length
 constexpr double kNoise = 1e-6;                            // keeps the covariance well-conditioned
@@ -97,7 +97,7 @@ class Bayesian final : public Planner {
     };
 
     for (std::size_t i = 0; i < kFirst && !search.over(); ++i) {
-      const bool single = i < std::min(problem.types.size(), kFirst / 2);
+      const bool single = i < std::min(problem.types.size(), kFirst * 3 / 4);
       look_at(single ? all_on(problem, static_cast<int>(i)) : draw(problem, random));
     }
     double length = 0;

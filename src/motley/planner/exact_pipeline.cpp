@@ -31,7 +31,10 @@ constexpr int kWidening = 8;
 constexpr int kLastWidth = kFirstWidth * kWidening * kWidening * kWidening * kWidening;
 constexpr int kFirstThresholds = 6;
 constexpr int kMostThresholds = 24;
-constexpr int kStepsBetweenChecks = 4096;  // of the clock
+constexpr double kFirstAdditions = 1e8;  // for the bounds' tables
+constexpr double kMostAdditions = 4e9;
+constexpr int kStepsBetweenChecks = 1024;  // of the clock
+constexpr int kLarge = 1000;  // layers times kinds of a stage, from where on a better answer to begin with pays
 
 Worth worth_of(const cost::Problem& problem, const plan::Objective& objective) {
   const auto batch = static_cast<double>(problem.batch);
@@ -85,15 +88,18 @@ class PipelineSearch {
   };
 
   double cutoff() const { return best_ * kProved; }
+  bool over() { return ++steps_ % kStepsBetweenChecks == 0 && search_.over(); }
+  // These return false where the time was over before their end.
   bool pass(const PipelineBounds& bounds, std::size_t width);
   bool extend(const PipelineBounds& bounds, int cut, std::size_t width);
   Rear extended(const StageTimes& stage, double backward, double transfer, double price, const Rear& rear) const;
   void leave_out(std::size_t from);
-  void select(const PipelineBounds& bounds, int cut, std::size_t width);
+  bool select(const PipelineBounds& bounds, int cut, std::size_t width);
   void compare_kinds(int cut);
   bool no_worse(const Kept& one, const std::int64_t* one_used, const Found& other,
                 const std::int64_t* other_used) const;
   void complete(const Found& found);
+  void take_quick_answers();
   std::size_t types() const { return problem_.types.size(); }
   const std::int64_t* used(int cut, int rear) const {
     return cuts_[static_cast<std::size_t>(cut)].used.data() + static_cast<std::size_t>(rear) * types();
@@ -116,7 +122,29 @@ class PipelineSearch {
   bool counts_matter_ = false;            // some stage before this cut fits into memory only with few stages behind it
 };
 
+// Answers of quick methods, to begin with: rears are dropped against them, and a search that time ends is never worse
+// than they are.
+void PipelineSearch::take_quick_answers() {
+  std::vector<std::unique_ptr<Planner>> quick;
+  quick.push_back(make_cpu_only());
+  quick.push_back(make_gpu_only());
+  quick.push_back(make_greedy());
+  Request request = request_;
+  request.progress = {};
+  if (stages_.layers() * stages_.kind_count() > kLarge) {
+    quick.push_back(make_genetic());
+    request.seconds = request_.seconds / 5;
+  }
+  for (const auto& method : quick) {
+    const Result<Answer> answer = method->plan(request);
+    if (answer && answer->best) {
+      best_ = std::min(best_, search_.consider(*answer->best));
+    }
+  }
+}
+
 Answer PipelineSearch::run() {
+  take_quick_answers();
   double bound = 0;
   bool proved = stages_.kind_count() == 0;
   // Bottlenecks: no less than of the layer that is slowest at best, no more than that of the best plan of one stage.
@@ -135,8 +163,9 @@ Answer PipelineSearch::run() {
   range.high = std::max(all, 2 * range.low);
 
   int thresholds = kFirstThresholds;
+  double additions = kFirstAdditions;
   for (int width = kFirstWidth; !proved && width <= kLastWidth && !search_.over(); width *= kWidening) {
-    const PipelineBounds bounds(stages_, range, thresholds);
+    const PipelineBounds bounds(stages_, range, thresholds, additions);
     const Rear nothing;
     bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), nothing, worth_, cutoff()).value);
     const bool finished = pass(bounds, static_cast<std::size_t>(width));
@@ -149,6 +178,7 @@ Answer PipelineSearch::run() {
     range.low = std::max(range.low, better.low);
     range.high = std::min(range.high, better.high);
     thresholds = std::min(2 * thresholds, kMostThresholds);
+    additions = std::min(8 * additions, kMostAdditions);
   }
   Answer answer = search_.answer();
   answer.proved = proved;
@@ -159,7 +189,6 @@ Answer PipelineSearch::run() {
   return answer;
 }
 
-// False where the time was over before the end.
 bool PipelineSearch::pass(const PipelineBounds& bounds, std::size_t width) {
   left_out_ = kInfinity;
   cuts_.assign(static_cast<std::size_t>(stages_.layers() + 1), {});
@@ -168,11 +197,8 @@ bool PipelineSearch::pass(const PipelineBounds& bounds, std::size_t width) {
   cuts_.back().rears.push_back(end);
   cuts_.back().used.assign(types(), 0);
   for (int cut = stages_.layers() - 1; cut >= 0; --cut) {
-    if (!extend(bounds, cut, width)) {
+    if (!extend(bounds, cut, width) || !select(bounds, cut, width)) {
       return false;
-    }
-    if (cut > 0) {
-      select(bounds, cut, width);
     }
   }
   return true;
@@ -191,7 +217,7 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
       const double price = static_cast<double>(devices.replicas) * problem_.types[type].price_per_hour;
       const StageTimes& stage = stages_.at(cut, end, kind);
       for (std::size_t behind = 0; behind < rears.size(); ++behind) {
-        if (++steps_ % kStepsBetweenChecks == 0 && search_.over()) {
+        if (over()) {
           return false;
         }
         const Kept& rear = rears[behind];
@@ -237,6 +263,7 @@ Rear PipelineSearch::extended(const StageTimes& stage, double backward, double t
   longer.exposed = std::max(longer.round_trip + stage.exchange, stage.forward + transfer + rear.exposed);
   longer.stages = std::min(rear.stages + 1, problem_.micro_batches);
   longer.price = rear.price + price;
+  longer.work = rear.work + (stage.forward + backward) * price;
   if (stages_.one_forward_one_backward()) {
     longer.bottleneck = std::max(
         {rear.bottleneck, stage.forward + backward, transfer, longer.round_trip / static_cast<double>(longer.stages)});
@@ -257,15 +284,15 @@ void PipelineSearch::leave_out(std::size_t from) {
 }
 
 // Keeps the found rears of the least bounds that no other makes needless.
-void PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t width) {
+bool PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t width) {
   compare_kinds(cut);
   std::stable_sort(found_.begin(), found_.end(),
                    [](const Found& a, const Found& b) { return a.bound.value < b.bound.value; });
   Cut& here = cuts_[static_cast<std::size_t>(cut)];
   std::vector<std::int64_t> devices(types());
   for (const Found& found : found_) {
-    if (search_.over()) {
-      return;
+    if (over()) {
+      return false;
     }
     std::copy_n(used(found.behind_cut, found.behind), types(), devices.begin());
     const Kind& kind = stages_.kind(found.kind);
@@ -279,13 +306,14 @@ void PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t w
     }
     if (here.rears.size() == width) {
       left_out_ = std::min(left_out_, found.bound.value);
-      return;
+      return true;
     }
     const Kept& behind =
         cuts_[static_cast<std::size_t>(found.behind_cut)].rears[static_cast<std::size_t>(found.behind)];
     here.rears.push_back({found, bounds.without(behind.room, kind)});
     here.used.insert(here.used.end(), devices.begin(), devices.end());
   }
+  return true;
 }
 
 void PipelineSearch::compare_kinds(int cut) {

@@ -16,11 +16,27 @@ std::size_t row(std::size_t i) {
   return i * (i + 1) / 2;
 }
 
+// In several sums at once, which do not wait for one another.
+double dot(const double* a, const double* b, std::size_t size) {
+  constexpr std::size_t kSums = 8;
+  double sums[kSums] = {};
+  std::size_t i = 0;
+  for (; i + kSums <= size; i += kSums) {
+    for (std::size_t k = 0; k < kSums; ++k) {
+      sums[k] += a[i + k] * b[i + k];
+    }
+  }
+  for (; i < size; ++i) {
+    sums[0] += a[i] * b[i];
+  }
+  return std::accumulate(std::begin(sums), std::end(sums), 0.0);
+}
+
 // Solves L x = b in place.
 void solve_lower(const std::vector<double>& factor, std::vector<double>& b) {
   for (std::size_t i = 0; i < b.size(); ++i) {
     const double* const l = &factor[row(i)];
-    b[i] = (b[i] - std::inner_product(l, l + i, b.begin(), 0.0)) / l[i];
+    b[i] = (b[i] - dot(l, b.data(), i)) / l[i];
   }
 }
 
@@ -41,7 +57,7 @@ void factorise(std::vector<double>& matrix, std::size_t size) {
     double* const l = &matrix[row(i)];
     for (std::size_t j = 0; j <= i; ++j) {
       const double* const other = &matrix[row(j)];
-      const double rest = l[j] - std::inner_product(l, l + j, other, 0.0);
+      const double rest = l[j] - dot(l, other, j);
       l[j] = i == j ? std::sqrt(rest) : rest / other[j];
     }
   }
@@ -51,7 +67,10 @@ void factorise(std::vector<double>& matrix, std::size_t size) {
 
 GaussianProcess::GaussianProcess(std::vector<Codes> points, const std::vector<double>& values, double length,
                                  double noise)
-    : points_(std::move(points)), length_(length), weights_(values) {
+    : points_(std::move(points)), weights_(values) {
+  for (std::size_t differences = 0; differences <= points_.front().size(); ++differences) {
+    covariance_at_.push_back(std::exp(-static_cast<double>(differences) / length));
+  }
   for (std::size_t i = 0; i < points_.size(); ++i) {
     for (std::size_t j = 0; j <= i; ++j) {
       factor_.push_back(covariance(points_[i], points_[j]) + (i == j ? noise : 0));
@@ -68,16 +87,16 @@ GaussianProcess::GaussianProcess(std::vector<Codes> points, const std::vector<do
 
 double GaussianProcess::covariance(const Codes& a, const Codes& b) const {
   const int differences = std::inner_product(a.begin(), a.end(), b.begin(), 0, std::plus<>(), std::not_equal_to<>());
-  return std::exp(-differences / length_);
+  return covariance_at_[static_cast<std::size_t>(differences)];
 }
 
 Posterior GaussianProcess::at(const Codes& point) const {
   std::vector<double> to_points(points_.size());
   std::transform(points_.begin(), points_.end(), to_points.begin(),
                  [&](const Codes& other) { return covariance(point, other); });
-  const double mean = std::inner_product(to_points.begin(), to_points.end(), weights_.begin(), 0.0);
+  const double mean = dot(to_points.data(), weights_.data(), to_points.size());
   solve_lower(factor_, to_points);
-  const double explained = std::inner_product(to_points.begin(), to_points.end(), to_points.begin(), 0.0);
+  const double explained = dot(to_points.data(), to_points.data(), to_points.size());
   return {mean, std::sqrt(std::max(0.0, 1 - explained))};
 }
 

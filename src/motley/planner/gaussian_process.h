@@ -27,7 +27,7 @@ class GaussianProcess {
   double covariance(const Codes& a, const Codes& b) const;
 
   std::vector<Codes> points_;
-  double length_;
+  std::vector<double> covariance_at_;  // of so many differences
   std::vector<double> factor_;  // lower Cholesky factor of the points' covariance, rows one after another: 1, 2, 3, ...
   std::vector<double> weights_;  // the covariance's inverse times the values
   double log_likelihood_ = 0;

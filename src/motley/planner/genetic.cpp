@@ -1,6 +1,7 @@
 // "genetic": a population of type strings, as HeterPS's authors search: schemes are drawn, neighbouring layers of one
 // type are merged into stages, each scheme is valued by its merged and provisioned plan, and the better ones are bred.
-// Tournament selection, two-point crossover, mutation, and an elite that stays. No scheme is valued twice.
+// Tournament selection, two-point crossover, mutation, and an elite that stays. No scheme is valued twice: a
+// child that is known is mutated again.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -14,8 +15,9 @@ constexpr std::size_t kPopulation = 64;
 constexpr std::size_t kElite = 2;       // that pass on as they are
 constexpr std::size_t kTournament = 3;  // of which the best becomes a parent
 constexpr double kCrossover = 0.9;      // of the children have two parents
-constexpr std::size_t kPatience = 40;   // generations without a better plan after which it ends
+constexpr std::size_t kPatience = 60;   // generations without a better plan after which it ends
 constexpr int kGenerations = 400;
+constexpr int kTries = 8;  // to make a child that is not known
 
 struct Individual {
   Assignment genes;
@@ -86,6 +88,9 @@ class Genetic final : public Planner {
           cross(child, select(parents, random).genes, random);
         }
         mutate(problem, random, child);
+        for (int tries = 1; tries < kTries && known.contains(child); ++tries) {
+          mutate(problem, random, child);
+        }
         add(std::move(child));
       }
       std::stable_sort(population.begin(), population.end(), better);

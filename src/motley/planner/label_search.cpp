@@ -18,7 +18,7 @@ constexpr std::size_t kCompared = 64;  // labels that one is compared with at mo
 
 struct Label {
   double cost = 0;     // by the graph's measure
-  double charged = 0;  // with charges
+  double charged = 0;  // with the first charges
   double bound = 0;
   std::int32_t parent = -1;
   std::int32_t index = -1;  // of the last segment
@@ -27,20 +27,32 @@ struct Label {
 
 class LabelSearch {
  public:
-  LabelSearch(const StageGraph& graph, const Limits& limits, double refund, double below, int width)
+  LabelSearch(StageGraph& graph, const Limits& limits, std::span<const Charges> charges, double below, int width)
       : graph_(graph),
         times_(graph.times()),
-        refund_(refund),
+        charges_(charges.begin() + 1, charges.end()),
+        refund_(charges.front().refund),
         below_(below),
         width_(static_cast<std::size_t>(width)),
         layers_(static_cast<std::size_t>(times_.layers() + 1)) {
+    rest_.resize(charges_.size() * (layers_.size() * static_cast<std::size_t>(times_.types())));
+    for (std::size_t c = 0; c < charges_.size(); ++c) {
+      graph.shortest(charges_[c].device);
+      for (int layer = 0; layer <= times_.layers(); ++layer) {
+        for (int type = 0; type < times_.types(); ++type) {
+          rest_[row(layer, type) + c] = graph.rest(layer, type) - charges_[c].refund;
+        }
+      }
+    }
+    graph.shortest(charges.front().device);
     find_scarce(limits);
   }
 
   LabelResult run(const std::function<bool()>& over) {
-    labels_.push_back({.bound = graph_.rest(0, times_.types()) - refund_,
-                       .type = static_cast<std::int16_t>(times_.types())});
+    labels_.push_back(
+        {.bound = graph_.rest(0, times_.types()) - refund_, .type = static_cast<std::int16_t>(times_.types())});
     used_.resize(limits_.size());
+    charged_.resize(charges_.size());
     layers_[0].labels.push_back(0);
     for (int layer = 0; layer < times_.layers(); ++layer) {
       std::vector<std::int32_t>& here = layers_[static_cast<std::size_t>(layer)].labels;
@@ -62,6 +74,11 @@ class LabelSearch {
 
   const Label& at(std::int32_t label) const { return labels_[static_cast<std::size_t>(label)]; }
   double* used(std::int32_t label) { return used_.data() + static_cast<std::size_t>(label) * limits_.size(); }
+
+  // Where in rest_ the other charges' costs of all layers from one on begin, after a stage on that type.
+  std::size_t row(int layer, int type) const {
+    return charges_.size() * static_cast<std::size_t>(layer * times_.types() + type);
+  }
 
   // Which limits could be exceeded at all, and how much the layers from each one on could use of them.
   void find_scarce(const Limits& limits) {
@@ -133,10 +150,9 @@ class LabelSearch {
   void narrow(Layer& layer, std::size_t width) {
     std::vector<std::int32_t>& here = layer.labels;
     if (here.size() > width) {
-      std::ranges::nth_element(here, here.begin() + static_cast<std::ptrdiff_t>(width),
-                               [&](std::int32_t a, std::int32_t b) {
-                                 return std::pair(at(a).bound, a) < std::pair(at(b).bound, b);
-                               });
+      std::ranges::nth_element(
+          here, here.begin() + static_cast<std::ptrdiff_t>(width),
+          [&](std::int32_t a, std::int32_t b) { return std::pair(at(a).bound, a) < std::pair(at(b).bound, b); });
       layer.narrowed = at(here[width]).bound;
       left_out_ = std::min(left_out_, layer.narrowed);
       here.resize(width);
@@ -183,7 +199,7 @@ class LabelSearch {
     }
     Layer& there = layers_[static_cast<std::size_t>(segment.last + 1)];
     const double charged = from.charged + use.cost + graph_.charge(segment.type) * use.count;
-    const double bound = charged + graph_.rest(segment.last + 1, segment.type) - refund_;
+    double bound = charged + graph_.rest(segment.last + 1, segment.type) - refund_;
     const int row_of_type = row_of_type_[static_cast<std::size_t>(segment.type)];
     const double price = use.count * times_.price(segment.type);
     const auto fits = [&](int row, double amount) {
@@ -192,11 +208,23 @@ class LabelSearch {
     if (!(bound < below_) || !fits(row_of_type, use.count) || !fits(row_of_price_, price)) {
       return;
     }
+    const auto label = static_cast<std::int32_t>(labels_.size());
+    const std::size_t others = charges_.size();
+    charged_.resize(static_cast<std::size_t>(label + 1) * others);
+    const double* before = charged_.data() + static_cast<std::size_t>(parent) * others;
+    double* after = charged_.data() + static_cast<std::size_t>(label) * others;
+    const double* rest = rest_.data() + row(segment.last + 1, segment.type);
+    for (std::size_t c = 0; c < others; ++c) {
+      after[c] = before[c] + use.cost + charges_[c].device[static_cast<std::size_t>(segment.type)] * use.count;
+      bound = std::max(bound, after[c] + rest[c]);
+    }
+    if (!(bound < below_)) {
+      return;
+    }
     if (bound >= there.narrowed) {
       left_out_ = std::min(left_out_, bound);
       return;
     }
-    const auto label = static_cast<std::int32_t>(labels_.size());
     labels_.push_back({.cost = from.cost + use.cost,
                        .charged = charged,
                        .bound = bound,
@@ -235,11 +263,14 @@ class LabelSearch {
 
   const StageGraph& graph_;
   const StageTimes& times_;
-  double refund_;
+  std::vector<Charges> charges_;  // all but the first
+  std::vector<double> rest_;      // with those, less their refunds: layers + 1 x types x charges
+  double refund_;                 // of the first
   double below_;
   std::size_t width_;
   std::vector<Label> labels_;
-  std::vector<double> used_;  // labels x scarce limits
+  std::vector<double> used_;     // labels x scarce limits
+  std::vector<double> charged_;  // labels x charges but the first
   std::vector<Layer> layers_;
   // The scarce limits, by rows.
   std::vector<double> limits_;
@@ -251,9 +282,9 @@ class LabelSearch {
 
 }  // namespace
 
-LabelResult search_labels(const StageGraph& graph, const Limits& limits, double refund, double below, int width,
-                          const std::function<bool()>& over) {
-  return LabelSearch(graph, limits, refund, below, width).run(over);
+LabelResult search_labels(StageGraph& graph, const Limits& limits, std::span<const Charges> charges, double below,
+                          int width, const std::function<bool()>& over) {
+  return LabelSearch(graph, limits, charges, below, width).run(over);
 }
 
 }  // namespace motley::planner

@@ -16,21 +16,15 @@ struct Limits {
   double price_per_hour = 0;  // infinity: not limited
 };
 
-// What a unit over a limit is charged (Lagrangian multipliers).
-struct Charges {
-  std::vector<double> devices;
-  double price_per_hour = 0;
-};
-
 struct LabelResult {
   std::optional<Path> path;  // the best found
   double bound = 0;          // no path within the limits costs less
 };
 
-// Paths that cost `below` or more are not looked for. `graph.shortest` has been called with the charges, and `refund` is
-// what they sum to at the limits. At most `width` labels go on from a layer; those with the worst bounds are left out.
-// Ends early, with the bound of what is left, when `over` says so.
-LabelResult search_labels(const StageGraph& graph, const Limits& limits, double refund, double below, int width,
-                          const std::function<bool()>& over);
+// Paths that cost `below` or more are not looked for. A label's bound is the greatest by any of the charges; the
+// graph's shortest path is left to be that of the first. At most `width` labels go on from a layer; those with the
+// worst bounds are left out. Ends early, with the bound of what is left, when `over` says so.
+LabelResult search_labels(StageGraph& graph, const Limits& limits, std::span<const Charges> charges, double below,
+                          int width, const std::function<bool()>& over);
 
 }  // namespace motley::planner

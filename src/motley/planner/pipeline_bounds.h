@@ -29,6 +29,7 @@ struct Rear {
   double bottleneck = 0;
   double bottleneck_back = 0;
   double price = 0;         // an hour
+  double work = 0;          // sum of (f + g) price: no more than W times the plan's price
   std::int64_t stages = 0;  // where there are more than micro-batches, as many as those
 };
 
@@ -46,6 +47,10 @@ struct Worth {
     }
     return step * (per_step_second + per_step_and_price * price);
   }
+  // The least value of a plan whose step times price is at least that.
+  double of_product(double product) const {
+    return product > most_product ? std::numeric_limits<double>::infinity() : per_step_and_price * product;
+  }
 };
 
 class PipelineBounds {
@@ -55,12 +60,12 @@ class PipelineBounds {
     double low = 0;
     double high = 0;
   };
-  // As many thresholds as given, or as can be afforded.
-  PipelineBounds(const PipelineStages& stages, const Range& range, int thresholds);
+  // At most so many thresholds, and about so many additions to fill the tables.
+  PipelineBounds(const PipelineStages& stages, const Range& range, int thresholds, double additions);
 
-  // Devices left over, as indices into the tables: one for each group of types.
-  static constexpr int kMostGroups = 4;
-  using Room = std::array<std::size_t, kMostGroups>;
+  // Devices left over, as indices into the tables of every view.
+  static constexpr int kMostViews = 3;
+  using Room = std::array<std::size_t, kMostViews>;
   Room all() const;
   Room without(Room room, const Kind& kind) const;
 
@@ -75,22 +80,23 @@ class PipelineBounds {
   Range range(const Worth& worth, double cutoff) const;
 
  private:
-  enum Sum { kForward, kRoundTrip, kExcess, kPrice, kSums };
-  // Some types' limits; all other types are taken as unlimited, which only makes the bound lower.
-  struct Group {
-    std::vector<std::size_t> strides;  // of every type in the index of a room; 0: the type is not in this group
+  enum Sum { kForward, kRoundTrip, kExcess, kPrice, kWork, kSums };
+  // Counts of devices left, where the types of a pool are counted together, as if each could stand for the others:
+  // that only makes the bound lower.
+  struct View {
+    std::vector<std::size_t> strides;  // of every type's pool in the index of a room
+    std::vector<std::size_t> sizes;    // of every type's pool: numbers of devices that may be left, 0 included
     std::size_t rooms = 1;
     std::vector<double> table;  // [cut][kind behind it][room][sum][threshold]
     std::vector<double> whole;  // [sum][threshold]: all layers on all devices
   };
-  void make_groups();
-  double affordable_thresholds(double rooms) const;  // for all groups together
-  void fill(Group& group) const;
+  View make_view(const std::vector<std::size_t>& order, std::size_t split, double most_rooms) const;
+  void fill(View& view) const;
   std::size_t block() const { return kSums * thresholds_.size(); }
-  std::size_t place(const Group& group, int cut, int kind, std::size_t room) const {
+  std::size_t place(const View& view, int cut, int kind, std::size_t room) const {
     return ((static_cast<std::size_t>(cut) * static_cast<std::size_t>(stages_.kind_count()) +
              static_cast<std::size_t>(kind)) *
-                group.rooms +
+                view.rooms +
             room) *
            block();
   }
@@ -99,8 +105,9 @@ class PipelineBounds {
   void complete(const double* front, const Rear& rear, const Worth& worth, Visit visit) const;
 
   const PipelineStages& stages_;
+  double price_of_all_ = 0;
   std::vector<double> thresholds_;  // ascending; the last is infinity
-  std::vector<Group> groups_;
+  std::vector<View> views_;
 };
 
 }  // namespace motley::planner

@@ -34,7 +34,7 @@ std::int64_t PipelineStages::in_flight(std::int64_t stages) const {
 
 PipelineStages::PipelineStages(const cost::Problem& problem) : problem_(problem) {
   for (int type = 0; type < problem.type_count(); ++type) {
-    for (std::int64_t k = 1; k <= problem.types[static_cast<std::size_t>(type)].count; ++k) {
+    for (std::int64_t k = 1; k <= problem.most_replicas(type); ++k) {
       kinds_.push_back({type, k});
     }
   }
@@ -57,7 +57,7 @@ PipelineStages::PipelineStages(const cost::Problem& problem) : problem_(problem)
       for (int type = 0; type < problem.type_count(); ++type) {
         const cost::PipelineStage stage = cost::pipeline_stage(problem, first, end - 1, type, -1, 0, 1);
         const cost::Type& devices = problem.types[static_cast<std::size_t>(type)];
-        for (std::int64_t replicas = 1; replicas <= devices.count; ++replicas, ++times) {
+        for (std::int64_t replicas = 1; replicas <= problem.most_replicas(type); ++replicas, ++times) {
           const auto k = static_cast<double>(replicas);
           times->forward = stage.forward_seconds(k);
           times->backward = stage.backward_seconds(k, false);

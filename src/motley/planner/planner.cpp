@@ -25,7 +25,7 @@ Search::Search(const Request& request)
 double Search::consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before) {
   const cost::Problem& problem = request_.problem;
   if (const auto candidate =
-          cost::provision(problem, cost::stages_of(problem, type_of_layer, cut_before), request_.objective)) {
+          cost::provision(problem, cost::stages_of(problem, type_of_layer, cut_before), request_.objective, kBriefly)) {
     return consider(*candidate);
   }
   ++answer_.evaluations;
@@ -66,6 +66,8 @@ Answer Search::answer() const {
 
 std::vector<std::unique_ptr<Planner>> planners() {
   std::vector<std::unique_ptr<Planner>> all;
+  all.push_back(make_exact());
+  all.push_back(make_brute_force());
   all.push_back(make_cpu_only());
   all.push_back(make_gpu_only());
   all.push_back(make_heuristic());

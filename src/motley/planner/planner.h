@@ -59,15 +59,18 @@ class Planner {
   virtual Result<Answer> plan(const Request& request) const = 0;
 };
 
+// How searches that value thousands of assignments ask for counts.
+inline constexpr cost::ProvisioningOptions kBriefly{.most_boxes = 100};
+
 // Counts evaluations, keeps the best, watches the clock and the stop token: what every searching method needs.
 class Search {
  public:
   explicit Search(const Request& request);
-  // Provisions (exactly) and evaluates an assignment; the value, infinity where infeasible.
+  // Provisions (kBriefly) and evaluates an assignment; the value, infinity where infeasible.
   double consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before = {});
   double consider(const cost::Candidate& candidate);
   double consider(const cost::Candidate& candidate, cost::Evaluation evaluation);  // evaluated already
-  bool over();  // the limit is reached or a stop was asked for
+  bool over();                                 // the limit is reached or a stop was asked for
   double best() const { return best_value_; }  // value of the best candidate; infinity while there is none
   Answer answer() const;
 

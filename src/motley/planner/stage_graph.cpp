@@ -1,7 +1,7 @@
 // Shortest paths over stages (see stage_graph.h). The number of devices of a stage, and so its cost, depends on the
 // stage before only through the time of what comes in, and mostly not at all: that time is hidden behind computation.
-// So a segment's cost without incoming data is computed once, together with the slack below which it stays the same, and
-// the exact cost after a certain type only where it is above the slack and could still matter.
+// So a segment's cost without incoming data is computed once, together with the slack below which it stays the same,
+// and the exact cost after a certain type only where it is above the slack and could still matter.
 #include "motley/planner/stage_graph.h"
 
 #include <algorithm>
@@ -42,9 +42,8 @@ StageTimes::StageTimes(const cost::Problem& problem, double max_price_per_hour)
     for (int type = 0; type < types_; ++type) {
       const cost::HeterpsStage one = cost::heterps_stage(problem, layer, layer, type, -1);
       const cost::HeterpsStage& sum = before_[at(layer, type)];
-      before_[at(layer + 1, type)] = {
-          sum.compute_fixed + one.compute_fixed, sum.compute_divided + one.compute_divided,
-          sum.data_fixed + one.data_fixed, sum.data_divided + one.data_divided};
+      before_[at(layer + 1, type)] = {sum.compute_fixed + one.compute_fixed, sum.compute_divided + one.compute_divided,
+                                      sum.data_fixed + one.data_fixed, sum.data_divided + one.data_divided};
       communication_fraction_.push_back(problem.at(layer, type).communication_fraction);
     }
   }

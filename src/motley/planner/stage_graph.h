@@ -49,7 +49,7 @@ class StageTimes {
   int types_;
   std::vector<double> price_;
   std::vector<double> most_;
-  std::vector<cost::HeterpsStage> before_;     // layers + 1 x types: sums over the layers before one
+  std::vector<cost::HeterpsStage> before_;      // layers + 1 x types: sums over the layers before one
   std::vector<double> communication_fraction_;  // layers x types
   std::vector<double> cut_bytes_;
   std::vector<double> transfer_;  // types x types: seconds a byte, both ways; empty where all links are unlimited
@@ -77,6 +77,13 @@ struct Step {
   double seconds = 0;  // ET
 };
 using Path = std::vector<Step>;
+
+// What every device of a type is charged on top (Lagrangian multipliers), and what that sums to at the limits: the
+// cheapest path with charges, less the refund, bounds all paths within the limits.
+struct Charges {
+  std::vector<double> device;
+  double refund = 0;
+};
 
 class StageGraph {
  public:

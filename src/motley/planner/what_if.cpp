@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kProbes = 17;
 constexpr double kBorderWidth = 1e-3;  // relative
+constexpr double kLeastWidth = 1e-6;   // of the range's upper end
 
 struct Name {
   const char* text;
@@ -64,7 +65,7 @@ Changed with(const Request& request, const WhatIf& question, double value) {
       break;
     case Quantity::kSpeed:
       for (int layer = 0; layer < changed.problem.layer_count(); ++layer) {
-        cost::LayerOnType& entry = changed.problem.table[static_cast<std::size_t>(layer * types + question.type)];
+        cost::LayerOnType& entry = changed.problem.table[changed.problem.place(layer, question.type)];
         for (cost::Affine* time : {&entry.forward, &entry.backward}) {
           time->fixed /= value;
           time->per_sample /= value;
@@ -74,9 +75,9 @@ Changed with(const Request& request, const WhatIf& question, double value) {
     case Quantity::kBandwidth:
       type.bytes_per_second *= value;
       for (int other = 0; other < types; ++other) {
-        changed.problem.links[static_cast<std::size_t>(question.type * types + other)].bytes_per_second *= value;
+        changed.problem.links[changed.problem.place(question.type, other)].bytes_per_second *= value;
         if (other != question.type) {
-          changed.problem.links[static_cast<std::size_t>(other * types + question.type)].bytes_per_second *= value;
+          changed.problem.links[changed.problem.place(other, question.type)].bytes_per_second *= value;
         }
       }
       break;
@@ -104,12 +105,14 @@ Result<Answer> answer_at(const Planner& planner, const Request& request, const W
 
 Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request) {
   std::vector<Marginal> all;
+  Request part = request;
+  part.seconds = request.seconds / (2 * request.problem.type_count());
   for (int type = 0; type < request.problem.type_count(); ++type) {
     const double count = static_cast<double>(request.problem.types[static_cast<std::size_t>(type)].count);
     const WhatIf question{.quantity = Quantity::kCount, .type = type, .low = count, .high = count, .text = ""};
     Marginal marginal{.type = type, .one_more = {}, .one_fewer = {}};
-    MOTLEY_ASSIGN(marginal.one_more, answer_at(planner, request, question, count + 1));
-    MOTLEY_ASSIGN(marginal.one_fewer, answer_at(planner, request, question, std::max(0.0, count - 1)));
+    MOTLEY_ASSIGN(marginal.one_more, answer_at(planner, part, question, count + 1));
+    MOTLEY_ASSIGN(marginal.one_fewer, answer_at(planner, part, question, std::max(0.0, count - 1)));
     all.push_back(std::move(marginal));
   }
   return all;
@@ -172,13 +175,14 @@ Result<std::vector<Regime>> what_if(const Planner& planner, const Request& reque
     if (probe == kProbes - 1) value = question.high;
     if (whole) value = std::round(value);
     if (value <= below) continue;
+    if (request.stop.stop_requested()) break;
     MOTLEY_ASSIGN(Answer answer, answer_at(planner, request, question, value));
     // Every border between the two probes, from the left: the least value at which the plan is no longer the last one.
     while (answer.best != regimes.back().answer.best) {
       double left = below;
       double right = value;
       Answer at_right = answer;
-      while (whole ? right - left > 1 : right - left > kBorderWidth * right) {
+      while (whole ? right - left > 1 : right - left > std::max(kBorderWidth * right, kLeastWidth * question.high)) {
         const double middle = whole ? std::floor((left + right) / 2) : (left + right) / 2;
         MOTLEY_ASSIGN(Answer at_middle, answer_at(planner, request, question, middle));
         if (at_middle.best == regimes.back().answer.best) {

@@ -16,7 +16,8 @@ struct Marginal {
   Answer one_more;
   Answer one_fewer;  // of a type that has none: the same as now
 };
-// One for each type. Errors: those of the planner.
+// One for each type, of which a planner is asked twice: a request's time limit is shared out among all. Errors: those
+// of the planner.
 Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request);
 
 enum class Quantity {
@@ -45,8 +46,8 @@ struct Regime {
   Answer answer;
 };
 // One value: a single regime. A range: every regime that is found on 17 values over it (a geometric series where low >
-// 0), its border narrowed to 0.1 % by bisection. Plans count as the same when their stages and counts are. Counts are
-// whole.
+// 0), its border narrowed to 0.1 % (or a millionth of the range) by bisection. Plans count as the same when their
+// stages and counts are. Counts are whole.
 Result<std::vector<Regime>> what_if(const Planner& planner, const Request& request, const WhatIf& question);
 
 }  // namespace motley::planner

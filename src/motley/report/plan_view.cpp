@@ -6,6 +6,8 @@
 #include "motley/base/units.h"
 #include "motley/page/chart.h"
 #include "motley/page/html.h"
+#include "motley/report/plan_timeline.h"
+#include "motley/simulate/simulate.h"
 
 namespace motley::report {
 namespace {
@@ -27,10 +29,6 @@ std::string number(double value) {
 
 std::string percent(double share) {
   return fmt::format("{:.2f} %", 100 * share);
-}
-
-const char* unit_of(plan::Goal goal) {
-  return goal == plan::Goal::kLeastMoney ? "money" : goal == plan::Goal::kMostThroughput ? "s/sample" : "s/step";
 }
 
 std::string layers_of(const cost::Problem& problem, const cost::StageChoice& stage) {
@@ -60,7 +58,7 @@ std::string binding(const PlanView& view) {
   const cost::Evaluation& evaluation = view.answer.evaluation;
   const auto index = static_cast<std::size_t>(evaluation.bottleneck);
   const cost::StageChoice& stage = (*view.answer.best)[index];
-  return fmt::format("stage {} binds ({}), most of it layer {}", index + 1,
+  return fmt::format("Stage {} binds ({}); its longest layer is {}", index,
                      computes_longest(evaluation.stages[index]) ? "computation" : "communication",
                      view.problem.layers[static_cast<std::size_t>(heaviest_layer(view.problem, stage))].name);
 }
@@ -81,7 +79,7 @@ std::string stages_in_words(const cost::Problem& problem, const cost::Candidate&
 
 // The value of an answer in the goal's own terms: money, samples a second, seconds a step.
 std::string in_goals_terms(const planner::Answer& answer, plan::Goal goal) {
-  if (!answer.best) return answer.proved ? "no plan" : "none found";
+  if (!answer.best) return answer.proved ? "no plan" : "not found in time";
   switch (goal) {
     case plan::Goal::kLeastMoney:
       return number(answer.evaluation.money);
@@ -91,6 +89,12 @@ std::string in_goals_terms(const planner::Answer& answer, plan::Goal goal) {
       return format_seconds(answer.evaluation.step_seconds);
   }
   return "";
+}
+
+// A small change of the best value is lost in the gap of an answer that is not proved.
+std::string known(const planner::Answer& answer, const PlanView& view) {
+  if (!answer.proved || !view.answer.proved) return "not known";
+  return answer.best == view.answer.best ? "the same" : in_goals_terms(answer, view.objective.goal);
 }
 
 // The gap of a method to the best bound that any method proved.
@@ -103,6 +107,17 @@ double best_bound(const PlanView& view) {
   double bound = view.answer.bound;
   for (const MethodAnswer& method : view.methods) bound = std::max(bound, method.answer.bound);
   return bound;
+}
+
+// The text, or its beginning where it is longer than a terminal bears.
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kMost = 96;  // characters
+  std::size_t characters = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
+    if (begins && ++characters > kMost) return text.substr(0, i) + "…";
+  }
+  return text;
 }
 
 // Rows of cells as text columns; the first row is the heading.
@@ -119,7 +134,7 @@ std::string columns(const std::vector<std::vector<std::string>>& rows) {
   for (const auto& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      line += row[i] + std::string(i + 1 < row.size() ? widths[i] - width_of(row[i]) + 2 : 0, ' ');
+      line += i + 1 < row.size() ? row[i] + std::string(widths[i] - width_of(row[i]) + 2, ' ') : shortened(row[i]);
     }
     text += fmt::format("  {}\n", line);
   }
@@ -136,7 +151,7 @@ std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
     const cost::StageChoice& stage = (*view.answer.best)[i];
     const cost::StageCost& took = view.answer.evaluation.stages[i];
     const bool last = i + 1 == view.answer.best->size();
-    rows.push_back({fmt::format("{}", i + 1),
+    rows.push_back({fmt::format("{}", i),
                     fmt::format("{} ({})", layers_of(view.problem, stage), stage.last - stage.first + 1),
                     devices_of(view.problem, stage) + (stage.recompute ? ", recomputing" : ""),
                     format_seconds(took.compute_seconds), format_seconds(took.communication_seconds),
@@ -151,12 +166,12 @@ std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
 }
 
 std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
-  std::vector<std::vector<std::string>> rows = {{"device type", "used", "of", "with one more", "with one fewer"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"device type", "used", "of", "with one more to use", "with one fewer"}};
   for (const planner::Marginal& marginal : view.marginals) {
     const cost::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
     rows.push_back({type.name, fmt::format("{}", view.answer.evaluation.used[static_cast<std::size_t>(marginal.type)]),
-                    fmt::format("{}", type.count), in_goals_terms(marginal.one_more, view.objective.goal),
-                    in_goals_terms(marginal.one_fewer, view.objective.goal)});
+                    fmt::format("{}", type.count), known(marginal.one_more, view), known(marginal.one_fewer, view)});
   }
   return rows;
 }
@@ -223,7 +238,7 @@ std::string drawing(const PlanView& view) {
       "style=\"min-width:{2:.0f}px;max-width:{0:.0f}px\" role=\"img\" "
       "aria-label=\"{3}\"><defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" "
       "markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0 8 4 0 8z\" class=\"arrow-head\"/></marker></defs>",
-      width, kHeight, std::min(width, 640.0), escape(stages_in_words(view.problem, stages)));
+      width, kHeight, 0.85 * width, escape(stages_in_words(view.problem, stages)));
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const cost::StageChoice& stage = stages[i];
     const cost::StageCost& took = evaluation.stages[i];
@@ -271,31 +286,32 @@ std::string html_table(const std::vector<std::vector<std::string>>& rows,
   return page::table(rows.front(), cells, numeric);
 }
 
-// A bar a method: its value beside the bound.
+// The simulated step of a flushed pipeline; nothing for the steady state, which has no steps.
+std::string predicted_step(const PlanView& view) {
+  if (view.problem.cost_model != cost::CostModel::kPipeline) return "";
+  const plan::Plan plan =
+      cost::to_plan(view.problem, *view.answer.best, view.answer.evaluation, view.objective, view.method);
+  const Result<simulate::Timeline> timeline = simulate::simulate(view.problem, plan);
+  return timeline ? plan_timeline(*timeline, plan) : "";
+}
+
+// A bar a method: how near it comes to what is possible.
 std::string method_chart(const PlanView& view) {
   const double bound = best_bound(view);
-  double most = 0;
+  double best = std::numeric_limits<double>::infinity();
   for (const MethodAnswer& method : view.methods) {
-    if (method.answer.best) most = std::max(most, cost::value(method.answer.evaluation, view.objective.goal));
+    if (method.answer.best) best = std::min(best, cost::value(method.answer.evaluation, view.objective.goal));
   }
+  const double full = bound > 0 ? bound : best;
   std::vector<page::BarRow> bars;
   for (const MethodAnswer& method : view.methods) {
     if (!method.answer.best) continue;
-    const double value = cost::value(method.answer.evaluation, view.objective.goal);
-    std::vector<page::Segment> segments;
-    const double exact_part = bound > 0 ? std::min(bound, value) : value;
-    segments.push_back(
-        {0, exact_part, "compute", fmt::format("bound {:.4g} {}", exact_part, unit_of(view.objective.goal)), 0});
-    if (value > exact_part) {
-      segments.push_back({exact_part, value, "wait",
-                          fmt::format("{:.4g} {} above the bound", value - exact_part, unit_of(view.objective.goal)),
-                          0});
-    }
-    bars.push_back({method.method, page::segment_bar(segments, most, method.method),
+    const double reached = std::min(1.0, full / cost::value(method.answer.evaluation, view.objective.goal));
+    bars.push_back({method.method, page::segment_bar({{0, reached, "compute", percent(reached), 0}}, 1, method.method),
                     in_goals_terms(method.answer, view.objective.goal)});
   }
-  return page::bar_group("", "", bars) +
-         page::legend({{"compute", "no plan can do with less"}, {"wait", "above that bound"}});
+  return page::bar_group(bound > 0 ? "Share of the bound that is reached" : "Share of the best that is reached",
+                         "longer is better", bars);
 }
 
 }  // namespace
@@ -355,14 +371,17 @@ std::string plan_page(const PlanView& view) {
   body += page::card("The pipeline",
                      escape(binding(view)) + ". Bars are to one scale: the longest is what the pipeline waits for.",
                      drawing(view), true);
-  body += page::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6}), true);
+  body += predicted_step(view);
+  body += page::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6, 7, 8}), true);
   if (!view.marginals.empty()) {
     body += page::card("One device more, one fewer", "The best plan there would be, by what the objective counts.",
                        html_table(marginal_rows(view), {1, 2, 3, 4}), true);
   }
   if (!view.methods.empty()) {
-    body += page::card("Methods compared", "Gap: to the best bound that any method proved.",
-                       method_chart(view) + html_table(method_rows(view), {1, 2, 3, 4, 5, 6}), true);
+    body += page::card(
+        "Methods compared", "The gap is to the best bound that any method proved.",
+        method_chart(view) + "<div class=\"last-wide\">" + html_table(method_rows(view), {1, 2, 3, 4, 5, 6}) + "</div>",
+        true);
   }
   for (const auto& [question, regimes] : view.what_ifs) {
     body += page::card("What if " + question.text, "The best plan from each value on.",
@@ -372,13 +391,14 @@ std::string plan_page(const PlanView& view) {
 }
 
 std::string explain_impossible(const cost::Problem& problem, const plan::Objective& objective,
-                               const planner::Answer& best_without_floors) {
-  if (!best_without_floors.best) {
+                               const planner::Answer& most, const planner::Answer& least) {
+  if (!most.best) {
     return fmt::format(
-        "no plan for {} fits the devices at all{}", problem.model,
-        best_without_floors.evaluation.violation.empty() ? "" : ": " + best_without_floors.evaluation.violation);
+        "no plan for {} fits the devices, even without floors and caps; accepted: more devices, or devices "
+        "with more memory",
+        problem.model);
   }
-  const cost::Evaluation& best = best_without_floors.evaluation;
+  const cost::Evaluation& best = most.evaluation;
   if (objective.min_throughput > best.throughput) {
     std::vector<std::string> used;
     for (int type = 0; type < problem.type_count(); ++type) {
@@ -386,14 +406,26 @@ std::string explain_impossible(const cost::Problem& problem, const plan::Objecti
       const cost::Type& of = problem.types[static_cast<std::size_t>(type)];
       if (count > 0) used.push_back(fmt::format("{}{} {}", count == of.count ? "all " : "", count, of.name));
     }
-    const cost::StageChoice& stage = (*best_without_floors.best)[static_cast<std::size_t>(best.bottleneck)];
-    return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} binds",
-                       number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "),
-                       problem.layers[static_cast<std::size_t>(heaviest_layer(problem, stage))].name);
+    const cost::StageChoice& stage = (*most.best)[static_cast<std::size_t>(best.bottleneck)];
+    const std::string layer = problem.layers[static_cast<std::size_t>(heaviest_layer(problem, stage))].name;
+    if (most.proved) {
+      return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} binds",
+                         number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), layer);
+    }
+    return fmt::format(
+        "no plan reaches {} samples/s: the best found is {} with {}, and none is above {}; layer {} binds",
+        number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), number(1 / most.bound),
+        layer);
   }
-  return fmt::format("no plan has {}; without its limits, the most is {} samples/s at {} an hour, {} in all",
-                     plan::describe(objective), number(best.throughput), number(best.price_per_hour),
-                     number(best.money));
+  std::string text =
+      fmt::format("no plan has {}; without these limits, the most is {} samples/s at {} an hour, {} in all",
+                  plan::describe(objective), number(best.throughput), number(best.price_per_hour), number(best.money));
+  if (least.best) {
+    const cost::Evaluation& cheap = least.evaluation;
+    text += fmt::format(", and the least money {} at {} samples/s and {} an hour", number(cheap.money),
+                        number(cheap.throughput), number(cheap.price_per_hour));
+  }
+  return text;
 }
 
 }  // namespace motley::report

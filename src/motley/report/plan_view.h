@@ -35,9 +35,9 @@ int heaviest_layer(const cost::Problem& problem, const cost::StageChoice& stage)
 std::string plan_text(const PlanView& view);
 std::string plan_page(const PlanView& view);
 
-// "no plan reaches 20,000 samples/s: the best is 14,210 with all 8 gpu; layer fc2 binds". `best_without_floors` is the
-// answer to most throughput under the same limits but no floors and caps.
+// "no plan reaches 20,000 samples/s: the best is 14,210 with all 8 gpu; layer fc2 binds". `most` and `least` are the
+// answers to most throughput and to least money on the same devices, without floors and caps.
 std::string explain_impossible(const cost::Problem& problem, const plan::Objective& objective,
-                               const planner::Answer& best_without_floors);
+                               const planner::Answer& most, const planner::Answer& least);
 
 }  // namespace motley::report

@@ -233,7 +233,8 @@ Status slow_down(Setup& setup, const std::vector<Straggler>& stragglers) {
       return fail(ErrorCode::kInvalidInput, "stragglers[{}].slowdown is {}; accepted is a number of at least 1", i,
                   slowdown);
     }
-    DeviceState& device = setup.devices[static_cast<std::size_t>(state.first_device + replica)];
+    DeviceState& device =
+        setup.devices[static_cast<std::size_t>(state.first_device) + static_cast<std::size_t>(replica)];
     device.forward_seconds *= slowdown;
     device.backward_seconds *= slowdown;
   }
@@ -446,7 +447,7 @@ class Replay {
     StageState& receiver = stages_[static_cast<std::size_t>(task.forward ? sender + 1 : sender - 1)];
     ++(task.forward ? receiver.activations : receiver.gradients);
     for (int i = 0; i < receiver.device_count; ++i) {
-      const auto device = static_cast<std::size_t>(receiver.first_device + i);
+      const auto device = static_cast<std::size_t>(receiver.first_device) + static_cast<std::size_t>(i);
       if (!devices_[device].computing) {
         start_work(device, now, link.path);
       }

@@ -14,6 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kPrefix = "step-";
 constexpr const char* kManifest = "manifest.json";
+constexpr const char* kNeeded[] = {"weights.safetensors", "optimizer.safetensors", "state.json", "audit.bin"};
 
 // Steps that have a finished folder, newest first.
 std::vector<std::int64_t> checkpointed_steps(const fs::path& folder) {
@@ -43,12 +44,28 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
   const auto damaged = [&](const std::string& name, const std::string& what) {
     return fail(ErrorCode::kCorrupt, "checkpoint '{}' is damaged: {} {}", own.string(), name, what);
   };
-  if (manifest.is_discarded() || !manifest.contains("files") || !manifest["files"].is_object() ||
-      manifest.value("version", 0) != 1) {
-    return damaged(kManifest, "is not a manifest of version 1");
+  struct Entry {
+    std::size_t bytes = 0;
+    std::uint32_t crc = 0;
+  };
+  std::map<std::string, Entry> entries;
+  try {
+    if (manifest.at("version").get<int>() != 1) {
+      return damaged(kManifest, "is not of version 1");
+    }
+    for (const auto& [name, entry] : manifest.at("files").items()) {
+      entries[name] = {entry.at("bytes").get<std::size_t>(), entry.at("crc32c").get<std::uint32_t>()};
+    }
+  } catch (const Json::exception&) {
+    return damaged(kManifest, "is not a manifest");
+  }
+  for (const char* name : kNeeded) {
+    if (!entries.contains(name)) {
+      return damaged(kManifest, fmt::format("does not name {}", name));
+    }
   }
   Checkpoint checkpoint{step, {}};
-  for (const auto& [name, entry] : manifest["files"].items()) {
+  for (const auto& [name, entry] : entries) {
     if (name.find('/') != std::string::npos) {
       return damaged(kManifest, "names a file outside the checkpoint");
     }
@@ -56,11 +73,10 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
     if (!content) {
       return damaged(name, "cannot be read: " + content.error().message);
     }
-    if (content->size() != entry.value("bytes", std::size_t{0})) {
-      return damaged(
-          name, fmt::format("has {} bytes, {} were written", content->size(), entry.value("bytes", std::size_t{0})));
+    if (content->size() != entry.bytes) {
+      return damaged(name, fmt::format("has {} bytes, {} were written", content->size(), entry.bytes));
     }
-    if (crc32c(*content) != entry.value("crc32c", std::uint32_t{0})) {
+    if (crc32c(*content) != entry.crc) {
       return damaged(name, "does not match its checksum");
     }
     checkpoint.files[name] = std::move(*content);
@@ -103,6 +119,10 @@ Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, in
     fs::remove_all(folder_of(folder, steps[i]), ignored);
   }
   return {};
+}
+
+bool holds_checkpoint(const fs::path& folder) {
+  return !checkpointed_steps(folder).empty();
 }
 
 Result<LoadedCheckpoint> read_newest_checkpoint(const fs::path& folder) {

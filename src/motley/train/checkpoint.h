@@ -25,6 +25,9 @@ struct Checkpoint {
 // before is untouched.
 Status write_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint, int keep);
 
+// Whether there is any, good or damaged.
+bool holds_checkpoint(const std::filesystem::path& folder);
+
 struct LoadedCheckpoint {
   Checkpoint checkpoint;
   std::vector<std::string> warnings;  // a sentence for each damaged one that was passed over

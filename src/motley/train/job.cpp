@@ -14,9 +14,22 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-// Keys that hold a path of a file; relative ones are taken from the job file's folder.
+// Keys that hold a path; relative ones are taken from the job file's folder, and those of flags from the current one.
 constexpr const char* kPathKeys[] = {"model.path",        "data.train", "data.train_targets", "data.test",
-                                     "data.test_targets", "cluster",    "shares_replay",      "data.folder"};
+                                     "data.test_targets", "cluster",    "shares.replay",      "data.folder"};
+
+// Makes the key's value absolute where the key holds a path.
+void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
+  if (std::find(std::begin(kPathKeys), std::end(kPathKeys), key) == std::end(kPathKeys)) {
+    return;
+  }
+  for (const auto& entry : job_options().entries()) {
+    if (entry.text.key == key) {
+      std::string& value = job.*std::get<std::string Job::*>(entry.member);
+      value = value.empty() ? "" : (folder / value).lexically_normal().string();
+    }
+  }
+}
 
 // Flattens nested maps to dotted keys; every scalar keeps its text and its line.
 struct Scalar {
@@ -167,7 +180,8 @@ const OptionTable<Job>& job_options() {
       {{"checkpoint.every", kSeconds, "checkpoint at least this often; 0: by steps only", 0},
        &Job::checkpoint_every_seconds},
       {{"checkpoint.keep", kInteger, "checkpoints kept", 1, 1000}, &Job::checkpoint_keep},
-      {{"evaluate.every_epochs", kReal, "evaluate on the test data this often and at the end; 0: at the end only", 0},
+      {{"evaluate.every_epochs", kReal,
+        "evaluate on the test data this often and at the end; 0: at the end only; -1: never", -1},
        &Job::evaluate_every_epochs},
       {{"goal.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: no goal", 0, 1},
        &Job::goal_test_accuracy},
@@ -210,16 +224,8 @@ Result<Job> read_job(const std::filesystem::path& path) {
       return fail(set.error().within(fmt::format("{}:{}", file, scalar.line)));
     }
   }
-  for (const char* key : kPathKeys) {
-    for (const auto& entry : job_options().entries()) {
-      if (entry.text.key != key || !scalars.contains(key)) {
-        continue;
-      }
-      std::string& value = job.*std::get<std::string Job::*>(entry.member);
-      if (!value.empty() && std::filesystem::path(value).is_relative()) {
-        value = std::filesystem::absolute(path).parent_path() / value;
-      }
-    }
+  for (const auto& [key, scalar] : scalars) {
+    resolve_path(job, key, std::filesystem::absolute(path).parent_path());
   }
   return job;
 }
@@ -229,6 +235,7 @@ Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::strin
     if (Status set = job_options().set(job, key, text); !set) {
       return fail(set.error().within("flag --" + key));
     }
+    resolve_path(job, key, std::filesystem::current_path());
   }
   return {};
 }
@@ -288,6 +295,20 @@ std::string format_job(const Job& job) {
       key = "  " + key.substr(dot + 1);
     }
     text += fmt::format("{}: {}\n", key, quoted(job_options().get(job, entry)));
+  }
+  return text;
+}
+
+std::string changed_keys(const Job& before, const Job& now, const std::vector<std::string>& prefixes) {
+  std::string text;
+  for (const auto& entry : job_options().entries()) {
+    const std::string was = job_options().get(before, entry);
+    const std::string is = job_options().get(now, entry);
+    const bool asked = std::any_of(prefixes.begin(), prefixes.end(),
+                                   [&](const std::string& prefix) { return entry.text.key.starts_with(prefix); });
+    if (asked && was != is) {
+      text += fmt::format("{}{} is {}, was {}", text.empty() ? "" : "; ", entry.text.key, quoted(is), quoted(was));
+    }
   }
   return text;
 }

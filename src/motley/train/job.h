@@ -95,7 +95,8 @@ const OptionTable<Job>& job_options();
 // Reads a job file over the defaults. Relative paths in it are taken from the file's folder.
 Result<Job> read_job(const std::filesystem::path& path);
 
-// Sets keys from flags, after the file: {"optimizer.learning_rate", "0.1"}.
+// Sets keys from flags, after the file: {"optimizer.learning_rate", "0.1"}. Relative paths are taken from the current
+// folder.
 Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::string>>& flags);
 
 // Checks that need several keys at once, such as Nesterov without momentum.
@@ -103,6 +104,9 @@ Status check_job(const Job& job);
 
 // The whole job as YAML, every key with its value and its help beside it; read_job reads it back to the same job.
 std::string format_job(const Job& job);
+
+// "model.hidden is [32], was [16]": the keys under these prefixes whose values differ; empty where none does.
+std::string changed_keys(const Job& before, const Job& now, const std::vector<std::string>& prefixes);
 
 // A short hash of all that must be equal on every rank.
 std::string fingerprint(const Job& job);

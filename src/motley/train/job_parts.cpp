@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <fstream>
 #include <sstream>
 
 #include "motley/base/file.h"
@@ -159,6 +160,26 @@ Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Clust
     MOTLEY_ASSIGN(options.recorded, data::read_shares(text, file.string()));
   }
   return options;
+}
+
+Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
+  std::vector<std::pair<std::string, std::filesystem::path>> files = {{"model.path", job.model_path}};
+  for (const bool training : {true, false}) {
+    if (training || has_test_data(job)) {
+      const data::DatasetSource source = source_of(job, training);
+      const std::string key = job.data_name == "fashion-mnist" ? "data.folder" : training ? "data.train" : "data.test";
+      files.emplace_back(key, source.features);
+      files.emplace_back(job.data_name == "fashion-mnist" ? key : key + "_targets", source.targets);
+    }
+  }
+  for (const auto& [key, file] : files) {
+    if (!file.empty() && !std::ifstream(file)) {
+      return fail(ErrorCode::kInvalidInput, "{}: cannot read '{}': {}", key, file.string(), errno_text());
+    }
+  }
+  MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job, cluster, false));
+  MOTLEY_TRY(data::Partition::create(std::move(partition)));
+  return {};
 }
 
 std::string device_of(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {

@@ -38,6 +38,9 @@ Result<learn::NetworkSpec> network_of(const Job& job, const data::Dataset& train
 
 Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Cluster& cluster, bool has_batch_norm);
 
+// Whether what the job names is there, as far as can be told at once: files that open, shares that suit the workers.
+Status check_inputs(const Job& job, const cluster::Cluster& cluster);
+
 // "cpu", "cuda" or "cuda:N" for a rank; ranks of one host that only say "cuda" get a device each.
 std::string device_of(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank);
 

@@ -4,12 +4,14 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -18,10 +20,14 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/file.h"
+#include "motley/train/checkpoint.h"
 #include "motley/train/progress.h"
 
 namespace motley::train {
 namespace {
+
+// A rank under this launcher writes its error as a line that begins with this mark, the error as JSON.
+constexpr char kErrorMark = '\x02';
 
 // One worker: its process and the pipe of its output.
 struct Worker {
@@ -30,7 +36,8 @@ struct Worker {
   int output = -1;      // read end, -1 after end of file
   std::string partial;  // a line without its end yet
   std::ofstream log;
-  std::optional<int> status;  // of waitpid
+  std::optional<int> status;   // of waitpid
+  std::optional<Error> error;  // that it left
   double ended = 0;
 };
 
@@ -67,13 +74,14 @@ std::vector<std::string> worker_environment(int rank, int size, const std::strin
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     if (text.rfind("MOTLEY_RANK=", 0) != 0 && text.rfind("MOTLEY_SIZE=", 0) != 0 &&
-        text.rfind("MOTLEY_JOB_ID=", 0) != 0) {
+        text.rfind("MOTLEY_JOB_ID=", 0) != 0 && text.rfind("MOTLEY_LAUNCHER=", 0) != 0) {
       environment.push_back(text);
     }
   }
   environment.push_back(fmt::format("MOTLEY_RANK={}", rank));
   environment.push_back(fmt::format("MOTLEY_SIZE={}", size));
   environment.push_back("MOTLEY_JOB_ID=" + job_id);
+  environment.push_back(fmt::format("MOTLEY_LAUNCHER={}", ::getpid()));
   environment.push_back("MOTLEY_PROGRESS=marked");
   return environment;
 }
@@ -126,6 +134,15 @@ Status start_worker(Worker& worker, const LaunchOptions& options, const RunDirec
   return {};
 }
 
+// The error that a rank wrote behind the mark.
+std::optional<Error> parse_error(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    return std::nullopt;
+  }
+  return Error{static_cast<ErrorCode>(json.value("code", 0)), json.value("message", ""), json.value("rank", -1)};
+}
+
 // Copies what a worker wrote, line by line, to its log and to the terminal.
 void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
   char block[1 << 14];
@@ -151,6 +168,10 @@ void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
         }
         continue;
       }
+      if (line.front() == kErrorMark) {
+        worker.error = parse_error(line.substr(1));
+        continue;
+      }
       worker.log << line << std::flush;
       if (!quiet) {
         progress.clear();
@@ -167,17 +188,12 @@ void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
   }
 }
 
-// The error that rank left, if it left one.
-std::optional<Error> error_left_by(const RunDirectory& run, int rank) {
-  const Result<std::string> text = read_file(run.error_file(rank), 1 << 20);
-  if (!text) {
-    return std::nullopt;
-  }
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  if (json.is_discarded()) {
-    return std::nullopt;
-  }
-  return Error{static_cast<ErrorCode>(json.value("code", 0)), json.value("message", ""), json.value("rank", -1)};
+// How to go on with a run that has ended early.
+std::string way_on(const RunDirectory& run) {
+  return holds_checkpoint(run.checkpoint_folder())
+             ? fmt::format("continue with --resume --run-directory {}", run.folder().string())
+             : fmt::format("there is no checkpoint yet: start again with --overwrite --run-directory {}",
+                           run.folder().string());
 }
 
 // Which failure came first. A rank that another's failure brought down says so (its error is about another rank); what
@@ -189,16 +205,22 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
     order.push_back(&worker);
   }
   std::sort(order.begin(), order.end(), [](const Worker* a, const Worker* b) { return a->ended < b->ended; });
+  // Ended by a signal of ours: killed, or asked to stop before it could follow.
+  const auto signalled_by_us = [&](const Worker* worker) {
+    return WIFSIGNALED(*worker->status) &&
+           ((stopped_by_us && worker->ended >= stopped_at) || (interrupted && WTERMSIG(*worker->status) == SIGINT));
+  };
   for (const Worker* worker : order) {
-    if (WIFSIGNALED(*worker->status) && (!stopped_by_us || worker->ended < stopped_at)) {
+    if (WIFSIGNALED(*worker->status) && !signalled_by_us(worker)) {
       const int signal = WTERMSIG(*worker->status);
-      return fail(Error{
-          ErrorCode::kPeerLost,
-          fmt::format("rank {} (process {}) was killed by signal {} ({}); continue with --resume --run-directory {}",
-                      worker->rank, worker->process, signal, ::strsignal(signal), run.folder().string()),
-          worker->rank});
+      return fail(Error{ErrorCode::kPeerLost,
+                        fmt::format("rank {} (process {}) was killed by signal {} ({}); {}", worker->rank,
+                                    worker->process, signal, ::strsignal(signal), way_on(run)),
+                        worker->rank});
     }
   }
+  // What other ranks say of one that a stop cut short counts for nothing.
+  const bool cut_short = interrupted && std::any_of(order.begin(), order.end(), signalled_by_us);
   std::optional<Error> about_another;
   bool all_interrupted = interrupted;
   for (const Worker* worker : order) {
@@ -206,8 +228,11 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
       all_interrupted = false;
       continue;
     }
-    const auto error = error_left_by(run, worker->rank);
+    const std::optional<Error>& error = worker->error;
     if (error && error->code == ErrorCode::kInterrupted) {
+      continue;
+    }
+    if (cut_short && (!error || error->code == ErrorCode::kPeerLost || error->code == ErrorCode::kTimeout)) {
       continue;
     }
     all_interrupted = false;
@@ -230,21 +255,29 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
     return fail(std::move(*about_another));
   }
   if (all_interrupted) {
-    return fail(ErrorCode::kInterrupted,
-                "stopped as asked; a checkpoint was written; continue with --resume --run-directory {}",
-                run.folder().string());
+    return fail(ErrorCode::kInterrupted, "stopped as asked; {}{}", cut_short ? "" : "a checkpoint was written; ",
+                way_on(run));
   }
   return {};
 }
 
 }  // namespace
 
-void leave_error(const RunDirectory& run, int rank, const Error& error) {
+Status follow_launcher() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const char* launcher = std::getenv("MOTLEY_LAUNCHER");
+  if (launcher != nullptr && std::to_string(::getppid()) != launcher) {  // it ended before the line above
+    return fail(ErrorCode::kPeerLost, "the launcher (process {}) has ended", launcher);
+  }
+  return {};
+}
+
+void leave_error(const Error& error) {
   const nlohmann::json json = {
       {"code", static_cast<int>(error.code)}, {"message", error.message}, {"rank", error.rank}};
-  if (Status written = write_file(run.error_file(rank), json.dump()); !written) {
-    std::fprintf(stderr, "motley: %s\n", written.error().message.c_str());
-  }
+  const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::fflush(stdout);
+  std::fprintf(stderr, "%c%s\n", kErrorMark, text.c_str());
 }
 
 Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
@@ -263,8 +296,6 @@ Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
   WorkerGroup group;
   group.workers.resize(static_cast<std::size_t>(options.workers));
   for (int rank = 0; rank < options.workers; ++rank) {
-    std::error_code ignored;
-    std::filesystem::remove(run.error_file(rank), ignored);
     Worker& worker = group.workers[static_cast<std::size_t>(rank)];
     worker.rank = rank;
     MOTLEY_TRY(start_worker(worker, options, run, worker_environment(rank, options.workers, job_id), former_mask));
@@ -308,6 +339,9 @@ Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
         worker.status = status;
         worker.ended = monotonic_seconds();
         const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
+        if (interrupted && WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) {
+          kill_at = monotonic_seconds();  // it had not begun: the others would wait for it in vain
+        }
         if (!clean && !failed) {
           failed = true;
           kill_at = std::min(kill_at, monotonic_seconds() + options.grace_seconds);

@@ -24,7 +24,11 @@ struct LaunchOptions {
 // is named with the signal. No worker outlives the call.
 Status launch_workers(const LaunchOptions& options, const RunDirectory& run);
 
-// Called by a worker that ends with an error: leaves it for the launcher. `error.rank` says whom it is about.
-void leave_error(const RunDirectory& run, int rank, const Error& error);
+// Called by a worker that begins: it will not outlive a launcher that is killed.
+Status follow_launcher();
+
+// Called by a worker that ends with an error: tells the launcher, over the pipe of its output, which needs no room on a
+// disk. `error.rank` says whom it is about.
+void leave_error(const Error& error);
 
 }  // namespace motley::train

@@ -1,6 +1,7 @@
 #include "motley/train/run_directory.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/file.h"
+#include "motley/base/log.h"
 #include "motley/base/units.h"
 
 namespace motley::train {
@@ -17,16 +19,49 @@ namespace fs = std::filesystem;
 fs::path RunDirectory::log_file(int rank) const {
   return folder_ / "logs" / fmt::format("rank-{}.log", rank);
 }
-fs::path RunDirectory::error_file(int rank) const {
-  return folder_ / "logs" / fmt::format("rank-{}.error", rank);
+
+RunLock::~RunLock() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
 }
 
-Status RunDirectory::prepare(bool resume, bool overwrite) const {
-  const bool holds_run = fs::exists(job_file());
-  if (resume && !holds_run) {
+Result<RunLock> RunDirectory::lock() const {
+  const fs::path path = folder_ / "lock";
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor < 0) {
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
+  }
+  RunLock lock(descriptor);
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      const Result<std::string> holder = read_file(path, 1 << 10);
+      return fail(ErrorCode::kInvalidInput,
+                  "the run in '{}' is alive: {} writes it; stop that first, or name another folder with "
+                  "--run-directory",
+                  folder_.string(), holder && !holder->empty() ? *holder : "another process");
+    }
+    spdlog::warn("'{}' cannot be locked ({}): nothing keeps a second run out of this folder", path.string(),
+                 errno_text());
+    return lock;
+  }
+  char host[256] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  // The text is for people; on a full disk the lock holds without it.
+  const std::string holder = fmt::format("process {} on {}", ::getpid(), host);
+  if (::ftruncate(descriptor, 0) == 0 && ::write(descriptor, holder.data(), holder.size()) < 0) {
+    spdlog::debug("cannot write '{}': {}", path.string(), errno_text());
+  }
+  return lock;
+}
+
+Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
+  if (resume && !fs::exists(job_file())) {
     return fail(ErrorCode::kInvalidInput, "--resume: '{}' holds no run (there is no job.yaml in it)", folder_.string());
   }
-  if (!resume && holds_run) {
+  MOTLEY_TRY(make_folders(folder_));
+  MOTLEY_ASSIGN(RunLock held, lock());
+  if (!resume && fs::exists(job_file())) {
     if (!overwrite) {
       return fail(ErrorCode::kInvalidInput,
                   "'{}' holds a run already; continue it with --resume, replace it with --overwrite, or name another "
@@ -39,7 +74,8 @@ Status RunDirectory::prepare(bool resume, bool overwrite) const {
       fs::remove_all(folder_ / name, ignored);
     }
   }
-  return make_folders(folder_ / "logs");
+  MOTLEY_TRY(make_folders(folder_ / "logs"));
+  return held;
 }
 
 Status RunDirectory::roll_back_metrics(std::int64_t step) const {
@@ -51,7 +87,8 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_discarded() && json.value("step", std::int64_t{0}) <= step) {
+    const bool is_line = json.is_object() && json.contains("step") && json["step"].is_number_integer();
+    if (is_line && json["step"].get<std::int64_t>() <= step) {
       kept += line + "\n";
     }
   }
@@ -87,12 +124,32 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
   return write_file(run.run_file(), json.dump(2) + "\n");
 }
 
-Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+namespace {
+
+Result<nlohmann::ordered_json> read_run_file(const RunDirectory& run) {
   MOTLEY_ASSIGN(const std::string text, read_file(run.run_file()));
   auto json = nlohmann::ordered_json::parse(text, nullptr, false);
-  if (json.is_discarded()) {
-    return fail(ErrorCode::kCorrupt, "'{}' is not JSON", run.run_file().string());
+  if (!json.is_object()) {
+    return fail(ErrorCode::kCorrupt, "'{}' is not a JSON object", run.run_file().string());
   }
+  return json;
+}
+
+}  // namespace
+
+Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes) {
+  MOTLEY_ASSIGN(auto json, read_run_file(run));
+  for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+    nlohmann::ordered_json& emulated = json["workers"][rank]["emulated"];
+    if (!notes[rank].empty()) {
+      emulated = emulated.get<std::string>() + "; " + notes[rank];
+    }
+  }
+  return write_file(run.run_file(), json.dump(2) + "\n");
+}
+
+Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+  MOTLEY_ASSIGN(auto json, read_run_file(run));
   json["finished"] = end.exit == "done";
   json["exit"] = end.exit;
   json["error"] = end.error.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(end.error);

@@ -6,6 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
@@ -13,28 +15,44 @@
 
 namespace motley::train {
 
+// Held by the one process that writes a run; the kernel lets go of it when that process ends, however it ends.
+class RunLock {
+ public:
+  explicit RunLock(int descriptor) : descriptor_(descriptor) {}
+  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  RunLock& operator=(RunLock&&) = delete;
+  ~RunLock();
+
+ private:
+  int descriptor_;
+};
+
 class RunDirectory {
  public:
   explicit RunDirectory(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path job_file() const { return folder_ / "job.yaml"; }
+  // The job that a start tries; it becomes job.yaml once the state to start from has been read.
+  std::filesystem::path tried_job_file() const { return folder_ / "logs" / "job.yaml"; }
   std::filesystem::path metrics_file() const { return folder_ / "metrics.jsonl"; }
   std::filesystem::path run_file() const { return folder_ / "run.json"; }
   std::filesystem::path summary_file() const { return folder_ / "summary.json"; }
   std::filesystem::path checkpoint_folder() const { return folder_ / "checkpoint"; }
   std::filesystem::path log_file(int rank) const;
-  std::filesystem::path error_file(int rank) const;
 
   // A new run: makes the folder; refuses one that holds a run already, unless `overwrite` (which empties it of a run's
-  // files and of nothing else). Resuming: the folder must hold a run.
-  Status prepare(bool resume, bool overwrite) const;
+  // files and of nothing else). Resuming: the folder must hold a run. Refuses a run that is alive: who prepares keeps
+  // the lock for as long as the run goes on.
+  Result<RunLock> prepare(bool resume, bool overwrite) const;
 
   // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
-  // lines of later steps. Rewrites the file atomically.
+  // lines of later steps, and what is no such line. Rewrites the file atomically.
   Status roll_back_metrics(std::int64_t step) const;
 
  private:
+  Result<RunLock> lock() const;
+
   std::filesystem::path folder_;
 };
 
@@ -47,6 +65,8 @@ struct RunEnd {
 // run.json of a run that begins: what takes part, and on what.
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster,
                       const std::string& exchange);
+// Adds to run.json what is to be known of the emulation of each rank, where the note is not empty.
+Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes);
 // Completes run.json at the end.
 Status finish_run_file(const RunDirectory& run, const RunEnd& end);
 

@@ -12,7 +12,6 @@
 
 #include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cmath>
@@ -42,6 +41,7 @@
 #include "motley/learn/tensor_file.h"
 #include "motley/train/checkpoint.h"
 #include "motley/train/job_parts.h"
+#include "motley/train/launcher.h"
 #include "motley/train/pace.h"
 #include "motley/train/progress.h"
 #include "motley/train/saved_state.h"
@@ -78,8 +78,10 @@ constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
 static_assert(sizeof(Report) == kReportValues * sizeof(double));
 
 constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over so many steps
-constexpr std::size_t kAuditChunk = 1 << 16;       // counts summed at a time
-constexpr double kCheckpointDeadlineFactor = 10;   // of the step's deadline
+constexpr double kLateFactor = 1.1;           // an emulated step that takes longer than this times its deadline is late
+constexpr double kLateShare = 0.1;            // and so large a share of late steps is told
+constexpr std::size_t kAuditChunk = 1 << 16;  // counts summed at a time
+constexpr double kCheckpointDeadlineFactor = 10;  // of the step's deadline
 
 class Worker {
  public:
@@ -96,6 +98,7 @@ class Worker {
   Status join(const std::filesystem::path& hosts);
   Status open_data();
   Status build_model();
+  Status explain(Status loaded, bool resume) const;
   Status start_state(bool resume);
   Status open_outputs();
   Status loop();
@@ -116,6 +119,7 @@ class Worker {
   Status audit_epoch();
   Status save_checkpoint();
   Status event(const std::string& kind, const std::string& text);
+  Status tell_lateness();
   Status finish();
 
   const Job& job_;
@@ -155,6 +159,12 @@ class Worker {
   std::int64_t checked_steps_ = 0;
   std::vector<cluster::WorkerLoad> loads_;
   double checked_seconds_ = 0;
+  struct Lateness {
+    std::int64_t steps = 0;  // emulated ones
+    std::int64_t late = 0;
+    double excess = 0;  // of the late ones over their deadlines, summed shares
+  };
+  std::vector<Lateness> lateness_;  // a rank
   std::int64_t not_used_once_ = 0;  // over the epochs that ended
   std::int64_t evaluated_step_ = 0;
   std::int64_t saved_step_ = 0;
@@ -269,6 +279,20 @@ Result<std::string> broadcast_text(exchange::Group& group, std::string text, con
   return text;
 }
 
+// A state that does not fit the job: says which of the run's keys have changed since it was written.
+Status Worker::explain(Status loaded, bool resume) const {
+  if (loaded || !resume || !std::filesystem::exists(run_.job_file())) {
+    return loaded;
+  }
+  MOTLEY_ASSIGN(const Job before, read_job(run_.job_file()));
+  const std::string changed = changed_keys(before, job_, {"model.", "optimizer.", "data.", "loss"});
+  if (changed.empty()) {
+    return loaded;
+  }
+  return fail(ErrorCode::kInvalidInput, "--resume: the checkpoint does not fit the job, which has changed: {} ({})",
+              changed, loaded.error().message);
+}
+
 // Every rank starts from rank 0's state: the newest checkpoint, or the initial weights.
 Status Worker::start_state(bool resume) {
   session_->set_phase(0, "reading the state to start from");
@@ -280,7 +304,6 @@ Status Worker::start_state(bool resume) {
         spdlog::warn("{}", warning);
       }
       start = std::move(loaded.checkpoint);
-      MOTLEY_TRY(run_.roll_back_metrics(start.step));
     } else {
       MOTLEY_ASSIGN(start.files["weights.safetensors"], learn::encode_tensors(stage_->state()));
       start.files["state.json"] = "";
@@ -291,7 +314,7 @@ Status Worker::start_state(bool resume) {
     MOTLEY_ASSIGN(start.files[name], broadcast_text(*group_, std::move(start.files[name]), deadline));
   }
   MOTLEY_ASSIGN(const learn::TensorFile weights, learn::decode_tensors(start.files["weights.safetensors"]));
-  MOTLEY_TRY(stage_->load_state(weights.tensors));
+  MOTLEY_TRY(explain(stage_->load_state(weights.tensors), resume));
 
   MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job_, cluster_, batch_norm_.has_value()));
   MOTLEY_ASSIGN(partition_, data::Partition::create(std::move(partition)));
@@ -310,7 +333,7 @@ Status Worker::start_state(bool resume) {
     not_used_once_ = saved.not_used_once;
     saved_step_ = step_;
     MOTLEY_ASSIGN(const learn::TensorFile state, learn::decode_tensors(start.files["optimizer.safetensors"]));
-    MOTLEY_TRY(optimizer_->load_state(state.tensors));
+    MOTLEY_TRY(explain(optimizer_->load_state(state.tensors), resume));
     MOTLEY_ASSIGN(const bool restored, partition_->restore(saved.partition));
     if (!restored && writes()) {
       spdlog::info("the workers or the batch have changed: shares start afresh");
@@ -335,6 +358,8 @@ Status Worker::open_outputs() {
     return {};
   }
   progress_.emplace();
+  MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
+  MOTLEY_TRY(run_.roll_back_metrics(step_));
   MOTLEY_ASSIGN(metrics_, JsonLines::open(run_.metrics_file()));
   MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
   tensorboard_.emplace(std::move(tensorboard));
@@ -376,7 +401,7 @@ Status Worker::loop() {
     MOTLEY_TRY(event("interrupted", fmt::format("after step {}", step_)));
     return fail(ErrorCode::kInterrupted, "stopped after step {}; a checkpoint was written", step_);
   }
-  if (evaluated_step_ != step_) {
+  if (evaluated_step_ != step_ && job_.evaluate_every_epochs >= 0) {
     MOTLEY_TRY(evaluate());
   }
   if (saved_step_ != step_) {
@@ -634,6 +659,15 @@ Status Worker::check_reports(const std::vector<Report>& reports, bool control) {
                         -1});
     }
   }
+  lateness_.resize(reports.size());
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    const double took = reports[rank].compute / reports[rank].target;
+    if (reports[rank].target > 0) {
+      lateness_[rank].steps += 1;
+      lateness_[rank].late += took > kLateFactor ? 1 : 0;
+      lateness_[rank].excess += took > kLateFactor ? took - 1 : 0;
+    }
+  }
   if (control) {
     return {};
   }
@@ -850,6 +884,25 @@ Status Worker::event(const std::string& kind, const std::string& text) {
   return metrics_->write({{"step", step_}, {"time", monotonic_seconds() - started_}, {"event", kind}, {"text", text}});
 }
 
+// An emulated worker is as slow as its deadlines say only while this machine is not too busy to meet them.
+Status Worker::tell_lateness() {
+  std::vector<std::string> notes(lateness_.size());
+  for (std::size_t rank = 0; rank < lateness_.size(); ++rank) {
+    const auto& [steps, late, excess] = lateness_[rank];
+    if (static_cast<double>(late) <= kLateShare * static_cast<double>(steps)) {
+      continue;
+    }
+    notes[rank] = fmt::format("{:.0f} % of its steps took {:.0f} % longer than that, as this machine was busy",
+                              100.0 * static_cast<double>(late) / static_cast<double>(steps),
+                              100 * excess / static_cast<double>(late));
+    const std::string text =
+        fmt::format("worker {} ({}) is emulated: {}", rank, description(static_cast<int>(rank)).name, notes[rank]);
+    spdlog::warn("{}", text);
+    MOTLEY_TRY(event("warning", text));
+  }
+  return note_emulation(run_, notes);
+}
+
 Status Worker::finish() {
   if (job_.timeline_steps > 0) {
     MOTLEY_TRY(timeline_->write_part(run_.folder() / "logs"));
@@ -858,6 +911,7 @@ Status Worker::finish() {
   if (!writes()) {
     return {};
   }
+  MOTLEY_TRY(tell_lateness());
   MOTLEY_TRY(tensorboard_->flush());
   if (job_.timeline_steps > 0 && session_->membership().on_one_host()) {
     std::vector<std::filesystem::path> parts;
@@ -908,7 +962,7 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   }
   start_logging(job.log_level, role.rank);
   if (role.launcher == "motley") {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no worker outlives a killed launcher
+    MOTLEY_TRY(follow_launcher());
   }
   struct sigaction action{};
   action.sa_handler = request_stop;

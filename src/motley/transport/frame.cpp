@@ -13,9 +13,9 @@ constexpr std::uint8_t kFlagPayloadChecksum = 1;
 constexpr std::size_t kChecksumAt = 12;
 
 std::uint32_t header_checksum(std::span<const std::byte, kFrameBytes> bytes) {
-  constexpr std::array<std::byte, 4> zeros{};
+  constexpr std::array<std::byte, 4> kZeros{};
   std::uint32_t checksum = crc32c(bytes.first<kChecksumAt>());
-  checksum = crc32c(zeros, checksum);
+  checksum = crc32c(kZeros, checksum);
   return crc32c(bytes.subspan<kChecksumAt + 4>(), checksum);
 }
 

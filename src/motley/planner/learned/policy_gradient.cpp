@@ -90,7 +90,7 @@ Judged judge(const Request& request, const Assignment& assignment) {
   // that is higher by as much.
   plan::Objective target = request.objective;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    auto candidate = cost::provision(problem, stages, target);
+    auto candidate = cost::provision(problem, stages, target, kBriefly);
     if (!candidate) {
       break;
     }
@@ -103,7 +103,7 @@ Judged judge(const Request& request, const Assignment& assignment) {
   plan::Objective without_floor = request.objective;
   without_floor.goal = plan::Goal::kMostThroughput;
   without_floor.min_throughput = 0;
-  auto fastest = cost::provision(problem, stages, without_floor);
+  auto fastest = cost::provision(problem, stages, without_floor, kBriefly);
   return fastest ? evaluated(std::move(*fastest)) : Judged{.shortfall = kFarthest};
 }
 

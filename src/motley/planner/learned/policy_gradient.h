@@ -13,7 +13,7 @@
 namespace motley::planner {
 
 struct PolicyGradientOptions {
-  int policies = 5;              // trained on the cost model one after the other, each from weights of its own
+  int policies = 12;             // trained on the cost model one after the other, each from weights of its own
   int rounds = 600;              // of each of them, at most
   int tuning_rounds = 50;        // of the best of them on the request's evaluator, where it has one
   int samples = 256;             // plans drawn in a round

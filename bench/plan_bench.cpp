@@ -1,0 +1,348 @@
+#include "bench/plan_bench.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "bench/planning_cases.h"
+#include "bench/prediction_bench.h"
+#include "motley/base/clock.h"
+#include "motley/base/random.h"
+#include "motley/model/importers.h"
+#include "motley/planner/learned/learned.h"
+#include "motley/planner/pipedream.h"
+#include "motley/planner/planner.h"
+#include "motley/planner/random_problem.h"
+
+namespace motley::bench {
+namespace {
+
+using planner::Answer;
+using planner::Request;
+
+constexpr plan::Goal kGoals[] = {plan::Goal::kLeastMoney, plan::Goal::kMostThroughput, plan::Goal::kLeastStepTime};
+constexpr double kSameValue = 1e-9;  // relative
+
+class PlanBench {
+ public:
+  explicit PlanBench(const BenchOptions& options) : options_(options) {}
+
+  Result<std::vector<BenchRow>> run() {
+    MOTLEY_TRY(random_instances());
+    MOTLEY_TRY(large_instances());
+    closed_forms();
+    MOTLEY_TRY(pipedream_profiles());
+    MOTLEY_TRY(recommendation_models());
+    if (!options_.quick) {
+      MOTLEY_TRY(all_models());
+      say("prediction-three-models: profiles, then measures");
+      MOTLEY_ASSIGN(const std::vector<BenchRow> predictions, prediction_bench(options_));
+      rows_.insert(rows_.end(), predictions.begin(), predictions.end());
+    }
+    return rows_;
+  }
+
+ private:
+  void say(const std::string& line) const {
+    if (options_.progress) options_.progress(line);
+  }
+
+  void add(std::string name, std::string metric, double value, std::string unit, std::optional<double> target,
+           std::string note) {
+    rows_.push_back({.name = std::move(name),
+                     .metric = std::move(metric),
+                     .value = value,
+                     .unit = std::move(unit),
+                     .more_is_better = false,
+                     .target = target,
+                     .limit = {},
+                     .peer = {},
+                     .note = std::move(note)});
+  }
+
+  // Small problems of every kind, with exact and by enumeration.
+  Status random_instances() {
+    const int instances = options_.quick ? 120 : 1200;
+    say(fmt::format("random-vs-brute-force: {} instances", instances));
+    const auto exact = planner::make_exact();
+    const auto brute_force = planner::make_brute_force();
+    int mismatches = 0;
+    for (int i = 0; i < instances; ++i) {
+      Random random(mix({7, static_cast<std::uint64_t>(i)}));
+      const bool pipeline = i % 2 == 1;
+      planner::RandomProblemOptions shape;
+      shape.cost_model = pipeline ? cost::CostModel::kPipeline : cost::CostModel::kHeterps;
+      shape.types = 1 + static_cast<int>(random.below(4));
+      // As many layers as enumeration bears: 10 on one or two types, fewer on more.
+      constexpr std::array<std::array<int, 4>, 2> kMostLayers = {{{10, 10, 7, 6}, {10, 6, 5, 4}}};
+      const int most = kMostLayers[pipeline ? 1 : 0][static_cast<std::size_t>(shape.types - 1)];
+      shape.layers = 2 + static_cast<int>(random.below(static_cast<std::uint64_t>(most - 1)));
+      shape.most_count = 1 + static_cast<std::int64_t>(random.below(shape.types <= 2 && shape.layers <= 7 ? 4 : 2));
+      shape.links = random.below(2) == 0;
+      shape.memory = pipeline && random.below(2) == 0;
+      shape.allow_recompute = pipeline && shape.layers <= 4 && random.below(3) == 0;
+      shape.schedule = random.below(2) == 0 ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kFillDrain;
+      const cost::Problem problem = planner::random_problem(shape, random.next());
+      const plan::Objective objective = planner::random_objective(
+          problem, {kGoals[i / 2 % 3], random.below(2) == 0, random.below(3) == 0, random.below(3) == 0},
+          random.next());
+      const Request request{.problem = problem, .objective = objective};
+      MOTLEY_ASSIGN(const Answer ours, exact->plan(request));
+      MOTLEY_ASSIGN(const Answer reference, brute_force->plan(request));
+      const double ours_value = ours.best ? cost::value(ours.evaluation, objective.goal) : 0;
+      const double reference_value = reference.best ? cost::value(reference.evaluation, objective.goal) : 0;
+      if (!ours.proved || std::abs(ours_value - reference_value) > kSameValue * reference_value) ++mismatches;
+    }
+    add("random-vs-brute-force", "mismatches", mismatches, "instances", 0,
+        fmt::format("{} instances of both cost models and three goals; up to 10 layers and 4 types", instances));
+    return {};
+  }
+
+  // Least money with a floor of an eighth (with two types, half) of what 64 devices of each type can do. Loose: 100,000
+  // devices of each type. Binding: of each type 0.7 of what the unlimited plan uses of it, at least one. Tight
+  // (reported): 4 of each type, and a floor of 0.7 of what these can do.
+  Status large_instances() {
+    struct Size {
+      int layers, types;
+      double seconds;
+    };
+    const auto exact = planner::make_exact();
+    for (const Size& size : {Size{20, 2, 0.02}, Size{20, 64, 1}, Size{128, 16, 2}}) {
+      std::vector<double> seconds;
+      std::vector<double> binding_gaps;
+      std::vector<double> tight_gaps;
+      bool all_proved = true;
+      for (std::uint64_t seed = 1; seed <= (options_.quick ? 1u : 5u); ++seed) {
+        say(fmt::format("{}x{}, seed {}", size.layers, size.types, seed));
+        cost::Problem problem =
+            planner::random_problem({.layers = size.layers, .types = size.types, .links = true}, seed);
+        const auto most = [&](std::int64_t count) -> Result<double> {
+          MOTLEY_ASSIGN(const Answer answer, exact->plan({.problem = with_counts(problem, count),
+                                                          .objective = {.goal = plan::Goal::kMostThroughput},
+                                                          .seconds = size.seconds}));
+          return answer.best ? answer.evaluation.throughput : 0;
+        };
+        const auto gap_within_limit = [&](const plan::Objective& objective) -> Result<double> {
+          MOTLEY_ASSIGN(const Answer answer,
+                        exact->plan({.problem = problem, .objective = objective, .seconds = size.seconds}));
+          return answer.gap(plan::Goal::kLeastMoney);
+        };
+        MOTLEY_ASSIGN(const double most_of_64, most(64));
+        const plan::Objective objective{.goal = plan::Goal::kLeastMoney,
+                                        .min_throughput = most_of_64 / (size.types == 2 ? 2 : 8)};
+        problem = with_counts(std::move(problem), 100'000);
+        MOTLEY_ASSIGN(const Answer loose, exact->plan({.problem = problem, .objective = objective}));
+        all_proved = all_proved && loose.proved && loose.best;
+        seconds.push_back(loose.seconds);
+        if (loose.best) {
+          for (std::size_t type = 0; type < problem.types.size(); ++type) {
+            problem.types[type].count = std::max<std::int64_t>(1, loose.evaluation.used[type] * 7 / 10);
+          }
+          MOTLEY_ASSIGN(const double gap, gap_within_limit(objective));
+          binding_gaps.push_back(gap);
+        }
+        MOTLEY_ASSIGN(const double most_of_4, most(4));
+        problem = with_counts(std::move(problem), 4);
+        MOTLEY_ASSIGN(const double gap,
+                      gap_within_limit({.goal = plan::Goal::kLeastMoney, .min_throughput = 0.7 * most_of_4}));
+        tight_gaps.push_back(gap);
+      }
+      const std::string name = fmt::format("{}x{}", size.layers, size.types);
+      add("loose-" + name, "exact_seconds", all_proved ? median(seconds) : std::numeric_limits<double>::infinity(), "s",
+          size.seconds, fmt::format("median of {} seeds, all proved optimal", seconds.size()));
+      add("binding-" + name, "exact_gap_at_limit", *std::ranges::max_element(binding_gaps), "share", 0.01,
+          fmt::format("worst of {} seeds after {} s; 0.7 of the devices that the unlimited plan uses of each type",
+                      binding_gaps.size(), size.seconds));
+      add("tight-" + name, "exact_gap_at_limit", *std::ranges::max_element(tight_gaps), "share", {},
+          fmt::format("worst of {} seeds after {} s; 4 devices of each type", tight_gaps.size(), size.seconds));
+    }
+    return {};
+  }
+
+  static cost::Problem with_counts(cost::Problem problem, std::int64_t count) {
+    for (cost::Type& type : problem.types) type.count = count;
+    return problem;
+  }
+
+  static double median(std::vector<double> values) {
+    std::ranges::sort(values);
+    return values[values.size() / 2];
+  }
+
+  // Eqs. (1)-(7) by hand for two stages of one layer each, with k1 and k2 devices.
+  void closed_forms() {
+    double worst = 0;
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+      Random random(mix({11, seed}));
+      const double batch = 32;
+      cost::Problem problem;
+      problem.model = "two layers";
+      problem.profile_batch = batch;
+      problem.job_samples = 1e6;
+      std::array<double, 2> oct{}, odt{}, alpha{}, beta{}, price{}, k{}, bandwidth{}, parameters{}, sparse{};
+      const double cut = 1000 * random.uniform();
+      const double link = 1e9 * (0.1 + random.uniform());
+      for (std::size_t i = 0; i < 2; ++i) {
+        alpha[i] = random.uniform();
+        beta[i] = random.uniform();
+        price[i] = random.uniform();
+        k[i] = static_cast<double>(1 + random.below(9));
+        bandwidth[i] = 1e9 * (0.1 + random.uniform());
+        parameters[i] = 1e6 * random.uniform();
+        sparse[i] = 1e4 * random.uniform();
+        problem.types.push_back({.name = fmt::format("type{}", i),
+                                 .price_per_hour = price[i],
+                                 .count = 10,
+                                 .bytes_per_second = bandwidth[i]});
+        problem.layers.push_back(
+            {.name = fmt::format("layer{}", i), .parameter_bytes = parameters[i], .sparse_bytes = sparse[i]});
+      }
+      problem.cut_bytes = {0, cut, 0};
+      problem.links.assign(4, {.bytes_per_second = link});
+      problem.table.resize(4);
+      for (std::size_t i = 0; i < 2; ++i) {
+        const double forward = 1e-3 * random.uniform();
+        const double backward = 1e-3 * random.uniform();
+        problem.table[i * 2 + i] = {{.per_sample = forward}, {.per_sample = backward}, alpha[i], beta[i]};
+        oct[i] = batch * (forward + backward);
+        odt[i] = 2 * (batch * sparse[i] + parameters[i]) / bandwidth[i] + (i == 1 ? 2 * batch * cut / link : 0);
+      }
+      std::array<double, 2> et{};
+      for (std::size_t i = 0; i < 2; ++i) {
+        et[i] = std::max(oct[i] / batch * (1 - alpha[i] + alpha[i] / k[i]),
+                         odt[i] / batch * (1 - beta[i] + beta[i] / k[i]));
+      }
+      const double throughput = 1 / std::max(et[0], et[1]);
+      const double money = 1e6 / throughput / 3600 * (price[0] * k[0] + price[1] * k[1]);
+      const cost::Candidate candidate = {{0, 0, 0, static_cast<std::int64_t>(k[0]), false},
+                                         {1, 1, 1, static_cast<std::int64_t>(k[1]), false}};
+      const cost::Evaluation evaluation = cost::evaluate(problem, candidate, {});
+      worst =
+          std::max({worst, std::abs(evaluation.throughput / throughput - 1), std::abs(evaluation.money / money - 1)});
+    }
+    add("heterps-cost-vs-closed-form", "worst_difference", worst, "share", 1e-9,
+        "throughput and money of 100 two-stage cases, written out by hand");
+  }
+
+  // The speed-ups over one machine at 10 Gb/s that running PipeDream's own optimizer gives.
+  Status pipedream_profiles() {
+    const std::filesystem::path data = shared_data(options_);
+    if (data.empty()) {
+      say("pipedream-profiles left out: no published profiles beside the checkout");
+      return {};
+    }
+    struct Published {
+      const char* model;
+      int machines;
+      double speedup, data_parallel;
+    };
+    constexpr Published kPublished[] = {{"vgg16", 4, 3.81, 1.34},    {"vgg16", 16, 12.27, 4.61},
+                                        {"resnet50", 4, 2.92, 2.58}, {"resnet50", 16, 10.11, 9.46},
+                                        {"alexnet", 4, 2.63, 0.51},  {"alexnet", 16, 5.65, 1.67}};
+    double worst = 0;
+    double worst_exact = 0;
+    for (const Published& published : kPublished) {
+      MOTLEY_ASSIGN(
+          const model::Profile profile,
+          model::read_pipedream(data / "profiles/pipedream" / (std::string(published.model) + ".txt"), 0, "gpu"));
+      MOTLEY_ASSIGN(const planner::PipedreamGraph graph, planner::pipedream_graph(profile, 1.25e9));
+      const planner::PipedreamPlan plan = planner::pipedream_plans(graph.states, published.machines).back();
+      const planner::PipedreamPlan exact = planner::exact_pipedream_plan(graph.states, published.machines);
+      worst = std::max({worst, std::abs(planner::pipedream_speedup(graph.states, plan) / published.speedup - 1)});
+      worst_exact = std::max(worst_exact, exact.seconds / plan.seconds - 1);
+    }
+    add("pipedream-profiles", "worst_difference_to_published", worst, "share", 0.01,
+        "vgg16, resnet50, alexnet on 4 and 16 machines at 10 Gb/s");
+    add("pipedream-profiles", "exact_worse_than_pipedream", std::max(0.0, worst_exact), "share", 1e-9,
+        "on the same objective");
+    return {};
+  }
+
+  Status recommendation_models() {
+    const int seeds = options_.quick ? 2 : 5;
+    for (const char* table : {"matchnet", "ctrdnn-16", "2emb", "nce"}) {
+      say(fmt::format("{}: rl-lstm, {} seeds", table, seeds));
+      MOTLEY_ASSIGN(const PlanningCase planning, planning_case(options_, table, cost::CostModel::kHeterps));
+      MOTLEY_ASSIGN(const Answer best,
+                    planner::make_exact()->plan({.problem = planning.problem, .objective = planning.objective}));
+      double sum = 0;
+      double longest = 0;
+      for (int seed = 1; seed <= seeds; ++seed) {
+        MOTLEY_ASSIGN(const Answer learned, planner::make_rl_lstm()->plan({.problem = planning.problem,
+                                                                           .objective = planning.objective,
+                                                                           .seed = static_cast<std::uint64_t>(seed)}));
+        sum += gap(learned, best, planning.objective.goal);
+        longest = std::max(longest, learned.seconds);
+      }
+      add(table, "rl-lstm_gap", sum / seeds, "share", 0.02,
+          fmt::format("mean of {} seeds to the {} optimum; longest run {:.1f} s", seeds,
+                      best.proved ? "proved" : "best known", longest));
+    }
+    return {};
+  }
+
+  static double gap(const Answer& answer, const Answer& best, plan::Goal goal) {
+    if (!answer.best || !best.best) return std::numeric_limits<double>::infinity();
+    return cost::value(answer.evaluation, goal) / cost::value(best.evaluation, goal) - 1;
+  }
+
+  // Every method without a policy network on every model, both cost models: the best and the worst of them.
+  Status all_models() {
+    std::map<std::string, std::vector<double>> gaps;
+    int cases = 0;
+    for (const cost::CostModel cost_model : {cost::CostModel::kHeterps, cost::CostModel::kPipeline}) {
+      MOTLEY_ASSIGN(const std::vector<PlanningCase> all, planning_cases(options_, cost_model));
+      for (const PlanningCase& planning : all) {
+        say(fmt::format("all-models: {} ({})", planning.name, cost::to_string(cost_model)));
+        const Request request{.problem = planning.problem, .objective = planning.objective, .seed = 1, .seconds = 5};
+        MOTLEY_ASSIGN(const Answer best, planner::make_exact()->plan(request));
+        ++cases;
+        for (const auto& method : planner::planners()) {
+          if (method->name() == "exact" || method->name() == "brute-force") continue;
+          const Result<Answer> answer = method->plan(request);
+          gaps[method->name()].push_back(answer ? gap(*answer, best, planning.objective.goal)
+                                                : std::numeric_limits<double>::infinity());
+        }
+      }
+    }
+    double best_mean = std::numeric_limits<double>::infinity();
+    double worst_mean = 0;
+    std::string best_name, worst_name;
+    for (const auto& [method, its] : gaps) {
+      double sum = 0;
+      int found = 0;
+      for (const double value : its) {
+        if (std::isfinite(value)) {
+          sum += value;
+          ++found;
+        }
+      }
+      const double mean = found > 0 ? sum / found : std::numeric_limits<double>::infinity();
+      add("all-models", method + "_gap", mean, "share", {},
+          fmt::format("mean over the {} of {} cases in which it found a plan", found, cases));
+      if (mean < best_mean) {
+        best_mean = mean;
+        best_name = method;
+      }
+      if (std::isfinite(mean) && mean > worst_mean) {
+        worst_mean = mean;
+        worst_name = method;
+      }
+    }
+    add("all-models", "best_baseline_gap", best_mean, "share", {}, best_name);
+    add("all-models", "worst_baseline_gap", worst_mean, "share", {}, worst_name);
+    return {};
+  }
+
+  const BenchOptions& options_;
+  std::vector<BenchRow> rows_;
+};
+
+}  // namespace
+
+Result<std::vector<BenchRow>> plan_bench(const BenchOptions& options) {
+  return PlanBench(options).run();
+}
+
+}  // namespace motley::bench

@@ -1,0 +1,143 @@
+// A round is: profile, predict, and only then measure a step of one worker and a step of two. Rounds follow each other,
+// so that a machine that changes its speed over minutes does so between prediction and measurement in either direction.
+// The batches that are profiled leave out the one that is predicted.
+#include "bench/prediction_bench.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "bench/child_process.h"
+#include "bench/job_run.h"
+#include "motley/base/units.h"
+#include "motley/cost/evaluation.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr int kRounds = 3;
+constexpr double kProfileDeadline = 300;  // seconds
+
+struct Model {
+  std::string name;
+  std::vector<std::string> flags;
+  std::string profiled;  // batches
+  std::int64_t batch;    // of one worker, to predict
+  std::int64_t steps;    // measured, after those in which a run settles
+  double seconds;        // for the profile
+};
+
+const std::vector<Model>& models() {
+  static const std::vector<Model> all = {
+      {"mlp", {"--model.name", "mlp", "--model.hidden", "[1024, 1024]"}, "32,64,192,256", 128, 180, 10},
+      {"cnn", {"--model.name", "cnn"}, "16,32,96,128", 64, 180, 10},
+      {"resnet18", {"--model.name", "resnet18"}, "2,4,12,16", 8, 40, 30}};
+  return all;
+}
+
+Result<model::Profile> profile(const BenchOptions& options, const std::filesystem::path& job, const Model& model) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / fmt::format("motley-bench-profile-{}.json", ::getpid());
+  std::vector<std::string> command = {options.motley.string(),
+                                      "profile",
+                                      job.string(),
+                                      "--output",
+                                      file.string(),
+                                      "--batches",
+                                      model.profiled,
+                                      "--seconds",
+                                      fmt::format("{}", model.seconds)};
+  command.insert(command.end(), model.flags.begin(), model.flags.end());
+  MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
+  const Deadline deadline = Deadline::after(kProfileDeadline);
+  for (Result<std::string> line = process->read_line(deadline); line; line = process->read_line(deadline)) {
+  }
+  Result<model::Profile> read = model::read_profile(file);
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  return read;
+}
+
+// The cost model takes devices for independent. Workers of one machine share its memory's bandwidth: k of them at once
+// take 1 + (k - 1) (1 - alpha) times as long as one, by the definition of alpha.
+void contend(model::DeviceProfile& device, double workers) {
+  const double factor = 1 + (workers - 1) * (1 - device.compute_fraction);
+  for (model::LayerTime& layer : device.layers) {
+    for (model::Affine* time : {&layer.forward, &layer.backward}) {
+      time->fixed *= factor;
+      time->per_sample *= factor;
+    }
+  }
+}
+
+Result<double> predict(model::Profile profile, const Model& model, std::int64_t workers) {
+  contend(profile.devices.front(), static_cast<double>(workers));
+  cluster::Cluster cluster;
+  cluster.device_types = {{profile.devices.front().type, cluster::DeviceKind::kCpu, workers}};
+  cost::ProblemOptions problem_options;
+  problem_options.cost_model = cost::CostModel::kPipeline;
+  problem_options.batch = workers * model.batch;
+  MOTLEY_ASSIGN(const cost::Problem problem, cost::make_problem(profile, cluster, problem_options));
+  return cost::evaluate_data_parallel(problem, {workers}, cost::Shares::kEqual).step_seconds;
+}
+
+// Real steps, with a barrier between computation and exchange, as the cost model has it.
+Result<double> measure(const BenchOptions& options, const std::filesystem::path& job, const Model& model,
+                       std::int64_t workers) {
+  std::vector<std::string> flags = {"--workers",
+                                    fmt::format("{}", workers),
+                                    "--batch",
+                                    fmt::format("{}", workers * model.batch),
+                                    "--steps",
+                                    fmt::format("{}", model.steps),
+                                    "--shares.mode",
+                                    "equal",
+                                    "--exchange.method",
+                                    "tcp-ring",
+                                    "--exchange.overlap",
+                                    "false",
+                                    "--evaluate.every_epochs=-1"};
+  flags.insert(flags.end(), model.flags.begin(), model.flags.end());
+  MOTLEY_ASSIGN(const JobRun run, run_job(options, job, "", flags));
+  return median(run.balanced_seconds);
+}
+
+}  // namespace
+
+Result<std::vector<BenchRow>> prediction_bench(const BenchOptions& options) {
+  const std::filesystem::path job = options.source_folder / "examples/fashion-mnist/job.yaml";
+  double worst = 0;
+  std::string note = "not emulated; ";
+  for (const Model& model : models()) {
+    if (options.quick && &model == &models().back()) {
+      note += "without " + model.name + "; ";
+      continue;
+    }
+    std::vector<double> errors[2];
+    for (int round = 0; round < (options.quick ? 1 : kRounds); ++round) {
+      MOTLEY_ASSIGN(const model::Profile profiled, profile(options, job, model));
+      double predicted[2];
+      for (const int workers : {1, 2}) {
+        MOTLEY_ASSIGN(predicted[workers - 1], predict(profiled, model, workers));
+      }
+      for (const int workers : {1, 2}) {
+        MOTLEY_ASSIGN(const double measured, measure(options, job, model, workers));
+        errors[workers - 1].push_back(predicted[workers - 1] / measured - 1);
+        if (options.progress) {
+          options.progress(fmt::format("prediction {} of {} samples on {}: predicted {}, measured {}", model.name,
+                                       model.batch, workers == 1 ? "one worker" : "each of two workers",
+                                       format_seconds(predicted[workers - 1]), format_seconds(measured)));
+        }
+      }
+    }
+    note += fmt::format("{} {:+.3f} alone, {:+.3f} of two; ", model.name, median(errors[0]), median(errors[1]));
+    worst = std::max({worst, std::abs(median(errors[0])), std::abs(median(errors[1]))});
+  }
+  note += "profiled at other batches than predicted, predicted before measured";
+  return std::vector<BenchRow>{
+      {"prediction-three-models", "worst_error", worst, "share", false, 0.10, std::nullopt, std::nullopt, note}};
+}
+
+}  // namespace motley::bench

@@ -1,0 +1,233 @@
+// motley plan: chooses stages, devices and counts for a model on a cluster, compares methods, and says how the answer
+// hangs on prices and counts.
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "motley/base/file.h"
+#include "motley/base/units.h"
+#include "motley/cli/commands.h"
+#include "motley/cli/planning_input.h"
+#include "motley/planner/learned/learned.h"
+#include "motley/planner/planner.h"
+#include "motley/planner/what_if.h"
+#include "motley/report/plan_view.h"
+
+namespace motley::cli {
+namespace {
+
+constexpr double kMostMarginalSeconds = 6;  // for the table of one device more or fewer
+
+struct PlanArguments {
+  PlanningInput input;
+  std::string method = "exact";
+  std::string goal;
+  double min_throughput = 0;
+  double max_money = std::numeric_limits<double>::infinity();
+  double max_price = std::numeric_limits<double>::infinity();
+  double seconds = 60;
+  std::uint64_t seed = 1;
+  bool compare = false;
+  std::vector<std::string> what_ifs;
+  std::string output = "plan.json";
+  std::string page;
+};
+
+std::vector<std::unique_ptr<planner::Planner>> every_planner() {
+  std::vector<std::unique_ptr<planner::Planner>> all = planner::planners();
+  for (auto& learned : planner::learned_planners()) {
+    all.push_back(std::move(learned));
+  }
+  return all;
+}
+
+// Asks for a stop when the user interrupts. SIGINT is blocked in all threads and taken by this one, as long as it
+// lives.
+class InterruptStop {
+ public:
+  InterruptStop() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+    watcher_ = std::jthread([this](const std::stop_token& ending) {
+      const timespec wait{0, 50'000'000};
+      while (!ending.stop_requested()) {
+        if (sigtimedwait(&signals_, nullptr, &wait) > 0) stop_.request_stop();
+      }
+    });
+  }
+  ~InterruptStop() {
+    watcher_.request_stop();
+    watcher_.join();
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  std::stop_token token() const { return stop_.get_token(); }
+
+ private:
+  sigset_t signals_{};
+  sigset_t before_{};
+  std::stop_source stop_;
+  std::jthread watcher_;
+};
+
+Result<plan::Objective> objective_of(const PlanArguments& arguments) {
+  plan::Objective objective;
+  const std::string goal = !arguments.goal.empty()        ? arguments.goal
+                           : arguments.min_throughput > 0 ? "money"
+                                                          : "throughput";
+  objective.goal = goal == "money"        ? plan::Goal::kLeastMoney
+                   : goal == "throughput" ? plan::Goal::kMostThroughput
+                                          : plan::Goal::kLeastStepTime;
+  objective.min_throughput = arguments.min_throughput;
+  objective.max_money = arguments.max_money;
+  objective.max_price_per_hour = arguments.max_price;
+  MOTLEY_TRY(plan::validate(objective));
+  return objective;
+}
+
+// A line that replaces itself, on a terminal only.
+std::function<void(const planner::Progress&)> progress_line(const std::string& method) {
+  if (::isatty(STDERR_FILENO) == 0) return {};
+  return [method](const planner::Progress& progress) {
+    std::fprintf(stderr, "\r\033[K%s: %lld plans in %s, best %.6g, bound %.6g", method.c_str(),
+                 static_cast<long long>(progress.evaluations), format_seconds(progress.seconds).c_str(), progress.best,
+                 progress.bound);
+    std::fflush(stderr);
+  };
+}
+
+Result<planner::Answer> ask(const planner::Planner& planner, planner::Request request) {
+  request.progress = progress_line(planner.name());
+  Result<planner::Answer> answer = planner.plan(request);
+  if (request.progress) std::fprintf(stderr, "\r\033[K");
+  return answer;
+}
+
+// Why there is no plan, found by asking for the most that the same devices can do.
+Error impossible(const planner::Request& request) {
+  planner::Request free{.problem = request.problem,
+                        .objective = {.goal = plan::Goal::kMostThroughput},
+                        .seed = request.seed,
+                        .seconds = request.seconds,
+                        .clock = request.clock,
+                        .stop = request.stop};
+  const Result<planner::Answer> most = planner::make_exact()->plan(free);
+  free.objective.goal = plan::Goal::kLeastMoney;
+  const Result<planner::Answer> least = planner::make_exact()->plan(free);
+  if (!most) return most.error();
+  return {ErrorCode::kInvalidInput,
+          report::explain_impossible(request.problem, request.objective, *most, least.value_or(planner::Answer{})), -1};
+}
+
+Status run_plan(const PlanArguments& arguments) {
+  MOTLEY_ASSIGN(const cost::Problem problem, planning_problem(arguments.input));
+  MOTLEY_ASSIGN(const plan::Objective objective, objective_of(arguments));
+  MOTLEY_TRY(check_writable(arguments.output));
+  if (!arguments.page.empty()) {
+    MOTLEY_TRY(check_writable(arguments.page));
+  }
+  std::vector<planner::WhatIf> questions;
+  for (const std::string& text : arguments.what_ifs) {
+    MOTLEY_ASSIGN(planner::WhatIf question, planner::parse_what_if(text, problem));
+    questions.push_back(std::move(question));
+  }
+
+  const InterruptStop interrupt;
+  const planner::Request request{.problem = problem,
+                                 .objective = objective,
+                                 .seed = arguments.seed,
+                                 .seconds = arguments.seconds,
+                                 .stop = interrupt.token()};
+  const std::vector<std::unique_ptr<planner::Planner>> all = every_planner();
+  const auto chosen = std::ranges::find(all, arguments.method, &planner::Planner::name);
+  MOTLEY_ASSIGN(const planner::Answer answer, ask(**chosen, request));
+  if (!answer.best) {
+    if (answer.proved) return fail(impossible(request));
+    return fail(ErrorCode::kUnavailable, "{} found no plan for {} within {}; that does not mean that there is none: {}",
+                arguments.method, plan::describe(objective), format_seconds(answer.seconds),
+                arguments.method == "exact" ? "give it longer with --seconds" : "ask --method exact");
+  }
+
+  report::PlanView view{.problem = problem,
+                        .objective = objective,
+                        .method = arguments.method,
+                        .answer = answer,
+                        .marginals = {},
+                        .what_ifs = {},
+                        .methods = {}};
+  planner::Request brief = request;
+  brief.seconds = std::min(request.seconds, kMostMarginalSeconds);
+  MOTLEY_ASSIGN(view.marginals, planner::marginals(*planner::make_exact(), brief));
+  for (const planner::WhatIf& question : questions) {
+    MOTLEY_ASSIGN(std::vector<planner::Regime> regimes, planner::what_if(**chosen, request, question));
+    view.what_ifs.emplace_back(question, std::move(regimes));
+  }
+  if (arguments.compare) {
+    for (const auto& planner : all) {
+      report::MethodAnswer method{.method = planner->name(), .answer = {}, .refused = {}};
+      Result<planner::Answer> its =
+          planner->name() == arguments.method ? Result<planner::Answer>(answer) : ask(*planner, request);
+      if (its) {
+        method.answer = std::move(*its);
+      } else {
+        method.refused = its.error().message;
+      }
+      view.methods.push_back(std::move(method));
+    }
+  }
+
+  std::printf("%s", report::plan_text(view).c_str());
+  plan::Plan plan = cost::to_plan(problem, *answer.best, answer.evaluation, objective, arguments.method);
+  if (answer.bound > 0) plan.bound = answer.bound;
+  MOTLEY_TRY(write_file(arguments.output, plan::to_json(plan)));
+  std::printf("\nplan: %s\n", arguments.output.c_str());
+  if (!arguments.page.empty()) {
+    MOTLEY_TRY(write_file(arguments.page, report::plan_page(view)));
+    std::printf("page: %s\n", arguments.page.c_str());
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("plan", "Choose stages, devices and counts for a model");
+  command->footer(
+      "Examples:\n"
+      "  motley plan --model ctrdnn-16 --cluster examples/rent/cluster.yaml --cost-model heterps --min-throughput "
+      "200000\n"
+      "  motley plan --model vgg16 --cluster examples/rent/cluster.yaml --compare --page plan.html\n"
+      "  motley plan --profile profile.json --what-if cpu.price=0.01..1");
+  auto arguments = std::make_shared<PlanArguments>();
+  add_planning_input(*command, arguments->input);
+  std::vector<std::string> methods;
+  for (const auto& planner : every_planner()) methods.push_back(planner->name());
+  command->add_option("--method", arguments->method, "How to search; exact proves its answer")
+      ->check(CLI::IsMember(methods))
+      ->capture_default_str();
+  command
+      ->add_option("--goal", arguments->goal,
+                   "What to be best at; by default money with --min-throughput, else throughput")
+      ->check(CLI::IsMember({"money", "throughput", "step"}));
+  command->add_option("--min-throughput", arguments->min_throughput, "Samples a second that must be reached");
+  command->add_option("--max-cost", arguments->max_money, "Money that the whole job may cost (see --samples)");
+  command->add_option("--max-price", arguments->max_price, "Money an hour that all devices together may cost");
+  command->add_option("--seconds", arguments->seconds, "Time limit of each method; the best so far is kept")
+      ->check(above_zero())
+      ->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Seed of the methods that draw lots")->capture_default_str();
+  command->add_flag("--compare", arguments->compare, "Run every method");
+  command->add_option("--what-if", arguments->what_ifs,
+                      "TYPE.price=VALUE (or count, memory, speed, bandwidth; or throughput=VALUE), or =LOW..HIGH: "
+                      "where the answer changes");
+  command->add_option("--output", arguments->output, "File of the plan")->capture_default_str();
+  command->add_option("--page", arguments->page, "Also write a page with the pipeline drawn");
+  command->callback([&action, arguments] { action = [arguments] { return run_plan(*arguments); }; });
+}
+
+}  // namespace motley::cli

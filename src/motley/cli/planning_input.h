@@ -1,0 +1,43 @@
+// What planning commands are told: which model on which machines, by which cost model.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/cost/problem.h"
+
+namespace motley::cli {
+
+struct PlanningInput {
+  std::string profile;  // a measured or imported profile.json ...
+  std::string model;    // ... or a table's name, estimated from the speeds in the cluster file
+  std::string cluster;  // "": this machine
+  std::string cost_model = "pipeline";
+  std::string schedule = "1f1b";
+  std::int64_t batch = 256;
+  std::int64_t micro_batches = 8;
+  double samples = 1e9;
+  bool recompute = false;
+  int most_layers = 64;
+};
+
+// Accepts finite numbers above 0.
+CLI::Validator above_zero();
+
+void add_planning_input(CLI::App& command, PlanningInput& input);
+
+// The profile that the input names, or the estimate of its model, and the cluster. Warns on stderr of pairs of types
+// between which no link is stated: what is sent there costs nothing.
+struct PlanningData {
+  model::Profile profile;
+  cluster::Cluster cluster;
+};
+Result<PlanningData> planning_data(const PlanningInput& input);
+
+// Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed, and
+// those of the files and of cost::make_problem.
+Result<cost::Problem> planning_problem(const PlanningInput& input);
+
+}  // namespace motley::cli

@@ -1,0 +1,119 @@
+// motley profile: measures a job's network on the devices of this machine and writes what planning starts from.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "motley/base/file.h"
+#include "motley/base/units.h"
+#include "motley/cli/commands.h"
+#include "motley/cli/job_flags.h"
+#include "motley/train/profile_job.h"
+#include "motley/train/progress.h"
+
+namespace motley::cli {
+namespace {
+
+struct ProfileArguments {
+  std::string job;
+  std::string output = "profile.json";
+  std::vector<std::int64_t> batches = {1, 4, 16, 64};
+  double seconds = 40;
+  std::vector<std::string> scales;
+  JobFlags flags;
+};
+
+// A line a layer: its times at the batch at which the profile speaks for itself.
+void print_device(const model::Profile& profile, const model::DeviceProfile& device) {
+  const bool is_measured = device.origin == model::Origin::kMeasured;
+  std::printf("\n%s: %s, batch %.0f\n", device.type.c_str(), model::to_string(device.origin), profile.batch);
+  std::printf("  %-28s %-16s %12s %12s %12s %12s %8s\n", "layer", "kind", "parameters", "bytes out", "forward ms",
+              "backward ms", "spread");
+  double forward = 0;
+  double backward = 0;
+  double parameters = 0;
+  for (std::size_t i = 0; i < device.layers.size(); ++i) {
+    const model::Layer& layer = profile.graph.layers[i];
+    const model::LayerTime& time = device.layers[i];
+    const auto measured = std::ranges::find(time.measurements, profile.batch, &model::Measurement::batch);
+    const std::string spread =
+        measured != time.measurements.end() ? fmt::format("{:.1f}%", 100 * measured->spread) : "-";
+    std::printf("  %-28s %-16s %12.0f %12s %12.3f %12.3f %8s\n", layer.name.c_str(), model::to_string(layer.kind),
+                layer.parameters, format_bytes(layer.activation_bytes).c_str(), 1e3 * time.forward.at(profile.batch),
+                1e3 * time.backward.at(profile.batch), spread.c_str());
+    forward += time.forward.at(profile.batch);
+    backward += time.backward.at(profile.batch);
+    parameters += layer.parameters;
+  }
+  std::printf("  %-28s %-16s %12.0f %12s %12.3f %12.3f\n", "all", "", parameters, "", 1e3 * forward, 1e3 * backward);
+  std::printf("  %s\n", device.rule.c_str());
+  std::printf("  divided among workers: %.3f of computation, %.3f of communication (%s: %s)\n", device.compute_fraction,
+              device.communication_fraction, is_measured ? model::to_string(device.fractions_origin) : "scaled",
+              device.fractions_rule.c_str());
+}
+
+Status run_profile(const ProfileArguments& arguments) {
+  if (arguments.job.empty()) {
+    return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
+  }
+  if (!std::ranges::is_sorted(arguments.batches, std::ranges::less_equal{}) || arguments.batches.front() < 1) {
+    return fail(ErrorCode::kInvalidInput,
+                "--batches: {} is not a list of growing batch sizes; accepted: whole numbers from 1, such as 1,4,16",
+                fmt::join(arguments.batches, ","));
+  }
+  train::ProfileJobOptions options;
+  options.batches = arguments.batches;
+  options.seconds = arguments.seconds;
+  options.motley = std::filesystem::read_symlink("/proc/self/exe");
+  for (const std::string& text : arguments.scales) {
+    MOTLEY_ASSIGN(const train::Scaling scaling, train::parse_scaling(text));
+    options.scalings.push_back(scaling);
+  }
+  train::ProgressLine progress;
+  options.progress = [&](const std::string& text) { progress.show(text); };
+  MOTLEY_ASSIGN(const train::Job job, read_job_with(arguments.job, arguments.flags));
+  const Result<model::Profile> profile = train::profile_job(job, options);
+  progress.clear();
+  if (!profile) {
+    return fail(profile.error());
+  }
+  MOTLEY_TRY(write_file(arguments.output, model::to_json(*profile)));
+  std::printf("%s: %zu layers; %s\n", profile->graph.name.c_str(), profile->graph.layers.size(),
+              profile->graph.source.c_str());
+  for (const model::DeviceProfile& device : profile->devices) {
+    print_device(*profile, device);
+  }
+  for (const model::ProfiledLink& link : profile->links) {
+    std::printf("\nlink %s - %s: %s/s each way, latency %s (%s, TCP over loopback)\n", link.from.c_str(),
+                link.to.c_str(), format_bytes(link.bytes_per_second).c_str(),
+                format_seconds(link.latency_seconds).c_str(), model::to_string(link.origin));
+  }
+  std::printf("\nprofile: %s\n", arguments.output.c_str());
+  return {};
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("profile", "Measure a job's network on the devices here, for planning");
+  command->footer(
+      "Every key of the job file is also a flag. Examples:\n"
+      "  motley profile examples/fashion-mnist/job.yaml\n"
+      "  motley profile examples/fashion-mnist/job.yaml --model.name resnet18 --scale gpu=cpu*0.05 --output r18.json");
+  auto arguments = std::make_shared<ProfileArguments>();
+  command->add_option("JOB", arguments->job, "Job file (docs/job.md)");
+  command->add_option("--output", arguments->output, "File to write")->capture_default_str();
+  command->add_option("--batches", arguments->batches, "Batch sizes to measure, ascending")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--seconds", arguments->seconds, "About how long to measure; starting processes is not counted")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
+  command->add_option("--scale", arguments->scales, "TYPE=TYPE*FACTOR: a device that is not here, from one that is");
+  const auto job_flags = add_job_flags(*command);
+  command->callback([&action, arguments, job_flags] {
+    arguments->flags = job_flags();
+    action = [arguments] { return run_profile(*arguments); };
+  });
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,305 @@
+// A forward method is a list of nodes that read and make values. Constants and attributes of the module can be had
+// anywhere; every other value is alive from the node that makes it to the last one that reads it. Between two nodes
+// where exactly one value is alive, and is a tensor, the list can be cut. A piece that is one call of a submodule with
+// submodules of its own is cut further; every other piece becomes a layer.
+//
+// A piece must not write into its input: that is the output of the layer before, from which backward starts, and
+// autograd refuses to write into where it starts. Such a piece is left joined to the one before.
+#include "motley/learn/script_chain.h"
+
+#include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+namespace motley::learn {
+namespace {
+
+namespace jit = torch::jit;
+namespace prim = c10::prim;
+
+// What all pieces of one chain share.
+struct Chain {
+  std::vector<ChainLayer> layers;
+  std::map<std::string, int> names;             // how often each was given
+  std::set<const c10::TensorImpl*> parameters;  // a shared one belongs to the first layer that reads it
+};
+
+// An attribute of the module that a method belongs to, found by following prim::GetAttr from self.
+struct Attribute {
+  std::string path;
+  torch::IValue value;
+};
+
+class Method {
+ public:
+  Method(const jit::Module& module, const std::string& name, std::string path)
+      : module_(module), path_(std::move(path)), graph_(module.get_method(name).graph()) {}
+
+  // Appends the method's layers; false, and nothing appended, where it cannot be cut into two or more.
+  bool append_to(Chain& chain) const {
+    if (graph_->inputs().size() != 2 || graph_->outputs().size() != 1 || !is_tensor(graph_->outputs().front())) {
+      return false;
+    }
+    const std::vector<Piece> pieces = cut();
+    if (pieces.empty()) {
+      return false;
+    }
+    if (pieces.size() == 1) {
+      const std::optional<Method> inner = called_by(pieces.front());
+      return inner && inner->append_to(chain);
+    }
+    for (const Piece& piece : pieces) {
+      const std::optional<Method> inner = called_by(piece);
+      if (!inner || !inner->append_to(chain)) {
+        append_layer(piece, chain);
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct Piece {
+    std::vector<jit::Node*> nodes;
+    jit::Value* input;
+    jit::Value* output;
+  };
+
+  static bool is_tensor(const jit::Value* value) { return value->type()->isSubtypeOf(*c10::TensorType::get()); }
+  jit::Value* self() const { return graph_->inputs()[0]; }
+
+  // Can be computed anywhere from self and constants.
+  bool is_free(const jit::Value* value) const {
+    if (value == self()) {
+      return true;
+    }
+    const jit::Node* node = value->node();
+    const auto kind = node->kind();
+    const bool copies =
+        kind == prim::Constant || kind == prim::GetAttr || kind == prim::ListConstruct || kind == prim::TupleConstruct;
+    return copies && std::ranges::all_of(node->inputs(), [&](const jit::Value* input) { return is_free(input); });
+  }
+
+  std::optional<Attribute> attribute(const jit::Value* value) const {
+    if (value == self()) {
+      return Attribute{path_, module_._ivalue()};
+    }
+    if (value->node()->kind() != prim::GetAttr) {
+      return std::nullopt;
+    }
+    const std::optional<Attribute> owner = attribute(value->node()->input());
+    if (!owner) {
+      return std::nullopt;
+    }
+    const std::string& name = value->node()->s(c10::attr::name);
+    return Attribute{owner->path.empty() ? name : owner->path + "." + name, owner->value.toObjectRef().getAttr(name)};
+  }
+
+  // Whether the node writes into this value, as far as its name or the submodule's setting tells.
+  bool writes_into(const jit::Node* node, const jit::Value* value) const {
+    if (node->kind() == prim::CallMethod) {
+      const std::optional<Attribute> called = attribute(node->input(0));
+      if (!called) {
+        return false;
+      }
+      const jit::Module module(called->value.toObject());
+      return module.hasattr("inplace") && module.attr("inplace").isBool() && module.attr("inplace").toBool();
+    }
+    return !node->inputs().empty() && node->input(0) == value && node->kind().toUnqualString()[0] != '_' &&
+           std::string_view(node->kind().toUnqualString()).ends_with('_');
+  }
+
+  std::vector<Piece> cut() const {
+    std::vector<jit::Node*> nodes;
+    std::map<const jit::Node*, int> position;
+    for (jit::Node* node : graph_->nodes()) {
+      if (!std::ranges::all_of(node->outputs(), [&](const jit::Value* value) { return is_free(value); }) ||
+          node->outputs().empty()) {
+        position[node] = static_cast<int>(nodes.size());
+        nodes.push_back(node);
+      }
+    }
+    // The last node that reads a value; a node in a nested block counts as the one that the block belongs to.
+    const auto last_use = [&](const jit::Value* value) {
+      int last = -1;
+      for (const jit::Use& use : value->uses()) {
+        const jit::Node* user = use.user;
+        while (user->owningBlock() != graph_->block()) {
+          user = user->owningBlock()->owningNode();
+        }
+        const auto found = position.find(user);
+        last = std::max(last, found == position.end() ? static_cast<int>(nodes.size()) : found->second);
+      }
+      return last;
+    };
+
+    std::vector<Piece> pieces;
+    Piece piece{{}, graph_->inputs()[1], nullptr};
+    std::map<jit::Value*, int> alive = {{piece.input, last_use(piece.input)}};
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      piece.nodes.push_back(nodes[i]);
+      for (jit::Value* output : nodes[i]->outputs()) {
+        alive[output] = last_use(output);
+      }
+      std::erase_if(alive, [&](const auto& item) { return item.second <= static_cast<int>(i); });
+      if (alive.size() != 1 || !is_tensor(alive.begin()->first)) {
+        continue;
+      }
+      jit::Value* value = alive.begin()->first;
+      const bool may_start_here = i + 1 == nodes.size() || !writes_into(nodes[i + 1], value);
+      if (value != piece.input && may_start_here) {
+        piece.output = value;
+        pieces.push_back(std::move(piece));
+        piece = {{}, value, nullptr};
+      }
+    }
+    return piece.nodes.empty() ? pieces : std::vector<Piece>();  // what returns its own input is no layer
+  }
+
+  // The method that the piece consists of, where its module has submodules.
+  std::optional<Method> called_by(const Piece& piece) const {
+    const jit::Node* node = piece.nodes.front();
+    if (piece.nodes.size() != 1 || node->kind() != prim::CallMethod || node->inputs().size() != 2) {
+      return std::nullopt;
+    }
+    const std::optional<Attribute> called = attribute(node->input(0));
+    if (!called) {
+      return std::nullopt;
+    }
+    const jit::Module module(called->value.toObject());
+    if (module.children().size() == 0) {
+      return std::nullopt;
+    }
+    return Method(module, node->s(c10::attr::name), called->path);
+  }
+
+  // What a node does in a word: the class of the submodule, or the function.
+  std::string word(const jit::Node* node) const {
+    if (node->kind() == prim::CallMethod) {
+      const auto type = node->input(0)->type()->cast<c10::ClassType>();
+      return type && type->name() ? type->name()->name() : "call";
+    }
+    if (node->kind() == prim::CallFunction) {
+      return node->input(0)->type()->expectRef<c10::FunctionType>().function()->name();
+    }
+    std::string name = node->kind().toUnqualString();
+    return name.ends_with('_') ? name.substr(0, name.size() - 1) : name;
+  }
+
+  std::string name(const Piece& piece) const {
+    std::string name;
+    for (const jit::Node* node : {piece.nodes.front(), piece.nodes.back()}) {
+      const std::optional<Attribute> called =
+          node->kind() == prim::CallMethod ? attribute(node->input(0)) : std::nullopt;
+      std::string own = called ? called->path : path_.empty() ? word(node) : path_ + "." + word(node);
+      if (node == piece.nodes.front()) {
+        name = std::move(own);
+      } else if (own != name) {
+        name += ".." + own;
+      }
+    }
+    return name;
+  }
+
+  static model::LayerKind kind_of(std::string word) {
+    using enum model::LayerKind;
+    static constexpr std::pair<const char*, model::LayerKind> kKinds[] = {
+        {"embedding", kEmbedding},  {"attention", kAttention}, {"conv", kConvolution},   {"linear", kFullyConnected},
+        {"addmm", kFullyConnected}, {"pool", kPooling},        {"norm", kNormalization}, {"lstm", kRecurrent},
+        {"gru", kRecurrent},        {"rnn", kRecurrent},       {"elu", kActivation},     {"silu", kActivation},
+        {"sigmoid", kActivation},   {"tanh", kActivation},     {"softmax", kActivation}, {"swish", kActivation},
+        {"cosine", kSimilarity},    {"dropout", kElementwise}, {"add", kElementwise},    {"mul", kElementwise},
+        {"concat", kConcatenation}, {"sequential", kBlock}};
+    std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+    for (const auto& [part, kind] : kKinds) {
+      if (word.find(part) != std::string::npos) {
+        return kind;
+      }
+    }
+    return word == "cat" ? kConcatenation : kOther;
+  }
+
+  // The trained tensors that nodes read, those of called submodules and of nested blocks too.
+  void collect(const jit::Node* node, Chain& chain, NamedTensors& parameters) const {
+    const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+      if (tensor.requires_grad() && chain.parameters.insert(tensor.unsafeGetTensorImpl()).second) {
+        parameters.push_back({name, tensor});
+      }
+    };
+    for (const jit::Value* input : node->inputs()) {
+      const std::optional<Attribute> read = attribute(input);
+      if (read && read->value.isTensor()) {
+        add(read->path, read->value.toTensor());
+      } else if (read && read->value.isModule()) {
+        for (const auto& item : jit::Module(read->value.toObject()).named_parameters()) {
+          add(read->path.empty() ? item.name : read->path + "." + item.name, item.value);
+        }
+      }
+    }
+    for (const jit::Block* block : node->blocks()) {
+      for (const jit::Node* inner : block->nodes()) {
+        collect(inner, chain, parameters);
+      }
+    }
+  }
+
+  void append_layer(const Piece& piece, Chain& chain) const {
+    ChainLayer layer;
+    layer.name = name(piece);
+    if (const int given = ++chain.names[layer.name]; given > 1) {
+      layer.name += fmt::format("#{}", given);
+    }
+    const bool has_parts = piece.nodes.size() > 1 || called_by(piece);
+    layer.kind = has_parts ? model::LayerKind::kBlock : kind_of(word(piece.nodes.front()));
+    for (const jit::Node* node : piece.nodes) {
+      collect(node, chain, layer.parameters);
+    }
+
+    const auto graph = std::make_shared<jit::Graph>();
+    std::map<const jit::Value*, jit::Value*> copies;
+    copies[self()] = graph->addInput()->copyMetadata(self());
+    copies[piece.input] = graph->addInput()->copyMetadata(piece.input);
+    std::function<jit::Value*(jit::Value*)> copy_of;
+    const auto append = [&](jit::Node* node) {
+      const jit::Node* copy = graph->appendNode(graph->createClone(node, copy_of));
+      for (std::size_t i = 0; i < node->outputs().size(); ++i) {
+        copies[node->outputs()[i]] = const_cast<jit::Value*>(copy->outputs()[i]);
+      }
+    };
+    copy_of = [&](jit::Value* value) {
+      if (!copies.contains(value)) {
+        append(value->node());  // a free value
+      }
+      return copies.at(value);
+    };
+    for (jit::Node* node : piece.nodes) {
+      append(node);
+    }
+    graph->registerOutput(copies.at(piece.output));
+    layer.forward = [object = module_._ivalue(),
+                     function = std::make_shared<jit::GraphFunction>(c10::QualifiedName("layer"), graph, nullptr)](
+                        const torch::Tensor& input) {
+      jit::Stack stack = {object, input};
+      function->run(stack);
+      return stack.back().toTensor();
+    };
+    chain.layers.push_back(std::move(layer));
+  }
+
+  const jit::Module module_;
+  const std::string path_;
+  const std::shared_ptr<jit::Graph> graph_;
+};
+
+}  // namespace
+
+std::vector<ChainLayer> chain_of(const torch::jit::Module& module) {
+  Chain chain;
+  Method(module, "forward", "").append_to(chain);
+  return std::move(chain.layers);
+}
+
+}  // namespace motley::learn

@@ -1,0 +1,240 @@
+#include "motley/report/plan_timeline.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/base/units.h"
+#include "motley/page/chart.h"
+#include "motley/page/html.h"
+
+namespace motley::report {
+namespace {
+
+using page::escape;
+using simulate::Device;
+using simulate::Event;
+using simulate::Timeline;
+using simulate::Work;
+
+// More replicas of one stage than this are like those that are shown.
+constexpr int kMostReplicas = 8;
+// A page with more rectangles than this is slow to open.
+constexpr std::size_t kMostSegments = 20'000;
+
+std::string percent(double share) {
+  return fmt::format("{:.0f} %", 100 * share);
+}
+
+const char* words_of(Work work) {
+  switch (work) {
+    case Work::kForward:
+      return "forward";
+    case Work::kBackward:
+      return "backward";
+    case Work::kSendForward:
+      return "sends activations";
+    case Work::kSendBackward:
+      return "sends gradients";
+    case Work::kExchange:
+      return "exchange";
+  }
+  return "";
+}
+
+// The segments of one bar. Those that are narrower than can be seen are joined with the one before.
+class Bar {
+ public:
+  Bar(double extent, double narrow) : extent_(extent), narrow_(narrow) {}
+
+  void add(const Event& event) {
+    if (event.end <= event.start) {
+      return;
+    }
+    const bool transfer = event.work == Work::kSendForward || event.work == Work::kSendBackward;
+    const int track = event.work == Work::kSendBackward ? 1 : 0;
+    page::Segment* before = last_[track] < 0 ? nullptr : &segments_[static_cast<std::size_t>(last_[track])];
+    if (before != nullptr && event.end - before->begin < narrow_) {
+      before->end = event.end;
+      before->kind = transfer ? "transfer" : "compute";
+      before->text = "many micro-batches";
+      before->mark.clear();
+      return;
+    }
+    last_[track] = static_cast<int>(segments_.size());
+    std::string text = words_of(event.work);
+    if (event.micro_batch >= 0) {
+      text += fmt::format(" {}", event.micro_batch);
+    }
+    text += fmt::format(": {}, from {}", format_seconds(event.end - event.start), format_seconds(event.start));
+    segments_.push_back({event.start, event.end, transfer ? "transfer" : words_of(event.work), std::move(text), track,
+                         transfer || event.micro_batch < 0 ? std::string() : fmt::format("{}", event.micro_batch)});
+  }
+
+  bool empty() const { return segments_.empty(); }
+  std::string draw(const std::string& label, int tracks) const {
+    return page::segment_bar(segments_, extent_, label, tracks);
+  }
+
+ private:
+  double extent_, narrow_;
+  std::vector<page::Segment> segments_;
+  int last_[2] = {-1, -1};
+};
+
+// Four to eight ticks at round numbers.
+std::vector<std::pair<double, std::string>> ticks_of(double extent) {
+  const double rough = extent / 8;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  double step = 10 * power;
+  for (const double multiple : {1.0, 2.0, 5.0}) {
+    if (rough <= multiple * power) {
+      step = multiple * power;
+      break;
+    }
+  }
+  std::vector<std::pair<double, std::string>> ticks;
+  for (int i = 0; i * step <= extent * (1 + 1e-9); ++i) {
+    ticks.emplace_back(i * step, i == 0 ? "0" : format_seconds(i * step));
+  }
+  return ticks;
+}
+
+std::string layers_of(const plan::Plan& plan, const plan::Stage& stage) {
+  const std::string& first = plan.layers[static_cast<std::size_t>(stage.first_layer)];
+  const std::string& last = plan.layers[static_cast<std::size_t>(stage.last_layer)];
+  return first == last ? first : fmt::format("{} to {}", first, last);
+}
+
+std::string remark_of(const plan::Plan& plan, const plan::Stage& stage) {
+  std::string remark = layers_of(plan, stage) + " on ";
+  std::int64_t devices = 0;
+  for (const plan::Replicas& replicas : stage.replicas) {
+    remark += fmt::format("{}{} × {}", devices > 0 ? " and " : "", replicas.count, replicas.type);
+    devices += replicas.count;
+  }
+  if (devices > 1) {
+    remark += fmt::format(", exchange by {}", plan::to_string(stage.exchange));
+  }
+  return remark + (stage.recompute ? ", recomputes activations" : "");
+}
+
+std::string critical_path(const Timeline& timeline) {
+  std::vector<page::Segment> segments;
+  double end = 0;
+  std::vector<std::string> parts;
+  const auto add = [&](double seconds, const char* kind, const char* name) {
+    if (seconds > 0) {
+      parts.push_back(
+          fmt::format("{} {} ({})", name, format_seconds(seconds), percent(seconds / timeline.step_seconds)));
+      segments.push_back({end, end + seconds, kind, parts.back()});
+      end += seconds;
+    }
+  };
+  const simulate::Path& path = timeline.critical;
+  add(path.forward, "forward", "forward");
+  add(path.backward, "backward", "backward");
+  add(path.transfer, "transfer", "transfers");
+  add(path.exchange, "exchange", "exchange");
+  return page::bar_group("Where the step's time goes",
+                         fmt::format("along its critical path: {}", fmt::join(parts, ", ")),
+                         {{"", page::segment_bar(segments, timeline.step_seconds, "critical path"), ""}});
+}
+
+}  // namespace
+
+std::string plan_timeline(const Timeline& timeline, const plan::Plan& plan) {
+  if (timeline.step_seconds <= 0) {
+    return "";
+  }
+  const std::size_t stages = plan.stages.size();
+  std::vector<std::vector<const Device*>> devices(stages);
+  std::size_t bars = 0;
+  for (const Device& device : timeline.devices) {
+    devices[static_cast<std::size_t>(device.stage)].push_back(&device);
+    bars += device.replica < kMostReplicas ? 1 : 0;
+  }
+  const double extent = timeline.step_seconds;
+  const double narrow =
+      extent / static_cast<double>(std::clamp<std::size_t>(kMostSegments / (bars + 2 * stages), 40, 1000));
+
+  std::vector<std::vector<Bar>> computing(stages);
+  std::vector<Bar> sending(stages, Bar(extent, narrow));
+  for (std::size_t s = 0; s < stages; ++s) {
+    computing[s].assign(std::min<std::size_t>(devices[s].size(), kMostReplicas), Bar(extent, narrow));
+  }
+  for (const Event& event : timeline.events) {
+    const auto stage = static_cast<std::size_t>(event.stage);
+    if (event.replica < 0) {
+      sending[stage].add(event);
+    } else if (event.replica < kMostReplicas) {
+      computing[stage][static_cast<std::size_t>(event.replica)].add(event);
+    }
+  }
+
+  std::string html;
+  bool transfers = false, exchanges = timeline.critical.exchange > 0;
+  for (std::size_t s = 0; s < stages; ++s) {
+    std::vector<page::BarRow> rows;
+    for (std::size_t r = 0; r < computing[s].size(); ++r) {
+      const Device& device = *devices[s][r];
+      const std::string name = fmt::format("{} {}", device.type, device.replica);
+      rows.push_back({name, computing[s][r].draw(fmt::format("stage {}, {}", s, name), 1),
+                      fmt::format("idle {}", percent(device.idle_share))});
+    }
+    if (devices[s].size() > computing[s].size()) {
+      double idle = 0;
+      for (std::size_t r = computing[s].size(); r < devices[s].size(); ++r) {
+        idle += devices[s][r]->idle_share / static_cast<double>(devices[s].size() - computing[s].size());
+      }
+      rows.push_back({fmt::format("{} more", devices[s].size() - computing[s].size()), "<span></span>",
+                      fmt::format("idle {}", percent(idle))});
+    }
+    if (!sending[s].empty()) {
+      transfers = true;
+      rows.push_back({"sends", sending[s].draw(fmt::format("what stage {} sends", s), 2), ""});
+    }
+    exchanges = exchanges || devices[s].size() > 1;
+    if (s + 1 == stages) {
+      rows.push_back({"", page::bar_axis(ticks_of(extent), extent), ""});
+    }
+    html += page::bar_group(fmt::format("Stage {}", s), remark_of(plan, plan.stages[s]), rows);
+  }
+  std::vector<std::pair<std::string, std::string>> kinds = {{"forward", "forward"}, {"backward", "backward"}};
+  if (transfers) {
+    kinds.emplace_back("transfer", "transfer (upper: activations, lower: gradients)");
+  }
+  if (exchanges) {
+    kinds.emplace_back("exchange", "exchange of gradients");
+  }
+  html += page::legend(kinds) + critical_path(timeline);
+  return page::card("One step as predicted",
+                    "Numbers in the bars are micro-batches. What is narrower than can be seen is drawn as one.", html,
+                    true);
+}
+
+std::string simulation_page(const Timeline& timeline, const plan::Plan& plan) {
+  double busy = 0;
+  const Device* idlest = nullptr;
+  for (const Device& device : timeline.devices) {
+    busy += (1 - device.idle_share) / static_cast<double>(timeline.devices.size());
+    idlest = idlest == nullptr || device.idle_share > idlest->idle_share ? &device : idlest;
+  }
+  std::string html = fmt::format(
+      "<header><h1>Plan for {}</h1>\n<div class=\"facts\"><span>{} stage{}</span><span>{} samples a step in {} "
+      "micro-batch{}</span><span>{}</span></div></header>\n<main>\n<div class=\"tiles\">\n",
+      escape(plan.model), plan.stages.size(), plan.stages.size() == 1 ? "" : "s", plan.batch, plan.micro_batches,
+      plan.micro_batches == 1 ? "" : "es", plan::to_string(plan.schedule));
+  html += page::tile("Step", format_seconds(timeline.step_seconds), "replayed event by event", page::Tone::kPlain);
+  html += page::tile("Throughput", format_number(static_cast<double>(plan.batch) / timeline.step_seconds),
+                     "samples a second", page::Tone::kPlain);
+  html += page::tile(
+      "Devices compute", percent(busy),
+      fmt::format("of the step in the mean; most idle: stage {}, {} {}", idlest->stage, idlest->type, idlest->replica),
+      page::Tone::kPlain);
+  html += page::tile("Communication", percent(timeline.communication_share), "of the step's critical path",
+                     page::Tone::kPlain);
+  html += "</div>\n<div class=\"cards\">\n" + plan_timeline(timeline, plan) + "</div></main>\n";
+  return page::document(fmt::format("Plan for {}", plan.model), html);
+}
+
+}  // namespace motley::report

@@ -1,0 +1,123 @@
+// Random planning problems that the exact methods are checked on: both cost models, all goals, every limit on and off,
+// small enough for brute force.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "motley/base/random.h"
+#include "motley/planner/planner.h"
+#include "motley/planner/random_problem.h"
+
+namespace motley::planner {
+
+struct Instance {
+  cost::Problem problem;
+  plan::Objective objective;
+  std::string words;  // for messages
+};
+
+// Types of a random problem differ in speed by up to 500 times, so that the best plan is mostly on one of them. This
+// makes them equal in sum, though not by layer, so that stages on several types pay.
+inline void equalise(cost::Problem& problem) {
+  double reference = 0;
+  for (int type = 0; type < problem.type_count(); ++type) {
+    double sum = 0;
+    for (int layer = 0; layer < problem.layer_count(); ++layer) {
+      sum += problem.at(layer, type).forward.at(64) + problem.at(layer, type).backward.at(64);
+    }
+    reference = type == 0 ? sum / 100 : reference;
+    for (int layer = 0; layer < problem.layer_count(); ++layer) {
+      cost::LayerOnType& times = problem.table[static_cast<std::size_t>(layer * problem.type_count() + type)];
+      for (model::Affine* part : {&times.forward, &times.backward}) {
+        part->fixed *= reference / sum;
+        part->per_sample *= reference / sum;
+      }
+    }
+    problem.types[static_cast<std::size_t>(type)].price_per_hour = 1 + 0.2 * type;
+  }
+}
+
+inline Instance random_instance(std::uint64_t seed) {
+  Random random(mix({seed, 0x6578616374ULL}));
+  const auto chance = [&](int one_in) { return random.below(static_cast<std::uint64_t>(one_in)) == 0; };
+  struct Size {
+    int layers;
+    int types;
+    int most_count;
+  };
+  constexpr std::array<Size, 8> kHeterps{
+      {{10, 4, 1}, {10, 3, 2}, {10, 2, 6}, {8, 2, 8}, {7, 3, 3}, {6, 4, 2}, {4, 4, 3}, {10, 1, 9}}};
+  constexpr std::array<Size, 8> kPipeline{
+      {{10, 3, 1}, {8, 4, 1}, {10, 2, 2}, {7, 2, 2}, {4, 3, 2}, {3, 4, 2}, {5, 1, 6}, {4, 2, 4}}};
+  const bool heterps = chance(2);
+  const Size& size = (heterps ? kHeterps : kPipeline)[random.below(8)];
+
+  RandomProblemOptions options;
+  options.cost_model = heterps ? cost::CostModel::kHeterps : cost::CostModel::kPipeline;
+  options.layers = size.layers;
+  options.types = size.types;
+  options.most_count = size.most_count;
+  options.memory = chance(2);
+  options.links = chance(2);
+  options.fractions = chance(2);
+  options.allow_recompute = chance(2);
+  options.schedule = chance(2) ? plan::Schedule::kFillDrain : plan::Schedule::kOneForwardOneBackward;
+  RandomObjectiveOptions limits;
+  limits.goal = static_cast<plan::Goal>(random.below(3));
+  limits.min_throughput = chance(3);
+  limits.max_money = chance(4);
+  limits.max_price_per_hour = chance(3);
+
+  Instance instance;
+  instance.problem = random_problem(options, seed);
+  if (chance(2)) {
+    equalise(instance.problem);
+  }
+  instance.objective = random_objective(instance.problem, limits, seed);
+  instance.words =
+      fmt::format("seed {}: {}, {} layers, {} types of up to {}, {} micro-batches, {}, {}", seed,
+                  cost::to_string(options.cost_model), size.layers, size.types, size.most_count,
+                  instance.problem.micro_batches, plan::to_string(options.schedule), describe(instance.objective));
+  return instance;
+}
+
+inline double value_of(const Answer& answer, plan::Goal goal) {
+  return answer.best ? cost::value(answer.evaluation, goal) : std::numeric_limits<double>::infinity();
+}
+
+struct Tally {
+  int instances = 0;
+  int infeasible = 0;
+  int of_several_stages = 0;
+};
+
+// Both are proved, of one value, and agree on what cannot be met.
+inline void expect_equal_to_brute_force(std::uint64_t seed, Tally& tally) {
+  const Instance instance = random_instance(seed);
+  SCOPED_TRACE(instance.words);
+  const Request request{.problem = instance.problem, .objective = instance.objective, .seconds = 1e6};
+  const auto reference = make_brute_force()->plan(request);
+  const auto answer = make_exact()->plan(request);
+  ASSERT_TRUE(reference) << reference.error().message;
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_TRUE(reference->proved);
+  EXPECT_TRUE(answer->proved);
+  ++tally.instances;
+  ASSERT_EQ(answer->best.has_value(), reference->best.has_value());
+  if (!reference->best) {
+    ++tally.infeasible;
+    return;
+  }
+  const double optimum = value_of(*reference, instance.objective.goal);
+  EXPECT_NEAR(value_of(*answer, instance.objective.goal), optimum, 1e-9 * optimum);
+  EXPECT_NEAR(answer->bound, optimum, 1e-9 * optimum);
+  EXPECT_TRUE(cost::evaluate(instance.problem, *answer->best, instance.objective).feasible);
+  tally.of_several_stages += reference->best->size() > 1 ? 1 : 0;
+}
+
+}  // namespace motley::planner

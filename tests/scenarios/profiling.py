@@ -1,0 +1,73 @@
+"""motley profile on small data: a file that says where every number comes from, and refusals that say what helps."""
+
+import json
+import subprocess
+import unittest
+
+from harness import BINARY, Scenario
+
+
+class Profile(Scenario):
+    def profile(self, *flags, expect=0):
+        output = self.folder / "profile.json"
+        command = [BINARY, "profile", self.job, "--output", output, *flags]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        if expect:
+            self.assertFalse(output.exists())
+            return done.stderr.strip().splitlines()[-1]
+        return json.loads(output.read_text()), done.stdout
+
+    def test_layers_devices_and_links(self):
+        profile, text = self.profile("--batches", "2,8", "--seconds", 2, "--scale", "gpu=cpu*0.05")
+        layers = profile["graph"]["layers"]
+        self.assertEqual([layer["name"] for layer in layers], ["flatten", "fc1", "relu1", "output", "step"])
+        self.assertEqual(sum(layer.get("parameters", 0) for layer in layers), 12 * 16 + 16 + 16 * 4 + 4)
+        cpu, gpu = profile["devices"]
+        self.assertEqual((cpu["type"], cpu["origin"]), ("cpu", "measured"))
+        self.assertEqual([point["batch"] for point in cpu["layers"][1]["measurements"]], [2, 8])
+        self.assertEqual((gpu["type"], gpu["origin"]), ("gpu", "scaled"))
+        self.assertIn("0.05 times the seconds of 'cpu'", gpu["rule"])
+        for layer, scaled in zip(cpu["layers"], gpu["layers"]):
+            for direction in ("forward", "backward"):
+                for part, seconds in layer[direction].items():
+                    self.assertAlmostEqual(scaled[direction].get(part, 0), 0.05 * seconds, delta=1e-12)
+        (link,) = profile["links"]
+        self.assertEqual((link["from"], link["to"], link["origin"]), ("cpu", "cpu", "measured"))
+        self.assertGreater(link["bytes_per_second"], 0)
+        for word in ("fc1", "fully-connected", "spread", "profile.json", "two points only"):
+            self.assertIn(word, text)
+
+    def test_types_of_a_cluster_file(self):
+        cluster = self.folder / "cluster.yaml"
+        types = "version: 1\ndevice_types: [{name: here, kind: cpu}, {name: slow, kind: cpu}%s]\nworkers:\n"
+        slow = "  - {name: a, device: slow, seconds_per_sample: 5 ms}\n  - {name: b, device: slow, seconds_per_sample: 5 ms}\n"
+        cluster.write_text(types % "" + slow)
+        profile, _ = self.profile("--cluster", cluster, "--batches", "2,8", "--seconds", 2)
+        here, paced = profile["devices"]
+        self.assertEqual((here["origin"], paced["origin"]), ("measured", "scaled"))
+        self.assertIn("seconds_per_sample", paced["rule"])
+        eight = sum(layer[direction].get("fixed", 0) + 8 * layer[direction].get("per_sample", 0)
+                    for layer in paced["layers"] for direction in ("forward", "backward"))
+        self.assertAlmostEqual(eight, 8 * 0.005, delta=0.02)
+        self.assertEqual([(link["from"], link["to"]) for link in profile["links"]], [("here", "here")])
+
+        cluster.write_text(types % ", {name: gpu, kind: cuda}" + slow)
+        (self.folder / "profile.json").unlink()
+        message = self.profile("--cluster", cluster, expect=2)
+        self.assertIn("'gpu' is of kind cuda", message)
+        self.assertIn("--scale gpu=TYPE*FACTOR", message)
+        cluster.write_text(types % "")
+        self.assertIn("'here' and 'slow' are both of kind cpu", self.profile("--cluster", cluster, expect=2))
+
+    def test_refusals(self):
+        self.assertIn("gpu=cpu*0.05", self.profile("--scale", "gpu=cpu", expect=2))
+        self.assertIn("above 0", self.profile("--scale", "gpu=cpu*-1", expect=2))
+        self.assertIn("given twice", self.profile("--scale", "gpu=cpu*2", "--scale", "gpu=cpu*3", expect=2))
+        self.assertIn("growing batch sizes", self.profile("--batches", "4,1", expect=2))
+        self.assertIn("accepted: cpu", self.profile("--scale", "gpu=tpu*2", "--batches", "2,4", "--seconds", 1, expect=2))
+        self.assertIn("accepted: one of mlp, cnn", self.profile("--model.name", "resnet", expect=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
