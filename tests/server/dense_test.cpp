@@ -38,7 +38,7 @@ const Case kCases[] = {
     {"memory_sgd_huge_chunks", true, 1, 3, WireType::kNative, UpdateRule::kSgd, 4 << 20},
     {"lanes_momentum", false, 1, 2, WireType::kNative, UpdateRule::kMomentum},
     {"lanes_nesterov_small_chunks", false, 1, 1, WireType::kNative, UpdateRule::kNesterov, 256},
-    {"lanes_adam_three_servers", false, 3, 2, WireType::kNative, UpdateRule::kAdam},
+    {"lanes_adamw_three_servers", false, 3, 2, WireType::kNative, UpdateRule::kAdamW},
     {"lanes_sum", false, 2, 1, WireType::kNative, UpdateRule::kSum},
     {"lanes_bfloat16", false, 1, 2, WireType::kBfloat16, UpdateRule::kMomentum},
     {"lanes_float16_sum", false, 1, 2, WireType::kFloat16, UpdateRule::kSum},

@@ -14,6 +14,7 @@
 #include "motley/exchange/exchange.h"
 #include "motley/exchange/lane_driver.h"
 #include "motley/exchange/server_protocol.h"
+#include "motley/transport/handshake.h"
 #include "motley/transport/region.h"
 #include "motley/transport/tcp_connection.h"
 

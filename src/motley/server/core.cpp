@@ -86,6 +86,7 @@ void Core::serve_sockets(int milliseconds) {
   owners_.clear();
   for (const auto& [job, share] : shares_) {
     for (std::size_t rank = 0; rank < share->lanes().size(); ++rank) {
+      if (share->ended(rank)) continue;
       const transport::TcpConnection& lane = *share->lanes()[rank];
       polled_.push_back({lane.descriptor(), static_cast<short>(POLLIN | (lane.wants_to_write() ? POLLOUT : 0)), 0});
       owners_.emplace_back(share.get(), static_cast<int>(rank));

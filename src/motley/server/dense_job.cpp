@@ -97,6 +97,7 @@ DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
     items_.push_back({bucket, &segments[index], index});
   }
   posted_.assign(lanes_.size(), 0);
+  ended_.assign(lanes_.size(), false);
   said_.resize(lanes_.size());
   announced_.assign(lanes_.size(), std::vector<Announcement>(job_->offsets_.size()));
   if (!job_->in_memory()) {
@@ -228,8 +229,10 @@ void DenseShare::update(const Item& item) {
   }
 }
 
+// A lane that has ended is no failure by itself: a rank that has all its weights may go while others still wait for
+// theirs. Whether it was missed is for the service to say.
 void DenseShare::progress(int rank) {
-  if (failed_) return;
+  if (ended_[static_cast<std::size_t>(rank)]) return;
   transport::TcpConnection& lane = *lanes_[static_cast<std::size_t>(rank)];
   Status status;
   if (job_->in_memory()) {
@@ -243,7 +246,8 @@ void DenseShare::progress(int rank) {
     status = fail(moved.error());
   }
   if (!status) {
-    give_up(Error{status.error().code, fmt::format("rank {}: {}", rank, status.error().message), rank});
+    ended_[static_cast<std::size_t>(rank)] = true;
+    lost_(Error{status.error().code, fmt::format("rank {}: {}", rank, status.error().message), rank});
   }
 }
 

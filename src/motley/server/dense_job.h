@@ -62,7 +62,7 @@ class DenseJob {
 // A core's part of a job. All is called by the core's thread.
 class DenseShare {
  public:
-  // `lanes`: by rank, of this core. `lost(rank, error)`: the job cannot go on.
+  // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
   DenseShare(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
              std::function<void(Error)> lost);
 
@@ -71,6 +71,7 @@ class DenseShare {
   // Reads and writes what the lane's socket allows.
   void progress(int rank);
   const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const { return lanes_; }
+  bool ended(std::size_t rank) const { return ended_[rank]; }
   // Says to the workers that they have to ring the bell; false if there is work already.
   bool fall_asleep();
   void wake_up();
@@ -97,6 +98,7 @@ class DenseShare {
   std::uint32_t round_ = 1;
   std::uint64_t taken_ = 0;  // items, over all rounds
   std::vector<std::uint64_t> posted_;  // by rank
+  std::vector<bool> ended_;            // lanes, by rank
   bool failed_ = false;
   std::uint64_t bytes_done_ = 0;
 
