@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "motley/transport/host.h"
 #include "motley/transport/session.h"
 #include "motley/transport/socket.h"
 #include "motley/transport/tcp_connection.h"
@@ -55,7 +56,7 @@ class ThreadSession final : public transport::Session {
     membership_.epoch = 1;
     membership_.rank = rank;
     for (int other = 0; other < size; ++other) {
-      membership_.members.push_back({one_host ? "here" : fmt::format("host {}", other), "127.0.0.1"});
+      membership_.members.push_back({one_host ? transport::host_id() : fmt::format("host {}", other), "127.0.0.1"});
     }
   }
   const transport::Membership& membership() const override { return membership_; }

@@ -45,6 +45,11 @@ Status TcpRingExchange::prepare(const Layout& layout, const Deadline& deadline) 
   if (options_.wire == WireType::kBfloat16 && layout.type != DataType::kFloat32) {
     return fail(ErrorCode::kInvalidInput, "bfloat16 on the wire is for gradients in float32; these are in float64");
   }
+  if (options_.wire == WireType::kFloat16) {
+    return fail(ErrorCode::kInvalidInput,
+                "float16 on the wire is for a parameter server: the ring's partial sums may exceed its range; float32 "
+                "and bfloat16 are accepted");
+  }
   layout_ = layout;
   const std::size_t line = 64 / bytes_of(layout.type);
   std::size_t bytes = 0;

@@ -26,7 +26,9 @@ class DenseJob {
                                                   const std::string& region_name);
 
   bool in_memory() const { return region_ != nullptr; }
-  std::size_t region_bytes() const { return region_ ? region_->size() : 0; }
+  std::size_t region_bytes() const {
+    return region_ ? exchange::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size) : 0;
+  }
   // All ranks have mapped the region: its name goes.
   void unlink() {
     if (region_) region_->unlink();
