@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
