@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "motley/base/random.h"
@@ -100,7 +102,7 @@ std::vector<std::uint32_t> by_sorting(const std::vector<float>& values, std::siz
   const auto magnitude = [&](std::uint32_t e) { return std::isnan(values[e]) ? 2e39 : std::fabs(double{values[e]}); };
   std::vector<std::uint32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0U);
-  std::ranges::stable_sort(order, [&](auto a, auto b) { return magnitude(a) > magnitude(b); });
+  std::ranges::sort(order, std::less<>(), [&](auto e) { return std::pair(-magnitude(e), e); });
   order.resize(selected);
   std::ranges::sort(order);
   return order;

@@ -4,10 +4,7 @@ import os
 import subprocess
 import unittest
 
-try:
-    import torch
-except ImportError:
-    torch = None
+import torch
 
 
 def optimizer(case, weights):
@@ -19,7 +16,6 @@ def optimizer(case, weights):
     return kind([weights], betas=tuple(case["betas"]), eps=case["epsilon"], **common)
 
 
-@unittest.skipUnless(torch, "needs the Python package torch")
 class Optimizers(unittest.TestCase):
     def test_weights_are_those_of_pytorch(self):
         text = subprocess.run([os.environ["MOTLEY_OPTIMIZER_STEPS"]], check=True, capture_output=True, text=True).stdout

@@ -12,7 +12,7 @@
 namespace motley::kernels {
 namespace {
 
-constexpr std::size_t kBlock = 512;  // elements: ten blocks of float32 fit into the first-level cache
+constexpr std::size_t kBlock = 256;  // elements: a dozen blocks of float32 leave room in the first-level cache
 constexpr std::size_t kGroup = 8;    // inputs in one pass: as many streams as the hardware's prefetchers follow
 
 // An update's options as the loops want them.
