@@ -295,8 +295,7 @@ void PipelineSearch::set_runs(int cut, const Found& found) {
   if (!stages_.one_forward_one_backward()) {
     return;
   }
-  const Kept& behind =
-      cuts_[static_cast<std::size_t>(found.behind_cut)].rears[static_cast<std::size_t>(found.behind)];
+  const Kept& behind = cuts_[static_cast<std::size_t>(found.behind_cut)].rears[static_cast<std::size_t>(found.behind)];
   const StageTimes& stage = stages_.at(cut, found.behind_cut, found.kind);
   const double both = stage.forward + (found.recompute ? stage.recomputing_backward : stage.backward);
   const double transfer =

@@ -139,8 +139,8 @@ void PipelineBounds::fill(View& view) const {
     return first;
   };
   // Adds what one more stage or transfer takes to the sums `from` and keeps the least, from a first threshold on.
-  // A stage goes on with the runs before it or begins one, whichever exceeds the threshold by more, and no run that ends
-  // with it may exceed it at all. That has no meaning at infinity.
+  // A stage goes on with the runs before it or begins one, whichever exceeds the threshold by more, and no run that
+  // ends with it may exceed it at all. That has no meaning at infinity.
   const auto relax = [&](const double* from, double* to, std::size_t first, double forward, double both, double price,
                          double work, bool is_stage) {
     for (std::size_t k = first; k < count; ++k) {
