@@ -19,7 +19,7 @@ TEST(Exact, EqualsBruteForceOnRandomInstances) {
 
 TEST(Exact, EqualsBruteForceWhereRoundTripsSetTheRate) {
   Tally tally;
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (std::uint64_t seed = 1700; seed < 1900; ++seed) {
     expect_equal_to_brute_force(instance_of_slow_links(seed), tally);
   }
   EXPECT_GT(tally.of_runs, 5);
