@@ -606,6 +606,39 @@ TEST(Simulate, BalancedOneForwardOneBackwardEqualsTheCostModel) {
   }
 }
 
+// Unlike stages with one link much slower than the others: the rate of a long step is exactly the cost model's W, and
+// only the few micro-batches that fill and drain keep the whole step from it.
+TEST(Simulate, TheRateOfLongStepsIsTheCostModels) {
+  Random random(9);
+  int inner = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<StageTimes> stages(2 + random.below(5));
+    for (StageTimes& stage : stages) {
+      stage = {0.5 + random.uniform(), 0.5 + 2 * random.uniform(), 0.3 * random.uniform()};
+    }
+    stages[random.below(stages.size() - 1)].transfer = 1 + 2 * random.uniform();
+    const auto step = [&](std::int64_t micro_batches) {
+      const Case made = case_of(stages, micro_batches, plan::Schedule::kOneForwardOneBackward);
+      return std::pair(run(made).step_seconds, evaluate(made).step_seconds);
+    };
+    constexpr int kPeriods = 60;  // of a run of any number of stages up to six
+    const auto [simulated, predicted] = step(100);
+    const auto [simulated_longer, predicted_longer] = step(100 + kPeriods);
+    const double interval = (predicted_longer - predicted) / kPeriods;
+    EXPECT_NEAR((simulated_longer - simulated) / kPeriods, interval, 1e-9 * interval);
+    EXPECT_NEAR(simulated, predicted, static_cast<double>(stages.size()) * interval);
+    // No stage and no round trip to the last stage takes as long.
+    double round_trip = 0, slowest = 0;
+    for (std::size_t s = stages.size(); s-- > 0;) {
+      const double seconds = stages[s].forward + stages[s].backward;
+      round_trip += seconds + (s + 1 < stages.size() ? 2 * stages[s].transfer : 0);
+      slowest = std::max({slowest, seconds, round_trip / static_cast<double>(stages.size() - s)});
+    }
+    inner += interval > 1.01 * slowest;
+  }
+  EXPECT_GT(inner, 15);
+}
+
 TEST(Simulate, TraceHasEveryEventOnAThreadOfItsOwn) {
   const Case made = random_case(11);
   const Timeline timeline = run(made);

@@ -81,6 +81,7 @@ class PipelineSearch {
   };
   struct Kept : Found {
     PipelineBounds::Room room{};
+    std::vector<Run> runs;  // 1F1B: the longest at one pace or another that is not above the bottleneck
   };
   struct Cut {
     std::vector<Kept> rears;
@@ -92,12 +93,14 @@ class PipelineSearch {
   // These return false where the time was over before their end.
   bool pass(const PipelineBounds& bounds, std::size_t width);
   bool extend(const PipelineBounds& bounds, int cut, std::size_t width);
-  Rear extended(const StageTimes& stage, double backward, double transfer, double price, const Rear& rear) const;
+  Rear extended(const StageTimes& stage, double backward, double transfer, double price, const Kept& behind) const;
+  void set_runs(int cut, const Found& found);
   void leave_out(std::size_t from);
   bool select(const PipelineBounds& bounds, int cut, std::size_t width);
   void compare_kinds(int cut);
   bool no_worse(const Kept& one, const std::int64_t* one_used, const Found& other,
                 const std::int64_t* other_used) const;
+  bool runs_no_longer(const Kept& one, double pace, double slack) const;
   void complete(const Found& found);
   void take_quick_answers();
   std::size_t types() const { return problem_.types.size(); }
@@ -116,6 +119,7 @@ class PipelineSearch {
 
   std::vector<Cut> cuts_;
   std::vector<Found> found_;  // at the cut in hand, as are all below
+  std::vector<Run> runs_;     // of the one in hand
   // [one][other]: by how much a transfer to a stage of the one kind may take longer than to one of the other.
   std::vector<double> slack_;
   std::vector<double> longest_transfer_;  // [kind]
@@ -167,7 +171,7 @@ Answer PipelineSearch::run() {
   for (int width = kFirstWidth; !proved && width <= kLastWidth && !search_.over(); width *= kWidening) {
     const PipelineBounds bounds(stages_, range, thresholds, additions);
     const Rear nothing;
-    bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), nothing, worth_, cutoff()).value);
+    bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), nothing, {}, worth_, cutoff()).value);
     const bool finished = pass(bounds, static_cast<std::size_t>(width));
     if (!finished) {
       break;
@@ -228,7 +232,7 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
         }
         const double transfer = end == stages_.layers() ? 0 : stages_.transfer(end, kind, rear.kind);
         Found found;
-        found.rear = extended(stage, kept ? stage.backward : stage.recomputing_backward, transfer, price, rear.rear);
+        found.rear = extended(stage, kept ? stage.backward : stage.recomputing_backward, transfer, price, rear);
         found.kind = kind;
         found.recompute = !kept;
         found.behind_cut = end;
@@ -243,7 +247,8 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
           complete(found);
           continue;
         }
-        found.bound = bounds.bound(cut, kind, bounds.without(rear.room, devices), found.rear, worth_, cutoff());
+        set_runs(cut, found);
+        found.bound = bounds.bound(cut, kind, bounds.without(rear.room, devices), found.rear, runs_, worth_, cutoff());
         if (found.bound.value < cutoff()) {
           found_.push_back(found);
           if (found_.size() == most) {
@@ -257,21 +262,55 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
 }
 
 Rear PipelineSearch::extended(const StageTimes& stage, double backward, double transfer, double price,
-                              const Rear& rear) const {
+                              const Kept& behind) const {
+  const Rear& rear = behind.rear;
+  const double both = stage.forward + backward;
   Rear longer;
-  longer.round_trip = rear.round_trip + stage.forward + backward + 2 * transfer;
+  longer.round_trip = rear.round_trip + both + 2 * transfer;
   longer.exposed = std::max(longer.round_trip + stage.exchange, stage.forward + transfer + rear.exposed);
   longer.stages = std::min(rear.stages + 1, problem_.micro_batches);
   longer.price = rear.price + price;
-  longer.work = rear.work + (stage.forward + backward) * price;
+  longer.work = rear.work + both * price;
   if (stages_.one_forward_one_backward()) {
-    longer.bottleneck = std::max(
-        {rear.bottleneck, stage.forward + backward, transfer, longer.round_trip / static_cast<double>(longer.stages)});
+    longer.bottleneck = std::max({rear.bottleneck, both, transfer});
+    for (const Run& run : behind.runs) {
+      longer.bottleneck = std::max(longer.bottleneck, (both + 2 * transfer + run.seconds) / (1 + run.stages));
+    }
   } else {
     longer.bottleneck = std::max({rear.bottleneck, stage.forward, transfer});
     longer.bottleneck_back = std::max({rear.bottleneck_back, backward, transfer});
   }
   return longer;
+}
+
+// The pace below which the longer of two runs has more excess.
+double pace_between(const Run& shorter, const Run& longer) {
+  return (longer.seconds - shorter.seconds) / (longer.stages - shorter.stages);
+}
+
+// The found rear's runs that have the greatest excess at any pace from its bottleneck on, the shortest first: the upper
+// envelope of straight lines.
+void PipelineSearch::set_runs(int cut, const Found& found) {
+  runs_.clear();
+  if (!stages_.one_forward_one_backward()) {
+    return;
+  }
+  const Kept& behind = cuts_[static_cast<std::size_t>(found.behind_cut)].rears[static_cast<std::size_t>(found.behind)];
+  const StageTimes& stage = stages_.at(cut, found.behind_cut, found.kind);
+  const double both = stage.forward + (found.recompute ? stage.recomputing_backward : stage.backward);
+  const double transfer =
+      found.behind_cut == stages_.layers() ? 0 : stages_.transfer(found.behind_cut, found.kind, behind.kind);
+  runs_.push_back({both, 1});
+  for (const Run& run : behind.runs) {
+    const Run longer{both + 2 * transfer + run.seconds, 1 + run.stages};
+    while (runs_.size() > 1 &&
+           pace_between(runs_[runs_.size() - 2], runs_.back()) <= pace_between(runs_.back(), longer)) {
+      runs_.pop_back();
+    }
+    if (pace_between(runs_.back(), longer) > found.rear.bottleneck) {
+      runs_.push_back(longer);
+    }
+  }
 }
 
 // Of the found rears, keeps so many of the least bounds.
@@ -297,6 +336,7 @@ bool PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t w
     std::copy_n(used(found.behind_cut, found.behind), types(), devices.begin());
     const Kind& kind = stages_.kind(found.kind);
     devices[static_cast<std::size_t>(kind.type)] += kind.replicas;
+    set_runs(cut, found);
     bool needless = false;
     for (std::size_t i = 0; i < here.rears.size() && !needless; ++i) {
       needless = no_worse(here.rears[i], &here.used[i * types()], found, devices.data());
@@ -310,7 +350,7 @@ bool PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t w
     }
     const Kept& behind =
         cuts_[static_cast<std::size_t>(found.behind_cut)].rears[static_cast<std::size_t>(found.behind)];
-    here.rears.push_back({found, bounds.without(behind.room, kind)});
+    here.rears.push_back({found, bounds.without(behind.room, kind), runs_});
     here.used.insert(here.used.end(), devices.begin(), devices.end());
   }
   return true;
@@ -354,7 +394,7 @@ bool PipelineSearch::no_worse(const Kept& one, const std::int64_t* one_used, con
   double allowed = other.rear.bottleneck;
   if (stages_.one_forward_one_backward()) {
     allowed = std::max(allowed, other.bound.bottleneck);
-    if (one.rear.stages < other.rear.stages || (counts_matter_ && one.rear.stages != other.rear.stages)) {
+    if (counts_matter_ && one.rear.stages != other.rear.stages) {
       return false;
     }
   } else if (one.rear.bottleneck_back > other.rear.bottleneck_back * kRounding) {
@@ -370,7 +410,32 @@ bool PipelineSearch::no_worse(const Kept& one, const std::int64_t* one_used, con
       return false;
     }
   }
-  return std::equal(one_used, one_used + types(), other_used, [](std::int64_t a, std::int64_t b) { return a <= b; });
+  return std::equal(one_used, one_used + types(), other_used, [](std::int64_t a, std::int64_t b) { return a <= b; }) &&
+         (!stages_.one_forward_one_backward() || runs_no_longer(one, allowed, slack));
+}
+
+// Whether at every pace from that one on, the one's runs add no more to the runs of any front than those of the other,
+// which are runs_: they have no more excess, or so little that a front's runs do not go on. Both are convex in the pace
+// and the other's has corners, between which it is straight: only the ends and the corners need to be compared.
+bool PipelineSearch::runs_no_longer(const Kept& one, double pace, double slack) const {
+  const double transfers = 2 * longest_transfer_[static_cast<std::size_t>(one.kind)];
+  double none = 0;  // from this pace on, no front's run goes on
+  for (const Run& run : one.runs) {
+    none = std::max(none, (run.seconds + transfers) / run.stages);
+  }
+  if (none <= pace * kRounding) {
+    return true;
+  }
+  const auto no_more = [&](double at) {
+    return excess(one.runs, at) + 2 * slack <= excess(runs_, at) + (kRounding - 1) * one.rear.round_trip;
+  };
+  for (std::size_t i = 0; i + 1 < runs_.size(); ++i) {
+    const double corner = pace_between(runs_[i], runs_[i + 1]);
+    if (corner > pace && corner < none && !no_more(corner)) {
+      return false;
+    }
+  }
+  return no_more(pace) && no_more(none);
 }
 
 // A whole plan that looks better than the best known is judged by the cost model.
