@@ -37,6 +37,7 @@ constexpr std::size_t kBatch = 8192;
 constexpr int kThreads = 2;
 constexpr double kZipfExponent = 0.99;  // that of YCSB
 constexpr int kTimesMemory = 4;
+constexpr std::size_t kStoresBytes = std::size_t{96} << 20;  // for all that two cold stores and this program take
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -296,11 +297,11 @@ class SparseBench {
 
   Status cold_in(const fs::path& folder) {
     SparseTableSpec spec = table_spec();
-    spec.memory_bytes = std::size_t{options_.quick ? 24U : 96U} << 20;
+    spec.memory_bytes = std::size_t{options_.quick ? 48U : 96U} << 20;
     const std::size_t record_bytes = SparseTable::record_bytes(spec);
     const std::uint64_t row_count = kTimesMemory * spec.memory_bytes / shape().resident_bytes();
-    const server::ColdOptions cold_options{.write_buffer_bytes = spec.memory_bytes / 12,
-                                           .block_cache_bytes = spec.memory_bytes / 24};
+    const server::ColdOptions cold_options{.write_buffer_bytes = std::size_t{4} << 20,
+                                           .block_cache_bytes = std::size_t{4} << 20};
     std::vector<double> cumulative(row_count);
     double sum = 0;
     for (std::uint64_t rank = 0; rank < row_count; ++rank) {
@@ -309,8 +310,8 @@ class SparseBench {
     std::vector<float> rows(kBatch * kDimension);
     const std::vector<float> gradients(kBatch * kDimension, 0.01F);
     std::vector<std::uint64_t> ids(kBatch);
-    // Both stores' buffers and the rows in memory fit; the table's rest does not.
-    const std::size_t limit_bytes = 2 * spec.memory_bytes;
+    // The rows in memory and both stores' buffers fit; the table's rest does not.
+    const std::size_t limit_bytes = spec.memory_bytes + kStoresBytes;
     const MemoryLimit limit(limit_bytes);
     say(fmt::format("sparse-zipf-cold: {} rows, a quarter in memory{}", row_count,
                     limit.active() ? "" : "; memory is not limited: that takes root and a memory cgroup"));

@@ -22,7 +22,7 @@ inline std::uint64_t hash_id(std::uint64_t id) {
 class RowIndex {
  public:
   static constexpr std::uint32_t kNone = 0xffffffff;
-  static constexpr std::size_t kBytesPerRow = 32;  // with the free entries that doubling leaves, on average
+  static constexpr std::size_t kBytesPerRow = 48;  // at most: of 16-byte entries a third is used just after doubling
 
   RowIndex() : entries_(kSmallest) {}
 

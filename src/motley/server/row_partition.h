@@ -12,6 +12,7 @@
 //
 // Checkpoints. begin_save() fixes a moment; save_some() then hands out rows as they were at that moment, in pieces. A
 // row that changes or leaves before its turn is copied aside first (copy on write), so nobody waits for a checkpoint.
+// The copies are memory beyond the budget: at most one of each row in memory.
 #pragma once
 
 #include <cstddef>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -73,6 +74,9 @@ Result<SparseManifest> parse_sparse_manifest(std::string_view text) {
     initializer.kind = kind_of(at(table, "initializer").get<std::string>(),
                                {RowInitializer::Kind::kUniform, RowInitializer::Kind::kNormal});
     initializer.scale = at(table, "scale").get<float>();
+    if (!std::isfinite(initializer.scale)) {
+      throw std::invalid_argument("must be finite");
+    }
     initializer.seed = at(table, "seed").get<std::uint64_t>();
     for (const Json& entry : at(json, "files")) {
       RowFile file;
