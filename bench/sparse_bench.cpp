@@ -39,11 +39,6 @@ constexpr double kZipfExponent = 0.99;  // that of YCSB
 constexpr int kTimesMemory = 4;
 constexpr std::size_t kStoresBytes = std::size_t{96} << 20;  // for all that two cold stores and this program take
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 SparseTableSpec table_spec() {
   SparseTableSpec spec;
   spec.name = "bench";

@@ -72,7 +72,13 @@ class ThreadSession final : public transport::Session {
     identity.purpose = purpose;
     return std::make_unique<transport::TcpConnection>(std::move(socket), identity, false);
   }
-  Status health() const override { return hub_.health(); }
+  Status health() const override {
+    if (forgets_failure_) return {};
+    return hub_.health();
+  }
+  // From now on this rank does not hear of others' failures.
+  void forget_failure() { forgets_failure_ = true; }
+  void set_job(const std::string& name) { options_.job = name; }
   void abort(const Error& error) override {
     Error named = error;
     named.rank = membership_.rank;
@@ -84,6 +90,7 @@ class ThreadSession final : public transport::Session {
 
  private:
   Hub& hub_;
+  bool forgets_failure_ = false;
   transport::Membership membership_;
   transport::SessionOptions options_;
 };

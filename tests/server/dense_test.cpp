@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "motley/base/random.h"
+#include "motley/exchange/chunk_map.h"
 #include "motley/exchange/exchange.h"
 #include "motley/server/service.h"
 #include "tests/exchange/ranks.h"
@@ -43,6 +44,10 @@ const Case kCases[] = {
     {"lanes_bfloat16", false, 1, 2, WireType::kBfloat16, UpdateRule::kMomentum},
     {"lanes_float16_sum", false, 1, 2, WireType::kFloat16, UpdateRule::kSum},
 };
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
 
 class EveryPath : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Server, EveryPath, ::testing::ValuesIn(kCases),
@@ -249,6 +254,219 @@ TEST_P(EveryPath, DoesWhatOneWorkerWouldDo) {
     for (int rank = 0; rank < size; ++rank) {
       expect_near(held[static_cast<std::size_t>(rank)], references, tolerance, fmt::format("rank {}", rank));
       EXPECT_EQ(held[static_cast<std::size_t>(rank)], held[0]);
+    }
+  }
+}
+
+// What one rank does with a job until something fails; the last error.
+Status try_to_train(exchange::ThreadSession& session, const ExchangeOptions& options, const Layout& layout, int steps,
+                    double seconds = 20) {
+  MOTLEY_ASSIGN(const auto exchange, make_exchange(session, options));
+  MOTLEY_TRY(exchange->prepare(layout, Deadline::after(seconds)));
+  MOTLEY_TRY(exchange->load(initial_state(1, layout), Deadline::after(seconds)));
+  exchange->set_learning_rate(0.1);
+  for (int step = 0; step < steps; ++step) {
+    for (std::size_t bucket = 0; bucket < layout.bucket_elements.size(); ++bucket) {
+      MOTLEY_TRY(exchange->start(static_cast<std::uint64_t>(step), static_cast<int>(bucket), 1));
+    }
+    for (std::size_t bucket = 0; bucket < layout.bucket_elements.size(); ++bucket) {
+      MOTLEY_TRY(exchange->wait(static_cast<int>(bucket), Deadline::after(seconds)));
+    }
+  }
+  return {};
+}
+
+ExchangeOptions options_for(const Servers& servers, bool shares_memory) {
+  ExchangeOptions options;
+  options.method = exchange::Method::kParameterServer;
+  options.servers = servers.addresses;
+  options.servers_share_memory = shares_memory;
+  options.update = update_of(UpdateRule::kMomentum);
+  return options;
+}
+
+// Both ways to the server.
+class EitherWay : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Server, EitherWay, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "memory" : "lanes"; });
+
+TEST_P(EitherWay, StateGoesOnWhereItWasSaved) {
+  const Layout layout = layout_of(3, 3, 20000);
+  const auto references = reference_after(3, 2, layout, UpdateRule::kMomentum, 6);
+  ServerState saved;
+  std::vector<std::vector<std::vector<float>>> held(2);
+  for (const int part : {0, 1}) {
+    Servers servers(part == 0 || GetParam() ? 1 : 2, 2);  // onto another number of servers
+    exchange::run_threads(2, true, [&](int rank, exchange::ThreadSession& session) {
+      auto exchange = make_exchange(session, options_for(servers, GetParam()));
+      ASSERT_TRUE(exchange);
+      ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(30)));
+      const ServerState start = part == 0 ? initial_state(3, layout) : saved;
+      ASSERT_TRUE((*exchange)->load(start, Deadline::after(30)));
+      held[static_cast<std::size_t>(rank)] = take_part(**exchange, 3, rank, layout, part == 0 ? 0 : 3, 3);
+      if (rank == 0 && part == 0) {
+        auto state = (*exchange)->save(Deadline::after(30));
+        ASSERT_TRUE(state) << state.error().message;
+        EXPECT_EQ(state->updates, 3);
+        saved = std::move(*state);
+      }
+    });
+  }
+  for (const auto& mine : held) expect_near(mine, references, 2e-6, "after the restart");
+}
+
+TEST_P(EitherWay, ARankThatIsLostEndsTheJobAndNoOther) {
+  Servers servers(1, 2);
+  const Layout layout = layout_of(4, 2, 30000);
+  std::thread other([&] {
+    exchange::run_threads(2, true, [&](int, exchange::ThreadSession& session) {
+      ExchangeOptions options = options_for(servers, GetParam());
+      EXPECT_TRUE(try_to_train(session, options, layout, 200));
+    });
+  });
+  exchange::run_threads(3, true, [&](int rank, exchange::ThreadSession& session) {
+    session.set_job("second");
+    const auto exchange = make_exchange(session, options_for(servers, GetParam()));
+    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
+    ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    if (rank == 1) {
+      (*exchange)->abort({ErrorCode::kInternal, "rank 1 has had enough", 1});
+      return;  // its connections close without a word
+    }
+    session.forget_failure();  // only the server knows
+    ASSERT_TRUE((*exchange)->start(0, 0, 1));
+    const auto outcome = (*exchange)->wait(0, Deadline::after(20));
+    ASSERT_FALSE(outcome);
+    EXPECT_THAT(outcome.error().message, HasSubstr("rank 1"));
+  });
+  other.join();
+}
+
+TEST_P(EitherWay, AServerThatEndsIsNamed) {
+  auto servers = std::make_unique<Servers>(1, 2);
+  const Layout layout = layout_of(4, 2, 30000);
+  exchange::run_threads(1, true, [&](int, exchange::ThreadSession& session) {
+    const auto exchange = make_exchange(session, options_for(*servers, GetParam()));
+    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
+    ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    servers.reset();
+    ASSERT_TRUE((*exchange)->start(0, 0, 1));
+    const auto outcome = (*exchange)->wait(0, Deadline::after(20));
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().code, ErrorCode::kServerLost) << outcome.error().message;
+    EXPECT_THAT(outcome.error().message, HasSubstr("server at 127.0.0.1:"));
+  });
+}
+
+TEST(Server, AMissingRankIsNamedAtTheDeadline) {
+  Servers servers(1, 2);
+  const Layout layout = layout_of(4, 1, 30000);
+  exchange::run_threads(2, true, [&](int rank, exchange::ThreadSession& session) {
+    const auto exchange = make_exchange(session, options_for(servers, true));
+    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
+    ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      return;
+    }
+    ASSERT_TRUE((*exchange)->start(0, 0, 1));
+    const auto outcome = (*exchange)->wait(0, Deadline::after(0.3));
+    ASSERT_FALSE(outcome);
+    EXPECT_EQ(outcome.error().code, ErrorCode::kTimeout);
+    EXPECT_EQ(outcome.error().rank, 1);
+  });
+}
+
+TEST(Server, TurnsAwayAnotherToken) {
+  Servers servers(1, 1);
+  servers.addresses[0].token = transport::Secret::generate();
+  exchange::run_threads(1, true, [&](int, exchange::ThreadSession& session) {
+    const Status tried = try_to_train(session, options_for(servers, true), layout_of(1, 1, 100), 1);
+    ASSERT_FALSE(tried);
+    EXPECT_EQ(tried.error().code, ErrorCode::kRefused) << tried.error().message;
+  });
+}
+
+TEST(Server, NamesWhatDiffersBetweenRanks) {
+  Servers servers(1, 1);
+  exchange::run_threads(2, true, [&](int rank, exchange::ThreadSession& session) {
+    Layout layout;
+    layout.bucket_elements = {rank == 0 ? 100u : 200u};
+    const Status tried = try_to_train(session, options_for(servers, true), layout, 1);
+    ASSERT_FALSE(tried);
+    EXPECT_THAT(tried.error().message, HasSubstr("the number of values in a bucket is 100 and 200")) << rank;
+  });
+}
+
+TEST(Server, HasOneJobOfAName) {
+  Servers servers(1, 1);
+  const Layout layout = layout_of(1, 1, 100);
+  exchange::run_threads(1, true, [&](int, exchange::ThreadSession& session) {
+    const auto exchange = make_exchange(session, options_for(servers, true));
+    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
+    exchange::run_threads(1, true, [&](int, exchange::ThreadSession& second) {
+      const Status tried = try_to_train(second, options_for(servers, true), layout, 1);
+      ASSERT_FALSE(tried);
+      EXPECT_THAT(tried.error().message, HasSubstr("is running here already"));
+    });
+    EXPECT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+  });
+}
+
+TEST(Server, RefusesAJobBeyondItsQuota) {
+  auto service = Service::start({.cores = 1, .quota_bytes = 1 << 20}, token());
+  ASSERT_TRUE(service);
+  ExchangeOptions options;
+  options.method = exchange::Method::kParameterServer;
+  options.servers = {{(*service)->endpoint(), token()}};
+  options.update = update_of(UpdateRule::kAdam);
+  exchange::run_threads(1, true, [&](int, exchange::ThreadSession& session) {
+    Layout layout;
+    layout.bucket_elements = {100'000};
+    const Status tried = try_to_train(session, options, layout, 1);
+    ASSERT_FALSE(tried);
+    EXPECT_THAT(tried.error().message, HasSubstr("its quota is"));
+    layout.bucket_elements = {50'000};
+    EXPECT_TRUE(try_to_train(session, options, layout, 2));
+  });
+}
+
+TEST(ChunkMap, IsALongestProcessingTimeFirstPacking) {
+  Random random(7);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<std::size_t> buckets;
+    for (std::uint64_t i = 0; i < 1 + random.below(12); ++i) buckets.push_back(random.below(300'000));
+    const int bins = 1 + static_cast<int>(random.below(6));
+    const std::size_t chunk = 64 << random.below(12);
+    const exchange::ChunkMap map = exchange::make_chunk_map(buckets, 4, chunk, bins);
+    std::vector<std::size_t> load(static_cast<std::size_t>(bins));
+    std::vector<std::size_t> covered(buckets.size());
+    std::size_t largest = 0;
+    std::size_t total = 0;
+    for (const exchange::Segment& segment : map.segments) {
+      const auto bucket = static_cast<std::size_t>(segment.bucket);
+      EXPECT_EQ(segment.begin, covered[bucket]);  // in order and without a gap
+      EXPECT_GT(segment.count, 0u);
+      covered[bucket] += segment.count;
+      load[static_cast<std::size_t>(segment.bin)] += segment.count;
+      largest = std::max(largest, segment.count);
+      total += segment.count;
+    }
+    EXPECT_EQ(covered, buckets);
+    EXPECT_EQ(load, map.load);
+    // Graham's bound, with the best possible load bounded from below.
+    const double best = std::max(static_cast<double>(total) / bins, static_cast<double>(largest));
+    const double heaviest = static_cast<double>(*std::ranges::max_element(load));
+    EXPECT_LE(heaviest, best + static_cast<double>(largest)) << trial;
+    // No segment of the heaviest bin would have been better off elsewhere when its turn came: with the smallest of its
+    // segments taken away it is no heavier than any other bin.
+    const auto bin = std::ranges::max_element(load) - load.begin();
+    std::size_t smallest = SIZE_MAX;
+    for (const exchange::Segment& segment : map.segments) {
+      if (segment.bin == bin) smallest = std::min(smallest, segment.count);
+    }
+    if (!map.segments.empty()) {
+      EXPECT_LE(load[static_cast<std::size_t>(bin)] - smallest, *std::ranges::min_element(load)) << trial;
     }
   }
 }

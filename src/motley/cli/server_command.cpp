@@ -22,6 +22,7 @@ struct ServerArguments {
   std::string address_file;
   int cores = 0;
   bool pin = false;
+  bool quiet = false;
   double quota_gigabytes = 0;
 };
 
@@ -34,6 +35,9 @@ Status run_server(const ServerArguments& arguments) {
   ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   if (std::getenv("MOTLEY_LAUNCHER") != nullptr) {
     MOTLEY_TRY(train::follow_launcher());
+  }
+  if (arguments.quiet) {
+    start_logging("warning");
   }
   server::ServiceOptions options;
   MOTLEY_ASSIGN(options.listen, transport::parse_endpoint(arguments.listen));
@@ -76,6 +80,7 @@ void add_server(CLI::App& app, Action& action) {
   command->add_flag("--pin", arguments->pin, "Bind each of these threads to a core of its own");
   command->add_option("--quota", arguments->quota_gigabytes, "Memory that one job may take, in GB; 0: no limit")
       ->check(CLI::NonNegativeNumber);
+  command->add_flag("--quiet", arguments->quiet, "Log warnings and errors only");
   command->callback([&action, arguments] { action = [arguments] { return run_server(*arguments); }; });
 }
 

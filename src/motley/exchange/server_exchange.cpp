@@ -283,7 +283,7 @@ Status ServerExchange::check_servers() {
   for (Server& server : servers_) {
     const auto message = server.control->try_receive();
     if (!message) {
-      return fail(Error{ErrorCode::kServerLost, message.error().within(server.name).message, -1});
+      return fail(ErrorCode::kServerLost, "the {} was lost: it has ended, or a link is down", server.name);
     }
     if (*message && (*message)->header.type == kServerFailed) {
       MOTLEY_ASSIGN(const Error error, decode_server_failed((*message)->payload));

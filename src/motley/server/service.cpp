@@ -116,7 +116,7 @@ void Service::run() {
     }
     for (const auto& [number, error] : lost) {
       const auto found = jobs_.find(number);
-      if (found == jobs_.end()) continue;
+      if (found == jobs_.end() || found->second->ranks.empty()) continue;  // unknown, or ended already
       // A rank that has left closes its lanes.
       const bool known = error.rank >= 0 && error.rank < static_cast<int>(found->second->ranks.size());
       if (known && found->second->ranks[static_cast<std::size_t>(error.rank)].left) continue;
