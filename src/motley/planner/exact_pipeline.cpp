@@ -1,10 +1,10 @@
 // The best plan of a flushed pipeline, with proof: a search over all stages from the last to the first.
 //
 // A partial plan is a rear: the stages that cover the layers from some cut to the last. What the open front needs to
-// know of it are a few numbers (Rear in pipeline_bounds.h), the devices that it uses and the kind of its first stage,
-// since transfers depend on both ends. Rears of one cut are compared: one that is no worse than another in all of these
-// makes the other needless, as whatever completes the other completes it no worse. A rear whose bound is not below the
-// best plan known is needless too.
+// know of it are a few numbers (Rear in pipeline_bounds.h), the runs of stages that it begins with, the devices that it
+// uses and the kind of its first stage, since transfers depend on both ends. Rears of one cut are compared: one that is
+// no worse than another in all of these makes the other needless, as whatever completes the other completes it no
+// worse. A rear whose bound is not below the best plan known is needless too.
 //
 // The search goes over the cuts once, from the last to the first, and keeps at every cut at most `width` rears, those
 // of the least bounds. What it then finds is good, though not proved; the least bound among the rears that it left out
