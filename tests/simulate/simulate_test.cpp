@@ -639,6 +639,44 @@ TEST(Simulate, TheRateOfLongStepsIsTheCostModels) {
   EXPECT_GT(inner, 15);
 }
 
+// How far the step's formula is from the events, by the number of micro-batches: docs/simulate.md has these numbers.
+TEST(Simulate, TheFormulaOfOneForwardOneBackwardIsCloseWithManyMicroBatches) {
+  struct Differences {
+    double sum = 0;
+    double worst = 0;
+    int count = 0;
+    double mean() const { return sum / count; }
+  };
+  Differences few, some, many;  // no more than stages; up to four a stage; more
+  Random random(12);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<StageTimes> stages(1 + random.below(8));
+    const double spread = random.uniform();
+    for (StageTimes& stage : stages) {
+      const double forward = std::exp(spread * random.normal());
+      stage = {forward, forward * (1 + 2 * random.uniform()), random.uniform()};
+    }
+    stages[random.below(stages.size())].transfer *= round % 2 == 0 ? 4 : 1;
+    const auto micro_batches = static_cast<std::int64_t>(1 + random.below(48));
+    const Case made = case_of(stages, micro_batches, plan::Schedule::kOneForwardOneBackward);
+    const double off = std::abs(evaluate(made).step_seconds / run(made, {.links_contended = false}).step_seconds - 1);
+    const auto count = static_cast<std::int64_t>(stages.size());
+    Differences& differences = micro_batches <= count ? few : micro_batches <= 4 * count ? some : many;
+    differences.sum += off;
+    differences.worst = std::max(differences.worst, off);
+    ++differences.count;
+  }
+  for (const auto& [name, differences] : {std::pair("few", few), std::pair("some", some), std::pair("many", many)}) {
+    RecordProperty(fmt::format("{}_mean", name), fmt::format("{:.4f}", differences.mean()));
+    RecordProperty(fmt::format("{}_worst", name), fmt::format("{:.4f}", differences.worst));
+    RecordProperty(fmt::format("{}_count", name), differences.count);
+  }
+  EXPECT_LT(few.mean(), 0.07);
+  EXPECT_LT(some.mean(), 0.04);
+  EXPECT_LT(many.mean(), 0.01);
+  EXPECT_LT(many.worst, 0.1);
+}
+
 TEST(Simulate, TraceHasEveryEventOnAThreadOfItsOwn) {
   const Case made = random_case(11);
   const Timeline timeline = run(made);

@@ -1,10 +1,10 @@
 // The best plan of a flushed pipeline, with proof: a search over all stages from the last to the first.
 //
 // A partial plan is a rear: the stages that cover the layers from some cut to the last. What the open front needs to
-// know of it are a few numbers (Rear in pipeline_bounds.h), the devices that it uses and the kind of its first stage,
-// since transfers depend on both ends. Rears of one cut are compared: one that is no worse than another in all of these
-// makes the other needless, as whatever completes the other completes it no worse. A rear whose bound is not below the
-// best plan known is needless too.
+// know of it are a few numbers (Rear in pipeline_bounds.h), the runs of stages that it begins with, the devices that it
+// uses and the kind of its first stage, since transfers depend on both ends. Rears of one cut are compared: one that is
+// no worse than another in all of these makes the other needless, as whatever completes the other completes it no
+// worse. A rear whose bound is not below the best plan known is needless too.
 //
 // The search goes over the cuts once, from the last to the first, and keeps at every cut at most `width` rears, those
 // of the least bounds. What it then finds is good, though not proved; the least bound among the rears that it left out
@@ -104,6 +104,10 @@ class PipelineSearch {
   void complete(const Found& found);
   void take_quick_answers();
   std::size_t types() const { return problem_.types.size(); }
+  std::size_t kind_pair(int one, int other) const {
+    return static_cast<std::size_t>(one) * static_cast<std::size_t>(stages_.kind_count()) +
+           static_cast<std::size_t>(other);
+  }
   const std::int64_t* used(int cut, int rear) const {
     return cuts_[static_cast<std::size_t>(cut)].used.data() + static_cast<std::size_t>(rear) * types();
   }
@@ -195,7 +199,7 @@ Answer PipelineSearch::run() {
 
 bool PipelineSearch::pass(const PipelineBounds& bounds, std::size_t width) {
   left_out_ = kInfinity;
-  cuts_.assign(static_cast<std::size_t>(stages_.layers() + 1), {});
+  cuts_.assign(static_cast<std::size_t>(stages_.layers()) + 1, {});
   Kept end;
   end.room = bounds.all();
   cuts_.back().rears.push_back(end);
@@ -358,7 +362,7 @@ bool PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t w
 
 void PipelineSearch::compare_kinds(int cut) {
   const int kinds = stages_.kind_count();
-  slack_.assign(static_cast<std::size_t>(kinds * kinds), 0);
+  slack_.assign(kind_pair(kinds, 0), 0);
   longest_transfer_.assign(static_cast<std::size_t>(kinds), 0);
   counts_matter_ = false;
   for (int before = 0; before < kinds; ++before) {
@@ -367,7 +371,7 @@ void PipelineSearch::compare_kinds(int cut) {
       longest_transfer_[static_cast<std::size_t>(one)] =
           std::max(longest_transfer_[static_cast<std::size_t>(one)], transfer);
       for (int other = 0; other < kinds; ++other) {
-        double& slack = slack_[static_cast<std::size_t>(one * kinds + other)];
+        double& slack = slack_[kind_pair(one, other)];
         slack = std::max(slack, transfer - stages_.transfer(cut, before, other));
       }
     }
@@ -385,7 +389,7 @@ void PipelineSearch::compare_kinds(int cut) {
 // Whether whatever front completes the other, to a plan better than the best known, completes the one no worse.
 bool PipelineSearch::no_worse(const Kept& one, const std::int64_t* one_used, const Found& other,
                               const std::int64_t* other_used) const {
-  const double slack = slack_[static_cast<std::size_t>(one.kind * stages_.kind_count() + other.kind)];
+  const double slack = slack_[kind_pair(one.kind, other.kind)];
   if (one.rear.exposed + slack > other.rear.exposed * kRounding ||
       one.rear.round_trip + 2 * slack > other.rear.round_trip * kRounding) {
     return false;

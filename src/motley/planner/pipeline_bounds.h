@@ -10,7 +10,7 @@
 //
 // Under 1F1B every run of stages, there and back, must fit into W times its stages. What a run exceeds that by is its
 // excess; of the runs that end with a front's last stage, the greatest excess is what the front brings to the runs that
-// go on into the rear. The least of it over all fronts whose own runs have none is a third such table.
+// go on into the rear. The least of it over all fronts whose own runs have none is one more such table.
 #pragma once
 
 #include <algorithm>
