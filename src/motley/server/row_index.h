@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "motley/server/large_memory.h"
+
 namespace motley::server {
 
 // A well-mixed hash of an id. Its highest bits choose the partition, its lowest the entry.
@@ -85,7 +87,7 @@ class RowIndex {
   }
 
   void grow() {
-    std::vector<Entry> old(2 * entries_.size());
+    std::vector<Entry, LargeAllocator<Entry>> old(2 * entries_.size());
     old.swap(entries_);
     for (const Entry& entry : old) {
       if (entry.slot != kNone) {
@@ -94,7 +96,7 @@ class RowIndex {
     }
   }
 
-  std::vector<Entry> entries_;
+  std::vector<Entry, LargeAllocator<Entry>> entries_;
   std::size_t size_ = 0;
 };
 

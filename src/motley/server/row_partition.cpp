@@ -1,11 +1,11 @@
 #include "motley/server/row_partition.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <new>
+
+#include "motley/server/large_memory.h"
 
 namespace motley::server {
 
@@ -16,13 +16,6 @@ RowPartition::RowPartition(const RowShape& shape, std::size_t capacity, ColdStor
       cold_(cold),
       left_(cold == nullptr ? 0 : kLeftClasses) {
   slab_shift_ = std::bit_width(std::max<std::size_t>(kSlabBytes / stride_, 1)) - 1;
-}
-
-void RowPartition::prefetch_row(std::uint32_t slot) const {
-  const std::byte* row = at(slot);
-  for (std::size_t offset = 0; offset < stride_; offset += 64) {
-    __builtin_prefetch(row + offset, 1);
-  }
 }
 
 void RowPartition::use(RowHeader& row) {
@@ -105,16 +98,8 @@ std::uint32_t RowPartition::take_slot() {
     return slot;
   }
   if (slots_ == slabs_.size() << slab_shift_) {
-    const std::size_t bytes = ((stride_ << slab_shift_) + kHugePage - 1) / kHugePage * kHugePage;
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kHugePage, bytes));
-    if (memory == nullptr) {
-      throw std::bad_alloc();
-    }
-    // A small table keeps to small pages; a large one's random accesses need few translations.
-    if (!slabs_.empty()) {
-      ::madvise(memory, bytes, MADV_HUGEPAGE);
-    }
-    slabs_.emplace_back(memory);
+    // Slabs double up to their full size, so that a small table stays small.
+    slabs_.emplace_back(static_cast<std::byte*>(allocate_large(stride_ << slab_shift_)));
   }
   return slots_++;
 }

@@ -75,7 +75,13 @@ class RowPartition {
   std::uint32_t find(std::uint64_t id, std::uint64_t hash) const { return index_.find(id, hash); }
   RowHeader& header(std::uint32_t slot) { return *reinterpret_cast<RowHeader*>(at(slot)); }
   float* values(std::uint32_t slot) { return reinterpret_cast<float*>(at(slot) + sizeof(RowHeader)); }
-  void prefetch_row(std::uint32_t slot) const;
+  // The header and the first `bytes` of the floats.
+  void prefetch_row(std::uint32_t slot, std::size_t bytes) const {
+    const std::byte* row = at(slot);
+    for (std::size_t offset = 0; offset < sizeof(RowHeader) + bytes; offset += 64) {
+      __builtin_prefetch(row + offset, 1);
+    }
+  }
   void use(RowHeader& row);  // counts a pull
 
   // Makes room for `rows` more and says how many there is room for: fewer where running pushes hold the rest.
@@ -102,7 +108,6 @@ class RowPartition {
 
  private:
   static constexpr std::size_t kSlabBytes = std::size_t{8} << 20;
-  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
   static constexpr std::size_t kLeftClasses = 8192;
   static constexpr std::uint32_t kSavedAtOnce = 1024;
   static constexpr std::uint8_t kMostFrequency = 15;

@@ -14,9 +14,8 @@ namespace motley::server {
 namespace {
 
 constexpr std::size_t kDimensionLimit = std::size_t{1} << 20;
-constexpr std::size_t kLookAhead = 16;     // ids whose index entries are on their way while one is looked up
-constexpr std::size_t kRowsInFlight = 64;  // rows that are on their way before the first of them is used
-constexpr double kChainLimit = 2;          // changed rows in a chain, as a multiple of the table's rows
+constexpr std::size_t kLookAhead = 16;  // ids whose index entries, and then rows, are on their way from memory
+constexpr double kChainLimit = 2;       // changed rows in a chain, as a multiple of the table's rows
 
 Status check_sizes(const SparseTableSpec& spec, std::size_t ids, std::size_t floats) {
   if (floats != ids * spec.dimension || ids >= RowBatch::kEnd) {
@@ -26,29 +25,29 @@ Status check_sizes(const SparseTableSpec& spec, std::size_t ids, std::size_t flo
   return {};
 }
 
-// Looks up all items and hands each to work(item, slot), in order, while later ones are fetched from memory.
+// Looks up all items and hands each to work(item, slot), in order, while later ones are fetched from memory: of the
+// rows their headers and so many bytes of floats. Stops where that gives false.
 template <class Work>
-Status look_up(RowPartition& partition, std::span<RowBatch::Item> items, Work work) {
-  for (std::size_t i = 0; i < std::min(kLookAhead, items.size()); ++i) {
+void look_up(RowPartition& partition, std::span<RowBatch::Item> items, std::size_t bytes, Work work) {
+  const std::size_t count = items.size();
+  for (std::size_t i = 0; i < std::min(kLookAhead, count); ++i) {
     partition.prefetch(items[i].hash);
   }
-  std::array<std::uint32_t, kRowsInFlight> slots;
-  for (std::size_t begin = 0; begin < items.size(); begin += kRowsInFlight) {
-    const std::size_t end = std::min(items.size(), begin + kRowsInFlight);
-    for (std::size_t i = begin; i < end; ++i) {
-      if (i + kLookAhead < items.size()) {
-        partition.prefetch(items[i + kLookAhead].hash);
-      }
-      slots[i - begin] = partition.find(items[i].id, items[i].hash);
-      if (slots[i - begin] != RowIndex::kNone) {
-        partition.prefetch_row(slots[i - begin]);
-      }
+  std::array<std::uint32_t, kLookAhead> slots;  // of the items whose rows are on their way
+  for (std::size_t i = 0; i < count + kLookAhead; ++i) {
+    if (i >= kLookAhead && !work(items[i - kLookAhead], slots[i % kLookAhead])) {
+      return;
     }
-    for (std::size_t i = begin; i < end; ++i) {
-      MOTLEY_TRY(work(items[i], slots[i - begin]));
+    if (i + kLookAhead < count) {
+      partition.prefetch(items[i + kLookAhead].hash);
+    }
+    if (i < count) {
+      slots[i % kLookAhead] = partition.find(items[i].id, items[i].hash);
+      if (slots[i % kLookAhead] != RowIndex::kNone) {
+        partition.prefetch_row(slots[i % kLookAhead], bytes);
+      }
     }
   }
-  return {};
 }
 
 }  // namespace
@@ -178,18 +177,18 @@ Status SparseTable::pull(std::span<const std::uint64_t> ids, std::span<float> ro
   MOTLEY_TRY(each_partition(batch, [&](RowPartition& partition, std::span<RowBatch::Item> items) {
     const std::uint32_t stamp = partition.stamp();
     const std::size_t missing_before = missing.size();
-    const Status done = look_up(partition, items, [&](const RowBatch::Item& item, std::uint32_t slot) -> Status {
+    look_up(partition, items, bytes, [&](const RowBatch::Item& item, std::uint32_t slot) {
       if (slot == RowIndex::kNone) {
         missing.push_back({item.id, item.hash, item.first, stamp});
       } else {
         partition.use(partition.header(slot));
         std::memcpy(out(item.first), partition.values(slot), bytes);
       }
-      return {};
+      return true;
     });
     partition.counters.misses += missing.size() - missing_before;
     partition.counters.hits += items.size() - (missing.size() - missing_before);
-    return done;
+    return Status();
   }));
   if (!cold_) {
     for (const Missing& row : missing) {
@@ -323,24 +322,26 @@ Status SparseTable::hold(RowBatch& batch) {
   };
   MOTLEY_TRY(each_partition(batch, [&](RowPartition& partition, std::span<RowBatch::Item> items) {
     const std::uint32_t stamp = partition.stamp();
-    return look_up(partition, items, [&](RowBatch::Item& item, std::uint32_t slot) -> Status {
-      if (slot != RowIndex::kNone) {
-        return keep(partition, item, slot);
-      }
-      if (cold_) {
+    Status held;
+    look_up(partition, items, 0, [&](RowBatch::Item& item, std::uint32_t slot) {
+      if (slot == RowIndex::kNone && cold_) {
         missing.push_back({item.id, item.hash, static_cast<std::uint32_t>(items_missing.size()), stamp});
         items_missing.push_back(&item);
-        return {};
+        return true;
       }
-      initialize_row(spec_.initializer, item.id, shape_.dimension,
-                     {reinterpret_cast<float*>(fresh.data() + sizeof(std::uint32_t)), shape_.floats});
-      slot = partition.insert(item.id, item.hash, fresh.data());
-      const Status kept = keep(partition, item, slot);
-      if (!kept) {
+      const bool is_new = slot == RowIndex::kNone;
+      if (is_new) {
+        initialize_row(spec_.initializer, item.id, shape_.dimension,
+                       {reinterpret_cast<float*>(fresh.data() + sizeof(std::uint32_t)), shape_.floats});
+        slot = partition.insert(item.id, item.hash, fresh.data());
+      }
+      held = keep(partition, item, slot);
+      if (!held && is_new) {
         partition.remove(slot);
       }
-      return kept;
+      return held.has_value();
     });
+    return held;
   }));
   return fetch(missing, true, [&](RowPartition& partition, const Missing& row, std::uint32_t slot, const float*) {
     return keep(partition, *items_missing[row.item], slot);
@@ -357,7 +358,11 @@ Status SparseTable::update(RowBatch& batch, Change change) {
     applying.lock();
   }
   MOTLEY_TRY(each_partition(batch, [&](RowPartition& partition, std::span<RowBatch::Item> items) -> Status {
-    for (RowBatch::Item& item : items) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      RowBatch::Item& item = items[i];
+      if (i + kLookAhead < items.size() && items[i + kLookAhead].slot != RowIndex::kNone) {
+        partition.prefetch_row(items[i + kLookAhead].slot, shape_.payload_bytes());
+      }
       if (item.slot == RowIndex::kNone) {
         continue;
       }
@@ -480,13 +485,14 @@ Status SparseTable::prefetch_now(std::span<const std::uint64_t> ids) {
   };
   MOTLEY_TRY(each_partition(batch, [&](RowPartition& partition, std::span<RowBatch::Item> items) {
     const std::uint32_t stamp = partition.stamp();
-    return look_up(partition, items, [&](const RowBatch::Item& item, std::uint32_t slot) -> Status {
+    look_up(partition, items, 0, [&](const RowBatch::Item& item, std::uint32_t slot) {
       if (slot == RowIndex::kNone) {
         missing.push_back({item.id, item.hash, item.first, stamp});
       }
       protect(partition, slot);
-      return {};
+      return true;
     });
+    return Status();
   }));
   return fetch(missing, false,
                [&](RowPartition& partition, const Missing&, std::uint32_t slot, const float*) -> Status {
