@@ -120,8 +120,10 @@ class ExchangeBench {
 
   Status against_gloo(int ranks) {
     say(fmt::format("starting {} ranks of each", ranks));
-    MOTLEY_ASSIGN(ExchangeJob shared, ExchangeJob::start(options_, "shared-memory", bytes_, std::vector<ExchangeJob::Place>(ranks)));
-    MOTLEY_ASSIGN(ExchangeJob ring, ExchangeJob::start(options_, "tcp-ring", bytes_, std::vector<ExchangeJob::Place>(ranks)));
+    MOTLEY_ASSIGN(ExchangeJob shared,
+                  ExchangeJob::start(options_, "shared-memory", bytes_, std::vector<ExchangeJob::Place>(ranks)));
+    MOTLEY_ASSIGN(ExchangeJob ring,
+                  ExchangeJob::start(options_, "tcp-ring", bytes_, std::vector<ExchangeJob::Place>(ranks)));
     MOTLEY_ASSIGN(ExchangeJob gloo, ExchangeJob::start_gloo(options_, ranks, bytes_));
     for (int index = 0; index < static_cast<int>(std::size(kSizes)); ++index) {
       const Size& size = kSizes[index];

@@ -13,9 +13,9 @@ constexpr double kBatchSeconds = 60;   // for one batch
 
 }  // namespace
 
-Result<ExchangeJob> ExchangeJob::start(const BenchOptions& options, const std::string& method,
-                                       const std::string& bytes, const std::vector<Place>& places,
-                                       const std::vector<std::string>& environment, const std::string& name) {
+Result<ExchangeJob> ExchangeJob::start(const BenchOptions& options, const std::string& method, const std::string& bytes,
+                                       const std::vector<Place>& places, const std::vector<std::string>& environment,
+                                       const std::string& name) {
   ExchangeJob job;
   std::vector<std::string> variables = environment;
   variables.push_back("MOTLEY_BENCH_SECRET=" + transport::Secret::generate().hex());

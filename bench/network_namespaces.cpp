@@ -25,8 +25,7 @@ Status run(const std::string& command) {
 }  // namespace
 
 // The bridge stands in a namespace of its own, so that the machine's own network is not touched.
-Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(int count, double bytes_per_second,
-                                                                      int unshaped) {
+Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(int count, double bytes_per_second, int unshaped) {
   if (::geteuid() != 0) return fail(ErrorCode::kUnavailable, "network namespaces need root");
   const std::string name = fmt::format("motley-{}", ::getpid());
   std::unique_ptr<NetworkNamespaces> network(new NetworkNamespaces(name, count + unshaped));

@@ -129,8 +129,8 @@ class PsBench {
 
   Status latency() {
     MOTLEY_ASSIGN(const ServerProcess server, ServerProcess::start(options_, 1));
-    MOTLEY_ASSIGN(ExchangeJob job, ExchangeJob::start(options_, "ps-memory", std::to_string(32 << 10), here(1),
-                                                      server.environment()));
+    MOTLEY_ASSIGN(ExchangeJob job,
+                  ExchangeJob::start(options_, "ps-memory", std::to_string(32 << 10), here(1), server.environment()));
     std::vector<double> seconds;
     for (int batch = 0; batch < 3 * pairs_; ++batch) {
       MOTLEY_ASSIGN(const double one, job.run("round 0 200"));

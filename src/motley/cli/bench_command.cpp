@@ -29,8 +29,9 @@ Result<std::vector<BenchRow>> whole_partition_bench(const bench::BenchOptions& o
 
 const std::map<std::string, bench::Bench>& benches() {
   static const std::map<std::string, bench::Bench> all = {
-      {"demo", bench::demo_bench}, {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench},
-      {"plan", bench::plan_bench}, {"planners", bench::planners_bench}, {"ps", bench::ps_bench}, {"simulate", bench::simulate_bench}};
+      {"demo", bench::demo_bench},        {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench},
+      {"plan", bench::plan_bench},        {"planners", bench::planners_bench}, {"ps", bench::ps_bench},
+      {"simulate", bench::simulate_bench}};
   return all;
 }
 

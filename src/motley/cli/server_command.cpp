@@ -71,7 +71,8 @@ void add_server(CLI::App& app, Action& action) {
       "  head -c 32 /dev/urandom | base64 > token && chmod 600 token\n"
       "  motley server --listen 127.0.0.1:29500 --token-file token");
   auto arguments = std::make_shared<ServerArguments>();
-  command->add_option("--listen", arguments->listen, "Address and port; port 0 takes any free one")->capture_default_str();
+  command->add_option("--listen", arguments->listen, "Address and port; port 0 takes any free one")
+      ->capture_default_str();
   command->add_option("--token-file", arguments->token_file,
                       "File (mode 0600) with the token that jobs must know; default: the variable MOTLEY_SERVER_TOKEN");
   command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");

@@ -22,7 +22,7 @@
 
 namespace motley::exchange {
 
-enum class DataType { kFloat32, kFloat64 };  // of gradients in memory; sums are taken in this type
+enum class DataType { kFloat32, kFloat64 };            // of gradients in memory; sums are taken in this type
 enum class WireType { kNative, kBfloat16, kFloat16 };  // as sent over TCP; shared memory is never converted
 std::size_t bytes_of(DataType type);
 
@@ -41,7 +41,7 @@ struct Outcome {
 
 // What a parameter server holds: flat arrays in the order of the buckets.
 struct ServerState {
-  std::uint64_t updates = 0;  // steps of the optimizer made so far
+  std::uint64_t updates = 0;                               // steps of the optimizer made so far
   std::vector<std::vector<float>> weights;                 // [bucket]
   std::vector<std::vector<std::vector<float>>> optimizer;  // [array][bucket]; no array: all zeros
 };
@@ -102,12 +102,13 @@ struct ExchangeOptions {
   std::size_t segment_bytes = 0;    // pipelining unit of the ring; 0 chooses
   // kParameterServer only.
   std::vector<ServerAddress> servers;
-  kernels::UpdateOptions update;         // kSum: the servers only add up
-  std::size_t chunk_bytes = 32 << 10;    // unit of aggregation
-  bool servers_share_memory = true;      // where server and all ranks are on one host
+  kernels::UpdateOptions update;       // kSum: the servers only add up
+  std::size_t chunk_bytes = 32 << 10;  // unit of aggregation
+  bool servers_share_memory = true;    // where server and all ranks are on one host
 };
 
-// One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive the exchange.
+// One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive
+// the exchange.
 Result<std::unique_ptr<Exchange>> make_exchange(transport::Session& session, const ExchangeOptions& options);
 
 // Small collectives among all ranks of a session, over shared memory where possible, else over TCP. One thread uses a

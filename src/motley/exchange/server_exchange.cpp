@@ -89,8 +89,9 @@ Status ServerExchange::connect_control(const Deadline& deadline) {
   for (const ServerAddress& address : options_.servers) {
     Server server;
     server.name = fmt::format("server at {}", transport::to_string(address.endpoint));
-    MOTLEY_ASSIGN(server.control, transport::connect_to_host(address.endpoint, address.token, claim(kServerControl), deadline,
-                                                             own.payload_checksum, [&] { return !session_.health(); }));
+    MOTLEY_ASSIGN(server.control,
+                  transport::connect_to_host(address.endpoint, address.token, claim(kServerControl), deadline,
+                                             own.payload_checksum, [&] { return !session_.health(); }));
     servers_.push_back(std::move(server));
     MOTLEY_ASSIGN(const auto message, hear(servers_.back(), kServerInfo, deadline, "what it is"));
     MOTLEY_ASSIGN(const ServerInfo info, decode_server_info(message.payload));
@@ -133,8 +134,8 @@ Status ServerExchange::join(const Deadline& deadline) {
                      .update = options_.update,
                      .bucket_elements = bucket_elements_,
                      .host_id = host};
-  const bool in_memory = options_.servers_share_memory && servers_.size() == 1 && servers_[0].host_id == host &&
-                         membership.on_one_host();
+  const bool in_memory =
+      options_.servers_share_memory && servers_.size() == 1 && servers_[0].host_id == host && membership.on_one_host();
   const std::size_t bytes = ServerRegion::value_offsets(bucket_elements_).back();
   if (in_memory) {
     join.region = fmt::format("{:x}-{}-pushes-r{}", membership.session, membership.epoch, rank_);
@@ -171,10 +172,11 @@ Status ServerExchange::connect_lanes(const Deadline& deadline) {
   const transport::SessionOptions& own = session_.options();
   for (std::size_t index = 0; index < servers_.size(); ++index) {
     for (int core = 0; core < servers_[index].cores; ++core) {
-        Lane lane;
+      Lane lane;
       MOTLEY_ASSIGN(lane.connection,
                     transport::connect_to_host(options_.servers[index].endpoint, options_.servers[index].token,
-                                               claim(kServerLane + static_cast<std::uint32_t>(core)), deadline, own.payload_checksum, [&] { return !session_.health(); }));
+                                               claim(kServerLane + static_cast<std::uint32_t>(core)), deadline,
+                                               own.payload_checksum, [&] { return !session_.health(); }));
       lane.answers.resize(buckets_.size());
       lanes_.push_back(std::move(lane));
     }
@@ -215,14 +217,11 @@ Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
   if (own_) {
     ServerRegion::BucketState& shared = region_.bucket(static_cast<std::size_t>(index));
     const auto segments = static_cast<std::uint32_t>(bucket.last - bucket.first);
-    MOTLEY_TRY(wait_until_reached(shared.arrived, bucket.round * static_cast<std::uint32_t>(size_), may_spin_,
-                                  [&] { return check_wait_in_memory(index, true, deadline); }));
     MOTLEY_TRY(wait_until_reached(shared.updated, bucket.round * segments, may_spin_,
-                                  [&] { return check_wait_in_memory(index, false, deadline); }));
+                                  [&] { return check_wait_in_memory(index, deadline); }));
     bucket.total_weight = 0;
     for (int rank = 0; rank < size_; ++rank) {
-      bucket.total_weight +=
-          region_.said(static_cast<std::size_t>(index), rank).by_round[bucket.round % 2].weight;
+      bucket.total_weight += region_.said(static_cast<std::size_t>(index), rank).by_round[bucket.round % 2].weight;
     }
     if (!updates_weights()) {
       std::memcpy(buffer(index).data(), weights(index).data(), buffer(index).size());
@@ -259,11 +258,13 @@ Status ServerExchange::start_in_memory(int index, double weight) {
   return {};
 }
 
-Status ServerExchange::check_wait_in_memory(int index, bool arriving, const Deadline& deadline) {
+Status ServerExchange::check_wait_in_memory(int index, const Deadline& deadline) {
   MOTLEY_TRY(check_servers());
   const Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
   const std::string operation = fmt::format("step {}, bucket {}", bucket.step, index);
-  if (!arriving && deadline.passed()) {
+  const bool all_here =
+      region_.bucket(static_cast<std::size_t>(index)).arrived.reached(bucket.round * static_cast<std::uint32_t>(size_));
+  if (all_here && deadline.passed()) {
     return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {} to update the weights", operation, deadline.allowed(),
                 servers_[0].name);
   }
@@ -311,8 +312,7 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
       const std::uint64_t tag = lane_tag(bucket.round, static_cast<std::size_t>(index));
       lane.connection->post_owned(kServerAnnounce, tag, {bytes.begin(), bytes.end()});
       lane.connection->post_receive(
-          kServerAnnounce, tag,
-          std::as_writable_bytes(std::span(&lane.answers[static_cast<std::size_t>(index)], 1)));
+          kServerAnnounce, tag, std::as_writable_bytes(std::span(&lane.answers[static_cast<std::size_t>(index)], 1)));
       lane.expected.push_back({index, nullptr});
       ++bucket.to_come;
     }
@@ -393,8 +393,9 @@ void ServerExchange::list_descriptors(std::vector<pollfd>& descriptors) const {
 Status ServerExchange::load(const ServerState& state, const Deadline& deadline) {
   loaded_updates_ = state.updates;
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    MOTLEY_INVARIANT(state.weights.size() == buckets_.size() && state.weights[bucket].size() == buckets_[bucket].elements,
-                     "the state has other buckets than the layout");
+    MOTLEY_INVARIANT(
+        state.weights.size() == buckets_.size() && state.weights[bucket].size() == buckets_[bucket].elements,
+        "the state has other buckets than the layout");
     if (!own_) {
       std::memcpy(weights_.data() + buckets_[bucket].offset, state.weights[bucket].data(),
                   buckets_[bucket].elements * sizeof(float));
@@ -405,8 +406,8 @@ Status ServerExchange::load(const ServerState& state, const Deadline& deadline) 
       for (std::size_t at = 0; at < map_.segments.size(); ++at) {
         const Segment& segment = map_.segments[at];
         if (segment.bin < server.first_bin || segment.bin >= server.first_bin + server.cores) continue;
-        const std::span<const float> all = std::span(values[static_cast<std::size_t>(segment.bucket)])
-                                               .subspan(segment.begin, segment.count);
+        const std::span<const float> all =
+            std::span(values[static_cast<std::size_t>(segment.bucket)]).subspan(segment.begin, segment.count);
         for (std::uint32_t piece = 0; piece * kPieceElements < segment.count; ++piece) {
           const std::size_t begin = piece * kPieceElements;
           const auto part = all.subspan(begin, std::min(kPieceElements, segment.count - begin));

@@ -41,7 +41,7 @@ class ServerExchange final : public Exchange, private Lanes {
  private:
   struct Bucket {
     std::size_t elements = 0;
-    std::size_t offset = 0;     // bytes in gradients and in weights
+    std::size_t offset = 0;   // bytes in gradients and in weights
     std::size_t first = 0;    // of its segments
     std::size_t last = 0;     // one past
     std::size_t to_come = 0;  // frames that have not come yet, over lanes
@@ -74,7 +74,7 @@ class ServerExchange final : public Exchange, private Lanes {
   Status connect_lanes(const Deadline& deadline);
   Result<transport::Message> hear(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
   Status check_servers();
-  Status check_wait_in_memory(int bucket, bool arriving, const Deadline& deadline);
+  Status check_wait_in_memory(int bucket, const Deadline& deadline);
   void ring();
   Status start_in_memory(int bucket, double weight);
   Status start_over_lanes(int bucket, double weight);

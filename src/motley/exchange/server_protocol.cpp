@@ -81,8 +81,8 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
   const auto rule = reader.get<std::uint8_t>();
   join.update.rule = static_cast<kernels::UpdateRule>(rule);
   kernels::UpdateOptions& update = join.update;
-  for (double* value : {&update.momentum, &update.dampening, &update.weight_decay, &update.beta1, &update.beta2,
-                        &update.epsilon}) {
+  for (double* value :
+       {&update.momentum, &update.dampening, &update.weight_decay, &update.beta1, &update.beta2, &update.epsilon}) {
     *value = get_double(reader);
   }
   join.host_id = reader.get_text(kMaxTextBytes);

@@ -23,14 +23,14 @@ inline constexpr std::uint32_t kServerControl = 0x2000;
 inline constexpr std::uint32_t kServerLane = 0x2100;  // plus the core
 
 enum ServerFrame : std::uint16_t {
-  kServerInfo = 0x201,   // server: who I am
-  kServerJoin,           // worker: the job, as I see it
-  kServerJoined,         // server: all ranks have joined
-  kServerLoad,           // worker (rank 0): a part of the state; tag: StatePart
-  kServerLoaded,         // every worker: I have loaded; tag: updates made so far. Server, once all have: begin
-  kServerSave,           // worker (rank 0): send me this part; server: here it is; tag: StatePart
-  kServerFailed,         // server: the job has failed, and why
-  kServerLeave,          // worker: I leave in order
+  kServerInfo = 0x201,       // server: who I am
+  kServerJoin,               // worker: the job, as I see it
+  kServerJoined,             // server: all ranks have joined
+  kServerLoad,               // worker (rank 0): a part of the state; tag: StatePart
+  kServerLoaded,             // every worker: I have loaded; tag: updates made so far. Server, once all have: begin
+  kServerSave,               // worker (rank 0): send me this part; server: here it is; tag: StatePart
+  kServerFailed,             // server: the job has failed, and why
+  kServerLeave,              // worker: I leave in order
   kServerAnnounce = 0x2001,  // lane, both ways: an Announcement; tag: round and bucket
   kServerPush,               // lane, worker: a segment's gradient; tag: round and segment
   kServerWeights,            // lane, server: a segment's new weights; tag: round and segment
@@ -48,8 +48,8 @@ struct ServerInfo {
 };
 
 struct ServerJoin {
-  int size = 1;      // ranks of the job
-  int bins = 1;      // cores of all servers that the job uses
+  int size = 1;       // ranks of the job
+  int bins = 1;       // cores of all servers that the job uses
   int first_bin = 0;  // of this server
   std::uint64_t chunk_bytes = 0;
   kernels::WireFormat wire = kernels::WireFormat::kFloat32;
@@ -126,8 +126,8 @@ class ServerRegion {
   CoreState& core(int core) const { return reinterpret_cast<CoreState*>(data_)[core]; }
   BucketState& bucket(std::size_t bucket) const { return reinterpret_cast<BucketState*>(data_ + buckets_at_)[bucket]; }
   Said& said(std::size_t bucket, int rank) const {
-    return reinterpret_cast<Said*>(
-        data_ + said_at_)[bucket * static_cast<std::size_t>(size_) + static_cast<std::size_t>(rank)];
+    return reinterpret_cast<Said*>(data_ +
+                                   said_at_)[bucket * static_cast<std::size_t>(size_) + static_cast<std::size_t>(rank)];
   }
   std::byte* values() const { return data_ + values_at_; }
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "motley/base/pages.h"
 #include "motley/exchange/direct_lane.h"
 #include "motley/exchange/exchange.h"
-#include "motley/base/pages.h"
 #include "motley/exchange/lane_driver.h"
 #include "motley/exchange/ring_lane.h"
 

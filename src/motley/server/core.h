@@ -41,7 +41,7 @@ class Core {
   std::vector<std::pair<DenseShare*, int>> owners_;  // of what is polled, after the first
 
   transport::Descriptor wake_;
-  std::mutex mutex_;  // guards the requests
+  std::mutex mutex_;                                                             // guards the requests
   std::vector<std::pair<std::uint64_t, std::unique_ptr<DenseShare>>> requests_;  // null: remove
   bool stop_ = false;
   std::atomic<bool> requested_ = false;

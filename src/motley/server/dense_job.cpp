@@ -70,7 +70,7 @@ std::size_t DenseJob::element_of(const Segment& segment) const {
 }
 
 float* DenseJob::array(std::size_t index, const Segment& segment) const {
-  float* values = index > 0    ? state_[index - 1].as<float>()
+  float* values = index > 0     ? state_[index - 1].as<float>()
                   : in_memory() ? reinterpret_cast<float*>(shared_.values())
                                 : weights_.as<float>();
   return values + element_of(segment);
@@ -164,12 +164,13 @@ bool DenseShare::begin_bucket(const Item& item) {
                                     : announced_[rank][bucket];
     if (said_[rank].step != said_[0].step || said_[rank].learning_rate != said_[0].learning_rate ||
         !(said_[rank].weight >= 0)) {
-      give_up(Error{ErrorCode::kInvalidInput,
-                    fmt::format("bucket {}: rank {} is at step {} with learning rate {} and weight {}, rank 0 at step {} "
-                                "with learning rate {}",
-                                bucket, rank, said_[rank].step, said_[rank].learning_rate, said_[rank].weight,
-                                said_[0].step, said_[0].learning_rate),
-                    static_cast<int>(rank)});
+      give_up(
+          Error{ErrorCode::kInvalidInput,
+                fmt::format("bucket {}: rank {} is at step {} with learning rate {} and weight {}, rank 0 at step {} "
+                            "with learning rate {}",
+                            bucket, rank, said_[rank].step, said_[rank].learning_rate, said_[rank].weight,
+                            said_[0].step, said_[0].learning_rate),
+                static_cast<int>(rank)});
       return false;
     }
     weights.push_back(said_[rank].weight);

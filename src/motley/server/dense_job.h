@@ -98,7 +98,7 @@ class DenseShare {
   std::vector<Item> items_;  // of a round, in the order in which they come
   std::size_t next_ = 0;
   std::uint32_t round_ = 1;
-  std::uint64_t taken_ = 0;  // items, over all rounds
+  std::uint64_t taken_ = 0;            // items, over all rounds
   std::vector<std::uint64_t> posted_;  // by rank
   std::vector<bool> ended_;            // lanes, by rank
   bool failed_ = false;

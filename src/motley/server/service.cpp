@@ -189,9 +189,9 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
     if (other->name == name) job = other.get();
   }
   if (job != nullptr && job->session != claim.identity.session) {
-    return turn_away(std::move(connection),
-                     {ErrorCode::kRefused,
-                      fmt::format("a job '{}' is running here already; give this one another name", name), -1});
+    return turn_away(
+        std::move(connection),
+        {ErrorCode::kRefused, fmt::format("a job '{}' is running here already; give this one another name", name), -1});
   }
   if (job == nullptr) {
     auto made = std::make_unique<Job>();
@@ -231,13 +231,12 @@ void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> conn
     for (Rank& other : job.ranks) lanes.push_back(std::move(other.lanes[core]));
     job.shared[core] = true;
     job.dense->unlink();  // whoever opens a lane has mapped the region
-    cores_[core]->add(job.number,
-                      std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes),
-                                                   [this, number = job.number](Error error) {
-                                                     const std::lock_guard lock(mutex_);
-                                                     lost_.emplace_back(number, std::move(error));
-                                                     ::eventfd_write(wake_.get(), 1);
-                                                   }));
+    cores_[core]->add(job.number, std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes),
+                                                               [this, number = job.number](Error error) {
+                                                                 const std::lock_guard lock(mutex_);
+                                                                 lost_.emplace_back(number, std::move(error));
+                                                                 ::eventfd_write(wake_.get(), 1);
+                                                               }));
   }
 }
 
@@ -261,8 +260,8 @@ Status Service::handle(Job& job, std::size_t rank, const transport::Message& mes
   Rank& from = job.ranks[rank];
   const auto wrong = [&](const char* why) {
     return fail(Error{ErrorCode::kCorrupt,
-                      fmt::format("rank {} of job '{}' sent a frame of type {:#x} with tag {:#x} and {} bytes: {}", rank,
-                                  job.name, message.header.type, message.header.tag, message.header.length, why),
+                      fmt::format("rank {} of job '{}' sent a frame of type {:#x} with tag {:#x} and {} bytes: {}",
+                                  rank, job.name, message.header.type, message.header.tag, message.header.length, why),
                       static_cast<int>(rank)});
   };
   switch (message.header.type) {
@@ -353,9 +352,8 @@ Status Service::join(Job& job) {
     for (const Rank& rank : other->ranks) threads += rank.join && rank.join->host_id == host_id_ ? 1 : 0;
   }
   spins_ = threads <= own_processors().size();
-  const exchange::ServerJoined joined = {.region = in_memory ? region : "",
-                                         .region_bytes = job.dense->region_bytes(),
-                                         .may_spin = spins_};
+  const exchange::ServerJoined joined = {
+      .region = in_memory ? region : "", .region_bytes = job.dense->region_bytes(), .may_spin = spins_};
   for (Rank& rank : job.ranks) {
     rank.lanes.resize(cores_.size());
     rank.control->post_owned(exchange::kServerJoined, 0, exchange::encode(joined));

@@ -18,11 +18,11 @@
 namespace motley::server {
 
 struct ServiceOptions {
-  transport::Endpoint listen;      // port 0: any free one
-  int cores = 0;                   // 0: as many as this process may use
-  bool pin_cores = false;          // each core's thread to a processor of its own
-  std::size_t quota_bytes = 0;     // memory that one job may take; 0: no limit
-  bool payload_checksum = true;    // over what is sent to other hosts
+  transport::Endpoint listen;    // port 0: any free one
+  int cores = 0;                 // 0: as many as this process may use
+  bool pin_cores = false;        // each core's thread to a processor of its own
+  std::size_t quota_bytes = 0;   // memory that one job may take; 0: no limit
+  bool payload_checksum = true;  // over what is sent to other hosts
 };
 
 class Service {
@@ -81,7 +81,7 @@ class Service {
   std::vector<Leaving> leaving_;
 
   transport::Descriptor wake_;
-  std::mutex mutex_;  // guards the two below
+  std::mutex mutex_;                                   // guards the two below
   std::vector<std::pair<std::uint64_t, Error>> lost_;  // what cores saw
   bool stop_ = false;
   std::vector<std::unique_ptr<Core>> cores_;

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "motley/train/served_weights.h"
 #include "motley/base/file.h"
+#include "motley/train/served_weights.h"
 
 namespace motley::train {
 namespace {

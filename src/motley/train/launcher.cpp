@@ -129,16 +129,15 @@ Status start_worker(Worker& worker, const std::filesystem::path& motley, std::ve
     list.push_back(nullptr);
     return list;
   };
-  const int problem = ::posix_spawn(&worker.process, motley.c_str(), &actions, &attributes,
-                                    pointers(arguments).data(), pointers(environment).data());
+  const int problem = ::posix_spawn(&worker.process, motley.c_str(), &actions, &attributes, pointers(arguments).data(),
+                                    pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   ::close(pipe_ends[1]);
   if (problem != 0) {
     ::close(pipe_ends[0]);
     worker.process = -1;
-    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", name_of(worker), motley.string(),
-                std::strerror(problem));
+    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", name_of(worker), motley.string(), std::strerror(problem));
   }
   worker.output = pipe_ends[0];
   ::fcntl(worker.output, F_SETFL, O_NONBLOCK);
@@ -311,11 +310,12 @@ Result<std::string> start_server(Worker& server, const LaunchOptions& options, c
     }
     if (::waitpid(server.process, nullptr, WNOHANG) == server.process) {
       server.status = 0;
-      return fail(ErrorCode::kUnavailable, "the parameter server ended at once; see {}", (logs / "server.log").string());
+      return fail(ErrorCode::kUnavailable, "the parameter server ended at once; see {}",
+                  (logs / "server.log").string());
     }
     if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "the parameter server did not listen within {:.3g} s; see {}", deadline.allowed(),
-                  (logs / "server.log").string());
+      return fail(ErrorCode::kTimeout, "the parameter server did not listen within {:.3g} s; see {}",
+                  deadline.allowed(), (logs / "server.log").string());
     }
     SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
   }
@@ -347,8 +347,8 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
     Worker& worker = group.workers[static_cast<std::size_t>(rank)];
     worker.rank = rank;
     std::vector<std::string> variables = meeting;
-    variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank), fmt::format("MOTLEY_SIZE={}", options.workers),
-                                       "MOTLEY_PROGRESS=marked"});
+    variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
+                                       fmt::format("MOTLEY_SIZE={}", options.workers), "MOTLEY_PROGRESS=marked"});
     MOTLEY_TRY(start_worker(worker, options.motley, options.worker_arguments, run.log_file(rank),
                             environment_with(variables), former_mask));
   }

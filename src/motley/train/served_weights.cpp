@@ -20,7 +20,6 @@ std::vector<std::string> fields_of(kernels::UpdateRule rule) {
   }
 }
 
-
 }  // namespace
 
 kernels::UpdateOptions update_options(const learn::OptimizerSpec& spec) {
@@ -50,8 +49,8 @@ torch::Tensor ServedWeights::view(const learn::GradientBuckets::Place& place, co
 
 Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(exchange::Exchange& exchange,
                                                             const learn::GradientBuckets& buckets,
-                                                            const learn::Optimizer& optimizer,
-                                                            kernels::UpdateRule rule, const Deadline& deadline) {
+                                                            const learn::Optimizer& optimizer, kernels::UpdateRule rule,
+                                                            const Deadline& deadline) {
   std::unique_ptr<ServedWeights> served(new ServedWeights(exchange, buckets, rule));
   std::unordered_map<std::string, torch::Tensor> state;
   for (const learn::NamedTensor& tensor : optimizer.state()) {

@@ -351,7 +351,8 @@ Status Worker::start_state(bool resume) {
     }
   }
   if (exchange_->updates_weights()) {
-    MOTLEY_ASSIGN(served_, ServedWeights::begin(*exchange_, *buckets_, *optimizer_, parts_.exchange.update.rule, deadline));
+    MOTLEY_ASSIGN(served_,
+                  ServedWeights::begin(*exchange_, *buckets_, *optimizer_, parts_.exchange.update.rule, deadline));
   }
   MOTLEY_ASSIGN(ledger_, data::Ledger::open(ledger));
   if (next_evaluation_ == 0) {
@@ -877,7 +878,8 @@ Status Worker::save_checkpoint() {
     MOTLEY_ASSIGN(checkpoint.files["weights.safetensors"], learn::encode_tensors(stage_->state(), metadata));
     learn::NamedTensors optimizer;
     if (served_) {
-      MOTLEY_ASSIGN(optimizer, served_->optimizer_state(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
+      MOTLEY_ASSIGN(optimizer,
+                    served_->optimizer_state(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
     } else {
       optimizer = optimizer_->state();
     }

@@ -23,9 +23,9 @@ std::string host_id() {
                      std::string(space, static_cast<std::size_t>(std::max<ssize_t>(length, 0))), ::geteuid());
 }
 
-Result<std::unique_ptr<TcpConnection>> connect_to_host(const Endpoint& endpoint, const Secret& secret,
-                                                       const Claim& own, const Deadline& deadline,
-                                                       bool payload_checksum, const std::function<bool()>& cancelled) {
+Result<std::unique_ptr<TcpConnection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                                                       const Deadline& deadline, bool payload_checksum,
+                                                       const std::function<bool()>& cancelled) {
   const auto anybody = [](const Claim&) -> Status { return {}; };
   for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
     auto host = knock(endpoint, secret, own, anybody, deadline, cancelled);

@@ -16,8 +16,8 @@ std::string host_id();
 
 // An authenticated connection to whoever listens at the endpoint and holds the secret, whoever it claims to be. Tries
 // again until the deadline, unless it is refused; `cancelled` is asked every 50 ms. The error names the endpoint.
-Result<std::unique_ptr<TcpConnection>> connect_to_host(const Endpoint& endpoint, const Secret& secret,
-                                                       const Claim& own, const Deadline& deadline,
-                                                       bool payload_checksum, const std::function<bool()>& cancelled);
+Result<std::unique_ptr<TcpConnection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                                                       const Deadline& deadline, bool payload_checksum,
+                                                       const std::function<bool()>& cancelled);
 
 }  // namespace motley::transport
