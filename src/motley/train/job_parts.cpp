@@ -95,10 +95,7 @@ Result<std::vector<exchange::ServerAddress>> servers_of(const Job& job) {
                 "exchange.servers: empty; accepted: 'host:port' of each `motley server` (only `motley train` without a "
                 "launcher starts one itself)");
   }
-  MOTLEY_ASSIGN(const transport::Secret token, job.exchange_server_token.empty()
-                                                   ? transport::Secret::from_environment(kServerTokenVariable)
-                                                   : transport::Secret::from_file(job.exchange_server_token));
-  std::vector<exchange::ServerAddress> servers;
+  std::vector<transport::Endpoint> endpoints;
   std::ranges::replace(list, ',', ' ');
   std::istringstream words(list);
   for (std::string word; words >> word;) {
@@ -106,7 +103,16 @@ Result<std::vector<exchange::ServerAddress>> servers_of(const Job& job) {
     if (!endpoint) {
       return fail(endpoint.error().within("exchange.servers"));
     }
-    servers.push_back({*endpoint, token});
+    endpoints.push_back(*endpoint);
+  }
+  const auto token = job.exchange_server_token.empty() ? transport::Secret::from_environment(kServerTokenVariable)
+                                                       : transport::Secret::from_file(job.exchange_server_token);
+  if (!token) {
+    return fail(token.error().within("exchange.server_token"));
+  }
+  std::vector<exchange::ServerAddress> servers;
+  for (const transport::Endpoint& endpoint : endpoints) {
+    servers.push_back({endpoint, *token});
   }
   return servers;
 }
@@ -200,6 +206,15 @@ Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Clust
 }
 
 Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
+  if (job.exchange_method == "ps") {
+    if (job.model_dtype == "float64") {
+      return fail(ErrorCode::kInvalidInput,
+                  "model.dtype: float64; accepted with exchange.method ps: float32, in which servers keep weights");
+    }
+    if (!job.exchange_servers.empty()) {
+      MOTLEY_TRY(servers_of(job));
+    }
+  }
   std::vector<std::pair<std::string, std::filesystem::path>> files = {{"model.path", job.model_path}};
   for (const bool training : {true, false}) {
     if (training || has_test_data(job)) {
