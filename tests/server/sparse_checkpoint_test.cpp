@@ -143,44 +143,51 @@ TEST_F(SparseCheckpoint, RestoresOntoOtherNumbersOfShards) {
 
 // Each push adds one to every row of a group that spans all partitions. Whatever moment a checkpoint takes, all rows of
 // a group have then the same number; and what it has lies between what was pushed before and after the call.
-TEST_F(SparseCheckpoint, TakesAMomentBetweenPushes) {
-  SparseTableSpec spec = small_spec(Kind::kSgd, 2, 480);
+struct Groups {
+  std::size_t hot_rows;  // 0: all
+  std::uint64_t groups;
+  std::uint64_t rows;  // of a group
+};
+
+class SparseCheckpointMoment : public SparseCheckpoint, public testing::WithParamInterface<Groups> {};
+
+TEST_P(SparseCheckpointMoment, LiesBetweenPushes) {
+  const Groups groups = GetParam();
+  SparseTableSpec spec = small_spec(Kind::kSgd, 2, groups.hot_rows);
   spec.optimizer.learning_rate = 1;
   spec.initializer.scale = 0;
   auto table = make(spec);
-  constexpr std::uint64_t kGroups = 12;
-  constexpr std::uint64_t kGroupRows = 100;
-  const auto group_ids = [](std::uint64_t group) {
+  const auto group_ids = [&groups](std::uint64_t group) {
     Ids ids;
-    for (std::uint64_t i = 0; i < kGroupRows; ++i) ids.push_back(group * kGroupRows + i);
+    for (std::uint64_t i = 0; i < groups.rows; ++i) ids.push_back(group * groups.rows + i);
     return ids;
   };
-  std::vector<std::atomic<int>> begun(kGroups);
-  std::vector<std::atomic<int>> done(kGroups);
+  std::vector<std::atomic<int>> begun(groups.groups);
+  std::vector<std::atomic<int>> done(groups.groups);
   std::atomic<bool> stop = false;
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
       Random random(t);
       while (!stop) {
-        const std::uint64_t group = random.below(kGroups);
+        const std::uint64_t group = random.below(groups.groups);
         ++begun[group];
-        EXPECT_TRUE(table->push(group_ids(group), Floats(2 * kGroupRows, -1.0F)));
+        EXPECT_TRUE(table->push(group_ids(group), Floats(2 * groups.rows, -1.0F)));
         ++done[group];
       }
     });
   }
-  for (int step = 0; step < 6; ++step) {
+  for (int step = 0; step < 8; ++step) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    std::vector<int> least(kGroups);
-    std::vector<int> most(kGroups);
-    for (std::uint64_t g = 0; g < kGroups; ++g) least[g] = done[g];
+    std::vector<int> least(groups.groups);
+    std::vector<int> most(groups.groups);
+    for (std::uint64_t g = 0; g < groups.groups; ++g) least[g] = done[g];
     const auto report = table->checkpoint(folder_, step);
     ASSERT_TRUE(report) << report.error().message;
-    for (std::uint64_t g = 0; g < kGroups; ++g) most[g] = begun[g];
+    for (std::uint64_t g = 0; g < groups.groups; ++g) most[g] = begun[g];
     auto restored = SparseTable::restore(spec, {folder_}, step, kAll, store(spec));
     ASSERT_TRUE(restored) << restored.error().message;
-    for (std::uint64_t g = 0; g < kGroups; ++g) {
+    for (std::uint64_t g = 0; g < groups.groups; ++g) {
       const Floats rows = pull_all(**restored, group_ids(g));
       EXPECT_THAT(rows, testing::Each(rows[0])) << "step " << step << " group " << g;
       EXPECT_GE(rows[0], static_cast<float>(least[g]));
@@ -190,6 +197,9 @@ TEST_F(SparseCheckpoint, TakesAMomentBetweenPushes) {
   stop = true;
   for (auto& thread : threads) thread.join();
 }
+
+// Rows that come and go while they are saved; and pushes so large that a moment would fall into one.
+INSTANTIATE_TEST_SUITE_P(Sizes, SparseCheckpointMoment, testing::Values(Groups{480, 12, 100}, Groups{0, 2, 8000}));
 
 TEST_F(SparseCheckpoint, KnowsDamageFromSoundness) {
   const SparseTableSpec spec = small_spec(Kind::kAdagrad, 3, 160);

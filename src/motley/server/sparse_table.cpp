@@ -351,7 +351,7 @@ Status SparseTable::hold(RowBatch& batch) {
 // Holds the batch's rows, then calls change(item, floats) on all of them, or on none.
 template <class Change>
 Status SparseTable::update(RowBatch& batch, Change change) {
-  const Status held = hold(batch);
+  Status held = hold(batch);
   std::shared_lock applying(applying_, std::defer_lock);
   {
     const std::lock_guard turn(turnstile_);
