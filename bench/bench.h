@@ -1,6 +1,7 @@
 // What every benchmark is given and returns. A benchmark is one function; src/motley/cli lists them by name.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -19,6 +20,13 @@ struct BenchOptions {
   std::filesystem::path pages = "build/bench";       // folder for the pages and tables that some write
   std::function<void(const std::string&)> progress;  // one line at a time for the user; may be empty
 };
+
+// The mean of both middle ones where their number is even.
+inline double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
 
 using Bench = Result<std::vector<BenchRow>> (*)(const BenchOptions&);
 

@@ -11,11 +11,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <optional>
 #include <thread>
 
-#include "bench/child_process.h"
+#include "bench/exchange_job.h"
 #include "bench/network_namespaces.h"
 #include "motley/base/units.h"
 #include "motley/kernels/sum.h"
@@ -23,9 +22,6 @@
 
 namespace motley::bench {
 namespace {
-
-constexpr double kStartSeconds = 120;  // for processes to load libraries and meet
-constexpr double kBatchSeconds = 60;   // for one batch
 
 struct Size {
   const char* name;
@@ -38,98 +34,6 @@ constexpr Size kSizes[] = {{"32KB", 32 << 10, 200},
                            {"46.8MB", 46'800'000, 2},
                            {"100MB", 100'000'000, 1}};
 enum SizeIndex { k32KB, k512KB, k4MB, k47MB, k100MB };
-
-// Processes of one job that reduce buckets of all sizes on command.
-class Job {
- public:
-  static Result<Job> start_ours(const BenchOptions& options, int ranks, const std::string& method,
-                                const std::string& bytes) {
-    std::vector<Place> places(static_cast<std::size_t>(ranks));
-    return start_ours(options, method, bytes, places);
-  }
-
-  // Where a rank runs: what stands before its command, and the address it binds to, if any.
-  struct Place {
-    std::vector<std::string> prefix;
-    std::string address;
-  };
-  static Result<Job> start_ours(const BenchOptions& options, const std::string& method, const std::string& bytes,
-                                const std::vector<Place>& places) {
-    Job job;
-    const std::string secret = "MOTLEY_BENCH_SECRET=" + transport::Secret::generate().hex();
-    std::string address = (places[0].address.empty() ? "127.0.0.1" : places[0].address) + ":0";
-    for (std::size_t rank = 0; rank < places.size(); ++rank) {
-      std::vector<std::string> command = places[rank].prefix;
-      for (const std::string& word : {options.motley.string(), std::string("bench-worker"), std::string("exchange"),
-                                      std::to_string(rank), std::to_string(places.size()), address, method, bytes}) {
-        command.push_back(word);
-      }
-      if (!places[rank].address.empty()) command.push_back(places[rank].address);
-      MOTLEY_ASSIGN(auto process, ChildProcess::start(command, {secret}));
-      job.processes_.push_back(std::move(process));
-      if (rank == 0) {
-        MOTLEY_ASSIGN(address, job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
-      }
-    }
-    MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
-    return job;
-  }
-
-  static Result<Job> start_gloo(const BenchOptions& options, int ranks, const std::string& bytes) {
-    Job job;
-    const std::string script = (options.source_folder / "bench/peers/gloo_allreduce.py").string();
-    MOTLEY_ASSIGN(auto process, ChildProcess::start({options.python.string(), script, std::to_string(ranks), bytes}));
-    job.processes_.push_back(std::move(process));
-    MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
-    return job;
-  }
-
-  // The answer to one command, in seconds.
-  Result<double> run(const std::string& command) {
-    MOTLEY_TRY(processes_[0]->write_line(command));
-    MOTLEY_ASSIGN(const auto line, processes_[0]->read_line(Deadline::after(kBatchSeconds)));
-    return std::strtod(line.c_str(), nullptr);
-  }
-
- private:
-  std::vector<std::unique_ptr<ChildProcess>> processes_;
-};
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-// What alternating batches of two gave: medians in seconds, and the median of the pairs' ratios.
-struct Comparison {
-  double ours = 0;
-  double peer = 0;
-  double ratio = 0;
-};
-
-template <class Ours, class Peer>
-Result<Comparison> compare(int pairs, Ours ours, Peer peer) {
-  std::vector<double> our_times;
-  std::vector<double> peer_times;
-  std::vector<double> ratios;
-  for (int pair = 0; pair < pairs + 1; ++pair) {
-    double our_time = 0;
-    double peer_time = 0;
-    for (int turn = 0; turn < 2; ++turn) {
-      if (turn == pair % 2) {
-        MOTLEY_ASSIGN(our_time, ours());
-      } else {
-        MOTLEY_ASSIGN(peer_time, peer());
-      }
-    }
-    if (pair == 0) continue;  // warms both up
-    our_times.push_back(our_time);
-    peer_times.push_back(peer_time);
-    ratios.push_back(our_time / peer_time);
-  }
-  return Comparison{median(our_times), median(peer_times), median(ratios)};
-}
 
 // The bound for shared memory: two threads, each pinned to a core, sum half of `ranks` buffers each and write the
 // result into all of them; every other buffer has just been written by the one thread, the rest by the other. Seconds,
@@ -216,9 +120,11 @@ class ExchangeBench {
 
   Status against_gloo(int ranks) {
     say(fmt::format("starting {} ranks of each", ranks));
-    MOTLEY_ASSIGN(Job shared, Job::start_ours(options_, ranks, "shared-memory", bytes_));
-    MOTLEY_ASSIGN(Job ring, Job::start_ours(options_, ranks, "tcp-ring", bytes_));
-    MOTLEY_ASSIGN(Job gloo, Job::start_gloo(options_, ranks, bytes_));
+    MOTLEY_ASSIGN(ExchangeJob shared,
+                  ExchangeJob::start(options_, "shared-memory", bytes_, std::vector<ExchangeJob::Place>(ranks)));
+    MOTLEY_ASSIGN(ExchangeJob ring,
+                  ExchangeJob::start(options_, "tcp-ring", bytes_, std::vector<ExchangeJob::Place>(ranks)));
+    MOTLEY_ASSIGN(ExchangeJob gloo, ExchangeJob::start_gloo(options_, ranks, bytes_));
     for (int index = 0; index < static_cast<int>(std::size(kSizes)); ++index) {
       const Size& size = kSizes[index];
       const std::string batch = fmt::format("{} {}", index, size.rounds);
@@ -257,10 +163,10 @@ class ExchangeBench {
       say(fmt::format("{} left out: {}", name, network.error().message));
       return {};
     }
-    std::vector<Job::Place> places;
+    std::vector<ExchangeJob::Place> places;
     for (int rank = 0; rank < kRanks; ++rank) places.push_back({(*network)->prefix(rank), (*network)->address(rank)});
     const std::size_t bytes = kSizes[k47MB].bytes;
-    MOTLEY_ASSIGN(Job job, Job::start_ours(options_, "tcp-ring", std::to_string(bytes), places));
+    MOTLEY_ASSIGN(ExchangeJob job, ExchangeJob::start(options_, "tcp-ring", std::to_string(bytes), places));
     const std::size_t ring_bytes = 2 * (kRanks - 1) * bytes / kRanks;
     MOTLEY_ASSIGN(const Comparison shaped, compare(
                                                options_.quick ? 3 : 9, [&] { return job.run("round 0 1"); },

@@ -4,7 +4,9 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <sstream>
 
@@ -13,6 +15,7 @@
 namespace motley::bench {
 namespace {
 
+constexpr double kLearningRate = 1e-4;
 constexpr double kSeconds = 60;        // for one command
 constexpr double kIdleSeconds = 3600;  // between two commands
 constexpr std::uint32_t kStreamPurpose = 0x7000;
@@ -58,6 +61,45 @@ Result<double> reduce(const transport::Membership& members, exchange::Exchange& 
   return seconds;
 }
 
+// The same with servers that move the weights: a round is a step of all buckets.
+Result<double> step_all(const transport::Membership& members, exchange::Exchange& exchange, int buckets,
+                        std::int64_t count, std::uint64_t& step) {
+  const Deadline deadline = Deadline::after(kSeconds);
+  double seconds = 0;
+  for (std::int64_t round = 0; round < count; ++round) {
+    for (int bucket = 0; bucket < buckets; ++bucket) {
+      const auto bytes = exchange.buffer(bucket);
+      std::ranges::fill(std::span(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)),
+                        static_cast<float>(members.rank + 1));
+    }
+    const double began = monotonic_seconds();
+    ++step;
+    for (int bucket = 0; bucket < buckets; ++bucket) MOTLEY_TRY(exchange.start(step, bucket, 32));
+    for (int bucket = 0; bucket < buckets; ++bucket) MOTLEY_TRY(exchange.wait(bucket, deadline));
+    seconds += monotonic_seconds() - began;
+  }
+  return seconds;
+}
+
+// Weights after `steps` steps of momentum 0.9 on the constant mean gradient.
+Status check_weights(exchange::Exchange& exchange, const transport::Membership& members, int buckets,
+                     std::uint64_t steps) {
+  double momentum = 0;
+  double weight = 0;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    momentum = 0.9 * momentum + (members.size() + 1) / 2.0;
+    weight -= kLearningRate * momentum;
+  }
+  for (int bucket = 0; bucket < buckets; ++bucket) {
+    for (const float value : {exchange.weights(bucket).front(), exchange.weights(bucket).back()}) {
+      if (std::abs(value - weight) > 0.02 * std::abs(weight)) {
+        return fail(ErrorCode::kInternal, "a weight of bucket {} is {}, not {}", bucket, value, weight);
+      }
+    }
+  }
+  return {};
+}
+
 // The bytes as frames of one buffer that stays in the cache: nothing but the sockets and links is measured.
 Status stream(transport::Connection& right, transport::Connection& left, std::size_t bytes) {
   const Deadline deadline = Deadline::after(kSeconds);
@@ -94,7 +136,8 @@ Status stream(transport::Connection& right, transport::Connection& left, std::si
 Status work(const std::vector<std::string>& arguments) {
   if (arguments.size() < 5) return fail(ErrorCode::kInvalidInput, "bench-worker exchange: five arguments are needed");
   transport::SessionOptions options;
-  options.job = "bench";
+  const char* name = std::getenv("MOTLEY_BENCH_JOB");
+  options.job = name == nullptr ? "bench" : name;
   options.rank = std::stoi(arguments[0]);
   options.size = std::stoi(arguments[1]);
   MOTLEY_ASSIGN(options.rendezvous, transport::parse_endpoint(arguments[2]));
@@ -113,13 +156,37 @@ Status work(const std::vector<std::string>& arguments) {
   MOTLEY_ASSIGN(const auto group, exchange::make_group(*session));
   exchange::ExchangeOptions how;
   how.method = arguments[3] == "tcp-ring" ? exchange::Method::kTcpRing : exchange::Method::kSharedMemory;
+  const bool served = arguments[3].starts_with("ps-");
+  if (served) {
+    how.method = exchange::Method::kParameterServer;
+    how.servers_share_memory = arguments[3] == "ps-memory";
+    how.wire = arguments[3] == "ps-tcp-bfloat16" ? exchange::WireType::kBfloat16 : exchange::WireType::kNative;
+    how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
+    how.background_progress = false;  // there is nothing to compute meanwhile
+    MOTLEY_ASSIGN(const auto token, transport::Secret::from_environment("MOTLEY_SERVER_TOKEN"));
+    std::istringstream servers(std::getenv("MOTLEY_SERVERS"));
+    for (std::string server; std::getline(servers, server, ',');) {
+      MOTLEY_ASSIGN(const auto endpoint, transport::parse_endpoint(server));
+      how.servers.push_back({endpoint, token});
+    }
+    if (const char* chunk = std::getenv("MOTLEY_BENCH_CHUNK")) how.chunk_bytes = std::stoull(chunk);
+  }
   MOTLEY_ASSIGN(const auto exchange, exchange::make_exchange(*session, how));
   exchange::Layout layout;
   std::istringstream sizes(arguments[4]);
   for (std::string size; std::getline(sizes, size, ',');) layout.bucket_elements.push_back(std::stoull(size) / 4);
   MOTLEY_TRY(exchange->prepare(layout, Deadline::after(kSeconds)));
   std::uint64_t step = 0;
-  for (int bucket = 0; bucket < static_cast<int>(layout.bucket_elements.size()); ++bucket) {
+  const int buckets = static_cast<int>(layout.bucket_elements.size());
+  if (served) {
+    exchange::ServerState zeros;
+    for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
+    MOTLEY_TRY(exchange->load(zeros, Deadline::after(kSeconds)));
+    exchange->set_learning_rate(kLearningRate);
+    MOTLEY_TRY(step_all(session->membership(), *exchange, buckets, 2, step));
+    MOTLEY_TRY(check_weights(*exchange, session->membership(), buckets, step));
+  }
+  for (int bucket = 0; bucket < buckets && !served; ++bucket) {
     MOTLEY_TRY(reduce(session->membership(), *exchange, bucket, 2, step));
   }
 
@@ -146,7 +213,12 @@ Status work(const std::vector<std::string>& arguments) {
     double seconds = 0;
     if (order.command == Command::kRound) {
       const int bucket = static_cast<int>(order.first);
-      MOTLEY_ASSIGN(seconds, reduce(session->membership(), *exchange, bucket, order.second, step));
+      if (served) {
+        MOTLEY_ASSIGN(seconds, step_all(session->membership(), *exchange, buckets, order.second, step));
+        MOTLEY_TRY(check_weights(*exchange, session->membership(), buckets, step));
+      } else {
+        MOTLEY_ASSIGN(seconds, reduce(session->membership(), *exchange, bucket, order.second, step));
+      }
       seconds /= static_cast<double>(order.second);
     } else {
       const double began = monotonic_seconds();

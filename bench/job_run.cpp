@@ -26,12 +26,6 @@ struct TemporaryFolder {
 
 }  // namespace
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path& job, const std::string& cluster,
                        const std::vector<std::string>& flags) {
   std::string name = (std::filesystem::temp_directory_path() / "motley-bench-XXXXXX").string();

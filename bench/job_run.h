@@ -19,6 +19,4 @@ struct JobRun {
 Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path& job, const std::string& cluster,
                        const std::vector<std::string>& flags);
 
-double median(std::vector<double> values);
-
 }  // namespace motley::bench

@@ -25,16 +25,16 @@ Status run(const std::string& command) {
 }  // namespace
 
 // The bridge stands in a namespace of its own, so that the machine's own network is not touched.
-Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(int count, double bytes_per_second) {
+Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(int count, double bytes_per_second, int unshaped) {
   if (::geteuid() != 0) return fail(ErrorCode::kUnavailable, "network namespaces need root");
   const std::string name = fmt::format("motley-{}", ::getpid());
-  std::unique_ptr<NetworkNamespaces> network(new NetworkNamespaces(name, count));
+  std::unique_ptr<NetworkNamespaces> network(new NetworkNamespaces(name, count + unshaped));
   const std::string hub = name + "-hub";
   MOTLEY_TRY(run("ip netns add " + hub));
   MOTLEY_TRY(run(fmt::format("ip -n {} link add name bridge type bridge", hub)));
   MOTLEY_TRY(run(fmt::format("ip -n {} link set bridge up", hub)));
   const std::string shape = fmt::format("root tbf rate {:.0f}bit burst 64kb latency 50ms", bytes_per_second * 8);
-  for (int index = 0; index < count; ++index) {
+  for (int index = 0; index < count + unshaped; ++index) {
     const std::string space = fmt::format("{}-{}", name, index);
     MOTLEY_TRY(run("ip netns add " + space));
     MOTLEY_TRY(run(fmt::format("ip -n {} link add name eth0 type veth peer name port{} netns {}", space, index, hub)));
@@ -45,6 +45,7 @@ Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(int count, 
     MOTLEY_TRY(run(fmt::format("ip -n {} link set eth0 gso_max_size 32768", space)));
     MOTLEY_TRY(run(fmt::format("ip -n {} link set eth0 up", space)));
     MOTLEY_TRY(run(fmt::format("ip -n {} link set port{} master bridge up", hub, index)));
+    if (index >= count) continue;
     MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev eth0 {}", space, shape)));
     MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev port{} {}", hub, index, shape)));
   }

@@ -11,9 +11,9 @@ namespace motley::bench {
 
 class NetworkNamespaces {
  public:
-  // `count` namespaces whose links carry `bytes_per_second` in each direction (tc tbf, burst 64 KB). The error says
-  // what is missing where that is not possible.
-  static Result<std::unique_ptr<NetworkNamespaces>> create(int count, double bytes_per_second);
+  // `count` namespaces whose links carry `bytes_per_second` in each direction (tc tbf, burst 64 KB), and `unshaped`
+  // more behind them whose links are as fast as the machine. The error says what is missing where that is not possible.
+  static Result<std::unique_ptr<NetworkNamespaces>> create(int count, double bytes_per_second, int unshaped = 0);
   ~NetworkNamespaces();  // removes all of it
   NetworkNamespaces(const NetworkNamespaces&) = delete;
   NetworkNamespaces& operator=(const NetworkNamespaces&) = delete;

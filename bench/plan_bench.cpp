@@ -165,11 +165,6 @@ class PlanBench {
     return problem;
   }
 
-  static double median(std::vector<double> values) {
-    std::ranges::sort(values);
-    return values[values.size() / 2];
-  }
-
   // Eqs. (1)-(7) by hand for two stages of one layer each, with k1 and k2 devices.
   void closed_forms() {
     double worst = 0;

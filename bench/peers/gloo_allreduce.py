@@ -1,11 +1,13 @@
 """PyTorch's Gloo as a peer: all_reduce of float32 tensors among processes over loopback, one timed batch per line.
 
-    gloo_allreduce.py RANKS BYTES[,BYTES...]
+    gloo_allreduce.py RANKS BYTES[,BYTES...] [--momentum]
 
 Each line "INDEX COUNT" on standard input runs COUNT all_reduces of the INDEX-th size; the answer is the seconds per
-all_reduce of the slowest rank. End of input ends the processes. Prints "ready" first.
+all_reduce of the slowest rank. With --momentum each is followed by a step of torch.optim.SGD with momentum, which
+counts too. End of input ends the processes. Prints "ready" first.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -19,20 +21,32 @@ import torch.distributed as dist
 
 
 def main():
-    ranks, sizes = int(sys.argv[1]), [int(size) for size in sys.argv[2].split(",")]
-    rank = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("sizes", type=lambda text: [int(size) for size in text.split(",")])
+    parser.add_argument("--momentum", action="store_true")
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--meeting")
+    arguments = parser.parse_args()
+    ranks, sizes, rank = arguments.ranks, arguments.sizes, arguments.rank
     if rank == 0:
         folder = tempfile.TemporaryDirectory()
         meeting = os.path.join(folder.name, "store")
-        command = [sys.executable, __file__, *sys.argv[1:3]]
-        others = [subprocess.Popen([*command, str(r), meeting], stdin=subprocess.DEVNULL) for r in range(1, ranks)]
+        command = [sys.executable, __file__, *sys.argv[1:], "--meeting", meeting, "--rank"]
+        others = [subprocess.Popen([*command, str(r)], stdin=subprocess.DEVNULL) for r in range(1, ranks)]
     else:
-        meeting = sys.argv[4]
+        meeting = arguments.meeting
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=ranks)
     tensors = [torch.zeros(size // 4) for size in sizes]
+    optimizers = []
     for tensor in tensors:
         dist.all_reduce(tensor)
+        if arguments.momentum:
+            weights = torch.nn.Parameter(torch.zeros_like(tensor))
+            weights.grad = tensor
+            optimizers.append(torch.optim.SGD([weights], lr=0.01, momentum=0.9))
+            optimizers[-1].step()
     if rank == 0:
         print("ready", flush=True)
     while True:
@@ -51,6 +65,9 @@ def main():
             tensors[index].fill_(rank + 1)  # as in training, each rank has just written its values; not counted
             began = time.perf_counter()
             dist.all_reduce(tensors[index])
+            if arguments.momentum:
+                tensors[index].div_(ranks)
+                optimizers[index].step()
             total += time.perf_counter() - began
         seconds = torch.tensor([total / count], dtype=torch.float64)
         dist.all_reduce(seconds, op=dist.ReduceOp.MAX)

@@ -6,6 +6,9 @@
 
 #include <cmath>
 
+#include "motley/base/random.h"
+#include "motley/cost/stage.h"
+
 namespace motley::cost {
 namespace {
 
@@ -109,8 +112,8 @@ TEST(PipelineModel, OneForwardOneBackwardByHand) {
   EXPECT_NEAR(result.stages[0].exchange_seconds, x1, 1e-15);
   EXPECT_NEAR(result.stages[1].exchange_seconds, x2, 1e-15);
 
-  // f1 + g1 = 0.045; f2 + g2 = 0.013; c1 = 0.008. Round trips: stage 1 (0.045 + 0.013 + 0.016) / 2 = 0.037, stage 2
-  // 0.013. W = 0.045. T_pipe = 0.074 + 3 * 0.045 = 0.209. Ends: 0.209 + 0.002 = 0.211;
+  // f1 + g1 = 0.045; f2 + g2 = 0.013; c1 = 0.008. Both there and back: (0.045 + 0.013 + 0.016) / 2 = 0.037.
+  // W = 0.045. T_pipe = 0.074 + 3 * 0.045 = 0.209. Ends: 0.209 + 0.002 = 0.211;
   // 0.209 - g1 - c1 + x2 = 0.209 - 0.03 - 0.008 + 0.0195 = 0.1905.
   EXPECT_NEAR(result.step_seconds, 0.211, 1e-12);
   EXPECT_NEAR(result.throughput, 40 / 0.211, 1e-9);
@@ -142,8 +145,48 @@ TEST(PipelineModel, FillDrainByHand) {
   EXPECT_NEAR(evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {}).step_seconds, fill + 3 * (0.05 + 0.04) + 0.002,
               1e-12);
   problem.schedule = plan::Schedule::kOneForwardOneBackward;
-  // W = max(0.06, 0.05, round trip (0.06 + 0.05 + 0.016) / 2 = 0.063).
+  // W = max(0.06, 0.05, there and back (0.06 + 0.05 + 0.016) / 2 = 0.063).
   EXPECT_NEAR(evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {}).step_seconds, fill + 3 * 0.063 + 0.002, 1e-12);
+}
+
+TEST(PipelineModel, AnyRunOfStagesMaySetTheRate) {
+  Problem problem = three_layers(CostModel::kPipeline);
+  problem.micro_batches = 11;
+  const auto interval = [&](const std::vector<StageCost>& stages) { return pipeline_time(problem, stages).interval; };
+  const auto stage = [](double forward, double backward, double transfer) {
+    return StageCost{.forward_seconds = forward, .backward_seconds = backward, .transfer_seconds = transfer};
+  };
+  // The slow link is in the middle: stages 1 and 2 take 6 + 2 * 1.4 there and back for two micro-batches. All four take
+  // 12 + 2 * 1.6 for four, and the last three 9 + 2 * 1.5 for three.
+  const std::vector<StageCost> middle = {stage(1, 2, 0.1), stage(1, 2, 1.4), stage(1, 2, 0.1), stage(1, 2, 0)};
+  EXPECT_NEAR(interval(middle), 4.4, 1e-12);
+  EXPECT_NEAR(pipeline_time(problem, middle).step, 12 + 3.2 + 10 * 4.4, 1e-12);
+  // At the front, and a transfer that takes longer than all runs.
+  EXPECT_NEAR(interval({stage(2, 2, 1), stage(2, 3, 0.1), stage(0.5, 0.5, 0)}), (4 + 5 + 2) / 2.0, 1e-12);
+  EXPECT_NEAR(interval({stage(0.1, 0.1, 7), stage(0.1, 0.1, 0.1), stage(0.1, 0.1, 0)}), 14.4 / 2, 1e-12);
+  EXPECT_NEAR(interval({stage(0, 0, 7), stage(0, 0, 0)}), 7, 1e-12);
+
+  Random random(5);
+  for (int round = 0; round < 500; ++round) {
+    std::vector<StageCost> stages(1 + random.below(12));
+    double longest = 0;
+    for (StageCost& one : stages) {
+      const bool last = &one == &stages.back();
+      one = stage(random.uniform(), random.uniform(), last ? 0 : std::pow(random.uniform(), 3));
+      longest = std::max(longest, one.transfer_seconds);
+    }
+    for (std::size_t a = 0; a < stages.size(); ++a) {
+      for (std::size_t b = a; b < stages.size(); ++b) {
+        double there_and_back = 0;
+        for (std::size_t s = a; s <= b; ++s) {
+          there_and_back += stages[s].forward_seconds + stages[s].backward_seconds;
+          there_and_back += s < b ? 2 * stages[s].transfer_seconds : 0;
+        }
+        longest = std::max(longest, there_and_back / static_cast<double>(b - a + 1));
+      }
+    }
+    EXPECT_NEAR(interval(stages), longest, 1e-12);
+  }
 }
 
 TEST(PipelineModel, RecomputationTakesTimeAndSavesMemory) {

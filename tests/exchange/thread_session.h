@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "motley/transport/host.h"
 #include "motley/transport/session.h"
 #include "motley/transport/socket.h"
 #include "motley/transport/tcp_connection.h"
@@ -55,7 +56,7 @@ class ThreadSession final : public transport::Session {
     membership_.epoch = 1;
     membership_.rank = rank;
     for (int other = 0; other < size; ++other) {
-      membership_.members.push_back({one_host ? "here" : fmt::format("host {}", other), "127.0.0.1"});
+      membership_.members.push_back({one_host ? transport::host_id() : fmt::format("host {}", other), "127.0.0.1"});
     }
   }
   const transport::Membership& membership() const override { return membership_; }
@@ -71,7 +72,13 @@ class ThreadSession final : public transport::Session {
     identity.purpose = purpose;
     return std::make_unique<transport::TcpConnection>(std::move(socket), identity, false);
   }
-  Status health() const override { return hub_.health(); }
+  Status health() const override {
+    if (forgets_failure_) return {};
+    return hub_.health();
+  }
+  // From now on this rank does not hear of others' failures.
+  void forget_failure() { forgets_failure_ = true; }
+  void set_job(const std::string& name) { options_.job = name; }
   void abort(const Error& error) override {
     Error named = error;
     named.rank = membership_.rank;
@@ -83,6 +90,7 @@ class ThreadSession final : public transport::Session {
 
  private:
   Hub& hub_;
+  bool forgets_failure_ = false;
   transport::Membership membership_;
   transport::SessionOptions options_;
 };

@@ -1,4 +1,4 @@
-// The kernels against a plain loop in the next wider type, and all instruction sets against each other bit by bit.
+// The sums against a plain loop in the next wider type, and all instruction sets against each other bit by bit.
 #include "motley/kernels/sum.h"
 
 #include <gtest/gtest.h>
@@ -9,16 +9,10 @@
 #include <vector>
 
 #include "motley/base/random.h"
+#include "tests/kernels/supported.h"
 
 namespace motley::kernels {
 namespace {
-
-std::vector<Instructions> supported() {
-  std::vector<Instructions> sets = {Instructions::kPortable};
-  if (best_instructions() >= Instructions::kAvx2) sets.push_back(Instructions::kAvx2);
-  if (best_instructions() >= Instructions::kAvx512) sets.push_back(Instructions::kAvx512);
-  return sets;
-}
 
 template <class T>
 struct Problem {
@@ -128,69 +122,6 @@ TYPED_TEST(WeightedSum, NoInputGivesZeros) {
   std::vector<TypeParam*> outputs = {out.data()};
   weighted_sum(std::span<const TypeParam* const>{}, std::span<const TypeParam>{}, TypeParam{1}, outputs, out.size());
   EXPECT_EQ(out, std::vector<TypeParam>(100, TypeParam{0}));
-}
-
-float from_bits(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-// The nearer of the two neighbouring bfloat16 values by exact arithmetic in double; a tie goes to the even one.
-std::uint16_t nearest_bfloat16(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  const std::uint16_t down = static_cast<std::uint16_t>(bits >> 16);
-  const std::uint16_t up = static_cast<std::uint16_t>(down + 1);
-  const double low = from_bits(static_cast<std::uint32_t>(down) << 16);
-  double high = from_bits(static_cast<std::uint32_t>(up) << 16);
-  if (std::isinf(high)) high = std::copysign(std::ldexp(1.0, 128), high);  // what the next value would be
-  const double to_low = std::fabs(value - low);
-  const double to_high = std::fabs(high - value);
-  if (to_low == to_high) return down % 2 == 0 ? down : up;
-  return to_low < to_high ? down : up;
-}
-
-TEST(Bfloat16, RoundsToNearestEvenInEveryInstructionSet) {
-  Random random(3);
-  std::vector<float> values = {0.0f,
-                               -0.0f,
-                               1.0f,
-                               std::numeric_limits<float>::max(),
-                               std::numeric_limits<float>::lowest(),
-                               std::numeric_limits<float>::denorm_min(),
-                               from_bits(0x3f808000),   // ties: to even below
-                               from_bits(0x3f818000)};  // and above
-  while (values.size() < 20000) {
-    const float value = from_bits(static_cast<std::uint32_t>(random.next()));
-    if (std::isfinite(value)) values.push_back(value);
-  }
-  for (Instructions instructions : supported()) {
-    std::vector<std::uint16_t> halves(values.size());
-    round_to_bfloat16(values, halves.data(), instructions);
-    std::vector<float> back(values.size());
-    widen_bfloat16(halves, back.data(), instructions);
-    for (std::size_t e = 0; e < values.size(); ++e) {
-      ASSERT_EQ(halves[e], nearest_bfloat16(values[e])) << values[e];
-      std::uint32_t bits;
-      std::memcpy(&bits, &back[e], sizeof(bits));
-      ASSERT_EQ(bits, static_cast<std::uint32_t>(halves[e]) << 16);
-    }
-  }
-}
-
-TEST(Bfloat16, KeepsInfinityAndNan) {
-  const std::vector<float> values = {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                                     from_bits(0x7f800001), from_bits(0xffffffff), std::nanf("")};
-  for (Instructions instructions : supported()) {
-    std::vector<std::uint16_t> halves(values.size());
-    std::vector<float> back(values.size());
-    round_to_bfloat16(values, halves.data(), instructions);
-    widen_bfloat16(halves, back.data(), instructions);
-    EXPECT_EQ(back[0], values[0]);
-    EXPECT_EQ(back[1], values[1]);
-    for (std::size_t e = 2; e < values.size(); ++e) EXPECT_TRUE(std::isnan(back[e])) << e;
-  }
 }
 
 }  // namespace

@@ -10,11 +10,19 @@ namespace {
 TEST(Exact, EqualsBruteForceOnRandomInstances) {
   Tally tally;
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
-    expect_equal_to_brute_force(seed, tally);
+    expect_equal_to_brute_force(random_instance(seed), tally);
   }
   EXPECT_EQ(tally.instances, 150);
   EXPECT_GT(tally.infeasible, 0);
   EXPECT_GT(tally.of_several_stages, 50);
+}
+
+TEST(Exact, EqualsBruteForceWhereRoundTripsSetTheRate) {
+  Tally tally;
+  for (std::uint64_t seed = 1700; seed < 1900; ++seed) {
+    expect_equal_to_brute_force(instance_of_slow_links(seed), tally);
+  }
+  EXPECT_GT(tally.of_runs, 5);
 }
 
 // A clock that is later every time it is read, so that a search ends in the midst of whatever it does.

@@ -11,8 +11,8 @@ that rate is a linear program over paths with limits of devices. It is compared 
 The pipeline's model: transfers depend on both ends and flow from a stage's kind to the next one's. Each layer has one
 stage around it, so that "the stage around layer l" makes bottleneck and exchange linear without large constants:
   fill-drain        the least step;
-  1F1B              the least step at the planner's bottleneck W, where a round trip must fit into W times the stages
-                    behind; and at other bottlenecks no plan is better.
+  1F1B              the least step at the planner's bottleneck W, where every run of stages, there and back, must fit
+                    into W times its stages; and at other bottlenecks no plan is better.
 """
 import json
 import math
@@ -241,28 +241,28 @@ class Pipeline:
 
         for layer in range(self.count):
             # Forward to the stage around this layer, its round trip to the last stage and back, and its exchange.
-            way, trip, behind = {latency: -1.0}, {}, {}
+            way = {latency: -1.0}
             forwards, backwards = {forward_pace: -1.0}, {backward_pace: -1.0}
             for x, first, last, forward, backward, exchange in stages:
                 if last < layer:
                     way[x] = forward
                     continue
-                way[x] = trip[x] = forward + backward
-                behind[x] = 1.0
+                way[x] = forward + backward
                 if first <= layer:
                     way[x] += exchange
                     forwards[x], backwards[x] = forward, backward
             for y, cut, seconds in transfers:
                 way[y] = seconds if cut <= layer else 2 * seconds
-                if cut > layer:
-                    trip[y] = 2 * seconds
             program.row(-math.inf, way, 0)
             if pace is None:
                 program.row(-math.inf, forwards, 0)
                 program.row(-math.inf, backwards, 0)
-            else:
-                program.row(-math.inf, {v: a - pace * behind.get(v, 0) for v, a in trip.items()}, pace * 1e-9)
-                program.row(-math.inf, trip, micro_batches * pace * (1 + 1e-9))
+            # The run from the stage around this layer to the stage around another, there and back.
+            for other in range(layer, self.count if pace is not None else layer):
+                excess = {x: forward + backward - pace for x, first, last, forward, backward, _ in stages
+                          if last >= layer and first <= other}
+                excess |= {y: 2 * seconds for y, cut, seconds in transfers if layer < cut <= other}
+                program.row(-math.inf, excess, pace * 1e-9)
         if pace is None:
             for cut in range(1, self.count):
                 for held in (forward_pace, backward_pace):
@@ -274,14 +274,16 @@ class Pipeline:
     def pace_of(self, stages):
         """W of a plan under 1F1B."""
         plan = [(first, last, (t, k), bool(recompute)) for first, last, t, k, recompute in stages]
-        pace = trip = 0.0
-        following = None
-        for number, (first, last, kind, recompute) in enumerate(reversed(plan), 1):
-            forward, backward = self.stage(first, last, kind, recompute)[:2]
-            transfer = 0.0 if following is None else self.transfer(last + 1, kind, following)
-            trip += forward + backward + 2 * transfer
-            pace = max(pace, forward + backward, transfer, trip / min(self.problem["micro_batches"], number))
-            following = kind
+        pace = 0.0
+        for a in range(len(plan)):
+            there_and_back = 0.0
+            for b, (first, last, kind, recompute) in enumerate(plan[a:], a):
+                there_and_back += sum(self.stage(first, last, kind, recompute)[:2])
+                pace = max(pace, there_and_back / (b - a + 1))
+                if b + 1 < len(plan):
+                    transfer = self.transfer(last + 1, kind, plan[b + 1][2])
+                    there_and_back += 2 * transfer
+                    pace = max(pace, transfer)
         return pace
 
 

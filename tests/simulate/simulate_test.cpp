@@ -606,6 +606,77 @@ TEST(Simulate, BalancedOneForwardOneBackwardEqualsTheCostModel) {
   }
 }
 
+// Unlike stages with one link much slower than the others: the rate of a long step is exactly the cost model's W, and
+// only the few micro-batches that fill and drain keep the whole step from it.
+TEST(Simulate, TheRateOfLongStepsIsTheCostModels) {
+  Random random(9);
+  int inner = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<StageTimes> stages(2 + random.below(5));
+    for (StageTimes& stage : stages) {
+      stage = {0.5 + random.uniform(), 0.5 + 2 * random.uniform(), 0.3 * random.uniform()};
+    }
+    stages[random.below(stages.size() - 1)].transfer = 1 + 2 * random.uniform();
+    const auto step = [&](std::int64_t micro_batches) {
+      const Case made = case_of(stages, micro_batches, plan::Schedule::kOneForwardOneBackward);
+      return std::pair(run(made).step_seconds, evaluate(made).step_seconds);
+    };
+    constexpr int kPeriods = 60;  // of a run of any number of stages up to six
+    const auto [simulated, predicted] = step(100);
+    const auto [simulated_longer, predicted_longer] = step(100 + kPeriods);
+    const double interval = (predicted_longer - predicted) / kPeriods;
+    EXPECT_NEAR((simulated_longer - simulated) / kPeriods, interval, 1e-9 * interval);
+    EXPECT_NEAR(simulated, predicted, static_cast<double>(stages.size()) * interval);
+    // No stage and no round trip to the last stage takes as long.
+    double round_trip = 0, slowest = 0;
+    for (std::size_t s = stages.size(); s-- > 0;) {
+      const double seconds = stages[s].forward + stages[s].backward;
+      round_trip += seconds + (s + 1 < stages.size() ? 2 * stages[s].transfer : 0);
+      slowest = std::max({slowest, seconds, round_trip / static_cast<double>(stages.size() - s)});
+    }
+    inner += interval > 1.01 * slowest;
+  }
+  EXPECT_GT(inner, 15);
+}
+
+// How far the step's formula is from the events, by the number of micro-batches: docs/simulate.md has these numbers.
+TEST(Simulate, TheFormulaOfOneForwardOneBackwardIsCloseWithManyMicroBatches) {
+  struct Differences {
+    double sum = 0;
+    double worst = 0;
+    int count = 0;
+    double mean() const { return sum / count; }
+  };
+  Differences few, some, many;  // no more than stages; up to four a stage; more
+  Random random(12);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<StageTimes> stages(1 + random.below(8));
+    const double spread = random.uniform();
+    for (StageTimes& stage : stages) {
+      const double forward = std::exp(spread * random.normal());
+      stage = {forward, forward * (1 + 2 * random.uniform()), random.uniform()};
+    }
+    stages[random.below(stages.size())].transfer *= round % 2 == 0 ? 4 : 1;
+    const auto micro_batches = static_cast<std::int64_t>(1 + random.below(48));
+    const Case made = case_of(stages, micro_batches, plan::Schedule::kOneForwardOneBackward);
+    const double off = std::abs(evaluate(made).step_seconds / run(made, {.links_contended = false}).step_seconds - 1);
+    const auto count = static_cast<std::int64_t>(stages.size());
+    Differences& differences = micro_batches <= count ? few : micro_batches <= 4 * count ? some : many;
+    differences.sum += off;
+    differences.worst = std::max(differences.worst, off);
+    ++differences.count;
+  }
+  for (const auto& [name, differences] : {std::pair("few", few), std::pair("some", some), std::pair("many", many)}) {
+    RecordProperty(fmt::format("{}_mean", name), fmt::format("{:.4f}", differences.mean()));
+    RecordProperty(fmt::format("{}_worst", name), fmt::format("{:.4f}", differences.worst));
+    RecordProperty(fmt::format("{}_count", name), differences.count);
+  }
+  EXPECT_LT(few.mean(), 0.07);
+  EXPECT_LT(some.mean(), 0.04);
+  EXPECT_LT(many.mean(), 0.01);
+  EXPECT_LT(many.worst, 0.1);
+}
+
 TEST(Simulate, TraceHasEveryEventOnAThreadOfItsOwn) {
   const Case made = random_case(11);
   const Timeline timeline = run(made);

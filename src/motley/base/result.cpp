@@ -13,6 +13,8 @@ const char* to_string(ErrorCode code) {
       return "unavailable";
     case ErrorCode::kTimeout:
       return "timeout";
+    case ErrorCode::kServerLost:
+      return "server lost";
     case ErrorCode::kPeerLost:
       return "peer lost";
     case ErrorCode::kRefused:

@@ -16,6 +16,7 @@ enum class ErrorCode {
   kUnavailable,   // something needed is missing here (a device, a library, a permission)
   kTimeout,       // a deadline passed; the message names whom was waited for
   kPeerLost,      // another rank ended or its connection broke
+  kServerLost,    // a parameter server ended or a connection to it broke
   kRefused,       // a peer was turned away: wrong secret, stale epoch, mismatching version or configuration
   kCorrupt,       // bytes that fail their checksum or format
   kIo,            // the operating system refused: disk full, permission, and so on

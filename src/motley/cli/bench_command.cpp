@@ -12,6 +12,7 @@
 #include "bench/partition_processes.h"
 #include "bench/plan_bench.h"
 #include "bench/planners_bench.h"
+#include "bench/ps_bench.h"
 #include "bench/simulate_bench.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
@@ -28,12 +29,13 @@ Result<std::vector<BenchRow>> whole_partition_bench(const bench::BenchOptions& o
 
 const std::map<std::string, bench::Bench>& benches() {
   static const std::map<std::string, bench::Bench> all = {
-      {"demo", bench::demo_bench}, {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench},
-      {"plan", bench::plan_bench}, {"planners", bench::planners_bench}, {"simulate", bench::simulate_bench}};
+      {"demo", bench::demo_bench},        {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench},
+      {"plan", bench::plan_bench},        {"planners", bench::planners_bench}, {"ps", bench::ps_bench},
+      {"simulate", bench::simulate_bench}};
   return all;
 }
 
-constexpr const char* kLong = "planners";  // takes an hour; runs only when it is named
+constexpr const char* kLong = "planners";  // takes half an hour; runs only when it is named
 
 struct BenchArguments {
   std::string name;

@@ -132,6 +132,10 @@ Status run_train(const TrainArguments& arguments) {
   if (arguments.resume) {
     options.worker_arguments.push_back("--resume");
   }
+  if (job.exchange_method == "ps" && job.exchange_servers.empty()) {
+    options.server_arguments = {"server", "--listen", "127.0.0.1:0", "--cores",
+                                std::to_string(job.exchange_server_cores)};
+  }
   std::printf("run: %s\n", run.folder().c_str());
   std::fflush(stdout);
   return conclude(run, train::launch_workers(options, run));

@@ -312,6 +312,14 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
                    "a job needs 1 GB at least: raise the limit of the container or control group"});
   items.push_back({"libtorch", !torch_version.empty(), true, torch_version.empty() ? "not built in" : torch_version,
                    "run tools/setup, then tools/build"});
+#ifdef MOTLEY_HAS_ROCKSDB
+  constexpr bool kRocksDb = true;
+#else
+  constexpr bool kRocksDb = false;
+#endif
+  items.push_back({"RocksDB", kRocksDb, false, kRocksDb ? "built in" : "not built in",
+                   "sparse tables of the parameter server must fit in memory without it: apt-get install "
+                   "librocksdb-dev, then tools/build"});
 
   const std::string shared = shared_memory_problem();
   constexpr double kLeastShared = 256e6;

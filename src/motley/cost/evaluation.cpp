@@ -187,23 +187,46 @@ double PipelineStage::memory_bytes(double k, bool recompute) const {
   return state_bytes + share * (recompute ? in_flight * input_bytes + activation_bytes : in_flight * activation_bytes);
 }
 
+namespace {
+
+// W under 1F1B, no less than `interval`: of all runs of stages, the longest there and back for each of its stages.
+// Each scan keeps the run that most exceeds its stages times the interval, which grows until none does.
+double one_forward_one_backward(std::span<const StageCost> stages, double interval) {
+  for (bool grown = true; grown;) {
+    grown = false;
+    double run = 0;
+    double length = 0;
+    double transfer = 0;
+    for (const StageCost& stage : stages) {
+      if (run + 2 * transfer < length * interval) {
+        run = length = transfer = 0;
+      }
+      run += 2 * transfer + stage.forward_seconds + stage.backward_seconds;
+      length += 1;
+      transfer = stage.transfer_seconds;
+      if (run / length > interval) {
+        interval = run / length;
+        grown = true;
+      }
+    }
+  }
+  return interval;
+}
+
+}  // namespace
+
 PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> stages) {
-  const std::size_t count = stages.size();
-  const auto micro_batches = static_cast<double>(problem.micro_batches);
   PipelineTime time;
-  double longest = 0;
-  for (std::size_t s = count; s-- > 0;) {
-    const StageCost& stage = stages[s];
-    const double compute = stage.forward_seconds + stage.backward_seconds;
-    time.fill += compute + 2 * stage.transfer_seconds;
-    const double round_trip = time.fill / std::min(micro_batches, static_cast<double>(count - s));
-    longest = std::max({longest, compute, stage.transfer_seconds, round_trip});
+  double longest_transfer = 0;
+  for (const StageCost& stage : stages) {
+    time.fill += stage.forward_seconds + stage.backward_seconds + 2 * stage.transfer_seconds;
     time.longest_forward = std::max({time.longest_forward, stage.forward_seconds, stage.transfer_seconds});
     time.longest_backward = std::max({time.longest_backward, stage.backward_seconds, stage.transfer_seconds});
+    longest_transfer = std::max(longest_transfer, stage.transfer_seconds);
   }
-  time.interval =
-      problem.schedule == plan::Schedule::kFillDrain ? time.longest_forward + time.longest_backward : longest;
-  const double flushed = time.fill + (micro_batches - 1) * time.interval;
+  time.interval = problem.schedule == plan::Schedule::kFillDrain ? time.longest_forward + time.longest_backward
+                                                                 : one_forward_one_backward(stages, longest_transfer);
+  const double flushed = time.fill + static_cast<double>(problem.micro_batches - 1) * time.interval;
   double earlier = 0;  // before the end, the last backward of the stage is done
   for (const StageCost& stage : stages) {
     time.step = std::max(time.step, flushed - earlier + stage.exchange_seconds);

@@ -70,11 +70,11 @@ struct Evaluation {
 // The whole pipeline. kHeterps: throughput = 1 / max ET (4), (5); step_seconds = batch / throughput.
 // kPipeline, m micro-batches, stages s = 0 .. S - 1 with forward f_s, backward g_s, transfer c_s (of the last stage 0),
 // exchange X_s:
-//   R_s = sum_{j >= s} (f_j + g_j + 2 c_j): a stage may hold no more than S - s micro-batches,          (12)
-//     so that the round trip to the last stage bounds the rate
-//   1F1B:       W = max_s max(f_s + g_s, c_s, R_s / min(m, S - s))                                      (13)
+//   V_ab = sum_{a <= j <= b} (f_j + g_j) + 2 sum_{a <= j < b} c_j: there and back, a run of stages a .. b  (12)
+//     lets b - a + 1 micro-batches pass, as stage a holds so many more than stage b
+//   1F1B:       W = max(max_s c_s, max_{a <= b} V_ab / (b - a + 1))                                     (13)
 //   fill-drain: W = max_s max(f_s, c_s) + max_s max(g_s, c_s)                                           (14)
-//   T_pipe = R_0 + (m - 1) W                                                                            (15)
+//   T_pipe = sum_s (f_s + g_s + 2 c_s) + (m - 1) W                                                      (15)
 //   step = max_s (T_pipe - sum_{j < s} (g_j + c_j) + X_s): a stage exchanges once its last backward     (16)
 //     is done
 //   throughput = batch / step                                                                           (17)

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "motley/exchange/mean.h"
+#include "motley/kernels/convert.h"
 
 namespace motley::exchange {
 namespace {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "motley/exchange/server_exchange.h"
 #include "motley/exchange/shared_group.h"
 #include "motley/exchange/shared_memory_exchange.h"
 #include "motley/exchange/tcp_group.h"
@@ -60,6 +61,12 @@ std::size_t bytes_of(DataType type) {
 
 Result<std::unique_ptr<Exchange>> make_exchange(transport::Session& session, const ExchangeOptions& options) {
   const transport::Membership& membership = session.membership();
+  if (options.method == Method::kParameterServer) {
+    if (options.servers.empty()) {
+      return fail(ErrorCode::kInvalidInput, "the exchange 'parameter-server' needs the address of a server");
+    }
+    return std::make_unique<ServerExchange>(session, options);
+  }
   if (membership.size() == 1) return std::make_unique<SingleExchange>();
   const bool shared = membership.on_one_host();
   if (options.method == Method::kSharedMemory && !shared) {

@@ -17,12 +17,13 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
+#include "motley/kernels/update.h"
 #include "motley/transport/session.h"
 
 namespace motley::exchange {
 
-enum class DataType { kFloat32, kFloat64 };  // of gradients in memory; sums are taken in this type
-enum class WireType { kNative, kBfloat16 };  // as sent over TCP; shared memory is never converted
+enum class DataType { kFloat32, kFloat64 };            // of gradients in memory; sums are taken in this type
+enum class WireType { kNative, kBfloat16, kFloat16 };  // as sent over TCP; shared memory is never converted
 std::size_t bytes_of(DataType type);
 
 // Sizes of the buckets in elements, in the order in which they are usually ready (last layer first).
@@ -36,6 +37,13 @@ struct Outcome {
   std::uint64_t version = 0;       // the step whose gradients are in it
   int staleness = 0;               // steps behind the newest; 0 for synchronous methods
   std::vector<int> missing_ranks;  // ranks whose part is not in it; empty for synchronous methods
+};
+
+// What a parameter server holds: flat arrays in the order of the buckets.
+struct ServerState {
+  std::uint64_t updates = 0;                               // steps of the optimizer made so far
+  std::vector<std::vector<float>> weights;                 // [bucket]
+  std::vector<std::vector<std::vector<float>>> optimizer;  // [array][bucket]; no array: all zeros
 };
 
 class Exchange {
@@ -61,10 +69,30 @@ class Exchange {
   // Wakes every wait, here and on peers, with this error.
   virtual void abort(const Error& error) = 0;
 
-  virtual std::string name() const = 0;  // "shared-memory", "tcp-ring", "single"
+  virtual std::string name() const = 0;  // "shared-memory", "tcp-ring", "single", "parameter-server"
+
+  // Whether whoever reduces the gradients also takes the optimizer's step, so that wait() leaves new weights in
+  // weights(bucket) and nothing of use in buffer(bucket). The rest is for such an exchange only.
+  virtual bool updates_weights() const { return false; }
+  // The bucket's weights, not to be written: float32 values, 64-byte aligned. They change between the last rank's
+  // start() and the return of wait().
+  virtual std::span<const float> weights(int) { return {}; }
+  // Of all buckets started from now on; the same on all ranks.
+  virtual void set_learning_rate(double) {}
+  // Before the first step, collective. All ranks give the same weights and number of updates; the optimizer's state is
+  // taken from rank 0.
+  virtual Status load(const ServerState&, const Deadline&) { return {}; }
+  // Rank 0 only, between its wait() for the last bucket of a step and its next start().
+  virtual Result<ServerState> save(const Deadline&) { return ServerState{}; }
 };
 
-enum class Method { kAuto, kSharedMemory, kTcpRing };
+enum class Method { kAuto, kSharedMemory, kTcpRing, kParameterServer };
+
+// A parameter server that the job may use, and the token that lets it in.
+struct ServerAddress {
+  transport::Endpoint endpoint;
+  transport::Secret token;
+};
 
 struct ExchangeOptions {
   Method method = Method::kAuto;  // auto: shared memory when all ranks are on one host, else the ring
@@ -72,9 +100,15 @@ struct ExchangeOptions {
   bool background_progress = true;  // a thread reduces buckets while the worker computes
   int tcp_lanes = 0;                // sockets per neighbour; 0 chooses
   std::size_t segment_bytes = 0;    // pipelining unit of the ring; 0 chooses
+  // kParameterServer only.
+  std::vector<ServerAddress> servers;
+  kernels::UpdateOptions update;       // kSum: the servers only add up
+  std::size_t chunk_bytes = 32 << 10;  // unit of aggregation
+  bool servers_share_memory = true;    // where server and all ranks are on one host
 };
 
-// One rank alone gets an exchange that does nothing. The session must outlive the exchange.
+// One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive
+// the exchange.
 Result<std::unique_ptr<Exchange>> make_exchange(transport::Session& session, const ExchangeOptions& options);
 
 // Small collectives among all ranks of a session, over shared memory where possible, else over TCP. One thread uses a

@@ -19,6 +19,7 @@
 #include <algorithm>
 
 #include "motley/exchange/mean.h"
+#include "motley/kernels/convert.h"
 
 namespace motley::exchange {
 namespace {

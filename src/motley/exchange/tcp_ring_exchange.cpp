@@ -1,13 +1,8 @@
-// Drives the lanes: the thread in wait() does all the work while there is one; else, where the worker leaves buckets
-// alone for long enough to make that worth while, a helper thread does. One mutex decides whose turn it is, and nobody
-// sleeps while holding it.
+// Which bucket goes over which lanes in which pieces.
 #include "motley/exchange/tcp_ring_exchange.h"
 
 #include <sched.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -19,9 +14,6 @@
 namespace motley::exchange {
 namespace {
 
-constexpr int kPollMilliseconds = 20;
-constexpr double kSpinSeconds = 50e-6;
-constexpr double kWorthHelping = 100e-6;  // as in shared memory
 // Over loopback the processor is the limit, and what is in use must stay in the cache; over a link the neighbours need
 // time to catch up with each other.
 constexpr std::size_t kTimesApartOverLoopback = 1;
@@ -48,22 +40,15 @@ void limit_send_buffer(const transport::Connection& connection) {
 TcpRingExchange::TcpRingExchange(transport::Session& session, const ExchangeOptions& options)
     : session_(session), options_(options), rank_(session.membership().rank), size_(session.membership().size()) {}
 
-TcpRingExchange::~TcpRingExchange() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-    if (doorbell_ >= 0) eventfd_write(doorbell_, 1);
-  }
-  wake_.notify_all();
-  if (helper_.joinable()) helper_.join();
-  if (doorbell_ >= 0) ::close(doorbell_);
-  if (values_ != nullptr) ::munmap(values_, values_bytes_);
-}
-
 Status TcpRingExchange::prepare(const Layout& layout, const Deadline& deadline) {
-  MOTLEY_INVARIANT(values_ == nullptr, "prepare was called twice");
+  MOTLEY_INVARIANT(values_.data() == nullptr, "prepare was called twice");
   if (options_.wire == WireType::kBfloat16 && layout.type != DataType::kFloat32) {
     return fail(ErrorCode::kInvalidInput, "bfloat16 on the wire is for gradients in float32; these are in float64");
+  }
+  if (options_.wire == WireType::kFloat16) {
+    return fail(ErrorCode::kInvalidInput,
+                "float16 on the wire is for a parameter server: the ring's partial sums may exceed its range; float32 "
+                "and bfloat16 are accepted");
   }
   layout_ = layout;
   const std::size_t line = 64 / bytes_of(layout.type);
@@ -80,17 +65,12 @@ Status TcpRingExchange::prepare(const Layout& layout, const Deadline& deadline) 
                                                           : std::clamp(size / static_cast<std::size_t>(4 * size_),
                                                                        kSmallestSegment, kLargestSegment);
     bucket.segment_elements = std::max(line, wanted / 64 * line);
-    bucket.left_alone = 2 * kWorthHelping;
     largest_segment = std::max(largest_segment, bucket.segment_elements);
     buckets_.push_back(bucket);
     bytes += (size + 63) / 64 * 64;
   }
-  values_bytes_ = std::max<std::size_t>(bytes, 64);
-  void* memory = ::mmap(nullptr, values_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return fail(ErrorCode::kIo, "no memory for {} bytes of gradients: {}", bytes, errno_text());
-  ::madvise(memory, values_bytes_, MADV_HUGEPAGE);
-  values_ = static_cast<std::byte*>(memory);
-  std::memset(values_, 0, values_bytes_);
+  MOTLEY_ASSIGN(values_, Pages::allocate(bytes, "gradients"));
+  std::memset(values_.data(), 0, values_.size());
 
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -100,15 +80,8 @@ Status TcpRingExchange::prepare(const Layout& layout, const Deadline& deadline) 
   over_loopback_ = std::ranges::all_of(members, [](const transport::Member& member) {
     return member.address.starts_with("127.") || member.address == "::1" || member.address == "localhost";
   });
-  may_spin_ = CPU_COUNT(&cores) >= here;
-
   MOTLEY_TRY(connect(layout, largest_segment, deadline));
-  if (options_.background_progress) {
-    doorbell_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (doorbell_ < 0) return fail(ErrorCode::kIo, "cannot make an eventfd: {}", errno_text());
-    helper_ = std::thread([this] { help(); });
-  }
-  return {};
+  return driver_.begin(CPU_COUNT(&cores) >= here, options_.background_progress);
 }
 
 // Every rank goes through its pairs in the same order of all pairs, so that no two ranks wait for each other's later
@@ -158,7 +131,7 @@ Status TcpRingExchange::connect(const Layout& layout, std::size_t largest_segmen
 }
 
 std::span<std::byte> TcpRingExchange::buffer(int bucket) {
-  return {values_ + buckets_[bucket].offset, buckets_[bucket].elements * bytes_of(layout_.type)};
+  return {values_.data() + buckets_[bucket].offset, buckets_[bucket].elements * bytes_of(layout_.type)};
 }
 
 Status TcpRingExchange::start(std::uint64_t step, int index, double weight) {
@@ -166,8 +139,8 @@ Status TcpRingExchange::start(std::uint64_t step, int index, double weight) {
   MOTLEY_INVARIANT(weight >= 0, "the weight {} of bucket {} is negative or not a number", weight, index);
   Bucket& bucket = buckets_[index];
   MOTLEY_INVARIANT(!bucket.under_way, "bucket {} was started again before it was waited for", index);
-  const auto lock = lock_first();
-  if (broken_) return fail(*broken_);
+  const auto lock = driver_.lock();
+  MOTLEY_TRY(driver_.status());
   bucket.under_way = true;
   bucket.step = step;
   const std::uint64_t tag = step << 32 | static_cast<std::uint64_t>(index & 0xffff) << 16;
@@ -184,7 +157,7 @@ Status TcpRingExchange::start(std::uint64_t step, int index, double weight) {
       const std::size_t begin = std::min(bucket.elements, part * share);
       bucket.pass_numbers[lane] =
           lanes_[lane]->start({.tag = tag,
-                               .values = values_ + bucket.offset + begin * bytes,
+                               .values = values_.data() + bucket.offset + begin * bytes,
                                .elements = std::min(share, bucket.elements - begin),
                                .segment_elements = bucket.segment_elements,
                                .times_apart = over_loopback_ ? kTimesApartOverLoopback : kTimesApart,
@@ -192,20 +165,8 @@ Status TcpRingExchange::start(std::uint64_t step, int index, double weight) {
                                .total_weight = &bucket.total_weight});
     }
   }
-  if (options_.background_progress) {
-    bucket.started_at = monotonic_seconds();
-    helping_ = helping_ || bucket.left_alone > kWorthHelping;
-    if (helping_ && helper_polls_) eventfd_write(doorbell_, 1);
-    if (helping_ && !helper_polls_) wake_.notify_one();
-  }
+  driver_.started(bucket.patience);
   return {};
-}
-
-std::unique_lock<std::mutex> TcpRingExchange::lock_first() {
-  ++knocking_;
-  std::unique_lock lock(mutex_);
-  --knocking_;
-  return lock;
 }
 
 Result<bool> TcpRingExchange::advance() {
@@ -254,42 +215,11 @@ Result<Outcome> TcpRingExchange::wait(int index, const Deadline& deadline) {
   MOTLEY_INVARIANT(index >= 0 && index < static_cast<int>(buckets_.size()), "there is no bucket {}", index);
   Bucket& bucket = buckets_[index];
   MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
-  auto lock = lock_first();
-  if (options_.background_progress) bucket.left_alone = monotonic_seconds() - bucket.started_at;
-  waiting_ = true;
-  const auto leave = [&] {
-    waiting_ = false;
-    helping_ = helping_ && !broken_ && !idle();
-    if (helping_) wake_.notify_one();
-  };
-  std::vector<pollfd> descriptors;
-  double moved_at = monotonic_seconds();
-  while (!broken_ && !done(bucket)) {
-    const auto moved = advance();
-    const auto operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); };
-    if (!moved) {
-      lock.unlock();
-      const Error cause = cause_of(session_, moved.error());
-      lock.lock();
-      if (!broken_) broken_ = cause.within(operation());
-      break;
-    }
-    const double now = monotonic_seconds();
-    if (*moved) moved_at = now;
-    if (now < deadline.at() && (*moved || (may_spin_ && now < moved_at + kSpinSeconds))) continue;
-    if (const Status fine = check_wait(session_, deadline, operation(), [&] { return waits_for(bucket); }); !fine) {
-      broken_ = fine.error();
-      break;
-    }
-    descriptors.clear();
-    list_descriptors(descriptors);
-    lock.unlock();
-    ::poll(descriptors.data(), descriptors.size(), kPollMilliseconds);
-    lock.lock();
-    moved_at = 0;
-  }
-  leave();
-  if (broken_) return fail(*broken_);
+  auto lock = driver_.lock();
+  MOTLEY_TRY(driver_.wait(lock, bucket.patience, deadline,
+                          {.done = [&] { return done(bucket); },
+                           .ranks = [&] { return waits_for(bucket); },
+                           .operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); }}));
   bucket.under_way = false;
   Outcome outcome;
   outcome.version = bucket.step;
@@ -299,48 +229,10 @@ Result<Outcome> TcpRingExchange::wait(int index, const Deadline& deadline) {
 
 void TcpRingExchange::abort(const Error& error) {
   {
-    const auto lock = lock_first();
-    if (!broken_) broken_ = error;
+    const auto lock = driver_.lock();
+    driver_.break_with(error);
   }
   session_.abort(error);
-}
-
-void TcpRingExchange::help() {
-  std::vector<pollfd> descriptors;
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    wake_.wait(lock, [this] { return stop_ || (helping_ && !waiting_ && !broken_); });
-    if (stop_) return;
-    const auto moved = advance();
-    if (!moved) {
-      lock.unlock();
-      const Error cause = cause_of(session_, moved.error());
-      lock.lock();
-      if (!broken_) broken_ = cause;
-      continue;
-    }
-    if (idle()) {
-      helping_ = false;
-      continue;
-    }
-    if (*moved) {
-      // A thread that wants to wait or to start gets its turn.
-      lock.unlock();
-      while (knocking_ > 0) std::this_thread::yield();
-      lock.lock();
-      continue;
-    }
-    descriptors.clear();
-    list_descriptors(descriptors);
-    descriptors.push_back({doorbell_, POLLIN, 0});
-    helper_polls_ = true;
-    lock.unlock();
-    ::poll(descriptors.data(), descriptors.size(), kPollMilliseconds);
-    lock.lock();
-    helper_polls_ = false;
-    eventfd_t rung;
-    eventfd_read(doorbell_, &rung);
-  }
 }
 
 }  // namespace motley::exchange

@@ -1,19 +1,16 @@
-// The arithmetic of exchanging gradients, over raw buffers: weighted sums of several workers' values and conversion to
-// the 16-bit form that may go over the wire. Nothing here does I/O, allocates or takes locks.
+// The arithmetic of exchanging gradients, over raw buffers: weighted sums of several workers' values. Nothing here does
+// I/O, allocates or takes locks.
 //
-// The instruction set is chosen once per process. All choices give bitwise the same result: products are rounded, then
-// added in the order of the inputs, then scaled; nothing is fused (the build sets -ffp-contract=off).
+// All instruction sets give bitwise the same result: products are rounded, then added in the order of the inputs, then
+// scaled; nothing is fused (the build sets -ffp-contract=off).
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
-namespace motley::kernels {
+#include "motley/kernels/instructions.h"
 
-enum class Instructions { kPortable, kAvx2, kAvx512 };
-// The widest that this processor and operating system support.
-Instructions best_instructions();
+namespace motley::kernels {
 
 // outputs[k][e] = (sum_i coefficients[i] * inputs[i][e]) * scale for every output k and element e < count, in one pass
 // over memory. Inputs are added in their order; no input gives zeros. An input may be the very buffer of an output (the
@@ -22,9 +19,5 @@ void weighted_sum(std::span<const float* const> inputs, std::span<const float> c
                   std::span<float* const> outputs, std::size_t count, Instructions instructions = best_instructions());
 void weighted_sum(std::span<const double* const> inputs, std::span<const double> coefficients, double scale,
                   std::span<double* const> outputs, std::size_t count, Instructions instructions = best_instructions());
-
-// The upper half of an IEEE 754 single, rounded to nearest, ties to even. NaN stays NaN, infinities and signs stay.
-void round_to_bfloat16(std::span<const float> from, std::uint16_t* to, Instructions instructions = best_instructions());
-void widen_bfloat16(std::span<const std::uint16_t> from, float* to, Instructions instructions = best_instructions());
 
 }  // namespace motley::kernels

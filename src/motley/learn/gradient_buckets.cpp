@@ -19,6 +19,7 @@ struct GradientBuckets::State {
   };
 
   std::vector<Bucket> buckets;
+  std::vector<Place> places;
   torch::Dtype dtype = torch::kFloat32;
   OnReady on_ready;  // empty: not armed
   int next = 0;      // the first bucket that was not announced
@@ -101,14 +102,21 @@ Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTens
     if (state->buckets.empty() || state->buckets.back().elements + elements > limit) {
       state->buckets.emplace_back();
     }
+    state->places.push_back({parameter, static_cast<int>(state->buckets.size()) - 1,
+                             static_cast<std::int64_t>(state->buckets.back().elements)});
     state->buckets.back().parameters.push_back(tensor);
     state->buckets.back().elements += elements;
   }
+  std::ranges::reverse(state->places);
   return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(state)));
 }
 
 int GradientBuckets::count() const {
   return static_cast<int>(state_->buckets.size());
+}
+
+const std::vector<GradientBuckets::Place>& GradientBuckets::places() const {
+  return state_->places;
 }
 
 torch::Dtype GradientBuckets::dtype() const {

@@ -42,6 +42,14 @@ class GradientBuckets {
   // Values in each bucket: what the exchange's layout needs.
   std::vector<std::size_t> bucket_elements() const;
 
+  // Where each parameter stands in the buckets, in the order of the parameters.
+  struct Place {
+    NamedTensor parameter;
+    int bucket = 0;
+    std::int64_t offset = 0;  // values before it
+  };
+  const std::vector<Place>& places() const;
+
   // Binds every parameter's .grad to this memory, one span a bucket of exactly its size, aligned to its type; gradients
   // become zero. Call once.
   Status bind(const std::vector<std::span<std::byte>>& memory);

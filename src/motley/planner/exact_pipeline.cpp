@@ -1,10 +1,10 @@
 // The best plan of a flushed pipeline, with proof: a search over all stages from the last to the first.
 //
 // A partial plan is a rear: the stages that cover the layers from some cut to the last. What the open front needs to
-// know of it are a few numbers (Rear in pipeline_bounds.h), the devices that it uses and the kind of its first stage,
-// since transfers depend on both ends. Rears of one cut are compared: one that is no worse than another in all of these
-// makes the other needless, as whatever completes the other completes it no worse. A rear whose bound is not below the
-// best plan known is needless too.
+// know of it are a few numbers (Rear in pipeline_bounds.h), the runs of stages that it begins with, the devices that it
+// uses and the kind of its first stage, since transfers depend on both ends. Rears of one cut are compared: one that is
+// no worse than another in all of these makes the other needless, as whatever completes the other completes it no
+// worse. A rear whose bound is not below the best plan known is needless too.
 //
 // The search goes over the cuts once, from the last to the first, and keeps at every cut at most `width` rears, those
 // of the least bounds. What it then finds is good, though not proved; the least bound among the rears that it left out
@@ -81,6 +81,7 @@ class PipelineSearch {
   };
   struct Kept : Found {
     PipelineBounds::Room room{};
+    std::vector<Run> runs;  // 1F1B: the longest at one pace or another that is not above the bottleneck
   };
   struct Cut {
     std::vector<Kept> rears;
@@ -92,15 +93,21 @@ class PipelineSearch {
   // These return false where the time was over before their end.
   bool pass(const PipelineBounds& bounds, std::size_t width);
   bool extend(const PipelineBounds& bounds, int cut, std::size_t width);
-  Rear extended(const StageTimes& stage, double backward, double transfer, double price, const Rear& rear) const;
+  Rear extended(const StageTimes& stage, double backward, double transfer, double price, const Kept& behind) const;
+  void set_runs(int cut, const Found& found);
   void leave_out(std::size_t from);
   bool select(const PipelineBounds& bounds, int cut, std::size_t width);
   void compare_kinds(int cut);
   bool no_worse(const Kept& one, const std::int64_t* one_used, const Found& other,
                 const std::int64_t* other_used) const;
+  bool runs_no_longer(const Kept& one, double pace, double slack) const;
   void complete(const Found& found);
   void take_quick_answers();
   std::size_t types() const { return problem_.types.size(); }
+  std::size_t kind_pair(int one, int other) const {
+    return static_cast<std::size_t>(one) * static_cast<std::size_t>(stages_.kind_count()) +
+           static_cast<std::size_t>(other);
+  }
   const std::int64_t* used(int cut, int rear) const {
     return cuts_[static_cast<std::size_t>(cut)].used.data() + static_cast<std::size_t>(rear) * types();
   }
@@ -116,6 +123,7 @@ class PipelineSearch {
 
   std::vector<Cut> cuts_;
   std::vector<Found> found_;  // at the cut in hand, as are all below
+  std::vector<Run> runs_;     // of the one in hand
   // [one][other]: by how much a transfer to a stage of the one kind may take longer than to one of the other.
   std::vector<double> slack_;
   std::vector<double> longest_transfer_;  // [kind]
@@ -167,7 +175,7 @@ Answer PipelineSearch::run() {
   for (int width = kFirstWidth; !proved && width <= kLastWidth && !search_.over(); width *= kWidening) {
     const PipelineBounds bounds(stages_, range, thresholds, additions);
     const Rear nothing;
-    bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), nothing, worth_, cutoff()).value);
+    bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), nothing, {}, worth_, cutoff()).value);
     const bool finished = pass(bounds, static_cast<std::size_t>(width));
     if (!finished) {
       break;
@@ -191,7 +199,7 @@ Answer PipelineSearch::run() {
 
 bool PipelineSearch::pass(const PipelineBounds& bounds, std::size_t width) {
   left_out_ = kInfinity;
-  cuts_.assign(static_cast<std::size_t>(stages_.layers() + 1), {});
+  cuts_.assign(static_cast<std::size_t>(stages_.layers()) + 1, {});
   Kept end;
   end.room = bounds.all();
   cuts_.back().rears.push_back(end);
@@ -228,7 +236,7 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
         }
         const double transfer = end == stages_.layers() ? 0 : stages_.transfer(end, kind, rear.kind);
         Found found;
-        found.rear = extended(stage, kept ? stage.backward : stage.recomputing_backward, transfer, price, rear.rear);
+        found.rear = extended(stage, kept ? stage.backward : stage.recomputing_backward, transfer, price, rear);
         found.kind = kind;
         found.recompute = !kept;
         found.behind_cut = end;
@@ -243,7 +251,8 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
           complete(found);
           continue;
         }
-        found.bound = bounds.bound(cut, kind, bounds.without(rear.room, devices), found.rear, worth_, cutoff());
+        set_runs(cut, found);
+        found.bound = bounds.bound(cut, kind, bounds.without(rear.room, devices), found.rear, runs_, worth_, cutoff());
         if (found.bound.value < cutoff()) {
           found_.push_back(found);
           if (found_.size() == most) {
@@ -257,21 +266,55 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
 }
 
 Rear PipelineSearch::extended(const StageTimes& stage, double backward, double transfer, double price,
-                              const Rear& rear) const {
+                              const Kept& behind) const {
+  const Rear& rear = behind.rear;
+  const double both = stage.forward + backward;
   Rear longer;
-  longer.round_trip = rear.round_trip + stage.forward + backward + 2 * transfer;
+  longer.round_trip = rear.round_trip + both + 2 * transfer;
   longer.exposed = std::max(longer.round_trip + stage.exchange, stage.forward + transfer + rear.exposed);
   longer.stages = std::min(rear.stages + 1, problem_.micro_batches);
   longer.price = rear.price + price;
-  longer.work = rear.work + (stage.forward + backward) * price;
+  longer.work = rear.work + both * price;
   if (stages_.one_forward_one_backward()) {
-    longer.bottleneck = std::max(
-        {rear.bottleneck, stage.forward + backward, transfer, longer.round_trip / static_cast<double>(longer.stages)});
+    longer.bottleneck = std::max({rear.bottleneck, both, transfer});
+    for (const Run& run : behind.runs) {
+      longer.bottleneck = std::max(longer.bottleneck, (both + 2 * transfer + run.seconds) / (1 + run.stages));
+    }
   } else {
     longer.bottleneck = std::max({rear.bottleneck, stage.forward, transfer});
     longer.bottleneck_back = std::max({rear.bottleneck_back, backward, transfer});
   }
   return longer;
+}
+
+// The pace below which the longer of two runs has more excess.
+double pace_between(const Run& shorter, const Run& longer) {
+  return (longer.seconds - shorter.seconds) / (longer.stages - shorter.stages);
+}
+
+// The found rear's runs that have the greatest excess at any pace from its bottleneck on, the shortest first: the upper
+// envelope of straight lines.
+void PipelineSearch::set_runs(int cut, const Found& found) {
+  runs_.clear();
+  if (!stages_.one_forward_one_backward()) {
+    return;
+  }
+  const Kept& behind = cuts_[static_cast<std::size_t>(found.behind_cut)].rears[static_cast<std::size_t>(found.behind)];
+  const StageTimes& stage = stages_.at(cut, found.behind_cut, found.kind);
+  const double both = stage.forward + (found.recompute ? stage.recomputing_backward : stage.backward);
+  const double transfer =
+      found.behind_cut == stages_.layers() ? 0 : stages_.transfer(found.behind_cut, found.kind, behind.kind);
+  runs_.push_back({both, 1});
+  for (const Run& run : behind.runs) {
+    const Run longer{both + 2 * transfer + run.seconds, 1 + run.stages};
+    while (runs_.size() > 1 &&
+           pace_between(runs_[runs_.size() - 2], runs_.back()) <= pace_between(runs_.back(), longer)) {
+      runs_.pop_back();
+    }
+    if (pace_between(runs_.back(), longer) > found.rear.bottleneck) {
+      runs_.push_back(longer);
+    }
+  }
 }
 
 // Of the found rears, keeps so many of the least bounds.
@@ -297,6 +340,7 @@ bool PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t w
     std::copy_n(used(found.behind_cut, found.behind), types(), devices.begin());
     const Kind& kind = stages_.kind(found.kind);
     devices[static_cast<std::size_t>(kind.type)] += kind.replicas;
+    set_runs(cut, found);
     bool needless = false;
     for (std::size_t i = 0; i < here.rears.size() && !needless; ++i) {
       needless = no_worse(here.rears[i], &here.used[i * types()], found, devices.data());
@@ -310,7 +354,7 @@ bool PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t w
     }
     const Kept& behind =
         cuts_[static_cast<std::size_t>(found.behind_cut)].rears[static_cast<std::size_t>(found.behind)];
-    here.rears.push_back({found, bounds.without(behind.room, kind)});
+    here.rears.push_back({found, bounds.without(behind.room, kind), runs_});
     here.used.insert(here.used.end(), devices.begin(), devices.end());
   }
   return true;
@@ -318,7 +362,7 @@ bool PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t w
 
 void PipelineSearch::compare_kinds(int cut) {
   const int kinds = stages_.kind_count();
-  slack_.assign(static_cast<std::size_t>(kinds * kinds), 0);
+  slack_.assign(kind_pair(kinds, 0), 0);
   longest_transfer_.assign(static_cast<std::size_t>(kinds), 0);
   counts_matter_ = false;
   for (int before = 0; before < kinds; ++before) {
@@ -327,7 +371,7 @@ void PipelineSearch::compare_kinds(int cut) {
       longest_transfer_[static_cast<std::size_t>(one)] =
           std::max(longest_transfer_[static_cast<std::size_t>(one)], transfer);
       for (int other = 0; other < kinds; ++other) {
-        double& slack = slack_[static_cast<std::size_t>(one * kinds + other)];
+        double& slack = slack_[kind_pair(one, other)];
         slack = std::max(slack, transfer - stages_.transfer(cut, before, other));
       }
     }
@@ -345,7 +389,7 @@ void PipelineSearch::compare_kinds(int cut) {
 // Whether whatever front completes the other, to a plan better than the best known, completes the one no worse.
 bool PipelineSearch::no_worse(const Kept& one, const std::int64_t* one_used, const Found& other,
                               const std::int64_t* other_used) const {
-  const double slack = slack_[static_cast<std::size_t>(one.kind * stages_.kind_count() + other.kind)];
+  const double slack = slack_[kind_pair(one.kind, other.kind)];
   if (one.rear.exposed + slack > other.rear.exposed * kRounding ||
       one.rear.round_trip + 2 * slack > other.rear.round_trip * kRounding) {
     return false;
@@ -354,7 +398,7 @@ bool PipelineSearch::no_worse(const Kept& one, const std::int64_t* one_used, con
   double allowed = other.rear.bottleneck;
   if (stages_.one_forward_one_backward()) {
     allowed = std::max(allowed, other.bound.bottleneck);
-    if (one.rear.stages < other.rear.stages || (counts_matter_ && one.rear.stages != other.rear.stages)) {
+    if (counts_matter_ && one.rear.stages != other.rear.stages) {
       return false;
     }
   } else if (one.rear.bottleneck_back > other.rear.bottleneck_back * kRounding) {
@@ -370,7 +414,32 @@ bool PipelineSearch::no_worse(const Kept& one, const std::int64_t* one_used, con
       return false;
     }
   }
-  return std::equal(one_used, one_used + types(), other_used, [](std::int64_t a, std::int64_t b) { return a <= b; });
+  return std::equal(one_used, one_used + types(), other_used, [](std::int64_t a, std::int64_t b) { return a <= b; }) &&
+         (!stages_.one_forward_one_backward() || runs_no_longer(one, allowed, slack));
+}
+
+// Whether at every pace from that one on, the one's runs add no more to the runs of any front than those of the other,
+// which are runs_: they have no more excess, or so little that a front's runs do not go on. Both are convex in the pace
+// and the other's has corners, between which it is straight: only the ends and the corners need to be compared.
+bool PipelineSearch::runs_no_longer(const Kept& one, double pace, double slack) const {
+  const double transfers = 2 * longest_transfer_[static_cast<std::size_t>(one.kind)];
+  double none = 0;  // from this pace on, no front's run goes on
+  for (const Run& run : one.runs) {
+    none = std::max(none, (run.seconds + transfers) / run.stages);
+  }
+  if (none <= pace * kRounding) {
+    return true;
+  }
+  const auto no_more = [&](double at) {
+    return excess(one.runs, at) + 2 * slack <= excess(runs_, at) + (kRounding - 1) * one.rear.round_trip;
+  };
+  for (std::size_t i = 0; i + 1 < runs_.size(); ++i) {
+    const double corner = pace_between(runs_[i], runs_[i + 1]);
+    if (corner > pace && corner < none && !no_more(corner)) {
+      return false;
+    }
+  }
+  return no_more(pace) && no_more(none);
 }
 
 // A whole plan that looks better than the best known is judged by the cost model.

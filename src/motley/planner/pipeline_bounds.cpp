@@ -139,7 +139,8 @@ void PipelineBounds::fill(View& view) const {
     return first;
   };
   // Adds what one more stage or transfer takes to the sums `from` and keeps the least, from a first threshold on.
-  // A stage takes its threshold off the excess, which has no meaning at infinity.
+  // A stage goes on with the runs before it or begins one, whichever exceeds the threshold by more, and no run that
+  // ends with it may exceed it at all. That has no meaning at infinity.
   const auto relax = [&](const double* from, double* to, std::size_t first, double forward, double both, double price,
                          double work, bool is_stage) {
     for (std::size_t k = first; k < count; ++k) {
@@ -149,8 +150,10 @@ void PipelineBounds::fill(View& view) const {
       to[kWork * count + k] = std::min(to[kWork * count + k], from[kWork * count + k] + work);
     }
     for (std::size_t k = first; k + 1 < count; ++k) {
-      const double excess = both - (is_stage ? thresholds_[k] : 0);
-      to[kExcess * count + k] = std::min(to[kExcess * count + k], from[kExcess * count + k] + excess);
+      const double before = from[kExcess * count + k];
+      const double here = both + (is_stage ? std::max(before, 0.0) - thresholds_[k] * kRounding : before);
+      to[kExcess * count + k] =
+          is_stage && here > 0 ? to[kExcess * count + k] : std::min(to[kExcess * count + k], here);
     }
   };
 
@@ -202,7 +205,8 @@ void PipelineBounds::fill(View& view) const {
 }
 
 template <class Visit>
-void PipelineBounds::complete(const double* front, const Rear& rear, const Worth& worth, Visit visit) const {
+void PipelineBounds::complete(const double* front, const Rear& rear, std::span<const Run> runs, const Worth& worth,
+                              Visit visit) const {
   const std::size_t count = thresholds_.size();
   const auto micro_batches = static_cast<double>(stages_.problem().micro_batches);
   const double most_price = std::min(worth.most_price, price_of_all_);
@@ -213,17 +217,14 @@ void PipelineBounds::complete(const double* front, const Rear& rear, const Worth
     if (forward == kInfinity || pace > most) {
       continue;
     }
-    const double round_trip = rear.round_trip + front[kRoundTrip * count + k];
-    double bottleneck = std::max(pace, k == 0 ? 0 : thresholds_[k - 1]);
-    if (stages_.one_forward_one_backward()) {
-      bottleneck = std::max(bottleneck, round_trip / micro_batches);
-      const bool all_count = rear.stages < stages_.problem().micro_batches;
-      if (bottleneck > most || (all_count && k + 1 < count &&
-                                rear.round_trip + front[kExcess * count + k] >
-                                    static_cast<double>(rear.stages) * most + (kRounding - 1) * round_trip)) {
+    if (stages_.one_forward_one_backward() && k + 1 < count) {
+      const double before = front[kExcess * count + k];
+      if (before == kInfinity || (before > 0 && before + excess(runs, most) > 0)) {
         continue;
       }
     }
+    const double round_trip = rear.round_trip + front[kRoundTrip * count + k];
+    double bottleneck = std::max(pace, k == 0 ? 0 : thresholds_[k - 1]);
     const double work = rear.work + front[kWork * count + k];
     const double price = rear.price + front[kPrice * count + k];
     bottleneck = std::max(bottleneck, most_price > 0 ? work / most_price : 0);
@@ -236,14 +237,14 @@ void PipelineBounds::complete(const double* front, const Rear& rear, const Worth
   }
 }
 
-PipelineBounds::Bound PipelineBounds::bound(int cut, int kind, const Room& room, const Rear& rear, const Worth& worth,
-                                            double cutoff) const {
+PipelineBounds::Bound PipelineBounds::bound(int cut, int kind, const Room& room, const Rear& rear,
+                                            std::span<const Run> runs, const Worth& worth, double cutoff) const {
   Bound bound;
   for (std::size_t g = 0; g < views_.size(); ++g) {
     const View& view = views_[g];
     Bound here{kInfinity, kInfinity};
     const double* front = cut == stages_.layers() ? view.whole.data() : &view.table[place(view, cut, kind, room[g])];
-    complete(front, rear, worth, [&](std::size_t, double value, double bottleneck) {
+    complete(front, rear, runs, worth, [&](std::size_t, double value, double bottleneck) {
       here.value = std::min(here.value, value);
       if (value < cutoff) {
         here.bottleneck = std::min(here.bottleneck, bottleneck);
@@ -259,7 +260,7 @@ PipelineBounds::Range PipelineBounds::range(const Worth& worth, double cutoff) c
   Range range{0, kInfinity};
   for (const View& view : views_) {
     Range here{kInfinity, 0};
-    complete(view.whole.data(), Rear{}, worth, [&](std::size_t k, double value, double bottleneck) {
+    complete(view.whole.data(), Rear{}, {}, worth, [&](std::size_t k, double value, double bottleneck) {
       if (value < cutoff) {
         here.low = std::min(here.low, bottleneck);
         here.high = thresholds_[k];

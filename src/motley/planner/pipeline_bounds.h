@@ -8,13 +8,16 @@
 // w_k plus (m - 1) max(w_{k-1}, W of the rear); the least of that over k bounds all plans. A ladder that is fine where
 // the optimum may lie makes the bound tight, since there the trade of latency against rate is nearly resolved.
 //
-// Under 1F1B a stage's round trip must fit into W times the stages from it to the last. For the whole plan:
-// sum over stages of (f + g + 2 c - W) <= 0, whose least value over all fronts is a fourth such sum.
+// Under 1F1B every run of stages, there and back, must fit into W times its stages. What a run exceeds that by is its
+// excess; of the runs that end with a front's last stage, the greatest excess is what the front brings to the runs that
+// go on into the rear. The least of it over all fronts whose own runs have none is one more such table.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "motley/planner/pipeline_stages.h"
@@ -25,13 +28,27 @@ namespace motley::planner {
 struct Rear {
   double exposed = 0;     // max over its stages of: forward way to the stage, its round trip, its exchange
   double round_trip = 0;  // sum of f + g + 2 c
-  // 1F1B: W, and 0. Fill-drain: the longest of the forward pass, and of the backward pass.
+  // 1F1B: W of these stages, and 0. Fill-drain: the longest of the forward pass, and of the backward pass.
   double bottleneck = 0;
   double bottleneck_back = 0;
   double price = 0;         // an hour
   double work = 0;          // sum of (f + g) price: no more than W times the plan's price
   std::int64_t stages = 0;  // where there are more than micro-batches, as many as those
 };
+
+// A run of stages that begins with the first of a rear: seconds there and back.
+struct Run {
+  double seconds = 0;
+  double stages = 0;
+};
+// The greatest excess of runs at a pace.
+inline double excess(std::span<const Run> runs, double pace) {
+  double most = -std::numeric_limits<double>::infinity();
+  for (const Run& run : runs) {
+    most = std::max(most, run.seconds - run.stages * pace);
+  }
+  return most;
+}
 
 // Value of a plan with that step and price; infinity where they are not allowed. Grows with both.
 struct Worth {
@@ -73,8 +90,10 @@ class PipelineBounds {
     double value = 0;       // no completed plan below `cutoff` has a value below this
     double bottleneck = 0;  // nor a bottleneck below this
   };
-  // For a rear that begins at `cut` with a stage of that kind; at the last cut nothing is decided yet.
-  Bound bound(int cut, int kind, const Room& room, const Rear& rear, const Worth& worth, double cutoff) const;
+  // For a rear that begins at `cut` with a stage of that kind; at the last cut nothing is decided yet. runs: under
+  // 1F1B, the rear's.
+  Bound bound(int cut, int kind, const Room& room, const Rear& rear, std::span<const Run> runs, const Worth& worth,
+              double cutoff) const;
 
   // The bottlenecks that plans with a value below cutoff may have.
   Range range(const Worth& worth, double cutoff) const;
@@ -102,7 +121,8 @@ class PipelineBounds {
   }
   // Calls visit(threshold, value, bottleneck) for every threshold within which the rear can be completed.
   template <class Visit>
-  void complete(const double* front, const Rear& rear, const Worth& worth, Visit visit) const;
+  void complete(const double* front, const Rear& rear, std::span<const Run> runs, const Worth& worth,
+                Visit visit) const;
 
   const PipelineStages& stages_;
   double price_of_all_ = 0;

@@ -15,8 +15,9 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
 // Keys that hold a path; relative ones are taken from the job file's folder, and those of flags from the current one.
-constexpr const char* kPathKeys[] = {"model.path",        "data.train", "data.train_targets", "data.test",
-                                     "data.test_targets", "cluster",    "shares.replay",      "data.folder"};
+constexpr const char* kPathKeys[] = {"model.path",    "data.train",        "data.train_targets",
+                                     "data.test",     "data.test_targets", "cluster",
+                                     "shares.replay", "data.folder",       "exchange.server_token"};
 
 // Makes the key's value absolute where the key holds a path.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
@@ -155,12 +156,28 @@ const OptionTable<Job>& job_options() {
       {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
        &Job::threads},
       {{"deterministic", kBoolean, "only kernels that give the same bits from run to run"}, &Job::deterministic},
-      {{"exchange.method", kChoice, "how gradients meet", -kNone, kNone, {"auto", "shared-memory", "tcp-ring"}},
+      {{"exchange.method",
+        kChoice,
+        "how gradients meet: ring (in shared memory where that is possible), or ps, a parameter server",
+        -kNone,
+        kNone,
+        {"auto", "ring", "ps", "shared-memory", "tcp-ring"}},
        &Job::exchange_method},
-      {{"exchange.wire", kChoice, "type on the wire between hosts", -kNone, kNone, {"float32", "bfloat16"}},
+      {{"exchange.wire", kChoice, "type on the wire between hosts", -kNone, kNone, {"float32", "bfloat16", "float16"}},
        &Job::exchange_wire},
       {{"exchange.bucket_bytes", kBytes, "gradients are exchanged in buckets of about this size", 4096},
        &Job::exchange_bucket_bytes},
+      {{"exchange.servers", kText,
+        "ps: servers to use, 'host:port, host:port'; empty: one is started on this machine for the job"},
+       &Job::exchange_servers},
+      {{"exchange.server_token", kText,
+        "ps: file (mode 0600) with the servers' token; empty: the variable MOTLEY_SERVER_TOKEN"},
+       &Job::exchange_server_token},
+      {{"exchange.server_cores", kInteger, "ps: threads of the server that is started for the job; 0: one a core", 0,
+        1024},
+       &Job::exchange_server_cores},
+      {{"exchange.chunk_bytes", kBytes, "ps: gradients are summed in chunks of this size", 64, 1 << 20},
+       &Job::exchange_chunk_bytes},
       {{"exchange.overlap", kBoolean, "exchange finished buckets while backward still runs"}, &Job::exchange_overlap},
       {{"shares.mode",
         kChoice,

@@ -68,6 +68,10 @@ struct Job {
   std::string exchange_wire = "float32";
   double exchange_bucket_bytes = 4e6;
   bool exchange_overlap = true;
+  std::string exchange_servers;
+  std::string exchange_server_token;
+  std::int64_t exchange_server_cores = 0;
+  double exchange_chunk_bytes = 32 << 10;
 
   std::string shares = "dynamic";
   std::vector<std::int64_t> shares_fixed;

@@ -1,5 +1,8 @@
 #include "motley/train/job_parts.h"
 
+#include <cstdlib>
+#include <sstream>
+
 #include <sched.h>
 
 #include <algorithm>
@@ -7,6 +10,7 @@
 #include <sstream>
 
 #include "motley/base/file.h"
+#include "motley/train/served_weights.h"
 
 namespace motley::train {
 namespace {
@@ -66,12 +70,51 @@ JobParts make_parts(const Job& job) {
   parts.optimizer.beta1 = job.betas[0];
   parts.optimizer.beta2 = job.betas[1];
   parts.optimizer.epsilon = job.epsilon;
-  parts.exchange.method = job.exchange_method == "auto"            ? exchange::Method::kAuto
-                          : job.exchange_method == "shared-memory" ? exchange::Method::kSharedMemory
-                                                                   : exchange::Method::kTcpRing;
-  parts.exchange.wire = job.exchange_wire == "bfloat16" ? exchange::WireType::kBfloat16 : exchange::WireType::kNative;
+  const std::string& method = job.exchange_method;
+  parts.exchange.method = method == "ps"              ? exchange::Method::kParameterServer
+                          : method == "shared-memory" ? exchange::Method::kSharedMemory
+                          : method == "tcp-ring"      ? exchange::Method::kTcpRing
+                                                      : exchange::Method::kAuto;
+  parts.exchange.wire = job.exchange_wire == "bfloat16"  ? exchange::WireType::kBfloat16
+                        : job.exchange_wire == "float16" ? exchange::WireType::kFloat16
+                                                         : exchange::WireType::kNative;
+  parts.exchange.chunk_bytes = static_cast<std::size_t>(job.exchange_chunk_bytes);
+  // Clipping needs the whole gradient before any weight moves: the workers do it, and the servers only add up.
+  if (job.clip_norm == 0) {
+    parts.exchange.update = update_options(parts.optimizer);
+  }
   parts.exchange.background_progress = job.exchange_overlap;
   return parts;
+}
+
+Result<std::vector<exchange::ServerAddress>> servers_of(const Job& job) {
+  const char* given = std::getenv(kServersVariable);
+  std::string list = job.exchange_servers.empty() && given != nullptr ? given : job.exchange_servers;
+  if (list.empty()) {
+    return fail(ErrorCode::kInvalidInput,
+                "exchange.servers: empty; accepted: 'host:port' of each `motley server` (only `motley train` without a "
+                "launcher starts one itself)");
+  }
+  std::vector<transport::Endpoint> endpoints;
+  std::ranges::replace(list, ',', ' ');
+  std::istringstream words(list);
+  for (std::string word; words >> word;) {
+    auto endpoint = transport::parse_endpoint(word);
+    if (!endpoint) {
+      return fail(endpoint.error().within("exchange.servers"));
+    }
+    endpoints.push_back(*endpoint);
+  }
+  const auto token = job.exchange_server_token.empty() ? transport::Secret::from_environment(kServerTokenVariable)
+                                                       : transport::Secret::from_file(job.exchange_server_token);
+  if (!token) {
+    return fail(token.error().within("exchange.server_token"));
+  }
+  std::vector<exchange::ServerAddress> servers;
+  for (const transport::Endpoint& endpoint : endpoints) {
+    servers.push_back({endpoint, *token});
+  }
+  return servers;
 }
 
 learn::ScheduleSpec schedule_of(const Job& job, std::int64_t steps) {
@@ -163,6 +206,15 @@ Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Clust
 }
 
 Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
+  if (job.exchange_method == "ps") {
+    if (job.model_dtype == "float64") {
+      return fail(ErrorCode::kInvalidInput,
+                  "model.dtype: float64; accepted with exchange.method ps: float32, in which servers keep weights");
+    }
+    if (!job.exchange_servers.empty()) {
+      MOTLEY_TRY(servers_of(job));
+    }
+  }
   std::vector<std::pair<std::string, std::filesystem::path>> files = {{"model.path", job.model_path}};
   for (const bool training : {true, false}) {
     if (training || has_test_data(job)) {

@@ -26,6 +26,12 @@ struct JobParts {
   exchange::ExchangeOptions exchange;
 };
 JobParts make_parts(const Job& job);
+
+// The parameter servers that the job names, or that the launcher started, and the token for them.
+Result<std::vector<exchange::ServerAddress>> servers_of(const Job& job);
+inline constexpr const char* kServersVariable = "MOTLEY_SERVERS";
+inline constexpr const char* kServerTokenVariable = "MOTLEY_SERVER_TOKEN";
+
 learn::ScheduleSpec schedule_of(const Job& job, std::int64_t steps);
 
 Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job);

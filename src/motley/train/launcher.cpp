@@ -21,6 +21,7 @@
 #include "motley/base/clock.h"
 #include "motley/base/file.h"
 #include "motley/train/checkpoint.h"
+#include "motley/train/job_parts.h"
 #include "motley/train/progress.h"
 
 namespace motley::train {
@@ -28,6 +29,9 @@ namespace {
 
 // A rank under this launcher writes its error as a line that begins with this mark, the error as JSON.
 constexpr char kErrorMark = '\x02';
+
+constexpr double kServerStartSeconds = 30;
+constexpr int kMostRestarts = 3;  // after a parameter server was lost
 
 // One worker: its process and the pipe of its output.
 struct Worker {
@@ -44,15 +48,20 @@ struct Worker {
 // Closes what is open and kills what still runs, whatever way the launcher leaves.
 struct WorkerGroup {
   std::vector<Worker> workers;
+  Worker server{.rank = -1};  // process -1: there is none
   ~WorkerGroup() {
     for (Worker& worker : workers) {
-      if (worker.process > 0 && !worker.status) {
-        ::kill(-worker.process, SIGKILL);
-        ::waitpid(worker.process, nullptr, 0);
-      }
-      if (worker.output >= 0) {
-        ::close(worker.output);
-      }
+      kill(worker);
+    }
+    kill(server);
+  }
+  static void kill(Worker& worker) {
+    if (worker.process > 0 && !worker.status) {
+      ::kill(-worker.process, SIGKILL);
+      ::waitpid(worker.process, nullptr, 0);
+    }
+    if (worker.output >= 0) {
+      ::close(worker.output);
     }
   }
   void signal_all(int signal) {
@@ -67,34 +76,37 @@ struct WorkerGroup {
   }
 };
 
-// The environment of this process with the rank's own variables in place of any that were there. Ranks meet through a
-// file in the run folder; the job id tells this start's file from one that a killed run left.
-std::vector<std::string> worker_environment(int rank, int size, const std::string& job_id) {
-  std::vector<std::string> environment;
+// The environment of this process with these variables in place of any of their names that were there.
+std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> environment = variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
-    if (text.rfind("MOTLEY_RANK=", 0) != 0 && text.rfind("MOTLEY_SIZE=", 0) != 0 &&
-        text.rfind("MOTLEY_JOB_ID=", 0) != 0 && text.rfind("MOTLEY_LAUNCHER=", 0) != 0) {
+    const std::string name = text.substr(0, text.find('=') + 1);
+    if (std::none_of(variables.begin(), variables.end(), [&](const auto& own) { return own.rfind(name, 0) == 0; })) {
       environment.push_back(text);
     }
   }
-  environment.push_back(fmt::format("MOTLEY_RANK={}", rank));
-  environment.push_back(fmt::format("MOTLEY_SIZE={}", size));
-  environment.push_back("MOTLEY_JOB_ID=" + job_id);
-  environment.push_back(fmt::format("MOTLEY_LAUNCHER={}", ::getpid()));
-  environment.push_back("MOTLEY_PROGRESS=marked");
   return environment;
 }
 
-Status start_worker(Worker& worker, const LaunchOptions& options, const RunDirectory& run,
-                    const std::vector<std::string>& environment, const sigset_t& former_mask) {
-  worker.log.open(run.log_file(worker.rank), std::ios::app);
+std::string launcher_variable() {
+  return fmt::format("MOTLEY_LAUNCHER={}", ::getpid());
+}
+
+std::string name_of(const Worker& worker) {
+  return worker.rank < 0 ? "the parameter server" : fmt::format("rank {}", worker.rank);
+}
+
+Status start_worker(Worker& worker, const std::filesystem::path& motley, std::vector<std::string> arguments,
+                    const std::filesystem::path& log, const std::vector<std::string>& environment,
+                    const sigset_t& former_mask) {
+  worker.log.open(log, std::ios::app);
   if (!worker.log) {
-    return fail(ErrorCode::kIo, "cannot open '{}': {}", run.log_file(worker.rank).string(), errno_text());
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", log.string(), errno_text());
   }
   int pipe_ends[2];
   if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    return fail(ErrorCode::kIo, "cannot make a pipe for rank {}: {}", worker.rank, errno_text());
+    return fail(ErrorCode::kIo, "cannot make a pipe for {}: {}", name_of(worker), errno_text());
   }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -108,8 +120,7 @@ Status start_worker(Worker& worker, const LaunchOptions& options, const RunDirec
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setsigmask(&attributes, &former_mask);
 
-  std::vector<std::string> arguments = {options.motley.string()};
-  arguments.insert(arguments.end(), options.worker_arguments.begin(), options.worker_arguments.end());
+  arguments.insert(arguments.begin(), motley.string());
   const auto pointers = [](const std::vector<std::string>& texts) {
     std::vector<char*> list;
     for (const std::string& text : texts) {
@@ -118,16 +129,15 @@ Status start_worker(Worker& worker, const LaunchOptions& options, const RunDirec
     list.push_back(nullptr);
     return list;
   };
-  const int problem = ::posix_spawn(&worker.process, options.motley.c_str(), &actions, &attributes,
-                                    pointers(arguments).data(), pointers(environment).data());
+  const int problem = ::posix_spawn(&worker.process, motley.c_str(), &actions, &attributes, pointers(arguments).data(),
+                                    pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   ::close(pipe_ends[1]);
   if (problem != 0) {
     ::close(pipe_ends[0]);
     worker.process = -1;
-    return fail(ErrorCode::kIo, "cannot start rank {} ('{}'): {}", worker.rank, options.motley.string(),
-                std::strerror(problem));
+    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", name_of(worker), motley.string(), std::strerror(problem));
   }
   worker.output = pipe_ends[0];
   ::fcntl(worker.output, F_SETFL, O_NONBLOCK);
@@ -280,7 +290,38 @@ void leave_error(const Error& error) {
   std::fprintf(stderr, "%c%s\n", kErrorMark, text.c_str());
 }
 
-Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
+namespace {
+
+// Starts the server and waits until it listens; its address.
+Result<std::string> start_server(Worker& server, const LaunchOptions& options, const RunDirectory& run,
+                                 const std::string& token, const sigset_t& former_mask) {
+  const std::filesystem::path logs = run.folder() / "logs";
+  const std::filesystem::path address_file = logs / "server.address";
+  std::error_code ignored;
+  std::filesystem::remove(address_file, ignored);
+  std::vector<std::string> arguments = options.server_arguments;
+  arguments.insert(arguments.end(), {"--address-file", address_file.string()});
+  MOTLEY_TRY(start_worker(server, options.motley, std::move(arguments), logs / "server.log",
+                          environment_with({launcher_variable(), token}), former_mask));
+  const Deadline deadline = Deadline::after(kServerStartSeconds);
+  for (;;) {
+    if (const auto address = read_file(address_file, 256)) {
+      return address->substr(0, address->find('\n'));
+    }
+    if (::waitpid(server.process, nullptr, WNOHANG) == server.process) {
+      server.status = 0;
+      return fail(ErrorCode::kUnavailable, "the parameter server ended at once; see {}",
+                  (logs / "server.log").string());
+    }
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "the parameter server did not listen within {:.3g} s; see {}",
+                  deadline.allowed(), (logs / "server.log").string());
+    }
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
+  }
+}
+
+Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
   // Stop signals are taken from a descriptor, in the same poll as the workers' output.
   sigset_t stop_signals;
   sigset_t former_mask;
@@ -293,12 +334,23 @@ Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
 
   const std::string job_id = fmt::format("{}-{:.6f}", ::getpid(), wall_seconds());
 
+  // Ranks meet through a file in the run folder; the job id tells this start's file from one that a killed run left.
+  std::vector<std::string> meeting = {launcher_variable(), "MOTLEY_JOB_ID=" + job_id};
   WorkerGroup group;
+  if (!options.server_arguments.empty()) {
+    const std::string token = fmt::format("{}={}", kServerTokenVariable, transport::Secret::generate().hex());
+    MOTLEY_ASSIGN(const std::string address, start_server(group.server, options, run, token, former_mask));
+    meeting.insert(meeting.end(), {fmt::format("{}={}", kServersVariable, address), token});
+  }
   group.workers.resize(static_cast<std::size_t>(options.workers));
   for (int rank = 0; rank < options.workers; ++rank) {
     Worker& worker = group.workers[static_cast<std::size_t>(rank)];
     worker.rank = rank;
-    MOTLEY_TRY(start_worker(worker, options, run, worker_environment(rank, options.workers, job_id), former_mask));
+    std::vector<std::string> variables = meeting;
+    variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
+                                       fmt::format("MOTLEY_SIZE={}", options.workers), "MOTLEY_PROGRESS=marked"});
+    MOTLEY_TRY(start_worker(worker, options.motley, options.worker_arguments, run.log_file(rank),
+                            environment_with(variables), former_mask));
   }
 
   ProgressLine progress;
@@ -313,6 +365,10 @@ Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
       if (worker.output >= 0) {
         polled.push_back({worker.output, POLLIN, 0});
       }
+    }
+    if (group.server.output >= 0) {
+      polled.push_back({group.server.output, POLLIN, 0});
+      forward_output(group.server, progress, true);
     }
     ::poll(polled.data(), polled.size(), 100);
 
@@ -363,6 +419,25 @@ Status launch_workers(const LaunchOptions& options, const RunDirectory& run) {
   ::close(signals);
   ::sigprocmask(SIG_SETMASK, &former_mask, nullptr);
   return verdict(group, run, stopped_by_us, stopped_at, interrupted);
+}
+
+}  // namespace
+
+Status launch_workers(LaunchOptions options, const RunDirectory& run) {
+  for (int restart = 1;; ++restart) {
+    Status status = launch_once(options, run);
+    const bool go_on = !status && status.error().code == ErrorCode::kServerLost && restart <= kMostRestarts &&
+                       holds_checkpoint(run.checkpoint_folder());
+    if (!go_on) {
+      return status;
+    }
+    std::fprintf(stderr, "motley: %s\nmotley: going on from the last checkpoint (restart %d of %d)\n",
+                 status.error().message.c_str(), restart, kMostRestarts);
+    auto& arguments = options.worker_arguments;
+    if (std::find(arguments.begin(), arguments.end(), "--resume") == arguments.end()) {
+      arguments.push_back("--resume");
+    }
+  }
 }
 
 }  // namespace motley::train

@@ -1,5 +1,5 @@
-// Starts one worker process a rank on this machine, forwards and keeps their output, passes a stop on, and reports the
-// first failure: the failing rank's own error is the last line.
+// Starts one worker process a rank on this machine, and a parameter server where they need one, forwards and keeps
+// their output, passes a stop on, and reports the first failure: the failing rank's own error is the last line.
 #pragma once
 
 #include <filesystem>
@@ -14,6 +14,7 @@ namespace motley::train {
 struct LaunchOptions {
   std::filesystem::path motley;               // the binary to execute for each worker
   std::vector<std::string> worker_arguments;  // after the binary's name
+  std::vector<std::string> server_arguments;  // of a parameter server to start first; none: no server
   int workers = 1;
   double grace_seconds = 15;  // how long the others may take to end after the first failure or a stop
   bool quiet = false;         // logs go to the files only
@@ -21,8 +22,9 @@ struct LaunchOptions {
 
 // Runs until all workers have ended. Success when all ended with 0; kInterrupted after a stop by SIGINT or SIGTERM that
 // the workers followed; else the error of the rank that failed first, with that rank in it. A rank killed by a signal
-// is named with the signal. No worker outlives the call.
-Status launch_workers(const LaunchOptions& options, const RunDirectory& run);
+// is named with the signal. No worker outlives the call. When a parameter server is lost, all start again from the last
+// checkpoint, a few times at most.
+Status launch_workers(LaunchOptions options, const RunDirectory& run);
 
 // Called by a worker that begins: it will not outlive a launcher that is killed.
 Status follow_launcher();

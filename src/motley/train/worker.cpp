@@ -45,6 +45,7 @@
 #include "motley/train/pace.h"
 #include "motley/train/progress.h"
 #include "motley/train/saved_state.h"
+#include "motley/train/served_weights.h"
 #include "motley/train/summary.h"
 #include "motley/train/tensorboard.h"
 #include "motley/train/timeline.h"
@@ -138,6 +139,7 @@ class Worker {
   std::unique_ptr<learn::Stage> stage_;
   std::unique_ptr<learn::Optimizer> optimizer_;
   std::unique_ptr<learn::GradientBuckets> buckets_;
+  std::unique_ptr<ServedWeights> served_;  // where a parameter server moves the weights
   std::optional<learn::BatchNormAverage> batch_norm_;
   std::optional<data::Ledger> ledger_;
   std::optional<data::Partition> partition_;
@@ -251,7 +253,11 @@ Status Worker::build_model() {
     batch_norm_.emplace(*stage_);
   }
 
-  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, parts_.exchange));
+  exchange::ExchangeOptions exchange = parts_.exchange;
+  if (exchange.method == exchange::Method::kParameterServer) {
+    MOTLEY_ASSIGN(exchange.servers, servers_of(job_));
+  }
+  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));
   exchange::Layout layout;
   layout.type = dtype_ == torch::kFloat64 ? exchange::DataType::kFloat64 : exchange::DataType::kFloat32;
   layout.bucket_elements = buckets_->bucket_elements();
@@ -344,6 +350,10 @@ Status Worker::start_state(bool resume) {
       counts_->start(ledger.epoch);
     }
   }
+  if (exchange_->updates_weights()) {
+    MOTLEY_ASSIGN(served_,
+                  ServedWeights::begin(*exchange_, *buckets_, *optimizer_, parts_.exchange.update.rule, deadline));
+  }
   MOTLEY_ASSIGN(ledger_, data::Ledger::open(ledger));
   if (next_evaluation_ == 0) {
     next_evaluation_ = job_.evaluate_every_epochs;
@@ -425,6 +435,10 @@ Status Worker::step(bool& stop) {
     MOTLEY_ASSIGN(plan, partition_->plan(number, window.size()));
   }
 
+  const double factor = learn::learning_rate_factor(schedule_of(job_, steps_), step_ - 1);
+  const double learning_rate = factor * parts_.optimizer.learning_rate;
+  exchange_->set_learning_rate(learning_rate);
+
   Report report;
   micro_batch_ = 0;
   const double cpu_before = process_cpu_seconds();
@@ -441,7 +455,7 @@ Status Worker::step(bool& stop) {
   const Deadline deadline = step_deadline();
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
     MOTLEY_TRY(exchange_->wait(bucket, deadline));
-    MOTLEY_TRY(buckets_->fetch(bucket));
+    MOTLEY_TRY(served_ ? served_->fetch(bucket) : buckets_->fetch(bucket));
   }
   if (batch_norm_) {
     std::vector<double> sums = batch_norm_->contribution(report.samples);
@@ -466,12 +480,12 @@ Status Worker::step(bool& stop) {
   MOTLEY_TRY(check_reports(reports, control));
 
   session_->set_phase(number, "optimizer");
-  if (job_.clip_norm > 0) {
-    MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), job_.clip_norm));
+  if (!served_) {
+    if (job_.clip_norm > 0) {
+      MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), job_.clip_norm));
+    }
+    MOTLEY_TRY(optimizer_->step(learning_rate));
   }
-  const double factor = learn::learning_rate_factor(schedule_of(job_, steps_), step_ - 1);
-  const double learning_rate = factor * parts_.optimizer.learning_rate;
-  MOTLEY_TRY(optimizer_->step(learning_rate));
   const double ended = monotonic_seconds();
   timeline_->record(Phase::kOptimizer, step_, exchanged, ended);
   const double last_compute = std::max_element(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
@@ -862,7 +876,14 @@ Status Worker::save_checkpoint() {
     checkpoint.step = step_;
     const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"step", std::to_string(step_)}};
     MOTLEY_ASSIGN(checkpoint.files["weights.safetensors"], learn::encode_tensors(stage_->state(), metadata));
-    MOTLEY_ASSIGN(checkpoint.files["optimizer.safetensors"], learn::encode_tensors(optimizer_->state(), metadata));
+    learn::NamedTensors optimizer;
+    if (served_) {
+      MOTLEY_ASSIGN(optimizer,
+                    served_->optimizer_state(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
+    } else {
+      optimizer = optimizer_->state();
+    }
+    MOTLEY_ASSIGN(checkpoint.files["optimizer.safetensors"], learn::encode_tensors(optimizer, metadata));
     checkpoint.files["audit.bin"] = merged.serialise();
     checkpoint.files["state.json"] =
         format_state({step_, ledger_->state(), partition_->save(), evaluated_step_, next_evaluation_, not_used_once_});

@@ -10,6 +10,7 @@
 #include "motley/base/file.h"
 #include "motley/base/log.h"
 #include "motley/transport/acceptor.h"
+#include "motley/transport/host.h"
 #include "motley/transport/messages.h"
 #include "motley/transport/socket.h"
 
@@ -19,19 +20,6 @@ namespace {
 constexpr double kTellSeconds = 5;  // to send the membership, or why there is none
 // How much longer than its own patience a rank waits for rank 0's word on who is missing.
 constexpr double kVerdictSeconds = 2;
-
-// Equal for processes that can open each other's shared memory: same boot of the same machine, same /dev/shm
-// (containers may have their own), same user.
-std::string host_id() {
-  std::string id = read_file("/proc/sys/kernel/random/boot_id", 64).value_or("?");
-  std::erase(id, '\n');
-  struct stat shared{};
-  ::stat("/dev/shm", &shared);
-  char space[64] = "?";
-  const ssize_t length = ::readlink("/proc/self/ns/pid", space, sizeof space - 1);
-  return fmt::format("{}/{}:{}/{}/{}", id, shared.st_dev, shared.st_ino,
-                     std::string(space, static_cast<std::size_t>(std::max<ssize_t>(length, 0))), ::geteuid());
-}
 
 Claim own_claim(const SessionOptions& options, std::uint64_t session) {
   return {.identity = {.job = options.job,

@@ -1,0 +1,67 @@
+// Starting the processes, and a line to and from the first of them.
+#include "bench/exchange_job.h"
+
+#include <cstdlib>
+
+#include "motley/transport/session.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr double kStartSeconds = 120;  // for processes to load libraries and meet
+constexpr double kBatchSeconds = 60;   // for one batch
+
+}  // namespace
+
+Result<ExchangeJob> ExchangeJob::start(const BenchOptions& options, const std::string& method, const std::string& bytes,
+                                       const std::vector<Place>& places, const std::vector<std::string>& environment,
+                                       const std::string& name) {
+  ExchangeJob job;
+  std::vector<std::string> variables = environment;
+  variables.push_back("MOTLEY_BENCH_SECRET=" + transport::Secret::generate().hex());
+  variables.push_back("MOTLEY_BENCH_JOB=" + name);
+  std::string address = (places[0].address.empty() ? "127.0.0.1" : places[0].address) + ":0";
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    std::vector<std::string> command = places[rank].prefix;
+    for (const std::string& word : {options.motley.string(), std::string("bench-worker"), std::string("exchange"),
+                                    std::to_string(rank), std::to_string(places.size()), address, method, bytes}) {
+      command.push_back(word);
+    }
+    if (!places[rank].address.empty()) command.push_back(places[rank].address);
+    MOTLEY_ASSIGN(auto process, ChildProcess::start(command, variables));
+    job.processes_.push_back(std::move(process));
+    if (rank == 0) {
+      MOTLEY_ASSIGN(address, job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
+    }
+  }
+  MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
+  return job;
+}
+
+Result<ExchangeJob> ExchangeJob::start_gloo(const BenchOptions& options, int ranks, const std::string& bytes,
+                                            bool with_momentum) {
+  ExchangeJob job;
+  const std::string script = (options.source_folder / "bench/peers/gloo_allreduce.py").string();
+  std::vector<std::string> command = {options.python.string(), script, std::to_string(ranks), bytes};
+  if (with_momentum) command.push_back("--momentum");
+  MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
+  job.processes_.push_back(std::move(process));
+  MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
+  return job;
+}
+
+Status ExchangeJob::begin(const std::string& command) {
+  return processes_[0]->write_line(command);
+}
+
+Result<double> ExchangeJob::end() {
+  MOTLEY_ASSIGN(const auto line, processes_[0]->read_line(Deadline::after(kBatchSeconds)));
+  return std::strtod(line.c_str(), nullptr);
+}
+
+Result<double> ExchangeJob::run(const std::string& command) {
+  MOTLEY_TRY(begin(command));
+  return end();
+}
+
+}  // namespace motley::bench

@@ -1,0 +1,88 @@
+// motley server: a parameter server that runs apart from jobs, for as many of them as come.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "motley/base/file.h"
+#include "motley/base/log.h"
+#include "motley/cli/commands.h"
+#include "motley/server/service.h"
+#include "motley/train/job_parts.h"
+#include "motley/train/launcher.h"
+#include "motley/transport/socket.h"
+
+namespace motley::cli {
+namespace {
+
+struct ServerArguments {
+  std::string listen = "127.0.0.1:29500";
+  std::string token_file;
+  std::string address_file;
+  int cores = 0;
+  bool pin = false;
+  bool quiet = false;
+  double quota_gigabytes = 0;
+};
+
+Status run_server(const ServerArguments& arguments) {
+  // Taken before threads start, so that a stop comes to the wait below.
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGINT);
+  sigaddset(&stop, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  if (std::getenv("MOTLEY_LAUNCHER") != nullptr) {
+    MOTLEY_TRY(train::follow_launcher());
+  }
+  if (arguments.quiet) {
+    start_logging("warning");
+  }
+  server::ServiceOptions options;
+  MOTLEY_ASSIGN(options.listen, transport::parse_endpoint(arguments.listen));
+  options.cores = arguments.cores;
+  options.pin_cores = arguments.pin;
+  options.quota_bytes = static_cast<std::size_t>(arguments.quota_gigabytes * 1e9);
+  Result<transport::Secret> token = arguments.token_file.empty()
+                                        ? transport::Secret::from_environment(train::kServerTokenVariable)
+                                        : transport::Secret::from_file(arguments.token_file);
+  if (!token) {
+    return fail(token.error().within("the token that lets jobs in"));
+  }
+  MOTLEY_ASSIGN(const auto service, server::Service::start(options, *token));
+  const std::string address = transport::to_string(service->endpoint());
+  if (!arguments.address_file.empty()) {
+    MOTLEY_TRY(write_file(arguments.address_file, address + "\n"));
+  }
+  spdlog::info("listening at {} with {} cores", address, service->cores());
+  int signal = 0;
+  ::sigwait(&stop, &signal);
+  spdlog::info("stopping ({})", ::strsignal(signal));
+  return {};
+}
+
+}  // namespace
+
+void add_server(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("server", "Run a parameter server for many jobs");
+  command->footer(
+      "Jobs use it with exchange.method ps and exchange.servers. Example:\n"
+      "  head -c 32 /dev/urandom | base64 > token && chmod 600 token\n"
+      "  motley server --listen 127.0.0.1:29500 --token-file token");
+  auto arguments = std::make_shared<ServerArguments>();
+  command->add_option("--listen", arguments->listen, "Address and port; port 0 takes any free one")
+      ->capture_default_str();
+  command->add_option("--token-file", arguments->token_file,
+                      "File (mode 0600) with the token that jobs must know; default: the variable MOTLEY_SERVER_TOKEN");
+  command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");
+  command->add_option("--cores", arguments->cores, "Threads that sum and update; 0: one for each core")
+      ->check(CLI::Range(0, 1024));
+  command->add_flag("--pin", arguments->pin, "Bind each of these threads to a core of its own");
+  command->add_option("--quota", arguments->quota_gigabytes, "Memory that one job may take, in GB; 0: no limit")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--quiet", arguments->quiet, "Log warnings and errors only");
+  command->callback([&action, arguments] { action = [arguments] { return run_server(*arguments); }; });
+}
+
+}  // namespace motley::cli

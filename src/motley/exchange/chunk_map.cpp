@@ -1,0 +1,53 @@
+// Cutting and packing.
+#include "motley/exchange/chunk_map.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+
+namespace motley::exchange {
+namespace {
+
+// A frame over TCP costs as much as some tens of kilobytes do; more than this only delays the answer.
+constexpr std::size_t kLargestSegmentBytes = 256 << 10;
+constexpr std::size_t kSegmentsOfABin = 4;  // at least, where chunks are small enough, so that bins even out
+constexpr std::size_t kLine = 64;
+
+}  // namespace
+
+ChunkMap make_chunk_map(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
+                        std::size_t chunk_bytes, int bins) {
+  const std::size_t total =
+      std::accumulate(bucket_elements.begin(), bucket_elements.end(), std::size_t{0}) * bytes_per_element;
+  const std::size_t chunk = std::max(chunk_bytes / kLine, std::size_t{1}) * kLine;
+  const std::size_t even = total / (static_cast<std::size_t>(bins) * kSegmentsOfABin);
+  const std::size_t chunks = std::max(std::min(even, kLargestSegmentBytes) / chunk, std::size_t{1});
+  const std::size_t length = chunks * chunk / bytes_per_element;
+
+  ChunkMap map;
+  for (std::size_t bucket = 0; bucket < bucket_elements.size(); ++bucket) {
+    for (std::size_t begin = 0; begin < bucket_elements[bucket]; begin += length) {
+      map.segments.push_back({static_cast<int>(bucket), begin, std::min(length, bucket_elements[bucket] - begin)});
+    }
+  }
+  std::vector<std::size_t> order(map.segments.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater{}, [&](std::size_t index) { return map.segments[index].count; });
+  using Bin = std::pair<std::size_t, int>;  // load, number: of equal loads the lowest number comes first
+  std::priority_queue<Bin, std::vector<Bin>, std::greater<>> lightest;
+  for (int bin = 0; bin < bins; ++bin) {
+    lightest.emplace(0, bin);
+  }
+  map.load.assign(static_cast<std::size_t>(bins), 0);
+  for (const std::size_t index : order) {
+    auto [load, bin] = lightest.top();
+    lightest.pop();
+    map.segments[index].bin = bin;
+    load += map.segments[index].count;
+    map.load[static_cast<std::size_t>(bin)] = load;
+    lightest.emplace(load, bin);
+  }
+  return map;
+}
+
+}  // namespace motley::exchange

@@ -1,0 +1,478 @@
+// Joining, and the two ways in which gradients reach a server.
+#include "motley/exchange/server_exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+
+#include "motley/base/file.h"
+#include "motley/exchange/waiting.h"
+#include "motley/transport/acceptor.h"
+#include "motley/transport/host.h"
+#include "motley/transport/socket.h"
+
+namespace motley::exchange {
+namespace {
+
+constexpr double kControlCheckSeconds = 0.02;
+constexpr double kLastWordSeconds = 0.5;  // for a server to say why it closes a lane
+
+kernels::WireFormat format_of(WireType type) {
+  return type == WireType::kBfloat16  ? kernels::WireFormat::kBfloat16
+         : type == WireType::kFloat16 ? kernels::WireFormat::kFloat16
+                                      : kernels::WireFormat::kFloat32;
+}
+
+}  // namespace
+
+ServerExchange::ServerExchange(transport::Session& session, const ExchangeOptions& options)
+    : session_(session),
+      options_(options),
+      rank_(session.membership().rank),
+      size_(session.membership().size()),
+      wire_(format_of(options.wire)) {}
+
+ServerExchange::~ServerExchange() {
+  for (Server& server : servers_) {
+    if (server.control && !aborted_) {
+      server.control->post_owned(kServerLeave, 0, {});
+      static_cast<void>(server.control->progress());
+    }
+  }
+}
+
+Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
+  MOTLEY_INVARIANT(servers_.empty(), "prepare was called twice");
+  if (layout.type != DataType::kFloat32) {
+    return fail(ErrorCode::kInvalidInput,
+                "a parameter server works on float32 weights; these are float64: exchange.method ring or shared-memory "
+                "is accepted");
+  }
+  bucket_elements_.assign(layout.bucket_elements.begin(), layout.bucket_elements.end());
+  const std::vector<std::size_t> offsets = ServerRegion::value_offsets(bucket_elements_);
+  for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
+    buckets_.push_back({.elements = bucket_elements_[bucket], .offset = offsets[bucket]});
+  }
+  MOTLEY_TRY(connect_control(deadline));
+  int bins = 0;
+  for (Server& server : servers_) {
+    server.first_bin = bins;
+    bins += server.cores;
+  }
+  map_ = make_chunk_map(layout.bucket_elements, sizeof(float), options_.chunk_bytes, bins);
+  for (std::size_t index = 0; index < map_.segments.size(); ++index) {
+    Bucket& bucket = buckets_[static_cast<std::size_t>(map_.segments[index].bucket)];
+    if (bucket.last == 0) bucket.first = index;
+    bucket.last = index + 1;
+  }
+  MOTLEY_TRY(join(deadline));
+  MOTLEY_TRY(connect_lanes(deadline));
+  return driver_.begin(may_spin_, options_.background_progress && !own_);
+}
+
+transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
+  const transport::SessionOptions& own = session_.options();
+  transport::Claim claim;
+  claim.identity.job = own.job;
+  claim.identity.tenant = own.tenant;
+  claim.identity.rank = rank_;
+  claim.identity.session = session_.membership().session;
+  claim.identity.epoch = session_.membership().epoch;
+  claim.identity.purpose = purpose;
+  claim.fingerprint = own.fingerprint;
+  return claim;
+}
+
+Status ServerExchange::connect_control(const Deadline& deadline) {
+  const transport::SessionOptions& own = session_.options();
+  for (const ServerAddress& address : options_.servers) {
+    Server server;
+    server.name = fmt::format("server at {}", transport::to_string(address.endpoint));
+    MOTLEY_ASSIGN(server.control,
+                  transport::connect_to_host(address.endpoint, address.token, claim(kServerControl), deadline,
+                                             own.payload_checksum, [&] { return !session_.health(); }));
+    servers_.push_back(std::move(server));
+    MOTLEY_ASSIGN(const auto message, hear(servers_.back(), kServerInfo, deadline, "what it is"));
+    MOTLEY_ASSIGN(const ServerInfo info, decode_server_info(message.payload));
+    servers_.back().cores = info.cores;
+    servers_.back().host_id = info.host_id;
+  }
+  return {};
+}
+
+// The next message of this type; a server's word that the job has failed is an error.
+Result<transport::Message> ServerExchange::hear(Server& server, std::uint16_t type, const Deadline& deadline,
+                                                const char* what) {
+  for (;;) {
+    auto message = server.control->try_receive();
+    if (!message) return fail(message.error().within(server.name));
+    if (*message && (*message)->header.type == kServerFailed) {
+      MOTLEY_ASSIGN(const Error error, decode_server_failed((*message)->payload));
+      return fail(error.within(server.name));
+    }
+    if (*message && (*message)->header.type == type) return std::move(**message);
+    if (*message) {
+      return fail(ErrorCode::kCorrupt, "{}: an unexpected frame of type {:#x}", server.name, (*message)->header.type);
+    }
+    MOTLEY_TRY(server.control->progress());
+    if (const Status health = session_.health(); !health) return fail(health.error());
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {}", server.name, deadline.allowed(), what);
+    }
+    transport::wait_for(server.control->descriptor(), 1, std::min(50, deadline.remaining_milliseconds()));
+  }
+}
+
+Status ServerExchange::join(const Deadline& deadline) {
+  const transport::Membership& membership = session_.membership();
+  const std::string& host = membership.members[static_cast<std::size_t>(rank_)].host_id;
+  ServerJoin join = {.size = size_,
+                     .bins = static_cast<int>(map_.load.size()),
+                     .chunk_bytes = options_.chunk_bytes,
+                     .wire = wire_,
+                     .update = options_.update,
+                     .bucket_elements = bucket_elements_,
+                     .host_id = host};
+  const bool in_memory =
+      options_.servers_share_memory && servers_.size() == 1 && servers_[0].host_id == host && membership.on_one_host();
+  const std::size_t bytes = ServerRegion::value_offsets(bucket_elements_).back();
+  if (in_memory) {
+    join.region = fmt::format("{:x}-{}-pushes-r{}", membership.session, membership.epoch, rank_);
+    MOTLEY_ASSIGN(own_, transport::Region::create(join.region, std::max<std::size_t>(bytes, 64)));
+  }
+  for (Server& server : servers_) {
+    join.first_bin = server.first_bin;
+    MOTLEY_TRY(server.control->send(kServerJoin, 0, encode(join), deadline, "joining"));
+  }
+  for (Server& server : servers_) {
+    MOTLEY_ASSIGN(const auto message, hear(server, kServerJoined, deadline, "all ranks to join"));
+    MOTLEY_ASSIGN(const ServerJoined joined, decode_server_joined(message.payload));
+    may_spin_ = joined.may_spin;
+    if (!in_memory) continue;
+    if (joined.region_bytes != ServerRegion::bytes(bucket_elements_, server.cores, size_)) {
+      return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, joined.region_bytes);
+    }
+    MOTLEY_ASSIGN(shared_, transport::Region::map(joined.region, joined.region_bytes));
+    region_ = ServerRegion(shared_->data(), bucket_elements_, server.cores, size_);
+    own_->unlink();
+  }
+  if (!in_memory) {
+    MOTLEY_ASSIGN(gradients_, Pages::allocate(bytes, "gradients"));
+    MOTLEY_ASSIGN(weights_, Pages::allocate(bytes, "weights"));
+    if (wire_ != kernels::WireFormat::kFloat32) {
+      MOTLEY_ASSIGN(outgoing_, Pages::allocate(bytes / 2, "gradients on the wire"));
+      MOTLEY_ASSIGN(incoming_, Pages::allocate(bytes / 2, "weights on the wire"));
+    }
+  }
+  return {};
+}
+
+Status ServerExchange::connect_lanes(const Deadline& deadline) {
+  const transport::SessionOptions& own = session_.options();
+  for (std::size_t index = 0; index < servers_.size(); ++index) {
+    for (int core = 0; core < servers_[index].cores; ++core) {
+      Lane lane;
+      MOTLEY_ASSIGN(lane.connection,
+                    transport::connect_to_host(options_.servers[index].endpoint, options_.servers[index].token,
+                                               claim(kServerLane + static_cast<std::uint32_t>(core)), deadline,
+                                               own.payload_checksum, [&] { return !session_.health(); }));
+      lane.answers.resize(buckets_.size());
+      lanes_.push_back(std::move(lane));
+    }
+  }
+  return {};
+}
+
+std::size_t ServerExchange::byte_at(const Segment& segment, std::size_t width) const {
+  return (buckets_[static_cast<std::size_t>(segment.bucket)].offset / sizeof(float) + segment.begin) * width;
+}
+
+std::span<std::byte> ServerExchange::buffer(int bucket) {
+  const Bucket& it = buckets_[static_cast<std::size_t>(bucket)];
+  return {(own_ ? own_->data() : gradients_.data()) + it.offset, it.elements * sizeof(float)};
+}
+
+std::span<const float> ServerExchange::weights(int bucket) {
+  const Bucket& it = buckets_[static_cast<std::size_t>(bucket)];
+  const std::byte* values = own_ ? region_.values() : weights_.data();
+  return {reinterpret_cast<const float*>(values + it.offset), it.elements};
+}
+
+Status ServerExchange::start(std::uint64_t step, int index, double weight) {
+  MOTLEY_INVARIANT(index == next_bucket_, "bucket {} was started where bucket {} comes next", index, next_bucket_);
+  MOTLEY_INVARIANT(weight >= 0, "the weight {} of bucket {} is negative or not a number", weight, index);
+  Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+  MOTLEY_INVARIANT(!bucket.under_way, "bucket {} was started again before it was waited for", index);
+  next_bucket_ = (next_bucket_ + 1) % static_cast<int>(buckets_.size());
+  bucket.under_way = true;
+  bucket.step = step;
+  ++bucket.round;
+  return own_ ? start_in_memory(index, weight) : start_over_lanes(index, weight);
+}
+
+Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
+  Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+  MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
+  if (own_) {
+    ServerRegion::BucketState& shared = region_.bucket(static_cast<std::size_t>(index));
+    const auto segments = static_cast<std::uint32_t>(bucket.last - bucket.first);
+    MOTLEY_TRY(wait_until_reached(shared.updated, bucket.round * segments, may_spin_,
+                                  [&] { return check_wait_in_memory(index, deadline); }));
+    bucket.total_weight = 0;
+    for (int rank = 0; rank < size_; ++rank) {
+      bucket.total_weight += region_.said(static_cast<std::size_t>(index), rank).by_round[bucket.round % 2].weight;
+    }
+    if (!updates_weights()) {
+      std::memcpy(buffer(index).data(), weights(index).data(), buffer(index).size());
+    }
+  } else {
+    auto lock = driver_.lock();
+    const auto operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); };
+    if (const Status waited = driver_.wait(lock, bucket.patience, deadline,
+                                           {.done = [&] { return bucket.to_come == 0; },
+                                            .ranks = [] { return std::vector<int>{}; },
+                                            .operation = operation});
+        !waited) {
+      return fail(waited.error());
+    }
+  }
+  bucket.under_way = false;
+  return Outcome{.total_weight = bucket.total_weight, .version = bucket.step};
+}
+
+Status ServerExchange::start_in_memory(int index, double weight) {
+  const auto at = static_cast<std::size_t>(index);
+  const Bucket& bucket = buckets_[at];
+  ServerRegion::Said& said = region_.said(at, rank_);
+  said.by_round[bucket.round % 2] = {bucket.step, weight, learning_rate_};
+  said.round.store(bucket.round, std::memory_order_release);
+  if (region_.bucket(at).arrived.add(bucket.round * static_cast<std::uint32_t>(size_))) {
+    for (std::size_t core = 0; core < lanes_.size(); ++core) {
+      if (region_.core(static_cast<int>(core)).asleep.load(std::memory_order_seq_cst) != 0) {
+        lanes_[core].connection->post_owned(kServerBell, 0, {});
+        MOTLEY_TRY(lanes_[core].connection->progress());
+      }
+    }
+  }
+  return {};
+}
+
+Status ServerExchange::check_wait_in_memory(int index, const Deadline& deadline) {
+  MOTLEY_TRY(check_servers());
+  const Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+  const std::string operation = fmt::format("step {}, bucket {}", bucket.step, index);
+  const bool all_here =
+      region_.bucket(static_cast<std::size_t>(index)).arrived.reached(bucket.round * static_cast<std::uint32_t>(size_));
+  if (all_here && deadline.passed()) {
+    return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {} to update the weights", operation, deadline.allowed(),
+                servers_[0].name);
+  }
+  return check_wait(session_, deadline, operation, [&] {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size_; ++rank) {
+      const std::uint32_t round = region_.said(static_cast<std::size_t>(index), rank).round.load();
+      if (static_cast<std::int32_t>(round - bucket.round) < 0) missing.push_back(rank);
+    }
+    return missing;
+  });
+}
+
+// What servers have to say on the control connections, which is nothing as long as all goes well.
+Status ServerExchange::check_servers() {
+  const std::lock_guard lock(control_mutex_);
+  for (Server& server : servers_) {
+    const auto message = server.control->try_receive();
+    if (!message) {
+      return fail(ErrorCode::kServerLost, "the {} was lost: it has ended, or a link is down", server.name);
+    }
+    if (*message && (*message)->header.type == kServerFailed) {
+      MOTLEY_ASSIGN(const Error error, decode_server_failed((*message)->payload));
+      return fail(error.within(server.name));
+    }
+  }
+  return {};
+}
+
+// Frames of a bucket on each lane: an announcement, then the segments of that lane's core. The answer has the same
+// form.
+Status ServerExchange::start_over_lanes(int index, double weight) {
+  Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+  const std::size_t width = kernels::bytes_of(wire_);
+  const auto lock = driver_.lock();
+  MOTLEY_TRY(driver_.status());
+  const Announcement own = {bucket.step, weight, learning_rate_};
+  const auto bytes = std::as_bytes(std::span(&own, 1));
+  bucket.to_come = 0;
+  std::set<int> announced;
+  for (std::size_t at = bucket.first; at < bucket.last; ++at) {
+    const Segment& segment = map_.segments[at];
+    Lane& lane = lanes_[static_cast<std::size_t>(segment.bin)];
+    if (announced.insert(segment.bin).second) {
+      const std::uint64_t tag = lane_tag(bucket.round, static_cast<std::size_t>(index));
+      lane.connection->post_owned(kServerAnnounce, tag, {bytes.begin(), bytes.end()});
+      lane.connection->post_receive(
+          kServerAnnounce, tag, std::as_writable_bytes(std::span(&lane.answers[static_cast<std::size_t>(index)], 1)));
+      lane.expected.push_back({index, nullptr});
+      ++bucket.to_come;
+    }
+    const std::uint64_t tag = lane_tag(bucket.round, at);
+    std::byte* values = gradients_.data() + byte_at(segment, sizeof(float));
+    std::byte* landing = updates_weights() ? weights_.data() + byte_at(segment, sizeof(float)) : values;
+    const std::byte* outgoing = values;
+    if (wire_ != kernels::WireFormat::kFloat32) {
+      auto* narrow = outgoing_.as<std::uint16_t>(byte_at(segment, width));
+      const std::span<const float> from(reinterpret_cast<const float*>(values), segment.count);
+      wire_ == kernels::WireFormat::kBfloat16 ? kernels::round_to_bfloat16(from, narrow)
+                                              : kernels::round_to_float16(from, narrow);
+      outgoing = reinterpret_cast<const std::byte*>(narrow);
+      landing = incoming_.data() + byte_at(segment, width);
+    }
+    lane.connection->post_send(kServerPush, tag, {outgoing, segment.count * width});
+    lane.connection->post_receive(kServerWeights, tag, {landing, segment.count * width});
+    lane.expected.push_back({index, &segment});
+    ++bucket.to_come;
+  }
+  driver_.started(bucket.patience);
+  return {};
+}
+
+void ServerExchange::take(const Expected& expected) {
+  Bucket& bucket = buckets_[static_cast<std::size_t>(expected.bucket)];
+  --bucket.to_come;
+  if (expected.segment == nullptr || wire_ == kernels::WireFormat::kFloat32) return;
+  const Segment& segment = *expected.segment;
+  const std::span<const std::uint16_t> from(incoming_.as<std::uint16_t>(byte_at(segment, 2)), segment.count);
+  auto* to = (updates_weights() ? weights_ : gradients_).as<float>(byte_at(segment, sizeof(float)));
+  wire_ == kernels::WireFormat::kBfloat16 ? kernels::widen_bfloat16(from, to) : kernels::widen_float16(from, to);
+}
+
+Result<bool> ServerExchange::advance() {
+  bool moved = false;
+  for (Lane& lane : lanes_) {
+    if (lane.expected.empty() && !lane.connection->wants_to_write()) continue;
+    const auto lane_moved = lane.connection->progress();
+    if (!lane_moved) {
+      // The server closes lanes after it has said why on the control connection.
+      for (const Deadline last = Deadline::after(kLastWordSeconds); !last.passed();) {
+        MOTLEY_TRY(check_servers());
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return fail(Error{ErrorCode::kServerLost, lane_moved.error().message, -1});
+    }
+    moved = moved || *lane_moved;
+    while (lane.expected.size() > lane.connection->pending_receives()) {
+      const Expected expected = lane.expected.front();
+      lane.expected.pop_front();
+      if (expected.segment == nullptr) {
+        buckets_[static_cast<std::size_t>(expected.bucket)].total_weight =
+            lane.answers[static_cast<std::size_t>(expected.bucket)].weight;
+      }
+      take(expected);
+    }
+  }
+  if (!moved && monotonic_seconds() > controls_checked_ + kControlCheckSeconds) {
+    controls_checked_ = monotonic_seconds();
+    MOTLEY_TRY(check_servers());
+  }
+  return moved;
+}
+
+bool ServerExchange::idle() const {
+  return std::ranges::all_of(
+      lanes_, [](const Lane& lane) { return lane.expected.empty() && !lane.connection->wants_to_write(); });
+}
+
+void ServerExchange::list_descriptors(std::vector<pollfd>& descriptors) const {
+  for (const Lane& lane : lanes_) {
+    const int events = (lane.expected.empty() ? 0 : POLLIN) | (lane.connection->wants_to_write() ? POLLOUT : 0);
+    if (events != 0) descriptors.push_back({lane.connection->descriptor(), static_cast<short>(events), 0});
+  }
+}
+
+Status ServerExchange::load(const ServerState& state, const Deadline& deadline) {
+  loaded_updates_ = state.updates;
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    MOTLEY_INVARIANT(
+        state.weights.size() == buckets_.size() && state.weights[bucket].size() == buckets_[bucket].elements,
+        "the state has other buckets than the layout");
+    if (!own_) {
+      std::memcpy(weights_.data() + buckets_[bucket].offset, state.weights[bucket].data(),
+                  buckets_[bucket].elements * sizeof(float));
+    }
+  }
+  for (Server& server : servers_) {
+    const auto send_array = [&](std::uint8_t array, const std::vector<std::vector<float>>& values) -> Status {
+      for (std::size_t at = 0; at < map_.segments.size(); ++at) {
+        const Segment& segment = map_.segments[at];
+        if (segment.bin < server.first_bin || segment.bin >= server.first_bin + server.cores) continue;
+        const std::span<const float> all =
+            std::span(values[static_cast<std::size_t>(segment.bucket)]).subspan(segment.begin, segment.count);
+        for (std::uint32_t piece = 0; piece * kPieceElements < segment.count; ++piece) {
+          const std::size_t begin = piece * kPieceElements;
+          const auto part = all.subspan(begin, std::min(kPieceElements, segment.count - begin));
+          MOTLEY_TRY(server.control->send(kServerLoad, StatePart{array, static_cast<std::uint32_t>(at), piece}.tag(),
+                                          std::as_bytes(part), deadline, "the weights"));
+        }
+      }
+      return {};
+    };
+    if (rank_ == 0) {
+      MOTLEY_TRY(send_array(0, state.weights));
+      for (std::size_t array = 0; array < state.optimizer.size(); ++array) {
+        MOTLEY_TRY(send_array(static_cast<std::uint8_t>(array + 1), state.optimizer[array]));
+      }
+    }
+    MOTLEY_TRY(server.control->send(kServerLoaded, state.updates, {}, deadline, "the end of the weights"));
+  }
+  for (Server& server : servers_) {
+    MOTLEY_TRY(hear(server, kServerLoaded, deadline, "all ranks to have loaded"));
+  }
+  return {};
+}
+
+Result<ServerState> ServerExchange::save(const Deadline& deadline) {
+  const std::lock_guard lock(control_mutex_);
+  ServerState state;
+  state.updates = loaded_updates_ + buckets_.front().round;
+  const int arrays = kernels::state_arrays(options_.update.rule);
+  const auto fetch = [&](std::uint8_t array, std::vector<std::vector<float>>& values) -> Status {
+    for (const std::uint64_t elements : bucket_elements_) values.emplace_back(elements);
+    for (Server& server : servers_) {
+      for (std::size_t at = 0; at < map_.segments.size(); ++at) {
+        const Segment& segment = map_.segments[at];
+        if (segment.bin < server.first_bin || segment.bin >= server.first_bin + server.cores) continue;
+        for (std::uint32_t piece = 0; piece * kPieceElements < segment.count; ++piece) {
+          const StatePart part{array, static_cast<std::uint32_t>(at), piece};
+          MOTLEY_TRY(server.control->send(kServerSave, part.tag(), {}, deadline, "the state"));
+          MOTLEY_ASSIGN(const auto message, hear(server, kServerSave, deadline, "the state"));
+          const std::size_t begin = piece * kPieceElements;
+          const auto into = std::span(values[static_cast<std::size_t>(segment.bucket)])
+                                .subspan(segment.begin + begin, std::min(kPieceElements, segment.count - begin));
+          if (message.header.tag != part.tag() || message.payload.size() != into.size_bytes()) {
+            return fail(ErrorCode::kCorrupt, "{}: another part of the state than was asked for", server.name);
+          }
+          std::memcpy(into.data(), message.payload.data(), into.size_bytes());
+        }
+      }
+    }
+    return {};
+  };
+  MOTLEY_TRY(fetch(0, state.weights));
+  state.optimizer.resize(static_cast<std::size_t>(arrays));
+  for (int array = 0; array < arrays; ++array) {
+    MOTLEY_TRY(fetch(static_cast<std::uint8_t>(array + 1), state.optimizer[static_cast<std::size_t>(array)]));
+  }
+  return state;
+}
+
+void ServerExchange::abort(const Error& error) {
+  aborted_ = true;
+  {
+    const auto lock = driver_.lock();
+    driver_.break_with(error);
+  }
+  session_.abort(error);
+}
+
+}  // namespace motley::exchange

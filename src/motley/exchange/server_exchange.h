@@ -1,0 +1,118 @@
+// Gradients meeting at a parameter server, which takes the optimizer's step on the way: the worker's side. Where one
+// server and all ranks are on one host, gradients and weights stay in shared memory and only counters move; else
+// segments go over the lanes. See docs/parameter-server.md for the protocol.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "motley/base/pages.h"
+#include "motley/exchange/chunk_map.h"
+#include "motley/exchange/exchange.h"
+#include "motley/exchange/lane_driver.h"
+#include "motley/exchange/server_protocol.h"
+#include "motley/transport/handshake.h"
+#include "motley/transport/region.h"
+#include "motley/transport/tcp_connection.h"
+
+namespace motley::exchange {
+
+class ServerExchange final : public Exchange, private Lanes {
+ public:
+  ServerExchange(transport::Session& session, const ExchangeOptions& options);
+  ~ServerExchange() override;
+
+  Status prepare(const Layout& layout, const Deadline& deadline) override;
+  std::span<std::byte> buffer(int bucket) override;
+  Status start(std::uint64_t step, int bucket, double weight) override;
+  Result<Outcome> wait(int bucket, const Deadline& deadline) override;
+  void abort(const Error& error) override;
+  std::string name() const override { return "parameter-server"; }
+
+  bool updates_weights() const override { return options_.update.rule != kernels::UpdateRule::kSum; }
+  std::span<const float> weights(int bucket) override;
+  void set_learning_rate(double learning_rate) override { learning_rate_ = learning_rate; }
+  Status load(const ServerState& state, const Deadline& deadline) override;
+  Result<ServerState> save(const Deadline& deadline) override;
+
+ private:
+  struct Bucket {
+    std::size_t elements = 0;
+    std::size_t offset = 0;   // bytes in gradients and in weights
+    std::size_t first = 0;    // of its segments
+    std::size_t last = 0;     // one past
+    std::size_t to_come = 0;  // frames that have not come yet, over lanes
+    std::uint32_t round = 0;  // how often it was started
+    std::uint64_t step = 0;
+    double total_weight = 0;
+    bool under_way = false;
+    LaneDriver::Patience patience;
+  };
+  struct Server {
+    std::string name;  // "server at 10.0.0.5:4711"
+    std::string host_id;
+    int first_bin = 0;
+    int cores = 1;
+    std::unique_ptr<transport::TcpConnection> control;
+  };
+  struct Expected {
+    int bucket;
+    const Segment* segment;  // whose weights are to come; null: the answer to the announcement
+  };
+  struct Lane {  // one per bin
+    std::unique_ptr<transport::TcpConnection> connection;
+    std::deque<Expected> expected;      // in order
+    std::vector<Announcement> answers;  // by bucket
+  };
+
+  transport::Claim claim(std::uint32_t purpose) const;
+  Status connect_control(const Deadline& deadline);
+  Status join(const Deadline& deadline);
+  Status connect_lanes(const Deadline& deadline);
+  Result<transport::Message> hear(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
+  Status check_servers();
+  Status check_wait_in_memory(int bucket, const Deadline& deadline);
+  void ring();
+  Status start_in_memory(int bucket, double weight);
+  Status start_over_lanes(int bucket, double weight);
+  Result<bool> advance() override;
+  bool idle() const override;
+  void list_descriptors(std::vector<pollfd>& descriptors) const override;
+  void take(const Expected& expected);
+  std::size_t byte_at(const Segment& segment, std::size_t width) const;
+
+  transport::Session& session_;
+  const ExchangeOptions options_;
+  const int rank_;
+  const int size_;
+  const kernels::WireFormat wire_;
+  double learning_rate_ = 0;
+  std::uint64_t loaded_updates_ = 0;
+  std::vector<std::uint64_t> bucket_elements_;
+  ChunkMap map_;
+  std::vector<Bucket> buckets_;
+  std::vector<Server> servers_;
+  int next_bucket_ = 0;
+
+  // On one host: this rank's gradients, and what the server made for the job.
+  std::unique_ptr<transport::Region> own_;
+  std::unique_ptr<transport::Region> shared_;
+  ServerRegion region_;
+  bool may_spin_ = false;
+  std::atomic<bool> aborted_ = false;
+
+  // Over lanes.
+  Pages gradients_;
+  Pages weights_;
+  Pages outgoing_;  // gradients, and
+  Pages incoming_;  // weights, in the wire's format where that is not float32
+  std::mutex control_mutex_;
+  double controls_checked_ = 0;
+  std::vector<Lane> lanes_;
+  LaneDriver driver_{session_, *this};  // last: its helper ends first
+};
+
+}  // namespace motley::exchange

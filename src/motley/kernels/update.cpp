@@ -1,0 +1,133 @@
+// Goes through a chunk in blocks that stay in the first-level cache: of each block the gradients are widened and
+// summed, the optimizer's step is taken and the new weights are rounded for the wire, so that memory is passed over
+// once.
+#include "motley/kernels/update.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "motley/kernels/sum.h"
+
+namespace motley::kernels {
+namespace {
+
+constexpr std::size_t kBlock = 256;  // elements: a dozen blocks of float32 leave room in the first-level cache
+constexpr std::size_t kGroup = 8;    // inputs in one pass: as many streams as the hardware's prefetchers follow
+
+// An update's options as the loops want them.
+struct Factors {
+  float learning_rate;  // of Adam: corrected for the first moment's bias
+  float weight_decay;
+  float kept;  // of the weights after decoupled decay
+  float old_first, new_first;
+  float old_second, new_second;
+  float root;  // corrects the square root of the second moment
+  float epsilon;
+};
+
+#define MOTLEY_BODY "motley/kernels/update_body.inc"
+#include "motley/kernels/every_target.inc"
+
+Factors factors_of(const UpdateOptions& options) {
+  const bool adam = state_arrays(options.rule) == 2;
+  const auto bias = [&](double beta) { return 1 - std::pow(beta, static_cast<double>(options.step)); };
+  const double damped = options.step == 1 ? 1 : 1 - options.dampening;
+  return {
+      .learning_rate = static_cast<float>(adam ? options.learning_rate / bias(options.beta1) : options.learning_rate),
+      .weight_decay = static_cast<float>(options.weight_decay),
+      .kept = static_cast<float>(1 - options.learning_rate * options.weight_decay),
+      .old_first = static_cast<float>(adam ? options.beta1 : options.momentum),
+      .new_first = static_cast<float>(adam ? 1 - options.beta1 : damped),
+      .old_second = static_cast<float>(options.beta2),
+      .new_second = static_cast<float>(1 - options.beta2),
+      .root = static_cast<float>(adam ? 1 / std::sqrt(bias(options.beta2)) : 1),
+      .epsilon = static_cast<float>(options.epsilon),
+  };
+}
+
+void take_step(Instructions instructions, UpdateRule rule, const Factors& factors, const float* gradient,
+               float* weights, float* first, float* second, std::size_t count) {
+  MOTLEY_DISPATCH(instructions, step(rule, factors, gradient, weights, first, second, count));
+}
+
+// The input's values from element `begin` as float32: where they lie, or in `widened`.
+const float* widen(const WireInput& input, std::size_t begin, std::size_t count, float* widened,
+                   Instructions instructions) {
+  if (input.format == WireFormat::kFloat32) return static_cast<const float*>(input.values) + begin;
+  const std::span halves(static_cast<const std::uint16_t*>(input.values) + begin, count);
+  if (input.format == WireFormat::kBfloat16) {
+    widen_bfloat16(halves, widened, instructions);
+  } else {
+    widen_float16(halves, widened, instructions);
+  }
+  return widened;
+}
+
+// sum = (before + sum_i coefficients[i] * inputs[i]) * scale for the elements [begin, begin + count), at most kBlock of
+// them. Inputs that are too many for one pass are added in groups; the sum so far, `before` at first if it is not null,
+// enters a group as its first input with coefficient one, so that the order of additions is kept.
+void sum_block(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale, const float* before,
+               std::size_t begin, std::size_t count, float* sum, Instructions instructions) {
+  alignas(64) float widened[kGroup][kBlock];
+  const float* values[kGroup];
+  float factors[kGroup];
+  std::size_t next = 0;
+  do {
+    std::size_t used = 0;
+    if (before != nullptr) {
+      values[used] = before;
+      factors[used++] = 1;
+    }
+    while (used < kGroup && next < inputs.size()) {
+      values[used] = widen(inputs[next], begin, count, widened[used], instructions);
+      factors[used++] = coefficients[next++];
+    }
+    weighted_sum(std::span<const float* const>(values, used), std::span<const float>(factors, used),
+                 next == inputs.size() ? scale : 1.0F, std::span<float* const>(&sum, 1), count, instructions);
+    before = sum;
+  } while (next < inputs.size());
+}
+
+void write_wire(const float* weights, void* wire, WireFormat format, std::size_t begin, std::size_t count,
+                Instructions instructions) {
+  if (format == WireFormat::kFloat32) {
+    std::memcpy(static_cast<float*>(wire) + begin, weights, count * sizeof(float));
+  } else if (format == WireFormat::kBfloat16) {
+    round_to_bfloat16({weights, count}, static_cast<std::uint16_t*>(wire) + begin, instructions);
+  } else {
+    round_to_float16({weights, count}, static_cast<std::uint16_t*>(wire) + begin, instructions);
+  }
+}
+
+}  // namespace
+
+void fused_update(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
+                  const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
+                  WireFormat wire_format, std::size_t count, Instructions instructions) {
+  const Factors factors = factors_of(options);
+  const int states = state_arrays(options.rule);
+  alignas(64) float gradient[kBlock];
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t length = std::min(kBlock, count - begin);
+    sum_block(inputs, coefficients, scale, nullptr, begin, length, gradient, instructions);
+    take_step(instructions, options.rule, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
+              states > 1 ? state[1] + begin : nullptr, length);
+    if (wire_weights != nullptr) write_wire(weights + begin, wire_weights, wire_format, begin, length, instructions);
+  }
+}
+
+void accumulate(std::span<const WireInput> inputs, std::span<const float> coefficients, bool first, float* partial,
+                std::size_t count, Instructions instructions) {
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    float* const sum = partial + begin;
+    sum_block(inputs, coefficients, 1, first ? nullptr : sum, begin, std::min(kBlock, count - begin), sum,
+              instructions);
+  }
+}
+
+double squared_norm(const float* values, std::size_t count, Instructions instructions) {
+  MOTLEY_DISPATCH(instructions, sum_of_squares(values, count));
+}
+
+}  // namespace motley::kernels

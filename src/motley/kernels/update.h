@@ -1,0 +1,76 @@
+// What a parameter server does to a chunk: the workers' gradients are summed and the optimizer's step is taken, in one
+// pass over memory. Pure functions over raw buffers; nothing here does I/O, allocates or takes locks.
+//
+// All instruction sets give bitwise the same results (a NaN's bits apart): products are rounded, then added in the
+// order of the inputs, and nothing is fused. No alignment is needed; 64 bytes is fastest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "motley/kernels/convert.h"
+#include "motley/kernels/instructions.h"
+
+namespace motley::kernels {
+
+enum class UpdateRule { kSum, kSgd, kMomentum, kNesterov, kAdam, kAdamW };
+
+// PyTorch's meaning of every word. Rules ignore what they do not know; kSum ignores all.
+struct UpdateOptions {
+  UpdateRule rule = UpdateRule::kSum;
+  double learning_rate = 0;
+  double momentum = 0;      // kMomentum, kNesterov
+  double dampening = 0;     // kMomentum, kNesterov; not in the first step
+  double weight_decay = 0;  // kAdamW: decoupled from the gradient; else added to it
+  double beta1 = 0.9;       // kAdam, kAdamW
+  double beta2 = 0.999;     // kAdam, kAdamW
+  double epsilon = 1e-8;    // kAdam, kAdamW
+  std::uint64_t step = 1;   // of this update, the first is 1
+};
+
+// How many arrays of state an optimizer keeps beside the weights: the momentum's buffer; Adam's first and second
+// moment. They are zeros before the first step.
+constexpr int state_arrays(UpdateRule rule) {
+  switch (rule) {
+    case UpdateRule::kSum:
+    case UpdateRule::kSgd:
+      return 0;
+    case UpdateRule::kMomentum:
+    case UpdateRule::kNesterov:
+      return 1;
+    case UpdateRule::kAdam:
+    case UpdateRule::kAdamW:
+      return 2;
+  }
+  return 0;
+}
+
+// One worker's values as they came.
+struct WireInput {
+  const void* values = nullptr;
+  WireFormat format = WireFormat::kFloat32;
+};
+
+// Takes the optimizer's step on weights[] and state[k][], k < state_arrays(rule), with the gradient
+//   (sum_i coefficients[i] * inputs[i]) * scale
+// of which no more than a block is ever in memory; clipping by a norm goes into the scale. kSum makes the gradient
+// itself the weights. The new weights are also written in `wire_format` where `wire_weights` is not null. No input is a
+// gradient of zeros. `weights` or `wire_weights` may be the very buffer of an input of the same format; buffers may not
+// overlap otherwise.
+void fused_update(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
+                  const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
+                  WireFormat wire_format, std::size_t count, Instructions instructions = best_instructions());
+
+// For groups of workers as they arrive: partial = (first ? 0 : partial) + sum_i coefficients[i] * inputs[i], added in
+// that order. A partial sum may then be the first float32 input of fused_update, with coefficient one; the result is
+// bitwise that of all inputs at once when the groups are consecutive.
+void accumulate(std::span<const WireInput> inputs, std::span<const float> coefficients, bool first, float* partial,
+                std::size_t count, Instructions instructions = best_instructions());
+
+// The sum of squares in double, for clipping by the norm over many chunks. That needs the whole gradient first:
+// accumulate all chunks, add their norms in a fixed order, then update from the partial sums with the factor in
+// `scale`; compared with one pass the partial sums are written once and read twice more.
+double squared_norm(const float* values, std::size_t count, Instructions instructions = best_instructions());
+
+}  // namespace motley::kernels

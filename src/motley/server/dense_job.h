@@ -1,0 +1,116 @@
+// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. A core owns
+// its segments: nobody else touches their weights, state or pushes between the job's loading and its end, so that there
+// are no locks. docs/parameter-server.md tells the whole.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "motley/base/pages.h"
+#include "motley/exchange/chunk_map.h"
+#include "motley/exchange/server_protocol.h"
+#include "motley/transport/region.h"
+#include "motley/transport/tcp_connection.h"
+
+namespace motley::server {
+
+class DenseJob {
+ public:
+  // `join`: of any rank, they agree. `regions`: of all ranks' gradients where all share memory with this server, else
+  // empty. `region_name`: of the region that this job gets then.
+  static Result<std::shared_ptr<DenseJob>> create(const exchange::ServerJoin& join, int cores,
+                                                  std::vector<std::unique_ptr<transport::Region>> regions,
+                                                  const std::string& region_name);
+
+  bool in_memory() const { return region_ != nullptr; }
+  std::size_t region_bytes() const {
+    return region_ ? exchange::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size) : 0;
+  }
+  // All ranks have mapped the region: its name goes.
+  void unlink() {
+    if (region_) region_->unlink();
+  }
+  // Memory that a job of this form takes here, in bytes.
+  static std::size_t bytes_needed(const exchange::ServerJoin& join, int cores, bool in_memory);
+
+  // The part of the state, for the service's thread while no round is under way; empty if there is no such part here.
+  std::span<float> part(const exchange::StatePart& part);
+  void set_updates(std::uint64_t updates) { updates_ = updates; }
+
+ private:
+  friend class DenseShare;
+  float* array(std::size_t index, const exchange::Segment& segment) const;
+  std::size_t element_of(const exchange::Segment& segment) const;
+
+  exchange::ServerJoin join_;
+  int cores_ = 1;
+  exchange::ChunkMap map_;
+  std::vector<std::size_t> offsets_;  // bytes, of float32 buckets
+  std::vector<std::uint32_t> segments_of_bucket_;
+  std::uint64_t updates_ = 0;
+
+  std::unique_ptr<transport::Region> region_;
+  exchange::ServerRegion shared_;
+  std::vector<std::unique_ptr<transport::Region>> gradients_;  // by rank
+  std::vector<Pages> pushes_;                                  // by rank, in the wire's format
+  Pages weights_;
+  Pages wire_weights_;
+  std::vector<Pages> state_;
+};
+
+// A core's part of a job. All is called by the core's thread.
+class DenseShare {
+ public:
+  // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
+  DenseShare(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
+             std::function<void(Error)> lost);
+
+  // Works on at most one segment. True if there was something to do.
+  bool advance();
+  // Reads and writes what the lane's socket allows.
+  void progress(int rank);
+  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const { return lanes_; }
+  bool ended(std::size_t rank) const { return ended_[rank]; }
+  // Says to the workers that they have to ring the bell; false if there is work already.
+  bool fall_asleep();
+  void wake_up();
+  std::uint64_t bytes_done() const { return bytes_done_; }
+
+ private:
+  struct Item {
+    int bucket;
+    const exchange::Segment* segment;  // null: the announcement, over lanes
+    std::size_t index;                 // of the segment
+  };
+  bool has_work() const;
+  void post(const Item& item, std::uint32_t round);
+  bool begin_bucket(const Item& item);
+  void update(const Item& item);
+  void give_up(Error error);
+
+  const std::shared_ptr<DenseJob> job_;
+  const int core_;
+  std::vector<std::unique_ptr<transport::TcpConnection>> lanes_;
+  std::function<void(Error)> lost_;
+  std::vector<Item> items_;  // of a round, in the order in which they come
+  std::size_t next_ = 0;
+  std::uint32_t round_ = 1;
+  std::uint64_t taken_ = 0;            // items, over all rounds
+  std::vector<std::uint64_t> posted_;  // by rank
+  std::vector<bool> ended_;            // lanes, by rank
+  bool failed_ = false;
+  std::uint64_t bytes_done_ = 0;
+
+  // Of the bucket under way.
+  std::vector<std::vector<exchange::Announcement>> announced_;  // landing places, by rank and bucket
+  std::vector<exchange::Announcement> said_;                    // by rank
+  std::vector<int> ranks_;                                      // that bring something
+  std::vector<float> coefficients_;
+  float scale_ = 0;
+  exchange::Announcement answer_;
+};
+
+}  // namespace motley::server

@@ -1,0 +1,379 @@
+// The thread that talks on control connections. Everything it does is short: sums and updates are the cores' work.
+#include "motley/server/service.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "motley/base/clock.h"
+#include "motley/base/log.h"
+#include "motley/base/units.h"
+#include "motley/transport/host.h"
+#include "motley/transport/socket.h"
+
+namespace motley::server {
+namespace {
+
+using exchange::ServerJoin;
+using transport::Claim;
+using transport::TcpConnection;
+
+constexpr double kLastWordsSeconds = 2;
+
+std::vector<int> own_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof(set), &set);
+  std::vector<int> processors;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &set)) processors.push_back(processor);
+  }
+  return processors;
+}
+
+// What differs between two ranks' view of a job, or nothing.
+std::string difference(const ServerJoin& a, const ServerJoin& b) {
+  const auto differ = [](const char* what, auto left, auto right) {
+    return fmt::format("{} is {} and {}", what, left, right);
+  };
+  if (a.size != b.size) return differ("the number of ranks", a.size, b.size);
+  if (a.bins != b.bins || a.first_bin != b.first_bin) return differ("the number of servers' cores", a.bins, b.bins);
+  if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
+  if (a.wire != b.wire) return differ("the type on the wire", static_cast<int>(a.wire), static_cast<int>(b.wire));
+  if (a.bucket_elements.size() != b.bucket_elements.size()) {
+    return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
+  }
+  for (std::size_t i = 0; i < a.bucket_elements.size(); ++i) {
+    if (a.bucket_elements[i] != b.bucket_elements[i]) {
+      return differ("the number of values in a bucket", a.bucket_elements[i], b.bucket_elements[i]);
+    }
+  }
+  const kernels::UpdateOptions& x = a.update;
+  const kernels::UpdateOptions& y = b.update;
+  const bool same = x.rule == y.rule && x.momentum == y.momentum && x.dampening == y.dampening &&
+                    x.weight_decay == y.weight_decay && x.beta1 == y.beta1 && x.beta2 == y.beta2 &&
+                    x.epsilon == y.epsilon;
+  return same ? "" : "the optimizer differs";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, const transport::Secret& token) {
+  MOTLEY_ASSIGN(transport::Descriptor listener, transport::listen_at(options.listen));
+  return std::unique_ptr<Service>(new Service(options, token, std::move(listener)));
+}
+
+Service::Service(const ServiceOptions& options, const transport::Secret& token, transport::Descriptor listener)
+    : options_(options),
+      endpoint_(transport::local_endpoint(listener)),
+      host_id_(transport::host_id()),
+      acceptor_(std::move(listener), token, Claim{}, [](const Claim&) -> Status { return {}; }),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  const std::vector<int> processors = own_processors();
+  const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
+  for (int core = 0; core < count; ++core) {
+    const int processor = processors[static_cast<std::size_t>(core) % processors.size()];
+    cores_.push_back(std::make_unique<Core>(options.pin_cores ? std::optional(processor) : std::nullopt, spins_));
+  }
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Service::~Service() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  ::eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+void Service::run() {
+  for (bool running = true; running;) {
+    wait_for_events();
+    for (auto& [number, job] : jobs_) {
+      for (std::size_t rank = 0; rank < job->ranks.size(); ++rank) {
+        if (const Status heard = hear(*job, rank); !heard) {
+          end(*job, heard.error());
+          break;
+        }
+      }
+    }
+    std::vector<std::pair<std::uint64_t, Error>> lost;
+    {
+      const std::lock_guard lock(mutex_);
+      lost.swap(lost_);
+      running = !stop_;
+    }
+    for (const auto& [number, error] : lost) {
+      const auto found = jobs_.find(number);
+      if (found == jobs_.end() || found->second->ranks.empty()) continue;  // unknown, or ended already
+      // A rank that has left closes its lanes.
+      const bool known = error.rank >= 0 && error.rank < static_cast<int>(found->second->ranks.size());
+      if (known && found->second->ranks[static_cast<std::size_t>(error.rank)].left) continue;
+      end(*found->second, error);
+    }
+    for (transport::Acceptor::Guest& guest : acceptor_.step()) {
+      admit(std::move(guest));
+    }
+    std::erase_if(jobs_, [&](const auto& entry) {
+      const Job& job = *entry.second;
+      const bool over = std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.left || !rank.control; });
+      if (over) {
+        for (const auto& core : cores_) core->remove(job.number);
+        spdlog::info("job '{}' has ended", job.name);
+      }
+      return over;
+    });
+    std::erase_if(leaving_, [](Leaving& leaving) {
+      const auto moved = leaving.connection->progress();
+      return !moved || !leaving.connection->wants_to_write() || monotonic_seconds() > leaving.until;
+    });
+  }
+  for (auto& [number, job] : jobs_) {
+    end(*job, Error{ErrorCode::kServerLost, "the server was told to stop", -1});
+  }
+  cores_.clear();
+}
+
+void Service::wait_for_events() {
+  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
+  acceptor_.add_to(polled);
+  const auto add = [&](const TcpConnection& connection) {
+    polled.push_back(
+        {connection.descriptor(), static_cast<short>(POLLIN | (connection.wants_to_write() ? POLLOUT : 0)), 0});
+  };
+  for (const auto& [number, job] : jobs_) {
+    for (const Rank& rank : job->ranks) {
+      if (rank.control && !rank.left) add(*rank.control);
+    }
+  }
+  for (const Leaving& leaving : leaving_) add(*leaving.connection);
+  ::poll(polled.data(), polled.size(), transport::Acceptor::kTickMilliseconds);
+  eventfd_t count = 0;
+  ::eventfd_read(wake_.get(), &count);
+}
+
+void Service::admit(transport::Acceptor::Guest guest) {
+  if (!guest.accepted) {
+    spdlog::warn("{} was turned away: {}", guest.address, guest.accepted.error().message);
+    return;
+  }
+  const bool checksum = options_.payload_checksum && !guest.address.starts_with("127.");
+  auto connection = std::make_unique<TcpConnection>(std::move(guest.socket), guest.claim.identity, checksum);
+  if (guest.claim.identity.purpose == exchange::kServerControl) {
+    admit_control(guest.claim, std::move(connection));
+  } else {
+    admit_lane(guest.claim, std::move(connection));
+  }
+}
+
+void Service::turn_away(std::unique_ptr<TcpConnection> connection, const Error& error) {
+  connection->post_owned(exchange::kServerFailed, 0, exchange::encode(error));
+  leaving_.push_back({std::move(connection), monotonic_seconds() + kLastWordsSeconds});
+}
+
+void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
+  const std::string name = claim.identity.tenant + "/" + claim.identity.job;
+  Job* job = nullptr;
+  for (const auto& [number, other] : jobs_) {
+    if (other->name == name) job = other.get();
+  }
+  if (job != nullptr && job->session != claim.identity.session) {
+    return turn_away(
+        std::move(connection),
+        {ErrorCode::kRefused, fmt::format("a job '{}' is running here already; give this one another name", name), -1});
+  }
+  if (job == nullptr) {
+    auto made = std::make_unique<Job>();
+    made->number = next_job_++;
+    made->name = name;
+    made->session = claim.identity.session;
+    job = made.get();
+    jobs_.emplace(job->number, std::move(made));
+  }
+  const auto rank = static_cast<std::size_t>(claim.identity.rank);
+  if (rank >= 4096 || (rank < job->ranks.size() && job->ranks[rank].control)) {
+    return turn_away(std::move(connection),
+                     {ErrorCode::kRefused, fmt::format("rank {} of job '{}' is here already", rank, name), -1});
+  }
+  if (job->ranks.size() <= rank) job->ranks.resize(rank + 1);
+  connection->post_owned(exchange::kServerInfo, 0, exchange::encode(exchange::ServerInfo{host_id_, cores()}));
+  static_cast<void>(connection->progress());
+  job->ranks[rank].control = std::move(connection);
+}
+
+void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
+  const std::string name = claim.identity.tenant + "/" + claim.identity.job;
+  const auto core = static_cast<std::size_t>(claim.identity.purpose - exchange::kServerLane);
+  const auto rank = static_cast<std::size_t>(claim.identity.rank);
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
+    const Job& job = *entry.second;
+    return job.name == name && job.session == claim.identity.session && job.dense && rank < job.ranks.size();
+  });
+  if (found == jobs_.end() || core >= cores_.size() || found->second->shared[core] ||
+      found->second->ranks[rank].lanes[core]) {
+    return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such lane", -1});
+  }
+  Job& job = *found->second;
+  job.ranks[rank].lanes[core] = std::move(connection);
+  if (std::ranges::all_of(job.ranks, [&](const Rank& other) { return other.lanes[core] != nullptr; })) {
+    std::vector<std::unique_ptr<TcpConnection>> lanes;
+    for (Rank& other : job.ranks) lanes.push_back(std::move(other.lanes[core]));
+    job.shared[core] = true;
+    job.dense->unlink();  // whoever opens a lane has mapped the region
+    cores_[core]->add(job.number, std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes),
+                                                               [this, number = job.number](Error error) {
+                                                                 const std::lock_guard lock(mutex_);
+                                                                 lost_.emplace_back(number, std::move(error));
+                                                                 ::eventfd_write(wake_.get(), 1);
+                                                               }));
+  }
+}
+
+Status Service::hear(Job& job, std::size_t rank) {
+  Rank& from = job.ranks[rank];
+  while (from.control && !from.left) {
+    const auto message = from.control->try_receive();
+    const auto moved = message ? from.control->progress() : Result<bool>(true);
+    if (!message || !moved) {
+      const Error& error = message ? moved.error() : message.error();
+      return fail(Error{ErrorCode::kPeerLost, fmt::format("rank {} of job '{}': {}", rank, job.name, error.message),
+                        static_cast<int>(rank)});
+    }
+    if (!*message) break;
+    MOTLEY_TRY(handle(job, rank, **message));
+  }
+  return {};
+}
+
+Status Service::handle(Job& job, std::size_t rank, const transport::Message& message) {
+  Rank& from = job.ranks[rank];
+  const auto wrong = [&](const char* why) {
+    return fail(Error{ErrorCode::kCorrupt,
+                      fmt::format("rank {} of job '{}' sent a frame of type {:#x} with tag {:#x} and {} bytes: {}",
+                                  rank, job.name, message.header.type, message.header.tag, message.header.length, why),
+                      static_cast<int>(rank)});
+  };
+  switch (message.header.type) {
+    case exchange::kServerJoin: {
+      if (from.join) return wrong("it has joined already");
+      MOTLEY_ASSIGN(from.join, exchange::decode_server_join(message.payload));
+      return join(job);
+    }
+    case exchange::kServerLoad: {
+      if (!job.dense || from.loaded || rank != 0) return wrong("it is not its turn to load");
+      const std::span<float> part = job.dense->part(exchange::StatePart::of(message.header.tag));
+      if (part.empty() || part.size_bytes() != message.payload.size()) return wrong("there is no such part");
+      std::memcpy(part.data(), message.payload.data(), message.payload.size());
+      return {};
+    }
+    case exchange::kServerLoaded: {
+      if (!job.dense || from.loaded) return wrong("it is not its turn to load");
+      from.loaded = true;
+      if (rank == 0) job.dense->set_updates(message.header.tag);
+      if (std::ranges::all_of(job.ranks, &Rank::loaded)) {
+        for (Rank& other : job.ranks) {
+          other.control->post_owned(exchange::kServerLoaded, 0, {});
+          static_cast<void>(other.control->progress());
+        }
+      }
+      return {};
+    }
+    case exchange::kServerSave: {
+      if (!job.dense) return wrong("there is no state yet");
+      const std::span<float> part = job.dense->part(exchange::StatePart::of(message.header.tag));
+      if (part.empty()) return wrong("there is no such part");
+      const auto bytes = std::as_bytes(part);
+      from.control->post_owned(exchange::kServerSave, message.header.tag, {bytes.begin(), bytes.end()});
+      static_cast<void>(from.control->progress());
+      return {};
+    }
+    case exchange::kServerLeave:
+      from.left = true;
+      return {};
+    default:
+      return wrong("no such frame is known");
+  }
+}
+
+// Once all ranks have joined, their job gets its memory.
+Status Service::join(Job& job) {
+  const auto first = std::ranges::find_if(job.ranks, [](const Rank& rank) { return rank.join.has_value(); });
+  for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    if (!job.ranks[rank].join) continue;
+    if (const std::string what = difference(*first->join, *job.ranks[rank].join); !what.empty()) {
+      return fail(Error{ErrorCode::kInvalidInput,
+                        fmt::format("job '{}': {} of ranks {} and {}", job.name, what, first - job.ranks.begin(), rank),
+                        static_cast<int>(rank)});
+    }
+  }
+  const ServerJoin& join = *first->join;
+  if (static_cast<int>(job.ranks.size()) > join.size) {
+    return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", job.name, join.size,
+                job.ranks.size() - 1);
+  }
+  const bool all = static_cast<int>(job.ranks.size()) == join.size &&
+                   std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.join.has_value(); });
+  if (!all) return {};
+
+  const bool in_memory = std::ranges::all_of(
+      job.ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
+  const std::size_t bytes = DenseJob::bytes_needed(join, cores(), in_memory);
+  if (options_.quota_bytes > 0 && bytes > options_.quota_bytes) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name,
+                format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(options_.quota_bytes)));
+  }
+  std::vector<std::unique_ptr<transport::Region>> regions;
+  if (in_memory) {
+    for (const Rank& rank : job.ranks) {
+      MOTLEY_ASSIGN(auto region,
+                    transport::Region::map(rank.join->region,
+                                           exchange::ServerRegion::value_offsets(join.bucket_elements).back()));
+      regions.push_back(std::move(region));
+    }
+  }
+  const std::string region = fmt::format("{:x}-{}-server", job.session, job.number);
+  MOTLEY_ASSIGN(job.dense, DenseJob::create(join, cores(), std::move(regions), region));
+  job.shared.assign(cores_.size(), false);
+
+  // Spinning pays where every thread has a processor: the cores' and all ranks' that share this host.
+  std::size_t threads = cores_.size();
+  for (const auto& [number, other] : jobs_) {
+    for (const Rank& rank : other->ranks) threads += rank.join && rank.join->host_id == host_id_ ? 1 : 0;
+  }
+  spins_ = threads <= own_processors().size();
+  const exchange::ServerJoined joined = {
+      .region = in_memory ? region : "", .region_bytes = job.dense->region_bytes(), .may_spin = spins_};
+  for (Rank& rank : job.ranks) {
+    rank.lanes.resize(cores_.size());
+    rank.control->post_owned(exchange::kServerJoined, 0, exchange::encode(joined));
+    static_cast<void>(rank.control->progress());
+  }
+  spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
+               format_bytes(static_cast<double>(exchange::ServerRegion::value_offsets(join.bucket_elements).back())),
+               join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
+  return {};
+}
+
+void Service::end(Job& job, const Error& error) {
+  spdlog::warn("job '{}' has failed: {}", job.name, error.message);
+  for (const auto& core : cores_) core->remove(job.number);
+  for (Rank& rank : job.ranks) {
+    if (!rank.control || rank.left) continue;
+    turn_away(std::move(rank.control), error);
+    static_cast<void>(leaving_.back().connection->progress());
+  }
+  job.ranks.clear();
+}
+
+}  // namespace motley::server

@@ -1,0 +1,91 @@
+// The parameter server as a service: lets jobs in, keeps them apart, hands their parts to the cores, and tells all of a
+// job's ranks when one is lost.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "motley/server/core.h"
+#include "motley/transport/acceptor.h"
+#include "motley/transport/tcp_connection.h"
+
+namespace motley::server {
+
+struct ServiceOptions {
+  transport::Endpoint listen;    // port 0: any free one
+  int cores = 0;                 // 0: as many as this process may use
+  bool pin_cores = false;        // each core's thread to a processor of its own
+  std::size_t quota_bytes = 0;   // memory that one job may take; 0: no limit
+  bool payload_checksum = true;  // over what is sent to other hosts
+};
+
+class Service {
+ public:
+  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, const transport::Secret& token);
+  ~Service();
+
+  const transport::Endpoint& endpoint() const { return endpoint_; }  // really listening at
+  int cores() const { return static_cast<int>(cores_.size()); }
+
+ private:
+  struct Rank {
+    std::unique_ptr<transport::TcpConnection> control;
+    std::vector<std::unique_ptr<transport::TcpConnection>> lanes;  // by core, until all ranks' are there
+    std::optional<exchange::ServerJoin> join;
+    bool loaded = false;
+    bool left = false;
+  };
+  struct Job {
+    std::uint64_t number = 0;
+    std::string name;  // "tenant/job"
+    std::uint64_t session = 0;
+    std::vector<Rank> ranks;
+    std::shared_ptr<DenseJob> dense;
+    std::vector<bool> shared;  // by core: its share was handed over
+  };
+  // A connection with last words.
+  struct Leaving {
+    std::unique_ptr<transport::TcpConnection> connection;
+    double until;
+  };
+
+  Service(const ServiceOptions& options, const transport::Secret& token, transport::Descriptor listener);
+  void run();
+  void wait_for_events();
+  void admit(transport::Acceptor::Guest guest);
+  void admit_control(const transport::Claim& claim, std::unique_ptr<transport::TcpConnection> connection);
+  void admit_lane(const transport::Claim& claim, std::unique_ptr<transport::TcpConnection> connection);
+  // Each returns an error that ends the job.
+  Status hear(Job& job, std::size_t rank);
+  Status handle(Job& job, std::size_t rank, const transport::Message& message);
+  Status join(Job& job);
+  void end(Job& job, const Error& error);
+  void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);
+  bool remove_ended();
+
+  const ServiceOptions options_;
+  const transport::Endpoint endpoint_;
+  const std::string host_id_;
+  std::atomic<bool> spins_ = false;
+
+  // Of the thread.
+  transport::Acceptor acceptor_;
+  std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
+  std::uint64_t next_job_ = 1;
+  std::vector<Leaving> leaving_;
+
+  transport::Descriptor wake_;
+  std::mutex mutex_;                                   // guards the two below
+  std::vector<std::pair<std::uint64_t, Error>> lost_;  // what cores saw
+  bool stop_ = false;
+  std::vector<std::unique_ptr<Core>> cores_;
+  std::thread thread_;
+};
+
+}  // namespace motley::server

@@ -1,0 +1,43 @@
+// A network whose weights a parameter server moves: hands the servers what the job starts from, lets the parameters
+// look at the weights that come back, and fetches the optimizer's state for checkpoints.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "motley/exchange/exchange.h"
+#include "motley/learn/gradient_buckets.h"
+#include "motley/learn/optimizer.h"
+
+namespace motley::train {
+
+// The rule by which a server does what this optimizer does.
+kernels::UpdateOptions update_options(const learn::OptimizerSpec& spec);
+
+class ServedWeights {
+ public:
+  // Collective. `optimizer` holds the state to start from, and is not stepped afterwards. On the CPU the parameters
+  // become views of the exchange's weights; elsewhere fetch() copies them. The exchange and the buckets must outlive
+  // this object, and the network must not be used after them.
+  static Result<std::unique_ptr<ServedWeights>> begin(exchange::Exchange& exchange,
+                                                      const learn::GradientBuckets& buckets,
+                                                      const learn::Optimizer& optimizer, kernels::UpdateRule rule,
+                                                      const Deadline& deadline);
+
+  // After the exchange's wait for the bucket.
+  Status fetch(int bucket);
+
+  // Rank 0: what Optimizer::state() would be.
+  Result<learn::NamedTensors> optimizer_state(const Deadline& deadline);
+
+ private:
+  ServedWeights(exchange::Exchange& exchange, const learn::GradientBuckets& buckets, kernels::UpdateRule rule);
+  torch::Tensor view(const learn::GradientBuckets::Place& place, const float* bucket) const;
+
+  exchange::Exchange& exchange_;
+  const learn::GradientBuckets& buckets_;
+  const std::vector<std::string> fields_;  // of the optimizer's state, one an array
+};
+
+}  // namespace motley::train

@@ -1,0 +1,114 @@
+"""Jobs that train with a parameter server: the same weights as without one, and what happens when the server is lost."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import BINARY, Scenario, read_safetensors, relative_difference
+
+
+def children(process, mark):
+    """Process ids of a process's children whose command line holds the mark."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"\nPPid:\t{process}\n" in (entry / "status").read_text():
+                if mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+class Serving(Scenario):
+    optimizers = {
+        "sgd": ("--optimizer.momentum", 0),
+        "nesterov": ("--optimizer.momentum", 0.9, "--optimizer.nesterov", "true", "--optimizer.weight_decay", 0.01),
+        "adam": ("--optimizer.name", "adam", "--optimizer.learning_rate", 0.003, "--optimizer.momentum", 0),
+        "adamw": ("--optimizer.name", "adamw", "--optimizer.learning_rate", 0.003, "--optimizer.momentum", 0),
+        "clipped": ("--clip_norm", 0.3),
+    }
+
+    def test_every_optimizer_gives_the_weights_of_the_ring(self):
+        same = ("--workers", 3, "--shares.mode", "fixed", "--shares.fixed", "10,20,30")
+        for name, flags in self.optimizers.items():
+            with self.subTest(optimizer=name):
+                self.train(f"{name}-ring", *same, *flags)
+                self.train(f"{name}-ps", *same, *flags, "--exchange.method", "ps")
+                one, other = self.weights(f"{name}-ring"), self.weights(f"{name}-ps")
+                self.assertLess(relative_difference(one, other), 1e-5)
+                self.assertEqual(self.not_used_once(f"{name}-ps"), 0)
+
+    def test_a_run_goes_on_with_another_exchange(self):
+        flags = ("--workers", 2, "--shares.mode", "equal", *self.optimizers["adamw"])
+        self.train("whole", *flags)
+        self.train("parts", *flags, "--steps", 7, "--exchange.method", "ps")
+        self.train("parts", *flags, "--steps", 13, "--exchange.method", "ring", "--resume")
+        self.train("parts", *flags, "--exchange.method", "ps", "--exchange.servers", "", "--steps", 0, "--resume")
+        self.assertLess(relative_difference(self.weights("whole"), self.weights("parts")), 1e-5)
+        newest = [sorted((self.folder / run / "checkpoint").glob("step-*"))[-1] for run in ("whole", "parts")]
+        one, other = (read_safetensors(step / "optimizer.safetensors") for step in newest)
+        self.assertLess(relative_difference(one, other), 1e-4)
+
+    def test_a_killed_server_takes_the_job_back_to_its_checkpoint(self):
+        flags = ("--cluster", self.cluster([0.002, 0.002]), "--exchange.method", "ps", "--checkpoint.every_steps", 4)
+        process = self.start("run", *flags)
+        self.wait_for_step("run", 9)
+        (server,) = children(process.pid, "server")
+        os.kill(server, signal.SIGKILL)
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("was lost", output)
+        self.assertIn("resumed after step", output)
+        self.assertEqual(self.not_used_once("run"), 0)
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 21)))
+        undisturbed = ("--cluster", self.cluster([0.002, 0.002]), "--shares.mode", "replay", "--shares.replay",
+                       self.folder / "run")
+        self.train("again", *undisturbed)
+        self.assertLess(relative_difference(self.weights("run"), self.weights("again")), 1e-5)
+
+    def test_jobs_share_a_server_that_runs_apart(self):
+        token = self.folder / "token"
+        token.write_text("a token that nobody guesses\n")
+        token.chmod(0o600)
+        address = self.folder / "address"
+        server = subprocess.Popen(
+            [BINARY, "server", "--listen", "127.0.0.1:0", "--token-file", token, "--address-file", address],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.kill)
+        deadline = time.monotonic() + 20
+        while not address.exists():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        served = ("--exchange.method", "ps", "--exchange.servers", address.read_text().strip(),
+                  "--exchange.server_token", token, "--workers", 2, "--shares.mode", "equal")
+        other = self.start("other", *served, "--name", "other", "--epochs", 8)
+        self.train("one", *served)
+        refused = self.folder / "refused"
+        refused.write_text("a token that somebody guessed\n")
+        refused.chmod(0o600)
+        output = self.train("two", *served[:5], refused, *served[6:], expect=1)
+        self.assertIn("secret differs", output)
+        self.assertEqual(other.wait(timeout=60), 0, other.stdout.read())
+        self.train("alone", "--workers", 2, "--shares.mode", "equal")
+        self.assertLess(relative_difference(self.weights("one"), self.weights("alone")), 1e-5)
+        server.terminate()
+        self.assertEqual(server.wait(timeout=20), 0)
+
+    def test_bad_servers_are_refused_by_name(self):
+        served = ("--exchange.method", "ps", "--deadline.join", "2 s")
+        output = self.train("a", *served, "--exchange.servers", "nowhere", expect=2)
+        self.assertIn("exchange.servers", output)
+        output = self.train("b", *served, "--exchange.servers", "127.0.0.1:1", "--exchange.server_token",
+                            self.folder / "none", expect=2)
+        self.assertIn("exchange.server_token", output)
+        output = self.train("c", *served, "--model.dtype", "float64", expect=2)
+        self.assertIn("float64", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
