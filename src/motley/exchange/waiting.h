@@ -21,7 +21,7 @@ Error cause_of(const transport::Session& session, const Error& error);
 // being done, and `missing()` returns the ranks that it waits for.
 template <class Missing>
 Status check_wait(const transport::Session& session, const Deadline& deadline, const std::string& operation,
-                  Missing missing) {
+                  const Missing& missing) {
   if (const Status health = session.health(); !health) return fail(health.error().within(operation));
   if (!deadline.passed()) return {};
   const std::vector<int> ranks = missing();

@@ -56,7 +56,7 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
 
 std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, bool in_memory) {
   const std::size_t bytes = ServerRegion::value_offsets(join.bucket_elements).back();
-  const auto copies = static_cast<std::size_t>(1 + kernels::state_arrays(join.update.rule));
+  const std::size_t copies = 1 + static_cast<std::size_t>(kernels::state_arrays(join.update.rule));
   if (in_memory) {
     return ServerRegion::bytes(join.bucket_elements, cores, join.size) + (copies - 1) * bytes;
   }
