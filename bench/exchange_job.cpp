@@ -39,11 +39,11 @@ Result<ExchangeJob> ExchangeJob::start(const BenchOptions& options, const std::s
 }
 
 Result<ExchangeJob> ExchangeJob::start_gloo(const BenchOptions& options, int ranks, const std::string& bytes,
-                                            bool with_momentum) {
+                                            const std::vector<std::string>& flags) {
   ExchangeJob job;
   const std::string script = (options.source_folder / "bench/peers/gloo_allreduce.py").string();
   std::vector<std::string> command = {options.python.string(), script, std::to_string(ranks), bytes};
-  if (with_momentum) command.push_back("--momentum");
+  command.insert(command.end(), flags.begin(), flags.end());
   MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
   job.processes_.push_back(std::move(process));
   MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));

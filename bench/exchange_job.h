@@ -21,9 +21,9 @@ class ExchangeJob {
   static Result<ExchangeJob> start(const BenchOptions& options, const std::string& method, const std::string& bytes,
                                    const std::vector<Place>& places, const std::vector<std::string>& environment = {},
                                    const std::string& name = "bench");
-  // PyTorch's Gloo; with_momentum: each round ends with a step of torch.optim.SGD with momentum.
+  // PyTorch's Gloo. `flags` of bench/peers/gloo_allreduce.py.
   static Result<ExchangeJob> start_gloo(const BenchOptions& options, int ranks, const std::string& bytes,
-                                        bool with_momentum = false);
+                                        const std::vector<std::string>& flags = {});
 
   // The answer to one command, in seconds.
   Result<double> run(const std::string& command);

@@ -40,9 +40,9 @@ Order read_order() {
 }
 
 // Seconds of `count` reductions. As in training, each rank has just written its values; that is not counted, but where
-// they then are in the caches is.
-Result<double> reduce(const transport::Membership& members, exchange::Exchange& exchange, int bucket,
-                      std::int64_t count, std::uint64_t& step) {
+// they then are in the caches is. With a group all ranks begin at once.
+Result<double> reduce(const transport::Membership& members, exchange::Group* meet, exchange::Exchange& exchange,
+                      int bucket, std::int64_t count, std::uint64_t& step) {
   const Deadline deadline = Deadline::after(kSeconds);
   const auto bytes = exchange.buffer(bucket);
   const std::span<float> values(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
@@ -50,6 +50,7 @@ Result<double> reduce(const transport::Membership& members, exchange::Exchange& 
   double seconds = 0;
   for (std::int64_t round = 0; round < count; ++round) {
     std::ranges::fill(values, static_cast<float>(members.rank + 1));
+    if (meet != nullptr) MOTLEY_TRY(meet->barrier(deadline));
     const double began = monotonic_seconds();
     MOTLEY_TRY(exchange.start(++step, bucket, 32));
     MOTLEY_TRY(exchange.wait(bucket, deadline));
@@ -61,9 +62,10 @@ Result<double> reduce(const transport::Membership& members, exchange::Exchange& 
   return seconds;
 }
 
-// The same with servers that move the weights: a round is a step of all buckets.
-Result<double> step_all(const transport::Membership& members, exchange::Exchange& exchange, int buckets,
-                        std::int64_t count, std::uint64_t& step) {
+// The same with servers that move the weights: a round is a step of all buckets. All ranks begin at once, so that none
+// counts the time in which others still write their values.
+Result<double> step_all(const transport::Membership& members, exchange::Group& group, exchange::Exchange& exchange,
+                        int buckets, std::int64_t count, std::uint64_t& step) {
   const Deadline deadline = Deadline::after(kSeconds);
   double seconds = 0;
   for (std::int64_t round = 0; round < count; ++round) {
@@ -72,6 +74,7 @@ Result<double> step_all(const transport::Membership& members, exchange::Exchange
       std::ranges::fill(std::span(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)),
                         static_cast<float>(members.rank + 1));
     }
+    MOTLEY_TRY(group.barrier(deadline));
     const double began = monotonic_seconds();
     ++step;
     for (int bucket = 0; bucket < buckets; ++bucket) MOTLEY_TRY(exchange.start(step, bucket, 32));
@@ -155,7 +158,8 @@ Status work(const std::vector<std::string>& arguments) {
   MOTLEY_ASSIGN(const auto session, transport::Session::join(options, secret));
   MOTLEY_ASSIGN(const auto group, exchange::make_group(*session));
   exchange::ExchangeOptions how;
-  how.method = arguments[3] == "tcp-ring" ? exchange::Method::kTcpRing : exchange::Method::kSharedMemory;
+  how.method = arguments[3].starts_with("tcp-ring") ? exchange::Method::kTcpRing : exchange::Method::kSharedMemory;
+  exchange::Group* const meet = arguments[3].ends_with("-meet") ? group.get() : nullptr;
   const bool served = arguments[3].starts_with("ps-");
   if (served) {
     how.method = exchange::Method::kParameterServer;
@@ -183,11 +187,11 @@ Status work(const std::vector<std::string>& arguments) {
     for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
     MOTLEY_TRY(exchange->load(zeros, Deadline::after(kSeconds)));
     exchange->set_learning_rate(kLearningRate);
-    MOTLEY_TRY(step_all(session->membership(), *exchange, buckets, 2, step));
+    MOTLEY_TRY(step_all(session->membership(), *group, *exchange, buckets, 2, step));
     MOTLEY_TRY(check_weights(*exchange, session->membership(), buckets, step));
   }
   for (int bucket = 0; bucket < buckets && !served; ++bucket) {
-    MOTLEY_TRY(reduce(session->membership(), *exchange, bucket, 2, step));
+    MOTLEY_TRY(reduce(session->membership(), meet, *exchange, bucket, 2, step));
   }
 
   const int right_rank = (options.rank + 1) % options.size;
@@ -214,10 +218,10 @@ Status work(const std::vector<std::string>& arguments) {
     if (order.command == Command::kRound) {
       const int bucket = static_cast<int>(order.first);
       if (served) {
-        MOTLEY_ASSIGN(seconds, step_all(session->membership(), *exchange, buckets, order.second, step));
+        MOTLEY_ASSIGN(seconds, step_all(session->membership(), *group, *exchange, buckets, order.second, step));
         MOTLEY_TRY(check_weights(*exchange, session->membership(), buckets, step));
       } else {
-        MOTLEY_ASSIGN(seconds, reduce(session->membership(), *exchange, bucket, order.second, step));
+        MOTLEY_ASSIGN(seconds, reduce(session->membership(), meet, *exchange, bucket, order.second, step));
       }
       seconds /= static_cast<double>(order.second);
     } else {

@@ -119,7 +119,8 @@ class PsBench {
         fmt::format("{} a round; the fused kernel alone, two pinned threads, {}", format_seconds(limit.ours),
                     format_seconds(limit.peer)));
     if (ranks != 4) return {};
-    MOTLEY_ASSIGN(ExchangeJob gloo, ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes), true));
+    MOTLEY_ASSIGN(ExchangeJob gloo,
+                  ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes), {"--momentum", "--meet"}));
     MOTLEY_ASSIGN(const Comparison peer, compare(pairs_, ours, [&] { return gloo.run("0 1"); }));
     add(name, "ratio_to_gloo_plus_optimizer", peer.ratio, "", false, 0.14, {}, 1.0,
         fmt::format("{} a round; torch all_reduce and SGD with momentum {}", format_seconds(peer.ours),
@@ -148,8 +149,9 @@ class PsBench {
       MOTLEY_ASSIGN(const ServerProcess server, ServerProcess::start(options_, kCores));
       MOTLEY_ASSIGN(ExchangeJob central, workers(server, "ps-tcp", ranks));
       MOTLEY_ASSIGN(ExchangeJob ring,
-                    ExchangeJob::start(options_, "tcp-ring", std::to_string(kModelBytes), here(ranks)));
-      MOTLEY_ASSIGN(ExchangeJob gloo, ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes)));
+                    ExchangeJob::start(options_, "tcp-ring-meet", std::to_string(kModelBytes), here(ranks)));
+      MOTLEY_ASSIGN(ExchangeJob gloo,
+                    ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes), {"--meet"}));
       const auto ours = [&] { return central.run("round 0 2"); };
       // As many bytes as go to and from the server, and the arithmetic in turn with them.
       const auto stream = [&]() -> Result<double> {

@@ -67,7 +67,7 @@ function(motley_test name)
   list(TRANSFORM rooms PREPEND motley_)
   target_link_libraries(${name} PRIVATE ${rooms} ${TEST_LIBRARIES} GTest::gmock GTest::gtest GTest::gtest_main)
   target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT})
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT})
 endfunction()
 
 # motley_fuzz(NAME SOURCES file... ROOMS room...)

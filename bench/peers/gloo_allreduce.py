@@ -1,10 +1,10 @@
 """PyTorch's Gloo as a peer: all_reduce of float32 tensors among processes over loopback, one timed batch per line.
 
-    gloo_allreduce.py RANKS BYTES[,BYTES...] [--momentum]
+    gloo_allreduce.py RANKS BYTES[,BYTES...] [--momentum] [--meet]
 
 Each line "INDEX COUNT" on standard input runs COUNT all_reduces of the INDEX-th size; the answer is the seconds per
 all_reduce of the slowest rank. With --momentum each is followed by a step of torch.optim.SGD with momentum, which
-counts too. End of input ends the processes. Prints "ready" first.
+counts too. With --meet all ranks begin a round at once. End of input ends the processes. Prints "ready" first.
 """
 
 import argparse
@@ -25,6 +25,7 @@ def main():
     parser.add_argument("ranks", type=int)
     parser.add_argument("sizes", type=lambda text: [int(size) for size in text.split(",")])
     parser.add_argument("--momentum", action="store_true")
+    parser.add_argument("--meet", action="store_true")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--meeting")
     arguments = parser.parse_args()
@@ -63,6 +64,8 @@ def main():
         total = 0.0
         for _ in range(count):
             tensors[index].fill_(rank + 1)  # as in training, each rank has just written its values; not counted
+            if arguments.meet:
+                dist.barrier()
             began = time.perf_counter()
             dist.all_reduce(tensors[index])
             if arguments.momentum:

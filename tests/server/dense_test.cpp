@@ -358,15 +358,15 @@ TEST_P(EitherWay, AServerThatEndsIsNamed) {
   });
 }
 
-TEST(Server, AMissingRankIsNamedAtTheDeadline) {
+TEST_P(EitherWay, AMissingRankIsNamedAtTheDeadline) {
   Servers servers(1, 2);
   const Layout layout = layout_of(4, 1, 30000);
-  exchange::run_threads(2, true, [&](int rank, exchange::ThreadSession& session) {
-    const auto exchange = make_exchange(session, options_for(servers, true));
+  exchange::run_threads(3, true, [&](int rank, exchange::ThreadSession& session) {
+    const auto exchange = make_exchange(session, options_for(servers, GetParam()));
     ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
     ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
     if (rank == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
       return;
     }
     ASSERT_TRUE((*exchange)->start(0, 0, 1));
@@ -374,6 +374,7 @@ TEST(Server, AMissingRankIsNamedAtTheDeadline) {
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error().code, ErrorCode::kTimeout);
     EXPECT_EQ(outcome.error().rank, 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));  // the other one asks, too
   });
 }
 

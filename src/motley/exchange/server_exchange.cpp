@@ -16,6 +16,7 @@ namespace motley::exchange {
 namespace {
 
 constexpr double kControlCheckSeconds = 0.02;
+constexpr double kAnswerSeconds = 1;      // for a server to say whom it waits for
 constexpr double kLastWordSeconds = 0.5;  // for a server to say why it closes a lane
 
 kernels::WireFormat format_of(WireType type) {
@@ -35,7 +36,7 @@ ServerExchange::ServerExchange(transport::Session& session, const ExchangeOption
 
 ServerExchange::~ServerExchange() {
   for (Server& server : servers_) {
-    if (server.control && !aborted_) {
+    if (server.control && !failed_) {
       server.control->post_owned(kServerLeave, 0, {});
       static_cast<void>(server.control->progress());
     }
@@ -217,8 +218,12 @@ Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
   if (own_) {
     ServerRegion::BucketState& shared = region_.bucket(static_cast<std::size_t>(index));
     const auto segments = static_cast<std::uint32_t>(bucket.last - bucket.first);
-    MOTLEY_TRY(wait_until_reached(shared.updated, bucket.round * segments, may_spin_,
-                                  [&] { return check_wait_in_memory(index, deadline); }));
+    if (const Status waited = wait_until_reached(shared.updated, bucket.round * segments, may_spin_,
+                                                 [&] { return check_wait_in_memory(index, deadline); });
+        !waited) {
+      failed_ = true;
+      return fail(waited.error());
+    }
     bucket.total_weight = 0;
     for (int rank = 0; rank < size_; ++rank) {
       bucket.total_weight += region_.said(static_cast<std::size_t>(index), rank).by_round[bucket.round % 2].weight;
@@ -231,9 +236,10 @@ Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
     const auto operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); };
     if (const Status waited = driver_.wait(lock, bucket.patience, deadline,
                                            {.done = [&] { return bucket.to_come == 0; },
-                                            .ranks = [] { return std::vector<int>{}; },
+                                            .ranks = [&] { return ask_for_missing(); },
                                             .operation = operation});
         !waited) {
+      failed_ = true;
       return fail(waited.error());
     }
   }
@@ -292,6 +298,23 @@ Status ServerExchange::check_servers() {
     }
   }
   return {};
+}
+
+// The ranks that the servers wait for, if they answer.
+std::vector<int> ServerExchange::ask_for_missing() {
+  const std::lock_guard lock(control_mutex_);
+  const Deadline deadline = Deadline::after(kAnswerSeconds);
+  std::set<int> missing;
+  for (Server& server : servers_) {
+    if (!server.control->send(kServerMissing, 0, {}, deadline, "a question")) continue;
+    const auto answer = hear(server, kServerMissing, deadline, "whom it waits for");
+    for (std::size_t at = 0; answer && at + sizeof(int) <= answer->payload.size(); at += sizeof(int)) {
+      int rank = -1;
+      std::memcpy(&rank, answer->payload.data() + at, sizeof(int));
+      if (rank >= 0 && rank < size_) missing.insert(rank);
+    }
+  }
+  return {missing.begin(), missing.end()};
 }
 
 // Frames of a bucket on each lane: an announcement, then the segments of that lane's core. The answer has the same
@@ -467,7 +490,7 @@ Result<ServerState> ServerExchange::save(const Deadline& deadline) {
 }
 
 void ServerExchange::abort(const Error& error) {
-  aborted_ = true;
+  failed_ = true;
   {
     const auto lock = driver_.lock();
     driver_.break_with(error);

@@ -74,6 +74,7 @@ class ServerExchange final : public Exchange, private Lanes {
   Status connect_lanes(const Deadline& deadline);
   Result<transport::Message> hear(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
   Status check_servers();
+  std::vector<int> ask_for_missing();
   Status check_wait_in_memory(int bucket, const Deadline& deadline);
   void ring();
   Status start_in_memory(int bucket, double weight);
@@ -102,7 +103,7 @@ class ServerExchange final : public Exchange, private Lanes {
   std::unique_ptr<transport::Region> shared_;
   ServerRegion region_;
   bool may_spin_ = false;
-  std::atomic<bool> aborted_ = false;
+  std::atomic<bool> failed_ = false;  // then servers are not told that this rank leaves in order
 
   // Over lanes.
   Pages gradients_;

@@ -1,6 +1,7 @@
 // Encodings, and where things stand in the shared region.
 #include "motley/exchange/server_protocol.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "motley/transport/bytes.h"
@@ -15,6 +16,8 @@ constexpr std::size_t kMaxTextBytes = 255;
 constexpr std::size_t kMaxReasonBytes = 16384;
 constexpr int kMaxRanks = 4096;
 constexpr int kMaxBins = 65536;
+constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
+constexpr std::size_t kSmallestChunkBytes = 64;
 
 void put_double(ByteWriter& writer, double value) {
   writer.put(std::bit_cast<std::uint64_t>(value));
@@ -88,11 +91,15 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
   join.host_id = reader.get_text(kMaxTextBytes);
   join.region = reader.get_text(kMaxTextBytes);
   const auto buckets = reader.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < buckets && reader.ok(); ++i) {
+  std::uint64_t elements = 0;
+  for (std::uint32_t i = 0; i < buckets && reader.ok() && elements <= kMaxElements; ++i) {
     join.bucket_elements.push_back(reader.get<std::uint64_t>());
+    elements += std::min(join.bucket_elements.back(), kMaxElements + 1);
   }
   const bool sensible = join.size >= 1 && join.size <= kMaxRanks && join.bins >= 1 && join.bins <= kMaxBins &&
-                        join.first_bin >= 0 && join.first_bin < join.bins && wire <= 2 && rule <= 5;
+                        join.first_bin >= 0 && join.first_bin < join.bins && wire <= 2 && rule <= 5 && buckets > 0 &&
+                        elements <= kMaxElements && join.chunk_bytes >= kSmallestChunkBytes &&
+                        join.chunk_bytes <= kMaxElements;
   if (!reader.complete() || !sensible) {
     return malformed("join", bytes);
   }
@@ -112,8 +119,9 @@ Result<ServerJoined> decode_server_joined(std::span<const std::byte> bytes) {
   ServerJoined joined;
   joined.region = reader.get_text(kMaxTextBytes);
   joined.region_bytes = reader.get<std::uint64_t>();
-  joined.may_spin = reader.get<std::uint8_t>() != 0;
-  if (!reader.complete()) {
+  const auto may_spin = reader.get<std::uint8_t>();
+  joined.may_spin = may_spin != 0;
+  if (!reader.complete() || may_spin > 1) {
     return malformed("joined", bytes);
   }
   return joined;

@@ -23,6 +23,8 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
   auto job = std::make_shared<DenseJob>();
   job->join_ = join;
   job->cores_ = cores;
+  job->received_ =
+      std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores) * static_cast<std::size_t>(join.size));
   const std::vector<std::size_t> elements(join.bucket_elements.begin(), join.bucket_elements.end());
   job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins);
   job->offsets_ = ServerRegion::value_offsets(join.bucket_elements);
@@ -85,6 +87,21 @@ std::span<float> DenseJob::part(const exchange::StatePart& part) {
   return {array(part.array, segment) + begin, std::min(exchange::kPieceElements, segment.count - begin)};
 }
 
+std::vector<int> DenseJob::missing_ranks() const {
+  const auto size = static_cast<std::size_t>(join_.size);
+  std::vector<int> missing;
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    bool behind = false;
+    for (std::size_t core = 0; core < static_cast<std::size_t>(cores_); ++core) {
+      for (std::size_t other = 0; other < size; ++other) {
+        behind = behind || received_[core * size + rank] < received_[core * size + other];
+      }
+    }
+    if (behind) missing.push_back(static_cast<int>(rank));
+  }
+  return missing;
+}
+
 DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
                        std::vector<std::unique_ptr<transport::TcpConnection>> lanes, std::function<void(Error)> lost)
     : job_(std::move(job)), core_(core), lanes_(std::move(lanes)), lost_(std::move(lost)) {
@@ -129,10 +146,13 @@ bool DenseShare::has_work() const {
     return item.segment != nullptr || job_->shared_.bucket(static_cast<std::size_t>(item.bucket))
                                           .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
   }
+  bool all = true;
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
-    if (posted_[rank] - lanes_[rank]->pending_receives() <= taken_) return false;
+    const std::uint64_t received = posted_[rank] - lanes_[rank]->pending_receives();
+    job_->received_[static_cast<std::size_t>(core_) * lanes_.size() + rank].store(received, std::memory_order_relaxed);
+    all = all && received > taken_;
   }
-  return true;
+  return all;
 }
 
 bool DenseShare::advance() {

@@ -40,6 +40,9 @@ class DenseJob {
   std::span<float> part(const exchange::StatePart& part);
   void set_updates(std::uint64_t updates) { updates_ = updates; }
 
+  // Ranks from which less has come over lanes than from others; from any thread.
+  std::vector<int> missing_ranks() const;
+
  private:
   friend class DenseShare;
   float* array(std::size_t index, const exchange::Segment& segment) const;
@@ -59,6 +62,7 @@ class DenseJob {
   Pages weights_;
   Pages wire_weights_;
   std::vector<Pages> state_;
+  std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
 };
 
 // A core's part of a job. All is called by the core's thread.

@@ -24,6 +24,7 @@ using transport::Claim;
 using transport::TcpConnection;
 
 constexpr double kLastWordsSeconds = 2;
+constexpr double kGraceSeconds = 1;  // for a rank whose lane has ended to say that it leaves
 
 std::vector<int> own_processors() {
   cpu_set_t set;
@@ -108,23 +109,17 @@ void Service::run() {
         }
       }
     }
-    std::vector<std::pair<std::uint64_t, Error>> lost;
     {
       const std::lock_guard lock(mutex_);
-      lost.swap(lost_);
+      std::ranges::move(lost_, std::back_inserter(suspected_));
+      lost_.clear();
       running = !stop_;
     }
-    for (const auto& [number, error] : lost) {
-      const auto found = jobs_.find(number);
-      if (found == jobs_.end() || found->second->ranks.empty()) continue;  // unknown, or ended already
-      // A rank that has left closes its lanes.
-      const bool known = error.rank >= 0 && error.rank < static_cast<int>(found->second->ranks.size());
-      if (known && found->second->ranks[static_cast<std::size_t>(error.rank)].left) continue;
-      end(*found->second, error);
-    }
+    judge_lost();
     for (transport::Acceptor::Guest& guest : acceptor_.step()) {
       admit(std::move(guest));
     }
+    const std::size_t jobs_before = jobs_.size();
     std::erase_if(jobs_, [&](const auto& entry) {
       const Job& job = *entry.second;
       const bool over = std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.left || !rank.control; });
@@ -134,6 +129,7 @@ void Service::run() {
       }
       return over;
     });
+    if (jobs_.size() != jobs_before) choose_spinning();
     std::erase_if(leaving_, [](Leaving& leaving) {
       const auto moved = leaving.connection->progress();
       return !moved || !leaving.connection->wants_to_write() || monotonic_seconds() > leaving.until;
@@ -143,6 +139,28 @@ void Service::run() {
     end(*job, Error{ErrorCode::kServerLost, "the server was told to stop", -1});
   }
   cores_.clear();
+}
+
+void Service::judge_lost() {
+  std::erase_if(suspected_, [&](const Lost& lost) {
+    const auto found = jobs_.find(lost.job);
+    if (found == jobs_.end() || found->second->ranks.empty()) return true;  // over already
+    Job& job = *found->second;
+    const bool known = lost.error.rank >= 0 && lost.error.rank < static_cast<int>(job.ranks.size());
+    if (known && job.ranks[static_cast<std::size_t>(lost.error.rank)].left) return true;
+    if (monotonic_seconds() < lost.settle_at) return false;
+    end(job, lost.error);
+    return true;
+  });
+}
+
+// Spinning pays where every thread has a processor: the cores' and those of all ranks that share this host.
+void Service::choose_spinning() {
+  std::size_t threads = cores_.size();
+  for (const auto& [number, job] : jobs_) {
+    for (const Rank& rank : job->ranks) threads += rank.join && rank.join->host_id == host_id_ ? 1 : 0;
+  }
+  spins_ = threads <= own_processors().size();
 }
 
 void Service::wait_for_events() {
@@ -298,6 +316,14 @@ Status Service::handle(Job& job, std::size_t rank, const transport::Message& mes
       static_cast<void>(from.control->progress());
       return {};
     }
+    case exchange::kServerMissing: {
+      if (!job.dense) return wrong("it has not joined yet");
+      const std::vector<int> missing = job.dense->missing_ranks();
+      const auto bytes = std::as_bytes(std::span(missing));
+      from.control->post_owned(exchange::kServerMissing, 0, {bytes.begin(), bytes.end()});
+      static_cast<void>(from.control->progress());
+      return {};
+    }
     case exchange::kServerLeave:
       from.left = true;
       return {};
@@ -346,12 +372,7 @@ Status Service::join(Job& job) {
   MOTLEY_ASSIGN(job.dense, DenseJob::create(join, cores(), std::move(regions), region));
   job.shared.assign(cores_.size(), false);
 
-  // Spinning pays where every thread has a processor: the cores' and all ranks' that share this host.
-  std::size_t threads = cores_.size();
-  for (const auto& [number, other] : jobs_) {
-    for (const Rank& rank : other->ranks) threads += rank.join && rank.join->host_id == host_id_ ? 1 : 0;
-  }
-  spins_ = threads <= own_processors().size();
+  choose_spinning();
   const exchange::ServerJoined joined = {
       .region = in_memory ? region : "", .region_bytes = job.dense->region_bytes(), .may_spin = spins_};
   for (Rank& rank : job.ranks) {

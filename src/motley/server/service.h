@@ -55,6 +55,14 @@ class Service {
     double until;
   };
 
+  // A lane that a core saw end. Its rank may have left in order, which is then about to be said on its control
+  // connection.
+  struct Lost {
+    std::uint64_t job;
+    Error error;
+    double settle_at;
+  };
+
   Service(const ServiceOptions& options, const transport::Secret& token, transport::Descriptor listener);
   void run();
   void wait_for_events();
@@ -67,7 +75,8 @@ class Service {
   Status join(Job& job);
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);
-  bool remove_ended();
+  void judge_lost();
+  void choose_spinning();
 
   const ServiceOptions options_;
   const transport::Endpoint endpoint_;
@@ -79,10 +88,11 @@ class Service {
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;
+  std::vector<Lost> suspected_;
 
   transport::Descriptor wake_;
-  std::mutex mutex_;                                   // guards the two below
-  std::vector<std::pair<std::uint64_t, Error>> lost_;  // what cores saw
+  std::mutex mutex_;        // guards the two below
+  std::vector<Lost> lost_;  // what cores saw
   bool stop_ = false;
   std::vector<std::unique_ptr<Core>> cores_;
   std::thread thread_;
