@@ -37,7 +37,7 @@ constexpr std::size_t kBatch = 8192;
 constexpr int kThreads = 2;
 constexpr double kZipfExponent = 0.99;  // that of YCSB
 constexpr int kTimesMemory = 4;
-constexpr std::size_t kStoresBytes = std::size_t{96} << 20;  // for all that two cold stores and this program take
+constexpr std::size_t kStoresBytes = std::size_t{80} << 20;  // for all that two cold stores and this program take
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -197,7 +197,7 @@ class SparseBench {
 
   Status hot() {
     const std::uint64_t row_count = options_.quick ? 500'000 : 2'000'000;
-    const int batches = options_.quick ? 20 : 60;  // of each thread in a round
+    const int batches = options_.quick ? 10 : 60;  // of each thread in a round
     say(fmt::format("sparse-hot: {} rows in memory", row_count));
     MOTLEY_ASSIGN(const auto table, SparseTable::create(table_spec()));
     const std::vector<float> gradients(kBatch * kDimension, 0.01F);
@@ -297,7 +297,7 @@ class SparseBench {
 
   Status cold_in(const fs::path& folder) {
     SparseTableSpec spec = table_spec();
-    spec.memory_bytes = std::size_t{options_.quick ? 48U : 96U} << 20;
+    spec.memory_bytes = std::size_t{options_.quick ? 32U : 96U} << 20;
     const std::size_t record_bytes = SparseTable::record_bytes(spec);
     const std::uint64_t row_count = kTimesMemory * spec.memory_bytes / shape().resident_bytes();
     const server::ColdOptions cold_options{.write_buffer_bytes = std::size_t{4} << 20,
@@ -328,7 +328,7 @@ class SparseBench {
       MOTLEY_TRY(replay(*peer, record_bytes, traffic));
     }
     Random random(1);
-    const int batches = options_.quick ? 10 : 20;  // in a round
+    const int batches = options_.quick ? 5 : 20;  // in a round
     std::vector<double> shares;
     double our_seconds = 0;
     double peer_seconds = 0;
