@@ -37,7 +37,7 @@ constexpr std::size_t kBatch = 8192;
 constexpr int kThreads = 2;
 constexpr double kZipfExponent = 0.99;  // that of YCSB
 constexpr int kTimesMemory = 4;
-constexpr std::size_t kStoresBytes = std::size_t{80} << 20;  // for all that two cold stores and this program take
+constexpr std::size_t kStoresBytes = std::size_t{48} << 20;  // for all that two cold stores and this program take
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -311,7 +311,7 @@ class SparseBench {
     const std::vector<float> gradients(kBatch * kDimension, 0.01F);
     std::vector<std::uint64_t> ids(kBatch);
     // The rows in memory and both stores' buffers fit; the table's rest does not.
-    const std::size_t limit_bytes = spec.memory_bytes + kStoresBytes;
+    const std::size_t limit_bytes = 2 * spec.memory_bytes + kStoresBytes;
     const MemoryLimit limit(limit_bytes);
     say(fmt::format("sparse-zipf-cold: {} rows, a quarter in memory{}", row_count,
                     limit.active() ? "" : "; memory is not limited: that takes root and a memory cgroup"));
