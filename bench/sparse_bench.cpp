@@ -37,7 +37,7 @@ constexpr std::size_t kBatch = 8192;
 constexpr int kThreads = 2;
 constexpr double kZipfExponent = 0.99;  // that of YCSB
 constexpr int kTimesMemory = 4;
-constexpr std::size_t kStoresBytes = std::size_t{96} << 20;  // for all that two cold stores and this program take
+constexpr std::size_t kStoresBytes = std::size_t{48} << 20;  // for all that two cold stores and this program take
 
 SparseTableSpec table_spec() {
   SparseTableSpec spec;
@@ -192,7 +192,7 @@ class SparseBench {
 
   Status hot() {
     const std::uint64_t row_count = options_.quick ? 500'000 : 2'000'000;
-    const int batches = options_.quick ? 20 : 60;  // of each thread in a round
+    const int batches = options_.quick ? 10 : 60;  // of each thread in a round
     say(fmt::format("sparse-hot: {} rows in memory", row_count));
     MOTLEY_ASSIGN(const auto table, SparseTable::create(table_spec()));
     const std::vector<float> gradients(kBatch * kDimension, 0.01F);
@@ -292,7 +292,7 @@ class SparseBench {
 
   Status cold_in(const fs::path& folder) {
     SparseTableSpec spec = table_spec();
-    spec.memory_bytes = std::size_t{options_.quick ? 48U : 96U} << 20;
+    spec.memory_bytes = std::size_t{options_.quick ? 32U : 96U} << 20;
     const std::size_t record_bytes = SparseTable::record_bytes(spec);
     const std::uint64_t row_count = kTimesMemory * spec.memory_bytes / shape().resident_bytes();
     const server::ColdOptions cold_options{.write_buffer_bytes = std::size_t{4} << 20,
@@ -306,7 +306,7 @@ class SparseBench {
     const std::vector<float> gradients(kBatch * kDimension, 0.01F);
     std::vector<std::uint64_t> ids(kBatch);
     // The rows in memory and both stores' buffers fit; the table's rest does not.
-    const std::size_t limit_bytes = spec.memory_bytes + kStoresBytes;
+    const std::size_t limit_bytes = 2 * spec.memory_bytes + kStoresBytes;
     const MemoryLimit limit(limit_bytes);
     say(fmt::format("sparse-zipf-cold: {} rows, a quarter in memory{}", row_count,
                     limit.active() ? "" : "; memory is not limited: that takes root and a memory cgroup"));
@@ -323,7 +323,7 @@ class SparseBench {
       MOTLEY_TRY(replay(*peer, record_bytes, traffic));
     }
     Random random(1);
-    const int batches = options_.quick ? 10 : 20;  // in a round
+    const int batches = options_.quick ? 5 : 20;  // in a round
     std::vector<double> shares;
     double our_seconds = 0;
     double peer_seconds = 0;

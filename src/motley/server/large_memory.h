@@ -15,13 +15,12 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Throws std::bad_alloc; to be given back with std::free.
 inline void* allocate_large(std::size_t bytes) {
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  bytes = (bytes + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, bytes);
+  void* memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (memory == nullptr) {
     throw std::bad_alloc();
   }
   if (alignment == kHugePage) {
-    ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without it, pages are small
+    ::madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish; what is left over takes small pages
   }
   return memory;
 }
