@@ -17,7 +17,8 @@
 namespace motley::bench {
 namespace {
 
-constexpr int kRounds = 3;
+constexpr int kRounds = 5;
+constexpr std::int64_t kMostWorkers = 2;
 constexpr double kProfileDeadline = 300;  // seconds
 
 struct Model {
@@ -48,7 +49,9 @@ Result<model::Profile> profile(const BenchOptions& options, const std::filesyste
                                       "--batches",
                                       model.profiled,
                                       "--seconds",
-                                      fmt::format("{}", model.seconds)};
+                                      fmt::format("{}", model.seconds),
+                                      "--batch",
+                                      fmt::format("{}", kMostWorkers * model.batch)};
   command.insert(command.end(), model.flags.begin(), model.flags.end());
   MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
   const Deadline deadline = Deadline::after(kProfileDeadline);

@@ -31,6 +31,7 @@ enum ServerFrame : std::uint16_t {
   kServerSave,               // worker (rank 0): send me this part; server: here it is; tag: StatePart
   kServerFailed,             // server: the job has failed, and why
   kServerLeave,              // worker: I leave in order
+  kServerMissing,            // worker: whom do you wait for? Server: these ranks, u32 each
   kServerAnnounce = 0x2001,  // lane, both ways: an Announcement; tag: round and bucket
   kServerPush,               // lane, worker: a segment's gradient; tag: round and segment
   kServerWeights,            // lane, server: a segment's new weights; tag: round and segment

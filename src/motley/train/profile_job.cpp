@@ -283,11 +283,14 @@ class JobProfiler {
                              model::DeviceProfile& here) {
     const bool has_two = source.kind == DeviceKind::kCpu && machine_.cores >= 2 * source.threads;
     const double runs = has_two ? 2 : 1;
-    // The largest batch of which enough steps fit into the time.
+    // The batch nearest to a worker's share, of which enough steps fit into the time: how much workers get in each
+    // other's way depends on it.
+    const double share = static_cast<double>(job_.batch) / runs;
+    const auto distance = [&](std::int64_t batch) { return std::abs(std::log(static_cast<double>(batch) / share)); };
     std::int64_t batch = batches.front();
     for (const std::int64_t candidate : batches) {
       const double needed = runs * static_cast<double>(kFewSteps + kSettled) * step_seconds(here, double(candidate));
-      if (candidate <= job_.batch && needed <= seconds) {
+      if (distance(candidate) < distance(batch) && needed <= seconds) {
         batch = candidate;
       }
     }
