@@ -249,12 +249,13 @@ void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> conn
     for (Rank& other : job.ranks) lanes.push_back(std::move(other.lanes[core]));
     job.shared[core] = true;
     job.dense->unlink();  // whoever opens a lane has mapped the region
-    cores_[core]->add(job.number, std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes),
-                                                               [this, number = job.number](Error error) {
-                                                                 const std::lock_guard lock(mutex_);
-                                                                 lost_.emplace_back(number, std::move(error));
-                                                                 ::eventfd_write(wake_.get(), 1);
-                                                               }));
+    cores_[core]->add(
+        job.number, std::make_unique<DenseShare>(
+                        job.dense, static_cast<int>(core), std::move(lanes), [this, number = job.number](Error error) {
+                          const std::lock_guard lock(mutex_);
+                          lost_.emplace_back(number, std::move(error), monotonic_seconds() + kGraceSeconds);
+                          ::eventfd_write(wake_.get(), 1);
+                        }));
   }
 }
 
