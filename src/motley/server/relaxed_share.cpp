@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "motley/exchange/exchange.h"
+
 namespace motley::server {
 
 using exchange::Announcement;
