@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/exchange/rack_plan.h"
 #include "motley/exchange/shared_counter.h"
 #include "motley/kernels/update.h"
 
@@ -32,6 +33,7 @@ enum ServerFrame : std::uint16_t {
   kServerFailed,             // server: the job has failed, and why
   kServerLeave,              // worker: I leave in order
   kServerMissing,            // worker: whom do you wait for? Server: these ranks, u32 each
+  kServerReceived = 0x220,   // rack's server: how much has come from your rack? Server: a ReceivedFrom each
   kServerAnnounce = 0x2001,  // lane, both ways: an Announcement; tag: round and bucket
   kServerPush,               // lane, worker: a segment's gradient; tag: round and segment
   kServerWeights,            // lane, server: a segment's new weights; tag: round and segment
@@ -52,18 +54,29 @@ struct ServerJoin {
   int size = 1;       // ranks of the job
   int bins = 1;       // cores of all servers that the job uses
   int first_bin = 0;  // of this server
+  int cores = 0;      // of this server, that the job uses; 0: all
   std::uint64_t chunk_bytes = 0;
   kernels::WireFormat wire = kernels::WireFormat::kFloat32;
   kernels::UpdateOptions update;
   std::vector<std::uint64_t> bucket_elements;
   std::string host_id;
   std::string region;  // of this rank's gradients; empty where it does not share memory
+  RackPlan racks;      // where not empty, the server knows bins and cores better than the rank
 };
 
 struct ServerJoined {
   std::string region;  // of the server, for this job; empty: gradients go over the lanes
   std::uint64_t region_bytes = 0;
   bool may_spin = false;
+  int bins = 0;   // with racks: cores of all servers that the job uses, and
+  int cores = 0;  // of this one, where the rank's segments go: that of bin b to core b mod cores
+};
+
+// How many frames a rack's server has had from a rank of its rack.
+struct ReceivedFrom {
+  std::uint32_t rank = 0;
+  std::uint32_t unused = 0;
+  std::uint64_t frames = 0;
 };
 
 // A part of the job's state: array 0 is the weights, array k the k-th of the optimizer; pieces of kPieceElements cut a
