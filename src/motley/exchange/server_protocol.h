@@ -21,23 +21,25 @@ namespace motley::exchange {
 
 // Purposes of connections to a server, as the handshake tells them apart.
 inline constexpr std::uint32_t kServerControl = 0x2000;
-inline constexpr std::uint32_t kServerLane = 0x2100;  // plus the core
+inline constexpr std::uint32_t kServerLane = 0x2100;   // plus the core
+inline constexpr std::uint32_t kServerProbe = 0x3000;  // whose frames are sent back, to measure the link
 
 enum ServerFrame : std::uint16_t {
-  kServerInfo = 0x201,       // server: who I am
-  kServerJoin,               // worker: the job, as I see it
-  kServerJoined,             // server: all ranks have joined
-  kServerLoad,               // worker (rank 0): a part of the state; tag: StatePart
-  kServerLoaded,             // every worker: I have loaded; tag: updates made so far. Server, once all have: begin
-  kServerSave,               // worker (rank 0): send me this part; server: here it is; tag: StatePart
-  kServerFailed,             // server: the job has failed, and why
-  kServerLeave,              // worker: I leave in order
-  kServerMissing,            // worker: whom do you wait for? Server: these ranks, u32 each
-  kServerReceived = 0x220,   // rack's server: how much has come from your rack? Server: a ReceivedFrom each
-  kServerAnnounce = 0x2001,  // lane, both ways: an Announcement; tag: round and bucket
-  kServerPush,               // lane, worker: a segment's gradient; tag: round and segment
-  kServerWeights,            // lane, server: a segment's new weights; tag: round and segment
-  kServerBell,               // lane, worker: look at the shared memory
+  kServerInfo = 0x201,         // server: who I am
+  kServerJoin,                 // worker: the job, as I see it
+  kServerJoined,               // server: all ranks have joined
+  kServerLoad,                 // worker (rank 0): a part of the state; tag: StatePart
+  kServerLoaded,               // every worker: I have loaded; tag: updates made so far. Server, once all have: begin
+  kServerSave,                 // worker (rank 0): send me this part; server: here it is; tag: StatePart
+  kServerFailed,               // server: the job has failed, and why
+  kServerLeave,                // worker: I leave in order
+  kServerMissing,              // worker: whom do you wait for? Server: these ranks, u32 each
+  kServerReceived = 0x220,     // rack's server: how much has come from your rack? Server: a ReceivedFrom each
+  kServerAnnounce = 0x2001,    // lane, both ways: an Announcement; tag: round and bucket
+  kServerPush,                 // lane, worker: a segment's gradient; tag: round and segment
+  kServerWeights,              // lane, server: a segment's new weights; tag: round and segment
+  kServerBell,                 // lane, worker: look at the shared memory
+  kServerProbeFrame = 0x3001,  // probe, both ways
 };
 
 // Tags of lanes: the low half of the round (how often the bucket was started, from 1), and an index.

@@ -24,7 +24,8 @@ using transport::Claim;
 using transport::TcpConnection;
 
 constexpr double kLastWordsSeconds = 2;
-constexpr double kGraceSeconds = 1;  // for a rank whose lane has ended to say that it leaves
+constexpr std::size_t kMostEchoes = 16;  // frames of a probe that have not gone back
+constexpr double kGraceSeconds = 1;      // for a rank whose lane has ended to say that it leaves
 
 std::vector<int> own_processors() {
   cpu_set_t set;
@@ -124,6 +125,7 @@ void Service::run() {
       running = !stop_;
     }
     judge_lost();
+    send_back();
     for (transport::Acceptor::Guest& guest : acceptor_.step()) {
       admit(std::move(guest));
     }
@@ -188,6 +190,7 @@ void Service::wait_for_events() {
     for (const auto& control : job->rack->controls()) add(*control);
   }
   for (const Leaving& leaving : leaving_) add(*leaving.connection);
+  for (const auto& probe : probes_) add(*probe);
   ::poll(polled.data(), polled.size(), transport::Acceptor::kTickMilliseconds);
   eventfd_t count = 0;
   ::eventfd_read(wake_.get(), &count);
@@ -202,9 +205,25 @@ void Service::admit(transport::Acceptor::Guest guest) {
   auto connection = std::make_unique<TcpConnection>(std::move(guest.socket), guest.claim.identity, checksum);
   if (guest.claim.identity.purpose == exchange::kServerControl) {
     admit_control(guest.claim, std::move(connection));
+  } else if (guest.claim.identity.purpose == exchange::kServerProbe) {
+    probes_.push_back(std::move(connection));
   } else {
     admit_lane(guest.claim, std::move(connection));
   }
+}
+
+// Whatever comes on a probe goes back, as long as the worker takes it.
+void Service::send_back() {
+  std::erase_if(probes_, [](const auto& probe) {
+    while (probe->pending_sends() < kMostEchoes) {
+      auto message = probe->try_receive();
+      if (!message) return true;
+      if (!*message) break;
+      probe->post_owned((*message)->header.type, (*message)->header.tag, std::move((*message)->payload));
+      if (!probe->progress()) return true;
+    }
+    return !probe->progress();
+  });
 }
 
 void Service::turn_away(std::unique_ptr<TcpConnection> connection, const Error& error) {

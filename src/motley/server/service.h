@@ -93,6 +93,7 @@ class Service {
   void wake();
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);
+  void send_back();
   void judge_lost();
   void choose_spinning();
 
@@ -107,6 +108,7 @@ class Service {
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;
+  std::vector<std::unique_ptr<transport::TcpConnection>> probes_;
   std::vector<Lost> suspected_;
 
   transport::Descriptor wake_;
