@@ -432,7 +432,7 @@ Status Service::join(Job& job, std::size_t newest) {
       regions.push_back(std::move(region));
     }
   }
-  const std::string region = fmt::format("{:x}-{}-server", job.session, job.number);
+  const std::string region = fmt::format("{:x}-{}-server", job.claim.identity.session, job.number);
   MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions), region));
   say_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
   spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
