@@ -54,7 +54,8 @@ ExchangeOptions options_for(const std::vector<exchange::ServerAddress>& servers,
   options.servers = servers;
   options.rack_of_rank = std::move(racks);
   options.servers_share_memory = false;
-  options.update = {.rule = rule, .momentum = 0.9, .weight_decay = 0.01};
+  // Adam divides by the root of a mean of squares: where that is tiny, rounding the mean gradient otherwise would show.
+  options.update = {.rule = rule, .momentum = 0.9, .weight_decay = 0.01, .epsilon = 1e-2};
   return options;
 }
 
@@ -339,7 +340,9 @@ TEST(Racks, AMissingRankOfAnotherRackIsNamedAtTheDeadline) {
 
 Status prepare_with(exchange::ThreadSession& session, const ExchangeOptions& options, double seconds) {
   MOTLEY_ASSIGN(const auto exchange, make_exchange(session, options));
-  return exchange->prepare(random_layout(1), Deadline::after(seconds));
+  Status prepared = exchange->prepare(random_layout(1), Deadline::after(seconds));
+  if (!prepared) session.abort(prepared.error());
+  return prepared;
 }
 
 TEST(Racks, RanksThatDoNotAgreeAreRefused) {
@@ -347,7 +350,7 @@ TEST(Racks, RanksThatDoNotAgreeAreRefused) {
     const Servers servers({1, 1});
     exchange::run_threads(4, true, [&](int rank, exchange::ThreadSession& session) {
       const ExchangeOptions options = options_for(servers.addresses, rank == 3 ? other : std::vector<int>{0, 0, 1, 1});
-      const Status prepared = prepare_with(session, options, 2);
+      const Status prepared = prepare_with(session, options, 1);
       if (prepared) ADD_FAILURE() << "rank " << rank << " was let in";
     });
   }
@@ -356,7 +359,9 @@ TEST(Racks, RanksThatDoNotAgreeAreRefused) {
     const std::vector<int> racks = rank == 3 ? std::vector<int>{0, 1, 1, 1} : std::vector<int>{0, 0, 1, 1};
     const Status prepared = prepare_with(session, options_for(servers.addresses, racks), 3);
     ASSERT_FALSE(prepared) << rank;
-    if (rank >= 2) EXPECT_THAT(prepared.error().message, HasSubstr("the division into racks is [0, "));
+    if (rank >= 2) {
+      EXPECT_THAT(prepared.error().message, HasSubstr("the division into racks is [0, "));
+    }
   });
 }
 

@@ -98,13 +98,14 @@ Result<bool> RackJob::take(int rank, const transport::Message& message) {
   const std::size_t segment = exchange::StatePart::of(tag).segment;
   const bool known_part = segment < map_.segments.size();
   const std::size_t owner = known_part ? static_cast<std::size_t>(map_.segments[segment].bin / cores()) : 0;
+  const bool has_loaded = std::ranges::find(loaded_, rank) != loaded_.end();
   switch (message.header.type) {
     case exchange::kServerLoad:
-      if (rank != 0 || !known_part || !loaded_.empty()) return false;
+      if (rank != 0 || !known_part || has_loaded) return false;
       say(owner, exchange::kServerLoad, tag, message.payload);
       return true;
     case exchange::kServerLoaded:
-      if (std::ranges::find(loaded_, rank) != loaded_.end()) return false;
+      if (has_loaded) return false;
       loaded_.push_back(rank);
       if (rank == 0 || rack_ != 0) updates_ = tag;
       if (loaded_.size() == ranks_.size()) say_all(exchange::kServerLoaded, updates_);
