@@ -15,7 +15,7 @@
 #include "motley/base/pages.h"
 #include "motley/exchange/chunk_map.h"
 #include "motley/exchange/server_protocol.h"
-#include "motley/server/share.h"
+#include "motley/server/core_task.h"
 #include "motley/server/uplink.h"
 
 namespace motley::server {
@@ -86,7 +86,7 @@ class RackJob {
 
 // A core's part of a rack's job. An item of a round (a bucket's announcement, or a segment) goes up when it has come
 // from all workers, and down when it has come back; both in the order of items.
-class RackShare final : public Share {
+class RackShare final : public CoreTask {
  public:
   // `lanes`: of this core, by worker. `lost` is told of a lane that has ended, and of what makes the job impossible.
   RackShare(std::shared_ptr<RackJob> job, int core, Uplinks::Lanes lanes, std::function<void(Error)> lost);

@@ -13,6 +13,7 @@
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
 #include "motley/base/units.h"
+#include "motley/server/relaxed_share.h"
 #include "motley/transport/host.h"
 #include "motley/transport/socket.h"
 
@@ -52,6 +53,7 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   }
   if (a.bins != b.bins || a.first_bin != b.first_bin) return differ("the number of servers' cores", a.bins, b.bins);
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
+  if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
   if (a.wire != b.wire) return differ("the type on the wire", static_cast<int>(a.wire), static_cast<int>(b.wire));
   if (a.bucket_elements.size() != b.bucket_elements.size()) {
     return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
@@ -284,18 +286,21 @@ void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> conn
 }
 
 // All lanes of this core are there.
-std::unique_ptr<Share> Service::share_of(Job& job, std::size_t core) {
+std::unique_ptr<CoreTask> Service::share_of(Job& job, std::size_t core) {
   std::vector<std::unique_ptr<TcpConnection>> lanes;
   for (Rank& rank : job.ranks) {
     if (rank.join) lanes.push_back(std::move(rank.lanes[core]));
   }
   const auto lost = [this, number = job.number](Error error) {
     const std::lock_guard lock(mutex_);
-    lost_.emplace_back(number, std::move(error), monotonic_seconds() + kGraceSeconds);
+    lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
     wake();
   };
   if (job.rack) return std::make_unique<RackShare>(job.rack, static_cast<int>(core), std::move(lanes), lost);
   job.dense->unlink();  // whoever opens a lane has mapped the region
+  if (job.dense->relaxed()) {
+    return std::make_unique<RelaxedShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+  }
   return std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
 }
 

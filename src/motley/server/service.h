@@ -89,7 +89,7 @@ class Service {
   Status hear_racks(Job& job);
   void say_joined(Job& job, exchange::ServerJoined joined);
   std::vector<exchange::ReceivedFrom> received_in_rack(const Job& between) const;
-  std::unique_ptr<Share> share_of(Job& job, std::size_t core);
+  std::unique_ptr<CoreTask> share_of(Job& job, std::size_t core);
   void wake();
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);

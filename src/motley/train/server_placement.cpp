@@ -79,15 +79,22 @@ Status check_placement(const Job& job, int workers) {
                 "exchange.placement: colocated, where servers run beside the workers; accepted with exchange.servers "
                 "or exchange.racks: auto, central, sharded, hierarchical");
   }
+  const bool racked = placement == "hierarchical" || !job.exchange_racks.empty();
+  if (racked && job.exchange_consistency != "bsp") {
+    return fail(ErrorCode::kInvalidInput,
+                "exchange.consistency: {}; accepted with exchange.racks or exchange.placement hierarchical: bsp, as a "
+                "rack's server adds up what its workers push together",
+                job.exchange_consistency);
+  }
   if (!job.exchange_servers.empty()) {
     MOTLEY_ASSIGN(const auto servers, servers_of(job));
     std::vector<std::string> names;
     for (const auto& server : servers) names.push_back(transport::to_string(server.endpoint));
-    if (job.exchange_racks.empty() && placement != "hierarchical") return {};
+    if (!racked) return {};
     const auto plan = exchange::make_rack_plan(names, racks_of(job), workers);
     return plan ? Status{} : fail(plan.error().within("exchange.racks"));
   }
-  if (job.exchange_racks.empty() && placement != "hierarchical") return {};
+  if (!racked) return {};
   return fail(ErrorCode::kInvalidInput,
               "exchange.servers: empty; accepted with exchange.racks: 'host:port' of a `motley server` in each rack");
 }

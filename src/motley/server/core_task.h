@@ -9,9 +9,9 @@
 namespace motley::server {
 
 // All is called by the core's thread.
-class Share {
+class CoreTask {
  public:
-  virtual ~Share() = default;
+  virtual ~CoreTask() = default;
   // Works on at most one segment. True if there was something to do.
   virtual bool advance() = 0;
   // Reads and writes what a lane's socket allows.
