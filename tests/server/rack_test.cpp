@@ -6,6 +6,7 @@
 
 #include "motley/base/random.h"
 #include "motley/exchange/exchange.h"
+#include "motley/exchange/link_probe.h"
 #include "motley/exchange/server_protocol.h"
 #include "motley/server/service.h"
 #include "tests/exchange/ranks.h"
@@ -327,7 +328,7 @@ TEST(Racks, AMissingRankOfAnotherRackIsNamedAtTheDeadline) {
   const auto errors = errors_of(
       servers.addresses,
       [&](int rank, Exchange&) {
-        if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+        if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         return rank != 2;
       },
       0.5);
@@ -370,10 +371,30 @@ TEST(Racks, AnAbsentServerIsNamed) {
   std::vector<exchange::ServerAddress> addresses = servers.addresses;
   servers.services[1].reset();
   exchange::run_threads(2, true, [&](int rank, exchange::ThreadSession& session) {
-    const Status prepared = prepare_with(session, options_for(addresses, {0, 1}), 2);
+    const Status prepared = prepare_with(session, options_for(addresses, {0, 1}), 1);
     ASSERT_FALSE(prepared);
     EXPECT_THAT(prepared.error().message, HasSubstr(transport::to_string(addresses[1].endpoint))) << rank;
   });
+}
+
+TEST(Racks, RanksAgreeOnTheSpeedsOfTheirLinks) {
+  const Servers servers({1, 1});
+  std::vector<exchange::RackSpeeds> speeds(3);
+  exchange::run_threads(3, true, [&](int rank, exchange::ThreadSession& session) {
+    const auto group = exchange::make_group(session);
+    ASSERT_TRUE(group);
+    const auto found = exchange::measure_racks(session, **group, servers.addresses, {0, 1, 0}, Deadline::after(20));
+    ASSERT_TRUE(found) << found.error().message;
+    speeds[static_cast<std::size_t>(rank)] = *found;
+  });
+  for (const exchange::RackSpeeds& found : speeds) {
+    EXPECT_GT(found.worker_bytes_per_second, 0);
+    EXPECT_GE(found.server_bytes_per_second, found.worker_bytes_per_second);
+    EXPECT_GE(found.uplink_bytes_per_second, 0);
+    EXPECT_EQ(found.worker_bytes_per_second, speeds[0].worker_bytes_per_second);
+    EXPECT_EQ(found.server_bytes_per_second, speeds[0].server_bytes_per_second);
+    EXPECT_EQ(found.uplink_bytes_per_second, speeds[0].uplink_bytes_per_second);
+  }
 }
 
 TEST(RackPlan, NumbersRacksByTheirFirstRanks) {
