@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "motley/exchange/server_protocol.h"
 #include "motley/transport/host.h"
@@ -67,7 +68,25 @@ Result<double> echo(transport::Session& session, const ServerAddress& server, co
   }
 }
 
+// All ranks at once, each with its server: everybody's bytes a second.
+Result<std::vector<double>> echo_all(transport::Session& session, Group& group, const ServerAddress& server,
+                                     const Deadline& deadline) {
+  MOTLEY_TRY(group.barrier(deadline));
+  MOTLEY_ASSIGN(const double speed, echo(session, server, deadline));
+  return group.all_gather(std::span(&speed, 1), deadline);
+}
+
 }  // namespace
+
+Result<std::vector<double>> measure_servers(transport::Session& session, Group& group,
+                                            const std::vector<ServerAddress>& servers, const Deadline& deadline) {
+  std::vector<double> sums;
+  for (const ServerAddress& server : servers) {
+    MOTLEY_ASSIGN(const auto speeds, echo_all(session, group, server, deadline));
+    sums.push_back(std::accumulate(speeds.begin(), speeds.end(), 0.0));
+  }
+  return sums;
+}
 
 Result<RackSpeeds> measure_racks(transport::Session& session, Group& group, const std::vector<ServerAddress>& servers,
                                  const std::vector<int>& rack_of_rank, const Deadline& deadline) {
@@ -76,9 +95,7 @@ Result<RackSpeeds> measure_racks(transport::Session& session, Group& group, cons
   std::vector<double> slowest;            // by way: a worker's
   std::vector<std::vector<double>> sums;  // by way and rack
   for (const std::size_t server : {own, (own + 1) % racks}) {
-    MOTLEY_TRY(group.barrier(deadline));
-    MOTLEY_ASSIGN(const double speed, echo(session, servers[server], deadline));
-    MOTLEY_ASSIGN(const auto speeds, group.all_gather(std::span(&speed, 1), deadline));
+    MOTLEY_ASSIGN(const auto speeds, echo_all(session, group, servers[server], deadline));
     slowest.push_back(*std::ranges::min_element(speeds));
     auto& sum = sums.emplace_back(racks);
     for (std::size_t rank = 0; rank < speeds.size(); ++rank) {

@@ -68,6 +68,10 @@ Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
   for (Server& server : servers_) {
     server.first_bin = bins;
     bins += server.cores;
+    if (!options_.server_speeds.empty() && racks_.empty()) {
+      const double speed = options_.server_speeds[static_cast<std::size_t>(&server - servers_.data())];
+      bin_speeds_.insert(bin_speeds_.end(), static_cast<std::size_t>(server.cores), speed / server.cores);
+    }
   }
   cut(bins);
   MOTLEY_TRY(join(deadline));
@@ -77,6 +81,8 @@ Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
 
 // All servers, or that of this rank's rack.
 Status ServerExchange::choose_servers() {
+  MOTLEY_INVARIANT(options_.server_speeds.empty() || options_.server_speeds.size() == options_.servers.size(),
+                   "{} speeds are given for {} servers", options_.server_speeds.size(), options_.servers.size());
   addresses_ = options_.servers;
   if (options_.rack_of_rank.empty() || options_.servers.size() < 2) return {};
   if (relaxed()) {
@@ -93,7 +99,7 @@ Status ServerExchange::choose_servers() {
 
 void ServerExchange::cut(int bins) {
   const std::vector<std::size_t> elements(bucket_elements_.begin(), bucket_elements_.end());
-  map_ = make_chunk_map(elements, sizeof(float), options_.chunk_bytes, bins);
+  map_ = make_chunk_map(elements, sizeof(float), options_.chunk_bytes, bins, bin_speeds_);
   for (Bucket& bucket : buckets_) bucket.first = bucket.last = 0;
   for (std::size_t index = 0; index < map_.segments.size(); ++index) {
     Bucket& bucket = buckets_[static_cast<std::size_t>(map_.segments[index].bucket)];
@@ -165,6 +171,7 @@ Status ServerExchange::join(const Deadline& deadline) {
                      .wire = wire_,
                      .update = options_.update,
                      .bucket_elements = bucket_elements_,
+                     .bin_speeds = bin_speeds_,
                      .host_id = host};
   const bool in_memory = options_.servers_share_memory && servers_.size() == 1 && racks_.empty() &&
                          servers_[0].host_id == host && membership.on_one_host();

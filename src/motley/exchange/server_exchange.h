@@ -68,8 +68,8 @@ class ServerExchange final : public Exchange, private Lanes {
   };
   struct Lane {  // one per bin
     std::unique_ptr<transport::TcpConnection> connection;
-    std::deque<Expected> expected;      // in order
-    std::vector<Announcement> answers;  // by bucket
+    std::deque<Expected> expected;                   // in order
+    std::vector<Announcement> answers;               // by bucket
     std::vector<std::vector<std::uint32_t>> rounds;  // by bucket, relaxed
   };
 
@@ -100,12 +100,13 @@ class ServerExchange final : public Exchange, private Lanes {
   const int size_;
   const kernels::WireFormat wire_;
   double learning_rate_ = 0;
-  double step_weight_ = 1;    // relaxed: of all ranks in a step
-  std::uint32_t ahead_ = 0;   // relaxed: rounds that a rank may be ahead
+  double step_weight_ = 1;   // relaxed: of all ranks in a step
+  std::uint32_t ahead_ = 0;  // relaxed: rounds that a rank may be ahead
   std::uint64_t loaded_updates_ = 0;
   std::vector<std::uint64_t> bucket_elements_;
   ChunkMap map_;
   std::vector<Bucket> buckets_;
+  std::vector<double> bin_speeds_;
   RackPlan racks_;                        // empty: none
   std::vector<ServerAddress> addresses_;  // of the servers that this rank talks to
   std::vector<Server> servers_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "motley/transport/bytes.h"
 
@@ -70,6 +71,8 @@ std::vector<std::byte> encode(const ServerJoin& join) {
   for (const std::uint64_t elements : join.bucket_elements) {
     writer.put(elements);
   }
+  writer.put(static_cast<std::uint32_t>(join.bin_speeds.size()));
+  for (const double speed : join.bin_speeds) put_double(writer, speed);
   encode(writer, join.racks);
   return writer.take();
 }
@@ -100,13 +103,21 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
     join.bucket_elements.push_back(reader.get<std::uint64_t>());
     elements += std::min(join.bucket_elements.back(), kMaxElements + 1);
   }
+  const auto speeds = reader.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < speeds && reader.ok(); ++i) {
+    join.bin_speeds.push_back(get_double(reader));
+  }
   MOTLEY_ASSIGN(join.racks, decode_rack_plan(reader));
+  const bool speeds_fit =
+      speeds == 0 || (static_cast<int>(speeds) == join.bins && std::ranges::all_of(join.bin_speeds, [](double speed) {
+                        return speed > 0 && std::isfinite(speed);
+                      }));
   const RackPlan& racks = join.racks;
   const std::size_t racked = racks.between_servers ? racks.servers.size() : racks.rack_of_rank.size();
   const bool racks_fit = (racks.empty() && !racks.between_servers) || racked == static_cast<std::size_t>(join.size);
   const bool sensible = join.size >= 1 && join.size <= kMaxRanks && join.bins >= 1 && join.bins <= kMaxBins &&
                         join.first_bin >= 0 && join.first_bin < join.bins && join.cores >= 0 &&
-                        join.cores <= kMaxBins && racks_fit && wire <= 2 && rule <= 5 && buckets > 0 &&
+                        join.cores <= kMaxBins && racks_fit && speeds_fit && wire <= 2 && rule <= 5 && buckets > 0 &&
                         elements <= kMaxElements && join.chunk_bytes >= kSmallestChunkBytes &&
                         join.chunk_bytes <= kMaxElements && relaxed <= 1 &&
                         (relaxed == 0 || join.update.rule != kernels::UpdateRule::kSum);

@@ -63,6 +63,7 @@ struct ServerJoin {
   kernels::WireFormat wire = kernels::WireFormat::kFloat32;
   kernels::UpdateOptions update;
   std::vector<std::uint64_t> bucket_elements;
+  std::vector<double> bin_speeds;  // of the cores of all servers, for the chunk map; empty: all equal
   std::string host_id;
   std::string region;  // of this rank's gradients; empty where it does not share memory
   RackPlan racks;      // where not empty, the server knows bins and cores better than the rank

@@ -52,6 +52,7 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
     return differ("the division into racks", text(a.racks), text(b.racks));
   }
   if (a.bins != b.bins || a.first_bin != b.first_bin) return differ("the number of servers' cores", a.bins, b.bins);
+  if (a.bin_speeds != b.bin_speeds) return "the measured speed of servers differs";
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
   if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
   if (a.wire != b.wire) return differ("the type on the wire", static_cast<int>(a.wire), static_cast<int>(b.wire));

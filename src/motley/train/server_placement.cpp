@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "motley/base/log.h"
+#include "motley/base/units.h"
 #include "motley/cost/placement.h"
 #include "motley/exchange/link_probe.h"
 #include "motley/train/job_parts.h"
@@ -114,6 +115,14 @@ Result<std::unique_ptr<server::Service>> place_servers(const Job& job, transport
     placement = cost::to_string(best);
   }
   if (placement == "central") options.servers.erase(options.servers.begin() + 1, options.servers.end());
+  if (options.servers.size() > 1 && placement != "hierarchical") {
+    MOTLEY_ASSIGN(options.server_speeds, exchange::measure_servers(session, group, options.servers, deadline));
+    if (session.membership().rank == 0) {
+      std::vector<std::string> speeds;
+      for (const double speed : options.server_speeds) speeds.push_back(format_bytes(speed) + "/s");
+      spdlog::info("the servers' links carry {}; so the model is divided", fmt::join(speeds, ", "));
+    }
+  }
   if (placement == "hierarchical") options.rack_of_rank = racks_of(job);
   return nullptr;
 }
