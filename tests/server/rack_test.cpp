@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "motley/base/random.h"
+#include "motley/exchange/chunk_map.h"
 #include "motley/exchange/exchange.h"
 #include "motley/exchange/link_probe.h"
 #include "motley/exchange/server_protocol.h"
@@ -394,6 +395,54 @@ TEST(Racks, RanksAgreeOnTheSpeedsOfTheirLinks) {
     EXPECT_EQ(found.worker_bytes_per_second, speeds[0].worker_bytes_per_second);
     EXPECT_EQ(found.server_bytes_per_second, speeds[0].server_bytes_per_second);
     EXPECT_EQ(found.uplink_bytes_per_second, speeds[0].uplink_bytes_per_second);
+  }
+}
+
+TEST(Shards, OfServersWithOtherSpeedsGiveTheSameWeights) {
+  const Servers servers({2, 1, 1});
+  ExchangeOptions options = options_for(servers.addresses, {}, UpdateRule::kNesterov);
+  const ServerState start = random_state(6, random_layout(6));
+  const auto even = train(options, 3, 6, 0, 5, start);
+  options.server_speeds = {1, 5, 0.5};
+  EXPECT_EQ(train(options, 3, 6, 0, 5, start), even);  // sums are taken in the same order wherever
+}
+
+TEST(Shards, ThatRanksDivideOtherwiseAreRefused) {
+  const Servers servers({1, 1});
+  exchange::run_threads(2, true, [&](int rank, exchange::ThreadSession& session) {
+    ExchangeOptions options = options_for(servers.addresses, {});
+    options.server_speeds = {1, rank == 0 ? 1.0 : 2.0};
+    const Status prepared = prepare_with(session, options, 20);
+    ASSERT_FALSE(prepared);
+    EXPECT_THAT(prepared.error().message, HasSubstr("the measured speed of servers differs"));
+  });
+}
+
+// When the last bin to be done got its last segment, no other would have been done with that earlier.
+TEST(Shards, FollowTheSpeedsOfServers) {
+  Random random(8);
+  for (int trial = 0; trial < 100; ++trial) {
+    std::vector<std::size_t> buckets;
+    for (std::uint64_t i = 0; i < 1 + random.below(8); ++i) buckets.push_back(1 + random.below(300'000));
+    std::vector<double> speeds;
+    for (std::uint64_t i = 0; i < 1 + random.below(5); ++i) speeds.push_back(0.1 + random.uniform());
+    const auto map = exchange::make_chunk_map(buckets, 4, 4096, static_cast<int>(speeds.size()), speeds);
+    std::vector<double> load(speeds.size());
+    double largest = 0;
+    double total = 0;
+    for (const exchange::Segment& segment : map.segments) {
+      load[static_cast<std::size_t>(segment.bin)] += static_cast<double>(segment.count);
+      largest = std::max(largest, static_cast<double>(segment.count));
+      total += static_cast<double>(segment.count);
+    }
+    double speed = 0;
+    double last = 0;
+    for (std::size_t bin = 0; bin < speeds.size(); ++bin) {
+      EXPECT_EQ(load[bin], static_cast<double>(map.load[bin]));
+      speed += speeds[bin];
+      last = std::max(last, load[bin] / speeds[bin]);
+    }
+    EXPECT_LE(last, (total + largest * static_cast<double>(speeds.size() - 1)) / speed * (1 + 1e-12)) << trial;
   }
 }
 
