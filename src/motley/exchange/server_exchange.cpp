@@ -16,6 +16,7 @@ namespace motley::exchange {
 namespace {
 
 constexpr double kControlCheckSeconds = 0.02;
+constexpr std::size_t kFramesAhead = 2;   // of each lane, on average
 constexpr double kAnswerSeconds = 1;      // for a server to say whom it waits for
 constexpr double kShareOfDeadline = 0.9;  // for servers to meet, so that they can still say whom they wait for
 constexpr double kLastWordSeconds = 0.5;  // for a server to say why it closes a lane
@@ -278,11 +279,22 @@ Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
   MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
   if (own_) {
     const auto at = static_cast<std::size_t>(index);
-    SharedCounter& done = relaxed() ? region_.answered(at, rank_) : region_.bucket(at).updated;
-    const auto segments = static_cast<std::uint32_t>(bucket.last - bucket.first);
-    if (const Status waited = wait_until_reached(done, bucket.round * segments, may_spin_,
-                                                 [&] { return check_wait_in_memory(index, deadline); });
-        !waited) {
+    const auto wait_for_bucket = [&](std::size_t which) {
+      const Bucket& awaited = buckets_[which];
+      SharedCounter& done = relaxed() ? region_.answered(which, rank_) : region_.bucket(which).updated;
+      const auto segments = static_cast<std::uint32_t>(awaited.last - awaited.first);
+      return wait_until_reached(done, awaited.round * segments, may_spin_,
+                                [&] { return check_wait_in_memory(static_cast<int>(which), deadline); });
+    };
+    // Where ranks share processors with the server, one that wakes for every bucket takes time from the next ones,
+    // which it needs as well: it sleeps until the last that it has started.
+    Status waited;
+    if (!may_spin_ && !relaxed()) {
+      const auto buckets = static_cast<int>(buckets_.size());
+      waited = wait_for_bucket(static_cast<std::size_t>((next_bucket_ + buckets - 1) % buckets));
+    }
+    if (waited) waited = wait_for_bucket(at);
+    if (!waited) {
       failed_ = true;
       return fail(waited.error());
     }
@@ -418,7 +430,7 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
     const Segment& segment = map_.segments[at];
     Lane& lane = lanes_[static_cast<std::size_t>(segment.bin)];
     if (announced.insert(segment.bin).second) {
-      lane.connection->post_owned(kServerAnnounce, own_tag, {bytes.begin(), bytes.end()});
+      outbox_.push_back({segment.bin, kServerAnnounce, own_tag, {}, {bytes.begin(), bytes.end()}});
       if (!relaxed()) expect_answer(lane);
     }
     const std::uint64_t tag = lane_tag(bucket.round, at);
@@ -433,7 +445,7 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
       outgoing = reinterpret_cast<const std::byte*>(narrow);
       landing = incoming_.data() + byte_at(segment, width);
     }
-    lane.connection->post_send(kServerPush, tag, {outgoing, segment.count * width});
+    outbox_.push_back({segment.bin, kServerPush, tag, {outgoing, segment.count * width}, {}});
     lane.connection->post_receive(kServerWeights, tag, {landing, segment.count * width});
     lane.expected.push_back({index, &segment});
     ++bucket.to_come;
@@ -441,8 +453,33 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
   if (relaxed()) {
     for (const int bin : announced) expect_answer(lanes_[static_cast<std::size_t>(bin)]);
   }
+  post_in_order();
   driver_.started(bucket.patience);
   return {};
+}
+
+// All ranks send in the same order over all lanes, and none of the lanes runs far ahead: a segment can be updated when
+// the last rank's has come, so that lanes which each go at their own pace would keep servers waiting with much received
+// and little complete.
+void ServerExchange::post_in_order() {
+  const std::size_t most = kFramesAhead * lanes_.size();
+  while (!outbox_.empty()) {
+    std::uint64_t oldest = frames_posted_;
+    for (Lane& lane : lanes_) {
+      while (lane.sending.size() > lane.connection->pending_sends()) lane.sending.pop_front();
+      if (!lane.sending.empty()) oldest = std::min(oldest, lane.sending.front());
+    }
+    if (frames_posted_ - oldest >= most) return;
+    Outgoing& next = outbox_.front();
+    Lane& lane = lanes_[static_cast<std::size_t>(next.lane)];
+    if (next.owned.empty()) {
+      lane.connection->post_send(next.type, next.tag, next.payload);
+    } else {
+      lane.connection->post_owned(next.type, next.tag, std::move(next.owned));
+    }
+    lane.sending.push_back(frames_posted_++);
+    outbox_.pop_front();
+  }
 }
 
 void ServerExchange::take(const Expected& expected) {
@@ -457,6 +494,7 @@ void ServerExchange::take(const Expected& expected) {
 
 Result<bool> ServerExchange::advance() {
   bool moved = false;
+  post_in_order();
   for (Lane& lane : lanes_) {
     if (lane.expected.empty() && !lane.connection->wants_to_write()) continue;
     const auto lane_moved = lane.connection->progress();
@@ -491,8 +529,9 @@ Result<bool> ServerExchange::advance() {
 }
 
 bool ServerExchange::idle() const {
-  return std::ranges::all_of(
-      lanes_, [](const Lane& lane) { return lane.expected.empty() && !lane.connection->wants_to_write(); });
+  return outbox_.empty() && std::ranges::all_of(lanes_, [](const Lane& lane) {
+           return lane.expected.empty() && !lane.connection->wants_to_write();
+         });
 }
 
 void ServerExchange::list_descriptors(std::vector<pollfd>& descriptors) const {

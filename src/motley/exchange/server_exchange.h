@@ -68,9 +68,18 @@ class ServerExchange final : public Exchange, private Lanes {
   };
   struct Lane {  // one per bin
     std::unique_ptr<transport::TcpConnection> connection;
-    std::deque<Expected> expected;                   // in order
-    std::vector<Announcement> answers;               // by bucket
+    std::deque<Expected> expected;      // in order
+    std::deque<std::uint64_t> sending;  // numbers of the frames that the connection has, and maybe of some before
+    std::vector<Announcement> answers;  // by bucket
     std::vector<std::vector<std::uint32_t>> rounds;  // by bucket, relaxed
+  };
+
+  struct Outgoing {
+    int lane;
+    std::uint16_t type;
+    std::uint64_t tag;
+    std::span<const std::byte> payload;
+    std::vector<std::byte> owned;  // instead
   };
 
   transport::Claim claim(std::uint32_t purpose) const;
@@ -88,6 +97,7 @@ class ServerExchange final : public Exchange, private Lanes {
   Outcome outcome(int bucket) const;
   Status start_in_memory(int bucket, double weight);
   Status start_over_lanes(int bucket, double weight);
+  void post_in_order();
   Result<bool> advance() override;
   bool idle() const override;
   void list_descriptors(std::vector<pollfd>& descriptors) const override;
@@ -127,6 +137,8 @@ class ServerExchange final : public Exchange, private Lanes {
   std::mutex control_mutex_;
   double controls_checked_ = 0;
   std::vector<Lane> lanes_;
+  std::deque<Outgoing> outbox_;         // in the order of all ranks
+  std::uint64_t frames_posted_ = 0;     // to connections
   LaneDriver driver_{session_, *this};  // last: its helper ends first
 };
 

@@ -1,6 +1,6 @@
-// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. A core owns
-// its segments: nobody else touches their weights, state or pushes between the job's loading and its end, so that there
-// are no locks. docs/parameter-server.md tells the whole.
+// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. Over lanes a
+// core owns its segments; in shared memory it claims one at a time, as it is free. Either way nobody else touches a
+// segment's weights, state or pushes meanwhile, so that there are no locks. docs/parameter-server.md tells the whole.
 #pragma once
 
 #include <atomic>
@@ -28,6 +28,8 @@ class DenseJob {
 
   bool in_memory() const { return region_ != nullptr; }
   bool relaxed() const { return join_.relaxed; }
+  // Whether cores take segments as they are free, where otherwise each has its own.
+  bool claimed() const { return in_memory() && !relaxed(); }
   std::size_t region_bytes() const {
     return region_ ? exchange::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.relaxed) : 0;
   }
@@ -68,6 +70,7 @@ class DenseJob {
   std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's format
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
+  std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
 };
 
 // A core's part of a job.
@@ -123,10 +126,12 @@ class DenseShare final : public Share {
 
  private:
   bool has_work() const override;
+  void claim();
   bool begin_bucket(const Item& item);
   void update(const Item& item);
 
-  std::size_t next_ = 0;
+  std::size_t next_ = 0;  // of the items; where segments are claimed, the head of a bucket
+  bool begun_ = false;    // that bucket in this round, by this core
   std::uint32_t round_ = 1;
   std::uint64_t taken_ = 0;  // items, over all rounds
 
