@@ -18,6 +18,7 @@ namespace {
 constexpr double kControlCheckSeconds = 0.02;
 constexpr std::size_t kFramesAhead = 2;   // of each lane, on average
 constexpr double kAnswerSeconds = 1;      // for a server to say whom it waits for
+constexpr double kShareOfDeadline = 0.9;  // for servers to meet, so that they can still say whom they wait for
 constexpr double kLastWordSeconds = 0.5;  // for a server to say why it closes a lane
 
 kernels::WireFormat format_of(WireType type) {
@@ -62,21 +63,50 @@ Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
   for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
     buckets_.push_back({.elements = bucket_elements_[bucket], .offset = offsets[bucket]});
   }
+  MOTLEY_TRY(choose_servers());
   MOTLEY_TRY(connect_control(deadline));
   int bins = 0;
   for (Server& server : servers_) {
     server.first_bin = bins;
     bins += server.cores;
+    if (!options_.server_speeds.empty() && racks_.empty()) {
+      const double speed = options_.server_speeds[static_cast<std::size_t>(&server - servers_.data())];
+      bin_speeds_.insert(bin_speeds_.end(), static_cast<std::size_t>(server.cores), speed / server.cores);
+    }
   }
-  map_ = make_chunk_map(layout.bucket_elements, sizeof(float), options_.chunk_bytes, bins);
+  cut(bins);
+  MOTLEY_TRY(join(deadline));
+  MOTLEY_TRY(connect_lanes(deadline));
+  return driver_.begin(may_spin_, options_.background_progress && !own_);
+}
+
+// All servers, or that of this rank's rack.
+Status ServerExchange::choose_servers() {
+  MOTLEY_INVARIANT(options_.server_speeds.empty() || options_.server_speeds.size() == options_.servers.size(),
+                   "{} speeds are given for {} servers", options_.server_speeds.size(), options_.servers.size());
+  addresses_ = options_.servers;
+  if (options_.rack_of_rank.empty() || options_.servers.size() < 2) return {};
+  if (relaxed()) {
+    return fail(ErrorCode::kInvalidInput,
+                "a server in each rack adds up what its ranks push together; ranks at different steps need servers "
+                "without racks");
+  }
+  std::vector<std::string> names;
+  for (const ServerAddress& address : options_.servers) names.push_back(transport::to_string(address.endpoint));
+  MOTLEY_ASSIGN(racks_, make_rack_plan(names, options_.rack_of_rank, size_));
+  addresses_ = {options_.servers[static_cast<std::size_t>(options_.rack_of_rank[static_cast<std::size_t>(rank_)])]};
+  return {};
+}
+
+void ServerExchange::cut(int bins) {
+  const std::vector<std::size_t> elements(bucket_elements_.begin(), bucket_elements_.end());
+  map_ = make_chunk_map(elements, sizeof(float), options_.chunk_bytes, bins, bin_speeds_);
+  for (Bucket& bucket : buckets_) bucket.first = bucket.last = 0;
   for (std::size_t index = 0; index < map_.segments.size(); ++index) {
     Bucket& bucket = buckets_[static_cast<std::size_t>(map_.segments[index].bucket)];
     if (bucket.last == 0) bucket.first = index;
     bucket.last = index + 1;
   }
-  MOTLEY_TRY(join(deadline));
-  MOTLEY_TRY(connect_lanes(deadline));
-  return driver_.begin(may_spin_, options_.background_progress && !own_);
 }
 
 transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
@@ -94,7 +124,7 @@ transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
 
 Status ServerExchange::connect_control(const Deadline& deadline) {
   const transport::SessionOptions& own = session_.options();
-  for (const ServerAddress& address : options_.servers) {
+  for (const ServerAddress& address : addresses_) {
     Server server;
     server.name = fmt::format("server at {}", transport::to_string(address.endpoint));
     MOTLEY_ASSIGN(server.control,
@@ -142,9 +172,10 @@ Status ServerExchange::join(const Deadline& deadline) {
                      .wire = wire_,
                      .update = options_.update,
                      .bucket_elements = bucket_elements_,
+                     .bin_speeds = bin_speeds_,
                      .host_id = host};
-  const bool in_memory =
-      options_.servers_share_memory && servers_.size() == 1 && servers_[0].host_id == host && membership.on_one_host();
+  const bool in_memory = options_.servers_share_memory && servers_.size() == 1 && racks_.empty() &&
+                         servers_[0].host_id == host && membership.on_one_host();
   const std::size_t bytes = ServerRegion::value_offsets(bucket_elements_).back();
   if (in_memory) {
     join.region = fmt::format("{:x}-{}-pushes-r{}", membership.session, membership.epoch, rank_);
@@ -152,12 +183,22 @@ Status ServerExchange::join(const Deadline& deadline) {
   }
   for (Server& server : servers_) {
     join.first_bin = server.first_bin;
+    join.racks = racks_;
+    join.racks.seconds = kShareOfDeadline * deadline.remaining();
     MOTLEY_TRY(server.control->send(kServerJoin, 0, encode(join), deadline, "joining"));
   }
   for (Server& server : servers_) {
     MOTLEY_ASSIGN(const auto message, hear(server, kServerJoined, deadline, "all ranks to join"));
     MOTLEY_ASSIGN(const ServerJoined joined, decode_server_joined(message.payload));
     may_spin_ = joined.may_spin;
+    if (!racks_.empty()) {
+      if (joined.cores < 1 || joined.cores > server.cores) {
+        return fail(ErrorCode::kCorrupt, "{}: it uses {} of its {} cores", server.name, joined.cores, server.cores);
+      }
+      server.cores = joined.cores;
+      cut(joined.bins);
+      for (Segment& segment : map_.segments) segment.bin %= joined.cores;
+    }
     if (!in_memory) continue;
     if (joined.region_bytes != ServerRegion::bytes(bucket_elements_, server.cores, size_, relaxed())) {
       return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, joined.region_bytes);
@@ -183,7 +224,7 @@ Status ServerExchange::connect_lanes(const Deadline& deadline) {
     for (int core = 0; core < servers_[index].cores; ++core) {
       Lane lane;
       MOTLEY_ASSIGN(lane.connection,
-                    transport::connect_to_host(options_.servers[index].endpoint, options_.servers[index].token,
+                    transport::connect_to_host(addresses_[index].endpoint, addresses_[index].token,
                                                claim(kServerLane + static_cast<std::uint32_t>(core)), deadline,
                                                own.payload_checksum, [&] { return !session_.health(); }));
       lane.answers.resize(buckets_.size());

@@ -83,9 +83,11 @@ class ServerExchange final : public Exchange, private Lanes {
   };
 
   transport::Claim claim(std::uint32_t purpose) const;
+  Status choose_servers();
   Status connect_control(const Deadline& deadline);
   Status join(const Deadline& deadline);
   Status connect_lanes(const Deadline& deadline);
+  void cut(int bins);
   Result<transport::Message> hear(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
   Status check_servers();
   std::vector<int> ask_for_missing();
@@ -114,6 +116,9 @@ class ServerExchange final : public Exchange, private Lanes {
   std::vector<std::uint64_t> bucket_elements_;
   ChunkMap map_;
   std::vector<Bucket> buckets_;
+  std::vector<double> bin_speeds_;
+  RackPlan racks_;                        // empty: none
+  std::vector<ServerAddress> addresses_;  // of the servers that this rank talks to
   std::vector<Server> servers_;
   int next_bucket_ = 0;
 

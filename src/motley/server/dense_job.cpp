@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "motley/exchange/mean.h"
@@ -27,7 +28,7 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
   job->received_ =
       std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores) * static_cast<std::size_t>(join.size));
   const std::vector<std::size_t> elements(join.bucket_elements.begin(), join.bucket_elements.end());
-  job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins);
+  job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins, join.bin_speeds);
   job->offsets_ = ServerRegion::value_offsets(join.bucket_elements);
   job->segments_of_bucket_.assign(elements.size(), 0);
   job->claimed_ = std::vector<std::atomic<std::uint32_t>>(elements.size());
@@ -72,7 +73,13 @@ std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, 
     return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.relaxed) +
            (join.relaxed ? copies : copies - 1) * bytes;
   }
-  const std::size_t own = bytes * static_cast<std::size_t>(cores) / static_cast<std::size_t>(join.bins);
+  double share = static_cast<double>(cores) / join.bins;
+  if (!join.bin_speeds.empty()) {
+    const auto first = join.bin_speeds.begin() + join.first_bin;
+    share = std::accumulate(first, first + std::min(cores, join.bins - join.first_bin), 0.0) /
+            std::accumulate(join.bin_speeds.begin(), join.bin_speeds.end(), 0.0);
+  }
+  const auto own = static_cast<std::size_t>(static_cast<double>(bytes) * share);
   const std::size_t pushes = static_cast<std::size_t>(join.size) * own / sizeof(float) * kernels::bytes_of(join.wire);
   return copies * own + (join.relaxed ? 2 : 1) * pushes;
 }

@@ -12,6 +12,7 @@
 #include "motley/base/pages.h"
 #include "motley/exchange/chunk_map.h"
 #include "motley/exchange/server_protocol.h"
+#include "motley/server/core_task.h"
 #include "motley/transport/region.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -72,23 +73,19 @@ class DenseJob {
   std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
 };
 
-// A core's part of a job. All is called by the core's thread.
-class Share {
+// A core's part of a job.
+class Share : public CoreTask {
  public:
   // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
   Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
         std::function<void(Error)> lost);
-  virtual ~Share() = default;
 
-  // Works on at most one segment. True if there was something to do.
-  virtual bool advance() = 0;
-  // Reads and writes what the lane's socket allows.
-  void progress(int rank);
-  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const { return lanes_; }
-  bool ended(std::size_t rank) const { return ended_[rank]; }
-  // Says to the workers that they have to ring the bell; false if there is work already.
-  bool fall_asleep();
-  void wake_up();
+  void progress(int rank) override;
+  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const override { return lanes_; }
+  bool ended(std::size_t rank) const override { return ended_[rank]; }
+  // Says to the workers that they have to ring the bell.
+  bool fall_asleep() override;
+  void wake_up() override;
   std::uint64_t bytes_done() const { return bytes_done_; }
 
  protected:
