@@ -14,10 +14,10 @@ namespace {
 constexpr const char* kCluster = R"(version: 1
 device_types: [{name: core, kind: cpu, count: 4}]
 workers:
-  - {name: fast-a, device: core, seconds_per_sample: 0.0001 s, delay: {distribution: exponential, mean: 0.01 s}}
-  - {name: fast-b, device: core, seconds_per_sample: 0.0001 s, delay: {distribution: exponential, mean: 0.01 s}}
-  - {name: half, device: core, seconds_per_sample: 0.0002 s, delay: {distribution: exponential, mean: 0.01 s}}
-  - {name: quarter, device: core, seconds_per_sample: 0.0004 s, delay: {distribution: exponential, mean: 0.01 s}}
+  - {name: fast-a, device: core, seconds_per_sample: 0.0002 s, delay: {distribution: exponential, mean: 0.02 s}}
+  - {name: fast-b, device: core, seconds_per_sample: 0.0002 s, delay: {distribution: exponential, mean: 0.02 s}}
+  - {name: half, device: core, seconds_per_sample: 0.0004 s, delay: {distribution: exponential, mean: 0.02 s}}
+  - {name: quarter, device: core, seconds_per_sample: 0.0008 s, delay: {distribution: exponential, mean: 0.02 s}}
 )";
 
 struct Way {
