@@ -183,7 +183,10 @@ class SparseJobOfProcesses : public testing::Test {
   void add_server() {
     const fs::path address = folder.path / fmt::format("address-{}", ++servers_started_);
     server_processes.push_back(start([&]() -> Status {
-      MOTLEY_ASSIGN(const auto service, Service::start({.cores = 1, .tables = folder.path / "tables"}, token));
+      ServiceOptions options;
+      options.cores = 1;
+      options.tables = folder.path / "tables";
+      MOTLEY_ASSIGN(const auto service, Service::start(options, token));
       MOTLEY_TRY(write_file(address, transport::to_string(service->endpoint())));
       for (;;) ::pause();
     }));
