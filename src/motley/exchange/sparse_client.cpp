@@ -318,7 +318,8 @@ Status SparseClient::progress() {
 Status SparseClient::hear(std::size_t index) {
   Server& server = servers_[index];
   const auto lost = [&](const Error& error) {
-    return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name, error.message);
+    return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name,
+                error.code == ErrorCode::kPeerLost ? "it has ended, or a link is down" : error.message);
   };
   // What the server has said is read before it may be noticed, in writing, that it is gone.
   for (;;) {
