@@ -79,6 +79,7 @@ Batch batch_of(std::size_t dimension, int rank, std::int64_t step, std::size_t c
   batch.ids = random_ids(random, random.below(5) == 0 ? 0 : 1 + random.below(count), 300);
   batch.gradients = random_floats(random, batch.ids.size() * dimension);
   batch.weight = static_cast<double>(random.below(3) * 8 + (rank == 0 ? 5 : 0));
+  if (batch.weight == 0) batch.gradients.assign(batch.gradients.size(), NAN);  // which are nobody's
   return batch;
 }
 
@@ -93,6 +94,7 @@ const Ids& all_ids() {
 
 // One push with equal ids added up, as a rank's client does before it sends them.
 void merge_into(const Batch& batch, std::size_t dimension, double total, Ids& ids, Floats& gradients) {
+  if (batch.weight == 0) return;
   std::map<std::uint64_t, Floats> sums;
   for (std::size_t i = 0; i < batch.ids.size(); ++i) {
     Floats& sum = sums.try_emplace(batch.ids[i], dimension, 0.0F).first->second;

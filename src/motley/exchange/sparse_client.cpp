@@ -142,8 +142,8 @@ Status SparseClient::check_batch(std::size_t table, std::size_t ids, std::size_t
 
 Result<SparseClient::Ticket> SparseClient::start_pull(std::size_t table, std::span<const std::uint64_t> ids,
                                                       std::int64_t after) {
+  MOTLEY_INVARIANT(table < options_.tables.size(), "there is no table {}", table);
   const std::size_t dimension = options_.tables[table].dimension;
-  MOTLEY_TRY(check_batch(table, ids.size(), ids.size() * dimension));
   const Ticket ticket = next_ticket_++;
   Grouped grouped = group(ids);
   Pull pull = {table, after, std::move(grouped.row_of), std::vector<float>(grouped.ids.size() * dimension),
@@ -195,6 +195,7 @@ Status SparseClient::push(std::size_t table, std::span<const std::uint64_t> ids,
   MOTLEY_TRY(check_batch(table, ids.size(), gradients.size()));
   MOTLEY_INVARIANT(weight >= 0, "the weight {} of a push is negative or not a number", weight);
   if (failure_) return fail(*failure_);
+  if (weight == 0) return {};
   const std::size_t dimension = options_.tables[table].dimension;
   const Grouped grouped = group(ids);
   std::vector<float> sums(grouped.ids.size() * dimension);

@@ -5,8 +5,6 @@
 // table, finish_step once. One thread calls all of it.
 #pragma once
 
-#include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,7 +54,7 @@ class SparseClient {
 
   // Gradients of step() + 1, means over `weight` samples; ids may repeat. In synchronous mode a row's gradient is
   // sum(weight x gradient) over all pushes of all ranks, divided by the weights that they finish the step with; in
-  // asynchronous mode it is the push's own. Never blocks.
+  // asynchronous mode it is the push's own. With weight 0 nothing is pushed, whatever the gradients are. Never blocks.
   Status push(std::size_t table, std::span<const std::uint64_t> ids, std::span<const float> gradients, double weight);
   // This rank has pushed all of step() + 1, and used so many samples in it. Returns when everything is on its way.
   Status finish_step(double weight, const Deadline& deadline);

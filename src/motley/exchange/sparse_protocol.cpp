@@ -156,7 +156,7 @@ Result<PushFrame> read_push(std::span<const std::byte> bytes, std::span<const Sp
   const std::size_t dimension = tables[frame.head.table].dimension;
   const std::size_t row_bytes = sizeof(std::uint64_t) + dimension * sizeof(float);
   const std::size_t count = (bytes.size() - sizeof(SparsePush)) / row_bytes;
-  const bool weighs = frame.head.weight >= 0 && std::isfinite(frame.head.weight);
+  const bool weighs = frame.head.weight > 0 && std::isfinite(frame.head.weight);
   if (count == 0 || (bytes.size() - sizeof(SparsePush)) % row_bytes != 0 || count > rows_in_frame(dimension) ||
       frame.head.more > 1 || !weighs) {
     return malformed("push", bytes);

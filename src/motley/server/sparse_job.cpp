@@ -215,16 +215,14 @@ Status SparseJob::push(int rank, const exchange::PushFrame& frame) {
     if (!asynchronous_ || more != 0) return {};
     whole.swap(collected.pushes[table]);
     for (const Push& part : whole) {
-      const std::size_t part_bytes = part.ids.size() * sizeof(std::uint64_t) + part.gradients.size() * sizeof(float);
-      collected.bytes -= part_bytes;
-      collected_bytes_ -= part_bytes;
+      collected_bytes_ -= part.ids.size() * sizeof(std::uint64_t) + part.gradients.size() * sizeof(float);
     }
   }
   for (std::size_t part = 1; part < whole.size(); ++part) {
     whole[0].ids.insert(whole[0].ids.end(), whole[part].ids.begin(), whole[part].ids.end());
     whole[0].gradients.insert(whole[0].gradients.end(), whole[part].gradients.begin(), whole[part].gradients.end());
   }
-  return weight > 0 ? tables_[table]->push(whole[0].ids, whole[0].gradients) : Status();
+  return tables_[table]->push(whole[0].ids, whole[0].gradients);
 }
 
 // The call that completes a step applies it, and those that others have completed meanwhile.
