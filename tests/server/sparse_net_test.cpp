@@ -79,7 +79,6 @@ Batch batch_of(std::size_t dimension, int rank, std::int64_t step, std::size_t c
   batch.ids = random_ids(random, random.below(5) == 0 ? 0 : 1 + random.below(count), 300);
   batch.gradients = random_floats(random, batch.ids.size() * dimension);
   batch.weight = static_cast<double>(random.below(3) * 8 + (rank == 0 ? 5 : 0));
-  if (batch.weight == 0) batch.gradients.assign(batch.gradients.size(), NAN);  // which are nobody's
   return batch;
 }
 
@@ -140,7 +139,8 @@ Floats pull(SparseClient& client, std::size_t table, const Ids& ids) {
 }
 
 void push_batch(SparseClient& client, std::size_t table, int rank) {
-  const Batch batch = batch_of(client.table(table).dimension, rank, client.step() + 1);
+  Batch batch = batch_of(client.table(table).dimension, rank, client.step() + 1);
+  if (batch.weight == 0) batch.gradients.assign(batch.gradients.size(), NAN);  // which are nobody's
   const Status pushed = client.push(table, batch.ids, batch.gradients, batch.weight);
   ASSERT_TRUE(pushed) << pushed.error().message;
 }
