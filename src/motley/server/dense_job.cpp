@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "motley/exchange/mean.h"
@@ -27,9 +28,10 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
   job->received_ =
       std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores) * static_cast<std::size_t>(join.size));
   const std::vector<std::size_t> elements(join.bucket_elements.begin(), join.bucket_elements.end());
-  job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins);
+  job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins, join.bin_speeds);
   job->offsets_ = ServerRegion::value_offsets(join.bucket_elements);
   job->segments_of_bucket_.assign(elements.size(), 0);
+  job->claimed_ = std::vector<std::atomic<std::uint32_t>>(elements.size());
   for (const Segment& segment : job->map_.segments) {
     ++job->segments_of_bucket_[static_cast<std::size_t>(segment.bucket)];
   }
@@ -71,7 +73,13 @@ std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, 
     return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.relaxed) +
            (join.relaxed ? copies : copies - 1) * bytes;
   }
-  const std::size_t own = bytes * static_cast<std::size_t>(cores) / static_cast<std::size_t>(join.bins);
+  double share = static_cast<double>(cores) / join.bins;
+  if (!join.bin_speeds.empty()) {
+    const auto first = join.bin_speeds.begin() + join.first_bin;
+    share = std::accumulate(first, first + std::min(cores, join.bins - join.first_bin), 0.0) /
+            std::accumulate(join.bin_speeds.begin(), join.bin_speeds.end(), 0.0);
+  }
+  const auto own = static_cast<std::size_t>(static_cast<double>(bytes) * share);
   const std::size_t pushes = static_cast<std::size_t>(join.size) * own / sizeof(float) * kernels::bytes_of(join.wire);
   return copies * own + (join.relaxed ? 2 : 1) * pushes;
 }
@@ -81,9 +89,9 @@ std::size_t DenseJob::element_of(const Segment& segment) const {
 }
 
 float* DenseJob::array(std::size_t index, const Segment& segment) const {
-  float* values = index > 0                     ? state_[index - 1].as<float>()
+  float* values = index > 0                   ? state_[index - 1].as<float>()
                   : in_memory() && !relaxed() ? reinterpret_cast<float*>(shared_.values())
-                                                : weights_.as<float>();
+                                              : weights_.as<float>();
   return values + element_of(segment);
 }
 
@@ -114,7 +122,7 @@ Share::Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_pt
     : job_(std::move(job)), core_(core), lanes_(std::move(lanes)), lost_(std::move(lost)) {
   const std::vector<Segment>& segments = job_->map_.segments;
   for (std::size_t index = 0; index < segments.size(); ++index) {
-    if (segments[index].bin != job_->join_.first_bin + core_) continue;
+    if (!job_->claimed() && segments[index].bin != job_->join_.first_bin + core_) continue;
     const int bucket = segments[index].bucket;
     const bool first = items_.empty() || items_.back().bucket != bucket;
     if (first) items_.push_back({bucket, nullptr, 0});
@@ -165,10 +173,9 @@ DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
 
 bool DenseShare::has_work() const {
   if (items_.empty() || failed_) return false;
-  if (job_->in_memory()) {
-    const Item& item = items_[next_];
-    return item.segment != nullptr || job_->shared_.bucket(static_cast<std::size_t>(item.bucket))
-                                          .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
+  if (job_->claimed()) {
+    return job_->shared_.bucket(static_cast<std::size_t>(items_[next_].bucket))
+        .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
   }
   bool all = true;
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) all = received(rank) > taken_ && all;
@@ -177,6 +184,10 @@ bool DenseShare::has_work() const {
 
 bool DenseShare::advance() {
   if (!has_work()) return false;
+  if (job_->claimed()) {
+    claim();
+    return true;
+  }
   const Item item = items_[next_];
   if (item.segment == nullptr) {
     if (!begin_bucket(item)) return false;
@@ -184,15 +195,38 @@ bool DenseShare::advance() {
     update(item);
   }
   ++taken_;
-  for (std::size_t rank = 0; rank < lanes_.size() && !job_->in_memory(); ++rank) post(item, round_ + 1, rank);
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) post(item, round_ + 1, rank);
   if (++next_ == items_.size()) {
     next_ = 0;
     ++round_;
   }
-  if (!job_->in_memory()) {
-    for (std::size_t rank = 0; rank < lanes_.size(); ++rank) progress(static_cast<int>(rank));
-  }
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) progress(static_cast<int>(rank));
   return true;
+}
+
+// In memory a core takes the next segment of the bucket that none has taken in this round, so that none waits for a
+// core that came late. Who has claimed one keeps the round from ending: the announcements stand until it is done. Who
+// comes after the last only passes on to the next bucket, which may be rounds behind, and must not look at them.
+void DenseShare::claim() {
+  const Item& head = items_[next_];
+  const auto bucket = static_cast<std::size_t>(head.bucket);
+  const std::uint32_t segments = job_->segments_of_bucket_[bucket];
+  const std::uint32_t end = round_ * segments;
+  std::atomic<std::uint32_t>& claimed = job_->claimed_[bucket];
+  std::uint32_t seen = claimed.load(std::memory_order_relaxed);
+  while (static_cast<std::int32_t>(seen - end) < 0) {
+    if (!claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) continue;
+    if (!begun_ && !begin_bucket(head)) return;
+    begun_ = true;
+    update(items_[next_ + 1 + segments - (end - seen)]);
+    return;
+  }
+  begun_ = false;
+  next_ += 1 + segments;
+  if (next_ == items_.size()) {
+    next_ = 0;
+    ++round_;
+  }
 }
 
 // All ranks have announced the bucket: what coefficients their gradients get.

@@ -1,6 +1,6 @@
-// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. A core owns
-// its segments: nobody else touches their weights, state or pushes between the job's loading and its end, so that there
-// are no locks. docs/parameter-server.md tells the whole.
+// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. Over lanes a
+// core owns its segments; in shared memory it claims one at a time, as it is free. Either way nobody else touches a
+// segment's weights, state or pushes meanwhile, so that there are no locks. docs/parameter-server.md tells the whole.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include "motley/base/pages.h"
 #include "motley/exchange/chunk_map.h"
 #include "motley/exchange/server_protocol.h"
+#include "motley/server/core_task.h"
 #include "motley/transport/region.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -27,6 +28,8 @@ class DenseJob {
 
   bool in_memory() const { return region_ != nullptr; }
   bool relaxed() const { return join_.relaxed; }
+  // Whether cores take segments as they are free, where otherwise each has its own.
+  bool claimed() const { return in_memory() && !relaxed(); }
   std::size_t region_bytes() const {
     return region_ ? exchange::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.relaxed) : 0;
   }
@@ -67,25 +70,22 @@ class DenseJob {
   std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's format
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
+  std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
 };
 
-// A core's part of a job. All is called by the core's thread.
-class Share {
+// A core's part of a job.
+class Share : public CoreTask {
  public:
   // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
   Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
         std::function<void(Error)> lost);
-  virtual ~Share() = default;
 
-  // Works on at most one segment. True if there was something to do.
-  virtual bool advance() = 0;
-  // Reads and writes what the lane's socket allows.
-  void progress(int rank);
-  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const { return lanes_; }
-  bool ended(std::size_t rank) const { return ended_[rank]; }
-  // Says to the workers that they have to ring the bell; false if there is work already.
-  bool fall_asleep();
-  void wake_up();
+  void progress(int rank) override;
+  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const override { return lanes_; }
+  bool ended(std::size_t rank) const override { return ended_[rank]; }
+  // Says to the workers that they have to ring the bell.
+  bool fall_asleep() override;
+  void wake_up() override;
   std::uint64_t bytes_done() const { return bytes_done_; }
 
  protected:
@@ -126,16 +126,18 @@ class DenseShare final : public Share {
 
  private:
   bool has_work() const override;
+  void claim();
   bool begin_bucket(const Item& item);
   void update(const Item& item);
 
-  std::size_t next_ = 0;
+  std::size_t next_ = 0;  // of the items; where segments are claimed, the head of a bucket
+  bool begun_ = false;    // that bucket in this round, by this core
   std::uint32_t round_ = 1;
   std::uint64_t taken_ = 0;  // items, over all rounds
 
   // Of the bucket under way.
-  std::vector<exchange::Announcement> said_;                    // by rank
-  std::vector<int> ranks_;                                      // that bring something
+  std::vector<exchange::Announcement> said_;  // by rank
+  std::vector<int> ranks_;                    // that bring something
   std::vector<float> coefficients_;
   float scale_ = 0;
   exchange::Announcement answer_;
