@@ -13,6 +13,7 @@
 #include "bench/network_namespaces.h"
 #include "bench/racks_bench.h"
 #include "bench/sparse_bench.h"
+#include "bench/sparse_net_bench.h"
 #include "bench/update_ablation.h"
 #include "motley/base/clock.h"
 #include "motley/base/file.h"
@@ -87,6 +88,8 @@ class PsBench {
     MOTLEY_TRY(tenants());
     MOTLEY_ASSIGN(const std::vector<BenchRow> sparse, sparse_rows(options_));
     rows_.insert(rows_.end(), sparse.begin(), sparse.end());
+    MOTLEY_ASSIGN(const std::vector<BenchRow> sparse_net, sparse_net_rows(options_));
+    rows_.insert(rows_.end(), sparse_net.begin(), sparse_net.end());
     return std::move(rows_);
   }
 

@@ -85,6 +85,7 @@ Service::Service(const ServiceOptions& options, const transport::Secret& token, 
       endpoint_(transport::local_endpoint(listener)),
       host_id_(transport::host_id()),
       acceptor_(std::move(listener), token, Claim{}, [](const Claim&) -> Status { return {}; }),
+      sparse_({options.tables, options.quota_bytes}),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
@@ -128,6 +129,7 @@ void Service::run() {
       running = !stop_;
     }
     judge_lost();
+    sparse_.reap();
     send_back();
     for (transport::Acceptor::Guest& guest : acceptor_.step()) {
       admit(std::move(guest));
@@ -206,7 +208,9 @@ void Service::admit(transport::Acceptor::Guest guest) {
   }
   const bool checksum = options_.payload_checksum && !guest.address.starts_with("127.");
   auto connection = std::make_unique<TcpConnection>(std::move(guest.socket), guest.claim.identity, checksum);
-  if (guest.claim.identity.purpose == exchange::kServerControl) {
+  if (guest.claim.identity.purpose == exchange::kSparseConnection) {
+    sparse_.admit(guest.claim, std::move(connection));
+  } else if (guest.claim.identity.purpose == exchange::kServerControl) {
     admit_control(guest.claim, std::move(connection));
   } else if (guest.claim.identity.purpose == exchange::kServerProbe) {
     probes_.push_back(std::move(connection));
