@@ -3,6 +3,8 @@
 #include "bench/consistency_bench.h"
 
 #include <numeric>
+#include <optional>
+#include <span>
 
 #include "bench/job_run.h"
 

@@ -56,7 +56,7 @@ class Consistency(Scenario):
         flags = ("--workers", 2, *self.served, "--exchange.consistency", "async")
         self.train("run", *flags, "--steps", 7)
         self.train("run", *flags, "--steps", 13, "--resume")
-        self.train("run", *flags, "--steps", 0, "--resume", "--exchange.consistency", "bsp")
+        self.train("run", *flags[:-1], "bsp", "--steps", 0, "--resume")
         self.assertEqual(self.not_used_once("run"), 0)
         self.assertEqual(sorted(self.losses("run")), list(range(1, 21)))
 
