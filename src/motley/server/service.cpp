@@ -25,7 +25,7 @@ using transport::Claim;
 using transport::TcpConnection;
 
 constexpr double kLastWordsSeconds = 2;
-constexpr std::size_t kMostEchoes = 16;  // frames of a probe that have not gone back
+constexpr std::size_t kMostEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
 constexpr double kGraceSeconds = 1;      // for a rank whose lane has ended to say that it leaves
 
 std::vector<int> own_processors() {
@@ -222,7 +222,7 @@ void Service::admit(transport::Acceptor::Guest guest) {
 // Whatever comes on a probe goes back, as long as the worker takes it.
 void Service::send_back() {
   std::erase_if(probes_, [](const auto& probe) {
-    while (probe->pending_sends() < kMostEchoes) {
+    for (std::size_t frame = 0; frame < kMostEchoes && probe->pending_sends() < kMostEchoes; ++frame) {
       auto message = probe->try_receive();
       if (!message) return true;
       if (!*message) break;
