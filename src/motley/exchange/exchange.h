@@ -121,8 +121,8 @@ struct ExchangeOptions {
   bool servers_share_memory = true;    // where server and all ranks are on one host
   // Steps that a rank may be ahead of the slowest; none: all take each step together.
   std::optional<std::uint32_t> staleness;
-  double top_k = 0.01;                 // kTopK: the share of a gradient's values that is sent
-  std::string job_suffix;              // of the job's name at the servers, for an exchange beside its own
+  double top_k = 0.01;     // kTopK: the share of a gradient's values that is sent
+  std::string job_suffix;  // of the job's name at the servers, for an exchange beside its own
 };
 
 // One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive

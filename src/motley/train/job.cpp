@@ -332,10 +332,16 @@ Status check_job(const Job& job) {
   if (job.device != "cpu" && job.device != "cuda" && job.device.rfind("cuda:", 0) != 0) {
     return refuse(fmt::format("device: '{}' is not accepted; accepted: cpu, cuda or cuda:N", job.device));
   }
-  if (job.exchange_method != "ps" &&
-      (job.exchange_wire == "int8" || job.exchange_wire == "top-k" || job.exchange_wire == "auto")) {
+  const bool served_only = job.exchange_wire == "int8" || job.exchange_wire == "top-k" || job.exchange_wire == "auto";
+  if (job.exchange_method != "ps" && served_only) {
     return refuse(fmt::format("exchange.wire: {} needs exchange.method ps; accepted with {}: float32 and bfloat16",
                               job.exchange_wire, job.exchange_method));
+  }
+  if (job.exchange_consistency != "bsp" && served_only) {
+    return refuse(
+        fmt::format("exchange.wire: {} needs all workers at the same step; accepted with exchange.consistency {}: "
+                    "float32, bfloat16 and float16",
+                    job.exchange_wire, job.exchange_consistency));
   }
   if (job.data_name == "fashion-mnist" && job.data_folder.empty()) {
     return refuse("data.folder: fashion-mnist needs the folder of its four files");
