@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "bench/compression_bench.h"
 #include "bench/exchange_job.h"
 #include "bench/network_namespaces.h"
 #include "bench/racks_bench.h"
@@ -206,6 +207,9 @@ class PsBench {
           fmt::format("{} a round; a plain stream of the same bytes {}; links emulated with tbf",
                       format_seconds(link.ours), format_seconds(link.peer)));
     }
+    MOTLEY_ASSIGN(const std::vector<BenchRow> compression,
+                  compression_rows(options_, places, buckets_of(kModelBytes, kBuckets), server.environment()));
+    rows_.insert(rows_.end(), compression.begin(), compression.end());
     return {};
   }
 

@@ -55,7 +55,7 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.bin_speeds != b.bin_speeds) return "the measured speed of servers differs";
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
   if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
-  if (a.wire != b.wire) return differ("the type on the wire", static_cast<int>(a.wire), static_cast<int>(b.wire));
+  if (a.wire != b.wire) return differ("the type on the wire", to_string(a.wire), to_string(b.wire));
   if (a.bucket_elements.size() != b.bucket_elements.size()) {
     return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
   }
@@ -361,7 +361,7 @@ Status Service::handle(Job& job, std::size_t rank, const transport::Message& mes
     case exchange::kServerLoaded: {
       if (!job.dense || from.loaded) return wrong("it is not its turn to load");
       from.loaded = true;
-      if (rank == 0) job.dense->set_updates(message.header.tag);
+      if (rank == 0) job.dense->begin(message.header.tag);
       if (std::ranges::all_of(job.ranks, &Rank::loaded)) {
         for (Rank& other : job.ranks) {
           other.control->post_owned(exchange::kServerLoaded, 0, {});
