@@ -177,7 +177,8 @@ const OptionTable<Job>& job_options() {
        &Job::exchange_bucket_bytes},
       {{"exchange.consistency",
         kChoice,
-        "ps: whether workers take each step together (bsp), may be exchange.staleness steps ahead of the slowest (ssp), "
+        "ps: whether workers take each step together (bsp), may be exchange.staleness steps ahead of the slowest "
+        "(ssp), "
         "or any number of steps (async)",
         -kNone,
         kNone,
@@ -299,19 +300,22 @@ Status check_job(const Job& job) {
                                 job.exchange_method));
     }
     if (job.clip_norm > 0) {
-      return refuse(fmt::format("clip_norm: {} needs the gradient of all workers; accepted with {}: 0, as each "
-                                "worker's gradient moves the weights by itself",
-                                job.clip_norm, given));
+      return refuse(
+          fmt::format("clip_norm: {} needs the gradient of all workers; accepted with {}: 0, as each "
+                      "worker's gradient moves the weights by itself",
+                      job.clip_norm, given));
     }
     if (job.shares == "pull") {
-      return refuse(fmt::format("shares.mode: pull needs all workers at the same step; accepted with {}: dynamic, "
-                                "equal, fixed or replay",
-                                given));
+      return refuse(
+          fmt::format("shares.mode: pull needs all workers at the same step; accepted with {}: dynamic, "
+                      "equal, fixed or replay",
+                      given));
     }
   } else if (job.exchange_staleness > 0) {
-    return refuse(fmt::format("exchange.staleness: {} is given, but exchange.consistency is bsp; accepted: 0, or "
-                              "exchange.consistency ssp or async",
-                              job.exchange_staleness));
+    return refuse(
+        fmt::format("exchange.staleness: {} is given, but exchange.consistency is bsp; accepted: 0, or "
+                    "exchange.consistency ssp or async",
+                    job.exchange_staleness));
   }
   if (job.betas.size() != 2) {
     return refuse(

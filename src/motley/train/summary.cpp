@@ -95,8 +95,8 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
   if (!staleness.empty()) {
     add("worst_staleness", std::ranges::max(staleness), "steps", false, std::nullopt,
         job.exchange_staleness > 0 ? std::optional<double>(static_cast<double>(job.exchange_staleness)) : std::nullopt,
-        fmt::format("mean {:.2f}", std::accumulate(staleness.begin(), staleness.end(), 0.0) /
-                                       static_cast<double>(staleness.size())));
+        fmt::format("mean {:.2f}",
+                    std::accumulate(staleness.begin(), staleness.end(), 0.0) / static_cast<double>(staleness.size())));
   }
   if (audited) {
     add("samples_not_used_exactly_once", static_cast<double>(not_used_once), "samples", false, 0.0, std::nullopt, "");
