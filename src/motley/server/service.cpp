@@ -55,7 +55,7 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.bin_speeds != b.bin_speeds) return "the measured speed of servers differs";
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
   if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
-  if (a.wire != b.wire) return differ("the type on the wire", static_cast<int>(a.wire), static_cast<int>(b.wire));
+  if (a.wire != b.wire) return differ("the type on the wire", to_string(a.wire), to_string(b.wire));
   if (a.bucket_elements.size() != b.bucket_elements.size()) {
     return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
   }
@@ -85,6 +85,7 @@ Service::Service(const ServiceOptions& options, const transport::Secret& token, 
       endpoint_(transport::local_endpoint(listener)),
       host_id_(transport::host_id()),
       acceptor_(std::move(listener), token, Claim{}, [](const Claim&) -> Status { return {}; }),
+      sparse_({options.tables, options.quota_bytes}),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
@@ -128,6 +129,7 @@ void Service::run() {
       running = !stop_;
     }
     judge_lost();
+    sparse_.reap();
     send_back();
     for (transport::Acceptor::Guest& guest : acceptor_.step()) {
       admit(std::move(guest));
@@ -206,7 +208,9 @@ void Service::admit(transport::Acceptor::Guest guest) {
   }
   const bool checksum = options_.payload_checksum && !guest.address.starts_with("127.");
   auto connection = std::make_unique<TcpConnection>(std::move(guest.socket), guest.claim.identity, checksum);
-  if (guest.claim.identity.purpose == exchange::kServerControl) {
+  if (guest.claim.identity.purpose == exchange::kSparseConnection) {
+    sparse_.admit(guest.claim, std::move(connection));
+  } else if (guest.claim.identity.purpose == exchange::kServerControl) {
     admit_control(guest.claim, std::move(connection));
   } else if (guest.claim.identity.purpose == exchange::kServerProbe) {
     probes_.push_back(std::move(connection));
@@ -357,7 +361,7 @@ Status Service::handle(Job& job, std::size_t rank, const transport::Message& mes
     case exchange::kServerLoaded: {
       if (!job.dense || from.loaded) return wrong("it is not its turn to load");
       from.loaded = true;
-      if (rank == 0) job.dense->set_updates(message.header.tag);
+      if (rank == 0) job.dense->begin(message.header.tag);
       if (std::ranges::all_of(job.ranks, &Rank::loaded)) {
         for (Rank& other : job.ranks) {
           other.control->post_owned(exchange::kServerLoaded, 0, {});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "motley/server/core.h"
 #include "motley/server/dense_job.h"
 #include "motley/server/rack_job.h"
+#include "motley/server/sparse_service.h"
 #include "motley/transport/acceptor.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -26,6 +28,7 @@ struct ServiceOptions {
   bool pin_cores = false;        // each core's thread to a processor of its own
   std::size_t quota_bytes = 0;   // memory that one job may take; 0: no limit
   bool payload_checksum = true;  // over what is sent to other hosts
+  std::filesystem::path tables;  // folder of sparse tables' cold tiers and checkpoints; empty: neither
 };
 
 class Service {
@@ -105,6 +108,7 @@ class Service {
 
   // Of the thread.
   transport::Acceptor acceptor_;
+  SparseService sparse_;
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;
