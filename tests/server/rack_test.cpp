@@ -2,6 +2,7 @@
 // everybody is told when someone is lost or does not agree.
 #include <gmock/gmock.h>
 
+#include <barrier>
 #include <cmath>
 
 #include "motley/base/random.h"
@@ -233,18 +234,20 @@ TEST(Racks, StateGoesFromRacksToOneServerAndBack) {
   for (const Held& mine : held) EXPECT_LE(largest_difference(mine, straight[0]), 1e-6);
 }
 
-// Each rank of a job with two racks of two: begins, does what `before_first` says, and then steps until it fails.
+// What each rank of a job with two racks of two steps into; all begin at once, and those for which `goes_on` is false
+// end there.
 std::vector<Error> errors_of(const std::vector<exchange::ServerAddress>& servers,
                              const std::function<bool(int, Exchange&)>& goes_on, double seconds = 20) {
   const Layout layout = random_layout(7);
   std::vector<Error> errors(4);
+  std::barrier begun(4);
   exchange::run_threads(4, true, [&](int rank, exchange::ThreadSession& session) {
     const auto exchange = make_exchange(session, options_for(servers, {0, 0, 1, 1}));
-    ASSERT_TRUE(exchange);
-    const Status prepared = (*exchange)->prepare(layout, Deadline::after(20));
-    ASSERT_TRUE(prepared) << prepared.error().message;
-    ASSERT_TRUE((*exchange)->load(random_state(7, layout), Deadline::after(20)));
+    Status prepared = (*exchange)->prepare(layout, Deadline::after(20));
+    if (prepared) prepared = (*exchange)->load(random_state(7, layout), Deadline::after(20));
     session.forget_failure();  // each learns it from its server
+    begun.arrive_and_wait();
+    ASSERT_TRUE(prepared) << prepared.error().message;
     if (!goes_on(rank, **exchange)) return;
     const auto work = [&]() -> Status {
       for (std::uint64_t step = 0; step < 1000; ++step) {
