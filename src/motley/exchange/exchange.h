@@ -95,7 +95,8 @@ struct ServerAddress {
 };
 
 struct ExchangeOptions {
-  Method method = Method::kAuto;  // auto: shared memory when all ranks are on one host, else the ring
+  Method method = Method::kAuto;  // auto: shared memory when all ranks are on one host, else the ring; where
+                                  // there are servers measure_and_choose says more
   WireType wire = WireType::kNative;
   bool background_progress = true;  // a thread reduces buckets while the worker computes
   int tcp_lanes = 0;                // sockets per neighbour; 0 chooses
@@ -105,6 +106,7 @@ struct ExchangeOptions {
   kernels::UpdateOptions update;       // kSum: the servers only add up
   std::size_t chunk_bytes = 32 << 10;  // unit of aggregation
   bool servers_share_memory = true;    // where server and all ranks are on one host
+  std::string server_job_suffix;       // of the job's name there, so that one job can be there twice
 };
 
 // One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive

@@ -75,7 +75,7 @@ Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
 transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
   const transport::SessionOptions& own = session_.options();
   transport::Claim claim;
-  claim.identity.job = own.job;
+  claim.identity.job = own.job + options_.server_job_suffix;
   claim.identity.tenant = own.tenant;
   claim.identity.rank = rank_;
   claim.identity.session = session_.membership().session;

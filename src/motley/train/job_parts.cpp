@@ -211,9 +211,9 @@ Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
       return fail(ErrorCode::kInvalidInput,
                   "model.dtype: float64; accepted with exchange.method ps: float32, in which servers keep weights");
     }
-    if (!job.exchange_servers.empty()) {
-      MOTLEY_TRY(servers_of(job));
-    }
+  }
+  if ((job.exchange_method == "ps" || job.exchange_method == "auto") && !job.exchange_servers.empty()) {
+    MOTLEY_TRY(servers_of(job));
   }
   std::vector<std::pair<std::string, std::filesystem::path>> files = {{"model.path", job.model_path}};
   for (const bool training : {true, false}) {

@@ -29,6 +29,7 @@
 #include "motley/data/loader.h"
 #include "motley/data/partition.h"
 #include "motley/exchange/exchange.h"
+#include "motley/exchange/measure_methods.h"
 #include "motley/learn/batch_norm.h"
 #include "motley/learn/gradient_buckets.h"
 #include "motley/learn/loss.h"
@@ -254,13 +255,22 @@ Status Worker::build_model() {
   }
 
   exchange::ExchangeOptions exchange = parts_.exchange;
-  if (exchange.method == exchange::Method::kParameterServer) {
-    MOTLEY_ASSIGN(exchange.servers, servers_of(job_));
-  }
-  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));
   exchange::Layout layout;
   layout.type = dtype_ == torch::kFloat64 ? exchange::DataType::kFloat64 : exchange::DataType::kFloat32;
   layout.bucket_elements = buckets_->bucket_elements();
+  const bool chooses = exchange.method == exchange::Method::kAuto && !job_.exchange_servers.empty();
+  if (chooses || exchange.method == exchange::Method::kParameterServer) {
+    MOTLEY_ASSIGN(exchange.servers, servers_of(job_));
+  }
+  if (chooses) {
+    MOTLEY_ASSIGN(const exchange::MethodChoice choice,
+                  exchange::measure_and_choose(*session_, *group_, exchange, layout, Deadline::after(job_.join_seconds)));
+    exchange.method = choice.method;
+    if (writes()) {
+      spdlog::info("exchange.method auto: {}", choice.explanation());
+    }
+  }
+  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));
   MOTLEY_TRY(exchange_->prepare(layout, Deadline::after(job_.join_seconds)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
