@@ -210,10 +210,10 @@ Status work(const std::vector<std::string>& arguments) {
   const bool chooses = method.starts_with("auto");
   const bool whole_steps = served || chooses || method.ends_with("-step");
   exchange::ExchangeOptions how;
-  how.method = chooses                         ? exchange::Method::kAuto
-               : served                        ? exchange::Method::kParameterServer
+  how.method = chooses                          ? exchange::Method::kAuto
+               : served                         ? exchange::Method::kParameterServer
                : method.starts_with("tcp-ring") ? exchange::Method::kTcpRing
-                                               : exchange::Method::kSharedMemory;
+                                                : exchange::Method::kSharedMemory;
   how.wire = method.find("bfloat16") != std::string::npos ? exchange::WireType::kBfloat16 : exchange::WireType::kNative;
   how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
   exchange::Group* const meet = method.ends_with("-meet") ? group.get() : nullptr;

@@ -45,7 +45,9 @@ struct Command {
 class Rank {
  public:
   Rank(int rank, int ranks, std::size_t bytes, const std::string& algorithm, const std::string& folder)
-      : rank_(rank), context_(std::make_shared<gloo::rendezvous::Context>(rank, ranks)), values_(bytes / sizeof(float)) {
+      : rank_(rank),
+        context_(std::make_shared<gloo::rendezvous::Context>(rank, ranks)),
+        values_(bytes / sizeof(float)) {
     gloo::transport::tcp::attr loopback;
     loopback.iface = "lo";
     gloo::rendezvous::FileStore store(folder);
@@ -103,8 +105,7 @@ class Rank {
   double slowest(double seconds) {
     gloo::AllreduceOptions options(context_);
     options.setOutput(&seconds, 1);
-    options.setReduceFunction(
-        static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::max<double>));
+    options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::max<double>));
     gloo::allreduce(options);
     return seconds;
   }

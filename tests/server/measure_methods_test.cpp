@@ -24,7 +24,8 @@ struct Chosen {
 };
 
 // Every rank measures, and then trains a step with what was chosen, at the same server under the same name.
-Chosen choose(int ranks, bool one_host, exchange::WireType wire, exchange::DataType type = exchange::DataType::kFloat32) {
+Chosen choose(int ranks, bool one_host, exchange::WireType wire,
+              exchange::DataType type = exchange::DataType::kFloat32) {
   const transport::Secret token = transport::Secret::generate();
   const auto service = Service::start({.cores = 2}, token);
   Chosen chosen;

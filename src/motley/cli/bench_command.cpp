@@ -12,8 +12,10 @@
 #include "bench/partition_processes.h"
 #include "bench/plan_bench.h"
 #include "bench/planners_bench.h"
+#include "bench/ps_ablation.h"
 #include "bench/ps_bench.h"
 #include "bench/simulate_bench.h"
+#include "bench/zero_compute_bench.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 
@@ -28,10 +30,15 @@ Result<std::vector<BenchRow>> whole_partition_bench(const bench::BenchOptions& o
 }
 
 const std::map<std::string, bench::Bench>& benches() {
-  static const std::map<std::string, bench::Bench> all = {
-      {"demo", bench::demo_bench},        {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench},
-      {"plan", bench::plan_bench},        {"planners", bench::planners_bench}, {"ps", bench::ps_bench},
-      {"simulate", bench::simulate_bench}};
+  static const std::map<std::string, bench::Bench> all = {{"demo", bench::demo_bench},
+                                                          {"exchange", bench::exchange_bench},
+                                                          {"partition", whole_partition_bench},
+                                                          {"plan", bench::plan_bench},
+                                                          {"planners", bench::planners_bench},
+                                                          {"ps", bench::ps_bench},
+                                                          {"ps-ablation", bench::ps_ablation_bench},
+                                                          {"simulate", bench::simulate_bench},
+                                                          {"zero-compute", bench::zero_compute_bench}};
   return all;
 }
 

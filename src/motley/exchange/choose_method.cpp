@@ -47,12 +47,12 @@ MethodEstimate server_over_links(const MethodQuestion& q) {
   const double carried = q.bytes * q.wire_share;
   const double of_ranks = carried / q.rank_to_server_link;
   const double of_servers = q.ranks * carried / (q.servers * q.server_link);
-  return {Method::kParameterServer, std::max(of_ranks, of_servers) + 2 * q.latency + step,
-          of_ranks >= of_servers ? fmt::format("{} over each rank's link at {}/s", format_bytes(carried),
-                                               format_bytes(q.rank_to_server_link))
-                                 : fmt::format("{} over each server's link at {}/s",
-                                               format_bytes(q.ranks * carried / q.servers),
-                                               format_bytes(q.server_link))};
+  return {
+      Method::kParameterServer, std::max(of_ranks, of_servers) + 2 * q.latency + step,
+      of_ranks >= of_servers
+          ? fmt::format("{} over each rank's link at {}/s", format_bytes(carried), format_bytes(q.rank_to_server_link))
+          : fmt::format("{} over each server's link at {}/s", format_bytes(q.ranks * carried / q.servers),
+                        format_bytes(q.server_link))};
 }
 
 }  // namespace

@@ -123,8 +123,8 @@ Result<MethodChoice> measure_and_choose(transport::Session& session, Group& grou
     CPU_ZERO(&own);
     ::sched_getaffinity(0, sizeof own, &own);
     const int cores = CPU_COUNT(&own);
-    question.server_memory = std::accumulate(rates.begin(), rates.end(), 0.0) / std::min(ranks, cores) *
-                             std::min(server.cores(), cores);
+    question.server_memory =
+        std::accumulate(rates.begin(), rates.end(), 0.0) / std::min(ranks, cores) * std::min(server.cores(), cores);
     MOTLEY_TRY(group.barrier(deadline));
   }
   MethodChoice choice = choose_method(question);

@@ -263,8 +263,9 @@ Status Worker::build_model() {
     MOTLEY_ASSIGN(exchange.servers, servers_of(job_));
   }
   if (chooses) {
-    MOTLEY_ASSIGN(const exchange::MethodChoice choice,
-                  exchange::measure_and_choose(*session_, *group_, exchange, layout, Deadline::after(job_.join_seconds)));
+    MOTLEY_ASSIGN(
+        const exchange::MethodChoice choice,
+        exchange::measure_and_choose(*session_, *group_, exchange, layout, Deadline::after(job_.join_seconds)));
     exchange.method = choice.method;
     if (writes()) {
       spdlog::info("exchange.method auto: {}", choice.explanation());
