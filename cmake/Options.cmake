@@ -22,6 +22,8 @@ endif()
 add_library(motley_flags INTERFACE)
 target_compile_options(motley_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off)
 target_include_directories(motley_flags INTERFACE "${CMAKE_SOURCE_DIR}/src")
+# clang 19 deprecates std::get_temporary_buffer, which the stable_sort of GCC 12's library uses.
+target_compile_options(motley_flags INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
 find_package(Threads REQUIRED)
 target_link_libraries(motley_flags INTERFACE Threads::Threads)
 if(MOTLEY_SANITIZE)

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "motley/exchange/mean.h"
 
@@ -38,10 +39,13 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
     job->state_.push_back(std::move(pages));
   }
   if (!regions.empty()) {
-    const std::size_t size = ServerRegion::bytes(join.bucket_elements, cores, join.size);
+    const std::size_t size = ServerRegion::bytes(join.bucket_elements, cores, join.size, join.relaxed);
     MOTLEY_ASSIGN(job->region_, transport::Region::create(region_name, size));
-    job->shared_ = ServerRegion(job->region_->data(), join.bucket_elements, cores, join.size);
+    job->shared_ = ServerRegion(job->region_->data(), join.bucket_elements, cores, join.size, join.relaxed);
     job->gradients_ = std::move(regions);
+    if (join.relaxed) {
+      MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
+    }
     return job;
   }
   const std::size_t width = kernels::bytes_of(join.wire);
@@ -50,7 +54,11 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
     job->pushes_.push_back(std::move(pages));
   }
   MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
-  if (join.wire != kernels::WireFormat::kFloat32) {
+  for (int rank = 0; rank < join.size && join.relaxed; ++rank) {
+    MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes / sizeof(float) * width, "weights of a rank"));
+    job->copies_.push_back(std::move(pages));
+  }
+  if (join.wire != kernels::WireFormat::kFloat32 && !join.relaxed) {
     MOTLEY_ASSIGN(job->wire_weights_, Pages::allocate(bytes / sizeof(float) * width, "weights on the wire"));
   }
   return job;
@@ -60,11 +68,12 @@ std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, 
   const std::size_t bytes = ServerRegion::value_offsets(join.bucket_elements).back();
   const std::size_t copies = 1 + static_cast<std::size_t>(kernels::state_arrays(join.update.rule));
   if (in_memory) {
-    return ServerRegion::bytes(join.bucket_elements, cores, join.size) + (copies - 1) * bytes;
+    return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.relaxed) +
+           (join.relaxed ? copies : copies - 1) * bytes;
   }
   const std::size_t own = bytes * static_cast<std::size_t>(cores) / static_cast<std::size_t>(join.bins);
   const std::size_t pushes = static_cast<std::size_t>(join.size) * own / sizeof(float) * kernels::bytes_of(join.wire);
-  return copies * own + pushes;
+  return copies * own + (join.relaxed ? 2 : 1) * pushes;
 }
 
 std::size_t DenseJob::element_of(const Segment& segment) const {
@@ -72,9 +81,9 @@ std::size_t DenseJob::element_of(const Segment& segment) const {
 }
 
 float* DenseJob::array(std::size_t index, const Segment& segment) const {
-  float* values = index > 0     ? state_[index - 1].as<float>()
-                  : in_memory() ? reinterpret_cast<float*>(shared_.values())
-                                : weights_.as<float>();
+  float* values = index > 0                     ? state_[index - 1].as<float>()
+                  : in_memory() && !relaxed() ? reinterpret_cast<float*>(shared_.values())
+                                                : weights_.as<float>();
   return values + element_of(segment);
 }
 
@@ -89,21 +98,19 @@ std::span<float> DenseJob::part(const exchange::StatePart& part) {
 
 std::vector<int> DenseJob::missing_ranks() const {
   const auto size = static_cast<std::size_t>(join_.size);
-  std::vector<int> missing;
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    bool behind = false;
-    for (std::size_t core = 0; core < static_cast<std::size_t>(cores_); ++core) {
-      for (std::size_t other = 0; other < size; ++other) {
-        behind = behind || received_[core * size + rank] < received_[core * size + other];
-      }
+  std::set<int> missing;
+  for (auto core = received_.begin(); core != received_.end(); core += join_.size) {
+    const auto [least, most] = std::minmax_element(core, core + join_.size);
+    const std::uint64_t enough = relaxed() ? *least + 1 : most->load();
+    for (std::size_t rank = 0; rank < size && *least < *most; ++rank) {
+      if (core[static_cast<std::ptrdiff_t>(rank)] < enough) missing.insert(static_cast<int>(rank));
     }
-    if (behind) missing.push_back(static_cast<int>(rank));
   }
-  return missing;
+  return {missing.begin(), missing.end()};
 }
 
-DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
-                       std::vector<std::unique_ptr<transport::TcpConnection>> lanes, std::function<void(Error)> lost)
+Share::Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
+             std::function<void(Error)> lost)
     : job_(std::move(job)), core_(core), lanes_(std::move(lanes)), lost_(std::move(lost)) {
   const std::vector<Segment>& segments = job_->map_.segments;
   for (std::size_t index = 0; index < segments.size(); ++index) {
@@ -115,29 +122,46 @@ DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
   }
   posted_.assign(lanes_.size(), 0);
   ended_.assign(lanes_.size(), false);
-  said_.resize(lanes_.size());
-  announced_.assign(lanes_.size(), std::vector<Announcement>(job_->offsets_.size()));
+  landing_.assign(lanes_.size(), std::vector<Announcement>(job_->offsets_.size()));
   if (!job_->in_memory()) {
-    for (const Item& item : items_) post(item, round_);
+    for (const Item& item : items_) {
+      for (std::size_t rank = 0; rank < lanes_.size(); ++rank) post(item, 1, rank);
+    }
   }
 }
 
-// Expects the item's frames of this round from all ranks.
-void DenseShare::post(const Item& item, std::uint32_t round) {
-  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
-    if (item.segment == nullptr) {
-      lanes_[rank]->post_receive(
-          exchange::kServerAnnounce, exchange::lane_tag(round, static_cast<std::size_t>(item.bucket)),
-          std::as_writable_bytes(std::span(&announced_[rank][static_cast<std::size_t>(item.bucket)], 1)));
-    } else {
-      const std::size_t width = kernels::bytes_of(job_->join_.wire);
-      std::byte* slot = job_->pushes_[rank].data() + job_->element_of(*item.segment) * width;
-      lanes_[rank]->post_receive(exchange::kServerPush, exchange::lane_tag(round, item.index),
-                                 {slot, item.segment->count * width});
-    }
-    ++posted_[rank];
+void Share::post(const Item& item, std::uint32_t round, std::size_t rank) {
+  if (item.segment == nullptr) {
+    const auto bucket = static_cast<std::size_t>(item.bucket);
+    lanes_[rank]->post_receive(exchange::kServerAnnounce, exchange::lane_tag(round, bucket),
+                               std::as_writable_bytes(std::span(&landing_[rank][bucket], 1)));
+  } else {
+    const std::size_t width = kernels::bytes_of(job_->join_.wire);
+    std::byte* slot = job_->pushes_[rank].data() + job_->element_of(*item.segment) * width;
+    lanes_[rank]->post_receive(exchange::kServerPush, exchange::lane_tag(round, item.index),
+                               {slot, item.segment->count * width});
   }
+  ++posted_[rank];
 }
+
+std::uint64_t Share::received(std::size_t rank) const {
+  const std::uint64_t received = posted_[rank] - lanes_[rank]->pending_receives();
+  job_->received_[static_cast<std::size_t>(core_) * lanes_.size() + rank].store(received, std::memory_order_relaxed);
+  return received;
+}
+
+const Announcement& Share::announced(int bucket, std::size_t rank, std::uint32_t round) const {
+  const auto at = static_cast<std::size_t>(bucket);
+  return job_->in_memory() ? job_->shared_.said(at, static_cast<int>(rank)).by_round[round % 2] : landing_[rank][at];
+}
+
+std::size_t Share::chunk_elements() const {
+  return std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16);
+}
+
+DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
+                       std::vector<std::unique_ptr<transport::TcpConnection>> lanes, std::function<void(Error)> lost)
+    : Share(std::move(job), core, std::move(lanes), std::move(lost)), said_(this->lanes().size()) {}
 
 bool DenseShare::has_work() const {
   if (items_.empty() || failed_) return false;
@@ -147,11 +171,7 @@ bool DenseShare::has_work() const {
                                           .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
   }
   bool all = true;
-  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
-    const std::uint64_t received = posted_[rank] - lanes_[rank]->pending_receives();
-    job_->received_[static_cast<std::size_t>(core_) * lanes_.size() + rank].store(received, std::memory_order_relaxed);
-    all = all && received > taken_;
-  }
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) all = received(rank) > taken_ && all;
   return all;
 }
 
@@ -164,7 +184,7 @@ bool DenseShare::advance() {
     update(item);
   }
   ++taken_;
-  if (!job_->in_memory()) post(item, round_ + 1);
+  for (std::size_t rank = 0; rank < lanes_.size() && !job_->in_memory(); ++rank) post(item, round_ + 1, rank);
   if (++next_ == items_.size()) {
     next_ = 0;
     ++round_;
@@ -180,8 +200,7 @@ bool DenseShare::begin_bucket(const Item& item) {
   const auto bucket = static_cast<std::size_t>(item.bucket);
   std::vector<double> weights;
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
-    said_[rank] = job_->in_memory() ? job_->shared_.said(bucket, static_cast<int>(rank)).by_round[round_ % 2]
-                                    : announced_[rank][bucket];
+    said_[rank] = announced(item.bucket, rank, round_);
     if (said_[rank].step != said_[0].step || said_[rank].learning_rate != said_[0].learning_rate ||
         !(said_[rank].weight >= 0)) {
       give_up(
@@ -199,7 +218,7 @@ bool DenseShare::begin_bucket(const Item& item) {
   ranks_ = mean.ranks;
   coefficients_.assign(mean.coefficients.begin(), mean.coefficients.end());
   scale_ = static_cast<float>(mean.scale);
-  answer_ = {said_[0].step, mean.total_weight, said_[0].learning_rate};
+  answer_ = {said_[0].step, mean.total_weight, said_[0].learning_rate, 0};
   if (!job_->in_memory()) {
     const auto bytes = std::as_bytes(std::span(&answer_, 1));
     for (const auto& lane : lanes_) {
@@ -214,13 +233,13 @@ void DenseShare::update(const Item& item) {
   const exchange::ServerJoin& join = job_->join_;
   kernels::UpdateOptions options = join.update;
   options.learning_rate = answer_.learning_rate;
-  options.step = job_->updates_ + round_;
+  options.step = static_cast<double>(job_->updates_ + round_);
   const kernels::WireFormat format = job_->in_memory() ? kernels::WireFormat::kFloat32 : join.wire;
   const std::size_t width = kernels::bytes_of(format);
   const std::size_t element = job_->element_of(segment);
   std::byte* wire = job_->wire_weights_.data();
 
-  const std::size_t chunk = std::max<std::size_t>(join.chunk_bytes / sizeof(float), 16);
+  const std::size_t chunk = chunk_elements();
   std::vector<kernels::WireInput> inputs(ranks_.size());
   std::vector<float*> state(job_->state_.size());
   for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
@@ -252,7 +271,7 @@ void DenseShare::update(const Item& item) {
 
 // A lane that has ended is no failure by itself: a rank that has all its weights may go while others still wait for
 // theirs. Whether it was missed is for the service to say.
-void DenseShare::progress(int rank) {
+void Share::progress(int rank) {
   if (ended_[static_cast<std::size_t>(rank)]) return;
   transport::TcpConnection& lane = *lanes_[static_cast<std::size_t>(rank)];
   Status status;
@@ -272,19 +291,19 @@ void DenseShare::progress(int rank) {
   }
 }
 
-void DenseShare::give_up(Error error) {
+void Share::give_up(Error error) {
   failed_ = true;
   lost_(std::move(error));
 }
 
-bool DenseShare::fall_asleep() {
+bool Share::fall_asleep() {
   if (!job_->in_memory()) return !has_work();
   job_->shared_.core(core_).asleep.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return !has_work();
 }
 
-void DenseShare::wake_up() {
+void Share::wake_up() {
   if (job_->in_memory()) job_->shared_.core(core_).asleep.store(0, std::memory_order_relaxed);
 }
 
