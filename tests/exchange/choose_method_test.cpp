@@ -84,11 +84,10 @@ TEST(ChooseMethod, OnOneHostMemoryDecides) {
   EXPECT_NEAR(seconds_of(choice, Method::kSharedMemory), 7.0 / 5, 1e-9);      // 2 + 3 + 2 S = 7 times, by each rank
   EXPECT_EQ(seconds_of(choice, Method::kTcpRing), -1);
 
-  question.server_memory = 5e9;  // one core
-  EXPECT_EQ(choose_method(question).method, Method::kParameterServer);
-  question.server_memory = 5e9;
-  question.ranks = 8;
-  EXPECT_EQ(choose_method(question).method, Method::kSharedMemory);  // 12 / 5 against 7 / 5
+  question.server_memory = 5e9;                                      // one core of four
+  EXPECT_EQ(choose_method(question).method, Method::kSharedMemory);  // 8 / 5 against 7 / 5
+  question.ranks = 2;
+  EXPECT_EQ(choose_method(question).method, Method::kParameterServer);  // 6 / 5 against 7 / 5
 }
 
 TEST(ChooseMethod, ServerThatOnlySumsLeavesTheStepToRanks) {
