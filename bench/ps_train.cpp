@@ -13,6 +13,7 @@
 #include "motley/base/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
+#include "motley/transport/session.h"
 
 namespace motley::bench {
 namespace {
