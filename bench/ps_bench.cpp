@@ -2,13 +2,16 @@
 #include "bench/ps_bench.h"
 
 #include "bench/ps_groups.h"
+#include "bench/racks_bench.h"
 #include "bench/sparse_bench.h"
+#include "bench/sparse_net_bench.h"
 
 namespace motley::bench {
 
 Result<std::vector<BenchRow>> ps_bench(const BenchOptions& options) {
   std::vector<BenchRow> rows;
-  for (const Bench group : {ps_memory_rows, ps_network_rows, ps_auto_rows, ps_train_rows, sparse_rows}) {
+  for (const Bench group :
+       {ps_memory_rows, ps_network_rows, racks_rows, ps_auto_rows, ps_train_rows, sparse_rows, sparse_net_rows}) {
     MOTLEY_ASSIGN(const std::vector<BenchRow> some, group(options));
     rows.insert(rows.end(), some.begin(), some.end());
   }

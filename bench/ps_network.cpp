@@ -1,6 +1,7 @@
 // Ranks that reach the server over TCP: loopback, and links of 1 Gb/s.
 #include <algorithm>
 
+#include "bench/compression_bench.h"
 #include "bench/network_namespaces.h"
 #include "bench/ps_groups.h"
 #include "bench/update_ablation.h"
@@ -79,6 +80,9 @@ class PsNetwork {
                 fmt::format("{} a round; a plain stream of the same bytes {}; links emulated with tbf",
                             format_seconds(link.ours), format_seconds(link.peer)));
     }
+    MOTLEY_ASSIGN(const std::vector<BenchRow> compression,
+                  compression_rows(options_, places, model_buckets(), server.environment()));
+    rows_.append(compression);
     return {};
   }
 

@@ -23,6 +23,8 @@ class RowList {
            const std::string& note) {
     add({name, metric, value, unit, more, target, limit, peer, note});
   }
+  // Rows that have been said.
+  void append(const std::vector<BenchRow>& rows) { rows_.insert(rows_.end(), rows.begin(), rows.end()); }
   void left_out(const std::string& name, const std::string& why) const {
     say(fmt::format("{} left out: {}", name, why));
   }

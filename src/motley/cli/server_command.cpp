@@ -20,6 +20,7 @@ struct ServerArguments {
   std::string listen = "127.0.0.1:29500";
   std::string token_file;
   std::string address_file;
+  std::string tables;
   int cores = 0;
   bool pin = false;
   bool quiet = false;
@@ -44,6 +45,7 @@ Status run_server(const ServerArguments& arguments) {
   options.cores = arguments.cores;
   options.pin_cores = arguments.pin;
   options.quota_bytes = static_cast<std::size_t>(arguments.quota_gigabytes * 1e9);
+  options.tables = arguments.tables;
   Result<transport::Secret> token = arguments.token_file.empty()
                                         ? transport::Secret::from_environment(train::kServerTokenVariable)
                                         : transport::Secret::from_file(arguments.token_file);
@@ -76,6 +78,8 @@ void add_server(CLI::App& app, Action& action) {
   command->add_option("--token-file", arguments->token_file,
                       "File (mode 0600) with the token that jobs must know; default: the variable MOTLEY_SERVER_TOKEN");
   command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");
+  command->add_option("--tables", arguments->tables,
+                      "Folder for sparse tables: rows that memory has no room for, and checkpoints");
   command->add_option("--cores", arguments->cores, "Threads that sum and update; 0: one for each core")
       ->check(CLI::Range(0, 1024));
   command->add_flag("--pin", arguments->pin, "Bind each of these threads to a core of its own");

@@ -84,7 +84,7 @@ Result<MethodChoice> measure_and_choose(transport::Session& session, Group& grou
       std::accumulate(layout.bucket_elements.begin(), layout.bucket_elements.end(), std::size_t{0});
   question.bytes = static_cast<double>(elements * bytes_of(layout.type));
   question.wire_share = options.wire == WireType::kNative ? 1 : 0.5;
-  question.ring_allowed = options.wire != WireType::kFloat16;
+  question.ring_allowed = options.wire <= WireType::kBfloat16;
   question.state_arrays = kernels::state_arrays(options.update.rule);
   question.server_steps = options.update.rule != kernels::UpdateRule::kSum;
   const Layout probe{.bucket_elements = {std::clamp(elements, kSmallElements, kMostProbeElements), kSmallElements}};
@@ -106,7 +106,7 @@ Result<MethodChoice> measure_and_choose(transport::Session& session, Group& grou
   // Servers hold weights in float32 only.
   if (!options.servers.empty() && layout.type == DataType::kFloat32) {
     ExchangeOptions there = options;
-    there.server_job_suffix = "-probe";
+    there.job_suffix = "-probe";
     ServerExchange server(session, there);
     MOTLEY_TRY(server.prepare(probe, deadline));
     ServerState zeros;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "motley/base/file.h"
+#include "motley/base/log.h"
 #include "motley/exchange/waiting.h"
 #include "motley/transport/acceptor.h"
 #include "motley/transport/host.h"
@@ -16,13 +17,13 @@ namespace motley::exchange {
 namespace {
 
 constexpr double kControlCheckSeconds = 0.02;
+constexpr std::size_t kFramesAhead = 2;   // of each lane, on average
 constexpr double kAnswerSeconds = 1;      // for a server to say whom it waits for
+constexpr double kShareOfDeadline = 0.9;  // for servers to meet, so that they can still say whom they wait for
 constexpr double kLastWordSeconds = 0.5;  // for a server to say why it closes a lane
 
-kernels::WireFormat format_of(WireType type) {
-  return type == WireType::kBfloat16  ? kernels::WireFormat::kBfloat16
-         : type == WireType::kFloat16 ? kernels::WireFormat::kFloat16
-                                      : kernels::WireFormat::kFloat32;
+WireForm form_of(const ExchangeOptions& options) {
+  return {options.wire, options.wire == WireType::kTopK ? options.top_k : 0};
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ ServerExchange::ServerExchange(transport::Session& session, const ExchangeOption
       options_(options),
       rank_(session.membership().rank),
       size_(session.membership().size()),
-      wire_(format_of(options.wire)) {}
+      wire_(form_of(options)),
+      answer_(wire_.answer(size_)) {}
 
 ServerExchange::~ServerExchange() {
   for (Server& server : servers_) {
@@ -51,36 +53,77 @@ Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
                 "is accepted");
   }
   if (relaxed() && !updates_weights()) {
-    return fail(ErrorCode::kInvalidInput,
-                "ranks may be at different steps only where the parameter server takes the optimizer's step; this job's "
-                "servers only add up");
+    return fail(
+        ErrorCode::kInvalidInput,
+        "ranks may be at different steps only where the parameter server takes the optimizer's step; this job's "
+        "servers only add up");
   }
+  if ((relaxed() || !options_.rack_of_rank.empty()) && wire_.lossy()) {
+    return fail(ErrorCode::kInvalidInput,
+                "exchange.wire: {} needs all ranks at the same step, and no servers of racks in between; accepted: "
+                "float32, bfloat16 and float16",
+                to_string(wire_));
+  }
+  if (wire_.type == WireType::kTopK && !(wire_.density > 0 && wire_.density <= kLargestDensity)) {
+    return fail(ErrorCode::kInvalidInput, "exchange.top_k: {}; accepted: above 0, at most {}", wire_.density,
+                kLargestDensity);
+  }
+  MOTLEY_INVARIANT(wire_.type != WireType::kAuto, "nobody has chosen the type on the wire");
   bucket_elements_.assign(layout.bucket_elements.begin(), layout.bucket_elements.end());
   const std::vector<std::size_t> offsets = ServerRegion::value_offsets(bucket_elements_);
   for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
     buckets_.push_back({.elements = bucket_elements_[bucket], .offset = offsets[bucket]});
   }
+  MOTLEY_TRY(choose_servers());
   MOTLEY_TRY(connect_control(deadline));
   int bins = 0;
   for (Server& server : servers_) {
     server.first_bin = bins;
     bins += server.cores;
+    if (!options_.server_speeds.empty() && racks_.empty()) {
+      const double speed = options_.server_speeds[static_cast<std::size_t>(&server - servers_.data())];
+      bin_speeds_.insert(bin_speeds_.end(), static_cast<std::size_t>(server.cores), speed / server.cores);
+    }
   }
-  map_ = make_chunk_map(layout.bucket_elements, sizeof(float), options_.chunk_bytes, bins);
-  for (std::size_t index = 0; index < map_.segments.size(); ++index) {
-    Bucket& bucket = buckets_[static_cast<std::size_t>(map_.segments[index].bucket)];
-    if (bucket.last == 0) bucket.first = index;
-    bucket.last = index + 1;
-  }
+  cut(bins);
   MOTLEY_TRY(join(deadline));
   MOTLEY_TRY(connect_lanes(deadline));
   return driver_.begin(may_spin_, options_.background_progress && !own_);
 }
 
+// All servers, or that of this rank's rack.
+Status ServerExchange::choose_servers() {
+  MOTLEY_INVARIANT(options_.server_speeds.empty() || options_.server_speeds.size() == options_.servers.size(),
+                   "{} speeds are given for {} servers", options_.server_speeds.size(), options_.servers.size());
+  addresses_ = options_.servers;
+  if (options_.rack_of_rank.empty() || options_.servers.size() < 2) return {};
+  if (relaxed()) {
+    return fail(ErrorCode::kInvalidInput,
+                "a server in each rack adds up what its ranks push together; ranks at different steps need servers "
+                "without racks");
+  }
+  std::vector<std::string> names;
+  for (const ServerAddress& address : options_.servers) names.push_back(transport::to_string(address.endpoint));
+  MOTLEY_ASSIGN(racks_, make_rack_plan(names, options_.rack_of_rank, size_));
+  addresses_ = {options_.servers[static_cast<std::size_t>(options_.rack_of_rank[static_cast<std::size_t>(rank_)])]};
+  return {};
+}
+
+void ServerExchange::cut(int bins) {
+  const std::vector<std::size_t> elements(bucket_elements_.begin(), bucket_elements_.end());
+  map_ = make_chunk_map(elements, sizeof(float), options_.chunk_bytes, bins, bin_speeds_);
+  for (Bucket& bucket : buckets_) bucket.first = bucket.last = 0;
+  for (std::size_t index = 0; index < map_.segments.size(); ++index) {
+    Bucket& bucket = buckets_[static_cast<std::size_t>(map_.segments[index].bucket)];
+    if (bucket.last == 0) bucket.first = index;
+    bucket.last = index + 1;
+  }
+}
+
 transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
   const transport::SessionOptions& own = session_.options();
   transport::Claim claim;
-  claim.identity.job = own.job + options_.server_job_suffix;
+  claim.identity.job = own.job + options_.job_suffix;
   claim.identity.tenant = own.tenant;
   claim.identity.rank = rank_;
   claim.identity.session = session_.membership().session;
@@ -92,7 +135,7 @@ transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
 
 Status ServerExchange::connect_control(const Deadline& deadline) {
   const transport::SessionOptions& own = session_.options();
-  for (const ServerAddress& address : options_.servers) {
+  for (const ServerAddress& address : addresses_) {
     Server server;
     server.name = fmt::format("server at {}", transport::to_string(address.endpoint));
     MOTLEY_ASSIGN(server.control,
@@ -140,9 +183,10 @@ Status ServerExchange::join(const Deadline& deadline) {
                      .wire = wire_,
                      .update = options_.update,
                      .bucket_elements = bucket_elements_,
+                     .bin_speeds = bin_speeds_,
                      .host_id = host};
-  const bool in_memory =
-      options_.servers_share_memory && servers_.size() == 1 && servers_[0].host_id == host && membership.on_one_host();
+  const bool in_memory = options_.servers_share_memory && servers_.size() == 1 && racks_.empty() &&
+                         servers_[0].host_id == host && membership.on_one_host();
   const std::size_t bytes = ServerRegion::value_offsets(bucket_elements_).back();
   if (in_memory) {
     join.region = fmt::format("{:x}-{}-pushes-r{}", membership.session, membership.epoch, rank_);
@@ -150,12 +194,22 @@ Status ServerExchange::join(const Deadline& deadline) {
   }
   for (Server& server : servers_) {
     join.first_bin = server.first_bin;
+    join.racks = racks_;
+    join.racks.seconds = kShareOfDeadline * deadline.remaining();
     MOTLEY_TRY(server.control->send(kServerJoin, 0, encode(join), deadline, "joining"));
   }
   for (Server& server : servers_) {
     MOTLEY_ASSIGN(const auto message, hear(server, kServerJoined, deadline, "all ranks to join"));
     MOTLEY_ASSIGN(const ServerJoined joined, decode_server_joined(message.payload));
     may_spin_ = joined.may_spin;
+    if (!racks_.empty()) {
+      if (joined.cores < 1 || joined.cores > server.cores) {
+        return fail(ErrorCode::kCorrupt, "{}: it uses {} of its {} cores", server.name, joined.cores, server.cores);
+      }
+      server.cores = joined.cores;
+      cut(joined.bins);
+      for (Segment& segment : map_.segments) segment.bin %= joined.cores;
+    }
     if (!in_memory) continue;
     if (joined.region_bytes != ServerRegion::bytes(bucket_elements_, server.cores, size_, relaxed())) {
       return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, joined.region_bytes);
@@ -163,13 +217,22 @@ Status ServerExchange::join(const Deadline& deadline) {
     MOTLEY_ASSIGN(shared_, transport::Region::map(joined.region, joined.region_bytes));
     region_ = ServerRegion(shared_->data(), bucket_elements_, server.cores, size_, relaxed());
     own_->unlink();
+    if (wire_.type != WireType::kNative && rank_ == 0) {
+      spdlog::info("exchange.wire: {} is not used: the server and all ranks share memory, where nothing is sent",
+                   to_string(wire_));
+    }
   }
   if (!in_memory) {
     MOTLEY_ASSIGN(gradients_, Pages::allocate(bytes, "gradients"));
     MOTLEY_ASSIGN(weights_, Pages::allocate(bytes, "weights"));
-    if (wire_ != kernels::WireFormat::kFloat32) {
-      MOTLEY_ASSIGN(outgoing_, Pages::allocate(bytes / 2, "gradients on the wire"));
-      MOTLEY_ASSIGN(incoming_, Pages::allocate(bytes / 2, "weights on the wire"));
+    if (wire_.type != WireType::kNative) {
+      outgoing_at_ = frame_offsets(map_, wire_);
+      incoming_at_ = frame_offsets(map_, answer_);
+      MOTLEY_ASSIGN(outgoing_, Pages::allocate(outgoing_at_.back(), "gradients on the wire"));
+      MOTLEY_ASSIGN(incoming_, Pages::allocate(incoming_at_.back(), "weights on the wire"));
+    }
+    if (wire_.lossy()) {
+      MOTLEY_ASSIGN(left_out_, Pages::allocate(bytes, "what pushes left out"));
     }
   }
   return {};
@@ -181,7 +244,7 @@ Status ServerExchange::connect_lanes(const Deadline& deadline) {
     for (int core = 0; core < servers_[index].cores; ++core) {
       Lane lane;
       MOTLEY_ASSIGN(lane.connection,
-                    transport::connect_to_host(options_.servers[index].endpoint, options_.servers[index].token,
+                    transport::connect_to_host(addresses_[index].endpoint, addresses_[index].token,
                                                claim(kServerLane + static_cast<std::uint32_t>(core)), deadline,
                                                own.payload_checksum, [&] { return !session_.health(); }));
       lane.answers.resize(buckets_.size());
@@ -236,11 +299,22 @@ Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
   MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
   if (own_) {
     const auto at = static_cast<std::size_t>(index);
-    SharedCounter& done = relaxed() ? region_.answered(at, rank_) : region_.bucket(at).updated;
-    const auto segments = static_cast<std::uint32_t>(bucket.last - bucket.first);
-    if (const Status waited = wait_until_reached(done, bucket.round * segments, may_spin_,
-                                                 [&] { return check_wait_in_memory(index, deadline); });
-        !waited) {
+    const auto wait_for_bucket = [&](std::size_t which) {
+      const Bucket& awaited = buckets_[which];
+      SharedCounter& done = relaxed() ? region_.answered(which, rank_) : region_.bucket(which).updated;
+      const auto segments = static_cast<std::uint32_t>(awaited.last - awaited.first);
+      return wait_until_reached(done, awaited.round * segments, may_spin_,
+                                [&] { return check_wait_in_memory(static_cast<int>(which), deadline); });
+    };
+    // Where ranks share processors with the server, one that wakes for every bucket takes time from the next ones,
+    // which it needs as well: it sleeps until the last that it has started.
+    Status waited;
+    if (!may_spin_ && !relaxed()) {
+      const auto buckets = static_cast<int>(buckets_.size());
+      waited = wait_for_bucket(static_cast<std::size_t>((next_bucket_ + buckets - 1) % buckets));
+    }
+    if (waited) waited = wait_for_bucket(at);
+    if (!waited) {
       failed_ = true;
       return fail(waited.error());
     }
@@ -355,7 +429,6 @@ std::vector<int> ServerExchange::ask_for_missing() {
 // form; that of a relaxed job ends with the rounds that are in the weights, instead of beginning with an announcement.
 Status ServerExchange::start_over_lanes(int index, double weight) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
-  const std::size_t width = kernels::bytes_of(wire_);
   const auto lock = driver_.lock();
   MOTLEY_TRY(driver_.status());
   const Announcement own = announcement(bucket, weight);
@@ -376,45 +449,99 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
     const Segment& segment = map_.segments[at];
     Lane& lane = lanes_[static_cast<std::size_t>(segment.bin)];
     if (announced.insert(segment.bin).second) {
-      lane.connection->post_owned(kServerAnnounce, own_tag, {bytes.begin(), bytes.end()});
+      outbox_.push_back({segment.bin, kServerAnnounce, own_tag, {}, {bytes.begin(), bytes.end()}});
       if (!relaxed()) expect_answer(lane);
     }
     const std::uint64_t tag = lane_tag(bucket.round, at);
     std::byte* values = gradients_.data() + byte_at(segment, sizeof(float));
     std::byte* landing = updates_weights() ? weights_.data() + byte_at(segment, sizeof(float)) : values;
     const std::byte* outgoing = values;
-    if (wire_ != kernels::WireFormat::kFloat32) {
-      auto* narrow = outgoing_.as<std::uint16_t>(byte_at(segment, width));
-      const std::span<const float> from(reinterpret_cast<const float*>(values), segment.count);
-      wire_ == kernels::WireFormat::kBfloat16 ? kernels::round_to_bfloat16(from, narrow)
-                                              : kernels::round_to_float16(from, narrow);
-      outgoing = reinterpret_cast<const std::byte*>(narrow);
-      landing = incoming_.data() + byte_at(segment, width);
+    if (wire_.type != WireType::kNative) {
+      std::byte* frame = outgoing_.data() + outgoing_at_[at];
+      if (weight > 0) write_push(segment, weight, frame);  // else whatever stands there is not used
+      outgoing = frame;
+      landing = incoming_.data() + incoming_at_[at];
     }
-    lane.connection->post_send(kServerPush, tag, {outgoing, segment.count * width});
-    lane.connection->post_receive(kServerWeights, tag, {landing, segment.count * width});
+    outbox_.push_back({segment.bin, kServerPush, tag, {outgoing, wire_.frame_bytes(segment.count)}, {}});
+    lane.connection->post_receive(kServerWeights, tag, {landing, answer_.frame_bytes(segment.count)});
     lane.expected.push_back({index, &segment});
     ++bucket.to_come;
   }
   if (relaxed()) {
     for (const int bin : announced) expect_answer(lanes_[static_cast<std::size_t>(bin)]);
   }
+  if (weight > 0) bucket.left_weight = weight;
+  post_in_order();
   driver_.started(bucket.patience);
   return {};
 }
 
-void ServerExchange::take(const Expected& expected) {
+// All ranks send in the same order over all lanes, and none of the lanes runs far ahead: a segment can be updated when
+// the last rank's has come, so that lanes which each go at their own pace would keep servers waiting with much received
+// and little complete.
+void ServerExchange::post_in_order() {
+  const std::size_t most = kFramesAhead * lanes_.size();
+  while (!outbox_.empty()) {
+    std::uint64_t oldest = frames_posted_;
+    for (Lane& lane : lanes_) {
+      while (lane.sending.size() > lane.connection->pending_sends()) lane.sending.pop_front();
+      if (!lane.sending.empty()) oldest = std::min(oldest, lane.sending.front());
+    }
+    if (frames_posted_ - oldest >= most) return;
+    Outgoing& next = outbox_.front();
+    Lane& lane = lanes_[static_cast<std::size_t>(next.lane)];
+    if (next.owned.empty()) {
+      lane.connection->post_send(next.type, next.tag, next.payload);
+    } else {
+      lane.connection->post_owned(next.type, next.tag, std::move(next.owned));
+    }
+    lane.sending.push_back(frames_posted_++);
+    outbox_.pop_front();
+  }
+}
+
+// A lossy frame's sender keeps what it leaves out. The server multiplies a gradient by its weight, so what was left out
+// of one of weight v is v / w of what it is in one of weight w.
+void ServerExchange::write_push(const Segment& segment, double weight, std::byte* frame) {
+  const std::size_t at = byte_at(segment, sizeof(float));
+  const std::span<const float> gradient(gradients_.as<float>(at), segment.count);
+  if (wire_.lossy()) {
+    const std::span left_out(left_out_.as<float>(at), segment.count);
+    const auto factor = static_cast<float>(buckets_[static_cast<std::size_t>(segment.bucket)].left_weight / weight);
+    for (std::size_t e = 0; e < segment.count; ++e) left_out[e] = gradient[e] + factor * left_out[e];
+    wire_.compress(left_out, frame);
+  } else if (wire_.type == WireType::kBfloat16) {
+    kernels::round_to_bfloat16(gradient, reinterpret_cast<std::uint16_t*>(frame));
+  } else {
+    kernels::round_to_float16(gradient, reinterpret_cast<std::uint16_t*>(frame));
+  }
+}
+
+Status ServerExchange::take(const Expected& expected) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(expected.bucket)];
   --bucket.to_come;
-  if (expected.segment == nullptr || wire_ == kernels::WireFormat::kFloat32) return;
+  if (expected.segment == nullptr || wire_.type == WireType::kNative) return {};
   const Segment& segment = *expected.segment;
-  const std::span<const std::uint16_t> from(incoming_.as<std::uint16_t>(byte_at(segment, 2)), segment.count);
-  auto* to = (updates_weights() ? weights_ : gradients_).as<float>(byte_at(segment, sizeof(float)));
-  wire_ == kernels::WireFormat::kBfloat16 ? kernels::widen_bfloat16(from, to) : kernels::widen_float16(from, to);
+  const auto index = static_cast<std::size_t>(expected.segment - map_.segments.data());
+  const std::byte* frame = incoming_.data() + incoming_at_[index];
+  const std::span to((updates_weights() ? weights_ : gradients_).as<float>(byte_at(segment, sizeof(float))),
+                     segment.count);
+  if (wire_.lossy()) {  // how weights have changed; or a gradient, which takes the old one's place
+    if (!updates_weights()) std::ranges::fill(to, 0.0F);
+    if (!answer_.add(frame, 1, to)) {
+      return fail(ErrorCode::kCorrupt, "segment {} came with an index beyond its {} values", index, segment.count);
+    }
+    return {};
+  }
+  const std::span halves(reinterpret_cast<const std::uint16_t*>(frame), segment.count);
+  wire_.type == WireType::kBfloat16 ? kernels::widen_bfloat16(halves, to.data())
+                                    : kernels::widen_float16(halves, to.data());
+  return {};
 }
 
 Result<bool> ServerExchange::advance() {
   bool moved = false;
+  post_in_order();
   for (Lane& lane : lanes_) {
     if (lane.expected.empty() && !lane.connection->wants_to_write()) continue;
     const auto lane_moved = lane.connection->progress();
@@ -438,7 +565,7 @@ Result<bool> ServerExchange::advance() {
           bucket.rounds[rank] = std::min(bucket.rounds[rank], lane.rounds[at][rank]);
         }
       }
-      take(expected);
+      MOTLEY_TRY(take(expected));
     }
   }
   if (!moved && monotonic_seconds() > controls_checked_ + kControlCheckSeconds) {
@@ -449,8 +576,9 @@ Result<bool> ServerExchange::advance() {
 }
 
 bool ServerExchange::idle() const {
-  return std::ranges::all_of(
-      lanes_, [](const Lane& lane) { return lane.expected.empty() && !lane.connection->wants_to_write(); });
+  return outbox_.empty() && std::ranges::all_of(lanes_, [](const Lane& lane) {
+           return lane.expected.empty() && !lane.connection->wants_to_write();
+         });
 }
 
 void ServerExchange::list_descriptors(std::vector<pollfd>& descriptors) const {
@@ -467,8 +595,8 @@ Status ServerExchange::load(const ServerState& state, const Deadline& deadline) 
         state.weights.size() == buckets_.size() && state.weights[bucket].size() == buckets_[bucket].elements,
         "the state has other buckets than the layout");
     if (!own_ || relaxed()) {
-      std::memcpy((own_ ? region_.values_of(rank_) : weights_.data()) + buckets_[bucket].offset, state.weights[bucket].data(),
-                  buckets_[bucket].elements * sizeof(float));
+      std::memcpy((own_ ? region_.values_of(rank_) : weights_.data()) + buckets_[bucket].offset,
+                  state.weights[bucket].data(), buckets_[bucket].elements * sizeof(float));
     }
   }
   for (Server& server : servers_) {

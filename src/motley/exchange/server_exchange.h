@@ -31,6 +31,7 @@ class ServerExchange final : public Exchange, private Lanes {
   Result<Outcome> wait(int bucket, const Deadline& deadline) override;
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
+  bool in_memory() const { return own_ != nullptr; }
 
   bool updates_weights() const override { return options_.update.rule != kernels::UpdateRule::kSum; }
   std::span<const float> weights(int bucket) override;
@@ -57,6 +58,7 @@ class ServerExchange final : public Exchange, private Lanes {
     std::uint32_t ahead = 0;            // rounds, relaxed
     std::vector<std::uint32_t> rounds;  // of each rank in the weights, relaxed and over lanes
     bool under_way = false;
+    double left_weight = 1;  // of the gradient that left_out_ belongs to
     LaneDriver::Patience patience;
   };
   struct Server {
@@ -73,14 +75,25 @@ class ServerExchange final : public Exchange, private Lanes {
   struct Lane {  // one per bin
     std::unique_ptr<transport::TcpConnection> connection;
     std::deque<Expected> expected;      // in order
+    std::deque<std::uint64_t> sending;  // numbers of the frames that the connection has, and maybe of some before
     std::vector<Announcement> answers;  // by bucket
     std::vector<std::vector<std::uint32_t>> rounds;  // by bucket, relaxed
   };
 
+  struct Outgoing {
+    int lane;
+    std::uint16_t type;
+    std::uint64_t tag;
+    std::span<const std::byte> payload;
+    std::vector<std::byte> owned;  // instead
+  };
+
   transport::Claim claim(std::uint32_t purpose) const;
+  Status choose_servers();
   Status connect_control(const Deadline& deadline);
   Status join(const Deadline& deadline);
   Status connect_lanes(const Deadline& deadline);
+  void cut(int bins);
   Result<transport::Message> hear(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
   Status check_servers();
   std::vector<int> ask_for_missing();
@@ -90,24 +103,30 @@ class ServerExchange final : public Exchange, private Lanes {
   Outcome outcome(int bucket) const;
   Status start_in_memory(int bucket, double weight);
   Status start_over_lanes(int bucket, double weight);
+  void post_in_order();
   Result<bool> advance() override;
   bool idle() const override;
   void list_descriptors(std::vector<pollfd>& descriptors) const override;
-  void take(const Expected& expected);
+  void write_push(const Segment& segment, double weight, std::byte* frame);
+  Status take(const Expected& expected);
   std::size_t byte_at(const Segment& segment, std::size_t width) const;
 
   transport::Session& session_;
   const ExchangeOptions options_;
   const int rank_;
   const int size_;
-  const kernels::WireFormat wire_;
+  const WireForm wire_;
+  const WireForm answer_;
   double learning_rate_ = 0;
-  double step_weight_ = 1;    // relaxed: of all ranks in a step
-  std::uint32_t ahead_ = 0;   // relaxed: rounds that a rank may be ahead
+  double step_weight_ = 1;   // relaxed: of all ranks in a step
+  std::uint32_t ahead_ = 0;  // relaxed: rounds that a rank may be ahead
   std::uint64_t loaded_updates_ = 0;
   std::vector<std::uint64_t> bucket_elements_;
   ChunkMap map_;
   std::vector<Bucket> buckets_;
+  std::vector<double> bin_speeds_;
+  RackPlan racks_;                        // empty: none
+  std::vector<ServerAddress> addresses_;  // of the servers that this rank talks to
   std::vector<Server> servers_;
   int next_bucket_ = 0;
 
@@ -122,10 +141,15 @@ class ServerExchange final : public Exchange, private Lanes {
   Pages gradients_;
   Pages weights_;
   Pages outgoing_;  // gradients, and
-  Pages incoming_;  // weights, in the wire's format where that is not float32
+  Pages incoming_;  // weights, in the wire's form where that is not float32
+  std::vector<std::size_t> outgoing_at_;
+  std::vector<std::size_t> incoming_at_;
+  Pages left_out_;  // of pushes so far, in float32
   std::mutex control_mutex_;
   double controls_checked_ = 0;
   std::vector<Lane> lanes_;
+  std::deque<Outgoing> outbox_;         // in the order of all ranks
+  std::uint64_t frames_posted_ = 0;     // to connections
   LaneDriver driver_{session_, *this};  // last: its helper ends first
 };
 

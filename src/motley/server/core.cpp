@@ -54,7 +54,7 @@ void Core::wake() const {
   ::eventfd_write(wake_.get(), 1);
 }
 
-void Core::add(std::uint64_t job, std::unique_ptr<Share> share) {
+void Core::add(std::uint64_t job, std::unique_ptr<CoreTask> share) {
   {
     const std::lock_guard lock(mutex_);
     requests_.emplace_back(job, std::move(share));

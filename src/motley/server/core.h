@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "motley/server/dense_job.h"
+#include "motley/server/core_task.h"
 #include "motley/transport/descriptor.h"
 
 namespace motley::server {
@@ -26,7 +26,7 @@ class Core {
   ~Core();
 
   // From any thread; takes effect soon. A job has one share on a core.
-  void add(std::uint64_t job, std::unique_ptr<Share> share);
+  void add(std::uint64_t job, std::unique_ptr<CoreTask> share);
   void remove(std::uint64_t job);
 
  private:
@@ -36,13 +36,13 @@ class Core {
   void wake() const;
 
   const std::atomic<bool>& spins_;
-  std::map<std::uint64_t, std::unique_ptr<Share>> shares_;  // of the thread
+  std::map<std::uint64_t, std::unique_ptr<CoreTask>> shares_;  // of the thread
   std::vector<pollfd> polled_;
-  std::vector<std::pair<Share*, int>> owners_;  // of what is polled, after the first
+  std::vector<std::pair<CoreTask*, int>> owners_;  // of what is polled, after the first
 
   transport::Descriptor wake_;
-  std::mutex mutex_;                                                             // guards the requests
-  std::vector<std::pair<std::uint64_t, std::unique_ptr<Share>>> requests_;  // null: remove
+  std::mutex mutex_;                                                           // guards the requests
+  std::vector<std::pair<std::uint64_t, std::unique_ptr<CoreTask>>> requests_;  // null: remove
   bool stop_ = false;
   std::atomic<bool> requested_ = false;
   std::thread thread_;

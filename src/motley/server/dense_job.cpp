@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <set>
 
 #include "motley/exchange/mean.h"
+#include "motley/kernels/compress.h"
 
 namespace motley::server {
 
@@ -27,9 +30,10 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
   job->received_ =
       std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores) * static_cast<std::size_t>(join.size));
   const std::vector<std::size_t> elements(join.bucket_elements.begin(), join.bucket_elements.end());
-  job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins);
+  job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins, join.bin_speeds);
   job->offsets_ = ServerRegion::value_offsets(join.bucket_elements);
   job->segments_of_bucket_.assign(elements.size(), 0);
+  job->claimed_ = std::vector<std::atomic<std::uint32_t>>(elements.size());
   for (const Segment& segment : job->map_.segments) {
     ++job->segments_of_bucket_[static_cast<std::size_t>(segment.bucket)];
   }
@@ -48,20 +52,34 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
     }
     return job;
   }
-  const std::size_t width = kernels::bytes_of(join.wire);
+  job->push_at_ = exchange::frame_offsets(job->map_, join.wire);
   for (int rank = 0; rank < join.size; ++rank) {
-    MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes / sizeof(float) * width, "gradients"));
+    MOTLEY_ASSIGN(Pages pages, Pages::allocate(job->push_at_.back(), "gradients"));
     job->pushes_.push_back(std::move(pages));
   }
   MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
+  job->answer_form_ = join.wire.answer(join.size);
+  job->answer_at_ = exchange::frame_offsets(job->map_, job->answer_form_);
   for (int rank = 0; rank < join.size && join.relaxed; ++rank) {
-    MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes / sizeof(float) * width, "weights of a rank"));
+    MOTLEY_ASSIGN(Pages pages, Pages::allocate(job->answer_at_.back(), "weights of a rank"));
     job->copies_.push_back(std::move(pages));
   }
-  if (join.wire != kernels::WireFormat::kFloat32 && !join.relaxed) {
-    MOTLEY_ASSIGN(job->wire_weights_, Pages::allocate(bytes / sizeof(float) * width, "weights on the wire"));
+  if (join.wire.type != exchange::WireType::kNative && !join.relaxed) {
+    MOTLEY_ASSIGN(job->answers_, Pages::allocate(job->answer_at_.back(), "weights on the wire"));
+  }
+  if (join.wire.lossy()) {
+    MOTLEY_ASSIGN(job->told_, Pages::allocate(bytes, "the weights that workers have"));
   }
   return job;
+}
+
+void DenseJob::begin(std::uint64_t updates) {
+  updates_ = updates;
+  if (told_.data() == nullptr || join_.update.rule == kernels::UpdateRule::kSum) return;
+  for (const Segment& segment : map_.segments) {
+    if (segment.bin < join_.first_bin || segment.bin >= join_.first_bin + cores_) continue;
+    std::copy_n(array(0, segment), segment.count, told_.as<float>() + element_of(segment));
+  }
 }
 
 std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, bool in_memory) {
@@ -71,9 +89,15 @@ std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, 
     return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.relaxed) +
            (join.relaxed ? copies : copies - 1) * bytes;
   }
-  const std::size_t own = bytes * static_cast<std::size_t>(cores) / static_cast<std::size_t>(join.bins);
-  const std::size_t pushes = static_cast<std::size_t>(join.size) * own / sizeof(float) * kernels::bytes_of(join.wire);
-  return copies * own + (join.relaxed ? 2 : 1) * pushes;
+  double share = static_cast<double>(cores) / join.bins;
+  if (!join.bin_speeds.empty()) {
+    const auto first = join.bin_speeds.begin() + join.first_bin;
+    share = std::accumulate(first, first + std::min(cores, join.bins - join.first_bin), 0.0) /
+            std::accumulate(join.bin_speeds.begin(), join.bin_speeds.end(), 0.0);
+  }
+  const auto own = static_cast<std::size_t>(static_cast<double>(bytes) * share);
+  const std::size_t pushes = static_cast<std::size_t>(join.size) * join.wire.frame_bytes(own / sizeof(float));
+  return (copies + (join.wire.lossy() ? 1 : 0)) * own + (join.relaxed ? 2 : 1) * pushes;
 }
 
 std::size_t DenseJob::element_of(const Segment& segment) const {
@@ -81,9 +105,9 @@ std::size_t DenseJob::element_of(const Segment& segment) const {
 }
 
 float* DenseJob::array(std::size_t index, const Segment& segment) const {
-  float* values = index > 0                     ? state_[index - 1].as<float>()
+  float* values = index > 0                   ? state_[index - 1].as<float>()
                   : in_memory() && !relaxed() ? reinterpret_cast<float*>(shared_.values())
-                                                : weights_.as<float>();
+                                              : weights_.as<float>();
   return values + element_of(segment);
 }
 
@@ -114,7 +138,7 @@ Share::Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_pt
     : job_(std::move(job)), core_(core), lanes_(std::move(lanes)), lost_(std::move(lost)) {
   const std::vector<Segment>& segments = job_->map_.segments;
   for (std::size_t index = 0; index < segments.size(); ++index) {
-    if (segments[index].bin != job_->join_.first_bin + core_) continue;
+    if (!job_->claimed() && segments[index].bin != job_->join_.first_bin + core_) continue;
     const int bucket = segments[index].bucket;
     const bool first = items_.empty() || items_.back().bucket != bucket;
     if (first) items_.push_back({bucket, nullptr, 0});
@@ -136,10 +160,9 @@ void Share::post(const Item& item, std::uint32_t round, std::size_t rank) {
     lanes_[rank]->post_receive(exchange::kServerAnnounce, exchange::lane_tag(round, bucket),
                                std::as_writable_bytes(std::span(&landing_[rank][bucket], 1)));
   } else {
-    const std::size_t width = kernels::bytes_of(job_->join_.wire);
-    std::byte* slot = job_->pushes_[rank].data() + job_->element_of(*item.segment) * width;
+    std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
     lanes_[rank]->post_receive(exchange::kServerPush, exchange::lane_tag(round, item.index),
-                               {slot, item.segment->count * width});
+                               {frame, job_->join_.wire.frame_bytes(item.segment->count)});
   }
   ++posted_[rank];
 }
@@ -156,7 +179,9 @@ const Announcement& Share::announced(int bucket, std::size_t rank, std::uint32_t
 }
 
 std::size_t Share::chunk_elements() const {
-  return std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16);
+  const std::size_t chunk = std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16);
+  // Blocks of int8 are not cut.
+  return job_->join_.wire.lossy() ? kernels::int8_blocks(chunk) * kernels::kInt8Block : chunk;
 }
 
 DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
@@ -165,10 +190,9 @@ DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
 
 bool DenseShare::has_work() const {
   if (items_.empty() || failed_) return false;
-  if (job_->in_memory()) {
-    const Item& item = items_[next_];
-    return item.segment != nullptr || job_->shared_.bucket(static_cast<std::size_t>(item.bucket))
-                                          .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
+  if (job_->claimed()) {
+    return job_->shared_.bucket(static_cast<std::size_t>(items_[next_].bucket))
+        .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
   }
   bool all = true;
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) all = received(rank) > taken_ && all;
@@ -177,6 +201,10 @@ bool DenseShare::has_work() const {
 
 bool DenseShare::advance() {
   if (!has_work()) return false;
+  if (job_->claimed()) {
+    claim();
+    return true;
+  }
   const Item item = items_[next_];
   if (item.segment == nullptr) {
     if (!begin_bucket(item)) return false;
@@ -184,15 +212,38 @@ bool DenseShare::advance() {
     update(item);
   }
   ++taken_;
-  for (std::size_t rank = 0; rank < lanes_.size() && !job_->in_memory(); ++rank) post(item, round_ + 1, rank);
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) post(item, round_ + 1, rank);
   if (++next_ == items_.size()) {
     next_ = 0;
     ++round_;
   }
-  if (!job_->in_memory()) {
-    for (std::size_t rank = 0; rank < lanes_.size(); ++rank) progress(static_cast<int>(rank));
-  }
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) progress(static_cast<int>(rank));
   return true;
+}
+
+// In memory a core takes the next segment of the bucket that none has taken in this round, so that none waits for a
+// core that came late. Who has claimed one keeps the round from ending: the announcements stand until it is done. Who
+// comes after the last only passes on to the next bucket, which may be rounds behind, and must not look at them.
+void DenseShare::claim() {
+  const Item& head = items_[next_];
+  const auto bucket = static_cast<std::size_t>(head.bucket);
+  const std::uint32_t segments = job_->segments_of_bucket_[bucket];
+  const std::uint32_t end = round_ * segments;
+  std::atomic<std::uint32_t>& claimed = job_->claimed_[bucket];
+  std::uint32_t seen = claimed.load(std::memory_order_relaxed);
+  while (static_cast<std::int32_t>(seen - end) < 0) {
+    if (!claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) continue;
+    if (!begun_ && !begin_bucket(head)) return;
+    begun_ = true;
+    update(items_[next_ + 1 + segments - (end - seen)]);
+    return;
+  }
+  begun_ = false;
+  next_ += 1 + segments;
+  if (next_ == items_.size()) {
+    next_ = 0;
+    ++round_;
+  }
 }
 
 // All ranks have announced the bucket: what coefficients their gradients get.
@@ -234,26 +285,38 @@ void DenseShare::update(const Item& item) {
   kernels::UpdateOptions options = join.update;
   options.learning_rate = answer_.learning_rate;
   options.step = static_cast<double>(job_->updates_ + round_);
-  const kernels::WireFormat format = job_->in_memory() ? kernels::WireFormat::kFloat32 : join.wire;
+  const bool lossy = !job_->in_memory() && join.wire.lossy();
+  const bool sparse = lossy && join.wire.type == exchange::WireType::kTopK;
+  if (sparse && !add_up(item)) return;
+  const kernels::WireFormat format = job_->in_memory() || lossy ? kernels::WireFormat::kFloat32 : join.wire.format();
   const std::size_t width = kernels::bytes_of(format);
   const std::size_t element = job_->element_of(segment);
-  std::byte* wire = job_->wire_weights_.data();
+  std::byte* wire =
+      job_->answers_.data() == nullptr || lossy ? nullptr : job_->answers_.data() + job_->answer_at_[item.index];
 
   const std::size_t chunk = chunk_elements();
-  std::vector<kernels::WireInput> inputs(ranks_.size());
+  const float whole = 1;
+  std::vector<kernels::WireInput> inputs(sparse ? 1 : ranks_.size());
+  const std::span coefficients = sparse ? std::span(&whole, 1) : std::span<const float>(coefficients_);
   std::vector<float*> state(job_->state_.size());
   for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
     const std::size_t count = std::min(chunk, segment.count - begin);
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      const auto rank = static_cast<std::size_t>(ranks_[i]);
-      const std::byte* values = job_->in_memory() ? job_->gradients_[rank]->data() : job_->pushes_[rank].data();
-      inputs[i] = {values + (element + begin) * width, format};
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (sparse) {
+        inputs[i] = {sum_.data() + begin};
+      } else if (const auto rank = static_cast<std::size_t>(ranks_[i]); job_->in_memory()) {
+        inputs[i] = {job_->gradients_[rank]->data() + (element + begin) * width};
+      } else {
+        const std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
+        inputs[i] =
+            lossy ? join.wire.input(frame, segment.count, begin) : kernels::WireInput{frame + begin * width, format};
+      }
     }
     for (std::size_t array = 0; array < state.size(); ++array) {
       state[array] = job_->array(array + 1, segment) + begin;
     }
-    kernels::fused_update(inputs, coefficients_, scale_, options, job_->array(0, segment) + begin, state.data(),
-                          wire == nullptr ? nullptr : wire + (element + begin) * width, format, count);
+    kernels::fused_update(inputs, coefficients, scale_, options, job_->array(0, segment) + begin, state.data(),
+                          wire == nullptr ? nullptr : wire + begin * width, format, count);
   }
   bytes_done_ += segment.count * sizeof(float);
 
@@ -262,10 +325,51 @@ void DenseShare::update(const Item& item) {
     job_->shared_.bucket(bucket).updated.add(round_ * job_->segments_of_bucket_[bucket]);
     return;
   }
-  const std::byte* values =
-      wire == nullptr ? reinterpret_cast<const std::byte*>(job_->array(0, segment)) : wire + element * width;
+  if (lossy) answer_lossily(item);
+  const std::byte* values = job_->answers_.data() == nullptr
+                                ? reinterpret_cast<const std::byte*>(job_->array(0, segment))
+                                : job_->answers_.data() + job_->answer_at_[item.index];
   for (const auto& lane : lanes_) {
-    lane->post_send(exchange::kServerWeights, exchange::lane_tag(round_, item.index), {values, segment.count * width});
+    lane->post_send(exchange::kServerWeights, exchange::lane_tag(round_, item.index),
+                    {values, job_->answer_form_.frame_bytes(segment.count)});
+  }
+}
+
+// The sum of a segment's sparse pushes.
+bool DenseShare::add_up(const Item& item) {
+  sum_.assign(item.segment->count, 0);
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(ranks_[i]);
+    const std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
+    if (job_->join_.wire.add(frame, coefficients_[i], sum_)) continue;
+    give_up({ErrorCode::kCorrupt,
+             fmt::format("bucket {}, segment {}: rank {} pushed an index beyond the segment's {} values", item.bucket,
+                         item.index, ranks_[i], item.segment->count),
+             ranks_[i]});
+    return false;
+  }
+  return true;
+}
+
+// Workers are told how the weights have changed against those that they have, so that what one answer leaves out is in
+// the next difference. A gradient without an optimizer is a difference already.
+void DenseShare::answer_lossily(const Item& item) {
+  const Segment& segment = *item.segment;
+  const std::span weights(job_->array(0, segment), segment.count);
+  const std::span told(job_->told_.as<float>() + job_->element_of(segment), segment.count);
+  const exchange::WireForm& form = job_->answer_form_;
+  std::byte* frame = job_->answers_.data() + job_->answer_at_[item.index];
+  if (job_->join_.update.rule != kernels::UpdateRule::kSum) {
+    change_.resize(segment.count);
+    std::ranges::transform(weights, told, change_.begin(), std::minus());
+    form.compress(change_, frame);
+    const bool added = form.add(frame, 1, told);
+    MOTLEY_INVARIANT(added, "an own frame has an index beyond the segment");
+  } else if (ranks_.empty()) {
+    std::fill_n(frame, form.frame_bytes(segment.count), std::byte{0});  // no gradient
+  } else {
+    std::ranges::transform(weights, told, told.begin(), std::plus());
+    form.compress(told, frame);
   }
 }
 

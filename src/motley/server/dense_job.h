@@ -1,6 +1,6 @@
-// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. A core owns
-// its segments: nobody else touches their weights, state or pushes between the job's loading and its end, so that there
-// are no locks. docs/parameter-server.md tells the whole.
+// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. Over lanes a
+// core owns its segments; in shared memory it claims one at a time, as it is free. Either way nobody else touches a
+// segment's weights, state or pushes meanwhile, so that there are no locks. docs/parameter-server.md tells the whole.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include "motley/base/pages.h"
 #include "motley/exchange/chunk_map.h"
 #include "motley/exchange/server_protocol.h"
+#include "motley/server/core_task.h"
 #include "motley/transport/region.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -27,6 +28,8 @@ class DenseJob {
 
   bool in_memory() const { return region_ != nullptr; }
   bool relaxed() const { return join_.relaxed; }
+  // Whether cores take segments as they are free, where otherwise each has its own.
+  bool claimed() const { return in_memory() && !relaxed(); }
   std::size_t region_bytes() const {
     return region_ ? exchange::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.relaxed) : 0;
   }
@@ -39,7 +42,8 @@ class DenseJob {
 
   // The part of the state, for the service's thread while no round is under way; empty if there is no such part here.
   std::span<float> part(const exchange::StatePart& part);
-  void set_updates(std::uint64_t updates) { updates_ = updates; }
+  // The state is whole; so many updates were made before.
+  void begin(std::uint64_t updates);
 
   // Ranks from which less has come over lanes than from others, of a relaxed job the least of all; from any thread.
   std::vector<int> missing_ranks() const;
@@ -61,31 +65,32 @@ class DenseJob {
   std::unique_ptr<transport::Region> region_;
   exchange::ServerRegion shared_;
   std::vector<std::unique_ptr<transport::Region>> gradients_;  // by rank
-  std::vector<Pages> pushes_;                                  // by rank, in the wire's format
+  std::vector<Pages> pushes_;                                  // by rank, in the wire's form
+  std::vector<std::size_t> push_at_;                           // segments' frames in it
   Pages weights_;
-  Pages wire_weights_;
-  std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's format
+  exchange::WireForm answer_form_;
+  Pages answers_;  // where they are not the weights themselves
+  std::vector<std::size_t> answer_at_;
+  Pages told_;  // with lossy forms: the weights as workers have them; without an optimizer what answers left out
+  std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's form
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
+  std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
 };
 
-// A core's part of a job. All is called by the core's thread.
-class Share {
+// A core's part of a job.
+class Share : public CoreTask {
  public:
   // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
   Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
         std::function<void(Error)> lost);
-  virtual ~Share() = default;
 
-  // Works on at most one segment. True if there was something to do.
-  virtual bool advance() = 0;
-  // Reads and writes what the lane's socket allows.
-  void progress(int rank);
-  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const { return lanes_; }
-  bool ended(std::size_t rank) const { return ended_[rank]; }
-  // Says to the workers that they have to ring the bell; false if there is work already.
-  bool fall_asleep();
-  void wake_up();
+  void progress(int rank) override;
+  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const override { return lanes_; }
+  bool ended(std::size_t rank) const override { return ended_[rank]; }
+  // Says to the workers that they have to ring the bell.
+  bool fall_asleep() override;
+  void wake_up() override;
   std::uint64_t bytes_done() const { return bytes_done_; }
 
  protected:
@@ -126,19 +131,26 @@ class DenseShare final : public Share {
 
  private:
   bool has_work() const override;
+  void claim();
   bool begin_bucket(const Item& item);
   void update(const Item& item);
+  bool add_up(const Item& item);
+  void answer_lossily(const Item& item);
 
-  std::size_t next_ = 0;
+  std::size_t next_ = 0;  // of the items; where segments are claimed, the head of a bucket
+  bool begun_ = false;    // that bucket in this round, by this core
   std::uint32_t round_ = 1;
   std::uint64_t taken_ = 0;  // items, over all rounds
 
   // Of the bucket under way.
-  std::vector<exchange::Announcement> said_;                    // by rank
-  std::vector<int> ranks_;                                      // that bring something
+  std::vector<exchange::Announcement> said_;  // by rank
+  std::vector<int> ranks_;                    // that bring something
   std::vector<float> coefficients_;
   float scale_ = 0;
   exchange::Announcement answer_;
+
+  std::vector<float> sum_;     // of a segment's sparse pushes
+  std::vector<float> change_;  // of a segment's weights, that workers do not know of
 };
 
 }  // namespace motley::server

@@ -2,8 +2,10 @@
 // job's ranks when one is lost.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +14,9 @@
 #include <vector>
 
 #include "motley/server/core.h"
+#include "motley/server/dense_job.h"
+#include "motley/server/rack_job.h"
+#include "motley/server/sparse_service.h"
 #include "motley/transport/acceptor.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -23,6 +28,7 @@ struct ServiceOptions {
   bool pin_cores = false;        // each core's thread to a processor of its own
   std::size_t quota_bytes = 0;   // memory that one job may take; 0: no limit
   bool payload_checksum = true;  // over what is sent to other hosts
+  std::filesystem::path tables;  // folder of sparse tables' cold tiers and checkpoints; empty: neither
 };
 
 class Service {
@@ -43,11 +49,12 @@ class Service {
   };
   struct Job {
     std::uint64_t number = 0;
-    std::string name;  // "tenant/job"
-    std::uint64_t session = 0;
+    std::string name;        // "tenant/job"
+    transport::Claim claim;  // of who came first
     std::vector<Rank> ranks;
     std::shared_ptr<DenseJob> dense;
-    std::vector<bool> shared;  // by core: its share was handed over
+    std::shared_ptr<RackJob> rack;  // instead, where this server is that of a rack
+    std::vector<bool> shared;       // by core: its share was handed over
   };
   // A connection with last words.
   struct Leaving {
@@ -72,22 +79,40 @@ class Service {
   // Each returns an error that ends the job.
   Status hear(Job& job, std::size_t rank);
   Status handle(Job& job, std::size_t rank, const transport::Message& message);
-  Status join(Job& job);
+  Status join(Job& job, std::size_t newest);
+  Status join_rack(Job& job, std::size_t newest);
+  // Of the servers of racks, whose ranks are racks.
+  static bool is_between_racks(const Job& job) {
+    return !job.ranks.empty() && std::ranges::any_of(job.ranks, [](const Rank& rank) {
+      return rank.join && rank.join->racks.between_servers;
+    });
+  }
+  int used_cores(const exchange::ServerJoin& join) const;
+  Status check_quota(const Job& job, std::size_t bytes) const;
+  Status hear_racks(Job& job);
+  void say_joined(Job& job, exchange::ServerJoined joined);
+  std::vector<exchange::ReceivedFrom> received_in_rack(const Job& between) const;
+  std::unique_ptr<CoreTask> share_of(Job& job, std::size_t core);
+  void wake();
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);
+  void send_back();
   void judge_lost();
   void choose_spinning();
 
   const ServiceOptions options_;
+  const transport::Secret token_;
   const transport::Endpoint endpoint_;
   const std::string host_id_;
   std::atomic<bool> spins_ = false;
 
   // Of the thread.
   transport::Acceptor acceptor_;
+  SparseService sparse_;
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;
+  std::vector<std::unique_ptr<transport::TcpConnection>> probes_;
   std::vector<Lost> suspected_;
 
   transport::Descriptor wake_;

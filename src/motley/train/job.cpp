@@ -164,8 +164,16 @@ const OptionTable<Job>& job_options() {
         kNone,
         {"auto", "ring", "ps", "shared-memory", "tcp-ring"}},
        &Job::exchange_method},
-      {{"exchange.wire", kChoice, "type on the wire between hosts", -kNone, kNone, {"float32", "bfloat16", "float16"}},
+      {{"exchange.wire",
+        kChoice,
+        "type on the wire between hosts; ps only: int8, top-k (what a gradient leaves out goes with the next one), or "
+        "auto: what of float32, bfloat16 and int8 pays",
+        -kNone,
+        kNone,
+        {"float32", "bfloat16", "float16", "int8", "top-k", "auto"}},
        &Job::exchange_wire},
+      {{"exchange.top_k", kReal, "top-k: the share of a gradient's values that is sent", 1e-6, 0.5},
+       &Job::exchange_top_k},
       {{"exchange.bucket_bytes", kBytes, "gradients are exchanged in buckets of about this size", 4096},
        &Job::exchange_bucket_bytes},
       {{"exchange.consistency",
@@ -186,8 +194,18 @@ const OptionTable<Job>& job_options() {
       {{"exchange.server_token", kText,
         "ps, auto: file (mode 0600) with the servers' token; empty: the variable MOTLEY_SERVER_TOKEN"},
        &Job::exchange_server_token},
-      {{"exchange.server_cores", kInteger, "ps: threads of the server that is started for the job; 0: one a core", 0,
-        1024},
+      {{"exchange.placement",
+        kChoice,
+        "ps: where gradients are summed: central at the first server, sharded over all, colocated beside the workers, "
+        "hierarchical by rack first; auto: sharded, or with exchange.racks what measured links make faster",
+        -kNone,
+        kNone,
+        {"auto", "central", "sharded", "colocated", "hierarchical"}},
+       &Job::exchange_placement},
+      {{"exchange.racks", kIntegers, "ps: for each worker which of exchange.servers, from 0, is in its rack", 0},
+       &Job::exchange_racks},
+      {{"exchange.server_cores", kInteger,
+        "ps: threads of the server that is started for the job; 0: one a core, colocated: one", 0, 1024},
        &Job::exchange_server_cores},
       {{"exchange.chunk_bytes", kBytes, "ps: gradients are summed in chunks of this size", 64, 1 << 20},
        &Job::exchange_chunk_bytes},
@@ -314,6 +332,17 @@ Status check_job(const Job& job) {
   }
   if (job.device != "cpu" && job.device != "cuda" && job.device.rfind("cuda:", 0) != 0) {
     return refuse(fmt::format("device: '{}' is not accepted; accepted: cpu, cuda or cuda:N", job.device));
+  }
+  const bool served_only = job.exchange_wire == "int8" || job.exchange_wire == "top-k" || job.exchange_wire == "auto";
+  if (job.exchange_method != "ps" && served_only) {
+    return refuse(fmt::format("exchange.wire: {} needs exchange.method ps; accepted with {}: float32 and bfloat16",
+                              job.exchange_wire, job.exchange_method));
+  }
+  if (job.exchange_consistency != "bsp" && served_only) {
+    return refuse(
+        fmt::format("exchange.wire: {} needs all workers at the same step; accepted with exchange.consistency {}: "
+                    "float32, bfloat16 and float16",
+                    job.exchange_wire, job.exchange_consistency));
   }
   if (job.data_name == "fashion-mnist" && job.data_folder.empty()) {
     return refuse("data.folder: fashion-mnist needs the folder of its four files");

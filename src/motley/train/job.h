@@ -66,12 +66,15 @@ struct Job {
 
   std::string exchange_method = "auto";
   std::string exchange_wire = "float32";
+  double exchange_top_k = 0.01;
   double exchange_bucket_bytes = 4e6;
   bool exchange_overlap = true;
   std::string exchange_consistency = "bsp";
   std::int64_t exchange_staleness = 0;
   std::string exchange_servers;
   std::string exchange_server_token;
+  std::string exchange_placement = "auto";
+  std::vector<std::int64_t> exchange_racks;
   std::int64_t exchange_server_cores = 0;
   double exchange_chunk_bytes = 32 << 10;
 

@@ -11,6 +11,7 @@
 
 #include "motley/base/file.h"
 #include "motley/train/served_weights.h"
+#include "motley/train/server_placement.h"
 
 namespace motley::train {
 namespace {
@@ -75,9 +76,14 @@ JobParts make_parts(const Job& job) {
                           : method == "shared-memory" ? exchange::Method::kSharedMemory
                           : method == "tcp-ring"      ? exchange::Method::kTcpRing
                                                       : exchange::Method::kAuto;
-  parts.exchange.wire = job.exchange_wire == "bfloat16"  ? exchange::WireType::kBfloat16
-                        : job.exchange_wire == "float16" ? exchange::WireType::kFloat16
-                                                         : exchange::WireType::kNative;
+  const std::string& wire = job.exchange_wire;
+  parts.exchange.wire = wire == "bfloat16"  ? exchange::WireType::kBfloat16
+                        : wire == "float16" ? exchange::WireType::kFloat16
+                        : wire == "int8"    ? exchange::WireType::kInt8
+                        : wire == "top-k"   ? exchange::WireType::kTopK
+                        : wire == "auto"    ? exchange::WireType::kAuto
+                                            : exchange::WireType::kNative;
+  parts.exchange.top_k = job.exchange_top_k;
   parts.exchange.chunk_bytes = static_cast<std::size_t>(job.exchange_chunk_bytes);
   // Clipping needs the whole gradient before any weight moves: the workers do it, and the servers only add up.
   if (job.clip_norm == 0) {
@@ -213,14 +219,15 @@ Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Clust
 }
 
 Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
+  if ((job.exchange_method == "ps" || job.exchange_method == "auto") && !job.exchange_servers.empty()) {
+    MOTLEY_TRY(servers_of(job));
+  }
   if (job.exchange_method == "ps") {
     if (job.model_dtype == "float64") {
       return fail(ErrorCode::kInvalidInput,
                   "model.dtype: float64; accepted with exchange.method ps: float32, in which servers keep weights");
     }
-  }
-  if ((job.exchange_method == "ps" || job.exchange_method == "auto") && !job.exchange_servers.empty()) {
-    MOTLEY_TRY(servers_of(job));
+    MOTLEY_TRY(check_placement(job, static_cast<int>(cluster.workers.size())));
   }
   std::vector<std::pair<std::string, std::filesystem::path>> files = {{"model.path", job.model_path}};
   for (const bool training : {true, false}) {

@@ -35,6 +35,7 @@
 #include "motley/data/partition.h"
 #include "motley/exchange/exchange.h"
 #include "motley/exchange/measure_methods.h"
+#include "motley/exchange/wire_choice.h"
 #include "motley/learn/batch_norm.h"
 #include "motley/learn/gradient_buckets.h"
 #include "motley/learn/loss.h"
@@ -52,6 +53,7 @@
 #include "motley/train/progress.h"
 #include "motley/train/saved_state.h"
 #include "motley/train/served_weights.h"
+#include "motley/train/server_placement.h"
 #include "motley/train/summary.h"
 #include "motley/train/tensorboard.h"
 #include "motley/train/timeline.h"
@@ -148,6 +150,8 @@ class Worker {
   const cluster::Cluster cluster_;
   const JobParts parts_{make_parts(job_)};
 
+  std::optional<transport::Secret> secret_;
+  std::unique_ptr<server::Service> service_;  // beside this worker
   std::unique_ptr<transport::Session> session_;
   std::unique_ptr<exchange::Group> group_;
   std::unique_ptr<exchange::Exchange> exchange_;
@@ -240,8 +244,8 @@ Status Worker::join(const std::filesystem::path& hosts) {
   options.join_seconds = job_.join_seconds;
   options.silence_seconds = std::max(5.0, job_.step_seconds / 2);
   options.fingerprint = fingerprint(job_);
-  MOTLEY_ASSIGN(const transport::Secret secret, find_rendezvous(role_, run_.folder(), hosts, options));
-  MOTLEY_ASSIGN(session_, transport::Session::join(options, secret));
+  MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, options));
+  MOTLEY_ASSIGN(session_, transport::Session::join(options, *secret_));
   if (writes()) {  // all have read where to meet; the file holds a secret
     std::error_code ignored;
     std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
@@ -293,18 +297,24 @@ Status Worker::build_model() {
   exchange::Layout layout;
   layout.type = dtype_ == torch::kFloat64 ? exchange::DataType::kFloat64 : exchange::DataType::kFloat32;
   layout.bucket_elements = buckets_->bucket_elements();
-  const bool chooses = exchange.method == exchange::Method::kAuto && !job_.exchange_servers.empty();
-  if (chooses || exchange.method == exchange::Method::kParameterServer) {
+  const Deadline deadline = Deadline::after(job_.join_seconds);
+  if (exchange.method == exchange::Method::kAuto && !job_.exchange_servers.empty()) {
     MOTLEY_ASSIGN(exchange.servers, servers_of(job_));
-  }
-  if (chooses) {
-    MOTLEY_ASSIGN(
-        const exchange::MethodChoice choice,
-        exchange::measure_and_choose(*session_, *group_, exchange, layout, Deadline::after(job_.join_seconds)));
+    MOTLEY_ASSIGN(const exchange::MethodChoice choice,
+                  exchange::measure_and_choose(*session_, *group_, exchange, layout, deadline));
     exchange.method = choice.method;
     if (writes()) {
       spdlog::info("exchange.method auto: {}", choice.explanation());
     }
+  }
+  if (exchange.method == exchange::Method::kParameterServer) {
+    const auto elements = buckets_->bucket_elements();
+    const double count = static_cast<double>(std::accumulate(elements.begin(), elements.end(), std::size_t{0}));
+    const double bytes = count * (exchange.wire == exchange::WireType::kNative ? 4 : 2);
+    MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, exchange));
+  }
+  if (exchange.wire == exchange::WireType::kAuto) {
+    MOTLEY_ASSIGN(exchange.wire, exchange::choose_wire(*session_, *group_, exchange, layout, deadline));
   }
   MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));
   MOTLEY_TRY(exchange_->prepare(layout, Deadline::after(job_.join_seconds)));
