@@ -90,4 +90,12 @@ Result<std::string> ChildProcess::read_line(const Deadline& deadline) {
   }
 }
 
+Status ChildProcess::finish(const Deadline& deadline) {
+  for (;;) {
+    if (const auto line = read_line(deadline); !line) {
+      return line.error().code == ErrorCode::kTimeout ? Status(fail(line.error())) : Status();
+    }
+  }
+}
+
 }  // namespace motley::bench

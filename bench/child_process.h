@@ -25,6 +25,8 @@ class ChildProcess {
 
   Status write_line(const std::string& line);
   Result<std::string> read_line(const Deadline& deadline);
+  // Reads and forgets until the child closes its output, at its end.
+  Status finish(const Deadline& deadline);
 
  private:
   ChildProcess(std::string name, pid_t process, int input, int output)

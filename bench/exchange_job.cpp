@@ -1,7 +1,9 @@
 // Starting the processes, and a line to and from the first of them.
 #include "bench/exchange_job.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "motley/transport/session.h"
 
@@ -34,16 +36,21 @@ Result<ExchangeJob> ExchangeJob::start(const BenchOptions& options, const std::s
       MOTLEY_ASSIGN(address, job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
     }
   }
-  MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
+  MOTLEY_ASSIGN(const std::string ready, job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
+  job.method_ = ready.substr(std::min(ready.size(), ready.find(' ') + 1));
   return job;
 }
 
 Result<ExchangeJob> ExchangeJob::start_gloo(const BenchOptions& options, int ranks, const std::string& bytes,
                                             const std::vector<std::string>& flags) {
-  ExchangeJob job;
   const std::string script = (options.source_folder / "bench/peers/gloo_allreduce.py").string();
   std::vector<std::string> command = {options.python.string(), script, std::to_string(ranks), bytes};
   command.insert(command.end(), flags.begin(), flags.end());
+  return start_peer(command);
+}
+
+Result<ExchangeJob> ExchangeJob::start_peer(const std::vector<std::string>& command) {
+  ExchangeJob job;
   MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
   job.processes_.push_back(std::move(process));
   MOTLEY_TRY(job.processes_[0]->read_line(Deadline::after(kStartSeconds)));
@@ -62,6 +69,13 @@ Result<double> ExchangeJob::end() {
 Result<double> ExchangeJob::run(const std::string& command) {
   MOTLEY_TRY(begin(command));
   return end();
+}
+
+Result<std::string> built_peer(const std::string& name) {
+  const std::filesystem::path program = std::filesystem::path(MOTLEY_PEERS_FOLDER) / name;
+  if (std::filesystem::exists(program)) return program.string();
+  return fail(ErrorCode::kUnavailable, "'{}' was not built, for want of {}", name,
+              name.starts_with("openmpi") ? "libopenmpi-dev" : "libgloo-dev");
 }
 
 }  // namespace motley::bench

@@ -24,7 +24,11 @@ class ExchangeJob {
   // PyTorch's Gloo. `flags` of bench/peers/gloo_allreduce.py.
   static Result<ExchangeJob> start_gloo(const BenchOptions& options, int ranks, const std::string& bytes,
                                         const std::vector<std::string>& flags = {});
+  // Any program that starts its own ranks, prints "ready", and answers lines.
+  static Result<ExchangeJob> start_peer(const std::vector<std::string>& command);
 
+  // What our ranks exchange with, as they say it.
+  const std::string& method() const { return method_; }
   // The answer to one command, in seconds.
   Result<double> run(const std::string& command);
   // The same in two parts, so that several jobs can work at once.
@@ -33,7 +37,11 @@ class ExchangeJob {
 
  private:
   std::vector<std::unique_ptr<ChildProcess>> processes_;
+  std::string method_;
 };
+
+// A program of bench/peers that was built with this binary. The error says which package was missing then.
+Result<std::string> built_peer(const std::string& name);
 
 // What alternating batches of two gave: medians in seconds, and the median of the pairs' ratios.
 struct Comparison {

@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <sstream>
 
 #include "motley/exchange/exchange.h"
+#include "motley/exchange/measure_methods.h"
 
 namespace motley::bench {
 namespace {
@@ -26,6 +28,7 @@ struct Order {
   Command command = Command::kEnd;
   std::int64_t first = 0;
   std::int64_t second = 0;
+  std::int64_t third = 0;
 };
 
 Order read_order() {
@@ -34,7 +37,7 @@ Order read_order() {
   Order order;
   std::getline(std::cin, line);
   std::istringstream words(line);
-  words >> word >> order.first >> order.second;
+  words >> word >> order.first >> order.second >> order.third;
   order.command = word == "round" ? Command::kRound : word == "stream" ? Command::kStream : Command::kEnd;
   return order;
 }
@@ -62,47 +65,94 @@ Result<double> reduce(const transport::Membership& members, exchange::Group* mee
   return seconds;
 }
 
-// The same with servers that move the weights: a round is a step of all buckets. All ranks begin at once, so that none
-// counts the time in which others still write their values.
-Result<double> step_all(const transport::Membership& members, exchange::Group& group, exchange::Exchange& exchange,
-                        int buckets, std::int64_t count, std::uint64_t& step) {
-  const Deadline deadline = Deadline::after(kSeconds);
-  double seconds = 0;
-  for (std::int64_t round = 0; round < count; ++round) {
-    for (int bucket = 0; bucket < buckets; ++bucket) {
-      const auto bytes = exchange.buffer(bucket);
-      std::ranges::fill(std::span(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)),
-                        static_cast<float>(members.rank + 1));
+// Whole steps over all buckets: a server moves the weights, or each rank its own, in one pass over memory.
+class Stepper {
+ public:
+  Stepper(const transport::Membership& members, exchange::Group& group, exchange::Exchange& exchange,
+          const exchange::Layout& layout, const exchange::ExchangeOptions& how)
+      : members_(members),
+        group_(group),
+        exchange_(exchange),
+        buckets_(static_cast<int>(layout.bucket_elements.size())),
+        wire_(how.wire),
+        update_(how.update) {
+    update_.learning_rate = kLearningRate;
+    for (const std::size_t elements : layout.bucket_elements) {
+      if (exchange.updates_weights()) break;
+      weights_.emplace_back(elements);
+      momentum_.emplace_back(elements);
     }
-    MOTLEY_TRY(group.barrier(deadline));
-    const double began = monotonic_seconds();
-    ++step;
-    for (int bucket = 0; bucket < buckets; ++bucket) MOTLEY_TRY(exchange.start(step, bucket, 32));
-    for (int bucket = 0; bucket < buckets; ++bucket) MOTLEY_TRY(exchange.wait(bucket, deadline));
-    seconds += monotonic_seconds() - began;
   }
-  return seconds;
-}
 
-// Weights after `steps` steps of momentum 0.9 on the constant mean gradient. Those of top-k are late by many steps.
-Status check_weights(exchange::Exchange& exchange, exchange::WireType wire, const transport::Membership& members,
-                     int buckets, std::uint64_t steps) {
-  if (wire == exchange::WireType::kTopK) return {};
-  double momentum = 0;
-  double weight = 0;
-  for (std::uint64_t step = 0; step < steps; ++step) {
-    momentum = 0.9 * momentum + (members.size() + 1) / 2.0;
-    weight -= kLearningRate * momentum;
+  // Seconds of `count` steps, each after a sleep that stands for computation and counts. All ranks begin at once, so
+  // that none counts the time in which others still write their values.
+  Result<double> steps(std::int64_t count, double compute_seconds) {
+    const Deadline deadline = Deadline::after(kSeconds);
+    double seconds = 0;
+    for (std::int64_t round = 0; round < count; ++round) {
+      for (int bucket = 0; bucket < buckets_; ++bucket) {
+        std::ranges::fill(gradient(bucket), static_cast<float>(members_.rank + 1));
+      }
+      MOTLEY_TRY(group_.barrier(deadline));
+      const double began = monotonic_seconds();
+      if (compute_seconds > 0) SteadyClock::instance().sleep_until(began + compute_seconds);
+      ++step_;
+      for (int bucket = 0; bucket < buckets_; ++bucket) MOTLEY_TRY(exchange_.start(step_, bucket, 32));
+      for (int bucket = 0; bucket < buckets_; ++bucket) {
+        MOTLEY_TRY(exchange_.wait(bucket, deadline));
+        if (!exchange_.updates_weights()) update(bucket);
+      }
+      seconds += monotonic_seconds() - began;
+    }
+    MOTLEY_TRY(check());
+    return seconds;
   }
-  for (int bucket = 0; bucket < buckets; ++bucket) {
-    for (const float value : {exchange.weights(bucket).front(), exchange.weights(bucket).back()}) {
-      if (std::abs(value - weight) > 0.02 * std::abs(weight)) {
-        return fail(ErrorCode::kInternal, "a weight of bucket {} is {}, not {}", bucket, value, weight);
+
+ private:
+  std::span<float> gradient(int bucket) {
+    const auto bytes = exchange_.buffer(bucket);
+    return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+  }
+  std::span<const float> weights(int bucket) {
+    return exchange_.updates_weights() ? exchange_.weights(bucket) : weights_[static_cast<std::size_t>(bucket)];
+  }
+  void update(int bucket) {
+    const kernels::WireInput input{gradient(bucket).data(), kernels::WireFormat::kFloat32};
+    const float one = 1;
+    float* const state = momentum_[static_cast<std::size_t>(bucket)].data();
+    update_.step = step_;
+    kernels::fused_update({&input, 1}, {&one, 1}, 1, update_, weights_[static_cast<std::size_t>(bucket)].data(), &state,
+                          nullptr, kernels::WireFormat::kFloat32, gradient(bucket).size());
+  }
+  // Weights after that many steps of momentum 0.9 on the constant mean gradient. Those of top-k are late by many steps.
+  Status check() {
+    if (wire_ == exchange::WireType::kTopK) return {};
+    double momentum = 0;
+    double weight = 0;
+    for (std::uint64_t step = 0; step < step_; ++step) {
+      momentum = 0.9 * momentum + (members_.size() + 1) / 2.0;
+      weight -= kLearningRate * momentum;
+    }
+    for (int bucket = 0; bucket < buckets_; ++bucket) {
+      for (const float value : {weights(bucket).front(), weights(bucket).back()}) {
+        if (std::abs(value - weight) > 0.02 * std::abs(weight)) {
+          return fail(ErrorCode::kInternal, "a weight of bucket {} is {}, not {}", bucket, value, weight);
+        }
       }
     }
+    return {};
   }
-  return {};
-}
+
+  const transport::Membership& members_;
+  exchange::Group& group_;
+  exchange::Exchange& exchange_;
+  const int buckets_;
+  const exchange::WireType wire_;
+  kernels::UpdateOptions update_;
+  std::vector<std::vector<float>> weights_;  // of ranks that move their own
+  std::vector<std::vector<float>> momentum_;
+  std::uint64_t step_ = 0;
+};
 
 // The bytes as frames of one buffer that stays in the cache: nothing but the sockets and links is measured.
 Status stream(transport::Connection& right, transport::Connection& left, std::size_t bytes) {
@@ -158,18 +208,24 @@ Status work(const std::vector<std::string>& arguments) {
   MOTLEY_ASSIGN(const auto secret, transport::Secret::from_environment("MOTLEY_BENCH_SECRET"));
   MOTLEY_ASSIGN(const auto session, transport::Session::join(options, secret));
   MOTLEY_ASSIGN(const auto group, exchange::make_group(*session));
+  const std::string& method = arguments[3];
+  const bool served = method.starts_with("ps-");
+  const bool chooses = method.starts_with("auto");
+  const bool whole_steps = served || chooses || method.ends_with("-step");
   exchange::ExchangeOptions how;
-  how.method = arguments[3].starts_with("tcp-ring") ? exchange::Method::kTcpRing : exchange::Method::kSharedMemory;
-  exchange::Group* const meet = arguments[3].ends_with("-meet") ? group.get() : nullptr;
-  const bool served = arguments[3].starts_with("ps-");
-  if (served) {
-    how.method = exchange::Method::kParameterServer;
-    how.servers_share_memory = arguments[3] == "ps-memory";
-    how.wire = arguments[3] == "ps-tcp-bfloat16" ? exchange::WireType::kBfloat16
-               : arguments[3] == "ps-tcp-int8"   ? exchange::WireType::kInt8
-               : arguments[3] == "ps-tcp-top-k"  ? exchange::WireType::kTopK
-                                                 : exchange::WireType::kNative;
-    how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
+  how.method = chooses                          ? exchange::Method::kAuto
+               : served                         ? exchange::Method::kParameterServer
+               : method.starts_with("tcp-ring") ? exchange::Method::kTcpRing
+                                                : exchange::Method::kSharedMemory;
+  const auto wire = [&](const char* name) { return method.find(name) != std::string::npos; };
+  how.wire = wire("bfloat16") ? exchange::WireType::kBfloat16
+             : wire("int8")   ? exchange::WireType::kInt8
+             : wire("top-k")  ? exchange::WireType::kTopK
+                              : exchange::WireType::kNative;
+  how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
+  exchange::Group* const meet = method.ends_with("-meet") ? group.get() : nullptr;
+  if (served || chooses) {
+    how.servers_share_memory = !method.starts_with("ps-tcp");
     how.background_progress = false;  // there is nothing to compute meanwhile
     MOTLEY_ASSIGN(const auto token, transport::Secret::from_environment("MOTLEY_SERVER_TOKEN"));
     std::istringstream servers(std::getenv("MOTLEY_SERVERS"));
@@ -183,22 +239,30 @@ Status work(const std::vector<std::string>& arguments) {
     }
     if (const char* chunk = std::getenv("MOTLEY_BENCH_CHUNK")) how.chunk_bytes = std::stoull(chunk);
   }
-  MOTLEY_ASSIGN(const auto exchange, exchange::make_exchange(*session, how));
   exchange::Layout layout;
   std::istringstream sizes(arguments[4]);
   for (std::string size; std::getline(sizes, size, ',');) layout.bucket_elements.push_back(std::stoull(size) / 4);
+  if (chooses) {
+    MOTLEY_ASSIGN(const exchange::MethodChoice choice,
+                  exchange::measure_and_choose(*session, *group, how, layout, Deadline::after(kSeconds)));
+    how.method = choice.method;
+  }
+  MOTLEY_ASSIGN(const auto exchange, exchange::make_exchange(*session, how));
   MOTLEY_TRY(exchange->prepare(layout, Deadline::after(kSeconds)));
   std::uint64_t step = 0;
   const int buckets = static_cast<int>(layout.bucket_elements.size());
-  if (served) {
+  std::optional<Stepper> stepper;
+  if (exchange->updates_weights()) {
     exchange::ServerState zeros;
     for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
     MOTLEY_TRY(exchange->load(zeros, Deadline::after(kSeconds)));
     exchange->set_learning_rate(kLearningRate);
-    MOTLEY_TRY(step_all(session->membership(), *group, *exchange, buckets, 2, step));
-    MOTLEY_TRY(check_weights(*exchange, how.wire, session->membership(), buckets, step));
   }
-  for (int bucket = 0; bucket < buckets && !served; ++bucket) {
+  if (whole_steps) {
+    stepper.emplace(session->membership(), *group, *exchange, layout, how);
+    MOTLEY_TRY(stepper->steps(2, 0));
+  }
+  for (int bucket = 0; bucket < buckets && !whole_steps; ++bucket) {
     MOTLEY_TRY(reduce(session->membership(), meet, *exchange, bucket, 2, step));
   }
 
@@ -206,7 +270,7 @@ Status work(const std::vector<std::string>& arguments) {
   const int left_rank = (options.rank + options.size - 1) % options.size;
   std::unique_ptr<transport::Connection> right;
   std::unique_ptr<transport::Connection> left;
-  if (options.rank == 0) std::cout << "ready" << std::endl;
+  if (options.rank == 0) std::cout << "ready " << exchange->name() << std::endl;
   for (;;) {
     Order order;
     if (options.rank == 0) order = read_order();
@@ -225,9 +289,8 @@ Status work(const std::vector<std::string>& arguments) {
     double seconds = 0;
     if (order.command == Command::kRound) {
       const int bucket = static_cast<int>(order.first);
-      if (served) {
-        MOTLEY_ASSIGN(seconds, step_all(session->membership(), *group, *exchange, buckets, order.second, step));
-        MOTLEY_TRY(check_weights(*exchange, how.wire, session->membership(), buckets, step));
+      if (stepper) {
+        MOTLEY_ASSIGN(seconds, stepper->steps(order.second, static_cast<double>(order.third) * 1e-3));
       } else {
         MOTLEY_ASSIGN(seconds, reduce(session->membership(), meet, *exchange, bucket, order.second, step));
       }

@@ -6,13 +6,16 @@
 
 namespace motley::bench {
 
-// `motley bench-worker exchange RANK SIZE HOST:PORT METHOD BYTES[,BYTES...] [BIND-HOST]`, where METHOD is shared-memory
-// or tcp-ring (tcp-ring-meet: all ranks begin a round at once) and the secret stands in MOTLEY_BENCH_SECRET. With
-// METHOD ps-memory, ps-tcp or ps-tcp-bfloat16 the servers of MOTLEY_SERVERS take steps of SGD with momentum, and a
-// round is one over all buckets. Rank 0 prints the address it listens on, then "ready", and reads commands: "round
-// INDEX COUNT" reduces the INDEX-th bucket COUNT times, "stream BYTES" sends plain bytes to the right neighbour while
-// receiving as many from the left one; each prints the slowest rank's seconds (of one reduction). `arguments` are those
-// after "exchange". Returns the exit code.
+// `motley bench-worker exchange RANK SIZE HOST:PORT METHOD BYTES[,BYTES...] [BIND-HOST]`, where the secret stands in
+// MOTLEY_BENCH_SECRET and METHOD is one of
+//   shared-memory, tcp-ring            a round reduces one bucket (tcp-ring-meet: all ranks begin it at once)
+//   shared-memory-step, tcp-ring-step, tcp-ring-bfloat16-step   a round is a step of SGD with momentum over all buckets
+//   ps-memory, ps-tcp, ps-tcp-bfloat16, ps-tcp-int8, ps-tcp-top-k   the same, taken by the servers of MOTLEY_SERVERS
+//   auto, auto-bfloat16                the same by whichever of these the exchange chooses
+// Rank 0 prints the address it listens on, then "ready" and the exchange's name, and reads commands: "round INDEX COUNT
+// [MILLISECONDS]" does COUNT rounds (of the INDEX-th bucket; whole steps after a sleep of so many milliseconds each,
+// which counts), "stream BYTES" sends plain bytes to the right neighbour while receiving as many from the left one;
+// each prints the slowest rank's seconds (of one round). `arguments` are those after "exchange". Returns the exit code.
 int exchange_worker_main(const std::vector<std::string>& arguments);
 
 }  // namespace motley::bench

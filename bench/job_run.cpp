@@ -41,15 +41,7 @@ Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path&
   }
   command.insert(command.end(), flags.begin(), flags.end());
   MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
-  const Deadline deadline = Deadline::after(kJobDeadline);
-  for (;;) {  // until the process closes its output, at its end
-    if (const Result<std::string> line = process->read_line(deadline); !line) {
-      if (line.error().code == ErrorCode::kTimeout) {
-        return fail(line.error());
-      }
-      break;
-    }
-  }
+  MOTLEY_TRY(process->finish(Deadline::after(kJobDeadline)));
   Result<std::string> summary = read_file(run / "summary.json");
   if (!summary) {
     return fail(ErrorCode::kInternal, "the job did not finish; what it said is above");

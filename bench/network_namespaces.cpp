@@ -101,6 +101,12 @@ std::vector<std::string> NetworkNamespaces::prefix(int index) const {
   return {"ip", "netns", "exec", fmt::format("{}-{}", name_, index)};
 }
 
+std::vector<std::string> NetworkNamespaces::host_prefix(int index) const {
+  std::vector<std::string> words = prefix(index);
+  for (const char* word : {"unshare", "--pid", "--fork", "--kill-child"}) words.emplace_back(word);
+  return words;
+}
+
 std::string NetworkNamespaces::address(int index) const {
   return fmt::format("10.77.0.{}", index + 1);
 }

@@ -23,6 +23,8 @@ class NetworkNamespaces {
   NetworkNamespaces& operator=(const NetworkNamespaces&) = delete;
 
   std::vector<std::string> prefix(int index) const;  // the words before a command that run it in a namespace
+  // The same as if on a host of its own: processes in different ones share no memory (they see no common processes).
+  std::vector<std::string> host_prefix(int index) const;
   std::string address(int index) const;
 
  private:

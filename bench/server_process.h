@@ -19,6 +19,7 @@ class ServerProcess {
   // The variables that lead ranks to these servers.
   static std::vector<std::string> environment(std::span<const ServerProcess> servers);
   std::vector<std::string> environment() const { return environment({this, 1}); }
+  const std::string& address() const { return address_; }
 
  private:
   std::unique_ptr<ChildProcess> process_;

@@ -131,6 +131,9 @@ class Serving(Scenario):
         self.assertEqual(other.wait(timeout=60), 0, other.stdout.read())
         self.train("alone", "--workers", 2, "--shares.mode", "equal")
         self.assertLess(relative_difference(self.weights("one"), self.weights("alone")), 1e-5)
+        output = self.train("auto", "--exchange.method", "auto", *served[2:])
+        self.assertRegex(output, "exchange.method auto: .*parameter-server: .* of memory")
+        self.assertLess(relative_difference(self.weights("auto"), self.weights("alone")), 1e-5)
         server.terminate()
         self.assertEqual(server.wait(timeout=20), 0)
 

@@ -13,8 +13,10 @@
 #include "bench/partition_processes.h"
 #include "bench/plan_bench.h"
 #include "bench/planners_bench.h"
+#include "bench/ps_ablation.h"
 #include "bench/ps_bench.h"
 #include "bench/simulate_bench.h"
+#include "bench/zero_compute_bench.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 
@@ -36,7 +38,9 @@ const std::map<std::string, bench::Bench>& benches() {
                                                           {"plan", bench::plan_bench},
                                                           {"planners", bench::planners_bench},
                                                           {"ps", bench::ps_bench},
-                                                          {"simulate", bench::simulate_bench}};
+                                                          {"ps-ablation", bench::ps_ablation_bench},
+                                                          {"simulate", bench::simulate_bench},
+                                                          {"zero-compute", bench::zero_compute_bench}};
   return all;
 }
 

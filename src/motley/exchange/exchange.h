@@ -108,6 +108,7 @@ struct ServerAddress {
 
 struct ExchangeOptions {
   Method method = Method::kAuto;      // auto: shared memory when all ranks are on one host, else the ring
+                                      // (measure_and_choose says more where there are servers)
   WireType wire = WireType::kNative;  // kAuto: choose_wire (wire_choice.h) says which before the exchange is made
   bool background_progress = true;    // a thread reduces buckets while the worker computes
   int tcp_lanes = 0;                  // sockets per neighbour; 0 chooses

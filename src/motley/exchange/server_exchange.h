@@ -41,6 +41,10 @@ class ServerExchange final : public Exchange, private Lanes {
   Status load(const ServerState& state, const Deadline& deadline) override;
   Result<ServerState> save(const Deadline& deadline) override;
 
+  // After prepare.
+  bool in_memory() const { return own_ != nullptr; }
+  int cores() const { return static_cast<int>(map_.load.size()); }  // of all servers
+
  private:
   struct Bucket {
     std::size_t elements = 0;

@@ -219,13 +219,13 @@ Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Clust
 }
 
 Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
+  if ((job.exchange_method == "ps" || job.exchange_method == "auto") && !job.exchange_servers.empty()) {
+    MOTLEY_TRY(servers_of(job));
+  }
   if (job.exchange_method == "ps") {
     if (job.model_dtype == "float64") {
       return fail(ErrorCode::kInvalidInput,
                   "model.dtype: float64; accepted with exchange.method ps: float32, in which servers keep weights");
-    }
-    if (!job.exchange_servers.empty()) {
-      MOTLEY_TRY(servers_of(job));
     }
     MOTLEY_TRY(check_placement(job, static_cast<int>(cluster.workers.size())));
   }

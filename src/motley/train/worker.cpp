@@ -34,6 +34,7 @@
 #include "motley/data/loader.h"
 #include "motley/data/partition.h"
 #include "motley/exchange/exchange.h"
+#include "motley/exchange/measure_methods.h"
 #include "motley/exchange/wire_choice.h"
 #include "motley/learn/batch_norm.h"
 #include "motley/learn/gradient_buckets.h"
@@ -293,17 +294,26 @@ Status Worker::build_model() {
   }
 
   exchange::ExchangeOptions exchange = parts_.exchange;
+  exchange::Layout layout;
+  layout.type = dtype_ == torch::kFloat64 ? exchange::DataType::kFloat64 : exchange::DataType::kFloat32;
+  layout.bucket_elements = buckets_->bucket_elements();
+  const Deadline deadline = Deadline::after(job_.join_seconds);
+  if (exchange.method == exchange::Method::kAuto && !job_.exchange_servers.empty()) {
+    MOTLEY_ASSIGN(exchange.servers, servers_of(job_));
+    MOTLEY_ASSIGN(const exchange::MethodChoice choice,
+                  exchange::measure_and_choose(*session_, *group_, exchange, layout, deadline));
+    exchange.method = choice.method;
+    if (writes()) {
+      spdlog::info("exchange.method auto: {}", choice.explanation());
+    }
+  }
   if (exchange.method == exchange::Method::kParameterServer) {
     const auto elements = buckets_->bucket_elements();
     const double count = static_cast<double>(std::accumulate(elements.begin(), elements.end(), std::size_t{0}));
     const double bytes = count * (exchange.wire == exchange::WireType::kNative ? 4 : 2);
     MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, exchange));
   }
-  exchange::Layout layout;
-  layout.type = dtype_ == torch::kFloat64 ? exchange::DataType::kFloat64 : exchange::DataType::kFloat32;
-  layout.bucket_elements = buckets_->bucket_elements();
   if (exchange.wire == exchange::WireType::kAuto) {
-    const Deadline deadline = Deadline::after(job_.join_seconds);
     MOTLEY_ASSIGN(exchange.wire, exchange::choose_wire(*session_, *group_, exchange, layout, deadline));
   }
   MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));

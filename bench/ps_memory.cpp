@@ -1,0 +1,125 @@
+// Ranks on the server's host: nothing but counters moves.
+#include <algorithm>
+
+#include "bench/ps_groups.h"
+#include "bench/update_ablation.h"
+#include "motley/base/units.h"
+
+namespace motley::bench {
+namespace {
+
+class PsMemory {
+ public:
+  explicit PsMemory(const BenchOptions& options) : options_(options), pairs_(pairs(options)), rows_(options) {}
+
+  Result<std::vector<BenchRow>> run() {
+    for (const int ranks : {2, 4, 8}) MOTLEY_TRY(rounds(ranks));
+    MOTLEY_TRY(latency());
+    MOTLEY_TRY(tenants());
+    return rows_.take();
+  }
+
+ private:
+  Status rounds(int ranks) {
+    MOTLEY_ASSIGN(const ServerProcess server, ServerProcess::start(options_, kServerCores));
+    MOTLEY_ASSIGN(ExchangeJob job, served_job(options_, server, "ps-memory", ranks));
+    const auto ours = [&] { return job.run("round 0 2"); };
+    const auto bare = [&]() -> Result<double> {
+      return seconds_per_pass(UpdateVariant::kFused, ranks, kModelBytes, kServerCores);
+    };
+    const std::string name = fmt::format("shm-N{}", ranks);
+    MOTLEY_ASSIGN(const Comparison limit, compare(pairs_, ours, bare));
+    rows_.add(name, "share_of_limit", 1 / limit.ratio, "", true, 0.75, 1.0, {},
+              fmt::format("{} a round; the fused kernel alone, two pinned threads, {}", format_seconds(limit.ours),
+                          format_seconds(limit.peer)));
+    if (ranks != 4) return {};
+    {
+      MOTLEY_ASSIGN(ExchangeJob gloo,
+                    ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes), {"--momentum", "--meet"}));
+      MOTLEY_ASSIGN(const Comparison peer, compare(pairs_, ours, [&] { return gloo.run("0 1"); }));
+      rows_.add(name, "ratio_to_gloo_plus_optimizer", peer.ratio, "", false, 0.14, {}, 1.0,
+                fmt::format("{} a round; torch all_reduce and SGD with momentum {}", format_seconds(peer.ours),
+                            format_seconds(peer.peer)));
+    }
+    const auto program = built_peer("openmpi_allreduce");
+    if (!program) {
+      rows_.left_out(name + " ratio_to_openmpi", program.error().message);
+      return {};
+    }
+    MOTLEY_ASSIGN(ExchangeJob openmpi,
+                  ExchangeJob::start_peer({"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+                                           "--mca", "pml", "ob1", "--mca", "btl", "self,vader", "-np",
+                                           std::to_string(ranks), *program, std::to_string(kModelBytes)}));
+    MOTLEY_ASSIGN(const Comparison peer, compare(pairs_, ours, [&] { return openmpi.run("1"); }));
+    rows_.add(name, "ratio_to_openmpi", peer.ratio, "", false, 0.2, {}, 1.0,
+              fmt::format("{} a round with the optimizer; Open MPI's Allreduce over shared memory, without, {}",
+                          format_seconds(peer.ours), format_seconds(peer.peer)));
+    return {};
+  }
+
+  Status latency() {
+    MOTLEY_ASSIGN(const ServerProcess server, ServerProcess::start(options_, 1));
+    MOTLEY_ASSIGN(ExchangeJob job,
+                  ExchangeJob::start(options_, "ps-memory", std::to_string(32 << 10), here(1), server.environment()));
+    std::vector<double> seconds;
+    for (int batch = 0; batch < 3 * pairs_; ++batch) {
+      MOTLEY_ASSIGN(const double one, job.run("round 0 200"));
+      seconds.push_back(one);
+    }
+    rows_.add("shm-N1-32KB", "push_pull_us", median(seconds) * 1e6, "us", false, 15.0, {}, {},
+              fmt::format("median of {} batches of 200", seconds.size()));
+    return {};
+  }
+
+  // Jobs of two workers each, all at once on one server, beside one of them alone.
+  Status tenants() {
+    constexpr int kRanks = 2;
+    MOTLEY_ASSIGN(const ServerProcess server, ServerProcess::start(options_, kServerCores));
+    std::vector<ExchangeJob> jobs;
+    for (int tenant = 0; tenant < 8; ++tenant) {
+      MOTLEY_ASSIGN(ExchangeJob job,
+                    served_job(options_, server, "ps-memory", kRanks, fmt::format("bench-{}", tenant)));
+      jobs.push_back(std::move(job));
+    }
+    const std::string batch = fmt::format("round 0 {}", options_.quick ? 4 : 8);
+    // Seconds of a round of each.
+    const auto together = [&](std::size_t count) -> Result<std::vector<double>> {
+      for (std::size_t i = 0; i < count; ++i) MOTLEY_TRY(jobs[i].begin(batch));
+      std::vector<double> seconds;
+      for (std::size_t i = 0; i < count; ++i) {
+        MOTLEY_ASSIGN(const double one, jobs[i].end());
+        seconds.push_back(one);
+      }
+      return seconds;
+    };
+    std::vector<double> shares;
+    std::vector<double> slowest;
+    for (int pair = 0; pair < pairs_ + 1; ++pair) {
+      MOTLEY_ASSIGN(const auto alone, together(1));
+      MOTLEY_ASSIGN(const auto two, together(2));
+      MOTLEY_ASSIGN(const auto eight, together(8));
+      if (pair == 0) continue;
+      shares.push_back(alone[0] * (1 / two[0] + 1 / two[1]));
+      double sum = 0;
+      for (const double seconds : eight) sum += 1 / seconds;
+      slowest.push_back(8 / *std::ranges::max_element(eight) / sum);
+    }
+    rows_.add("two-tenants", "share_of_one", median(shares), "", true, 0.95, {}, {},
+              "rounds a second of two jobs of two workers, in sum, over those of one alone; shared memory");
+    rows_.add("eight-tenants", "slowest_share_of_fair", median(slowest), "", true, 0.8, 1.0, {},
+              "the slowest of eight jobs over an eighth of the rounds of all");
+    return {};
+  }
+
+  const BenchOptions& options_;
+  const int pairs_;
+  RowList rows_;
+};
+
+}  // namespace
+
+Result<std::vector<BenchRow>> ps_memory_rows(const BenchOptions& options) {
+  return PsMemory(options).run();
+}
+
+}  // namespace motley::bench
