@@ -252,6 +252,7 @@ Status ServerExchange::start_in_memory(int index, double weight) {
   const Bucket& bucket = buckets_[at];
   ServerRegion::Said& said = region_.said(at, rank_);
   said.by_round[bucket.round % 2] = {bucket.step, weight, learning_rate_};
+  said.time = monotonic_seconds();
   said.round.store(bucket.round, std::memory_order_release);
   if (region_.bucket(at).arrived.add(bucket.round * static_cast<std::uint32_t>(size_))) {
     for (std::size_t core = 0; core < lanes_.size(); ++core) {

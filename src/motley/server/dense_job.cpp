@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
+#include "motley/base/clock.h"
 #include "motley/exchange/mean.h"
 
 namespace motley::server {
@@ -27,6 +29,13 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
       std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores) * static_cast<std::size_t>(join.size));
   const std::vector<std::size_t> elements(join.bucket_elements.begin(), join.bucket_elements.end());
   job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins);
+  job->metrics_ = std::make_shared<JobMetrics>(join.size, cores);
+  const std::vector<std::size_t>& load = job->map_.load;
+  const auto values = std::accumulate(load.begin(), load.end(), std::size_t{0});
+  if (values > 0) {
+    job->metrics_->map_imbalance = static_cast<double>(*std::ranges::max_element(load)) *
+                                   static_cast<double>(load.size()) / static_cast<double>(values);
+  }
   job->offsets_ = ServerRegion::value_offsets(join.bucket_elements);
   job->segments_of_bucket_.assign(elements.size(), 0);
   for (const Segment& segment : job->map_.segments) {
@@ -102,17 +111,80 @@ std::vector<int> DenseJob::missing_ranks() const {
   return missing;
 }
 
+DenseJob::Standing DenseJob::standing() const {
+  Standing standing;
+  const auto size = static_cast<std::size_t>(join_.size);
+  std::vector<bool> missing(size);
+  // What one of the parts that wait for all ranks has from each of them.
+  const auto look = [&](const auto& come_from, std::uint64_t bucket, const auto& step) {
+    std::uint64_t most = 0;
+    for (std::size_t rank = 0; rank < size; ++rank) most = std::max<std::uint64_t>(most, come_from(rank));
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      const std::uint64_t come = come_from(rank);
+      standing.progress += come;
+      if (come == most) continue;
+      missing[rank] = true;
+      if (!standing.waits) {
+        standing.waits = true;
+        standing.bucket = bucket;
+        standing.step = step(most);
+      }
+    }
+  };
+  if (in_memory()) {
+    for (std::size_t bucket = 0; bucket < join_.bucket_elements.size(); ++bucket) {
+      const auto said = [&](std::size_t rank) -> ServerRegion::Said& {
+        return shared_.said(bucket, static_cast<int>(rank));
+      };
+      const auto round_of = [&](std::size_t rank) { return said(rank).round.load(std::memory_order_acquire); };
+      look(round_of, bucket, [&](std::uint64_t most) {
+        std::size_t rank = 0;
+        while (rank + 1 < size && round_of(rank) != most) ++rank;
+        return said(rank).by_round[most % 2].step;
+      });
+    }
+  }
+  for (std::size_t core = 0; core < metrics_->shares.size(); ++core) {
+    const ShareMetrics& share = metrics_->shares[core];
+    if (!in_memory()) {
+      look([&](std::size_t rank) { return received_[core * size + rank].load(std::memory_order_relaxed); },
+           share.bucket.get(), [&](std::uint64_t) { return share.step.get(); });
+    }
+    standing.progress += share.segments.get();
+    if (share.waiting.get() > 0 && !standing.waits) {
+      standing.waits = true;
+      standing.bucket = share.bucket.get();
+      standing.step = share.step.get();
+    }
+  }
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    if (missing[rank]) standing.missing.push_back(static_cast<int>(rank));
+  }
+  return standing;
+}
+
 DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
                        std::vector<std::unique_ptr<transport::TcpConnection>> lanes, std::function<void(Error)> lost)
-    : job_(std::move(job)), core_(core), lanes_(std::move(lanes)), lost_(std::move(lost)) {
+    : job_(std::move(job)),
+      core_(core),
+      metrics_(job_->metrics_->shares[static_cast<std::size_t>(core)]),
+      lanes_(std::move(lanes)),
+      lost_(std::move(lost)) {
+  std::vector<Arrivals::Item> round;
   const std::vector<Segment>& segments = job_->map_.segments;
   for (std::size_t index = 0; index < segments.size(); ++index) {
     if (segments[index].bin != job_->join_.first_bin + core_) continue;
     const int bucket = segments[index].bucket;
     const bool first = items_.empty() || items_.back().bucket != bucket;
-    if (first) items_.push_back({bucket, nullptr, 0});
+    if (first) {
+      items_.push_back({bucket, nullptr, 0});
+      round.push_back({.segment = false, .judged = segments[index].begin == 0});
+    }
     items_.push_back({bucket, &segments[index], index});
+    round.push_back({.segment = true});
   }
+  arrivals_.emplace(std::move(round), lanes_.size(), metrics_);
+  if (!items_.empty()) metrics_.bucket.set(static_cast<std::uint64_t>(items_[0].bucket));
   posted_.assign(lanes_.size(), 0);
   ended_.assign(lanes_.size(), false);
   said_.resize(lanes_.size());
@@ -139,20 +211,28 @@ void DenseShare::post(const Item& item, std::uint32_t round) {
   }
 }
 
-bool DenseShare::has_work() const {
+bool DenseShare::has_work() {
   if (items_.empty() || failed_) return false;
+  const Item& item = items_[next_];
   if (job_->in_memory()) {
-    const Item& item = items_[next_];
     return item.segment != nullptr || job_->shared_.bucket(static_cast<std::size_t>(item.bucket))
                                           .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
   }
-  bool all = true;
+  std::uint64_t from_all = UINT64_MAX;
+  double now = 0;
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
     const std::uint64_t received = posted_[rank] - lanes_[rank]->pending_receives();
+    from_all = std::min(from_all, received);
+    if (received == arrivals_->of(rank)) continue;
+    if (now == 0) now = monotonic_seconds();
+    arrivals_->came(rank, received, now);
     job_->received_[static_cast<std::size_t>(core_) * lanes_.size() + rank].store(received, std::memory_order_relaxed);
-    all = all && received > taken_;
+    if (item.segment == nullptr && received > taken_) {
+      metrics_.step.set(announced_[rank][static_cast<std::size_t>(item.bucket)].step);
+    }
   }
-  return all;
+  arrivals_->ready(from_all);
+  return from_all > taken_;
 }
 
 bool DenseShare::advance() {
@@ -169,6 +249,7 @@ bool DenseShare::advance() {
     next_ = 0;
     ++round_;
   }
+  metrics_.bucket.set(static_cast<std::uint64_t>(items_[next_].bucket));
   if (!job_->in_memory()) {
     for (std::size_t rank = 0; rank < lanes_.size(); ++rank) progress(static_cast<int>(rank));
   }
@@ -200,6 +281,17 @@ bool DenseShare::begin_bucket(const Item& item) {
   coefficients_.assign(mean.coefficients.begin(), mean.coefficients.end());
   scale_ = static_cast<float>(mean.scale);
   answer_ = {said_[0].step, mean.total_weight, said_[0].learning_rate};
+  if (job_->in_memory()) {
+    const double now = monotonic_seconds();
+    const std::uint64_t end = arrivals_->end_of_bucket(taken_);
+    for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
+      const double time = job_->shared_.said(bucket, static_cast<int>(rank)).time;
+      arrivals_->came(rank, end, time >= 0 && time <= now ? time : now);
+    }
+    arrivals_->ready(end);
+  }
+  arrivals_->begun(taken_);
+  metrics_.step.set(answer_.step);
   if (!job_->in_memory()) {
     const auto bytes = std::as_bytes(std::span(&answer_, 1));
     for (const auto& lane : lanes_) {
@@ -236,13 +328,15 @@ void DenseShare::update(const Item& item) {
     kernels::fused_update(inputs, coefficients_, scale_, options, job_->array(0, segment) + begin, state.data(),
                           wire == nullptr ? nullptr : wire + (element + begin) * width, format, count);
   }
-  bytes_done_ += segment.count * sizeof(float);
-
+  arrivals_->updated(taken_, monotonic_seconds());
+  metrics_.bytes_aggregated.add(ranks_.size() * segment.count * sizeof(float));
   if (job_->in_memory()) {
     const auto bucket = static_cast<std::size_t>(item.bucket);
     job_->shared_.bucket(bucket).updated.add(round_ * job_->segments_of_bucket_[bucket]);
     return;
   }
+  metrics_.bytes_in.add(lanes_.size() * segment.count * width);
+  metrics_.bytes_out.add(lanes_.size() * segment.count * width);
   const std::byte* values =
       wire == nullptr ? reinterpret_cast<const std::byte*>(job_->array(0, segment)) : wire + element * width;
   for (const auto& lane : lanes_) {

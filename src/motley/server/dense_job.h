@@ -6,12 +6,15 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "motley/base/pages.h"
 #include "motley/exchange/chunk_map.h"
 #include "motley/exchange/server_protocol.h"
+#include "motley/server/arrivals.h"
+#include "motley/server/metrics.h"
 #include "motley/transport/region.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -43,6 +46,17 @@ class DenseJob {
   // Ranks from which less has come over lanes than from others; from any thread.
   std::vector<int> missing_ranks() const;
 
+  // How it stands, over lanes and in memory; from any thread.
+  struct Standing {
+    std::uint64_t progress = 0;  // grows with everything that comes and is done
+    bool waits = false;          // something has come that is not updated yet
+    std::vector<int> missing;    // ranks that are waited for
+    std::uint64_t step = 0;      // of what waits
+    std::uint64_t bucket = 0;
+  };
+  Standing standing() const;
+  const std::shared_ptr<JobMetrics>& metrics() const { return metrics_; }
+
  private:
   friend class DenseShare;
   float* array(std::size_t index, const exchange::Segment& segment) const;
@@ -63,6 +77,7 @@ class DenseJob {
   Pages wire_weights_;
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
+  std::shared_ptr<JobMetrics> metrics_;
 };
 
 // A core's part of a job. All is called by the core's thread.
@@ -81,7 +96,6 @@ class DenseShare {
   // Says to the workers that they have to ring the bell; false if there is work already.
   bool fall_asleep();
   void wake_up();
-  std::uint64_t bytes_done() const { return bytes_done_; }
 
  private:
   struct Item {
@@ -89,7 +103,7 @@ class DenseShare {
     const exchange::Segment* segment;  // null: the announcement, over lanes
     std::size_t index;                 // of the segment
   };
-  bool has_work() const;
+  bool has_work();
   void post(const Item& item, std::uint32_t round);
   bool begin_bucket(const Item& item);
   void update(const Item& item);
@@ -97,16 +111,17 @@ class DenseShare {
 
   const std::shared_ptr<DenseJob> job_;
   const int core_;
+  ShareMetrics& metrics_;
   std::vector<std::unique_ptr<transport::TcpConnection>> lanes_;
   std::function<void(Error)> lost_;
   std::vector<Item> items_;  // of a round, in the order in which they come
+  std::optional<Arrivals> arrivals_;
   std::size_t next_ = 0;
   std::uint32_t round_ = 1;
   std::uint64_t taken_ = 0;            // items, over all rounds
   std::vector<std::uint64_t> posted_;  // by rank
   std::vector<bool> ended_;            // lanes, by rank
   bool failed_ = false;
-  std::uint64_t bytes_done_ = 0;
 
   // Of the bucket under way.
   std::vector<std::vector<exchange::Announcement>> announced_;  // landing places, by rank and bucket

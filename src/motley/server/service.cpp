@@ -25,6 +25,7 @@ using transport::TcpConnection;
 
 constexpr double kLastWordsSeconds = 2;
 constexpr double kGraceSeconds = 1;  // for a rank whose lane has ended to say that it leaves
+constexpr double kWatchSeconds = 0.25;
 
 std::vector<int> own_processors() {
   cpu_set_t set;
@@ -64,22 +65,29 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
 
 }  // namespace
 
-Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, const transport::Secret& token) {
+Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, const Tenants& tenants) {
   MOTLEY_ASSIGN(transport::Descriptor listener, transport::listen_at(options.listen));
-  return std::unique_ptr<Service>(new Service(options, token, std::move(listener)));
+  return std::unique_ptr<Service>(new Service(options, tenants, std::move(listener)));
 }
 
-Service::Service(const ServiceOptions& options, const transport::Secret& token, transport::Descriptor listener)
+Service::Service(const ServiceOptions& options, const Tenants& tenants, transport::Descriptor listener)
     : options_(options),
+      tenants_(tenants),
       endpoint_(transport::local_endpoint(listener)),
       host_id_(transport::host_id()),
-      acceptor_(std::move(listener), token, Claim{}, [](const Claim&) -> Status { return {}; }),
+      acceptor_(
+          std::move(listener), [this](const Claim& claim) { return tenants_.token_of(claim.identity.tenant); }, Claim{},
+          [](const Claim&) -> Status { return {}; }),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
+  std::map<std::string, TenantMetrics> known;
+  for (const auto& [name, tenant] : tenants_.named()) known[name] = {tenant.quota_bytes, tenant.share};
+  metrics_ = std::make_unique<Metrics>(count, options.quota_bytes, std::move(known));
   for (int core = 0; core < count; ++core) {
     const int processor = processors[static_cast<std::size_t>(core) % processors.size()];
-    cores_.push_back(std::make_unique<Core>(options.pin_cores ? std::optional(processor) : std::nullopt, spins_));
+    cores_.push_back(std::make_unique<Core>(options.pin_cores ? std::optional(processor) : std::nullopt, spins_,
+                                            metrics_->cores[static_cast<std::size_t>(core)]));
   }
   sigset_t all;
   sigset_t before;
@@ -116,6 +124,7 @@ void Service::run() {
       running = !stop_;
     }
     judge_lost();
+    watch_for_stalls();
     for (transport::Acceptor::Guest& guest : acceptor_.step()) {
       admit(std::move(guest));
     }
@@ -125,6 +134,8 @@ void Service::run() {
       const bool over = std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.left || !rank.control; });
       if (over) {
         for (const auto& core : cores_) core->remove(job.number);
+        if (job.dense) metrics_->remove(job.dense->metrics().get());
+        if (!job.ranks.empty()) metrics_->jobs_left.add(1);
         spdlog::info("job '{}' has ended", job.name);
       }
       return over;
@@ -152,6 +163,39 @@ void Service::judge_lost() {
     end(job, lost.error);
     return true;
   });
+}
+
+// Tells of jobs that stand still, each time once.
+void Service::watch_for_stalls() {
+  const double now = monotonic_seconds();
+  if (now < watched_at_ + kWatchSeconds) return;
+  watched_at_ = now;
+  for (auto& [number, job] : jobs_) {
+    if (!job->dense || job->ranks.empty()) continue;
+    const DenseJob::Standing standing = job->dense->standing();
+    JobMetrics& metrics = *job->dense->metrics();
+    const double seconds = job->watch.look(standing.progress, standing.waits, now);
+    metrics.stalled.set(seconds);
+    for (std::size_t rank = 0; rank < metrics.missing.size(); ++rank) {
+      metrics.missing[rank].set(std::ranges::binary_search(standing.missing, static_cast<int>(rank)));
+    }
+    if (options_.stall_seconds > 0 && job->watch.is_due(seconds, options_.stall_seconds)) {
+      spdlog::warn("job '{}' has stood still for {} at step {}, bucket {}: {}", job->name, format_seconds(seconds),
+                   standing.step, standing.bucket,
+                   standing.missing.empty()
+                       ? "all ranks have come, and the server is late"
+                       : fmt::format("nothing comes from {} {}", standing.missing.size() == 1 ? "rank" : "ranks",
+                                     fmt::join(standing.missing, ", ")));
+    }
+  }
+}
+
+std::size_t Service::bytes_of_tenant(const std::string& tenant) const {
+  std::size_t bytes = 0;
+  for (const auto& [number, job] : jobs_) {
+    if (job->tenant == tenant && job->dense) bytes += job->dense->metrics()->bytes;
+  }
+  return bytes;
 }
 
 // Spinning pays where every thread has a processor: the cores' and those of all ranks that share this host.
@@ -183,6 +227,7 @@ void Service::wait_for_events() {
 
 void Service::admit(transport::Acceptor::Guest guest) {
   if (!guest.accepted) {
+    metrics_->refused_in_handshake.add(1);
     spdlog::warn("{} was turned away: {}", guest.address, guest.accepted.error().message);
     return;
   }
@@ -204,9 +249,10 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   const std::string name = claim.identity.tenant + "/" + claim.identity.job;
   Job* job = nullptr;
   for (const auto& [number, other] : jobs_) {
-    if (other->name == name) job = other.get();
+    if (other->tenant == claim.identity.tenant && other->own_name == claim.identity.job) job = other.get();
   }
   if (job != nullptr && job->session != claim.identity.session) {
+    metrics_->refused_after_it.add(1);
     return turn_away(
         std::move(connection),
         {ErrorCode::kRefused, fmt::format("a job '{}' is running here already; give this one another name", name), -1});
@@ -214,6 +260,8 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   if (job == nullptr) {
     auto made = std::make_unique<Job>();
     made->number = next_job_++;
+    made->tenant = claim.identity.tenant;
+    made->own_name = claim.identity.job;
     made->name = name;
     made->session = claim.identity.session;
     job = made.get();
@@ -221,6 +269,7 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   }
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
   if (rank >= 4096 || (rank < job->ranks.size() && job->ranks[rank].control)) {
+    metrics_->refused_after_it.add(1);
     return turn_away(std::move(connection),
                      {ErrorCode::kRefused, fmt::format("rank {} of job '{}' is here already", rank, name), -1});
   }
@@ -231,15 +280,16 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
 }
 
 void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
-  const std::string name = claim.identity.tenant + "/" + claim.identity.job;
   const auto core = static_cast<std::size_t>(claim.identity.purpose - exchange::kServerLane);
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
     const Job& job = *entry.second;
-    return job.name == name && job.session == claim.identity.session && job.dense && rank < job.ranks.size();
+    return job.tenant == claim.identity.tenant && job.own_name == claim.identity.job &&
+           job.session == claim.identity.session && job.dense && rank < job.ranks.size();
   });
   if (found == jobs_.end() || core >= cores_.size() || found->second->shared[core] ||
       found->second->ranks[rank].lanes[core]) {
+    metrics_->refused_after_it.add(1);
     return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such lane", -1});
   }
   Job& job = *found->second;
@@ -249,13 +299,15 @@ void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> conn
     for (Rank& other : job.ranks) lanes.push_back(std::move(other.lanes[core]));
     job.shared[core] = true;
     job.dense->unlink();  // whoever opens a lane has mapped the region
-    cores_[core]->add(
-        job.number, std::make_unique<DenseShare>(
-                        job.dense, static_cast<int>(core), std::move(lanes), [this, number = job.number](Error error) {
-                          const std::lock_guard lock(mutex_);
-                          lost_.emplace_back(number, std::move(error), monotonic_seconds() + kGraceSeconds);
-                          ::eventfd_write(wake_.get(), 1);
-                        }));
+    cores_[core]->add(job.number,
+                      std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes),
+                                                   [this, number = job.number](Error error) {
+                                                     const std::lock_guard lock(mutex_);
+                                                     lost_.emplace_back(number, std::move(error),
+                                                                        monotonic_seconds() + kGraceSeconds);
+                                                     ::eventfd_write(wake_.get(), 1);
+                                                   }),
+                      job.tenant, tenants_.share_of(job.tenant));
   }
 }
 
@@ -360,6 +412,13 @@ Status Service::join(Job& job) {
     return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name,
                 format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(options_.quota_bytes)));
   }
+  const std::size_t tenants_quota = tenants_.quota_of(job.tenant);
+  const std::size_t taken = bytes_of_tenant(job.tenant);
+  if (tenants_quota > 0 && taken + bytes > tenants_quota) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; of the quota of tenant '{}', {}, {} are taken", job.name,
+                format_bytes(static_cast<double>(bytes)), job.tenant, format_bytes(static_cast<double>(tenants_quota)),
+                format_bytes(static_cast<double>(taken)));
+  }
   std::vector<std::unique_ptr<transport::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : job.ranks) {
@@ -372,6 +431,10 @@ Status Service::join(Job& job) {
   const std::string region = fmt::format("{:x}-{}-server", job.session, job.number);
   MOTLEY_ASSIGN(job.dense, DenseJob::create(join, cores(), std::move(regions), region));
   job.shared.assign(cores_.size(), false);
+  job.dense->metrics()->tenant = job.tenant;
+  job.dense->metrics()->job = job.own_name;
+  job.dense->metrics()->bytes = bytes;
+  metrics_->add(job.dense->metrics());
 
   choose_spinning();
   const exchange::ServerJoined joined = {
@@ -389,6 +452,7 @@ Status Service::join(Job& job) {
 
 void Service::end(Job& job, const Error& error) {
   spdlog::warn("job '{}' has failed: {}", job.name, error.message);
+  metrics_->jobs_failed.add(1);
   for (const auto& core : cores_) core->remove(job.number);
   for (Rank& rank : job.ranks) {
     if (!rank.control || rank.left) continue;

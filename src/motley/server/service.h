@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "motley/server/core.h"
+#include "motley/server/metrics.h"
+#include "motley/server/stall_watch.h"
+#include "motley/server/tenants.h"
 #include "motley/transport/acceptor.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -22,16 +25,18 @@ struct ServiceOptions {
   int cores = 0;                 // 0: as many as this process may use
   bool pin_cores = false;        // each core's thread to a processor of its own
   std::size_t quota_bytes = 0;   // memory that one job may take; 0: no limit
+  double stall_seconds = 10;     // after which a job that waits and does not move is logged; 0: never
   bool payload_checksum = true;  // over what is sent to other hosts
 };
 
 class Service {
  public:
-  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, const transport::Secret& token);
+  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, const Tenants& tenants);
   ~Service();
 
   const transport::Endpoint& endpoint() const { return endpoint_; }  // really listening at
   int cores() const { return static_cast<int>(cores_.size()); }
+  const Metrics& metrics() const { return *metrics_; }
 
  private:
   struct Rank {
@@ -43,11 +48,14 @@ class Service {
   };
   struct Job {
     std::uint64_t number = 0;
-    std::string name;  // "tenant/job"
+    std::string tenant;
+    std::string own_name;  // among the tenant's jobs
+    std::string name;      // "tenant/job", for people
     std::uint64_t session = 0;
     std::vector<Rank> ranks;
     std::shared_ptr<DenseJob> dense;
     std::vector<bool> shared;  // by core: its share was handed over
+    StallWatch watch;
   };
   // A connection with last words.
   struct Leaving {
@@ -63,7 +71,7 @@ class Service {
     double settle_at;
   };
 
-  Service(const ServiceOptions& options, const transport::Secret& token, transport::Descriptor listener);
+  Service(const ServiceOptions& options, const Tenants& tenants, transport::Descriptor listener);
   void run();
   void wait_for_events();
   void admit(transport::Acceptor::Guest guest);
@@ -76,12 +84,16 @@ class Service {
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);
   void judge_lost();
+  void watch_for_stalls();
+  std::size_t bytes_of_tenant(const std::string& tenant) const;
   void choose_spinning();
 
   const ServiceOptions options_;
+  const Tenants tenants_;
   const transport::Endpoint endpoint_;
   const std::string host_id_;
   std::atomic<bool> spins_ = false;
+  std::unique_ptr<Metrics> metrics_;
 
   // Of the thread.
   transport::Acceptor acceptor_;
@@ -89,6 +101,7 @@ class Service {
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;
   std::vector<Lost> suspected_;
+  double watched_at_ = 0;  // for stalls
 
   transport::Descriptor wake_;
   std::mutex mutex_;        // guards the two below

@@ -173,6 +173,8 @@ const OptionTable<Job>& job_options() {
       {{"exchange.server_token", kText,
         "ps: file (mode 0600) with the servers' token; empty: the variable MOTLEY_SERVER_TOKEN"},
        &Job::exchange_server_token},
+      {{"exchange.tenant", kText, "ps: whom the servers' token belongs to, where they tell tenants apart"},
+       &Job::exchange_tenant},
       {{"exchange.server_cores", kInteger, "ps: threads of the server that is started for the job; 0: one a core", 0,
         1024},
        &Job::exchange_server_cores},

@@ -70,6 +70,7 @@ struct Job {
   bool exchange_overlap = true;
   std::string exchange_servers;
   std::string exchange_server_token;
+  std::string exchange_tenant = "local";
   std::int64_t exchange_server_cores = 0;
   double exchange_chunk_bytes = 32 << 10;
 
