@@ -5,6 +5,7 @@
 #include <barrier>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 
 #include "motley/base/random.h"
 #include "motley/exchange/chunk_map.h"
@@ -435,9 +436,12 @@ TEST(Server, RefusesAJobBeyondItsQuota) {
 
 // A value of the text, by its name and labels; -1 where it is not there.
 double value_of(const Service& service, const std::string& sample) {
-  const std::string text = "\n" + service.metrics().text();
-  const auto at = text.find("\nmotley_server_" + sample + " ");
-  return at == std::string::npos ? -1 : std::stod(text.substr(at + sample.size() + 16));
+  const std::string name = fmt::format("motley_server_{} ", sample);
+  std::istringstream lines(service.metrics().text());
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name)) return std::stod(line.substr(name.size()));
+  }
+  return -1;
 }
 
 TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {
