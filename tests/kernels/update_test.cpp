@@ -101,7 +101,7 @@ Problem random_problem(Random& random, UpdateRule rule, std::size_t inputs, std:
                      .beta1 = random.uniform(),
                      .beta2 = random.uniform(),
                      .epsilon = 1e-6,
-                     .step = 1 + random.below(5)};
+                     .step = static_cast<double>(1 + random.below(5))};
   if (random.below(4) > 0) problem.wire = kFormats[random.below(3)];
   problem.before.weights = random_values(random, count + kShift + 1);
   problem.before.first = random_values(random, count + kShift + 1);
@@ -161,7 +161,7 @@ Arrays plain(const Problem& problem) {
         if (o.rule == UpdateRule::kAdamW) w = w * static_cast<float>(1 - o.learning_rate * o.weight_decay);
         first = static_cast<float>(o.beta1) * first + static_cast<float>(1 - o.beta1) * g;
         second = static_cast<float>(o.beta2) * second + static_cast<float>(1 - o.beta2) * g * g;
-        const double step = static_cast<double>(o.step);
+        const double step = o.step;
         const auto root = static_cast<float>(1 / std::sqrt(1 - std::pow(o.beta2, step)));
         const float denominator = std::sqrt(second) * root + static_cast<float>(o.epsilon);
         w = w - static_cast<float>(o.learning_rate / (1 - std::pow(o.beta1, step))) * (first / denominator);

@@ -104,7 +104,7 @@ class Monitoring(Scenario):
         self.assertGreater(seconds, 0)
         self.assertLessEqual(seconds, counts[-1] * highest)
         self.assertEqual(values(second, "job_ranks", **ours), [2])
-        self.assertEqual(values(second, "staleness_updates", **ours), [0])
+        self.assertEqual(values(second, "staleness_steps", **ours), [0])
         self.assertGreater(values(second, "job_memory_bytes", **ours)[0], 0)
         self.assertGreaterEqual(values(second, "core_imbalance")[0], 1)
         self.assertGreaterEqual(values(second, "map_imbalance", **ours)[0], 1)

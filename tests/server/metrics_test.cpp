@@ -69,7 +69,6 @@ TEST(Arrivals, KnowWhoWasLastAndHowLongSegmentsTook) {
       arrivals.came(rank, end, now);
       EXPECT_EQ(arrivals.of(rank), end);
       const std::uint64_t from_all = std::ranges::min(times, {}, [](const auto& one) { return one.size(); }).size();
-      arrivals.ready(from_all);
       while (taken < from_all && random.below(4) > 0) {
         now += random.uniform();
         const Arrivals::Item& item = round[taken % round.size()];

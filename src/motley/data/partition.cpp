@@ -541,7 +541,8 @@ Result<bool> Partition::restore(std::string_view text) {
                   saved.at("version").dump());
     }
     if (saved.at("batch") != options_.batch || saved.at("policy") != to_string(options_.policy) ||
-        saved.at("shares").size() != workers()) {
+        saved.at("shares").size() != workers() ||
+        (options_.policy == SharePolicy::kDynamic && !options_.may_pull && saved.at("shards") > 0)) {
       return false;
     }
     Partition restored = *this;

@@ -84,7 +84,8 @@ class Partition {
   PartitionDiagnostics diagnostics() const;
 
   // What was learnt, as JSON text, and back. With another number of workers or another batch the saved state says
-  // nothing: restore then starts afresh and returns false. Refuses text that save did not write.
+  // nothing, nor does a state of pulling where this one may not pull: restore then starts afresh and returns false.
+  // Refuses text that save did not write.
   std::string save() const;
   Result<bool> restore(std::string_view text);
 

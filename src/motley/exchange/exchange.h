@@ -10,7 +10,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,10 +35,10 @@ struct Layout {
 };
 
 struct Outcome {
-  double total_weight = 0;         // sum of w_i; 0 leaves the bucket all zero
-  std::uint64_t version = 0;       // the step whose gradients are in it
-  int staleness = 0;               // steps behind the newest; 0 for synchronous methods
-  std::vector<int> missing_ranks;  // ranks whose part is not in it; empty for synchronous methods
+  double total_weight = 0;         // sum of w_i; 0 leaves the bucket all zero. Relaxed: this rank's own
+  std::uint64_t version = 0;       // the step whose gradients are in it; relaxed: this rank's newest
+  int staleness = 0;               // steps by which the slowest rank's newest part is older; 0 where all go together
+  std::vector<int> missing_ranks;  // ranks whose part of this step is not in it yet; empty where all go together
 };
 
 // What a parameter server holds: flat arrays in the order of the buckets.
@@ -77,14 +79,23 @@ class Exchange {
   // The bucket's weights, not to be written: float32 values, 64-byte aligned. They change between the last rank's
   // start() and the return of wait().
   virtual std::span<const float> weights(int) { return {}; }
-  // Of all buckets started from now on; the same on all ranks.
+  // Of all buckets started from now on; the same on all ranks for the same step.
   virtual void set_learning_rate(double) {}
+  // Whether ranks may be at different steps (ExchangeOptions::staleness). Then each rank's part moves the weights by
+  // itself, as far as its weight is of a step's, and weights(bucket) are this rank's own copy, which changes between
+  // its own start() and the return of its wait().
+  virtual bool relaxed() const { return false; }
+  // Relaxed, of all buckets started from now on: what the weights of all ranks add up to in a step, and whether wait()
+  // is for all ranks' parts of the step, so that all ranks then hold the same weights.
+  virtual void begin_step(double, bool) {}
   // Before the first step, collective. All ranks give the same weights and number of updates; the optimizer's state is
   // taken from rank 0.
   virtual Status load(const ServerState&, const Deadline&) { return {}; }
   // Rank 0 only, between its wait() for the last bucket of a step and its next start().
   virtual Result<ServerState> save(const Deadline&) { return ServerState{}; }
 };
+
+inline constexpr std::uint32_t kAnyStaleness = std::numeric_limits<std::uint32_t>::max();
 
 enum class Method { kAuto, kSharedMemory, kTcpRing, kParameterServer };
 
@@ -105,6 +116,8 @@ struct ExchangeOptions {
   kernels::UpdateOptions update;       // kSum: the servers only add up
   std::size_t chunk_bytes = 32 << 10;  // unit of aggregation
   bool servers_share_memory = true;    // where server and all ranks are on one host
+  // Steps that a rank may be ahead of the slowest; none: all take each step together.
+  std::optional<std::uint32_t> staleness;
 };
 
 // One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive

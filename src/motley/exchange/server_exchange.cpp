@@ -50,6 +50,11 @@ Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
                 "a parameter server works on float32 weights; these are float64: exchange.method ring or shared-memory "
                 "is accepted");
   }
+  if (relaxed() && !updates_weights()) {
+    return fail(ErrorCode::kInvalidInput,
+                "ranks may be at different steps only where the parameter server takes the optimizer's step; this job's "
+                "servers only add up");
+  }
   bucket_elements_.assign(layout.bucket_elements.begin(), layout.bucket_elements.end());
   const std::vector<std::size_t> offsets = ServerRegion::value_offsets(bucket_elements_);
   for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
@@ -131,6 +136,7 @@ Status ServerExchange::join(const Deadline& deadline) {
   ServerJoin join = {.size = size_,
                      .bins = static_cast<int>(map_.load.size()),
                      .chunk_bytes = options_.chunk_bytes,
+                     .relaxed = relaxed(),
                      .wire = wire_,
                      .update = options_.update,
                      .bucket_elements = bucket_elements_,
@@ -151,11 +157,11 @@ Status ServerExchange::join(const Deadline& deadline) {
     MOTLEY_ASSIGN(const ServerJoined joined, decode_server_joined(message.payload));
     may_spin_ = joined.may_spin;
     if (!in_memory) continue;
-    if (joined.region_bytes != ServerRegion::bytes(bucket_elements_, server.cores, size_)) {
+    if (joined.region_bytes != ServerRegion::bytes(bucket_elements_, server.cores, size_, relaxed())) {
       return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, joined.region_bytes);
     }
     MOTLEY_ASSIGN(shared_, transport::Region::map(joined.region, joined.region_bytes));
-    region_ = ServerRegion(shared_->data(), bucket_elements_, server.cores, size_);
+    region_ = ServerRegion(shared_->data(), bucket_elements_, server.cores, size_, relaxed());
     own_->unlink();
   }
   if (!in_memory) {
@@ -179,6 +185,7 @@ Status ServerExchange::connect_lanes(const Deadline& deadline) {
                                                claim(kServerLane + static_cast<std::uint32_t>(core)), deadline,
                                                own.payload_checksum, [&] { return !session_.health(); }));
       lane.answers.resize(buckets_.size());
+      lane.rounds.assign(buckets_.size(), std::vector<std::uint32_t>(relaxed() ? static_cast<std::size_t>(size_) : 0));
       lanes_.push_back(std::move(lane));
     }
   }
@@ -196,8 +203,18 @@ std::span<std::byte> ServerExchange::buffer(int bucket) {
 
 std::span<const float> ServerExchange::weights(int bucket) {
   const Bucket& it = buckets_[static_cast<std::size_t>(bucket)];
-  const std::byte* values = own_ ? region_.values() : weights_.data();
+  const std::byte* values = !own_ ? weights_.data() : relaxed() ? region_.values_of(rank_) : region_.values();
   return {reinterpret_cast<const float*>(values + it.offset), it.elements};
+}
+
+void ServerExchange::begin_step(double total_weight, bool together) {
+  MOTLEY_INVARIANT(total_weight > 0, "the weights of a step add up to {}", total_weight);
+  step_weight_ = total_weight;
+  ahead_ = together ? 0 : options_.staleness.value_or(0);
+}
+
+Announcement ServerExchange::announcement(const Bucket& bucket, double weight) const {
+  return {bucket.step, relaxed() ? weight / step_weight_ : weight, learning_rate_, bucket.ahead};
 }
 
 Status ServerExchange::start(std::uint64_t step, int index, double weight) {
@@ -208,7 +225,9 @@ Status ServerExchange::start(std::uint64_t step, int index, double weight) {
   next_bucket_ = (next_bucket_ + 1) % static_cast<int>(buckets_.size());
   bucket.under_way = true;
   bucket.step = step;
+  bucket.ahead = ahead_;
   ++bucket.round;
+  if (relaxed()) bucket.total_weight = weight;
   return own_ ? start_in_memory(index, weight) : start_over_lanes(index, weight);
 }
 
@@ -216,17 +235,20 @@ Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
   MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
   if (own_) {
-    ServerRegion::BucketState& shared = region_.bucket(static_cast<std::size_t>(index));
+    const auto at = static_cast<std::size_t>(index);
+    SharedCounter& done = relaxed() ? region_.answered(at, rank_) : region_.bucket(at).updated;
     const auto segments = static_cast<std::uint32_t>(bucket.last - bucket.first);
-    if (const Status waited = wait_until_reached(shared.updated, bucket.round * segments, may_spin_,
+    if (const Status waited = wait_until_reached(done, bucket.round * segments, may_spin_,
                                                  [&] { return check_wait_in_memory(index, deadline); });
         !waited) {
       failed_ = true;
       return fail(waited.error());
     }
-    bucket.total_weight = 0;
-    for (int rank = 0; rank < size_; ++rank) {
-      bucket.total_weight += region_.said(static_cast<std::size_t>(index), rank).by_round[bucket.round % 2].weight;
+    if (!relaxed()) {
+      bucket.total_weight = 0;
+      for (int rank = 0; rank < size_; ++rank) {
+        bucket.total_weight += region_.said(at, rank).by_round[bucket.round % 2].weight;
+      }
     }
     if (!updates_weights()) {
       std::memcpy(buffer(index).data(), weights(index).data(), buffer(index).size());
@@ -244,17 +266,32 @@ Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
     }
   }
   bucket.under_way = false;
-  return Outcome{.total_weight = bucket.total_weight, .version = bucket.step};
+  return outcome(index);
+}
+
+Outcome ServerExchange::outcome(int index) const {
+  const Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+  Outcome outcome{.total_weight = bucket.total_weight, .version = bucket.step};
+  if (!relaxed()) return outcome;
+  const std::span<const std::uint32_t> rounds =
+      own_ ? region_.rounds(static_cast<std::size_t>(index), rank_) : std::span(bucket.rounds);
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto behind = static_cast<std::int32_t>(bucket.round - rounds[static_cast<std::size_t>(rank)]);
+    outcome.staleness = std::max(outcome.staleness, behind);
+    if (behind > 0) outcome.missing_ranks.push_back(rank);
+  }
+  return outcome;
 }
 
 Status ServerExchange::start_in_memory(int index, double weight) {
   const auto at = static_cast<std::size_t>(index);
   const Bucket& bucket = buckets_[at];
   ServerRegion::Said& said = region_.said(at, rank_);
-  said.by_round[bucket.round % 2] = {bucket.step, weight, learning_rate_};
+  said.by_round[bucket.round % 2] = announcement(bucket, weight);
   said.time = monotonic_seconds();
-  said.round.store(bucket.round, std::memory_order_release);
-  if (region_.bucket(at).arrived.add(bucket.round * static_cast<std::uint32_t>(size_))) {
+  // Either the core sees this before it falls asleep, or it is seen asleep here.
+  said.round.store(bucket.round, std::memory_order_seq_cst);
+  if (relaxed() || region_.bucket(at).arrived.add(bucket.round * static_cast<std::uint32_t>(size_))) {
     for (std::size_t core = 0; core < lanes_.size(); ++core) {
       if (region_.core(static_cast<int>(core)).asleep.load(std::memory_order_seq_cst) != 0) {
         lanes_[core].connection->post_owned(kServerBell, 0, {});
@@ -269,20 +306,17 @@ Status ServerExchange::check_wait_in_memory(int index, const Deadline& deadline)
   MOTLEY_TRY(check_servers());
   const Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
   const std::string operation = fmt::format("step {}, bucket {}", bucket.step, index);
-  const bool all_here =
-      region_.bucket(static_cast<std::size_t>(index)).arrived.reached(bucket.round * static_cast<std::uint32_t>(size_));
-  if (all_here && deadline.passed()) {
+  const std::uint32_t needed = bucket.round - std::min(bucket.ahead, bucket.round);
+  std::vector<int> missing;
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::uint32_t round = region_.said(static_cast<std::size_t>(index), rank).round.load();
+    if (static_cast<std::int32_t>(round - needed) < 0) missing.push_back(rank);
+  }
+  if (missing.empty() && deadline.passed()) {
     return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {} to update the weights", operation, deadline.allowed(),
                 servers_[0].name);
   }
-  return check_wait(session_, deadline, operation, [&] {
-    std::vector<int> missing;
-    for (int rank = 0; rank < size_; ++rank) {
-      const std::uint32_t round = region_.said(static_cast<std::size_t>(index), rank).round.load();
-      if (static_cast<std::int32_t>(round - bucket.round) < 0) missing.push_back(rank);
-    }
-    return missing;
-  });
+  return check_wait(session_, deadline, operation, [&] { return missing; });
 }
 
 // What servers have to say on the control connections, which is nothing as long as all goes well.
@@ -319,26 +353,32 @@ std::vector<int> ServerExchange::ask_for_missing() {
 }
 
 // Frames of a bucket on each lane: an announcement, then the segments of that lane's core. The answer has the same
-// form.
+// form; that of a relaxed job ends with the rounds that are in the weights, instead of beginning with an announcement.
 Status ServerExchange::start_over_lanes(int index, double weight) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
   const std::size_t width = kernels::bytes_of(wire_);
   const auto lock = driver_.lock();
   MOTLEY_TRY(driver_.status());
-  const Announcement own = {bucket.step, weight, learning_rate_};
+  const Announcement own = announcement(bucket, weight);
   const auto bytes = std::as_bytes(std::span(&own, 1));
+  const std::uint64_t own_tag = lane_tag(bucket.round, static_cast<std::size_t>(index));
+  const auto expect_answer = [&](Lane& lane) {
+    const auto at = static_cast<std::size_t>(index);
+    lane.connection->post_receive(kServerAnnounce, own_tag,
+                                  relaxed() ? std::as_writable_bytes(std::span(lane.rounds[at]))
+                                            : std::as_writable_bytes(std::span(&lane.answers[at], 1)));
+    lane.expected.push_back({index, nullptr});
+    ++bucket.to_come;
+  };
   bucket.to_come = 0;
+  bucket.rounds.assign(relaxed() ? static_cast<std::size_t>(size_) : 0, bucket.round);
   std::set<int> announced;
   for (std::size_t at = bucket.first; at < bucket.last; ++at) {
     const Segment& segment = map_.segments[at];
     Lane& lane = lanes_[static_cast<std::size_t>(segment.bin)];
     if (announced.insert(segment.bin).second) {
-      const std::uint64_t tag = lane_tag(bucket.round, static_cast<std::size_t>(index));
-      lane.connection->post_owned(kServerAnnounce, tag, {bytes.begin(), bytes.end()});
-      lane.connection->post_receive(
-          kServerAnnounce, tag, std::as_writable_bytes(std::span(&lane.answers[static_cast<std::size_t>(index)], 1)));
-      lane.expected.push_back({index, nullptr});
-      ++bucket.to_come;
+      lane.connection->post_owned(kServerAnnounce, own_tag, {bytes.begin(), bytes.end()});
+      if (!relaxed()) expect_answer(lane);
     }
     const std::uint64_t tag = lane_tag(bucket.round, at);
     std::byte* values = gradients_.data() + byte_at(segment, sizeof(float));
@@ -356,6 +396,9 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
     lane.connection->post_receive(kServerWeights, tag, {landing, segment.count * width});
     lane.expected.push_back({index, &segment});
     ++bucket.to_come;
+  }
+  if (relaxed()) {
+    for (const int bin : announced) expect_answer(lanes_[static_cast<std::size_t>(bin)]);
   }
   driver_.started(bucket.patience);
   return {};
@@ -389,8 +432,12 @@ Result<bool> ServerExchange::advance() {
       const Expected expected = lane.expected.front();
       lane.expected.pop_front();
       if (expected.segment == nullptr) {
-        buckets_[static_cast<std::size_t>(expected.bucket)].total_weight =
-            lane.answers[static_cast<std::size_t>(expected.bucket)].weight;
+        const auto at = static_cast<std::size_t>(expected.bucket);
+        Bucket& bucket = buckets_[at];
+        if (!relaxed()) bucket.total_weight = lane.answers[at].weight;
+        for (std::size_t rank = 0; rank < bucket.rounds.size(); ++rank) {
+          bucket.rounds[rank] = std::min(bucket.rounds[rank], lane.rounds[at][rank]);
+        }
       }
       take(expected);
     }
@@ -420,8 +467,8 @@ Status ServerExchange::load(const ServerState& state, const Deadline& deadline) 
     MOTLEY_INVARIANT(
         state.weights.size() == buckets_.size() && state.weights[bucket].size() == buckets_[bucket].elements,
         "the state has other buckets than the layout");
-    if (!own_) {
-      std::memcpy(weights_.data() + buckets_[bucket].offset, state.weights[bucket].data(),
+    if (!own_ || relaxed()) {
+      std::memcpy((own_ ? region_.values_of(rank_) : weights_.data()) + buckets_[bucket].offset, state.weights[bucket].data(),
                   buckets_[bucket].elements * sizeof(float));
     }
   }

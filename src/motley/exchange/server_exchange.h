@@ -35,6 +35,8 @@ class ServerExchange final : public Exchange, private Lanes {
   bool updates_weights() const override { return options_.update.rule != kernels::UpdateRule::kSum; }
   std::span<const float> weights(int bucket) override;
   void set_learning_rate(double learning_rate) override { learning_rate_ = learning_rate; }
+  bool relaxed() const override { return options_.staleness.has_value(); }
+  void begin_step(double total_weight, bool together) override;
   Status load(const ServerState& state, const Deadline& deadline) override;
   Result<ServerState> save(const Deadline& deadline) override;
 
@@ -48,6 +50,8 @@ class ServerExchange final : public Exchange, private Lanes {
     std::uint32_t round = 0;  // how often it was started
     std::uint64_t step = 0;
     double total_weight = 0;
+    std::uint32_t ahead = 0;            // rounds, relaxed
+    std::vector<std::uint32_t> rounds;  // of each rank in the weights, relaxed and over lanes
     bool under_way = false;
     LaneDriver::Patience patience;
   };
@@ -60,12 +64,13 @@ class ServerExchange final : public Exchange, private Lanes {
   };
   struct Expected {
     int bucket;
-    const Segment* segment;  // whose weights are to come; null: the answer to the announcement
+    const Segment* segment;  // whose weights are to come; null: the answer to the announcement, relaxed: the rounds
   };
   struct Lane {  // one per bin
     std::unique_ptr<transport::TcpConnection> connection;
     std::deque<Expected> expected;      // in order
     std::vector<Announcement> answers;  // by bucket
+    std::vector<std::vector<std::uint32_t>> rounds;  // by bucket, relaxed
   };
 
   transport::Claim claim(std::uint32_t purpose) const;
@@ -77,6 +82,8 @@ class ServerExchange final : public Exchange, private Lanes {
   std::vector<int> ask_for_missing();
   Status check_wait_in_memory(int bucket, const Deadline& deadline);
   void ring();
+  Announcement announcement(const Bucket& bucket, double weight) const;
+  Outcome outcome(int bucket) const;
   Status start_in_memory(int bucket, double weight);
   Status start_over_lanes(int bucket, double weight);
   Result<bool> advance() override;
@@ -91,6 +98,8 @@ class ServerExchange final : public Exchange, private Lanes {
   const int size_;
   const kernels::WireFormat wire_;
   double learning_rate_ = 0;
+  double step_weight_ = 1;    // relaxed: of all ranks in a step
+  std::uint32_t ahead_ = 0;   // relaxed: rounds that a rank may be ahead
   std::uint64_t loaded_updates_ = 0;
   std::vector<std::uint64_t> bucket_elements_;
   ChunkMap map_;

@@ -56,6 +56,7 @@ std::vector<std::byte> encode(const ServerJoin& join) {
     writer.put(static_cast<std::uint32_t>(value));
   }
   writer.put(join.chunk_bytes);
+  writer.put(static_cast<std::uint8_t>(join.relaxed ? 1 : 0));
   writer.put(static_cast<std::uint8_t>(join.wire));
   const kernels::UpdateOptions& update = join.update;
   writer.put(static_cast<std::uint8_t>(update.rule));
@@ -79,6 +80,8 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
     *value = static_cast<int>(reader.get<std::uint32_t>());
   }
   join.chunk_bytes = reader.get<std::uint64_t>();
+  const auto relaxed = reader.get<std::uint8_t>();
+  join.relaxed = relaxed != 0;
   const auto wire = reader.get<std::uint8_t>();
   join.wire = static_cast<kernels::WireFormat>(wire);
   const auto rule = reader.get<std::uint8_t>();
@@ -99,7 +102,8 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
   const bool sensible = join.size >= 1 && join.size <= kMaxRanks && join.bins >= 1 && join.bins <= kMaxBins &&
                         join.first_bin >= 0 && join.first_bin < join.bins && wire <= 2 && rule <= 5 && buckets > 0 &&
                         elements <= kMaxElements && join.chunk_bytes >= kSmallestChunkBytes &&
-                        join.chunk_bytes <= kMaxElements;
+                        join.chunk_bytes <= kMaxElements && relaxed <= 1 &&
+                        (relaxed == 0 || join.update.rule != kernels::UpdateRule::kSum);
   if (!reader.complete() || !sensible) {
     return malformed("join", bytes);
   }
@@ -149,16 +153,22 @@ Result<Error> decode_server_failed(std::span<const std::byte> bytes) {
   return error;
 }
 
-ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size)
+ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size,
+                           bool relaxed)
     : data_(data), size_(size) {
+  const std::size_t said = bucket_elements.size() * static_cast<std::size_t>(size);
   buckets_at_ = static_cast<std::size_t>(cores) * sizeof(CoreState);
   said_at_ = buckets_at_ + bucket_elements.size() * sizeof(BucketState);
-  values_at_ = said_at_ + bucket_elements.size() * static_cast<std::size_t>(size) * sizeof(Said);
+  answered_at_ = said_at_ + said * sizeof(Said);
+  rounds_at_ = answered_at_ + (relaxed ? said * sizeof(Answered) : 0);
+  const std::size_t rounds = relaxed ? said * static_cast<std::size_t>(size) * sizeof(std::uint32_t) : 0;
+  values_at_ = rounds_at_ + (rounds + 63) / 64 * 64;
+  value_bytes_ = value_offsets(bucket_elements).back();
 }
 
-std::size_t ServerRegion::bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size) {
-  const ServerRegion region(nullptr, bucket_elements, cores, size);
-  return region.values_at_ + value_offsets(bucket_elements).back();
+std::size_t ServerRegion::bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool relaxed) {
+  const ServerRegion region(nullptr, bucket_elements, cores, size, relaxed);
+  return region.values_at_ + static_cast<std::size_t>(relaxed ? size : 1) * region.value_bytes_;
 }
 
 std::vector<std::size_t> ServerRegion::value_offsets(std::span<const std::uint64_t> bucket_elements) {

@@ -32,7 +32,8 @@ enum ServerFrame : std::uint16_t {
   kServerFailed,             // server: the job has failed, and why
   kServerLeave,              // worker: I leave in order
   kServerMissing,            // worker: whom do you wait for? Server: these ranks, u32 each
-  kServerAnnounce = 0x2001,  // lane, both ways: an Announcement; tag: round and bucket
+  kServerAnnounce = 0x2001,  // lane, both ways: an Announcement, or from the server of a relaxed job, after the bucket's
+                             // weights, the rounds that each rank has in them, u32 each; tag: round and bucket
   kServerPush,               // lane, worker: a segment's gradient; tag: round and segment
   kServerWeights,            // lane, server: a segment's new weights; tag: round and segment
   kServerBell,               // lane, worker: look at the shared memory
@@ -53,6 +54,7 @@ struct ServerJoin {
   int bins = 1;       // cores of all servers that the job uses
   int first_bin = 0;  // of this server
   std::uint64_t chunk_bytes = 0;
+  bool relaxed = false;  // each rank's push moves the weights by itself
   kernels::WireFormat wire = kernels::WireFormat::kFloat32;
   kernels::UpdateOptions update;
   std::vector<std::uint64_t> bucket_elements;
@@ -82,13 +84,16 @@ struct StatePart {
   }
 };
 
-// What goes with a bucket's gradient, and comes back with its weights (then `weight` is the total).
+// What goes with a bucket's gradient, and comes back with its weights (then `weight` is the total). In a relaxed job
+// `weight` is the rank's share of a whole step, at most one, and the answer waits until no rank is more than `ahead`
+// rounds behind.
 struct Announcement {
   std::uint64_t step = 0;
   double weight = 0;
   double learning_rate = 0;
+  std::uint64_t ahead = 0;
 };
-inline constexpr std::size_t kAnnouncementBytes = 24;
+inline constexpr std::size_t kAnnouncementBytes = 32;
 static_assert(sizeof(Announcement) == kAnnouncementBytes);
 
 std::vector<std::byte> encode(const ServerInfo& info);
@@ -101,8 +106,9 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes);
 Result<ServerJoined> decode_server_joined(std::span<const std::byte> bytes);
 Result<Error> decode_server_failed(std::span<const std::byte> bytes);
 
-// The region that a server makes for a job whose ranks are all on its host: first the control words, then the weights.
-// Gradients are in a region of each rank, buckets one after the other as weights are here.
+// The region that a server makes for a job whose ranks are all on its host: first the control words, then the weights,
+// of a relaxed job once for each rank. Gradients are in a region of each rank, buckets one after the other as weights
+// are here.
 class ServerRegion {
  public:
   // Whether a core sleeps, so that whoever finishes a count has to ring it.
@@ -119,9 +125,12 @@ class ServerRegion {
     std::atomic<std::uint32_t> round;  // started last
   };
 
+  // Of a relaxed job, by bucket and rank: segments whose weights stand in the rank's copy, over all rounds.
+  using Answered = SharedCounter;
+
   ServerRegion() = default;
-  ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size);
-  static std::size_t bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size);
+  ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size, bool relaxed);
+  static std::size_t bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool relaxed);
   // Where each bucket's values begin in a region of values, in bytes; one more entry for the end.
   static std::vector<std::size_t> value_offsets(std::span<const std::uint64_t> bucket_elements);
 
@@ -133,9 +142,26 @@ class ServerRegion {
   }
   std::byte* values() const { return data_ + values_at_; }
 
+  Answered& answered(std::size_t bucket, int rank) const {
+    return reinterpret_cast<Answered*>(data_ + answered_at_)[index_of(bucket, rank)];
+  }
+  // The rounds of each rank that are in the bucket's weights which `rank` got last.
+  std::span<std::uint32_t> rounds(std::size_t bucket, int rank) const {
+    const auto size = static_cast<std::size_t>(size_);
+    return {reinterpret_cast<std::uint32_t*>(data_ + rounds_at_) + index_of(bucket, rank) * size, size};
+  }
+  std::byte* values_of(int rank) const { return values() + static_cast<std::size_t>(rank) * value_bytes_; }
+
  private:
+  std::size_t index_of(std::size_t bucket, int rank) const {
+    return bucket * static_cast<std::size_t>(size_) + static_cast<std::size_t>(rank);
+  }
+
   std::byte* data_ = nullptr;
   int size_ = 0;
+  std::size_t answered_at_ = 0;
+  std::size_t rounds_at_ = 0;
+  std::size_t value_bytes_ = 0;
   std::size_t buckets_at_ = 0;
   std::size_t said_at_ = 0;
   std::size_t values_at_ = 0;

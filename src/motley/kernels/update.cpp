@@ -21,6 +21,7 @@ struct Factors {
   float weight_decay;
   float kept;  // of the weights after decoupled decay
   float old_first, new_first;
+  float now, ahead;  // kNesterov: of the gradient and of the momentum in what moves the weights
   float old_second, new_second;
   float root;  // corrects the square root of the second moment
   float epsilon;
@@ -29,21 +30,63 @@ struct Factors {
 #define MOTLEY_BODY "motley/kernels/update_body.inc"
 #include "motley/kernels/every_target.inc"
 
-Factors factors_of(const UpdateOptions& options) {
-  const bool adam = state_arrays(options.rule) == 2;
-  const auto bias = [&](double beta) { return 1 - std::pow(beta, static_cast<double>(options.step)); };
+// What moves the weights is now * gradient + ahead * momentum. In a step of constant gradient g the momentum goes to
+// g / (1 - mu) by the factor mu; a fraction w of the step goes by mu^w, and the weights move by what the whole step
+// would have moved them by up to there.
+void set_momentum(const UpdateOptions& options, Factors& factors) {
+  const double mu = options.momentum;
+  const double w = options.fraction;
+  const bool nesterov = options.rule == UpdateRule::kNesterov;
   const double damped = options.step == 1 ? 1 : 1 - options.dampening;
-  return {
-      .learning_rate = static_cast<float>(adam ? options.learning_rate / bias(options.beta1) : options.learning_rate),
-      .weight_decay = static_cast<float>(options.weight_decay),
-      .kept = static_cast<float>(1 - options.learning_rate * options.weight_decay),
-      .old_first = static_cast<float>(adam ? options.beta1 : options.momentum),
-      .new_first = static_cast<float>(adam ? 1 - options.beta1 : damped),
-      .old_second = static_cast<float>(options.beta2),
-      .new_second = static_cast<float>(1 - options.beta2),
-      .root = static_cast<float>(adam ? 1 / std::sqrt(bias(options.beta2)) : 1),
-      .epsilon = static_cast<float>(options.epsilon),
-  };
+  double now = nesterov ? 1 : 0;
+  double ahead = nesterov ? mu : 1;
+  double reached = 1;  // (1 - mu^w) / (1 - mu)
+  if (w < 1) {
+    const double rate = nesterov ? 1 + mu * damped / (1 - mu) : damped / (1 - mu);  // at the constant gradient
+    reached = (1 - std::pow(mu, w)) / (1 - mu);
+    ahead = reached * std::pow(mu, (nesterov ? 2 : 1) - w);
+    now = w * rate - reached * damped * ((nesterov ? mu * mu : mu) / (1 - mu) + ahead);
+  }
+  factors.old_first = static_cast<float>(std::pow(mu, w));
+  factors.new_first = static_cast<float>(damped * reached);
+  factors.now = static_cast<float>(now);
+  factors.ahead = static_cast<float>(ahead);
+}
+
+void set_moments(const UpdateOptions& options, Factors& factors) {
+  const auto bias = [&](double beta) { return 1 - std::pow(beta, options.step); };
+  const double first = std::pow(options.beta1, options.fraction);
+  const double second = std::pow(options.beta2, options.fraction);
+  factors.learning_rate = static_cast<float>(options.fraction * options.learning_rate / bias(options.beta1));
+  factors.old_first = static_cast<float>(first);
+  factors.new_first = static_cast<float>(1 - first);
+  factors.old_second = static_cast<float>(second);
+  factors.new_second = static_cast<float>(1 - second);
+  factors.root = static_cast<float>(1 / std::sqrt(bias(options.beta2)));
+}
+
+Factors factors_of(const UpdateOptions& options) {
+  Factors factors{};
+  factors.learning_rate = static_cast<float>(options.learning_rate);
+  factors.weight_decay = static_cast<float>(options.weight_decay);
+  factors.kept = static_cast<float>(std::pow(1 - options.learning_rate * options.weight_decay, options.fraction));
+  factors.epsilon = static_cast<float>(options.epsilon);
+  switch (state_arrays(options.rule)) {
+    case 1:
+      set_momentum(options, factors);
+      break;
+    case 2:
+      set_moments(options, factors);
+      break;
+    default:
+      factors.learning_rate = static_cast<float>(options.fraction * options.learning_rate);
+  }
+  return factors;
+}
+
+// A part of a step of momentum moves the weights by gradient and momentum, as Nesterov's form does.
+UpdateRule form_of(const UpdateOptions& options) {
+  return options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
 }
 
 void take_step(Instructions instructions, UpdateRule rule, const Factors& factors, const float* gradient,
@@ -106,12 +149,13 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
                   const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
                   WireFormat wire_format, std::size_t count, Instructions instructions) {
   const Factors factors = factors_of(options);
-  const int states = state_arrays(options.rule);
+  const UpdateRule form = form_of(options);
+  const int states = state_arrays(form);
   alignas(64) float gradient[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
     sum_block(inputs, coefficients, scale, nullptr, begin, length, gradient, instructions);
-    take_step(instructions, options.rule, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
+    take_step(instructions, form, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
               states > 1 ? state[1] + begin : nullptr, length);
     if (wire_weights != nullptr) write_wire(weights + begin, wire_weights, wire_format, begin, length, instructions);
   }

@@ -26,8 +26,14 @@ struct UpdateOptions {
   double beta1 = 0.9;       // kAdam, kAdamW
   double beta2 = 0.999;     // kAdam, kAdamW
   double epsilon = 1e-8;    // kAdam, kAdamW
-  std::uint64_t step = 1;   // of this update, the first is 1
+  double step = 1;          // steps made once this update is done: 1 for the first whole one
+  double fraction = 1;      // above 0: how much of a step this update is (below)
 };
+// Updates by fractions that add up to one, with equal gradients, together make the step that one update makes: exactly
+// (to rounding) for kSgd, kMomentum and kNesterov, and in the state of kAdam and kAdamW; the weights of those move by
+// the mean over the step of what they move by at its end, which differs by a share of 1 - beta1 and 1 - beta2 of the
+// move. Weight decay that is added to the gradient sees weights that move on the way, a difference of second order in
+// learning_rate * weight_decay. docs/parameter-server.md derives the formulas.
 
 // How many arrays of state an optimizer keeps beside the weights: the momentum's buffer; Adam's first and second
 // moment. They are zeros before the first step.

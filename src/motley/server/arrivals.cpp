@@ -23,10 +23,7 @@ void Arrivals::came(std::size_t rank, std::uint64_t end, double time) {
     first_[place] = std::min(first_[place], time);
     if (judged_[place] != kNotJudged) times_[judged_[place] * come_.size() + rank] = time;
   }
-}
-
-void Arrivals::ready(std::uint64_t end) {
-  for (; ready_ < end; ++ready_) {
+  for (const std::uint64_t from_all = *std::ranges::min_element(come_); ready_ < from_all; ++ready_) {
     if (round_[ready_ % round_.size()].segment) metrics_.waiting.add(1);
   }
 }

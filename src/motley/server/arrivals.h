@@ -24,8 +24,6 @@ class Arrivals {
   std::uint64_t of(std::size_t rank) const { return come_[rank]; }
   // All items before `end` have come from the rank, the new ones at this time.
   void came(std::size_t rank, std::uint64_t end, double time);
-  // All items before `end` have come from all ranks.
-  void ready(std::uint64_t end);
   // The first item after this announcement's bucket.
   std::uint64_t end_of_bucket(std::uint64_t announcement) const;
   void begun(std::uint64_t announcement);
@@ -41,7 +39,7 @@ class Arrivals {
   std::vector<double> times_;        // arrivals of judged announcements, by row and rank
   std::vector<std::uint64_t> come_;  // by rank
   std::uint64_t furthest_ = 0;       // items that have come from any rank
-  std::uint64_t ready_ = 0;
+  std::uint64_t ready_ = 0;          // items that have come from all ranks
 };
 
 }  // namespace motley::server

@@ -29,13 +29,13 @@ class Core {
   ~Core();
 
   // From any thread; takes effect soon. A job has one share on a core. `weight`: of the tenant, among tenants.
-  void add(std::uint64_t job, std::unique_ptr<DenseShare> share, const std::string& tenant, int weight);
+  void add(std::uint64_t job, std::unique_ptr<Share> share, const std::string& tenant, int weight);
   void remove(std::uint64_t job);
 
  private:
   struct Request {
     std::uint64_t job;
-    std::unique_ptr<DenseShare> share;  // null: remove
+    std::unique_ptr<Share> share;  // null: remove
     std::string tenant;
     int weight;
   };
@@ -47,10 +47,10 @@ class Core {
 
   const std::atomic<bool>& spins_;
   Metrics::Core& metrics_;
-  std::map<std::uint64_t, std::unique_ptr<DenseShare>> shares_;  // of the thread
+  std::map<std::uint64_t, std::unique_ptr<Share>> shares_;  // of the thread
   FairTurns turns_;
   std::vector<pollfd> polled_;
-  std::vector<std::pair<DenseShare*, int>> owners_;  // of what is polled, after the first
+  std::vector<std::pair<Share*, int>> owners_;  // of what is polled, after the first
 
   transport::Descriptor wake_;
   std::mutex mutex_;  // guards the requests

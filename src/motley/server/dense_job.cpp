@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "motley/base/clock.h"
 #include "motley/exchange/mean.h"
@@ -47,10 +48,13 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
     job->state_.push_back(std::move(pages));
   }
   if (!regions.empty()) {
-    const std::size_t size = ServerRegion::bytes(join.bucket_elements, cores, join.size);
+    const std::size_t size = ServerRegion::bytes(join.bucket_elements, cores, join.size, join.relaxed);
     MOTLEY_ASSIGN(job->region_, transport::Region::create(region_name, size));
-    job->shared_ = ServerRegion(job->region_->data(), join.bucket_elements, cores, join.size);
+    job->shared_ = ServerRegion(job->region_->data(), join.bucket_elements, cores, join.size, join.relaxed);
     job->gradients_ = std::move(regions);
+    if (join.relaxed) {
+      MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
+    }
     return job;
   }
   const std::size_t width = kernels::bytes_of(join.wire);
@@ -59,7 +63,11 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
     job->pushes_.push_back(std::move(pages));
   }
   MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
-  if (join.wire != kernels::WireFormat::kFloat32) {
+  for (int rank = 0; rank < join.size && join.relaxed; ++rank) {
+    MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes / sizeof(float) * width, "weights of a rank"));
+    job->copies_.push_back(std::move(pages));
+  }
+  if (join.wire != kernels::WireFormat::kFloat32 && !join.relaxed) {
     MOTLEY_ASSIGN(job->wire_weights_, Pages::allocate(bytes / sizeof(float) * width, "weights on the wire"));
   }
   return job;
@@ -69,11 +77,12 @@ std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, 
   const std::size_t bytes = ServerRegion::value_offsets(join.bucket_elements).back();
   const std::size_t copies = 1 + static_cast<std::size_t>(kernels::state_arrays(join.update.rule));
   if (in_memory) {
-    return ServerRegion::bytes(join.bucket_elements, cores, join.size) + (copies - 1) * bytes;
+    return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.relaxed) +
+           (join.relaxed ? copies : copies - 1) * bytes;
   }
   const std::size_t own = bytes * static_cast<std::size_t>(cores) / static_cast<std::size_t>(join.bins);
   const std::size_t pushes = static_cast<std::size_t>(join.size) * own / sizeof(float) * kernels::bytes_of(join.wire);
-  return copies * own + pushes;
+  return copies * own + (join.relaxed ? 2 : 1) * pushes;
 }
 
 std::size_t DenseJob::element_of(const Segment& segment) const {
@@ -81,9 +90,9 @@ std::size_t DenseJob::element_of(const Segment& segment) const {
 }
 
 float* DenseJob::array(std::size_t index, const Segment& segment) const {
-  float* values = index > 0     ? state_[index - 1].as<float>()
-                  : in_memory() ? reinterpret_cast<float*>(shared_.values())
-                                : weights_.as<float>();
+  float* values = index > 0                   ? state_[index - 1].as<float>()
+                  : in_memory() && !relaxed() ? reinterpret_cast<float*>(shared_.values())
+                                              : weights_.as<float>();
   return values + element_of(segment);
 }
 
@@ -98,73 +107,60 @@ std::span<float> DenseJob::part(const exchange::StatePart& part) {
 
 std::vector<int> DenseJob::missing_ranks() const {
   const auto size = static_cast<std::size_t>(join_.size);
-  std::vector<int> missing;
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    bool behind = false;
-    for (std::size_t core = 0; core < static_cast<std::size_t>(cores_); ++core) {
-      for (std::size_t other = 0; other < size; ++other) {
-        behind = behind || received_[core * size + rank] < received_[core * size + other];
-      }
+  std::set<int> missing;
+  for (auto core = received_.begin(); core != received_.end(); core += join_.size) {
+    const auto [least, most] = std::minmax_element(core, core + join_.size);
+    const std::uint64_t enough = relaxed() ? *least + 1 : most->load();
+    for (std::size_t rank = 0; rank < size && *least < *most; ++rank) {
+      if (core[static_cast<std::ptrdiff_t>(rank)] < enough) missing.insert(static_cast<int>(rank));
     }
-    if (behind) missing.push_back(static_cast<int>(rank));
   }
-  return missing;
+  return {missing.begin(), missing.end()};
 }
 
+// Where all wait for all, those that have brought less than another are missing; in a relaxed job the slowest are,
+// while the server holds an answer back for them.
 DenseJob::Standing DenseJob::standing() const {
   Standing standing;
   const auto size = static_cast<std::size_t>(join_.size);
-  std::vector<bool> missing(size);
-  // What one of the parts that wait for all ranks has from each of them.
-  const auto look = [&](const auto& come_from, std::uint64_t bucket, const auto& step) {
-    std::uint64_t most = 0;
-    for (std::size_t rank = 0; rank < size; ++rank) most = std::max<std::uint64_t>(most, come_from(rank));
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      const std::uint64_t come = come_from(rank);
-      standing.progress += come;
-      if (come == most) continue;
-      missing[rank] = true;
-      if (!standing.waits) {
-        standing.waits = true;
-        standing.bucket = bucket;
-        standing.step = step(most);
-      }
+  std::set<int> missing;
+  const auto look = [&](const std::vector<std::uint64_t>& come, std::uint64_t bucket, std::uint64_t step, bool holds) {
+    const auto [least, most] = std::ranges::minmax(come);
+    standing.progress += std::accumulate(come.begin(), come.end(), std::uint64_t{0});
+    if (!holds && (relaxed() || least == most)) return;
+    for (std::size_t rank = 0; rank < size && least < most; ++rank) {
+      if (come[rank] < (relaxed() ? least + 1 : most)) missing.insert(static_cast<int>(rank));
     }
+    if (standing.waits) return;
+    standing.waits = true;
+    standing.bucket = bucket;
+    standing.step = step;
   };
-  if (in_memory()) {
-    for (std::size_t bucket = 0; bucket < join_.bucket_elements.size(); ++bucket) {
-      const auto said = [&](std::size_t rank) -> ServerRegion::Said& {
-        return shared_.said(bucket, static_cast<int>(rank));
-      };
-      const auto round_of = [&](std::size_t rank) { return said(rank).round.load(std::memory_order_acquire); };
-      look(round_of, bucket, [&](std::uint64_t most) {
-        std::size_t rank = 0;
-        while (rank + 1 < size && round_of(rank) != most) ++rank;
-        return said(rank).by_round[most % 2].step;
-      });
+  std::vector<std::uint64_t> come(size);
+  for (std::size_t bucket = 0; in_memory() && !relaxed() && bucket < join_.bucket_elements.size(); ++bucket) {
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      come[rank] = shared_.said(bucket, static_cast<int>(rank)).round.load(std::memory_order_acquire);
     }
+    const auto furthest = std::ranges::max_element(come);
+    const auto& said = shared_.said(bucket, static_cast<int>(furthest - come.begin()));
+    look(come, bucket, said.by_round[*furthest % 2].step, false);
   }
   for (std::size_t core = 0; core < metrics_->shares.size(); ++core) {
     const ShareMetrics& share = metrics_->shares[core];
-    if (!in_memory()) {
-      look([&](std::size_t rank) { return received_[core * size + rank].load(std::memory_order_relaxed); },
-           share.bucket.get(), [&](std::uint64_t) { return share.step.get(); });
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      come[rank] = relaxed()     ? share.ranks[rank].taken.get()
+                   : in_memory() ? 0
+                                 : received_[core * size + rank].load(std::memory_order_relaxed);
     }
+    look(come, share.bucket.get(), share.step.get(), share.held.get() > 0 || share.waiting.get() > 0);
     standing.progress += share.segments.get();
-    if (share.waiting.get() > 0 && !standing.waits) {
-      standing.waits = true;
-      standing.bucket = share.bucket.get();
-      standing.step = share.step.get();
-    }
   }
-  for (std::size_t rank = 0; rank < size; ++rank) {
-    if (missing[rank]) standing.missing.push_back(static_cast<int>(rank));
-  }
+  standing.missing.assign(missing.begin(), missing.end());
   return standing;
 }
 
-DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
-                       std::vector<std::unique_ptr<transport::TcpConnection>> lanes, std::function<void(Error)> lost)
+Share::Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
+             std::function<void(Error)> lost)
     : job_(std::move(job)),
       core_(core),
       metrics_(job_->metrics_->shares[static_cast<std::size_t>(core)]),
@@ -183,56 +179,78 @@ DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
     items_.push_back({bucket, &segments[index], index});
     round.push_back({.segment = true});
   }
-  arrivals_.emplace(std::move(round), lanes_.size(), metrics_);
+  const std::size_t alone = job_->relaxed() ? lanes_.size() : 1;
+  for (std::size_t i = 0; i < alone; ++i) arrivals_.emplace_back(round, lanes_.size() / alone, metrics_);
   if (!items_.empty()) metrics_.bucket.set(static_cast<std::uint64_t>(items_[0].bucket));
   posted_.assign(lanes_.size(), 0);
   ended_.assign(lanes_.size(), false);
-  said_.resize(lanes_.size());
-  announced_.assign(lanes_.size(), std::vector<Announcement>(job_->offsets_.size()));
+  landing_.assign(lanes_.size(), std::vector<Announcement>(job_->offsets_.size()));
   if (!job_->in_memory()) {
-    for (const Item& item : items_) post(item, round_);
-  }
-}
-
-// Expects the item's frames of this round from all ranks.
-void DenseShare::post(const Item& item, std::uint32_t round) {
-  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
-    if (item.segment == nullptr) {
-      lanes_[rank]->post_receive(
-          exchange::kServerAnnounce, exchange::lane_tag(round, static_cast<std::size_t>(item.bucket)),
-          std::as_writable_bytes(std::span(&announced_[rank][static_cast<std::size_t>(item.bucket)], 1)));
-    } else {
-      const std::size_t width = kernels::bytes_of(job_->join_.wire);
-      std::byte* slot = job_->pushes_[rank].data() + job_->element_of(*item.segment) * width;
-      lanes_[rank]->post_receive(exchange::kServerPush, exchange::lane_tag(round, item.index),
-                                 {slot, item.segment->count * width});
+    for (const Item& item : items_) {
+      for (std::size_t rank = 0; rank < lanes_.size(); ++rank) post(item, 1, rank);
     }
-    ++posted_[rank];
   }
 }
 
-bool DenseShare::has_work() {
+void Share::post(const Item& item, std::uint32_t round, std::size_t rank) {
+  if (item.segment == nullptr) {
+    const auto bucket = static_cast<std::size_t>(item.bucket);
+    lanes_[rank]->post_receive(exchange::kServerAnnounce, exchange::lane_tag(round, bucket),
+                               std::as_writable_bytes(std::span(&landing_[rank][bucket], 1)));
+  } else {
+    const std::size_t width = kernels::bytes_of(job_->join_.wire);
+    std::byte* slot = job_->pushes_[rank].data() + job_->element_of(*item.segment) * width;
+    lanes_[rank]->post_receive(exchange::kServerPush, exchange::lane_tag(round, item.index),
+                               {slot, item.segment->count * width});
+  }
+  ++posted_[rank];
+}
+
+std::uint64_t Share::received(std::size_t rank) const {
+  const std::uint64_t received = posted_[rank] - lanes_[rank]->pending_receives();
+  job_->received_[static_cast<std::size_t>(core_) * lanes_.size() + rank].store(received, std::memory_order_relaxed);
+  return received;
+}
+
+void Share::came(std::size_t rank, std::uint64_t end, double time) {
+  arrivals_of(rank).came(arrivals_.size() > 1 ? 0 : rank, end, time);
+}
+
+void Share::came_in_memory(std::size_t rank, std::uint64_t announcement, int bucket) {
+  const double time = job_->shared_.said(static_cast<std::size_t>(bucket), static_cast<int>(rank)).time;
+  const double now = monotonic_seconds();
+  came(rank, arrivals_of(rank).end_of_bucket(announcement), time >= 0 && time <= now ? time : now);
+}
+
+const Announcement& Share::announced(int bucket, std::size_t rank, std::uint32_t round) const {
+  const auto at = static_cast<std::size_t>(bucket);
+  return job_->in_memory() ? job_->shared_.said(at, static_cast<int>(rank)).by_round[round % 2] : landing_[rank][at];
+}
+
+std::size_t Share::chunk_elements() const {
+  return std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16);
+}
+
+DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
+                       std::vector<std::unique_ptr<transport::TcpConnection>> lanes, std::function<void(Error)> lost)
+    : Share(std::move(job), core, std::move(lanes), std::move(lost)), said_(this->lanes().size()) {}
+
+bool DenseShare::has_work() const {
   if (items_.empty() || failed_) return false;
-  const Item& item = items_[next_];
   if (job_->in_memory()) {
+    const Item& item = items_[next_];
     return item.segment != nullptr || job_->shared_.bucket(static_cast<std::size_t>(item.bucket))
                                           .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
   }
-  std::uint64_t from_all = UINT64_MAX;
-  double now = 0;
+  bool all = true;
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
-    const std::uint64_t received = posted_[rank] - lanes_[rank]->pending_receives();
-    from_all = std::min(from_all, received);
-    if (received == arrivals_->of(rank)) continue;
-    if (now == 0) now = monotonic_seconds();
-    arrivals_->came(rank, received, now);
-    job_->received_[static_cast<std::size_t>(core_) * lanes_.size() + rank].store(received, std::memory_order_relaxed);
-    if (item.segment == nullptr && received > taken_) {
-      metrics_.step.set(announced_[rank][static_cast<std::size_t>(item.bucket)].step);
+    const bool here = received(rank) > taken_;
+    if (here && items_[next_].segment == nullptr) {
+      metrics_.step.set(announced(items_[next_].bucket, rank, round_).step);
     }
+    all = here && all;
   }
-  arrivals_->ready(from_all);
-  return from_all > taken_;
+  return all;
 }
 
 bool DenseShare::advance() {
@@ -244,7 +262,7 @@ bool DenseShare::advance() {
     update(item);
   }
   ++taken_;
-  if (!job_->in_memory()) post(item, round_ + 1);
+  for (std::size_t rank = 0; rank < lanes_.size() && !job_->in_memory(); ++rank) post(item, round_ + 1, rank);
   if (++next_ == items_.size()) {
     next_ = 0;
     ++round_;
@@ -261,8 +279,7 @@ bool DenseShare::begin_bucket(const Item& item) {
   const auto bucket = static_cast<std::size_t>(item.bucket);
   std::vector<double> weights;
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
-    said_[rank] = job_->in_memory() ? job_->shared_.said(bucket, static_cast<int>(rank)).by_round[round_ % 2]
-                                    : announced_[rank][bucket];
+    said_[rank] = announced(item.bucket, rank, round_);
     if (said_[rank].step != said_[0].step || said_[rank].learning_rate != said_[0].learning_rate ||
         !(said_[rank].weight >= 0)) {
       give_up(
@@ -280,17 +297,11 @@ bool DenseShare::begin_bucket(const Item& item) {
   ranks_ = mean.ranks;
   coefficients_.assign(mean.coefficients.begin(), mean.coefficients.end());
   scale_ = static_cast<float>(mean.scale);
-  answer_ = {said_[0].step, mean.total_weight, said_[0].learning_rate};
-  if (job_->in_memory()) {
-    const double now = monotonic_seconds();
-    const std::uint64_t end = arrivals_->end_of_bucket(taken_);
-    for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
-      const double time = job_->shared_.said(bucket, static_cast<int>(rank)).time;
-      arrivals_->came(rank, end, time >= 0 && time <= now ? time : now);
-    }
-    arrivals_->ready(end);
+  answer_ = {said_[0].step, mean.total_weight, said_[0].learning_rate, 0};
+  for (std::size_t rank = 0; rank < lanes_.size() && job_->in_memory(); ++rank) {
+    came_in_memory(rank, taken_, item.bucket);
   }
-  arrivals_->begun(taken_);
+  arrivals_of(0).begun(taken_);
   metrics_.step.set(answer_.step);
   if (!job_->in_memory()) {
     const auto bytes = std::as_bytes(std::span(&answer_, 1));
@@ -306,13 +317,13 @@ void DenseShare::update(const Item& item) {
   const exchange::ServerJoin& join = job_->join_;
   kernels::UpdateOptions options = join.update;
   options.learning_rate = answer_.learning_rate;
-  options.step = job_->updates_ + round_;
+  options.step = static_cast<double>(job_->updates_ + round_);
   const kernels::WireFormat format = job_->in_memory() ? kernels::WireFormat::kFloat32 : join.wire;
   const std::size_t width = kernels::bytes_of(format);
   const std::size_t element = job_->element_of(segment);
   std::byte* wire = job_->wire_weights_.data();
 
-  const std::size_t chunk = std::max<std::size_t>(join.chunk_bytes / sizeof(float), 16);
+  const std::size_t chunk = chunk_elements();
   std::vector<kernels::WireInput> inputs(ranks_.size());
   std::vector<float*> state(job_->state_.size());
   for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
@@ -328,8 +339,9 @@ void DenseShare::update(const Item& item) {
     kernels::fused_update(inputs, coefficients_, scale_, options, job_->array(0, segment) + begin, state.data(),
                           wire == nullptr ? nullptr : wire + (element + begin) * width, format, count);
   }
-  arrivals_->updated(taken_, monotonic_seconds());
+  arrivals_of(0).updated(taken_, monotonic_seconds());
   metrics_.bytes_aggregated.add(ranks_.size() * segment.count * sizeof(float));
+
   if (job_->in_memory()) {
     const auto bucket = static_cast<std::size_t>(item.bucket);
     job_->shared_.bucket(bucket).updated.add(round_ * job_->segments_of_bucket_[bucket]);
@@ -346,7 +358,7 @@ void DenseShare::update(const Item& item) {
 
 // A lane that has ended is no failure by itself: a rank that has all its weights may go while others still wait for
 // theirs. Whether it was missed is for the service to say.
-void DenseShare::progress(int rank) {
+void Share::progress(int rank) {
   if (ended_[static_cast<std::size_t>(rank)]) return;
   transport::TcpConnection& lane = *lanes_[static_cast<std::size_t>(rank)];
   Status status;
@@ -359,6 +371,8 @@ void DenseShare::progress(int rank) {
     }
   } else if (const auto moved = lane.progress(); !moved) {
     status = fail(moved.error());
+  } else if (*moved) {
+    came(static_cast<std::size_t>(rank), received(static_cast<std::size_t>(rank)), monotonic_seconds());
   }
   if (!status) {
     ended_[static_cast<std::size_t>(rank)] = true;
@@ -366,19 +380,19 @@ void DenseShare::progress(int rank) {
   }
 }
 
-void DenseShare::give_up(Error error) {
+void Share::give_up(Error error) {
   failed_ = true;
   lost_(std::move(error));
 }
 
-bool DenseShare::fall_asleep() {
+bool Share::fall_asleep() {
   if (!job_->in_memory()) return !has_work();
   job_->shared_.core(core_).asleep.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return !has_work();
 }
 
-void DenseShare::wake_up() {
+void Share::wake_up() {
   if (job_->in_memory()) job_->shared_.core(core_).asleep.store(0, std::memory_order_relaxed);
 }
 

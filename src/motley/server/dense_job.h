@@ -6,7 +6,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,8 +28,9 @@ class DenseJob {
                                                   const std::string& region_name);
 
   bool in_memory() const { return region_ != nullptr; }
+  bool relaxed() const { return join_.relaxed; }
   std::size_t region_bytes() const {
-    return region_ ? exchange::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size) : 0;
+    return region_ ? exchange::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.relaxed) : 0;
   }
   // All ranks have mapped the region: its name goes.
   void unlink() {
@@ -43,13 +43,13 @@ class DenseJob {
   std::span<float> part(const exchange::StatePart& part);
   void set_updates(std::uint64_t updates) { updates_ = updates; }
 
-  // Ranks from which less has come over lanes than from others; from any thread.
+  // Ranks from which less has come over lanes than from others, of a relaxed job the least of all; from any thread.
   std::vector<int> missing_ranks() const;
 
   // How it stands, over lanes and in memory; from any thread.
   struct Standing {
     std::uint64_t progress = 0;  // grows with everything that comes and is done
-    bool waits = false;          // something has come that is not updated yet
+    bool waits = false;          // something has come that has not had its effect or its answer yet
     std::vector<int> missing;    // ranks that are waited for
     std::uint64_t step = 0;      // of what waits
     std::uint64_t bucket = 0;
@@ -58,7 +58,9 @@ class DenseJob {
   const std::shared_ptr<JobMetrics>& metrics() const { return metrics_; }
 
  private:
+  friend class Share;
   friend class DenseShare;
+  friend class RelaxedShare;
   float* array(std::size_t index, const exchange::Segment& segment) const;
   std::size_t element_of(const exchange::Segment& segment) const;
 
@@ -75,20 +77,22 @@ class DenseJob {
   std::vector<Pages> pushes_;                                  // by rank, in the wire's format
   Pages weights_;
   Pages wire_weights_;
+  std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's format
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
   std::shared_ptr<JobMetrics> metrics_;
 };
 
 // A core's part of a job. All is called by the core's thread.
-class DenseShare {
+class Share {
  public:
   // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
-  DenseShare(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
-             std::function<void(Error)> lost);
+  Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
+        std::function<void(Error)> lost);
+  virtual ~Share() = default;
 
   // Works on at most one segment. True if there was something to do.
-  bool advance();
+  virtual bool advance() = 0;
   // Reads and writes what the lane's socket allows.
   void progress(int rank);
   const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const { return lanes_; }
@@ -97,36 +101,61 @@ class DenseShare {
   bool fall_asleep();
   void wake_up();
 
- private:
+ protected:
   struct Item {
     int bucket;
     const exchange::Segment* segment;  // null: the announcement, over lanes
     std::size_t index;                 // of the segment
   };
-  bool has_work();
-  void post(const Item& item, std::uint32_t round);
-  bool begin_bucket(const Item& item);
-  void update(const Item& item);
+  virtual bool has_work() const = 0;
+  // Expects the item's frame of this round from the rank.
+  void post(const Item& item, std::uint32_t round, std::size_t rank);
+  // Counts what has come over the rank's lane.
+  std::uint64_t received(std::size_t rank) const;
+  const exchange::Announcement& announced(int bucket, std::size_t rank, std::uint32_t round) const;
+  std::size_t chunk_elements() const;
+  // Those of a relaxed job's rank alone, or of all.
+  Arrivals& arrivals_of(std::size_t rank) { return arrivals_[arrivals_.size() > 1 ? rank : 0]; }
+  // All of a bucket has come from the rank in memory, at the time that it says.
+  void came_in_memory(std::size_t rank, std::uint64_t announcement, int bucket);
   void give_up(Error error);
 
   const std::shared_ptr<DenseJob> job_;
   const int core_;
   ShareMetrics& metrics_;
   std::vector<std::unique_ptr<transport::TcpConnection>> lanes_;
-  std::function<void(Error)> lost_;
   std::vector<Item> items_;  // of a round, in the order in which they come
-  std::optional<Arrivals> arrivals_;
-  std::size_t next_ = 0;
-  std::uint32_t round_ = 1;
-  std::uint64_t taken_ = 0;            // items, over all rounds
-  std::vector<std::uint64_t> posted_;  // by rank
-  std::vector<bool> ended_;            // lanes, by rank
   bool failed_ = false;
 
+ private:
+  void came(std::size_t rank, std::uint64_t end, double time);
+
+  std::vector<Arrivals> arrivals_;
+  std::function<void(Error)> lost_;
+  std::vector<std::uint64_t> posted_;                         // by rank
+  std::vector<std::vector<exchange::Announcement>> landing_;  // of announcements, by rank and bucket
+  std::vector<bool> ended_;                                   // lanes, by rank
+};
+
+// All ranks' gradients of a segment make one step.
+class DenseShare final : public Share {
+ public:
+  DenseShare(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
+             std::function<void(Error)> lost);
+  bool advance() override;
+
+ private:
+  bool has_work() const override;
+  bool begin_bucket(const Item& item);
+  void update(const Item& item);
+
+  std::size_t next_ = 0;
+  std::uint32_t round_ = 1;
+  std::uint64_t taken_ = 0;  // items, over all rounds
+
   // Of the bucket under way.
-  std::vector<std::vector<exchange::Announcement>> announced_;  // landing places, by rank and bucket
-  std::vector<exchange::Announcement> said_;                    // by rank
-  std::vector<int> ranks_;                                      // that bring something
+  std::vector<exchange::Announcement> said_;  // by rank
+  std::vector<int> ranks_;                    // that bring something
   std::vector<float> coefficients_;
   float scale_ = 0;
   exchange::Announcement answer_;

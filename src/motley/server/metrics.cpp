@@ -183,12 +183,14 @@ std::string Metrics::text() const {
   sums_of_each("segments_total", "counter", "Segments updated.", &ShareMetrics::segments);
   sums_of_each("segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.",
                &ShareMetrics::waiting);
-  of_each("staleness_updates", "gauge", "Updates that the oldest gradient in use had not seen.",
+  of_each("staleness_steps", "gauge", "Steps that the furthest rank is ahead of the last; 0 where all wait for all.",
           [](const JobMetrics& job) {
             std::uint64_t most = 0;
-            for (const ShareMetrics& share : job.shares) most = std::max(most, share.staleness.get());
+            for (const ShareMetrics& share : job.shares) most = std::max(most, share.ahead.get());
             return static_cast<double>(most);
           });
+  sums_of_each("answers_held", "gauge", "Weights that ranks ahead of the others are kept waiting for.",
+               &ShareMetrics::held);
   out.family("segment_latency_seconds", "histogram", "From the first rank's arrival until a segment is updated.");
   for (const auto& job : jobs) add_latency(out, *job);
 

@@ -47,6 +47,7 @@ struct alignas(64) ShareMetrics {
   struct Rank {
     Count last;      // buckets for which it was the last to come
     Seconds waited;  // for which it alone was missing then
+    Count taken;     // of a relaxed job: items that have had their effect
   };
 
   Count bytes_in;          // over lanes
@@ -54,7 +55,8 @@ struct alignas(64) ShareMetrics {
   Count bytes_aggregated;  // of gradients, as float32
   Count segments;          // updated
   Count waiting;           // segments that all ranks have brought and that the core has not got to
-  Count staleness;         // updates that the oldest gradient in the last update had not seen; none under a barrier
+  Count held;              // of a relaxed job: answers that wait for other ranks
+  Count ahead;             // of a relaxed job: rounds that the furthest rank is ahead of the last
   Count step;              // that is under way or waited for
   Count bucket;            // the next one
   Histogram latency;       // of a segment: from its first rank's arrival until it is updated

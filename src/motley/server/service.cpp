@@ -13,6 +13,7 @@
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
 #include "motley/base/units.h"
+#include "motley/server/relaxed_share.h"
 #include "motley/transport/host.h"
 #include "motley/transport/socket.h"
 
@@ -46,6 +47,7 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.size != b.size) return differ("the number of ranks", a.size, b.size);
   if (a.bins != b.bins || a.first_bin != b.first_bin) return differ("the number of servers' cores", a.bins, b.bins);
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
+  if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
   if (a.wire != b.wire) return differ("the type on the wire", static_cast<int>(a.wire), static_cast<int>(b.wire));
   if (a.bucket_elements.size() != b.bucket_elements.size()) {
     return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
@@ -299,15 +301,18 @@ void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> conn
     for (Rank& other : job.ranks) lanes.push_back(std::move(other.lanes[core]));
     job.shared[core] = true;
     job.dense->unlink();  // whoever opens a lane has mapped the region
-    cores_[core]->add(job.number,
-                      std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes),
-                                                   [this, number = job.number](Error error) {
-                                                     const std::lock_guard lock(mutex_);
-                                                     lost_.emplace_back(number, std::move(error),
-                                                                        monotonic_seconds() + kGraceSeconds);
-                                                     ::eventfd_write(wake_.get(), 1);
-                                                   }),
-                      job.tenant, tenants_.share_of(job.tenant));
+    const auto lost = [this, number = job.number](Error error) {
+      const std::lock_guard lock(mutex_);
+      lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
+      ::eventfd_write(wake_.get(), 1);
+    };
+    std::unique_ptr<Share> share;
+    if (job.dense->relaxed()) {
+      share = std::make_unique<RelaxedShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+    } else {
+      share = std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+    }
+    cores_[core]->add(job.number, std::move(share), job.tenant, tenants_.share_of(job.tenant));
   }
 }
 

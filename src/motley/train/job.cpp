@@ -167,6 +167,18 @@ const OptionTable<Job>& job_options() {
        &Job::exchange_wire},
       {{"exchange.bucket_bytes", kBytes, "gradients are exchanged in buckets of about this size", 4096},
        &Job::exchange_bucket_bytes},
+      {{"exchange.consistency",
+        kChoice,
+        "ps: whether workers take each step together (bsp), may be exchange.staleness steps ahead of the slowest (ssp), "
+        "or any number of steps (async)",
+        -kNone,
+        kNone,
+        {"bsp", "ssp", "async"}},
+       &Job::exchange_consistency},
+      {{"exchange.staleness", kInteger,
+        "ssp: steps that a worker may be ahead of the slowest, 0 is bsp; async: likewise, but 0 sets no bound", 0,
+        1 << 20},
+       &Job::exchange_staleness},
       {{"exchange.servers", kText,
         "ps: servers to use, 'host:port, host:port'; empty: one is started on this machine for the job"},
        &Job::exchange_servers},
@@ -263,6 +275,27 @@ Status check_job(const Job& job) {
   const auto refuse = [](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
   if (job.nesterov && (job.momentum == 0 || job.optimizer_name != "sgd")) {
     return refuse("optimizer.nesterov: true needs optimizer.name sgd and optimizer.momentum above 0");
+  }
+  if (job.exchange_consistency != "bsp") {
+    const std::string given = "exchange.consistency: " + job.exchange_consistency;
+    if (job.exchange_method != "ps") {
+      return refuse(fmt::format("{} needs exchange.method ps; accepted with exchange.method {}: bsp", given,
+                                job.exchange_method));
+    }
+    if (job.clip_norm > 0) {
+      return refuse(fmt::format("clip_norm: {} needs the gradient of all workers; accepted with {}: 0, as each "
+                                "worker's gradient moves the weights by itself",
+                                job.clip_norm, given));
+    }
+    if (job.shares == "pull") {
+      return refuse(fmt::format("shares.mode: pull needs all workers at the same step; accepted with {}: dynamic, "
+                                "equal, fixed or replay",
+                                given));
+    }
+  } else if (job.exchange_staleness > 0) {
+    return refuse(fmt::format("exchange.staleness: {} is given, but exchange.consistency is bsp; accepted: 0, or "
+                              "exchange.consistency ssp or async",
+                              job.exchange_staleness));
   }
   if (job.betas.size() != 2) {
     return refuse(

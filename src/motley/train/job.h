@@ -68,6 +68,8 @@ struct Job {
   std::string exchange_wire = "float32";
   double exchange_bucket_bytes = 4e6;
   bool exchange_overlap = true;
+  std::string exchange_consistency = "bsp";
+  std::int64_t exchange_staleness = 0;
   std::string exchange_servers;
   std::string exchange_server_token;
   std::string exchange_tenant = "local";

@@ -83,6 +83,12 @@ JobParts make_parts(const Job& job) {
   if (job.clip_norm == 0) {
     parts.exchange.update = update_options(parts.optimizer);
   }
+  const auto staleness = static_cast<std::uint32_t>(job.exchange_staleness);
+  if (job.exchange_consistency == "async") {
+    parts.exchange.staleness = staleness > 0 ? staleness : exchange::kAnyStaleness;
+  } else if (job.exchange_consistency == "ssp" && staleness > 0) {
+    parts.exchange.staleness = staleness;
+  }
   parts.exchange.background_progress = job.exchange_overlap;
   return parts;
 }
@@ -189,7 +195,8 @@ Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Clust
     }
     options.limits.push_back(limits);
   }
-  options.may_pull = !has_batch_norm;  // a shard may be a single sample
+  // A shard may be a single sample; and shards are claimed by workers at the same step.
+  options.may_pull = !has_batch_norm && job.exchange_consistency == "bsp";
   if (options.policy == data::SharePolicy::kFixed) {
     if (job.shares_fixed.size() != cluster.workers.size()) {
       return fail(ErrorCode::kInvalidInput, "shares.fixed: {} numbers are given for {} workers",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "motley/base/file.h"
@@ -28,6 +29,7 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
   std::vector<double> limits;
   std::vector<double> waits;  // a rank: sum over steps
   double balanced_sum = 0;
+  std::vector<double> staleness;  // of all ranks, where they may be at different steps
   std::optional<double> accuracy;
   std::optional<double> loss;
   std::int64_t not_used_once = 0;
@@ -47,6 +49,9 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
     if (line.contains("samples_not_used_exactly_once")) {
       audited = true;
       not_used_once += line["samples_not_used_exactly_once"].get<std::int64_t>();
+    }
+    for (const auto& steps : line.value("staleness", nlohmann::json::array())) {
+      staleness.push_back(steps.get<double>());
     }
     if (!line.contains("step_seconds") || line.value("step", std::int64_t{0}) <= kSettledStep) {
       continue;
@@ -86,6 +91,12 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
     add("step_seconds", median(balanced), "s", false, std::nullopt, std::nullopt, "median");
     add("worst_wait_share", *std::max_element(waits.begin(), waits.end()) / balanced_sum, "share", false,
         goal(job.goal_worst_wait_share), std::nullopt, fmt::format("after step {}", kSettledStep));
+  }
+  if (!staleness.empty()) {
+    add("worst_staleness", std::ranges::max(staleness), "steps", false, std::nullopt,
+        job.exchange_staleness > 0 ? std::optional<double>(static_cast<double>(job.exchange_staleness)) : std::nullopt,
+        fmt::format("mean {:.2f}", std::accumulate(staleness.begin(), staleness.end(), 0.0) /
+                                       static_cast<double>(staleness.size())));
   }
   if (audited) {
     add("samples_not_used_exactly_once", static_cast<double>(not_used_once), "samples", false, 0.0, std::nullopt, "");

@@ -8,6 +8,11 @@
 //   4. One small all-gather: samples, seconds, loss, whether anyone was asked to stop. What is decided from it (shares,
 //      stop, checkpoint, divergence) is decided alike everywhere.
 //   5. The optimizer moves the weights; the ledger commits the window.
+//
+// Where a parameter server lets ranks be at different steps, 3 is a wait for weights that are new enough, and 4 takes
+// place only in steps where all ranks meet, for all steps since they met last: every kMeetingSteps, and wherever there
+// is something that all do together (an evaluation, a checkpoint, the end of an epoch). Until then every rank keeps to
+// the same plan, which nothing but a meeting changes.
 #include "motley/train/worker.h"
 
 #include <sched.h>
@@ -74,10 +79,17 @@ struct Report {
   double loss_count = 0;
   double metric_sum = 0;
   double metric_count = 0;
+  double staleness = 0;  // steps that the oldest part in the new weights is behind this rank's
 };
 constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
 static_assert(sizeof(Report) == kReportValues * sizeof(double));
 
+// Seconds until the last rank had computed.
+double last_compute(const std::vector<Report>& reports) {
+  return std::ranges::max(reports, {}, &Report::compute).compute;
+}
+
+constexpr std::size_t kMeetingSteps = 20;  // at most so many steps between two meetings of ranks at different steps
 constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over so many steps
 constexpr double kLateFactor = 1.1;           // an emulated step that takes longer than this times its deadline is late
 constexpr double kLateShare = 0.1;            // and so large a share of late steps is told
@@ -104,6 +116,12 @@ class Worker {
   Status open_outputs();
   Status loop();
   Status step(bool& stop);
+  bool meets_in(data::Range window, bool control) const;
+  Deadline wait_deadline(bool meets) const;
+  double epochs_done(std::uint32_t cursor) const;
+  bool evaluation_is_due(double epochs) const;
+  bool checkpoint_is_due() const;
+  Status meet(data::Range window, bool& stop);
   Status compute_share(const data::StepPlan& plan, data::Range window, Report& report);
   Status compute_pulled(const data::StepPlan& plan, data::Range window, Report& report);
   Status compute_batch(const data::Batch& batch, double divisor, bool last, Report& report);
@@ -112,9 +130,9 @@ class Worker {
   Result<data::Batch> load(std::span<const std::uint32_t> samples, Report& report);
   void read_ahead(data::Range window, const data::StepPlan& plan);
   Status start_exchange(double weight);
-  Status check_reports(const std::vector<Report>& reports, bool control);
-  Status write_step(const std::vector<Report>& reports, const data::StepPlan& plan, bool control, double learning_rate,
-                    double step_seconds);
+  struct StepRecord;
+  Status check_reports(const std::vector<Report>& reports, const StepRecord& record);
+  Status write_step(const std::vector<Report>& reports, const StepRecord& record, double step_seconds);
   Status evaluate();
   Result<data::UseCounts> merge_counts();
   Status audit_epoch();
@@ -158,6 +176,17 @@ class Worker {
   std::int64_t pulled_ = 0;       // value of the shared counter at which this step's shards begin
   double weight_ = 0;             // samples that this rank brings to the exchange
   double step_begin_ = 0;
+  struct StepRecord {
+    std::int64_t step = 0;
+    bool control = false;
+    bool pulls = false;
+    double learning_rate = 0;
+    data::LedgerState ledger;  // before the step
+    Report report;             // this rank's
+  };
+  std::vector<StepRecord> unreported_;  // steps since all ranks met
+  double interval_begin_ = 0;           // of the first of them
+  double computed_ = 0;                 // when the newest step's computation ended
   std::int64_t checked_steps_ = 0;
   std::vector<cluster::WorkerLoad> loads_;
   double checked_seconds_ = 0;
@@ -252,6 +281,12 @@ Status Worker::build_model() {
                                                          static_cast<std::size_t>(job_.exchange_bucket_bytes)));
   if (learn::has_batch_norm(*stage_)) {
     batch_norm_.emplace(*stage_);
+    if (parts_.exchange.staleness) {
+      return fail(ErrorCode::kInvalidInput,
+                  "model.norm: the network has BatchNorm, whose statistics all workers combine in every step; accepted "
+                  "with exchange.consistency {}: networks without it (model.norm: group or none)",
+                  job_.exchange_consistency);
+    }
   }
 
   exchange::ExchangeOptions exchange = parts_.exchange;
@@ -438,24 +473,30 @@ Status Worker::step(bool& stop) {
 
   const double factor = learn::learning_rate_factor(schedule_of(job_, steps_), step_ - 1);
   const double learning_rate = factor * parts_.optimizer.learning_rate;
+  const bool meets = meets_in(window, control);
   exchange_->set_learning_rate(learning_rate);
+  exchange_->begin_step(window.size(), meets);
 
   Report report;
   micro_batch_ = 0;
   const double cpu_before = process_cpu_seconds();
   step_begin_ = monotonic_seconds();
+  if (unreported_.empty()) {
+    interval_begin_ = step_begin_;
+  }
   buckets_->zero();
   if (batch_norm_) {
     batch_norm_->begin_step();
   }
   MOTLEY_TRY(plan.pulls() ? compute_pulled(plan, window, report) : compute_share(plan, window, report));
-  const double computed = monotonic_seconds();
-  report.compute = computed - step_begin_;
+  computed_ = monotonic_seconds();
+  report.compute = computed_ - step_begin_;
 
   session_->set_phase(number, "exchange");
-  const Deadline deadline = step_deadline();
+  const Deadline deadline = wait_deadline(meets);
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
-    MOTLEY_TRY(exchange_->wait(bucket, deadline));
+    MOTLEY_ASSIGN(const exchange::Outcome outcome, exchange_->wait(bucket, deadline));
+    report.staleness = std::max<double>(report.staleness, outcome.staleness);
     MOTLEY_TRY(served_ ? served_->fetch(bucket) : buckets_->fetch(bucket));
   }
   if (batch_norm_) {
@@ -467,61 +508,111 @@ Status Worker::step(bool& stop) {
   report.total = exchanged - step_begin_;
   report.cpu = process_cpu_seconds() - cpu_before;
   report.stop = stop_requested != 0 ? 1 : 0;
-  const bool due_by_steps = job_.checkpoint_every_steps > 0 && step_ % job_.checkpoint_every_steps == 0;
   const bool due_by_time = job_.checkpoint_every_seconds > 0 && exchanged >= next_checkpoint_;
-  report.checkpoint = writes() && (due_by_steps || due_by_time) ? 1 : 0;
-
-  session_->set_phase(number, "gathering times");
-  std::vector<Report> reports(static_cast<std::size_t>(role_.size));
-  {
-    const auto* values = reinterpret_cast<const double*>(&report);
-    MOTLEY_ASSIGN(const std::vector<double> all, group_->all_gather({values, kReportValues}, deadline));
-    std::memcpy(static_cast<void*>(reports.data()), all.data(), all.size() * sizeof(double));
+  report.checkpoint = writes() && (checkpoint_is_due() || due_by_time) ? 1 : 0;
+  unreported_.push_back({step_, control, plan.pulls(), learning_rate, ledger_->state(), report});
+  if (exchange_->relaxed()) {
+    timeline_->record(Phase::kWait, step_, computed_, exchanged);
   }
-  MOTLEY_TRY(check_reports(reports, control));
+  return meets ? meet(window, stop) : ledger_->commit(window);
+}
+
+double Worker::epochs_done(std::uint32_t cursor) const {
+  return static_cast<double>(ledger_->state().epoch) +
+         static_cast<double>(cursor) / static_cast<double>(train_data_->size());
+}
+
+bool Worker::evaluation_is_due(double epochs) const {
+  return job_.evaluate_every_epochs > 0 && epochs >= next_evaluation_ - 1e-9;
+}
+
+bool Worker::checkpoint_is_due() const {
+  return job_.checkpoint_every_steps > 0 && step_ % job_.checkpoint_every_steps == 0;
+}
+
+// Every rank comes to the same answer, whenever it asks.
+bool Worker::meets_in(data::Range window, bool control) const {
+  return !exchange_->relaxed() || unreported_.size() + 1 >= kMeetingSteps || step_ == steps_ ||
+         window.end == train_data_->size() || evaluation_is_due(epochs_done(window.end)) || checkpoint_is_due() ||
+         control != is_control_step(job_, step_ + 1);
+}
+
+// Where all meet, the slowest rank may be some steps behind, each of which has its time.
+Deadline Worker::wait_deadline(bool meets) const {
+  const double behind = meets && exchange_->relaxed()
+                            ? std::min<double>(*parts_.exchange.staleness, static_cast<double>(unreported_.size()))
+                            : 0;
+  return Deadline::after((1 + behind) * job_.step_seconds);
+}
+
+// All ranks have done the same steps and hold the same weights: they exchange what they measured, and do what is to be
+// done together.
+Status Worker::meet(data::Range window, bool& stop) {
+  const auto number = static_cast<std::uint64_t>(step_);
+  session_->set_phase(number, "gathering times");
+  const std::size_t steps = unreported_.size();
+  std::vector<Report> own;
+  for (const StepRecord& record : unreported_) {
+    own.push_back(record.report);
+  }
+  const auto* values = reinterpret_cast<const double*>(own.data());
+  MOTLEY_ASSIGN(const std::vector<double> all, group_->all_gather({values, steps * kReportValues}, step_deadline()));
+  std::vector<std::vector<Report>> reports(steps, std::vector<Report>(static_cast<std::size_t>(role_.size)));
+  for (std::size_t i = 0; i < steps; ++i) {
+    for (std::size_t rank = 0; rank < reports[i].size(); ++rank) {
+      std::memcpy(static_cast<void*>(&reports[i][rank]), &all[(rank * steps + i) * kReportValues], sizeof(Report));
+    }
+    MOTLEY_TRY(check_reports(reports[i], unreported_[i]));
+  }
 
   session_->set_phase(number, "optimizer");
+  const double exchanged = step_begin_ + unreported_.back().report.total;
   if (!served_) {
     if (job_.clip_norm > 0) {
       MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), job_.clip_norm));
     }
-    MOTLEY_TRY(optimizer_->step(learning_rate));
+    MOTLEY_TRY(optimizer_->step(unreported_.back().learning_rate));
   }
   const double ended = monotonic_seconds();
   timeline_->record(Phase::kOptimizer, step_, exchanged, ended);
-  const double last_compute = std::max_element(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
-                                return a.compute < b.compute;
-                              })->compute;
-  const double waited_until = std::clamp(step_begin_ + last_compute, computed, exchanged);
-  timeline_->record(Phase::kWait, step_, computed, waited_until);
-  timeline_->record(Phase::kExchange, step_, waited_until, exchanged);
-
-  if (!control) {
-    std::vector<data::Observation> observations;
-    for (const Report& r : reports) {
-      // What follows the slowest worker's computation is common to all: exchange that is not hidden, and the optimizer.
-      const double common = std::max(0.0, r.total - last_compute);
-      observations.push_back({static_cast<std::uint32_t>(r.samples), r.compute, (last_compute - r.compute) + common});
-    }
-    MOTLEY_TRY(partition_->observe(number, observations));
+  if (!exchange_->relaxed()) {
+    const double waited_until = std::clamp(step_begin_ + last_compute(reports.back()), computed_, exchanged);
+    timeline_->record(Phase::kWait, step_, computed_, waited_until);
+    timeline_->record(Phase::kExchange, step_, waited_until, exchanged);
   }
+
+  const std::uint64_t moves = partition_->diagnostics().moves;
+  for (std::size_t i = 0; i < steps; ++i) {
+    const StepRecord& record = unreported_[i];
+    // Once the shares have moved, what was measured before that is no measurement of the new ones.
+    if (!record.control && partition_->diagnostics().moves == moves) {
+      std::vector<data::Observation> observations;
+      const double last = last_compute(reports[i]);
+      for (const Report& r : reports[i]) {
+        // What follows the slowest worker's computation is common to all: exchange that is not hidden, and the
+        // optimizer.
+        const double common = std::max(0.0, r.total - last);
+        observations.push_back({static_cast<std::uint32_t>(r.samples), r.compute, (last - r.compute) + common});
+      }
+      MOTLEY_TRY(partition_->observe(static_cast<std::uint64_t>(record.step), observations));
+    }
+    MOTLEY_TRY(write_step(reports[i], record, (ended - interval_begin_) / static_cast<double>(steps)));
+  }
+  unreported_.clear();
   const std::uint64_t epoch = ledger_->state().epoch;
-  MOTLEY_TRY(write_step(reports, plan, control, learning_rate, ended - step_begin_));
   MOTLEY_TRY(ledger_->commit(window));
   if (ledger_->state().epoch != epoch) {
     MOTLEY_TRY(audit_epoch());
   }
 
-  const double epochs_done = static_cast<double>(ledger_->state().epoch) +
-                             static_cast<double>(ledger_->state().cursor) / static_cast<double>(train_data_->size());
-  if (job_.evaluate_every_epochs > 0 && epochs_done >= next_evaluation_ - 1e-9) {
-    while (epochs_done >= next_evaluation_ - 1e-9) {
+  if (const double done = epochs_done(ledger_->state().cursor); evaluation_is_due(done)) {
+    while (evaluation_is_due(done)) {
       next_evaluation_ += job_.evaluate_every_epochs;
     }
     MOTLEY_TRY(evaluate());
   }
-  stop = std::any_of(reports.begin(), reports.end(), [](const Report& r) { return r.stop != 0; });
-  if (reports.front().checkpoint != 0) {
+  stop = std::any_of(reports.back().begin(), reports.back().end(), [](const Report& r) { return r.stop != 0; });
+  if (reports.back().front().checkpoint != 0) {
     MOTLEY_TRY(save_checkpoint());
   }
   return {};
@@ -663,13 +754,13 @@ Status Worker::compute_micro_batch(const torch::Tensor& inputs, const torch::Ten
 }
 
 // What every rank finds out alike: a loss that is no number, an emulation that this machine is too busy for.
-Status Worker::check_reports(const std::vector<Report>& reports, bool control) {
+Status Worker::check_reports(const std::vector<Report>& reports, const StepRecord& record) {
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     if (!std::isfinite(reports[rank].loss_sum)) {
       return fail(Error{ErrorCode::kDiverged,
                         fmt::format("the loss is {} in step {} on rank {}; the last checkpoint is intact ({}). A lower "
                                     "optimizer.learning_rate, schedule.warmup_steps or clip_norm helps",
-                                    reports[rank].loss_sum, step_, rank,
+                                    reports[rank].loss_sum, record.step, rank,
                                     saved_step_ > 0 ? fmt::format("step {}", saved_step_) : "none was written yet"),
                         -1});
     }
@@ -683,7 +774,7 @@ Status Worker::check_reports(const std::vector<Report>& reports, bool control) {
       lateness_[rank].excess += took > kLateFactor ? took - 1 : 0;
     }
   }
-  if (control) {
+  if (record.control) {
     return {};
   }
   loads_.resize(reports.size());
@@ -706,16 +797,15 @@ Status Worker::check_reports(const std::vector<Report>& reports, bool control) {
   return honest;
 }
 
-Status Worker::write_step(const std::vector<Report>& reports, const data::StepPlan& plan, bool control,
-                          double learning_rate, double step_seconds) {
+Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& record, double step_seconds) {
   if (!writes()) {
     return {};
   }
   const double size = static_cast<double>(train_data_->size());
-  double last_compute = 0;
+  const bool relaxed = exchange_->relaxed();
+  const double last = last_compute(reports);
   Report sum;
   for (const Report& r : reports) {
-    last_compute = std::max(last_compute, r.compute);
     sum.samples += r.samples;
     sum.loss_sum += r.loss_sum;
     sum.loss_count += r.loss_count;
@@ -727,28 +817,32 @@ Status Worker::write_step(const std::vector<Report>& reports, const data::StepPl
   const bool has_accuracy = metric_ == learn::Metric::kAccuracy;
   const data::PartitionDiagnostics diagnostics = partition_->diagnostics();
 
-  Json line = {{"step", step_},
-               {"epoch", ledger_->state().epoch},
+  Json line = {{"step", record.step},
+               {"epoch", record.ledger.epoch},
                {"time", monotonic_seconds() - started_},
                {"loss", loss},
                {has_accuracy ? "accuracy" : "mean_absolute_error", metric},
-               {"learning_rate", learning_rate},
+               {"learning_rate", record.learning_rate},
                {"step_seconds", step_seconds},
-               {"mode", control        ? "equal"
-                        : plan.pulls() ? "pull"
+               {"mode", record.control ? "equal"
+                        : record.pulls ? "pull"
                                        : job_.shares},
-               {"control", control}};
+               {"control", record.control}};
   for (const char* key : {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds"}) {
     line[key] = Json::array();
   }
   for (const Report& r : reports) {
-    const double wait = last_compute - r.compute;
+    // At a step of its own a rank waits for the server, which may wait for others; else it waits for the last rank.
+    const double wait = (relaxed ? r.total : last) - r.compute;
     line["shares"].push_back(static_cast<std::int64_t>(r.samples));
     line["samples"].push_back(static_cast<std::int64_t>(r.samples));
     line["compute_seconds"].push_back(r.compute - r.load);
     line["load_seconds"].push_back(r.load);
     line["wait_seconds"].push_back(wait);
     line["exchange_seconds"].push_back(std::max(0.0, r.total - r.compute - wait));
+    if (relaxed) {
+      line["staleness"].push_back(static_cast<std::int64_t>(r.staleness));
+    }
   }
   if (diagnostics.predicted > 0) {
     line["predicted_seconds"] = diagnostics.predicted + diagnostics.common;
@@ -762,24 +856,24 @@ Status Worker::write_step(const std::vector<Report>& reports, const data::StepPl
   }
   MOTLEY_TRY(metrics_->write(line));
 
-  MOTLEY_TRY(tensorboard_->scalar("train/loss", step_, loss));
-  MOTLEY_TRY(tensorboard_->scalar(has_accuracy ? "train/accuracy" : "train/mean_absolute_error", step_, metric));
-  MOTLEY_TRY(tensorboard_->scalar("train/learning_rate", step_, learning_rate));
-  MOTLEY_TRY(tensorboard_->scalar("time/step_seconds", step_, step_seconds));
+  MOTLEY_TRY(tensorboard_->scalar("train/loss", record.step, loss));
+  MOTLEY_TRY(tensorboard_->scalar(has_accuracy ? "train/accuracy" : "train/mean_absolute_error", record.step, metric));
+  MOTLEY_TRY(tensorboard_->scalar("train/learning_rate", record.step, record.learning_rate));
+  MOTLEY_TRY(tensorboard_->scalar("time/step_seconds", record.step, step_seconds));
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    MOTLEY_TRY(tensorboard_->scalar(fmt::format("shares/rank_{}", rank), step_, reports[rank].samples));
+    MOTLEY_TRY(tensorboard_->scalar(fmt::format("shares/rank_{}", rank), record.step, reports[rank].samples));
   }
 
   smooth_step_seconds_ = smooth_step_seconds_ == 0 ? step_seconds : 0.95 * smooth_step_seconds_ + 0.05 * step_seconds;
   ProgressState state;
-  state.step = step_;
+  state.step = record.step;
   state.steps = steps_;
-  state.epoch = static_cast<double>(ledger_->state().epoch) + (ledger_->state().cursor + sum.samples) / size;
+  state.epoch = static_cast<double>(record.ledger.epoch) + (record.ledger.cursor + sum.samples) / size;
   state.loss = loss;
   state.accuracy = has_accuracy ? metric : -1;
   state.samples_per_second = sum.samples / smooth_step_seconds_;
-  state.seconds_left = static_cast<double>(steps_ - step_) * smooth_step_seconds_;
-  progress_->show(format_progress(state), step_ == steps_);
+  state.seconds_left = static_cast<double>(steps_ - record.step) * smooth_step_seconds_;
+  progress_->show(format_progress(state), record.step == steps_);
   return {};
 }
 
