@@ -173,6 +173,10 @@ Status work(const std::vector<std::string>& arguments) {
       MOTLEY_ASSIGN(const auto endpoint, transport::parse_endpoint(server));
       how.servers.push_back({endpoint, token});
     }
+    if (const char* racks = std::getenv("MOTLEY_BENCH_RACKS")) {
+      std::istringstream numbers(racks);
+      for (std::string rack; std::getline(numbers, rack, ',');) how.rack_of_rank.push_back(std::stoi(rack));
+    }
     if (const char* chunk = std::getenv("MOTLEY_BENCH_CHUNK")) how.chunk_bytes = std::stoull(chunk);
   }
   MOTLEY_ASSIGN(const auto exchange, exchange::make_exchange(*session, how));

@@ -22,39 +22,79 @@ Status run(const std::string& command) {
   return fail(ErrorCode::kUnavailable, "'{}' failed: {}", command, output);
 }
 
+std::string shape(double bytes_per_second) {
+  return fmt::format("root tbf rate {:.0f}bit burst 64kb latency 50ms", bytes_per_second * 8);
+}
+
 }  // namespace
 
-// The bridge stands in a namespace of its own, so that the machine's own network is not touched.
+NetworkNamespaces::NetworkNamespaces() : name_(fmt::format("motley-{}", ::getpid())) {}
+
+Status NetworkNamespaces::add_space(const std::string& space) {
+  MOTLEY_TRY(run("ip netns add " + space));
+  spaces_.push_back(space);
+  return {};
+}
+
+// A bridge stands in a namespace of its own, so that the machine's own network is not touched.
+Status NetworkNamespaces::add_hub(const std::string& hub) {
+  MOTLEY_TRY(add_space(hub));
+  MOTLEY_TRY(run(fmt::format("ip -n {} link add name bridge type bridge", hub)));
+  return run(fmt::format("ip -n {} link set bridge up", hub));
+}
+
+Status NetworkNamespaces::add_host(int index, const std::string& hub, double bytes_per_second) {
+  const std::string space = fmt::format("{}-{}", name_, index);
+  MOTLEY_TRY(add_space(space));
+  MOTLEY_TRY(run(fmt::format("ip -n {} link add name eth0 type veth peer name port{} netns {}", space, index, hub)));
+  MOTLEY_TRY(run(fmt::format("ip -n {} address add {}/24 dev eth0", space, address(index))));
+  MOTLEY_TRY(run(fmt::format("ip -n {} link set lo up", space)));
+  // Two segments fit into the shaper's burst: one as large as the burst lets tokens go to waste while it waits, which
+  // halved the rate of the link.
+  MOTLEY_TRY(run(fmt::format("ip -n {} link set eth0 gso_max_size 32768", space)));
+  MOTLEY_TRY(run(fmt::format("ip -n {} link set eth0 up", space)));
+  MOTLEY_TRY(run(fmt::format("ip -n {} link set port{} master bridge up", hub, index)));
+  if (bytes_per_second == 0) return {};
+  MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev eth0 {}", space, shape(bytes_per_second))));
+  return run(fmt::format("tc -n {} qdisc add dev port{} {}", hub, index, shape(bytes_per_second)));
+}
+
 Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(int count, double bytes_per_second, int unshaped) {
   if (::geteuid() != 0) return fail(ErrorCode::kUnavailable, "network namespaces need root");
-  const std::string name = fmt::format("motley-{}", ::getpid());
-  std::unique_ptr<NetworkNamespaces> network(new NetworkNamespaces(name, count + unshaped));
-  const std::string hub = name + "-hub";
-  MOTLEY_TRY(run("ip netns add " + hub));
-  MOTLEY_TRY(run(fmt::format("ip -n {} link add name bridge type bridge", hub)));
-  MOTLEY_TRY(run(fmt::format("ip -n {} link set bridge up", hub)));
-  const std::string shape = fmt::format("root tbf rate {:.0f}bit burst 64kb latency 50ms", bytes_per_second * 8);
+  std::unique_ptr<NetworkNamespaces> network(new NetworkNamespaces);
+  const std::string hub = network->name_ + "-hub";
+  MOTLEY_TRY(network->add_hub(hub));
   for (int index = 0; index < count + unshaped; ++index) {
-    const std::string space = fmt::format("{}-{}", name, index);
-    MOTLEY_TRY(run("ip netns add " + space));
-    MOTLEY_TRY(run(fmt::format("ip -n {} link add name eth0 type veth peer name port{} netns {}", space, index, hub)));
-    MOTLEY_TRY(run(fmt::format("ip -n {} address add {}/24 dev eth0", space, network->address(index))));
-    MOTLEY_TRY(run(fmt::format("ip -n {} link set lo up", space)));
-    // Two segments fit into the shaper's burst: one as large as the burst lets tokens go to waste while it waits, which
-    // halved the rate of the link.
-    MOTLEY_TRY(run(fmt::format("ip -n {} link set eth0 gso_max_size 32768", space)));
-    MOTLEY_TRY(run(fmt::format("ip -n {} link set eth0 up", space)));
-    MOTLEY_TRY(run(fmt::format("ip -n {} link set port{} master bridge up", hub, index)));
-    if (index >= count) continue;
-    MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev eth0 {}", space, shape)));
-    MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev port{} {}", hub, index, shape)));
+    MOTLEY_TRY(network->add_host(index, hub, index < count ? bytes_per_second : 0));
+  }
+  return network;
+}
+
+Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create_racks(int racks, int count_of_each,
+                                                                           double bytes_per_second,
+                                                                           double uplink_bytes_per_second) {
+  if (::geteuid() != 0) return fail(ErrorCode::kUnavailable, "network namespaces need root");
+  std::unique_ptr<NetworkNamespaces> network(new NetworkNamespaces);
+  const std::string core = network->name_ + "-core";
+  MOTLEY_TRY(network->add_hub(core));
+  for (int rack = 0; rack < racks; ++rack) {
+    const std::string hub = fmt::format("{}-hub{}", network->name_, rack);
+    MOTLEY_TRY(network->add_hub(hub));
+    MOTLEY_TRY(run(fmt::format("ip -n {} link add name uplink type veth peer name rack{} netns {}", hub, rack, core)));
+    MOTLEY_TRY(run(fmt::format("ip -n {} link set uplink master bridge up", hub)));
+    MOTLEY_TRY(run(fmt::format("ip -n {} link set rack{} master bridge up", core, rack)));
+    MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev uplink {}", hub, shape(uplink_bytes_per_second))));
+    MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev rack{} {}", core, rack, shape(uplink_bytes_per_second))));
+    for (int worker = 0; worker < count_of_each; ++worker) {
+      MOTLEY_TRY(network->add_host(rack * count_of_each + worker, hub, bytes_per_second));
+    }
+    MOTLEY_TRY(network->add_host(racks * count_of_each + rack, hub, 0));
   }
   return network;
 }
 
 NetworkNamespaces::~NetworkNamespaces() {
-  for (int index = 0; index < count_; ++index) std::ignore = run(fmt::format("ip netns delete {}-{}", name_, index));
-  std::ignore = run(fmt::format("ip netns delete {}-hub", name_));
+  for (const std::string& space : spaces_) std::ignore = run("ip netns delete " + space);
 }
 
 std::vector<std::string> NetworkNamespaces::prefix(int index) const {

@@ -14,6 +14,10 @@ class NetworkNamespaces {
   // `count` namespaces whose links carry `bytes_per_second` in each direction (tc tbf, burst 64 KB), and `unshaped`
   // more behind them whose links are as fast as the machine. The error says what is missing where that is not possible.
   static Result<std::unique_ptr<NetworkNamespaces>> create(int count, double bytes_per_second, int unshaped = 0);
+  // Racks of as many such namespaces each, and behind them an unshaped one for each rack; all racks meet at one bridge,
+  // each behind an uplink of its own.
+  static Result<std::unique_ptr<NetworkNamespaces>> create_racks(int racks, int count_of_each, double bytes_per_second,
+                                                                 double uplink_bytes_per_second);
   ~NetworkNamespaces();  // removes all of it
   NetworkNamespaces(const NetworkNamespaces&) = delete;
   NetworkNamespaces& operator=(const NetworkNamespaces&) = delete;
@@ -22,9 +26,13 @@ class NetworkNamespaces {
   std::string address(int index) const;
 
  private:
-  NetworkNamespaces(std::string name, int count) : name_(std::move(name)), count_(count) {}
-  std::string name_;
-  int count_;
+  NetworkNamespaces();
+  Status add_space(const std::string& space);
+  Status add_hub(const std::string& hub);
+  Status add_host(int index, const std::string& hub, double bytes_per_second);  // 0: unshaped
+
+  const std::string name_;
+  std::vector<std::string> spaces_;  // to be removed
 };
 
 }  // namespace motley::bench

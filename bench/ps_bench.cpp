@@ -11,6 +11,7 @@
 
 #include "bench/exchange_job.h"
 #include "bench/network_namespaces.h"
+#include "bench/racks_bench.h"
 #include "bench/sparse_bench.h"
 #include "bench/update_ablation.h"
 #include "motley/base/clock.h"
@@ -81,6 +82,8 @@ class PsBench {
     MOTLEY_TRY(latency());
     MOTLEY_TRY(over_loopback());
     MOTLEY_TRY(over_shaped_links());
+    MOTLEY_ASSIGN(const std::vector<BenchRow> racks, racks_rows(options_));
+    rows_.insert(rows_.end(), racks.begin(), racks.end());
     MOTLEY_TRY(tenants());
     MOTLEY_ASSIGN(const std::vector<BenchRow> sparse, sparse_rows(options_));
     rows_.insert(rows_.end(), sparse.begin(), sparse.end());

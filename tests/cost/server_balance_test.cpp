@@ -15,16 +15,16 @@ constexpr double kGbps = 1e9 / 8;
 
 // PHub's table of the bandwidth that a server's host needs, 8 workers, float32. Each row follows from what a worker's
 // link carries, which for AlexNet is 11 GB/s.
-TEST(Placement, NeedsWhatIsPublished) {
+TEST(ServerSite, NeedsWhatIsPublished) {
   const ServedModel alexnet = {.bytes = 176e6, .seconds_per_batch = 0.016};
-  EXPECT_NEAR(placement_demand(Placement::kColocatedCentral, alexnet, 8) / kGbps, 1232, 0.5);
-  EXPECT_NEAR(placement_demand(Placement::kColocatedSharded, alexnet, 8) / kGbps, 308, 0.5);
-  EXPECT_NEAR(placement_demand(Placement::kDedicatedCentral, alexnet, 8) / kGbps, 1408, 0.5);
-  EXPECT_NEAR(placement_demand(Placement::kDedicatedSharded, alexnet, 8) / kGbps, 176, 0.5);
+  EXPECT_NEAR(site_demand(ServerSite::kColocatedCentral, alexnet, 8) / kGbps, 1232, 0.5);
+  EXPECT_NEAR(site_demand(ServerSite::kColocatedSharded, alexnet, 8) / kGbps, 308, 0.5);
+  EXPECT_NEAR(site_demand(ServerSite::kDedicatedCentral, alexnet, 8) / kGbps, 1408, 0.5);
+  EXPECT_NEAR(site_demand(ServerSite::kDedicatedSharded, alexnet, 8) / kGbps, 176, 0.5);
   // From the models' sizes and times as published, which are rounded: within 6 %.
   const auto demand = [](const char* name, double bytes) {
     const ServedModel model = {.bytes = bytes, .seconds_per_batch = published_compute(name)->seconds_per_batch};
-    return placement_demand(Placement::kDedicatedCentral, model, 8) / kGbps;
+    return site_demand(ServerSite::kDedicatedCentral, model, 8) / kGbps;
   };
   EXPECT_NEAR(demand("googlenet", 38e6), 46, 0.06 * 46);
   EXPECT_NEAR(demand("inception-v3", 91e6), 50, 0.06 * 50);

@@ -70,11 +70,15 @@ class Serving(Scenario):
         self.train("again", *undisturbed)
         self.assertLess(relative_difference(self.weights("run"), self.weights("again")), 1e-5)
 
-    def test_jobs_share_a_server_that_runs_apart(self):
+    def token(self):
         token = self.folder / "token"
         token.write_text("a token that nobody guesses\n")
         token.chmod(0o600)
-        address = self.folder / "address"
+        return token
+
+    def server(self, token, name="address"):
+        """A server that runs apart, and where it listens."""
+        address = self.folder / name
         server = subprocess.Popen(
             [BINARY, "server", "--listen", "127.0.0.1:0", "--token-file", token, "--address-file", address],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -84,7 +88,38 @@ class Serving(Scenario):
         while not address.exists():
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
-        served = ("--exchange.method", "ps", "--exchange.servers", address.read_text().strip(),
+        return server, address.read_text().strip()
+
+    def test_servers_stand_where_the_job_says(self):
+        token = self.token()
+        servers = ",".join(self.server(token, f"address-{rack}")[1] for rack in range(2))
+        same = ("--workers", 3, "--shares.mode", "fixed", "--shares.fixed", "10,20,30")
+        placed = ("--exchange.method", "ps", "--exchange.placement")
+        named = ("--exchange.servers", servers, "--exchange.server_token", token)
+        self.train("ring", *same)
+        for name, flags in {
+            "central": named,
+            "sharded": named,
+            "hierarchical": (*named, "--exchange.racks", "0,1,1"),
+            "auto": (*named, "--exchange.racks", "1,0,1"),
+            "colocated": (),
+        }.items():
+            with self.subTest(placement=name):
+                output = self.train(name, *same, *placed, name, *flags)
+                self.assertLess(relative_difference(self.weights("ring"), self.weights(name)), 1e-5)
+                self.assertEqual(name == "auto", "servers are placed as expected to be fastest: " in output, output)
+        for racks in ("0,0,0", "0,1", "0,1,2"):
+            output = self.train("bad", *same, *placed, "hierarchical", *named, "--exchange.racks", racks, expect=2)
+            self.assertIn("exchange.racks", output)
+        output = self.train("bad", *same, *placed, "colocated", *named, expect=2)
+        self.assertIn("exchange.placement", output)
+        output = self.train("bad", *same, *placed, "hierarchical", "--exchange.racks", "0,0,1", expect=2)
+        self.assertIn("exchange.servers", output)
+
+    def test_jobs_share_a_server_that_runs_apart(self):
+        token = self.token()
+        server, address = self.server(token)
+        served = ("--exchange.method", "ps", "--exchange.servers", address,
                   "--exchange.server_token", token, "--workers", 2, "--shares.mode", "equal")
         other = self.start("other", *served, "--name", "other", "--epochs", 8)
         self.train("one", *served)

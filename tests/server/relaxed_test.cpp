@@ -134,6 +134,7 @@ TEST_P(Relaxed, HoldsTheBoundAndEveryPushOnce) {
       }
       std::vector<std::atomic<std::uint64_t>> begun(static_cast<std::size_t>(size));
       exchange::run_threads(size, true, [&](int rank, exchange::ThreadSession& session) {
+        session.set_job(fmt::format("job {} {}", staleness, size));  // the one before may still be leaving
         const auto exchange = begin(session, options(staleness), layout, zeros(layout));
         Random random(mix({seed, static_cast<std::uint64_t>(rank), 5}));
         for (std::uint64_t step = 1; step <= kSteps; ++step) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "bench/bench.h"
+#include "bench/consistency_bench.h"
 #include "bench/demo_bench.h"
 #include "bench/exchange_bench.h"
 #include "bench/exchange_worker.h"
@@ -28,10 +29,14 @@ Result<std::vector<BenchRow>> whole_partition_bench(const bench::BenchOptions& o
 }
 
 const std::map<std::string, bench::Bench>& benches() {
-  static const std::map<std::string, bench::Bench> all = {
-      {"demo", bench::demo_bench},        {"exchange", bench::exchange_bench}, {"partition", whole_partition_bench},
-      {"plan", bench::plan_bench},        {"planners", bench::planners_bench}, {"ps", bench::ps_bench},
-      {"simulate", bench::simulate_bench}};
+  static const std::map<std::string, bench::Bench> all = {{"consistency", bench::consistency_bench},
+                                                          {"demo", bench::demo_bench},
+                                                          {"exchange", bench::exchange_bench},
+                                                          {"partition", whole_partition_bench},
+                                                          {"plan", bench::plan_bench},
+                                                          {"planners", bench::planners_bench},
+                                                          {"ps", bench::ps_bench},
+                                                          {"simulate", bench::simulate_bench}};
   return all;
 }
 

@@ -148,9 +148,9 @@ void print_server(const Asked& asked, const MeasuredServer& measured, const std:
                 amount(limit.resource, need).c_str(), need > there ? "  has to grow" : "");
   }
   std::printf("\nbandwidth at a server's machine, in and out, for %d workers:\n", kPlacementWorkers);
-  for (const cost::Placement placement : cost::every_placement()) {
-    std::printf("  %-28s %10.3g Gb/s\n", cost::to_string(placement),
-                cost::placement_demand(placement, asked.model, kPlacementWorkers) / kBytesPerGigabit);
+  for (const cost::ServerSite site : cost::every_server_site()) {
+    std::printf("  %-28s %10.3g Gb/s\n", cost::to_string(site),
+                cost::site_demand(site, asked.model, kPlacementWorkers) / kBytesPerGigabit);
   }
 }
 
@@ -175,11 +175,10 @@ ordered_json server_json(const Asked& asked, const MeasuredServer& measured, con
                                  {"needed_for_all", need(0)},
                                  {"needed_for_each_worker", need(1) - need(0)}});
   }
-  for (const cost::Placement placement : cost::every_placement()) {
-    json["placements"].push_back(
-        {{"server_on", cost::to_string(placement)},
-         {"workers", kPlacementWorkers},
-         {"bytes_per_second", cost::placement_demand(placement, asked.model, kPlacementWorkers)}});
+  for (const cost::ServerSite site : cost::every_server_site()) {
+    json["placements"].push_back({{"server_on", cost::to_string(site)},
+                                  {"workers", kPlacementWorkers},
+                                  {"bytes_per_second", cost::site_demand(site, asked.model, kPlacementWorkers)}});
   }
   return json;
 }

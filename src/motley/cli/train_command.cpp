@@ -12,6 +12,7 @@
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
 #include "motley/train/role.h"
+#include "motley/train/server_placement.h"
 #include "motley/train/worker.h"
 
 namespace motley::cli {
@@ -132,7 +133,7 @@ Status run_train(const TrainArguments& arguments) {
   if (arguments.resume) {
     options.worker_arguments.push_back("--resume");
   }
-  if (job.exchange_method == "ps" && job.exchange_servers.empty()) {
+  if (train::needs_own_server(job)) {
     options.server_arguments = {"server", "--listen", "127.0.0.1:0", "--cores",
                                 std::to_string(job.exchange_server_cores)};
   }

@@ -87,36 +87,36 @@ std::vector<ServerLimit> server_limits(const ServedModel& model, const ServerMac
   return limits;
 }
 
-const char* to_string(Placement placement) {
-  switch (placement) {
-    case Placement::kColocatedCentral:
+const char* to_string(ServerSite site) {
+  switch (site) {
+    case ServerSite::kColocatedCentral:
       return "one of the workers";
-    case Placement::kColocatedSharded:
+    case ServerSite::kColocatedSharded:
       return "every worker a part";
-    case Placement::kDedicatedCentral:
+    case ServerSite::kDedicatedCentral:
       return "one machine of its own";
-    case Placement::kDedicatedSharded:
+    case ServerSite::kDedicatedSharded:
       return "a machine for each worker";
   }
   return "";
 }
 
-std::vector<Placement> every_placement() {
-  return {Placement::kColocatedCentral, Placement::kColocatedSharded, Placement::kDedicatedCentral,
-          Placement::kDedicatedSharded};
+std::vector<ServerSite> every_server_site() {
+  return {ServerSite::kColocatedCentral, ServerSite::kColocatedSharded, ServerSite::kDedicatedCentral,
+          ServerSite::kDedicatedSharded};
 }
 
-double placement_demand(Placement placement, const ServedModel& model, int workers) {
+double site_demand(ServerSite site, const ServedModel& model, int workers) {
   const double rate = model.bytes * model.wire_fraction / model.seconds_per_batch;
   const double others = workers - 1;
-  switch (placement) {
-    case Placement::kColocatedCentral:
+  switch (site) {
+    case ServerSite::kColocatedCentral:
       return 2 * rate * others;
-    case Placement::kColocatedSharded:
+    case ServerSite::kColocatedSharded:
       return 4 * rate * others / workers;
-    case Placement::kDedicatedCentral:
+    case ServerSite::kDedicatedCentral:
       return 2 * rate * workers;
-    case Placement::kDedicatedSharded:
+    case ServerSite::kDedicatedSharded:
       return 2 * rate;
   }
   return 0;

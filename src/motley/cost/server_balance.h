@@ -53,11 +53,11 @@ struct ServerLimit {
 std::vector<ServerLimit> server_limits(const ServedModel& model, const ServerMachine& machine);
 
 // Where the servers are: on the workers' machines or on machines of their own, one or as many as there are workers.
-enum class Placement { kColocatedCentral, kColocatedSharded, kDedicatedCentral, kDedicatedSharded };
-const char* to_string(Placement placement);
-std::vector<Placement> every_placement();
+enum class ServerSite { kColocatedCentral, kColocatedSharded, kDedicatedCentral, kDedicatedSharded };
+const char* to_string(ServerSite site);
+std::vector<ServerSite> every_server_site();
 // Bytes a second, in and out together, at the link of a machine with a server, the exchange hidden behind computing.
-double placement_demand(Placement placement, const ServedModel& model, int workers);
+double site_demand(ServerSite site, const ServedModel& model, int workers);
 
 // Racks of workers under switches. Rates are bytes a second in each direction.
 struct Racks {

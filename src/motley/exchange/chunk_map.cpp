@@ -2,8 +2,8 @@
 #include "motley/exchange/chunk_map.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
-#include <queue>
 
 namespace motley::exchange {
 namespace {
@@ -16,7 +16,7 @@ constexpr std::size_t kLine = 64;
 }  // namespace
 
 ChunkMap make_chunk_map(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
-                        std::size_t chunk_bytes, int bins) {
+                        std::size_t chunk_bytes, int bins, std::span<const double> speeds) {
   const std::size_t total =
       std::accumulate(bucket_elements.begin(), bucket_elements.end(), std::size_t{0}) * bytes_per_element;
   const std::size_t chunk = std::max(chunk_bytes / kLine, std::size_t{1}) * kLine;
@@ -33,19 +33,17 @@ ChunkMap make_chunk_map(std::span<const std::size_t> bucket_elements, std::size_
   std::vector<std::size_t> order(map.segments.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater{}, [&](std::size_t index) { return map.segments[index].count; });
-  using Bin = std::pair<std::size_t, int>;  // load, number: of equal loads the lowest number comes first
-  std::priority_queue<Bin, std::vector<Bin>, std::greater<>> lightest;
-  for (int bin = 0; bin < bins; ++bin) {
-    lightest.emplace(0, bin);
-  }
   map.load.assign(static_cast<std::size_t>(bins), 0);
   for (const std::size_t index : order) {
-    auto [load, bin] = lightest.top();
-    lightest.pop();
-    map.segments[index].bin = bin;
-    load += map.segments[index].count;
-    map.load[static_cast<std::size_t>(bin)] = load;
-    lightest.emplace(load, bin);
+    Segment& segment = map.segments[index];
+    double earliest = std::numeric_limits<double>::infinity();
+    for (std::size_t bin = 0; bin < map.load.size(); ++bin) {  // of equal ones the lowest number
+      const double done = static_cast<double>(map.load[bin] + segment.count) / (speeds.empty() ? 1 : speeds[bin]);
+      if (done >= earliest) continue;
+      earliest = done;
+      segment.bin = static_cast<int>(bin);
+    }
+    map.load[static_cast<std::size_t>(segment.bin)] += segment.count;
   }
   return map;
 }

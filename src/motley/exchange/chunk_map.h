@@ -26,8 +26,9 @@ struct ChunkMap {
 // Cuts buckets into segments and gives each to the bin with the least so far, largest segments first (longest
 // processing time first; Graham 1969: at most 4/3 - 1/(3 bins) of the best possible load). Equal segments go around the
 // bins in their order, so that the segments of one bucket spread over all. A chunk of fewer bytes than a line of cache
-// counts as one line.
+// counts as one line. `speeds`: of the bins, in any unit, where they differ; then a segment goes to the bin that would
+// be done with it first (Gonzalez, Ibarra and Sahni 1977: at most 2 - 2/(bins + 1) of the best).
 ChunkMap make_chunk_map(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
-                        std::size_t chunk_bytes, int bins);
+                        std::size_t chunk_bytes, int bins, std::span<const double> speeds = {});
 
 }  // namespace motley::exchange

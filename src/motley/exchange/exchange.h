@@ -113,6 +113,8 @@ struct ExchangeOptions {
   std::size_t segment_bytes = 0;    // pipelining unit of the ring; 0 chooses
   // kParameterServer only.
   std::vector<ServerAddress> servers;
+  std::vector<double> server_speeds;   // of their links, in any unit, to divide the model by; empty: by their cores
+  std::vector<int> rack_of_rank;       // hierarchical: for each rank, which of the servers is in its rack
   kernels::UpdateOptions update;       // kSum: the servers only add up
   std::size_t chunk_bytes = 32 << 10;  // unit of aggregation
   bool servers_share_memory = true;    // where server and all ranks are on one host

@@ -16,7 +16,9 @@ namespace motley::exchange {
 namespace {
 
 constexpr double kControlCheckSeconds = 0.02;
+constexpr std::size_t kFramesAhead = 2;   // of each lane, on average
 constexpr double kAnswerSeconds = 1;      // for a server to say whom it waits for
+constexpr double kShareOfDeadline = 0.9;  // for servers to meet, so that they can still say whom they wait for
 constexpr double kLastWordSeconds = 0.5;  // for a server to say why it closes a lane
 
 kernels::WireFormat format_of(WireType type) {
@@ -51,30 +53,60 @@ Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
                 "is accepted");
   }
   if (relaxed() && !updates_weights()) {
-    return fail(ErrorCode::kInvalidInput,
-                "ranks may be at different steps only where the parameter server takes the optimizer's step; this job's "
-                "servers only add up");
+    return fail(
+        ErrorCode::kInvalidInput,
+        "ranks may be at different steps only where the parameter server takes the optimizer's step; this job's "
+        "servers only add up");
   }
   bucket_elements_.assign(layout.bucket_elements.begin(), layout.bucket_elements.end());
   const std::vector<std::size_t> offsets = ServerRegion::value_offsets(bucket_elements_);
   for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
     buckets_.push_back({.elements = bucket_elements_[bucket], .offset = offsets[bucket]});
   }
+  MOTLEY_TRY(choose_servers());
   MOTLEY_TRY(connect_control(deadline));
   int bins = 0;
   for (Server& server : servers_) {
     server.first_bin = bins;
     bins += server.cores;
+    if (!options_.server_speeds.empty() && racks_.empty()) {
+      const double speed = options_.server_speeds[static_cast<std::size_t>(&server - servers_.data())];
+      bin_speeds_.insert(bin_speeds_.end(), static_cast<std::size_t>(server.cores), speed / server.cores);
+    }
   }
-  map_ = make_chunk_map(layout.bucket_elements, sizeof(float), options_.chunk_bytes, bins);
+  cut(bins);
+  MOTLEY_TRY(join(deadline));
+  MOTLEY_TRY(connect_lanes(deadline));
+  return driver_.begin(may_spin_, options_.background_progress && !own_);
+}
+
+// All servers, or that of this rank's rack.
+Status ServerExchange::choose_servers() {
+  MOTLEY_INVARIANT(options_.server_speeds.empty() || options_.server_speeds.size() == options_.servers.size(),
+                   "{} speeds are given for {} servers", options_.server_speeds.size(), options_.servers.size());
+  addresses_ = options_.servers;
+  if (options_.rack_of_rank.empty() || options_.servers.size() < 2) return {};
+  if (relaxed()) {
+    return fail(ErrorCode::kInvalidInput,
+                "a server in each rack adds up what its ranks push together; ranks at different steps need servers "
+                "without racks");
+  }
+  std::vector<std::string> names;
+  for (const ServerAddress& address : options_.servers) names.push_back(transport::to_string(address.endpoint));
+  MOTLEY_ASSIGN(racks_, make_rack_plan(names, options_.rack_of_rank, size_));
+  addresses_ = {options_.servers[static_cast<std::size_t>(options_.rack_of_rank[static_cast<std::size_t>(rank_)])]};
+  return {};
+}
+
+void ServerExchange::cut(int bins) {
+  const std::vector<std::size_t> elements(bucket_elements_.begin(), bucket_elements_.end());
+  map_ = make_chunk_map(elements, sizeof(float), options_.chunk_bytes, bins, bin_speeds_);
+  for (Bucket& bucket : buckets_) bucket.first = bucket.last = 0;
   for (std::size_t index = 0; index < map_.segments.size(); ++index) {
     Bucket& bucket = buckets_[static_cast<std::size_t>(map_.segments[index].bucket)];
     if (bucket.last == 0) bucket.first = index;
     bucket.last = index + 1;
   }
-  MOTLEY_TRY(join(deadline));
-  MOTLEY_TRY(connect_lanes(deadline));
-  return driver_.begin(may_spin_, options_.background_progress && !own_);
 }
 
 transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
@@ -92,7 +124,7 @@ transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
 
 Status ServerExchange::connect_control(const Deadline& deadline) {
   const transport::SessionOptions& own = session_.options();
-  for (const ServerAddress& address : options_.servers) {
+  for (const ServerAddress& address : addresses_) {
     Server server;
     server.name = fmt::format("server at {}", transport::to_string(address.endpoint));
     MOTLEY_ASSIGN(server.control,
@@ -140,9 +172,10 @@ Status ServerExchange::join(const Deadline& deadline) {
                      .wire = wire_,
                      .update = options_.update,
                      .bucket_elements = bucket_elements_,
+                     .bin_speeds = bin_speeds_,
                      .host_id = host};
-  const bool in_memory =
-      options_.servers_share_memory && servers_.size() == 1 && servers_[0].host_id == host && membership.on_one_host();
+  const bool in_memory = options_.servers_share_memory && servers_.size() == 1 && racks_.empty() &&
+                         servers_[0].host_id == host && membership.on_one_host();
   const std::size_t bytes = ServerRegion::value_offsets(bucket_elements_).back();
   if (in_memory) {
     join.region = fmt::format("{:x}-{}-pushes-r{}", membership.session, membership.epoch, rank_);
@@ -150,12 +183,22 @@ Status ServerExchange::join(const Deadline& deadline) {
   }
   for (Server& server : servers_) {
     join.first_bin = server.first_bin;
+    join.racks = racks_;
+    join.racks.seconds = kShareOfDeadline * deadline.remaining();
     MOTLEY_TRY(server.control->send(kServerJoin, 0, encode(join), deadline, "joining"));
   }
   for (Server& server : servers_) {
     MOTLEY_ASSIGN(const auto message, hear(server, kServerJoined, deadline, "all ranks to join"));
     MOTLEY_ASSIGN(const ServerJoined joined, decode_server_joined(message.payload));
     may_spin_ = joined.may_spin;
+    if (!racks_.empty()) {
+      if (joined.cores < 1 || joined.cores > server.cores) {
+        return fail(ErrorCode::kCorrupt, "{}: it uses {} of its {} cores", server.name, joined.cores, server.cores);
+      }
+      server.cores = joined.cores;
+      cut(joined.bins);
+      for (Segment& segment : map_.segments) segment.bin %= joined.cores;
+    }
     if (!in_memory) continue;
     if (joined.region_bytes != ServerRegion::bytes(bucket_elements_, server.cores, size_, relaxed())) {
       return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, joined.region_bytes);
@@ -181,7 +224,7 @@ Status ServerExchange::connect_lanes(const Deadline& deadline) {
     for (int core = 0; core < servers_[index].cores; ++core) {
       Lane lane;
       MOTLEY_ASSIGN(lane.connection,
-                    transport::connect_to_host(options_.servers[index].endpoint, options_.servers[index].token,
+                    transport::connect_to_host(addresses_[index].endpoint, addresses_[index].token,
                                                claim(kServerLane + static_cast<std::uint32_t>(core)), deadline,
                                                own.payload_checksum, [&] { return !session_.health(); }));
       lane.answers.resize(buckets_.size());
@@ -236,11 +279,22 @@ Result<Outcome> ServerExchange::wait(int index, const Deadline& deadline) {
   MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
   if (own_) {
     const auto at = static_cast<std::size_t>(index);
-    SharedCounter& done = relaxed() ? region_.answered(at, rank_) : region_.bucket(at).updated;
-    const auto segments = static_cast<std::uint32_t>(bucket.last - bucket.first);
-    if (const Status waited = wait_until_reached(done, bucket.round * segments, may_spin_,
-                                                 [&] { return check_wait_in_memory(index, deadline); });
-        !waited) {
+    const auto wait_for_bucket = [&](std::size_t which) {
+      const Bucket& awaited = buckets_[which];
+      SharedCounter& done = relaxed() ? region_.answered(which, rank_) : region_.bucket(which).updated;
+      const auto segments = static_cast<std::uint32_t>(awaited.last - awaited.first);
+      return wait_until_reached(done, awaited.round * segments, may_spin_,
+                                [&] { return check_wait_in_memory(static_cast<int>(which), deadline); });
+    };
+    // Where ranks share processors with the server, one that wakes for every bucket takes time from the next ones,
+    // which it needs as well: it sleeps until the last that it has started.
+    Status waited;
+    if (!may_spin_ && !relaxed()) {
+      const auto buckets = static_cast<int>(buckets_.size());
+      waited = wait_for_bucket(static_cast<std::size_t>((next_bucket_ + buckets - 1) % buckets));
+    }
+    if (waited) waited = wait_for_bucket(at);
+    if (!waited) {
       failed_ = true;
       return fail(waited.error());
     }
@@ -377,7 +431,7 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
     const Segment& segment = map_.segments[at];
     Lane& lane = lanes_[static_cast<std::size_t>(segment.bin)];
     if (announced.insert(segment.bin).second) {
-      lane.connection->post_owned(kServerAnnounce, own_tag, {bytes.begin(), bytes.end()});
+      outbox_.push_back({segment.bin, kServerAnnounce, own_tag, {}, {bytes.begin(), bytes.end()}});
       if (!relaxed()) expect_answer(lane);
     }
     const std::uint64_t tag = lane_tag(bucket.round, at);
@@ -392,7 +446,7 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
       outgoing = reinterpret_cast<const std::byte*>(narrow);
       landing = incoming_.data() + byte_at(segment, width);
     }
-    lane.connection->post_send(kServerPush, tag, {outgoing, segment.count * width});
+    outbox_.push_back({segment.bin, kServerPush, tag, {outgoing, segment.count * width}, {}});
     lane.connection->post_receive(kServerWeights, tag, {landing, segment.count * width});
     lane.expected.push_back({index, &segment});
     ++bucket.to_come;
@@ -400,8 +454,33 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
   if (relaxed()) {
     for (const int bin : announced) expect_answer(lanes_[static_cast<std::size_t>(bin)]);
   }
+  post_in_order();
   driver_.started(bucket.patience);
   return {};
+}
+
+// All ranks send in the same order over all lanes, and none of the lanes runs far ahead: a segment can be updated when
+// the last rank's has come, so that lanes which each go at their own pace would keep servers waiting with much received
+// and little complete.
+void ServerExchange::post_in_order() {
+  const std::size_t most = kFramesAhead * lanes_.size();
+  while (!outbox_.empty()) {
+    std::uint64_t oldest = frames_posted_;
+    for (Lane& lane : lanes_) {
+      while (lane.sending.size() > lane.connection->pending_sends()) lane.sending.pop_front();
+      if (!lane.sending.empty()) oldest = std::min(oldest, lane.sending.front());
+    }
+    if (frames_posted_ - oldest >= most) return;
+    Outgoing& next = outbox_.front();
+    Lane& lane = lanes_[static_cast<std::size_t>(next.lane)];
+    if (next.owned.empty()) {
+      lane.connection->post_send(next.type, next.tag, next.payload);
+    } else {
+      lane.connection->post_owned(next.type, next.tag, std::move(next.owned));
+    }
+    lane.sending.push_back(frames_posted_++);
+    outbox_.pop_front();
+  }
 }
 
 void ServerExchange::take(const Expected& expected) {
@@ -416,6 +495,7 @@ void ServerExchange::take(const Expected& expected) {
 
 Result<bool> ServerExchange::advance() {
   bool moved = false;
+  post_in_order();
   for (Lane& lane : lanes_) {
     if (lane.expected.empty() && !lane.connection->wants_to_write()) continue;
     const auto lane_moved = lane.connection->progress();
@@ -450,8 +530,9 @@ Result<bool> ServerExchange::advance() {
 }
 
 bool ServerExchange::idle() const {
-  return std::ranges::all_of(
-      lanes_, [](const Lane& lane) { return lane.expected.empty() && !lane.connection->wants_to_write(); });
+  return outbox_.empty() && std::ranges::all_of(lanes_, [](const Lane& lane) {
+           return lane.expected.empty() && !lane.connection->wants_to_write();
+         });
 }
 
 void ServerExchange::list_descriptors(std::vector<pollfd>& descriptors) const {
@@ -468,8 +549,8 @@ Status ServerExchange::load(const ServerState& state, const Deadline& deadline) 
         state.weights.size() == buckets_.size() && state.weights[bucket].size() == buckets_[bucket].elements,
         "the state has other buckets than the layout");
     if (!own_ || relaxed()) {
-      std::memcpy((own_ ? region_.values_of(rank_) : weights_.data()) + buckets_[bucket].offset, state.weights[bucket].data(),
-                  buckets_[bucket].elements * sizeof(float));
+      std::memcpy((own_ ? region_.values_of(rank_) : weights_.data()) + buckets_[bucket].offset,
+                  state.weights[bucket].data(), buckets_[bucket].elements * sizeof(float));
     }
   }
   for (Server& server : servers_) {

@@ -69,14 +69,25 @@ class ServerExchange final : public Exchange, private Lanes {
   struct Lane {  // one per bin
     std::unique_ptr<transport::TcpConnection> connection;
     std::deque<Expected> expected;      // in order
+    std::deque<std::uint64_t> sending;  // numbers of the frames that the connection has, and maybe of some before
     std::vector<Announcement> answers;  // by bucket
     std::vector<std::vector<std::uint32_t>> rounds;  // by bucket, relaxed
   };
 
+  struct Outgoing {
+    int lane;
+    std::uint16_t type;
+    std::uint64_t tag;
+    std::span<const std::byte> payload;
+    std::vector<std::byte> owned;  // instead
+  };
+
   transport::Claim claim(std::uint32_t purpose) const;
+  Status choose_servers();
   Status connect_control(const Deadline& deadline);
   Status join(const Deadline& deadline);
   Status connect_lanes(const Deadline& deadline);
+  void cut(int bins);
   Result<transport::Message> hear(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
   Status check_servers();
   std::vector<int> ask_for_missing();
@@ -86,6 +97,7 @@ class ServerExchange final : public Exchange, private Lanes {
   Outcome outcome(int bucket) const;
   Status start_in_memory(int bucket, double weight);
   Status start_over_lanes(int bucket, double weight);
+  void post_in_order();
   Result<bool> advance() override;
   bool idle() const override;
   void list_descriptors(std::vector<pollfd>& descriptors) const override;
@@ -98,12 +110,15 @@ class ServerExchange final : public Exchange, private Lanes {
   const int size_;
   const kernels::WireFormat wire_;
   double learning_rate_ = 0;
-  double step_weight_ = 1;    // relaxed: of all ranks in a step
-  std::uint32_t ahead_ = 0;   // relaxed: rounds that a rank may be ahead
+  double step_weight_ = 1;   // relaxed: of all ranks in a step
+  std::uint32_t ahead_ = 0;  // relaxed: rounds that a rank may be ahead
   std::uint64_t loaded_updates_ = 0;
   std::vector<std::uint64_t> bucket_elements_;
   ChunkMap map_;
   std::vector<Bucket> buckets_;
+  std::vector<double> bin_speeds_;
+  RackPlan racks_;                        // empty: none
+  std::vector<ServerAddress> addresses_;  // of the servers that this rank talks to
   std::vector<Server> servers_;
   int next_bucket_ = 0;
 
@@ -122,6 +137,8 @@ class ServerExchange final : public Exchange, private Lanes {
   std::mutex control_mutex_;
   double controls_checked_ = 0;
   std::vector<Lane> lanes_;
+  std::deque<Outgoing> outbox_;         // in the order of all ranks
+  std::uint64_t frames_posted_ = 0;     // to connections
   LaneDriver driver_{session_, *this};  // last: its helper ends first
 };
 

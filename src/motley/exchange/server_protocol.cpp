@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "motley/transport/bytes.h"
 
@@ -52,7 +53,7 @@ Result<ServerInfo> decode_server_info(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> encode(const ServerJoin& join) {
   ByteWriter writer;
-  for (const int value : {join.size, join.bins, join.first_bin}) {
+  for (const int value : {join.size, join.bins, join.first_bin, join.cores}) {
     writer.put(static_cast<std::uint32_t>(value));
   }
   writer.put(join.chunk_bytes);
@@ -70,13 +71,16 @@ std::vector<std::byte> encode(const ServerJoin& join) {
   for (const std::uint64_t elements : join.bucket_elements) {
     writer.put(elements);
   }
+  writer.put(static_cast<std::uint32_t>(join.bin_speeds.size()));
+  for (const double speed : join.bin_speeds) put_double(writer, speed);
+  encode(writer, join.racks);
   return writer.take();
 }
 
 Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   ServerJoin join;
-  for (int* value : {&join.size, &join.bins, &join.first_bin}) {
+  for (int* value : {&join.size, &join.bins, &join.first_bin, &join.cores}) {
     *value = static_cast<int>(reader.get<std::uint32_t>());
   }
   join.chunk_bytes = reader.get<std::uint64_t>();
@@ -99,8 +103,21 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
     join.bucket_elements.push_back(reader.get<std::uint64_t>());
     elements += std::min(join.bucket_elements.back(), kMaxElements + 1);
   }
+  const auto speeds = reader.get<std::uint32_t>();
+  for (std::uint32_t i = 0; i < speeds && reader.ok(); ++i) {
+    join.bin_speeds.push_back(get_double(reader));
+  }
+  MOTLEY_ASSIGN(join.racks, decode_rack_plan(reader));
+  const bool speeds_fit =
+      speeds == 0 || (static_cast<int>(speeds) == join.bins && std::ranges::all_of(join.bin_speeds, [](double speed) {
+                        return speed > 0 && std::isfinite(speed);
+                      }));
+  const RackPlan& racks = join.racks;
+  const std::size_t racked = racks.between_servers ? racks.servers.size() : racks.rack_of_rank.size();
+  const bool racks_fit = (racks.empty() && !racks.between_servers) || racked == static_cast<std::size_t>(join.size);
   const bool sensible = join.size >= 1 && join.size <= kMaxRanks && join.bins >= 1 && join.bins <= kMaxBins &&
-                        join.first_bin >= 0 && join.first_bin < join.bins && wire <= 2 && rule <= 5 && buckets > 0 &&
+                        join.first_bin >= 0 && join.first_bin < join.bins && join.cores >= 0 &&
+                        join.cores <= kMaxBins && racks_fit && speeds_fit && wire <= 2 && rule <= 5 && buckets > 0 &&
                         elements <= kMaxElements && join.chunk_bytes >= kSmallestChunkBytes &&
                         join.chunk_bytes <= kMaxElements && relaxed <= 1 &&
                         (relaxed == 0 || join.update.rule != kernels::UpdateRule::kSum);
@@ -115,6 +132,8 @@ std::vector<std::byte> encode(const ServerJoined& joined) {
   writer.put_text(joined.region, kMaxTextBytes);
   writer.put(joined.region_bytes);
   writer.put(static_cast<std::uint8_t>(joined.may_spin ? 1 : 0));
+  writer.put(static_cast<std::uint32_t>(joined.bins));
+  writer.put(static_cast<std::uint32_t>(joined.cores));
   return writer.take();
 }
 
@@ -125,7 +144,10 @@ Result<ServerJoined> decode_server_joined(std::span<const std::byte> bytes) {
   joined.region_bytes = reader.get<std::uint64_t>();
   const auto may_spin = reader.get<std::uint8_t>();
   joined.may_spin = may_spin != 0;
-  if (!reader.complete() || may_spin > 1) {
+  joined.bins = static_cast<int>(reader.get<std::uint32_t>());
+  joined.cores = static_cast<int>(reader.get<std::uint32_t>());
+  if (!reader.complete() || may_spin > 1 || joined.bins < 0 || joined.bins > kMaxBins || joined.cores < 0 ||
+      joined.cores > joined.bins) {
     return malformed("joined", bytes);
   }
   return joined;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/exchange/rack_plan.h"
 #include "motley/exchange/shared_counter.h"
 #include "motley/kernels/update.h"
 
@@ -20,7 +21,8 @@ namespace motley::exchange {
 
 // Purposes of connections to a server, as the handshake tells them apart.
 inline constexpr std::uint32_t kServerControl = 0x2000;
-inline constexpr std::uint32_t kServerLane = 0x2100;  // plus the core
+inline constexpr std::uint32_t kServerLane = 0x2100;   // plus the core
+inline constexpr std::uint32_t kServerProbe = 0x3000;  // whose frames are sent back, to measure the link
 
 enum ServerFrame : std::uint16_t {
   kServerInfo = 0x201,       // server: who I am
@@ -29,14 +31,16 @@ enum ServerFrame : std::uint16_t {
   kServerLoad,               // worker (rank 0): a part of the state; tag: StatePart
   kServerLoaded,             // every worker: I have loaded; tag: updates made so far. Server, once all have: begin
   kServerSave,               // worker (rank 0): send me this part; server: here it is; tag: StatePart
-  kServerFailed,             // server: the job has failed, and why
+  kServerFailed,             // server, or a rack's server to another's: the job has failed, and why
   kServerLeave,              // worker: I leave in order
   kServerMissing,            // worker: whom do you wait for? Server: these ranks, u32 each
-  kServerAnnounce = 0x2001,  // lane, both ways: an Announcement, or from the server of a relaxed job, after the bucket's
-                             // weights, the rounds that each rank has in them, u32 each; tag: round and bucket
+  kServerReceived = 0x220,   // rack's server: how much has come from your rack? Server: a ReceivedFrom each
+  kServerAnnounce = 0x2001,  // lane, both ways: an Announcement, or from the server of a relaxed job, after the
+                             // bucket's weights, the rounds that each rank has in them, u32 each; tag: round and bucket
   kServerPush,               // lane, worker: a segment's gradient; tag: round and segment
   kServerWeights,            // lane, server: a segment's new weights; tag: round and segment
   kServerBell,               // lane, worker: look at the shared memory
+  kServerProbeFrame = 0x3001,  // probe, both ways
 };
 
 // Tags of lanes: the low half of the round (how often the bucket was started, from 1), and an index.
@@ -53,19 +57,31 @@ struct ServerJoin {
   int size = 1;       // ranks of the job
   int bins = 1;       // cores of all servers that the job uses
   int first_bin = 0;  // of this server
+  int cores = 0;      // of this server, that the job uses; 0: all
   std::uint64_t chunk_bytes = 0;
   bool relaxed = false;  // each rank's push moves the weights by itself
   kernels::WireFormat wire = kernels::WireFormat::kFloat32;
   kernels::UpdateOptions update;
   std::vector<std::uint64_t> bucket_elements;
+  std::vector<double> bin_speeds;  // of the cores of all servers, for the chunk map; empty: all equal
   std::string host_id;
   std::string region;  // of this rank's gradients; empty where it does not share memory
+  RackPlan racks;      // where not empty, the server knows bins and cores better than the rank
 };
 
 struct ServerJoined {
   std::string region;  // of the server, for this job; empty: gradients go over the lanes
   std::uint64_t region_bytes = 0;
   bool may_spin = false;
+  int bins = 0;   // with racks: cores of all servers that the job uses, and
+  int cores = 0;  // of this one, where the rank's segments go: that of bin b to core b mod cores
+};
+
+// How many frames a rack's server has had from a rank of its rack.
+struct ReceivedFrom {
+  std::uint32_t rank = 0;
+  std::uint32_t unused = 0;
+  std::uint64_t frames = 0;
 };
 
 // A part of the job's state: array 0 is the weights, array k the k-th of the optimizer; pieces of kPieceElements cut a

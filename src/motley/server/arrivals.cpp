@@ -36,11 +36,24 @@ std::uint64_t Arrivals::end_of_bucket(std::uint64_t announcement) const {
 
 void Arrivals::begun(std::uint64_t announcement) {
   const std::size_t row = judged_[announcement % round_.size()];
-  if (row == kNotJudged || come_.size() < 2) return;
-  const double* times = times_.data() + row * come_.size();
+  if (row != kNotJudged) judge_last(metrics_, std::span(times_).subspan(row * come_.size(), come_.size()));
+}
+
+void Arrivals::updated(std::uint64_t segment, double time) {
+  count_update(metrics_, first_[segment % round_.size()], time);
+  metrics_.waiting.set(metrics_.waiting.get() - 1);
+}
+
+void count_update(ShareMetrics& metrics, double first, double now) {
+  metrics.latency.observe(std::max(now - first, 0.0));
+  metrics.segments.add(1);
+}
+
+void judge_last(ShareMetrics& metrics, std::span<const double> times) {
+  if (times.size() < 2) return;
   std::size_t last = 0;
   double before = -1;  // the time of the one before the last
-  for (std::size_t rank = 1; rank < come_.size(); ++rank) {
+  for (std::size_t rank = 1; rank < times.size(); ++rank) {
     if (times[rank] > times[last]) {
       before = std::max(before, times[last]);
       last = rank;
@@ -48,14 +61,8 @@ void Arrivals::begun(std::uint64_t announcement) {
       before = std::max(before, times[rank]);
     }
   }
-  metrics_.ranks[last].last.add(1);
-  metrics_.ranks[last].waited.add(times[last] - before);
-}
-
-void Arrivals::updated(std::uint64_t segment, double time) {
-  metrics_.latency.observe(std::max(time - first_[segment % round_.size()], 0.0));
-  metrics_.segments.add(1);
-  metrics_.waiting.set(metrics_.waiting.get() - 1);
+  metrics.ranks[last].last.add(1);
+  metrics.ranks[last].waited.add(times[last] - before);
 }
 
 }  // namespace motley::server

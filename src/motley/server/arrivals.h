@@ -3,11 +3,17 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "motley/server/metrics.h"
 
 namespace motley::server {
+
+// A segment was updated that first came from a rank then.
+void count_update(ShareMetrics& metrics, double first, double now);
+// A bucket has come from all ranks at these times: who was the last, and how long it alone was missing.
+void judge_last(ShareMetrics& metrics, std::span<const double> times);
 
 class Arrivals {
  public:

@@ -63,7 +63,7 @@ void Core::request(Request request) {
   wake();
 }
 
-void Core::add(std::uint64_t job, std::unique_ptr<Share> share, const std::string& tenant, int weight) {
+void Core::add(std::uint64_t job, std::unique_ptr<CoreTask> share, const std::string& tenant, int weight) {
   request({job, std::move(share), tenant, weight});
 }
 

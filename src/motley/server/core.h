@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "motley/server/dense_job.h"
+#include "motley/server/core_task.h"
 #include "motley/server/fair_turns.h"
 #include "motley/server/metrics.h"
 #include "motley/transport/descriptor.h"
@@ -29,13 +29,13 @@ class Core {
   ~Core();
 
   // From any thread; takes effect soon. A job has one share on a core. `weight`: of the tenant, among tenants.
-  void add(std::uint64_t job, std::unique_ptr<Share> share, const std::string& tenant, int weight);
+  void add(std::uint64_t job, std::unique_ptr<CoreTask> share, const std::string& tenant, int weight);
   void remove(std::uint64_t job);
 
  private:
   struct Request {
     std::uint64_t job;
-    std::unique_ptr<Share> share;  // null: remove
+    std::unique_ptr<CoreTask> share;  // null: remove
     std::string tenant;
     int weight;
   };
@@ -47,10 +47,10 @@ class Core {
 
   const std::atomic<bool>& spins_;
   Metrics::Core& metrics_;
-  std::map<std::uint64_t, std::unique_ptr<Share>> shares_;  // of the thread
+  std::map<std::uint64_t, std::unique_ptr<CoreTask>> shares_;  // of the thread
   FairTurns turns_;
   std::vector<pollfd> polled_;
-  std::vector<std::pair<Share*, int>> owners_;  // of what is polled, after the first
+  std::vector<std::pair<CoreTask*, int>> owners_;  // of what is polled, after the first
 
   transport::Descriptor wake_;
   std::mutex mutex_;  // guards the requests

@@ -29,7 +29,7 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
   job->received_ =
       std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores) * static_cast<std::size_t>(join.size));
   const std::vector<std::size_t> elements(join.bucket_elements.begin(), join.bucket_elements.end());
-  job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins);
+  job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins, join.bin_speeds);
   job->metrics_ = std::make_shared<JobMetrics>(join.size, cores);
   const std::vector<std::size_t>& load = job->map_.load;
   const auto values = std::accumulate(load.begin(), load.end(), std::size_t{0});
@@ -39,6 +39,7 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
   }
   job->offsets_ = ServerRegion::value_offsets(join.bucket_elements);
   job->segments_of_bucket_.assign(elements.size(), 0);
+  job->claimed_ = std::vector<std::atomic<std::uint32_t>>(elements.size());
   for (const Segment& segment : job->map_.segments) {
     ++job->segments_of_bucket_[static_cast<std::size_t>(segment.bucket)];
   }
@@ -80,7 +81,13 @@ std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, 
     return ServerRegion::bytes(join.bucket_elements, cores, join.size, join.relaxed) +
            (join.relaxed ? copies : copies - 1) * bytes;
   }
-  const std::size_t own = bytes * static_cast<std::size_t>(cores) / static_cast<std::size_t>(join.bins);
+  double share = static_cast<double>(cores) / join.bins;
+  if (!join.bin_speeds.empty()) {
+    const auto first = join.bin_speeds.begin() + join.first_bin;
+    share = std::accumulate(first, first + std::min(cores, join.bins - join.first_bin), 0.0) /
+            std::accumulate(join.bin_speeds.begin(), join.bin_speeds.end(), 0.0);
+  }
+  const auto own = static_cast<std::size_t>(static_cast<double>(bytes) * share);
   const std::size_t pushes = static_cast<std::size_t>(join.size) * own / sizeof(float) * kernels::bytes_of(join.wire);
   return copies * own + (join.relaxed ? 2 : 1) * pushes;
 }
@@ -141,6 +148,9 @@ DenseJob::Standing DenseJob::standing() const {
     for (std::size_t rank = 0; rank < size; ++rank) {
       come[rank] = shared_.said(bucket, static_cast<int>(rank)).round.load(std::memory_order_acquire);
     }
+    const auto ready = static_cast<std::uint32_t>(*std::ranges::min_element(come) * segments_of_bucket_[bucket]);
+    const auto unclaimed = static_cast<std::int32_t>(ready - claimed_[bucket].load(std::memory_order_relaxed));
+    standing.waiting += static_cast<std::uint64_t>(std::max(unclaimed, 0));
     const auto furthest = std::ranges::max_element(come);
     const auto& said = shared_.said(bucket, static_cast<int>(furthest - come.begin()));
     look(come, bucket, said.by_round[*furthest % 2].step, false);
@@ -155,6 +165,7 @@ DenseJob::Standing DenseJob::standing() const {
     look(come, share.bucket.get(), share.step.get(), share.held.get() > 0 || share.waiting.get() > 0);
     standing.progress += share.segments.get();
   }
+  standing.waits = standing.waits || standing.waiting > 0;
   standing.missing.assign(missing.begin(), missing.end());
   return standing;
 }
@@ -169,7 +180,7 @@ Share::Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_pt
   std::vector<Arrivals::Item> round;
   const std::vector<Segment>& segments = job_->map_.segments;
   for (std::size_t index = 0; index < segments.size(); ++index) {
-    if (segments[index].bin != job_->join_.first_bin + core_) continue;
+    if (!job_->claimed() && segments[index].bin != job_->join_.first_bin + core_) continue;
     const int bucket = segments[index].bucket;
     const bool first = items_.empty() || items_.back().bucket != bucket;
     if (first) {
@@ -216,10 +227,10 @@ void Share::came(std::size_t rank, std::uint64_t end, double time) {
   arrivals_of(rank).came(arrivals_.size() > 1 ? 0 : rank, end, time);
 }
 
-void Share::came_in_memory(std::size_t rank, std::uint64_t announcement, int bucket) {
+double Share::time_in_memory(std::size_t rank, int bucket) const {
   const double time = job_->shared_.said(static_cast<std::size_t>(bucket), static_cast<int>(rank)).time;
   const double now = monotonic_seconds();
-  came(rank, arrivals_of(rank).end_of_bucket(announcement), time >= 0 && time <= now ? time : now);
+  return time >= 0 && time <= now ? time : now;
 }
 
 const Announcement& Share::announced(int bucket, std::size_t rank, std::uint32_t round) const {
@@ -237,10 +248,9 @@ DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
 
 bool DenseShare::has_work() const {
   if (items_.empty() || failed_) return false;
-  if (job_->in_memory()) {
-    const Item& item = items_[next_];
-    return item.segment != nullptr || job_->shared_.bucket(static_cast<std::size_t>(item.bucket))
-                                          .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
+  if (job_->claimed()) {
+    return job_->shared_.bucket(static_cast<std::size_t>(items_[next_].bucket))
+        .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
   }
   bool all = true;
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
@@ -255,6 +265,10 @@ bool DenseShare::has_work() const {
 
 bool DenseShare::advance() {
   if (!has_work()) return false;
+  if (job_->claimed()) {
+    claim();
+    return true;
+  }
   const Item item = items_[next_];
   if (item.segment == nullptr) {
     if (!begin_bucket(item)) return false;
@@ -262,16 +276,40 @@ bool DenseShare::advance() {
     update(item);
   }
   ++taken_;
-  for (std::size_t rank = 0; rank < lanes_.size() && !job_->in_memory(); ++rank) post(item, round_ + 1, rank);
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) post(item, round_ + 1, rank);
   if (++next_ == items_.size()) {
     next_ = 0;
     ++round_;
   }
   metrics_.bucket.set(static_cast<std::uint64_t>(items_[next_].bucket));
-  if (!job_->in_memory()) {
-    for (std::size_t rank = 0; rank < lanes_.size(); ++rank) progress(static_cast<int>(rank));
-  }
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) progress(static_cast<int>(rank));
   return true;
+}
+
+// In memory a core takes the next segment of the bucket that none has taken in this round, so that none waits for a
+// core that came late. Who has claimed one keeps the round from ending: the announcements stand until it is done. Who
+// comes after the last only passes on to the next bucket, which may be rounds behind, and must not look at them.
+void DenseShare::claim() {
+  const Item& head = items_[next_];
+  const auto bucket = static_cast<std::size_t>(head.bucket);
+  const std::uint32_t segments = job_->segments_of_bucket_[bucket];
+  const std::uint32_t end = round_ * segments;
+  std::atomic<std::uint32_t>& claimed = job_->claimed_[bucket];
+  std::uint32_t seen = claimed.load(std::memory_order_relaxed);
+  while (static_cast<std::int32_t>(seen - end) < 0) {
+    if (!claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) continue;
+    if (!begun_ && !begin_bucket(head)) return;
+    if (seen + segments == end) judge_last(metrics_, times_);
+    begun_ = true;
+    update(items_[next_ + 1 + segments - (end - seen)]);
+    return;
+  }
+  begun_ = false;
+  next_ += 1 + segments;
+  if (next_ == items_.size()) {
+    next_ = 0;
+    ++round_;
+  }
 }
 
 // All ranks have announced the bucket: what coefficients their gradients get.
@@ -298,11 +336,13 @@ bool DenseShare::begin_bucket(const Item& item) {
   coefficients_.assign(mean.coefficients.begin(), mean.coefficients.end());
   scale_ = static_cast<float>(mean.scale);
   answer_ = {said_[0].step, mean.total_weight, said_[0].learning_rate, 0};
-  for (std::size_t rank = 0; rank < lanes_.size() && job_->in_memory(); ++rank) {
-    came_in_memory(rank, taken_, item.bucket);
-  }
-  arrivals_of(0).begun(taken_);
   metrics_.step.set(answer_.step);
+  if (job_->claimed()) {
+    times_.clear();
+    for (std::size_t rank = 0; rank < lanes_.size(); ++rank) times_.push_back(time_in_memory(rank, item.bucket));
+  } else {
+    arrivals_of(0).begun(taken_);
+  }
   if (!job_->in_memory()) {
     const auto bytes = std::as_bytes(std::span(&answer_, 1));
     for (const auto& lane : lanes_) {
@@ -339,7 +379,11 @@ void DenseShare::update(const Item& item) {
     kernels::fused_update(inputs, coefficients_, scale_, options, job_->array(0, segment) + begin, state.data(),
                           wire == nullptr ? nullptr : wire + (element + begin) * width, format, count);
   }
-  arrivals_of(0).updated(taken_, monotonic_seconds());
+  if (job_->claimed()) {
+    count_update(metrics_, *std::ranges::min_element(times_), monotonic_seconds());
+  } else {
+    arrivals_of(0).updated(taken_, monotonic_seconds());
+  }
   metrics_.bytes_aggregated.add(ranks_.size() * segment.count * sizeof(float));
 
   if (job_->in_memory()) {

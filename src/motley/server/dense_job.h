@@ -1,6 +1,6 @@
-// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. A core owns
-// its segments: nobody else touches their weights, state or pushes between the job's loading and its end, so that there
-// are no locks. docs/parameter-server.md tells the whole.
+// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. Over lanes a
+// core owns its segments; in shared memory it claims one at a time, as it is free. Either way nobody else touches a
+// segment's weights, state or pushes meanwhile, so that there are no locks. docs/parameter-server.md tells the whole.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 #include "motley/exchange/chunk_map.h"
 #include "motley/exchange/server_protocol.h"
 #include "motley/server/arrivals.h"
+#include "motley/server/core_task.h"
 #include "motley/server/metrics.h"
 #include "motley/transport/region.h"
 #include "motley/transport/tcp_connection.h"
@@ -29,6 +30,8 @@ class DenseJob {
 
   bool in_memory() const { return region_ != nullptr; }
   bool relaxed() const { return join_.relaxed; }
+  // Whether cores take segments as they are free, where otherwise each has its own.
+  bool claimed() const { return in_memory() && !relaxed(); }
   std::size_t region_bytes() const {
     return region_ ? exchange::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.relaxed) : 0;
   }
@@ -49,6 +52,7 @@ class DenseJob {
   // How it stands, over lanes and in memory; from any thread.
   struct Standing {
     std::uint64_t progress = 0;  // grows with everything that comes and is done
+    std::uint64_t waiting = 0;   // segments of a claimed job that all ranks have brought and no core has claimed
     bool waits = false;          // something has come that has not had its effect or its answer yet
     std::vector<int> missing;    // ranks that are waited for
     std::uint64_t step = 0;      // of what waits
@@ -80,26 +84,23 @@ class DenseJob {
   std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's format
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
+  std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
   std::shared_ptr<JobMetrics> metrics_;
 };
 
-// A core's part of a job. All is called by the core's thread.
-class Share {
+// A core's part of a job.
+class Share : public CoreTask {
  public:
   // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
   Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
         std::function<void(Error)> lost);
-  virtual ~Share() = default;
 
-  // Works on at most one segment. True if there was something to do.
-  virtual bool advance() = 0;
-  // Reads and writes what the lane's socket allows.
-  void progress(int rank);
-  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const { return lanes_; }
-  bool ended(std::size_t rank) const { return ended_[rank]; }
-  // Says to the workers that they have to ring the bell; false if there is work already.
-  bool fall_asleep();
-  void wake_up();
+  void progress(int rank) override;
+  const std::vector<std::unique_ptr<transport::TcpConnection>>& lanes() const override { return lanes_; }
+  bool ended(std::size_t rank) const override { return ended_[rank]; }
+  // Says to the workers that they have to ring the bell.
+  bool fall_asleep() override;
+  void wake_up() override;
 
  protected:
   struct Item {
@@ -116,8 +117,9 @@ class Share {
   std::size_t chunk_elements() const;
   // Those of a relaxed job's rank alone, or of all.
   Arrivals& arrivals_of(std::size_t rank) { return arrivals_[arrivals_.size() > 1 ? rank : 0]; }
-  // All of a bucket has come from the rank in memory, at the time that it says.
-  void came_in_memory(std::size_t rank, std::uint64_t announcement, int bucket);
+  // When the rank started the bucket in memory, as it says.
+  double time_in_memory(std::size_t rank, int bucket) const;
+  void came(std::size_t rank, std::uint64_t end, double time);
   void give_up(Error error);
 
   const std::shared_ptr<DenseJob> job_;
@@ -128,8 +130,6 @@ class Share {
   bool failed_ = false;
 
  private:
-  void came(std::size_t rank, std::uint64_t end, double time);
-
   std::vector<Arrivals> arrivals_;
   std::function<void(Error)> lost_;
   std::vector<std::uint64_t> posted_;                         // by rank
@@ -146,10 +146,12 @@ class DenseShare final : public Share {
 
  private:
   bool has_work() const override;
+  void claim();
   bool begin_bucket(const Item& item);
   void update(const Item& item);
 
-  std::size_t next_ = 0;
+  std::size_t next_ = 0;  // of the items; where segments are claimed, the head of a bucket
+  bool begun_ = false;    // that bucket in this round, by this core
   std::uint32_t round_ = 1;
   std::uint64_t taken_ = 0;  // items, over all rounds
 
@@ -159,6 +161,7 @@ class DenseShare final : public Share {
   std::vector<float> coefficients_;
   float scale_ = 0;
   exchange::Announcement answer_;
+  std::vector<double> times_;  // of a claimed job: when ranks came, by rank
 };
 
 }  // namespace motley::server

@@ -181,8 +181,10 @@ std::string Metrics::text() const {
                &ShareMetrics::bytes_out);
   sums_of_each("aggregated_bytes_total", "counter", "Gradients summed, as float32.", &ShareMetrics::bytes_aggregated);
   sums_of_each("segments_total", "counter", "Segments updated.", &ShareMetrics::segments);
-  sums_of_each("segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.",
-               &ShareMetrics::waiting);
+  of_each("segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.",
+          [](const JobMetrics& job) {
+            return static_cast<double>(job.waiting.get()) + total(job, &ShareMetrics::waiting);
+          });
   of_each("staleness_steps", "gauge", "Steps that the furthest rank is ahead of the last; 0 where all wait for all.",
           [](const JobMetrics& job) {
             std::uint64_t most = 0;

@@ -74,6 +74,7 @@ struct JobMetrics {
 
   std::vector<ShareMetrics> shares;  // by core
   // Of the service's thread.
+  Count waiting;                    // segments that cores claim, and none has
   Seconds stalled;                  // for which nothing has moved although something waits
   std::vector<Cell<bool>> missing;  // by rank
 };

@@ -74,7 +74,9 @@ bool RelaxedShare::take(std::size_t rank) {
   bool written = false;
   if (item.segment == nullptr) {
     own.said = announced(item.bucket, rank, round);
-    if (job_->in_memory()) came_in_memory(rank, own.taken, item.bucket);
+    if (job_->in_memory()) {
+      came(rank, arrivals_of(rank).end_of_bucket(own.taken), time_in_memory(rank, item.bucket));
+    }
     if (!(own.said.weight >= 0 && own.said.weight <= 1 && std::isfinite(own.said.learning_rate))) {
       give_up(Error{ErrorCode::kInvalidInput,
                     fmt::format("bucket {}: rank {} is at step {} with learning rate {} and the share {} of the step",

@@ -25,7 +25,8 @@ using transport::Claim;
 using transport::TcpConnection;
 
 constexpr double kLastWordsSeconds = 2;
-constexpr double kGraceSeconds = 1;  // for a rank whose lane has ended to say that it leaves
+constexpr std::size_t kMostEchoes = 16;  // frames of a probe that have not gone back
+constexpr double kGraceSeconds = 1;      // for a rank whose lane has ended to say that it leaves
 constexpr double kWatchSeconds = 0.25;
 
 std::vector<int> own_processors() {
@@ -45,7 +46,14 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
     return fmt::format("{} is {} and {}", what, left, right);
   };
   if (a.size != b.size) return differ("the number of ranks", a.size, b.size);
+  if (a.racks != b.racks) {
+    const auto text = [](const exchange::RackPlan& plan) {
+      return fmt::format("[{}] of {}", fmt::join(plan.rack_of_rank, ", "), fmt::join(plan.servers, ", "));
+    };
+    return differ("the division into racks", text(a.racks), text(b.racks));
+  }
   if (a.bins != b.bins || a.first_bin != b.first_bin) return differ("the number of servers' cores", a.bins, b.bins);
+  if (a.bin_speeds != b.bin_speeds) return "the measured speed of servers differs";
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
   if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
   if (a.wire != b.wire) return differ("the type on the wire", static_cast<int>(a.wire), static_cast<int>(b.wire));
@@ -112,6 +120,7 @@ void Service::run() {
   for (bool running = true; running;) {
     wait_for_events();
     for (auto& [number, job] : jobs_) {
+      if (const Status heard = hear_racks(*job); !heard) end(*job, heard.error());
       for (std::size_t rank = 0; rank < job->ranks.size(); ++rank) {
         if (const Status heard = hear(*job, rank); !heard) {
           end(*job, heard.error());
@@ -127,6 +136,7 @@ void Service::run() {
     }
     judge_lost();
     watch_for_stalls();
+    send_back();
     for (transport::Acceptor::Guest& guest : acceptor_.step()) {
       admit(std::move(guest));
     }
@@ -136,7 +146,7 @@ void Service::run() {
       const bool over = std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.left || !rank.control; });
       if (over) {
         for (const auto& core : cores_) core->remove(job.number);
-        if (job.dense) metrics_->remove(job.dense->metrics().get());
+        metrics_->remove(job.metrics.get());
         if (!job.ranks.empty()) metrics_->jobs_left.add(1);
         spdlog::info("job '{}' has ended", job.name);
       }
@@ -151,6 +161,7 @@ void Service::run() {
   for (auto& [number, job] : jobs_) {
     end(*job, Error{ErrorCode::kServerLost, "the server was told to stop", -1});
   }
+  jobs_.clear();
   cores_.clear();
 }
 
@@ -162,7 +173,7 @@ void Service::judge_lost() {
     const bool known = lost.error.rank >= 0 && lost.error.rank < static_cast<int>(job.ranks.size());
     if (known && job.ranks[static_cast<std::size_t>(lost.error.rank)].left) return true;
     if (monotonic_seconds() < lost.settle_at) return false;
-    end(job, lost.error);
+    end(job, is_between_racks(job) ? Error{lost.error.code, "racks: " + lost.error.message, -1} : lost.error);
     return true;
   });
 }
@@ -175,8 +186,9 @@ void Service::watch_for_stalls() {
   for (auto& [number, job] : jobs_) {
     if (!job->dense || job->ranks.empty()) continue;
     const DenseJob::Standing standing = job->dense->standing();
-    JobMetrics& metrics = *job->dense->metrics();
+    JobMetrics& metrics = *job->metrics;
     const double seconds = job->watch.look(standing.progress, standing.waits, now);
+    metrics.waiting.set(standing.waiting);
     metrics.stalled.set(seconds);
     for (std::size_t rank = 0; rank < metrics.missing.size(); ++rank) {
       metrics.missing[rank].set(std::ranges::binary_search(standing.missing, static_cast<int>(rank)));
@@ -190,14 +202,6 @@ void Service::watch_for_stalls() {
                                      fmt::join(standing.missing, ", ")));
     }
   }
-}
-
-std::size_t Service::bytes_of_tenant(const std::string& tenant) const {
-  std::size_t bytes = 0;
-  for (const auto& [number, job] : jobs_) {
-    if (job->tenant == tenant && job->dense) bytes += job->dense->metrics()->bytes;
-  }
-  return bytes;
 }
 
 // Spinning pays where every thread has a processor: the cores' and those of all ranks that share this host.
@@ -217,11 +221,15 @@ void Service::wait_for_events() {
         {connection.descriptor(), static_cast<short>(POLLIN | (connection.wants_to_write() ? POLLOUT : 0)), 0});
   };
   for (const auto& [number, job] : jobs_) {
+    const bool takes = !job->rack || !job->rack->congested();
     for (const Rank& rank : job->ranks) {
-      if (rank.control && !rank.left) add(*rank.control);
+      if (takes && rank.control && !rank.left) add(*rank.control);
     }
+    if (!job->rack || !job->rack->ready()) continue;
+    for (const auto& control : job->rack->controls()) add(*control);
   }
   for (const Leaving& leaving : leaving_) add(*leaving.connection);
+  for (const auto& probe : probes_) add(*probe);
   ::poll(polled.data(), polled.size(), transport::Acceptor::kTickMilliseconds);
   eventfd_t count = 0;
   ::eventfd_read(wake_.get(), &count);
@@ -237,9 +245,25 @@ void Service::admit(transport::Acceptor::Guest guest) {
   auto connection = std::make_unique<TcpConnection>(std::move(guest.socket), guest.claim.identity, checksum);
   if (guest.claim.identity.purpose == exchange::kServerControl) {
     admit_control(guest.claim, std::move(connection));
+  } else if (guest.claim.identity.purpose == exchange::kServerProbe) {
+    probes_.push_back(std::move(connection));
   } else {
     admit_lane(guest.claim, std::move(connection));
   }
+}
+
+// Whatever comes on a probe goes back, as long as the worker takes it.
+void Service::send_back() {
+  std::erase_if(probes_, [](const auto& probe) {
+    while (probe->pending_sends() < kMostEchoes) {
+      auto message = probe->try_receive();
+      if (!message) return true;
+      if (!*message) break;
+      probe->post_owned((*message)->header.type, (*message)->header.tag, std::move((*message)->payload));
+      if (!probe->progress()) return true;
+    }
+    return !probe->progress();
+  });
 }
 
 void Service::turn_away(std::unique_ptr<TcpConnection> connection, const Error& error) {
@@ -251,9 +275,9 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   const std::string name = claim.identity.tenant + "/" + claim.identity.job;
   Job* job = nullptr;
   for (const auto& [number, other] : jobs_) {
-    if (other->tenant == claim.identity.tenant && other->own_name == claim.identity.job) job = other.get();
+    if (other->is(claim.identity.tenant, claim.identity.job)) job = other.get();
   }
-  if (job != nullptr && job->session != claim.identity.session) {
+  if (job != nullptr && job->claim.identity.session != claim.identity.session) {
     metrics_->refused_after_it.add(1);
     return turn_away(
         std::move(connection),
@@ -262,10 +286,8 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   if (job == nullptr) {
     auto made = std::make_unique<Job>();
     made->number = next_job_++;
-    made->tenant = claim.identity.tenant;
-    made->own_name = claim.identity.job;
     made->name = name;
-    made->session = claim.identity.session;
+    made->claim = claim;
     job = made.get();
     jobs_.emplace(job->number, std::move(made));
   }
@@ -286,8 +308,9 @@ void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> conn
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
     const Job& job = *entry.second;
-    return job.tenant == claim.identity.tenant && job.own_name == claim.identity.job &&
-           job.session == claim.identity.session && job.dense && rank < job.ranks.size();
+    const bool ready = job.dense || (job.rack && job.rack->ready());
+    return job.is(claim.identity.tenant, claim.identity.job) && job.claim.identity.session == claim.identity.session &&
+           ready && rank < job.ranks.size() && job.ranks[rank].join;
   });
   if (found == jobs_.end() || core >= cores_.size() || found->second->shared[core] ||
       found->second->ranks[rank].lanes[core]) {
@@ -296,33 +319,47 @@ void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> conn
   }
   Job& job = *found->second;
   job.ranks[rank].lanes[core] = std::move(connection);
-  if (std::ranges::all_of(job.ranks, [&](const Rank& other) { return other.lanes[core] != nullptr; })) {
-    std::vector<std::unique_ptr<TcpConnection>> lanes;
-    for (Rank& other : job.ranks) lanes.push_back(std::move(other.lanes[core]));
+  if (std::ranges::all_of(job.ranks, [&](const Rank& other) { return !other.join || other.lanes[core] != nullptr; })) {
     job.shared[core] = true;
-    job.dense->unlink();  // whoever opens a lane has mapped the region
-    const auto lost = [this, number = job.number](Error error) {
-      const std::lock_guard lock(mutex_);
-      lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
-      ::eventfd_write(wake_.get(), 1);
-    };
-    std::unique_ptr<Share> share;
-    if (job.dense->relaxed()) {
-      share = std::make_unique<RelaxedShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
-    } else {
-      share = std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
-    }
-    cores_[core]->add(job.number, std::move(share), job.tenant, tenants_.share_of(job.tenant));
+    const std::string& tenant = job.claim.identity.tenant;
+    cores_[core]->add(job.number, share_of(job, core), tenant, tenants_.share_of(tenant));
   }
+}
+
+// All lanes of this core are there.
+std::unique_ptr<CoreTask> Service::share_of(Job& job, std::size_t core) {
+  std::vector<std::unique_ptr<TcpConnection>> lanes;
+  for (Rank& rank : job.ranks) {
+    if (rank.join) lanes.push_back(std::move(rank.lanes[core]));
+  }
+  const auto lost = [this, number = job.number](Error error) {
+    const std::lock_guard lock(mutex_);
+    lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
+    wake();
+  };
+  if (job.rack) return std::make_unique<RackShare>(job.rack, static_cast<int>(core), std::move(lanes), lost);
+  job.dense->unlink();  // whoever opens a lane has mapped the region
+  if (job.dense->relaxed()) {
+    return std::make_unique<RelaxedShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+  }
+  return std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+}
+
+void Service::wake() {
+  ::eventfd_write(wake_.get(), 1);
 }
 
 Status Service::hear(Job& job, std::size_t rank) {
   Rank& from = job.ranks[rank];
-  while (from.control && !from.left) {
+  while (from.control && !from.left && !(job.rack && job.rack->congested())) {
     const auto message = from.control->try_receive();
     const auto moved = message ? from.control->progress() : Result<bool>(true);
     if (!message || !moved) {
       const Error& error = message ? moved.error() : message.error();
+      if (is_between_racks(job)) {
+        return fail(ErrorCode::kServerLost, "the {} was lost: {}",
+                    server_name(from.join->racks, static_cast<int>(rank)), error.message);
+      }
       return fail(Error{ErrorCode::kPeerLost, fmt::format("rank {} of job '{}': {}", rank, job.name, error.message),
                         static_cast<int>(rank)});
     }
@@ -340,11 +377,15 @@ Status Service::handle(Job& job, std::size_t rank, const transport::Message& mes
                                   rank, job.name, message.header.type, message.header.tag, message.header.length, why),
                       static_cast<int>(rank)});
   };
+  if (job.rack && job.rack->ready() && message.header.type != exchange::kServerLeave) {
+    MOTLEY_ASSIGN(const bool known, job.rack->take(static_cast<int>(rank), message));
+    return known ? Status{} : wrong("it is not its turn for this");
+  }
   switch (message.header.type) {
     case exchange::kServerJoin: {
       if (from.join) return wrong("it has joined already");
       MOTLEY_ASSIGN(from.join, exchange::decode_server_join(message.payload));
-      return join(job);
+      return join(job, rank);
     }
     case exchange::kServerLoad: {
       if (!job.dense || from.loaded || rank != 0) return wrong("it is not its turn to load");
@@ -382,6 +423,18 @@ Status Service::handle(Job& job, std::size_t rank, const transport::Message& mes
       static_cast<void>(from.control->progress());
       return {};
     }
+    case exchange::kServerReceived: {
+      const auto counts = received_in_rack(job);
+      const auto bytes = std::as_bytes(std::span(counts));
+      from.control->post_owned(exchange::kServerReceived, 0, {bytes.begin(), bytes.end()});
+      static_cast<void>(from.control->progress());
+      return {};
+    }
+    case exchange::kServerFailed: {
+      if (!is_between_racks(job)) return wrong("workers fail without a word");
+      MOTLEY_ASSIGN(Error error, exchange::decode_server_failed(message.payload));
+      return fail(std::move(error));
+    }
     case exchange::kServerLeave:
       from.left = true;
       return {};
@@ -391,14 +444,16 @@ Status Service::handle(Job& job, std::size_t rank, const transport::Message& mes
 }
 
 // Once all ranks have joined, their job gets its memory.
-Status Service::join(Job& job) {
+Status Service::join(Job& job, std::size_t newest) {
   const auto first = std::ranges::find_if(job.ranks, [](const Rank& rank) { return rank.join.has_value(); });
   for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
     if (!job.ranks[rank].join) continue;
     if (const std::string what = difference(*first->join, *job.ranks[rank].join); !what.empty()) {
+      const bool racks = is_between_racks(job);
       return fail(Error{ErrorCode::kInvalidInput,
-                        fmt::format("job '{}': {} of ranks {} and {}", job.name, what, first - job.ranks.begin(), rank),
-                        static_cast<int>(rank)});
+                        fmt::format("job '{}': {} of {} {} and {}", job.name, what, racks ? "racks" : "ranks",
+                                    first - job.ranks.begin(), rank),
+                        racks ? -1 : static_cast<int>(rank)});
     }
   }
   const ServerJoin& join = *first->join;
@@ -406,24 +461,15 @@ Status Service::join(Job& job) {
     return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", job.name, join.size,
                 job.ranks.size() - 1);
   }
+  if (!join.racks.empty() && !join.racks.between_servers) return join_rack(job, newest);
   const bool all = static_cast<int>(job.ranks.size()) == join.size &&
                    std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.join.has_value(); });
   if (!all) return {};
 
   const bool in_memory = std::ranges::all_of(
       job.ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
-  const std::size_t bytes = DenseJob::bytes_needed(join, cores(), in_memory);
-  if (options_.quota_bytes > 0 && bytes > options_.quota_bytes) {
-    return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name,
-                format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(options_.quota_bytes)));
-  }
-  const std::size_t tenants_quota = tenants_.quota_of(job.tenant);
-  const std::size_t taken = bytes_of_tenant(job.tenant);
-  if (tenants_quota > 0 && taken + bytes > tenants_quota) {
-    return fail(ErrorCode::kRefused, "job '{}' needs {} here; of the quota of tenant '{}', {}, {} are taken", job.name,
-                format_bytes(static_cast<double>(bytes)), job.tenant, format_bytes(static_cast<double>(tenants_quota)),
-                format_bytes(static_cast<double>(taken)));
-  }
+  const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
+  MOTLEY_TRY(check_quotas(job, bytes));
   std::vector<std::unique_ptr<transport::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : job.ranks) {
@@ -433,25 +479,120 @@ Status Service::join(Job& job) {
       regions.push_back(std::move(region));
     }
   }
-  const std::string region = fmt::format("{:x}-{}-server", job.session, job.number);
-  MOTLEY_ASSIGN(job.dense, DenseJob::create(join, cores(), std::move(regions), region));
-  job.shared.assign(cores_.size(), false);
-  job.dense->metrics()->tenant = job.tenant;
-  job.dense->metrics()->job = job.own_name;
-  job.dense->metrics()->bytes = bytes;
-  metrics_->add(job.dense->metrics());
+  const std::string region = fmt::format("{:x}-{}-server", job.claim.identity.session, job.number);
+  MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions), region));
+  count_in(job, job.dense->metrics(), bytes);
+  say_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
+  spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
+               format_bytes(static_cast<double>(exchange::ServerRegion::value_offsets(join.bucket_elements).back())),
+               join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
+  return {};
+}
 
+int Service::used_cores(const ServerJoin& join) const {
+  return join.cores > 0 ? std::min(join.cores, cores()) : cores();
+}
+
+// That of the job, and that of its tenant over all its jobs.
+Status Service::check_quotas(const Job& job, std::size_t bytes) const {
+  const auto text = [](std::size_t amount) { return format_bytes(static_cast<double>(amount)); };
+  if (options_.quota_bytes > 0 && bytes > options_.quota_bytes) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name, text(bytes),
+                text(options_.quota_bytes));
+  }
+  const std::string& tenant = job.claim.identity.tenant;
+  std::size_t taken = 0;
+  for (const auto& [number, other] : jobs_) {
+    if (other->claim.identity.tenant == tenant) taken += other->bytes;
+  }
+  if (const std::size_t quota = tenants_.quota_of(tenant); quota > 0 && taken + bytes > quota) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; of the quota of tenant '{}', {}, {} are taken", job.name,
+                text(bytes), tenant, text(quota), text(taken));
+  }
+  return {};
+}
+
+void Service::count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes) {
+  job.bytes = bytes;
+  job.metrics = std::move(metrics);
+  job.metrics->tenant = job.claim.identity.tenant;
+  job.metrics->job = job.claim.identity.job;
+  job.metrics->bytes = bytes;
+  metrics_->add(job.metrics);
+}
+
+void Service::say_joined(Job& job, exchange::ServerJoined joined) {
+  job.shared.assign(cores_.size(), false);
   choose_spinning();
-  const exchange::ServerJoined joined = {
-      .region = in_memory ? region : "", .region_bytes = job.dense->region_bytes(), .may_spin = spins_};
+  joined.may_spin = spins_;
   for (Rank& rank : job.ranks) {
+    if (!rank.join) continue;
     rank.lanes.resize(cores_.size());
     rank.control->post_owned(exchange::kServerJoined, 0, exchange::encode(joined));
     static_cast<void>(rank.control->progress());
   }
-  spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
-               format_bytes(static_cast<double>(exchange::ServerRegion::value_offsets(join.bucket_elements).back())),
-               join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
+}
+
+// Once all ranks of the rack have joined, its server meets the other racks'.
+Status Service::join_rack(Job& job, std::size_t newest) {
+  const ServerJoin& join = *job.ranks[newest].join;
+  const int rack = join.racks.rack_of_rank[newest];
+  const std::vector<int> ranks = join.racks.ranks_of(rack);
+  const auto here = [&](int rank) {
+    return rank < static_cast<int>(job.ranks.size()) && job.ranks[static_cast<std::size_t>(rank)].join;
+  };
+  for (int rank = 0; rank < join.size; ++rank) {
+    if (here(rank) && join.racks.rack_of_rank[static_cast<std::size_t>(rank)] != rack) {
+      return fail(Error{
+          ErrorCode::kInvalidInput,
+          fmt::format("job '{}': ranks {} and {} are in different racks, but both are here", job.name, rank, newest),
+          static_cast<int>(newest)});
+    }
+  }
+  if (!std::ranges::all_of(ranks, here)) return {};
+  const std::size_t bytes = RackJob::bytes_needed(join, rack);
+  MOTLEY_TRY(check_quotas(job, bytes));
+  Claim claim = job.claim;
+  claim.identity.job += kBetweenRacks;
+  claim.identity.rank = rack;
+  if (claim.identity.job.size() > transport::kMaxNameBytes) {
+    return fail(ErrorCode::kInvalidInput, "the job's name '{}' is too long for a job with racks", job.name);
+  }
+  const transport::Secret token = tenants_.token_of(job.claim.identity.tenant);
+  job.rack = std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { wake(); });
+  count_in(job, std::make_shared<JobMetrics>(static_cast<int>(ranks.size()), 0), bytes);
+  return {};
+}
+
+// What the other racks' servers say to the one of this rack.
+Status Service::hear_racks(Job& job) {
+  if (!job.rack || job.ranks.empty()) return {};
+  MOTLEY_ASSIGN(const bool met, job.rack->met());
+  if (met) {
+    say_joined(job, {.bins = job.rack->bins(), .cores = job.rack->cores()});
+    spdlog::info("job '{}': ranks {} of a rack; {} racks have met", job.name, fmt::join(job.rack->ranks(), ", "),
+                 job.rack->controls().size());
+  }
+  if (!job.rack->ready()) return {};
+  MOTLEY_ASSIGN(const auto answers, job.rack->hear());
+  for (const RackJob::Answer& answer : answers) {
+    for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
+      const Rank& to = job.ranks[rank];
+      if (!to.control || to.left || (answer.rank >= 0 && answer.rank != static_cast<int>(rank))) continue;
+      to.control->post_owned(answer.type, answer.tag, answer.payload);
+      static_cast<void>(to.control->progress());
+    }
+  }
+  return {};
+}
+
+// What has come from the ranks of this server's rack, for the job between the racks.
+std::vector<exchange::ReceivedFrom> Service::received_in_rack(const Job& between) const {
+  for (const auto& [number, job] : jobs_) {
+    const transport::Identity& identity = job->claim.identity;
+    const bool its_rack = between.is(identity.tenant, identity.job + kBetweenRacks);
+    if (its_rack && job->rack && job->rack->ready()) return job->rack->received();
+  }
   return {};
 }
 
@@ -459,6 +600,12 @@ void Service::end(Job& job, const Error& error) {
   spdlog::warn("job '{}' has failed: {}", job.name, error.message);
   metrics_->jobs_failed.add(1);
   for (const auto& core : cores_) core->remove(job.number);
+  if (job.rack) {
+    for (auto& control : job.rack->take_controls()) {
+      turn_away(std::move(control), error);
+      static_cast<void>(leaving_.back().connection->progress());
+    }
+  }
   for (Rank& rank : job.ranks) {
     if (!rank.control || rank.left) continue;
     turn_away(std::move(rank.control), error);

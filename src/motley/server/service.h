@@ -2,6 +2,7 @@
 // job's ranks when one is lost.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -12,7 +13,9 @@
 #include <vector>
 
 #include "motley/server/core.h"
+#include "motley/server/dense_job.h"
 #include "motley/server/metrics.h"
+#include "motley/server/rack_job.h"
 #include "motley/server/stall_watch.h"
 #include "motley/server/tenants.h"
 #include "motley/transport/acceptor.h"
@@ -48,14 +51,19 @@ class Service {
   };
   struct Job {
     std::uint64_t number = 0;
-    std::string tenant;
-    std::string own_name;  // among the tenant's jobs
-    std::string name;      // "tenant/job", for people
-    std::uint64_t session = 0;
+    std::string name;        // "tenant/job"
+    transport::Claim claim;  // of who came first
     std::vector<Rank> ranks;
     std::shared_ptr<DenseJob> dense;
-    std::vector<bool> shared;  // by core: its share was handed over
+    std::shared_ptr<RackJob> rack;  // instead, where this server is that of a rack
+    std::vector<bool> shared;       // by core: its share was handed over
+    std::size_t bytes = 0;          // of memory
+    std::shared_ptr<JobMetrics> metrics;
     StallWatch watch;
+    // A tenant's own job of this name?
+    bool is(const std::string& tenant, const std::string& job) const {
+      return claim.identity.tenant == tenant && claim.identity.job == job;
+    }
   };
   // A connection with last words.
   struct Leaving {
@@ -80,12 +88,27 @@ class Service {
   // Each returns an error that ends the job.
   Status hear(Job& job, std::size_t rank);
   Status handle(Job& job, std::size_t rank, const transport::Message& message);
-  Status join(Job& job);
+  Status join(Job& job, std::size_t newest);
+  Status join_rack(Job& job, std::size_t newest);
+  // Of the servers of racks, whose ranks are racks.
+  static bool is_between_racks(const Job& job) {
+    return !job.ranks.empty() && std::ranges::any_of(job.ranks, [](const Rank& rank) {
+      return rank.join && rank.join->racks.between_servers;
+    });
+  }
+  int used_cores(const exchange::ServerJoin& join) const;
+  Status check_quotas(const Job& job, std::size_t bytes) const;
+  void count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes);
+  Status hear_racks(Job& job);
+  void say_joined(Job& job, exchange::ServerJoined joined);
+  std::vector<exchange::ReceivedFrom> received_in_rack(const Job& between) const;
+  std::unique_ptr<CoreTask> share_of(Job& job, std::size_t core);
+  void wake();
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);
+  void send_back();
   void judge_lost();
   void watch_for_stalls();
-  std::size_t bytes_of_tenant(const std::string& tenant) const;
   void choose_spinning();
 
   const ServiceOptions options_;
@@ -100,6 +123,7 @@ class Service {
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;
+  std::vector<std::unique_ptr<transport::TcpConnection>> probes_;
   std::vector<Lost> suspected_;
   double watched_at_ = 0;  // for stalls
 

@@ -169,7 +169,8 @@ const OptionTable<Job>& job_options() {
        &Job::exchange_bucket_bytes},
       {{"exchange.consistency",
         kChoice,
-        "ps: whether workers take each step together (bsp), may be exchange.staleness steps ahead of the slowest (ssp), "
+        "ps: whether workers take each step together (bsp), may be exchange.staleness steps ahead of the slowest "
+        "(ssp), "
         "or any number of steps (async)",
         -kNone,
         kNone,
@@ -187,8 +188,18 @@ const OptionTable<Job>& job_options() {
        &Job::exchange_server_token},
       {{"exchange.tenant", kText, "ps: whom the servers' token belongs to, where they tell tenants apart"},
        &Job::exchange_tenant},
-      {{"exchange.server_cores", kInteger, "ps: threads of the server that is started for the job; 0: one a core", 0,
-        1024},
+      {{"exchange.placement",
+        kChoice,
+        "ps: where gradients are summed: central at the first server, sharded over all, colocated beside the workers, "
+        "hierarchical by rack first; auto: sharded, or with exchange.racks what measured links make faster",
+        -kNone,
+        kNone,
+        {"auto", "central", "sharded", "colocated", "hierarchical"}},
+       &Job::exchange_placement},
+      {{"exchange.racks", kIntegers, "ps: for each worker which of exchange.servers, from 0, is in its rack", 0},
+       &Job::exchange_racks},
+      {{"exchange.server_cores", kInteger,
+        "ps: threads of the server that is started for the job; 0: one a core, colocated: one", 0, 1024},
        &Job::exchange_server_cores},
       {{"exchange.chunk_bytes", kBytes, "ps: gradients are summed in chunks of this size", 64, 1 << 20},
        &Job::exchange_chunk_bytes},
@@ -283,19 +294,22 @@ Status check_job(const Job& job) {
                                 job.exchange_method));
     }
     if (job.clip_norm > 0) {
-      return refuse(fmt::format("clip_norm: {} needs the gradient of all workers; accepted with {}: 0, as each "
-                                "worker's gradient moves the weights by itself",
-                                job.clip_norm, given));
+      return refuse(
+          fmt::format("clip_norm: {} needs the gradient of all workers; accepted with {}: 0, as each "
+                      "worker's gradient moves the weights by itself",
+                      job.clip_norm, given));
     }
     if (job.shares == "pull") {
-      return refuse(fmt::format("shares.mode: pull needs all workers at the same step; accepted with {}: dynamic, "
-                                "equal, fixed or replay",
-                                given));
+      return refuse(
+          fmt::format("shares.mode: pull needs all workers at the same step; accepted with {}: dynamic, "
+                      "equal, fixed or replay",
+                      given));
     }
   } else if (job.exchange_staleness > 0) {
-    return refuse(fmt::format("exchange.staleness: {} is given, but exchange.consistency is bsp; accepted: 0, or "
-                              "exchange.consistency ssp or async",
-                              job.exchange_staleness));
+    return refuse(
+        fmt::format("exchange.staleness: {} is given, but exchange.consistency is bsp; accepted: 0, or "
+                    "exchange.consistency ssp or async",
+                    job.exchange_staleness));
   }
   if (job.betas.size() != 2) {
     return refuse(

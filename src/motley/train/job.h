@@ -73,6 +73,8 @@ struct Job {
   std::string exchange_servers;
   std::string exchange_server_token;
   std::string exchange_tenant = "local";
+  std::string exchange_placement = "auto";
+  std::vector<std::int64_t> exchange_racks;
   std::int64_t exchange_server_cores = 0;
   double exchange_chunk_bytes = 32 << 10;
 

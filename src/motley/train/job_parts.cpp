@@ -11,6 +11,7 @@
 
 #include "motley/base/file.h"
 #include "motley/train/served_weights.h"
+#include "motley/train/server_placement.h"
 
 namespace motley::train {
 namespace {
@@ -221,6 +222,7 @@ Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
     if (!job.exchange_servers.empty()) {
       MOTLEY_TRY(servers_of(job));
     }
+    MOTLEY_TRY(check_placement(job, static_cast<int>(cluster.workers.size())));
   }
   std::vector<std::pair<std::string, std::filesystem::path>> files = {{"model.path", job.model_path}};
   for (const bool training : {true, false}) {

@@ -51,6 +51,7 @@
 #include "motley/train/progress.h"
 #include "motley/train/saved_state.h"
 #include "motley/train/served_weights.h"
+#include "motley/train/server_placement.h"
 #include "motley/train/summary.h"
 #include "motley/train/tensorboard.h"
 #include "motley/train/timeline.h"
@@ -147,6 +148,8 @@ class Worker {
   const cluster::Cluster cluster_;
   const JobParts parts_{make_parts(job_)};
 
+  std::optional<transport::Secret> secret_;
+  std::unique_ptr<server::Service> service_;  // beside this worker
   std::unique_ptr<transport::Session> session_;
   std::unique_ptr<exchange::Group> group_;
   std::unique_ptr<exchange::Exchange> exchange_;
@@ -240,8 +243,8 @@ Status Worker::join(const std::filesystem::path& hosts) {
   options.join_seconds = job_.join_seconds;
   options.silence_seconds = std::max(5.0, job_.step_seconds / 2);
   options.fingerprint = fingerprint(job_);
-  MOTLEY_ASSIGN(const transport::Secret secret, find_rendezvous(role_, run_.folder(), hosts, options));
-  MOTLEY_ASSIGN(session_, transport::Session::join(options, secret));
+  MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, options));
+  MOTLEY_ASSIGN(session_, transport::Session::join(options, *secret_));
   if (writes()) {  // all have read where to meet; the file holds a secret
     std::error_code ignored;
     std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
@@ -291,7 +294,10 @@ Status Worker::build_model() {
 
   exchange::ExchangeOptions exchange = parts_.exchange;
   if (exchange.method == exchange::Method::kParameterServer) {
-    MOTLEY_ASSIGN(exchange.servers, servers_of(job_));
+    const auto elements = buckets_->bucket_elements();
+    const double count = static_cast<double>(std::accumulate(elements.begin(), elements.end(), std::size_t{0}));
+    const double bytes = count * (exchange.wire == exchange::WireType::kNative ? 4 : 2);
+    MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, exchange));
   }
   MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));
   exchange::Layout layout;

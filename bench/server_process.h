@@ -1,0 +1,28 @@
+// A process of `motley server` for benchmarks, and what its clients have to know.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/child_process.h"
+#include "bench/exchange_job.h"
+
+namespace motley::bench {
+
+class ServerProcess {
+ public:
+  // All servers of this process's benchmarks know the same token, so that one job may use several of them.
+  static Result<ServerProcess> start(const BenchOptions& options, int cores, const ExchangeJob::Place& place = {});
+
+  // The variables that lead ranks to these servers.
+  static std::vector<std::string> environment(std::span<const ServerProcess> servers);
+  std::vector<std::string> environment() const { return environment({this, 1}); }
+
+ private:
+  std::unique_ptr<ChildProcess> process_;
+  std::string address_;
+};
+
+}  // namespace motley::bench

@@ -1,0 +1,27 @@
+// Where a job's gradients meet parameter servers: at those that it names or that run beside its workers, racks told
+// apart or not.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "motley/cluster/cluster.h"
+#include "motley/exchange/exchange.h"
+#include "motley/server/service.h"
+#include "motley/train/job.h"
+
+namespace motley::train {
+
+// Whether `motley train` starts one server beside the workers that it starts.
+bool needs_own_server(const Job& job);
+
+// What is wrong with the job's servers and racks, as far as the keys tell.
+Status check_placement(const Job& job, int workers);
+
+// Chooses, and fills in options.servers and rack_of_rank; the same on all ranks, and collective. `secret`: the job's,
+// which is the token of servers beside workers. The result is this host's server, where this rank runs it.
+Result<std::unique_ptr<server::Service>> place_servers(const Job& job, transport::Session& session,
+                                                       exchange::Group& group, const transport::Secret& secret,
+                                                       double model_bytes, exchange::ExchangeOptions& options);
+
+}  // namespace motley::train
