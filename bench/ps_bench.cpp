@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <numeric>
 
+#include "bench/compression_bench.h"
 #include "bench/exchange_job.h"
 #include "bench/network_namespaces.h"
 #include "bench/racks_bench.h"
 #include "bench/sparse_bench.h"
+#include "bench/sparse_net_bench.h"
 #include "bench/update_ablation.h"
 #include "motley/base/clock.h"
 #include "motley/base/file.h"
@@ -87,6 +89,8 @@ class PsBench {
     MOTLEY_TRY(tenants());
     MOTLEY_ASSIGN(const std::vector<BenchRow> sparse, sparse_rows(options_));
     rows_.insert(rows_.end(), sparse.begin(), sparse.end());
+    MOTLEY_ASSIGN(const std::vector<BenchRow> sparse_net, sparse_net_rows(options_));
+    rows_.insert(rows_.end(), sparse_net.begin(), sparse_net.end());
     return std::move(rows_);
   }
 
@@ -203,6 +207,9 @@ class PsBench {
           fmt::format("{} a round; a plain stream of the same bytes {}; links emulated with tbf",
                       format_seconds(link.ours), format_seconds(link.peer)));
     }
+    MOTLEY_ASSIGN(const std::vector<BenchRow> compression,
+                  compression_rows(options_, places, buckets_of(kModelBytes, kBuckets), server.environment()));
+    rows_.insert(rows_.end(), compression.begin(), compression.end());
     return {};
   }
 

@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "motley/base/random.h"
+#include "motley/exchange/row_index.h"
 #include "motley/server/row_batch.h"
-#include "motley/server/row_index.h"
 #include "motley/server/row_optimizer.h"
 
 namespace motley::server {

@@ -1,6 +1,6 @@
 // The client's cache against a source that answers every pull with the step of its clock: the age of what comes out can
 // be read off it.
-#include "motley/server/sparse_cache.h"
+#include "motley/exchange/sparse_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,9 @@
 
 namespace motley::server {
 namespace {
+
+using exchange::RowSource;
+using exchange::SparseCache;
 
 class ClockSource final : public RowSource {
  public:

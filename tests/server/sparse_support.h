@@ -1,10 +1,13 @@
-// What the tests of sparse tables share: a table as a plain map with the optimizers written out in double, and a cold
-// store in a map that fails on demand.
+// What the tests of sparse tables share: a table as a plain map with the optimizers written out in double, a cold store
+// in a map that fails on demand, and folders for files.
 #pragma once
+
+#include <sys/mount.h>
 
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -126,6 +129,20 @@ class MapStore final : public ColdStore {
   };
   std::shared_ptr<MapStoreControl> control_;
   std::size_t record_bytes_;
+};
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "motley-sparse-XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~TemporaryFolder() {
+    ::umount2(path.c_str(), MNT_DETACH);  // where a test has mounted something
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::filesystem::path path;
 };
 
 // A spec whose budget has room for about `hot_rows` rows.

@@ -17,20 +17,6 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using Kind = RowOptimizer::Kind;
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "motley-sparse-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() {
-    ::umount2(path.c_str(), MNT_DETACH);  // where a test has mounted something
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  fs::path path;
-};
-
 struct Tiered {
   explicit Tiered(const SparseTableSpec& spec)
       : table(SparseTable::create(spec, std::make_unique<MapStore>(store, SparseTable::record_bytes(spec))).value()) {}

@@ -21,6 +21,7 @@ struct ServerArguments {
   std::string listen = "127.0.0.1:29500";
   std::string token_file;
   std::string address_file;
+  std::string tables;
   int cores = 0;
   bool pin = false;
   bool quiet = false;
@@ -76,6 +77,7 @@ Status run_server(const ServerArguments& arguments) {
   options.cores = arguments.cores;
   options.pin_cores = arguments.pin;
   options.quota_bytes = static_cast<std::size_t>(arguments.quota_gigabytes * 1e9);
+  options.tables = arguments.tables;
   options.stall_seconds = arguments.stall_seconds;
   MOTLEY_ASSIGN(const server::Tenants tenants, tenants_of(arguments));
   MOTLEY_ASSIGN(const auto service, server::Service::start(options, tenants));
@@ -108,6 +110,8 @@ void add_server(CLI::App& app, Action& action) {
   command->add_option("--token-file", arguments->token_file,
                       "File (mode 0600) with the token that jobs must know; default: the variable MOTLEY_SERVER_TOKEN");
   command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");
+  command->add_option("--tables", arguments->tables,
+                      "Folder for sparse tables: rows that memory has no room for, and checkpoints");
   command->add_option("--cores", arguments->cores, "Threads that sum and update; 0: one for each core")
       ->check(CLI::Range(0, 1024));
   command->add_flag("--pin", arguments->pin, "Bind each of these threads to a core of its own");

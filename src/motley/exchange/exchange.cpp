@@ -67,6 +67,11 @@ Result<std::unique_ptr<Exchange>> make_exchange(transport::Session& session, con
     }
     return std::make_unique<ServerExchange>(session, options);
   }
+  if (options.wire > WireType::kFloat16) {
+    return fail(ErrorCode::kInvalidInput,
+                "exchange.wire: int8, top-k and auto are for a parameter server (exchange.method ps); a ring accepts "
+                "float32 and bfloat16");
+  }
   if (membership.size() == 1) return std::make_unique<SingleExchange>();
   const bool shared = membership.on_one_host();
   if (options.method == Method::kSharedMemory && !shared) {

@@ -24,8 +24,9 @@
 
 namespace motley::exchange {
 
-enum class DataType { kFloat32, kFloat64 };            // of gradients in memory; sums are taken in this type
-enum class WireType { kNative, kBfloat16, kFloat16 };  // as sent over TCP; shared memory is never converted
+enum class DataType { kFloat32, kFloat64 };  // of gradients in memory; sums are taken in this type
+// As sent over TCP; shared memory is never converted. The last three are for a parameter server (wire_form.h).
+enum class WireType { kNative, kBfloat16, kFloat16, kInt8, kTopK, kAuto };
 std::size_t bytes_of(DataType type);
 
 // Sizes of the buckets in elements, in the order in which they are usually ready (last layer first).
@@ -106,11 +107,11 @@ struct ServerAddress {
 };
 
 struct ExchangeOptions {
-  Method method = Method::kAuto;  // auto: shared memory when all ranks are on one host, else the ring
-  WireType wire = WireType::kNative;
-  bool background_progress = true;  // a thread reduces buckets while the worker computes
-  int tcp_lanes = 0;                // sockets per neighbour; 0 chooses
-  std::size_t segment_bytes = 0;    // pipelining unit of the ring; 0 chooses
+  Method method = Method::kAuto;      // auto: shared memory when all ranks are on one host, else the ring
+  WireType wire = WireType::kNative;  // kAuto: choose_wire (wire_choice.h) says which before the exchange is made
+  bool background_progress = true;    // a thread reduces buckets while the worker computes
+  int tcp_lanes = 0;                  // sockets per neighbour; 0 chooses
+  std::size_t segment_bytes = 0;      // pipelining unit of the ring; 0 chooses
   // kParameterServer only.
   std::vector<ServerAddress> servers;
   std::vector<double> server_speeds;   // of their links, in any unit, to divide the model by; empty: by their cores
@@ -120,6 +121,8 @@ struct ExchangeOptions {
   bool servers_share_memory = true;    // where server and all ranks are on one host
   // Steps that a rank may be ahead of the slowest; none: all take each step together.
   std::optional<std::uint32_t> staleness;
+  double top_k = 0.01;     // kTopK: the share of a gradient's values that is sent
+  std::string job_suffix;  // of the job's name at the servers, for an exchange beside its own
 };
 
 // One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "motley/base/file.h"
+#include "motley/base/log.h"
 #include "motley/exchange/waiting.h"
 #include "motley/transport/acceptor.h"
 #include "motley/transport/host.h"
@@ -21,10 +22,8 @@ constexpr double kAnswerSeconds = 1;      // for a server to say whom it waits f
 constexpr double kShareOfDeadline = 0.9;  // for servers to meet, so that they can still say whom they wait for
 constexpr double kLastWordSeconds = 0.5;  // for a server to say why it closes a lane
 
-kernels::WireFormat format_of(WireType type) {
-  return type == WireType::kBfloat16  ? kernels::WireFormat::kBfloat16
-         : type == WireType::kFloat16 ? kernels::WireFormat::kFloat16
-                                      : kernels::WireFormat::kFloat32;
+WireForm form_of(const ExchangeOptions& options) {
+  return {options.wire, options.wire == WireType::kTopK ? options.top_k : 0};
 }
 
 }  // namespace
@@ -34,7 +33,8 @@ ServerExchange::ServerExchange(transport::Session& session, const ExchangeOption
       options_(options),
       rank_(session.membership().rank),
       size_(session.membership().size()),
-      wire_(format_of(options.wire)) {}
+      wire_(form_of(options)),
+      answer_(wire_.answer(size_)) {}
 
 ServerExchange::~ServerExchange() {
   for (Server& server : servers_) {
@@ -58,6 +58,17 @@ Status ServerExchange::prepare(const Layout& layout, const Deadline& deadline) {
         "ranks may be at different steps only where the parameter server takes the optimizer's step; this job's "
         "servers only add up");
   }
+  if ((relaxed() || !options_.rack_of_rank.empty()) && wire_.lossy()) {
+    return fail(ErrorCode::kInvalidInput,
+                "exchange.wire: {} needs all ranks at the same step, and no servers of racks in between; accepted: "
+                "float32, bfloat16 and float16",
+                to_string(wire_));
+  }
+  if (wire_.type == WireType::kTopK && !(wire_.density > 0 && wire_.density <= kLargestDensity)) {
+    return fail(ErrorCode::kInvalidInput, "exchange.top_k: {}; accepted: above 0, at most {}", wire_.density,
+                kLargestDensity);
+  }
+  MOTLEY_INVARIANT(wire_.type != WireType::kAuto, "nobody has chosen the type on the wire");
   bucket_elements_.assign(layout.bucket_elements.begin(), layout.bucket_elements.end());
   const std::vector<std::size_t> offsets = ServerRegion::value_offsets(bucket_elements_);
   for (std::size_t bucket = 0; bucket < bucket_elements_.size(); ++bucket) {
@@ -112,7 +123,7 @@ void ServerExchange::cut(int bins) {
 transport::Claim ServerExchange::claim(std::uint32_t purpose) const {
   const transport::SessionOptions& own = session_.options();
   transport::Claim claim;
-  claim.identity.job = own.job;
+  claim.identity.job = own.job + options_.job_suffix;
   claim.identity.tenant = own.tenant;
   claim.identity.rank = rank_;
   claim.identity.session = session_.membership().session;
@@ -206,13 +217,22 @@ Status ServerExchange::join(const Deadline& deadline) {
     MOTLEY_ASSIGN(shared_, transport::Region::map(joined.region, joined.region_bytes));
     region_ = ServerRegion(shared_->data(), bucket_elements_, server.cores, size_, relaxed());
     own_->unlink();
+    if (wire_.type != WireType::kNative && rank_ == 0) {
+      spdlog::info("exchange.wire: {} is not used: the server and all ranks share memory, where nothing is sent",
+                   to_string(wire_));
+    }
   }
   if (!in_memory) {
     MOTLEY_ASSIGN(gradients_, Pages::allocate(bytes, "gradients"));
     MOTLEY_ASSIGN(weights_, Pages::allocate(bytes, "weights"));
-    if (wire_ != kernels::WireFormat::kFloat32) {
-      MOTLEY_ASSIGN(outgoing_, Pages::allocate(bytes / 2, "gradients on the wire"));
-      MOTLEY_ASSIGN(incoming_, Pages::allocate(bytes / 2, "weights on the wire"));
+    if (wire_.type != WireType::kNative) {
+      outgoing_at_ = frame_offsets(map_, wire_);
+      incoming_at_ = frame_offsets(map_, answer_);
+      MOTLEY_ASSIGN(outgoing_, Pages::allocate(outgoing_at_.back(), "gradients on the wire"));
+      MOTLEY_ASSIGN(incoming_, Pages::allocate(incoming_at_.back(), "weights on the wire"));
+    }
+    if (wire_.lossy()) {
+      MOTLEY_ASSIGN(left_out_, Pages::allocate(bytes, "what pushes left out"));
     }
   }
   return {};
@@ -410,7 +430,6 @@ std::vector<int> ServerExchange::ask_for_missing() {
 // form; that of a relaxed job ends with the rounds that are in the weights, instead of beginning with an announcement.
 Status ServerExchange::start_over_lanes(int index, double weight) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
-  const std::size_t width = kernels::bytes_of(wire_);
   const auto lock = driver_.lock();
   MOTLEY_TRY(driver_.status());
   const Announcement own = announcement(bucket, weight);
@@ -438,22 +457,21 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
     std::byte* values = gradients_.data() + byte_at(segment, sizeof(float));
     std::byte* landing = updates_weights() ? weights_.data() + byte_at(segment, sizeof(float)) : values;
     const std::byte* outgoing = values;
-    if (wire_ != kernels::WireFormat::kFloat32) {
-      auto* narrow = outgoing_.as<std::uint16_t>(byte_at(segment, width));
-      const std::span<const float> from(reinterpret_cast<const float*>(values), segment.count);
-      wire_ == kernels::WireFormat::kBfloat16 ? kernels::round_to_bfloat16(from, narrow)
-                                              : kernels::round_to_float16(from, narrow);
-      outgoing = reinterpret_cast<const std::byte*>(narrow);
-      landing = incoming_.data() + byte_at(segment, width);
+    if (wire_.type != WireType::kNative) {
+      std::byte* frame = outgoing_.data() + outgoing_at_[at];
+      if (weight > 0) write_push(segment, weight, frame);  // else whatever stands there is not used
+      outgoing = frame;
+      landing = incoming_.data() + incoming_at_[at];
     }
-    outbox_.push_back({segment.bin, kServerPush, tag, {outgoing, segment.count * width}, {}});
-    lane.connection->post_receive(kServerWeights, tag, {landing, segment.count * width});
+    outbox_.push_back({segment.bin, kServerPush, tag, {outgoing, wire_.frame_bytes(segment.count)}, {}});
+    lane.connection->post_receive(kServerWeights, tag, {landing, answer_.frame_bytes(segment.count)});
     lane.expected.push_back({index, &segment});
     ++bucket.to_come;
   }
   if (relaxed()) {
     for (const int bin : announced) expect_answer(lanes_[static_cast<std::size_t>(bin)]);
   }
+  if (weight > 0) bucket.left_weight = weight;
   post_in_order();
   driver_.started(bucket.patience);
   return {};
@@ -483,14 +501,43 @@ void ServerExchange::post_in_order() {
   }
 }
 
-void ServerExchange::take(const Expected& expected) {
+// A lossy frame's sender keeps what it leaves out. The server multiplies a gradient by its weight, so what was left out
+// of one of weight v is v / w of what it is in one of weight w.
+void ServerExchange::write_push(const Segment& segment, double weight, std::byte* frame) {
+  const std::size_t at = byte_at(segment, sizeof(float));
+  const std::span<const float> gradient(gradients_.as<float>(at), segment.count);
+  if (wire_.lossy()) {
+    const std::span left_out(left_out_.as<float>(at), segment.count);
+    const auto factor = static_cast<float>(buckets_[static_cast<std::size_t>(segment.bucket)].left_weight / weight);
+    for (std::size_t e = 0; e < segment.count; ++e) left_out[e] = gradient[e] + factor * left_out[e];
+    wire_.compress(left_out, frame);
+  } else if (wire_.type == WireType::kBfloat16) {
+    kernels::round_to_bfloat16(gradient, reinterpret_cast<std::uint16_t*>(frame));
+  } else {
+    kernels::round_to_float16(gradient, reinterpret_cast<std::uint16_t*>(frame));
+  }
+}
+
+Status ServerExchange::take(const Expected& expected) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(expected.bucket)];
   --bucket.to_come;
-  if (expected.segment == nullptr || wire_ == kernels::WireFormat::kFloat32) return;
+  if (expected.segment == nullptr || wire_.type == WireType::kNative) return {};
   const Segment& segment = *expected.segment;
-  const std::span<const std::uint16_t> from(incoming_.as<std::uint16_t>(byte_at(segment, 2)), segment.count);
-  auto* to = (updates_weights() ? weights_ : gradients_).as<float>(byte_at(segment, sizeof(float)));
-  wire_ == kernels::WireFormat::kBfloat16 ? kernels::widen_bfloat16(from, to) : kernels::widen_float16(from, to);
+  const auto index = static_cast<std::size_t>(expected.segment - map_.segments.data());
+  const std::byte* frame = incoming_.data() + incoming_at_[index];
+  const std::span to((updates_weights() ? weights_ : gradients_).as<float>(byte_at(segment, sizeof(float))),
+                     segment.count);
+  if (wire_.lossy()) {  // how weights have changed; or a gradient, which takes the old one's place
+    if (!updates_weights()) std::ranges::fill(to, 0.0F);
+    if (!answer_.add(frame, 1, to)) {
+      return fail(ErrorCode::kCorrupt, "segment {} came with an index beyond its {} values", index, segment.count);
+    }
+    return {};
+  }
+  const std::span halves(reinterpret_cast<const std::uint16_t*>(frame), segment.count);
+  wire_.type == WireType::kBfloat16 ? kernels::widen_bfloat16(halves, to.data())
+                                    : kernels::widen_float16(halves, to.data());
+  return {};
 }
 
 Result<bool> ServerExchange::advance() {
@@ -519,7 +566,7 @@ Result<bool> ServerExchange::advance() {
           bucket.rounds[rank] = std::min(bucket.rounds[rank], lane.rounds[at][rank]);
         }
       }
-      take(expected);
+      MOTLEY_TRY(take(expected));
     }
   }
   if (!moved && monotonic_seconds() > controls_checked_ + kControlCheckSeconds) {

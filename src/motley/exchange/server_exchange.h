@@ -31,6 +31,7 @@ class ServerExchange final : public Exchange, private Lanes {
   Result<Outcome> wait(int bucket, const Deadline& deadline) override;
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
+  bool in_memory() const { return own_ != nullptr; }
 
   bool updates_weights() const override { return options_.update.rule != kernels::UpdateRule::kSum; }
   std::span<const float> weights(int bucket) override;
@@ -53,6 +54,7 @@ class ServerExchange final : public Exchange, private Lanes {
     std::uint32_t ahead = 0;            // rounds, relaxed
     std::vector<std::uint32_t> rounds;  // of each rank in the weights, relaxed and over lanes
     bool under_way = false;
+    double left_weight = 1;  // of the gradient that left_out_ belongs to
     LaneDriver::Patience patience;
   };
   struct Server {
@@ -101,14 +103,16 @@ class ServerExchange final : public Exchange, private Lanes {
   Result<bool> advance() override;
   bool idle() const override;
   void list_descriptors(std::vector<pollfd>& descriptors) const override;
-  void take(const Expected& expected);
+  void write_push(const Segment& segment, double weight, std::byte* frame);
+  Status take(const Expected& expected);
   std::size_t byte_at(const Segment& segment, std::size_t width) const;
 
   transport::Session& session_;
   const ExchangeOptions options_;
   const int rank_;
   const int size_;
-  const kernels::WireFormat wire_;
+  const WireForm wire_;
+  const WireForm answer_;
   double learning_rate_ = 0;
   double step_weight_ = 1;   // relaxed: of all ranks in a step
   std::uint32_t ahead_ = 0;  // relaxed: rounds that a rank may be ahead
@@ -133,7 +137,10 @@ class ServerExchange final : public Exchange, private Lanes {
   Pages gradients_;
   Pages weights_;
   Pages outgoing_;  // gradients, and
-  Pages incoming_;  // weights, in the wire's format where that is not float32
+  Pages incoming_;  // weights, in the wire's form where that is not float32
+  std::vector<std::size_t> outgoing_at_;
+  std::vector<std::size_t> incoming_at_;
+  Pages left_out_;  // of pushes so far, in float32
   std::mutex control_mutex_;
   double controls_checked_ = 0;
   std::vector<Lane> lanes_;

@@ -58,7 +58,8 @@ std::vector<std::byte> encode(const ServerJoin& join) {
   }
   writer.put(join.chunk_bytes);
   writer.put(static_cast<std::uint8_t>(join.relaxed ? 1 : 0));
-  writer.put(static_cast<std::uint8_t>(join.wire));
+  writer.put(static_cast<std::uint8_t>(join.wire.type));
+  put_double(writer, join.wire.density);
   const kernels::UpdateOptions& update = join.update;
   writer.put(static_cast<std::uint8_t>(update.rule));
   for (const double value :
@@ -87,7 +88,7 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
   const auto relaxed = reader.get<std::uint8_t>();
   join.relaxed = relaxed != 0;
   const auto wire = reader.get<std::uint8_t>();
-  join.wire = static_cast<kernels::WireFormat>(wire);
+  join.wire = {static_cast<WireType>(wire), get_double(reader)};
   const auto rule = reader.get<std::uint8_t>();
   join.update.rule = static_cast<kernels::UpdateRule>(rule);
   kernels::UpdateOptions& update = join.update;
@@ -115,9 +116,14 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
   const RackPlan& racks = join.racks;
   const std::size_t racked = racks.between_servers ? racks.servers.size() : racks.rack_of_rank.size();
   const bool racks_fit = (racks.empty() && !racks.between_servers) || racked == static_cast<std::size_t>(join.size);
+  const bool density_fits = join.wire.type == WireType::kTopK
+                                ? join.wire.density > 0 && join.wire.density <= kLargestDensity
+                                : std::bit_cast<std::uint64_t>(join.wire.density) == 0;
+  const bool may_lose = relaxed == 0 && racks.empty() && !racks.between_servers;
+  const bool wire_fits = wire <= 4 && density_fits && (may_lose || !join.wire.lossy());
   const bool sensible = join.size >= 1 && join.size <= kMaxRanks && join.bins >= 1 && join.bins <= kMaxBins &&
                         join.first_bin >= 0 && join.first_bin < join.bins && join.cores >= 0 &&
-                        join.cores <= kMaxBins && racks_fit && speeds_fit && wire <= 2 && rule <= 5 && buckets > 0 &&
+                        join.cores <= kMaxBins && racks_fit && speeds_fit && wire_fits && rule <= 5 && buckets > 0 &&
                         elements <= kMaxElements && join.chunk_bytes >= kSmallestChunkBytes &&
                         join.chunk_bytes <= kMaxElements && relaxed <= 1 &&
                         (relaxed == 0 || join.update.rule != kernels::UpdateRule::kSum);

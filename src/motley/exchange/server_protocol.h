@@ -15,6 +15,7 @@
 #include "motley/base/result.h"
 #include "motley/exchange/rack_plan.h"
 #include "motley/exchange/shared_counter.h"
+#include "motley/exchange/wire_form.h"
 #include "motley/kernels/update.h"
 
 namespace motley::exchange {
@@ -60,7 +61,7 @@ struct ServerJoin {
   int cores = 0;      // of this server, that the job uses; 0: all
   std::uint64_t chunk_bytes = 0;
   bool relaxed = false;  // each rank's push moves the weights by itself
-  kernels::WireFormat wire = kernels::WireFormat::kFloat32;
+  WireForm wire;         // of pushes over lanes
   kernels::UpdateOptions update;
   std::vector<std::uint64_t> bucket_elements;
   std::vector<double> bin_speeds;  // of the cores of all servers, for the chunk map; empty: all equal

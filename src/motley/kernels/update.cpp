@@ -7,13 +7,15 @@
 #include <cmath>
 #include <cstring>
 
+#include "motley/kernels/compress.h"
 #include "motley/kernels/sum.h"
 
 namespace motley::kernels {
 namespace {
 
 constexpr std::size_t kBlock = 256;  // elements: a dozen blocks of float32 leave room in the first-level cache
-constexpr std::size_t kGroup = 8;    // inputs in one pass: as many streams as the hardware's prefetchers follow
+static_assert(kBlock == kInt8Block, "a block of int8 has one scale");
+constexpr std::size_t kGroup = 8;  // inputs in one pass: as many streams as the hardware's prefetchers follow
 
 // An update's options as the loops want them.
 struct Factors {
@@ -97,6 +99,11 @@ void take_step(Instructions instructions, UpdateRule rule, const Factors& factor
 // The input's values from element `begin` as float32: where they lie, or in `widened`.
 const float* widen(const WireInput& input, std::size_t begin, std::size_t count, float* widened,
                    Instructions instructions) {
+  if (input.scales != nullptr) {
+    const std::span values(static_cast<const std::int8_t*>(input.values) + begin, count);
+    dequantize_int8_blocks(values, input.scales + begin / kInt8Block, widened, kInt8Block, instructions);
+    return widened;
+  }
   if (input.format == WireFormat::kFloat32) return static_cast<const float*>(input.values) + begin;
   const std::span halves(static_cast<const std::uint16_t*>(input.values) + begin, count);
   if (input.format == WireFormat::kBfloat16) {

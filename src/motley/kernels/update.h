@@ -56,6 +56,7 @@ constexpr int state_arrays(UpdateRule rule) {
 struct WireInput {
   const void* values = nullptr;
   WireFormat format = WireFormat::kFloat32;
+  const float* scales = nullptr;  // where not null the values are int8 in blocks of kInt8Block (compress.h)
 };
 
 // Takes the optimizer's step on weights[] and state[k][], k < state_arrays(rule), with the gradient

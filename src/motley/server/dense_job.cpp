@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <set>
 
 #include "motley/base/clock.h"
 #include "motley/exchange/mean.h"
+#include "motley/kernels/compress.h"
 
 namespace motley::server {
 
@@ -58,20 +60,34 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
     }
     return job;
   }
-  const std::size_t width = kernels::bytes_of(join.wire);
+  job->push_at_ = exchange::frame_offsets(job->map_, join.wire);
   for (int rank = 0; rank < join.size; ++rank) {
-    MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes / sizeof(float) * width, "gradients"));
+    MOTLEY_ASSIGN(Pages pages, Pages::allocate(job->push_at_.back(), "gradients"));
     job->pushes_.push_back(std::move(pages));
   }
   MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
+  job->answer_form_ = join.wire.answer(join.size);
+  job->answer_at_ = exchange::frame_offsets(job->map_, job->answer_form_);
   for (int rank = 0; rank < join.size && join.relaxed; ++rank) {
-    MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes / sizeof(float) * width, "weights of a rank"));
+    MOTLEY_ASSIGN(Pages pages, Pages::allocate(job->answer_at_.back(), "weights of a rank"));
     job->copies_.push_back(std::move(pages));
   }
-  if (join.wire != kernels::WireFormat::kFloat32 && !join.relaxed) {
-    MOTLEY_ASSIGN(job->wire_weights_, Pages::allocate(bytes / sizeof(float) * width, "weights on the wire"));
+  if (join.wire.type != exchange::WireType::kNative && !join.relaxed) {
+    MOTLEY_ASSIGN(job->answers_, Pages::allocate(job->answer_at_.back(), "weights on the wire"));
+  }
+  if (join.wire.lossy()) {
+    MOTLEY_ASSIGN(job->told_, Pages::allocate(bytes, "the weights that workers have"));
   }
   return job;
+}
+
+void DenseJob::begin(std::uint64_t updates) {
+  updates_ = updates;
+  if (told_.data() == nullptr || join_.update.rule == kernels::UpdateRule::kSum) return;
+  for (const Segment& segment : map_.segments) {
+    if (segment.bin < join_.first_bin || segment.bin >= join_.first_bin + cores_) continue;
+    std::copy_n(array(0, segment), segment.count, told_.as<float>() + element_of(segment));
+  }
 }
 
 std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, bool in_memory) {
@@ -88,8 +104,8 @@ std::size_t DenseJob::bytes_needed(const exchange::ServerJoin& join, int cores, 
             std::accumulate(join.bin_speeds.begin(), join.bin_speeds.end(), 0.0);
   }
   const auto own = static_cast<std::size_t>(static_cast<double>(bytes) * share);
-  const std::size_t pushes = static_cast<std::size_t>(join.size) * own / sizeof(float) * kernels::bytes_of(join.wire);
-  return copies * own + (join.relaxed ? 2 : 1) * pushes;
+  const std::size_t pushes = static_cast<std::size_t>(join.size) * join.wire.frame_bytes(own / sizeof(float));
+  return (copies + (join.wire.lossy() ? 1 : 0)) * own + (join.relaxed ? 2 : 1) * pushes;
 }
 
 std::size_t DenseJob::element_of(const Segment& segment) const {
@@ -209,10 +225,9 @@ void Share::post(const Item& item, std::uint32_t round, std::size_t rank) {
     lanes_[rank]->post_receive(exchange::kServerAnnounce, exchange::lane_tag(round, bucket),
                                std::as_writable_bytes(std::span(&landing_[rank][bucket], 1)));
   } else {
-    const std::size_t width = kernels::bytes_of(job_->join_.wire);
-    std::byte* slot = job_->pushes_[rank].data() + job_->element_of(*item.segment) * width;
+    std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
     lanes_[rank]->post_receive(exchange::kServerPush, exchange::lane_tag(round, item.index),
-                               {slot, item.segment->count * width});
+                               {frame, job_->join_.wire.frame_bytes(item.segment->count)});
   }
   ++posted_[rank];
 }
@@ -239,7 +254,9 @@ const Announcement& Share::announced(int bucket, std::size_t rank, std::uint32_t
 }
 
 std::size_t Share::chunk_elements() const {
-  return std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16);
+  const std::size_t chunk = std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16);
+  // Blocks of int8 are not cut.
+  return job_->join_.wire.lossy() ? kernels::int8_blocks(chunk) * kernels::kInt8Block : chunk;
 }
 
 DenseShare::DenseShare(std::shared_ptr<DenseJob> job, int core,
@@ -358,26 +375,38 @@ void DenseShare::update(const Item& item) {
   kernels::UpdateOptions options = join.update;
   options.learning_rate = answer_.learning_rate;
   options.step = static_cast<double>(job_->updates_ + round_);
-  const kernels::WireFormat format = job_->in_memory() ? kernels::WireFormat::kFloat32 : join.wire;
+  const bool lossy = !job_->in_memory() && join.wire.lossy();
+  const bool sparse = lossy && join.wire.type == exchange::WireType::kTopK;
+  if (sparse && !add_up(item)) return;
+  const kernels::WireFormat format = job_->in_memory() || lossy ? kernels::WireFormat::kFloat32 : join.wire.format();
   const std::size_t width = kernels::bytes_of(format);
   const std::size_t element = job_->element_of(segment);
-  std::byte* wire = job_->wire_weights_.data();
+  std::byte* wire =
+      job_->answers_.data() == nullptr || lossy ? nullptr : job_->answers_.data() + job_->answer_at_[item.index];
 
   const std::size_t chunk = chunk_elements();
-  std::vector<kernels::WireInput> inputs(ranks_.size());
+  const float whole = 1;
+  std::vector<kernels::WireInput> inputs(sparse ? 1 : ranks_.size());
+  const std::span coefficients = sparse ? std::span(&whole, 1) : std::span<const float>(coefficients_);
   std::vector<float*> state(job_->state_.size());
   for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
     const std::size_t count = std::min(chunk, segment.count - begin);
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      const auto rank = static_cast<std::size_t>(ranks_[i]);
-      const std::byte* values = job_->in_memory() ? job_->gradients_[rank]->data() : job_->pushes_[rank].data();
-      inputs[i] = {values + (element + begin) * width, format};
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (sparse) {
+        inputs[i] = {sum_.data() + begin};
+      } else if (const auto rank = static_cast<std::size_t>(ranks_[i]); job_->in_memory()) {
+        inputs[i] = {job_->gradients_[rank]->data() + (element + begin) * width};
+      } else {
+        const std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
+        inputs[i] =
+            lossy ? join.wire.input(frame, segment.count, begin) : kernels::WireInput{frame + begin * width, format};
+      }
     }
     for (std::size_t array = 0; array < state.size(); ++array) {
       state[array] = job_->array(array + 1, segment) + begin;
     }
-    kernels::fused_update(inputs, coefficients_, scale_, options, job_->array(0, segment) + begin, state.data(),
-                          wire == nullptr ? nullptr : wire + (element + begin) * width, format, count);
+    kernels::fused_update(inputs, coefficients, scale_, options, job_->array(0, segment) + begin, state.data(),
+                          wire == nullptr ? nullptr : wire + begin * width, format, count);
   }
   if (job_->claimed()) {
     count_update(metrics_, *std::ranges::min_element(times_), monotonic_seconds());
@@ -391,12 +420,53 @@ void DenseShare::update(const Item& item) {
     job_->shared_.bucket(bucket).updated.add(round_ * job_->segments_of_bucket_[bucket]);
     return;
   }
-  metrics_.bytes_in.add(lanes_.size() * segment.count * width);
-  metrics_.bytes_out.add(lanes_.size() * segment.count * width);
-  const std::byte* values =
-      wire == nullptr ? reinterpret_cast<const std::byte*>(job_->array(0, segment)) : wire + element * width;
+  metrics_.bytes_in.add(lanes_.size() * join.wire.frame_bytes(segment.count));
+  metrics_.bytes_out.add(lanes_.size() * job_->answer_form_.frame_bytes(segment.count));
+  if (lossy) answer_lossily(item);
+  const std::byte* values = job_->answers_.data() == nullptr
+                                ? reinterpret_cast<const std::byte*>(job_->array(0, segment))
+                                : job_->answers_.data() + job_->answer_at_[item.index];
   for (const auto& lane : lanes_) {
-    lane->post_send(exchange::kServerWeights, exchange::lane_tag(round_, item.index), {values, segment.count * width});
+    lane->post_send(exchange::kServerWeights, exchange::lane_tag(round_, item.index),
+                    {values, job_->answer_form_.frame_bytes(segment.count)});
+  }
+}
+
+// The sum of a segment's sparse pushes.
+bool DenseShare::add_up(const Item& item) {
+  sum_.assign(item.segment->count, 0);
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(ranks_[i]);
+    const std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
+    if (job_->join_.wire.add(frame, coefficients_[i], sum_)) continue;
+    give_up({ErrorCode::kCorrupt,
+             fmt::format("bucket {}, segment {}: rank {} pushed an index beyond the segment's {} values", item.bucket,
+                         item.index, ranks_[i], item.segment->count),
+             ranks_[i]});
+    return false;
+  }
+  return true;
+}
+
+// Workers are told how the weights have changed against those that they have, so that what one answer leaves out is in
+// the next difference. A gradient without an optimizer is a difference already.
+void DenseShare::answer_lossily(const Item& item) {
+  const Segment& segment = *item.segment;
+  const std::span weights(job_->array(0, segment), segment.count);
+  const std::span told(job_->told_.as<float>() + job_->element_of(segment), segment.count);
+  const exchange::WireForm& form = job_->answer_form_;
+  std::byte* frame = job_->answers_.data() + job_->answer_at_[item.index];
+  if (job_->join_.update.rule != kernels::UpdateRule::kSum) {
+    change_.resize(segment.count);
+    std::ranges::transform(weights, told, change_.begin(), std::minus());
+    form.compress(change_, frame);
+    const bool added = form.add(frame, 1, told);
+    MOTLEY_INVARIANT(added, "an own frame has an index beyond the segment");
+  } else if (ranks_.empty()) {
+    std::fill_n(frame, form.frame_bytes(segment.count), std::byte{0});  // no gradient
+  } else {
+    std::ranges::transform(weights, told, told.begin(), std::plus());
+    form.compress(told, frame);
   }
 }
 

@@ -44,7 +44,8 @@ class DenseJob {
 
   // The part of the state, for the service's thread while no round is under way; empty if there is no such part here.
   std::span<float> part(const exchange::StatePart& part);
-  void set_updates(std::uint64_t updates) { updates_ = updates; }
+  // The state is whole; so many updates were made before.
+  void begin(std::uint64_t updates);
 
   // Ranks from which less has come over lanes than from others, of a relaxed job the least of all; from any thread.
   std::vector<int> missing_ranks() const;
@@ -78,10 +79,14 @@ class DenseJob {
   std::unique_ptr<transport::Region> region_;
   exchange::ServerRegion shared_;
   std::vector<std::unique_ptr<transport::Region>> gradients_;  // by rank
-  std::vector<Pages> pushes_;                                  // by rank, in the wire's format
+  std::vector<Pages> pushes_;                                  // by rank, in the wire's form
+  std::vector<std::size_t> push_at_;                           // segments' frames in it
   Pages weights_;
-  Pages wire_weights_;
-  std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's format
+  exchange::WireForm answer_form_;
+  Pages answers_;  // where they are not the weights themselves
+  std::vector<std::size_t> answer_at_;
+  Pages told_;  // with lossy forms: the weights as workers have them; without an optimizer what answers left out
+  std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's form
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
   std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
@@ -149,6 +154,8 @@ class DenseShare final : public Share {
   void claim();
   bool begin_bucket(const Item& item);
   void update(const Item& item);
+  bool add_up(const Item& item);
+  void answer_lossily(const Item& item);
 
   std::size_t next_ = 0;  // of the items; where segments are claimed, the head of a bucket
   bool begun_ = false;    // that bucket in this round, by this core
@@ -162,6 +169,9 @@ class DenseShare final : public Share {
   float scale_ = 0;
   exchange::Announcement answer_;
   std::vector<double> times_;  // of a claimed job: when ranks came, by rank
+
+  std::vector<float> sum_;     // of a segment's sparse pushes
+  std::vector<float> change_;  // of a segment's weights, that workers do not know of
 };
 
 }  // namespace motley::server

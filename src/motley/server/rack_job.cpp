@@ -46,7 +46,7 @@ RackJob::~RackJob() {
 
 std::size_t RackJob::bytes_needed(const exchange::ServerJoin& join, int rack) {
   const std::size_t elements = ServerRegion::value_offsets(join.bucket_elements).back() / sizeof(float);
-  return (join.racks.ranks_of(rack).size() + 1) * elements * kernels::bytes_of(join.wire);
+  return (join.racks.ranks_of(rack).size() + 1) * elements * kernels::bytes_of(join.wire.format());
 }
 
 Result<bool> RackJob::met() {
@@ -56,7 +56,7 @@ Result<bool> RackJob::met() {
   const std::vector<std::size_t> elements(join_.bucket_elements.begin(), join_.bucket_elements.end());
   map_ = exchange::make_chunk_map(elements, sizeof(float), join_.chunk_bytes, bins());
   offsets_ = ServerRegion::value_offsets(join_.bucket_elements);
-  const std::size_t bytes = offsets_.back() / sizeof(float) * kernels::bytes_of(join_.wire);
+  const std::size_t bytes = offsets_.back() / sizeof(float) * kernels::bytes_of(join_.wire.format());
   for (std::size_t worker = 0; worker < ranks_.size(); ++worker) {
     MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes, "gradients"));
     pushes_.push_back(std::move(pages));
@@ -213,7 +213,7 @@ RackShare::RackShare(std::shared_ptr<RackJob> job, int core, Uplinks::Lanes lane
   taken_.assign(lanes_.size(), 0);
   ended_.assign(lanes_.size(), false);
   announced_.assign(lanes_.size(), std::vector<Announcement>(job_->join_.bucket_elements.size()));
-  if (job_->join_.wire != kernels::WireFormat::kFloat32) {
+  if (job_->join_.wire.type != exchange::WireType::kNative) {
     scratch_.resize(std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16));
   }
   for (const Item& item : items_) {
@@ -224,13 +224,13 @@ RackShare::RackShare(std::shared_ptr<RackJob> job, int core, Uplinks::Lanes lane
 
 // A segment's place in values_.
 std::span<std::byte> RackShare::values(const Item& item) const {
-  const std::size_t width = kernels::bytes_of(job_->join_.wire);
+  const std::size_t width = kernels::bytes_of(job_->join_.wire.format());
   return {job_->values_.data() + job_->element_of(*item.segment) * width, item.segment->count * width};
 }
 
 // Expects the item's frames of this round from all workers.
 void RackShare::post_up(const Item& item, std::uint32_t round) {
-  const std::size_t width = kernels::bytes_of(job_->join_.wire);
+  const std::size_t width = kernels::bytes_of(job_->join_.wire.format());
   for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
     const auto bucket = static_cast<std::size_t>(item.bucket);
     if (item.segment == nullptr) {
@@ -346,20 +346,21 @@ bool RackShare::begin_bucket(const Item& item) {
 void RackShare::sum(const Item& item) {
   const Segment& segment = *item.segment;
   const exchange::ServerJoin& join = job_->join_;
-  const std::size_t width = kernels::bytes_of(join.wire);
+  const kernels::WireFormat format = join.wire.format();
+  const std::size_t width = kernels::bytes_of(format);
   const std::size_t element = job_->element_of(segment);
   const std::span<std::byte> mean = values(item);
-  const bool narrow = join.wire != kernels::WireFormat::kFloat32;
+  const bool narrow = format != kernels::WireFormat::kFloat32;
   const std::size_t chunk = std::max<std::size_t>(join.chunk_bytes / sizeof(float), 16);
   std::vector<kernels::WireInput> inputs(workers_.size());
   for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
     for (std::size_t i = 0; i < workers_.size(); ++i) {
-      inputs[i] = {job_->pushes_[workers_[i]].data() + (element + begin) * width, join.wire};
+      inputs[i] = {job_->pushes_[workers_[i]].data() + (element + begin) * width, format};
     }
     std::byte* into = mean.data() + begin * width;
     kernels::fused_update(inputs, coefficients_, scale_, {.rule = kernels::UpdateRule::kSum},
                           narrow ? scratch_.data() : reinterpret_cast<float*>(into), nullptr, narrow ? into : nullptr,
-                          join.wire, std::min(chunk, segment.count - begin));
+                          format, std::min(chunk, segment.count - begin));
   }
   lanes_[uplink(item.racks[0])]->post_send(exchange::kServerPush, exchange::lane_tag(up_.round, item.index), mean);
 }

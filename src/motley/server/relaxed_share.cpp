@@ -25,12 +25,12 @@ RelaxedShare::RelaxedShare(std::shared_ptr<DenseJob> job, int core,
 }
 
 kernels::WireFormat RelaxedShare::format() const {
-  return job_->in_memory() ? kernels::WireFormat::kFloat32 : job_->join_.wire;
+  return job_->in_memory() ? kernels::WireFormat::kFloat32 : job_->join_.wire.format();
 }
 
 std::byte* RelaxedShare::copy_of(std::size_t rank, const Item& item) const {
-  std::byte* values = job_->in_memory() ? job_->shared_.values_of(static_cast<int>(rank)) : job_->copies_[rank].data();
-  return values + job_->element_of(*item.segment) * kernels::bytes_of(format());
+  if (!job_->in_memory()) return job_->copies_[rank].data() + job_->answer_at_[item.index];
+  return job_->shared_.values_of(static_cast<int>(rank)) + job_->element_of(*item.segment) * sizeof(float);
 }
 
 std::uint64_t RelaxedShare::slowest() const {
@@ -136,8 +136,8 @@ void RelaxedShare::apply(std::size_t rank, const Item& item, bool answers) {
   options.step = static_cast<double>(job_->updates_) + made;
   options.fraction = said.weight;
   const std::size_t width = kernels::bytes_of(format());
-  const std::byte* pushed = job_->in_memory() ? job_->gradients_[rank]->data() : job_->pushes_[rank].data();
-  pushed += job_->element_of(segment) * width;
+  const std::byte* pushed = job_->in_memory() ? job_->gradients_[rank]->data() + job_->element_of(segment) * width
+                                              : job_->pushes_[rank].data() + job_->push_at_[item.index];
   std::byte* copy = copy_of(rank, item);
   std::vector<float*> state(job_->state_.size());
   const float one = 1;

@@ -6,9 +6,12 @@
 #include <span>
 #include <vector>
 
-#include "motley/server/row_index.h"
+#include "motley/exchange/row_index.h"
 
 namespace motley::server {
+
+using exchange::hash_id;
+using exchange::RowIndex;
 
 class RowBatch {
  public:

@@ -8,26 +8,13 @@
 #include <string>
 
 #include "motley/base/result.h"
+#include "motley/exchange/sparse_protocol.h"
 #include "motley/kernels/sum.h"
 
 namespace motley::server {
 
-struct RowInitializer {
-  enum class Kind { kUniform, kNormal };
-  Kind kind = Kind::kUniform;
-  float scale = 0.01F;  // uniform in [-scale, scale), or the standard deviation
-  std::uint64_t seed = 0;
-  bool operator==(const RowInitializer&) const = default;
-};
-
-struct RowOptimizer {
-  enum class Kind { kSgd, kAdagrad, kAdam };
-  Kind kind = Kind::kAdagrad;
-  float learning_rate = 0.01F;
-  float epsilon = 1e-8F;
-  float beta1 = 0.9F;    // Adam's
-  float beta2 = 0.999F;  // Adam's
-};
+using exchange::RowInitializer;
+using exchange::RowOptimizer;
 
 const char* to_string(RowInitializer::Kind kind);
 const char* to_string(RowOptimizer::Kind kind);

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "motley/server/large_memory.h"
+#include "motley/base/large_memory.h"
 
 namespace motley::server {
 

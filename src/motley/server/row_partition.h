@@ -23,10 +23,13 @@
 #include <span>
 #include <vector>
 
+#include "motley/exchange/row_index.h"
 #include "motley/server/cold_store.h"
-#include "motley/server/row_index.h"
 
 namespace motley::server {
+
+using exchange::hash_id;
+using exchange::RowIndex;
 
 // Sizes of a row. In memory: id, state of residence, generation, floats. A record of the cold tier is the last two.
 struct RowShape {

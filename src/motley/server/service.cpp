@@ -25,7 +25,7 @@ using transport::Claim;
 using transport::TcpConnection;
 
 constexpr double kLastWordsSeconds = 2;
-constexpr std::size_t kMostEchoes = 16;  // frames of a probe that have not gone back
+constexpr std::size_t kMostEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
 constexpr double kGraceSeconds = 1;      // for a rank whose lane has ended to say that it leaves
 constexpr double kWatchSeconds = 0.25;
 
@@ -56,7 +56,7 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.bin_speeds != b.bin_speeds) return "the measured speed of servers differs";
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
   if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
-  if (a.wire != b.wire) return differ("the type on the wire", static_cast<int>(a.wire), static_cast<int>(b.wire));
+  if (a.wire != b.wire) return differ("the type on the wire", to_string(a.wire), to_string(b.wire));
   if (a.bucket_elements.size() != b.bucket_elements.size()) {
     return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
   }
@@ -88,6 +88,7 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, transpor
       acceptor_(
           std::move(listener), [this](const Claim& claim) { return tenants_.token_of(claim.identity.tenant); }, Claim{},
           [](const Claim&) -> Status { return {}; }),
+      sparse_({options.tables, options.quota_bytes}),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
@@ -136,6 +137,7 @@ void Service::run() {
     }
     judge_lost();
     watch_for_stalls();
+    sparse_.reap();
     send_back();
     for (transport::Acceptor::Guest& guest : acceptor_.step()) {
       admit(std::move(guest));
@@ -243,7 +245,9 @@ void Service::admit(transport::Acceptor::Guest guest) {
   }
   const bool checksum = options_.payload_checksum && !guest.address.starts_with("127.");
   auto connection = std::make_unique<TcpConnection>(std::move(guest.socket), guest.claim.identity, checksum);
-  if (guest.claim.identity.purpose == exchange::kServerControl) {
+  if (guest.claim.identity.purpose == exchange::kSparseConnection) {
+    sparse_.admit(guest.claim, std::move(connection));
+  } else if (guest.claim.identity.purpose == exchange::kServerControl) {
     admit_control(guest.claim, std::move(connection));
   } else if (guest.claim.identity.purpose == exchange::kServerProbe) {
     probes_.push_back(std::move(connection));
@@ -255,7 +259,7 @@ void Service::admit(transport::Acceptor::Guest guest) {
 // Whatever comes on a probe goes back, as long as the worker takes it.
 void Service::send_back() {
   std::erase_if(probes_, [](const auto& probe) {
-    while (probe->pending_sends() < kMostEchoes) {
+    for (std::size_t frame = 0; frame < kMostEchoes && probe->pending_sends() < kMostEchoes; ++frame) {
       auto message = probe->try_receive();
       if (!message) return true;
       if (!*message) break;
@@ -397,7 +401,7 @@ Status Service::handle(Job& job, std::size_t rank, const transport::Message& mes
     case exchange::kServerLoaded: {
       if (!job.dense || from.loaded) return wrong("it is not its turn to load");
       from.loaded = true;
-      if (rank == 0) job.dense->set_updates(message.header.tag);
+      if (rank == 0) job.dense->begin(message.header.tag);
       if (std::ranges::all_of(job.ranks, &Rank::loaded)) {
         for (Rank& other : job.ranks) {
           other.control->post_owned(exchange::kServerLoaded, 0, {});

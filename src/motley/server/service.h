@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "motley/server/dense_job.h"
 #include "motley/server/metrics.h"
 #include "motley/server/rack_job.h"
+#include "motley/server/sparse_service.h"
 #include "motley/server/stall_watch.h"
 #include "motley/server/tenants.h"
 #include "motley/transport/acceptor.h"
@@ -30,6 +32,7 @@ struct ServiceOptions {
   std::size_t quota_bytes = 0;   // memory that one job may take; 0: no limit
   double stall_seconds = 10;     // after which a job that waits and does not move is logged; 0: never
   bool payload_checksum = true;  // over what is sent to other hosts
+  std::filesystem::path tables;  // folder of sparse tables' cold tiers and checkpoints; empty: neither
 };
 
 class Service {
@@ -120,6 +123,7 @@ class Service {
 
   // Of the thread.
   transport::Acceptor acceptor_;
+  SparseService sparse_;
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;

@@ -8,7 +8,6 @@
 
 #include "motley/base/file.h"
 #include "motley/base/log.h"
-#include "motley/base/random.h"
 
 namespace motley::server {
 namespace {
@@ -51,10 +50,6 @@ void look_up(RowPartition& partition, std::span<RowBatch::Item> items, std::size
 }
 
 }  // namespace
-
-std::size_t shard_of(std::uint64_t id, std::size_t shards) {
-  return mix({id}) % shards;
-}
 
 std::size_t SparseTable::record_bytes(const SparseTableSpec& spec) {
   return RowShape{spec.dimension, spec.dimension + state_floats(spec.optimizer.kind, spec.dimension)}.record_bytes();
@@ -572,6 +567,9 @@ Result<CheckpointReport> SparseTable::checkpoint(const std::filesystem::path& fo
     for (const auto& partition : partitions_) {
       partition->begin_save(since, cut);
     }
+  }
+  if (options.at_moment) {
+    options.at_moment();
   }
   Result<std::vector<RowFile>> files = save_rows(folder, fmt::format("sparse-{:08}", step), since, cold.get());
   CheckpointReport report{.full = full};

@@ -27,11 +27,12 @@
 #include <vector>
 
 #include "motley/base/clock.h"
+#include "motley/exchange/row_source.h"
+#include "motley/exchange/sparse_protocol.h"
 #include "motley/server/cold_store.h"
 #include "motley/server/row_batch.h"
 #include "motley/server/row_optimizer.h"
 #include "motley/server/row_partition.h"
-#include "motley/server/row_source.h"
 #include "motley/server/sparse_checkpoint.h"
 
 namespace motley::server {
@@ -59,8 +60,9 @@ struct SparseStatistics {
 };
 
 struct CheckpointOptions {
-  bool full = false;  // also where changes since the last one would do
-  int keep = 2;       // how many steps stay restorable
+  bool full = false;                     // also where changes since the last one would do
+  int keep = 2;                          // how many steps stay restorable
+  std::function<void()> at_moment = {};  // called once the moment has passed whose rows are written
 };
 
 struct CheckpointReport {
@@ -69,10 +71,9 @@ struct CheckpointReport {
   std::uint64_t bytes = 0;
 };
 
-// The shard, of `shards`, that an id belongs to.
-std::size_t shard_of(std::uint64_t id, std::size_t shards);
+using exchange::shard_of;
 
-class SparseTable final : public RowSource {
+class SparseTable final : public exchange::RowSource {
  public:
   // `cold` instead of RocksDB in the spec's folder. kInvalidInput names the field of the spec.
   static Result<std::unique_ptr<SparseTable>> create(const SparseTableSpec& spec,

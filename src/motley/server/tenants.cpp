@@ -30,6 +30,9 @@ Result<Tenants> Tenants::read(const std::filesystem::path& file) {
   std::map<std::string, Tenant> tenants;
   for (const cluster::StrictYaml& entry : yaml.list("tenants", {.min_size = 1})) {
     const std::string name = entry.text("name");
+    if (name.find('/') != std::string::npos) {
+      entry.refuse("name", fmt::format("'{}' has a slash, which ends a tenant's name before a job's", name));
+    }
     const double quota = entry.bytes("quota", {.min = 0, .fallback = 0});
     const std::int64_t share = entry.integer("share", {.min = 1, .max = kMaxShare, .fallback = 1});
     auto token = read_token(entry, file.parent_path());

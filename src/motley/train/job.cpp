@@ -163,8 +163,16 @@ const OptionTable<Job>& job_options() {
         kNone,
         {"auto", "ring", "ps", "shared-memory", "tcp-ring"}},
        &Job::exchange_method},
-      {{"exchange.wire", kChoice, "type on the wire between hosts", -kNone, kNone, {"float32", "bfloat16", "float16"}},
+      {{"exchange.wire",
+        kChoice,
+        "type on the wire between hosts; ps only: int8, top-k (what a gradient leaves out goes with the next one), or "
+        "auto: what of float32, bfloat16 and int8 pays",
+        -kNone,
+        kNone,
+        {"float32", "bfloat16", "float16", "int8", "top-k", "auto"}},
        &Job::exchange_wire},
+      {{"exchange.top_k", kReal, "top-k: the share of a gradient's values that is sent", 1e-6, 0.5},
+       &Job::exchange_top_k},
       {{"exchange.bucket_bytes", kBytes, "gradients are exchanged in buckets of about this size", 4096},
        &Job::exchange_bucket_bytes},
       {{"exchange.consistency",
@@ -329,6 +337,17 @@ Status check_job(const Job& job) {
   }
   if (job.device != "cpu" && job.device != "cuda" && job.device.rfind("cuda:", 0) != 0) {
     return refuse(fmt::format("device: '{}' is not accepted; accepted: cpu, cuda or cuda:N", job.device));
+  }
+  const bool served_only = job.exchange_wire == "int8" || job.exchange_wire == "top-k" || job.exchange_wire == "auto";
+  if (job.exchange_method != "ps" && served_only) {
+    return refuse(fmt::format("exchange.wire: {} needs exchange.method ps; accepted with {}: float32 and bfloat16",
+                              job.exchange_wire, job.exchange_method));
+  }
+  if (job.exchange_consistency != "bsp" && served_only) {
+    return refuse(
+        fmt::format("exchange.wire: {} needs all workers at the same step; accepted with exchange.consistency {}: "
+                    "float32, bfloat16 and float16",
+                    job.exchange_wire, job.exchange_consistency));
   }
   if (job.data_name == "fashion-mnist" && job.data_folder.empty()) {
     return refuse("data.folder: fashion-mnist needs the folder of its four files");

@@ -66,6 +66,7 @@ struct Job {
 
   std::string exchange_method = "auto";
   std::string exchange_wire = "float32";
+  double exchange_top_k = 0.01;
   double exchange_bucket_bytes = 4e6;
   bool exchange_overlap = true;
   std::string exchange_consistency = "bsp";

@@ -76,9 +76,14 @@ JobParts make_parts(const Job& job) {
                           : method == "shared-memory" ? exchange::Method::kSharedMemory
                           : method == "tcp-ring"      ? exchange::Method::kTcpRing
                                                       : exchange::Method::kAuto;
-  parts.exchange.wire = job.exchange_wire == "bfloat16"  ? exchange::WireType::kBfloat16
-                        : job.exchange_wire == "float16" ? exchange::WireType::kFloat16
-                                                         : exchange::WireType::kNative;
+  const std::string& wire = job.exchange_wire;
+  parts.exchange.wire = wire == "bfloat16"  ? exchange::WireType::kBfloat16
+                        : wire == "float16" ? exchange::WireType::kFloat16
+                        : wire == "int8"    ? exchange::WireType::kInt8
+                        : wire == "top-k"   ? exchange::WireType::kTopK
+                        : wire == "auto"    ? exchange::WireType::kAuto
+                                            : exchange::WireType::kNative;
+  parts.exchange.top_k = job.exchange_top_k;
   parts.exchange.chunk_bytes = static_cast<std::size_t>(job.exchange_chunk_bytes);
   // Clipping needs the whole gradient before any weight moves: the workers do it, and the servers only add up.
   if (job.clip_norm == 0) {

@@ -97,6 +97,7 @@ Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, s
   job.learning_rate = 1e-12;  // a job's own may diverge on batches so small; the arithmetic is the same
   job.shares = "equal";
   job.control_every = 0;
+  if (job.exchange_method == "ps") job.exchange_wire = "float32";  // a ring knows fewer
   job.exchange_method = "tcp-ring";
   job.exchange_overlap = false;
   job.evaluate_every_epochs = -1;

@@ -87,6 +87,12 @@ Status check_placement(const Job& job, int workers) {
                 "rack's server adds up what its workers push together",
                 job.exchange_consistency);
   }
+  if (racked && (job.exchange_wire == "int8" || job.exchange_wire == "top-k" || job.exchange_wire == "auto")) {
+    return fail(ErrorCode::kInvalidInput,
+                "exchange.wire: {}; accepted with exchange.racks or exchange.placement hierarchical: float32, bfloat16 "
+                "and float16, in which a rack's server passes sums on",
+                job.exchange_wire);
+  }
   if (!job.exchange_servers.empty()) {
     MOTLEY_ASSIGN(const auto servers, servers_of(job));
     std::vector<std::string> names;

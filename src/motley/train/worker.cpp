@@ -34,6 +34,7 @@
 #include "motley/data/loader.h"
 #include "motley/data/partition.h"
 #include "motley/exchange/exchange.h"
+#include "motley/exchange/wire_choice.h"
 #include "motley/learn/batch_norm.h"
 #include "motley/learn/gradient_buckets.h"
 #include "motley/learn/loss.h"
@@ -299,10 +300,14 @@ Status Worker::build_model() {
     const double bytes = count * (exchange.wire == exchange::WireType::kNative ? 4 : 2);
     MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, exchange));
   }
-  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));
   exchange::Layout layout;
   layout.type = dtype_ == torch::kFloat64 ? exchange::DataType::kFloat64 : exchange::DataType::kFloat32;
   layout.bucket_elements = buckets_->bucket_elements();
+  if (exchange.wire == exchange::WireType::kAuto) {
+    const Deadline deadline = Deadline::after(job_.join_seconds);
+    MOTLEY_ASSIGN(exchange.wire, exchange::choose_wire(*session_, *group_, exchange, layout, deadline));
+  }
+  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));
   MOTLEY_TRY(exchange_->prepare(layout, Deadline::after(job_.join_seconds)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {

@@ -10,10 +10,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/server/row_index.h"
-#include "motley/server/row_source.h"
+#include "motley/exchange/row_index.h"
+#include "motley/exchange/row_source.h"
 
-namespace motley::server {
+namespace motley::exchange {
 
 class SparseCache final : public RowSource {
  public:
@@ -56,4 +56,4 @@ class SparseCache final : public RowSource {
   std::uint64_t misses_ = 0;
 };
 
-}  // namespace motley::server
+}  // namespace motley::exchange

@@ -1,8 +1,8 @@
-#include "motley/server/sparse_cache.h"
+#include "motley/exchange/sparse_cache.h"
 
 #include <algorithm>
 
-namespace motley::server {
+namespace motley::exchange {
 
 SparseCache::SparseCache(RowSource& source, std::size_t dimension, std::size_t capacity, std::int64_t staleness)
     : source_(source), dimension_(dimension), capacity_(capacity), staleness_(staleness) {
@@ -89,4 +89,4 @@ std::uint32_t SparseCache::take_slot() {
   }
 }
 
-}  // namespace motley::server
+}  // namespace motley::exchange

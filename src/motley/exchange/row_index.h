@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/server/large_memory.h"
+#include "motley/base/large_memory.h"
 
-namespace motley::server {
+namespace motley::exchange {
 
 // A well-mixed hash of an id. Its highest bits choose the partition, its lowest the entry.
 inline std::uint64_t hash_id(std::uint64_t id) {
@@ -100,4 +100,4 @@ class RowIndex {
   std::size_t size_ = 0;
 };
 
-}  // namespace motley::server
+}  // namespace motley::exchange

@@ -7,7 +7,7 @@
 
 #include "motley/base/result.h"
 
-namespace motley::server {
+namespace motley::exchange {
 
 class RowSource {
  public:
@@ -19,4 +19,4 @@ class RowSource {
   virtual Status push(std::span<const std::uint64_t> ids, std::span<const float> gradients) = 0;
 };
 
-}  // namespace motley::server
+}  // namespace motley::exchange

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <new>
 
-namespace motley::server {
+namespace motley {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
@@ -37,4 +37,4 @@ struct LargeAllocator {
   bool operator==(const LargeAllocator&) const = default;
 };
 
-}  // namespace motley::server
+}  // namespace motley

@@ -1,0 +1,53 @@
+// Sparse tables as a service: a thread for each rank's connection, which reads its requests and answers them from the
+// job's tables, so that ranks and jobs do not wait for each other but where a step makes them.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <future>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "motley/server/sparse_job.h"
+#include "motley/transport/descriptor.h"
+#include "motley/transport/handshake.h"
+#include "motley/transport/tcp_connection.h"
+
+namespace motley::server {
+
+class SparseService {
+ public:
+  explicit SparseService(SparseLimits limits) : limits_(std::move(limits)) {}
+  ~SparseService();
+
+  // Takes over a connection whose purpose is sparse tables. Never blocks; with reap() on one thread.
+  void admit(const transport::Claim& claim, std::unique_ptr<transport::TcpConnection> connection);
+  // Gives back what ended connections held.
+  void reap();
+
+ private:
+  struct Line {
+    std::thread thread;
+    std::atomic<bool> over = false;
+  };
+  struct Known {  // the last job of a name
+    std::uint64_t session = 0;
+    std::weak_ptr<SparseJob> job;  // owned by its lines
+    std::shared_future<void> end;
+    std::set<int> ranks;  // that have come
+  };
+
+  template <class Work>
+  void start_line(Work work);
+
+  const SparseLimits limits_;
+  std::atomic<bool> stop_ = false;
+  std::map<std::string, Known> jobs_;  // by "tenant/job"
+  std::list<Line> lines_;
+};
+
+}  // namespace motley::server

@@ -1,0 +1,100 @@
+"""Types on the wire to a parameter server over TCP: what they do to training, what auto says, and what is refused."""
+
+import gzip
+import pathlib
+import subprocess
+import time
+import unittest
+
+import numpy
+
+from harness import BINARY, Scenario, relative_difference
+
+FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
+
+
+class Compressing(Scenario):
+    def served(self, count):
+        """Flags for a job on servers that run apart. Two on one host are reached over TCP."""
+        token = self.folder / "token"
+        token.write_text("a token that nobody guesses\n")
+        token.chmod(0o600)
+        addresses = []
+        for index in range(count):
+            address = self.folder / f"address-{index}"
+            server = subprocess.Popen(
+                [BINARY, "server", "--listen", "127.0.0.1:0", "--cores", "1", "--token-file", token,
+                 "--address-file", address, "--quiet"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(server.wait)
+            self.addCleanup(server.kill)
+            deadline = time.monotonic() + 20
+            while not address.exists():
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.02)
+            addresses.append(address.read_text().strip())
+        return ("--exchange.method", "ps", "--exchange.servers", ",".join(addresses), "--exchange.server_token", token)
+
+    def accuracy(self, run):
+        return [line["evaluation"]["accuracy"] for line in self.lines(run) if "evaluation" in line][-1]
+
+    @unittest.skipUnless(FASHION_MNIST.exists(), "the package dataset-fashion-mnist is not installed")
+    def test_every_type_learns_fashion_mnist(self):
+        for name, part, count in (("train", "train", 6000), ("test", "t10k", 2000)):
+            images = gzip.decompress((FASHION_MNIST / f"{part}-images-idx3-ubyte.gz").read_bytes())
+            labels = gzip.decompress((FASHION_MNIST / f"{part}-labels-idx1-ubyte.gz").read_bytes())
+            pixels = numpy.frombuffer(images, numpy.uint8, offset=16).reshape(-1, 784)[:count]
+            numpy.save(self.folder / f"{name}.npy", (pixels / 255 - 0.3).astype(numpy.float32))
+            numpy.save(self.folder / f"{name}_targets.npy",
+                       numpy.frombuffer(labels, numpy.uint8, offset=8)[:count].astype(numpy.int64))
+        flags = (*self.served(2), "--workers", 2, "--shares.mode", "equal", "--batch", 40, "--epochs", 6,
+                 "--model.hidden", "64", "--optimizer.learning_rate", 0.02)
+        self.train("float32", *flags)
+        expected = self.accuracy("float32")
+        self.assertGreater(expected, 0.8)
+        for wire in (("bfloat16",), ("int8",), ("top-k", "--exchange.top_k", 0.02)):
+            with self.subTest(wire=wire):
+                self.train(wire[0], *flags, "--exchange.wire", *wire)
+                self.assertGreater(self.accuracy(wire[0]), expected - 0.01)
+                # What was lost shows: the weights are others than float32's.
+                difference = relative_difference(self.weights("float32"), self.weights(wire[0]))
+                self.assertGreater(difference, 1e-5)
+
+    def test_a_run_goes_on_with_another_type(self):
+        flags = (*self.served(2), "--workers", 2, "--shares.mode", "equal")
+        self.train("run", *flags, "--exchange.wire", "top-k", "--exchange.top_k", 0.1, "--steps", 7)
+        self.train("run", *flags, "--exchange.wire", "int8", "--clip_norm", 0.5, "--steps", 13, "--resume")
+        self.train("run", *flags, "--exchange.wire", "float32", "--clip_norm", 0, "--steps", 0, "--resume")
+        self.assertEqual(self.not_used_once("run"), 0)
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 21)))
+
+    def test_auto_says_what_it_chose_and_why(self):
+        flags = ("--workers", 2, "--shares.mode", "equal", "--exchange.wire", "auto")
+        output = self.train("apart", *self.served(2), *flags)
+        self.assertRegex(output, r"exchange.wire: auto chose (float32|bfloat16|int8): a round of .* takes float32 .*, "
+                                 r"bfloat16 .*, int8 ")
+        output = self.train("memory", "--exchange.method", "ps", *flags)
+        self.assertIn("exchange.wire: auto: the server and all ranks share memory", output)
+
+    def test_shared_memory_says_that_nothing_is_sent(self):
+        flags = ("--workers", 2, "--shares.mode", "equal", "--exchange.method", "ps")
+        output = self.train("int8", *flags, "--exchange.wire", "int8")
+        self.assertIn("exchange.wire: int8 is not used", output)
+        self.train("float32", *flags)
+        self.assertEqual(relative_difference(self.weights("float32"), self.weights("int8")), 0)
+
+    def test_what_does_not_fit_is_refused(self):
+        ps = ("--exchange.method", "ps")
+        for flags in (("--exchange.wire", "int8"),
+                      ("--exchange.wire", "auto", "--exchange.method", "tcp-ring"),
+                      (*ps, "--exchange.wire", "top-k", "--exchange.consistency", "async"),
+                      (*ps, "--exchange.wire", "int4")):
+            with self.subTest(flags=flags):
+                self.assertIn("exchange.wire", self.train("refused", *flags, expect=2))
+        for density in (0, 0.6):
+            output = self.train("refused", *ps, "--exchange.wire", "top-k", "--exchange.top_k", density, expect=2)
+            self.assertIn("exchange.top_k", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
