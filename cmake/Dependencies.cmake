@@ -8,6 +8,7 @@ find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib) # its flags must be those that the library was built with
 find_package(RocksDB CONFIG QUIET) # without it sparse tables live in memory only
 if(MOTLEY_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -54,6 +54,25 @@ TEST_F(GroupTest, NoFilesAreNoLimits) {
   }
 }
 
+// As /sys/class/net is: cards have a device below them, and a speed of -1, or none that can be read, without a link.
+TEST_F(GroupTest, CardsWithALinkHaveASpeed) {
+  put("eth1/speed", "25000\n");
+  put("eth1/device/vendor", "0x15b3\n");
+  put("eth0/speed", "100000\n");
+  put("eth0/device/vendor", "0x15b3\n");
+  put("eth2/speed", "-1\n");
+  put("eth2/device/vendor", "0x8086\n");
+  put("eth3/device/vendor", "0x8086\n");
+  put("docker0/speed", "10000\n");
+  const std::vector<NetworkCard> cards = network_cards(root_);
+  ASSERT_EQ(cards.size(), 2u);
+  EXPECT_EQ(cards[0].name, "eth0");
+  EXPECT_EQ(cards[0].bytes_per_second, 12.5e9);
+  EXPECT_EQ(cards[1].name, "eth1");
+  EXPECT_EQ(cards[1].bytes_per_second, 3.125e9);
+  EXPECT_TRUE(network_cards(root_ / "none").empty());
+}
+
 TEST(MachineTest, ThisMachineIsAClusterThatTheReaderAccepts) {
   const Machine machine = detect_machine();
   EXPECT_GE(machine.cores, 1);

@@ -2,8 +2,10 @@
 // servers, jobs beside each other, and what happens when someone leaves.
 #include <gmock/gmock.h>
 
+#include <barrier>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 
 #include "motley/base/random.h"
 #include "motley/exchange/chunk_map.h"
@@ -471,6 +473,146 @@ TEST(Server, RefusesAJobBeyondItsQuota) {
     layout.bucket_elements = {50'000};
     EXPECT_TRUE(try_to_train(session, options, layout, 2));
   });
+}
+
+// A value of the text, by its name and labels; -1 where it is not there.
+double value_of(const Service& service, const std::string& sample) {
+  const std::string name = fmt::format("motley_server_{} ", sample);
+  std::istringstream lines(service.metrics().text());
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name)) return std::stod(line.substr(name.size()));
+  }
+  return -1;
+}
+
+TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {
+  Servers servers(1, 2);
+  const Service& service = *servers.services[0];
+  const Layout layout = layout_of(4, 3, 100'000);
+  const std::string job = R"(tenant="local",job="job")";
+  std::barrier both(2);
+  exchange::run_threads(2, true, [&](int rank, exchange::ThreadSession& session) {
+    const auto exchange = make_exchange(session, options_for(servers, GetParam()));
+    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
+    ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    if (rank == 1) {
+      const std::string missing = "missing_rank{" + job + R"(,rank="1"})";
+      for (const Deadline deadline = Deadline::after(20); value_of(service, missing) != 1;) {
+        ASSERT_FALSE(deadline.passed());
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    }
+    for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*exchange)->start(0, bucket, 1));
+    for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*exchange)->wait(bucket, Deadline::after(20)));
+    both.arrive_and_wait();
+    if (rank == 0) {
+      std::size_t elements = 0;
+      for (const std::uint64_t count : layout.bucket_elements) elements += count;
+      const auto map = exchange::make_chunk_map(layout.bucket_elements, 4, 32 << 10, 2);
+      EXPECT_EQ(value_of(service, "segments_total{" + job + "}"), static_cast<double>(map.segments.size()));
+      EXPECT_EQ(value_of(service, "segment_latency_seconds_count{" + job + "}"),
+                static_cast<double>(map.segments.size()));
+      EXPECT_EQ(value_of(service, "aggregated_bytes_total{" + job + "}"), 8.0 * static_cast<double>(elements));
+      const double sent = GetParam() ? 0 : 8.0 * static_cast<double>(elements);
+      EXPECT_EQ(value_of(service, "received_bytes_total{" + job + "}"), sent);
+      EXPECT_EQ(value_of(service, "sent_bytes_total{" + job + "}"), sent);
+      // In memory this is looked up four times a second.
+      for (const Deadline deadline = Deadline::after(20); value_of(service, "segments_waiting{" + job + "}") != 0;) {
+        ASSERT_FALSE(deadline.passed());
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      EXPECT_EQ(value_of(service, "rank_last_total{" + job + R"(,rank="0"})"), 0);
+      EXPECT_EQ(value_of(service, "rank_last_total{" + job + R"(,rank="1"})"), 3);
+      EXPECT_GT(value_of(service, "rank_waited_seconds_total{" + job + R"(,rank="1"})"), 0);
+      EXPECT_EQ(value_of(service, "job_ranks{" + job + "}"), 2);
+    }
+    both.arrive_and_wait();
+  });
+}
+
+// A server of two tenants, each with a token of its own.
+struct TwoTenants {
+  transport::Secret tokens[2] = {transport::Secret::generate(), transport::Secret::generate()};
+  std::unique_ptr<Service> service;
+  TwoTenants(std::size_t quota_bytes) {
+    auto started = Service::start({.cores = 1}, Tenants(std::map<std::string, Tenant>{
+                                                    {"a", {tokens[0], quota_bytes, 1}}, {"b", {tokens[1], 0, 3}}}));
+    if (started) service = std::move(*started);
+  }
+  ExchangeOptions options(int token) const {
+    ExchangeOptions options;
+    options.method = exchange::Method::kParameterServer;
+    options.servers = {{service->endpoint(), tokens[token]}};
+    options.update = update_of(UpdateRule::kAdam);
+    return options;
+  }
+};
+
+TEST(Tenants, OpenTheirOwnJobsOnly) {
+  const TwoTenants server(0);
+  ASSERT_TRUE(server.service);
+  const Layout layout = layout_of(1, 1, 1000);
+  std::string words;
+  for (const auto& [tenant, token] : {std::pair("b", 0), std::pair("a", 1), std::pair("nobody", 0)}) {
+    exchange::run_threads(1, true, [&](int, exchange::ThreadSession& session) {
+      session.set_tenant(tenant);
+      const Status tried = try_to_train(session, server.options(token), layout, 1);
+      ASSERT_FALSE(tried) << tenant;
+      EXPECT_EQ(tried.error().code, ErrorCode::kRefused);
+      EXPECT_THAT(tried.error().message, HasSubstr("secret differs"));
+      // A tenant that is not there is told what a wrong token is told.
+      EXPECT_TRUE(words.empty() || words == tried.error().message) << tried.error().message;
+      words = tried.error().message;
+    });
+  }
+  EXPECT_EQ(value_of(*server.service, R"(refused_connections_total{where="handshake"})"), 3);
+}
+
+TEST(Tenants, MayUseOneNameForTheirJobs) {
+  const TwoTenants server(0);
+  ASSERT_TRUE(server.service);
+  const Layout layout = layout_of(1, 2, 30'000);
+  exchange::run_threads(2, true, [&](int number, exchange::ThreadSession&) {  // a job each
+    exchange::run_threads(1, true, [&](int, exchange::ThreadSession& session) {
+      session.set_tenant(number == 0 ? "a" : "b");
+      const Status tried = try_to_train(session, server.options(number), layout, 50);
+      EXPECT_TRUE(tried) << tried.error().message;
+    });
+  });
+}
+
+TEST(Tenants, HaveAQuotaOverAllTheirJobs) {
+  const TwoTenants server(1 << 20);
+  ASSERT_TRUE(server.service);
+  Layout layout;
+  layout.bucket_elements = {50'000};  // with Adam's state 600 KB
+  const auto run_job = [&](const std::string& name, const char* tenant, int token,
+                           const std::function<void()>& during) {
+    exchange::run_threads(1, true, [&](int, exchange::ThreadSession& session) {
+      session.set_job(name);
+      session.set_tenant(tenant);
+      const auto exchange = make_exchange(session, server.options(token));
+      const Status prepared = (*exchange)->prepare(layout, Deadline::after(20));
+      if (!during) {
+        ASSERT_FALSE(prepared) << name;
+        EXPECT_THAT(prepared.error().message, HasSubstr("the quota of tenant 'a'"));
+        return;
+      }
+      ASSERT_TRUE(prepared) << prepared.error().message;
+      during();
+      ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    });
+  };
+  run_job("first", "a", 0, [&] {
+    run_job("second", "a", 0, nullptr);
+    run_job("second", "b", 1, [] {});
+  });
+  // The first has left, which the server learns a moment later.
+  for (const Deadline deadline = Deadline::after(20); value_of(*server.service, "jobs") != 0;) {
+    ASSERT_FALSE(deadline.passed());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  run_job("second", "a", 0, [] {});
 }
 
 TEST(ChunkMap, IsALongestProcessingTimeFirstPacking) {

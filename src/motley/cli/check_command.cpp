@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "motley/cli/commands.h"
+#include "motley/cli/server_check.h"
 #include "motley/cluster/machine.h"
 
 namespace motley::cli {
@@ -9,11 +10,20 @@ namespace motley::cli {
 void add_check(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("check", "What this machine has, what works, what is missing and how to get it");
-  command->footer("Example:\n  motley check --as-cluster > cluster.yaml");
+  command->footer(
+      "Examples:\n"
+      "  motley check --as-cluster > cluster.yaml\n"
+      "  motley check --server --model resnet50 --link-gbps 100\n"
+      "  motley check --racks 8 --workers-per-rack 16 --worker-gbps 10 --rack-server-gbps 100 --uplink-gbps 40");
   auto as_cluster = std::make_shared<bool>(false);
   command->add_flag("--as-cluster", *as_cluster, "Print this machine as a cluster file");
-  command->callback([&action, as_cluster] {
-    action = [as_cluster]() -> Status {
+  auto server = std::make_shared<ServerCheck>();
+  add_server_check(*command, *server);
+  command->callback([&action, as_cluster, server] {
+    action = [as_cluster, server]() -> Status {
+      if (server->wanted()) {
+        return run_server_check(*server);
+      }
       const cluster::Machine machine = cluster::detect_machine();
       if (*as_cluster) {
         std::printf("%s", cluster::to_yaml(cluster::default_cluster(machine)).c_str());

@@ -8,6 +8,7 @@
 #include "motley/base/file.h"
 #include "motley/base/log.h"
 #include "motley/cli/commands.h"
+#include "motley/server/metrics_service.h"
 #include "motley/server/service.h"
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
@@ -25,7 +26,38 @@ struct ServerArguments {
   bool pin = false;
   bool quiet = false;
   double quota_gigabytes = 0;
+  std::string tenants;
+  std::string metrics;
+  std::string metrics_token_file;
+  double stall_seconds = 10;
 };
+
+Result<server::Tenants> tenants_of(const ServerArguments& arguments) {
+  if (!arguments.tenants.empty()) {
+    return server::Tenants::read(arguments.tenants);
+  }
+  Result<transport::Secret> token = arguments.token_file.empty()
+                                        ? transport::Secret::from_environment(train::kServerTokenVariable)
+                                        : transport::Secret::from_file(arguments.token_file);
+  if (!token) {
+    return fail(token.error().within("the token that lets jobs in"));
+  }
+  return server::Tenants(std::move(*token));
+}
+
+// Null where none is asked for.
+Result<std::unique_ptr<server::MetricsService>> metrics_of(const ServerArguments& arguments,
+                                                           const server::Service& service) {
+  if (arguments.metrics.empty()) {
+    return nullptr;
+  }
+  MOTLEY_ASSIGN(const transport::Endpoint endpoint, transport::parse_endpoint(arguments.metrics));
+  std::optional<transport::Secret> token;
+  if (!arguments.metrics_token_file.empty()) {
+    MOTLEY_ASSIGN(token, transport::Secret::from_file(arguments.metrics_token_file));
+  }
+  return server::MetricsService::start(endpoint, std::move(token), [&service] { return service.metrics().text(); });
+}
 
 Status run_server(const ServerArguments& arguments) {
   // Taken before threads start, so that a stop comes to the wait below.
@@ -46,13 +78,13 @@ Status run_server(const ServerArguments& arguments) {
   options.pin_cores = arguments.pin;
   options.quota_bytes = static_cast<std::size_t>(arguments.quota_gigabytes * 1e9);
   options.tables = arguments.tables;
-  Result<transport::Secret> token = arguments.token_file.empty()
-                                        ? transport::Secret::from_environment(train::kServerTokenVariable)
-                                        : transport::Secret::from_file(arguments.token_file);
-  if (!token) {
-    return fail(token.error().within("the token that lets jobs in"));
+  options.stall_seconds = arguments.stall_seconds;
+  MOTLEY_ASSIGN(const server::Tenants tenants, tenants_of(arguments));
+  MOTLEY_ASSIGN(const auto service, server::Service::start(options, tenants));
+  MOTLEY_ASSIGN(const auto metrics, metrics_of(arguments, *service));
+  if (metrics) {
+    spdlog::info("metrics at http://{}/metrics", transport::to_string(metrics->endpoint()));
   }
-  MOTLEY_ASSIGN(const auto service, server::Service::start(options, *token));
   const std::string address = transport::to_string(service->endpoint());
   if (!arguments.address_file.empty()) {
     MOTLEY_TRY(write_file(arguments.address_file, address + "\n"));
@@ -84,6 +116,21 @@ void add_server(CLI::App& app, Action& action) {
       ->check(CLI::Range(0, 1024));
   command->add_flag("--pin", arguments->pin, "Bind each of these threads to a core of its own");
   command->add_option("--quota", arguments->quota_gigabytes, "Memory that one job may take, in GB; 0: no limit")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--tenants", arguments->tenants,
+                   "File (mode 0600) of tenants, each with a token, and a quota and a share of its own")
+      ->excludes("--token-file");
+  command->add_option("--metrics", arguments->metrics,
+                      "Answer GET /metrics for Prometheus at this HOST:PORT of loopback; elsewhere a token is needed");
+  command
+      ->add_option("--metrics-token-file", arguments->metrics_token_file,
+                   "File (mode 0600) with the bearer token that scrapers must show")
+      ->needs("--metrics");
+  command
+      ->add_option("--stall-seconds", arguments->stall_seconds,
+                   "Log a job that waits and does not move for so long, and for whom it waits; 0: never")
+      ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--quiet", arguments->quiet, "Log warnings and errors only");
   command->callback([&action, arguments] { action = [arguments] { return run_server(*arguments); }; });

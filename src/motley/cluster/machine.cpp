@@ -247,6 +247,22 @@ GroupLimits read_group_limits(const fs::path& root, std::string_view membership)
   return limits;
 }
 
+std::vector<NetworkCard> network_cards(const fs::path& root) {
+  std::vector<NetworkCard> cards;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root, ignored)) {
+    if (!fs::exists(entry.path() / "device", ignored)) {
+      continue;
+    }
+    const auto megabits = leading_number(content_of(entry.path() / "speed"));  // -1, or not readable: no link
+    if (megabits && *megabits > 0) {
+      cards.push_back({entry.path().filename().string(), *megabits * 1e6 / 8});
+    }
+  }
+  std::ranges::sort(cards, {}, &NetworkCard::name);
+  return cards;
+}
+
 Machine detect_machine() {
   Machine machine;
   machine.processor = field_of(content_of("/proc/cpuinfo"), "model name");

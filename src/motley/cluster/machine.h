@@ -35,6 +35,14 @@ struct GroupLimits {
 // /proc/self/cgroup; both versions of control groups are read. What cannot be read sets no limit.
 GroupLimits read_group_limits(const std::filesystem::path& root, std::string_view membership);
 
+// The speeds of the machine's own network cards that have a link, by name, in bytes a second of each direction. `root`
+// is /sys/class/net; what is only software (bridges, tunnels, ends of pairs) is left out.
+struct NetworkCard {
+  std::string name;
+  double bytes_per_second = 0;
+};
+std::vector<NetworkCard> network_cards(const std::filesystem::path& root);
+
 // Looks at this machine; asks nvidia-smi for GPUs where it is installed. Takes up to a few seconds.
 Machine detect_machine();
 

@@ -362,6 +362,7 @@ Status ServerExchange::start_in_memory(int index, double weight) {
   const Bucket& bucket = buckets_[at];
   ServerRegion::Said& said = region_.said(at, rank_);
   said.by_round[bucket.round % 2] = announcement(bucket, weight);
+  said.time = monotonic_seconds();
   // Either the core sees this before it falls asleep, or it is seen asleep here.
   said.round.store(bucket.round, std::memory_order_seq_cst);
   if (relaxed() || region_.bucket(at).arrived.add(bucket.round * static_cast<std::uint32_t>(size_))) {

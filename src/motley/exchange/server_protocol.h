@@ -138,6 +138,7 @@ class ServerRegion {
   };
   struct alignas(64) Said {
     Announcement by_round[2];          // by round mod 2
+    double time;                       // of the start, on the host's monotonic clock, for metrics
     std::atomic<std::uint32_t> round;  // started last
   };
 

@@ -23,8 +23,8 @@ void relax() {
 
 }  // namespace
 
-Core::Core(std::optional<int> pinned_to, const std::atomic<bool>& spins)
-    : spins_(spins), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+Core::Core(std::optional<int> pinned_to, const std::atomic<bool>& spins, Metrics::Core& metrics)
+    : spins_(spins), metrics_(metrics), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   // Signals are for the threads that the program made itself.
   sigset_t all;
   sigset_t before;
@@ -54,26 +54,32 @@ void Core::wake() const {
   ::eventfd_write(wake_.get(), 1);
 }
 
-void Core::add(std::uint64_t job, std::unique_ptr<CoreTask> share) {
+void Core::request(Request request) {
   {
     const std::lock_guard lock(mutex_);
-    requests_.emplace_back(job, std::move(share));
+    requests_.push_back(std::move(request));
     requested_ = true;
   }
   wake();
 }
 
+void Core::add(std::uint64_t job, std::unique_ptr<CoreTask> share, const std::string& tenant, int weight) {
+  request({job, std::move(share), tenant, weight});
+}
+
 void Core::remove(std::uint64_t job) {
-  add(job, nullptr);
+  request({job, nullptr, {}, 0});
 }
 
 void Core::take_requests() {
   const std::lock_guard lock(mutex_);
-  for (auto& [job, share] : requests_) {
-    if (share) {
-      shares_[job] = std::move(share);
+  for (Request& request : requests_) {
+    if (request.share) {
+      shares_[request.job] = std::move(request.share);
+      turns_.add(request.job, request.tenant, request.weight);
     } else {
-      shares_.erase(job);
+      shares_.erase(request.job);
+      turns_.remove(request.job);
     }
   }
   requests_.clear();
@@ -93,6 +99,7 @@ void Core::serve_sockets(int milliseconds) {
     }
   }
   if (::poll(polled_.data(), polled_.size(), milliseconds) <= 0) return;
+  const double began = monotonic_seconds();
   if (polled_[0].revents != 0) {
     eventfd_t count = 0;
     ::eventfd_read(wake_.get(), &count);
@@ -100,6 +107,7 @@ void Core::serve_sockets(int milliseconds) {
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     if (polled_[i + 1].revents != 0) owners_[i].first->progress(owners_[i].second);
   }
+  metrics_.busy.add(monotonic_seconds() - began);
 }
 
 void Core::run() {
@@ -110,19 +118,16 @@ void Core::run() {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
     }
-    bool worked = false;
-    for (const auto& [job, share] : shares_) {
-      worked = share->advance() || worked;
-    }
-    if (worked) {
+    const double began = monotonic_seconds();
+    if (turns_.take([&](std::uint64_t job) { return shares_.at(job)->advance(); })) {
+      metrics_.busy.add(monotonic_seconds() - began);
       worked_at = 0;
       if (turn % kTurnsBetweenSockets == 0) serve_sockets(0);
       continue;
     }
     if (spins_) {
-      const double now = monotonic_seconds();
-      if (worked_at == 0) worked_at = now;
-      if (now < worked_at + kSpinSeconds) {
+      if (worked_at == 0) worked_at = began;
+      if (began < worked_at + kSpinSeconds) {
         relax();
         if (turn % kTurnsBetweenSockets == 0) serve_sockets(0);
         continue;

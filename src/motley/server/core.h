@@ -1,5 +1,5 @@
-// A thread of a server that works on its shares of all jobs in turn, a segment of each at a time, so that no job waits
-// for another's whole model. It sleeps in poll when there is nothing to do.
+// A thread of a server that works on its shares of all jobs in turn, a segment at a time, so that no job waits for
+// another's whole model and no tenant for another's many jobs. It sleeps in poll when there is nothing to do.
 #pragma once
 
 #include <poll.h>
@@ -10,10 +10,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "motley/server/core_task.h"
+#include "motley/server/fair_turns.h"
+#include "motley/server/metrics.h"
 #include "motley/transport/descriptor.h"
 
 namespace motley::server {
@@ -22,27 +25,36 @@ class Core {
  public:
   // `pinned_to`: the processor that it may run on, if it is to have its own. `spins`: whether it looks out for work for
   // some microseconds before it sleeps.
-  Core(std::optional<int> pinned_to, const std::atomic<bool>& spins);
+  Core(std::optional<int> pinned_to, const std::atomic<bool>& spins, Metrics::Core& metrics);
   ~Core();
 
-  // From any thread; takes effect soon. A job has one share on a core.
-  void add(std::uint64_t job, std::unique_ptr<CoreTask> share);
+  // From any thread; takes effect soon. A job has one share on a core. `weight`: of the tenant, among tenants.
+  void add(std::uint64_t job, std::unique_ptr<CoreTask> share, const std::string& tenant, int weight);
   void remove(std::uint64_t job);
 
  private:
+  struct Request {
+    std::uint64_t job;
+    std::unique_ptr<CoreTask> share;  // null: remove
+    std::string tenant;
+    int weight;
+  };
+  void request(Request request);
   void run();
   void take_requests();
   void serve_sockets(int milliseconds);
   void wake() const;
 
   const std::atomic<bool>& spins_;
+  Metrics::Core& metrics_;
   std::map<std::uint64_t, std::unique_ptr<CoreTask>> shares_;  // of the thread
+  FairTurns turns_;
   std::vector<pollfd> polled_;
   std::vector<std::pair<CoreTask*, int>> owners_;  // of what is polled, after the first
 
   transport::Descriptor wake_;
-  std::mutex mutex_;                                                           // guards the requests
-  std::vector<std::pair<std::uint64_t, std::unique_ptr<CoreTask>>> requests_;  // null: remove
+  std::mutex mutex_;  // guards the requests
+  std::vector<Request> requests_;
   bool stop_ = false;
   std::atomic<bool> requested_ = false;
   std::thread thread_;

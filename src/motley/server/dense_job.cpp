@@ -12,6 +12,7 @@
 #include <numeric>
 #include <set>
 
+#include "motley/base/clock.h"
 #include "motley/exchange/mean.h"
 #include "motley/kernels/compress.h"
 
@@ -31,6 +32,13 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
       std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores) * static_cast<std::size_t>(join.size));
   const std::vector<std::size_t> elements(join.bucket_elements.begin(), join.bucket_elements.end());
   job->map_ = exchange::make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins, join.bin_speeds);
+  job->metrics_ = std::make_shared<JobMetrics>(join.size, cores);
+  const std::vector<std::size_t>& load = job->map_.load;
+  const auto values = std::accumulate(load.begin(), load.end(), std::size_t{0});
+  if (values > 0) {
+    job->metrics_->map_imbalance = static_cast<double>(*std::ranges::max_element(load)) *
+                                   static_cast<double>(load.size()) / static_cast<double>(values);
+  }
   job->offsets_ = ServerRegion::value_offsets(join.bucket_elements);
   job->segments_of_bucket_.assign(elements.size(), 0);
   job->claimed_ = std::vector<std::atomic<std::uint32_t>>(elements.size());
@@ -133,17 +141,74 @@ std::vector<int> DenseJob::missing_ranks() const {
   return {missing.begin(), missing.end()};
 }
 
+// Where all wait for all, those that have brought less than another are missing; in a relaxed job the slowest are,
+// while the server holds an answer back for them.
+DenseJob::Standing DenseJob::standing() const {
+  Standing standing;
+  const auto size = static_cast<std::size_t>(join_.size);
+  std::set<int> missing;
+  const auto look = [&](const std::vector<std::uint64_t>& come, std::uint64_t bucket, std::uint64_t step, bool holds) {
+    const auto [least, most] = std::ranges::minmax(come);
+    standing.progress += std::accumulate(come.begin(), come.end(), std::uint64_t{0});
+    if (!holds && (relaxed() || least == most)) return;
+    for (std::size_t rank = 0; rank < size && least < most; ++rank) {
+      if (come[rank] < (relaxed() ? least + 1 : most)) missing.insert(static_cast<int>(rank));
+    }
+    if (standing.waits) return;
+    standing.waits = true;
+    standing.bucket = bucket;
+    standing.step = step;
+  };
+  std::vector<std::uint64_t> come(size);
+  for (std::size_t bucket = 0; in_memory() && !relaxed() && bucket < join_.bucket_elements.size(); ++bucket) {
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      come[rank] = shared_.said(bucket, static_cast<int>(rank)).round.load(std::memory_order_acquire);
+    }
+    const auto ready = static_cast<std::uint32_t>(*std::ranges::min_element(come) * segments_of_bucket_[bucket]);
+    const auto unclaimed = static_cast<std::int32_t>(ready - claimed_[bucket].load(std::memory_order_relaxed));
+    standing.waiting += static_cast<std::uint64_t>(std::max(unclaimed, 0));
+    const auto furthest = std::ranges::max_element(come);
+    const auto& said = shared_.said(bucket, static_cast<int>(furthest - come.begin()));
+    look(come, bucket, said.by_round[*furthest % 2].step, false);
+  }
+  for (std::size_t core = 0; core < metrics_->shares.size(); ++core) {
+    const ShareMetrics& share = metrics_->shares[core];
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      come[rank] = relaxed()     ? share.ranks[rank].taken.get()
+                   : in_memory() ? 0
+                                 : received_[core * size + rank].load(std::memory_order_relaxed);
+    }
+    look(come, share.bucket.get(), share.step.get(), share.held.get() > 0 || share.waiting.get() > 0);
+    standing.progress += share.segments.get();
+  }
+  standing.waits = standing.waits || standing.waiting > 0;
+  standing.missing.assign(missing.begin(), missing.end());
+  return standing;
+}
+
 Share::Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<transport::TcpConnection>> lanes,
              std::function<void(Error)> lost)
-    : job_(std::move(job)), core_(core), lanes_(std::move(lanes)), lost_(std::move(lost)) {
+    : job_(std::move(job)),
+      core_(core),
+      metrics_(job_->metrics_->shares[static_cast<std::size_t>(core)]),
+      lanes_(std::move(lanes)),
+      lost_(std::move(lost)) {
+  std::vector<Arrivals::Item> round;
   const std::vector<Segment>& segments = job_->map_.segments;
   for (std::size_t index = 0; index < segments.size(); ++index) {
     if (!job_->claimed() && segments[index].bin != job_->join_.first_bin + core_) continue;
     const int bucket = segments[index].bucket;
     const bool first = items_.empty() || items_.back().bucket != bucket;
-    if (first) items_.push_back({bucket, nullptr, 0});
+    if (first) {
+      items_.push_back({bucket, nullptr, 0});
+      round.push_back({.segment = false, .judged = segments[index].begin == 0});
+    }
     items_.push_back({bucket, &segments[index], index});
+    round.push_back({.segment = true});
   }
+  const std::size_t alone = job_->relaxed() ? lanes_.size() : 1;
+  for (std::size_t i = 0; i < alone; ++i) arrivals_.emplace_back(round, lanes_.size() / alone, metrics_);
+  if (!items_.empty()) metrics_.bucket.set(static_cast<std::uint64_t>(items_[0].bucket));
   posted_.assign(lanes_.size(), 0);
   ended_.assign(lanes_.size(), false);
   landing_.assign(lanes_.size(), std::vector<Announcement>(job_->offsets_.size()));
@@ -173,6 +238,16 @@ std::uint64_t Share::received(std::size_t rank) const {
   return received;
 }
 
+void Share::came(std::size_t rank, std::uint64_t end, double time) {
+  arrivals_of(rank).came(arrivals_.size() > 1 ? 0 : rank, end, time);
+}
+
+double Share::time_in_memory(std::size_t rank, int bucket) const {
+  const double time = job_->shared_.said(static_cast<std::size_t>(bucket), static_cast<int>(rank)).time;
+  const double now = monotonic_seconds();
+  return time >= 0 && time <= now ? time : now;
+}
+
 const Announcement& Share::announced(int bucket, std::size_t rank, std::uint32_t round) const {
   const auto at = static_cast<std::size_t>(bucket);
   return job_->in_memory() ? job_->shared_.said(at, static_cast<int>(rank)).by_round[round % 2] : landing_[rank][at];
@@ -195,7 +270,13 @@ bool DenseShare::has_work() const {
         .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
   }
   bool all = true;
-  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) all = received(rank) > taken_ && all;
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
+    const bool here = received(rank) > taken_;
+    if (here && items_[next_].segment == nullptr) {
+      metrics_.step.set(announced(items_[next_].bucket, rank, round_).step);
+    }
+    all = here && all;
+  }
   return all;
 }
 
@@ -217,6 +298,7 @@ bool DenseShare::advance() {
     next_ = 0;
     ++round_;
   }
+  metrics_.bucket.set(static_cast<std::uint64_t>(items_[next_].bucket));
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) progress(static_cast<int>(rank));
   return true;
 }
@@ -234,6 +316,7 @@ void DenseShare::claim() {
   while (static_cast<std::int32_t>(seen - end) < 0) {
     if (!claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) continue;
     if (!begun_ && !begin_bucket(head)) return;
+    if (seen + segments == end) judge_last(metrics_, times_);
     begun_ = true;
     update(items_[next_ + 1 + segments - (end - seen)]);
     return;
@@ -270,6 +353,13 @@ bool DenseShare::begin_bucket(const Item& item) {
   coefficients_.assign(mean.coefficients.begin(), mean.coefficients.end());
   scale_ = static_cast<float>(mean.scale);
   answer_ = {said_[0].step, mean.total_weight, said_[0].learning_rate, 0};
+  metrics_.step.set(answer_.step);
+  if (job_->claimed()) {
+    times_.clear();
+    for (std::size_t rank = 0; rank < lanes_.size(); ++rank) times_.push_back(time_in_memory(rank, item.bucket));
+  } else {
+    arrivals_of(0).begun(taken_);
+  }
   if (!job_->in_memory()) {
     const auto bytes = std::as_bytes(std::span(&answer_, 1));
     for (const auto& lane : lanes_) {
@@ -318,13 +408,20 @@ void DenseShare::update(const Item& item) {
     kernels::fused_update(inputs, coefficients, scale_, options, job_->array(0, segment) + begin, state.data(),
                           wire == nullptr ? nullptr : wire + begin * width, format, count);
   }
-  bytes_done_ += segment.count * sizeof(float);
+  if (job_->claimed()) {
+    count_update(metrics_, *std::ranges::min_element(times_), monotonic_seconds());
+  } else {
+    arrivals_of(0).updated(taken_, monotonic_seconds());
+  }
+  metrics_.bytes_aggregated.add(ranks_.size() * segment.count * sizeof(float));
 
   if (job_->in_memory()) {
     const auto bucket = static_cast<std::size_t>(item.bucket);
     job_->shared_.bucket(bucket).updated.add(round_ * job_->segments_of_bucket_[bucket]);
     return;
   }
+  metrics_.bytes_in.add(lanes_.size() * join.wire.frame_bytes(segment.count));
+  metrics_.bytes_out.add(lanes_.size() * job_->answer_form_.frame_bytes(segment.count));
   if (lossy) answer_lossily(item);
   const std::byte* values = job_->answers_.data() == nullptr
                                 ? reinterpret_cast<const std::byte*>(job_->array(0, segment))
@@ -388,6 +485,8 @@ void Share::progress(int rank) {
     }
   } else if (const auto moved = lane.progress(); !moved) {
     status = fail(moved.error());
+  } else if (*moved) {
+    came(static_cast<std::size_t>(rank), received(static_cast<std::size_t>(rank)), monotonic_seconds());
   }
   if (!status) {
     ended_[static_cast<std::size_t>(rank)] = true;

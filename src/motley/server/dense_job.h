@@ -12,7 +12,9 @@
 #include "motley/base/pages.h"
 #include "motley/exchange/chunk_map.h"
 #include "motley/exchange/server_protocol.h"
+#include "motley/server/arrivals.h"
 #include "motley/server/core_task.h"
+#include "motley/server/metrics.h"
 #include "motley/transport/region.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -48,6 +50,18 @@ class DenseJob {
   // Ranks from which less has come over lanes than from others, of a relaxed job the least of all; from any thread.
   std::vector<int> missing_ranks() const;
 
+  // How it stands, over lanes and in memory; from any thread.
+  struct Standing {
+    std::uint64_t progress = 0;  // grows with everything that comes and is done
+    std::uint64_t waiting = 0;   // segments of a claimed job that all ranks have brought and no core has claimed
+    bool waits = false;          // something has come that has not had its effect or its answer yet
+    std::vector<int> missing;    // ranks that are waited for
+    std::uint64_t step = 0;      // of what waits
+    std::uint64_t bucket = 0;
+  };
+  Standing standing() const;
+  const std::shared_ptr<JobMetrics>& metrics() const { return metrics_; }
+
  private:
   friend class Share;
   friend class DenseShare;
@@ -76,6 +90,7 @@ class DenseJob {
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
   std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
+  std::shared_ptr<JobMetrics> metrics_;
 };
 
 // A core's part of a job.
@@ -91,7 +106,6 @@ class Share : public CoreTask {
   // Says to the workers that they have to ring the bell.
   bool fall_asleep() override;
   void wake_up() override;
-  std::uint64_t bytes_done() const { return bytes_done_; }
 
  protected:
   struct Item {
@@ -106,16 +120,22 @@ class Share : public CoreTask {
   std::uint64_t received(std::size_t rank) const;
   const exchange::Announcement& announced(int bucket, std::size_t rank, std::uint32_t round) const;
   std::size_t chunk_elements() const;
+  // Those of a relaxed job's rank alone, or of all.
+  Arrivals& arrivals_of(std::size_t rank) { return arrivals_[arrivals_.size() > 1 ? rank : 0]; }
+  // When the rank started the bucket in memory, as it says.
+  double time_in_memory(std::size_t rank, int bucket) const;
+  void came(std::size_t rank, std::uint64_t end, double time);
   void give_up(Error error);
 
   const std::shared_ptr<DenseJob> job_;
   const int core_;
+  ShareMetrics& metrics_;
   std::vector<std::unique_ptr<transport::TcpConnection>> lanes_;
   std::vector<Item> items_;  // of a round, in the order in which they come
   bool failed_ = false;
-  std::uint64_t bytes_done_ = 0;
 
  private:
+  std::vector<Arrivals> arrivals_;
   std::function<void(Error)> lost_;
   std::vector<std::uint64_t> posted_;                         // by rank
   std::vector<std::vector<exchange::Announcement>> landing_;  // of announcements, by rank and bucket
@@ -148,6 +168,7 @@ class DenseShare final : public Share {
   std::vector<float> coefficients_;
   float scale_ = 0;
   exchange::Announcement answer_;
+  std::vector<double> times_;  // of a claimed job: when ranks came, by rank
 
   std::vector<float> sum_;     // of a segment's sparse pushes
   std::vector<float> change_;  // of a segment's weights, that workers do not know of

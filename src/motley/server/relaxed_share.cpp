@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "motley/base/clock.h"
 #include "motley/exchange/exchange.h"
 
 namespace motley::server {
@@ -73,6 +74,9 @@ bool RelaxedShare::take(std::size_t rank) {
   bool written = false;
   if (item.segment == nullptr) {
     own.said = announced(item.bucket, rank, round);
+    if (job_->in_memory()) {
+      came(rank, arrivals_of(rank).end_of_bucket(own.taken), time_in_memory(rank, item.bucket));
+    }
     if (!(own.said.weight >= 0 && own.said.weight <= 1 && std::isfinite(own.said.learning_rate))) {
       give_up(Error{ErrorCode::kInvalidInput,
                     fmt::format("bucket {}: rank {} is at step {} with learning rate {} and the share {} of the step",
@@ -88,6 +92,8 @@ bool RelaxedShare::take(std::size_t rank) {
     ++own.taken;
     written = next && own.said.weight > 0 && may_answer(rank, slowest());
     if (own.said.weight > 0) apply(rank, item, written);
+    arrivals_of(rank).updated(own.taken - 1, monotonic_seconds());
+    if (!job_->in_memory()) metrics_.bytes_in.add(item.segment->count * kernels::bytes_of(format()));
   }
   if (!job_->in_memory()) post(item, round + 1, rank);
   const std::uint64_t slowest_now = slowest();
@@ -97,7 +103,21 @@ bool RelaxedShare::take(std::size_t rank) {
     }
     if (!job_->in_memory()) progress(static_cast<int>(other));
   }
+  count(rank);
   return true;
+}
+
+// For the metrics: who is where after this rank's item.
+void RelaxedShare::count(std::size_t rank) {
+  const auto last = std::ranges::min_element(ranks_, {}, &Progress::taken);
+  const auto furthest = std::ranges::max_element(ranks_, {}, &Progress::taken);
+  std::uint64_t held = 0;
+  for (const Progress& progress : ranks_) held += progress.taken - progress.answered;
+  metrics_.held.set(held);
+  metrics_.ahead.set((furthest->taken - last->taken) / items_.size());
+  metrics_.ranks[rank].taken.set(ranks_[rank].taken);
+  metrics_.bucket.set(static_cast<std::uint64_t>(items_[last->taken % items_.size()].bucket));
+  metrics_.step.set(last->said.step);
 }
 
 bool RelaxedShare::may_answer(std::size_t rank, std::uint64_t slowest) const {
@@ -131,7 +151,7 @@ void RelaxedShare::apply(std::size_t rank, const Item& item, bool answers) {
     kernels::fused_update({&input, 1}, {&one, 1}, 1, options, job_->array(0, segment) + begin, state.data(),
                           answers ? copy + begin * width : nullptr, format(), count);
   }
-  bytes_done_ += segment.count * sizeof(float);
+  metrics_.bytes_aggregated.add(segment.count * sizeof(float));
 }
 
 void RelaxedShare::write_copy(std::size_t rank, const Item& item) {
@@ -160,6 +180,7 @@ void RelaxedShare::answer(std::size_t rank, bool written) {
   if (!written) write_copy(rank, item);
   if (!job_->in_memory()) {
     const std::size_t bytes = item.segment->count * kernels::bytes_of(format());
+    metrics_.bytes_out.add(bytes);
     lanes_[rank]->post_send(exchange::kServerWeights, exchange::lane_tag(round, item.index),
                             {copy_of(rank, item), bytes});
   }

@@ -24,6 +24,7 @@ class RelaxedShare final : public Share {
   bool has_work() const override;
   bool has_item(std::size_t rank) const;
   bool take(std::size_t rank);
+  void count(std::size_t rank);
   void apply(std::size_t rank, const Item& item, bool answers);
   bool may_answer(std::size_t rank, std::uint64_t slowest) const;
   void answer(std::size_t rank, bool written);

@@ -27,6 +27,7 @@ using transport::TcpConnection;
 constexpr double kLastWordsSeconds = 2;
 constexpr std::size_t kMostEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
 constexpr double kGraceSeconds = 1;      // for a rank whose lane has ended to say that it leaves
+constexpr double kWatchSeconds = 0.25;
 
 std::vector<int> own_processors() {
   cpu_set_t set;
@@ -74,24 +75,30 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
 
 }  // namespace
 
-Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, const transport::Secret& token) {
+Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, const Tenants& tenants) {
   MOTLEY_ASSIGN(transport::Descriptor listener, transport::listen_at(options.listen));
-  return std::unique_ptr<Service>(new Service(options, token, std::move(listener)));
+  return std::unique_ptr<Service>(new Service(options, tenants, std::move(listener)));
 }
 
-Service::Service(const ServiceOptions& options, const transport::Secret& token, transport::Descriptor listener)
+Service::Service(const ServiceOptions& options, const Tenants& tenants, transport::Descriptor listener)
     : options_(options),
-      token_(token),
+      tenants_(tenants),
       endpoint_(transport::local_endpoint(listener)),
       host_id_(transport::host_id()),
-      acceptor_(std::move(listener), token, Claim{}, [](const Claim&) -> Status { return {}; }),
+      acceptor_(
+          std::move(listener), [this](const Claim& claim) { return tenants_.token_of(claim.identity.tenant); }, Claim{},
+          [](const Claim&) -> Status { return {}; }),
       sparse_({options.tables, options.quota_bytes}),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
+  std::map<std::string, TenantMetrics> known;
+  for (const auto& [name, tenant] : tenants_.named()) known[name] = {tenant.quota_bytes, tenant.share};
+  metrics_ = std::make_unique<Metrics>(count, options.quota_bytes, std::move(known));
   for (int core = 0; core < count; ++core) {
     const int processor = processors[static_cast<std::size_t>(core) % processors.size()];
-    cores_.push_back(std::make_unique<Core>(options.pin_cores ? std::optional(processor) : std::nullopt, spins_));
+    cores_.push_back(std::make_unique<Core>(options.pin_cores ? std::optional(processor) : std::nullopt, spins_,
+                                            metrics_->cores[static_cast<std::size_t>(core)]));
   }
   sigset_t all;
   sigset_t before;
@@ -129,6 +136,7 @@ void Service::run() {
       running = !stop_;
     }
     judge_lost();
+    watch_for_stalls();
     sparse_.reap();
     send_back();
     for (transport::Acceptor::Guest& guest : acceptor_.step()) {
@@ -140,6 +148,8 @@ void Service::run() {
       const bool over = std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.left || !rank.control; });
       if (over) {
         for (const auto& core : cores_) core->remove(job.number);
+        metrics_->remove(job.metrics.get());
+        if (!job.ranks.empty()) metrics_->jobs_left.add(1);
         spdlog::info("job '{}' has ended", job.name);
       }
       return over;
@@ -168,6 +178,32 @@ void Service::judge_lost() {
     end(job, is_between_racks(job) ? Error{lost.error.code, "racks: " + lost.error.message, -1} : lost.error);
     return true;
   });
+}
+
+// Tells of jobs that stand still, each time once.
+void Service::watch_for_stalls() {
+  const double now = monotonic_seconds();
+  if (now < watched_at_ + kWatchSeconds) return;
+  watched_at_ = now;
+  for (auto& [number, job] : jobs_) {
+    if (!job->dense || job->ranks.empty()) continue;
+    const DenseJob::Standing standing = job->dense->standing();
+    JobMetrics& metrics = *job->metrics;
+    const double seconds = job->watch.look(standing.progress, standing.waits, now);
+    metrics.waiting.set(standing.waiting);
+    metrics.stalled.set(seconds);
+    for (std::size_t rank = 0; rank < metrics.missing.size(); ++rank) {
+      metrics.missing[rank].set(std::ranges::binary_search(standing.missing, static_cast<int>(rank)));
+    }
+    if (options_.stall_seconds > 0 && job->watch.is_due(seconds, options_.stall_seconds)) {
+      spdlog::warn("job '{}' has stood still for {} at step {}, bucket {}: {}", job->name, format_seconds(seconds),
+                   standing.step, standing.bucket,
+                   standing.missing.empty()
+                       ? "all ranks have come, and the server is late"
+                       : fmt::format("nothing comes from {} {}", standing.missing.size() == 1 ? "rank" : "ranks",
+                                     fmt::join(standing.missing, ", ")));
+    }
+  }
 }
 
 // Spinning pays where every thread has a processor: the cores' and those of all ranks that share this host.
@@ -203,6 +239,7 @@ void Service::wait_for_events() {
 
 void Service::admit(transport::Acceptor::Guest guest) {
   if (!guest.accepted) {
+    metrics_->refused_in_handshake.add(1);
     spdlog::warn("{} was turned away: {}", guest.address, guest.accepted.error().message);
     return;
   }
@@ -242,9 +279,10 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   const std::string name = claim.identity.tenant + "/" + claim.identity.job;
   Job* job = nullptr;
   for (const auto& [number, other] : jobs_) {
-    if (other->name == name) job = other.get();
+    if (other->is(claim.identity.tenant, claim.identity.job)) job = other.get();
   }
   if (job != nullptr && job->claim.identity.session != claim.identity.session) {
+    metrics_->refused_after_it.add(1);
     return turn_away(
         std::move(connection),
         {ErrorCode::kRefused, fmt::format("a job '{}' is running here already; give this one another name", name), -1});
@@ -259,6 +297,7 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   }
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
   if (rank >= 4096 || (rank < job->ranks.size() && job->ranks[rank].control)) {
+    metrics_->refused_after_it.add(1);
     return turn_away(std::move(connection),
                      {ErrorCode::kRefused, fmt::format("rank {} of job '{}' is here already", rank, name), -1});
   }
@@ -269,24 +308,25 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
 }
 
 void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
-  const std::string name = claim.identity.tenant + "/" + claim.identity.job;
   const auto core = static_cast<std::size_t>(claim.identity.purpose - exchange::kServerLane);
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
     const Job& job = *entry.second;
     const bool ready = job.dense || (job.rack && job.rack->ready());
-    return job.name == name && job.claim.identity.session == claim.identity.session && ready &&
-           rank < job.ranks.size() && job.ranks[rank].join;
+    return job.is(claim.identity.tenant, claim.identity.job) && job.claim.identity.session == claim.identity.session &&
+           ready && rank < job.ranks.size() && job.ranks[rank].join;
   });
   if (found == jobs_.end() || core >= cores_.size() || found->second->shared[core] ||
       found->second->ranks[rank].lanes[core]) {
+    metrics_->refused_after_it.add(1);
     return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such lane", -1});
   }
   Job& job = *found->second;
   job.ranks[rank].lanes[core] = std::move(connection);
   if (std::ranges::all_of(job.ranks, [&](const Rank& other) { return !other.join || other.lanes[core] != nullptr; })) {
     job.shared[core] = true;
-    cores_[core]->add(job.number, share_of(job, core));
+    const std::string& tenant = job.claim.identity.tenant;
+    cores_[core]->add(job.number, share_of(job, core), tenant, tenants_.share_of(tenant));
   }
 }
 
@@ -432,7 +472,8 @@ Status Service::join(Job& job, std::size_t newest) {
 
   const bool in_memory = std::ranges::all_of(
       job.ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
-  MOTLEY_TRY(check_quota(job, DenseJob::bytes_needed(join, used_cores(join), in_memory)));
+  const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
+  MOTLEY_TRY(check_quotas(job, bytes));
   std::vector<std::unique_ptr<transport::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : job.ranks) {
@@ -444,6 +485,7 @@ Status Service::join(Job& job, std::size_t newest) {
   }
   const std::string region = fmt::format("{:x}-{}-server", job.claim.identity.session, job.number);
   MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions), region));
+  count_in(job, job.dense->metrics(), bytes);
   say_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
   spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
                format_bytes(static_cast<double>(exchange::ServerRegion::value_offsets(join.bucket_elements).back())),
@@ -455,10 +497,32 @@ int Service::used_cores(const ServerJoin& join) const {
   return join.cores > 0 ? std::min(join.cores, cores()) : cores();
 }
 
-Status Service::check_quota(const Job& job, std::size_t bytes) const {
-  if (options_.quota_bytes == 0 || bytes <= options_.quota_bytes) return {};
-  return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name,
-              format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(options_.quota_bytes)));
+// That of the job, and that of its tenant over all its jobs.
+Status Service::check_quotas(const Job& job, std::size_t bytes) const {
+  const auto text = [](std::size_t amount) { return format_bytes(static_cast<double>(amount)); };
+  if (options_.quota_bytes > 0 && bytes > options_.quota_bytes) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name, text(bytes),
+                text(options_.quota_bytes));
+  }
+  const std::string& tenant = job.claim.identity.tenant;
+  std::size_t taken = 0;
+  for (const auto& [number, other] : jobs_) {
+    if (other->claim.identity.tenant == tenant) taken += other->bytes;
+  }
+  if (const std::size_t quota = tenants_.quota_of(tenant); quota > 0 && taken + bytes > quota) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; of the quota of tenant '{}', {}, {} are taken", job.name,
+                text(bytes), tenant, text(quota), text(taken));
+  }
+  return {};
+}
+
+void Service::count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes) {
+  job.bytes = bytes;
+  job.metrics = std::move(metrics);
+  job.metrics->tenant = job.claim.identity.tenant;
+  job.metrics->job = job.claim.identity.job;
+  job.metrics->bytes = bytes;
+  metrics_->add(job.metrics);
 }
 
 void Service::say_joined(Job& job, exchange::ServerJoined joined) {
@@ -490,14 +554,17 @@ Status Service::join_rack(Job& job, std::size_t newest) {
     }
   }
   if (!std::ranges::all_of(ranks, here)) return {};
-  MOTLEY_TRY(check_quota(job, RackJob::bytes_needed(join, rack)));
+  const std::size_t bytes = RackJob::bytes_needed(join, rack);
+  MOTLEY_TRY(check_quotas(job, bytes));
   Claim claim = job.claim;
   claim.identity.job += kBetweenRacks;
   claim.identity.rank = rack;
   if (claim.identity.job.size() > transport::kMaxNameBytes) {
     return fail(ErrorCode::kInvalidInput, "the job's name '{}' is too long for a job with racks", job.name);
   }
-  job.rack = std::make_shared<RackJob>(join, std::move(claim), token_, options_.payload_checksum, [this] { wake(); });
+  const transport::Secret token = tenants_.token_of(job.claim.identity.tenant);
+  job.rack = std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { wake(); });
+  count_in(job, std::make_shared<JobMetrics>(static_cast<int>(ranks.size()), 0), bytes);
   return {};
 }
 
@@ -526,13 +593,16 @@ Status Service::hear_racks(Job& job) {
 // What has come from the ranks of this server's rack, for the job between the racks.
 std::vector<exchange::ReceivedFrom> Service::received_in_rack(const Job& between) const {
   for (const auto& [number, job] : jobs_) {
-    if (job->name + kBetweenRacks == between.name && job->rack && job->rack->ready()) return job->rack->received();
+    const transport::Identity& identity = job->claim.identity;
+    const bool its_rack = between.is(identity.tenant, identity.job + kBetweenRacks);
+    if (its_rack && job->rack && job->rack->ready()) return job->rack->received();
   }
   return {};
 }
 
 void Service::end(Job& job, const Error& error) {
   spdlog::warn("job '{}' has failed: {}", job.name, error.message);
+  metrics_->jobs_failed.add(1);
   for (const auto& core : cores_) core->remove(job.number);
   if (job.rack) {
     for (auto& control : job.rack->take_controls()) {

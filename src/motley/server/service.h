@@ -15,8 +15,11 @@
 
 #include "motley/server/core.h"
 #include "motley/server/dense_job.h"
+#include "motley/server/metrics.h"
 #include "motley/server/rack_job.h"
 #include "motley/server/sparse_service.h"
+#include "motley/server/stall_watch.h"
+#include "motley/server/tenants.h"
 #include "motley/transport/acceptor.h"
 #include "motley/transport/tcp_connection.h"
 
@@ -27,17 +30,19 @@ struct ServiceOptions {
   int cores = 0;                 // 0: as many as this process may use
   bool pin_cores = false;        // each core's thread to a processor of its own
   std::size_t quota_bytes = 0;   // memory that one job may take; 0: no limit
+  double stall_seconds = 10;     // after which a job that waits and does not move is logged; 0: never
   bool payload_checksum = true;  // over what is sent to other hosts
   std::filesystem::path tables;  // folder of sparse tables' cold tiers and checkpoints; empty: neither
 };
 
 class Service {
  public:
-  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, const transport::Secret& token);
+  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, const Tenants& tenants);
   ~Service();
 
   const transport::Endpoint& endpoint() const { return endpoint_; }  // really listening at
   int cores() const { return static_cast<int>(cores_.size()); }
+  const Metrics& metrics() const { return *metrics_; }
 
  private:
   struct Rank {
@@ -55,6 +60,13 @@ class Service {
     std::shared_ptr<DenseJob> dense;
     std::shared_ptr<RackJob> rack;  // instead, where this server is that of a rack
     std::vector<bool> shared;       // by core: its share was handed over
+    std::size_t bytes = 0;          // of memory
+    std::shared_ptr<JobMetrics> metrics;
+    StallWatch watch;
+    // A tenant's own job of this name?
+    bool is(const std::string& tenant, const std::string& job) const {
+      return claim.identity.tenant == tenant && claim.identity.job == job;
+    }
   };
   // A connection with last words.
   struct Leaving {
@@ -70,7 +82,7 @@ class Service {
     double settle_at;
   };
 
-  Service(const ServiceOptions& options, const transport::Secret& token, transport::Descriptor listener);
+  Service(const ServiceOptions& options, const Tenants& tenants, transport::Descriptor listener);
   void run();
   void wait_for_events();
   void admit(transport::Acceptor::Guest guest);
@@ -88,7 +100,8 @@ class Service {
     });
   }
   int used_cores(const exchange::ServerJoin& join) const;
-  Status check_quota(const Job& job, std::size_t bytes) const;
+  Status check_quotas(const Job& job, std::size_t bytes) const;
+  void count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes);
   Status hear_racks(Job& job);
   void say_joined(Job& job, exchange::ServerJoined joined);
   std::vector<exchange::ReceivedFrom> received_in_rack(const Job& between) const;
@@ -98,13 +111,15 @@ class Service {
   void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);
   void send_back();
   void judge_lost();
+  void watch_for_stalls();
   void choose_spinning();
 
   const ServiceOptions options_;
-  const transport::Secret token_;
+  const Tenants tenants_;
   const transport::Endpoint endpoint_;
   const std::string host_id_;
   std::atomic<bool> spins_ = false;
+  std::unique_ptr<Metrics> metrics_;
 
   // Of the thread.
   transport::Acceptor acceptor_;
@@ -114,6 +129,7 @@ class Service {
   std::vector<Leaving> leaving_;
   std::vector<std::unique_ptr<transport::TcpConnection>> probes_;
   std::vector<Lost> suspected_;
+  double watched_at_ = 0;  // for stalls
 
   transport::Descriptor wake_;
   std::mutex mutex_;        // guards the two below

@@ -195,6 +195,8 @@ const OptionTable<Job>& job_options() {
       {{"exchange.server_token", kText,
         "ps, auto: file (mode 0600) with the servers' token; empty: the variable MOTLEY_SERVER_TOKEN"},
        &Job::exchange_server_token},
+      {{"exchange.tenant", kText, "ps: whom the servers' token belongs to, where they tell tenants apart"},
+       &Job::exchange_tenant},
       {{"exchange.placement",
         kChoice,
         "ps: where gradients are summed: central at the first server, sharded over all, colocated beside the workers, "

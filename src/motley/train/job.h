@@ -73,6 +73,7 @@ struct Job {
   std::int64_t exchange_staleness = 0;
   std::string exchange_servers;
   std::string exchange_server_token;
+  std::string exchange_tenant = "local";
   std::string exchange_placement = "auto";
   std::vector<std::int64_t> exchange_racks;
   std::int64_t exchange_server_cores = 0;

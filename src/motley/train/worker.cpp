@@ -241,6 +241,7 @@ Status Worker::run(const std::filesystem::path& hosts, bool resume) {
 Status Worker::join(const std::filesystem::path& hosts) {
   transport::SessionOptions options;
   options.job = job_.name;
+  options.tenant = job_.exchange_tenant;
   options.join_seconds = job_.join_seconds;
   options.silence_seconds = std::max(5.0, job_.step_seconds / 2);
   options.fingerprint = fingerprint(job_);

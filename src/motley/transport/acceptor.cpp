@@ -54,8 +54,11 @@ Result<bool> exchange(const Descriptor& socket, Handshake& handshake, std::vecto
 
 }  // namespace
 
-Acceptor::Acceptor(Descriptor listener, Secret secret, Claim own, Handshake::Check check)
-    : listener_(std::move(listener)), secret_(std::move(secret)), own_(std::move(own)), check_(std::move(check)) {}
+Acceptor::Acceptor(Descriptor listener, Handshake::SecretOf secret_of, Claim own, Handshake::Check check)
+    : listener_(std::move(listener)),
+      secret_of_(std::move(secret_of)),
+      own_(std::move(own)),
+      check_(std::move(check)) {}
 
 void Acceptor::add_to(std::vector<pollfd>& polled) const {
   polled.push_back({listener_.get(), POLLIN, 0});
@@ -81,7 +84,7 @@ std::vector<Acceptor::Guest> Acceptor::step() {
   for (Descriptor socket = accept_from(listener_); socket.valid(); socket = accept_from(listener_)) {
     std::string address = to_string(remote_endpoint(socket));
     pending_.push_back({std::move(socket), std::move(address),
-                        Handshake(Handshake::Role::kAcceptor, secret_, own_, check_),
+                        Handshake(Handshake::Role::kAcceptor, secret_of_, own_, check_),
                         monotonic_seconds() + kHandshakeSeconds});
     if (pending_.size() > kMaxPending) {
       pending_.pop_front();

@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <list>
+#include <utility>
 #include <vector>
 
 #include "motley/transport/descriptor.h"
@@ -24,7 +25,9 @@ class Acceptor {
   };
 
   // `check` judges those who proved that they know the secret.
-  Acceptor(Descriptor listener, Secret secret, Claim own, Handshake::Check check);
+  Acceptor(Descriptor listener, Handshake::SecretOf secret_of, Claim own, Handshake::Check check);
+  Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check)
+      : Acceptor(std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
 
   const Descriptor& listener() const { return listener_; }
   // Adds what to wait for; a poll with a timeout of kTick at most keeps the deadlines.
@@ -46,7 +49,7 @@ class Acceptor {
   bool advance(Pending& pending, Status& status);
 
   Descriptor listener_;
-  Secret secret_;
+  Handshake::SecretOf secret_of_;
   Claim own_;
   Handshake::Check check_;
   std::list<Pending> pending_;  // oldest first

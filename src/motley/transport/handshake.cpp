@@ -109,8 +109,8 @@ Result<Verdict> decode_verdict(std::span<const std::byte> body) {
   return verdict;
 }
 
-Handshake::Handshake(Role role, Secret secret, Claim own, Check check)
-    : role_(role), secret_(std::move(secret)), own_(std::move(own)), check_(std::move(check)) {
+Handshake::Handshake(Role role, SecretOf secret_of, Claim own, Check check)
+    : role_(role), secret_of_(std::move(secret_of)), own_(std::move(own)), check_(std::move(check)) {
   fill_random(nonce_);
   if (role_ == Role::kConnector) {
     hello_ = greeting();
@@ -154,15 +154,15 @@ Proof Handshake::connector_proof() const {
   ByteWriter lengths;
   lengths.put(static_cast<std::uint32_t>(hello_.size()));
   lengths.put(static_cast<std::uint32_t>(challenge_.size()));
-  return prove(secret_, {bytes_of("motley handshake 1 connector"), lengths.take(), hello_, challenge_});
+  return prove(secret_of_(peer_), {bytes_of("motley handshake 1 connector"), lengths.take(), hello_, challenge_});
 }
 
 Proof Handshake::acceptor_proof(std::span<const std::byte> verdict) const {
   ByteWriter lengths;
   lengths.put(static_cast<std::uint32_t>(hello_.size()));
   lengths.put(static_cast<std::uint32_t>(challenge_.size()));
-  return prove(secret_, {bytes_of("motley handshake 1 acceptor"), lengths.take(), hello_, challenge_, connector_proof(),
-                         verdict});
+  return prove(secret_of_(peer_), {bytes_of("motley handshake 1 acceptor"), lengths.take(), hello_, challenge_,
+                                   connector_proof(), verdict});
 }
 
 Status Handshake::feed(std::span<const std::byte> bytes) {

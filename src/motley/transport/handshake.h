@@ -68,7 +68,13 @@ class Handshake {
   // `check` judges a peer whose proof was good; its error's message is told to the peer when this side accepts.
   using Check = std::function<Status(const Claim& peer)>;
 
-  Handshake(Role role, Secret secret, Claim own, Check check);
+  // The secret that a peer must prove to know, by what it claims; asked for once its greeting has come. A peer that
+  // nobody knows must get one that nobody knows, so that it is refused as for a wrong secret.
+  using SecretOf = std::function<Secret(const Claim& peer)>;
+
+  Handshake(Role role, SecretOf secret_of, Claim own, Check check);
+  Handshake(Role role, const Secret& secret, Claim own, Check check)
+      : Handshake(role, [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
 
   std::size_t wanted() const { return wanted_; }
   Status feed(std::span<const std::byte> bytes);
@@ -91,7 +97,7 @@ class Handshake {
   Proof acceptor_proof(std::span<const std::byte> verdict) const;
 
   Role role_;
-  Secret secret_;
+  SecretOf secret_of_;
   Claim own_;
   Check check_;
   std::array<std::byte, kNonceBytes> nonce_;

@@ -51,7 +51,8 @@ Secret Secret::generate() {
   return Secret(std::move(bytes));
 }
 
-Result<Secret> Secret::from_file(const std::string& path) {
+Result<std::string> read_private_file(const std::filesystem::path& file, std::size_t limit) {
+  const std::string path = file.string();
   const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
   if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
@@ -67,12 +68,20 @@ Result<Secret> Secret::from_file(const std::string& path) {
         "0600)",
         path, status.st_mode & 07777, status.st_uid, ::geteuid());
   }
-  std::string text(kMaxSecretBytes + 1, '\0');
+  std::string text(limit + 1, '\0');
   const ssize_t got = ::read(descriptor.get(), text.data(), text.size());
   if (got < 0) {
     return fail(ErrorCode::kIo, "cannot read the secret file '{}': {}", path, errno_text());
   }
+  if (static_cast<std::size_t>(got) > limit) {
+    return fail(ErrorCode::kInvalidInput, "the secret file '{}' holds more than {} bytes", path, limit);
+  }
   text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
+Result<Secret> Secret::from_file(const std::string& path) {
+  MOTLEY_ASSIGN(std::string text, read_private_file(path, kMaxSecretBytes));
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) {
     text.pop_back();
   }
@@ -88,10 +97,12 @@ Result<Secret> Secret::from_environment(const std::string& name) {
   if (value == nullptr) {
     return fail(ErrorCode::kInvalidInput, "the environment variable {} with the job's secret is not set", name);
   }
-  const std::string text = value;
+  return from_text(value, fmt::format("the secret in the environment variable {}", name));
+}
+
+Result<Secret> Secret::from_text(const std::string& text, const std::string& what) {
   if (text.size() < kMinSecretBytes || text.size() > kMaxSecretBytes) {
-    return fail(ErrorCode::kInvalidInput,
-                "the secret in the environment variable {} has {} characters; {} to {} are accepted", name, text.size(),
+    return fail(ErrorCode::kInvalidInput, "{} has {} characters; {} to {} are accepted", what, text.size(),
                 kMinSecretBytes, kMaxSecretBytes);
   }
   return Secret(decode(text));

@@ -27,7 +27,8 @@ class Secret {
   static Secret generate();                                         // 32 random bytes
   static Result<Secret> from_file(const std::string& path);         // must be mode 0600 or stricter and ours
   static Result<Secret> from_environment(const std::string& name);  // hex or text of >= 16 characters
-  std::string hex() const;                                          // for handing it to a child's environment
+  static Result<Secret> from_text(const std::string& text, const std::string& what);  // the same; `what` is for errors
+  std::string hex() const;  // for handing it to a child's environment
   const std::string& bytes() const { return bytes_; }
 
  private:

@@ -1,0 +1,225 @@
+// The text: family after family, each with the samples of all jobs, as the format wants them together.
+#include "motley/server/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+namespace motley::server {
+namespace {
+
+using Labels = std::vector<std::pair<std::string_view, std::string>>;
+
+// Names come from the network. The format wants UTF-8: bytes beyond ASCII are spelled out, so that names that differ
+// stay different.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\\' || c == '"') {
+      result += '\\';
+      result += c;
+    } else if (byte < 0x20 || byte >= 0x7f) {
+      result += fmt::format("\\\\x{:02x}", byte);
+    } else {
+      result += c;
+    }
+  }
+  return result;
+}
+
+std::string number(double value) {
+  return std::isinf(value) ? (value > 0 ? "+Inf" : "-Inf") : fmt::format("{}", value);
+}
+
+class Exposition {
+ public:
+  void family(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = fmt::format("motley_server_{}", name);
+    text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name_, help, name_, type);
+  }
+  void sample(const Labels& labels, double value, std::string_view suffix = "") {
+    std::string inside;
+    for (const auto& [key, label] : labels) {
+      inside += fmt::format("{}{}=\"{}\"", inside.empty() ? "" : ",", key, escaped(label));
+    }
+    text_ += fmt::format("{}{}{} {}\n", name_, suffix, inside.empty() ? "" : "{" + inside + "}", number(value));
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string name_;
+  std::string text_;
+};
+
+Labels labels_of(const JobMetrics& job) {
+  return {{"tenant", job.tenant}, {"job", job.job}};
+}
+Labels with(Labels labels, std::string_view key, std::string value) {
+  labels.emplace_back(key, std::move(value));
+  return labels;
+}
+
+double total(const JobMetrics& job, const Count ShareMetrics::* count) {
+  double sum = 0;
+  for (const ShareMetrics& share : job.shares) sum += static_cast<double>((share.*count).get());
+  return sum;
+}
+
+// Counts are read once, so that buckets, sum of buckets and count of one scrape agree.
+void add_latency(Exposition& out, const JobMetrics& job) {
+  std::array<std::uint64_t, Histogram::kBounds.size() + 1> counts{};
+  double seconds = 0;
+  for (const ShareMetrics& share : job.shares) {
+    for (std::size_t bucket = 0; bucket < counts.size(); ++bucket) counts[bucket] += share.latency.count(bucket);
+    seconds += share.latency.sum();
+  }
+  std::uint64_t below = 0;
+  for (std::size_t bucket = 0; bucket < counts.size(); ++bucket) {
+    below += counts[bucket];
+    const double bound = bucket < Histogram::kBounds.size() ? Histogram::kBounds[bucket] : INFINITY;
+    out.sample(with(labels_of(job), "le", number(bound)), static_cast<double>(below), "_bucket");
+  }
+  out.sample(labels_of(job), seconds, "_sum");
+  out.sample(labels_of(job), static_cast<double>(below), "_count");
+}
+
+}  // namespace
+
+void Histogram::observe(double seconds) {
+  const auto* const bound = std::ranges::lower_bound(kBounds, seconds);
+  counts_[static_cast<std::size_t>(bound - kBounds.begin())].add(1);
+  sum_.add(seconds);
+}
+
+JobMetrics::JobMetrics(int ranks, int cores)
+    : shares(static_cast<std::size_t>(cores)), missing(static_cast<std::size_t>(ranks)) {
+  for (ShareMetrics& share : shares) share.ranks = std::vector<ShareMetrics::Rank>(missing.size());
+}
+
+Metrics::Metrics(int core_count, std::size_t quota_bytes, std::map<std::string, TenantMetrics> tenants)
+    : cores(static_cast<std::size_t>(core_count)), quota_bytes_(quota_bytes), tenants_(std::move(tenants)) {}
+
+void Metrics::add(std::shared_ptr<const JobMetrics> job) {
+  const std::lock_guard lock(mutex_);
+  jobs_.push_back(std::move(job));
+}
+
+void Metrics::remove(const JobMetrics* job) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(jobs_, [&](const auto& other) { return other.get() == job; });
+}
+
+std::string Metrics::text() const {
+  std::vector<std::shared_ptr<const JobMetrics>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs = jobs_;
+  }
+  Exposition out;
+
+  out.family("cores", "gauge", "Threads that sum and update.");
+  out.sample({}, static_cast<double>(cores.size()));
+  out.family("core_busy_seconds_total", "counter", "Seconds that a core has worked or moved bytes.");
+  double busiest = 0;
+  double busy = 0;
+  for (std::size_t core = 0; core < cores.size(); ++core) {
+    const double seconds = cores[core].busy.get();
+    busiest = std::max(busiest, seconds);
+    busy += seconds;
+    out.sample({{"core", std::to_string(core)}}, seconds);
+  }
+  out.family("core_imbalance", "gauge", "Busy seconds of the busiest core over those of a mean one; 1 is even.");
+  out.sample({}, busy > 0 ? busiest * static_cast<double>(cores.size()) / busy : 1);
+  out.family("refused_connections_total", "counter",
+             "Connections turned away: in the handshake (not Motley, wrong token, too slow), or by name after it.");
+  out.sample({{"where", "handshake"}}, static_cast<double>(refused_in_handshake.get()));
+  out.sample({{"where", "admission"}}, static_cast<double>(refused_after_it.get()));
+  out.family("jobs_ended_total", "counter", "Jobs that left in order or failed.");
+  out.sample({{"how", "left"}}, static_cast<double>(jobs_left.get()));
+  out.sample({{"how", "failed"}}, static_cast<double>(jobs_failed.get()));
+  out.family("jobs", "gauge", "Jobs being served.");
+  out.sample({}, static_cast<double>(jobs.size()));
+  out.family("job_quota_bytes", "gauge", "Memory that one job may take; 0 is no limit.");
+  out.sample({}, static_cast<double>(quota_bytes_));
+
+  out.family("tenant_memory_bytes", "gauge", "Memory that a tenant's jobs take.");
+  std::map<std::string, double> memory;
+  for (const auto& [name, tenant] : tenants_) memory[name] = 0;
+  for (const auto& job : jobs) memory[job->tenant] += static_cast<double>(job->bytes);
+  for (const auto& [name, bytes] : memory) out.sample({{"tenant", name}}, bytes);
+  out.family("tenant_quota_bytes", "gauge", "Memory that all jobs of a tenant may take together; 0 is no limit.");
+  for (const auto& [name, tenant] : tenants_) {
+    out.sample({{"tenant", name}}, static_cast<double>(tenant.quota_bytes));
+  }
+  out.family("tenant_share", "gauge", "Segments that a core takes of a tenant in its turn.");
+  for (const auto& [name, tenant] : tenants_) out.sample({{"tenant", name}}, tenant.share);
+
+  const auto of_each = [&](std::string_view name, std::string_view type, std::string_view help,
+                           const std::function<double(const JobMetrics&)>& value) {
+    out.family(name, type, help);
+    for (const auto& job : jobs) out.sample(labels_of(*job), value(*job));
+  };
+  const auto sums_of_each = [&](std::string_view name, std::string_view type, std::string_view help,
+                                const Count ShareMetrics::* count) {
+    of_each(name, type, help, [&](const JobMetrics& job) { return total(job, count); });
+  };
+  of_each("job_ranks", "gauge", "Ranks of a job.",
+          [](const JobMetrics& job) { return static_cast<double>(job.missing.size()); });
+  of_each("job_memory_bytes", "gauge", "Memory that a job takes.",
+          [](const JobMetrics& job) { return static_cast<double>(job.bytes); });
+  of_each("map_imbalance", "gauge", "Values on the fullest core over those on a mean one, by the job's map; 1 is even.",
+          [](const JobMetrics& job) { return job.map_imbalance; });
+  sums_of_each("received_bytes_total", "counter", "Gradients received; nothing is sent in shared memory.",
+               &ShareMetrics::bytes_in);
+  sums_of_each("sent_bytes_total", "counter", "Weights sent; nothing is sent in shared memory.",
+               &ShareMetrics::bytes_out);
+  sums_of_each("aggregated_bytes_total", "counter", "Gradients summed, as float32.", &ShareMetrics::bytes_aggregated);
+  sums_of_each("segments_total", "counter", "Segments updated.", &ShareMetrics::segments);
+  of_each("segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.",
+          [](const JobMetrics& job) {
+            return static_cast<double>(job.waiting.get()) + total(job, &ShareMetrics::waiting);
+          });
+  of_each("staleness_steps", "gauge", "Steps that the furthest rank is ahead of the last; 0 where all wait for all.",
+          [](const JobMetrics& job) {
+            std::uint64_t most = 0;
+            for (const ShareMetrics& share : job.shares) most = std::max(most, share.ahead.get());
+            return static_cast<double>(most);
+          });
+  sums_of_each("answers_held", "gauge", "Weights that ranks ahead of the others are kept waiting for.",
+               &ShareMetrics::held);
+  out.family("segment_latency_seconds", "histogram", "From the first rank's arrival until a segment is updated.");
+  for (const auto& job : jobs) add_latency(out, *job);
+
+  const auto of_each_rank = [&](std::string_view name, std::string_view help, const auto& value) {
+    out.family(name, "counter", help);
+    for (const auto& job : jobs) {
+      for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
+        double sum = 0;
+        for (const ShareMetrics& share : job->shares) sum += value(share.ranks[rank]);
+        out.sample(with(labels_of(*job), "rank", std::to_string(rank)), sum);
+      }
+    }
+  };
+  of_each_rank("rank_last_total", "Buckets for which a rank was the last to come.",
+               [](const ShareMetrics::Rank& rank) { return static_cast<double>(rank.last.get()); });
+  of_each_rank("rank_waited_seconds_total", "Seconds for which a rank alone was missing.",
+               [](const ShareMetrics::Rank& rank) { return rank.waited.get(); });
+
+  of_each("stall_seconds", "gauge", "Seconds since anything moved, while something waits; 0 where nothing does.",
+          [](const JobMetrics& job) { return job.stalled.get(); });
+  out.family("missing_rank", "gauge", "1 for each rank that a job waits for.");
+  for (const auto& job : jobs) {
+    for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
+      if (job->missing[rank].get()) out.sample(with(labels_of(*job), "rank", std::to_string(rank)), 1);
+    }
+  }
+  return out.take();
+}
+
+}  // namespace motley::server

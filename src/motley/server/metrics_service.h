@@ -1,0 +1,38 @@
+// GET /metrics over HTTP, for Prometheus. Plain HTTP: what goes over a network can be read on it, so the address is a
+// loopback one unless scrapers show a token.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "motley/transport/session.h"
+
+namespace httplib {
+class Server;
+}
+
+namespace motley::server {
+
+class MetricsService {
+ public:
+  // `text` is called from threads of this service. With a token only "Authorization: Bearer TOKEN" is answered; without
+  // one any other address than a loopback one is refused.
+  static Result<std::unique_ptr<MetricsService>> start(const transport::Endpoint& listen,
+                                                       std::optional<transport::Secret> token,
+                                                       std::function<std::string()> text);
+  ~MetricsService();
+
+  const transport::Endpoint& endpoint() const { return endpoint_; }  // really listening at
+
+ private:
+  MetricsService();
+
+  transport::Endpoint endpoint_;
+  std::unique_ptr<httplib::Server> server_;
+  std::thread thread_;
+};
+
+}  // namespace motley::server
