@@ -223,6 +223,7 @@ Status work(const std::vector<std::string>& arguments) {
              : wire("top-k")  ? exchange::WireType::kTopK
                               : exchange::WireType::kNative;
   how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
+  if (how.wire == exchange::WireType::kTopK) how.update = {.rule = kernels::UpdateRule::kSgd};  // what top-k is for
   exchange::Group* const meet = method.ends_with("-meet") ? group.get() : nullptr;
   if (served || chooses) {
     how.servers_share_memory = !method.starts_with("ps-tcp");

@@ -91,12 +91,19 @@ TEST(WireForm, FramesHaveTheLengthThatFollowsFromTheirValues) {
   EXPECT_EQ((WireForm{WireType::kTopK, 0.5}.frame_bytes(1)), 8u);
 }
 
-TEST(WireForm, AnswersToTopKAreNoLargerThanInt8) {
-  EXPECT_EQ((WireForm{WireType::kTopK, 0.01}.answer(4)), (WireForm{WireType::kTopK, 0.04}));
-  EXPECT_EQ((WireForm{WireType::kTopK, 0.01}.answer(100)), (WireForm{WireType::kInt8}));
-  EXPECT_EQ((WireForm{WireType::kTopK, 0.5}.answer(1)), (WireForm{WireType::kInt8}));
-  EXPECT_EQ((WireForm{WireType::kInt8}.answer(4)), (WireForm{WireType::kInt8}));
-  EXPECT_EQ((WireForm{WireType::kBfloat16}.answer(4)), (WireForm{WireType::kBfloat16}));
+TEST(WireForm, AnswersToTopKAreSparseWhereNothingElseChangesAndInt8IsNotSmaller) {
+  using kernels::UpdateRule;
+  const WireForm one_percent{WireType::kTopK, 0.01};
+  const WireForm int8{WireType::kInt8};
+  EXPECT_EQ(one_percent.answer(4, {.rule = UpdateRule::kSum}), (WireForm{WireType::kTopK, 0.04}));
+  EXPECT_EQ(one_percent.answer(4, {.rule = UpdateRule::kSgd}), (WireForm{WireType::kTopK, 0.04}));
+  EXPECT_EQ(one_percent.answer(100, {.rule = UpdateRule::kSgd}), int8);
+  EXPECT_EQ((WireForm{WireType::kTopK, 0.5}.answer(1, {.rule = UpdateRule::kSgd})), int8);
+  EXPECT_EQ(one_percent.answer(4, {.rule = UpdateRule::kSgd, .weight_decay = 0.1}), int8);
+  EXPECT_EQ(one_percent.answer(4, {.rule = UpdateRule::kMomentum}), int8);
+  EXPECT_EQ(one_percent.answer(4, {.rule = UpdateRule::kAdamW}), int8);
+  EXPECT_EQ(int8.answer(4, {.rule = UpdateRule::kMomentum}), int8);
+  EXPECT_EQ((WireForm{WireType::kBfloat16}.answer(4, {})), (WireForm{WireType::kBfloat16}));
 }
 
 TEST(WireForm, RefusesAnIndexBeyondTheValues) {

@@ -48,17 +48,22 @@ class Compressing(Scenario):
             numpy.save(self.folder / f"{name}_targets.npy",
                        numpy.frombuffer(labels, numpy.uint8, offset=8)[:count].astype(numpy.int64))
         flags = (*self.served(2), "--workers", 2, "--shares.mode", "equal", "--batch", 40, "--epochs", 6,
-                 "--model.hidden", "64", "--optimizer.learning_rate", 0.02)
-        self.train("float32", *flags)
-        expected = self.accuracy("float32")
-        self.assertGreater(expected, 0.8)
-        for wire in (("bfloat16",), ("int8",), ("top-k", "--exchange.top_k", 0.02)):
-            with self.subTest(wire=wire):
-                self.train(wire[0], *flags, "--exchange.wire", *wire)
-                self.assertGreater(self.accuracy(wire[0]), expected - 0.01)
-                # What was lost shows: the weights are others than float32's.
-                difference = relative_difference(self.weights("float32"), self.weights(wire[0]))
-                self.assertGreater(difference, 1e-5)
+                 "--model.hidden", "64", "--schedule.name", "cosine")
+        momentum = ("--optimizer.momentum", 0.9, "--optimizer.learning_rate", 0.02)
+        plain = ("--optimizer.momentum", 0, "--optimizer.learning_rate", 0.2)
+        for optimizer, wires in ((momentum, (("bfloat16",), ("int8",), ("top-k", "--exchange.top_k", 0.1))),
+                                 (plain, (("int8",), ("top-k", "--exchange.top_k", 0.02)))):
+            reference = f"float32-{optimizer[1]}"
+            self.train(reference, *flags, *optimizer)
+            expected = self.accuracy(reference)
+            self.assertGreater(expected, 0.8)
+            for wire in wires:
+                with self.subTest(optimizer=optimizer, wire=wire):
+                    run = f"{wire[0]}-{optimizer[1]}"
+                    self.train(run, *flags, *optimizer, "--exchange.wire", *wire)
+                    self.assertGreater(self.accuracy(run), expected - 0.01)
+                    # What was lost shows: the weights are others than float32's.
+                    self.assertGreater(relative_difference(self.weights(reference), self.weights(run)), 1e-5)
 
     def test_a_run_goes_on_with_another_type(self):
         flags = (*self.served(2), "--workers", 2, "--shares.mode", "equal")

@@ -135,7 +135,8 @@ class Reference {
  private:
   Values answer(Values& values, std::size_t ranks) const {
     const double density = kTopK * static_cast<double>(ranks);
-    return case_.wire == WireType::kInt8 || density > 0.12 ? send_int8(values) : send_top_k(values, density);
+    const bool dense = case_.wire == WireType::kInt8 || case_.rule == UpdateRule::kMomentum || density > 0.12;
+    return dense ? send_int8(values) : send_top_k(values, density);
   }
 
   const Case case_;

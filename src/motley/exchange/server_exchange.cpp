@@ -34,7 +34,7 @@ ServerExchange::ServerExchange(transport::Session& session, const ExchangeOption
       rank_(session.membership().rank),
       size_(session.membership().size()),
       wire_(form_of(options)),
-      answer_(wire_.answer(size_)) {}
+      answer_(wire_.answer(size_, options.update)) {}
 
 ServerExchange::~ServerExchange() {
   for (Server& server : servers_) {

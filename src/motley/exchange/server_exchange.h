@@ -31,7 +31,6 @@ class ServerExchange final : public Exchange, private Lanes {
   Result<Outcome> wait(int bucket, const Deadline& deadline) override;
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
-  bool in_memory() const { return own_ != nullptr; }
 
   bool updates_weights() const override { return options_.update.rule != kernels::UpdateRule::kSum; }
   std::span<const float> weights(int bucket) override;

@@ -95,12 +95,14 @@ kernels::WireInput WireForm::input(const std::byte* frame, std::size_t count, st
           .scales = reinterpret_cast<const float*>(frame) + begin / kInt8Block};
 }
 
-WireForm WireForm::answer(int ranks) const {
+WireForm WireForm::answer(int ranks, const kernels::UpdateOptions& update) const {
   if (type != WireType::kTopK) return *this;
+  const bool sparse = update.rule == kernels::UpdateRule::kSum ||
+                      (update.rule == kernels::UpdateRule::kSgd && update.weight_decay == 0);
   const WireForm denser{WireType::kTopK, std::min(density * ranks, kLargestDensity)};
   const WireForm dense{WireType::kInt8};
   constexpr std::size_t kMany = std::size_t{1} << 20;
-  return denser.frame_bytes(kMany) < dense.frame_bytes(kMany) ? denser : dense;
+  return sparse && denser.frame_bytes(kMany) < dense.frame_bytes(kMany) ? denser : dense;
 }
 
 std::string to_string(const WireForm& form) {

@@ -33,9 +33,10 @@ struct WireForm {
   // kInt8: the frame's values from `begin` on, a multiple of kernels::kInt8Block.
   kernels::WireInput input(const std::byte* frame, std::size_t count, std::size_t begin) const;
 
-  // How the servers answer pushes of this form by so many ranks. The answer to top-k is as much denser as there are
-  // ranks, since that many values have changed; or int8, where that is smaller.
-  WireForm answer(int ranks) const;
+  // How servers that take this step answer pushes of this form by so many ranks. Where nothing changes but what was
+  // pushed, the answer to top-k is as much denser as there are ranks, and says it all. It is int8 where that is
+  // smaller, or where momentum, moments or weight decay change all weights in every step.
+  WireForm answer(int ranks, const kernels::UpdateOptions& update) const;
 
   bool operator==(const WireForm&) const = default;
 

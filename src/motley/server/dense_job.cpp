@@ -66,7 +66,7 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const exchange::ServerJoin& j
     job->pushes_.push_back(std::move(pages));
   }
   MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
-  job->answer_form_ = join.wire.answer(join.size);
+  job->answer_form_ = join.wire.answer(join.size, join.update);
   job->answer_at_ = exchange::frame_offsets(job->map_, job->answer_form_);
   for (int rank = 0; rank < join.size && join.relaxed; ++rank) {
     MOTLEY_ASSIGN(Pages pages, Pages::allocate(job->answer_at_.back(), "weights of a rank"));

@@ -314,6 +314,11 @@ Status Worker::build_model() {
     const double bytes = count * (exchange.wire == exchange::WireType::kNative ? 4 : 2);
     MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, exchange));
   }
+  if (exchange.wire == exchange::WireType::kTopK && writes() && (job_.optimizer_name != "sgd" || job_.momentum > 0)) {
+    spdlog::warn(
+        "exchange.wire: top-k sends small gradients late and all at once, which momentum and Adam take for something "
+        "that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger exchange.top_k");
+  }
   if (exchange.wire == exchange::WireType::kAuto) {
     MOTLEY_ASSIGN(exchange.wire, exchange::choose_wire(*session_, *group_, exchange, layout, deadline));
   }
