@@ -31,6 +31,8 @@ class ServerExchange final : public Exchange, private Lanes {
   Result<Outcome> wait(int bucket, const Deadline& deadline) override;
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
+  bool in_memory() const { return own_ != nullptr; }                // after prepare
+  int cores() const { return static_cast<int>(map_.load.size()); }  // of all servers, after prepare
 
   bool updates_weights() const override { return options_.update.rule != kernels::UpdateRule::kSum; }
   std::span<const float> weights(int bucket) override;
@@ -39,10 +41,6 @@ class ServerExchange final : public Exchange, private Lanes {
   void begin_step(double total_weight, bool together) override;
   Status load(const ServerState& state, const Deadline& deadline) override;
   Result<ServerState> save(const Deadline& deadline) override;
-
-  // After prepare.
-  bool in_memory() const { return own_ != nullptr; }
-  int cores() const { return static_cast<int>(map_.load.size()); }  // of all servers
 
  private:
   struct Bucket {
