@@ -397,15 +397,17 @@ Status ServerExchange::check_wait_in_memory(int index, const Deadline& deadline)
 Status ServerExchange::check_servers() {
   const std::lock_guard lock(control_mutex_);
   for (Server& server : servers_) {
+    if (verdict_) break;
     const auto message = server.control->try_receive();
     if (!message) {
-      return fail(ErrorCode::kServerLost, "the {} was lost: it has ended, or a link is down", server.name);
-    }
-    if (*message && (*message)->header.type == kServerFailed) {
-      MOTLEY_ASSIGN(const Error error, decode_server_failed((*message)->payload));
-      return fail(error.within(server.name));
+      verdict_ = Error{ErrorCode::kServerLost,
+                       fmt::format("the {} was lost: it has ended, or a link is down", server.name), -1};
+    } else if (*message && (*message)->header.type == kServerFailed) {
+      const auto error = decode_server_failed((*message)->payload);
+      verdict_ = (error ? *error : error.error()).within(server.name);
     }
   }
+  if (verdict_) return fail(*verdict_);
   return {};
 }
 

@@ -143,6 +143,7 @@ class ServerExchange final : public Exchange, private Lanes {
   std::vector<std::size_t> incoming_at_;
   Pages left_out_;  // of pushes so far, in float32
   std::mutex control_mutex_;
+  std::optional<Error> verdict_;  // what a server said, or its loss: whoever asks again hears the same
   double controls_checked_ = 0;
   std::vector<Lane> lanes_;
   std::deque<Outgoing> outbox_;         // in the order of all ranks

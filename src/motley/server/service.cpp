@@ -155,16 +155,28 @@ void Service::run() {
       return over;
     });
     if (jobs_.size() != jobs_before) choose_spinning();
-    std::erase_if(leaving_, [](Leaving& leaving) {
-      const auto moved = leaving.connection->progress();
-      return !moved || !leaving.connection->wants_to_write() || monotonic_seconds() > leaving.until;
-    });
+    std::erase_if(leaving_, has_left);
   }
   for (auto& [number, job] : jobs_) {
     end(*job, Error{ErrorCode::kServerLost, "the server was told to stop", -1});
   }
   jobs_.clear();
   cores_.clear();
+}
+
+// Whether a connection's last words are said. The other end closes first: closed here with something unread, the
+// connection would be reset, and that takes along what the other end has not read yet.
+bool Service::has_left(Leaving& leaving) {
+  TcpConnection& connection = *leaving.connection;
+  if (!connection.progress() || monotonic_seconds() > leaving.until) return true;
+  if (connection.wants_to_write()) return false;
+  if (!leaving.said) connection.finish_sending();
+  leaving.said = true;
+  for (;;) {
+    const auto message = connection.try_receive();
+    if (!message) return true;
+    if (!*message) return false;
+  }
 }
 
 void Service::judge_lost() {

@@ -72,6 +72,7 @@ class Service {
   struct Leaving {
     std::unique_ptr<transport::TcpConnection> connection;
     double until;
+    bool said = false;
   };
 
   // A lane that a core saw end. Its rank may have left in order, which is then about to be said on its control
@@ -110,6 +111,7 @@ class Service {
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<transport::TcpConnection> connection, const Error& error);
   void send_back();
+  static bool has_left(Leaving& leaving);
   void judge_lost();
   void watch_for_stalls();
   void choose_spinning();
