@@ -21,7 +21,7 @@ constexpr double kLearningRate = 1e-4;
 constexpr double kSeconds = 60;        // for one command
 constexpr double kIdleSeconds = 3600;  // between two commands
 constexpr std::uint32_t kStreamPurpose = 0x7000;
-constexpr std::size_t kStreamBuffer = 256 << 10;
+constexpr std::size_t kStreamFrame = 256 << 10;
 
 enum class Command : std::int64_t { kEnd, kRound, kStream };
 struct Order {
@@ -154,23 +154,38 @@ class Stepper {
   std::uint64_t step_ = 0;
 };
 
-// The bytes as frames of one buffer that stays in the cache: nothing but the sockets and links is measured.
-Status stream(transport::Connection& right, transport::Connection& left, std::size_t bytes) {
+// Where the bytes of a plain stream are read and written: frames go round in each. Of the size of one frame, nothing
+// but the sockets and links is measured; of a model's size, memory as well, as where a model is sent.
+struct StreamBuffers {
+  std::vector<std::byte> out;
+  std::vector<std::byte> in;
+  void resize(std::size_t bytes) {
+    out.assign(std::max(bytes, kStreamFrame), std::byte{1});
+    in.assign(out.size(), std::byte{0});
+  }
+};
+
+Status stream(transport::Connection& right, transport::Connection& left, StreamBuffers& buffers, std::size_t bytes) {
   const Deadline deadline = Deadline::after(kSeconds);
-  std::vector<std::byte> out(kStreamBuffer);
-  std::vector<std::byte> in(kStreamBuffer);
+  const auto next = [](std::vector<std::byte>& buffer, std::size_t& at, std::size_t rest) {
+    if (at + kStreamFrame > buffer.size()) at = 0;
+    at += kStreamFrame;
+    return std::span(buffer).subspan(at - kStreamFrame, std::min(rest, kStreamFrame));
+  };
+  std::size_t sent = 0;
+  std::size_t received = 0;
   std::size_t to_send = bytes;
   std::size_t to_receive = bytes;
   while (to_send > 0 || to_receive > 0 || right.pending_sends() > 0 || left.pending_receives() > 0) {
     if (to_send > 0 && right.pending_sends() < 4) {
-      const std::size_t part = std::min(to_send, out.size());
-      right.post_send(1, 0, std::span(out).first(part));
-      to_send -= part;
+      const auto part = next(buffers.out, sent, to_send);
+      right.post_send(1, 0, part);
+      to_send -= part.size();
     }
     if (to_receive > 0 && left.pending_receives() < 4) {
-      const std::size_t part = std::min(to_receive, in.size());
-      left.post_receive(1, 0, std::span(in).first(part));
-      to_receive -= part;
+      const auto part = next(buffers.in, received, to_receive);
+      left.post_receive(1, 0, part);
+      to_receive -= part.size();
     }
     MOTLEY_ASSIGN(const bool right_moved, right.progress());
     bool moved = right_moved;
@@ -277,6 +292,7 @@ Status work(const std::vector<std::string>& arguments) {
     if (options.rank == 0) order = read_order();
     MOTLEY_TRY(group->broadcast(std::as_writable_bytes(std::span(&order, 1)), 0, Deadline::after(kIdleSeconds)));
     if (order.command == Command::kEnd) break;
+    if (order.command == Command::kStream) buffers.resize(static_cast<std::size_t>(order.second));
     if (order.command == Command::kStream && !right) {
       // In the order of pairs, as the ring does: the pair (0, size - 1) comes before all but (0, 1).
       const Deadline deadline = Deadline::after(kSeconds);
@@ -298,7 +314,7 @@ Status work(const std::vector<std::string>& arguments) {
       seconds /= static_cast<double>(order.second);
     } else {
       const double began = monotonic_seconds();
-      MOTLEY_TRY(stream(*right, left ? *left : *right, static_cast<std::size_t>(order.first)));
+      MOTLEY_TRY(stream(*right, left ? *left : *right, buffers, static_cast<std::size_t>(order.first)));
       seconds = monotonic_seconds() - began;
     }
     MOTLEY_ASSIGN(const auto all, group->all_gather(std::span(&seconds, 1), Deadline::after(kSeconds)));

@@ -34,13 +34,14 @@ class PsNetwork {
       const auto ours = [&] { return central.run("round 0 2"); };
       // As many bytes as go to and from the server, and the arithmetic in turn with them.
       const auto stream = [&]() -> Result<double> {
-        MOTLEY_ASSIGN(const double sent, ring.run(fmt::format("stream {}", 2 * kModelBytes)));
+        MOTLEY_ASSIGN(const double sent, ring.run(fmt::format("stream {} {}", 2 * kModelBytes, kModelBytes)));
         return sent + seconds_per_pass(UpdateVariant::kFused, ranks, kModelBytes, kServerCores);
       };
       MOTLEY_ASSIGN(const Comparison limit, compare(pairs_, ours, stream));
       rows_.add(fmt::format("tcp-loopback-N{}", ranks), "share_of_limit", 1 / limit.ratio, "", true, 0.85, 1.0, {},
-                fmt::format("{} a round; a plain stream of the same bytes and the fused kernel {}",
-                            format_seconds(limit.ours), format_seconds(limit.peer)));
+                fmt::format(
+                    "{} a round; a plain stream of the same bytes between buffers of that size and the fused kernel {}",
+                    format_seconds(limit.ours), format_seconds(limit.peer)));
       const auto run_gloo = [&] { return gloo.run("0 1"); };
       MOTLEY_ASSIGN(const Comparison as_server, compare(pairs_, ours, run_gloo));
       MOTLEY_ASSIGN(const Comparison as_ring, compare(pairs_, [&] { return ring.run("round 0 2"); }, run_gloo));
@@ -75,7 +76,7 @@ class PsNetwork {
                     ExchangeJob::start(options_, method, model_buckets(), places, server.environment()));
       MOTLEY_ASSIGN(const Comparison link, compare(
                                                pairs_, [&] { return job.run("round 0 1"); },
-                                               [&] { return streams.run(fmt::format("stream {}", bytes)); }));
+                                               [&] { return streams.run(fmt::format("stream {} {}", bytes, bytes)); }));
       rows_.add(fmt::format("netns-1Gbps-N4-{}", wire), "ratio_to_limit", link.ratio, "", false, 1.05, 1.0, {},
                 fmt::format("{} a round; a plain stream of the same bytes {}; links emulated with tbf",
                             format_seconds(link.ours), format_seconds(link.peer)));

@@ -247,6 +247,7 @@ Status ServerExchange::connect_lanes(const Deadline& deadline) {
                     transport::connect_to_host(addresses_[index].endpoint, addresses_[index].token,
                                                claim(kServerLane + static_cast<std::uint32_t>(core)), deadline,
                                                own.payload_checksum, [&] { return !session_.health(); }));
+      lane.connection->keep_unsent_below(kUnsentBytes);
       lane.answers.resize(buckets_.size());
       lane.rounds.assign(buckets_.size(), std::vector<std::uint32_t>(relaxed() ? static_cast<std::size_t>(size_) : 0));
       lanes_.push_back(std::move(lane));
@@ -445,6 +446,8 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
     lane.expected.push_back({index, nullptr});
     ++bucket.to_come;
   };
+  if (bucket.weight > 0) bucket.left_weight = bucket.weight;
+  bucket.weight = weight;
   bucket.to_come = 0;
   bucket.rounds.assign(relaxed() ? static_cast<std::size_t>(size_) : 0, bucket.round);
   std::set<int> announced;
@@ -452,7 +455,7 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
     const Segment& segment = map_.segments[at];
     Lane& lane = lanes_[static_cast<std::size_t>(segment.bin)];
     if (announced.insert(segment.bin).second) {
-      outbox_.push_back({segment.bin, kServerAnnounce, own_tag, {}, {bytes.begin(), bytes.end()}});
+      outbox_.push_back({segment.bin, kServerAnnounce, own_tag, {}, {bytes.begin(), bytes.end()}, nullptr});
       if (!relaxed()) expect_answer(lane);
     }
     const std::uint64_t tag = lane_tag(bucket.round, at);
@@ -460,12 +463,10 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
     std::byte* landing = updates_weights() ? weights_.data() + byte_at(segment, sizeof(float)) : values;
     const std::byte* outgoing = values;
     if (wire_.type != WireType::kNative) {
-      std::byte* frame = outgoing_.data() + outgoing_at_[at];
-      if (weight > 0) write_push(segment, weight, frame);  // else whatever stands there is not used
-      outgoing = frame;
+      outgoing = outgoing_.data() + outgoing_at_[at];
       landing = incoming_.data() + incoming_at_[at];
     }
-    outbox_.push_back({segment.bin, kServerPush, tag, {outgoing, wire_.frame_bytes(segment.count)}, {}});
+    outbox_.push_back({segment.bin, kServerPush, tag, {outgoing, wire_.frame_bytes(segment.count)}, {}, &segment});
     lane.connection->post_receive(kServerWeights, tag, {landing, answer_.frame_bytes(segment.count)});
     lane.expected.push_back({index, &segment});
     ++bucket.to_come;
@@ -473,7 +474,6 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
   if (relaxed()) {
     for (const int bin : announced) expect_answer(lanes_[static_cast<std::size_t>(bin)]);
   }
-  if (weight > 0) bucket.left_weight = weight;
   post_in_order();
   driver_.started(bucket.patience);
   return {};
@@ -481,7 +481,7 @@ Status ServerExchange::start_over_lanes(int index, double weight) {
 
 // All ranks send in the same order over all lanes, and none of the lanes runs far ahead: a segment can be updated when
 // the last rank's has come, so that lanes which each go at their own pace would keep servers waiting with much received
-// and little complete.
+// and little complete. What is to be converted is converted here, while the frames before it are on their way.
 void ServerExchange::post_in_order() {
   const std::size_t most = kFramesAhead * lanes_.size();
   while (!outbox_.empty()) {
@@ -493,6 +493,7 @@ void ServerExchange::post_in_order() {
     if (frames_posted_ - oldest >= most) return;
     Outgoing& next = outbox_.front();
     Lane& lane = lanes_[static_cast<std::size_t>(next.lane)];
+    if (next.segment != nullptr && wire_.type != WireType::kNative) write_push(*next.segment);
     if (next.owned.empty()) {
       lane.connection->post_send(next.type, next.tag, next.payload);
     } else {
@@ -505,12 +506,15 @@ void ServerExchange::post_in_order() {
 
 // A lossy frame's sender keeps what it leaves out. The server multiplies a gradient by its weight, so what was left out
 // of one of weight v is v / w of what it is in one of weight w.
-void ServerExchange::write_push(const Segment& segment, double weight, std::byte* frame) {
+void ServerExchange::write_push(const Segment& segment) {
+  const Bucket& bucket = buckets_[static_cast<std::size_t>(segment.bucket)];
+  if (bucket.weight == 0) return;  // whatever stands there is not used
+  std::byte* frame = outgoing_.data() + outgoing_at_[static_cast<std::size_t>(&segment - map_.segments.data())];
   const std::size_t at = byte_at(segment, sizeof(float));
   const std::span<const float> gradient(gradients_.as<float>(at), segment.count);
   if (wire_.lossy()) {
     const std::span left_out(left_out_.as<float>(at), segment.count);
-    const auto factor = static_cast<float>(buckets_[static_cast<std::size_t>(segment.bucket)].left_weight / weight);
+    const auto factor = static_cast<float>(bucket.left_weight / bucket.weight);
     for (std::size_t e = 0; e < segment.count; ++e) left_out[e] = gradient[e] + factor * left_out[e];
     wire_.compress(left_out, frame);
   } else if (wire_.type == WireType::kBfloat16) {

@@ -55,6 +55,7 @@ class ServerExchange final : public Exchange, private Lanes {
     std::uint32_t ahead = 0;            // rounds, relaxed
     std::vector<std::uint32_t> rounds;  // of each rank in the weights, relaxed and over lanes
     bool under_way = false;
+    double weight = 0;       // of this rank, in this round
     double left_weight = 1;  // of the gradient that left_out_ belongs to
     LaneDriver::Patience patience;
   };
@@ -83,6 +84,7 @@ class ServerExchange final : public Exchange, private Lanes {
     std::uint64_t tag;
     std::span<const std::byte> payload;
     std::vector<std::byte> owned;  // instead
+    const Segment* segment;        // whose gradient it is; null: an announcement
   };
 
   transport::Claim claim(std::uint32_t purpose) const;
@@ -104,7 +106,7 @@ class ServerExchange final : public Exchange, private Lanes {
   Result<bool> advance() override;
   bool idle() const override;
   void list_descriptors(std::vector<pollfd>& descriptors) const override;
-  void write_push(const Segment& segment, double weight, std::byte* frame);
+  void write_push(const Segment& segment);
   Status take(const Expected& expected);
   std::size_t byte_at(const Segment& segment, std::size_t width) const;
 

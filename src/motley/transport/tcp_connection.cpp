@@ -1,6 +1,8 @@
 // Frames over a non-blocking socket.
 #include "motley/transport/tcp_connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -279,6 +281,11 @@ Result<Message> TcpConnection::receive(const Deadline& deadline, const std::stri
     }
     wait_for(socket_.get(), POLLIN, deadline.remaining_milliseconds());
   }
+}
+
+void TcpConnection::keep_unsent_below(std::size_t bytes) {
+  const int most = static_cast<int>(bytes);
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
 }
 
 void TcpConnection::finish_sending() {

@@ -38,6 +38,8 @@ class TcpConnection final : public Connection {
   Result<std::optional<Message>> try_receive();
   // Says that nothing more will be sent; the peer sees end of stream after all that was sent.
   void finish_sending();
+  // Lets at most about so many bytes stand in the socket that have not been sent yet, instead of megabytes.
+  void keep_unsent_below(std::size_t bytes);
 
  private:
   struct Outgoing {
