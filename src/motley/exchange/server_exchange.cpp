@@ -17,10 +17,11 @@ namespace motley::exchange {
 namespace {
 
 constexpr double kControlCheckSeconds = 0.02;
-constexpr std::size_t kFramesAhead = 2;   // of each lane, on average
-constexpr double kAnswerSeconds = 1;      // for a server to say whom it waits for
-constexpr double kShareOfDeadline = 0.9;  // for servers to meet, so that they can still say whom they wait for
-constexpr double kLastWordSeconds = 0.5;  // for a server to say why it closes a lane
+constexpr std::size_t kFramesAhead = 2;          // of each lane, on average
+constexpr std::size_t kUnsentBytes = 128 << 10;  // in a lane's socket: what waits there is in nobody's order
+constexpr double kAnswerSeconds = 1;             // for a server to say whom it waits for
+constexpr double kShareOfDeadline = 0.9;         // for servers to meet, so that they can still say whom they wait for
+constexpr double kLastWordSeconds = 0.5;         // for a server to say why it closes a lane
 
 WireForm form_of(const ExchangeOptions& options) {
   return {options.wire, options.wire == WireType::kTopK ? options.top_k : 0};
