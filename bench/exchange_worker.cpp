@@ -286,6 +286,7 @@ Status work(const std::vector<std::string>& arguments) {
   const int left_rank = (options.rank + options.size - 1) % options.size;
   std::unique_ptr<transport::Connection> right;
   std::unique_ptr<transport::Connection> left;
+  StreamBuffers buffers;
   if (options.rank == 0) std::cout << "ready " << exchange->name() << std::endl;
   for (;;) {
     Order order;
