@@ -16,7 +16,8 @@ namespace motley::bench {
 // Rank 0 prints the address it listens on, then "ready" and the exchange's name, and reads commands: "round INDEX COUNT
 // [MILLISECONDS]" does COUNT rounds (of the INDEX-th bucket; whole steps after a sleep of so many milliseconds each,
 // which counts), "stream BYTES [BUFFER]" sends plain bytes to the right neighbour while receiving as many from the left
-// one, from and into memory of BUFFER bytes; each prints the slowest rank's seconds (of one round). `arguments` are those after "exchange". Returns the exit code.
+// one, from and into memory of BUFFER bytes; each prints the slowest rank's seconds (of one round). `arguments` are
+// those after "exchange". Returns the exit code.
 int exchange_worker_main(const std::vector<std::string>& arguments);
 
 }  // namespace motley::bench

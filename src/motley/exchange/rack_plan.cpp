@@ -2,12 +2,14 @@
 #include "motley/exchange/rack_plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace motley::exchange {
 namespace {
 
 constexpr std::size_t kMaxRanks = 4096;
 constexpr std::size_t kMaxServerBytes = 255;
+constexpr double kMaxMilliseconds = 4e9;
 
 }  // namespace
 
@@ -53,7 +55,7 @@ void encode(transport::ByteWriter& writer, const RackPlan& plan) {
   writer.put(static_cast<std::uint16_t>(plan.servers.size()));
   for (const std::string& server : plan.servers) writer.put_text(server, kMaxServerBytes);
   writer.put(static_cast<std::uint8_t>(plan.between_servers ? 1 : 0));
-  writer.put(static_cast<std::uint32_t>(std::clamp(plan.seconds * 1000, 0.0, 4e9)));
+  writer.put(static_cast<std::uint32_t>(std::llround(std::clamp(plan.seconds * 1000, 0.0, kMaxMilliseconds))));
 }
 
 Result<RackPlan> decode_rack_plan(transport::ByteReader& reader) {
@@ -69,9 +71,10 @@ Result<RackPlan> decode_rack_plan(transport::ByteReader& reader) {
   }
   const auto between = reader.get<std::uint8_t>();
   plan.between_servers = between != 0;
-  plan.seconds = reader.get<std::uint32_t>() / 1000.0;
+  const auto milliseconds = reader.get<std::uint32_t>();
+  plan.seconds = milliseconds / 1000.0;
   const auto numbered = make_rack_plan(plan.servers, racks, static_cast<int>(ranks));
-  if (!reader.ok() || between > 1 || !numbered || numbered->rack_of_rank != racks) {
+  if (!reader.ok() || between > 1 || milliseconds > kMaxMilliseconds || !numbered || numbered->rack_of_rank != racks) {
     return fail(ErrorCode::kCorrupt, "a malformed plan of {} racks for {} ranks", servers, ranks);
   }
   plan.rack_of_rank = std::move(racks);
