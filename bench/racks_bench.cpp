@@ -20,8 +20,10 @@ constexpr int kRacks = 2;
 constexpr int kWorkersOfARack = 2;
 constexpr double kLinkBytesPerSecond = 125e6;
 constexpr double kUplinkBytesPerSecond = 62.5e6;
-constexpr double kServerBytesPerSecond = 2e9;    // of the machine; never the narrowest
-constexpr double kPayloadShare = 1448.0 / 1514;  // of what a link carries: TCP's and Ethernet's headers are the rest
+constexpr double kServerBytesPerSecond = 2e9;  // of the machine; never the narrowest
+// Of what a link carries while as much goes either way: the rest are the headers of a segment and half an
+// acknowledgement, of 66 bytes each.
+constexpr double kPayloadShare = 1448.0 / (1448 + 66 + 66 / 2);
 
 }  // namespace
 

@@ -16,9 +16,7 @@ std::string cell(const std::optional<double>& value) {
   return value ? fmt::format("{:.4g}", *value) : "-";
 }
 
-}  // namespace
-
-std::string to_json(const std::vector<BenchRow>& rows) {
+nlohmann::ordered_json as_array(const std::vector<BenchRow>& rows) {
   auto array = nlohmann::ordered_json::array();
   for (const BenchRow& row : rows) {
     nlohmann::ordered_json item = {{"case", row.name},
@@ -34,7 +32,39 @@ std::string to_json(const std::vector<BenchRow>& rows) {
     }
     array.push_back(std::move(item));
   }
+  return array;
+}
+
+std::string text_of(const nlohmann::ordered_json& array) {
   return array.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::string to_json(const std::vector<BenchRow>& rows) {
+  return text_of(as_array(rows));
+}
+
+Result<std::string> replace_rows(const std::string& json, const std::vector<BenchRow>& rows) {
+  auto array = nlohmann::ordered_json::parse(json, nullptr, false);
+  const auto is_row = [](const nlohmann::ordered_json& item) {
+    return item.is_object() && item.contains("case") && item.contains("metric");
+  };
+  if (!array.is_array() || !std::ranges::all_of(array, is_row)) {
+    return fail(ErrorCode::kInvalidInput,
+                "not rows of a benchmark; accepted: an array of objects with case and metric");
+  }
+  for (nlohmann::ordered_json& row : as_array(rows)) {
+    const auto same = std::ranges::find_if(array, [&](const nlohmann::ordered_json& item) {
+      return item["case"] == row["case"] && item["metric"] == row["metric"];
+    });
+    if (same == array.end()) {
+      array.push_back(std::move(row));
+    } else {
+      *same = std::move(row);
+    }
+  }
+  return text_of(array);
 }
 
 std::string to_table(const std::vector<BenchRow>& rows) {

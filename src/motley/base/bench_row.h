@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/result.h"
+
 namespace motley {
 
 struct BenchRow {
@@ -24,6 +26,10 @@ struct BenchRow {
 
 // The rows as an array of {"case", "metric", "value", "unit", "better", "target", "limit", "peer", "note"}.
 std::string to_json(const std::vector<BenchRow>& rows);
+
+// Such an array with these rows in the places of those of the same case and metric, and at its end where it has none.
+// Fails with kInvalidInput where `json` is not such an array.
+Result<std::string> replace_rows(const std::string& json, const std::vector<BenchRow>& rows);
 
 // An aligned table for the terminal.
 std::string to_table(const std::vector<BenchRow>& rows);

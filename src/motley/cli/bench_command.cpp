@@ -1,4 +1,7 @@
 // motley bench: the comparisons that the docs quote, by name; and the processes that they start.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -14,8 +17,11 @@
 #include "bench/plan_bench.h"
 #include "bench/planners_bench.h"
 #include "bench/ps_ablation.h"
-#include "bench/ps_bench.h"
+#include "bench/ps_groups.h"
+#include "bench/racks_bench.h"
 #include "bench/simulate_bench.h"
+#include "bench/sparse_bench.h"
+#include "bench/sparse_net_bench.h"
 #include "bench/zero_compute_bench.h"
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
@@ -23,24 +29,31 @@
 namespace motley::cli {
 namespace {
 
-Result<std::vector<BenchRow>> whole_partition_bench(const bench::BenchOptions& options) {
-  MOTLEY_ASSIGN(std::vector<BenchRow> rows, bench::partition_bench(options));
-  MOTLEY_ASSIGN(const std::vector<BenchRow> measured, bench::partition_processes(options));
-  rows.insert(rows.end(), measured.begin(), measured.end());
-  return rows;
-}
+// What a benchmark consists of, in the order in which they run; most are one part.
+struct Part {
+  std::string name;
+  bench::Bench function;
+};
 
-const std::map<std::string, bench::Bench>& benches() {
-  static const std::map<std::string, bench::Bench> all = {{"consistency", bench::consistency_bench},
-                                                          {"demo", bench::demo_bench},
-                                                          {"exchange", bench::exchange_bench},
-                                                          {"partition", whole_partition_bench},
-                                                          {"plan", bench::plan_bench},
-                                                          {"planners", bench::planners_bench},
-                                                          {"ps", bench::ps_bench},
-                                                          {"ps-ablation", bench::ps_ablation_bench},
-                                                          {"simulate", bench::simulate_bench},
-                                                          {"zero-compute", bench::zero_compute_bench}};
+const std::map<std::string, std::vector<Part>>& benches() {
+  static const std::map<std::string, std::vector<Part>> all = {
+      {"consistency", {{"all", bench::consistency_bench}}},
+      {"demo", {{"all", bench::demo_bench}}},
+      {"exchange", {{"all", bench::exchange_bench}}},
+      {"partition", {{"solver", bench::partition_bench}, {"processes", bench::partition_processes}}},
+      {"plan", {{"all", bench::plan_bench}}},
+      {"planners", {{"all", bench::planners_bench}}},
+      {"ps",
+       {{"memory", bench::ps_memory_rows},
+        {"network", bench::ps_network_rows},
+        {"racks", bench::racks_rows},
+        {"auto", bench::ps_auto_rows},
+        {"train", bench::ps_train_rows},
+        {"sparse", bench::sparse_rows},
+        {"sparse-network", bench::sparse_net_rows}}},
+      {"ps-ablation", {{"all", bench::ps_ablation_bench}}},
+      {"simulate", {{"all", bench::simulate_bench}}},
+      {"zero-compute", {{"all", bench::zero_compute_bench}}}};
   return all;
 }
 
@@ -48,11 +61,40 @@ constexpr const char* kLong = "planners";  // takes half an hour; runs only when
 
 struct BenchArguments {
   std::string name;
+  std::vector<std::string> parts;
   std::string json;
   std::string pages = "build/bench";
   bool quick = false;
   bool list = false;
 };
+
+bool wanted(const BenchArguments& arguments, const std::string& part) {
+  return arguments.parts.empty() || std::ranges::find(arguments.parts, part) != arguments.parts.end();
+}
+
+Status check_parts(const BenchArguments& arguments) {
+  const std::vector<Part>& known = benches().at(arguments.name);
+  for (const std::string& part : arguments.parts) {
+    if (std::ranges::find(known, part, &Part::name) != known.end()) continue;
+    std::vector<std::string> names;
+    for (const Part& one : known) names.push_back(one.name);
+    return fail(ErrorCode::kInvalidInput, "--part: '{}' has no part '{}'; accepted: {}", arguments.name, part,
+                fmt::join(names, ", "));
+  }
+  return {};
+}
+
+// Where only some parts ran, the file keeps the rows of the others.
+Status write_rows(const BenchArguments& arguments, const std::vector<BenchRow>& rows) {
+  if (arguments.json.empty()) return {};
+  if (arguments.parts.empty() || !std::filesystem::exists(arguments.json)) {
+    return write_file(arguments.json, to_json(rows));
+  }
+  MOTLEY_ASSIGN(const std::string before, read_file(arguments.json));
+  const auto merged = replace_rows(before, rows);
+  if (!merged) return fail(ErrorCode::kInvalidInput, "{}: {}", arguments.json, merged.error().message);
+  return write_file(arguments.json, *merged);
+}
 
 Status run_bench(const BenchArguments& arguments) {
   if (arguments.list) {
@@ -74,11 +116,23 @@ Status run_bench(const BenchArguments& arguments) {
   const char* python = std::getenv("MOTLEY_PYTHON");
   options.python = python != nullptr ? python : MOTLEY_PYTHON;
   options.progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
-  MOTLEY_ASSIGN(const std::vector<BenchRow> rows, benches().at(arguments.name)(options));
-  std::printf("%s", to_table(rows).c_str());
-  if (!arguments.json.empty()) {
-    MOTLEY_TRY(write_file(arguments.json, to_json(rows)));
+  MOTLEY_TRY(check_parts(arguments));
+  // A part that fails does not cost the rows of the others.
+  std::vector<BenchRow> rows;
+  Status status;
+  for (const Part& part : benches().at(arguments.name)) {
+    if (!wanted(arguments, part.name)) continue;
+    Result<std::vector<BenchRow>> some = part.function(options);
+    if (some) {
+      rows.insert(rows.end(), some->begin(), some->end());
+      continue;
+    }
+    options.progress(fmt::format("part {} failed: {}", part.name, some.error().message));
+    if (status) status = tl::unexpected(some.error());
   }
+  std::printf("%s", to_table(rows).c_str());
+  MOTLEY_TRY(write_rows(arguments, rows));
+  MOTLEY_TRY(status);
   for (const BenchRow& row : rows) {
     if (!row.met()) {
       return fail(ErrorCode::kInternal, "{}", kMissedTarget);
@@ -98,7 +152,9 @@ void add_bench(CLI::App& app, Action& action) {
     names.push_back(name);
   }
   command->add_option("NAME", arguments->name, "Which one")->check(CLI::IsMember(names));
-  command->add_option("--json", arguments->json, "Also write the rows to this file");
+  command->add_option("--part", arguments->parts, "Run only this part of it (may be given more than once)");
+  command->add_option("--json", arguments->json,
+                      "Also write the rows to this file; with --part, into it: it keeps the other parts' rows");
   command->add_option("--pages", arguments->pages, "Folder for pages and tables that some write")
       ->capture_default_str();
   command->add_flag("--list", arguments->list, "Print the names of those that tools/bench runs");

@@ -1,22 +1,7 @@
-// The groups, one after the other.
-#include "bench/ps_bench.h"
-
+// What the parts of the bench `ps` have in common.
 #include "bench/ps_groups.h"
-#include "bench/racks_bench.h"
-#include "bench/sparse_bench.h"
-#include "bench/sparse_net_bench.h"
 
 namespace motley::bench {
-
-Result<std::vector<BenchRow>> ps_bench(const BenchOptions& options) {
-  std::vector<BenchRow> rows;
-  for (const Bench group :
-       {ps_memory_rows, ps_network_rows, racks_rows, ps_auto_rows, ps_train_rows, sparse_rows, sparse_net_rows}) {
-    MOTLEY_ASSIGN(const std::vector<BenchRow> some, group(options));
-    rows.insert(rows.end(), some.begin(), some.end());
-  }
-  return rows;
-}
 
 std::string buckets_of(std::size_t bytes, int buckets) {
   std::string text;
