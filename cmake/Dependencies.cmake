@@ -7,6 +7,7 @@ find_package(CLI11 REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(PkgConfig REQUIRED)
+pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal) # checksums
 pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)
 pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib) # its flags must be those that the library was built with
 find_package(RocksDB CONFIG QUIET) # without it sparse tables live in memory only

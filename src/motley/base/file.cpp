@@ -1,13 +1,12 @@
 #include "motley/base/file.h"
 
 #include <fcntl.h>
+#include <isa-l/crc.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#endif
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -52,43 +51,6 @@ Status write_all(int fd, std::string_view content, const fs::path& path) {
   }
   return {};
 }
-
-constexpr std::array<std::uint32_t, 256> make_crc_table() {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) {
-      value = (value >> 1) ^ ((value & 1) ? 0x82f63b78U : 0U);
-    }
-    table[i] = value;
-  }
-  return table;
-}
-constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
-
-std::uint32_t crc32c_portable(const unsigned char* data, std::size_t size, std::uint32_t crc) {
-  for (std::size_t i = 0; i < size; ++i) {
-    crc = kCrcTable[(crc ^ data[i]) & 0xff] ^ (crc >> 8);
-  }
-  return crc;
-}
-
-#if defined(__x86_64__)
-__attribute__((target("sse4.2"))) std::uint32_t crc32c_sse(const unsigned char* data, std::size_t size,
-                                                           std::uint32_t crc) {
-  std::uint64_t wide = crc;
-  for (; size >= 8; data += 8, size -= 8) {
-    std::uint64_t word;
-    std::memcpy(&word, data, 8);
-    wide = _mm_crc32_u64(wide, word);
-  }
-  crc = static_cast<std::uint32_t>(wide);
-  for (; size > 0; ++data, --size) {
-    crc = _mm_crc32_u8(crc, *data);
-  }
-  return crc;
-}
-#endif
 
 }  // namespace
 
@@ -217,14 +179,17 @@ Status rename_durably(const fs::path& from, const fs::path& to) {
 }
 
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
-  const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
-#if defined(__x86_64__)
-  static const bool has_sse = __builtin_cpu_supports("sse4.2");
-  if (has_sse) {
-    return ~crc32c_sse(data, bytes.size(), ~crc);
+  // ISA-L counts bytes in an int, and leaves the inversions at both ends to its caller.
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  crc = ~crc;
+  while (!bytes.empty()) {
+    const auto some = bytes.first(std::min(bytes.size(), kMostBytes));
+    // It takes a pointer to what it could change, and does not.
+    auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(some.data()));
+    crc = ::crc32_iscsi(data, static_cast<int>(some.size()), crc);
+    bytes = bytes.subspan(some.size());
   }
-#endif
-  return ~crc32c_portable(data, bytes.size(), ~crc);
+  return ~crc;
 }
 
 std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc) {

@@ -32,7 +32,7 @@ Status make_folders(const std::filesystem::path& path);
 // Renames a file or folder over another and syncs the parent folder.
 Status rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// CRC-32C (Castagnoli) of the bytes, as in RFC 3720; `crc` continues an earlier call. Uses SSE4.2 where there is one.
+// CRC-32C (Castagnoli) of the bytes, as in RFC 3720; `crc` continues an earlier call.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc = 0);
 

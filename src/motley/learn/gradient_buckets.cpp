@@ -12,8 +12,9 @@ namespace motley::learn {
 struct GradientBuckets::State {
   struct Bucket {
     std::vector<torch::Tensor> parameters;
+    std::vector<torch::Tensor> views;  // of `gradients`, one a parameter: its .grad once it has one
     std::size_t elements = 0;
-    torch::Tensor gradients;  // flat; where .grad points
+    torch::Tensor gradients;  // flat
     torch::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
     int incomplete = 0;       // parameters without a complete gradient since arm()
   };
@@ -31,14 +32,35 @@ struct GradientBuckets::State {
     if (!status) {
       return;
     }
-    const Bucket& ready = buckets[static_cast<std::size_t>(bucket)];
-    if (!ready.memory.is_alias_of(ready.gradients)) {
+    Bucket& ready = buckets[static_cast<std::size_t>(bucket)];
+    status = catch_torch(ErrorCode::kInternal, "clearing gradients", [&] { zero_missing(ready); });
+    if (status && !ready.memory.is_alias_of(ready.gradients)) {
       status = catch_torch(ErrorCode::kInternal, "copying gradients from the device",
                            [&] { ready.memory.copy_(ready.gradients); });
     }
     if (status) {
       status = on_ready(bucket);
     }
+  }
+
+  // Parameters that have had no gradient since zero() get one of zeros.
+  static void zero_missing(Bucket& bucket) {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
+      torch::Tensor& gradient = bucket.parameters[at].mutable_grad();
+      if (gradient.defined()) continue;
+      gradient = bucket.views[at].zero_();
+    }
+  }
+
+  // The first gradient since zero() is a tensor of autograd's own: it goes into the bucket, and later ones are added
+  // there. That reads and writes half as much as adding to zeros does.
+  void accumulated(std::size_t bucket, std::size_t at) {
+    const torch::NoGradGuard no_grad;
+    torch::Tensor& gradient = buckets[bucket].parameters[at].mutable_grad();
+    const torch::Tensor& view = buckets[bucket].views[at];
+    if (!gradient.is_same(view)) gradient = view.copy_(gradient);
+    complete(bucket);
   }
 
   void complete(std::size_t bucket) {
@@ -58,13 +80,13 @@ struct GradientBuckets::State {
 namespace {
 
 // Called by autograd after it has added to a parameter's .grad.
-class CompletionHook final : public torch::autograd::PostAccumulateGradHook {
+class AccumulationHook final : public torch::autograd::PostAccumulateGradHook {
  public:
-  explicit CompletionHook(std::function<void()> on_complete) : on_complete_(std::move(on_complete)) {}
-  void operator()(const torch::Tensor&) override { on_complete_(); }
+  explicit AccumulationHook(std::function<void()> on_added) : on_added_(std::move(on_added)) {}
+  void operator()(const torch::Tensor&) override { on_added_(); }
 
  private:
-  std::function<void()> on_complete_;
+  std::function<void()> on_added_;
 };
 
 }  // namespace
@@ -152,19 +174,22 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
 
       std::int64_t offset = 0;
       for (torch::Tensor& parameter : bucket.parameters) {
-        parameter.mutable_grad() = bucket.gradients.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+        bucket.views.push_back(bucket.gradients.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+        parameter.mutable_grad() = bucket.views.back();
         offset += parameter.numel();
         torch::autograd::impl::set_post_acc_grad_hooks(
-            parameter, std::make_unique<CompletionHook>([state = state_, index] { state->complete(index); }));
+            parameter, std::make_unique<AccumulationHook>(
+                           [state = state_, index, at = bucket.views.size() - 1] { state->accumulated(index, at); }));
       }
     }
   });
 }
 
 void GradientBuckets::zero() {
-  const torch::NoGradGuard no_grad;
   for (State::Bucket& bucket : state_->buckets) {
-    bucket.gradients.zero_();
+    for (torch::Tensor& parameter : bucket.parameters) {
+      parameter.mutable_grad() = torch::Tensor();
+    }
   }
 }
 
@@ -172,6 +197,7 @@ void GradientBuckets::scale(double factor) {
   MOTLEY_INVARIANT(state_->next == 0 || !state_->on_ready, "gradients were scaled after a bucket was announced");
   const torch::NoGradGuard no_grad;
   for (State::Bucket& bucket : state_->buckets) {
+    State::zero_missing(bucket);
     bucket.gradients.mul_(factor);
   }
 }

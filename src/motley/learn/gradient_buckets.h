@@ -1,8 +1,8 @@
 // Where gradients live between backward and the exchange: parameters grouped into buckets whose memory somebody else
 // owns, each announced as soon as its last gradient is complete, so that the exchange runs while backward still does.
 //
-// Every .grad is a view of its bucket's memory, so that nothing is copied on the CPU. On CUDA a bucket is a flat tensor
-// on the device, copied to and from that memory.
+// Every .grad is a view of its bucket's memory from the first gradient that autograd gives it in a step, which is
+// copied there. On CUDA a bucket is a flat tensor on the device, copied to and from that memory.
 #pragma once
 
 #include <torch/torch.h>
@@ -54,6 +54,7 @@ class GradientBuckets {
   // become zero. Call once.
   Status bind(const std::vector<std::span<std::byte>>& memory);
 
+  // Until it has a gradient again, or flush() or scale() gives it zeros, a parameter's .grad is undefined.
   void zero();
   // Multiplies all gradients, to turn a sum into a mean. Not after a bucket was announced.
   void scale(double factor);

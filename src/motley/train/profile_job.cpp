@@ -255,6 +255,7 @@ class JobProfiler {
     const double seconds = options_.seconds * share_of_time;
     const bool is_cuda = source.kind == DeviceKind::kCuda;
     MOTLEY_ASSIGN(const torch::Device device, learn::parse_device(cluster::to_string(source.kind)));
+    learn::keep_freed_memory();
     learn::set_threads(static_cast<int>(source.threads));
     learn::ProfilerOptions options;
     options.batches = options_.batches;

@@ -1114,6 +1114,7 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
 
   const cluster::Worker& own = cluster.workers[static_cast<std::size_t>(role.rank)];
   MOTLEY_TRY(pin_to_cores(own));
+  learn::keep_freed_memory();
   learn::set_threads(static_cast<int>(own.threads));
   learn::set_deterministic(job.deterministic);
   Worker worker(job, run, role, std::move(cluster));
