@@ -52,7 +52,7 @@ Result<std::vector<BenchRow>> compression_rows(const BenchOptions& options,
   std::vector<BenchRow> rows;
   for (const Way& way : ways) {
     const std::string note = fmt::format(
-        "{} to the server and {} back, of each of {} workers; links emulated with tbf", frame_bytes(way.form, elements),
+        "{} to the server and {} back, of each of {} workers; links emulated with htb", frame_bytes(way.form, elements),
         frame_bytes(way.form.answer(static_cast<int>(places.size()), {.rule = kernels::UpdateRule::kSgd}), elements),
         places.size());
     rows.push_back({fmt::format("netns-1Gbps-N{}-{}", places.size(), way.name),

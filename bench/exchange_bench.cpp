@@ -172,7 +172,7 @@ class ExchangeBench {
                                                options_.quick ? 3 : 9, [&] { return job.run("round 0 1"); },
                                                [&] { return job.run(fmt::format("stream {}", ring_bytes)); }));
     add(name, "share_of_limit", 1 / shaped.ratio, "", true, 0.95, 1.0, {},
-        fmt::format("{} a round, plain stream of the ring's bytes {}; links emulated with tbf",
+        fmt::format("{} a round, plain stream of the ring's bytes {}; links emulated with htb",
                     format_seconds(shaped.ours), format_seconds(shaped.peer)));
     return {};
   }

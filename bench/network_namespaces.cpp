@@ -22,10 +22,17 @@ Status run(const std::string& command) {
   return fail(ErrorCode::kUnavailable, "'{}' failed: {}", command, output);
 }
 
-std::string shape(double bytes_per_second) {
-  // More than two of the largest packets (64 KB) fit into the burst: one as large as the burst lets tokens go to waste
-  // while it waits, which halves the rate, and smaller packets cost twice the processor time.
-  return fmt::format("root tbf rate {:.0f}bit burst 160kb latency 50ms", bytes_per_second * 8);
+// Emulates a link of this rate, one way. htb lets a packet go while it has any tokens left and makes the next one wait
+// for them, so that packets of up to 64 KB pass a burst that is smaller; tbf would need a burst of more than two of
+// them, or small packets, which cost half as much processor time again. The queue holds 50 ms, as switches' do.
+Status shape(const std::string& space, const std::string& device, double bytes_per_second) {
+  MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev {} root handle 1: htb default 1", space, device)));
+  MOTLEY_TRY(
+      run(fmt::format("tc -n {} class add dev {} parent 1: classid 1:1 htb rate {:.0f}bit burst 32kb cburst 32kb "
+                      "quantum 65536",
+                      space, device, bytes_per_second * 8)));
+  return run(
+      fmt::format("tc -n {} qdisc add dev {} parent 1:1 bfifo limit {:.0f}", space, device, bytes_per_second * 0.2));
 }
 
 }  // namespace
@@ -54,8 +61,8 @@ Status NetworkNamespaces::add_host(int index, const std::string& hub, double byt
   MOTLEY_TRY(run(fmt::format("ip -n {} link set eth0 up", space)));
   MOTLEY_TRY(run(fmt::format("ip -n {} link set port{} master bridge up", hub, index)));
   if (bytes_per_second == 0) return {};
-  MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev eth0 {}", space, shape(bytes_per_second))));
-  return run(fmt::format("tc -n {} qdisc add dev port{} {}", hub, index, shape(bytes_per_second)));
+  MOTLEY_TRY(shape(space, "eth0", bytes_per_second));
+  return shape(hub, fmt::format("port{}", index), bytes_per_second);
 }
 
 Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(int count, double bytes_per_second, int unshaped) {
@@ -82,8 +89,8 @@ Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create_racks(int r
     MOTLEY_TRY(run(fmt::format("ip -n {} link add name uplink type veth peer name rack{} netns {}", hub, rack, core)));
     MOTLEY_TRY(run(fmt::format("ip -n {} link set uplink master bridge up", hub)));
     MOTLEY_TRY(run(fmt::format("ip -n {} link set rack{} master bridge up", core, rack)));
-    MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev uplink {}", hub, shape(uplink_bytes_per_second))));
-    MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev rack{} {}", core, rack, shape(uplink_bytes_per_second))));
+    MOTLEY_TRY(shape(hub, "uplink", uplink_bytes_per_second));
+    MOTLEY_TRY(shape(core, fmt::format("rack{}", rack), uplink_bytes_per_second));
     for (int worker = 0; worker < count_of_each; ++worker) {
       MOTLEY_TRY(network->add_host(rack * count_of_each + worker, hub, bytes_per_second));
     }

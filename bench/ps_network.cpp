@@ -78,7 +78,7 @@ class PsNetwork {
                                                pairs_, [&] { return job.run("round 0 1"); },
                                                [&] { return streams.run(fmt::format("stream {} {}", bytes, bytes)); }));
       rows_.add(fmt::format("netns-1Gbps-N4-{}", wire), "ratio_to_limit", link.ratio, "", false, 1.05, 1.0, {},
-                fmt::format("{} a round; a plain stream of the same bytes {}; links emulated with tbf",
+                fmt::format("{} a round; a plain stream of the same bytes {}; links emulated with htb",
                             format_seconds(link.ours), format_seconds(link.peer)));
     }
     MOTLEY_ASSIGN(const std::vector<BenchRow> compression,

@@ -69,7 +69,7 @@ Result<std::vector<BenchRow>> racks_rows(const BenchOptions& options) {
   const double sharded = cost::sharded_seconds(problem);
   const double error = std::max(std::abs(hierarchical / measured.ours - 1), std::abs(sharded / measured.peer - 1));
   const std::string note =
-      fmt::format("a round hierarchical {} (formula {}), flat {} (formula {}); links emulated with tbf",
+      fmt::format("a round hierarchical {} (formula {}), flat {} (formula {}); links emulated with htb",
                   format_seconds(measured.ours), format_seconds(hierarchical), format_seconds(measured.peer),
                   format_seconds(sharded));
   std::vector<BenchRow> rows = {

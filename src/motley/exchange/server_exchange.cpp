@@ -17,11 +17,13 @@ namespace motley::exchange {
 namespace {
 
 constexpr double kControlCheckSeconds = 0.02;
-constexpr std::size_t kFramesAhead = 2;          // of each lane, on average
-constexpr std::size_t kUnsentBytes = 128 << 10;  // in a lane's socket: what waits there is in nobody's order
-constexpr double kAnswerSeconds = 1;             // for a server to say whom it waits for
-constexpr double kShareOfDeadline = 0.9;         // for servers to meet, so that they can still say whom they wait for
-constexpr double kLastWordSeconds = 0.5;         // for a server to say why it closes a lane
+constexpr std::size_t kUnansweredBytes = 4 << 20;  // of a rank's pushes, as long as answers come
+constexpr double kAnswersStopSeconds = 0.02;       // without any: somebody is late, so that pushing ahead gains
+constexpr std::size_t kFramesAhead = 2;            // of each lane, on average
+constexpr std::size_t kUnsentBytes = 128 << 10;    // in a lane's socket: what waits there is in nobody's order
+constexpr double kAnswerSeconds = 1;               // for a server to say whom it waits for
+constexpr double kShareOfDeadline = 0.9;           // for servers to meet, so that they can still say whom they wait for
+constexpr double kLastWordSeconds = 0.5;           // for a server to say why it closes a lane
 
 WireForm form_of(const ExchangeOptions& options) {
   return {options.wire, options.wire == WireType::kTopK ? options.top_k : 0};
@@ -493,8 +495,10 @@ void ServerExchange::post_in_order() {
     }
     if (frames_posted_ - oldest >= most) return;
     Outgoing& next = outbox_.front();
+    if (unanswered_bytes_ > kUnansweredBytes && monotonic_seconds() < answered_ + kAnswersStopSeconds) return;
     Lane& lane = lanes_[static_cast<std::size_t>(next.lane)];
     if (next.segment != nullptr && wire_.type != WireType::kNative) write_push(*next.segment);
+    if (next.segment != nullptr) unanswered_bytes_ += wire_.frame_bytes(next.segment->count);
     if (next.owned.empty()) {
       lane.connection->post_send(next.type, next.tag, next.payload);
     } else {
@@ -565,6 +569,8 @@ Result<bool> ServerExchange::advance() {
     while (lane.expected.size() > lane.connection->pending_receives()) {
       const Expected expected = lane.expected.front();
       lane.expected.pop_front();
+      if (expected.segment != nullptr) unanswered_bytes_ -= wire_.frame_bytes(expected.segment->count);
+      answered_ = monotonic_seconds();
       if (expected.segment == nullptr) {
         const auto at = static_cast<std::size_t>(expected.bucket);
         Bucket& bucket = buckets_[at];

@@ -150,6 +150,8 @@ class ServerExchange final : public Exchange, private Lanes {
   std::vector<Lane> lanes_;
   std::deque<Outgoing> outbox_;         // in the order of all ranks
   std::uint64_t frames_posted_ = 0;     // to connections
+  std::size_t unanswered_bytes_ = 0;    // of pushes
+  double answered_ = 0;                 // when the last answer came
   LaneDriver driver_{session_, *this};  // last: its helper ends first
 };
 
