@@ -84,8 +84,8 @@ class Stepper {
     }
   }
 
-  // Seconds of `count` steps, each after a sleep that stands for computation and counts. All ranks begin at once, so
-  // that none counts the time in which others still write their values.
+  // Seconds of `count` steps, each after a sleep that stands for computation and counts. All ranks begin at once and
+  // go on at once, so that none counts the time in which others write their values on the processor that it needs.
   Result<double> steps(std::int64_t count, double compute_seconds) {
     const Deadline deadline = Deadline::after(kSeconds);
     double seconds = 0;
@@ -103,6 +103,7 @@ class Stepper {
         if (!exchange_.updates_weights()) update(bucket);
       }
       seconds += monotonic_seconds() - began;
+      MOTLEY_TRY(group_.barrier(deadline));
     }
     MOTLEY_TRY(check());
     return seconds;

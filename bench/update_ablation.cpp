@@ -150,11 +150,11 @@ double seconds_per_pass(UpdateVariant variant, int workers, std::size_t bytes, i
     const auto fill = [&](const Buffer& buffer, float value) {
       std::fill(buffer.get() + first * kChunk, buffer.get() + last * kChunk, value);
     };
-    for (const Buffer& gradient : buffers.gradients) fill(gradient, 1e-3F);
     for (const Buffer& target : buffers.copies) fill(target, 0);
     fill(buffers.weights, 1);
     fill(buffers.momentum, 0);
     for (int pass = 0; pass <= kPasses; ++pass) {
+      for (const Buffer& gradient : buffers.gradients) fill(gradient, 1e-3F);
       meeting.arrive_and_wait();
       const double began = monotonic_seconds();
       for (std::size_t chunk = first; chunk < last; ++chunk) pass_over(chunk * kChunk);

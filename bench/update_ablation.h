@@ -14,8 +14,9 @@ enum class UpdateVariant {
 };
 
 // The median time of one pass over `bytes` of weights and as many of each worker's gradient, in chunks of 32 KB of
-// which each thread has a consecutive share; thread t runs on core t alone. Gradient consumed per second is then
-// workers * bytes / seconds. Uses (workers + 2) * bytes of memory, twice workers * bytes for kMemcpy.
+// which each thread has a consecutive share; thread t runs on core t alone. Before each pass gradients are written
+// anew, as a step's are, so that caches begin with lines that have to be written back. Gradient consumed per second is
+// then workers * bytes / seconds. Uses (workers + 2) * bytes of memory, twice workers * bytes for kMemcpy.
 double seconds_per_pass(UpdateVariant variant, int workers, std::size_t bytes, int threads);
 
 }  // namespace motley::bench

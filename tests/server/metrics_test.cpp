@@ -177,7 +177,16 @@ TEST(StallWatch, SpeaksOnceAStall) {
 }
 
 TEST(Metrics, TextNamesEveryFamilyOnceBeforeItsSamples) {
-  Metrics metrics(2, 1000, {{"a", {500, 2}}});
+  const Tenants tenants(std::map<std::string, Tenant>{{"a", {transport::Secret::generate(), 500, 2}}});
+  MemoryQuota memory(tenants);
+  MemoryQuota::Lease lease(memory, "a", "a/odd");
+  ASSERT_TRUE(lease.take(300));
+  SparseJobMetrics sparse;
+  sparse.tenant = "a";
+  sparse.job = "embedding";
+  sparse.missing_ranks = {2};
+  sparse.tables.push_back({.name = "users", .rows = 9, .hits = 4});
+  Metrics metrics(2, 1000, tenants, memory, [&] { return std::vector{sparse}; });
   auto job = std::make_shared<JobMetrics>(2, 2);
   job->tenant = "a";
   job->job = "odd \"name\"\\ \xc3\xa9\n";
@@ -214,10 +223,36 @@ TEST(Metrics, TextNamesEveryFamilyOnceBeforeItsSamples) {
   EXPECT_THAT(text, HasSubstr("motley_server_tenant_memory_bytes{tenant=\"a\"} 300\n"));
   EXPECT_THAT(text, HasSubstr("motley_server_tenant_quota_bytes{tenant=\"a\"} 500\n"));
   EXPECT_THAT(text, HasSubstr("\\\\x0a\",rank=\"1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr(R"(motley_server_table_rows{tenant="a",job="embedding",table="users"} 9)"));
+  EXPECT_THAT(text, HasSubstr(R"(motley_server_table_hits_total{tenant="a",job="embedding",table="users"} 4)"));
+  EXPECT_THAT(text, HasSubstr(R"(motley_server_sparse_missing_rank{tenant="a",job="embedding",rank="2"} 1)"));
   EXPECT_THAT(text,
               HasSubstr("_bucket{tenant=\"a\",job=\"odd \\\"name\\\"\\\\ \\\\xc3\\\\xa9\\\\x0a\",le=\"+Inf\"} 0\n"));
   metrics.remove(job.get());
   EXPECT_THAT(metrics.text(), HasSubstr("motley_server_jobs 0\n"));
+}
+
+TEST(MemoryQuota, HoldsForAllJobsOfATenantTogether) {
+  const Tenants tenants(std::map<std::string, Tenant>{{"a", {transport::Secret::generate(), 100, 1}},
+                                                      {"b", {transport::Secret::generate(), 0, 1}}});
+  MemoryQuota memory(tenants);
+  MemoryQuota::Lease first(memory, "a", "a/first");
+  ASSERT_TRUE(first.take(60));
+  {
+    MemoryQuota::Lease second(memory, "a", "a/second");
+    ASSERT_TRUE(second.take(40));
+    const Status more = first.take(1);
+    ASSERT_FALSE(more);
+    EXPECT_EQ(more.error().code, ErrorCode::kRefused);
+    EXPECT_THAT(more.error().message, HasSubstr("'a/first' needs 1 B here; of the quota of tenant 'a', 100 B, 100 B"));
+    second.give_back(10);
+    EXPECT_TRUE(first.take(10));
+  }
+  EXPECT_EQ(memory.taken().at("a"), 70u);
+  EXPECT_FALSE(first.take(~std::size_t{0}));
+  EXPECT_TRUE(first.take(30));
+  MemoryQuota::Lease unbounded(memory, "b", "b/any");
+  EXPECT_TRUE(unbounded.take(std::size_t{1} << 40));
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 
+#include <atomic>
 #include <chrono>
+#include <sstream>
 #include <thread>
 
 #include "motley/exchange/server_protocol.h"
@@ -629,6 +631,86 @@ TEST(SparseNet, HoldsJobsToTheirQuotas) {
   ASSERT_TRUE(good->push(0, Ids{1}, Floats(64), 1));
   finish(*good, 1);
   pull(*good, 0, {1});
+}
+
+double value_of(const Service& service, const std::string& sample) {
+  const std::string name = fmt::format("motley_server_{} ", sample);
+  std::istringstream lines(service.metrics().text());
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name)) return std::stod(line.substr(name.size()));
+  }
+  return -1;
+}
+
+TEST(SparseNet, CountsTheTablesOfATenantTogetherAndTellsWhatTheyDo) {
+  const auto service =
+      Service::start({.cores = 1}, Tenants(std::map<std::string, Tenant>{{"a", {token(), 1'000'000, 1}}})).value();
+  const std::vector<exchange::ServerAddress> addresses = {{service->endpoint(), token()}};
+  exchange::Hub hub(exchange::unique_session());
+  const auto open_as = [&](const char* job, int rank, int size, std::size_t memory_bytes, const auto& use) {
+    ThreadSession session(hub, rank, size);
+    session.set_job(job);
+    session.set_tenant("a");
+    auto table = table_of("users", 4, Kind::kSgd);
+    table.memory_bytes = memory_bytes;
+    const auto client = SparseClient::open(session, {addresses, {table}}, soon());
+    use(client);
+  };
+  const auto refused_with = [](const char* words) {
+    return [words](const auto& client) {
+      ASSERT_FALSE(client);
+      EXPECT_EQ(client.error().code, ErrorCode::kRefused);
+      EXPECT_THAT(client.error().message, HasSubstr(words));
+    };
+  };
+  open_as("unbounded", 0, 1, 0, refused_with("unbounded memory"));
+  open_as("one", 0, 1, 700'000, [&](const auto& client) {
+    ASSERT_TRUE(client) << client.error().message;
+    open_as("two", 0, 1, 700'000, refused_with("of the quota of tenant 'a', 1 MB, 700 KB are taken"));
+    EXPECT_EQ(value_of(*service, R"(tenant_memory_bytes{tenant="a"})"), 700'000);
+    ASSERT_TRUE((*client)->push(0, Ids{1, 2, 3}, Floats(12), 1));
+    finish(**client, 1);
+    pull(**client, 0, {1, 2});
+    const std::string job = R"(tenant="a",job="one")";
+    EXPECT_EQ(value_of(*service, "table_rows{" + job + R"(,table="users"})"), 3);
+    EXPECT_EQ(value_of(*service, "table_rows_in_memory{" + job + R"(,table="users"})"), 3);
+    EXPECT_GE(value_of(*service, "table_hits_total{" + job + R"(,table="users"})"), 2);
+    EXPECT_EQ(value_of(*service, "sparse_step{" + job + "}"), 1);
+    EXPECT_EQ(value_of(*service, "sparse_waiting_bytes{" + job + "}"), 0);
+  });
+  // The tables' memory is free again once their job has gone, which the server learns a moment later.
+  for (const Deadline deadline = soon(); value_of(*service, R"(tenant_memory_bytes{tenant="a"})") != 0;) {
+    ASSERT_FALSE(deadline.passed());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  open_as("two", 0, 1, 700'000, [](const auto& client) { EXPECT_TRUE(client); });
+}
+
+TEST(SparseNet, TellsWhomTheTablesWaitFor) {
+  const Servers servers(1);
+  const Service& service = *servers.services[0];
+  const std::string job = R"(tenant="local",job="job")";
+  std::atomic<bool> seen = false;
+  exchange::run_threads(2, true, [&](int rank, ThreadSession& session) {
+    const auto client = open(session, servers, {table_of("users", 4, Kind::kSgd)});
+    if (rank == 1) {
+      ASSERT_TRUE(client->push(0, Ids{1, 2, 3}, Floats(12), 1));
+      finish(*client, 1);
+      for (const Deadline deadline = soon(); value_of(service, "sparse_missing_rank{" + job + R"(,rank="0"})") != 1;) {
+        ASSERT_FALSE(deadline.passed());
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      EXPECT_EQ(value_of(service, "sparse_waiting_bytes{" + job + "}"), 3 * (8 + 4 * 4));
+      seen = true;
+    } else {
+      for (const Deadline deadline = soon(); !seen && !deadline.passed();) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      finish(*client, 1);
+    }
+    pull(*client, 0, {1});
+    EXPECT_EQ(value_of(service, "sparse_missing_rank{" + job + R"(,rank="0"})"), -1);
+  });
 }
 
 TEST(SparseNet, LetsOneRunOfAJobInAtATime) {

@@ -89,6 +89,47 @@ void add_latency(Exposition& out, const JobMetrics& job) {
   out.sample(labels_of(job), static_cast<double>(below), "_count");
 }
 
+void add_sparse(Exposition& out, const std::vector<SparseJobMetrics>& jobs) {
+  using Table = SparseJobMetrics::Table;
+  const auto of_each_job = [&](std::string_view name, std::string_view help, const auto& value) {
+    out.family(name, "gauge", help);
+    for (const SparseJobMetrics& job : jobs) {
+      out.sample({{"tenant", job.tenant}, {"job", job.job}}, static_cast<double>(value(job)));
+    }
+  };
+  of_each_job("sparse_step", "Step whose gradients are in a job's tables; 0 where ranks do not wait for each other.",
+              [](const SparseJobMetrics& job) { return job.step; });
+  of_each_job("sparse_waiting_bytes", "Gradients that wait until all ranks have finished their step.",
+              [](const SparseJobMetrics& job) { return job.waiting_bytes; });
+  out.family("sparse_missing_rank", "gauge", "1 for each rank whose step the others have finished and wait for.");
+  for (const SparseJobMetrics& job : jobs) {
+    for (const int rank : job.missing_ranks) {
+      out.sample({{"tenant", job.tenant}, {"job", job.job}, {"rank", std::to_string(rank)}}, 1);
+    }
+  }
+  const auto of_each_table = [&](std::string_view name, std::string_view type, std::string_view help,
+                                 std::uint64_t Table::* count) {
+    out.family(name, type, help);
+    for (const SparseJobMetrics& job : jobs) {
+      for (const Table& table : job.tables) {
+        out.sample({{"tenant", job.tenant}, {"job", job.job}, {"table", table.name}},
+                   static_cast<double>(table.*count));
+      }
+    }
+  };
+  of_each_table("table_rows", "gauge", "Rows that were pushed.", &Table::rows);
+  of_each_table("table_rows_in_memory", "gauge", "Rows in memory; the others are in the cold tier.",
+                &Table::rows_in_memory);
+  of_each_table("table_hits_total", "counter", "Rows pulled or pushed that were in memory.", &Table::hits);
+  of_each_table("table_misses_total", "counter", "Rows pulled or pushed that were not.", &Table::misses);
+  of_each_table("table_evictions_total", "counter", "Rows that left memory.", &Table::evictions);
+  of_each_table("table_cold_writes_total", "counter", "Rows written to the cold tier.", &Table::cold_writes);
+  of_each_table("table_prefetched_total", "counter", "Rows brought into memory ahead.", &Table::prefetched);
+  of_each_table("table_prefetch_hits_total", "counter", "Of these, rows that were used.", &Table::prefetch_hits);
+  of_each_table("table_prefetches_dropped_total", "counter", "Requests to prefetch that were too many.",
+                &Table::prefetches_dropped);
+}
+
 }  // namespace
 
 void Histogram::observe(double seconds) {
@@ -102,8 +143,13 @@ JobMetrics::JobMetrics(int ranks, int cores)
   for (ShareMetrics& share : shares) share.ranks = std::vector<ShareMetrics::Rank>(missing.size());
 }
 
-Metrics::Metrics(int core_count, std::size_t quota_bytes, std::map<std::string, TenantMetrics> tenants)
-    : cores(static_cast<std::size_t>(core_count)), quota_bytes_(quota_bytes), tenants_(std::move(tenants)) {}
+Metrics::Metrics(int core_count, std::size_t quota_bytes, const Tenants& tenants, const MemoryQuota& memory,
+                 std::function<std::vector<SparseJobMetrics>()> sparse)
+    : cores(static_cast<std::size_t>(core_count)),
+      quota_bytes_(quota_bytes),
+      tenants_(tenants),
+      memory_(memory),
+      sparse_(std::move(sparse)) {}
 
 void Metrics::add(std::shared_ptr<const JobMetrics> job) {
   const std::lock_guard lock(mutex_);
@@ -149,16 +195,15 @@ std::string Metrics::text() const {
   out.sample({}, static_cast<double>(quota_bytes_));
 
   out.family("tenant_memory_bytes", "gauge", "Memory that a tenant's jobs take.");
-  std::map<std::string, double> memory;
-  for (const auto& [name, tenant] : tenants_) memory[name] = 0;
-  for (const auto& job : jobs) memory[job->tenant] += static_cast<double>(job->bytes);
-  for (const auto& [name, bytes] : memory) out.sample({{"tenant", name}}, bytes);
+  std::map<std::string, std::size_t> memory = memory_.taken();
+  for (const auto& [name, tenant] : tenants_.named()) memory.emplace(name, 0);
+  for (const auto& [name, bytes] : memory) out.sample({{"tenant", name}}, static_cast<double>(bytes));
   out.family("tenant_quota_bytes", "gauge", "Memory that all jobs of a tenant may take together; 0 is no limit.");
-  for (const auto& [name, tenant] : tenants_) {
+  for (const auto& [name, tenant] : tenants_.named()) {
     out.sample({{"tenant", name}}, static_cast<double>(tenant.quota_bytes));
   }
   out.family("tenant_share", "gauge", "Segments that a core takes of a tenant in its turn.");
-  for (const auto& [name, tenant] : tenants_) out.sample({{"tenant", name}}, tenant.share);
+  for (const auto& [name, tenant] : tenants_.named()) out.sample({{"tenant", name}}, tenant.share);
 
   const auto of_each = [&](std::string_view name, std::string_view type, std::string_view help,
                            const std::function<double(const JobMetrics&)>& value) {
@@ -219,6 +264,7 @@ std::string Metrics::text() const {
       if (job->missing[rank].get()) out.sample(with(labels_of(*job), "rank", std::to_string(rank)), 1);
     }
   }
+  add_sparse(out, sparse_());
   return out.take();
 }
 

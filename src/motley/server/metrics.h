@@ -5,11 +5,14 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include "motley/server/memory_quota.h"
 
 namespace motley::server {
 
@@ -79,15 +82,35 @@ struct JobMetrics {
   std::vector<Cell<bool>> missing;  // by rank
 };
 
-struct TenantMetrics {
-  std::size_t quota_bytes = 0;  // 0: no limit
-  int share = 1;
+// The sparse tables of a job, at one moment.
+struct SparseJobMetrics {
+  struct Table {
+    std::string name;
+    std::uint64_t rows = 0;
+    std::uint64_t rows_in_memory = 0;
+    std::uint64_t hits = 0;  // of pulls and pushes
+    std::uint64_t misses = 0;
+    std::uint64_t evictions = 0;
+    std::uint64_t cold_writes = 0;
+    std::uint64_t prefetched = 0;
+    std::uint64_t prefetch_hits = 0;
+    std::uint64_t prefetches_dropped = 0;
+  };
+
+  std::string tenant;
+  std::string job;
+  std::int64_t step = 0;           // whose gradients are in the tables; 0 in asynchronous mode
+  std::size_t waiting_bytes = 0;   // of gradients, for ranks that have not finished their step
+  std::vector<int> missing_ranks;  // that the others wait for
+  std::vector<Table> tables;       // once they are open
 };
 
 // Of a whole server. The counts belong to the service's thread.
 class Metrics {
  public:
-  Metrics(int cores, std::size_t quota_bytes, std::map<std::string, TenantMetrics> tenants);
+  // `sparse` is called for each text, from the thread that asks for it. Whatever is referred to must outlive this.
+  Metrics(int cores, std::size_t quota_bytes, const Tenants& tenants, const MemoryQuota& memory,
+          std::function<std::vector<SparseJobMetrics>()> sparse);
 
   void add(std::shared_ptr<const JobMetrics> job);
   void remove(const JobMetrics* job);
@@ -104,7 +127,9 @@ class Metrics {
 
  private:
   const std::size_t quota_bytes_;
-  const std::map<std::string, TenantMetrics> tenants_;
+  const Tenants& tenants_;
+  const MemoryQuota& memory_;
+  const std::function<std::vector<SparseJobMetrics>()> sparse_;
   mutable std::mutex mutex_;  // guards the list
   std::vector<std::shared_ptr<const JobMetrics>> jobs_;
 };

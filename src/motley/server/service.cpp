@@ -88,13 +88,12 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, transpor
       acceptor_(
           std::move(listener), [this](const Claim& claim) { return tenants_.token_of(claim.identity.tenant); }, Claim{},
           [](const Claim&) -> Status { return {}; }),
-      sparse_({options.tables, options.quota_bytes}),
+      sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
-  std::map<std::string, TenantMetrics> known;
-  for (const auto& [name, tenant] : tenants_.named()) known[name] = {tenant.quota_bytes, tenant.share};
-  metrics_ = std::make_unique<Metrics>(count, options.quota_bytes, std::move(known));
+  metrics_ =
+      std::make_unique<Metrics>(count, options.quota_bytes, tenants_, memory_, [this] { return sparse_.metrics(); });
   for (int core = 0; core < count; ++core) {
     const int processor = processors[static_cast<std::size_t>(core) % processors.size()];
     cores_.push_back(std::make_unique<Core>(options.pin_cores ? std::optional(processor) : std::nullopt, spins_,
@@ -485,7 +484,7 @@ Status Service::join(Job& job, std::size_t newest) {
   const bool in_memory = std::ranges::all_of(
       job.ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
   const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
-  MOTLEY_TRY(check_quotas(job, bytes));
+  MOTLEY_TRY(take_memory(job, bytes));
   std::vector<std::unique_ptr<transport::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : job.ranks) {
@@ -509,27 +508,17 @@ int Service::used_cores(const ServerJoin& join) const {
   return join.cores > 0 ? std::min(join.cores, cores()) : cores();
 }
 
-// That of the job, and that of its tenant over all its jobs.
-Status Service::check_quotas(const Job& job, std::size_t bytes) const {
-  const auto text = [](std::size_t amount) { return format_bytes(static_cast<double>(amount)); };
+// Within the job's quota, and that of its tenant over all its jobs.
+Status Service::take_memory(Job& job, std::size_t bytes) {
   if (options_.quota_bytes > 0 && bytes > options_.quota_bytes) {
-    return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name, text(bytes),
-                text(options_.quota_bytes));
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name,
+                format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(options_.quota_bytes)));
   }
-  const std::string& tenant = job.claim.identity.tenant;
-  std::size_t taken = 0;
-  for (const auto& [number, other] : jobs_) {
-    if (other->claim.identity.tenant == tenant) taken += other->bytes;
-  }
-  if (const std::size_t quota = tenants_.quota_of(tenant); quota > 0 && taken + bytes > quota) {
-    return fail(ErrorCode::kRefused, "job '{}' needs {} here; of the quota of tenant '{}', {}, {} are taken", job.name,
-                text(bytes), tenant, text(quota), text(taken));
-  }
-  return {};
+  job.memory = std::make_unique<MemoryQuota::Lease>(memory_, job.claim.identity.tenant, job.name);
+  return job.memory->take(bytes);
 }
 
 void Service::count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes) {
-  job.bytes = bytes;
   job.metrics = std::move(metrics);
   job.metrics->tenant = job.claim.identity.tenant;
   job.metrics->job = job.claim.identity.job;
@@ -567,7 +556,7 @@ Status Service::join_rack(Job& job, std::size_t newest) {
   }
   if (!std::ranges::all_of(ranks, here)) return {};
   const std::size_t bytes = RackJob::bytes_needed(join, rack);
-  MOTLEY_TRY(check_quotas(job, bytes));
+  MOTLEY_TRY(take_memory(job, bytes));
   Claim claim = job.claim;
   claim.identity.job += kBetweenRacks;
   claim.identity.rank = rack;

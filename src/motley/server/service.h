@@ -15,6 +15,7 @@
 
 #include "motley/server/core.h"
 #include "motley/server/dense_job.h"
+#include "motley/server/memory_quota.h"
 #include "motley/server/metrics.h"
 #include "motley/server/rack_job.h"
 #include "motley/server/sparse_service.h"
@@ -60,7 +61,7 @@ class Service {
     std::shared_ptr<DenseJob> dense;
     std::shared_ptr<RackJob> rack;  // instead, where this server is that of a rack
     std::vector<bool> shared;       // by core: its share was handed over
-    std::size_t bytes = 0;          // of memory
+    std::unique_ptr<MemoryQuota::Lease> memory;
     std::shared_ptr<JobMetrics> metrics;
     StallWatch watch;
     // A tenant's own job of this name?
@@ -101,7 +102,7 @@ class Service {
     });
   }
   int used_cores(const exchange::ServerJoin& join) const;
-  Status check_quotas(const Job& job, std::size_t bytes) const;
+  Status take_memory(Job& job, std::size_t bytes);
   void count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes);
   Status hear_racks(Job& job);
   void say_joined(Job& job, exchange::ServerJoined joined);
@@ -118,6 +119,7 @@ class Service {
 
   const ServiceOptions options_;
   const Tenants tenants_;
+  MemoryQuota memory_{tenants_};
   const transport::Endpoint endpoint_;
   const std::string host_id_;
   std::atomic<bool> spins_ = false;

@@ -36,9 +36,13 @@ std::string size_text(std::size_t bytes) {
 
 }  // namespace
 
-SparseJob::SparseJob(const transport::Identity& identity, SparseLimits limits, std::shared_future<void> before)
-    : name_(identity.tenant + "/" + identity.job),
+SparseJob::SparseJob(const transport::Identity& identity, SparseLimits limits, MemoryQuota& memory,
+                     std::shared_future<void> before)
+    : tenant_(identity.tenant),
+      job_(identity.job),
+      name_(identity.tenant + "/" + identity.job),
       limits_(std::move(limits)),
+      memory_(memory, identity.tenant, name_),
       folder_(limits_.folder.empty() ? fs::path()
                                      : limits_.folder / folder_name(identity.tenant) / folder_name(identity.job)),
       before_(std::move(before)) {}
@@ -129,15 +133,23 @@ Status SparseJob::open(int rank, const SparseOpen& open) {
   return {};
 }
 
+void SparseJob::let_go(std::size_t bytes) {
+  collected_bytes_ -= bytes;
+  memory_.give_back(bytes);
+}
+
 Status SparseJob::open_tables() {
+  const std::size_t quota = limits_.quota_bytes;
   for (const SparseTableOptions& table : open_.tables) {
     table_bytes_ += table.memory_bytes;
-    if (limits_.quota_bytes > 0 && (table.memory_bytes == 0 || table_bytes_ > limits_.quota_bytes)) {
+    const bool unbounded = table.memory_bytes == 0 && (quota > 0 || limits_.tenant_quota_bytes > 0);
+    if (unbounded || (quota > 0 && table_bytes_ > quota)) {
       return fail(ErrorCode::kRefused, "job '{}': table '{}' asks for {} here; all its tables together may have {}",
                   name_, table.name, table.memory_bytes == 0 ? "unbounded memory" : size_text(table.memory_bytes),
-                  size_text(limits_.quota_bytes));
+                  size_text(quota > 0 ? quota : limits_.tenant_quota_bytes));
     }
   }
+  MOTLEY_TRY(memory_.take(table_bytes_));
   if (before_.valid() && before_.wait_for(std::chrono::duration<double>(kCloseSeconds)) != std::future_status::ready) {
     return fail(ErrorCode::kRefused, "job '{}': an earlier run of it has not closed its tables within {} s", name_,
                 kCloseSeconds);
@@ -207,6 +219,7 @@ Status SparseJob::push(int rank, const exchange::PushFrame& frame) {
                   step, open_.tables[table].name, size_text(collected_bytes_ + bytes), size_text(table_bytes_),
                   size_text(limits_.quota_bytes));
     }
+    MOTLEY_TRY(memory_.take(bytes));
     Step& collected = own.steps.back();
     collected.pushes[table].push_back(
         {weight, {frame.ids.begin(), frame.ids.end()}, {frame.gradients.begin(), frame.gradients.end()}});
@@ -214,9 +227,11 @@ Status SparseJob::push(int rank, const exchange::PushFrame& frame) {
     collected_bytes_ += bytes;
     if (!asynchronous_ || more != 0) return {};
     whole.swap(collected.pushes[table]);
+    std::size_t ended = 0;
     for (const Push& part : whole) {
-      collected_bytes_ -= part.ids.size() * sizeof(std::uint64_t) + part.gradients.size() * sizeof(float);
+      ended += part.ids.size() * sizeof(std::uint64_t) + part.gradients.size() * sizeof(float);
     }
+    let_go(ended);
   }
   for (std::size_t part = 1; part < whole.size(); ++part) {
     whole[0].ids.insert(whole[0].ids.end(), whole[part].ids.begin(), whole[part].ids.end());
@@ -250,7 +265,7 @@ Status SparseJob::finish(int rank, std::int64_t step, double weight) {
     lock.unlock();
     MOTLEY_TRY(apply(std::move(steps)));
     lock.lock();
-    collected_bytes_ -= bytes;
+    let_go(bytes);
     ++applied_;
     tell_all();
   }
@@ -337,6 +352,38 @@ Status SparseJob::save(int rank, std::int64_t step) {
 std::optional<std::pair<std::int64_t, Result<SparseSaved>>> SparseJob::saved() {
   const std::lock_guard lock(mutex_);
   return std::exchange(saved_, std::nullopt);
+}
+
+SparseJobMetrics SparseJob::metrics() {
+  SparseJobMetrics metrics;
+  metrics.tenant = tenant_;
+  metrics.job = job_;
+  if (!opened_) return metrics;
+  {
+    const std::lock_guard lock(mutex_);
+    metrics.step = applied_;
+    metrics.waiting_bytes = collected_bytes_;
+    const auto ahead = [&](const Rank& rank) { return rank.finished > applied_; };
+    if (!asynchronous_ && std::ranges::any_of(ranks_, ahead)) {
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        if (!ahead(ranks_[rank])) metrics.missing_ranks.push_back(static_cast<int>(rank));
+      }
+    }
+  }
+  for (const auto& table : tables_) {
+    const SparseStatistics now = table->statistics();
+    metrics.tables.push_back({.name = table->spec().name,
+                              .rows = now.rows,
+                              .rows_in_memory = now.hot_rows,
+                              .hits = now.counters.hits,
+                              .misses = now.counters.misses,
+                              .evictions = now.counters.evictions,
+                              .cold_writes = now.counters.cold_writes,
+                              .prefetched = now.counters.prefetched,
+                              .prefetch_hits = now.counters.prefetch_hits,
+                              .prefetches_dropped = now.prefetches_dropped});
+  }
+  return metrics;
 }
 
 std::vector<int> SparseJob::missing_ranks() {

@@ -22,6 +22,8 @@
 #include <vector>
 
 #include "motley/exchange/sparse_protocol.h"
+#include "motley/server/memory_quota.h"
+#include "motley/server/metrics.h"
 #include "motley/server/sparse_table.h"
 #include "motley/transport/connection.h"
 
@@ -29,13 +31,16 @@ namespace motley::server {
 
 struct SparseLimits {
   std::filesystem::path folder;  // of cold tiers and checkpoints; empty: neither
-  std::size_t quota_bytes = 0;   // for one job's rows in memory and the gradients that wait; 0: no bound
+  // For one job's rows in memory and the gradients that wait, and for those of all jobs of its tenant; 0: no bound.
+  std::size_t quota_bytes = 0;
+  std::size_t tenant_quota_bytes = 0;
 };
 
 class SparseJob {
  public:
   // `before` is the end of an earlier job of this name, whose files must be closed when these tables are opened.
-  SparseJob(const transport::Identity& identity, SparseLimits limits, std::shared_future<void> before);
+  SparseJob(const transport::Identity& identity, SparseLimits limits, MemoryQuota& memory,
+            std::shared_future<void> before);
   ~SparseJob();
   std::shared_future<void> end() const { return end_; }
 
@@ -65,6 +70,8 @@ class SparseJob {
   // Who has not come, or has not finished the step that the others wait for.
   std::vector<int> missing_ranks();
 
+  SparseJobMetrics metrics();
+
   // Ends the job for all ranks; the first error counts.
   void fail_with(const Error& error);
   std::optional<Error> failure();
@@ -89,13 +96,17 @@ class SparseJob {
 
   void tell_all();  // under the mutex
   Status agree(const exchange::SparseOpen& open);
+  void let_go(std::size_t bytes);  // under the mutex
   Status open_tables();
   Result<std::unique_ptr<SparseTable>> open_table(const exchange::SparseTableOptions& options);
   std::filesystem::path folder_of(const exchange::SparseTableOptions& table, int shard, int shards) const;
   Status apply(std::vector<Step> steps);
 
+  const std::string tenant_;
+  const std::string job_;
   const std::string name_;  // "tenant/job"
   const SparseLimits limits_;
+  MemoryQuota::Lease memory_;           // of tables and collected gradients
   const std::filesystem::path folder_;  // of this job
   const std::shared_future<void> before_;
   std::promise<void> ended_;

@@ -233,6 +233,7 @@ void SparseService::start_line(Work work) {
 
 void SparseService::admit(const transport::Claim& claim, std::unique_ptr<TcpConnection> connection) {
   const int rank = claim.identity.rank;
+  const std::lock_guard lock(mutex_);
   Known& known = jobs_[claim.identity.tenant + "/" + claim.identity.job];
   std::shared_ptr<SparseJob> job = known.job.lock();
   // Whoever is turned away is told on a thread of its own.
@@ -245,7 +246,9 @@ void SparseService::admit(const transport::Claim& claim, std::unique_ptr<TcpConn
     return refuse(fmt::format("a job '{}' has sparse tables here already; give this one another name", job->name()));
   }
   if (!job || known.session != claim.identity.session) {
-    job = std::make_shared<SparseJob>(claim.identity, limits_, known.end);
+    SparseLimits limits = limits_;
+    limits.tenant_quota_bytes = tenants_.quota_of(claim.identity.tenant);
+    job = std::make_shared<SparseJob>(claim.identity, limits, memory_, known.end);
     known = {.session = claim.identity.session, .job = job, .end = job->end(), .ranks = {}};
   }
   if (!known.ranks.insert(rank).second) {
@@ -260,11 +263,25 @@ void SparseService::reap() {
     line.thread.join();
     return true;
   });
+  const std::lock_guard lock(mutex_);
   std::erase_if(jobs_, [](const auto& entry) {
     const Known& known = entry.second;
     return known.job.expired() &&
            (!known.end.valid() || known.end.wait_for(std::chrono::seconds(0)) == std::future_status::ready);
   });
+}
+
+std::vector<SparseJobMetrics> SparseService::metrics() const {
+  std::vector<std::shared_ptr<SparseJob>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, known] : jobs_) {
+      if (auto job = known.job.lock()) jobs.push_back(std::move(job));
+    }
+  }
+  std::vector<SparseJobMetrics> metrics;
+  for (const auto& job : jobs) metrics.push_back(job->metrics());
+  return metrics;
 }
 
 }  // namespace motley::server

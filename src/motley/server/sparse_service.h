@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -21,13 +22,18 @@ namespace motley::server {
 
 class SparseService {
  public:
-  explicit SparseService(SparseLimits limits) : limits_(std::move(limits)) {}
+  // `tenants` and `memory` must outlive it.
+  SparseService(SparseLimits limits, const Tenants& tenants, MemoryQuota& memory)
+      : limits_(std::move(limits)), tenants_(tenants), memory_(memory) {}
   ~SparseService();
 
   // Takes over a connection whose purpose is sparse tables. Never blocks; with reap() on one thread.
   void admit(const transport::Claim& claim, std::unique_ptr<transport::TcpConnection> connection);
   // Gives back what ended connections held.
   void reap();
+
+  // Of all jobs; from any thread.
+  std::vector<SparseJobMetrics> metrics() const;
 
  private:
   struct Line {
@@ -45,7 +51,10 @@ class SparseService {
   void start_line(Work work);
 
   const SparseLimits limits_;
+  const Tenants& tenants_;
+  MemoryQuota& memory_;
   std::atomic<bool> stop_ = false;
+  mutable std::mutex mutex_;           // guards the jobs
   std::map<std::string, Known> jobs_;  // by "tenant/job"
   std::list<Line> lines_;
 };

@@ -27,6 +27,7 @@ Result<std::byte*> map_all(int descriptor, std::size_t bytes, const std::string&
     return fail(ErrorCode::kIo, "cannot map the shared memory '/dev/shm{}' of {}: {}", path_of(name),
                 format_bytes(static_cast<double>(bytes)), errno_text());
   }
+  ::madvise(data, bytes, MADV_HUGEPAGE);  // a wish, for systems whose shared memory takes advice
   return static_cast<std::byte*>(data);
 }
 
