@@ -1,5 +1,5 @@
-// How much of a server's memory each tenant's jobs have taken, dense jobs and sparse tables together, and that no tenant
-// takes more than its quota. May be used from any thread.
+// How much of a server's memory each tenant's jobs have taken, dense jobs and sparse tables together, and that no
+// tenant takes more than its quota. May be used from any thread.
 #pragma once
 
 #include <cstddef>
