@@ -4,7 +4,13 @@
   'use strict';
   const root = document.documentElement;
   const charts = [];
+  const colors = 8;  // in page.css; series beyond them take the same ones again, with other marks and dotted lines
   const legendMark = {area: 'rectRounded', marks: 'rectRot', marked: 'circle'};
+
+  function markOf(series) {
+    const mark = legendMark[series.style] ?? 'line';
+    return series.color >= colors && mark === 'circle' ? 'triangle' : mark;
+  }
 
   function tick(value, percent) {
     if (percent) return +(100 * value).toPrecision(6) + ' %';
@@ -14,17 +20,18 @@
   function dataset(series, index, data, color) {
     const pale = color + '55';
     const marks = series.style === 'marked' || series.style === 'marks';
+    const again = series.color >= colors;
     return {
       label: series.name,
       data: series.points.map(([x, y]) => ({x, y})),
       borderColor: series.style === 'faint' ? pale : color,
       backgroundColor: series.style === 'area' ? color + 'b8' : series.style === 'faint' ? pale : color,
       borderWidth: series.style === 'faint' || series.style === 'area' ? 1 : 2,
-      borderDash: series.style === 'dashed' ? [6, 4] : [],
+      borderDash: series.style === 'dashed' ? [6, 4] : again ? [2, 3] : [],
       showLine: series.style !== 'marks',
       pointRadius: series.style === 'marks' ? 3 : marks || series.points.length === 1 ? 4 : 0,
       pointHitRadius: 6,
-      pointStyle: series.style === 'marks' ? 'rectRot' : 'circle',
+      pointStyle: again ? 'triangle' : series.style === 'marks' ? 'rectRot' : 'circle',
       stepped: data.stacked ? 'before' : false,
       fill: series.style !== 'area' ? false : index === 0 ? 'origin' : '-1',
       order: series.style === 'faint' ? 2 : series.style === 'dashed' ? 0 : 1,
@@ -47,7 +54,7 @@
       });
       charts.push(new Chart(figure.querySelector('canvas'), {
         type: 'line',
-        data: {datasets: data.series.map((series, i) => dataset(series, i, data, color('--series-' + series.color % 8)))},
+        data: {datasets: data.series.map((series, i) => dataset(series, i, data, color('--series-' + series.color % colors)))},
         options: {
           animation: false,
           parsing: false,
@@ -67,7 +74,7 @@
             legend: {position: 'bottom', align: 'start', labels: {
               color: soft, boxWidth: 22, boxHeight: 7, padding: 14, usePointStyle: true,
               generateLabels: chart => Chart.defaults.plugins.legend.labels.generateLabels(chart).map(
-                  label => ({...label, pointStyle: legendMark[data.series[label.datasetIndex].style] ?? 'line', lineWidth: 2})),
+                  label => ({...label, pointStyle: markOf(data.series[label.datasetIndex]), lineWidth: 2})),
             }},
             tooltip: {callbacks: {
               title: items => items.length ? data.x + ' ' + items[0].parsed.x : '',
