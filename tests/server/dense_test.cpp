@@ -5,13 +5,13 @@
 #include <barrier>
 #include <cmath>
 #include <cstring>
-#include <sstream>
 
 #include "motley/base/random.h"
 #include "motley/exchange/chunk_map.h"
 #include "motley/exchange/exchange.h"
 #include "motley/server/service.h"
 #include "tests/exchange/ranks.h"
+#include "tests/server/metric_value.h"
 
 namespace motley::server {
 namespace {
@@ -473,16 +473,6 @@ TEST(Server, RefusesAJobBeyondItsQuota) {
     layout.bucket_elements = {50'000};
     EXPECT_TRUE(try_to_train(session, options, layout, 2));
   });
-}
-
-// A value of the text, by its name and labels; -1 where it is not there.
-double value_of(const Service& service, const std::string& sample) {
-  const std::string name = fmt::format("motley_server_{} ", sample);
-  std::istringstream lines(service.metrics().text());
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(name)) return std::stod(line.substr(name.size()));
-  }
-  return -1;
 }
 
 TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {

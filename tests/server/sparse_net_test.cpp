@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <sstream>
 #include <thread>
 
 #include "motley/exchange/server_protocol.h"
@@ -13,6 +12,7 @@
 #include "motley/exchange/sparse_client.h"
 #include "motley/server/service.h"
 #include "tests/exchange/ranks.h"
+#include "tests/server/metric_value.h"
 #include "tests/server/sparse_support.h"
 
 namespace motley::server {
@@ -631,15 +631,6 @@ TEST(SparseNet, HoldsJobsToTheirQuotas) {
   ASSERT_TRUE(good->push(0, Ids{1}, Floats(64), 1));
   finish(*good, 1);
   pull(*good, 0, {1});
-}
-
-double value_of(const Service& service, const std::string& sample) {
-  const std::string name = fmt::format("motley_server_{} ", sample);
-  std::istringstream lines(service.metrics().text());
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(name)) return std::stod(line.substr(name.size()));
-  }
-  return -1;
 }
 
 TEST(SparseNet, CountsTheTablesOfATenantTogetherAndTellsWhatTheyDo) {
