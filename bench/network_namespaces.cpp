@@ -10,6 +10,8 @@
 namespace motley::bench {
 namespace {
 
+constexpr double kQueueSeconds = 0.05;  // what waits before a link at most, at its rate
+
 // Runs a shell command; its output is the error's message.
 Status run(const std::string& command) {
   std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
@@ -24,15 +26,15 @@ Status run(const std::string& command) {
 
 // Emulates a link of this rate, one way. htb lets a packet go while it has any tokens left and makes the next one wait
 // for them, so that packets of up to 64 KB pass a burst that is smaller; tbf would need a burst of more than two of
-// them, or small packets, which cost half as much processor time again. The queue holds 50 ms, as switches' do.
+// them, or small packets, which cost half as much processor time again. The queue is a switch's.
 Status shape(const std::string& space, const std::string& device, double bytes_per_second) {
   MOTLEY_TRY(run(fmt::format("tc -n {} qdisc add dev {} root handle 1: htb default 1", space, device)));
   MOTLEY_TRY(
       run(fmt::format("tc -n {} class add dev {} parent 1: classid 1:1 htb rate {:.0f}bit burst 32kb cburst 32kb "
                       "quantum 65536",
                       space, device, bytes_per_second * 8)));
-  return run(
-      fmt::format("tc -n {} qdisc add dev {} parent 1:1 bfifo limit {:.0f}", space, device, bytes_per_second * 0.2));
+  return run(fmt::format("tc -n {} qdisc add dev {} parent 1:1 bfifo limit {:.0f}", space, device,
+                         bytes_per_second * kQueueSeconds));
 }
 
 }  // namespace

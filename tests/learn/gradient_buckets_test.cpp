@@ -199,7 +199,7 @@ TEST(GradientBuckets, RefusesMixedTypes) {
 
 TEST_F(GradientBucketsTest, OnCudaGradientsTravelThroughTheMemory) {
   if (!torch::cuda::is_available()) {
-    GTEST_SKIP() << "no CUDA device here";
+    GTEST_SKIP() << "needs a CUDA device and a CUDA build of PyTorch";
   }
   make("float64", 4096, torch::Device(torch::kCUDA, 0));
   int announced = 0;

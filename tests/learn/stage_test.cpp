@@ -375,7 +375,7 @@ TEST(Runtime, SeedsAreAFunctionOfTheirNumbers) {
 // Everything that a step does, on a GPU where there is one.
 TEST(Cuda, AStageGivesTheGradientsOfTheCpu) {
   if (!torch::cuda::is_available()) {
-    GTEST_SKIP() << "no CUDA device here";
+    GTEST_SKIP() << "needs a CUDA device and a CUDA build of PyTorch";
   }
   const NetworkSpec spec = spec_of("cnn", {1, 28, 28}, 10, "float64");
   const torch::Tensor inputs = batch_of(spec, 8);

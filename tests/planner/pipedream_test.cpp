@@ -47,7 +47,7 @@ TEST_P(PublishedPlans, AreReproduced) {
   const Published& published = GetParam();
   const auto file = profiles() / fmt::format("{}.txt", published.model);
   if (!std::filesystem::exists(file)) {
-    GTEST_SKIP() << file << " is not here";
+    GTEST_SKIP() << "needs " << file;
   }
   const auto profile = model::read_pipedream(file, 64, "gpu");
   ASSERT_TRUE(profile) << profile.error().message;
@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ProfilesOfPipedream, AreAllPlannedAndExactIsNeverWorse) {
   if (!std::filesystem::exists(profiles())) {
-    GTEST_SKIP() << profiles() << " is not here";
+    GTEST_SKIP() << "needs " << profiles();
   }
   for (const auto& file : std::filesystem::directory_iterator(profiles())) {
     const auto profile = model::read_pipedream(file.path(), 64, "gpu");

@@ -265,7 +265,7 @@ TEST(Report, LongRunsStaySmall) {
 // A browser runs the page's scripts: every chart is drawn, and nothing complains.
 TEST(Report, ChromiumDrawsEveryChart) {
   if (std::system("command -v chromium >/dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "no chromium";
+    GTEST_SKIP() << "needs chromium on the PATH";
   }
   Folder folder;
   FakeRun run;

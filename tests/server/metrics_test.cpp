@@ -185,7 +185,7 @@ TEST(Metrics, TextNamesEveryFamilyOnceBeforeItsSamples) {
   sparse.tenant = "a";
   sparse.job = "embedding";
   sparse.missing_ranks = {2};
-  sparse.tables.push_back({.name = "users", .rows = 9, .hits = 4});
+  sparse.tables.push_back({"users", {.rows = 9, .counters = {.hits = 4}}});
   Metrics metrics(2, 1000, tenants, memory, [&] { return std::vector{sparse}; });
   auto job = std::make_shared<JobMetrics>(2, 2);
   job->tenant = "a";

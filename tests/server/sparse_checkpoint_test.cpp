@@ -260,7 +260,8 @@ TEST_F(SparseCheckpoint, RefusesAnotherTablesForm) {
 TEST_F(SparseCheckpoint, FailsWholeAndGoesOnIncrementally) {
   const fs::path small = folder_ / "small";
   fs::create_directories(small);
-  if (::mount("none", small.c_str(), "tmpfs", 0, "size=1m") != 0) GTEST_SKIP() << "may not mount a file system";
+  if (::mount("none", small.c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "needs root, to mount a small file system";
   const SparseTableSpec spec = small_spec(Kind::kSgd, 16, 480);
   auto table = make(spec);
   Random random(44);

@@ -740,10 +740,11 @@ TEST(SparseNet, ARankThatSeesOtherTablesEndsTheJobForAll) {
 // The cold tier fills a tiny file system: that job ends with the reason, another one does not notice.
 TEST(SparseNet, AFullDiskEndsOneJobOnly) {
 #ifndef MOTLEY_HAS_ROCKSDB
-  GTEST_SKIP() << "built without RocksDB";
+  GTEST_SKIP() << "needs a build with RocksDB (librocksdb-dev)";
 #endif
   TemporaryFolder folder;
-  if (::mount("none", folder.path.c_str(), "tmpfs", 0, "size=24m") != 0) GTEST_SKIP() << "may not mount a file system";
+  if (::mount("none", folder.path.c_str(), "tmpfs", 0, "size=24m") != 0)
+    GTEST_SKIP() << "needs root, to mount a small file system";
   {
     const Servers servers(1, folder.path);
     exchange::Hub hub(exchange::unique_session());

@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, SparseTiers, testing::Values(Kind::kSgd, Ki
 
 TEST(SparseTiersOnDisk, GiveWhatAMapGives) {
 #ifndef MOTLEY_HAS_ROCKSDB
-  GTEST_SKIP() << "built without RocksDB";
+  GTEST_SKIP() << "needs a build with RocksDB (librocksdb-dev)";
 #endif
   TemporaryFolder folder;
   SparseTableSpec spec = small_spec(Kind::kAdagrad, 4, 200);
@@ -84,7 +84,7 @@ TEST(SparseTiersOnDisk, GiveWhatAMapGives) {
 
 TEST(SparseTiersOnDisk, LeavesForeignFoldersAlone) {
 #ifndef MOTLEY_HAS_ROCKSDB
-  GTEST_SKIP() << "built without RocksDB";
+  GTEST_SKIP() << "needs a build with RocksDB (librocksdb-dev)";
 #endif
   TemporaryFolder folder;
   ASSERT_TRUE(write_file(folder.path / "thesis.tex", "years of work"));
@@ -99,7 +99,7 @@ TEST(SparseTiersOnDisk, LeavesForeignFoldersAlone) {
 
 TEST(SparseTiersOnDisk, SaysThatRocksDbIsMissing) {
 #ifdef MOTLEY_HAS_ROCKSDB
-  GTEST_SKIP() << "built with RocksDB";
+  GTEST_SKIP() << "needs a build without RocksDB (-DCMAKE_DISABLE_FIND_PACKAGE_RocksDB=ON)";
 #endif
   SparseTableSpec spec = small_spec(Kind::kSgd, 4, 200);
   spec.cold_folder = "cold";
@@ -112,10 +112,11 @@ TEST(SparseTiersOnDisk, SaysThatRocksDbIsMissing) {
 // A tiny file system fills up under the cold tier: pushes are refused by name, and what was applied stays readable.
 TEST(SparseTiersOnDisk, SurviveAFullDisk) {
 #ifndef MOTLEY_HAS_ROCKSDB
-  GTEST_SKIP() << "built without RocksDB";
+  GTEST_SKIP() << "needs a build with RocksDB (librocksdb-dev)";
 #endif
   TemporaryFolder folder;
-  if (::mount("none", folder.path.c_str(), "tmpfs", 0, "size=24m") != 0) GTEST_SKIP() << "may not mount a file system";
+  if (::mount("none", folder.path.c_str(), "tmpfs", 0, "size=24m") != 0)
+    GTEST_SKIP() << "needs root, to mount a small file system";
   {
     SparseTableSpec spec = small_spec(Kind::kSgd, 256, 2000);
     spec.cold_folder = folder.path / "cold";

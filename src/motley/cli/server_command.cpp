@@ -82,12 +82,12 @@ Status run_server(const ServerArguments& arguments) {
   MOTLEY_ASSIGN(const server::Tenants tenants, tenants_of(arguments));
   MOTLEY_ASSIGN(const auto service, server::Service::start(options, tenants));
   MOTLEY_ASSIGN(const auto metrics, metrics_of(arguments, *service));
-  if (metrics) {
-    spdlog::info("metrics at http://{}/metrics", transport::to_string(metrics->endpoint()));
-  }
   const std::string address = transport::to_string(service->endpoint());
   if (!arguments.address_file.empty()) {
     MOTLEY_TRY(write_file(arguments.address_file, address + "\n"));
+  }
+  if (metrics) {
+    spdlog::info("metrics at http://{}/metrics", transport::to_string(metrics->endpoint()));
   }
   spdlog::info("listening at {} with {} cores", address, service->cores());
   int signal = 0;

@@ -90,7 +90,6 @@ void add_latency(Exposition& out, const JobMetrics& job) {
 }
 
 void add_sparse(Exposition& out, const std::vector<SparseJobMetrics>& jobs) {
-  using Table = SparseJobMetrics::Table;
   const auto of_each_job = [&](std::string_view name, std::string_view help, const auto& value) {
     out.family(name, "gauge", help);
     for (const SparseJobMetrics& job : jobs) {
@@ -107,27 +106,30 @@ void add_sparse(Exposition& out, const std::vector<SparseJobMetrics>& jobs) {
       out.sample({{"tenant", job.tenant}, {"job", job.job}, {"rank", std::to_string(rank)}}, 1);
     }
   }
-  const auto of_each_table = [&](std::string_view name, std::string_view type, std::string_view help,
-                                 std::uint64_t Table::* count) {
+  const auto of_each_table = [&](std::string_view name, std::string_view type, std::string_view help, auto count) {
     out.family(name, type, help);
     for (const SparseJobMetrics& job : jobs) {
-      for (const Table& table : job.tables) {
+      for (const SparseJobMetrics::Table& table : job.tables) {
         out.sample({{"tenant", job.tenant}, {"job", job.job}, {"table", table.name}},
-                   static_cast<double>(table.*count));
+                   static_cast<double>(count(table.statistics)));
       }
     }
   };
-  of_each_table("table_rows", "gauge", "Rows that were pushed.", &Table::rows);
+  const auto counter_of_each_table = [&](std::string_view name, std::string_view help,
+                                         std::uint64_t RowCounters::* count) {
+    of_each_table(name, "counter", help, [count](const SparseStatistics& now) { return now.counters.*count; });
+  };
+  of_each_table("table_rows", "gauge", "Rows that were pushed.", [](const SparseStatistics& now) { return now.rows; });
   of_each_table("table_rows_in_memory", "gauge", "Rows in memory; the others are in the cold tier.",
-                &Table::rows_in_memory);
-  of_each_table("table_hits_total", "counter", "Rows pulled or pushed that were in memory.", &Table::hits);
-  of_each_table("table_misses_total", "counter", "Rows pulled or pushed that were not.", &Table::misses);
-  of_each_table("table_evictions_total", "counter", "Rows that left memory.", &Table::evictions);
-  of_each_table("table_cold_writes_total", "counter", "Rows written to the cold tier.", &Table::cold_writes);
-  of_each_table("table_prefetched_total", "counter", "Rows brought into memory ahead.", &Table::prefetched);
-  of_each_table("table_prefetch_hits_total", "counter", "Of these, rows that were used.", &Table::prefetch_hits);
+                [](const SparseStatistics& now) { return now.hot_rows; });
+  counter_of_each_table("table_hits_total", "Rows pulled or pushed that were in memory.", &RowCounters::hits);
+  counter_of_each_table("table_misses_total", "Rows pulled or pushed that were not.", &RowCounters::misses);
+  counter_of_each_table("table_evictions_total", "Rows that left memory.", &RowCounters::evictions);
+  counter_of_each_table("table_cold_writes_total", "Rows written to the cold tier.", &RowCounters::cold_writes);
+  counter_of_each_table("table_prefetched_total", "Rows brought into memory ahead.", &RowCounters::prefetched);
+  counter_of_each_table("table_prefetch_hits_total", "Of these, rows that were used.", &RowCounters::prefetch_hits);
   of_each_table("table_prefetches_dropped_total", "counter", "Requests to prefetch that were too many.",
-                &Table::prefetches_dropped);
+                [](const SparseStatistics& now) { return now.prefetches_dropped; });
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "motley/server/memory_quota.h"
+#include "motley/server/sparse_statistics.h"
 
 namespace motley::server {
 
@@ -86,15 +87,7 @@ struct JobMetrics {
 struct SparseJobMetrics {
   struct Table {
     std::string name;
-    std::uint64_t rows = 0;
-    std::uint64_t rows_in_memory = 0;
-    std::uint64_t hits = 0;  // of pulls and pushes
-    std::uint64_t misses = 0;
-    std::uint64_t evictions = 0;
-    std::uint64_t cold_writes = 0;
-    std::uint64_t prefetched = 0;
-    std::uint64_t prefetch_hits = 0;
-    std::uint64_t prefetches_dropped = 0;
+    SparseStatistics statistics;
   };
 
   std::string tenant;

@@ -25,6 +25,7 @@
 
 #include "motley/exchange/row_index.h"
 #include "motley/server/cold_store.h"
+#include "motley/server/sparse_statistics.h"
 
 namespace motley::server {
 
@@ -55,15 +56,6 @@ struct RowHeader {
   std::uint32_t generation = 0;     // the table's epoch when it last changed
 };
 static_assert(sizeof(RowHeader) == 16 && offsetof(RowHeader, generation) == 12);
-
-struct RowCounters {
-  std::uint64_t hits = 0;           // ids that were found in memory
-  std::uint64_t misses = 0;         // ids that were not
-  std::uint64_t evictions = 0;      // rows that left memory
-  std::uint64_t cold_writes = 0;    // rows written to the cold tier
-  std::uint64_t prefetched = 0;     // rows kept for a use that was announced
-  std::uint64_t prefetch_hits = 0;  // of these, used while still in memory
-};
 
 class RowPartition {
  public:

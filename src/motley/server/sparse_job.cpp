@@ -370,19 +370,7 @@ SparseJobMetrics SparseJob::metrics() {
       }
     }
   }
-  for (const auto& table : tables_) {
-    const SparseStatistics now = table->statistics();
-    metrics.tables.push_back({.name = table->spec().name,
-                              .rows = now.rows,
-                              .rows_in_memory = now.hot_rows,
-                              .hits = now.counters.hits,
-                              .misses = now.counters.misses,
-                              .evictions = now.counters.evictions,
-                              .cold_writes = now.counters.cold_writes,
-                              .prefetched = now.counters.prefetched,
-                              .prefetch_hits = now.counters.prefetch_hits,
-                              .prefetches_dropped = now.prefetches_dropped});
-  }
+  for (const auto& table : tables_) metrics.tables.push_back({table->spec().name, table->statistics()});
   return metrics;
 }
 

@@ -52,13 +52,6 @@ struct SparseTableSpec {
   std::filesystem::path cold_folder;  // of the cold store in RocksDB; empty is none
 };
 
-struct SparseStatistics {
-  std::uint64_t rows = 0;      // that were pushed
-  std::uint64_t hot_rows = 0;  // in memory
-  std::uint64_t prefetches_dropped = 0;
-  RowCounters counters;
-};
-
 struct CheckpointOptions {
   bool full = false;                     // also where changes since the last one would do
   int keep = 2;                          // how many steps stay restorable
