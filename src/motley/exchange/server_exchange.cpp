@@ -161,7 +161,8 @@ Result<transport::Message> ServerExchange::hear(Server& server, std::uint16_t ty
     if (!message) return fail(message.error().within(server.name));
     if (*message && (*message)->header.type == kServerFailed) {
       MOTLEY_ASSIGN(const Error error, decode_server_failed((*message)->payload));
-      return fail(error.within(server.name));
+      verdict_ = error.within(server.name);
+      return fail(*verdict_);
     }
     if (*message && (*message)->header.type == type) return std::move(**message);
     if (*message) {
