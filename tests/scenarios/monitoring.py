@@ -151,7 +151,8 @@ class Monitoring(Scenario):
                             (("--stall-seconds", "nan"), "stall-seconds"), (("--tables", "/proc/nope"), "/proc/nope"),
                             (("--tenants", self.private_file("tenants.yaml", tenants)), "quota")):
             with self.subTest(flags):
-                command = [BINARY, "server", "--listen", "127.0.0.1:0", "--token-file", token, *map(str, flags)]
+                known = [] if flags[0] == "--tenants" else ["--token-file", token]
+                command = [BINARY, "server", "--listen", "127.0.0.1:0", *known, *flags]
                 refused = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
                 self.assertEqual(refused.returncode, 2, refused.stdout)
                 self.assertIn(word, refused.stdout)
