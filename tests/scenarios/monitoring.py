@@ -144,6 +144,19 @@ class Monitoring(Scenario):
         error.exception.close()
         self.assertEqual(values(scrape(metrics, "a token that the scraper shows"), "jobs"), [0])
 
+    def test_limits_that_are_none_are_refused(self):
+        token = self.private_file("token", "a token that nobody guesses\n")
+        tenants = "tenants:\n  - {name: a, token: 0123456789abcdef, quota: 1e40 GB}\n"
+        for flags, word in ((("--quota", "nan"), "quota"), (("--quota", "1e300"), "quota"), (("--quota", "1e-12"), "quota"),
+                            (("--stall-seconds", "nan"), "stall-seconds"), (("--tables", "/proc/nope"), "/proc/nope"),
+                            (("--tenants", self.private_file("tenants.yaml", tenants)), "quota")):
+            with self.subTest(flags):
+                known = [] if flags[0] == "--tenants" else ["--token-file", token]
+                command = [BINARY, "server", "--listen", "127.0.0.1:0", *known, *flags]
+                refused = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30)
+                self.assertEqual(refused.returncode, 2, refused.stdout)
+                self.assertIn(word, refused.stdout)
+
     def test_tenants_train_each_with_its_own_token(self):
         vision = self.private_file("vision.token", "the token of vision, which is long\n")
         speech = self.private_file("speech.token", "the token of speech, which is long\n")

@@ -5,6 +5,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "motley/transport/socket.h"
 
 namespace motley::server {
@@ -13,14 +17,15 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string get(const transport::Endpoint& endpoint, const std::string& path, const std::string& header = "") {
+std::string get(const transport::Endpoint& endpoint, const std::string& path, const std::string& header = "",
+                int milliseconds = 5000) {
   const auto socket = transport::connect_to(endpoint, Deadline::after(5));
   if (!socket) return "no connection";
   const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + header + "Connection: close\r\n\r\n";
   EXPECT_EQ(::send(socket->get(), request.data(), request.size(), MSG_NOSIGNAL), std::ssize(request));
   std::string answer;
   for (char buffer[4096];;) {
-    transport::wait_for(socket->get(), POLLIN, 5000);
+    transport::wait_for(socket->get(), POLLIN, milliseconds);
     const ssize_t got = ::recv(socket->get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (got <= 0) return answer;
     answer.append(buffer, static_cast<std::size_t>(got));
@@ -41,6 +46,30 @@ TEST(MetricsService, AnswersWithThePageAndNothingElse) {
   EXPECT_THAT(get((*service)->endpoint(), "/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(get((*service)->endpoint(), "/metrics/../etc/passwd"), StartsWith("HTTP/1.1 404"));
   EXPECT_EQ(asked, 1);
+}
+
+// Clients that send a byte now and then and never a whole request: others are answered, and the service ends.
+TEST(MetricsService, OutlivesClientsThatTrickle) {
+  auto service = MetricsService::start({"127.0.0.1", 0}, {}, [] { return std::string("values 1\n"); });
+  ASSERT_TRUE(service) << service.error().message;
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] {
+      const auto socket = transport::connect_to((*service)->endpoint(), Deadline::after(5));
+      while (!stop && socket && ::send(socket->get(), "G", 1, MSG_NOSIGNAL) == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_THAT(get((*service)->endpoint(), "/metrics", "", 60'000), HasSubstr("values 1"));
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  const auto last = transport::connect_to((*service)->endpoint(), Deadline::after(5));
+  ASSERT_TRUE(last);
+  ASSERT_EQ(::send(last->get(), "GET", 3, MSG_NOSIGNAL), 3);
+  service->reset();
 }
 
 TEST(MetricsService, IsClosedToTheNetworkWithoutAToken) {

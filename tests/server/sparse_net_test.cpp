@@ -501,6 +501,29 @@ TEST(SparseNet, LeavesNothingOfARankThatDiesWhilePushing) {
   }
 }
 
+// Nothing is read from a rank while a request of its waits for others; that it has ended is seen all the same.
+TEST(SparseNet, NoticesARankThatDiesWhileItsRequestWaits) {
+  const Servers servers(1);
+  const std::vector<SparseTableOptions> tables = {table_of("a", 1, Kind::kSgd)};
+  exchange::run_threads(2, true, [&](int rank, ThreadSession& session) {
+    if (rank == 1) {
+      const auto client = open(session, servers, tables);
+      finish(*client, 1);
+      Floats rows(1);
+      const Status pulled = client->pull(0, Ids{1}, rows, soon());
+      ASSERT_FALSE(pulled);
+      EXPECT_EQ(pulled.error().rank, 0);
+      EXPECT_THAT(pulled.error().message, HasSubstr("rank 0"));
+      return;
+    }
+    const auto connection = raw_rank(servers, session);
+    ASSERT_TRUE(connection->send(exchange::kSparseOpen, 0, exchange::encode(open_of(2, tables, 0, 0)), soon(), "open"));
+    ASSERT_EQ(connection->receive(soon(), "opened").value().header.type, exchange::kSparseOpened);
+    ASSERT_TRUE(connection->send(exchange::kSparseSave, 5, {}, soon(), "a checkpoint of a step to come"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  });
+}
+
 TEST(SparseNet, RefusesWhatIsNoRequestAndGoesOnForOthers) {
   const Servers servers(1);
   const std::vector<SparseTableOptions> tables = {table_of("a", 1, Kind::kSgd)};

@@ -17,6 +17,8 @@
 namespace motley::cli {
 namespace {
 
+constexpr double kMostGigabytes = 1e9;
+
 struct ServerArguments {
   std::string listen = "127.0.0.1:29500";
   std::string token_file;
@@ -40,7 +42,7 @@ Result<server::Tenants> tenants_of(const ServerArguments& arguments) {
                                         ? transport::Secret::from_environment(train::kServerTokenVariable)
                                         : transport::Secret::from_file(arguments.token_file);
   if (!token) {
-    return fail(token.error().within("the token that lets jobs in"));
+    return fail(token.error().within("--token-file (or --tenants), for the token that lets jobs in"));
   }
   return server::Tenants(std::move(*token));
 }
@@ -76,6 +78,15 @@ Status run_server(const ServerArguments& arguments) {
   MOTLEY_ASSIGN(options.listen, transport::parse_endpoint(arguments.listen));
   options.cores = arguments.cores;
   options.pin_cores = arguments.pin;
+  if (!(arguments.quota_gigabytes >= 0 && arguments.quota_gigabytes <= kMostGigabytes) ||
+      (arguments.quota_gigabytes > 0 && arguments.quota_gigabytes < 1e-9)) {
+    return fail(ErrorCode::kInvalidInput, "--quota: {}; accepted: 0 for no limit, or 1e-9 to {} GB",
+                arguments.quota_gigabytes, kMostGigabytes);
+  }
+  if (!(arguments.stall_seconds >= 0)) {
+    return fail(ErrorCode::kInvalidInput, "--stall-seconds: {}; accepted: 0 for never, or seconds",
+                arguments.stall_seconds);
+  }
   options.quota_bytes = static_cast<std::size_t>(arguments.quota_gigabytes * 1e9);
   options.tables = arguments.tables;
   options.stall_seconds = arguments.stall_seconds;
@@ -93,6 +104,7 @@ Status run_server(const ServerArguments& arguments) {
   int signal = 0;
   ::sigwait(&stop, &signal);
   spdlog::info("stopping ({})", ::strsignal(signal));
+  ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);  // a second one ends the process at once
   return {};
 }
 

@@ -365,7 +365,8 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
   } programs[] = {
       {"tc", "shaped links in benchmarks", "apt-get install iproute2"},
       {"mpirun", "starting jobs under MPI", "apt-get install openmpi-bin"},
-      {"torchrun", "starting jobs under torchrun", "tools/setup, then add .venv/bin to PATH"},
+      {"torchrun", "starting jobs under torchrun by its name alone",
+       "tools/setup makes .venv/bin/torchrun; add .venv/bin to PATH"},
   };
   for (const auto& [program, use, package] : programs) {
     const bool there = on_path(program);

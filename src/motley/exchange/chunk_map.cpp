@@ -13,17 +13,30 @@ constexpr std::size_t kLargestSegmentBytes = 256 << 10;
 constexpr std::size_t kSegmentsOfABin = 4;  // at least, where chunks are small enough, so that bins even out
 constexpr std::size_t kLine = 64;
 
-}  // namespace
-
-ChunkMap make_chunk_map(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
-                        std::size_t chunk_bytes, int bins, std::span<const double> speeds) {
+// Elements of a segment.
+std::size_t segment_length(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
+                           std::size_t chunk_bytes, int bins) {
   const std::size_t total =
       std::accumulate(bucket_elements.begin(), bucket_elements.end(), std::size_t{0}) * bytes_per_element;
   const std::size_t chunk = std::max(chunk_bytes / kLine, std::size_t{1}) * kLine;
   const std::size_t even = total / (static_cast<std::size_t>(bins) * kSegmentsOfABin);
   const std::size_t chunks = std::max(std::min(even, kLargestSegmentBytes) / chunk, std::size_t{1});
-  const std::size_t length = chunks * chunk / bytes_per_element;
+  return chunks * chunk / bytes_per_element;
+}
 
+}  // namespace
+
+std::size_t segment_count(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
+                          std::size_t chunk_bytes, int bins) {
+  const std::size_t length = segment_length(bucket_elements, bytes_per_element, chunk_bytes, bins);
+  std::size_t count = 0;
+  for (const std::size_t elements : bucket_elements) count += (elements + length - 1) / length;
+  return count;
+}
+
+ChunkMap make_chunk_map(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
+                        std::size_t chunk_bytes, int bins, std::span<const double> speeds) {
+  const std::size_t length = segment_length(bucket_elements, bytes_per_element, chunk_bytes, bins);
   ChunkMap map;
   for (std::size_t bucket = 0; bucket < bucket_elements.size(); ++bucket) {
     for (std::size_t begin = 0; begin < bucket_elements[bucket]; begin += length) {

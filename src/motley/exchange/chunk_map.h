@@ -23,6 +23,10 @@ struct ChunkMap {
   std::vector<std::size_t> load;  // elements of each bin
 };
 
+// How many segments make_chunk_map would cut.
+std::size_t segment_count(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
+                          std::size_t chunk_bytes, int bins);
+
 // Cuts buckets into segments and gives each to the bin with the least so far, largest segments first (longest
 // processing time first; Graham 1969: at most 4/3 - 1/(3 bins) of the best possible load). Equal segments go around the
 // bins in their order, so that the segments of one bucket spread over all. A chunk of fewer bytes than a line of cache

@@ -2,8 +2,10 @@
 // loopback one unless scrapers show a token.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -29,10 +31,16 @@ class MetricsService {
 
  private:
   MetricsService();
+  void watch();
 
   transport::Endpoint endpoint_;
   std::unique_ptr<httplib::Server> server_;
   std::thread thread_;
+  std::mutex mutex_;  // guards the two below
+  std::condition_variable changed_;
+  bool stopping_ = false;  // no connection has any time left
+  bool stopped_ = false;
+  std::thread watch_;  // over how long connections last
 };
 
 }  // namespace motley::server

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -28,6 +29,32 @@ constexpr double kLastWordsSeconds = 2;
 constexpr std::size_t kMostEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
 constexpr double kGraceSeconds = 1;      // for a rank whose lane has ended to say that it leaves
 constexpr double kWatchSeconds = 0.25;
+// A control connection's frames that are taken at a time, and its answers that may wait before more are.
+constexpr int kMostRequests = 64;
+constexpr std::size_t kMostAnswers = 16;
+// Cutting a model looks at every core of all servers for every segment: so many looks take about a second.
+constexpr double kMostLooks = 1e9;
+
+bool takes_requests(const TcpConnection& connection) {
+  return connection.pending_sends() <= kMostAnswers;
+}
+
+// What would fill this machine's memory, or keep everybody waiting while it is cut, is refused before that.
+Status check_size(const ServerJoin& join, std::size_t bytes, const std::string& job) {
+  const double needed = static_cast<double>(bytes);
+  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (needed > memory) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; this machine has {}", job, format_bytes(needed),
+                format_bytes(memory));
+  }
+  const std::size_t segments =
+      exchange::segment_count(join.bucket_elements, sizeof(float), join.chunk_bytes, join.bins);
+  if (static_cast<double>(segments) * join.bins > kMostLooks) {
+    return fail(ErrorCode::kRefused, "job '{}' has a model of {} segments for {} cores; accepted: a product of {}", job,
+                segments, join.bins, kMostLooks);
+  }
+  return {};
+}
 
 std::vector<int> own_processors() {
   cpu_set_t set;
@@ -76,6 +103,14 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
 }  // namespace
 
 Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, const Tenants& tenants) {
+  if (!options.tables.empty()) {
+    std::error_code problem;
+    std::filesystem::create_directories(options.tables, problem);
+    if (problem) {
+      return fail(ErrorCode::kInvalidInput, "cannot make the folder '{}' for sparse tables: {}",
+                  options.tables.string(), problem.message());
+    }
+  }
   MOTLEY_ASSIGN(transport::Descriptor listener, transport::listen_at(options.listen));
   return std::unique_ptr<Service>(new Service(options, tenants, std::move(listener)));
 }
@@ -231,7 +266,9 @@ void Service::wait_for_events() {
   acceptor_.add_to(polled);
   const auto add = [&](const TcpConnection& connection) {
     polled.push_back(
-        {connection.descriptor(), static_cast<short>(POLLIN | (connection.wants_to_write() ? POLLOUT : 0)), 0});
+        {connection.descriptor(),
+         static_cast<short>((takes_requests(connection) ? POLLIN : 0) | (connection.wants_to_write() ? POLLOUT : 0)),
+         0});
   };
   for (const auto& [number, job] : jobs_) {
     const bool takes = !job->rack || !job->rack->congested();
@@ -243,7 +280,7 @@ void Service::wait_for_events() {
   }
   for (const Leaving& leaving : leaving_) add(*leaving.connection);
   for (const auto& probe : probes_) add(*probe);
-  ::poll(polled.data(), polled.size(), transport::Acceptor::kTickMilliseconds);
+  ::poll(polled.data(), polled.size(), std::exchange(has_more_, false) ? 0 : transport::Acceptor::kTickMilliseconds);
   eventfd_t count = 0;
   ::eventfd_read(wake_.get(), &count);
 }
@@ -364,16 +401,29 @@ void Service::wake() {
   ::eventfd_write(wake_.get(), 1);
 }
 
+// What the server of a rack is called: by its address, which those that have joined know.
+std::string Service::rack_server(const Job& job, std::size_t rack) {
+  for (const Rank& rank : job.ranks) {
+    if (rank.join && rack < rank.join->racks.servers.size()) {
+      return server_name(rank.join->racks, static_cast<int>(rack));
+    }
+  }
+  return fmt::format("server of rack {}", rack);
+}
+
 Status Service::hear(Job& job, std::size_t rank) {
   Rank& from = job.ranks[rank];
-  while (from.control && !from.left && !(job.rack && job.rack->congested())) {
-    const auto message = from.control->try_receive();
+  for (int taken = 0; from.control && !from.left && !(job.rack && job.rack->congested()); ++taken) {
+    if (taken == kMostRequests) {
+      has_more_ = true;
+      break;
+    }
+    const auto message = takes_requests(*from.control) ? from.control->try_receive() : std::nullopt;
     const auto moved = message ? from.control->progress() : Result<bool>(true);
     if (!message || !moved) {
       const Error& error = message ? moved.error() : message.error();
       if (is_between_racks(job)) {
-        return fail(ErrorCode::kServerLost, "the {} was lost: {}",
-                    server_name(from.join->racks, static_cast<int>(rank)), error.message);
+        return fail(ErrorCode::kServerLost, "the {} was lost: {}", rack_server(job, rank), error.message);
       }
       return fail(Error{ErrorCode::kPeerLost, fmt::format("rank {} of job '{}': {}", rank, job.name, error.message),
                         static_cast<int>(rank)});
@@ -485,6 +535,7 @@ Status Service::join(Job& job, std::size_t newest) {
       job.ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
   const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
   MOTLEY_TRY(take_memory(job, bytes));
+  MOTLEY_TRY(check_size(join, bytes, job.name));
   std::vector<std::unique_ptr<transport::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : job.ranks) {
@@ -557,6 +608,7 @@ Status Service::join_rack(Job& job, std::size_t newest) {
   if (!std::ranges::all_of(ranks, here)) return {};
   const std::size_t bytes = RackJob::bytes_needed(join, rack);
   MOTLEY_TRY(take_memory(job, bytes));
+  MOTLEY_TRY(check_size(join, bytes, job.name));
   Claim claim = job.claim;
   claim.identity.job += kBetweenRacks;
   claim.identity.rank = rack;

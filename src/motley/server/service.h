@@ -101,6 +101,7 @@ class Service {
       return rank.join && rank.join->racks.between_servers;
     });
   }
+  static std::string rack_server(const Job& job, std::size_t rack);
   int used_cores(const exchange::ServerJoin& join) const;
   Status take_memory(Job& job, std::size_t bytes);
   void count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes);
@@ -134,6 +135,7 @@ class Service {
   std::vector<std::unique_ptr<transport::TcpConnection>> probes_;
   std::vector<Lost> suspected_;
   double watched_at_ = 0;  // for stalls
+  bool has_more_ = false;  // requests that have come were left for the next turn
 
   transport::Descriptor wake_;
   std::mutex mutex_;        // guards the two below

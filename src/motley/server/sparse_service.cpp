@@ -191,13 +191,14 @@ void converse(SparseJob& job, int rank, TcpConnection& connection, const std::at
       continue;
     }
     if (!*goes_on) break;
-    std::array<pollfd, 2> polled = {
-        pollfd{event.get(), POLLIN, 0},
-        pollfd{connection.descriptor(),
-               static_cast<short>((conversation.reads() ? POLLIN : 0) | (connection.wants_to_write() ? POLLOUT : 0)),
-               0}};
+    std::array<pollfd, 2> polled = {pollfd{event.get(), POLLIN, 0},
+                                    pollfd{connection.descriptor(),
+                                           static_cast<short>(POLLRDHUP | (conversation.reads() ? POLLIN : 0) |
+                                                              (connection.wants_to_write() ? POLLOUT : 0)),
+                                           0}};
     ::poll(polled.data(), polled.size(), kTickMilliseconds);
-    if (!conversation.reads() && (polled[1].revents & (POLLERR | POLLHUP)) != 0) {
+    // A rank keeps its connection open until it has been let go.
+    if (!conversation.reads() && (polled[1].revents & (POLLERR | POLLHUP | POLLRDHUP)) != 0) {
       job.fail_with({ErrorCode::kPeerLost, fmt::format("rank {} of job '{}' was lost", rank, job.name()), rank});
     }
     eventfd_t count = 0;

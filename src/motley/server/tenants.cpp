@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "motley/cluster/strict_yaml.h"
+#include "motley/transport/handshake.h"
 #include "motley/transport/secret.h"
 
 namespace motley::server {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxShare = 1000;
+constexpr double kMostQuota = 1e18;  // bytes
 
 // The token that stands in the entry or in the file that it names.
 Result<transport::Secret> read_token(const cluster::StrictYaml& entry, const std::filesystem::path& folder) {
@@ -33,7 +35,13 @@ Result<Tenants> Tenants::read(const std::filesystem::path& file) {
     if (name.find('/') != std::string::npos) {
       entry.refuse("name", fmt::format("'{}' has a slash, which ends a tenant's name before a job's", name));
     }
-    const double quota = entry.bytes("quota", {.min = 0, .fallback = 0});
+    if (name.size() > transport::kMaxNameBytes) {
+      entry.refuse("name", fmt::format("has {} bytes; accepted: {}", name.size(), transport::kMaxNameBytes));
+    }
+    const double quota = entry.bytes("quota", {.min = 0, .max = kMostQuota, .fallback = 0});
+    if (quota > 0 && quota < 1) {
+      entry.refuse("quota", "is less than a byte; accepted: 0 for no limit, or a byte and more");
+    }
     const std::int64_t share = entry.integer("share", {.min = 1, .max = kMaxShare, .fallback = 1});
     auto token = read_token(entry, file.parent_path());
     if (!token) {

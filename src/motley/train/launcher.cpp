@@ -294,7 +294,7 @@ namespace {
 
 // Starts the server and waits until it listens; its address.
 Result<std::string> start_server(Worker& server, const LaunchOptions& options, const RunDirectory& run,
-                                 const std::string& token, const sigset_t& former_mask) {
+                                 const std::string& token, const sigset_t& former_mask, ProgressLine& progress) {
   const std::filesystem::path logs = run.folder() / "logs";
   const std::filesystem::path address_file = logs / "server.address";
   std::error_code ignored;
@@ -308,9 +308,16 @@ Result<std::string> start_server(Worker& server, const LaunchOptions& options, c
     if (const auto address = read_file(address_file, 256)) {
       return address->substr(0, address->find('\n'));
     }
-    if (::waitpid(server.process, nullptr, WNOHANG) == server.process) {
+    const bool ended = ::waitpid(server.process, nullptr, WNOHANG) == server.process;
+    if (server.output >= 0) {
+      forward_output(server, progress, true);
+    }
+    if (ended) {
       server.status = 0;
-      return fail(ErrorCode::kUnavailable, "the parameter server ended at once; see {}",
+      const std::string text = read_file(logs / "server.log").value_or("");
+      const std::size_t end = text.find_last_not_of('\n') + 1;
+      return fail(ErrorCode::kUnavailable, "the parameter server ended at once: {} (see {})",
+                  text.substr(text.rfind('\n', end - 1) + 1, end - text.rfind('\n', end - 1) - 1),
                   (logs / "server.log").string());
     }
     if (deadline.passed()) {
@@ -336,10 +343,11 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
 
   // Ranks meet through a file in the run folder; the job id tells this start's file from one that a killed run left.
   std::vector<std::string> meeting = {launcher_variable(), "MOTLEY_JOB_ID=" + job_id};
+  ProgressLine progress;
   WorkerGroup group;
   if (!options.server_arguments.empty()) {
     const std::string token = fmt::format("{}={}", kServerTokenVariable, transport::Secret::generate().hex());
-    MOTLEY_ASSIGN(const std::string address, start_server(group.server, options, run, token, former_mask));
+    MOTLEY_ASSIGN(const std::string address, start_server(group.server, options, run, token, former_mask, progress));
     meeting.insert(meeting.end(), {fmt::format("{}={}", kServersVariable, address), token});
   }
   group.workers.resize(static_cast<std::size_t>(options.workers));
@@ -353,7 +361,6 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
                             environment_with(variables), former_mask));
   }
 
-  ProgressLine progress;
   bool interrupted = false;
   bool failed = false;
   bool stopped_by_us = false;
@@ -429,6 +436,9 @@ Status launch_workers(LaunchOptions options, const RunDirectory& run) {
     const bool go_on = !status && status.error().code == ErrorCode::kServerLost && restart <= kMostRestarts &&
                        holds_checkpoint(run.checkpoint_folder());
     if (!go_on) {
+      if (!status && restart > 1) {
+        status.error().message += "; " + way_on(run);
+      }
       return status;
     }
     std::fprintf(stderr, "motley: %s\nmotley: going on from the last checkpoint (restart %d of %d)\n",

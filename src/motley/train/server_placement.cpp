@@ -60,7 +60,8 @@ Result<Placement> choose(const Job& job, transport::Session& session, exchange::
   const Placement among[] = {Placement::kSharded, Placement::kHierarchical};
   MOTLEY_ASSIGN(const auto ranked, cost::rank_placements(problem, among));
   if (session.membership().rank == 0) {
-    spdlog::info("servers are placed as expected to be fastest: {}", cost::explain(ranked, problem));
+    spdlog::info("exchange.placement auto: {}, expected to be the fastest of {}",
+                 cost::to_string(ranked.front().placement), cost::explain(ranked, problem));
   }
   return ranked.front().placement;
 }

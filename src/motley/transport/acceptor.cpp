@@ -7,12 +7,14 @@
 #include <cerrno>
 
 #include "motley/base/file.h"
+#include "motley/base/log.h"
 #include "motley/transport/socket.h"
 
 namespace motley::transport {
 namespace {
 
 constexpr double kHandshakeSeconds = 5;
+constexpr double kPauseSeconds = 0.25;  // where this process has as many descriptors as it may
 // Strangers at a time; one more turns out the oldest, which is the one least likely to be a rank.
 constexpr std::size_t kMaxPending = 256;
 
@@ -61,7 +63,7 @@ Acceptor::Acceptor(Descriptor listener, Handshake::SecretOf secret_of, Claim own
       check_(std::move(check)) {}
 
 void Acceptor::add_to(std::vector<pollfd>& polled) const {
-  polled.push_back({listener_.get(), POLLIN, 0});
+  polled.push_back({listener_.get(), static_cast<short>(monotonic_seconds() < listens_from_ ? 0 : POLLIN), 0});
   for (const Pending& pending : pending_) {
     polled.push_back({pending.socket.get(), POLLIN, 0});
   }
@@ -81,6 +83,7 @@ bool Acceptor::advance(Pending& pending, Status& status) {
 }
 
 std::vector<Acceptor::Guest> Acceptor::step() {
+  errno = 0;
   for (Descriptor socket = accept_from(listener_); socket.valid(); socket = accept_from(listener_)) {
     std::string address = to_string(remote_endpoint(socket));
     pending_.push_back({std::move(socket), std::move(address),
@@ -89,6 +92,12 @@ std::vector<Acceptor::Guest> Acceptor::step() {
     if (pending_.size() > kMaxPending) {
       pending_.pop_front();
     }
+  }
+  if (errno == EMFILE || errno == ENFILE) {
+    if (listens_from_ == 0) {
+      spdlog::warn("no more connections are let in for now: {}", errno_text());
+    }
+    listens_from_ = monotonic_seconds() + kPauseSeconds;
   }
   std::vector<Guest> decided;
   for (auto pending = pending_.begin(); pending != pending_.end();) {

@@ -53,6 +53,7 @@ class Acceptor {
   Claim own_;
   Handshake::Check check_;
   std::list<Pending> pending_;  // oldest first
+  double listens_from_ = 0;     // monotonic seconds: later than now while this process can open nothing more
 };
 
 // The other side: connects, proves, and checks who answers, all until the deadline. An error with kRefused is final;

@@ -44,12 +44,11 @@ std::vector<std::byte> encode_verdict_front(VerdictCode code, const std::string&
   return writer.take();
 }
 
-tl::unexpected<Error> secret_differs() {
-  return fail(
-      ErrorCode::kRefused,
-      "the job's secret differs from ours: every rank must be given the same one, by the secret file (mode 0600) "
-      "or the variable {}",
-      kSecretVariable);
+tl::unexpected<Error> secret_differs(const Secret& ours) {
+  return fail(ErrorCode::kRefused,
+              "the secret differs from ours, which is from {}: both sides must be given the same one, in a file (mode "
+              "0600) or a variable",
+              ours.source());
 }
 
 }  // namespace
@@ -224,7 +223,7 @@ Status Handshake::on_proof(std::span<const std::byte> body) {
   VerdictCode code = VerdictCode::kAccepted;
   if (!same_proof(body, connector_proof())) {
     code = VerdictCode::kSecretDiffers;
-    status = secret_differs();
+    status = secret_differs(secret_of_(peer_));
   } else {
     proved_ = true;
     status = check_(peer_);
@@ -242,7 +241,7 @@ Status Handshake::on_verdict(std::span<const std::byte> body) {
   MOTLEY_ASSIGN(const Verdict verdict, decode_verdict(body));
   if (verdict.code == VerdictCode::kSecretDiffers ||
       !same_proof(verdict.proof, acceptor_proof(body.first(body.size() - kProofBytes)))) {
-    return secret_differs();
+    return secret_differs(secret_of_(peer_));
   }
   proved_ = true;
   if (verdict.code == VerdictCode::kRefused) {

@@ -48,7 +48,7 @@ std::string decode(const std::string& text) {
 Secret Secret::generate() {
   std::string bytes(32, '\0');
   fill_random(std::as_writable_bytes(std::span(bytes)));
-  return Secret(std::move(bytes));
+  return Secret(std::move(bytes), "this process, which made it");
 }
 
 Result<std::string> read_private_file(const std::filesystem::path& file, std::size_t limit) {
@@ -89,13 +89,13 @@ Result<Secret> Secret::from_file(const std::string& path) {
     return fail(ErrorCode::kInvalidInput, "the secret file '{}' holds {} bytes; {} to {} are accepted", path,
                 text.size(), kMinSecretBytes, kMaxSecretBytes);
   }
-  return Secret(decode(text));
+  return Secret(decode(text), fmt::format("the file '{}'", path));
 }
 
 Result<Secret> Secret::from_environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   if (value == nullptr) {
-    return fail(ErrorCode::kInvalidInput, "the environment variable {} with the job's secret is not set", name);
+    return fail(ErrorCode::kInvalidInput, "the environment variable {}, which is to hold a secret, is not set", name);
   }
   return from_text(value, fmt::format("the secret in the environment variable {}", name));
 }
@@ -105,7 +105,7 @@ Result<Secret> Secret::from_text(const std::string& text, const std::string& wha
     return fail(ErrorCode::kInvalidInput, "{} has {} characters; {} to {} are accepted", what, text.size(),
                 kMinSecretBytes, kMaxSecretBytes);
   }
-  return Secret(decode(text));
+  return Secret(decode(text), what);
 }
 
 std::string Secret::hex() const {

@@ -30,10 +30,13 @@ class Secret {
   static Result<Secret> from_text(const std::string& text, const std::string& what);  // the same; `what` is for errors
   std::string hex() const;  // for handing it to a child's environment
   const std::string& bytes() const { return bytes_; }
+  // Where it is from, for messages: "the file 'token'", "the variable MOTLEY_SECRET".
+  const std::string& source() const { return source_; }
 
  private:
-  explicit Secret(std::string bytes) : bytes_(std::move(bytes)) {}
+  Secret(std::string bytes, std::string source) : bytes_(std::move(bytes)), source_(std::move(source)) {}
   std::string bytes_;
+  std::string source_;
 };
 
 struct SessionOptions {

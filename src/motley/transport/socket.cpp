@@ -45,11 +45,21 @@ Endpoint endpoint_of(const sockaddr_storage& address, socklen_t length) {
   return endpoint;
 }
 
+// A peer whose machine is gone says nothing: after so long without a word the system asks, and gives up after some
+// questions without an answer.
+constexpr int kIdleSeconds = 15;
+constexpr int kAskSeconds = 5;
+constexpr int kAsks = 6;
+
 // Small frames leave at once. Buffer sizes are left alone on purpose: setting them switches off the kernel's own
 // tuning, which goes well above what an unprivileged process may set.
 void tune(const Descriptor& socket) {
   const int on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPIDLE, &kIdleSeconds, sizeof kIdleSeconds);
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPINTVL, &kAskSeconds, sizeof kAskSeconds);
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPCNT, &kAsks, sizeof kAsks);
 }
 
 Status connect_one(const Descriptor& socket, const addrinfo& address, const Deadline& deadline,
