@@ -1,5 +1,5 @@
-// Rows that flow between neighbours in both directions at once, sessions of some ranks of a job, and what is said when a
-// neighbour does not come.
+// Rows that flow between neighbours in both directions at once, sessions of some ranks of a job, and what is said when
+// a neighbour does not come.
 #include "motley/exchange/row_links.h"
 
 #include <gmock/gmock.h>

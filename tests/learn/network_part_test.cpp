@@ -105,7 +105,8 @@ void expect_same(const NetworkSpec& spec, int first_cut, int second_cut) {
   for (const auto& part : parts) {
     for (const NamedTensor& buffer : part->buffers()) {
       for (const NamedTensor& other : whole->buffers()) {
-        if (other.name == buffer.name) EXPECT_TRUE(torch::equal(other.tensor, buffer.tensor)) << buffer.name;
+        if (other.name != buffer.name) continue;
+        EXPECT_TRUE(torch::equal(other.tensor, buffer.tensor)) << buffer.name;
       }
     }
   }
@@ -124,19 +125,19 @@ struct ScriptFile {
   explicit ScriptFile(bool tied) {
     torch::jit::Module module("m");
     for (const char* name : {"first", "second", "third"}) {
-      module.register_parameter(name, torch::randn({6, 6}, torch::kFloat64), false);
+      module.register_parameter(name, torch::randn({6, 6}, torch::kFloat64).requires_grad_(), false);
     }
-    module.register_parameter("unused", torch::randn({2}, torch::kFloat64), false);
+    module.register_parameter("unused", torch::randn({2}, torch::kFloat64).requires_grad_(), false);
     module.register_buffer("shift", torch::randn({6}, torch::kFloat64));
-    module.define(fmt::format(
-        "def forward(self, x):\n"
-        "  x = torch.matmul(x, self.first)\n"
-        "  x = torch.relu(x)\n"
-        "  x = torch.matmul(x, self.second) + x\n"
-        "  x = torch.tanh(x)\n"
-        "  x = torch.matmul(x, self.{}) + self.shift\n"
-        "  return x\n",
-        tied ? "first" : "third"));
+    module.define(
+        fmt::format("def forward(self, x):\n"
+                    "  x = torch.matmul(x, self.first)\n"
+                    "  x = torch.relu(x)\n"
+                    "  x = torch.matmul(x, self.second) + x\n"
+                    "  x = torch.tanh(x)\n"
+                    "  x = torch.matmul(x, self.{}) + self.shift\n"
+                    "  return x\n",
+                    tied ? "first" : "third"));
     path = std::filesystem::temp_directory_path() / fmt::format("motley_part_{}_{}.pt", ::getpid(), tied);
     module.save(path.string());
     spec.name = "torchscript";
@@ -173,7 +174,7 @@ TEST(NetworkPart, RefusesTensorsThatTwoPartsShare) {
   const std::vector<std::string> names = names_of(layers_of(*network_of(file.spec)));
   const int last = static_cast<int>(names.size()) - 1;
   EXPECT_TRUE(take_part(network_of(file.spec), names, 0, last));
-  for (const auto& [first, end] : {std::pair(0, last - 1), std::pair(1, last)}) {
+  for (const auto& [first, end] : {std::pair(0, 1), std::pair(1, last)}) {
     const auto part = take_part(network_of(file.spec), names, first, end);
     ASSERT_FALSE(part);
     EXPECT_THAT(part.error().message, HasSubstr("shares 'first'"));

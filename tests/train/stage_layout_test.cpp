@@ -18,8 +18,8 @@ plan::Plan random_plan(Random& random) {
     double sum = 0;
     const std::uint64_t groups = 1 + random.below(3);
     for (std::uint64_t group = 0; group < groups; ++group) {
-      added.replicas.push_back({fmt::format("type-{}", group), 1 + static_cast<std::int64_t>(random.below(3)),
-                                0.05 + random.uniform()});
+      added.replicas.push_back(
+          {fmt::format("type-{}", group), 1 + static_cast<std::int64_t>(random.below(3)), 0.05 + random.uniform()});
       sum += static_cast<double>(added.replicas.back().count) * added.replicas.back().share;
     }
     for (plan::Replicas& replicas : added.replicas) replicas.share /= sum;

@@ -34,8 +34,8 @@ class Part final : public Network {
   std::vector<BatchNormLayer> batch_norms() const override {
     std::vector<BatchNormLayer> own = whole_->batch_norms();
     std::erase_if(own, [&](const BatchNormLayer& layer) {
-      return std::ranges::none_of(
-          buffers_, [&](const NamedTensor& buffer) { return buffer.tensor.is_same(layer.running_mean); });
+      return std::ranges::none_of(buffers_,
+                                  [&](const NamedTensor& buffer) { return buffer.tensor.is_same(layer.running_mean); });
     });
     return own;
   }

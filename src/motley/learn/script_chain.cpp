@@ -23,7 +23,7 @@ namespace prim = c10::prim;
 // What all pieces of one chain share.
 struct Chain {
   std::vector<ChainLayer> layers;
-  std::map<std::string, int> names;             // how often each was given
+  std::map<std::string, int> names;  // how often each was given
   // The first layer that reads a tensor, and the tensor's name there.
   std::map<const c10::TensorImpl*, std::pair<std::size_t, std::string>> owners;
 };

@@ -96,8 +96,8 @@ Status Pipeline::expect(Step& step, std::int64_t micro_batch, Kind kind) {
   shape.insert(shape.begin(), rows.size());
   Incoming incoming;
   incoming.values = torch::empty(shape, torch::dtype(stage_.options().dtype));
-  const std::uint64_t tag = step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 |
-                            static_cast<std::uint64_t>(kind);
+  const std::uint64_t tag =
+      step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 | static_cast<std::uint64_t>(kind);
   for (const auto& [rank, shared] : layout_.pieces(rank_, from, step.size(micro_batch))) {
     const data::Range within{shared.begin - rows.begin, shared.end - rows.begin};
     MOTLEY_ASSIGN(const std::uint64_t number, links_->receive(rank, tag, bytes_of(rows_of(incoming.values, within))));
@@ -135,10 +135,11 @@ Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind 
 
 Status Pipeline::send(Step& step, std::int64_t micro_batch, const torch::Tensor& values, Kind kind) {
   const int to = layout_.stage_of(rank_) + (kind == Kind::kBackward ? -1 : 1);
-  const auto rows = std::make_shared<torch::Tensor>(values.detach().to(torch::kCPU, stage_.options().dtype).contiguous());
+  const auto rows =
+      std::make_shared<torch::Tensor>(values.detach().to(torch::kCPU, stage_.options().dtype).contiguous());
   const data::Range own = layout_.rows(rank_, step.size(micro_batch));
-  const std::uint64_t tag = step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 |
-                            static_cast<std::uint64_t>(kind);
+  const std::uint64_t tag =
+      step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 | static_cast<std::uint64_t>(kind);
   for (const auto& [rank, shared] : layout_.pieces(rank_, to, step.size(micro_batch))) {
     const data::Range within{shared.begin - own.begin, shared.end - own.begin};
     MOTLEY_TRY(links_->send(rank, tag, bytes_of(rows_of(*rows, within)), rows));

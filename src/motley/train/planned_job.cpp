@@ -7,9 +7,8 @@ namespace motley::train {
 namespace {
 
 bool uses_server(const plan::Plan& plan) {
-  return std::ranges::any_of(plan.stages, [](const plan::Stage& stage) {
-    return stage.exchange == plan::Exchange::kParameterServer;
-  });
+  return std::ranges::any_of(
+      plan.stages, [](const plan::Stage& stage) { return stage.exchange == plan::Exchange::kParameterServer; });
 }
 
 }  // namespace
@@ -18,22 +17,23 @@ Result<plan::Plan> plan_of(const Job& job) {
   MOTLEY_ASSIGN(plan::Plan plan, plan::read_plan(job.plan));
   const auto refuse = [&](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
   if (plan.batch != job.batch) {
-    return refuse(fmt::format("batch: {}, but the plan '{}' is for {} samples a step; accepted: {}", job.batch, job.plan,
-                              plan.batch, plan.batch));
+    return refuse(fmt::format("batch: {}, but the plan '{}' is for {} samples a step; accepted: {}", job.batch,
+                              job.plan, plan.batch, plan.batch));
   }
   if (job.accumulation != 1) {
     return refuse(fmt::format("accumulation: {}, but the plan '{}' cuts a step into {} micro-batches; accepted: 1",
                               job.accumulation, job.plan, plan.micro_batches));
   }
   if (job.shares != "dynamic" || job.control_every != 0) {
-    return refuse(fmt::format("{}; accepted with a plan, which has the shares: shares.mode dynamic and control.every 0",
-                              job.control_every != 0 ? fmt::format("control.every: {}", job.control_every)
-                                                     : "shares.mode: " + job.shares));
+    return refuse(fmt::format(
+        "{}; accepted with a plan, which has the shares: shares.mode dynamic and control.every 0",
+        job.control_every != 0 ? fmt::format("control.every: {}", job.control_every) : "shares.mode: " + job.shares));
   }
   if (job.exchange_consistency != "bsp") {
     return refuse(fmt::format("exchange.consistency: {}; accepted with a plan: bsp", job.exchange_consistency));
   }
-  if (!job.exchange_racks.empty() || job.exchange_placement == "hierarchical" || job.exchange_placement == "colocated") {
+  if (!job.exchange_racks.empty() || job.exchange_placement == "hierarchical" ||
+      job.exchange_placement == "colocated") {
     return refuse(fmt::format("exchange.placement: {}; accepted with a plan: auto, central or sharded, without racks",
                               job.exchange_placement));
   }
@@ -51,7 +51,8 @@ Status follow_plan(Job& job) {
     job.exchange_method = "ps";
   }
   if (served != (job.exchange_method == "ps")) {
-    return fail(ErrorCode::kInvalidInput, "exchange.method: {}, but {} of the plan '{}' meet at a parameter server; accepted: {}",
+    return fail(ErrorCode::kInvalidInput,
+                "exchange.method: {}, but {} of the plan '{}' meet at a parameter server; accepted: {}",
                 job.exchange_method, served ? "stages" : "no stages", job.plan,
                 served ? "auto or ps" : "auto, ring, shared-memory or tcp-ring");
   }
@@ -76,15 +77,15 @@ Result<cluster::Cluster> planned_cluster(const Job& job, const plan::Plan& plan,
     for (const plan::Replicas& replicas : plan.stages[s].replicas) {
       const std::string& type = replicas.type;
       if (!job.cluster.empty() && described.device_type(type) == nullptr) {
-        return fail(ErrorCode::kInvalidInput, "{}: stages[{}] runs on '{}', which is no device type of '{}'", job.plan, s,
-                    type, job.cluster);
+        return fail(ErrorCode::kInvalidInput, "{}: stages[{}] runs on '{}', which is no device type of '{}'", job.plan,
+                    s, type, job.cluster);
       }
       for (std::int64_t i = 0; i < replicas.count; ++i) {
         const std::size_t number = taken[type]++;
         if (are_described && number >= of_type[type].size()) {
           return fail(ErrorCode::kInvalidInput,
-                      "{}: workers: {} of type '{}' are described, and the plan '{}' has more replicas of it", job.cluster,
-                      of_type[type].size(), type, job.plan);
+                      "{}: workers: {} of type '{}' are described, and the plan '{}' has more replicas of it",
+                      job.cluster, of_type[type].size(), type, job.plan);
         }
         cluster::Worker worker;
         if (are_described) {

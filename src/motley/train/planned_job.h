@@ -15,8 +15,8 @@ Result<plan::Plan> plan_of(const Job& job);
 // parameter server. Does nothing to a job without a plan.
 Status follow_plan(Job& job);
 
-// A worker for each of the plan's replicas, stage by stage. Where the cluster describes workers, each replica is the next
-// of its type; else it is any process of this machine.
+// A worker for each of the plan's replicas, stage by stage. Where the cluster describes workers, each replica is the
+// next of its type; else it is any process of this machine.
 Result<cluster::Cluster> planned_cluster(const Job& job, const plan::Plan& plan, cluster::Cluster described);
 
 }  // namespace motley::train

@@ -1,5 +1,5 @@
-// Which rank of a planned job does what: the stages one after the other, each with its replicas in the plan's order, and
-// the rows of every micro-batch that each replica takes. Pure.
+// Which rank of a planned job does what: the stages one after the other, each with its replicas in the plan's order,
+// and the rows of every micro-batch that each replica takes. Pure.
 #pragma once
 
 #include <cstdint>

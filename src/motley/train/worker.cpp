@@ -104,6 +104,7 @@ constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over 
 constexpr double kLateFactor = 1.1;           // an emulated step that takes longer than this times its deadline is late
 constexpr double kLateShare = 0.1;            // and so large a share of late steps is told
 constexpr std::size_t kAuditChunk = 1 << 16;  // counts summed at a time
+constexpr std::uint16_t kAloneNumber = 0xffff;    // of a session of this rank alone; stages count from 1
 constexpr double kCheckpointDeadlineFactor = 10;  // of the step's deadline
 
 class Worker {
@@ -179,6 +180,7 @@ class Worker {
   std::optional<StageLayout> layout_;
   std::unique_ptr<transport::Session> stage_session_;
   std::unique_ptr<exchange::Group> stage_group_;
+  std::unique_ptr<transport::Session> stage_alone_;  // of this rank, where there is nothing to exchange
   std::unique_ptr<exchange::Exchange> exchange_;
   std::unique_ptr<data::Dataset> train_data_;
   std::unique_ptr<data::Dataset> test_data_;
@@ -372,7 +374,8 @@ Status Worker::build_model() {
   }
   if (layout_) {
     if (layout_->stage(role_.rank).exchange != plan::Exchange::kParameterServer) {
-      exchange.method = exchange.method == exchange::Method::kParameterServer ? exchange::Method::kAuto : exchange.method;
+      exchange.method =
+          exchange.method == exchange::Method::kParameterServer ? exchange::Method::kAuto : exchange.method;
     }
     exchange.job_suffix = fmt::format("/stage-{}", layout_->stage_of(role_.rank));
   }
@@ -384,7 +387,11 @@ Status Worker::build_model() {
   if (exchange.wire == exchange::WireType::kAuto) {
     MOTLEY_ASSIGN(exchange.wire, exchange::choose_wire(*session_, *group_, exchange, layout, deadline));
   }
-  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(peers(), exchange));
+  if (layout.bucket_elements.empty()) {  // a stage of layers that train nothing
+    exchange.method = exchange::Method::kAuto;
+    stage_alone_ = transport::make_partial_session(*session_, {role_.rank}, kAloneNumber);
+  }
+  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(stage_alone_ ? *stage_alone_ : peers(), exchange));
   MOTLEY_TRY(exchange_->prepare(layout, Deadline::after(job_.join_seconds)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
@@ -651,7 +658,8 @@ Status Worker::step(bool& stop) {
   report.stop = stop_requested != 0 ? 1 : 0;
   const bool due_by_time = job_.checkpoint_every_seconds > 0 && exchanged >= next_checkpoint_;
   report.checkpoint = writes() && (checkpoint_is_due() || due_by_time) ? 1 : 0;
-  unreported_.push_back({step_, control, plan.pulls(), learning_rate, ledger_->state(), static_cast<double>(window.size()), report});
+  unreported_.push_back(
+      {step_, control, plan.pulls(), learning_rate, ledger_->state(), static_cast<double>(window.size()), report});
   if (exchange_->relaxed()) {
     timeline_->record(Phase::kWait, step_, computed_, exchanged);
   }
@@ -765,7 +773,7 @@ Status Worker::clip_gradients() {
     MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), job_.clip_norm));
     return {};
   }
-  MOTLEY_ASSIGN(const double own, learn::clip_gradients(stage_->parameters()));
+  MOTLEY_ASSIGN(const double own, learn::clip_gradients(stage_->parameters()));  // their norm
   double squares[] = {own * own / peers().membership().size()};
   MOTLEY_TRY(group_->all_reduce_sum(squares, step_deadline()));
   if (own > 0 && squares[0] > job_.clip_norm * job_.clip_norm) {
@@ -1045,8 +1053,8 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
                {"step_seconds", step_seconds},
                {"mode", layout_          ? "plan"
                         : record.control ? "equal"
-                        : record.pulls ? "pull"
-                                       : job_.shares},
+                        : record.pulls   ? "pull"
+                                         : job_.shares},
                {"control", record.control}};
   for (const char* key : {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds"}) {
     line[key] = Json::array();
