@@ -11,6 +11,7 @@
 #include "motley/train/job_document.h"
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
+#include "motley/train/planned_job.h"
 #include "motley/train/role.h"
 #include "motley/train/server_placement.h"
 #include "motley/train/worker.h"
@@ -96,6 +97,7 @@ Status run_train(const TrainArguments& arguments) {
     return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
   }
   MOTLEY_ASSIGN(train::Job job, effective_job(arguments));
+  MOTLEY_TRY(train::follow_plan(job));
   const train::RunDirectory run(arguments.run.empty() ? default_run_folder(job, role) : fs::path(arguments.run));
 
   if (role.launcher == "motley") {
@@ -150,6 +152,7 @@ void add_train(CLI::App& app, Action& action) {
   command->footer(
       "Every key of the job file is also a flag. Examples:\n"
       "  motley train examples/fashion-mnist/job.yaml --workers 2 --batch 128\n"
+      "  motley train examples/fashion-mnist/job.yaml --plan plan.json\n"
       "  motley train --resume --run-directory runs/demo\n"
       "  torchrun --no-python --nproc-per-node 2 motley train examples/fashion-mnist/job.yaml");
   auto arguments = std::make_shared<TrainArguments>();

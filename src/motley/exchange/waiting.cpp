@@ -10,7 +10,7 @@ std::string describe_ranks(const transport::Session& session, const std::vector<
   std::string text;
   for (int rank : ranks) {
     const std::string heard = session.last_heard(rank);
-    text += fmt::format("{}rank {}{}", text.empty() ? "" : ", ", rank,
+    text += fmt::format("{}rank {}{}", text.empty() ? "" : ", ", session.job_rank(rank),
                         heard.empty() ? "" : fmt::format(" (last heard: {})", heard));
   }
   return text.empty() ? "this rank" : text;

@@ -28,7 +28,7 @@ Status check_wait(const transport::Session& session, const Deadline& deadline, c
   return fail(
       Error{ErrorCode::kTimeout,
             fmt::format("{}: waited {:.3g} s for {}", operation, deadline.allowed(), describe_ranks(session, ranks)),
-            ranks.empty() ? -1 : ranks.front()});
+            ranks.empty() ? -1 : session.job_rank(ranks.front())});
 }
 
 }  // namespace motley::exchange

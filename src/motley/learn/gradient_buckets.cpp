@@ -104,10 +104,10 @@ GradientBuckets::~GradientBuckets() {
 
 Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTensors& parameters,
                                                                  std::size_t bucket_bytes) {
-  if (parameters.empty()) {
-    return fail(ErrorCode::kInvalidInput, "the network has no parameters to train");
-  }
   auto state = std::make_shared<State>();
+  if (parameters.empty()) {
+    return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(state)));
+  }
   const torch::Tensor& first = parameters.front().tensor;
   state->dtype = first.scalar_type();
   const std::size_t limit = std::max<std::size_t>(1, bucket_bytes / first.element_size());

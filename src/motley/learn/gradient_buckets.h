@@ -31,7 +31,7 @@ class GradientBuckets {
   using OnReady = std::function<Status(int bucket)>;
 
   // Groups the parameters, last first, into buckets of about `bucket_bytes` (at least one parameter each). All must
-  // have one type, float32 or float64, and one device.
+  // have one type, float32 or float64, and one device. No bucket where there are none, as in some parts of networks.
   static Result<std::unique_ptr<GradientBuckets>> create(const NamedTensors& parameters, std::size_t bucket_bytes);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;

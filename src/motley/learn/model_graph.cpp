@@ -90,7 +90,7 @@ std::vector<ChainLayer> layers_of(Network& network) {
   if (layers.empty()) {
     layers.push_back({network.name(), model::LayerKind::kBlock,
                       [&network](const torch::Tensor& input) { return network.forward({input}).front(); },
-                      network.parameters()});
+                      network.parameters(), network.buffers()});
   }
   return layers;
 }

@@ -50,10 +50,13 @@ void append_chain(const std::string& prefix, LayersImpl& layers, std::vector<Cha
       append_chain(name + ".", *inner, chain);
       continue;
     }
-    ChainLayer layer{name, kind_of(*module.ptr()), {}, {}};
+    ChainLayer layer{name, kind_of(*module.ptr()), {}, {}, {}};
     layer.forward = [module](const torch::Tensor& input) mutable { return module.forward(input); };
     for (const auto& item : module.ptr()->named_parameters()) {
       layer.parameters.push_back({name + "." + item.key(), item.value()});
+    }
+    for (const auto& item : module.ptr()->named_buffers()) {
+      layer.buffers.push_back({name + "." + item.key(), item.value()});
     }
     chain.push_back(std::move(layer));
   }

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 
 namespace motley::learn {
 namespace {
@@ -24,8 +23,9 @@ namespace prim = c10::prim;
 // What all pieces of one chain share.
 struct Chain {
   std::vector<ChainLayer> layers;
-  std::map<std::string, int> names;             // how often each was given
-  std::set<const c10::TensorImpl*> parameters;  // a shared one belongs to the first layer that reads it
+  std::map<std::string, int> names;  // how often each was given
+  // The first layer that reads a tensor, and the tensor's name there.
+  std::map<const c10::TensorImpl*, std::pair<std::size_t, std::string>> owners;
 };
 
 // An attribute of the module that a method belongs to, found by following prim::GetAttr from self.
@@ -222,11 +222,15 @@ class Method {
     return word == "cat" ? kConcatenation : kOther;
   }
 
-  // The trained tensors that nodes read, those of called submodules and of nested blocks too.
-  void collect(const jit::Node* node, Chain& chain, NamedTensors& parameters) const {
+  // The tensors of the module that nodes read, those of called submodules and of nested blocks too.
+  void collect(const jit::Node* node, Chain& chain, ChainLayer& layer) const {
+    const std::size_t number = chain.layers.size();
     const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
-      if (tensor.requires_grad() && chain.parameters.insert(tensor.unsafeGetTensorImpl()).second) {
-        parameters.push_back({name, tensor});
+      const auto [owner, is_new] = chain.owners.emplace(tensor.unsafeGetTensorImpl(), std::pair(number, name));
+      if (is_new) {
+        (tensor.requires_grad() ? layer.parameters : layer.buffers).push_back({name, tensor});
+      } else if (owner->second.first != number) {
+        layer.shared.push_back(owner->second.second);
       }
     };
     for (const jit::Value* input : node->inputs()) {
@@ -234,14 +238,19 @@ class Method {
       if (read && read->value.isTensor()) {
         add(read->path, read->value.toTensor());
       } else if (read && read->value.isModule()) {
-        for (const auto& item : jit::Module(read->value.toObject()).named_parameters()) {
-          add(read->path.empty() ? item.name : read->path + "." + item.name, item.value);
+        const jit::Module called(read->value.toObject());
+        const std::string prefix = read->path.empty() ? "" : read->path + ".";
+        for (const auto& item : called.named_parameters()) {
+          add(prefix + item.name, item.value);
+        }
+        for (const auto& item : called.named_buffers()) {
+          add(prefix + item.name, item.value);
         }
       }
     }
     for (const jit::Block* block : node->blocks()) {
       for (const jit::Node* inner : block->nodes()) {
-        collect(inner, chain, parameters);
+        collect(inner, chain, layer);
       }
     }
   }
@@ -255,7 +264,7 @@ class Method {
     const bool has_parts = piece.nodes.size() > 1 || called_by(piece);
     layer.kind = has_parts ? model::LayerKind::kBlock : kind_of(word(piece.nodes.front()));
     for (const jit::Node* node : piece.nodes) {
-      collect(node, chain, layer.parameters);
+      collect(node, chain, layer);
     }
 
     const auto graph = std::make_shared<jit::Graph>();

@@ -34,7 +34,9 @@ struct ChainLayer {
   std::string name;  // unique in its network; a module's is its path, such as "layer1.0"
   model::LayerKind kind = model::LayerKind::kOther;
   std::function<torch::Tensor(const torch::Tensor&)> forward;
-  NamedTensors parameters;  // that it trains
+  NamedTensors parameters;               // that it trains; one that several layers share is the first one's
+  NamedTensors buffers;                  // that it keeps besides, such as running statistics
+  std::vector<std::string> shared = {};  // names of tensors of layers before it that it reads, too
 };
 
 // What a stage runs: one of our networks, or a TorchScript module. Functions may throw what libtorch throws; Stage

@@ -16,30 +16,14 @@
 #include <queue>
 
 #include "motley/base/random.h"
+#include "motley/plan/task_order.h"
 
 namespace motley::simulate {
 namespace {
 
 using cost::Problem;
 using plan::Plan;
-
-struct Task {
-  bool forward = true;
-  std::int64_t micro_batch = 0;
-};
-
-// What a stage's devices do at a position of their order: first `warm_up` forwards (all of them under fill-drain), then
-// a backward and a forward in turn, and last the backwards that are left.
-Task task_at(std::int64_t position, std::int64_t warm_up, std::int64_t micro_batches) {
-  const std::int64_t turn = position - warm_up;
-  if (turn < 0) {
-    return {true, position};
-  }
-  if (turn < 2 * (micro_batches - warm_up)) {
-    return turn % 2 == 0 ? Task{false, turn / 2} : Task{true, warm_up + turn / 2};
-  }
-  return {false, position - micro_batches};
-}
+using plan::Task;
 
 struct DeviceState {
   int stage = 0;
@@ -256,9 +240,7 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
     StageState state;
     state.first_device = static_cast<int>(setup.devices.size());
     state.device_count = static_cast<int>(typed[s].count);
-    state.warm_up = plan.schedule == plan::Schedule::kFillDrain
-                        ? plan.micro_batches
-                        : std::min(plan.micro_batches, static_cast<std::int64_t>(stage_count - s));
+    state.warm_up = plan::warm_up_of(plan.schedule, s, stage_count, plan.micro_batches);
     state.activations = s == 0 ? plan.micro_batches : 0;
     state.gradients = s + 1 == stage_count ? plan.micro_batches : 0;
     state.exchange_seconds = exchange_seconds(problem, stage, typed[s]);
@@ -376,7 +358,7 @@ class Replay {
     if (device.position == 2 * micro_batches_) {
       return;
     }
-    const Task task = task_at(device.position, stage.warm_up, micro_batches_);
+    const Task task = plan::task_at(device.position, stage.warm_up, micro_batches_);
     if (task.micro_batch >= (task.forward ? stage.activations : stage.gradients)) {
       return;
     }
@@ -393,7 +375,7 @@ class Replay {
   void finish_work(std::size_t index, double now) {
     DeviceState& device = devices_[index];
     const StageState& stage = stages_[static_cast<std::size_t>(device.stage)];
-    const Task task = task_at(device.position, stage.warm_up, micro_batches_);
+    const Task task = plan::task_at(device.position, stage.warm_up, micro_batches_);
     const std::int64_t counter = (2 * device.stage + (task.forward ? 0 : 1)) * micro_batches_ + task.micro_batch;
     device.computing = false;
     ++device.position;

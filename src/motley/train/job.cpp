@@ -15,9 +15,9 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
 // Keys that hold a path; relative ones are taken from the job file's folder, and those of flags from the current one.
-constexpr const char* kPathKeys[] = {"model.path",    "data.train",        "data.train_targets",
-                                     "data.test",     "data.test_targets", "cluster",
-                                     "shares.replay", "data.folder",       "exchange.server_token"};
+constexpr const char* kPathKeys[] = {
+    "model.path", "data.train", "data.train_targets", "data.test",   "data.test_targets",
+    "cluster",    "plan",       "shares.replay",      "data.folder", "exchange.server_token"};
 
 // Makes the key's value absolute where the key holds a path.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
@@ -152,6 +152,8 @@ const OptionTable<Job>& job_options() {
        &Job::precision},
       {{"workers", kInteger, "worker processes; 0: those of the cluster file, else one", 0, 1024}, &Job::workers},
       {{"cluster", kText, "cluster file that describes the workers; empty: this machine"}, &Job::cluster},
+      {{"plan", kText, "plan file (of `motley plan`) that says which layers each worker computes; empty: all of them"},
+       &Job::plan},
       {{"device", kText, "cpu, cuda or cuda:N, where the cluster file does not say"}, &Job::device},
       {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
        &Job::threads},

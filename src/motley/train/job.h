@@ -60,6 +60,7 @@ struct Job {
 
   std::int64_t workers = 0;
   std::string cluster;
+  std::string plan;
   std::string device = "cpu";
   std::int64_t threads = 1;
   bool deterministic = true;

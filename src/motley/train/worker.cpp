@@ -22,8 +22,10 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <unordered_set>
 
 #include "motley/base/clock.h"
 #include "motley/base/file.h"
@@ -40,6 +42,7 @@
 #include "motley/learn/gradient_buckets.h"
 #include "motley/learn/loss.h"
 #include "motley/learn/metrics.h"
+#include "motley/learn/network_part.h"
 #include "motley/learn/networks.h"
 #include "motley/learn/optimizer.h"
 #include "motley/learn/runtime.h"
@@ -50,6 +53,8 @@
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
 #include "motley/train/pace.h"
+#include "motley/train/pipeline.h"
+#include "motley/train/planned_job.h"
 #include "motley/train/progress.h"
 #include "motley/train/saved_state.h"
 #include "motley/train/served_weights.h"
@@ -57,6 +62,7 @@
 #include "motley/train/summary.h"
 #include "motley/train/tensorboard.h"
 #include "motley/train/timeline.h"
+#include "motley/transport/partial_session.h"
 
 namespace motley::train {
 namespace {
@@ -73,6 +79,7 @@ struct Report {
   double samples = 0;
   double load = 0;     // seconds
   double compute = 0;  // seconds of loading, forward and backward, emulated sleep included
+  double waited = 0;   // seconds of these in which a planned stage waited for its neighbours
   double total = 0;    // seconds from the step's begin to the reduced gradient
   double cpu = 0;      // seconds of CPU time
   double target = -1;  // seconds that the emulated device takes; < 0: not emulated
@@ -97,23 +104,31 @@ constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over 
 constexpr double kLateFactor = 1.1;           // an emulated step that takes longer than this times its deadline is late
 constexpr double kLateShare = 0.1;            // and so large a share of late steps is told
 constexpr std::size_t kAuditChunk = 1 << 16;  // counts summed at a time
+constexpr std::uint16_t kAloneNumber = 0xffff;    // of a session of this rank alone; stages count from 1
 constexpr double kCheckpointDeadlineFactor = 10;  // of the step's deadline
 
 class Worker {
  public:
-  Worker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster)
-      : job_(job), run_(run), role_(role), cluster_(std::move(cluster)) {}
+  Worker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
+         std::optional<plan::Plan> plan)
+      : job_(job), run_(run), role_(role), cluster_(std::move(cluster)) {
+    if (plan) layout_.emplace(std::move(*plan));
+  }
 
   Status run(const std::filesystem::path& hosts, bool resume);
 
  private:
   bool writes() const { return role_.rank == 0; }
   Deadline step_deadline() const { return Deadline::after(job_.step_seconds); }
+  // Those that compute the same layers as this rank, itself included.
+  transport::Session& peers() const { return stage_session_ ? *stage_session_ : *session_; }
+  exchange::Group& peer_group() const { return stage_group_ ? *stage_group_ : *group_; }
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
 
   Status join(const std::filesystem::path& hosts);
   Status open_data();
   Status build_model();
+  Result<std::unique_ptr<learn::Stage>> make_stage();
   Status explain(Status loaded, bool resume) const;
   Status start_state(bool resume);
   Status open_outputs();
@@ -125,20 +140,27 @@ class Worker {
   bool evaluation_is_due(double epochs) const;
   bool checkpoint_is_due() const;
   Status meet(data::Range window, bool& stop);
+  Status clip_gradients();
   Status compute_share(const data::StepPlan& plan, data::Range window, Report& report);
   Status compute_pulled(const data::StepPlan& plan, data::Range window, Report& report);
+  Status compute_planned(const data::StepPlan& plan, data::Range window, Report& report);
+  Status see_outputs(const torch::Tensor& outputs, const torch::Tensor& targets, Report& report) const;
   Status compute_batch(const data::Batch& batch, double divisor, bool last, Report& report);
   Status compute_micro_batch(const torch::Tensor& inputs, const torch::Tensor& targets, double divisor, bool last,
                              Report& report);
   Result<data::Batch> load(std::span<const std::uint32_t> samples, Report& report);
+  std::vector<std::uint32_t> own_samples(data::Range window, const data::StepPlan& plan) const;
   void read_ahead(data::Range window, const data::StepPlan& plan);
   Status start_exchange(double weight);
   struct StepRecord;
   Status check_reports(const std::vector<Report>& reports, const StepRecord& record);
   Status write_step(const std::vector<Report>& reports, const StepRecord& record, double step_seconds);
   Status evaluate();
+  Status evaluate_own_part(learn::Evaluation& evaluation);
+  Status evaluate_planned(learn::Evaluation& evaluation);
   Result<data::UseCounts> merge_counts();
   Status audit_epoch();
+  Result<std::string> collect(const std::function<Result<learn::NamedTensors>()>& own);
   Status save_checkpoint();
   Status event(const std::string& kind, const std::string& text);
   Status tell_lateness();
@@ -154,12 +176,18 @@ class Worker {
   std::unique_ptr<server::Service> service_;  // beside this worker
   std::unique_ptr<transport::Session> session_;
   std::unique_ptr<exchange::Group> group_;
+  // A planned job: who computes what, and the ranks that compute the same as this one. Else those are all ranks.
+  std::optional<StageLayout> layout_;
+  std::unique_ptr<transport::Session> stage_session_;
+  std::unique_ptr<exchange::Group> stage_group_;
+  std::unique_ptr<transport::Session> stage_alone_;  // of this rank, where there is nothing to exchange
   std::unique_ptr<exchange::Exchange> exchange_;
   std::unique_ptr<data::Dataset> train_data_;
   std::unique_ptr<data::Dataset> test_data_;
   std::unique_ptr<data::Loader> loader_;
   std::vector<std::uint32_t> read_ahead_;  // samples that were requested and not taken
   std::unique_ptr<learn::Stage> stage_;
+  std::unique_ptr<Pipeline> pipeline_;  // of a planned job
   std::unique_ptr<learn::Optimizer> optimizer_;
   std::unique_ptr<learn::GradientBuckets> buckets_;
   std::unique_ptr<ServedWeights> served_;  // where a parameter server moves the weights
@@ -187,6 +215,7 @@ class Worker {
     bool pulls = false;
     double learning_rate = 0;
     data::LedgerState ledger;  // before the step
+    double samples = 0;        // of all ranks
     Report report;             // this rank's
   };
   std::vector<StepRecord> unreported_;  // steps since all ranks met
@@ -245,6 +274,9 @@ Status Worker::join(const std::filesystem::path& hosts) {
   options.join_seconds = job_.join_seconds;
   options.silence_seconds = std::max(5.0, job_.step_seconds / 2);
   options.fingerprint = fingerprint(job_);
+  if (layout_) {
+    options.fingerprint += fmt::format("-{:08x}", crc32c(plan::to_json(layout_->plan())));
+  }
   MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, options));
   MOTLEY_ASSIGN(session_, transport::Session::join(options, *secret_));
   if (writes()) {  // all have read where to meet; the file holds a secret
@@ -252,6 +284,12 @@ Status Worker::join(const std::filesystem::path& hosts) {
     std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
   }
   MOTLEY_ASSIGN(group_, exchange::make_group(*session_));
+  if (layout_) {
+    const int stage = layout_->stage_of(role_.rank);
+    stage_session_ =
+        transport::make_partial_session(*session_, layout_->ranks_of(stage), static_cast<std::uint16_t>(stage + 1));
+    MOTLEY_ASSIGN(stage_group_, exchange::make_group(*stage_session_));
+  }
   return {};
 }
 
@@ -267,6 +305,31 @@ Status Worker::open_data() {
   return {};
 }
 
+// The whole network, or the layers that the plan gives this rank, connected to those before and after them.
+Result<std::unique_ptr<learn::Stage>> Worker::make_stage() {
+  MOTLEY_ASSIGN(const learn::NetworkSpec network, network_of(job_, *train_data_));
+  const auto seed = static_cast<std::uint64_t>(job_.seed);
+  learn::StageOptions options;
+  options.device = device_;
+  options.dtype = dtype_;
+  options.autocast = job_.precision == "bfloat16";
+  if (!layout_) {
+    return learn::make_stage(network, seed, options);
+  }
+  const plan::Stage& planned = layout_->stage(role_.rank);
+  options.recompute = planned.recompute;
+  options.input_gradients = !layout_->is_first(role_.rank);
+  MOTLEY_ASSIGN(auto whole, learn::make_network(network, seed));
+  auto part = learn::take_part(std::move(whole), layout_->plan().layers, planned.first_layer, planned.last_layer);
+  if (!part) {
+    return fail(part.error().within(job_.plan));
+  }
+  MOTLEY_ASSIGN(auto stage, learn::Stage::create(std::move(part->network), options));
+  MOTLEY_ASSIGN(pipeline_, Pipeline::create(*session_, *layout_, *stage, part->input_shape, part->output_shape,
+                                            Deadline::after(job_.join_seconds)));
+  return stage;
+}
+
 Status Worker::build_model() {
   session_->set_phase(0, "building the network");
   MOTLEY_ASSIGN(loss_, learn::parse_loss(job_.loss));
@@ -275,12 +338,7 @@ Status Worker::build_model() {
   const std::string device = device_of(job_, cluster_, role_.rank, role_.local_rank);
   MOTLEY_ASSIGN(device_, learn::parse_device(device));
 
-  learn::StageOptions options;
-  options.device = device_;
-  options.dtype = dtype_;
-  options.autocast = job_.precision == "bfloat16";
-  MOTLEY_ASSIGN(const learn::NetworkSpec network, network_of(job_, *train_data_));
-  MOTLEY_ASSIGN(stage_, learn::make_stage(network, static_cast<std::uint64_t>(job_.seed), options));
+  MOTLEY_ASSIGN(stage_, make_stage());
   MOTLEY_ASSIGN(optimizer_, learn::Optimizer::create(parts_.optimizer, stage_->parameters()));
   MOTLEY_ASSIGN(buckets_, learn::GradientBuckets::create(stage_->parameters(),
                                                          static_cast<std::size_t>(job_.exchange_bucket_bytes)));
@@ -314,6 +372,13 @@ Status Worker::build_model() {
     const double bytes = count * (exchange.wire == exchange::WireType::kNative ? 4 : 2);
     MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, exchange));
   }
+  if (layout_) {
+    if (layout_->stage(role_.rank).exchange != plan::Exchange::kParameterServer) {
+      exchange.method =
+          exchange.method == exchange::Method::kParameterServer ? exchange::Method::kAuto : exchange.method;
+    }
+    exchange.job_suffix = fmt::format("/stage-{}", layout_->stage_of(role_.rank));
+  }
   if (exchange.wire == exchange::WireType::kTopK && writes() && (job_.optimizer_name != "sgd" || job_.momentum > 0)) {
     spdlog::warn(
         "exchange.wire: top-k sends small gradients late and all at once, which momentum and Adam take for something "
@@ -322,7 +387,11 @@ Status Worker::build_model() {
   if (exchange.wire == exchange::WireType::kAuto) {
     MOTLEY_ASSIGN(exchange.wire, exchange::choose_wire(*session_, *group_, exchange, layout, deadline));
   }
-  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(*session_, exchange));
+  if (layout.bucket_elements.empty()) {  // a stage of layers that train nothing
+    exchange.method = exchange::Method::kAuto;
+    stage_alone_ = transport::make_partial_session(*session_, {role_.rank}, kAloneNumber);
+  }
+  MOTLEY_ASSIGN(exchange_, exchange::make_exchange(stage_alone_ ? *stage_alone_ : peers(), exchange));
   MOTLEY_TRY(exchange_->prepare(layout, Deadline::after(job_.join_seconds)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
@@ -339,12 +408,51 @@ Status Worker::build_model() {
 }
 
 // Sends root's text to all ranks.
-Result<std::string> broadcast_text(exchange::Group& group, std::string text, const Deadline& deadline) {
+Result<std::string> broadcast_text(exchange::Group& group, std::string text, int root, const Deadline& deadline) {
   auto size = static_cast<std::uint64_t>(text.size());
-  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0, deadline));
+  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(&size, 1)), root, deadline));
   text.resize(size);
-  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(text.data(), text.size())), 0, deadline));
+  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(text.data(), text.size())), root, deadline));
   return text;
+}
+
+// The tensors of these names; of an optimizer's state ("<name>.<field>") those of these parameters.
+learn::NamedTensors only_of(const learn::NamedTensors& wanted, const learn::NamedTensors& all, bool of_optimizer) {
+  std::unordered_set<std::string> names;
+  for (const learn::NamedTensor& tensor : wanted) {
+    names.insert(tensor.name);
+  }
+  learn::NamedTensors found;
+  for (const learn::NamedTensor& tensor : all) {
+    if (names.contains(of_optimizer ? tensor.name.substr(0, tensor.name.rfind('.')) : tensor.name)) {
+      found.push_back(tensor);
+    }
+  }
+  return found;
+}
+
+// What each stage's first rank has, put together; complete on rank 0 and nowhere else.
+Result<std::string> Worker::collect(const std::function<Result<learn::NamedTensors>()>& own) {
+  const Deadline deadline = Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds);
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"step", std::to_string(step_)}};
+  learn::NamedTensors all;
+  for (int stage = 0; stage < (layout_ ? layout_->stages() : 1); ++stage) {
+    const int root = layout_ ? layout_->ranks_of(stage).front() : 0;
+    if (root == role_.rank) {
+      MOTLEY_ASSIGN(all, own());
+    }
+    if (stage == 0) continue;
+    std::string text;
+    if (root == role_.rank) {
+      MOTLEY_ASSIGN(text, learn::encode_tensors(all));
+    }
+    MOTLEY_ASSIGN(text, broadcast_text(*group_, std::move(text), root, deadline));
+    if (writes()) {
+      MOTLEY_ASSIGN(const learn::TensorFile part, learn::decode_tensors(text));
+      all.insert(all.end(), part.tensors.begin(), part.tensors.end());
+    }
+  }
+  return writes() ? learn::encode_tensors(all, metadata) : std::string();
 }
 
 // A state that does not fit the job: says which of the run's keys have changed since it was written.
@@ -373,16 +481,23 @@ Status Worker::start_state(bool resume) {
       }
       start = std::move(loaded.checkpoint);
     } else {
-      MOTLEY_ASSIGN(start.files["weights.safetensors"], learn::encode_tensors(stage_->state()));
+      if (!layout_) {  // else every stage has its own, which follow from the seed
+        MOTLEY_ASSIGN(start.files["weights.safetensors"], learn::encode_tensors(stage_->state()));
+      }
       start.files["state.json"] = "";
     }
   }
   const Deadline deadline = Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds);
   for (const char* name : {"weights.safetensors", "optimizer.safetensors", "state.json", "audit.bin"}) {
-    MOTLEY_ASSIGN(start.files[name], broadcast_text(*group_, std::move(start.files[name]), deadline));
+    MOTLEY_ASSIGN(start.files[name], broadcast_text(*group_, std::move(start.files[name]), 0, deadline));
   }
-  MOTLEY_ASSIGN(const learn::TensorFile weights, learn::decode_tensors(start.files["weights.safetensors"]));
-  MOTLEY_TRY(explain(stage_->load_state(weights.tensors), resume));
+  if (!start.files["weights.safetensors"].empty()) {
+    MOTLEY_ASSIGN(learn::TensorFile weights, learn::decode_tensors(start.files["weights.safetensors"]));
+    if (layout_) {
+      weights.tensors = only_of(stage_->state(), weights.tensors, false);
+    }
+    MOTLEY_TRY(explain(stage_->load_state(weights.tensors), resume));
+  }
 
   MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job_, cluster_, batch_norm_.has_value()));
   MOTLEY_ASSIGN(partition_, data::Partition::create(std::move(partition)));
@@ -400,7 +515,10 @@ Status Worker::start_state(bool resume) {
     next_evaluation_ = saved.next_evaluation;
     not_used_once_ = saved.not_used_once;
     saved_step_ = step_;
-    MOTLEY_ASSIGN(const learn::TensorFile state, learn::decode_tensors(start.files["optimizer.safetensors"]));
+    MOTLEY_ASSIGN(learn::TensorFile state, learn::decode_tensors(start.files["optimizer.safetensors"]));
+    if (layout_) {
+      state.tensors = only_of(stage_->parameters(), state.tensors, true);
+    }
     MOTLEY_TRY(explain(optimizer_->load_state(state.tensors), resume));
     MOTLEY_ASSIGN(const bool restored, partition_->restore(saved.partition));
     if (!restored && writes()) {
@@ -491,7 +609,9 @@ Status Worker::step(bool& stop) {
   const data::Range window = ledger_->next(static_cast<std::uint32_t>(job_.batch));
   const bool control = is_control_step(job_, step_);
   data::StepPlan plan;
-  if (control) {
+  if (layout_) {
+    for (int rank = 0; rank < role_.size; ++rank) plan.shares.push_back(layout_->samples(rank, window));
+  } else if (control) {
     plan.shares = equal_shares(window.size(), partition_->options().limits);
   } else {
     MOTLEY_ASSIGN(plan, partition_->plan(number, window.size()));
@@ -514,7 +634,9 @@ Status Worker::step(bool& stop) {
   if (batch_norm_) {
     batch_norm_->begin_step();
   }
-  MOTLEY_TRY(plan.pulls() ? compute_pulled(plan, window, report) : compute_share(plan, window, report));
+  MOTLEY_TRY(layout_        ? compute_planned(plan, window, report)
+             : plan.pulls() ? compute_pulled(plan, window, report)
+                            : compute_share(plan, window, report));
   computed_ = monotonic_seconds();
   report.compute = computed_ - step_begin_;
 
@@ -527,7 +649,7 @@ Status Worker::step(bool& stop) {
   }
   if (batch_norm_) {
     std::vector<double> sums = batch_norm_->contribution(report.samples);
-    MOTLEY_TRY(group_->all_reduce_sum(sums, deadline));
+    MOTLEY_TRY(peer_group().all_reduce_sum(sums, deadline));
     batch_norm_->finish_step(sums);
   }
   const double exchanged = monotonic_seconds();
@@ -536,7 +658,8 @@ Status Worker::step(bool& stop) {
   report.stop = stop_requested != 0 ? 1 : 0;
   const bool due_by_time = job_.checkpoint_every_seconds > 0 && exchanged >= next_checkpoint_;
   report.checkpoint = writes() && (checkpoint_is_due() || due_by_time) ? 1 : 0;
-  unreported_.push_back({step_, control, plan.pulls(), learning_rate, ledger_->state(), report});
+  unreported_.push_back(
+      {step_, control, plan.pulls(), learning_rate, ledger_->state(), static_cast<double>(window.size()), report});
   if (exchange_->relaxed()) {
     timeline_->record(Phase::kWait, step_, computed_, exchanged);
   }
@@ -595,7 +718,7 @@ Status Worker::meet(data::Range window, bool& stop) {
   const double exchanged = step_begin_ + unreported_.back().report.total;
   if (!served_) {
     if (job_.clip_norm > 0) {
-      MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), job_.clip_norm));
+      MOTLEY_TRY(clip_gradients());
     }
     MOTLEY_TRY(optimizer_->step(unreported_.back().learning_rate));
   }
@@ -611,7 +734,7 @@ Status Worker::meet(data::Range window, bool& stop) {
   for (std::size_t i = 0; i < steps; ++i) {
     const StepRecord& record = unreported_[i];
     // Once the shares have moved, what was measured before that is no measurement of the new ones.
-    if (!record.control && partition_->diagnostics().moves == moves) {
+    if (!layout_ && !record.control && partition_->diagnostics().moves == moves) {
       std::vector<data::Observation> observations;
       const double last = last_compute(reports[i]);
       for (const Report& r : reports[i]) {
@@ -644,6 +767,21 @@ Status Worker::meet(data::Range window, bool& stop) {
   return {};
 }
 
+// By the norm of the whole network's gradient, of which each stage has a part and each of its ranks the same one.
+Status Worker::clip_gradients() {
+  if (!layout_) {
+    MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), job_.clip_norm));
+    return {};
+  }
+  MOTLEY_ASSIGN(const double own, learn::clip_gradients(stage_->parameters()));  // their norm
+  double squares[] = {own * own / peers().membership().size()};
+  MOTLEY_TRY(group_->all_reduce_sum(squares, step_deadline()));
+  if (own > 0 && squares[0] > job_.clip_norm * job_.clip_norm) {
+    MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), own * job_.clip_norm / std::sqrt(squares[0])));
+  }
+  return {};
+}
+
 Result<data::Batch> Worker::load(std::span<const std::uint32_t> samples, Report& report) {
   const double begin = monotonic_seconds();
   session_->set_phase(static_cast<std::uint64_t>(step_), "loading");
@@ -653,28 +791,45 @@ Result<data::Batch> Worker::load(std::span<const std::uint32_t> samples, Report&
   }
   read_ahead_.clear();
   MOTLEY_ASSIGN(data::Batch batch, loader_->take(step_deadline()));
-  counts_->record(batch.samples);
+  if (!layout_ || layout_->is_first(role_.rank)) {  // the last stage reads their targets, and counts them not again
+    counts_->record(batch.samples);
+  }
   const double end = monotonic_seconds();
   report.load += end - begin;
   timeline_->record(Phase::kLoad, step_, begin, end);
   return batch;
 }
 
-// Reads the share that this rank will have if the shares stay as they are; load() checks.
+// The samples of a window that are this rank's, in the order in which it computes them.
+std::vector<std::uint32_t> Worker::own_samples(data::Range window, const data::StepPlan& plan) const {
+  std::vector<std::uint32_t> own;
+  const auto append = [&](data::Range positions) {
+    const auto samples = ledger_->samples(positions);
+    own.insert(own.end(), samples.begin(), samples.end());
+  };
+  if (pipeline_) {
+    for (const data::Range& rows : pipeline_->own_rows(window)) append(rows);
+  } else {
+    append(data::part_of(window, plan.shares, role_.rank));
+  }
+  return own;
+}
+
+// Reads what this rank will need if the shares stay as they are; load() checks.
 void Worker::read_ahead(data::Range window, const data::StepPlan& plan) {
   const std::uint32_t end = std::min(window.end + static_cast<std::uint32_t>(job_.batch), train_data_->size());
   const data::Range next{window.end, end};
   if (plan.pulls() || next.size() != window.size()) {
     return;
   }
-  const auto samples = ledger_->samples(data::part_of(next, plan.shares, role_.rank));
+  const std::vector<std::uint32_t> samples = own_samples(next, plan);
   if (!samples.empty() && loader_->request(samples)) {
     read_ahead_.assign(samples.begin(), samples.end());
   }
 }
 
 Status Worker::compute_share(const data::StepPlan& plan, data::Range window, Report& report) {
-  const auto samples = ledger_->samples(data::part_of(window, plan.shares, role_.rank));
+  const std::vector<std::uint32_t> samples = own_samples(window, plan);
   weight_ = static_cast<double>(samples.size());
   if (samples.empty()) {
     return start_exchange(0);
@@ -683,6 +838,47 @@ Status Worker::compute_share(const data::StepPlan& plan, data::Range window, Rep
   read_ahead(window, plan);
   MOTLEY_TRY(compute_batch(batch, weight_, true, report));
   loader_->recycle(std::move(batch));
+  return {};
+}
+
+// Micro-batches go through this rank's stage; the first stage reads their features, the last one their targets.
+Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, Report& report) {
+  weight_ = layout_->samples(role_.rank, window);
+  report.samples = weight_;
+  if (weight_ == 0) {
+    MOTLEY_TRY(start_exchange(0));
+  }
+  std::optional<data::Batch> batch;
+  torch::Tensor inputs, targets;
+  if (weight_ > 0 && (layout_->is_first(role_.rank) || layout_->is_last(role_.rank))) {
+    MOTLEY_ASSIGN(batch, load(own_samples(window, plan), report));
+    read_ahead(window, plan);
+    inputs = batch_inputs(*batch, *train_data_, device_, dtype_);
+    targets = batch_targets(*batch, *train_data_, device_, dtype_);
+  }
+  const auto number = static_cast<std::uint64_t>(step_);
+  Pipeline::Hooks hooks;
+  hooks.take_outputs = [&](data::Range rows, const torch::Tensor& outputs) -> Result<torch::Tensor> {
+    const torch::Tensor own = targets.narrow(0, rows.begin, rows.size());
+    MOTLEY_ASSIGN(const learn::LossOutcome loss, learn::compute_loss(loss_, outputs, own, weight_));
+    MOTLEY_TRY(see_outputs(outputs, own, report));
+    return loss.output_gradient;
+  };
+  hooks.before_forward = [&](std::int64_t micro_batch) {
+    learn::seed_randomness(static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch);
+  };
+  hooks.before_last_backward = [&] {
+    buckets_->arm([this, number](int bucket) { return exchange_->start(number, bucket, weight_); });
+  };
+  hooks.record = [&](Phase phase, double begin, double end) { timeline_->record(phase, step_, begin, end); };
+  MOTLEY_TRY(pipeline_->train(number, window, inputs, step_deadline(), hooks));
+  if (weight_ > 0) {
+    MOTLEY_TRY(buckets_->flush());
+  }
+  report.waited = pipeline_->waited();
+  if (batch) {
+    loader_->recycle(std::move(*batch));
+  }
   return {};
 }
 
@@ -753,12 +949,7 @@ Status Worker::compute_micro_batch(const torch::Tensor& inputs, const torch::Ten
   const std::int64_t id = micro_batch_++;
   MOTLEY_ASSIGN(const learn::Tensors outputs, stage_->forward(id, {inputs}));
   MOTLEY_ASSIGN(const learn::LossOutcome loss, learn::compute_loss(loss_, outputs.front(), targets, divisor));
-  learn::Evaluation seen(loss_, {metric_});
-  MOTLEY_TRY(seen.add(outputs.front(), targets));
-  report.loss_sum += seen.totals()[0];
-  report.loss_count += seen.totals()[1];
-  report.metric_sum += seen.totals()[2];
-  report.metric_count += seen.totals()[3];
+  MOTLEY_TRY(see_outputs(outputs.front(), targets, report));
   pace_->after_forward();
   const double forwarded = monotonic_seconds();
   timeline_->record(Phase::kForward, step_, begin, forwarded);
@@ -776,6 +967,17 @@ Status Worker::compute_micro_batch(const torch::Tensor& inputs, const torch::Ten
   }
   pace_->after_backward();
   timeline_->record(Phase::kBackward, step_, forwarded, monotonic_seconds());
+  return {};
+}
+
+// Adds a micro-batch's loss and metric to the report.
+Status Worker::see_outputs(const torch::Tensor& outputs, const torch::Tensor& targets, Report& report) const {
+  learn::Evaluation seen(loss_, {metric_});
+  MOTLEY_TRY(seen.add(outputs, targets));
+  report.loss_sum += seen.totals()[0];
+  report.loss_count += seen.totals()[1];
+  report.metric_sum += seen.totals()[2];
+  report.metric_count += seen.totals()[3];
   return {};
 }
 
@@ -832,7 +1034,6 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
   const double last = last_compute(reports);
   Report sum;
   for (const Report& r : reports) {
-    sum.samples += r.samples;
     sum.loss_sum += r.loss_sum;
     sum.loss_count += r.loss_count;
     sum.metric_sum += r.metric_sum;
@@ -850,27 +1051,31 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
                {has_accuracy ? "accuracy" : "mean_absolute_error", metric},
                {"learning_rate", record.learning_rate},
                {"step_seconds", step_seconds},
-               {"mode", record.control ? "equal"
-                        : record.pulls ? "pull"
-                                       : job_.shares},
+               {"mode", layout_          ? "plan"
+                        : record.control ? "equal"
+                        : record.pulls   ? "pull"
+                                         : job_.shares},
                {"control", record.control}};
   for (const char* key : {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds"}) {
     line[key] = Json::array();
   }
   for (const Report& r : reports) {
-    // At a step of its own a rank waits for the server, which may wait for others; else it waits for the last rank.
-    const double wait = (relaxed ? r.total : last) - r.compute;
+    // At a step of its own a rank waits for the server, which may wait for others; else it waits for the last rank, and
+    // by a plan for its neighbours, too.
+    const double wait = (relaxed ? r.total : last) - r.compute + r.waited;
     line["shares"].push_back(static_cast<std::int64_t>(r.samples));
     line["samples"].push_back(static_cast<std::int64_t>(r.samples));
-    line["compute_seconds"].push_back(r.compute - r.load);
+    line["compute_seconds"].push_back(r.compute - r.load - r.waited);
     line["load_seconds"].push_back(r.load);
     line["wait_seconds"].push_back(wait);
-    line["exchange_seconds"].push_back(std::max(0.0, r.total - r.compute - wait));
+    line["exchange_seconds"].push_back(std::max(0.0, r.total - r.compute - wait + r.waited));
     if (relaxed) {
       line["staleness"].push_back(static_cast<std::int64_t>(r.staleness));
     }
   }
-  if (diagnostics.predicted > 0) {
+  if (layout_ && layout_->plan().predicted.step_seconds > 0) {
+    line["predicted_seconds"] = layout_->plan().predicted.step_seconds;
+  } else if (diagnostics.predicted > 0) {
     line["predicted_seconds"] = diagnostics.predicted + diagnostics.common;
     line["bound_seconds"] = diagnostics.bound;
     line["equal_seconds"] = data::step_seconds(
@@ -894,24 +1099,16 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
   ProgressState state;
   state.step = record.step;
   state.steps = steps_;
-  state.epoch = static_cast<double>(record.ledger.epoch) + (record.ledger.cursor + sum.samples) / size;
+  state.epoch = static_cast<double>(record.ledger.epoch) + (record.ledger.cursor + record.samples) / size;
   state.loss = loss;
   state.accuracy = has_accuracy ? metric : -1;
-  state.samples_per_second = sum.samples / smooth_step_seconds_;
+  state.samples_per_second = record.samples / smooth_step_seconds_;
   state.seconds_left = static_cast<double>(steps_ - record.step) * smooth_step_seconds_;
   progress_->show(format_progress(state), record.step == steps_);
   return {};
 }
 
-// Each rank evaluates its part of the test data; sums and counts are added up, so the result is that of one worker.
-Status Worker::evaluate() {
-  if (!test_data_) {
-    return {};
-  }
-  const double begin = monotonic_seconds();
-  session_->set_phase(static_cast<std::uint64_t>(step_), "evaluation");
-  stage_->train(false);
-  learn::Evaluation evaluation(loss_, learn::default_metrics(loss_));
+Status Worker::evaluate_own_part(learn::Evaluation& evaluation) {
   const std::uint64_t size = test_data_->size();
   const auto ranks = static_cast<std::uint64_t>(role_.size);
   const auto rank = static_cast<std::uint64_t>(role_.rank);
@@ -927,6 +1124,46 @@ Status Worker::evaluate() {
                   stage_->forward(0, {batch_inputs(batch, *test_data_, device_, dtype_)}));
     MOTLEY_TRY(evaluation.add(outputs.front(), batch_targets(batch, *test_data_, device_, dtype_)));
   }
+  return {};
+}
+
+// The test data go through the stages as training data do, a batch at a time.
+Status Worker::evaluate_planned(learn::Evaluation& evaluation) {
+  const std::uint32_t size = test_data_->size();
+  const auto block = static_cast<std::uint32_t>(job_.batch);
+  data::Batch batch;
+  for (std::uint32_t at = 0; at < size; at += std::min(block, size - at)) {
+    const data::Range window{at, at + std::min(block, size - at)};
+    batch.samples.clear();
+    for (const data::Range& rows : pipeline_->own_rows(window)) {
+      for (std::uint32_t sample = rows.begin; sample < rows.end; ++sample) batch.samples.push_back(sample);
+    }
+    torch::Tensor inputs, targets;
+    if (layout_->is_first(role_.rank) || layout_->is_last(role_.rank)) {
+      MOTLEY_TRY(read_batch(*test_data_, batch));
+      inputs = batch_inputs(batch, *test_data_, device_, dtype_);
+      targets = batch_targets(batch, *test_data_, device_, dtype_);
+    }
+    Pipeline::Hooks hooks;
+    hooks.take_outputs = [&](data::Range rows, const torch::Tensor& outputs) -> Result<torch::Tensor> {
+      MOTLEY_TRY(evaluation.add(outputs, targets.narrow(0, rows.begin, rows.size())));
+      return torch::Tensor();
+    };
+    MOTLEY_TRY(pipeline_->evaluate(at, window, inputs, step_deadline(), hooks));
+  }
+  return {};
+}
+
+// Sums and counts of all ranks are added up, so the result is that of one worker.
+Status Worker::evaluate() {
+  if (!test_data_) {
+    return {};
+  }
+  const double begin = monotonic_seconds();
+  session_->set_phase(static_cast<std::uint64_t>(step_), "evaluation");
+  stage_->train(false);
+  learn::Evaluation evaluation(loss_, learn::default_metrics(loss_));
+  MOTLEY_TRY(pipeline_ ? evaluate_planned(evaluation) : evaluate_own_part(evaluation));
   stage_->train(true);
   MOTLEY_TRY(
       group_->all_reduce_sum(evaluation.totals(), Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
@@ -992,19 +1229,16 @@ Status Worker::save_checkpoint() {
   const double begin = monotonic_seconds();
   session_->set_phase(static_cast<std::uint64_t>(step_), "checkpoint");
   MOTLEY_ASSIGN(const data::UseCounts merged, merge_counts());
+  MOTLEY_ASSIGN(std::string weights, collect([&]() -> Result<learn::NamedTensors> { return stage_->state(); }));
+  MOTLEY_ASSIGN(std::string optimizer, collect([&]() -> Result<learn::NamedTensors> {
+                  if (!served_) return optimizer_->state();
+                  return served_->optimizer_state(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds));
+                }));
   if (writes()) {
     Checkpoint checkpoint;
     checkpoint.step = step_;
-    const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"step", std::to_string(step_)}};
-    MOTLEY_ASSIGN(checkpoint.files["weights.safetensors"], learn::encode_tensors(stage_->state(), metadata));
-    learn::NamedTensors optimizer;
-    if (served_) {
-      MOTLEY_ASSIGN(optimizer,
-                    served_->optimizer_state(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
-    } else {
-      optimizer = optimizer_->state();
-    }
-    MOTLEY_ASSIGN(checkpoint.files["optimizer.safetensors"], learn::encode_tensors(optimizer, metadata));
+    checkpoint.files["weights.safetensors"] = std::move(weights);
+    checkpoint.files["optimizer.safetensors"] = std::move(optimizer);
     checkpoint.files["audit.bin"] = merged.serialise();
     checkpoint.files["state.json"] =
         format_state({step_, ledger_->state(), partition_->save(), evaluated_step_, next_evaluation_, not_used_once_});
@@ -1071,6 +1305,12 @@ Result<cluster::Cluster> cluster_of(const Job& job) {
   cluster::Cluster cluster;
   if (!job.cluster.empty()) {
     MOTLEY_ASSIGN(cluster, cluster::read_cluster(job.cluster));
+  }
+  if (!job.plan.empty()) {
+    MOTLEY_ASSIGN(const plan::Plan plan, plan_of(job));
+    return planned_cluster(job, plan, std::move(cluster));
+  }
+  if (!job.cluster.empty()) {
     const auto described = static_cast<std::int64_t>(cluster.workers.size());
     if (job.workers > 0 && described != job.workers) {
       return fail(ErrorCode::kInvalidInput, "workers: {} is given, '{}' describes {}", job.workers, job.cluster,
@@ -1100,7 +1340,10 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   MOTLEY_ASSIGN(cluster::Cluster cluster, cluster_of(job));
   if (static_cast<int>(cluster.workers.size()) != role.size) {
     return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {} workers{}", role.size,
-                cluster.workers.size(), job.cluster.empty() ? "" : " in '" + job.cluster + "'");
+                cluster.workers.size(),
+                !job.plan.empty()      ? " by the plan '" + job.plan + "'"
+                : !job.cluster.empty() ? " in '" + job.cluster + "'"
+                                       : "");
   }
   start_logging(job.log_level, role.rank);
   if (role.launcher == "motley") {
@@ -1117,7 +1360,11 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   learn::keep_freed_memory();
   learn::set_threads(static_cast<int>(own.threads));
   learn::set_deterministic(job.deterministic);
-  Worker worker(job, run, role, std::move(cluster));
+  std::optional<plan::Plan> plan;
+  if (!job.plan.empty()) {
+    MOTLEY_ASSIGN(plan, plan_of(job));
+  }
+  Worker worker(job, run, role, std::move(cluster), std::move(plan));
   return worker.run(hosts, resume);
 }
 

@@ -66,6 +66,9 @@ class Session {
   virtual const Membership& membership() const = 0;
   virtual const SessionOptions& options() const = 0;
 
+  // What a rank is called in messages: its number in the job, where this session is of some of its ranks.
+  virtual int job_rank(int rank) const { return rank; }
+
   // A new authenticated connection between this rank and `peer` (lower rank accepts, higher rank connects); both sides
   // call it with the same purpose, in any order among purposes. Blocks until the deadline.
   virtual Result<std::unique_ptr<Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) = 0;

@@ -1,0 +1,152 @@
+#include "motley/learn/network_part.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "motley/learn/model_graph.h"
+
+namespace motley::learn {
+namespace {
+
+class Part final : public Network {
+ public:
+  Part(std::unique_ptr<Network> whole, std::vector<ChainLayer> layers, NamedTensors parameters, NamedTensors buffers,
+       std::vector<std::int64_t> sample_shape)
+      : whole_(std::move(whole)),
+        layers_(std::move(layers)),
+        parameters_(std::move(parameters)),
+        buffers_(std::move(buffers)),
+        sample_shape_(std::move(sample_shape)),
+        name_(fmt::format("{} ({} to {})", whole_->name(), layers_.front().name, layers_.back().name)) {}
+
+  std::string name() const override { return name_; }
+  Tensors forward(const Tensors& inputs) override {
+    TORCH_CHECK(inputs.size() == 1, "a part of a network takes one input and was given ", inputs.size());
+    torch::Tensor values = inputs.front();
+    for (const ChainLayer& layer : layers_) {
+      values = layer.forward(values);
+    }
+    return {values};
+  }
+  NamedTensors parameters() const override { return parameters_; }
+  NamedTensors buffers() const override { return buffers_; }
+  std::vector<BatchNormLayer> batch_norms() const override {
+    std::vector<BatchNormLayer> own = whole_->batch_norms();
+    std::erase_if(own, [&](const BatchNormLayer& layer) {
+      return std::ranges::none_of(buffers_,
+                                  [&](const NamedTensor& buffer) { return buffer.tensor.is_same(layer.running_mean); });
+    });
+    return own;
+  }
+  std::vector<ChainLayer> chain() override { return layers_; }
+  void train(bool on) override { whole_->train(on); }
+  void to(torch::Device device, torch::Dtype dtype) override { whole_->to(device, dtype); }
+  std::vector<std::int64_t> sample_shape() const override { return sample_shape_; }
+
+ private:
+  std::unique_ptr<Network> whole_;
+  std::vector<ChainLayer> layers_;
+  NamedTensors parameters_;
+  NamedTensors buffers_;
+  std::vector<std::int64_t> sample_shape_;
+  std::string name_;
+};
+
+Status check_names(const Network& network, const std::vector<ChainLayer>& layers,
+                   const std::vector<std::string>& names) {
+  if (layers.size() != names.size()) {
+    return fail(ErrorCode::kInvalidInput, "layers has {} names, but the network '{}' has {} layers", names.size(),
+                network.name(), layers.size());
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (layers[i].name != names[i]) {
+      return fail(ErrorCode::kInvalidInput, "layers[{}] is '{}', but the network '{}' has '{}' there", i, names[i],
+                  network.name(), layers[i].name);
+    }
+  }
+  return {};
+}
+
+// Names of the tensors that these layers own.
+std::set<std::string> owned_by(std::span<const ChainLayer> layers) {
+  std::set<std::string> names;
+  for (const ChainLayer& layer : layers) {
+    for (const NamedTensors* tensors : {&layer.parameters, &layer.buffers}) {
+      for (const NamedTensor& tensor : *tensors) names.insert(tensor.name);
+    }
+  }
+  return names;
+}
+
+// Shapes of one sample before the first layer and after the last one.
+Status find_shapes(Network& network, std::span<const ChainLayer> layers, int first, int last, NetworkPart& part) {
+  return catch_torch(ErrorCode::kInvalidInput, network.name() + ": finding the shapes between its layers", [&] {
+    const torch::NoGradGuard no_grad;
+    network.to(torch::kCPU, torch::kFloat32);
+    network.train(false);
+    std::vector<std::int64_t> shape = network.sample_shape();
+    shape.insert(shape.begin(), 1);
+    torch::Tensor values = torch::zeros(shape);
+    for (int i = 0; i <= last; ++i) {
+      if (i == first) part.input_shape = values.sizes().slice(1).vec();
+      values = layers[static_cast<std::size_t>(i)].forward(values);
+    }
+    part.output_shape = values.sizes().slice(1).vec();
+    network.train(true);
+  });
+}
+
+}  // namespace
+
+Result<NetworkPart> take_part(std::unique_ptr<Network> network, const std::vector<std::string>& names, int first,
+                              int last) {
+  if (network->sample_shape().empty()) {
+    return fail(ErrorCode::kInvalidInput, "model.input_shape: missing; a pipeline needs the shape of one sample");
+  }
+  std::vector<ChainLayer> layers = layers_of(*network);
+  MOTLEY_TRY(check_names(*network, layers, names));
+  MOTLEY_INVARIANT(0 <= first && first <= last && last < static_cast<int>(layers.size()),
+                   "there are no layers {} to {} among {}", first, last, layers.size());
+
+  const std::span all(layers);
+  const auto begin = static_cast<std::size_t>(first);
+  const auto end = static_cast<std::size_t>(last) + 1;
+  const std::set<std::string> own = owned_by(all.subspan(begin, end - begin));
+  std::set<std::string> others = owned_by(all.first(begin));
+  others.merge(owned_by(all.subspan(end)));
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const bool ours = begin <= i && i < end;
+    for (const std::string& name : layers[i].shared) {
+      if (own.contains(name) != ours) {
+        return fail(ErrorCode::kInvalidInput,
+                    "layer '{}' shares '{}' with a layer of another stage; accepted are plans that keep layers which "
+                    "share a tensor in one stage",
+                    layers[i].name, name);
+      }
+    }
+  }
+
+  NetworkPart part;
+  MOTLEY_TRY(find_shapes(*network, layers, first, last, part));
+  // In the network's order.
+  const auto take = [&](const NamedTensors& tensors) {
+    NamedTensors taken;
+    for (const NamedTensor& tensor : tensors) {
+      if (own.contains(tensor.name) || (first == 0 && !others.contains(tensor.name))) {
+        taken.push_back(tensor);
+      } else {
+        torch::Tensor(tensor.tensor).set_data(torch::empty({0}, tensor.tensor.options()));
+      }
+    }
+    return taken;
+  };
+  NamedTensors parameters = take(network->parameters());
+  NamedTensors buffers = take(network->buffers());
+  std::vector<ChainLayer> kept(layers.begin() + first, layers.begin() + last + 1);
+  part.network = std::make_unique<Part>(std::move(network), std::move(kept), std::move(parameters), std::move(buffers),
+                                        part.input_shape);
+  return part;
+}
+
+}  // namespace motley::learn

@@ -1,0 +1,215 @@
+// What comes from neighbours is asked for one micro-batch ahead, so that it arrives while the one before is computed,
+// and no more of it lies in memory than that.
+#include "motley/train/pipeline.h"
+
+#include "motley/base/clock.h"
+#include "motley/plan/task_order.h"
+
+namespace motley::train {
+namespace {
+
+std::span<std::byte> bytes_of(const torch::Tensor& rows) {
+  return {static_cast<std::byte*>(rows.data_ptr()), static_cast<std::size_t>(rows.nbytes())};
+}
+
+torch::Tensor rows_of(const torch::Tensor& values, data::Range rows) {
+  return values.narrow(0, rows.begin, rows.size());
+}
+
+}  // namespace
+
+struct Pipeline::Step {
+  const std::uint64_t number;
+  const data::Range window;
+  const torch::Tensor inputs;
+  Deadline deadline;
+  const Hooks& hooks;
+  std::vector<data::Range> micro_batches = {};
+  std::vector<data::Range> own = {};  // of each micro-batch, in this rank's rows of the step
+  std::map<std::int64_t, Incoming> activations = {};
+  std::map<std::int64_t, Incoming> gradients = {};
+  std::map<std::int64_t, torch::Tensor> output_gradients = {};
+  std::int64_t expected_activations = 0;
+  std::int64_t expected_gradients = 0;
+  std::int64_t last_backward = -1;
+
+  std::uint32_t size(std::int64_t micro_batch) const {
+    return micro_batches[static_cast<std::size_t>(micro_batch)].size();
+  }
+  data::Range rows(std::int64_t micro_batch) const { return own[static_cast<std::size_t>(micro_batch)]; }
+};
+
+Pipeline::Pipeline(transport::Session& session, const StageLayout& layout, learn::Stage& stage,
+                   std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape)
+    : session_(session),
+      layout_(layout),
+      stage_(stage),
+      rank_(session.membership().rank),
+      input_shape_(std::move(input_shape)),
+      output_shape_(std::move(output_shape)) {}
+
+Result<std::unique_ptr<Pipeline>> Pipeline::create(transport::Session& session, const StageLayout& layout,
+                                                   learn::Stage& stage, std::vector<std::int64_t> input_shape,
+                                                   std::vector<std::int64_t> output_shape, const Deadline& deadline) {
+  std::unique_ptr<Pipeline> pipeline(
+      new Pipeline(session, layout, stage, std::move(input_shape), std::move(output_shape)));
+  const int own = layout.stage_of(pipeline->rank_);
+  std::vector<int> peers;
+  for (const int neighbour : {own - 1, own + 1}) {
+    const std::vector<int> ranks = layout.ranks_of(neighbour);
+    peers.insert(peers.end(), ranks.begin(), ranks.end());
+  }
+  MOTLEY_ASSIGN(pipeline->links_, exchange::RowLinks::connect(session, peers, deadline));
+  return pipeline;
+}
+
+std::vector<data::Range> Pipeline::own_rows(data::Range window) const {
+  std::vector<data::Range> positions;
+  for (const data::Range& micro_batch : layout_.micro_batches(window)) {
+    const data::Range rows = layout_.rows(rank_, micro_batch.size());
+    positions.push_back({micro_batch.begin + rows.begin, micro_batch.begin + rows.end});
+  }
+  return positions;
+}
+
+Pipeline::Step Pipeline::begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs,
+                               const Deadline& deadline, const Hooks& hooks) {
+  Step step{.number = number, .window = window, .inputs = inputs, .deadline = deadline, .hooks = hooks};
+  step.micro_batches = layout_.micro_batches(window);
+  std::uint32_t before = 0;
+  for (const data::Range& micro_batch : step.micro_batches) {
+    const std::uint32_t rows = layout_.rows(rank_, micro_batch.size()).size();
+    step.own.push_back({before, before + rows});
+    if (rows > 0) step.last_backward = static_cast<std::int64_t>(step.own.size()) - 1;
+    before += rows;
+  }
+  waited_ = 0;
+  return step;
+}
+
+// Asks for a micro-batch's rows from the stage before, or for their gradients from the stage after.
+Status Pipeline::expect(Step& step, std::int64_t micro_batch, Kind kind) {
+  const bool back = kind == Kind::kBackward;
+  const int from = layout_.stage_of(rank_) + (back ? 1 : -1);
+  const data::Range rows = layout_.rows(rank_, step.size(micro_batch));
+  std::vector<std::int64_t> shape = back ? output_shape_ : input_shape_;
+  shape.insert(shape.begin(), rows.size());
+  Incoming incoming;
+  incoming.values = torch::empty(shape, torch::dtype(stage_.options().dtype));
+  const std::uint64_t tag =
+      step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 | static_cast<std::uint64_t>(kind);
+  for (const auto& [rank, shared] : layout_.pieces(rank_, from, step.size(micro_batch))) {
+    const data::Range within{shared.begin - rows.begin, shared.end - rows.begin};
+    MOTLEY_ASSIGN(const std::uint64_t number, links_->receive(rank, tag, bytes_of(rows_of(incoming.values, within))));
+    incoming.parts.push_back({rank, number, within});
+  }
+  (back ? step.gradients : step.activations).emplace(micro_batch, std::move(incoming));
+  return {};
+}
+
+Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind kind) {
+  const bool back = kind == Kind::kBackward;
+  // All up to the next one have been asked for.
+  std::int64_t& expected = back ? step.expected_gradients : step.expected_activations;
+  const auto count = static_cast<std::int64_t>(step.micro_batches.size());
+  for (; expected < std::min(micro_batch + 2, count); ++expected) {
+    MOTLEY_TRY(expect(step, expected, kind));
+  }
+  Incoming incoming = std::move((back ? step.gradients : step.activations).extract(micro_batch).mapped());
+  const double begin = monotonic_seconds();
+  const auto operation = [&] {
+    return fmt::format("step {}, micro-batch {}, {}", step.number, micro_batch, back ? "backward" : "forward");
+  };
+  const double own = layout_.samples(rank_, step.window);
+  for (const Incoming::Part& part : incoming.parts) {
+    MOTLEY_TRY(links_->wait(part.rank, part.number, step.deadline, operation));
+    if (back) {
+      rows_of(incoming.values, part.rows).mul_(layout_.samples(part.rank, step.window) / own);
+    }
+  }
+  const double end = monotonic_seconds();
+  waited_ += end - begin;
+  if (step.hooks.record) step.hooks.record(Phase::kWait, begin, end);
+  return incoming.values;
+}
+
+Status Pipeline::send(Step& step, std::int64_t micro_batch, const torch::Tensor& values, Kind kind) {
+  const int to = layout_.stage_of(rank_) + (kind == Kind::kBackward ? -1 : 1);
+  const auto rows =
+      std::make_shared<torch::Tensor>(values.detach().to(torch::kCPU, stage_.options().dtype).contiguous());
+  const data::Range own = layout_.rows(rank_, step.size(micro_batch));
+  const std::uint64_t tag =
+      step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 | static_cast<std::uint64_t>(kind);
+  for (const auto& [rank, shared] : layout_.pieces(rank_, to, step.size(micro_batch))) {
+    const data::Range within{shared.begin - own.begin, shared.end - own.begin};
+    MOTLEY_TRY(links_->send(rank, tag, bytes_of(rows_of(*rows, within)), rows));
+  }
+  return {};
+}
+
+Status Pipeline::forward(Step& step, std::int64_t micro_batch, Kind kind) {
+  const data::Range rows = step.rows(micro_batch);
+  torch::Tensor input;
+  if (layout_.is_first(rank_)) {
+    if (rows.size() > 0) input = rows_of(step.inputs, rows);
+  } else {
+    MOTLEY_ASSIGN(input, take(step, micro_batch, kind));
+  }
+  if (rows.size() == 0) return {};
+  const double begin = monotonic_seconds();
+  session_.set_phase(step.number, "forward");
+  if (step.hooks.before_forward) step.hooks.before_forward(micro_batch);
+  MOTLEY_ASSIGN(const learn::Tensors outputs, stage_.forward(micro_batch, {input}));
+  if (layout_.is_last(rank_)) {
+    MOTLEY_ASSIGN(step.output_gradients[micro_batch], step.hooks.take_outputs(rows, outputs.front()));
+  } else {
+    MOTLEY_TRY(send(step, micro_batch, outputs.front(), kind));
+  }
+  if (step.hooks.record) step.hooks.record(Phase::kForward, begin, monotonic_seconds());
+  return {};
+}
+
+Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
+  torch::Tensor gradient;
+  if (layout_.is_last(rank_)) {
+    gradient = std::move(step.output_gradients[micro_batch]);
+    step.output_gradients.erase(micro_batch);
+  } else {
+    MOTLEY_ASSIGN(gradient, take(step, micro_batch, Kind::kBackward));
+  }
+  if (step.rows(micro_batch).size() == 0) return {};
+  const double begin = monotonic_seconds();
+  session_.set_phase(step.number, "backward");
+  if (micro_batch == step.last_backward && step.hooks.before_last_backward) step.hooks.before_last_backward();
+  MOTLEY_ASSIGN(const learn::Tensors input_gradients, stage_.backward(micro_batch, {gradient}));
+  if (!layout_.is_first(rank_)) {
+    MOTLEY_TRY(send(step, micro_batch, input_gradients.front(), Kind::kBackward));
+  }
+  if (step.hooks.record) step.hooks.record(Phase::kBackward, begin, monotonic_seconds());
+  return {};
+}
+
+Status Pipeline::train(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
+                       const Hooks& hooks) {
+  Step step = begin(number, window, inputs, deadline, hooks);
+  const auto count = static_cast<std::int64_t>(step.micro_batches.size());
+  const std::int64_t warm_up =
+      plan::warm_up_of(layout_.plan().schedule, static_cast<std::size_t>(layout_.stage_of(rank_)),
+                       static_cast<std::size_t>(layout_.stages()), count);
+  for (std::int64_t position = 0; position < 2 * count; ++position) {
+    const plan::Task task = plan::task_at(position, warm_up, count);
+    MOTLEY_TRY(task.forward ? forward(step, task.micro_batch, Kind::kForward) : backward(step, task.micro_batch));
+  }
+  return {};
+}
+
+Status Pipeline::evaluate(std::uint64_t number, data::Range window, const torch::Tensor& inputs,
+                          const Deadline& deadline, const Hooks& hooks) {
+  Step step = begin(number, window, inputs, deadline, hooks);
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(step.micro_batches.size()); ++i) {
+    MOTLEY_TRY(forward(step, i, Kind::kEvaluate));
+  }
+  return {};
+}
+
+}  // namespace motley::train

@@ -1,0 +1,91 @@
+// A rank's part of a planned step: micro-batches go forward and backward through its stage in the order of the plan's
+// schedule, their rows come from and go to the ranks of the neighbouring stages, and the step is flushed at its end, so
+// that it computes what one worker would.
+//
+// A rank's gradient is that of the mean loss over its own samples, as everywhere; what a neighbour sends back is of the
+// mean over the neighbour's. The receiver multiplies it by (the neighbour's samples) / (its own).
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/exchange/row_links.h"
+#include "motley/learn/stage.h"
+#include "motley/train/stage_layout.h"
+#include "motley/train/timeline.h"
+
+namespace motley::train {
+
+class Pipeline {
+ public:
+  // What the worker does on the way. Rows are positions among this rank's rows of the step.
+  struct Hooks {
+    // The last stage's: the gradient that a micro-batch's outputs have; undefined where only the outputs are of
+    // interest.
+    std::function<Result<torch::Tensor>(data::Range rows, const torch::Tensor& outputs)> take_outputs;
+    std::function<void(std::int64_t micro_batch)> before_forward;
+    std::function<void()> before_last_backward;
+    std::function<void(Phase phase, double begin, double end)> record;
+  };
+
+  // Connects this rank with those of the neighbouring stages; collective. The session, the layout and the stage must
+  // outlive this object. Shapes are those of one sample of the stage's input and output.
+  static Result<std::unique_ptr<Pipeline>> create(transport::Session& session, const StageLayout& layout,
+                                                  learn::Stage& stage, std::vector<std::int64_t> input_shape,
+                                                  std::vector<std::int64_t> output_shape, const Deadline& deadline);
+
+  // One step over the window. The first stage gives its rows of all micro-batches, one after the other. Leaves the sums
+  // in the parameters' .grad. A rank without rows in the window has nothing to do, and calls no hook.
+  Status train(std::uint64_t step, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
+               const Hooks& hooks);
+
+  // The same without going backward, with the stage in evaluation mode. `number` tells passes over windows apart.
+  Status evaluate(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
+                  const Hooks& hooks);
+
+  // Positions of the window that are this rank's rows, in their order.
+  std::vector<data::Range> own_rows(data::Range window) const;
+
+  double waited() const { return waited_; }  // seconds, in the last step, for rows from neighbours
+
+ private:
+  // A tensor whose rows come from several ranks.
+  struct Incoming {
+    torch::Tensor values;
+    struct Part {
+      int rank;
+      std::uint64_t number;  // of RowLinks
+      data::Range rows;      // of `values`
+    };
+    std::vector<Part> parts;
+  };
+  enum class Kind : std::uint64_t { kForward, kBackward, kEvaluate };
+  struct Step;
+
+  Pipeline(transport::Session& session, const StageLayout& layout, learn::Stage& stage,
+           std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape);
+  Step begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
+             const Hooks& hooks);
+  Status forward(Step& step, std::int64_t micro_batch, Kind kind);
+  Status backward(Step& step, std::int64_t micro_batch);
+  Status expect(Step& step, std::int64_t micro_batch, Kind kind);
+  Result<torch::Tensor> take(Step& step, std::int64_t micro_batch, Kind kind);
+  Status send(Step& step, std::int64_t micro_batch, const torch::Tensor& values, Kind kind);
+
+  transport::Session& session_;
+  const StageLayout& layout_;
+  learn::Stage& stage_;
+  const int rank_;
+  const std::vector<std::int64_t> input_shape_;
+  const std::vector<std::int64_t> output_shape_;
+  std::unique_ptr<exchange::RowLinks> links_;
+  double waited_ = 0;
+};
+
+}  // namespace motley::train

@@ -1,0 +1,57 @@
+// Which rank of a planned job does what: the stages one after the other, each with its replicas in the plan's order,
+// and the rows of every micro-batch that each replica takes. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "motley/data/ledger.h"
+#include "motley/plan/plan.h"
+
+namespace motley::train {
+
+class StageLayout {
+ public:
+  explicit StageLayout(plan::Plan plan);
+
+  const plan::Plan& plan() const { return plan_; }
+  int ranks() const { return static_cast<int>(ranks_.size()); }
+  int stages() const { return static_cast<int>(plan_.stages.size()); }
+  int stage_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].stage; }
+  const plan::Stage& stage(int rank) const { return plan_.stages[static_cast<std::size_t>(stage_of(rank))]; }
+  const std::string& type_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].type; }
+  bool is_first(int rank) const { return stage_of(rank) == 0; }
+  bool is_last(int rank) const { return stage_of(rank) == stages() - 1; }
+  std::vector<int> ranks_of(int stage) const;
+
+  // The window's micro-batches, as equal as can be and none of them empty: fewer than the plan's where the window has
+  // fewer samples.
+  std::vector<data::Range> micro_batches(data::Range window) const;
+
+  // The rows [begin, end) of a micro-batch of `size` samples that a rank takes: by the plan's shares. The rows of a
+  // stage's ranks follow each other and cover the micro-batch.
+  data::Range rows(int rank, std::uint32_t size) const;
+
+  // Samples of the window that go through a rank.
+  std::uint32_t samples(int rank, data::Range window) const;
+
+  // Of a rank's rows those that each rank of a neighbouring stage has, too; nothing where there are none.
+  struct Piece {
+    int rank = 0;
+    data::Range rows;  // of the micro-batch
+  };
+  std::vector<Piece> pieces(int rank, int stage, std::uint32_t size) const;
+
+ private:
+  struct Rank {
+    int stage = 0;
+    std::string type;
+    double begin = 0;  // of its part of a micro-batch, as a share
+    double end = 1;
+  };
+  plan::Plan plan_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace motley::train

@@ -1,0 +1,118 @@
+"""A planned job trains what one worker trains, whatever the plan: stages, unlike replicas, schedules, exchanges."""
+
+import json
+import os
+import random
+import signal
+import unittest
+
+from harness import Scenario, relative_difference
+
+LAYERS = ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "output"]
+NETWORK = ("--model.hidden", "16,16,16")
+DOUBLE = (*NETWORK, "--model.dtype", "float64")
+
+
+class Planned(Scenario):
+    def plan(self, name, cuts, micro_batches=4, schedule="1f1b", **fields):
+        """A plan's file. A stage is its last layer, the shares of its replicas, and what else its entry has."""
+        entries = []
+        first = 0
+        for last, shares, more in cuts:
+            replicas = [{"type": f"type{i}", "count": 1, "share": share} for i, share in enumerate(shares)]
+            exchange = "none" if len(shares) == 1 else "ring"
+            entries.append({"first_layer": LAYERS[first], "last_layer": LAYERS[last], "replicas": replicas,
+                            "exchange": exchange, "recompute": False, **more})
+            first = last + 1
+        plan = {"version": 1, "model": "mlp", "layers": LAYERS, "batch": 60, "micro_batches": micro_batches,
+                "schedule": schedule, "stages": entries, "cost_model": "pipeline", "method": "by hand",
+                "objective": "a test", "predicted": {"step_seconds": 0, "throughput": 0, "price_per_hour": 0, "money": 0},
+                **fields}
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(plan))
+        return path
+
+    def random_stages(self, choose, count):
+        lasts = [*sorted(choose.sample(range(len(LAYERS) - 1), count - 1)), len(LAYERS) - 1]
+        stages = []
+        for last in lasts:
+            weights = [choose.randint(1, 4) for _ in range(choose.choice([1, 1, 2, 3]))]
+            stages.append((last, [weight / sum(weights) for weight in weights], {"recompute": choose.random() < 0.3}))
+        return stages
+
+    def assert_same(self, one, other, bound):
+        self.assertLess(relative_difference(self.weights(one), self.weights(other)), bound)
+        self.assertEqual(self.not_used_once(other), 0)
+        evaluations = [{line["step"]: line["evaluation"] for line in self.lines(run) if "evaluation" in line}
+                       for run in (one, other)]
+        self.assertTrue(evaluations[0].keys() <= evaluations[1].keys(), evaluations)
+        for step, expected in evaluations[0].items():
+            for key, value in expected.items():
+                self.assertAlmostEqual(evaluations[1][step][key], value, delta=100 * bound)
+
+    def test_every_shape_gives_the_weights_of_one_worker(self):
+        self.train("one", *DOUBLE, "--workers", 1, "--clip_norm", 1)
+        choose = random.Random(5)
+        for number, count in enumerate([1, 2, 3, 4, 2, 4]):
+            stages = self.random_stages(choose, count)
+            schedule = ["1f1b", "fill-drain"][number % 2]
+            micro_batches = choose.choice([1, 3, 4, 7])
+            with self.subTest(stages=stages, schedule=schedule, micro_batches=micro_batches):
+                plan = self.plan(f"plan{number}", stages, micro_batches, schedule)
+                self.train(f"planned{number}", *DOUBLE, "--plan", plan, "--clip_norm", 1)
+                self.assert_same("one", f"planned{number}", 1e-9)
+
+    def test_stages_that_meet_at_a_server_or_over_tcp(self):
+        stages = [(2, [0.25, 0.75], {"exchange": "parameter-server"}), (7, [0.5, 0.5], {})]
+        self.train("one", *NETWORK, "--workers", 1)
+        self.train("served", *NETWORK, "--plan", self.plan("served", stages))
+        self.assert_same("one", "served", 1e-4)
+        stages = [(2, [0.25, 0.75], {}), (7, [0.5, 0.2, 0.3], {})]
+        self.train("ring", *NETWORK, "--plan", self.plan("ring", stages), "--exchange.method", "tcp-ring")
+        self.assert_same("one", "ring", 1e-4)
+
+    def test_a_run_goes_on_with_another_plan_or_none(self):
+        adam = (*DOUBLE, "--optimizer.name", "adam", "--optimizer.learning_rate", 0.01)
+        self.train("one", *adam, "--workers", 1)
+        first = self.plan("first", [(2, [1], {}), (7, [0.5, 0.5], {})])
+        second = self.plan("second", [(4, [0.3, 0.7], {}), (5, [1], {}), (7, [1], {})], 5, "fill-drain")
+        for name, plan in (("same", first), ("other", second), ("none", None)):
+            with self.subTest(then=name):
+                self.train(name, *adam, "--plan", first, "--steps", 7)
+                more = ("--plan", plan) if plan else ("--plan", "", "--workers", 2)
+                self.train(name, *adam, *more, "--steps", 20, "--resume")
+                self.assert_same("one", name, 1e-9)
+
+    def test_a_lost_rank_is_named(self):
+        plan = self.plan("plan", [(2, [1], {}), (4, [0.5, 0.5], {}), (7, [1], {})])
+        for rank in (0, 2, 3):
+            with self.subTest(rank=rank):
+                job = self.start(f"run{rank}", *NETWORK, "--plan", plan, "--epochs", 10000)
+                self.wait_for_step(f"run{rank}", 5)
+                os.kill(self.worker_processes(job.pid)[rank], signal.SIGKILL)
+                output, _ = job.communicate(timeout=60)
+                self.assertEqual(job.returncode, 1, output)
+                self.assertIn(f"rank {rank}", output.splitlines()[-1])
+
+    def test_plans_that_do_not_fit_are_refused(self):
+        fits = [(2, [1], {}), (7, [1], {})]
+        for name, flags, fields, words in (
+                ("batch", ("--batch", 64), {}, "batch: 64"),
+                ("layers", (), {"layers": ["other", *LAYERS[1:]], "stages": [
+                    {"first_layer": "other", "last_layer": "output", "replicas": [{"type": "a", "count": 1}],
+                     "exchange": "none", "recompute": False}]}, "layers[0] is 'other'"),
+                ("workers", ("--workers", 3), {}, "workers: 3"),
+                ("accumulation", ("--accumulation", 2), {}, "accumulation: 2"),
+                ("shares", ("--shares.mode", "equal"), {}, "shares.mode: equal"),
+                ("server", ("--exchange.method", "ps"), {}, "exchange.method: ps"),
+                ("cluster", [None, None], {}, "no device type"),
+                ("emulated", [0.001, 0.001], {}, "is emulated")):
+            with self.subTest(name):
+                if isinstance(flags, list):
+                    flags = ("--cluster", self.cluster(flags))
+                output = self.train(name, *NETWORK, "--plan", self.plan(name, fits, **fields), *flags, expect=2)
+                self.assertIn(words, output)
+
+
+if __name__ == "__main__":
+    unittest.main()
