@@ -21,6 +21,7 @@ struct FakeRun {
   std::vector<std::string> names = {"fast-a", "fast-b", "half", "quarter"};
   int steps = 700;
   int control_every = 25;
+  std::string mode = "dynamic";
   bool finished = true;
   std::string decision = "shares moved: the step is predicted to take 26 % less";
   std::string job = "model: cnn\ndataset: fashion-mnist\nglobal_batch: 256\nepochs: 3\nshares: dynamic\n";
@@ -107,7 +108,7 @@ struct FakeRun {
           {"accuracy", std::min(1.0, 0.9 - 0.8 * std::exp(-5 * progress) + 0.02 * random.normal())},
           {"learning_rate", 0.05},
           {"step_seconds", seconds},
-          {"mode", "dynamic"},
+          {"mode", mode},
           {"control", control},
           {"shares", samples},
           {"samples", samples},

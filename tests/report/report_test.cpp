@@ -146,6 +146,21 @@ TEST(Report, ShowsTheWholeRunAndLoadsNothing) {
   EXPECT_LT(html.size(), 2'000'000u);
 }
 
+// Shares of workers that compute different layers do not compare.
+TEST(Report, APlannedRunHasNoSharesAndNoOptimum) {
+  Folder folder;
+  FakeRun run;
+  run.control_every = 1000;
+  run.mode = "plan";
+  run.write(folder.path);
+  const std::string html = page_of(folder.path);
+  EXPECT_TRUE(well_formed(html));
+  EXPECT_THAT(html, HasSubstr("As planned"));
+  for (const char* text : {"Optimum", "Each worker's share", "As Motley split it"}) {
+    EXPECT_THAT(markup(html), Not(HasSubstr(text)));
+  }
+}
+
 TEST(Report, HostileTextStaysText) {
   Folder folder;
   FakeRun run;

@@ -70,12 +70,14 @@ std::optional<TypicalStep> optimum_of(const TypicalStep& step) {
 
 Figures figures_of(const Run& run) {
   const std::size_t workers = run.workers.size();
+  Figures figures;
   std::vector<const Step*> own, settled, equal;
   for (const Step& step : run.steps) {
     // After a resume with another number of workers, only steps of the present ones compare.
     if (step.compute_seconds.size() != workers) {
       continue;
     }
+    figures.is_planned = figures.is_planned || step.mode == "plan";
     if (step.control || step.mode == "equal") {
       equal.push_back(&step);
     } else {
@@ -85,10 +87,9 @@ Figures figures_of(const Run& run) {
       }
     }
   }
-  Figures figures;
   figures.balanced = typical(settled.size() >= 5 ? settled : own, workers);
   figures.equal = typical(equal, workers);
-  if (const auto& basis = figures.balanced ? figures.balanced : figures.equal) {
+  if (const auto& basis = figures.balanced ? figures.balanced : figures.equal; basis && !figures.is_planned) {
     figures.optimum = optimum_of(*basis);
   }
   return figures;

@@ -26,7 +26,8 @@ struct TypicalStep {
 struct Figures {
   std::optional<TypicalStep> balanced;  // steps with the run's own split, after the first kSettling
   std::optional<TypicalStep> equal;     // control steps, or all steps of a run that splits equally
-  std::optional<TypicalStep> optimum;   // nobody waits: see optimum_of
+  std::optional<TypicalStep> optimum;   // nobody waits: see optimum_of; not where workers compute different layers
+  bool is_planned = false;              // workers compute the layers that a plan gives them
 
   std::optional<double> speedup() const;           // equal over balanced
   std::optional<double> possible_speedup() const;  // equal over optimum

@@ -347,7 +347,7 @@ std::string plan_text(const PlanView& view) {
 std::string plan_page(const PlanView& view) {
   const cost::Evaluation& evaluation = view.answer.evaluation;
   std::string body = fmt::format(
-      "<header><h1>Plan of {}<span class=\"badge {}\">{}</span></h1>\n<div "
+      "<header><h1>Plan for {}<span class=\"badge {}\">{}</span></h1>\n<div "
       "class=\"facts\"><span>{}</span><span>{}</span><span>method: "
       "{}</span><span>cost model: {}</span></div></header>\n",
       escape(view.problem.model), view.answer.proved ? "good" : "",
@@ -387,7 +387,7 @@ std::string plan_page(const PlanView& view) {
     body += page::card("What if " + question.text, "The best plan from each value on.",
                        html_table(regime_rows(view, regimes), {0, 1}), true);
   }
-  return page::document("Plan of " + view.problem.model, body + "</div>");
+  return page::document("Plan for " + view.problem.model, body + "</div>");
 }
 
 std::string explain_impossible(const cost::Problem& problem, const plan::Objective& objective,

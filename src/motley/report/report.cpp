@@ -113,6 +113,10 @@ std::string headline(const Run& run, const std::string& metric, const std::strin
                     fmt::format("{}", fmt::join(remarks, " · ")), tone);
 }
 
+const char* own_heading(const Figures& figures) {
+  return figures.is_planned ? "As planned" : "As Motley split it";
+}
+
 std::string headlines(const Run& run, const Figures& figures) {
   std::optional<double> accuracy;
   for (const Evaluation& evaluation : run.evaluations) {
@@ -124,7 +128,8 @@ std::string headlines(const Run& run, const Figures& figures) {
   return "<div class=\"tiles\">\n" +
          headline(run, "test_accuracy", "Test accuracy", accuracy, {}, "", "not evaluated", share) +
          headline(run, "step_speedup_over_equal", "Speed-up over equal split", figures.speedup(),
-                  figures.possible_speedup(), "optimum", "needs steps of both splits", times) +
+                  figures.possible_speedup(), "optimum",
+                  figures.is_planned ? "workers compute different layers" : "needs steps of both splits", times) +
          headline(run, "worst_wait_share", "Worst wait share of a step", figures.worst_wait_share(), {}, "",
                   "needs measured steps", share) +
          headline(run, "samples_not_used_exactly_once", "Samples not used exactly once", {}, {}, "",
@@ -233,7 +238,7 @@ std::string bars(const Run& run, const Figures& figures) {
         *figures.equal);
   }
   if (figures.balanced) {
-    html += group("As Motley split it", fmt::format("median of {} steps", figures.balanced->steps), *figures.balanced);
+    html += group(own_heading(figures), fmt::format("median of {} steps", figures.balanced->steps), *figures.balanced);
   }
   if (figures.optimum) {
     html += group("Optimum", "if each worker keeps the speed it showed and nobody waits", *figures.optimum);
@@ -256,7 +261,7 @@ std::string shares(const Run& run) {
       last = &step;
     }
   }
-  if (last == nullptr || run.workers.size() < 2) {
+  if (last == nullptr || run.workers.size() < 2 || last->mode == "plan") {
     return "";
   }
   const std::size_t stride = kept.size() / page::kMostPoints + 1;
@@ -334,7 +339,7 @@ std::string step_times(const Run& run, const Figures& figures) {
 }
 
 // What all ranks did in one recorded step with the run's own split and, on the same scale, in a control step.
-std::string timeline(const Run& run) {
+std::string timeline(const Run& run, const Figures& figures) {
   std::set<std::int64_t> recorded;
   for (const TraceSpan& span : run.trace) {
     recorded.insert(span.step);
@@ -356,7 +361,7 @@ std::string timeline(const Run& run) {
     windows.push_back({"Equal split", control->step});
   }
   if (own != nullptr) {
-    windows.push_back({"As Motley split it", own->step});
+    windows.push_back({own_heading(figures), own->step});
   }
   const std::set<std::string> shown = {"load", "forward", "backward", "exchange", "wait", "optimizer", "emulated"};
   double extent = 0;
@@ -502,7 +507,7 @@ std::string render(const Run& run) {
   if (run.steps.empty()) {
     html += page::card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true);
   } else {
-    html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + timeline(run);
+    html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + timeline(run, figures);
   }
   html += workers(run, figures) + decisions(run) + events(run) + summary(run);
   if (!run.job.empty()) {

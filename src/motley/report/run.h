@@ -25,7 +25,7 @@ struct Step {
   double loss = 0;  // not finite where the run diverged
   std::optional<double> accuracy, predicted_seconds;
   double step_seconds = 0;
-  std::string mode;      // dynamic, equal, fixed, replay or pull
+  std::string mode;      // dynamic, equal, fixed, replay, pull or plan
   bool control = false;  // done with the equal split, to compare with
   std::vector<double> samples, compute_seconds, load_seconds, exchange_seconds, wait_seconds;
   std::string decision;  // why shares moved or stayed, where that changed

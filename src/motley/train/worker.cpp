@@ -553,10 +553,21 @@ Status Worker::open_outputs() {
   MOTLEY_ASSIGN(metrics_, JsonLines::open(run_.metrics_file()));
   MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
   tensorboard_.emplace(std::move(tensorboard));
-  MOTLEY_TRY(write_run_file(run_, job_, cluster_, exchange_->name()));
-  spdlog::info("{}: {} parameters, {} training samples, {} workers, {} steps of {} samples, exchange: {}",
-               stage_->name(), stage_->parameter_count(), train_data_->size(), role_.size, steps_, job_.batch,
-               exchange_->name());
+  std::vector<std::string> exchanges;
+  for (int stage = 0; layout_ && stage < layout_->stages(); ++stage) {
+    exchanges.emplace_back(plan::to_string(layout_->plan().stages[static_cast<std::size_t>(stage)].exchange));
+  }
+  MOTLEY_TRY(write_run_file(run_, job_, cluster_,
+                            layout_ ? fmt::format("{} by stage", fmt::join(exchanges, ", ")) : exchange_->name()));
+  const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", train_data_->size(),
+                                       role_.size, steps_, job_.batch);
+  if (layout_) {
+    spdlog::info("{} by the plan '{}': {}, in {} micro-batches through {} stages ({})", job_.model_name, job_.plan,
+                 work, layout_->plan().micro_batches, layout_->stages(), plan::to_string(layout_->plan().schedule));
+  } else {
+    spdlog::info("{}: {} parameters, {}, exchange: {}", stage_->name(), stage_->parameter_count(), work,
+                 exchange_->name());
+  }
   for (int rank = 0; rank < role_.size; ++rank) {
     if (const auto& emulation = description(rank).emulation) {
       spdlog::info("worker {} ({}) is emulated: {} a sample", rank, description(rank).name,
