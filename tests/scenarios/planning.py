@@ -40,6 +40,21 @@ class Planning(unittest.TestCase):
         self.assertEqual(len(plan["layers"]), 16)
         self.assertIn("<svg", (self.folder / "plan.html").read_text())
 
+    def test_an_open_number_of_micro_batches_is_the_best_of_them(self):
+        arguments = ["--profile", PIPELINE / "profile.json", "--cluster", PIPELINE / "cluster.yaml", "--batch", 24,
+                     "--seconds", 20]
+
+        def throughput(*more):
+            self.plan(*arguments, *more)
+            plan = json.loads((self.folder / "plan.json").read_text())
+            return plan["predicted"]["throughput"], plan["micro_batches"]
+
+        each = {count: throughput("--micro-batches", count)[0] for count in (1, 2, 4, 8, 16)}
+        best, count = throughput()
+        self.assertAlmostEqual(best, max(each.values()), delta=1e-3 * best)
+        self.assertAlmostEqual(best, each[count], delta=1e-3 * best)
+        self.assertGreater(best, 1.05 * min(each.values()))
+
     def test_a_plan_is_simulated_as_it_was_written(self):
         arguments = ["--profile", PIPELINE / "profile.json", "--cluster", PIPELINE / "cluster.yaml"]
         self.plan(*arguments, "--batch", 64, "--seconds", 10)

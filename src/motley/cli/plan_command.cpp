@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include "motley/base/file.h"
@@ -124,8 +125,42 @@ Error impossible(const planner::Request& request) {
           report::explain_impossible(request.problem, request.objective, *most, least.value_or(planner::Answer{})), -1};
 }
 
+// Of problems that differ in the number of micro-batches the one whose plan is best, and that plan, with what is proved
+// of all of them. They share the time.
+struct Solved {
+  const cost::Problem* problem = nullptr;
+  planner::Answer answer;
+};
+Result<Solved> solve(const planner::Planner& planner, const std::vector<cost::Problem>& problems,
+                     const plan::Objective& objective, const PlanArguments& arguments, const std::stop_token& stop) {
+  Solved best;
+  bool all_proved = true;
+  double bound = std::numeric_limits<double>::infinity();
+  double seconds = 0;
+  for (const cost::Problem& problem : problems) {
+    MOTLEY_ASSIGN(planner::Answer answer,
+                  ask(planner, {.problem = problem,
+                                .objective = objective,
+                                .seed = arguments.seed,
+                                .seconds = arguments.seconds / static_cast<double>(problems.size()),
+                                .stop = stop}));
+    all_proved = all_proved && answer.proved;
+    const bool feasible = answer.best.has_value();
+    const double value = feasible ? cost::value(answer.evaluation, objective.goal) : 0;
+    if (feasible || !answer.proved) bound = std::min(bound, answer.proved ? value : answer.bound);
+    seconds += answer.seconds;
+    const bool better = feasible && (best.problem == nullptr || !best.answer.best ||
+                                     value < cost::value(best.answer.evaluation, objective.goal));
+    if (best.problem == nullptr || better) best = {&problem, std::move(answer)};
+  }
+  best.answer.proved = all_proved;
+  best.answer.bound = std::isfinite(bound) ? bound : 0;
+  best.answer.seconds = seconds;
+  return best;
+}
+
 Status run_plan(const PlanArguments& arguments) {
-  MOTLEY_ASSIGN(const cost::Problem problem, planning_problem(arguments.input));
+  MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(arguments.input));
   MOTLEY_ASSIGN(const plan::Objective objective, objective_of(arguments));
   MOTLEY_TRY(check_writable(arguments.output));
   if (!arguments.page.empty()) {
@@ -133,25 +168,35 @@ Status run_plan(const PlanArguments& arguments) {
   }
   std::vector<planner::WhatIf> questions;
   for (const std::string& text : arguments.what_ifs) {
-    MOTLEY_ASSIGN(planner::WhatIf question, planner::parse_what_if(text, problem));
+    MOTLEY_ASSIGN(planner::WhatIf question, planner::parse_what_if(text, problems.front()));
     questions.push_back(std::move(question));
   }
 
   const InterruptStop interrupt;
+  const std::vector<std::unique_ptr<planner::Planner>> all = every_planner();
+  const auto chosen = std::ranges::find(all, arguments.method, &planner::Planner::name);
+  MOTLEY_ASSIGN(const Solved solved, solve(**chosen, problems, objective, arguments, interrupt.token()));
+  const planner::Answer& answer = solved.answer;
+  if (!answer.best && answer.proved) {
+    MOTLEY_ASSIGN(const Solved most, solve(*planner::make_exact(), problems, {.goal = plan::Goal::kMostThroughput},
+                                           arguments, interrupt.token()));
+    return fail(impossible({.problem = *most.problem,
+                            .objective = objective,
+                            .seed = arguments.seed,
+                            .seconds = arguments.seconds,
+                            .stop = interrupt.token()}));
+  }
+  if (!answer.best) {
+    return fail(ErrorCode::kUnavailable, "{} found no plan for {} within {}; that does not mean that there is none: {}",
+                arguments.method, plan::describe(objective), format_seconds(answer.seconds),
+                arguments.method == "exact" ? "give it longer with --seconds" : "ask --method exact");
+  }
+  const cost::Problem& problem = *solved.problem;
   const planner::Request request{.problem = problem,
                                  .objective = objective,
                                  .seed = arguments.seed,
                                  .seconds = arguments.seconds,
                                  .stop = interrupt.token()};
-  const std::vector<std::unique_ptr<planner::Planner>> all = every_planner();
-  const auto chosen = std::ranges::find(all, arguments.method, &planner::Planner::name);
-  MOTLEY_ASSIGN(const planner::Answer answer, ask(**chosen, request));
-  if (!answer.best) {
-    if (answer.proved) return fail(impossible(request));
-    return fail(ErrorCode::kUnavailable, "{} found no plan for {} within {}; that does not mean that there is none: {}",
-                arguments.method, plan::describe(objective), format_seconds(answer.seconds),
-                arguments.method == "exact" ? "give it longer with --seconds" : "ask --method exact");
-  }
 
   report::PlanView view{.problem = problem,
                         .objective = objective,

@@ -1,5 +1,6 @@
 #include "motley/cli/planning_input.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -79,8 +80,10 @@ void add_planning_input(CLI::App& command, PlanningInput& input) {
   command.add_option("--batch", input.batch, "Samples of a step")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}))
       ->capture_default_str();
-  command.add_option("--micro-batches", input.micro_batches, "Into which a step is cut (pipeline)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
+  command
+      .add_option("--micro-batches", input.micro_batches,
+                  "Into which a step is cut (pipeline); 0: the best power of two up to 64")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
       ->capture_default_str();
   command.add_option("--samples", input.samples, "Samples that the job trains on in all, for its money")
       ->check(above_zero())
@@ -113,27 +116,36 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
   return data;
 }
 
-Result<cost::Problem> planning_problem(const PlanningInput& input) {
+Result<std::vector<cost::Problem>> planning_problems(const PlanningInput& input) {
   if (input.micro_batches > input.batch) {
-    return fail(ErrorCode::kInvalidInput, "--micro-batches: {} is more than the batch has samples; accepted: 1 to {}",
+    return fail(ErrorCode::kInvalidInput, "--micro-batches: {} is more than the batch has samples; accepted: 0 to {}",
                 input.micro_batches, input.batch);
   }
+  const bool pipeline = input.cost_model == "pipeline";
+  std::vector<std::int64_t> counts = {std::max<std::int64_t>(1, input.micro_batches)};
+  while (pipeline && input.micro_batches == 0 && 2 * counts.back() <= std::min(input.batch, kMostMicroBatches)) {
+    counts.push_back(2 * counts.back());
+  }
   MOTLEY_ASSIGN(const PlanningData data, planning_data(input));
-  Result<cost::Problem> problem = cost::make_problem(
-      model::coarsen(data.profile, input.most_layers), data.cluster,
-      {.cost_model = input.cost_model == "heterps" ? cost::CostModel::kHeterps : cost::CostModel::kPipeline,
-       .job_samples = input.samples,
-       .batch = input.batch,
-       .micro_batches = input.micro_batches,
-       .schedule = input.schedule == "1f1b" ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kFillDrain,
-       .allow_recompute = input.recompute});
-  if (!problem && input.cluster.empty()) {
-    return fail(problem.error().within("planning for this machine, as no --cluster is given"));
+  const model::Profile profile = model::coarsen(data.profile, input.most_layers);
+  std::vector<cost::Problem> problems;
+  for (const std::int64_t count : counts) {
+    Result<cost::Problem> problem = cost::make_problem(
+        profile, data.cluster,
+        {.cost_model = pipeline ? cost::CostModel::kPipeline : cost::CostModel::kHeterps,
+         .job_samples = input.samples,
+         .batch = input.batch,
+         .micro_batches = count,
+         .schedule = input.schedule == "1f1b" ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kFillDrain,
+         .allow_recompute = input.recompute});
+    if (!problem) {
+      return fail(input.cluster.empty() ? problem.error().within("planning for this machine, as no --cluster is given")
+                                        : problem.error());
+    }
+    problems.push_back(std::move(*problem));
   }
-  if (problem) {
-    warn_of_missing_links(*problem);
-  }
-  return problem;
+  warn_of_missing_links(problems.front());
+  return problems;
 }
 
 }  // namespace motley::cli

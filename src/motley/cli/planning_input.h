@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "motley/base/result.h"
 #include "motley/cost/problem.h"
@@ -17,7 +18,7 @@ struct PlanningInput {
   std::string cost_model = "pipeline";
   std::string schedule = "1f1b";
   std::int64_t batch = 256;
-  std::int64_t micro_batches = 8;
+  std::int64_t micro_batches = 0;  // 0: whichever is best
   double samples = 1e9;
   bool recompute = false;
   int most_layers = 64;
@@ -28,16 +29,18 @@ CLI::Validator above_zero();
 
 void add_planning_input(CLI::App& command, PlanningInput& input);
 
-// The profile that the input names, or the estimate of its model, and the cluster. Warns on stderr of pairs of types
-// between which no link is stated: what is sent there costs nothing.
+// The profile that the input names, or the estimate of its model, and the cluster.
 struct PlanningData {
   model::Profile profile;
   cluster::Cluster cluster;
 };
 Result<PlanningData> planning_data(const PlanningInput& input);
 
-// Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed, and
-// those of the files and of cost::make_problem.
-Result<cost::Problem> planning_problem(const PlanningInput& input);
+// The problems that differ in the number of micro-batches alone: that of the input, or the powers of two up to
+// kMostMicroBatches. Warns on stderr of pairs of types between which no link is stated: what is sent there costs
+// nothing. Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,
+// and those of the files and of cost::make_problem.
+inline constexpr std::int64_t kMostMicroBatches = 64;
+Result<std::vector<cost::Problem>> planning_problems(const PlanningInput& input);
 
 }  // namespace motley::cli

@@ -213,7 +213,8 @@ std::string summary_line(const PlanView& view) {
   std::string line =
       fmt::format("{} samples/s, {} an hour", number(evaluation.throughput), number(evaluation.price_per_hour));
   if (view.problem.cost_model == cost::CostModel::kPipeline) {
-    line += fmt::format(", a step of {} in {}", view.problem.batch, format_seconds(evaluation.step_seconds));
+    line += fmt::format(", a step of {} in {} micro-batch{} takes {}", view.problem.batch, view.problem.micro_batches,
+                        view.problem.micro_batches == 1 ? "" : "es", format_seconds(evaluation.step_seconds));
   }
   if (view.problem.job_samples > 1) {
     line += fmt::format(", {} for {} samples", number(evaluation.money), number(view.problem.job_samples));
