@@ -188,14 +188,14 @@ Status write_results(const BenchOptions& options, const std::vector<TableRow>& r
       "draw lots: mean ± "
       "deviation of {} seeds. Gap: to the exact plan after at most {} s.",
       seeds, kExactSeconds);
-  std::string body = "<header><h1>Planning methods</h1></header>\n<div class=\"cards\">";
+  std::string body = "<header><h1>Planning methods</h1></header>\n<main>\n<div class=\"cards\">";
   body += page::card("Planning time against layers", "Random problems of 4 types, steady-state cost model.",
                      chart("Planning time against layers", "layers", layers));
   body += page::card("Planning time against types", "Random problems of 20 layers, steady-state cost model.",
                      chart("Planning time against types", "types", types));
   body += page::card("Steady-state cost model (heterps)", hint, table_html(rows, "heterps"), true);
   body += page::card("Flushed pipeline (pipeline)", hint, table_html(rows, "pipeline"), true);
-  return write_file(options.pages / "planners.html", page::document("Planning methods", body + "</div>"));
+  return write_file(options.pages / "planners.html", page::document("Planning methods", body + "</div></main>"));
 }
 
 }  // namespace

@@ -280,7 +280,7 @@ class ZeroCompute {
 
   Status write_page() const {
     std::filesystem::create_directories(options_.pages);
-    std::string body = "<header><h1>Exchange without computation</h1></header>\n<div class=\"cards\">";
+    std::string body = "<header><h1>Exchange without computation</h1></header>\n<main>\n<div class=\"cards\">";
     body += page::card("Exchanges a second",
                        "Of all workers together, on one machine; float32. Ours takes the step of SGD with momentum, "
                        "Gloo only adds up.",
@@ -291,7 +291,7 @@ class ZeroCompute {
                        compute_table(), true);
     for (const Model& model : models_) body += page::card(model.published.name, "", chart(model));
     return write_file(options_.pages / "zero-compute.html",
-                      page::document("Exchange without computation", body + "</div>"));
+                      page::document("Exchange without computation", body + "</div></main>"));
   }
 
   const BenchOptions& options_;

@@ -350,7 +350,7 @@ std::string plan_page(const PlanView& view) {
   std::string body = fmt::format(
       "<header><h1>Plan for {}<span class=\"badge {}\">{}</span></h1>\n<div "
       "class=\"facts\"><span>{}</span><span>{}</span><span>method: "
-      "{}</span><span>cost model: {}</span></div></header>\n",
+      "{}</span><span>cost model: {}</span></div></header>\n<main>\n",
       escape(view.problem.model), view.answer.proved ? "good" : "",
       escape(certificate(view.answer, view.objective.goal)), escape(plan::describe(view.objective)),
       escape(fmt::format("{} layers", view.problem.layer_count())), escape(view.method),
@@ -388,7 +388,7 @@ std::string plan_page(const PlanView& view) {
     body += page::card("What if " + question.text, "The best plan from each value on.",
                        html_table(regime_rows(view, regimes), {0, 1}), true);
   }
-  return page::document("Plan for " + view.problem.model, body + "</div>");
+  return page::document("Plan for " + view.problem.model, body + "</div></main>");
 }
 
 std::string explain_impossible(const cost::Problem& problem, const plan::Objective& objective,
