@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kRanks = 4;
 constexpr int kSteps = 20;
-constexpr int kFewSteps = 5;     // where only computation is measured, or a step takes long
+constexpr int kFewSteps = 5;     // where a step takes long
 constexpr int kSettledStep = 2;  // before the first that counts
 constexpr int kImages = 64;
 constexpr int kSide = 64;
@@ -175,7 +175,7 @@ class PsTrain {
   // Nothing can be sent before the first gradient, which comes after the forward pass.
   Result<Times> against_bound(const Network& network) {
     MOTLEY_ASSIGN(const Times ours, train(network, kSteps, "float32", true));
-    MOTLEY_ASSIGN(const Times alone, train(network, kFewSteps, "float32", false));
+    MOTLEY_ASSIGN(const Times alone, train(network, kSteps, "float32", false));
     MOTLEY_ASSIGN(ExchangeJob streams,
                   ExchangeJob::start(options_, "tcp-ring", "4096", {places_.begin(), places_.begin() + kRanks}));
     MOTLEY_ASSIGN(const double stream, streams.run(fmt::format("stream {:.0f}", network.bytes)));

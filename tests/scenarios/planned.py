@@ -32,6 +32,20 @@ class Planned(Scenario):
         path.write_text(json.dumps(plan))
         return path
 
+    def profile(self, seconds_per_sample):
+        """A profile's file: for each type the seconds of a sample in each layer, forward; backward takes twice as long."""
+        layers = [{"name": name, "kind": "other", "inputs": [i - 1] if i else [], "activation_bytes": 64, "flops": 1}
+                  for i, name in enumerate(LAYERS)]
+        devices = [{"type": name, "origin": "scaled", "rule": "by hand", "compute_fraction": 1,
+                    "communication_fraction": 1, "fractions_origin": "scaled", "fractions_rule": "by hand",
+                    "layers": [{"forward": {"fixed": 0, "per_sample": seconds},
+                                "backward": {"fixed": 0, "per_sample": 2 * seconds}} for _ in LAYERS]}
+                   for name, seconds in seconds_per_sample.items()]
+        path = self.folder / "profile.json"
+        path.write_text(json.dumps({"version": 1, "batch": 60, "devices": devices, "graph": {
+            "name": "mlp", "source": "by hand", "input_bytes": 48, "layers": layers}}))
+        return path
+
     def random_stages(self, choose, count):
         lasts = [*sorted(choose.sample(range(len(LAYERS) - 1), count - 1)), len(LAYERS) - 1]
         stages = []
@@ -83,6 +97,35 @@ class Planned(Scenario):
                 self.train(name, *adam, *more, "--steps", 20, "--resume")
                 self.assert_same("one", name, 1e-9)
 
+    def test_shares_inside_a_stage_follow_measured_speed(self):
+        self.train("one", *DOUBLE, "--workers", 1, "--steps", 80)
+        plan = self.plan("plan", [(4, [0.5, 0.5], {}), (7, [1], {})])
+        profile = self.profile({"type0": 1e-4, "type1": 3e-4})
+        emulated = (*DOUBLE, "--plan", plan, "--emulation", profile)
+        self.train("planned", *emulated, "--steps", 50)
+        self.train("planned", *emulated, "--steps", 80, "--resume")
+        self.assert_same("one", "planned", 1e-9)
+        steps = [line for line in self.lines("planned") if "shares" in line]
+        self.assertEqual(steps[0]["shares"], [30, 30, 60])
+        self.assertLess(steps[-1]["shares"][1], 20, "a device of a third of the other's speed should have 15 of 60")
+        self.assertEqual(sum(steps[-1]["shares"][:2]), 60)
+        self.assertLess(steps[50]["shares"][1], 25, "a checkpoint keeps what was learnt")
+        decisions = [line["decision"] for line in steps if "decision" in line]
+        self.assertTrue(decisions and all(text.startswith("stage 0: ") for text in decisions), decisions)
+
+        self.train("fixed", *emulated, "--steps", 30, "--shares.mode", "fixed")
+        self.assertEqual({tuple(line["shares"]) for line in self.lines("fixed") if "shares" in line}, {(30, 30, 60)})
+
+    def test_plan_auto_profiles_plans_and_trains(self):
+        self.train("one", *DOUBLE, "--workers", 1)
+        output = self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 7)
+        for name in ("profile.json", "plan.json"):
+            self.assertTrue((self.folder / "auto" / name).exists(), output)
+        before = (self.folder / "auto" / "plan.json").read_bytes()
+        self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 20, "--resume")
+        self.assertEqual((self.folder / "auto" / "plan.json").read_bytes(), before, "a resumed run keeps its plan")
+        self.assert_same("one", "auto", 1e-9)
+
     def test_a_lost_rank_is_named(self):
         plan = self.plan("plan", [(2, [1], {}), (4, [0.5, 0.5], {}), (7, [1], {})])
         for rank in (0, 2, 3):
@@ -106,12 +149,20 @@ class Planned(Scenario):
                 ("shares", ("--shares.mode", "equal"), {}, "shares.mode: equal"),
                 ("server", ("--exchange.method", "ps"), {}, "exchange.method: ps"),
                 ("cluster", [None, None], {}, "no device type"),
-                ("emulated", [0.001, 0.001], {}, "is emulated")):
+                ("emulated", [0.001, 0.001], {}, "is emulated"),
+                ("layers of the profile", ("--emulation", self.profile({"type0": 1e-4})), {"layers": LAYERS[:7] + ["last"], "stages": [
+                    {"first_layer": "flatten", "last_layer": "last", "replicas": [{"type": "type0", "count": 1}],
+                     "exchange": "none", "recompute": False}]}, "'last'"),
+                ("type", ("--emulation", self.profile({"other": 1e-4})), {}, "no device type 'type0'")):
             with self.subTest(name):
                 if isinstance(flags, list):
                     flags = ("--cluster", self.cluster(flags))
                 output = self.train(name, *NETWORK, "--plan", self.plan(name, fits, **fields), *flags, expect=2)
                 self.assertIn(words, output)
+
+    def test_auto_and_emulation_say_what_they_need(self):
+        self.assertIn("workers: 2", self.train("workers", "--plan", "auto", "--workers", 2, expect=2))
+        self.assertIn("emulation: ", self.train("emulation", "--emulation", "profile.json", expect=2))
 
 
 if __name__ == "__main__":

@@ -30,29 +30,37 @@ plan::Plan random_plan(Random& random) {
 TEST(StageLayout, EveryRowGoesThroughEveryStageOnce) {
   Random random(3);
   for (int trial = 0; trial < 500; ++trial) {
-    const StageLayout layout(random_plan(random));
+    StageLayout layout(random_plan(random));
+    if (trial % 2 == 1) {
+      const int stage = static_cast<int>(random.below(static_cast<std::uint64_t>(layout.stages())));
+      std::vector<double> weights;
+      for (std::size_t i = 0; i < layout.ranks_of(stage).size(); ++i) {
+        weights.push_back(i == 0 ? 1 : random.below(3) == 0 ? 0 : random.uniform());
+      }
+      layout.set_shares(stage, weights);
+    }
     const auto begin = static_cast<std::uint32_t>(random.below(1000));
     const data::Range window{begin, begin + 1 + static_cast<std::uint32_t>(random.below(100))};
     const auto micro_batches = layout.micro_batches(window);
     std::uint32_t at = window.begin;
-    for (const data::Range& micro_batch : micro_batches) {
-      EXPECT_EQ(micro_batch.begin, at);
+    for (const StageLayout::MicroBatch& micro_batch : micro_batches) {
+      EXPECT_EQ(micro_batch.positions.begin, at);
       EXPECT_GT(micro_batch.size(), 0U);
-      at = micro_batch.end;
+      at = micro_batch.positions.end;
     }
     EXPECT_EQ(at, window.end);
     int ranks = 0;
     for (int stage = 0; stage < layout.stages(); ++stage) {
       std::uint32_t samples = 0;
-      for (const data::Range& micro_batch : micro_batches) {
+      for (const StageLayout::MicroBatch& micro_batch : micro_batches) {
         std::uint32_t row = 0;
         for (const int rank : layout.ranks_of(stage)) {
-          const data::Range rows = layout.rows(rank, micro_batch.size());
+          const data::Range rows = layout.rows(rank, micro_batch);
           EXPECT_EQ(rows.begin, row);
           row = rows.end;
           for (const int other : {stage - 1, stage + 1}) {
             std::uint32_t covered = rows.begin;
-            for (const auto& [peer, shared] : layout.pieces(rank, other, micro_batch.size())) {
+            for (const auto& [peer, shared] : layout.pieces(rank, other, micro_batch)) {
               EXPECT_EQ(layout.stage_of(peer), other);
               EXPECT_EQ(shared.begin, covered);
               covered = shared.end;
@@ -81,9 +89,31 @@ TEST(StageLayout, SharesAreThoseOfThePlan) {
   const StageLayout layout(plan);
   EXPECT_EQ(layout.type_of(1), "fast");
   EXPECT_EQ(layout.type_of(2), "slow");
-  EXPECT_EQ(layout.rows(0, 80), (data::Range{0, 30}));
-  EXPECT_EQ(layout.rows(3, 80), (data::Range{70, 80}));
+  EXPECT_EQ(layout.rows(0, {{0, 80}}), (data::Range{0, 30}));
+  EXPECT_EQ(layout.rows(3, {{0, 80}}), (data::Range{70, 80}));
   EXPECT_EQ(layout.samples(1, {0, 160}), 60U);
+}
+
+// However small micro-batches are, a step as a whole is cut where the shares say.
+TEST(StageLayout, ManySmallMicroBatchesAddUpToTheShares) {
+  Random random(8);
+  for (int trial = 0; trial < 200; ++trial) {
+    plan::Plan plan;
+    plan.micro_batches = 1 + static_cast<std::int64_t>(random.below(20));
+    const std::uint32_t rows = 1 + static_cast<std::uint32_t>(random.below(7));
+    plan.stages.push_back({.first_layer = 0, .last_layer = 0, .replicas = {{"cpu", 3, 1.0 / 3}}});
+    StageLayout layout(plan);
+    const auto batch = static_cast<std::uint32_t>(plan.micro_batches) * rows;
+    const std::uint64_t first = random.below(batch + 1);
+    const std::uint64_t second = random.below(batch - first + 1);
+    const double weights[] = {static_cast<double>(first), static_cast<double>(second),
+                              static_cast<double>(batch - first - second)};
+    layout.set_shares(0, weights);
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(layout.samples(rank, {0, batch}), weights[rank]) << rows << " rows a micro-batch, rank " << rank;
+      EXPECT_NEAR(layout.share(rank), weights[rank] / batch, 1e-12);
+    }
+  }
 }
 
 }  // namespace

@@ -1,18 +1,15 @@
 // motley plan: chooses stages, devices and counts for a model on a cluster, compares methods, and says how the answer
 // hangs on prices and counts.
-#include <unistd.h>
-
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <thread>
 
 #include "motley/base/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/planning_input.h"
+#include "motley/cli/solving.h"
 #include "motley/planner/learned/learned.h"
 #include "motley/planner/planner.h"
 #include "motley/planner/what_if.h"
@@ -30,8 +27,7 @@ struct PlanArguments {
   double min_throughput = 0;
   double max_money = std::numeric_limits<double>::infinity();
   double max_price = std::numeric_limits<double>::infinity();
-  double seconds = 60;
-  std::uint64_t seed = 1;
+  SearchLimits search;
   bool compare = false;
   std::vector<std::string> what_ifs;
   std::string output = "plan.json";
@@ -46,36 +42,6 @@ std::vector<std::unique_ptr<planner::Planner>> every_planner() {
   return all;
 }
 
-// Asks for a stop when the user interrupts. SIGINT is blocked in all threads and taken by this one, as long as it
-// lives.
-class InterruptStop {
- public:
-  InterruptStop() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGINT);
-    sigaddset(&signals_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
-    watcher_ = std::jthread([this](const std::stop_token& ending) {
-      const timespec wait{0, 50'000'000};
-      while (!ending.stop_requested()) {
-        if (sigtimedwait(&signals_, nullptr, &wait) > 0) stop_.request_stop();
-      }
-    });
-  }
-  ~InterruptStop() {
-    watcher_.request_stop();
-    watcher_.join();
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  std::stop_token token() const { return stop_.get_token(); }
-
- private:
-  sigset_t signals_{};
-  sigset_t before_{};
-  std::stop_source stop_;
-  std::jthread watcher_;
-};
-
 Result<plan::Objective> objective_of(const PlanArguments& arguments) {
   plan::Objective objective;
   const std::string goal = !arguments.goal.empty()        ? arguments.goal
@@ -89,24 +55,6 @@ Result<plan::Objective> objective_of(const PlanArguments& arguments) {
   objective.max_price_per_hour = arguments.max_price;
   MOTLEY_TRY(plan::validate(objective));
   return objective;
-}
-
-// A line that replaces itself, on a terminal only.
-std::function<void(const planner::Progress&)> progress_line(const std::string& method) {
-  if (::isatty(STDERR_FILENO) == 0) return {};
-  return [method](const planner::Progress& progress) {
-    std::fprintf(stderr, "\r\033[K%s: %lld plans in %s, best %.6g, bound %.6g", method.c_str(),
-                 static_cast<long long>(progress.evaluations), format_seconds(progress.seconds).c_str(), progress.best,
-                 progress.bound);
-    std::fflush(stderr);
-  };
-}
-
-Result<planner::Answer> ask(const planner::Planner& planner, planner::Request request) {
-  request.progress = progress_line(planner.name());
-  Result<planner::Answer> answer = planner.plan(request);
-  if (request.progress) std::fprintf(stderr, "\r\033[K");
-  return answer;
 }
 
 // Why there is no plan, found by asking for the most that the same devices can do.
@@ -125,40 +73,6 @@ Error impossible(const planner::Request& request) {
           report::explain_impossible(request.problem, request.objective, *most, least.value_or(planner::Answer{})), -1};
 }
 
-// Of problems that differ in the number of micro-batches the one whose plan is best, and that plan, with what is proved
-// of all of them. They share the time.
-struct Solved {
-  const cost::Problem* problem = nullptr;
-  planner::Answer answer;
-};
-Result<Solved> solve(const planner::Planner& planner, const std::vector<cost::Problem>& problems,
-                     const plan::Objective& objective, const PlanArguments& arguments, const std::stop_token& stop) {
-  Solved best;
-  bool all_proved = true;
-  double bound = std::numeric_limits<double>::infinity();
-  double seconds = 0;
-  for (const cost::Problem& problem : problems) {
-    MOTLEY_ASSIGN(planner::Answer answer,
-                  ask(planner, {.problem = problem,
-                                .objective = objective,
-                                .seed = arguments.seed,
-                                .seconds = arguments.seconds / static_cast<double>(problems.size()),
-                                .stop = stop}));
-    all_proved = all_proved && answer.proved;
-    const bool feasible = answer.best.has_value();
-    const double value = feasible ? cost::value(answer.evaluation, objective.goal) : 0;
-    if (feasible || !answer.proved) bound = std::min(bound, answer.proved ? value : answer.bound);
-    seconds += answer.seconds;
-    const bool better = feasible && (best.problem == nullptr || !best.answer.best ||
-                                     value < cost::value(best.answer.evaluation, objective.goal));
-    if (best.problem == nullptr || better) best = {&problem, std::move(answer)};
-  }
-  best.answer.proved = all_proved;
-  best.answer.bound = std::isfinite(bound) ? bound : 0;
-  best.answer.seconds = seconds;
-  return best;
-}
-
 Status run_plan(const PlanArguments& arguments) {
   MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(arguments.input));
   MOTLEY_ASSIGN(const plan::Objective objective, objective_of(arguments));
@@ -175,15 +89,15 @@ Status run_plan(const PlanArguments& arguments) {
   const InterruptStop interrupt;
   const std::vector<std::unique_ptr<planner::Planner>> all = every_planner();
   const auto chosen = std::ranges::find(all, arguments.method, &planner::Planner::name);
-  MOTLEY_ASSIGN(const Solved solved, solve(**chosen, problems, objective, arguments, interrupt.token()));
+  MOTLEY_ASSIGN(const Solved solved, solve(**chosen, problems, objective, arguments.search, interrupt.token()));
   const planner::Answer& answer = solved.answer;
   if (!answer.best && answer.proved) {
     MOTLEY_ASSIGN(const Solved most, solve(*planner::make_exact(), problems, {.goal = plan::Goal::kMostThroughput},
-                                           arguments, interrupt.token()));
+                                           arguments.search, interrupt.token()));
     return fail(impossible({.problem = *most.problem,
                             .objective = objective,
-                            .seed = arguments.seed,
-                            .seconds = arguments.seconds,
+                            .seed = arguments.search.seed,
+                            .seconds = arguments.search.seconds,
                             .stop = interrupt.token()}));
   }
   if (!answer.best) {
@@ -194,8 +108,8 @@ Status run_plan(const PlanArguments& arguments) {
   const cost::Problem& problem = *solved.problem;
   const planner::Request request{.problem = problem,
                                  .objective = objective,
-                                 .seed = arguments.seed,
-                                 .seconds = arguments.seconds,
+                                 .seed = arguments.search.seed,
+                                 .seconds = arguments.search.seconds,
                                  .stop = interrupt.token()};
 
   report::PlanView view{.problem = problem,
@@ -262,10 +176,10 @@ void add_plan(CLI::App& app, Action& action) {
   command->add_option("--min-throughput", arguments->min_throughput, "Samples a second that must be reached");
   command->add_option("--max-cost", arguments->max_money, "Money that the whole job may cost (see --samples)");
   command->add_option("--max-price", arguments->max_price, "Money an hour that all devices together may cost");
-  command->add_option("--seconds", arguments->seconds, "Time limit of each method; the best so far is kept")
+  command->add_option("--seconds", arguments->search.seconds, "Time limit of each method; the best so far is kept")
       ->check(above_zero())
       ->capture_default_str();
-  command->add_option("--seed", arguments->seed, "Seed of the methods that draw lots")->capture_default_str();
+  command->add_option("--seed", arguments->search.seed, "Seed of the methods that draw lots")->capture_default_str();
   command->add_flag("--compare", arguments->compare, "Run every method");
   command->add_option("--what-if", arguments->what_ifs,
                       "TYPE.price=VALUE (or count, memory, speed, bandwidth; or throughput=VALUE), or =LOW..HIGH: "

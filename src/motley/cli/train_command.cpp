@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "motley/base/file.h"
+#include "motley/cli/auto_plan.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
 #include "motley/report/report.h"
@@ -97,6 +98,14 @@ Status run_train(const TrainArguments& arguments) {
     return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
   }
   MOTLEY_ASSIGN(train::Job job, effective_job(arguments));
+  const bool plans = job.plan == train::kAutoPlan;
+  if (plans && role.launcher != "none") {
+    return fail(ErrorCode::kInvalidInput,
+                "plan: auto; accepted where {} starts the workers: a plan file, which 'motley profile' and 'motley "
+                "plan' make",
+                role.launcher);
+  }
+  if (plans) job.plan.clear();
   MOTLEY_TRY(train::follow_plan(job));
   const train::RunDirectory run(arguments.run.empty() ? default_run_folder(job, role) : fs::path(arguments.run));
 
@@ -122,10 +131,21 @@ Status run_train(const TrainArguments& arguments) {
     return role.rank == 0 ? conclude(run, std::move(status)) : status;
   }
 
-  MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
-  MOTLEY_TRY(train::check_inputs(job, cluster));
+  const auto check = [&]() -> Status {
+    MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
+    MOTLEY_TRY(train::check_inputs(job, cluster));
+    job.workers = static_cast<std::int64_t>(cluster.workers.size());
+    return {};
+  };
+  if (!plans) {
+    MOTLEY_TRY(check());
+  }
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(arguments.resume, arguments.overwrite));
-  job.workers = static_cast<std::int64_t>(cluster.workers.size());
+  if (plans) {
+    MOTLEY_ASSIGN(job, plan_automatically(std::move(job), run, arguments.resume));
+    MOTLEY_TRY(train::follow_plan(job));
+    MOTLEY_TRY(check());
+  }
   MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));
   train::LaunchOptions options;
   options.motley = fs::read_symlink("/proc/self/exe");
@@ -152,6 +172,7 @@ void add_train(CLI::App& app, Action& action) {
   command->footer(
       "Every key of the job file is also a flag. Examples:\n"
       "  motley train examples/fashion-mnist/job.yaml --workers 2 --batch 128\n"
+      "  motley train examples/fashion-mnist/job.yaml --plan auto\n"
       "  motley train examples/fashion-mnist/job.yaml --plan plan.json\n"
       "  motley train --resume --run-directory runs/demo\n"
       "  torchrun --no-python --nproc-per-node 2 motley train examples/fashion-mnist/job.yaml");

@@ -83,20 +83,20 @@ Result<Partition> Partition::create(PartitionOptions options) {
   }
   // Limits that no split meets are refused here, with the solver's words.
   MOTLEY_TRY(solve_min_max(std::vector<WorkerCost>(workers, {0, 1}), options.limits, options.batch));
-  if (options.policy == SharePolicy::kFixed) {
+  const bool is_given = options.policy == SharePolicy::kFixed || !options.proportions.empty();
+  if (is_given) {
     double total = 0;
     for (const double proportion : options.proportions) {
       if (!(proportion >= 0) || !std::isfinite(proportion)) {
-        return fail(ErrorCode::kInvalidInput, "fixed shares: {} is no proportion; numbers of at least 0 are accepted",
+        return fail(ErrorCode::kInvalidInput, "shares: {} is no proportion; numbers of at least 0 are accepted",
                     proportion);
       }
       total += proportion;
     }
     if (options.proportions.size() != workers || !(total > 0)) {
-      return fail(
-          ErrorCode::kInvalidInput,
-          "fixed shares: {} proportions that add up to {} for {} workers; one a worker, not all zero, is wanted",
-          options.proportions.size(), total, workers);
+      return fail(ErrorCode::kInvalidInput,
+                  "shares: {} proportions that add up to {} for {} workers; one a worker, not all zero, is wanted",
+                  options.proportions.size(), total, workers);
     }
   }
   for (const auto& [step, shares] : options.recorded) {
@@ -110,9 +110,8 @@ Result<Partition> Partition::create(PartitionOptions options) {
   partition.last_seen_.resize(workers, 0);
   partition.hold_steps_ = kFirstHold;
   partition.pulling_pause_ = kFirstPause;
-  const bool fixed = partition.options_.policy == SharePolicy::kFixed;
-  partition.shares_ = partition.proportional(fixed ? partition.options_.proportions : std::vector<double>(workers, 1.0),
-                                             partition.options_.batch);
+  partition.shares_ = partition.proportional(
+      is_given ? partition.options_.proportions : std::vector<double>(workers, 1.0), partition.options_.batch);
   if (partition.options_.policy == SharePolicy::kPull) {
     const std::uint32_t chosen = partition.options_.shards;
     partition.shards_ = chosen > 0 ? chosen : kShardsPerWorker * static_cast<std::uint32_t>(workers);

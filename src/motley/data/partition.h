@@ -35,7 +35,8 @@ struct PartitionOptions {
   SharePolicy policy = SharePolicy::kDynamic;
   std::uint32_t batch = 0;                   // global batch, samples
   std::vector<WorkerLimits> limits;          // one a worker; their number is the number of workers
-  std::vector<double> proportions;           // fixed: one a worker, not negative, not all zero
+  std::vector<double> proportions;           // one a worker, not negative, not all zero: fixed needs them, dynamic
+                                             // starts from them (none: equal shares)
   std::map<std::uint64_t, Shares> recorded;  // replay: the shares of each step (read_shares)
   std::uint32_t shards = 0;                  // pull: shards a step; 0 chooses 8 a worker
   bool may_pull = true;                      // dynamic: whether it may choose to pull

@@ -43,7 +43,6 @@ Status RowLinks::send(int peer, std::uint64_t tag, std::span<const std::byte> ro
   Link& to = link(peer);
   to.connection->post_send(kRowsFrame, tag, rows);
   to.sending.push_back(std::move(owner));
-  sent_bytes_ += rows.size();
   queued();
   return {};
 }

@@ -39,8 +39,6 @@ class RowLinks final : private Lanes {
   // Until all that was queued with send() is gone.
   Status flush(const Deadline& deadline);
 
-  std::uint64_t sent_bytes() const { return sent_bytes_; }
-
  private:
   struct Link {
     std::unique_ptr<transport::Connection> connection;
@@ -58,7 +56,6 @@ class RowLinks final : private Lanes {
 
   transport::Session& session_;
   std::map<int, Link> links_;  // by peer
-  std::uint64_t sent_bytes_ = 0;
   LaneDriver::Patience patience_;
   LaneDriver driver_{session_, *this};  // last: its helper ends first
 };

@@ -110,7 +110,12 @@ Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTens
   }
   const torch::Tensor& first = parameters.front().tensor;
   state->dtype = first.scalar_type();
-  const std::size_t limit = std::max<std::size_t>(1, bucket_bytes / first.element_size());
+  // Whether a bucket of so many values takes so many more.
+  const auto takes = [&](std::size_t values, std::size_t more) {
+    const bool is_first = state->buckets.size() == 1;
+    return (values + more) * first.element_size() <= bucket_bytes &&
+           (!is_first || values * first.element_size() < kFirstBucketBytes);
+  };
 
   for (const NamedTensor& parameter : std::views::reverse(parameters)) {
     const torch::Tensor& tensor = parameter.tensor;
@@ -121,7 +126,7 @@ Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTens
                   parameter.name, c10::toString(tensor.scalar_type()), tensor.device().str());
     }
     const auto elements = static_cast<std::size_t>(tensor.numel());
-    if (state->buckets.empty() || state->buckets.back().elements + elements > limit) {
+    if (state->buckets.empty() || !takes(state->buckets.back().elements, elements)) {
       state->buckets.emplace_back();
     }
     state->places.push_back({parameter, static_cast<int>(state->buckets.size()) - 1,

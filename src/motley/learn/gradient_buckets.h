@@ -25,13 +25,16 @@ namespace motley::learn {
 // Driven by one thread. The parameters must outlive this object, and the memory too until it is destroyed.
 class GradientBuckets {
  public:
+  static constexpr std::size_t kFirstBucketBytes = 1'000'000;
+
   // Told that a bucket's memory holds this worker's complete gradient. Called in ascending order of buckets, each once
   // a step: from within the armed backward (on CUDA by autograd's thread, while the caller waits in backward), or from
   // flush. An error stops further calls and is returned by flush.
   using OnReady = std::function<Status(int bucket)>;
 
-  // Groups the parameters, last first, into buckets of about `bucket_bytes` (at least one parameter each). All must
-  // have one type, float32 or float64, and one device. No bucket where there are none, as in some parts of networks.
+  // Groups the parameters, last first, into buckets of about `bucket_bytes` (at least one parameter each); the first
+  // ends with the parameter that fills kFirstBucketBytes, so that the exchange starts early. All must have one type,
+  // float32 or float64, and one device. No bucket where there are none, as in some parts of networks.
   static Result<std::unique_ptr<GradientBuckets>> create(const NamedTensors& parameters, std::size_t bucket_bytes);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;

@@ -16,8 +16,8 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 
 // Keys that hold a path; relative ones are taken from the job file's folder, and those of flags from the current one.
 constexpr const char* kPathKeys[] = {
-    "model.path", "data.train", "data.train_targets", "data.test",   "data.test_targets",
-    "cluster",    "plan",       "shares.replay",      "data.folder", "exchange.server_token"};
+    "model.path",    "data.train",  "data.train_targets",    "data.test", "data.test_targets", "cluster", "plan",
+    "shares.replay", "data.folder", "exchange.server_token", "emulation"};
 
 // Makes the key's value absolute where the key holds a path.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
@@ -27,7 +27,8 @@ void resolve_path(Job& job, const std::string& key, const std::filesystem::path&
   for (const auto& entry : job_options().entries()) {
     if (entry.text.key == key) {
       std::string& value = job.*std::get<std::string Job::*>(entry.member);
-      value = value.empty() ? "" : (folder / value).lexically_normal().string();
+      const bool is_word = value.empty() || (key == "plan" && value == kAutoPlan);
+      value = is_word ? value : (folder / value).lexically_normal().string();
     }
   }
 }
@@ -152,8 +153,15 @@ const OptionTable<Job>& job_options() {
        &Job::precision},
       {{"workers", kInteger, "worker processes; 0: those of the cluster file, else one", 0, 1024}, &Job::workers},
       {{"cluster", kText, "cluster file that describes the workers; empty: this machine"}, &Job::cluster},
-      {{"plan", kText, "plan file (of `motley plan`) that says which layers each worker computes; empty: all of them"},
+      {{"plan", kText,
+        "plan file (of `motley plan`) that says which layers each worker computes; auto: profile and plan first; "
+        "empty: "
+        "all of them"},
        &Job::plan},
+      {{"emulation", kText,
+        "with a plan file: profile whose times for its device types and layers the workers take, to try a plan for "
+        "devices that are not here; empty: they are as fast as they are"},
+       &Job::emulation},
       {{"device", kText, "cpu, cuda or cuda:N, where the cluster file does not say"}, &Job::device},
       {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
        &Job::threads},
@@ -332,7 +340,10 @@ Status check_job(const Job& job) {
   if (job.shares == "replay" && job.shares_replay.empty()) {
     return refuse("shares.replay: shares.mode replay needs the run folder whose shares are used again");
   }
-  if (job.shares == "fixed" && job.shares_fixed.empty()) {
+  if (!job.emulation.empty() && (job.plan.empty() || job.plan == kAutoPlan)) {
+    return refuse(fmt::format("emulation: '{}' is given; accepted with a plan file (key plan)", job.emulation));
+  }
+  if (job.shares == "fixed" && job.shares_fixed.empty() && job.plan.empty()) {
     return refuse("shares.fixed: shares.mode fixed needs the samples of each worker, such as [64, 128]");
   }
   if (job.epochs == 0 && job.steps == 0) {

@@ -12,6 +12,8 @@
 
 namespace motley::train {
 
+inline constexpr const char* kAutoPlan = "auto";  // in Job::plan: the best that there is, found first
+
 struct Job {
   std::int64_t version = 1;
   std::string name = "job";
@@ -61,6 +63,7 @@ struct Job {
   std::int64_t workers = 0;
   std::string cluster;
   std::string plan;
+  std::string emulation;
   std::string device = "cpu";
   std::int64_t threads = 1;
   bool deterministic = true;

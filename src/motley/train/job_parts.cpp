@@ -203,7 +203,7 @@ Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Clust
   }
   // A shard may be a single sample; and shards are claimed by workers at the same step.
   options.may_pull = !has_batch_norm && job.exchange_consistency == "bsp";
-  if (options.policy == data::SharePolicy::kFixed) {
+  if (options.policy == data::SharePolicy::kFixed && job.plan.empty()) {
     if (job.shares_fixed.size() != cluster.workers.size()) {
       return fail(ErrorCode::kInvalidInput, "shares.fixed: {} numbers are given for {} workers",
                   job.shares_fixed.size(), cluster.workers.size());
@@ -244,7 +244,9 @@ Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
     }
   }
   MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job, cluster, false));
-  MOTLEY_TRY(data::Partition::create(std::move(partition)));
+  if (job.plan.empty()) {
+    MOTLEY_TRY(data::Partition::create(std::move(partition)));
+  }
   return {};
 }
 

@@ -315,10 +315,9 @@ Result<std::string> start_server(Worker& server, const LaunchOptions& options, c
     if (ended) {
       server.status = 0;
       const std::string text = read_file(logs / "server.log").value_or("");
-      const std::size_t end = text.find_last_not_of('\n') + 1;
+      const std::string said = text.substr(0, text.find_last_not_of('\n') + 1);
       return fail(ErrorCode::kUnavailable, "the parameter server ended at once: {} (see {})",
-                  text.substr(text.rfind('\n', end - 1) + 1, end - text.rfind('\n', end - 1) - 1),
-                  (logs / "server.log").string());
+                  said.substr(said.rfind('\n') + 1), (logs / "server.log").string());
     }
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "the parameter server did not listen within {:.3g} s; see {}",

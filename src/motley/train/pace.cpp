@@ -65,7 +65,13 @@ void Pace::after_backward() {
       }
     }
   }
-  sleep_to(1);
+  finish();
+}
+
+void Pace::finish() {
+  if (target_ >= 0) {
+    sleep_to(1);
+  }
 }
 
 }  // namespace motley::train

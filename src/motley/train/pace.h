@@ -13,7 +13,9 @@ namespace motley::train {
 // Without emulation (target < 0) every call returns at once.
 class Pace {
  public:
-  Pace(Clock& clock, int buckets) : clock_(clock), bucket_position_(static_cast<std::size_t>(buckets), -1.0) {}
+  // `forward_share`: of the work between begin and after_backward, before any was seen.
+  Pace(Clock& clock, int buckets, double forward_share = 1.0 / 3)
+      : clock_(clock), forward_share_(forward_share), bucket_position_(static_cast<std::size_t>(buckets), -1.0) {}
 
   // `target_seconds`: how long loading, forward and backward of the coming micro-batch take on the emulated device,
   // counted from now; < 0: no emulation.
@@ -21,6 +23,8 @@ class Pace {
   void after_forward();
   void after_bucket(int bucket);
   void after_backward();
+  // Where there is nothing but forward: sleeps to the target.
+  void finish();
 
   // Seconds slept since construction.
   double slept_seconds() const { return slept_; }
@@ -35,7 +39,7 @@ class Pace {
   double slept_ = 0;
   double slept_at_begin_ = 0;
   // Where in a micro-batch's real work forward ends and each bucket is ready, as shares of the whole; running means.
-  double forward_share_ = 1.0 / 3;
+  double forward_share_;
   double forward_work_ = 0;
   std::vector<double> bucket_position_;
   std::vector<double> bucket_work_;

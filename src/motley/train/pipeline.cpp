@@ -24,7 +24,7 @@ struct Pipeline::Step {
   const torch::Tensor inputs;
   Deadline deadline;
   const Hooks& hooks;
-  std::vector<data::Range> micro_batches = {};
+  std::vector<StageLayout::MicroBatch> micro_batches = {};
   std::vector<data::Range> own = {};  // of each micro-batch, in this rank's rows of the step
   std::map<std::int64_t, Incoming> activations = {};
   std::map<std::int64_t, Incoming> gradients = {};
@@ -33,11 +33,15 @@ struct Pipeline::Step {
   std::int64_t expected_gradients = 0;
   std::int64_t last_backward = -1;
 
-  std::uint32_t size(std::int64_t micro_batch) const {
-    return micro_batches[static_cast<std::size_t>(micro_batch)].size();
+  const StageLayout::MicroBatch& at(std::int64_t micro_batch) const {
+    return micro_batches[static_cast<std::size_t>(micro_batch)];
   }
   data::Range rows(std::int64_t micro_batch) const { return own[static_cast<std::size_t>(micro_batch)]; }
 };
+
+std::uint64_t Pipeline::tag_of(const Step& step, std::int64_t micro_batch, Kind kind) {
+  return step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 | static_cast<std::uint64_t>(kind);
+}
 
 Pipeline::Pipeline(transport::Session& session, const StageLayout& layout, learn::Stage& stage,
                    std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape)
@@ -65,9 +69,9 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(transport::Session& session, 
 
 std::vector<data::Range> Pipeline::own_rows(data::Range window) const {
   std::vector<data::Range> positions;
-  for (const data::Range& micro_batch : layout_.micro_batches(window)) {
-    const data::Range rows = layout_.rows(rank_, micro_batch.size());
-    positions.push_back({micro_batch.begin + rows.begin, micro_batch.begin + rows.end});
+  for (const StageLayout::MicroBatch& micro_batch : layout_.micro_batches(window)) {
+    const data::Range rows = layout_.rows(rank_, micro_batch);
+    positions.push_back({micro_batch.positions.begin + rows.begin, micro_batch.positions.begin + rows.end});
   }
   return positions;
 }
@@ -77,8 +81,8 @@ Pipeline::Step Pipeline::begin(std::uint64_t number, data::Range window, const t
   Step step{.number = number, .window = window, .inputs = inputs, .deadline = deadline, .hooks = hooks};
   step.micro_batches = layout_.micro_batches(window);
   std::uint32_t before = 0;
-  for (const data::Range& micro_batch : step.micro_batches) {
-    const std::uint32_t rows = layout_.rows(rank_, micro_batch.size()).size();
+  for (const StageLayout::MicroBatch& micro_batch : step.micro_batches) {
+    const std::uint32_t rows = layout_.rows(rank_, micro_batch).size();
     step.own.push_back({before, before + rows});
     if (rows > 0) step.last_backward = static_cast<std::int64_t>(step.own.size()) - 1;
     before += rows;
@@ -91,14 +95,13 @@ Pipeline::Step Pipeline::begin(std::uint64_t number, data::Range window, const t
 Status Pipeline::expect(Step& step, std::int64_t micro_batch, Kind kind) {
   const bool back = kind == Kind::kBackward;
   const int from = layout_.stage_of(rank_) + (back ? 1 : -1);
-  const data::Range rows = layout_.rows(rank_, step.size(micro_batch));
+  const data::Range rows = layout_.rows(rank_, step.at(micro_batch));
   std::vector<std::int64_t> shape = back ? output_shape_ : input_shape_;
   shape.insert(shape.begin(), rows.size());
   Incoming incoming;
   incoming.values = torch::empty(shape, torch::dtype(stage_.options().dtype));
-  const std::uint64_t tag =
-      step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 | static_cast<std::uint64_t>(kind);
-  for (const auto& [rank, shared] : layout_.pieces(rank_, from, step.size(micro_batch))) {
+  const std::uint64_t tag = tag_of(step, micro_batch, kind);
+  for (const auto& [rank, shared] : layout_.pieces(rank_, from, step.at(micro_batch))) {
     const data::Range within{shared.begin - rows.begin, shared.end - rows.begin};
     MOTLEY_ASSIGN(const std::uint64_t number, links_->receive(rank, tag, bytes_of(rows_of(incoming.values, within))));
     incoming.parts.push_back({rank, number, within});
@@ -137,10 +140,9 @@ Status Pipeline::send(Step& step, std::int64_t micro_batch, const torch::Tensor&
   const int to = layout_.stage_of(rank_) + (kind == Kind::kBackward ? -1 : 1);
   const auto rows =
       std::make_shared<torch::Tensor>(values.detach().to(torch::kCPU, stage_.options().dtype).contiguous());
-  const data::Range own = layout_.rows(rank_, step.size(micro_batch));
-  const std::uint64_t tag =
-      step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 | static_cast<std::uint64_t>(kind);
-  for (const auto& [rank, shared] : layout_.pieces(rank_, to, step.size(micro_batch))) {
+  const data::Range own = layout_.rows(rank_, step.at(micro_batch));
+  const std::uint64_t tag = tag_of(step, micro_batch, kind);
+  for (const auto& [rank, shared] : layout_.pieces(rank_, to, step.at(micro_batch))) {
     const data::Range within{shared.begin - own.begin, shared.end - own.begin};
     MOTLEY_TRY(links_->send(rank, tag, bytes_of(rows_of(*rows, within)), rows));
   }
@@ -158,11 +160,13 @@ Status Pipeline::forward(Step& step, std::int64_t micro_batch, Kind kind) {
   if (rows.size() == 0) return {};
   const double begin = monotonic_seconds();
   session_.set_phase(step.number, "forward");
-  if (step.hooks.before_forward) step.hooks.before_forward(micro_batch);
+  if (step.hooks.before_forward) step.hooks.before_forward(micro_batch, rows);
   MOTLEY_ASSIGN(const learn::Tensors outputs, stage_.forward(micro_batch, {input}));
   if (layout_.is_last(rank_)) {
     MOTLEY_ASSIGN(step.output_gradients[micro_batch], step.hooks.take_outputs(rows, outputs.front()));
-  } else {
+  }
+  if (step.hooks.after_forward) step.hooks.after_forward();
+  if (!layout_.is_last(rank_)) {
     MOTLEY_TRY(send(step, micro_batch, outputs.front(), kind));
   }
   if (step.hooks.record) step.hooks.record(Phase::kForward, begin, monotonic_seconds());
@@ -177,11 +181,14 @@ Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
   } else {
     MOTLEY_ASSIGN(gradient, take(step, micro_batch, Kind::kBackward));
   }
-  if (step.rows(micro_batch).size() == 0) return {};
+  const data::Range rows = step.rows(micro_batch);
+  if (rows.size() == 0) return {};
   const double begin = monotonic_seconds();
   session_.set_phase(step.number, "backward");
+  if (step.hooks.before_backward) step.hooks.before_backward(rows);
   if (micro_batch == step.last_backward && step.hooks.before_last_backward) step.hooks.before_last_backward();
   MOTLEY_ASSIGN(const learn::Tensors input_gradients, stage_.backward(micro_batch, {gradient}));
+  if (step.hooks.after_backward) step.hooks.after_backward();
   if (!layout_.is_first(rank_)) {
     MOTLEY_TRY(send(step, micro_batch, input_gradients.front(), Kind::kBackward));
   }

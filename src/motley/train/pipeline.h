@@ -29,8 +29,11 @@ class Pipeline {
     // The last stage's: the gradient that a micro-batch's outputs have; undefined where only the outputs are of
     // interest.
     std::function<Result<torch::Tensor>(data::Range rows, const torch::Tensor& outputs)> take_outputs;
-    std::function<void(std::int64_t micro_batch)> before_forward;
+    std::function<void(std::int64_t micro_batch, data::Range rows)> before_forward;
+    std::function<void()> after_forward;  // and after take_outputs; before the outputs are sent
+    std::function<void(data::Range rows)> before_backward;
     std::function<void()> before_last_backward;
+    std::function<void()> after_backward;  // before gradients are sent
     std::function<void(Phase phase, double begin, double end)> record;
   };
 
@@ -68,6 +71,7 @@ class Pipeline {
   enum class Kind : std::uint64_t { kForward, kBackward, kEvaluate };
   struct Step;
 
+  static std::uint64_t tag_of(const Step& step, std::int64_t micro_batch, Kind kind);
   Pipeline(transport::Session& session, const StageLayout& layout, learn::Stage& stage,
            std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape);
   Step begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,

@@ -24,10 +24,12 @@ Result<plan::Plan> plan_of(const Job& job) {
     return refuse(fmt::format("accumulation: {}, but the plan '{}' cuts a step into {} micro-batches; accepted: 1",
                               job.accumulation, job.plan, plan.micro_batches));
   }
-  if (job.shares != "dynamic" || job.control_every != 0) {
+  if ((job.shares != "dynamic" && job.shares != "fixed") || !job.shares_fixed.empty() || job.control_every != 0) {
     return refuse(fmt::format(
-        "{}; accepted with a plan, which has the shares: shares.mode dynamic and control.every 0",
-        job.control_every != 0 ? fmt::format("control.every: {}", job.control_every) : "shares.mode: " + job.shares));
+        "{}; accepted with a plan: shares.mode dynamic or fixed (to those of the plan), and control.every 0",
+        job.control_every != 0      ? fmt::format("control.every: {}", job.control_every)
+        : !job.shares_fixed.empty() ? "shares.fixed is given"
+                                    : "shares.mode: " + job.shares));
   }
   if (job.exchange_consistency != "bsp") {
     return refuse(fmt::format("exchange.consistency: {}; accepted with a plan: bsp", job.exchange_consistency));
@@ -65,7 +67,7 @@ Result<cluster::Cluster> planned_cluster(const Job& job, const plan::Plan& plan,
     if (worker.emulation) {
       return fail(ErrorCode::kInvalidInput,
                   "{}: workers: '{}' is emulated, as a worker that computes the whole network; accepted with a plan: "
-                  "workers without emulation",
+                  "workers without emulation, or the key emulation with a profile",
                   job.cluster, worker.name);
     }
     of_type[worker.device].push_back(std::move(worker));

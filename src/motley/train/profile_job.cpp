@@ -88,6 +88,7 @@ Result<WholeSteps> read_steps(const fs::path& metrics) {
 Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, std::int64_t threads,
                              std::int64_t workers, std::int64_t batch, std::int64_t steps) {
   job.cluster.clear();
+  job.plan.clear();
   job.device = cluster::to_string(kind);
   job.threads = threads;
   job.workers = workers;
@@ -96,6 +97,7 @@ Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, s
   job.accumulation = 1;
   job.learning_rate = 1e-12;  // a job's own may diverge on batches so small; the arithmetic is the same
   job.shares = "equal";
+  job.shares_fixed.clear();
   job.control_every = 0;
   if (job.exchange_method == "ps") job.exchange_wire = "float32";  // a ring knows fewer
   job.exchange_method = "tcp-ring";

@@ -7,17 +7,18 @@ namespace motley::train {
 using Json = nlohmann::ordered_json;
 
 std::string format_state(const SavedState& state) {
-  const Json json = {{"version", 1},
-                     {"step", state.step},
-                     {"ledger",
-                      {{"seed", state.ledger.seed},
-                       {"epoch", state.ledger.epoch},
-                       {"cursor", state.ledger.cursor},
-                       {"size", state.ledger.size}}},
-                     {"partition", Json::parse(state.partition)},
-                     {"evaluated_step", state.evaluated_step},
-                     {"next_evaluation", state.next_evaluation},
-                     {"samples_not_used_exactly_once", state.not_used_once}};
+  Json json = {{"version", 1},
+               {"step", state.step},
+               {"ledger",
+                {{"seed", state.ledger.seed},
+                 {"epoch", state.ledger.epoch},
+                 {"cursor", state.ledger.cursor},
+                 {"size", state.ledger.size}}},
+               {"evaluated_step", state.evaluated_step},
+               {"next_evaluation", state.next_evaluation},
+               {"samples_not_used_exactly_once", state.not_used_once}};
+  if (!state.partition.empty()) json["partition"] = Json::parse(state.partition);
+  if (!state.stage_shares.empty()) json["stage_shares"] = Json::parse(state.stage_shares);
   return json.dump(2) + "\n";
 }
 
@@ -34,7 +35,8 @@ Result<SavedState> parse_state(const std::string& text) {
     json.at("ledger").at("epoch").get_to(state.ledger.epoch);
     json.at("ledger").at("cursor").get_to(state.ledger.cursor);
     json.at("ledger").at("size").get_to(state.ledger.size);
-    state.partition = json.at("partition").dump();
+    if (json.contains("partition")) state.partition = json.at("partition").dump();
+    if (json.contains("stage_shares")) state.stage_shares = json.at("stage_shares").dump();
     json.at("evaluated_step").get_to(state.evaluated_step);
     json.at("next_evaluation").get_to(state.next_evaluation);
     json.at("samples_not_used_exactly_once").get_to(state.not_used_once);

@@ -12,7 +12,8 @@ namespace motley::train {
 struct SavedState {
   std::int64_t step = 0;
   data::LedgerState ledger;
-  std::string partition;  // as data::Partition::save gives it
+  std::string partition;     // as data::Partition::save gives it; empty with a plan
+  std::string stage_shares;  // as StageShares::save gives it; empty without a plan
   std::int64_t evaluated_step = 0;
   double next_evaluation = 0;      // epochs
   std::int64_t not_used_once = 0;  // samples, over the epochs that ended

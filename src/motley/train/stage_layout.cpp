@@ -2,25 +2,38 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace motley::train {
 
 StageLayout::StageLayout(plan::Plan plan) : plan_(std::move(plan)) {
   for (int stage = 0; stage < stages(); ++stage) {
-    double begin = 0;
-    const std::size_t first = ranks_.size();
+    std::vector<double> shares;
     for (const plan::Replicas& replicas : plan_.stages[static_cast<std::size_t>(stage)].replicas) {
       for (std::int64_t i = 0; i < replicas.count; ++i) {
-        ranks_.push_back({stage, replicas.type, begin, begin + replicas.share});
-        begin += replicas.share;
+        ranks_.push_back({.stage = stage, .type = replicas.type});
+        shares.push_back(replicas.share);
       }
     }
-    for (std::size_t rank = first; rank < ranks_.size(); ++rank) {  // shares need not add up to 1 in the last bit
-      ranks_[rank].begin /= begin;
-      ranks_[rank].end /= begin;
-    }
-    ranks_.back().end = 1;
+    set_shares(stage, shares);
   }
+}
+
+void StageLayout::set_shares(int stage, std::span<const double> weights) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double before = 0;
+  std::size_t replica = 0;
+  for (const int rank : ranks_of(stage)) {
+    Rank& of = ranks_[static_cast<std::size_t>(rank)];
+    of.begin = before / sum;
+    before += weights[replica++];
+    of.end = replica == weights.size() ? 1 : before / sum;
+  }
+}
+
+double StageLayout::share(int rank) const {
+  const Rank& of = ranks_[static_cast<std::size_t>(rank)];
+  return of.end - of.begin;
 }
 
 std::vector<int> StageLayout::ranks_of(int stage) const {
@@ -31,34 +44,37 @@ std::vector<int> StageLayout::ranks_of(int stage) const {
   return ranks;
 }
 
-std::vector<data::Range> StageLayout::micro_batches(data::Range window) const {
+std::vector<StageLayout::MicroBatch> StageLayout::micro_batches(data::Range window) const {
   const std::uint64_t size = window.size();
   const std::uint64_t count = std::min<std::uint64_t>(static_cast<std::uint64_t>(plan_.micro_batches), size);
-  std::vector<data::Range> ranges;
+  std::vector<MicroBatch> all;
   for (std::uint64_t i = 0; i < count; ++i) {
-    ranges.push_back({window.begin + static_cast<std::uint32_t>(size * i / count),
-                      window.begin + static_cast<std::uint32_t>(size * (i + 1) / count)});
+    const data::Range positions{window.begin + static_cast<std::uint32_t>(size * i / count),
+                                window.begin + static_cast<std::uint32_t>(size * (i + 1) / count)};
+    all.push_back({positions, (static_cast<double>(i) + 0.5) / static_cast<double>(count)});
   }
-  return ranges;
+  return all;
 }
 
-data::Range StageLayout::rows(int rank, std::uint32_t size) const {
+data::Range StageLayout::rows(int rank, const MicroBatch& micro_batch) const {
   const Rank& of = ranks_[static_cast<std::size_t>(rank)];
-  const auto row = [size](double share) { return static_cast<std::uint32_t>(std::lround(share * size)); };
+  const auto row = [&](double share) {
+    return static_cast<std::uint32_t>(std::floor(share * micro_batch.size() + micro_batch.phase));
+  };
   return {row(of.begin), row(of.end)};
 }
 
 std::uint32_t StageLayout::samples(int rank, data::Range window) const {
   std::uint32_t sum = 0;
-  for (const data::Range& micro_batch : micro_batches(window)) sum += rows(rank, micro_batch.size()).size();
+  for (const MicroBatch& micro_batch : micro_batches(window)) sum += rows(rank, micro_batch).size();
   return sum;
 }
 
-std::vector<StageLayout::Piece> StageLayout::pieces(int rank, int stage, std::uint32_t size) const {
-  const data::Range own = rows(rank, size);
+std::vector<StageLayout::Piece> StageLayout::pieces(int rank, int stage, const MicroBatch& micro_batch) const {
+  const data::Range own = rows(rank, micro_batch);
   std::vector<Piece> pieces;
   for (const int other : ranks_of(stage)) {
-    const data::Range theirs = rows(other, size);
+    const data::Range theirs = rows(other, micro_batch);
     const data::Range both{std::max(own.begin, theirs.begin), std::min(own.end, theirs.end)};
     if (both.begin < both.end) pieces.push_back({other, both});
   }

@@ -1,8 +1,14 @@
 // Which rank of a planned job does what: the stages one after the other, each with its replicas in the plan's order,
 // and the rows of every micro-batch that each replica takes. Pure.
+//
+// Shares are fractions, rows are whole. A boundary between two replicas at the fraction f of a micro-batch of n rows is
+// the row floor(f n + phase), with phases (i + 1/2) / m for the micro-batches i of m: the same phase for all boundaries
+// keeps them in order, and over m micro-batches of n rows their rows add up to f n m, rounded once (Hermite's
+// identity).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,13 +31,26 @@ class StageLayout {
   bool is_last(int rank) const { return stage_of(rank) == stages() - 1; }
   std::vector<int> ranks_of(int stage) const;
 
+  // Shares of a stage's ranks, in their order, from now on: as these weights (not negative, not all 0) are to each
+  // other. At first they are the plan's.
+  void set_shares(int stage, std::span<const double> weights);
+
+  // A rank's share of its stage's samples.
+  double share(int rank) const;
+
+  struct MicroBatch {
+    data::Range positions;  // of the epoch's permutation, as the window
+    double phase = 0.5;
+    std::uint32_t size() const { return positions.size(); }
+  };
+
   // The window's micro-batches, as equal as can be and none of them empty: fewer than the plan's where the window has
   // fewer samples.
-  std::vector<data::Range> micro_batches(data::Range window) const;
+  std::vector<MicroBatch> micro_batches(data::Range window) const;
 
-  // The rows [begin, end) of a micro-batch of `size` samples that a rank takes: by the plan's shares. The rows of a
-  // stage's ranks follow each other and cover the micro-batch.
-  data::Range rows(int rank, std::uint32_t size) const;
+  // The rows [begin, end) of a micro-batch that a rank takes. The rows of a stage's ranks follow each other and cover
+  // the micro-batch.
+  data::Range rows(int rank, const MicroBatch& micro_batch) const;
 
   // Samples of the window that go through a rank.
   std::uint32_t samples(int rank, data::Range window) const;
@@ -41,7 +60,7 @@ class StageLayout {
     int rank = 0;
     data::Range rows;  // of the micro-batch
   };
-  std::vector<Piece> pieces(int rank, int stage, std::uint32_t size) const;
+  std::vector<Piece> pieces(int rank, int stage, const MicroBatch& micro_batch) const;
 
  private:
   struct Rank {

@@ -59,6 +59,8 @@
 #include "motley/train/saved_state.h"
 #include "motley/train/served_weights.h"
 #include "motley/train/server_placement.h"
+#include "motley/train/stage_pace.h"
+#include "motley/train/stage_shares.h"
 #include "motley/train/summary.h"
 #include "motley/train/tensorboard.h"
 #include "motley/train/timeline.h"
@@ -123,6 +125,8 @@ class Worker {
   // Those that compute the same layers as this rank, itself included.
   transport::Session& peers() const { return stage_session_ ? *stage_session_ : *session_; }
   exchange::Group& peer_group() const { return stage_group_ ? *stage_group_ : *group_; }
+  // Changes of shares so far.
+  std::uint64_t share_moves() const { return stage_shares_ ? stage_shares_->moves() : partition_->diagnostics().moves; }
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
 
   Status join(const std::filesystem::path& hosts);
@@ -194,8 +198,10 @@ class Worker {
   std::optional<learn::BatchNormAverage> batch_norm_;
   std::optional<data::Ledger> ledger_;
   std::optional<data::Partition> partition_;
+  std::optional<StageShares> stage_shares_;  // in the partition's place, of a planned job
   std::optional<data::UseCounts> counts_;
   std::optional<Pace> pace_;
+  std::optional<StagePace> stage_pace_;  // of a planned job whose workers are emulated
   std::optional<TimelineRecorder> timeline_;
 
   learn::Loss loss_ = learn::Loss::kCrossEntropy;
@@ -399,7 +405,13 @@ Status Worker::build_model() {
   }
   MOTLEY_TRY(buckets_->bind(memory));
 
-  pace_.emplace(SteadyClock::instance(), buckets_->count());
+  if (layout_ && !job_.emulation.empty()) {
+    MOTLEY_ASSIGN(stage_pace_, StagePace::read(job_.emulation, layout_->plan(), layout_->stage(role_.rank),
+                                               layout_->type_of(role_.rank)));
+    pace_.emplace(SteadyClock::instance(), buckets_->count(), 0.0);  // of backward alone
+  } else {
+    pace_.emplace(SteadyClock::instance(), buckets_->count());
+  }
   TimelineOptions timeline;
   timeline.first_steps = job_.timeline_steps / 2;
   timeline.every = job_.timeline_steps == 0 ? steps_ + 1 : std::max<std::int64_t>(1, 2 * steps_ / job_.timeline_steps);
@@ -500,7 +512,13 @@ Status Worker::start_state(bool resume) {
   }
 
   MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job_, cluster_, batch_norm_.has_value()));
-  MOTLEY_ASSIGN(partition_, data::Partition::create(std::move(partition)));
+  if (layout_) {
+    auto shares = StageShares::create(*layout_, partition);
+    if (!shares) return fail(shares.error().within(job_.plan));
+    stage_shares_ = std::move(*shares);
+  } else {
+    MOTLEY_ASSIGN(partition_, data::Partition::create(std::move(partition)));
+  }
   data::LedgerState ledger{static_cast<std::uint64_t>(job_.seed), 0, 0, train_data_->size()};
   counts_.emplace(train_data_->size(), 0);
   if (!start.files["state.json"].empty()) {
@@ -520,9 +538,14 @@ Status Worker::start_state(bool resume) {
       state.tensors = only_of(stage_->parameters(), state.tensors, true);
     }
     MOTLEY_TRY(explain(optimizer_->load_state(state.tensors), resume));
-    MOTLEY_ASSIGN(const bool restored, partition_->restore(saved.partition));
+    bool restored = false;
+    if (stage_shares_ && !saved.stage_shares.empty()) {
+      MOTLEY_ASSIGN(restored, stage_shares_->restore(saved.stage_shares));
+    } else if (partition_ && !saved.partition.empty()) {
+      MOTLEY_ASSIGN(restored, partition_->restore(saved.partition));
+    }
     if (!restored && writes()) {
-      spdlog::info("the workers or the batch have changed: shares start afresh");
+      spdlog::info("the plan, the workers or the batch have changed: shares start afresh");
     }
     if (writes()) {  // the counts of all ranks so far; the others count from zero
       MOTLEY_ASSIGN(counts_, data::UseCounts::parse(start.files["audit.bin"]));
@@ -548,6 +571,7 @@ Status Worker::open_outputs() {
     return {};
   }
   progress_.emplace();
+  moves_ = share_moves();
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
   MOTLEY_TRY(run_.roll_back_metrics(step_));
   MOTLEY_ASSIGN(metrics_, JsonLines::open(run_.metrics_file()));
@@ -573,6 +597,10 @@ Status Worker::open_outputs() {
       spdlog::info("worker {} ({}) is emulated: {} a sample", rank, description(rank).name,
                    format_seconds(emulation->seconds_per_sample));
     }
+  }
+  if (stage_pace_) {
+    spdlog::info("all workers are emulated: each stage takes as long as '{}' says for its device type", job_.emulation);
+    MOTLEY_TRY(event("emulation", fmt::format("by the profile '{}'", job_.emulation)));
   }
   if (batch_norm_ && role_.size > 1) {
     const char* text =
@@ -741,20 +769,22 @@ Status Worker::meet(data::Range window, bool& stop) {
     timeline_->record(Phase::kExchange, step_, waited_until, exchanged);
   }
 
-  const std::uint64_t moves = partition_->diagnostics().moves;
+  const std::uint64_t moves = share_moves();
   for (std::size_t i = 0; i < steps; ++i) {
     const StepRecord& record = unreported_[i];
     // Once the shares have moved, what was measured before that is no measurement of the new ones.
-    if (!layout_ && !record.control && partition_->diagnostics().moves == moves) {
+    if (!record.control && share_moves() == moves) {
       std::vector<data::Observation> observations;
       const double last = last_compute(reports[i]);
       for (const Report& r : reports[i]) {
         // What follows the slowest worker's computation is common to all: exchange that is not hidden, and the
         // optimizer.
         const double common = std::max(0.0, r.total - last);
-        observations.push_back({static_cast<std::uint32_t>(r.samples), r.compute, (last - r.compute) + common});
+        observations.push_back(
+            {static_cast<std::uint32_t>(r.samples), r.compute - r.waited, (last - r.compute) + r.waited + common});
       }
-      MOTLEY_TRY(partition_->observe(static_cast<std::uint64_t>(record.step), observations));
+      const auto at = static_cast<std::uint64_t>(record.step);
+      MOTLEY_TRY(stage_shares_ ? stage_shares_->observe(at, observations) : partition_->observe(at, observations));
     }
     MOTLEY_TRY(write_step(reports[i], record, (ended - interval_begin_) / static_cast<double>(steps)));
   }
@@ -875,12 +905,25 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
     MOTLEY_TRY(see_outputs(outputs, own, report));
     return loss.output_gradient;
   };
-  hooks.before_forward = [&](std::int64_t micro_batch) {
+  hooks.before_forward = [&](std::int64_t micro_batch, data::Range rows) {
+    if (stage_pace_) {
+      report.target += stage_pace_->forward.at(rows.size()) + stage_pace_->backward.at(rows.size());
+      pace_->begin(stage_pace_->forward.at(rows.size()));
+    }
     learn::seed_randomness(static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch);
   };
   hooks.before_last_backward = [&] {
-    buckets_->arm([this, number](int bucket) { return exchange_->start(number, bucket, weight_); });
+    buckets_->arm([this, number](int bucket) {
+      pace_->after_bucket(bucket);
+      return exchange_->start(number, bucket, weight_);
+    });
   };
+  if (stage_pace_) {
+    report.target = 0;
+    hooks.after_forward = [&] { pace_->finish(); };
+    hooks.before_backward = [&](data::Range rows) { pace_->begin(stage_pace_->backward.at(rows.size())); };
+    hooks.after_backward = [&] { pace_->after_backward(); };
+  }
   hooks.record = [&](Phase phase, double begin, double end) { timeline_->record(phase, step_, begin, end); };
   MOTLEY_TRY(pipeline_->train(number, window, inputs, step_deadline(), hooks));
   if (weight_ > 0) {
@@ -1006,7 +1049,7 @@ Status Worker::check_reports(const std::vector<Report>& reports, const StepRecor
   }
   lateness_.resize(reports.size());
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    const double took = reports[rank].compute / reports[rank].target;
+    const double took = (reports[rank].compute - reports[rank].waited) / reports[rank].target;
     if (reports[rank].target > 0) {
       lateness_[rank].steps += 1;
       lateness_[rank].late += took > kLateFactor ? 1 : 0;
@@ -1053,7 +1096,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
   const double loss = sum.loss_sum / sum.loss_count;
   const double metric = sum.metric_sum / sum.metric_count;
   const bool has_accuracy = metric_ == learn::Metric::kAccuracy;
-  const data::PartitionDiagnostics diagnostics = partition_->diagnostics();
+  const data::PartitionDiagnostics diagnostics = partition_ ? partition_->diagnostics() : data::PartitionDiagnostics();
 
   Json line = {{"step", record.step},
                {"epoch", record.ledger.epoch},
@@ -1092,9 +1135,9 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     line["equal_seconds"] = data::step_seconds(
         diagnostics.costs, equal_shares(static_cast<std::uint32_t>(job_.batch), partition_->options().limits));
   }
-  if (diagnostics.moves != moves_) {
-    moves_ = diagnostics.moves;
-    line["decision"] = diagnostics.reason;
+  if (share_moves() != moves_) {
+    moves_ = share_moves();
+    line["decision"] = stage_shares_ ? stage_shares_->reason() : diagnostics.reason;
   }
   MOTLEY_TRY(metrics_->write(line));
 
@@ -1252,7 +1295,8 @@ Status Worker::save_checkpoint() {
     checkpoint.files["optimizer.safetensors"] = std::move(optimizer);
     checkpoint.files["audit.bin"] = merged.serialise();
     checkpoint.files["state.json"] =
-        format_state({step_, ledger_->state(), partition_->save(), evaluated_step_, next_evaluation_, not_used_once_});
+        format_state({step_, ledger_->state(), partition_ ? partition_->save() : "",
+                      stage_shares_ ? stage_shares_->save() : "", evaluated_step_, next_evaluation_, not_used_once_});
     MOTLEY_TRY(write_checkpoint(run_.checkpoint_folder(), checkpoint, static_cast<int>(job_.checkpoint_keep)));
     MOTLEY_TRY(event("checkpoint", fmt::format("step {}", step_)));
     MOTLEY_TRY(tensorboard_->flush());

@@ -1,0 +1,91 @@
+#include "motley/cli/auto_plan.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "motley/base/file.h"
+#include "motley/base/units.h"
+#include "motley/cli/planning_input.h"
+#include "motley/cli/solving.h"
+#include "motley/cluster/cluster.h"
+#include "motley/train/profile_job.h"
+#include "motley/train/progress.h"
+
+namespace motley::cli {
+namespace {
+
+constexpr double kProfileSeconds = 20;
+constexpr double kPlanSeconds = 30;
+
+Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path& profile_file) {
+  train::ProgressLine progress;
+  train::ProfileJobOptions options;
+  options.seconds = kProfileSeconds;
+  options.motley = std::filesystem::read_symlink("/proc/self/exe");
+  options.progress = [&](const std::string& text) { progress.show("profiling: " + text); };
+  const Result<model::Profile> profile = train::profile_job(job, options);
+  progress.clear();
+  if (!profile) return fail(profile.error());
+  MOTLEY_TRY(write_file(profile_file, model::to_json(*profile)));
+
+  PlanningInput input;
+  input.profile = profile_file.string();
+  input.cluster = job.cluster;
+  input.batch = job.batch;
+  MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(input));
+  const plan::Objective objective{.goal = plan::Goal::kMostThroughput};
+  const InterruptStop interrupt;
+  MOTLEY_ASSIGN(const Solved solved,
+                solve(*planner::make_exact(), problems, objective, {.seconds = kPlanSeconds}, interrupt.token()));
+  if (!solved.answer.best) {
+    return fail(ErrorCode::kUnavailable, "plan: auto found {}; 'motley plan --profile {}' says more",
+                solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string());
+  }
+  return cost::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
+}
+
+std::int64_t workers_of(const plan::Stage& stage) {
+  std::int64_t count = 0;
+  for (const plan::Replicas& replicas : stage.replicas) count += replicas.count;
+  return count;
+}
+
+// All workers compute the whole network, and are all that the job has.
+Result<bool> is_data_parallel(const train::Job& job, const plan::Plan& plan) {
+  if (plan.stages.size() != 1 || plan.stages[0].recompute) return false;
+  if (job.cluster.empty()) return true;
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
+  return static_cast<std::int64_t>(cluster.workers.size()) == workers_of(plan.stages[0]);
+}
+
+}  // namespace
+
+Result<train::Job> plan_automatically(train::Job job, const train::RunDirectory& run, bool resume) {
+  if (job.workers != 0 && job.cluster.empty()) {
+    return fail(ErrorCode::kInvalidInput, "workers: {}; accepted with plan auto: 0, as the plan says how many",
+                job.workers);
+  }
+  const std::filesystem::path plan_file = std::filesystem::absolute(run.folder() / "plan.json");
+  plan::Plan plan;
+  if (resume && std::filesystem::exists(plan_file)) {
+    MOTLEY_ASSIGN(plan, plan::read_plan(plan_file));
+  } else {
+    MOTLEY_ASSIGN(plan, make_plan(job, run.folder() / "profile.json"));
+    MOTLEY_TRY(write_file(plan_file, plan::to_json(plan)));
+  }
+  MOTLEY_ASSIGN(const bool whole, is_data_parallel(job, plan));
+  if (whole) {
+    job.workers = workers_of(plan.stages[0]);
+    job.accumulation = plan.micro_batches;
+  } else {
+    job.plan = plan_file.string();
+  }
+  std::printf("plan: %s: %s, predicted %s a step\n", plan_file.c_str(),
+              whole ? fmt::format("{} workers compute the whole network", job.workers).c_str()
+                    : fmt::format("{} stages, {} micro-batches", plan.stages.size(), plan.micro_batches).c_str(),
+              format_seconds(plan.predicted.step_seconds).c_str());
+  std::fflush(stdout);
+  return job;
+}
+
+}  // namespace motley::cli

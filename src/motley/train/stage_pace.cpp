@@ -1,0 +1,34 @@
+#include "motley/train/stage_pace.h"
+
+#include <algorithm>
+
+namespace motley::train {
+
+Result<StagePace> StagePace::read(const std::filesystem::path& file, const plan::Plan& plan, const plan::Stage& stage,
+                                  const std::string& type) {
+  MOTLEY_ASSIGN(model::Profile profile, model::read_profile(file));
+  profile = model::coarsen(profile, static_cast<int>(plan.layers.size()));
+  if (!std::ranges::equal(profile.graph.layers, plan.layers, {}, &model::Layer::name)) {
+    return fail(
+        ErrorCode::kInvalidInput,
+        "emulation: '{}' is a profile of {}, whose layers are not those of the plan; accepted: the profile that "
+        "the plan was made from",
+        file.string(), profile.graph.name);
+  }
+  const model::DeviceProfile* device = profile.device(type);
+  if (device == nullptr) {
+    return fail(ErrorCode::kInvalidInput, "emulation: '{}' has no device type '{}', which the plan uses", file.string(),
+                type);
+  }
+  StagePace pace;
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    const model::LayerTime& time = device->layers[static_cast<std::size_t>(layer)];
+    pace.forward.fixed += time.forward.fixed;
+    pace.forward.per_sample += time.forward.per_sample;
+    pace.backward.fixed += time.backward.fixed;
+    pace.backward.per_sample += time.backward.per_sample;
+  }
+  return pace;
+}
+
+}  // namespace motley::train

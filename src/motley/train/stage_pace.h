@@ -1,0 +1,23 @@
+// How long a planned stage takes on a device that is not here, by a profile: what its workers are emulated at.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/model/profile.h"
+#include "motley/plan/plan.h"
+
+namespace motley::train {
+
+struct StagePace {
+  model::Affine forward;  // seconds of a micro-batch, by its rows
+  model::Affine backward;
+
+  // Of the plan's stage on a device type: the sums over its layers. Errors (kInvalidInput): a file that is no profile,
+  // one of other layers than the plan's, or without this type.
+  static Result<StagePace> read(const std::filesystem::path& profile, const plan::Plan& plan, const plan::Stage& stage,
+                                const std::string& type);
+};
+
+}  // namespace motley::train
