@@ -1,5 +1,6 @@
 #include "motley/cli/auto_plan.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -8,6 +9,7 @@
 #include "motley/cli/planning_input.h"
 #include "motley/cli/solving.h"
 #include "motley/cluster/cluster.h"
+#include "motley/cluster/machine.h"
 #include "motley/train/profile_job.h"
 #include "motley/train/progress.h"
 
@@ -17,7 +19,31 @@ namespace {
 constexpr double kProfileSeconds = 20;
 constexpr double kPlanSeconds = 30;
 
-Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path& profile_file) {
+// This machine, with a CPU device for each worker of the job's threads that it has cores for.
+cluster::Cluster machine_of(const train::Job& job) {
+  const cluster::Machine machine = cluster::detect_machine();
+  cluster::Cluster cluster = cluster::default_cluster(machine);
+  cluster.workers.clear();
+  const std::int64_t count = std::max<std::int64_t>(1, machine.cores / job.threads);
+  for (cluster::DeviceType& type : cluster.device_types) {
+    if (type.kind != cluster::DeviceKind::kCpu) continue;
+    type.count = count;
+    type.memory_bytes /= static_cast<double>(count);
+    for (cluster::NodeDevices& devices : cluster.nodes.front().devices) {
+      if (devices.type == type.name) devices.count = count;
+    }
+  }
+  return cluster;
+}
+
+// From a profile, which is left in the folder, as is the cluster where the job names none.
+Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path& folder) {
+  const std::filesystem::path profile_file = folder / "profile.json";
+  std::string cluster_file = job.cluster;
+  if (cluster_file.empty()) {
+    cluster_file = (folder / "cluster.yaml").string();
+    MOTLEY_TRY(write_file(cluster_file, cluster::to_yaml(machine_of(job))));
+  }
   train::ProgressLine progress;
   train::ProfileJobOptions options;
   options.seconds = kProfileSeconds;
@@ -30,7 +56,7 @@ Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path&
 
   PlanningInput input;
   input.profile = profile_file.string();
-  input.cluster = job.cluster;
+  input.cluster = cluster_file;
   input.batch = job.batch;
   MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(input));
   const plan::Objective objective{.goal = plan::Goal::kMostThroughput};
@@ -38,8 +64,9 @@ Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path&
   MOTLEY_ASSIGN(const Solved solved,
                 solve(*planner::make_exact(), problems, objective, {.seconds = kPlanSeconds}, interrupt.token()));
   if (!solved.answer.best) {
-    return fail(ErrorCode::kUnavailable, "plan: auto found {}; 'motley plan --profile {}' says more",
-                solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string());
+    return fail(ErrorCode::kUnavailable, "plan: auto found {}; 'motley plan --profile {} --cluster {}' says more",
+                solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string(),
+                cluster_file);
   }
   return cost::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
 }
@@ -70,7 +97,7 @@ Result<train::Job> plan_automatically(train::Job job, const train::RunDirectory&
   if (resume && std::filesystem::exists(plan_file)) {
     MOTLEY_ASSIGN(plan, plan::read_plan(plan_file));
   } else {
-    MOTLEY_ASSIGN(plan, make_plan(job, run.folder() / "profile.json"));
+    MOTLEY_ASSIGN(plan, make_plan(job, run.folder()));
     MOTLEY_TRY(write_file(plan_file, plan::to_json(plan)));
   }
   MOTLEY_ASSIGN(const bool whole, is_data_parallel(job, plan));

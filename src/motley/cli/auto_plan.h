@@ -7,7 +7,7 @@
 
 namespace motley::cli {
 
-// The job as the best plan for it wants it, found by what `motley profile` and `motley plan` do; both files are left in
+// The job as the best plan for it wants it, found by what `motley profile` and `motley plan` do; the files are left in
 // the run's folder. A run that is resumed goes on by the plan that it has. The best plan may be that all workers
 // compute the whole network: the job then has no plan, so that it is balanced and exchanges as any other.
 //

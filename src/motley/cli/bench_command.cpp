@@ -14,6 +14,7 @@
 #include "bench/exchange_worker.h"
 #include "bench/partition_bench.h"
 #include "bench/partition_processes.h"
+#include "bench/pipeline_bench.h"
 #include "bench/plan_bench.h"
 #include "bench/planners_bench.h"
 #include "bench/ps_ablation.h"
@@ -41,6 +42,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"demo", {{"all", bench::demo_bench}}},
       {"exchange", {{"all", bench::exchange_bench}}},
       {"partition", {{"solver", bench::partition_bench}, {"processes", bench::partition_processes}}},
+      {"pipeline", {{"prediction", bench::pipeline_prediction}}},
       {"plan", {{"all", bench::plan_bench}}},
       {"planners", {{"all", bench::planners_bench}}},
       {"ps",
