@@ -3,14 +3,12 @@
 // The batches that are profiled leave out the one that is predicted.
 #include "bench/prediction_bench.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
-#include "bench/child_process.h"
 #include "bench/job_run.h"
+#include "bench/measured_profile.h"
 #include "motley/base/units.h"
 #include "motley/cost/evaluation.h"
 
@@ -19,7 +17,6 @@ namespace {
 
 constexpr int kRounds = 5;
 constexpr std::int64_t kMostWorkers = 2;
-constexpr double kProfileDeadline = 300;  // seconds
 
 struct Model {
   std::string name;
@@ -36,43 +33,6 @@ const std::vector<Model>& models() {
       {"cnn", {"--model.name", "cnn"}, "16,32,96,128", 64, 180, 10},
       {"resnet18", {"--model.name", "resnet18"}, "2,4,12,16", 8, 40, 30}};
   return all;
-}
-
-Result<model::Profile> profile(const BenchOptions& options, const std::filesystem::path& job, const Model& model) {
-  const std::filesystem::path file =
-      std::filesystem::temp_directory_path() / fmt::format("motley-bench-profile-{}.json", ::getpid());
-  std::vector<std::string> command = {options.motley.string(),
-                                      "profile",
-                                      job.string(),
-                                      "--output",
-                                      file.string(),
-                                      "--batches",
-                                      model.profiled,
-                                      "--seconds",
-                                      fmt::format("{}", model.seconds),
-                                      "--batch",
-                                      fmt::format("{}", kMostWorkers * model.batch)};
-  command.insert(command.end(), model.flags.begin(), model.flags.end());
-  MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
-  const Deadline deadline = Deadline::after(kProfileDeadline);
-  for (Result<std::string> line = process->read_line(deadline); line; line = process->read_line(deadline)) {
-  }
-  Result<model::Profile> read = model::read_profile(file);
-  std::error_code ignored;
-  std::filesystem::remove(file, ignored);
-  return read;
-}
-
-// The cost model takes devices for independent. Workers of one machine share its memory's bandwidth: k of them at once
-// take 1 + (k - 1) (1 - alpha) times as long as one, by the definition of alpha.
-void contend(model::DeviceProfile& device, double workers) {
-  const double factor = 1 + (workers - 1) * (1 - device.compute_fraction);
-  for (model::LayerTime& layer : device.layers) {
-    for (model::Affine* time : {&layer.forward, &layer.backward}) {
-      time->fixed *= factor;
-      time->per_sample *= factor;
-    }
-  }
 }
 
 Result<double> predict(model::Profile profile, const Model& model, std::int64_t workers) {
@@ -120,7 +80,9 @@ Result<std::vector<BenchRow>> prediction_bench(const BenchOptions& options) {
     }
     std::vector<double> errors[2];
     for (int round = 0; round < (options.quick ? 1 : kRounds); ++round) {
-      MOTLEY_ASSIGN(const model::Profile profiled, profile(options, job, model));
+      std::vector<std::string> flags = {"--batch", fmt::format("{}", kMostWorkers * model.batch)};
+      flags.insert(flags.end(), model.flags.begin(), model.flags.end());
+      MOTLEY_ASSIGN(const model::Profile profiled, measure_profile(options, job, flags, model.profiled, model.seconds));
       double predicted[2];
       for (const int workers : {1, 2}) {
         MOTLEY_ASSIGN(predicted[workers - 1], predict(profiled, model, workers));

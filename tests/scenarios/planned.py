@@ -35,11 +35,11 @@ class Planned(Scenario):
     def profile(self, seconds_per_sample):
         """A profile's file: for each type the seconds of a sample in each layer, forward; backward takes twice as long."""
         layers = [{"name": name, "kind": "other", "inputs": [i - 1] if i else [], "activation_bytes": 64, "flops": 1}
-                  for i, name in enumerate(LAYERS)]
+                  for i, name in enumerate([*LAYERS, "step"])]
         devices = [{"type": name, "origin": "scaled", "rule": "by hand", "compute_fraction": 1,
                     "communication_fraction": 1, "fractions_origin": "scaled", "fractions_rule": "by hand",
                     "layers": [{"forward": {"fixed": 0, "per_sample": seconds},
-                                "backward": {"fixed": 0, "per_sample": 2 * seconds}} for _ in LAYERS]}
+                                "backward": {"fixed": 0, "per_sample": 2 * seconds}} for _ in layers]}
                    for name, seconds in seconds_per_sample.items()]
         path = self.folder / "profile.json"
         path.write_text(json.dumps({"version": 1, "batch": 60, "devices": devices, "graph": {

@@ -179,30 +179,10 @@ Link link_between(const model::Profile& profile, const cluster::Cluster& cluster
 
 }  // namespace
 
-// The layer that stands for what a step takes besides the network (model::kStepLayer) cannot be cut off: its times go
-// to the layer before it.
-static model::Profile without_step_layer(model::Profile profile) {
-  if (profile.graph.layers.size() < 2 || profile.graph.layers.back().name != model::kStepLayer) {
-    return profile;
-  }
-  profile.graph.layers.pop_back();
-  for (model::DeviceProfile& device : profile.devices) {
-    const model::LayerTime step = device.layers.back();
-    device.layers.pop_back();
-    model::LayerTime& last = device.layers.back();
-    for (const auto& [to, from] :
-         {std::pair(&last.forward, &step.forward), std::pair(&last.backward, &step.backward)}) {
-      to->fixed += from->fixed;
-      to->per_sample += from->per_sample;
-    }
-  }
-  return profile;
-}
-
 Result<Problem> make_problem(const model::Profile& measured, const cluster::Cluster& cluster,
                              const ProblemOptions& options) {
   MOTLEY_TRY(model::validate(measured.graph));
-  const model::Profile profile = without_step_layer(measured);
+  const model::Profile profile = model::without_step_layer(measured);
   Problem problem;
   problem.model = profile.graph.name;
   problem.cost_model = options.cost_model;

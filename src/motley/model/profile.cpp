@@ -210,6 +210,24 @@ Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, dou
   return profile;
 }
 
+Profile without_step_layer(Profile profile) {
+  if (profile.graph.layers.size() < 2 || profile.graph.layers.back().name != kStepLayer) {
+    return profile;
+  }
+  profile.graph.layers.pop_back();
+  for (DeviceProfile& device : profile.devices) {
+    const LayerTime step = device.layers.back();
+    device.layers.pop_back();
+    LayerTime& last = device.layers.back();
+    for (const auto& [to, from] :
+         {std::pair(&last.forward, &step.forward), std::pair(&last.backward, &step.backward)}) {
+      to->fixed += from->fixed;
+      to->per_sample += from->per_sample;
+    }
+  }
+  return profile;
+}
+
 Profile coarsen(const Profile& profile, int most) {
   std::vector<double> work(profile.graph.layers.size(), 0.0);
   for (const DeviceProfile& device : profile.devices) {

@@ -94,6 +94,9 @@ struct DeviceSpeed {
 };
 Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, double batch);
 
+// The same without kStepLayer, whose times go to the layer before it, from which no plan can cut it.
+Profile without_step_layer(Profile profile);
+
 // The profile of the coarsened graph, whose work is the seconds of all devices together; times are summed.
 Profile coarsen(const Profile& profile, int most);
 

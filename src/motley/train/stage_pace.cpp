@@ -7,7 +7,7 @@ namespace motley::train {
 Result<StagePace> StagePace::read(const std::filesystem::path& file, const plan::Plan& plan, const plan::Stage& stage,
                                   const std::string& type) {
   MOTLEY_ASSIGN(model::Profile profile, model::read_profile(file));
-  profile = model::coarsen(profile, static_cast<int>(plan.layers.size()));
+  profile = model::coarsen(model::without_step_layer(std::move(profile)), static_cast<int>(plan.layers.size()));
   if (!std::ranges::equal(profile.graph.layers, plan.layers, {}, &model::Layer::name)) {
     return fail(
         ErrorCode::kInvalidInput,

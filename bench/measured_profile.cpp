@@ -1,0 +1,47 @@
+#include "bench/measured_profile.h"
+
+#include <unistd.h>
+
+#include "bench/child_process.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr double kProfileDeadline = 300;  // seconds
+
+}  // namespace
+
+Result<model::Profile> measure_profile(const BenchOptions& options, const std::filesystem::path& job,
+                                       const std::vector<std::string>& flags, const std::string& batches,
+                                       double seconds) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / fmt::format("motley-bench-profile-{}.json", ::getpid());
+  std::vector<std::string> command = {
+      options.motley.string(),   "profile", job.string(), "--output", file.string(), "--batches", batches, "--seconds",
+      fmt::format("{}", seconds)};
+  command.insert(command.end(), flags.begin(), flags.end());
+  MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
+  const Deadline deadline = Deadline::after(kProfileDeadline);
+  for (Result<std::string> line = process->read_line(deadline); line; line = process->read_line(deadline)) {
+  }
+  Result<model::Profile> read = model::read_profile(file);
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  return read;
+}
+
+void contend(model::DeviceProfile& device, double workers) {
+  slow_down(device, 1 + (workers - 1) * (1 - device.compute_fraction));
+}
+
+void slow_down(model::DeviceProfile& device, double factor) {
+  for (model::LayerTime& layer : device.layers) {
+    for (model::Affine* time : {&layer.forward, &layer.backward}) {
+      time->fixed *= factor;
+      time->per_sample *= factor;
+    }
+    layer.measurements.clear();
+  }
+}
+
+}  // namespace motley::bench

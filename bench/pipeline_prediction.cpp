@@ -1,0 +1,311 @@
+// Each network is profiled on this machine. For most plans two device types are made from that, a fast and a slow one,
+// both so much slower than this machine that it can play several of each (docs/pipeline.md, emulation); what messages,
+// exchanges and waiting take is real. The other plans run on the processors as they are, a worker on each, predicted
+// from a profile that is made slower by what two workers take from each other.
+//
+// Plans are drawn by lot: cuts, types, numbers of workers, micro-batches, schedules. All are predicted before any runs.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "bench/job_run.h"
+#include "bench/measured_profile.h"
+#include "bench/pipeline_bench.h"
+#include "bench/row_list.h"
+#include "motley/base/file.h"
+#include "motley/base/random.h"
+#include "motley/base/units.h"
+#include "motley/cost/evaluation.h"
+#include "motley/page/chart.h"
+#include "motley/page/html.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr int kEmulatedPlans = 4;  // of each network
+constexpr double kFast = 10;       // times as long as this machine
+constexpr double kSlow = 25;
+constexpr double kLeastSeconds = 0.03;  // of an emulated stage in a step: messages cost some milliseconds of real time
+constexpr double kApart = 0.05;         // plans predicted to differ by less have no order that could be wrong
+constexpr std::int64_t kSteps = 36;     // of which a run leaves out the first 20
+constexpr double kProfileSeconds = 15;
+constexpr const char* kCores =
+    "device_types: [{name: cpu, kind: cpu, count: 2}]\n"
+    "workers: [{name: first, device: cpu, cores: [0]}, {name: second, device: cpu, cores: [1]}]\n";
+
+struct Network {
+  std::string name;
+  std::vector<std::string> flags;
+  std::int64_t batch;
+  int real_plans;
+};
+const std::vector<Network>& networks() {
+  static const std::vector<Network> all = {
+      {"mlp", {"--model.name", "mlp", "--model.hidden", "[1024, 1024, 1024]"}, 128, 2},
+      {"cnn", {"--model.name", "cnn"}, 64, 2},
+      {"resnet18", {"--model.name", "resnet18", "--model.norm", "group"}, 8, 1},
+      {"vgg11", {"--model.name", "vgg11"}, 16, 2},
+      {"vgg11-group", {"--model.name", "vgg11", "--model.norm", "group"}, 16, 0}};
+  return all;
+}
+
+struct Case {
+  const Network* network = nullptr;
+  bool emulated = false;
+  plan::Plan plan;
+  double measured = 0;
+  double predicted() const { return plan.predicted.step_seconds; }
+  double error() const { return std::abs(predicted() / measured - 1); }
+};
+
+class Prediction {
+ public:
+  explicit Prediction(const BenchOptions& options) : options_(options), rows_(options) {}
+  ~Prediction() {
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+
+  Result<std::vector<BenchRow>> run() {
+    std::string name = (std::filesystem::temp_directory_path() / "motley-bench-pipeline-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) {
+      return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
+    }
+    folder_ = name;
+    for (const Network& network : networks()) {
+      if (options_.quick && &network != &networks().front()) {
+        rows_.left_out(network.name, "it takes minutes");
+        continue;
+      }
+      MOTLEY_TRY(predict(network));
+    }
+    for (Case& one : cases_) {
+      MOTLEY_TRY(measure(one));
+    }
+    report();
+    MOTLEY_TRY(write_page());
+    return rows_.take();
+  }
+
+ private:
+  std::filesystem::path job() const { return options_.source_folder / "examples/fashion-mnist/job.yaml"; }
+  std::filesystem::path emulation(const Network& network) const { return folder_ / (network.name + ".json"); }
+
+  Status predict(const Network& network) {
+    std::vector<std::string> flags = {"--batch", std::to_string(network.batch)};
+    flags.insert(flags.end(), network.flags.begin(), network.flags.end());
+    MOTLEY_ASSIGN(const model::Profile measured, measure_profile(options_, job(), flags, "1,4,16,64", kProfileSeconds));
+
+    model::Profile emulated = measured;
+    emulated.devices.assign(2, measured.devices.front());
+    emulated.links.clear();
+    const char* names[] = {"fast", "slow"};
+    for (std::size_t type = 0; type < 2; ++type) {
+      emulated.devices[type].type = names[type];
+      slow_down(emulated.devices[type], type == 0 ? kFast : kSlow);
+      for (std::size_t other = type; other < 2; ++other) {
+        model::ProfiledLink link = measured.links.front();
+        link.from = names[type];
+        link.to = names[other];
+        emulated.links.push_back(link);
+      }
+    }
+    MOTLEY_TRY(write_file(emulation(network), model::to_json(emulated)));
+    MOTLEY_TRY(draw(network, emulated, {3, 2}, options_.quick ? 1 : kEmulatedPlans, true));
+
+    model::Profile real = measured;
+    contend(real.devices.front(), 2);
+    return draw(network, real, {2}, options_.quick ? 0 : network.real_plans, false);
+  }
+
+  // Plans of at most so many devices of each type.
+  Status draw(const Network& network, const model::Profile& profile, const std::vector<std::int64_t>& counts, int plans,
+              bool emulated) {
+    cluster::Cluster cluster;
+    for (std::size_t type = 0; type < counts.size(); ++type) {
+      cluster.device_types.push_back({profile.devices[type].type, cluster::DeviceKind::kCpu, counts[type]});
+    }
+    for (int drawn = 0; drawn < plans;) {
+      cost::ProblemOptions settings{.cost_model = cost::CostModel::kPipeline, .batch = network.batch};
+      settings.micro_batches = std::int64_t{1} << random_.below(4);
+      settings.schedule = random_.below(2) == 0 ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kFillDrain;
+      MOTLEY_ASSIGN(cost::Problem problem, cost::make_problem(profile, cluster, settings));
+      for (cost::Type& type : problem.types) type.exchange = plan::Exchange::kRing;
+      const cost::Candidate candidate = candidate_of(problem, emulated);
+      const plan::Objective objective{.goal = plan::Goal::kLeastStepTime};
+      const cost::Evaluation evaluation = cost::evaluate(problem, candidate, objective);
+      if (!evaluation.feasible || (emulated && shortest_stage(evaluation, settings) < kLeastSeconds)) continue;
+      cases_.push_back({.network = &network,
+                        .emulated = emulated,
+                        .plan = cost::to_plan(problem, candidate, evaluation, objective, "by lot")});
+      ++drawn;
+    }
+    return {};
+  }
+
+  static double shortest_stage(const cost::Evaluation& evaluation, const cost::ProblemOptions& settings) {
+    const cost::StageCost& shortest =
+        *std::ranges::min_element(evaluation.stages, {}, &cost::StageCost::compute_seconds);
+    return shortest.compute_seconds * static_cast<double>(settings.micro_batches);
+  }
+
+  // Two devices of one type work both; of two types, up to four stages of up to two devices do.
+  cost::Candidate candidate_of(const cost::Problem& problem, bool emulated) {
+    const auto layers = static_cast<std::uint64_t>(problem.layer_count());
+    const std::uint64_t stages = emulated ? 1 + random_.below(4) : 1 + random_.below(2);
+    std::vector<int> ends = {problem.layer_count() - 1};
+    while (ends.size() < stages) {
+      const int end = static_cast<int>(random_.below(layers - 1));
+      if (std::ranges::find(ends, end) == ends.end()) ends.push_back(end);
+    }
+    std::ranges::sort(ends);
+    cost::Candidate candidate;
+    int first = 0;
+    for (const int last : ends) {
+      const int type = static_cast<int>(random_.below(static_cast<std::uint64_t>(problem.type_count())));
+      const auto replicas = static_cast<std::int64_t>(emulated ? 1 + random_.below(2) : 2 / stages);
+      candidate.push_back({first, last, type, replicas, false});
+      first = last + 1;
+    }
+    return candidate;
+  }
+
+  Status measure(Case& one) {
+    const std::filesystem::path file = folder_ / "plan.json";
+    MOTLEY_TRY(write_file(file, plan::to_json(one.plan)));
+    std::vector<std::string> flags = {"--batch",       std::to_string(one.network->batch),
+                                      "--steps",       std::to_string(kSteps),
+                                      "--plan",        file.string(),
+                                      "--shares.mode", "fixed",
+                                      "--quiet",       "--evaluate.every_epochs=-1"};
+    flags.insert(flags.end(), one.network->flags.begin(), one.network->flags.end());
+    if (one.emulated) flags.insert(flags.end(), {"--emulation", emulation(*one.network).string()});
+    MOTLEY_ASSIGN(const JobRun run, run_job(options_, job(), one.emulated ? "" : kCores, flags));
+    one.measured = median(run.balanced_seconds);
+    rows_.say(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted()),
+                          format_seconds(one.measured)));
+    return {};
+  }
+
+  static std::string describe(const Case& one) {
+    std::string text = one.network->name + (one.emulated ? "" : ", not emulated") + ", stages";
+    for (const plan::Stage& stage : one.plan.stages) {
+      text += fmt::format(" {}x{}[{}-{}]", stage.replicas[0].count, stage.replicas[0].type, stage.first_layer,
+                          stage.last_layer);
+    }
+    return text + fmt::format(", {} micro-batches, {}", one.plan.micro_batches, plan::to_string(one.plan.schedule));
+  }
+
+  void report() {
+    std::vector<double> all;
+    std::vector<double> real;
+    std::string worst;
+    double most = -1;
+    for (const Case& one : cases_) {
+      all.push_back(one.error());
+      if (!one.emulated) real.push_back(one.error());
+      if (one.error() > most) {
+        most = one.error();
+        worst = fmt::format("worst: {}: predicted {}, measured {}", describe(one), format_seconds(one.predicted()),
+                            format_seconds(one.measured));
+      }
+    }
+    const std::string note = fmt::format("{} plans of {} networks, {} of them not emulated (links not shaped)",
+                                         cases_.size(), options_.quick ? 1 : networks().size(), real.size());
+    rows_.add("prediction-all", "median_error", median(all), "share", false, 0.05, {}, {}, note);
+    rows_.add("prediction-all", "worst_error", most, "share", false, 0.15, {}, {}, worst);
+    if (!real.empty()) {
+      rows_.add("prediction-not-emulated", "median_error", median(real), "share", false, 0.10, {}, {}, note);
+    }
+    const auto [pairs, tau] = kendall_tau();
+    if (pairs > 0) {
+      rows_.add("prediction-all", "kendall_tau", tau, "", true, 0.85, 1.0, {},
+                fmt::format("{} pairs of plans of one network that are predicted to differ by more than {} %", pairs,
+                            100 * kApart));
+    }
+  }
+
+  // The share of pairs in the predicted order, less that of the others.
+  std::pair<int, double> kendall_tau() const {
+    int pairs = 0;
+    int agreeing = 0;
+    for (std::size_t a = 0; a < cases_.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        const Case& one = cases_[a];
+        const Case& other = cases_[b];
+        const double ratio = one.predicted() / other.predicted();
+        if (one.network != other.network || one.emulated != other.emulated ||
+            std::max(ratio, 1 / ratio) <= 1 + kApart) {
+          continue;
+        }
+        ++pairs;
+        agreeing += (ratio > 1) == (one.measured > other.measured) ? 1 : 0;
+      }
+    }
+    return {pairs, pairs == 0 ? 0 : 2.0 * agreeing / pairs - 1};
+  }
+
+  Status write_page() const {
+    std::filesystem::create_directories(options_.pages);
+    page::LineChart chart{.title = "Step time",
+                          .summary = "Measured step against predicted step of each plan.",
+                          .x_label = "predicted, log10 of milliseconds",
+                          .y_label = "measured, log10 of milliseconds",
+                          .series = {}};
+    double least = 1e9;
+    double most = -1e9;
+    for (int kind = 0; kind < 2; ++kind) {
+      std::vector<std::pair<double, double>> points;
+      for (const Case& one : cases_) {
+        if (one.emulated == (kind == 0)) {
+          points.emplace_back(std::log10(1e3 * one.predicted()), std::log10(1e3 * one.measured));
+        }
+      }
+      std::ranges::sort(points);
+      page::Series series{.name = kind == 0 ? "emulated" : "not emulated",
+                          .color = kind,
+                          .style = page::LineStyle::kMarks,
+                          .x = {},
+                          .y = {}};
+      for (const auto& [x, y] : points) {
+        series.x.push_back(x);
+        series.y.push_back(y);
+        least = std::min({least, x, y});
+        most = std::max({most, x, y});
+      }
+      if (!points.empty()) chart.series.push_back(std::move(series));
+    }
+    chart.series.push_back({.name = "as predicted",
+                            .color = 7,
+                            .style = page::LineStyle::kDashed,
+                            .x = {least, most},
+                            .y = {least, most}});
+    std::vector<std::vector<std::string>> cells;
+    for (const Case& one : cases_) {
+      cells.push_back({page::escape(describe(one)), format_seconds(one.predicted()), format_seconds(one.measured),
+                       fmt::format("{:+.1f} %", 100 * (one.predicted() / one.measured - 1))});
+    }
+    const std::string body =
+        "<header><h1>Planned runs</h1></header>\n<main>\n<div class=\"cards\">\n" +
+        page::card("Step time", "Of plans drawn by lot.", page::line_chart(chart), true) +
+        page::card("Plans", "", page::table({"plan", "predicted", "measured", "error"}, cells, {1, 2, 3}), true) +
+        "</div></main>";
+    return write_file(options_.pages / "pipeline.html", page::document("Planned runs", body));
+  }
+
+  const BenchOptions& options_;
+  RowList rows_;
+  Random random_{11};
+  std::filesystem::path folder_;
+  std::vector<Case> cases_;
+};
+
+}  // namespace
+
+Result<std::vector<BenchRow>> pipeline_prediction(const BenchOptions& options) {
+  return Prediction(options).run();
+}
+
+}  // namespace motley::bench
