@@ -32,7 +32,7 @@ constexpr double kApart = 0.05;         // plans predicted to differ by less hav
 constexpr std::int64_t kSteps = 36;     // of which a run leaves out the first 20
 constexpr double kProfileSeconds = 15;
 constexpr const char* kCores =
-    "device_types: [{name: cpu, kind: cpu, count: 2}]\n"
+    "version: 1\ndevice_types: [{name: cpu, kind: cpu, count: 2}]\n"
     "workers: [{name: first, device: cpu, cores: [0]}, {name: second, device: cpu, cores: [1]}]\n";
 
 struct Network {
