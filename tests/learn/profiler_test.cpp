@@ -423,29 +423,32 @@ TEST(Profiler, GoesOnWithoutABatchOfOneThatTheNetworkRefusesAndSaysSoOfOthers) {
   EXPECT_THAT(refused.error().message, HasSubstr("refused"));
 }
 
-// A real network, with nothing said of how long it takes.
+// Real networks, with nothing said of how long they take.
 TEST(Profiler, ProfilesARealNetworkToAValidFile) {
-  torch::manual_seed(6);
-  const auto network = network_of("cnn", {1, 28, 28}, 10);
-  const auto graph = step_graph(*network);
-  ASSERT_TRUE(graph) << graph.error().message;
-  StepSpec step;
-  step.optimizer.momentum = 0.9;
-  ProfilerOptions options{.batches = {1, 3}, .seconds = 0.2};
-  const auto times = profile_layers(*network, *graph, step, torch::kCPU, options);
-  ASSERT_TRUE(times) << times.error().message;
-  EXPECT_GE(times->rounds, 5);
-  ASSERT_EQ(times->layers.size(), graph->layers.size());
-  for (std::size_t i = 0; i < graph->layers.size(); ++i) {
-    const model::LayerTime& time = times->layers[i];
-    EXPECT_GT(time.measurements.back().forward_seconds, 0) << graph->layers[i].name;
-    EXPECT_GT(time.measurements.back().backward_seconds, 0) << graph->layers[i].name;
+  for (const bool reads_tokens : {false, true}) {
+    torch::manual_seed(6);
+    const auto network = reads_tokens ? network_of("transformer", {8}, 50) : network_of("cnn", {1, 28, 28}, 10);
+    const auto graph = step_graph(*network);
+    ASSERT_TRUE(graph) << graph.error().message;
+    StepSpec step;
+    step.optimizer.momentum = 0.9;
+    step.tokens = reads_tokens ? 50 : 0;
+    ProfilerOptions options{.batches = {1, 3}, .seconds = 0.2};
+    const auto times = profile_layers(*network, *graph, step, torch::kCPU, options);
+    ASSERT_TRUE(times) << times.error().message;
+    EXPECT_GE(times->rounds, 5);
+    ASSERT_EQ(times->layers.size(), graph->layers.size());
+    for (std::size_t i = 0; i < graph->layers.size(); ++i) {
+      const model::LayerTime& time = times->layers[i];
+      EXPECT_GT(time.measurements.back().forward_seconds, 0) << graph->layers[i].name;
+      EXPECT_GT(time.measurements.back().backward_seconds, 0) << graph->layers[i].name;
+    }
+    model::Profile profile{*graph, 3, {}, {}};
+    profile.devices.push_back({.type = "cpu", .rule = "measured", .layers = times->layers});
+    const auto read = model::parse_profile(model::to_json(profile), "profile.json");
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(*read, profile);
   }
-  model::Profile profile{*graph, 3, {}, {}};
-  profile.devices.push_back({.type = "cpu", .rule = "measured", .layers = times->layers});
-  const auto read = model::parse_profile(model::to_json(profile), "profile.json");
-  ASSERT_TRUE(read) << read.error().message;
-  EXPECT_EQ(*read, profile);
 }
 
 }  // namespace

@@ -44,6 +44,29 @@ TEST(Loss, CrossEntropyIsTheClosedForm) {
   EXPECT_EQ(loss.samples, 5);
 }
 
+// With a class at each position, a sample's loss is the mean over them.
+TEST(Loss, CrossEntropyOfSequencesIsTheMeanOverTheirPositions) {
+  torch::manual_seed(2);
+  const torch::Tensor outputs = torch::randn({2, 3, 5}, torch::kFloat64);
+  const torch::Tensor targets = torch::tensor({{0, 4, 1}, {3, 3, 2}}, torch::kInt64);
+  const LossOutcome loss = *compute_loss(Loss::kCrossEntropy, outputs, targets, 8);
+  EXPECT_EQ(loss.samples, 2);
+  double sum = 0;
+  for (int sample = 0; sample < 2; ++sample) {
+    const LossOutcome own = *compute_loss(Loss::kCrossEntropy, outputs[sample], targets[sample], 3);
+    sum += own.sum.item<double>() / 3;
+    EXPECT_TRUE(torch::allclose(loss.output_gradient[sample], own.output_gradient / 8, 1e-12, 1e-14));
+  }
+  EXPECT_NEAR(loss.sum.item<double>(), sum, 1e-12);
+
+  Evaluation evaluation(Loss::kCrossEntropy, {Metric::kAccuracy});
+  torch::Tensor right = torch::zeros({2, 3, 5}, torch::kFloat64);
+  right.scatter_(2, targets.unsqueeze(2), 1);
+  right[1][0].zero_()[0] = 1;  // one of six is wrong
+  ASSERT_TRUE(evaluation.add(right, targets));
+  EXPECT_NEAR(evaluation.values()[1].value, 5.0 / 6, 1e-12);
+}
+
 TEST(Loss, BceAndMseAreTheClosedForms) {
   const torch::Tensor outputs = torch::tensor({{0.3, -1.2}, {2.0, 0.0}}, torch::kFloat64);
   const torch::Tensor targets = torch::tensor({{1.0, 0.0}, {0.0, 1.0}}, torch::kFloat64);
@@ -72,6 +95,8 @@ TEST(Loss, SaysWhatDoesNotFit) {
   EXPECT_THAT(refused.error().message, HasSubstr("4x3"));
   EXPECT_FALSE(compute_loss(Loss::kCrossEntropy, torch::zeros({4, 3}), torch::full({4}, 3, torch::kInt64), 4))
       << "a class that does not exist";
+  EXPECT_FALSE(compute_loss(Loss::kCrossEntropy, torch::zeros({4, 6, 3}), torch::zeros({4}, torch::kInt64), 4))
+      << "one class for six positions";
   EXPECT_FALSE(compute_loss(Loss::kMse, torch::zeros({4, 3}), torch::zeros({4}), 4));
   EXPECT_THAT(parse_loss("hinge").error().message, HasSubstr("cross-entropy, bce, mse"));
 }

@@ -31,10 +31,10 @@ Status check_shapes(Loss loss, const torch::Tensor& outputs, const torch::Tensor
                 to_string(loss), format_shape(outputs.sizes()), format_shape(targets.sizes()));
   }
   if (loss == Loss::kCrossEntropy) {
-    if (outputs.dim() != 2 || targets.numel() != outputs.size(0) || targets.is_floating_point()) {
+    if (outputs.dim() < 2 || targets.numel() * outputs.size(-1) != outputs.numel() || targets.is_floating_point()) {
       return fail(ErrorCode::kInvalidInput,
-                  "loss cross-entropy: needs outputs [samples x classes] and one whole number a sample as target; "
-                  "given: outputs {}, targets {} {}",
+                  "loss cross-entropy: needs outputs [samples x classes] and one whole number a sample as target, or "
+                  "[samples x positions x classes] and one a position; given: outputs {}, targets {} {}",
                   format_shape(outputs.sizes()), c10::toString(targets.scalar_type()), format_shape(targets.sizes()));
     }
   } else if (outputs.numel() != targets.numel()) {
@@ -51,7 +51,8 @@ torch::Tensor mean_loss(Loss loss, const torch::Tensor& outputs, const torch::Te
   namespace functional = torch::nn::functional;
   switch (loss) {
     case Loss::kCrossEntropy:
-      return functional::cross_entropy(outputs, targets.reshape({-1}).to(outputs.device(), torch::kInt64));
+      return functional::cross_entropy(outputs.flatten(0, -2),
+                                       targets.reshape({-1}).to(outputs.device(), torch::kInt64));
     case Loss::kBce:
       return functional::binary_cross_entropy_with_logits(outputs, targets.to(outputs.options()).view_as(outputs));
     case Loss::kMse:

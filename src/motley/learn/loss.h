@@ -12,7 +12,8 @@
 namespace motley::learn {
 
 enum class Loss {
-  kCrossEntropy,  // outputs [n, classes] before softmax; targets [n], integers
+  kCrossEntropy,  // outputs [n, classes] before softmax, targets n integers; or a class at each of a
+                  // sample's positions: outputs [n, positions, classes], targets [n, positions]
   kBce,           // outputs [n] or [n, k] before the sigmoid; targets of as many values, in [0, 1]
   kMse,           // outputs and targets of as many values
 };
@@ -27,10 +28,10 @@ struct LossOutcome {
   torch::Tensor output_gradient;  // d(sum / divisor) / d(outputs), of the outputs' shape
 };
 
-// The loss of a micro-batch of n samples. A sample's loss is the mean over its values (kBce, kMse). The gradient is
-// that of sum / divisor: with divisor = the worker's samples in the step, the gradients of its micro-batches add up to
-// that of its mean loss; with divisor = 1 to that of the sum, to be scaled when their number is known. Outputs in
-// bfloat16 are computed with in float32.
+// The loss of a micro-batch of n samples. A sample's loss is the mean over its positions (kCrossEntropy) or values. The
+// gradient is that of sum / divisor: with divisor = the worker's samples in the step, the gradients of its
+// micro-batches add up to that of its mean loss; with divisor = 1 to that of the sum, to be scaled when their number is
+// known. Outputs in bfloat16 are computed with in float32.
 Result<LossOutcome> compute_loss(Loss loss, const torch::Tensor& outputs, const torch::Tensor& targets, double divisor);
 
 // The sum alone, for evaluation.

@@ -37,7 +37,7 @@ Status Evaluation::add(const torch::Tensor& outputs, const torch::Tensor& target
         TORCH_CHECK(here.numel() == outputs.numel(), "mean-absolute-error needs as many targets as outputs");
         per_value = (outputs.to(torch::kFloat64) - here.to(torch::kFloat64).view_as(outputs)).abs();
       } else if (loss_ == Loss::kCrossEntropy) {
-        per_value = outputs.argmax(1).eq(here.reshape({-1}));
+        per_value = outputs.argmax(-1).reshape({-1}).eq(here.reshape({-1}));
       } else {
         TORCH_CHECK(here.numel() == outputs.numel(), "accuracy needs as many targets as outputs");
         const double threshold = loss_ == Loss::kBce ? 0.0 : 0.5;

@@ -14,8 +14,8 @@
 namespace motley::learn {
 
 enum class Metric {
-  kAccuracy,           // share of samples whose largest output is the target's class; for bce: of values whose output
-                       // lies on the target's side (probability above one half)
+  kAccuracy,           // share of samples (or of their positions) whose largest output is the target's class; for bce:
+                       // of values whose output lies on the target's side (probability above one half)
   kMeanAbsoluteError,  // mean of |output - target| over all values
 };
 

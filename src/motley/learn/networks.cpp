@@ -5,6 +5,7 @@
 
 #include "motley/base/random.h"
 #include "motley/learn/script_network.h"
+#include "motley/learn/transformer.h"
 
 namespace motley::learn {
 namespace {
@@ -30,14 +31,14 @@ bool is_one_of(const nn::Module& module) {
 
 model::LayerKind kind_of(const nn::Module& module) {
   using enum model::LayerKind;
-  return is_one_of<nn::Linear>(module)                             ? kFullyConnected
-         : is_one_of<nn::Conv2d>(module)                           ? kConvolution
-         : is_one_of<nn::MaxPool2d, nn::AdaptiveAvgPool2d>(module) ? kPooling
-         : is_one_of<nn::BatchNorm2d, nn::GroupNorm>(module)       ? kNormalization
-         : is_one_of<nn::ReLU>(module)                             ? kActivation
-         : is_one_of<nn::Dropout>(module)                          ? kElementwise
-         : module.children().empty()                               ? kOther
-                                                                   : kBlock;
+  return is_one_of<nn::Linear>(module)                                      ? kFullyConnected
+         : is_one_of<nn::Conv2d>(module)                                    ? kConvolution
+         : is_one_of<nn::MaxPool2d, nn::AdaptiveAvgPool2d>(module)          ? kPooling
+         : is_one_of<nn::BatchNorm2d, nn::GroupNorm, nn::LayerNorm>(module) ? kNormalization
+         : is_one_of<nn::ReLU>(module)                                      ? kActivation
+         : is_one_of<nn::Dropout>(module)                                   ? kElementwise
+         : module.children().empty()                                        ? kOther
+                                                                            : kBlock;
 }
 
 // The layers in their order, those of layers that stand inside each other too.
@@ -262,6 +263,14 @@ Layers make_vgg11(const NetworkSpec& spec) {
   return layers;
 }
 
+Layers make_transformer(const NetworkSpec& spec) {
+  Layers layers;
+  for (auto& [name, layer] : transformer_layers(spec)) {
+    layers->push_back(name, std::move(layer));
+  }
+  return layers;
+}
+
 // Deep networks start with weights that keep the variance of values through ReLU (He et al. 2015); small ones with
 // libtorch's own initial weights.
 void start_as_deep_network(nn::Module& layers) {
@@ -290,7 +299,7 @@ Status check_choice(const std::string& key, const std::string& value, std::initi
 }  // namespace
 
 Status check_network(const NetworkSpec& spec) {
-  MOTLEY_TRY(check_choice("model.name", spec.name, {"mlp", "cnn", "resnet18", "vgg11", "torchscript"}));
+  MOTLEY_TRY(check_choice("model.name", spec.name, {"mlp", "cnn", "resnet18", "vgg11", "transformer", "torchscript"}));
   MOTLEY_TRY(check_choice("model.dtype", spec.dtype, {"float32", "float64"}));
   const bool is_script = spec.name == "torchscript";
   const auto unused = [&](const char* key) {
@@ -331,7 +340,7 @@ Status check_network(const NetworkSpec& spec) {
     return unused("norm");
   }
   if (spec.hidden) {
-    if (is_script || spec.name == "resnet18") {
+    if (is_script || spec.name == "resnet18" || spec.name == "transformer") {
       return unused("hidden");
     }
     for (const std::int64_t size : *spec.hidden) {
@@ -343,8 +352,17 @@ Status check_network(const NetworkSpec& spec) {
   if (!(spec.dropout >= 0 && spec.dropout < 1)) {
     return fail(ErrorCode::kInvalidInput, "model.dropout: {} is not a share; accepted: 0 <= dropout < 1", spec.dropout);
   }
-  if (spec.dropout > 0 && spec.name != "mlp" && spec.name != "vgg11") {
+  if (spec.dropout > 0 && spec.name != "mlp" && spec.name != "vgg11" && spec.name != "transformer") {
     return unused("dropout");
+  }
+  if (spec.name == "transformer") {
+    return check_transformer(spec);
+  }
+  for (const auto& [key, value] :
+       {std::pair("layers", spec.layers), std::pair("width", spec.width), std::pair("heads", spec.heads)}) {
+    if (value != 0) {
+      return unused(key);
+    }
   }
   return {};
 }
@@ -364,6 +382,8 @@ Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint
     } else if (spec.name == "resnet18") {
       layers = make_resnet18(spec);
       start_as_deep_network(*layers);
+    } else if (spec.name == "transformer") {
+      layers = make_transformer(spec);
     } else {
       layers = make_vgg11(spec);
       start_as_deep_network(*layers);

@@ -14,15 +14,19 @@ namespace motley::learn {
 
 // The `model` part of a job. Fields that a network does not use must keep their defaults.
 struct NetworkSpec {
-  std::string name = "cnn";               // mlp, cnn, resnet18, vgg11, torchscript
+  std::string name = "cnn";               // mlp, cnn, resnet18, vgg11, transformer, torchscript
   std::string path;                       // torchscript: the file
-  std::vector<std::int64_t> input_shape;  // one sample: channels x height x width, or for mlp any shape
-  std::int64_t outputs = 0;               // classes, or values to predict
-  std::string norm;                       // resnet18: batch (default) or group; vgg11: none (default), batch or group
+  std::vector<std::int64_t> input_shape;  // one sample: channels x height x width; for mlp any shape;
+                                          // for transformer the number of tokens
+  std::int64_t outputs = 0;  // classes, or values to predict; of a transformer also the tokens that it reads
+  std::string norm;          // resnet18: batch (default) or group; vgg11: none (default), batch or group
   std::optional<std::vector<std::int64_t>> hidden;  // sizes of hidden fully connected layers: mlp (default 128), cnn
                                                     // (64), vgg11 (4096, 4096 for images of 64 and more, else 512)
-  double dropout = 0;                               // mlp and vgg11: share of hidden values left out, in [0, 1)
-  std::string dtype = "float32";                    // float32, float64
+  std::int64_t layers = 0;                          // transformer: blocks; 0: 4
+  std::int64_t width = 0;                           // transformer: values a token between the blocks; 0: 128
+  std::int64_t heads = 0;                           // transformer: heads of each attention; 0: 4
+  double dropout = 0;             // mlp, vgg11, transformer: share of hidden values left out, in [0, 1)
+  std::string dtype = "float32";  // float32, float64
 };
 
 // Checks the spec; an error names the key ("model.norm") and what would be accepted.

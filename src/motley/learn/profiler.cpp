@@ -71,7 +71,10 @@ class Profiler {
     shape.insert(shape.begin(), batch);
     return catch_torch(ErrorCode::kInvalidInput, fmt::format("{}: a batch of {}", network_.name(), batch),
                        [&]() -> Result<std::vector<Seconds>> {
-                         return timed_pass(torch::randn(shape, step_.dtype).to(device_));
+                         const torch::Tensor inputs = step_.tokens > 0
+                                                          ? torch::randint(step_.tokens, shape, step_.dtype)
+                                                          : torch::randn(shape, step_.dtype);
+                         return timed_pass(inputs.to(device_));
                        })
         .and_then([](auto seconds) { return seconds; });
   }
@@ -86,7 +89,7 @@ class Profiler {
 
   torch::Tensor targets_for(const torch::Tensor& outputs) const {
     if (step_.loss == Loss::kCrossEntropy) {
-      return torch::randint(0, outputs.size(1), {outputs.size(0)}).to(device_);
+      return torch::randint(outputs.size(-1), outputs.sizes().slice(0, outputs.dim() - 1)).to(device_);
     }
     return torch::rand(outputs.sizes(), step_.dtype).round().to(device_);
   }

@@ -1,0 +1,149 @@
+// Blocks normalise what they read and not what they pass on (pre-norm), so that what goes around them is never changed.
+// Initial weights are GPT-2's.
+#include "motley/learn/transformer.h"
+
+#include <cmath>
+#include <tuple>
+
+namespace motley::learn {
+namespace {
+
+namespace nn = torch::nn;
+
+constexpr double kInitialDeviation = 0.02;
+
+struct Size {
+  std::int64_t layers;
+  std::int64_t width;
+  std::int64_t heads;
+};
+
+Size size_of(const NetworkSpec& spec) {
+  const auto given_or = [](std::int64_t given, std::int64_t own) { return given == 0 ? own : given; };
+  return {given_or(spec.layers, 4), given_or(spec.width, 128), given_or(spec.heads, 4)};
+}
+
+nn::Linear linear(std::int64_t from, std::int64_t to, double deviation = kInitialDeviation) {
+  nn::Linear layer(from, to);
+  nn::init::normal_(layer->weight, 0, deviation);
+  nn::init::zeros_(layer->bias);
+  return layer;
+}
+
+nn::LayerNorm layer_norm(std::int64_t width) {
+  return nn::LayerNorm(nn::LayerNormOptions({width}));
+}
+
+// A vector for each token and one for each position, added.
+class TokenEmbedding : public nn::Module {
+ public:
+  TokenEmbedding(std::int64_t tokens, std::int64_t positions, std::int64_t width, double dropout)
+      : token_(register_module("token", nn::Embedding(tokens, width))),
+        position_(register_parameter("position", torch::empty({positions, width}))),
+        dropout_(dropout) {
+    nn::init::normal_(token_->weight, 0, kInitialDeviation);
+    nn::init::normal_(position_, 0, kInitialDeviation);
+  }
+
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    return torch::dropout(token_->forward(tokens.to(torch::kInt64)) + position_, dropout_, is_training());
+  }
+
+ private:
+  nn::Embedding token_;
+  torch::Tensor position_;
+  double dropout_;
+};
+
+// Self-attention, then a network of two layers at each position; both are added to what they read.
+class TransformerBlock : public nn::Module {
+ public:
+  TransformerBlock(const Size& size, double dropout)
+      : heads_(size.heads),
+        dropout_(dropout),
+        norm1_(register_module("norm1", layer_norm(size.width))),
+        query_key_value_(register_module("query_key_value", linear(size.width, 3 * size.width))),
+        projection_(register_module("projection", linear(size.width, size.width, residual_deviation(size)))),
+        norm2_(register_module("norm2", layer_norm(size.width))),
+        expand_(register_module("expand", linear(size.width, 4 * size.width))),
+        contract_(register_module("contract", linear(4 * size.width, size.width, residual_deviation(size)))) {}
+
+  torch::Tensor forward(const torch::Tensor& input) {
+    const torch::Tensor attended = input + dropped(projection_->forward(attend(norm1_->forward(input))));
+    const torch::Tensor inner = torch::gelu(expand_->forward(norm2_->forward(attended)), "tanh");
+    return attended + dropped(contract_->forward(inner));
+  }
+
+ private:
+  // Two layers of every block add to what goes through all blocks: so scaled, the sum's variance does not grow with
+  // their number.
+  static double residual_deviation(const Size& size) {
+    return kInitialDeviation / std::sqrt(2.0 * static_cast<double>(size.layers));
+  }
+
+  torch::Tensor dropped(const torch::Tensor& values) const { return torch::dropout(values, dropout_, is_training()); }
+
+  // What each position takes from itself and those before it, each head from its own part of the width.
+  torch::Tensor attend(const torch::Tensor& input) {
+    // [n, positions, 3 width] -> query, key and value, each [n, heads, positions, width / heads]
+    const std::vector<torch::Tensor> parts =
+        query_key_value_->forward(input).unflatten(-1, {3, heads_, -1}).permute({2, 0, 3, 1, 4}).unbind();
+    const torch::Tensor mixed = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {},
+                                                                    is_training() ? dropout_ : 0, /*is_causal=*/true);
+    return mixed.transpose(1, 2).flatten(2);
+  }
+
+  std::int64_t heads_;
+  double dropout_;
+  nn::LayerNorm norm1_;
+  nn::Linear query_key_value_;
+  nn::Linear projection_;
+  nn::LayerNorm norm2_;
+  nn::Linear expand_;
+  nn::Linear contract_;
+};
+
+}  // namespace
+
+Status check_transformer(const NetworkSpec& spec) {
+  if (spec.input_shape.size() != 1) {
+    return fail(ErrorCode::kInvalidInput,
+                "model.input_shape: network 'transformer' takes sequences of token ids, such as [64]; given: {}",
+                spec.input_shape.empty() ? "nothing" : format_shape(spec.input_shape));
+  }
+  const Size size = size_of(spec);
+  constexpr std::int64_t kMostLayers = 1000;
+  constexpr std::int64_t kMostWidth = 65536;
+  for (const auto& [key, value, most] :
+       {std::tuple("layers", size.layers, kMostLayers), std::tuple("width", size.width, kMostWidth),
+        std::tuple("heads", size.heads, kMostWidth)}) {
+    if (value < 1 || value > most) {
+      return fail(ErrorCode::kInvalidInput, "model.{}: {} is not accepted; accepted: 1 to {}, or 0 for the default",
+                  key, value, most);
+    }
+  }
+  if (size.width % size.heads != 0) {
+    return fail(ErrorCode::kInvalidInput,
+                "model.width: {} cannot be divided among {} heads (model.heads); accepted: multiples of {}", size.width,
+                size.heads, size.heads);
+  }
+  return {};
+}
+
+std::vector<std::pair<std::string, nn::AnyModule>> transformer_layers(const NetworkSpec& spec) {
+  const Size size = size_of(spec);
+  std::vector<std::pair<std::string, nn::AnyModule>> layers;
+  layers.emplace_back("embedding", nn::AnyModule(std::make_shared<TokenEmbedding>(
+                                       spec.outputs, spec.input_shape.front(), size.width, spec.dropout)));
+  for (std::int64_t block = 1; block <= size.layers; ++block) {
+    layers.emplace_back(fmt::format("block{}", block),
+                        nn::AnyModule(std::make_shared<TransformerBlock>(size, spec.dropout)));
+  }
+  layers.emplace_back("norm", nn::AnyModule(layer_norm(size.width)));
+  nn::Linear output(nn::LinearOptions(size.width, spec.outputs).bias(false));
+  nn::init::normal_(output->weight, 0, kInitialDeviation);
+  layers.emplace_back("output", nn::AnyModule(output));
+  return layers;
+}
+
+}  // namespace motley::learn
