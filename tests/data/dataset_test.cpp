@@ -7,6 +7,7 @@
 #include <zlib.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "motley/base/file.h"
 #include "motley/data/formats.h"
@@ -85,8 +86,9 @@ Read read_all(const Dataset& dataset, const std::vector<std::uint32_t>& samples)
   const bool classes = dataset.target_kind() == TargetKind::kClass;
   Read read;
   read.features.resize(samples.size() * dataset.feature_count());
-  read.classes.resize(classes ? samples.size() : 0);
-  read.values.resize(samples.size() * dataset.target_width());
+  const std::size_t targets = samples.size() * dataset.target_width();
+  read.classes.resize(classes ? targets : 0);
+  read.values.resize(classes ? 0 : targets);
   EXPECT_TRUE(dataset.read(samples, {read.features, read.classes, read.values}));
   return read;
 }
@@ -260,6 +262,67 @@ TEST(Dataset, ReadsNpyOfAllTypes) {
   source.target_kind = TargetKind::kClass;
   source.targets = folder.write("y.npy", npy<std::int64_t>("<i8", "(2,)", {4, 0}));
   EXPECT_EQ((*open_dataset(source))->class_count(), 5U);
+}
+
+TEST(Dataset, CutsTextIntoWindowsAndTheBytesThatFollow) {
+  const Folder folder;
+  DatasetSource source;
+  source.format = DatasetSource::Format::kText;
+  source.sequence = 3;
+  const std::string text = "ab\xffyz fgh";  // nine bytes: the third window has no byte after it
+  for (const bool packed : {false, true}) {
+    source.features = folder.write("text", packed ? gzip(text) : text);
+    const auto dataset = open_dataset(source);
+    ASSERT_TRUE(dataset) << dataset.error().message;
+    EXPECT_EQ((*dataset)->size(), 2U);
+    EXPECT_THAT((*dataset)->feature_shape(), ElementsAre(3));
+    EXPECT_EQ((*dataset)->class_count(), 256U);
+    EXPECT_EQ((*dataset)->target_width(), 3U);
+    const Read read = read_all(**dataset, {1, 0});
+    EXPECT_THAT(read.features, ElementsAre('y', 'z', ' ', 'a', 'b', 255));
+    EXPECT_THAT(read.classes, ElementsAre('z', ' ', 'f', 'b', 255, 'y'));
+  }
+  source.features = folder.write("text", text + "i");
+  EXPECT_EQ((*open_dataset(source))->size(), 3U);
+}
+
+TEST(Dataset, PartsOfATextShareNoByte) {
+  const Folder folder;
+  DatasetSource source;
+  source.format = DatasetSource::Format::kText;
+  source.sequence = 1;
+  source.features = folder.write("text", "0123456789");
+  const auto bytes = [&](double begin, double end) {
+    source.text_begin = begin;
+    source.text_end = end;
+    const auto dataset = open_dataset(source);
+    EXPECT_TRUE(dataset) << dataset.error().message;
+    std::vector<std::uint32_t> all((*dataset)->size());
+    std::iota(all.begin(), all.end(), 0);
+    const Read read = read_all(**dataset, all);
+    return std::string(read.features.begin(), read.features.end()) + static_cast<char>(read.classes.back());
+  };
+  EXPECT_EQ(bytes(0, 0.72), "0123456");
+  EXPECT_EQ(bytes(0.72, 1), "789");
+}
+
+TEST(Dataset, RefusesTextThatIsTooShort) {
+  const Folder folder;
+  DatasetSource source;
+  source.format = DatasetSource::Format::kText;
+  source.features = folder.write("empty.txt", "");
+  EXPECT_THAT(refusal(source), testing::AllOf(HasSubstr("empty.txt: 0 of its 0 bytes"), HasSubstr("accepted: 65")));
+  source.features = folder.write("short.txt", std::string(100, 'x'));
+  EXPECT_TRUE(open_dataset(source));
+  source.text_begin = 0.36;
+  EXPECT_THAT(refusal(source), HasSubstr("short.txt: 64 of its 100 bytes"));
+  source.features = "/nonexistent/text";
+  EXPECT_THAT(refusal(source), HasSubstr("/nonexistent/text"));
+}
+
+TEST(Dataset, AMissingTextNamesThePackage) {
+  EXPECT_THAT(install_hint(kJargonFile), HasSubstr("apt-get install jargon-text"));
+  EXPECT_EQ(install_hint("/usr/share/doc/jargon-text/other"), "");
 }
 
 TEST(Dataset, RefusesDamagedNpy) {

@@ -35,6 +35,15 @@ class BadInput(Scenario):
         data.write_bytes(data.read_bytes()[:1000])
         self.assertIn("train.npy", self.refuse("--overwrite", expect=1))
 
+    def test_texts_and_networks_that_do_not_suit_each_other(self):
+        (self.folder / "text.txt").write_text("too short")
+        text = ("--data.name", "text", "--data.train", self.folder / "text.txt", "--data.test", "")
+        self.assertIn("accepted with data.name text: transformer, torchscript", self.refuse(*text))
+        transformer = ("--model.name", "transformer", "--model.hidden", "[]")
+        self.assertIn("accepted with it: data.name text, not npy", self.refuse(*transformer))
+        self.assertIn("text.txt: 8 of its 9 bytes are used here; accepted: 65 or more",
+                      self.refuse(*text, *transformer))
+
     def test_a_folder_that_holds_a_run(self):
         self.train("refused", "--steps", 2)
         self.assertIn("--resume", self.refuse("--steps", 2))

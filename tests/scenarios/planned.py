@@ -14,6 +14,9 @@ DOUBLE = (*NETWORK, "--model.dtype", "float64")
 
 
 class Planned(Scenario):
+    model = "mlp"
+    layers = LAYERS
+
     def plan(self, name, cuts, micro_batches=4, schedule="1f1b", **fields):
         """A plan's file. A stage is its last layer, the shares of its replicas, and what else its entry has."""
         entries = []
@@ -21,10 +24,10 @@ class Planned(Scenario):
         for last, shares, more in cuts:
             replicas = [{"type": f"type{i}", "count": 1, "share": share} for i, share in enumerate(shares)]
             exchange = "none" if len(shares) == 1 else "ring"
-            entries.append({"first_layer": LAYERS[first], "last_layer": LAYERS[last], "replicas": replicas,
+            entries.append({"first_layer": self.layers[first], "last_layer": self.layers[last], "replicas": replicas,
                             "exchange": exchange, "recompute": False, **more})
             first = last + 1
-        plan = {"version": 1, "model": "mlp", "layers": LAYERS, "batch": 60, "micro_batches": micro_batches,
+        plan = {"version": 1, "model": self.model, "layers": self.layers, "batch": 60, "micro_batches": micro_batches,
                 "schedule": schedule, "stages": entries, "cost_model": "pipeline", "method": "by hand",
                 "objective": "a test", "predicted": {"step_seconds": 0, "throughput": 0, "price_per_hour": 0, "money": 0},
                 **fields}
@@ -47,7 +50,7 @@ class Planned(Scenario):
         return path
 
     def random_stages(self, choose, count):
-        lasts = [*sorted(choose.sample(range(len(LAYERS) - 1), count - 1)), len(LAYERS) - 1]
+        lasts = [*sorted(choose.sample(range(len(self.layers) - 1), count - 1)), len(self.layers) - 1]
         stages = []
         for last in lasts:
             weights = [choose.randint(1, 4) for _ in range(choose.choice([1, 1, 2, 3]))]
@@ -64,17 +67,37 @@ class Planned(Scenario):
             for key, value in expected.items():
                 self.assertAlmostEqual(evaluations[1][step][key], value, delta=100 * bound)
 
-    def test_every_shape_gives_the_weights_of_one_worker(self):
-        self.train("one", *DOUBLE, "--workers", 1, "--clip_norm", 1)
+    def assert_shapes_give_the_weights_of_one_worker(self, counts, *flags):
+        self.train("one", *flags, "--workers", 1, "--clip_norm", 1)
         choose = random.Random(5)
-        for number, count in enumerate([1, 2, 3, 4, 2, 4]):
+        for number, count in enumerate(counts):
             stages = self.random_stages(choose, count)
             schedule = ["1f1b", "fill-drain"][number % 2]
             micro_batches = choose.choice([1, 3, 4, 7])
             with self.subTest(stages=stages, schedule=schedule, micro_batches=micro_batches):
                 plan = self.plan(f"plan{number}", stages, micro_batches, schedule)
-                self.train(f"planned{number}", *DOUBLE, "--plan", plan, "--clip_norm", 1)
+                self.train(f"planned{number}", *flags, "--plan", plan, "--clip_norm", 1)
                 self.assert_same("one", f"planned{number}", 1e-9)
+
+    def test_every_shape_gives_the_weights_of_one_worker(self):
+        self.assert_shapes_give_the_weights_of_one_worker([1, 2, 3, 4, 2, 4], *DOUBLE)
+
+    def test_a_transformer_on_a_text_gives_the_weights_of_one_worker(self):
+        self.model = "transformer"
+        self.layers = ["embedding", "block1", "block2", "block3", "norm", "output"]
+        choose = random.Random(6)
+        words = [" ".join(choose.choices(["a", "row", "of", "words"], k=3)) for _ in range(600)]
+        (self.folder / "text.txt").write_text("\n".join(words))
+        self.job.write_text(
+            "model: {name: transformer, layers: 3, width: 16, heads: 2, dtype: float64}\n"
+            "data: {name: text, train: text.txt, sequence: 8}\n"
+            "batch: 60\n"
+            "epochs: 2\n"
+            "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n"
+            "exchange: {bucket_bytes: 4096}\n"
+            "deadline: {join: 60 s, step: 20 s}\n"
+        )
+        self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4])
 
     def test_stages_that_meet_at_a_server_or_over_tcp(self):
         stages = [(2, [0.25, 0.75], {"exchange": "parameter-server"}), (7, [0.5, 0.5], {})]

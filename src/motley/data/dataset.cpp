@@ -25,7 +25,7 @@ struct Contents {
   std::vector<std::int64_t> shape;
   TargetKind kind = TargetKind::kClass;
   std::uint32_t class_count = 0;
-  std::uint32_t target_width = 0;
+  std::uint32_t target_width = 1;
   std::string bytes;  // the unpacked IDX file; its values start at bytes_begin
   std::size_t bytes_begin = 0;
   std::vector<float> floats;
@@ -88,6 +88,42 @@ class MemoryDataset final : public Dataset {
   Contents contents_;
 };
 
+// The windows of a text (see open_dataset), which must hold them all and the byte after the last one.
+class TextDataset final : public Dataset {
+ public:
+  TextDataset(std::string text, std::uint32_t sequence, std::uint32_t size)
+      : text_(std::move(text)), shape_{sequence}, sequence_(sequence), size_(size) {}
+
+  std::uint32_t size() const override { return size_; }
+  const std::vector<std::int64_t>& feature_shape() const override { return shape_; }
+  TargetKind target_kind() const override { return TargetKind::kClass; }
+  std::uint32_t class_count() const override { return 256; }
+  std::uint32_t target_width() const override { return sequence_; }
+
+  Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const override {
+    const std::size_t count = samples.size() * sequence_;
+    MOTLEY_INVARIANT(into.features.size() == count && into.classes.size() == count,
+                     "room for {} features and {} classes to read {} samples of {} bytes", into.features.size(),
+                     into.classes.size(), samples.size(), sequence_);
+    std::size_t at = 0;
+    for (const std::uint32_t sample : samples) {
+      MOTLEY_INVARIANT(sample < size_, "sample {} of a dataset of {}", sample, size_);
+      const std::size_t begin = std::size_t{sample} * sequence_;
+      for (std::size_t k = begin; k < begin + sequence_; ++k, ++at) {
+        into.features[at] = static_cast<unsigned char>(text_[k]);
+        into.classes[at] = static_cast<unsigned char>(text_[k + 1]);
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::string text_;
+  std::vector<std::int64_t> shape_;
+  std::uint32_t sequence_;
+  std::uint32_t size_;
+};
+
 // A class as the files hold it: a whole number from 0 to a count that a network can have outputs for.
 constexpr double kMostClasses = 1 << 24;
 
@@ -146,9 +182,8 @@ Result<std::uint32_t> sample_count(std::uint64_t count, const std::string& name)
 }
 
 Result<std::string> read_unpacked(const std::filesystem::path& path, std::size_t limit) {
-  if (path.parent_path() == kFashionMnistFolder && !std::filesystem::exists(path)) {
-    return fail(ErrorCode::kUnavailable, "cannot read '{}': install it with 'apt-get install dataset-fashion-mnist'",
-                path.string());
+  if (const std::string hint = install_hint(path); !hint.empty() && !std::filesystem::exists(path)) {
+    return fail(ErrorCode::kUnavailable, "cannot read '{}'{}", path.string(), hint);
   }
   MOTLEY_ASSIGN(std::string bytes, read_file(path, limit));
   return gunzip(std::move(bytes), path.string(), limit);
@@ -195,7 +230,6 @@ Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
   const std::size_t columns = table.columns.size();
   Contents contents;
   contents.kind = source.target_kind;
-  contents.target_width = source.target_kind == TargetKind::kReal ? 1 : 0;
   contents.shape = {static_cast<std::int64_t>(columns - 1)};
   MOTLEY_ASSIGN(contents.size, sample_count(table.rows(), name));
   for (std::size_t row = 0; row < table.rows(); ++row) {
@@ -262,7 +296,29 @@ Result<std::unique_ptr<Dataset>> open_npy(const DatasetSource& source) {
   return finished(std::move(contents), source);
 }
 
+Result<std::unique_ptr<Dataset>> open_text(const DatasetSource& source) {
+  const std::string name = source.features.string();
+  MOTLEY_ASSIGN(const std::string text, read_unpacked(source.features, source.limit_bytes));
+  const auto byte_at = [&](double share) { return static_cast<std::size_t>(share * static_cast<double>(text.size())); };
+  std::string part = text.substr(byte_at(source.text_begin), byte_at(source.text_end) - byte_at(source.text_begin));
+  if (part.size() <= source.sequence) {
+    return fail(ErrorCode::kInvalidInput,
+                "{}: {} of its {} bytes are used here; accepted: {} or more, which are one sequence of {} and the byte "
+                "after it",
+                name, part.size(), text.size(), std::size_t{source.sequence} + 1, source.sequence);
+  }
+  MOTLEY_ASSIGN(const std::uint32_t size, sample_count((part.size() - 1) / source.sequence, name));
+  return std::make_unique<TextDataset>(std::move(part), source.sequence, size);
+}
+
 }  // namespace
+
+std::string install_hint(const std::filesystem::path& file) {
+  const char* const package = file.parent_path() == kFashionMnistFolder ? "dataset-fashion-mnist"
+                              : file == kJargonFile                     ? "jargon-text"
+                                                                        : nullptr;
+  return package == nullptr ? "" : fmt::format(": install it with 'apt-get install {}'", package);
+}
 
 std::size_t Dataset::feature_count() const {
   return count_of(feature_shape());
@@ -272,8 +328,9 @@ Result<Normalisation> measure_normalisation(const Dataset& dataset) {
   const std::size_t width = dataset.feature_count();
   std::vector<double> mean(width, 0), squares(width, 0);
   std::vector<float> features(width);
-  std::vector<std::int64_t> classes(dataset.target_kind() == TargetKind::kClass ? 1 : 0);
-  std::vector<float> values(dataset.target_width());
+  const bool has_classes = dataset.target_kind() == TargetKind::kClass;
+  std::vector<std::int64_t> classes(has_classes ? dataset.target_width() : 0);
+  std::vector<float> values(has_classes ? 0 : dataset.target_width());
   // Welford's update, sample by sample.
   for (std::uint32_t sample = 0; sample < dataset.size(); ++sample) {
     MOTLEY_TRY(dataset.read({&sample, 1}, {features, classes, values}));
@@ -301,6 +358,8 @@ Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source) {
         return open_csv(source);
       case DatasetSource::Format::kNpy:
         return open_npy(source);
+      case DatasetSource::Format::kText:
+        return open_text(source);
     }
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kUnavailable, "{}: not enough memory to hold the dataset", source.features.string());

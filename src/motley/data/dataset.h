@@ -1,5 +1,5 @@
-// Datasets in memory: samples with features and a target, read from the formats that people have (IDX, CSV, npy). A
-// Dataset never changes after it was opened, so that any number of threads may read it.
+// Datasets in memory: samples with features and a target, read from the formats that people have (IDX, CSV, npy, text).
+// A Dataset never changes after it was opened, so that any number of threads may read it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace motley::data {
 
 enum class TargetKind {
-  kClass,  // an index 0 .. class_count-1
+  kClass,  // target_width indices 0 .. class_count-1
   kReal,   // target_width real values
 };
 
@@ -31,11 +31,11 @@ class Dataset {
   virtual ~Dataset() = default;
 
   virtual std::uint32_t size() const = 0;
-  // Of one sample, outermost first: {1, 28, 28} for a grey image, {columns} for a table.
+  // Of one sample, outermost first: {1, 28, 28} for a grey image, {columns} for a table, {sequence} for a text.
   virtual const std::vector<std::int64_t>& feature_shape() const = 0;
   virtual TargetKind target_kind() const = 0;
   virtual std::uint32_t class_count() const = 0;   // 0 for real targets
-  virtual std::uint32_t target_width() const = 0;  // real values a sample; 0 for classes
+  virtual std::uint32_t target_width() const = 0;  // classes or real values a sample
 
   // Copies these samples, in this order. Thread-safe and deterministic.
   virtual Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const = 0;
@@ -54,12 +54,15 @@ struct Normalisation {
 Result<Normalisation> measure_normalisation(const Dataset& dataset);
 
 struct DatasetSource {
-  enum class Format { kIdx, kCsv, kNpy };
+  enum class Format { kIdx, kCsv, kNpy, kText };
   Format format = Format::kIdx;
-  std::filesystem::path features;      // the images; the table with features and target; the features' array
-  std::filesystem::path targets;       // the labels' or targets' file; unused for CSV
+  std::filesystem::path features;      // the images; the table with features and target; the features' array; the text
+  std::filesystem::path targets;       // the labels' or targets' file; unused for CSV and text
   std::string target_column;           // CSV only
   std::vector<std::string> leave_out;  // CSV only: columns that are neither feature nor target
+  std::uint32_t sequence = 64;         // text only: bytes of a sample
+  double text_begin = 0;               // text only: the part of the text that is read, in shares of its length
+  double text_end = 1;
   TargetKind target_kind = TargetKind::kClass;
   std::uint32_t class_count = 0;                   // 0: the largest class in the file, plus one
   Normalisation normalisation;                     // empty: none. Pixels of IDX files are first scaled to 0 .. 1
@@ -67,7 +70,17 @@ struct DatasetSource {
 };
 
 // Opens and checks the files. Errors name file, place, what was found and what would be accepted.
+//
+// A text's tokens are its bytes, classes of 256. It is cut into windows of `sequence` bytes one after the other, each
+// of them a sample, whose targets are the bytes that follow each of its own; what is left at the end is too short for a
+// sample and left out.
 Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source);
+
+// For a file that a Debian package brings, ": install it with 'apt-get install PACKAGE'"; else empty.
+std::string install_hint(const std::filesystem::path& file);
+
+// The Jargon File (public domain), as Debian's package jargon-text installs it: 1.7 MB of English.
+inline constexpr const char* kJargonFile = "/usr/share/doc/jargon-text/jargon.txt.gz";
 
 inline constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
 

@@ -5,6 +5,18 @@
 
 namespace motley::data {
 
+Status read_batch(const Dataset& dataset, Batch& batch) {
+  const double begin = monotonic_seconds();
+  const std::size_t targets = batch.samples.size() * dataset.target_width();
+  const bool has_classes = dataset.target_kind() == TargetKind::kClass;
+  batch.features.resize(batch.samples.size() * dataset.feature_count());
+  batch.classes.resize(has_classes ? targets : 0);
+  batch.values.resize(has_classes ? 0 : targets);
+  MOTLEY_TRY(dataset.read(batch.samples, {batch.features, batch.classes, batch.values}));
+  batch.seconds = monotonic_seconds() - begin;
+  return {};
+}
+
 Loader::Loader(const Dataset& dataset, std::size_t depth) : dataset_(dataset), depth_(depth) {
   MOTLEY_INVARIANT(depth > 0, "a loader reads at least one batch ahead");
   thread_ = std::thread([this] { run(); });
@@ -82,18 +94,12 @@ void Loader::run() {
     const std::uint64_t generation = generation_;
     lock.unlock();
 
-    const double begin = monotonic_seconds();
-    Batch& batch = done.batch;
-    const std::size_t count = batch.samples.size();
     try {
-      batch.features.resize(count * dataset_.feature_count());
-      batch.classes.resize(dataset_.target_kind() == TargetKind::kClass ? count : 0);
-      batch.values.resize(count * dataset_.target_width());
-      done.status = dataset_.read(batch.samples, {batch.features, batch.classes, batch.values});
+      done.status = read_batch(dataset_, done.batch);
     } catch (const std::bad_alloc&) {
-      done.status = fail(ErrorCode::kUnavailable, "not enough memory to read {} samples ahead", count);
+      done.status =
+          fail(ErrorCode::kUnavailable, "not enough memory to read {} samples ahead", done.batch.samples.size());
     }
-    batch.seconds = monotonic_seconds() - begin;
 
     lock.lock();
     if (generation == generation_) {

@@ -22,10 +22,13 @@ namespace motley::data {
 struct Batch {
   std::vector<std::uint32_t> samples;
   std::vector<float> features;        // samples x feature_count
-  std::vector<std::int64_t> classes;  // samples, for class targets
-  std::vector<float> values;          // samples x target_width, for real targets
+  std::vector<std::int64_t> classes;  // samples x target_width, for class targets
+  std::vector<float> values;          // the same, for real targets
   double seconds = 0;                 // that reading took
 };
+
+// Reads batch.samples into the batch's memory, in the calling thread.
+Status read_batch(const Dataset& dataset, Batch& batch);
 
 // One thread requests, takes and discards. The dataset must outlive the loader.
 class Loader {

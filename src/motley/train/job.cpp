@@ -93,12 +93,22 @@ const OptionTable<Job>& job_options() {
       {{"version", kInteger, "version of the job format", 1, 1}, &Job::version},
       {{"name", kText, "name of the job; run folders are named after it"}, &Job::name},
       {{"seed", kInteger, "seed of the initial weights, the order of the samples and dropout", 0}, &Job::seed},
-      {{"model.name", kChoice, "network", -kNone, kNone, {"mlp", "cnn", "resnet18", "vgg11", "torchscript"}},
+      {{"model.name",
+        kChoice,
+        "network",
+        -kNone,
+        kNone,
+        {"mlp", "cnn", "resnet18", "vgg11", "transformer", "torchscript"}},
        &Job::model_name},
       {{"model.path", kText, "TorchScript file, for model.name torchscript (made by tools/motley-export)"},
        &Job::model_path},
       {{"model.hidden", kIntegers, "widths of the hidden fully connected layers; empty: the network's own", 1},
        &Job::model_hidden},
+      {{"model.layers", kInteger, "blocks of transformer; 0: 4", 0}, &Job::model_layers},
+      {{"model.width", kInteger, "values that go from block to block of transformer for each token; 0: 128", 0},
+       &Job::model_width},
+      {{"model.heads", kInteger, "heads of attention in each block of transformer, a divisor of the width; 0: 4", 0},
+       &Job::model_heads},
       {{"model.norm",
         kChoice,
         "normalisation of resnet18 and vgg11; auto: the network's own",
@@ -106,25 +116,33 @@ const OptionTable<Job>& job_options() {
         kNone,
         {"auto", "none", "batch", "group"}},
        &Job::model_norm},
-      {{"model.dropout", kReal, "share of activations dropped in mlp and vgg11", 0, 0.95}, &Job::model_dropout},
+      {{"model.dropout", kReal, "share of activations dropped in mlp, vgg11 and transformer", 0, 0.95},
+       &Job::model_dropout},
       {{"model.dtype", kChoice, "type of weights and gradients", -kNone, kNone, {"float32", "float64"}},
        &Job::model_dtype},
       {{"model.input_shape", kIntegers, "shape of one sample; empty: the data's", 1}, &Job::model_input_shape},
       {{"model.outputs", kInteger, "outputs of the network; 0: the data's number of classes", 0}, &Job::model_outputs},
-      {{"data.name", kChoice, "format of the data", -kNone, kNone, {"fashion-mnist", "idx", "csv", "npy"}},
+      {{"data.name", kChoice, "format of the data", -kNone, kNone, {"fashion-mnist", "idx", "csv", "npy", "text"}},
        &Job::data_name},
       {{"data.folder", kText, "folder of the four files of fashion-mnist (MNIST's have the same names)"},
        &Job::data_folder},
-      {{"data.train", kText, "training features (idx, npy) or table (csv)"}, &Job::data_train},
+      {{"data.train", kText,
+        "training features (idx, npy), table (csv) or text; empty with text: the one of Debian's package jargon-text"},
+       &Job::data_train},
       {{"data.train_targets", kText, "training targets (idx, npy)"}, &Job::data_train_targets},
-      {{"data.test", kText, "test features or table; empty: no evaluation"}, &Job::data_test},
+      {{"data.test", kText, "test features, table or text; empty: no evaluation, or with text by data.test_share"},
+       &Job::data_test},
       {{"data.test_targets", kText, "test targets (idx, npy)"}, &Job::data_test_targets},
       {{"data.target", kText, "column of the target (csv)"}, &Job::data_target},
       {{"data.target_kind", kChoice, "what the target is", -kNone, kNone, {"class", "real"}}, &Job::data_target_kind},
       {{"data.leave_out", kText, "columns that are neither feature nor target (csv), separated by commas"},
        &Job::data_leave_out},
+      {{"data.sequence", kInteger, "bytes of a sample (text)", 1, 1 << 20}, &Job::data_sequence},
+      {{"data.test_share", kReal, "share of the text, at its end, that is test data where data.test is empty (text)", 0,
+        0.9},
+       &Job::data_test_share},
       {{"data.normalise", kBoolean,
-        "shift and scale features to mean 0 and deviation 1, as measured on the training data"},
+        "shift and scale features to mean 0 and deviation 1, as measured on the training data (not text)"},
        &Job::data_normalise},
       {{"batch", kInteger, "global batch: samples of one step, over all workers", 1, 1 << 30}, &Job::batch},
       {{"accumulation", kInteger, "micro-batches into which a worker cuts its share of a step", 1, 4096},
@@ -366,7 +384,15 @@ Status check_job(const Job& job) {
   if (job.data_name == "fashion-mnist" && job.data_folder.empty()) {
     return refuse("data.folder: fashion-mnist needs the folder of its four files");
   }
-  if (job.data_name != "fashion-mnist" && job.data_train.empty()) {
+  if (job.model_name == "transformer" && job.data_name != "text") {
+    return refuse(
+        fmt::format("model.name: transformer reads tokens; accepted with it: data.name text, not {}", job.data_name));
+  }
+  if (job.data_name == "text" && job.model_name != "transformer" && job.model_name != "torchscript") {
+    return refuse(fmt::format("model.name: {} reads no tokens; accepted with data.name text: transformer, torchscript",
+                              job.model_name));
+  }
+  if (job.data_name != "fashion-mnist" && job.data_name != "text" && job.data_train.empty()) {
     return refuse(fmt::format("data.train: data.name {} needs the training file", job.data_name));
   }
   if (job.data_name == "csv" && job.data_target.empty()) {

@@ -22,6 +22,9 @@ struct Job {
   std::string model_name = "cnn";
   std::string model_path;
   std::vector<std::int64_t> model_hidden;
+  std::int64_t model_layers = 0;
+  std::int64_t model_width = 0;
+  std::int64_t model_heads = 0;
   std::string model_norm = "auto";
   double model_dropout = 0;
   std::string model_dtype = "float32";
@@ -37,6 +40,8 @@ struct Job {
   std::string data_target;
   std::string data_target_kind = "class";
   std::string data_leave_out;
+  std::int64_t data_sequence = 64;
+  double data_test_share = 0.1;
   bool data_normalise = true;
 
   std::int64_t batch = 256;

@@ -22,6 +22,19 @@ data::DatasetSource source_of(const Job& job, bool training) {
   }
   using Format = data::DatasetSource::Format;
   data::DatasetSource source;
+  if (job.data_name == "text") {
+    source.format = Format::kText;
+    source.sequence = static_cast<std::uint32_t>(job.data_sequence);
+    if (!training && !job.data_test.empty()) {
+      source.features = job.data_test;
+      return source;
+    }
+    source.features = job.data_train.empty() ? data::kJargonFile : job.data_train;
+    if (job.data_test.empty()) {
+      (training ? source.text_end : source.text_begin) = 1 - job.data_test_share;
+    }
+    return source;
+  }
   source.format = job.data_name == "idx" ? Format::kIdx : job.data_name == "csv" ? Format::kCsv : Format::kNpy;
   source.features = training ? job.data_train : job.data_test;
   source.targets = training ? job.data_train_targets : job.data_test_targets;
@@ -37,9 +50,9 @@ data::DatasetSource source_of(const Job& job, bool training) {
   return source;
 }
 
-// Normalisation measured on the training data; fashion-mnist brings its own.
+// Normalisation measured on the training data; fashion-mnist brings its own, and tokens have none.
 Result<data::Normalisation> normalisation_of(const Job& job) {
-  if (!job.data_normalise || job.data_name == "fashion-mnist") {
+  if (!job.data_normalise || job.data_name == "text") {
     return data::Normalisation{};
   }
   MOTLEY_ASSIGN(const auto plain, data::open_dataset(source_of(job, true)));
@@ -145,7 +158,8 @@ Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
 }
 
 bool has_test_data(const Job& job) {
-  return job.data_name == "fashion-mnist" || !job.data_test.empty();
+  return job.data_name == "fashion-mnist" || !job.data_test.empty() ||
+         (job.data_name == "text" && job.data_test_share > 0);
 }
 
 Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training) {
@@ -163,6 +177,9 @@ Result<learn::NetworkSpec> network_of(const Job& job, const data::Dataset& train
   network.name = job.model_name;
   network.path = job.model_path;
   network.norm = job.model_norm == "auto" ? "" : job.model_norm;
+  network.layers = job.model_layers;
+  network.width = job.model_width;
+  network.heads = job.model_heads;
   network.dropout = job.model_dropout;
   network.dtype = job.model_dtype;
   if (!job.model_hidden.empty()) {
@@ -240,7 +257,8 @@ Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
   }
   for (const auto& [key, file] : files) {
     if (!file.empty() && !std::ifstream(file)) {
-      return fail(ErrorCode::kInvalidInput, "{}: cannot read '{}': {}", key, file.string(), errno_text());
+      return fail(ErrorCode::kInvalidInput, "{}: cannot read '{}': {}{}", key, file.string(), errno_text(),
+                  data::install_hint(file));
     }
   }
   MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job, cluster, false));
@@ -319,20 +337,11 @@ torch::Tensor batch_inputs(const data::Batch& batch, const data::Dataset& datase
 
 torch::Tensor batch_targets(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
                             torch::Dtype dtype) {
-  const auto size = static_cast<std::int64_t>(batch.samples.size());
+  const std::int64_t shape[] = {static_cast<std::int64_t>(batch.samples.size()), dataset.target_width()};
   if (dataset.target_kind() == data::TargetKind::kClass) {
-    return torch::from_blob(const_cast<std::int64_t*>(batch.classes.data()), {size}, torch::kInt64).to(device);
+    return torch::from_blob(const_cast<std::int64_t*>(batch.classes.data()), shape, torch::kInt64).to(device);
   }
-  return torch::from_blob(const_cast<float*>(batch.values.data()), {size, dataset.target_width()}, torch::kFloat32)
-      .to(device, dtype);
-}
-
-Status read_batch(const data::Dataset& dataset, data::Batch& batch) {
-  const std::size_t size = batch.samples.size();
-  batch.features.resize(size * dataset.feature_count());
-  batch.classes.resize(dataset.target_kind() == data::TargetKind::kClass ? size : 0);
-  batch.values.resize(size * dataset.target_width());
-  return dataset.read(batch.samples, {batch.features, batch.classes, batch.values});
+  return torch::from_blob(const_cast<float*>(batch.values.data()), shape, torch::kFloat32).to(device, dtype);
 }
 
 }  // namespace motley::train

@@ -59,12 +59,10 @@ data::Shares equal_shares(std::uint32_t window, std::span<const data::WorkerLimi
 int available_cores();
 Status pin_to_cores(const cluster::Worker& worker);
 
-// A batch that was read, as tensors on the device. Features have shape [n, feature_shape...].
+// A batch that was read, as tensors on the device: features [n, feature_shape...] and targets [n, target_width].
 torch::Tensor batch_inputs(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
                            torch::Dtype dtype);
 torch::Tensor batch_targets(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
                             torch::Dtype dtype);
-// Reads batch.samples into the batch's memory, in the calling thread.
-Status read_batch(const data::Dataset& dataset, data::Batch& batch);
 
 }  // namespace motley::train

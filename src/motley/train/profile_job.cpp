@@ -245,6 +245,7 @@ class JobProfiler {
     step_.optimizer = make_parts(job_).optimizer;
     step_.autocast = job_.precision == "bfloat16";
     step_.bucket_bytes = static_cast<std::size_t>(job_.exchange_bucket_bytes);
+    step_.tokens = job_.data_name == "text" ? data->class_count() : 0;
     MOTLEY_ASSIGN(profile_.graph, learn::step_graph(*network_));
     machine_ = cluster::detect_machine();
     say("measuring the loopback link");
