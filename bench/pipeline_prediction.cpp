@@ -20,16 +20,17 @@
 #include "motley/cost/evaluation.h"
 #include "motley/page/chart.h"
 #include "motley/page/html.h"
+#include "motley/simulate/simulate.h"
 
 namespace motley::bench {
 namespace {
 
 constexpr int kEmulatedPlans = 4;  // of each network
-constexpr double kFast = 10;       // times as long as this machine
-constexpr double kSlow = 25;
+constexpr double kFast = 6;        // times as long as this machine
+constexpr double kSlow = 15;
 constexpr double kLeastSeconds = 0.03;  // of an emulated stage in a step: messages cost some milliseconds of real time
 constexpr double kApart = 0.05;         // plans predicted to differ by less have no order that could be wrong
-constexpr std::int64_t kSteps = 36;     // of which a run leaves out the first 20
+constexpr std::int64_t kSteps = 30;     // of which a run leaves out the first 20
 constexpr double kProfileSeconds = 15;
 constexpr const char* kCores =
     "version: 1\ndevice_types: [{name: cpu, kind: cpu, count: 2}]\n"
@@ -37,17 +38,18 @@ constexpr const char* kCores =
 
 struct Network {
   std::string name;
+  std::string job;  // in examples/
   std::vector<std::string> flags;
   std::int64_t batch;
   int real_plans;
 };
 const std::vector<Network>& networks() {
   static const std::vector<Network> all = {
-      {"mlp", {"--model.name", "mlp", "--model.hidden", "[1024, 1024, 1024]"}, 128, 2},
-      {"cnn", {"--model.name", "cnn"}, 64, 2},
-      {"resnet18", {"--model.name", "resnet18", "--model.norm", "group"}, 8, 1},
-      {"vgg11", {"--model.name", "vgg11"}, 16, 2},
-      {"vgg11-group", {"--model.name", "vgg11", "--model.norm", "group"}, 16, 0}};
+      {"mlp", "fashion-mnist", {"--model.name", "mlp", "--model.hidden", "[1024, 1024, 1024]"}, 128, 2},
+      {"cnn", "fashion-mnist", {"--model.name", "cnn"}, 64, 2},
+      {"resnet18", "fashion-mnist", {"--model.name", "resnet18", "--model.norm", "group"}, 8, 1},
+      {"vgg11", "fashion-mnist", {"--model.name", "vgg11"}, 16, 1},
+      {"transformer", "text", {"--threads", "1"}, 16, 2}};
   return all;
 }
 
@@ -55,9 +57,9 @@ struct Case {
   const Network* network = nullptr;
   bool emulated = false;
   plan::Plan plan;
+  double predicted = 0;  // seconds of a step, as `motley simulate` says
   double measured = 0;
-  double predicted() const { return plan.predicted.step_seconds; }
-  double error() const { return std::abs(predicted() / measured - 1); }
+  double error() const { return std::abs(predicted / measured - 1); }
 };
 
 class Prediction {
@@ -90,13 +92,16 @@ class Prediction {
   }
 
  private:
-  std::filesystem::path job() const { return options_.source_folder / "examples/fashion-mnist/job.yaml"; }
+  std::filesystem::path job(const Network& network) const {
+    return options_.source_folder / "examples" / network.job / "job.yaml";
+  }
   std::filesystem::path emulation(const Network& network) const { return folder_ / (network.name + ".json"); }
 
   Status predict(const Network& network) {
     std::vector<std::string> flags = {"--batch", std::to_string(network.batch)};
     flags.insert(flags.end(), network.flags.begin(), network.flags.end());
-    MOTLEY_ASSIGN(const model::Profile measured, measure_profile(options_, job(), flags, "1,4,16,64", kProfileSeconds));
+    MOTLEY_ASSIGN(const model::Profile measured,
+                  measure_profile(options_, job(network), flags, "1,4,16,64", kProfileSeconds));
 
     model::Profile emulated = measured;
     emulated.devices.assign(2, measured.devices.front());
@@ -137,9 +142,9 @@ class Prediction {
       const plan::Objective objective{.goal = plan::Goal::kLeastStepTime};
       const cost::Evaluation evaluation = cost::evaluate(problem, candidate, objective);
       if (!evaluation.feasible || (emulated && shortest_stage(evaluation, settings) < kLeastSeconds)) continue;
-      cases_.push_back({.network = &network,
-                        .emulated = emulated,
-                        .plan = cost::to_plan(problem, candidate, evaluation, objective, "by lot")});
+      plan::Plan plan = cost::to_plan(problem, candidate, evaluation, objective, "by lot");
+      MOTLEY_ASSIGN(const simulate::Timeline timeline, simulate::simulate(problem, plan));
+      cases_.push_back({&network, emulated, std::move(plan), timeline.step_seconds});
       ++drawn;
     }
     return {};
@@ -182,9 +187,9 @@ class Prediction {
                                       "--quiet",       "--evaluate.every_epochs=-1"};
     flags.insert(flags.end(), one.network->flags.begin(), one.network->flags.end());
     if (one.emulated) flags.insert(flags.end(), {"--emulation", emulation(*one.network).string()});
-    MOTLEY_ASSIGN(const JobRun run, run_job(options_, job(), one.emulated ? "" : kCores, flags));
+    MOTLEY_ASSIGN(const JobRun run, run_job(options_, job(*one.network), one.emulated ? "" : kCores, flags));
     one.measured = median(run.balanced_seconds);
-    rows_.say(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted()),
+    rows_.say(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted),
                           format_seconds(one.measured)));
     return {};
   }
@@ -208,7 +213,7 @@ class Prediction {
       if (!one.emulated) real.push_back(one.error());
       if (one.error() > most) {
         most = one.error();
-        worst = fmt::format("worst: {}: predicted {}, measured {}", describe(one), format_seconds(one.predicted()),
+        worst = fmt::format("worst: {}: predicted {}, measured {}", describe(one), format_seconds(one.predicted),
                             format_seconds(one.measured));
       }
     }
@@ -235,7 +240,7 @@ class Prediction {
       for (std::size_t b = 0; b < a; ++b) {
         const Case& one = cases_[a];
         const Case& other = cases_[b];
-        const double ratio = one.predicted() / other.predicted();
+        const double ratio = one.predicted / other.predicted;
         if (one.network != other.network || one.emulated != other.emulated ||
             std::max(ratio, 1 / ratio) <= 1 + kApart) {
           continue;
@@ -260,7 +265,7 @@ class Prediction {
       std::vector<std::pair<double, double>> points;
       for (const Case& one : cases_) {
         if (one.emulated == (kind == 0)) {
-          points.emplace_back(std::log10(1e3 * one.predicted()), std::log10(1e3 * one.measured));
+          points.emplace_back(std::log10(1e3 * one.predicted), std::log10(1e3 * one.measured));
         }
       }
       std::ranges::sort(points);
@@ -284,8 +289,8 @@ class Prediction {
                             .y = {least, most}});
     std::vector<std::vector<std::string>> cells;
     for (const Case& one : cases_) {
-      cells.push_back({page::escape(describe(one)), format_seconds(one.predicted()), format_seconds(one.measured),
-                       fmt::format("{:+.1f} %", 100 * (one.predicted() / one.measured - 1))});
+      cells.push_back({page::escape(describe(one)), format_seconds(one.predicted), format_seconds(one.measured),
+                       fmt::format("{:+.1f} %", 100 * (one.predicted / one.measured - 1))});
     }
     const std::string body =
         "<header><h1>Planned runs</h1></header>\n<main>\n<div class=\"cards\">\n" +
