@@ -95,6 +95,16 @@ TEST(StageShares, ComeBackFromACheckpointOfTheSamePlan) {
   EXPECT_EQ(fresh.restore("{}").error().code, ErrorCode::kCorrupt);
 }
 
+TEST(StageShares, MoreWorkersThanSamplesAreAllowed) {
+  StageLayout layout(three_and_one(0.5));
+  data::PartitionOptions tiny = options();
+  tiny.batch = 2;
+  ASSERT_TRUE(StageShares::create(layout, tiny));
+  std::uint32_t samples = 0;
+  for (const int rank : layout.ranks_of(0)) samples += layout.samples(rank, {0, 2});
+  EXPECT_EQ(samples, 2U);
+}
+
 TEST(StageShares, LimitsThatNoSharesMeetAreRefused) {
   StageLayout layout(three_and_one(0.5));
   data::PartitionOptions tight = options();

@@ -18,6 +18,7 @@ Result<StageShares> StageShares::create(StageLayout& layout, const data::Partiti
     for (const int rank : ranks) {
       own.limits.push_back(options.limits[static_cast<std::size_t>(rank)]);
       own.proportions.push_back(layout.share(rank));
+      if (options.batch < ranks.size()) own.limits.back().minimum = 0;  // some have nothing to do
     }
     auto partition = data::Partition::create(std::move(own));
     if (!partition) return fail(partition.error().within(fmt::format("stages[{}]", stage)));

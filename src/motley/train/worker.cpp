@@ -511,7 +511,10 @@ Status Worker::start_state(bool resume) {
     MOTLEY_TRY(explain(stage_->load_state(weights.tensors), resume));
   }
 
-  MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job_, cluster_, batch_norm_.has_value()));
+  // Of a planned job's ranks some have layers that normalise and some have none: what all must agree on depends on
+  // none.
+  const bool has_batch_norm = !layout_ && batch_norm_.has_value();
+  MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job_, cluster_, has_batch_norm));
   if (layout_) {
     auto shares = StageShares::create(*layout_, partition);
     if (!shares) return fail(shares.error().within(job_.plan));
