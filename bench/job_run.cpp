@@ -58,11 +58,19 @@ Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path&
   std::istringstream lines(metrics);
   for (std::string text; std::getline(lines, text);) {
     const auto line = nlohmann::json::parse(text);
+    if (line.contains("loss")) {
+      figures.losses.push_back(line["loss"]);
+    }
     if (line.contains("step_seconds") && line["step"].get<std::int64_t>() > kSettledStep) {
       (line["control"].get<bool>() ? figures.control_seconds : figures.balanced_seconds)
           .push_back(line["step_seconds"]);
     }
   }
+  std::vector<std::filesystem::path> checkpoints;
+  for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoint")) {
+    checkpoints.push_back(entry.path());
+  }
+  MOTLEY_ASSIGN(figures.weights, read_file(std::ranges::max(checkpoints) / "weights.safetensors"));
   return figures;
 }
 

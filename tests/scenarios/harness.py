@@ -41,6 +41,19 @@ def relative_difference(one, other):
     return worst
 
 
+def children(process, mark):
+    """Process ids of a process's children whose command line holds the mark."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"\nPPid:\t{process}\n" in (entry / "status").read_text():
+                if mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
 class Scenario(unittest.TestCase):
     """A folder with a small data set (npy, classes) and a job on it; helpers to run jobs."""
 

@@ -13,7 +13,9 @@ NETWORK = ("--model.hidden", "16,16,16")
 DOUBLE = (*NETWORK, "--model.dtype", "float64")
 
 
-class Planned(Scenario):
+class PlannedJobs(Scenario):
+    """Helpers for jobs with plans."""
+
     model = "mlp"
     layers = LAYERS
 
@@ -79,6 +81,8 @@ class Planned(Scenario):
                 self.train(f"planned{number}", *flags, "--plan", plan, "--clip_norm", 1)
                 self.assert_same("one", f"planned{number}", 1e-9)
 
+
+class Planned(PlannedJobs):
     def test_every_shape_gives_the_weights_of_one_worker(self):
         self.assert_shapes_give_the_weights_of_one_worker([1, 2, 3, 4, 2, 4], *DOUBLE)
 

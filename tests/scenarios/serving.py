@@ -1,26 +1,12 @@
 """Jobs that train with a parameter server: the same weights as without one, and what happens when the server is lost."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import time
 import unittest
 
-from harness import BINARY, Scenario, read_safetensors, relative_difference
-
-
-def children(process, mark):
-    """Process ids of a process's children whose command line holds the mark."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and f"\nPPid:\t{process}\n" in (entry / "status").read_text():
-                if mark.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+from harness import BINARY, Scenario, children, read_safetensors, relative_difference
 
 
 class Serving(Scenario):

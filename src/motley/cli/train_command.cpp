@@ -158,6 +158,9 @@ Status run_train(const TrainArguments& arguments) {
   if (train::needs_own_server(job)) {
     options.server_arguments = {"server", "--listen", "127.0.0.1:0", "--cores",
                                 std::to_string(job.exchange_server_cores)};
+    if (train::has_served_table(job)) {
+      options.server_arguments.insert(options.server_arguments.end(), {"--tables", (run.folder() / "tables").string()});
+    }
   }
   std::printf("run: %s\n", run.folder().c_str());
   std::fflush(stdout);

@@ -31,7 +31,10 @@ struct Contents {
   std::vector<float> floats;
   std::vector<std::int64_t> classes;
   std::vector<float> values;
+  std::uint32_t categories = 0;
+  std::vector<std::uint64_t> ids;
   std::vector<float> mean, deviation;
+  Skipped skipped;
 };
 
 class MemoryDataset final : public Dataset {
@@ -43,15 +46,18 @@ class MemoryDataset final : public Dataset {
   TargetKind target_kind() const override { return contents_.kind; }
   std::uint32_t class_count() const override { return contents_.class_count; }
   std::uint32_t target_width() const override { return contents_.target_width; }
+  std::uint32_t categories() const override { return contents_.categories; }
+  Skipped skipped() const override { return contents_.skipped; }
 
   Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const override {
     const std::size_t width = feature_count();
     const bool classes = contents_.kind == TargetKind::kClass;
-    MOTLEY_INVARIANT(into.features.size() == samples.size() * width &&
+    const std::size_t categories = into.ids.empty() ? 0 : contents_.categories;
+    MOTLEY_INVARIANT(into.features.size() == samples.size() * width && into.ids.size() == samples.size() * categories &&
                          (classes ? into.classes.size() == samples.size()
                                   : into.values.size() == samples.size() * contents_.target_width),
-                     "room for {} features, {} classes and {} values to read {} samples", into.features.size(),
-                     into.classes.size(), into.values.size(), samples.size());
+                     "room for {} features, {} ids, {} classes and {} values to read {} samples", into.features.size(),
+                     into.ids.size(), into.classes.size(), into.values.size(), samples.size());
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const std::size_t sample = samples[i];
       MOTLEY_INVARIANT(sample < contents_.size, "sample {} of a dataset of {}", sample, contents_.size);
@@ -74,6 +80,7 @@ class MemoryDataset final : public Dataset {
           features[k] = (features[k] - contents_.mean[k]) / contents_.deviation[k];
         }
       }
+      std::copy_n(contents_.ids.data() + sample * categories, categories, into.ids.data() + i * categories);
       if (classes) {
         into.classes[i] = contents_.classes[sample];
       } else {
@@ -136,22 +143,39 @@ Result<std::int64_t> class_of(double value, const std::string& where) {
   return static_cast<std::int64_t>(value);
 }
 
+tl::unexpected<Error> class_beyond(const std::string& where, std::int64_t value, std::uint32_t class_count) {
+  return fail(ErrorCode::kInvalidInput, "{}: class {} was found where {} classes (0 to {}) were said to be", where,
+              value, class_count, class_count - 1);
+}
+
+// What a dataset of `rows` good lines tells of the malformed ones, or an error where there are too many of them.
+Result<Skipped> skipped_lines(MalformedLines malformed, std::uint64_t rows, double accepted_share) {
+  const std::uint64_t lines = rows + malformed.count;
+  // The share was written as a decimal: 0.29 of 100 lines are 29, where the product is a little less.
+  const double accepted = std::floor(accepted_share * static_cast<double>(lines) * (1 + 1e-12));
+  if (malformed.count > 0 && static_cast<double>(malformed.count) > accepted) {
+    return fail(ErrorCode::kInvalidInput, "{}; malformed are {} of {} lines; data.malformed_share: {} accepts {}",
+                malformed.first, malformed.count, lines, accepted_share, accepted);
+  }
+  return Skipped{malformed.count, std::move(malformed.first)};
+}
+
 // Checks what all formats share and fills in the class count and normalisation.
 Result<std::unique_ptr<Dataset>> finished(Contents contents, const DatasetSource& source) {
   const std::size_t features = count_of(contents.shape);
   const std::string name = source.features.string();
-  if (contents.size == 0 || features == 0) {
+  if (contents.size == 0 || (features == 0 && contents.categories == 0)) {
     return fail(ErrorCode::kInvalidInput, "{}: {} samples of {} features; at least one of each is needed", name,
                 contents.size, features);
   }
   if (contents.kind == TargetKind::kClass) {
     const std::int64_t largest = *std::max_element(contents.classes.begin(), contents.classes.end());
     if (source.class_count > 0 && largest >= source.class_count) {
-      return fail(ErrorCode::kInvalidInput, "{}: class {} was found where {} classes (0 to {}) were said to be",
-                  source.targets.empty() ? name : source.targets.string(), largest, source.class_count,
-                  source.class_count - 1);
+      return class_beyond(source.targets.empty() ? name : source.targets.string(), largest, source.class_count);
     }
-    contents.class_count = source.class_count > 0 ? source.class_count : static_cast<std::uint32_t>(largest) + 1;
+    if (contents.class_count == 0) {
+      contents.class_count = source.class_count > 0 ? source.class_count : static_cast<std::uint32_t>(largest) + 1;
+    }
   }
   const Normalisation& normalisation = source.normalisation;
   const std::size_t pairs = normalisation.mean.size();
@@ -217,35 +241,83 @@ Result<std::unique_ptr<Dataset>> open_idx(const DatasetSource& source) {
   return finished(std::move(contents), source);
 }
 
+// The class in the target's cell of this line of a table.
+Result<std::int64_t> csv_class(double cell, std::uint32_t line, const DatasetSource& source) {
+  const std::string where = fmt::format("{}:{}: column '{}'", source.features.string(), line, source.target_column);
+  MOTLEY_ASSIGN(const std::int64_t value, class_of(cell, where));
+  if (source.class_count > 0 && value >= source.class_count) {
+    return class_beyond(where, value, source.class_count);
+  }
+  return value;
+}
+
 Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
   const std::string name = source.features.string();
+  if (std::find(source.categories.begin(), source.categories.end(), source.target_column) != source.categories.end()) {
+    return fail(
+        ErrorCode::kInvalidInput,
+        "{}: column '{}' is the target and named in data.categories; accepted there: columns besides the target", name,
+        source.target_column);
+  }
   MOTLEY_ASSIGN(const std::string text, read_unpacked(source.features, source.limit_bytes));
-  MOTLEY_ASSIGN(const Table table, parse_csv(text, name, source.leave_out));
+  MalformedLines malformed;
+  MOTLEY_ASSIGN(const Table table, parse_csv(text, name, source.leave_out, source.categories, &malformed));
   const auto found = std::find(table.columns.begin(), table.columns.end(), source.target_column);
   if (found == table.columns.end()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' for the target; its columns are {}", name,
                 source.target_column, fmt::join(table.columns, ", "));
   }
   const auto target = static_cast<std::size_t>(found - table.columns.begin());
-  const std::size_t columns = table.columns.size();
+  const std::size_t columns = table.columns.size(), categories = source.categories.size();
   Contents contents;
   contents.kind = source.target_kind;
   contents.shape = {static_cast<std::int64_t>(columns - 1)};
-  MOTLEY_ASSIGN(contents.size, sample_count(table.rows(), name));
+  contents.categories = static_cast<std::uint32_t>(categories);
+  std::uint64_t rows = 0;
   for (std::size_t row = 0; row < table.rows(); ++row) {
+    const double* const cells = table.cells.data() + row * columns;
+    if (source.target_kind == TargetKind::kReal) {
+      contents.values.push_back(static_cast<float>(cells[target]));
+    } else {
+      auto value = csv_class(cells[target], table.lines[row], source);
+      if (!value) {
+        malformed.add(table.lines[row], std::move(value).error().message);
+        continue;
+      }
+      contents.classes.push_back(*value);
+    }
+    ++rows;
     for (std::size_t column = 0; column < columns; ++column) {
-      const double cell = table.cells[row * columns + column];
       if (column != target) {
-        contents.floats.push_back(static_cast<float>(cell));
-      } else if (source.target_kind == TargetKind::kReal) {
-        contents.values.push_back(static_cast<float>(cell));
-      } else {
-        const std::string where = fmt::format("{}:{}: column '{}'", name, table.lines[row], source.target_column);
-        MOTLEY_ASSIGN(const std::int64_t value, class_of(cell, where));
-        contents.classes.push_back(value);
+        contents.floats.push_back(static_cast<float>(cells[column]));
       }
     }
+    const auto ids = table.ids.begin() + static_cast<std::ptrdiff_t>(row * categories);
+    contents.ids.insert(contents.ids.end(), ids, ids + static_cast<std::ptrdiff_t>(categories));
   }
+  MOTLEY_ASSIGN(contents.skipped, skipped_lines(std::move(malformed), rows, source.malformed_share));
+  MOTLEY_ASSIGN(contents.size, sample_count(rows, name));
+  return finished(std::move(contents), source);
+}
+
+Result<std::unique_ptr<Dataset>> open_criteo(const DatasetSource& source) {
+  const std::string name = source.features.string();
+  if (source.target_kind != TargetKind::kClass) {
+    return fail(ErrorCode::kInvalidInput, "{}: Criteo's labels are classes; real targets are accepted from CSV and npy",
+                name);
+  }
+  MOTLEY_ASSIGN(const std::string text, read_unpacked(source.features, source.limit_bytes));
+  MalformedLines malformed;
+  MOTLEY_ASSIGN(CriteoLines lines, parse_criteo(text, name, &malformed));
+  Contents contents;
+  contents.shape = {static_cast<std::int64_t>(kCriteoFeatures)};
+  contents.class_count = 2;
+  contents.categories = kCriteoCategories;
+  MOTLEY_ASSIGN(contents.skipped, skipped_lines(std::move(malformed), lines.rows(), source.malformed_share));
+  MOTLEY_ASSIGN(contents.size, sample_count(lines.rows(), name));
+  contents.floats = std::move(lines.features);
+  contents.ids = std::move(lines.ids);
+  contents.classes = std::move(lines.classes);
   return finished(std::move(contents), source);
 }
 
@@ -350,6 +422,10 @@ Result<Normalisation> measure_normalisation(const Dataset& dataset) {
 }
 
 Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source) {
+  if (!(source.malformed_share >= 0 && source.malformed_share <= 1)) {
+    return fail(ErrorCode::kInvalidInput, "data.malformed_share: {}; accepted: 0 to 1, a share of the lines",
+                source.malformed_share);
+  }
   try {
     switch (source.format) {
       case DatasetSource::Format::kIdx:
@@ -360,6 +436,8 @@ Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source) {
         return open_npy(source);
       case DatasetSource::Format::kText:
         return open_text(source);
+      case DatasetSource::Format::kCriteo:
+        return open_criteo(source);
     }
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kUnavailable, "{}: not enough memory to hold the dataset", source.features.string());

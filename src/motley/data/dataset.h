@@ -1,4 +1,5 @@
-// Datasets in memory: samples with features and a target, read from the formats that people have (IDX, CSV, npy, text).
+// Datasets in memory: samples with features and a target, read from the formats that people have (IDX, CSV, npy,
+// text, Criteo's).
 // A Dataset never changes after it was opened, so that any number of threads may read it.
 #pragma once
 
@@ -19,11 +20,18 @@ enum class TargetKind {
 };
 
 // Where a read puts its samples, one after the other; sizes as the dataset says, times the number of samples. Of the
-// two targets only the dataset's kind is filled; the other may be empty.
+// two targets only the dataset's kind is filled; the other may be empty. Ids are filled where there is room for them.
 struct ReadTarget {
   std::span<float> features;
   std::span<std::int64_t> classes;
   std::span<float> values;
+  std::span<std::uint64_t> ids = {};
+};
+
+// Lines of a file that did not parse and are not in the dataset, as DatasetSource::malformed_share allowed.
+struct Skipped {
+  std::uint64_t lines = 0;
+  std::string first;  // the message of the first one: file, line, what was found and what would be accepted
 };
 
 class Dataset {
@@ -31,11 +39,16 @@ class Dataset {
   virtual ~Dataset() = default;
 
   virtual std::uint32_t size() const = 0;
-  // Of one sample, outermost first: {1, 28, 28} for a grey image, {columns} for a table, {sequence} for a text.
+  // Of one sample, outermost first: {1, 28, 28} for a grey image, {columns} for a table ({0} where it has categories
+  // only), {sequence} for a text.
   virtual const std::vector<std::int64_t>& feature_shape() const = 0;
   virtual TargetKind target_kind() const = 0;
   virtual std::uint32_t class_count() const = 0;   // 0 for real targets
   virtual std::uint32_t target_width() const = 0;  // classes or real values a sample
+  // Ids a sample, one for each column of categories: a hash of the column and of the value there, so that equal values
+  // of one column have the same id in every file. 0 where there are none.
+  virtual std::uint32_t categories() const { return 0; }
+  virtual Skipped skipped() const { return {}; }
 
   // Copies these samples, in this order. Thread-safe and deterministic.
   virtual Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const = 0;
@@ -54,14 +67,18 @@ struct Normalisation {
 Result<Normalisation> measure_normalisation(const Dataset& dataset);
 
 struct DatasetSource {
-  enum class Format { kIdx, kCsv, kNpy, kText };
+  enum class Format { kIdx, kCsv, kNpy, kText, kCriteo };
   Format format = Format::kIdx;
   std::filesystem::path features;      // the images; the table with features and target; the features' array; the text
-  std::filesystem::path targets;       // the labels' or targets' file; unused for CSV and text
+  std::filesystem::path targets;       // the labels' or targets' file; unused for CSV, text and Criteo's
   std::string target_column;           // CSV only
   std::vector<std::string> leave_out;  // CSV only: columns that are neither feature nor target
-  std::uint32_t sequence = 64;         // text only: bytes of a sample
-  double text_begin = 0;               // text only: the part of the text that is read, in shares of its length
+  // CSV only: columns whose cells are any text and become ids, in this order, instead of features.
+  std::vector<std::string> categories;
+  // CSV and Criteo's: at most this share of the lines, 0 .. 1, may be malformed; they are left out (Dataset::skipped).
+  double malformed_share = 0;
+  std::uint32_t sequence = 64;  // text only: bytes of a sample
+  double text_begin = 0;        // text only: the part of the text that is read, in shares of its length
   double text_end = 1;
   TargetKind target_kind = TargetKind::kClass;
   std::uint32_t class_count = 0;                   // 0: the largest class in the file, plus one
@@ -74,6 +91,8 @@ struct DatasetSource {
 // A text's tokens are its bytes, classes of 256. It is cut into windows of `sequence` bytes one after the other, each
 // of them a sample, whose targets are the bytes that follow each of its own; what is left at the end is too short for a
 // sample and left out.
+//
+// Criteo's format has 13 features, 26 categories and two classes (see parse_criteo).
 Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source);
 
 // For a file that a Debian package brings, ": install it with 'apt-get install PACKAGE'"; else empty.

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <optional>
 
+#include "motley/base/random.h"
+
 namespace motley::data {
 namespace {
 
@@ -53,6 +55,8 @@ class CsvReader {
   // The next record's cells; an empty line has a single empty one.
   Status next(std::vector<std::string>& cells) {
     cells.clear();
+    record_at_ = at_;
+    record_line_ = line_;
     for (;;) {
       MOTLEY_ASSIGN(std::string cell, next_cell(cells.size() + 1));
       cells.push_back(std::move(cell));
@@ -69,6 +73,14 @@ class CsvReader {
       ++line_;
       return {};
     }
+  }
+
+  // Goes back to read on at the line of text after the one where the last record began: a quote too many makes a record
+  // swallow good lines, up to the whole rest of the text.
+  void skip_line() {
+    at_ = std::min(text_.find_first_of("\r\n", record_at_), text_.size());
+    at_ += text_.substr(at_).starts_with("\r\n") ? 2 : at_end() ? 0 : 1;
+    line_ = record_line_ + 1;
   }
 
  private:
@@ -91,8 +103,9 @@ class CsvReader {
           ++at_;
           if (!at_separator()) {
             return fail(ErrorCode::kInvalidInput,
-                        "{}:{}: cell {} goes on after its closing quote; write quotes inside a quoted cell twice",
-                        name_, line_, column);
+                        "{}:{}: cell {} goes on after its closing quote in line {}; write quotes inside a quoted cell "
+                        "twice",
+                        name_, opened, column, line_);
           }
           return cell;
         }
@@ -107,7 +120,155 @@ class CsvReader {
   const std::string& name_;
   std::size_t at_ = 0;
   std::uint32_t line_ = 1;
+  std::size_t record_at_ = 0;  // where the last record began
+  std::uint32_t record_line_ = 1;
 };
+
+// The first line of a table, and what each column is read as.
+struct CsvHeader {
+  std::vector<std::string> names;
+  std::vector<bool> is_number;
+  std::vector<std::size_t> categories;  // where in `names`, in the order in which the caller named them
+};
+
+Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const std::vector<std::string>& leave_out,
+                              const std::vector<std::string>& categories) {
+  CsvHeader header;
+  MOTLEY_TRY(reader.next(header.names));
+  const std::vector<std::string>& names = header.names;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (trimmed(names[i]).empty()) {
+      return fail(ErrorCode::kInvalidInput, "{}:1: column {} has no name; the first line must name all columns", name,
+                  i + 1);
+    }
+    if (std::count(names.begin(), names.end(), names[i]) > 1) {
+      return fail(ErrorCode::kInvalidInput, "{}:1: two columns are named '{}'", name, excerpt(names[i]));
+    }
+  }
+  header.is_number.assign(names.size(), true);
+  for (const std::string& column : leave_out) {
+    const auto found = std::find(names.begin(), names.end(), column);
+    if (found == names.end()) {
+      return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' to leave out; its columns are {}", name, column,
+                  fmt::join(names, ", "));
+    }
+    header.is_number[static_cast<std::size_t>(found - names.begin())] = false;
+  }
+  for (const std::string& column : categories) {
+    const auto found = std::find(names.begin(), names.end(), column);
+    if (found == names.end()) {
+      return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' of categories; its columns are {}", name, column,
+                  fmt::join(names, ", "));
+    }
+    if (std::count(categories.begin(), categories.end(), column) > 1) {
+      return fail(ErrorCode::kInvalidInput, "{}: column '{}' is named twice among the categories; once is accepted",
+                  name, column);
+    }
+    if (std::find(leave_out.begin(), leave_out.end(), column) != leave_out.end()) {
+      return fail(ErrorCode::kInvalidInput, "{}: column '{}' is named as categories and as left out; one is accepted",
+                  name, column);
+    }
+    header.categories.push_back(static_cast<std::size_t>(found - names.begin()));
+    header.is_number[header.categories.back()] = false;
+  }
+  return header;
+}
+
+// Reads one record and adds it to the table; an empty line adds none. After an error the table may have a part of the
+// row. `cells` is memory to reuse.
+Status read_row(CsvReader& reader, const CsvHeader& header, const std::string& name, std::vector<std::string>& cells,
+                Table& table) {
+  const std::uint32_t line = reader.line();
+  MOTLEY_TRY(reader.next(cells));
+  if (cells.size() == 1 && trimmed(cells[0]).empty() && (header.names.size() > 1 || reader.at_end())) {
+    return {};
+  }
+  if (cells.size() != header.names.size()) {
+    return fail(ErrorCode::kInvalidInput, "{}:{}: {} cells; the header names {} columns", name, line, cells.size(),
+                header.names.size());
+  }
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (!header.is_number[i]) {
+      continue;
+    }
+    std::string_view cell = trimmed(cells[i]);
+    cell.remove_prefix(cell.starts_with('+') ? 1 : 0);
+    double value = 0;
+    const auto [end, problem] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+    if (cell.empty()) {
+      return fail(ErrorCode::kInvalidInput,
+                  "{}:{}: column '{}' is empty; fill it in, or leave the row or the column out", name, line,
+                  excerpt(header.names[i]));
+    }
+    if (problem != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value)) {
+      return fail(
+          ErrorCode::kInvalidInput,
+          "{}:{}: column '{}' holds '{}'; a finite number is wanted: name the column in data.categories, encode "
+          "categories as numbers or as one 0/1 column each, or leave the column out",
+          name, line, excerpt(header.names[i]), excerpt(cell));
+    }
+    table.cells.push_back(value);
+  }
+  for (const std::size_t column : header.categories) {
+    table.ids.push_back(category_id(header.names[column], trimmed(cells[column])));
+  }
+  table.lines.push_back(line);
+  return {};
+}
+
+// A hash of the text, going on from `state`: of each eight bytes and of the length at last.
+std::uint64_t text_hash(std::uint64_t state, std::string_view text) {
+  for (std::size_t begin = 0; begin < text.size(); begin += 8) {
+    std::uint64_t word = 0;
+    for (std::size_t i = begin; i < std::min(begin + 8, text.size()); ++i) {
+      word |= std::uint64_t{static_cast<unsigned char>(text[i])} << 8 * (i - begin);
+    }
+    state = mix({state, word});
+  }
+  return mix({state, text.size()});
+}
+
+constexpr std::size_t kCriteoFields = 1 + kCriteoFeatures + kCriteoCategories;
+
+// Adds one line to the rest; after an error they may have a part of it. `columns` are the names of the categories.
+Status read_criteo_line(std::string_view line, const std::string& name, std::uint32_t number,
+                        const std::vector<std::string>& columns, CriteoLines& lines) {
+  const auto fields = static_cast<std::size_t>(std::count(line.begin(), line.end(), '\t')) + 1;
+  if (fields != kCriteoFields) {
+    return fail(ErrorCode::kInvalidInput,
+                "{}:{}: {} fields; accepted: {}, separated by tabs, which are a label, {} numbers and {} categories",
+                name, number, fields, kCriteoFields, kCriteoFeatures, kCriteoCategories);
+  }
+  const auto next_field = [&line] {
+    const std::string_view field = line.substr(0, line.find('\t'));
+    line.remove_prefix(std::min(field.size() + 1, line.size()));
+    return field;
+  };
+  const std::string_view label = next_field();
+  if (label != "0" && label != "1") {
+    return fail(ErrorCode::kInvalidInput, "{}:{}: label '{}'; accepted: 0 and 1", name, number, excerpt(label));
+  }
+  for (std::size_t i = 0; i < kCriteoFeatures; ++i) {
+    const std::string_view field = next_field();
+    std::int64_t value = 0;
+    const auto [end, problem] = std::from_chars(field.data(), field.data() + field.size(), value);
+    if (!field.empty() && (problem != std::errc() || end != field.data() + field.size())) {
+      return fail(ErrorCode::kInvalidInput, "{}:{}: number {} of {} is '{}'; accepted: a whole number, or nothing",
+                  name, number, i + 1, kCriteoFeatures, excerpt(field));
+    }
+    lines.features.push_back(criteo_feature(value));
+  }
+  for (const std::string& column : columns) {
+    const std::string_view field = next_field();
+    if (field.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos) {
+      return fail(ErrorCode::kInvalidInput, "{}:{}: category {} is '{}'; accepted: hexadecimal digits, or nothing",
+                  name, number, column, excerpt(field));
+    }
+    lines.ids.push_back(category_id(column, field));
+  }
+  lines.classes.push_back(label == "1" ? 1 : 0);
+  return {};
+}
 
 // The value of a key in a npy header, which is a Python dictionary written by numpy: the text after "'key':".
 Result<std::string_view> npy_field(std::string_view header, std::string_view key, const std::string& name) {
@@ -198,69 +359,82 @@ Result<std::string> gunzip(std::string bytes, const std::string& name, std::size
   return unpacked;
 }
 
-Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& leave_out) {
+void MalformedLines::add(std::uint32_t line, std::string message) {
+  if (count == 0 || line < first_line) {
+    first_line = line;
+    first = std::move(message);
+  }
+  ++count;
+}
+
+std::uint64_t category_id(std::string_view column, std::string_view value) {
+  return text_hash(text_hash(0, column), value);
+}
+
+Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& leave_out,
+                        const std::vector<std::string>& categories, MalformedLines* malformed) {
   if (text.starts_with("\xef\xbb\xbf")) {
     text.remove_prefix(3);  // the mark that spreadsheets put before UTF-8
   }
   CsvReader reader(text, name);
-  std::vector<std::string> header;
-  MOTLEY_TRY(reader.next(header));
+  MOTLEY_ASSIGN(const CsvHeader header, read_header(reader, name, leave_out, categories));
   Table table;
-  std::vector<bool> kept;
-  for (const std::string& column : header) {
-    if (trimmed(column).empty()) {
-      return fail(ErrorCode::kInvalidInput, "{}:1: column {} has no name; the first line must name all columns", name,
-                  kept.size() + 1);
-    }
-    if (std::count(header.begin(), header.end(), column) > 1) {
-      return fail(ErrorCode::kInvalidInput, "{}:1: two columns are named '{}'", name, excerpt(column));
-    }
-    kept.push_back(std::find(leave_out.begin(), leave_out.end(), column) == leave_out.end());
-    if (kept.back()) {
-      table.columns.push_back(column);
-    }
-  }
-  for (const std::string& column : leave_out) {
-    if (std::find(header.begin(), header.end(), column) == header.end()) {
-      return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' to leave out; its columns are {}", name, column,
-                  fmt::join(header, ", "));
+  for (std::size_t i = 0; i < header.names.size(); ++i) {
+    if (header.is_number[i]) {
+      table.columns.push_back(header.names[i]);
     }
   }
   std::vector<std::string> cells;
   while (!reader.at_end()) {
     const std::uint32_t line = reader.line();
-    MOTLEY_TRY(reader.next(cells));
-    if (cells.size() == 1 && trimmed(cells[0]).empty() && (header.size() > 1 || reader.at_end())) {
-      continue;  // an empty line
+    Status read = read_row(reader, header, name, cells, table);
+    if (read) {
+      continue;
     }
-    if (cells.size() != header.size()) {
-      return fail(ErrorCode::kInvalidInput, "{}:{}: {} cells; the header names {} columns", name, line, cells.size(),
-                  header.size());
+    if (malformed == nullptr) {
+      return fail(std::move(read).error());
     }
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      if (!kept[i]) {
-        continue;
-      }
-      std::string_view cell = trimmed(cells[i]);
-      cell.remove_prefix(cell.starts_with('+') ? 1 : 0);
-      double value = 0;
-      const auto [end, problem] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-      if (cell.empty()) {
-        return fail(ErrorCode::kInvalidInput,
-                    "{}:{}: column '{}' is empty; fill it in, or leave the row or the column out", name, line,
-                    excerpt(header[i]));
-      }
-      if (problem != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value)) {
-        return fail(ErrorCode::kInvalidInput,
-                    "{}:{}: column '{}' holds '{}'; a finite number is wanted: encode categories as numbers or as one "
-                    "0/1 column each, or leave the column out",
-                    name, line, excerpt(header[i]), excerpt(cell));
-      }
-      table.cells.push_back(value);
-    }
-    table.lines.push_back(line);
+    malformed->add(line, std::move(read).error().message);
+    table.cells.resize(table.rows() * table.columns.size());
+    table.ids.resize(table.rows() * categories.size());
+    reader.skip_line();
   }
   return table;
+}
+
+float criteo_feature(std::int64_t number) {
+  return static_cast<float>(std::log1p(static_cast<double>(std::max<std::int64_t>(number, 0))));
+}
+
+std::string criteo_column(std::size_t index) {
+  return fmt::format("C{}", index + 1);
+}
+
+Result<CriteoLines> parse_criteo(std::string_view text, const std::string& name, MalformedLines* malformed) {
+  std::vector<std::string> columns;
+  for (std::size_t i = 0; i < kCriteoCategories; ++i) {
+    columns.push_back(criteo_column(i));
+  }
+  CriteoLines lines;
+  for (std::uint32_t number = 1; !text.empty(); ++number) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    line.remove_suffix(line.ends_with('\r') ? 1 : 0);
+    if (line.empty()) {
+      continue;
+    }
+    Status read = read_criteo_line(line, name, number, columns, lines);
+    if (read) {
+      continue;
+    }
+    if (malformed == nullptr) {
+      return fail(std::move(read).error());
+    }
+    malformed->add(number, std::move(read).error().message);
+    lines.features.resize(lines.rows() * kCriteoFeatures);
+    lines.ids.resize(lines.rows() * kCriteoCategories);
+  }
+  return lines;
 }
 
 std::uint64_t NpyArray::count() const {

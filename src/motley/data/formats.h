@@ -21,15 +21,51 @@ Result<IdxArray> parse_idx(std::string_view bytes, const std::string& name);
 // The bytes themselves, or unpacked when they are a gzip file; refuses more than `limit` unpacked bytes.
 Result<std::string> gunzip(std::string bytes, const std::string& name, std::size_t limit);
 
-// A table with a header: comma-separated, cells quoted with " where needed (RFC 4180), all of them finite numbers
-// except in columns that are left out.
+// Lines of a file that do not parse, gathered where a caller can do without some of them.
+struct MalformedLines {
+  std::uint64_t count = 0;
+  std::uint32_t first_line = 0;  // the number of the first one in the file, from 1
+  std::string first;             // its message
+  void add(std::uint32_t line, std::string message);
+};
+
+// The id of a category: a hash of the column's name and of the value there, byte by byte. Fixed for ever, since ids are
+// in checkpoints: the same on every machine and in every version.
+std::uint64_t category_id(std::string_view column, std::string_view value);
+
+// A table with a header: comma-separated, cells quoted with " where needed (RFC 4180). Columns of categories hold any
+// text, taken without the blanks around it (an empty cell is a category of its own); all others that are not left out
+// hold finite numbers.
 struct Table {
-  std::vector<std::string> columns;  // without those left out
-  std::vector<double> cells;         // row by row
+  std::vector<std::string> columns;  // of the numbers, in the file's order
+  std::vector<double> cells;         // the numbers, row by row
+  std::vector<std::uint64_t> ids;    // row by row; within a row in the order in which the caller named the categories
   std::vector<std::uint32_t> lines;  // of each row, for messages
   std::size_t rows() const { return lines.size(); }
 };
-Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& leave_out);
+// Where `malformed` is given, rows that do not parse are noted there and left out, each with the line of text where it
+// began; without it the first is the error. What is wrong with the header is always an error.
+Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& leave_out,
+                        const std::vector<std::string>& categories = {}, MalformedLines* malformed = nullptr);
+
+// Lines in the format of Criteo's display advertising data: a label 0 or 1, 13 whole numbers and 26 hexadecimal
+// categories, separated by tabs, without a header; each of the 39 may be empty.
+inline constexpr std::size_t kCriteoFeatures = 13;
+inline constexpr std::size_t kCriteoCategories = 26;
+struct CriteoLines {
+  std::vector<float> features;        // rows x 13, by criteo_feature; 0 where the number is missing
+  std::vector<std::uint64_t> ids;     // rows x 26, category_id of the columns C1 .. C26
+  std::vector<std::int64_t> classes;  // the labels
+  std::size_t rows() const { return classes.size(); }
+};
+// `malformed` as for parse_csv.
+Result<CriteoLines> parse_criteo(std::string_view text, const std::string& name, MalformedLines* malformed = nullptr);
+
+// log(1 + max(number, 0)): the numbers are counts of very different sizes, some below 0.
+float criteo_feature(std::int64_t number);
+
+// The name of the column of categories with this index (from 0): C1 .. C26.
+std::string criteo_column(std::size_t index);
 
 // A numpy array file, version 1 or 2, C order, little-endian f4 f8 i1 u1 i2 i4 i8.
 struct NpyArray {

@@ -12,7 +12,8 @@ Status read_batch(const Dataset& dataset, Batch& batch) {
   batch.features.resize(batch.samples.size() * dataset.feature_count());
   batch.classes.resize(has_classes ? targets : 0);
   batch.values.resize(has_classes ? 0 : targets);
-  MOTLEY_TRY(dataset.read(batch.samples, {batch.features, batch.classes, batch.values}));
+  batch.ids.resize(batch.samples.size() * dataset.categories());
+  MOTLEY_TRY(dataset.read(batch.samples, {batch.features, batch.classes, batch.values, batch.ids}));
   batch.seconds = monotonic_seconds() - begin;
   return {};
 }
@@ -60,6 +61,11 @@ Result<Batch> Loader::take(const Deadline& deadline) {
     return fail(std::move(done.status).error());
   }
   return std::move(done.batch);
+}
+
+std::vector<std::uint64_t> Loader::next_ids() {
+  const std::lock_guard lock(mutex_);
+  return done_.empty() || !done_.front().status ? std::vector<std::uint64_t>() : done_.front().batch.ids;
 }
 
 void Loader::recycle(Batch batch) {

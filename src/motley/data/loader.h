@@ -24,6 +24,7 @@ struct Batch {
   std::vector<float> features;        // samples x feature_count
   std::vector<std::int64_t> classes;  // samples x target_width, for class targets
   std::vector<float> values;          // the same, for real targets
+  std::vector<std::uint64_t> ids;     // samples x categories
   double seconds = 0;                 // that reading took
 };
 
@@ -48,6 +49,9 @@ class Loader {
   // its memory to a later one.
   Result<Batch> take(const Deadline& deadline);
   void recycle(Batch batch);
+
+  // The ids of the batch that take() would give, where it has been read already; empty otherwise.
+  std::vector<std::uint64_t> next_ids();
 
   // Forgets all requests that were not taken, when the plan has changed.
   void discard();

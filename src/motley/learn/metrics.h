@@ -17,17 +17,22 @@ enum class Metric {
   kAccuracy,           // share of samples (or of their positions) whose largest output is the target's class; for bce:
                        // of values whose output lies on the target's side (probability above one half)
   kMeanAbsoluteError,  // mean of |output - target| over all values
+  kAuc,                // of two classes: the chance that a sample of class 1 is given a higher probability than one of
+                       // class 0, ties counted half; probabilities are told apart to 1 / kAucBins
 };
 
-// "accuracy" or "mean-absolute-error".
+inline constexpr std::int64_t kAucBins = 1 << 13;
+
+// "accuracy", "mean-absolute-error" or "auc".
 Result<Metric> parse_metric(const std::string& text);
 const char* to_string(Metric metric);
 
-// The metrics that suit a loss when the job names none: accuracy, or for mse the mean absolute error.
-std::vector<Metric> default_metrics(Loss loss);
+// The metrics that suit a loss: accuracy, or for mse the mean absolute error; and for two classes also the area under
+// the ROC curve.
+std::vector<Metric> default_metrics(Loss loss, std::int64_t classes = 0);
 
 struct NamedValue {
-  std::string name;  // "loss", "accuracy", "mean_absolute_error": as in metrics.jsonl
+  std::string name;  // "loss", "accuracy", "mean_absolute_error", "auc": as in metrics.jsonl
   double value = 0;
 };
 
@@ -37,11 +42,11 @@ class Evaluation {
 
   Status add(const torch::Tensor& outputs, const torch::Tensor& targets);
 
-  // Sum and count of the loss, then of each metric. To join workers, add these vectors element by element (an
-  // all-reduce in place).
+  // Sum and count of the loss, then of each metric; of kAuc instead how many samples of class 0, then of class 1, have
+  // a probability in each bin. To join workers, add these vectors element by element (an all-reduce in place).
   std::span<double> totals() { return totals_; }
 
-  // The loss, then the metrics: sum / count each; NaN while nothing was added.
+  // The loss, then the metrics; NaN while nothing was added, and of kAuc while a class has no sample.
   std::vector<NamedValue> values() const;
 
  private:

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "motley/base/random.h"
+#include "motley/learn/click_networks.h"
 #include "motley/learn/script_network.h"
 #include "motley/learn/transformer.h"
 
@@ -31,6 +32,7 @@ bool is_one_of(const nn::Module& module) {
 
 model::LayerKind kind_of(const nn::Module& module) {
   using enum model::LayerKind;
+  if (const auto kind = click_layer_kind(module)) return *kind;
   return is_one_of<nn::Linear>(module)                                      ? kFullyConnected
          : is_one_of<nn::Conv2d>(module)                                    ? kConvolution
          : is_one_of<nn::MaxPool2d, nn::AdaptiveAvgPool2d>(module)          ? kPooling
@@ -67,7 +69,9 @@ void append_chain(const std::string& prefix, LayersImpl& layers, std::vector<Cha
 class LayeredNetwork final : public Network {
  public:
   LayeredNetwork(const NetworkSpec& spec, Layers layers)
-      : name_(spec.name), sample_shape_(spec.input_shape), layers_(std::move(layers)) {}
+      : name_(spec.name), sample_shape_(spec.input_shape), layers_(std::move(layers)) {
+    if (const auto layout = lookup_layout(spec)) sample_shape_ = {layout->input_width()};
+  }
 
   std::string name() const override { return name_; }
   Tensors forward(const Tensors& inputs) override {
@@ -263,9 +267,9 @@ Layers make_vgg11(const NetworkSpec& spec) {
   return layers;
 }
 
-Layers make_transformer(const NetworkSpec& spec) {
+Layers in_sequence(std::vector<std::pair<std::string, nn::AnyModule>> named) {
   Layers layers;
-  for (auto& [name, layer] : transformer_layers(spec)) {
+  for (auto& [name, layer] : named) {
     layers->push_back(name, std::move(layer));
   }
   return layers;
@@ -299,7 +303,9 @@ Status check_choice(const std::string& key, const std::string& value, std::initi
 }  // namespace
 
 Status check_network(const NetworkSpec& spec) {
-  MOTLEY_TRY(check_choice("model.name", spec.name, {"mlp", "cnn", "resnet18", "vgg11", "transformer", "torchscript"}));
+  MOTLEY_TRY(check_choice(
+      "model.name", spec.name,
+      {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript"}));
   MOTLEY_TRY(check_choice("model.dtype", spec.dtype, {"float32", "float64"}));
   const bool is_script = spec.name == "torchscript";
   const auto unused = [&](const char* key) {
@@ -314,8 +320,9 @@ Status check_network(const NetworkSpec& spec) {
   if (!is_script && !spec.path.empty()) {
     return unused("path");
   }
+  const bool looks_up = is_click_network(spec.name);
   for (const std::int64_t size : spec.input_shape) {
-    if (size < 1 || size > 1'000'000) {
+    if (size < (looks_up ? 0 : 1) || size > 1'000'000) {
       return fail(ErrorCode::kInvalidInput, "model.input_shape: {} is not a size; accepted: 1 to 1000000", size);
     }
   }
@@ -340,7 +347,8 @@ Status check_network(const NetworkSpec& spec) {
     return unused("norm");
   }
   if (spec.hidden) {
-    if (is_script || spec.name == "resnet18" || spec.name == "transformer") {
+    if (is_script || spec.name == "resnet18" || spec.name == "transformer" || spec.name == "matchnet" ||
+        spec.name == "nce") {
       return unused("hidden");
     }
     for (const std::int64_t size : *spec.hidden) {
@@ -364,7 +372,7 @@ Status check_network(const NetworkSpec& spec) {
       return unused(key);
     }
   }
-  return {};
+  return looks_up ? check_click_network(spec) : Status{};
 }
 
 Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint64_t seed) {
@@ -383,7 +391,9 @@ Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint
       layers = make_resnet18(spec);
       start_as_deep_network(*layers);
     } else if (spec.name == "transformer") {
-      layers = make_transformer(spec);
+      layers = in_sequence(transformer_layers(spec));
+    } else if (lookup_layout(spec)) {
+      layers = in_sequence(click_layers(spec));
     } else {
       layers = make_vgg11(spec);
       start_as_deep_network(*layers);

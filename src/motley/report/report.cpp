@@ -118,15 +118,18 @@ const char* own_heading(const Figures& figures) {
 }
 
 std::string headlines(const Run& run, const Figures& figures) {
-  std::optional<double> accuracy;
+  std::optional<double> accuracy, auc;
   for (const Evaluation& evaluation : run.evaluations) {
     accuracy = evaluation.accuracy ? evaluation.accuracy : accuracy;
+    auc = evaluation.auc ? evaluation.auc : auc;
   }
   const auto times = [](double value) { return fmt::format("{:.2f}×", value); };
   const auto share = [](double value) { return percent(value); };
+  const auto area = [](double value) { return fmt::format("{:.4f}", value); };
   const auto count = [](double value) { return fmt::format("{:.0f}", value); };
   return "<div class=\"tiles\">\n" +
-         headline(run, "test_accuracy", "Test accuracy", accuracy, {}, "", "not evaluated", share) +
+         (auc ? headline(run, "test_auc", "Test AUC", auc, {}, "", "", area)
+              : headline(run, "test_accuracy", "Test accuracy", accuracy, {}, "", "not evaluated", share)) +
          headline(run, "step_speedup_over_equal", "Speed-up over equal split", figures.speedup(),
                   figures.possible_speedup(), "optimum",
                   figures.is_planned ? "workers compute different layers" : "needs steps of both splits", times) +
@@ -142,6 +145,7 @@ std::string learning(const Run& run) {
   page::Series test_loss{"test", 1, page::LineStyle::kMarked};
   page::Series accuracy{"training, a step", 0, page::LineStyle::kFaint}, smooth_accuracy{"training, smoothed", 0};
   page::Series test_accuracy{"test", 1, page::LineStyle::kMarked};
+  page::Series test_auc{"test", 1, page::LineStyle::kMarked};
   // An exponential mean over about a fiftieth of the run, but at least ten steps; corrected for its start.
   const double keep = 1 - 1 / std::max(10.0, static_cast<double>(run.steps.size()) / 50);
   const auto add = [keep](page::Series& raw, page::Series& mean, double& sum, double& weight, double x, double y) {
@@ -172,6 +176,10 @@ std::string learning(const Run& run) {
       test_accuracy.x.push_back(x);
       test_accuracy.y.push_back(*evaluation.accuracy);
     }
+    if (evaluation.auc) {
+      test_auc.x.push_back(x);
+      test_auc.y.push_back(*evaluation.auc);
+    }
   }
   const auto chart = [](const char* title, const char* y, bool fraction, std::vector<page::Series> all) {
     std::erase_if(all, [](const page::Series& series) { return series.x.empty(); });
@@ -190,6 +198,9 @@ std::string learning(const Run& run) {
   std::string html = chart("Loss", "loss", false, {loss, smooth, test_loss});
   if (!accuracy.x.empty() || !test_accuracy.x.empty()) {
     html += chart("Accuracy", "accuracy", true, {accuracy, smooth_accuracy, test_accuracy});
+  }
+  if (!test_auc.x.empty()) {
+    html += chart("Area under the ROC curve", "AUC", false, {test_auc});
   }
   return html;
 }

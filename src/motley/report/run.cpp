@@ -129,8 +129,8 @@ void read_line(const Json& json, Run& run) {
   }
   if (fields.has("evaluation")) {
     const Fields evaluation(fields.at("evaluation"), "the evaluation");
-    append_in_order(run.evaluations,
-                    Evaluation{step, evaluation.maybe_number("loss"), evaluation.maybe_number("accuracy")});
+    append_in_order(run.evaluations, Evaluation{step, evaluation.maybe_number("loss"),
+                                                evaluation.maybe_number("accuracy"), evaluation.maybe_number("auc")});
     return;
   }
   Step line;

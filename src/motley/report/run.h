@@ -33,7 +33,7 @@ struct Step {
 
 struct Evaluation {
   std::int64_t step = 0;
-  std::optional<double> loss, accuracy;
+  std::optional<double> loss, accuracy, auc;
 };
 
 struct Event {

@@ -8,6 +8,7 @@
 
 #include "motley/base/file.h"
 #include "motley/base/random.h"
+#include "motley/learn/click_networks.h"
 
 namespace motley::train {
 namespace {
@@ -98,7 +99,7 @@ const OptionTable<Job>& job_options() {
         "network",
         -kNone,
         kNone,
-        {"mlp", "cnn", "resnet18", "vgg11", "transformer", "torchscript"}},
+        {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript"}},
        &Job::model_name},
       {{"model.path", kText, "TorchScript file, for model.name torchscript (made by tools/motley-export)"},
        &Job::model_path},
@@ -122,7 +123,12 @@ const OptionTable<Job>& job_options() {
        &Job::model_dtype},
       {{"model.input_shape", kIntegers, "shape of one sample; empty: the data's", 1}, &Job::model_input_shape},
       {{"model.outputs", kInteger, "outputs of the network; 0: the data's number of classes", 0}, &Job::model_outputs},
-      {{"data.name", kChoice, "format of the data", -kNone, kNone, {"fashion-mnist", "idx", "csv", "npy", "text"}},
+      {{"data.name",
+        kChoice,
+        "format of the data",
+        -kNone,
+        kNone,
+        {"fashion-mnist", "idx", "csv", "npy", "text", "criteo", "clicks"}},
        &Job::data_name},
       {{"data.folder", kText, "folder of the four files of fashion-mnist (MNIST's have the same names)"},
        &Job::data_folder},
@@ -137,6 +143,17 @@ const OptionTable<Job>& job_options() {
       {{"data.target_kind", kChoice, "what the target is", -kNone, kNone, {"class", "real"}}, &Job::data_target_kind},
       {{"data.leave_out", kText, "columns that are neither feature nor target (csv), separated by commas"},
        &Job::data_leave_out},
+      {{"data.categories", kText,
+        "columns whose values are categories, which ctrdnn, 2emb, matchnet and nce look up (csv), separated by commas"},
+       &Job::data_categories},
+      {{"data.malformed_share", kReal, "share of the lines that may be malformed and are skipped (csv, criteo)", 0, 1},
+       &Job::data_malformed_share},
+      {{"data.samples", kReal, "training samples that are made; a tenth as many for the test (clicks)", 1, 4e9},
+       &Job::data_samples},
+      {{"data.values", kReal, "different values of all categories together (clicks)", 260, 1ULL << 32},
+       &Job::data_values},
+      {{"data.zipf", kReal, "exponent by which often seen values outweigh rare ones (clicks)", 0.1, 10},
+       &Job::data_zipf},
       {{"data.sequence", kInteger, "bytes of a sample (text)", 1, 1 << 20}, &Job::data_sequence},
       {{"data.test_share", kReal, "share of the text, at its end, that is test data where data.test is empty (text)", 0,
         0.9},
@@ -144,6 +161,34 @@ const OptionTable<Job>& job_options() {
       {{"data.normalise", kBoolean,
         "shift and scale features to mean 0 and deviation 1, as measured on the training data (not text)"},
        &Job::data_normalise},
+      {{"tables.place",
+        kChoice,
+        "who has the rows that ctrdnn, 2emb, matchnet and nce look up: parameter servers (exchange.servers, or one "
+        "that "
+        "is started for the job), or every worker, all of them",
+        -kNone,
+        kNone,
+        {"server", "worker"}},
+       &Job::tables_place},
+      {{"tables.rows", kInteger,
+        "rows of the table, into which ids are folded; 0, only with server: as many as there are ids", 0},
+       &Job::tables_rows},
+      {{"tables.dimension", kInteger, "values of a row; 0: the network's own, 10 or with nce 128", 0, 4096},
+       &Job::tables_dimension},
+      {{"tables.optimizer",
+        kChoice,
+        "server: what moves the rows; worker: rows are moved as all weights are",
+        -kNone,
+        kNone,
+        {"adagrad", "adam", "sgd"}},
+       &Job::tables_optimizer},
+      {{"tables.learning_rate", kReal, "server: learning rate of the rows", 0}, &Job::tables_learning_rate},
+      {{"tables.memory", kBytes,
+        "server: memory for rows on each server, which keeps the others on disk (motley server --tables); 0: all of "
+        "them "
+        "in memory",
+        0},
+       &Job::tables_memory_bytes},
       {{"batch", kInteger, "global batch: samples of one step, over all workers", 1, 1 << 30}, &Job::batch},
       {{"accumulation", kInteger, "micro-batches into which a worker cuts its share of a step", 1, 4096},
        &Job::accumulation},
@@ -264,6 +309,8 @@ const OptionTable<Job>& job_options() {
        &Job::evaluate_every_epochs},
       {{"goal.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: no goal", 0, 1},
        &Job::goal_test_accuracy},
+      {{"goal.test_auc", kReal, "the same for the area under the ROC curve on the test data, of two classes", 0, 1},
+       &Job::goal_test_auc},
       {{"goal.speedup_over_equal", kReal, "the same for the speed-up over the equal split, which control steps measure",
         0},
        &Job::goal_speedup_over_equal},
@@ -392,7 +439,34 @@ Status check_job(const Job& job) {
     return refuse(fmt::format("model.name: {} reads no tokens; accepted with data.name text: transformer, torchscript",
                               job.model_name));
   }
-  if (job.data_name != "fashion-mnist" && job.data_name != "text" && job.data_train.empty()) {
+  const bool looks_up = learn::is_click_network(job.model_name);
+  const bool has_categories = job.data_name == "criteo" || job.data_name == "clicks" || !job.data_categories.empty();
+  if (looks_up != has_categories && job.model_name != "torchscript") {
+    return refuse(looks_up
+                      ? fmt::format("data.name: {} has no categories for {} to look up; accepted: csv with "
+                                    "data.categories, criteo, clicks",
+                                    job.data_name, job.model_name)
+                      : fmt::format("model.name: {} looks no categories up; accepted with this data: ctrdnn, 2emb, "
+                                    "matchnet, nce",
+                                    job.model_name));
+  }
+  if (!job.data_categories.empty() && job.data_name != "csv") {
+    return refuse(fmt::format("data.categories: accepted with data.name csv, not {}", job.data_name));
+  }
+  if (has_served_table(job)) {
+    const auto needs = [&](const std::string& key, const std::string& given, const std::string& accepted) {
+      return refuse(fmt::format("{}: {}; accepted with tables.place server: {}", key, given, accepted));
+    };
+    if (job.exchange_consistency != "bsp") return needs("exchange.consistency", job.exchange_consistency, "bsp");
+    if (job.clip_norm > 0) return needs("clip_norm", fmt::format("{}", job.clip_norm), "0, as servers move the rows");
+    if (job.exchange_placement == "colocated" || !job.exchange_racks.empty()) {
+      return needs("exchange.placement", job.exchange_placement, "servers that are not beside workers, without racks");
+    }
+  } else if (looks_up && job.tables_memory_bytes > 0) {
+    return refuse("tables.memory: accepted with tables.place server; a worker has all rows in memory");
+  }
+  const bool has_file = job.data_name != "fashion-mnist" && job.data_name != "text" && job.data_name != "clicks";
+  if (has_file && job.data_train.empty()) {
     return refuse(fmt::format("data.train: data.name {} needs the training file", job.data_name));
   }
   if (job.data_name == "csv" && job.data_target.empty()) {
@@ -403,6 +477,10 @@ Status check_job(const Job& job) {
         fmt::format("data.train_targets: data.name {} needs the file of the training targets", job.data_name));
   }
   return {};
+}
+
+bool has_served_table(const Job& job) {
+  return learn::is_click_network(job.model_name) && job.tables_place == "server";
 }
 
 std::string format_job(const Job& job) {

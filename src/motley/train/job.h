@@ -40,9 +40,21 @@ struct Job {
   std::string data_target;
   std::string data_target_kind = "class";
   std::string data_leave_out;
+  std::string data_categories;
+  double data_malformed_share = 0;
+  double data_samples = 1e6;
+  double data_values = 1e6;
+  double data_zipf = 1.05;
   std::int64_t data_sequence = 64;
   double data_test_share = 0.1;
   bool data_normalise = true;
+
+  std::string tables_place = "server";
+  std::int64_t tables_rows = 1'000'001;
+  std::int64_t tables_dimension = 0;
+  std::string tables_optimizer = "adagrad";
+  double tables_learning_rate = 0.05;
+  double tables_memory_bytes = 0;
 
   std::int64_t batch = 256;
   std::int64_t accumulation = 1;
@@ -100,6 +112,7 @@ struct Job {
   double evaluate_every_epochs = 1;
 
   double goal_test_accuracy = 0;
+  double goal_test_auc = 0;
   double goal_speedup_over_equal = 0;
   double goal_worst_wait_share = 0;
 
@@ -120,6 +133,9 @@ Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::strin
 
 // Checks that need several keys at once, such as Nesterov without momentum.
 Status check_job(const Job& job);
+
+// Whether the job's network looks rows up that servers have.
+bool has_served_table(const Job& job);
 
 // The whole job as YAML, every key with its value and its help beside it; read_job reads it back to the same job.
 std::string format_job(const Job& job);

@@ -10,11 +10,39 @@
 #include <sstream>
 
 #include "motley/base/file.h"
+#include "motley/data/clicks.h"
+#include "motley/learn/click_networks.h"
 #include "motley/train/served_weights.h"
 #include "motley/train/server_placement.h"
 
 namespace motley::train {
 namespace {
+
+std::vector<std::string> listed(const std::string& names) {
+  std::vector<std::string> list;
+  std::istringstream words(names);
+  for (std::string word; std::getline(words, word, ',');) {
+    const std::size_t begin = word.find_first_not_of(' ');
+    if (begin != std::string::npos) {
+      list.push_back(word.substr(begin, word.find_last_not_of(' ') - begin + 1));
+    }
+  }
+  return list;
+}
+
+// Test samples are those after the training samples, a tenth as many.
+data::ClickSource clicks_of(const Job& job, bool training) {
+  data::ClickSource source;
+  source.seed = static_cast<std::uint64_t>(job.seed);
+  source.rows = static_cast<std::uint64_t>(job.data_values);
+  source.zipf = job.data_zipf;
+  source.samples = static_cast<std::uint32_t>(job.data_samples);
+  if (!training) {
+    source.first = source.samples;
+    source.samples = std::max(1U, source.samples / 10);
+  }
+  return source;
+}
 
 data::DatasetSource source_of(const Job& job, bool training) {
   if (job.data_name == "fashion-mnist") {
@@ -35,18 +63,17 @@ data::DatasetSource source_of(const Job& job, bool training) {
     }
     return source;
   }
-  source.format = job.data_name == "idx" ? Format::kIdx : job.data_name == "csv" ? Format::kCsv : Format::kNpy;
+  source.format = job.data_name == "idx"      ? Format::kIdx
+                  : job.data_name == "csv"    ? Format::kCsv
+                  : job.data_name == "criteo" ? Format::kCriteo
+                                              : Format::kNpy;
   source.features = training ? job.data_train : job.data_test;
   source.targets = training ? job.data_train_targets : job.data_test_targets;
   source.target_column = job.data_target;
   source.target_kind = job.data_target_kind == "class" ? data::TargetKind::kClass : data::TargetKind::kReal;
-  std::istringstream columns(job.data_leave_out);
-  for (std::string column; std::getline(columns, column, ',');) {
-    const std::size_t begin = column.find_first_not_of(' ');
-    if (begin != std::string::npos) {
-      source.leave_out.push_back(column.substr(begin, column.find_last_not_of(' ') - begin + 1));
-    }
-  }
+  source.leave_out = listed(job.data_leave_out);
+  source.categories = listed(job.data_categories);
+  source.malformed_share = job.data_malformed_share;
   return source;
 }
 
@@ -60,6 +87,9 @@ Result<data::Normalisation> normalisation_of(const Job& job) {
 }
 
 Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, std::uint32_t class_count) {
+  if (job.data_name == "clicks") {
+    return data::make_clicks(clicks_of(job, training));
+  }
   data::DatasetSource source = source_of(job, training);
   source.class_count = class_count;
   if (job.data_name == "fashion-mnist") {
@@ -158,7 +188,7 @@ Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
 }
 
 bool has_test_data(const Job& job) {
-  return job.data_name == "fashion-mnist" || !job.data_test.empty() ||
+  return job.data_name == "fashion-mnist" || job.data_name == "clicks" || !job.data_test.empty() ||
          (job.data_name == "text" && job.data_test_share > 0);
 }
 
@@ -182,6 +212,12 @@ Result<learn::NetworkSpec> network_of(const Job& job, const data::Dataset& train
   network.heads = job.model_heads;
   network.dropout = job.model_dropout;
   network.dtype = job.model_dtype;
+  if (learn::is_click_network(job.model_name)) {
+    network.categories = training.categories();
+    network.dimension = job.tables_dimension;
+    network.rows = job.tables_rows;
+    network.served_rows = job.tables_place == "server";
+  }
   if (!job.model_hidden.empty()) {
     network.hidden = job.model_hidden;
   }
@@ -248,7 +284,7 @@ Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
   }
   std::vector<std::pair<std::string, std::filesystem::path>> files = {{"model.path", job.model_path}};
   for (const bool training : {true, false}) {
-    if (training || has_test_data(job)) {
+    if (job.data_name != "clicks" && (training || has_test_data(job))) {
       const data::DatasetSource source = source_of(job, training);
       const std::string key = job.data_name == "fashion-mnist" ? "data.folder" : training ? "data.train" : "data.test";
       files.emplace_back(key, source.features);

@@ -191,6 +191,8 @@ Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
   if (step.hooks.after_backward) step.hooks.after_backward();
   if (!layout_.is_first(rank_)) {
     MOTLEY_TRY(send(step, micro_batch, input_gradients.front(), Kind::kBackward));
+  } else if (step.hooks.take_input_gradient) {
+    MOTLEY_TRY(step.hooks.take_input_gradient(rows, input_gradients.front()));
   }
   if (step.hooks.record) step.hooks.record(Phase::kBackward, begin, monotonic_seconds());
   return {};

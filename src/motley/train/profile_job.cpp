@@ -13,6 +13,7 @@
 #include "motley/base/file.h"
 #include "motley/base/units.h"
 #include "motley/cluster/machine.h"
+#include "motley/learn/click_networks.h"
 #include "motley/learn/profiler.h"
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
@@ -246,6 +247,9 @@ class JobProfiler {
     step_.autocast = job_.precision == "bfloat16";
     step_.bucket_bytes = static_cast<std::size_t>(job_.exchange_bucket_bytes);
     step_.tokens = job_.data_name == "text" ? data->class_count() : 0;
+    if (const auto layout = learn::lookup_layout(spec)) {  // numbers that any table has
+      step_.tokens = layout->rows > 0 ? std::min(layout->rows, learn::kSmallTableRows) : learn::kSmallTableRows;
+    }
     MOTLEY_ASSIGN(profile_.graph, learn::step_graph(*network_));
     machine_ = cluster::detect_machine();
     say("measuring the loopback link");

@@ -19,6 +19,7 @@ std::string format_state(const SavedState& state) {
                {"samples_not_used_exactly_once", state.not_used_once}};
   if (!state.partition.empty()) json["partition"] = Json::parse(state.partition);
   if (!state.stage_shares.empty()) json["stage_shares"] = Json::parse(state.stage_shares);
+  if (state.table_servers > 0) json["table_servers"] = state.table_servers;
   return json.dump(2) + "\n";
 }
 
@@ -37,6 +38,7 @@ Result<SavedState> parse_state(const std::string& text) {
     json.at("ledger").at("size").get_to(state.ledger.size);
     if (json.contains("partition")) state.partition = json.at("partition").dump();
     if (json.contains("stage_shares")) state.stage_shares = json.at("stage_shares").dump();
+    if (json.contains("table_servers")) json.at("table_servers").get_to(state.table_servers);
     json.at("evaluated_step").get_to(state.evaluated_step);
     json.at("next_evaluation").get_to(state.next_evaluation);
     json.at("samples_not_used_exactly_once").get_to(state.not_used_once);

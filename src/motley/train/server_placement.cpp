@@ -69,7 +69,8 @@ Result<Placement> choose(const Job& job, transport::Session& session, exchange::
 }  // namespace
 
 bool needs_own_server(const Job& job) {
-  return job.exchange_method == "ps" && job.exchange_servers.empty() && job.exchange_placement != "colocated";
+  return (job.exchange_method == "ps" || has_served_table(job)) && job.exchange_servers.empty() &&
+         job.exchange_placement != "colocated";
 }
 
 Status check_placement(const Job& job, int workers) {

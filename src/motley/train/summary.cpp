@@ -31,6 +31,7 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
   double balanced_sum = 0;
   std::vector<double> staleness;  // of all ranks, where they may be at different steps
   std::optional<double> accuracy;
+  std::optional<double> auc;
   std::optional<double> loss;
   std::int64_t not_used_once = 0;
   bool audited = false;
@@ -44,6 +45,9 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
       loss = line["evaluation"].value("loss", 0.0);
       if (line["evaluation"].contains("accuracy")) {
         accuracy = line["evaluation"].value("accuracy", 0.0);
+      }
+      if (const auto found = line["evaluation"].find("auc"); found != line["evaluation"].end() && found->is_number()) {
+        auc = found->get<double>();
       }
     }
     if (line.contains("samples_not_used_exactly_once")) {
@@ -81,6 +85,9 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
     add("test_accuracy", *accuracy, "share", true, goal(job.goal_test_accuracy), std::nullopt, "");
   } else if (loss) {
     add("test_loss", *loss, "", false, std::nullopt, std::nullopt, "");
+  }
+  if (auc) {
+    add("test_auc", *auc, "share", true, goal(job.goal_test_auc), std::nullopt, "");
   }
   if (!balanced.empty() && !control.empty()) {
     add("step_speedup_over_equal", median(control) / median(balanced), "ratio", true, goal(job.goal_speedup_over_equal),

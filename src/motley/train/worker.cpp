@@ -39,6 +39,7 @@
 #include "motley/exchange/measure_methods.h"
 #include "motley/exchange/wire_choice.h"
 #include "motley/learn/batch_norm.h"
+#include "motley/learn/click_networks.h"
 #include "motley/learn/gradient_buckets.h"
 #include "motley/learn/loss.h"
 #include "motley/learn/metrics.h"
@@ -57,6 +58,7 @@
 #include "motley/train/planned_job.h"
 #include "motley/train/progress.h"
 #include "motley/train/saved_state.h"
+#include "motley/train/served_table.h"
 #include "motley/train/served_weights.h"
 #include "motley/train/server_placement.h"
 #include "motley/train/stage_pace.h"
@@ -81,7 +83,7 @@ struct Report {
   double samples = 0;
   double load = 0;     // seconds
   double compute = 0;  // seconds of loading, forward and backward, emulated sleep included
-  double waited = 0;   // seconds of these in which a planned stage waited for its neighbours
+  double waited = 0;   // seconds of these in which it waited for rows, or a planned stage for its neighbours
   double total = 0;    // seconds from the step's begin to the reduced gradient
   double cpu = 0;      // seconds of CPU time
   double target = -1;  // seconds that the emulated device takes; < 0: not emulated
@@ -150,8 +152,10 @@ class Worker {
   Status compute_planned(const data::StepPlan& plan, data::Range window, Report& report);
   Status see_outputs(const torch::Tensor& outputs, const torch::Tensor& targets, Report& report) const;
   Status compute_batch(const data::Batch& batch, double divisor, bool last, Report& report);
-  Status compute_micro_batch(const torch::Tensor& inputs, const torch::Tensor& targets, double divisor, bool last,
-                             Report& report);
+  Status compute_micro_batch(const data::Batch& batch, std::int64_t first, const torch::Tensor& inputs,
+                             const torch::Tensor& targets, double divisor, bool last, Report& report);
+  Status open_table(const ServedTable::Start& start, const Deadline& deadline);
+  Result<torch::Tensor> inputs_of(const data::Batch& batch, const data::Dataset& data);
   Result<data::Batch> load(std::span<const std::uint32_t> samples, Report& report);
   std::vector<std::uint32_t> own_samples(data::Range window, const data::StepPlan& plan) const;
   void read_ahead(data::Range window, const data::StepPlan& plan);
@@ -191,7 +195,9 @@ class Worker {
   std::unique_ptr<data::Loader> loader_;
   std::vector<std::uint32_t> read_ahead_;  // samples that were requested and not taken
   std::unique_ptr<learn::Stage> stage_;
-  std::unique_ptr<Pipeline> pipeline_;  // of a planned job
+  std::unique_ptr<Pipeline> pipeline_;          // of a planned job
+  std::optional<learn::LookupLayout> lookups_;  // where this rank's layers read what the samples look up
+  std::unique_ptr<ServedTable> table_;          // and servers have it
   std::unique_ptr<learn::Optimizer> optimizer_;
   std::unique_ptr<learn::GradientBuckets> buckets_;
   std::unique_ptr<ServedWeights> served_;  // where a parameter server moves the weights
@@ -305,6 +311,12 @@ Status Worker::open_data() {
   if (has_test_data(job_)) {
     MOTLEY_ASSIGN(test_data_, open_test_data(job_, *train_data_));
   }
+  for (const auto* data : {train_data_.get(), test_data_.get()}) {
+    if (writes() && data != nullptr && data->skipped().lines > 0) {
+      spdlog::warn("{} malformed lines of the {} data were skipped; the first one: {}", data->skipped().lines,
+                   data == train_data_.get() ? "training" : "test", data->skipped().first);
+    }
+  }
   loader_ = std::make_unique<data::Loader>(*train_data_, 2);
   const double steps_an_epoch = std::ceil(static_cast<double>(train_data_->size()) / static_cast<double>(job_.batch));
   steps_ = job_.steps > 0 ? job_.steps : static_cast<std::int64_t>(std::ceil(job_.epochs * steps_an_epoch));
@@ -319,12 +331,17 @@ Result<std::unique_ptr<learn::Stage>> Worker::make_stage() {
   options.device = device_;
   options.dtype = dtype_;
   options.autocast = job_.precision == "bfloat16";
+  if (!layout_ || layout_->is_first(role_.rank)) {
+    lookups_ = learn::lookup_layout(network);
+  }
+  const bool moves_rows = lookups_ && lookups_->served;
+  options.input_gradients = moves_rows;
   if (!layout_) {
     return learn::make_stage(network, seed, options);
   }
   const plan::Stage& planned = layout_->stage(role_.rank);
   options.recompute = planned.recompute;
-  options.input_gradients = !layout_->is_first(role_.rank);
+  options.input_gradients = moves_rows || !layout_->is_first(role_.rank);
   MOTLEY_ASSIGN(auto whole, learn::make_network(network, seed));
   auto part = learn::take_part(std::move(whole), layout_->plan().layers, planned.first_layer, planned.last_layer);
   if (!part) {
@@ -481,6 +498,21 @@ Status Worker::explain(Status loaded, bool resume) const {
               changed, loaded.error().message);
 }
 
+// The rows that the samples look up, where servers have them.
+Status Worker::open_table(const ServedTable::Start& start, const Deadline& deadline) {
+  if (!lookups_ || !lookups_->served) {
+    return {};
+  }
+  if (start.step > 0 && start.written_by == 0) {
+    return fail(ErrorCode::kInvalidInput,
+                "tables.place: server; the checkpoint to go on from was written without rows on servers; accepted: "
+                "worker");
+  }
+  MOTLEY_ASSIGN(auto servers, servers_of(job_));
+  MOTLEY_ASSIGN(table_, ServedTable::open(job_, *lookups_, std::move(servers), peers(), start, deadline));
+  return {};
+}
+
 // Every rank starts from rank 0's state: the newest checkpoint, or the initial weights.
 Status Worker::start_state(bool resume) {
   session_->set_phase(0, "reading the state to start from");
@@ -524,6 +556,7 @@ Status Worker::start_state(bool resume) {
   }
   data::LedgerState ledger{static_cast<std::uint64_t>(job_.seed), 0, 0, train_data_->size()};
   counts_.emplace(train_data_->size(), 0);
+  ServedTable::Start table;
   if (!start.files["state.json"].empty()) {
     MOTLEY_ASSIGN(const SavedState saved, parse_state(start.files["state.json"]));
     if (saved.ledger.size != train_data_->size()) {
@@ -536,6 +569,7 @@ Status Worker::start_state(bool resume) {
     next_evaluation_ = saved.next_evaluation;
     not_used_once_ = saved.not_used_once;
     saved_step_ = step_;
+    table = {saved.step, saved.table_servers};
     MOTLEY_ASSIGN(learn::TensorFile state, learn::decode_tensors(start.files["optimizer.safetensors"]));
     if (layout_) {
       state.tensors = only_of(stage_->parameters(), state.tensors, true);
@@ -556,6 +590,7 @@ Status Worker::start_state(bool resume) {
       counts_->start(ledger.epoch);
     }
   }
+  MOTLEY_TRY(open_table(table, deadline));
   if (exchange_->updates_weights()) {
     MOTLEY_ASSIGN(served_,
                   ServedWeights::begin(*exchange_, *buckets_, *optimizer_, parts_.exchange.update.rule, deadline));
@@ -668,6 +703,7 @@ Status Worker::step(bool& stop) {
   Report report;
   micro_batch_ = 0;
   const double cpu_before = process_cpu_seconds();
+  const double waited_before = table_ ? table_->waited() : 0;
   step_begin_ = monotonic_seconds();
   if (unreported_.empty()) {
     interval_begin_ = step_begin_;
@@ -681,6 +717,13 @@ Status Worker::step(bool& stop) {
                             : compute_share(plan, window, report));
   computed_ = monotonic_seconds();
   report.compute = computed_ - step_begin_;
+  if (table_) {
+    report.waited += table_->waited() - waited_before;
+    if (const auto next = loader_->next_ids(); !next.empty()) {
+      MOTLEY_TRY(table_->read_ahead(next));
+    }
+    MOTLEY_TRY(table_->finish_step(weight_, step_deadline()));
+  }
 
   session_->set_phase(number, "exchange");
   const Deadline deadline = wait_deadline(meets);
@@ -897,7 +940,9 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
   if (weight_ > 0 && (layout_->is_first(role_.rank) || layout_->is_last(role_.rank))) {
     MOTLEY_ASSIGN(batch, load(own_samples(window, plan), report));
     read_ahead(window, plan);
-    inputs = batch_inputs(*batch, *train_data_, device_, dtype_);
+    if (layout_->is_first(role_.rank)) {
+      MOTLEY_ASSIGN(inputs, inputs_of(*batch, *train_data_));
+    }
     targets = batch_targets(*batch, *train_data_, device_, dtype_);
   }
   const auto number = static_cast<std::uint64_t>(step_);
@@ -926,6 +971,11 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
     hooks.after_forward = [&] { pace_->finish(); };
     hooks.before_backward = [&](data::Range rows) { pace_->begin(stage_pace_->backward.at(rows.size())); };
     hooks.after_backward = [&] { pace_->after_backward(); };
+  }
+  if (table_) {
+    hooks.take_input_gradient = [&](data::Range rows, const torch::Tensor& gradient) {
+      return table_->push(batch->ids, rows.begin, gradient, weight_);
+    };
   }
   hooks.record = [&](Phase phase, double begin, double end) { timeline_->record(phase, step_, begin, end); };
   MOTLEY_TRY(pipeline_->train(number, window, inputs, step_deadline(), hooks));
@@ -971,20 +1021,37 @@ Status Worker::start_exchange(double weight) {
 
 Status Worker::compute_batch(const data::Batch& batch, double divisor, bool last, Report& report) {
   const auto count = static_cast<std::int64_t>(batch.samples.size());
-  const torch::Tensor inputs = batch_inputs(batch, *train_data_, device_, dtype_);
+  MOTLEY_ASSIGN(const torch::Tensor inputs, inputs_of(batch, *train_data_));
   const torch::Tensor targets = batch_targets(batch, *train_data_, device_, dtype_);
   const std::int64_t parts = std::min(job_.accumulation, count);
   for (std::int64_t part = 0; part < parts; ++part) {
     const std::int64_t begin = count * part / parts;
     const std::int64_t size = count * (part + 1) / parts - begin;
-    MOTLEY_TRY(compute_micro_batch(inputs.narrow(0, begin, size), targets.narrow(0, begin, size), divisor,
+    MOTLEY_TRY(compute_micro_batch(batch, begin, inputs.narrow(0, begin, size), targets.narrow(0, begin, size), divisor,
                                    last && part == parts - 1, report));
   }
   return {};
 }
 
-Status Worker::compute_micro_batch(const torch::Tensor& inputs, const torch::Tensor& targets, double divisor, bool last,
-                                   Report& report) {
+// A batch as the network reads it, with the rows that its samples look up.
+Result<torch::Tensor> Worker::inputs_of(const data::Batch& batch, const data::Dataset& data) {
+  if (!lookups_) {
+    return batch_inputs(batch, data, device_, dtype_);
+  }
+  torch::Tensor rows;
+  if (table_) {
+    const double begin = monotonic_seconds();
+    session_->set_phase(static_cast<std::uint64_t>(step_), "pulling rows");
+    MOTLEY_ASSIGN(rows, table_->rows(batch.ids, step_deadline()));
+    timeline_->record(Phase::kLoad, step_, begin, monotonic_seconds());
+  }
+  const torch::Tensor features = batch_inputs(batch, data, torch::kCPU, torch::kFloat32);
+  return learn::lookup_input(*lookups_, features, batch.ids, rows).to(device_, dtype_);
+}
+
+// `inputs` are those of the batch's samples from `first` on.
+Status Worker::compute_micro_batch(const data::Batch& batch, std::int64_t first, const torch::Tensor& inputs,
+                                   const torch::Tensor& targets, double divisor, bool last, Report& report) {
   const auto number = static_cast<std::uint64_t>(step_);
   const double samples = static_cast<double>(inputs.size(0));
   const double begin = monotonic_seconds();
@@ -1018,7 +1085,10 @@ Status Worker::compute_micro_batch(const torch::Tensor& inputs, const torch::Ten
       return exchange_->start(number, bucket, weight_);
     });
   }
-  MOTLEY_TRY(stage_->backward(id, {loss.output_gradient}));
+  MOTLEY_ASSIGN(const learn::Tensors input_gradients, stage_->backward(id, {loss.output_gradient}));
+  if (table_) {
+    MOTLEY_TRY(table_->push(batch.ids, first, input_gradients.front(), divisor));
+  }
   if (last) {
     MOTLEY_TRY(buckets_->flush());
   }
@@ -1177,8 +1247,8 @@ Status Worker::evaluate_own_part(learn::Evaluation& evaluation) {
     batch.samples.resize(std::min(block, end - at));
     std::iota(batch.samples.begin(), batch.samples.end(), at);
     MOTLEY_TRY(read_batch(*test_data_, batch));
-    MOTLEY_ASSIGN(const learn::Tensors outputs,
-                  stage_->forward(0, {batch_inputs(batch, *test_data_, device_, dtype_)}));
+    MOTLEY_ASSIGN(const torch::Tensor inputs, inputs_of(batch, *test_data_));
+    MOTLEY_ASSIGN(const learn::Tensors outputs, stage_->forward(0, {inputs}));
     MOTLEY_TRY(evaluation.add(outputs.front(), batch_targets(batch, *test_data_, device_, dtype_)));
   }
   return {};
@@ -1198,7 +1268,9 @@ Status Worker::evaluate_planned(learn::Evaluation& evaluation) {
     torch::Tensor inputs, targets;
     if (layout_->is_first(role_.rank) || layout_->is_last(role_.rank)) {
       MOTLEY_TRY(read_batch(*test_data_, batch));
-      inputs = batch_inputs(batch, *test_data_, device_, dtype_);
+      if (layout_->is_first(role_.rank)) {
+        MOTLEY_ASSIGN(inputs, inputs_of(batch, *test_data_));
+      }
       targets = batch_targets(batch, *test_data_, device_, dtype_);
     }
     Pipeline::Hooks hooks;
@@ -1219,7 +1291,7 @@ Status Worker::evaluate() {
   const double begin = monotonic_seconds();
   session_->set_phase(static_cast<std::uint64_t>(step_), "evaluation");
   stage_->train(false);
-  learn::Evaluation evaluation(loss_, learn::default_metrics(loss_));
+  learn::Evaluation evaluation(loss_, learn::default_metrics(loss_, test_data_->class_count()));
   MOTLEY_TRY(pipeline_ ? evaluate_planned(evaluation) : evaluate_own_part(evaluation));
   stage_->train(true);
   MOTLEY_TRY(
@@ -1297,9 +1369,12 @@ Status Worker::save_checkpoint() {
     checkpoint.files["weights.safetensors"] = std::move(weights);
     checkpoint.files["optimizer.safetensors"] = std::move(optimizer);
     checkpoint.files["audit.bin"] = merged.serialise();
-    checkpoint.files["state.json"] =
-        format_state({step_, ledger_->state(), partition_ ? partition_->save() : "",
-                      stage_shares_ ? stage_shares_->save() : "", evaluated_step_, next_evaluation_, not_used_once_});
+    if (table_) {
+      MOTLEY_TRY(table_->save(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
+    }
+    checkpoint.files["state.json"] = format_state(
+        {step_, ledger_->state(), partition_ ? partition_->save() : "", stage_shares_ ? stage_shares_->save() : "",
+         table_ ? table_->servers() : 0, evaluated_step_, next_evaluation_, not_used_once_});
     MOTLEY_TRY(write_checkpoint(run_.checkpoint_folder(), checkpoint, static_cast<int>(job_.checkpoint_keep)));
     MOTLEY_TRY(event("checkpoint", fmt::format("step {}", step_)));
     MOTLEY_TRY(tensorboard_->flush());

@@ -1,0 +1,98 @@
+"""Click networks whose rows parameter servers have: as one worker trains them, however many there are, through plans,
+stops and lost servers."""
+
+import os
+import signal
+import unittest
+
+import planned
+from harness import children, relative_difference
+
+JOB = """name: clicks
+model: {name: ctrdnn, hidden: [16, 16]}
+data: {name: clicks, samples: 1200, values: 2000}
+tables: {optimizer: adagrad, learning_rate: 0.05}
+batch: 60
+epochs: 2
+optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}
+exchange: {bucket_bytes: 4096}
+deadline: {join: 60 s, step: 20 s}
+"""
+
+
+class Clicks(planned.PlannedJobs):
+    model = "ctrdnn"
+    layers = ["lookup", "fc1", "fc2", "output"]
+
+    def setUp(self):
+        super().setUp()
+        self.job.write_text(JOB)
+
+    def test_workers_train_what_one_worker_trains(self):
+        for optimizer in ("sgd", "adagrad", "adam"):
+            self.train(f"one-{optimizer}", "--workers", 1, "--tables.optimizer", optimizer)
+            for name, flags in (("ring", ()), ("pull", ("--shares.mode", "pull")), ("server", ("--exchange.method", "ps")),
+                                ("parts", ("--accumulation", 3))):
+                with self.subTest(optimizer=optimizer, how=name):
+                    run = f"{name}-{optimizer}"
+                    self.train(run, "--workers", 3, "--tables.optimizer", optimizer, *flags)
+                    self.assert_same(f"one-{optimizer}", run, 1e-3)
+        rows = [line["evaluation"]["auc"] for line in self.lines("one-adagrad") if "evaluation" in line]
+        self.assertGreater(rows[-1], 0.55, "rows that do not learn give 0.5")
+
+    def test_every_network_trains(self):
+        for model in ("2emb", "matchnet"):
+            with self.subTest(model):
+                flags = ("--model.name", model, *(("--model.hidden", "16,16") if model == "2emb" else ("--model.hidden", "[]")))
+                self.train(f"one-{model}", *flags, "--workers", 1)
+                self.train(f"two-{model}", *flags, "--workers", 2)
+                self.assert_same(f"one-{model}", f"two-{model}", 1e-3)
+
+    def test_a_planned_run_trains_what_one_worker_trains(self):
+        self.train("one", "--workers", 1)
+        for name, stages in (("two", [(0, [0.25, 0.75], {}), (3, [1], {})]),
+                             ("three", [(1, [0.5, 0.5], {}), (2, [1], {"recompute": True}), (3, [0.3, 0.7], {})])):
+            with self.subTest(name):
+                self.train(name, "--plan", self.plan(name, stages))
+                self.assert_same("one", name, 1e-3)
+
+    def test_rows_of_the_workers_own_give_the_weights_of_one_worker(self):
+        own = ("--tables.place", "worker", "--tables.rows", 500, "--model.dtype", "float64")
+        self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4], *own)
+
+    def test_a_run_goes_on_as_if_it_had_not_stopped(self):
+        for name, more in (("whole", ()), ("planned", ("--shares.mode", "fixed", "--plan", self.plan("plan", [(0, [0.5, 0.5], {}), (3, [1], {})])))):
+            with self.subTest(name):
+                self.train(f"{name}-whole", *more, "--steps", 30)
+                self.train(name, *more, "--steps", 13)
+                self.train(name, *more, "--steps", 30, "--resume")
+                self.assertEqual(relative_difference(self.weights(f"{name}-whole"), self.weights(name)), 0)
+                self.assertEqual(self.not_used_once(name), 0)
+
+    def test_a_lost_server_costs_no_sample(self):
+        flags = ("--workers", 2, "--shares.mode", "equal", "--checkpoint.every_steps", 20, "--epochs", 6)
+        self.train("whole", *flags)
+        job = self.start("killed", *flags)
+        self.wait_for_step("killed", 45)
+        (server,) = children(job.pid, "server")
+        os.kill(server, signal.SIGKILL)
+        output, _ = job.communicate(timeout=120)
+        self.assertEqual(job.returncode, 0, output)
+        self.assertEqual(relative_difference(self.weights("whole"), self.weights("killed")), 0, output)
+        self.assertEqual(self.not_used_once("killed"), 0)
+
+    def test_what_does_not_go_together_is_refused(self):
+        for flags, words in ((("--clip_norm", 1), "clip_norm: 1"),
+                             (("--exchange.method", "ps", "--exchange.consistency", "async"), "exchange.consistency: async"),
+                             (("--model.name", "mlp"), "model.name: mlp looks no categories up"),
+                             (("--data.name", "text"), "reads no tokens"),
+                             (("--tables.place", "worker", "--tables.rows", 0), "tables.rows: 0"),
+                             (("--tables.place", "worker", "--tables.memory", "1 MB"), "tables.memory"),
+                             (("--tables.optimizer", "lion"), "accepted: one of adagrad, adam, sgd"),
+                             (("--model.name", "nce", "--model.hidden", "[]"), "model.outputs: 2")):
+            with self.subTest(flags):
+                self.assertIn(words, self.train("refused", *flags, "--overwrite", expect=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
