@@ -90,7 +90,8 @@ Status cold_table(const BenchOptions& options, RowList& rows) {
       if (is_cold) flags.insert(flags.end(), {"--tables.memory", fmt::format("{} B", memory)});
       MOTLEY_ASSIGN(const JobRun run, run_job(options, options.source_folder / "examples/clicks/job.yaml", "", flags));
       (is_cold ? cold : in_memory).push_back(median(run.balanced_seconds));
-      MOTLEY_ASSIGN(is_cold ? auc_cold : auc_in_memory, value_of(run, "test_auc"));
+      MOTLEY_ASSIGN(const double auc, value_of(run, "test_auc"));
+      (is_cold ? auc_cold : auc_in_memory) = auc;
     }
   }
   const std::string note = fmt::format("{} rows, memory for a quarter of them; AUC {:.4f}, in memory {:.4f}", distinct,

@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -103,6 +104,7 @@ double last_compute(const std::vector<Report>& reports) {
   return std::ranges::max(reports, {}, &Report::compute).compute;
 }
 
+constexpr std::size_t kReadAhead = 2;      // steps: the next one's batch is there when this one begins
 constexpr std::size_t kMeetingSteps = 20;  // at most so many steps between two meetings of ranks at different steps
 constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over so many steps
 constexpr double kLateFactor = 1.1;           // an emulated step that takes longer than this times its deadline is late
@@ -155,6 +157,7 @@ class Worker {
   Status compute_micro_batch(const data::Batch& batch, std::int64_t first, const torch::Tensor& inputs,
                              const torch::Tensor& targets, double divisor, bool last, Report& report);
   Status open_table(const ServedTable::Start& start, const Deadline& deadline);
+  Status ask_for_rows();
   Result<torch::Tensor> inputs_of(const data::Batch& batch, const data::Dataset& data);
   Result<data::Batch> load(std::span<const std::uint32_t> samples, Report& report);
   std::vector<std::uint32_t> own_samples(data::Range window, const data::StepPlan& plan) const;
@@ -193,7 +196,7 @@ class Worker {
   std::unique_ptr<data::Dataset> train_data_;
   std::unique_ptr<data::Dataset> test_data_;
   std::unique_ptr<data::Loader> loader_;
-  std::vector<std::uint32_t> read_ahead_;  // samples that were requested and not taken
+  std::deque<std::vector<std::uint32_t>> read_ahead_;  // samples that were requested and not taken, by request
   std::unique_ptr<learn::Stage> stage_;
   std::unique_ptr<Pipeline> pipeline_;          // of a planned job
   std::optional<learn::LookupLayout> lookups_;  // where this rank's layers read what the samples look up
@@ -317,7 +320,7 @@ Status Worker::open_data() {
                    data == train_data_.get() ? "training" : "test", data->skipped().first);
     }
   }
-  loader_ = std::make_unique<data::Loader>(*train_data_, 2);
+  loader_ = std::make_unique<data::Loader>(*train_data_, 1 + kReadAhead);
   const double steps_an_epoch = std::ceil(static_cast<double>(train_data_->size()) / static_cast<double>(job_.batch));
   steps_ = job_.steps > 0 ? job_.steps : static_cast<std::int64_t>(std::ceil(job_.epochs * steps_an_epoch));
   return {};
@@ -719,9 +722,6 @@ Status Worker::step(bool& stop) {
   report.compute = computed_ - step_begin_;
   if (table_) {
     report.waited += table_->waited() - waited_before;
-    if (const auto next = loader_->next_ids(); !next.empty()) {
-      MOTLEY_TRY(table_->read_ahead(next));
-    }
     MOTLEY_TRY(table_->finish_step(weight_, step_deadline()));
   }
 
@@ -872,11 +872,13 @@ Status Worker::clip_gradients() {
 Result<data::Batch> Worker::load(std::span<const std::uint32_t> samples, Report& report) {
   const double begin = monotonic_seconds();
   session_->set_phase(static_cast<std::uint64_t>(step_), "loading");
-  if (!std::equal(samples.begin(), samples.end(), read_ahead_.begin(), read_ahead_.end())) {
+  if (!read_ahead_.empty() && std::ranges::equal(samples, read_ahead_.front())) {
+    read_ahead_.pop_front();
+  } else {
     loader_->discard();
+    read_ahead_.clear();
     loader_->request(samples);
   }
-  read_ahead_.clear();
   MOTLEY_ASSIGN(data::Batch batch, loader_->take(step_deadline()));
   if (!layout_ || layout_->is_first(role_.rank)) {  // the last stage reads their targets, and counts them not again
     counts_->record(batch.samples);
@@ -902,16 +904,19 @@ std::vector<std::uint32_t> Worker::own_samples(data::Range window, const data::S
   return own;
 }
 
-// Reads what this rank will need if the shares stay as they are; load() checks.
+// Reads what this rank will need if the shares stay as they are, kReadAhead steps; load() checks.
 void Worker::read_ahead(data::Range window, const data::StepPlan& plan) {
-  const std::uint32_t end = std::min(window.end + static_cast<std::uint32_t>(job_.batch), train_data_->size());
-  const data::Range next{window.end, end};
-  if (plan.pulls() || next.size() != window.size()) {
-    return;
-  }
-  const std::vector<std::uint32_t> samples = own_samples(next, plan);
-  if (!samples.empty() && loader_->request(samples)) {
-    read_ahead_.assign(samples.begin(), samples.end());
+  while (!plan.pulls() && read_ahead_.size() < kReadAhead) {
+    const auto begin = window.end + static_cast<std::uint32_t>(read_ahead_.size()) * window.size();
+    const data::Range next{begin, std::min(begin + window.size(), train_data_->size())};
+    if (next.begin >= next.end || next.size() != window.size()) {
+      return;
+    }
+    std::vector<std::uint32_t> samples = own_samples(next, plan);
+    if (samples.empty() || !loader_->request(samples)) {
+      return;
+    }
+    read_ahead_.push_back(std::move(samples));
   }
 }
 
@@ -943,6 +948,7 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
     if (layout_->is_first(role_.rank)) {
       MOTLEY_ASSIGN(inputs, inputs_of(*batch, *train_data_));
     }
+    MOTLEY_TRY(ask_for_rows());
     targets = batch_targets(*batch, *train_data_, device_, dtype_);
   }
   const auto number = static_cast<std::uint64_t>(step_);
@@ -1033,6 +1039,16 @@ Status Worker::compute_batch(const data::Batch& batch, double divisor, bool last
   return {};
 }
 
+// Asks for the rows of the next batch as soon as it is known which they are.
+Status Worker::ask_for_rows() {
+  if (table_) {
+    if (const auto next = loader_->next_ids(); !next.empty()) {
+      return table_->read_ahead(next);
+    }
+  }
+  return {};
+}
+
 // A batch as the network reads it, with the rows that its samples look up.
 Result<torch::Tensor> Worker::inputs_of(const data::Batch& batch, const data::Dataset& data) {
   if (!lookups_) {
@@ -1071,6 +1087,7 @@ Status Worker::compute_micro_batch(const data::Batch& batch, std::int64_t first,
 
   session_->set_phase(number, "forward");
   const std::int64_t id = micro_batch_++;
+  MOTLEY_TRY(ask_for_rows());
   MOTLEY_ASSIGN(const learn::Tensors outputs, stage_->forward(id, {inputs}));
   MOTLEY_ASSIGN(const learn::LossOutcome loss, learn::compute_loss(loss_, outputs.front(), targets, divisor));
   MOTLEY_TRY(see_outputs(outputs.front(), targets, report));
