@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Prints docs/results.md from a folder of benchmark rows (NAME.json each) and machine.txt."""
+"""Prints docs/results.md from a folder of benchmark rows (NAME.json each) and machine.txt.
+
+Benchmarks without a file there keep the section that the document has now.
+"""
 import datetime
 import json
 import pathlib
@@ -18,6 +21,16 @@ def verdict(row):
     return "yes" if met else "**no**"
 
 
+def section_of(rows):
+    lines = ["| case | metric | value | unit | better | target | met | limit | peer | note |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        cells = [row["case"], row["metric"], figure(row["value"]), row["unit"], row["better"], figure(row["target"]),
+                 verdict(row), figure(row["limit"]), figure(row["peer"]), row.get("note") or ""]
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 folder = pathlib.Path(sys.argv[1])
 commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True).stdout.strip()
 print("# Results\n")
@@ -25,11 +38,11 @@ print("Written by `tools/bench` from the newest rows of each benchmark, which ma
 print("bound and *peer* the compared system's value, both from the same run.\n")
 print(f"Date: {datetime.date.today()}. Commit: {commit}. Machine:\n")
 print("```\n" + (folder / "machine.txt").read_text().rstrip() + "\n```")
-for file in sorted(folder.glob("*.json")):
-    print(f"\n## {file.stem}\n")
-    print("| case | metric | value | unit | better | target | met | limit | peer | note |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for row in json.loads(file.read_text()):
-        cells = [row["case"], row["metric"], figure(row["value"]), row["unit"], row["better"], figure(row["target"]),
-                 verdict(row), figure(row["limit"]), figure(row["peer"]), row.get("note") or ""]
-        print("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+document = pathlib.Path(__file__).parent.parent / "docs/results.md"
+sections = {}
+for text in document.read_text().split("\n## ")[1:] if document.exists() else []:
+    name, section = text.split("\n\n", 1)
+    sections[name] = section.rstrip("\n") + "\n"
+sections.update((file.stem, section_of(json.loads(file.read_text()))) for file in folder.glob("*.json"))
+for name, section in sorted(sections.items()):
+    print(f"\n## {name}\n\n{section}", end="")

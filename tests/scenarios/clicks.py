@@ -56,6 +56,11 @@ class Clicks(planned.PlannedJobs):
                 self.train(name, "--plan", self.plan(name, stages))
                 self.assert_same("one", name, 1e-3)
 
+    def test_plan_auto_profiles_and_trains(self):
+        self.train("one", "--workers", 1)
+        self.train("auto", "--plan", "auto")
+        self.assert_same("one", "auto", 1e-3)
+
     def test_rows_of_the_workers_own_give_the_weights_of_one_worker(self):
         own = ("--tables.place", "worker", "--tables.rows", 500, "--model.dtype", "float64")
         self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4], *own)

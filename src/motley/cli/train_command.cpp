@@ -155,13 +155,7 @@ Status run_train(const TrainArguments& arguments) {
   if (arguments.resume) {
     options.worker_arguments.push_back("--resume");
   }
-  if (train::needs_own_server(job)) {
-    options.server_arguments = {"server", "--listen", "127.0.0.1:0", "--cores",
-                                std::to_string(job.exchange_server_cores)};
-    if (train::has_served_table(job)) {
-      options.server_arguments.insert(options.server_arguments.end(), {"--tables", (run.folder() / "tables").string()});
-    }
-  }
+  options.server_arguments = train::own_server_arguments(job, run);
   std::printf("run: %s\n", run.folder().c_str());
   std::fflush(stdout);
   return conclude(run, train::launch_workers(options, run));

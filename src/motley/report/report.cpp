@@ -199,7 +199,7 @@ std::string learning(const Run& run) {
   if (!accuracy.x.empty() || !test_accuracy.x.empty()) {
     html += chart("Accuracy", "accuracy", true, {accuracy, smooth_accuracy, test_accuracy});
   }
-  if (!test_auc.x.empty()) {
+  if (test_auc.x.size() > 1) {
     html += chart("Area under the ROC curve", "AUC", false, {test_auc});
   }
   return html;

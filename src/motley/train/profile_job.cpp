@@ -17,6 +17,7 @@
 #include "motley/learn/profiler.h"
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
+#include "motley/train/server_placement.h"
 #include "motley/transport/link_speed.h"
 
 namespace motley::train {
@@ -103,6 +104,7 @@ Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, s
   if (job.exchange_method == "ps") job.exchange_wire = "float32";  // a ring knows fewer
   job.exchange_method = "tcp-ring";
   job.exchange_overlap = false;
+  job.exchange_servers.clear();
   job.evaluate_every_epochs = -1;
   job.checkpoint_every_seconds = 0;
   job.checkpoint_every_steps = 0;
@@ -118,6 +120,7 @@ Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, s
   LaunchOptions launch;
   launch.motley = motley;
   launch.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
+  launch.server_arguments = own_server_arguments(job, run);
   launch.workers = static_cast<int>(workers);
   launch.quiet = true;
   if (Status done = launch_workers(launch, run); !done) {

@@ -68,9 +68,15 @@ Result<Placement> choose(const Job& job, transport::Session& session, exchange::
 
 }  // namespace
 
-bool needs_own_server(const Job& job) {
-  return (job.exchange_method == "ps" || has_served_table(job)) && job.exchange_servers.empty() &&
-         job.exchange_placement != "colocated";
+std::vector<std::string> own_server_arguments(const Job& job, const RunDirectory& run) {
+  const bool is_served = job.exchange_method == "ps" || has_served_table(job);
+  if (!is_served || !job.exchange_servers.empty() || job.exchange_placement == "colocated") return {};
+  std::vector<std::string> arguments = {"server", "--listen", "127.0.0.1:0", "--cores",
+                                        std::to_string(job.exchange_server_cores)};
+  if (has_served_table(job)) {
+    arguments.insert(arguments.end(), {"--tables", (run.folder() / "tables").string()});
+  }
+  return arguments;
 }
 
 Status check_placement(const Job& job, int workers) {

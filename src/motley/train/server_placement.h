@@ -4,16 +4,20 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "motley/cluster/cluster.h"
 #include "motley/exchange/exchange.h"
 #include "motley/server/service.h"
 #include "motley/train/job.h"
+#include "motley/train/run_directory.h"
 
 namespace motley::train {
 
-// Whether `motley train` starts one server beside the workers that it starts.
-bool needs_own_server(const Job& job);
+// What the server of a job's own is started with, beside its workers; empty for a job that needs none. Rows of a table
+// are kept in the run's folder.
+std::vector<std::string> own_server_arguments(const Job& job, const RunDirectory& run);
 
 // What is wrong with the job's servers and racks, as far as the keys tell.
 Status check_placement(const Job& job, int workers);
