@@ -132,6 +132,8 @@ class Planned(PlannedJobs):
         self.train("planned", *emulated, "--steps", 50)
         self.train("planned", *emulated, "--steps", 80, "--resume")
         self.assert_same("one", "planned", 1e-9)
+        workers = json.loads((self.folder / "planned" / "run.json").read_text())["workers"]
+        self.assertTrue(all(worker["emulated"].startswith("by the profile ") for worker in workers), workers)
         steps = [line for line in self.lines("planned") if "shares" in line]
         self.assertEqual(steps[0]["shares"], [30, 30, 60])
         self.assertLess(steps[-1]["shares"][1], 20, "a device of a third of the other's speed should have 15 of 60")

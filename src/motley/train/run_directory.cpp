@@ -69,7 +69,7 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
                   folder_.string());
     }
     for (const char* name : {"job.yaml", "metrics.jsonl", "run.json", "summary.json", "timeline.json", "report.html",
-                             "checkpoint", "logs", "tensorboard", "rendezvous.json"}) {
+                             "checkpoint", "tables", "logs", "tensorboard", "rendezvous.json"}) {
       std::error_code ignored;
       fs::remove_all(folder_ / name, ignored);
     }
@@ -108,6 +108,8 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
                                    {"emulated", nullptr}};
     if (worker.emulation) {
       item["emulated"] = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
+    } else if (!job.emulation.empty()) {
+      item["emulated"] = "by the profile '" + job.emulation + "'";
     }
     workers.push_back(std::move(item));
   }
