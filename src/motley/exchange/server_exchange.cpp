@@ -17,14 +17,13 @@ namespace motley::exchange {
 namespace {
 
 constexpr double kControlCheckSeconds = 0.02;
-// Of a rank's pushes, as long as answers come: what a link of 1 Gb/s and the queues of its switch hold, there and back.
-constexpr std::size_t kUnansweredBytes = 10 << 20;
-constexpr double kAnswersStopSeconds = 0.02;     // without any: somebody is late, so that pushing ahead gains
-constexpr std::size_t kFramesAhead = 2;          // of each lane, on average
-constexpr std::size_t kUnsentBytes = 128 << 10;  // in a lane's socket: what waits there is in nobody's order
-constexpr double kAnswerSeconds = 1;             // for a server to say whom it waits for
-constexpr double kShareOfDeadline = 0.9;         // for servers to meet, so that they can still say whom they wait for
-constexpr double kLastWordSeconds = 0.5;         // for a server to say why it closes a lane
+constexpr std::size_t kUnansweredBytes = 4 << 20;  // of a rank's pushes, as long as answers come
+constexpr double kAnswersStopSeconds = 0.02;       // without any: somebody is late, so that pushing ahead gains
+constexpr std::size_t kFramesAhead = 2;            // of each lane, on average
+constexpr std::size_t kUnsentBytes = 128 << 10;    // in a lane's socket: what waits there is in nobody's order
+constexpr double kAnswerSeconds = 1;               // for a server to say whom it waits for
+constexpr double kShareOfDeadline = 0.9;           // for servers to meet, so that they can still say whom they wait for
+constexpr double kLastWordSeconds = 0.5;           // for a server to say why it closes a lane
 
 WireForm form_of(const ExchangeOptions& options) {
   return {options.wire, options.wire == WireType::kTopK ? options.top_k : 0};
