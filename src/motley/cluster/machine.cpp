@@ -347,6 +347,15 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
   const std::string loopback = loopback_problem();
   items.push_back({"TCP on loopback", loopback.empty(), true, loopback.empty() ? "works" : loopback,
                    "workers meet on 127.0.0.1: bring it up with 'ip link set lo up', or allow it in the firewall"});
+  if (const auto text = read_file("/proc/sys/net/ipv4/tcp_congestion_control")) {
+    const std::string control = text->substr(0, text->find('\n'));
+    items.push_back({"TCP's congestion control", true, false,
+                     control + (control != "bbr" ? ""
+                                                 : ": empties a link for 200 ms every ten seconds, in which workers wait; "
+                                                   "between hosts of one building rather 'sysctl -w "
+                                                   "net.ipv4.tcp_congestion_control=cubic', or reno"),
+                     ""});
+  }
 
   std::string gpus;
   for (const Gpu& gpu : machine.gpus) {
