@@ -12,7 +12,8 @@ namespace motley::bench {
 class NetworkNamespaces {
  public:
   // `count` namespaces whose links carry `bytes_per_second` in each direction (htb, burst 32 KB), and `unshaped`
-  // more behind them whose links are as fast as the machine. All use TCP's Reno. The error says what is missing where that is not possible.
+  // more behind them whose links are as fast as the machine. All use TCP's Reno. The error says what is missing where
+  // that is not possible.
   static Result<std::unique_ptr<NetworkNamespaces>> create(int count, double bytes_per_second, int unshaped = 0);
   // Racks of as many such namespaces each, and behind them an unshaped one for each rack; all racks meet at one bridge,
   // each behind an uplink of its own.

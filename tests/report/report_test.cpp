@@ -8,6 +8,8 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "motley/model/profile.h"
+#include "motley/plan/plan.h"
 #include "motley/report/figures.h"
 #include "tests/report/fake_run.h"
 
@@ -43,7 +45,7 @@ std::string markup(const std::string& html) {
   return left;
 }
 
-// Every element is closed in order, void elements aside, and "<" stands only where a tag begins.
+// Every element is closed in order, void and self-closing ones aside, and "<" stands only where a tag begins.
 ::testing::AssertionResult well_formed(const std::string& html) {
   const std::string text = markup(html);
   std::vector<std::string> open;
@@ -64,7 +66,7 @@ std::string markup(const std::string& html) {
       return ::testing::AssertionFailure() << "not a tag: " << text.substr(at, 80);
     }
     at = end;
-    if (name == "meta" || name == "!DOCTYPE") {
+    if (name == "meta" || name == "!DOCTYPE" || text[end - 1] == '/') {
       continue;
     }
     if (!closes) {
@@ -159,6 +161,57 @@ TEST(Report, APlannedRunHasNoSharesAndNoOptimum) {
   for (const char* text : {"Optimum", "Each worker's share", "As Motley split it"}) {
     EXPECT_THAT(markup(html), Not(HasSubstr(text)));
   }
+}
+
+// Two stages on two devices each, whose layers take 1 ms a sample forward and 2 ms back.
+void write_plan(const fs::path& folder) {
+  plan::Plan plan;
+  model::Profile profile;
+  plan.model = profile.graph.name = "toy";
+  model::DeviceProfile device{.type = "unit"};
+  for (int layer = 0; layer < 2; ++layer) {
+    plan.layers.push_back(fmt::format("layer-{}", layer));
+    plan.stages.push_back({layer, layer, {{"unit", 2, 0.5}}, plan::Exchange::kRing});
+    profile.graph.layers.push_back({.name = plan.layers.back()});
+    if (layer > 0) profile.graph.layers.back().inputs = {layer - 1};
+    device.layers.push_back({{0, 1e-3}, {0, 2e-3}, {}});
+  }
+  plan.batch = 256;
+  plan.micro_batches = 4;
+  plan.cost_model = "pipeline";
+  plan.predicted.step_seconds = 0.1;
+  profile.devices = {device};
+  ASSERT_TRUE(write_file(folder / "plan.json", plan::to_json(plan)));
+  ASSERT_TRUE(write_file(folder / "profile.json", model::to_json(profile)));
+}
+
+TEST(Report, HoldsAPlannedRunAgainstItsPrediction) {
+  Folder folder;
+  FakeRun run;
+  run.control_every = 1000;
+  run.mode = "plan";
+  run.price = 1.8;
+  run.planned = {{"plan", "plan.json"}, {"profile", "profile.json"}, {"cluster", nullptr}};
+  run.write(folder.path);
+  write_plan(folder.path);
+  const std::string html = markup(page_of(folder.path));
+  for (const char* text : {"planned: 2 stages, 4 micro-batches, 1f1b", "predicted 100 ms, +", "One step as predicted",
+                           "layer-1 on 2 × unit", "idle, predicted", "Money for an epoch", "1.8 an hour"}) {
+    EXPECT_THAT(html, HasSubstr(text));
+  }
+  // Each of a stage's devices computes 4 micro-batches of 32 samples of 3 ms, of a step of 5 such times.
+  EXPECT_THAT(html, HasSubstr("20.0 %"));
+  const auto read = read_run(folder.path);
+  ASSERT_TRUE(read && read->prediction && read->prediction->timeline);
+  EXPECT_NEAR(read->prediction->timeline->step_seconds, 5 * 32 * 3e-3, 1e-9);
+
+  run.planned["profile"] = nullptr;
+  run.write(folder.path);
+  EXPECT_THAT(page_of(folder.path), HasSubstr("Not drawn: the profile"));
+  ASSERT_TRUE(write_file(folder.path / "plan.json", "{}"));
+  const auto damaged = read_run(folder.path);
+  ASSERT_FALSE(damaged);
+  EXPECT_THAT(damaged.error().message, HasSubstr("plan.json"));
 }
 
 TEST(Report, HostileTextStaysText) {

@@ -37,16 +37,17 @@ class PlannedJobs(Scenario):
         path.write_text(json.dumps(plan))
         return path
 
-    def profile(self, seconds_per_sample):
+    def profile(self, seconds_per_sample, name="profile"):
         """A profile's file: for each type the seconds of a sample in each layer, forward; backward takes twice as long."""
-        layers = [{"name": name, "kind": "other", "inputs": [i - 1] if i else [], "activation_bytes": 64, "flops": 1}
+        layers = [{"name": name, "kind": "other", "inputs": [i - 1] if i else [], "activation_bytes": 64, "flops": 1,
+                   "parameters": 1000}
                   for i, name in enumerate([*LAYERS, "step"])]
         devices = [{"type": name, "origin": "scaled", "rule": "by hand", "compute_fraction": 1,
                     "communication_fraction": 1, "fractions_origin": "scaled", "fractions_rule": "by hand",
                     "layers": [{"forward": {"fixed": 0, "per_sample": seconds},
                                 "backward": {"fixed": 0, "per_sample": 2 * seconds}} for _ in layers]}
                    for name, seconds in seconds_per_sample.items()]
-        path = self.folder / "profile.json"
+        path = self.folder / f"{name}.json"
         path.write_text(json.dumps({"version": 1, "batch": 60, "devices": devices, "graph": {
             "name": "mlp", "source": "by hand", "input_bytes": 48, "layers": layers}}))
         return path
@@ -128,7 +129,7 @@ class Planned(PlannedJobs):
         self.train("one", *DOUBLE, "--workers", 1, "--steps", 80)
         plan = self.plan("plan", [(4, [0.5, 0.5], {}), (7, [1], {})])
         profile = self.profile({"type0": 1e-4, "type1": 3e-4})
-        emulated = (*DOUBLE, "--plan", plan, "--emulation", profile)
+        emulated = (*DOUBLE, "--plan", plan, "--emulation", profile, "--adapt", "false")
         self.train("planned", *emulated, "--steps", 50)
         self.train("planned", *emulated, "--steps", 80, "--resume")
         self.assert_same("one", "planned", 1e-9)
@@ -144,6 +145,45 @@ class Planned(PlannedJobs):
 
         self.train("fixed", *emulated, "--steps", 30, "--shares.mode", "fixed")
         self.assertEqual({tuple(line["shares"]) for line in self.lines("fixed") if "shares" in line}, {(30, 30, 60)})
+
+    def test_a_run_moves_to_a_plan_for_the_speeds_that_it_sees(self):
+        """The profile says that both workers are alike; one takes three times as long."""
+        steps = 300
+        adam = (*DOUBLE, "--optimizer.name", "adam", "--optimizer.learning_rate", 0.01)
+        self.train("one", *adam, "--workers", 1, "--steps", steps + 20)
+        plan = self.plan("plan", [(4, [1], {}), (7, [1], {})])
+        stages = json.loads(plan.read_text())
+        stages["stages"][1]["replicas"][0]["type"] = "type1"
+        plan.write_text(json.dumps(stages))
+        # The slow worker has the first of two stages. It has so little memory that it can hold two layers at the end, where
+        # one micro-batch is under way at a time, and but one at the front: the workers swap.
+        small = self.folder / "small.yaml"
+        small.write_text("version: 1\ndevice_types: [{name: type0, kind: cpu, count: 1, memory: 25 KB}, "
+                         "{name: type1, kind: cpu, count: 1}]\n")
+        flags = (*adam, "--plan", plan, "--profile", self.profile({"type0": 2e-5, "type1": 2e-5}, "believed"),
+                 "--emulation", self.profile({"type0": 6e-5, "type1": 2e-5}, "real"))
+        for name, more in (("moved", ()), ("swapped", ("--cluster", small))):
+            with self.subTest(name):
+                output = self.train(name, *flags, *more, "--steps", steps)
+                moves = [line for line in self.lines(name) if line.get("event") == "moved"]
+                self.assertTrue(moves, output)
+                self.assertIn("worker 0 takes ", moves[0]["text"])
+                after = json.loads((self.folder / name / f"plan-after-step-{moves[0]['step']}.json").read_text())
+                work = {"type0": 0, "type1": 0}  # layers times shares
+                for stage in after["stages"]:
+                    layers = LAYERS.index(stage["last_layer"]) - LAYERS.index(stage["first_layer"]) + 1
+                    workers = sum(replicas["count"] for replicas in stage["replicas"])
+                    for replicas in stage["replicas"]:
+                        work[replicas["type"]] += layers * replicas["count"] * replicas.get("share", 1 / workers)
+                self.assertAlmostEqual(sum(work.values()), len(LAYERS))
+                self.assertLess(work["type0"], 4, "the slow worker had five of eight layers")
+                if name == "swapped":
+                    self.assertEqual([stage["replicas"][0]["type"] for stage in after["stages"]], ["type1", "type0"])
+                self.train(name, *flags, *more, "--steps", steps + 20, "--resume")
+                self.assert_same("one", name, 1e-9)
+
+        output = self.train("stays", *flags, "--steps", 60, "--adapt", "false")
+        self.assertEqual([line for line in self.lines("stays") if line.get("event") == "moved"], [], output)
 
     def test_plan_auto_profiles_plans_and_trains(self):
         self.train("one", *DOUBLE, "--workers", 1)

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "motley/base/random.h"
 
 namespace motley::train {
@@ -25,6 +27,25 @@ plan::Plan random_plan(Random& random) {
     for (plan::Replicas& replicas : added.replicas) replicas.share /= sum;
   }
   return plan;
+}
+
+TEST(StageLayout, RanksFillThePlacesThatTheyAreGiven) {
+  Random random(4);
+  for (int trial = 0; trial < 100; ++trial) {
+    const plan::Plan plan = random_plan(random);
+    const StageLayout in_order(plan);
+    std::vector<int> places(static_cast<std::size_t>(in_order.ranks()));
+    std::iota(places.begin(), places.end(), 0);
+    EXPECT_EQ(in_order.places(), places);
+    for (std::size_t i = places.size(); i > 1; --i) std::swap(places[i - 1], places[random.below(i)]);
+    const StageLayout layout(plan, places);
+    for (std::size_t place = 0; place < places.size(); ++place) {
+      const auto at = static_cast<int>(place);
+      EXPECT_EQ(layout.stage_of(places[place]), in_order.stage_of(at));
+      EXPECT_EQ(layout.type_of(places[place]), in_order.type_of(at));
+      EXPECT_NEAR(layout.share(places[place]), in_order.share(at), 1e-12);
+    }
+  }
 }
 
 TEST(StageLayout, EveryRowGoesThroughEveryStageOnce) {

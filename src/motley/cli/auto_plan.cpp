@@ -106,6 +106,7 @@ Result<train::Job> plan_automatically(train::Job job, const train::RunDirectory&
     job.accumulation = plan.micro_batches;
   } else {
     job.plan = plan_file.string();
+    job.profile = std::filesystem::absolute(run.folder() / "profile.json").string();
   }
   std::printf("plan: %s: %s, predicted %s a step\n", plan_file.c_str(),
               whole ? fmt::format("{} workers compute the whole network", job.workers).c_str()

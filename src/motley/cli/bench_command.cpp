@@ -45,6 +45,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"pipeline",
        {{"equality", bench::pipeline_equality},
         {"prediction", bench::pipeline_prediction},
+        {"shift", bench::pipeline_shift},
         {"clicks", bench::pipeline_clicks}}},
       {"plan", {{"all", bench::plan_bench}}},
       {"planners", {{"all", bench::planners_bench}}},

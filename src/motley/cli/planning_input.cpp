@@ -127,7 +127,7 @@ Result<std::vector<cost::Problem>> planning_problems(const PlanningInput& input)
     counts.push_back(2 * counts.back());
   }
   MOTLEY_ASSIGN(const PlanningData data, planning_data(input));
-  const model::Profile profile = model::coarsen(data.profile, input.most_layers);
+  const model::Profile profile = model::coarsen(model::without_step_layer(data.profile), input.most_layers);
   std::vector<cost::Problem> problems;
   for (const std::int64_t count : counts) {
     Result<cost::Problem> problem = cost::make_problem(

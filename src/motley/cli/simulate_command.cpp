@@ -97,19 +97,13 @@ Status run_simulate(const SimulateArguments& arguments) {
       const PlanningData data,
       planning_data(
           {.profile = arguments.profile, .model = arguments.model, .cluster = arguments.cluster, .batch = plan.batch}));
-  // As `motley plan` joined the layers of a long chain.
-  const model::Profile profile = model::coarsen(data.profile, static_cast<int>(plan.layers.size()));
   plan.batch = arguments.batch > 0 ? arguments.batch : plan.batch;
   plan.micro_batches = arguments.micro_batches > 0 ? arguments.micro_batches : plan.micro_batches;
   if (arguments.batch > 0 || arguments.micro_batches > 0) {
     plan.predicted = {};
     MOTLEY_TRY(plan::validate(plan, arguments.plan + " with the given batch"));
   }
-  MOTLEY_ASSIGN(const cost::Problem problem, cost::make_problem(profile, data.cluster,
-                                                                {.cost_model = cost::CostModel::kPipeline,
-                                                                 .batch = plan.batch,
-                                                                 .micro_batches = plan.micro_batches,
-                                                                 .schedule = plan.schedule}));
+  MOTLEY_ASSIGN(const cost::Problem problem, cost::problem_of_plan(data.profile, data.cluster, plan));
   simulate::Options options = arguments.options;
   options.links_contended = !arguments.own_links;
   options.keep_events = !arguments.trace.empty() || !arguments.page.empty();

@@ -349,12 +349,13 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
                    "workers meet on 127.0.0.1: bring it up with 'ip link set lo up', or allow it in the firewall"});
   if (const auto text = read_file("/proc/sys/net/ipv4/tcp_congestion_control")) {
     const std::string control = text->substr(0, text->find('\n'));
-    items.push_back({"TCP's congestion control", true, false,
-                     control + (control != "bbr" ? ""
-                                                 : ": empties a link for 200 ms every ten seconds, in which workers wait; "
-                                                   "between hosts of one building rather 'sysctl -w "
-                                                   "net.ipv4.tcp_congestion_control=cubic', or reno"),
-                     ""});
+    items.push_back(
+        {"TCP's congestion control", true, false,
+         control + (control != "bbr" ? ""
+                                     : ": empties a link for 200 ms every ten seconds, in which workers wait; "
+                                       "between hosts of one building rather 'sysctl -w "
+                                       "net.ipv4.tcp_congestion_control=cubic', or reno"),
+         ""});
   }
 
   std::string gpus;

@@ -251,4 +251,27 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
   return problem;
 }
 
+Result<Problem> problem_of_plan(const model::Profile& profile, const cluster::Cluster& cluster,
+                                const plan::Plan& plan) {
+  cluster::Cluster devices = cluster;
+  if (devices.device_types.empty()) {
+    for (const plan::Stage& stage : plan.stages) {
+      for (const plan::Replicas& replicas : stage.replicas) {
+        const auto found = std::ranges::find(devices.device_types, replicas.type, &cluster::DeviceType::name);
+        if (found == devices.device_types.end()) {
+          devices.device_types.push_back({.name = replicas.type, .count = replicas.count});
+        } else {
+          found->count += replicas.count;
+        }
+      }
+    }
+  }
+  const auto layers = static_cast<int>(plan.layers.size());
+  return make_problem(model::coarsen(model::without_step_layer(profile), layers), devices,
+                      {.cost_model = CostModel::kPipeline,
+                       .batch = plan.batch,
+                       .micro_batches = plan.micro_batches,
+                       .schedule = plan.schedule});
+}
+
 }  // namespace motley::cost

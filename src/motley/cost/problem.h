@@ -107,4 +107,9 @@ struct ProblemOptions {
 Result<Problem> make_problem(const model::Profile& profile, const cluster::Cluster& cluster,
                              const ProblemOptions& options);
 
+// The problem (kPipeline) that a plan answers, to value that plan and others beside it: its batch, micro-batches and
+// schedule, and the profile joined to as many layers as it has. A cluster without device types stands for the devices
+// that the plan uses, with nothing known of their links but what the profile says.
+Result<Problem> problem_of_plan(const model::Profile& profile, const cluster::Cluster& cluster, const plan::Plan& plan);
+
 }  // namespace motley::cost

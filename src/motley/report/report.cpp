@@ -10,6 +10,7 @@
 #include "motley/page/chart.h"
 #include "motley/page/html.h"
 #include "motley/report/figures.h"
+#include "motley/report/plan_timeline.h"
 
 namespace motley::report {
 namespace {
@@ -39,6 +40,12 @@ std::string header(const Run& run) {
   const std::string state = !run.finished ? "did not finish" : run.exit.empty() ? "finished" : run.exit;
   std::vector<std::string> facts;
   facts.push_back(fmt::format("{} worker{}", run.workers.size(), run.workers.size() == 1 ? "" : "s"));
+  if (run.prediction) {
+    const plan::Plan& plan = run.prediction->plan;
+    facts.push_back(fmt::format("planned: {} stage{}, {} micro-batch{}, {}", plan.stages.size(),
+                                plan.stages.size() == 1 ? "" : "s", plan.micro_batches,
+                                plan.micro_batches == 1 ? "" : "es", plan::to_string(plan.schedule)));
+  }
   if (!run.exchange.empty()) {
     facts.push_back("exchange: " + run.exchange);
   }
@@ -117,6 +124,39 @@ const char* own_heading(const Figures& figures) {
   return figures.is_planned ? "As planned" : "As Motley split it";
 }
 
+// A run that has moved to another plan is no longer what its first one predicted.
+bool keeps_its_plan(const Run& run) {
+  return std::ranges::none_of(run.events, [](const Event& event) { return event.kind == "moved"; });
+}
+
+// The step as it was, beside what the plan said.
+std::string planned_step(const Run& run, const Figures& figures) {
+  const bool is_predicted = run.prediction && keeps_its_plan(run);
+  const double predicted = is_predicted ? run.prediction->plan.predicted.step_seconds : 0;
+  if (!figures.balanced) {
+    return page::tile("Step", "–", "needs measured steps", Tone::kPlain);
+  }
+  const double measured = figures.balanced->seconds;
+  return page::tile("Step", format_seconds(measured),
+                    predicted > 0         ? fmt::format("predicted {}, {:+.1f} %", format_seconds(predicted),
+                                                        100 * (measured / predicted - 1))
+                    : keeps_its_plan(run) ? "nothing was predicted"
+                                          : "of all plans that the run has followed",
+                    Tone::kPlain);
+}
+
+// What an epoch costs at the steps' typical pace, where the cluster file has prices.
+std::string money(const Run& run, const Figures& figures) {
+  const auto& basis = figures.balanced ? figures.balanced : figures.equal;
+  if (!run.price_per_hour || !basis || run.batch <= 0 || run.training_samples <= 0) {
+    return "";
+  }
+  const double hours = basis->seconds * run.training_samples / run.batch / 3600;
+  return page::tile("Money for an epoch", fmt::format("{:.3g}", *run.price_per_hour * hours),
+                    fmt::format("{:.3g} an hour for all devices, by the cluster file", *run.price_per_hour),
+                    Tone::kPlain);
+}
+
 std::string headlines(const Run& run, const Figures& figures) {
   std::optional<double> accuracy, auc;
   for (const Evaluation& evaluation : run.evaluations) {
@@ -130,14 +170,14 @@ std::string headlines(const Run& run, const Figures& figures) {
   return "<div class=\"tiles\">\n" +
          (auc ? headline(run, "test_auc", "Test AUC", auc, {}, "", "", area)
               : headline(run, "test_accuracy", "Test accuracy", accuracy, {}, "", "not evaluated", share)) +
-         headline(run, "step_speedup_over_equal", "Speed-up over equal split", figures.speedup(),
-                  figures.possible_speedup(), "optimum",
-                  figures.is_planned ? "workers compute different layers" : "needs steps of both splits", times) +
+         (figures.is_planned ? planned_step(run, figures)
+                             : headline(run, "step_speedup_over_equal", "Speed-up over equal split", figures.speedup(),
+                                        figures.possible_speedup(), "optimum", "needs steps of both splits", times)) +
          headline(run, "worst_wait_share", "Worst wait share of a step", figures.worst_wait_share(), {}, "",
                   "needs measured steps", share) +
          headline(run, "samples_not_used_exactly_once", "Samples not used exactly once", {}, {}, "",
                   "known when the run ends", count) +
-         "</div>\n";
+         money(run, figures) + "</div>\n";
 }
 
 std::string learning(const Run& run) {
@@ -424,6 +464,18 @@ std::string timeline(const Run& run, const Figures& figures) {
                     html, true);
 }
 
+// The step as the plan's replay has it, to be held against the one that happened.
+std::string predicted_timeline(const Run& run) {
+  if (!run.prediction || !keeps_its_plan(run)) {
+    return "";
+  }
+  if (!run.prediction->timeline) {
+    return page::card("One step as predicted", "",
+                      fmt::format("<p>Not drawn: {}.</p>\n", escape(run.prediction->why_not)), true);
+  }
+  return plan_timeline(*run.prediction->timeline, run.prediction->plan);
+}
+
 std::string decisions(const Run& run) {
   std::vector<std::vector<std::string>> rows;
   std::size_t count = 0;
@@ -449,6 +501,9 @@ std::string decisions(const Run& run) {
 std::string workers(const Run& run, const Figures& figures) {
   std::vector<std::vector<std::string>> rows;
   const auto& basis = figures.balanced ? figures.balanced : figures.equal;
+  // The replay's devices are in the order of the ranks: by stage, and by replica in it.
+  const bool is_predicted = run.prediction && run.prediction->timeline && keeps_its_plan(run) &&
+                            run.prediction->timeline->devices.size() == run.workers.size();
   for (std::size_t i = 0; i < run.workers.size(); ++i) {
     const Worker& worker = run.workers[i];
     std::vector<std::string> row = {fmt::format("{}", worker.rank),
@@ -457,18 +512,27 @@ std::string workers(const Run& run, const Figures& figures) {
                                     worker.emulated ? escape(*worker.emulated) : "no",
                                     "–",
                                     "–",
+                                    "–",
                                     "–"};
     if (basis) {
       const Phases& phases = basis->workers[i];
       row[4] = fmt::format("{:.0f}", phases.samples);
       row[5] = phases.samples > 0 ? escape(format_seconds(phases.busy() / phases.samples)) : "–";
       row[6] = basis->seconds > 0 ? percent(phases.wait / basis->seconds) : "–";
+      row[7] = basis->seconds > 0 ? percent(1 - phases.busy() / basis->seconds) : "–";
+    }
+    if (is_predicted) {
+      row.push_back(percent(run.prediction->timeline->devices[i].idle_share));
     }
     rows.push_back(std::move(row));
   }
-  return page::card(
-      "Workers", "",
-      page::table({"rank", "name", "device", "emulated", "samples", "a sample takes", "waits"}, rows, {0, 4, 5, 6}));
+  std::vector<std::string> headings = {"rank",    "name",           "device", "emulated",
+                                       "samples", "a sample takes", "waits",  "idle"};
+  if (is_predicted) {
+    headings.emplace_back("idle, predicted");
+  }
+  return page::card("Workers", "Idle is all of a step in which a device does not compute: waiting and exchanging.",
+                    page::table(headings, rows, {0, 4, 5, 6, 7, 8}), is_predicted);
 }
 
 std::string summary(const Run& run) {
@@ -518,7 +582,8 @@ std::string render(const Run& run) {
   if (run.steps.empty()) {
     html += page::card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true);
   } else {
-    html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + timeline(run, figures);
+    html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + predicted_timeline(run) +
+            timeline(run, figures);
   }
   html += workers(run, figures) + decisions(run) + events(run) + summary(run);
   if (!run.job.empty()) {

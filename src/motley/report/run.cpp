@@ -85,7 +85,7 @@ class Fields {
   std::string what_;
 };
 
-void read_head(const Json& json, Run& run) {
+void read_head(const Json& json, Run& run, PredictionFiles& files) {
   const Fields fields(json, "the run");
   run.version = fields.text_or_empty("motley_version");
   if (fields.has("started")) {
@@ -97,6 +97,13 @@ void read_head(const Json& json, Run& run) {
   run.exchange = fields.text_or_empty("exchange");
   run.machine = fields.text_or_empty("machine");
   run.exit = fields.text_or_empty("exit");
+  run.batch = fields.maybe_number("batch").value_or(0);
+  run.training_samples = fields.maybe_number("training_samples").value_or(0);
+  run.price_per_hour = fields.maybe_number("price_per_hour");
+  if (fields.has("planned")) {
+    const Fields planned(fields.at("planned"), "'planned' of the run");
+    files = {planned.text("plan"), planned.text_or_empty("profile"), planned.text_or_empty("cluster")};
+  }
   run.finished = fields.has("finished") && fields.flag("finished");
   if (fields.has("error")) {
     run.error = fields.text("error");
@@ -232,7 +239,11 @@ Result<Run> read_run(const fs::path& folder) {
   Run run;
   const fs::path name = fs::absolute(folder).lexically_normal();
   run.name = (name.has_filename() ? name : name.parent_path()).filename().string();
-  MOTLEY_TRY(read_json(folder / "run.json", run, read_head));
+  PredictionFiles files;
+  MOTLEY_TRY(read_json(folder / "run.json", run, [&](const Json& json, Run& into) { read_head(json, into, files); }));
+  if (!files.plan.empty()) {
+    MOTLEY_ASSIGN(run.prediction, read_prediction(folder, files));
+  }
   MOTLEY_TRY(read_metrics(folder / "metrics.jsonl", run));
   MOTLEY_TRY(read_json(folder / "summary.json", run, read_summary));
   MOTLEY_TRY(read_json(folder / "timeline.json", run, read_trace));

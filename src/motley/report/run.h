@@ -9,6 +9,7 @@
 
 #include "motley/base/bench_row.h"
 #include "motley/base/result.h"
+#include "motley/report/prediction.h"
 
 namespace motley::report {
 
@@ -63,9 +64,13 @@ struct Run {
   std::vector<BenchRow> summary;
   std::string job;  // job.yaml as it is
   std::vector<TraceSpan> trace;
+  double batch = 0, training_samples = 0;  // 0: not known, as of older runs
+  std::optional<double> price_per_hour;    // of all workers
+  std::optional<Prediction> prediction;    // of a planned run
 };
 
-// Reads run.json (which must exist) and, where they exist, metrics.jsonl, summary.json, job.yaml and timeline.json.
+// Reads run.json (which must exist) and, where they exist, metrics.jsonl, summary.json, job.yaml and timeline.json; and
+// the files of the plan that run.json names.
 // Errors name the file, and the line or field.
 Result<Run> read_run(const std::filesystem::path& folder);
 

@@ -17,8 +17,9 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 
 // Keys that hold a path; relative ones are taken from the job file's folder, and those of flags from the current one.
 constexpr const char* kPathKeys[] = {
-    "model.path",    "data.train",  "data.train_targets",    "data.test", "data.test_targets", "cluster", "plan",
-    "shares.replay", "data.folder", "exchange.server_token", "emulation"};
+    "model.path", "data.train", "data.train_targets", "data.test",   "data.test_targets",
+    "cluster",    "plan",       "shares.replay",      "data.folder", "exchange.server_token",
+    "emulation",  "profile"};
 
 // Makes the key's value absolute where the key holds a path.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
@@ -221,6 +222,14 @@ const OptionTable<Job>& job_options() {
         "empty: "
         "all of them"},
        &Job::plan},
+      {{"profile", kText,
+        "with a plan file: profile that the plan was made from, so that the run can adapt and its page show the "
+        "predicted step; empty: that of emulation"},
+       &Job::profile},
+      {{"adapt", kBoolean,
+        "a planned run whose profile is known moves to a better plan of the same workers when they are not as fast as "
+        "that says"},
+       &Job::adapt},
       {{"emulation", kText,
         "with a plan file: profile whose times for its device types and layers the workers take, to try a plan for "
         "devices that are not here; empty: they are as fast as they are"},
@@ -405,8 +414,10 @@ Status check_job(const Job& job) {
   if (job.shares == "replay" && job.shares_replay.empty()) {
     return refuse("shares.replay: shares.mode replay needs the run folder whose shares are used again");
   }
-  if (!job.emulation.empty() && (job.plan.empty() || job.plan == kAutoPlan)) {
-    return refuse(fmt::format("emulation: '{}' is given; accepted with a plan file (key plan)", job.emulation));
+  for (const auto& [key, file] : {std::pair{"emulation", &job.emulation}, std::pair{"profile", &job.profile}}) {
+    if (!file->empty() && (job.plan.empty() || job.plan == kAutoPlan)) {
+      return refuse(fmt::format("{}: '{}' is given; accepted with a plan file (key plan)", key, *file));
+    }
   }
   if (job.shares == "fixed" && job.shares_fixed.empty() && job.plan.empty()) {
     return refuse("shares.fixed: shares.mode fixed needs the samples of each worker, such as [64, 128]");

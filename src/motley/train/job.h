@@ -80,6 +80,8 @@ struct Job {
   std::int64_t workers = 0;
   std::string cluster;
   std::string plan;
+  std::string profile;
+  bool adapt = true;
   std::string emulation;
   std::string device = "cpu";
   std::int64_t threads = 1;

@@ -95,8 +95,47 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   return write_file(metrics_file(), kept);
 }
 
-Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster,
-                      const std::string& exchange) {
+namespace {
+
+// Of all workers together, where the cluster file has a price for every one of them.
+nlohmann::ordered_json price_per_hour(const cluster::Cluster& cluster) {
+  double sum = 0;
+  for (const cluster::Worker& worker : cluster.workers) {
+    const cluster::DeviceType* type = cluster.device_type(worker.device);
+    if (type == nullptr || type->price_per_hour <= 0) return nullptr;
+    sum += type->price_per_hour;
+  }
+  return sum;
+}
+
+Status copy_text(const fs::path& from, const fs::path& to) {
+  MOTLEY_ASSIGN(const std::string text, read_file(from));
+  return write_file(to, text);
+}
+
+// The profile that the plan was made from, where it is known.
+Result<bool> keep_profile(const RunDirectory& run, const Job& job) {
+  const std::string& profile = job.profile.empty() ? job.emulation : job.profile;
+  if (profile.empty()) return false;
+  MOTLEY_TRY(copy_text(profile, run.folder() / "profile.json"));
+  return true;
+}
+
+}  // namespace
+
+Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts) {
+  nlohmann::ordered_json plan;
+  if (facts.plan != nullptr) {
+    MOTLEY_ASSIGN(const bool has_profile, keep_profile(run, job));
+    MOTLEY_TRY(write_file(run.folder() / "plan.json", plan::to_json(*facts.plan)));
+    if (!job.cluster.empty()) {
+      MOTLEY_TRY(copy_text(job.cluster, run.folder() / "cluster.yaml"));
+    }
+    const bool has_cluster = fs::exists(run.folder() / "cluster.yaml");
+    plan = {{"plan", "plan.json"},
+            {"profile", has_profile ? nlohmann::ordered_json("profile.json") : nullptr},
+            {"cluster", has_cluster ? nlohmann::ordered_json("cluster.yaml") : nullptr}};
+  }
   const long pages = ::sysconf(_SC_PHYS_PAGES);
   const double memory = static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   auto workers = nlohmann::ordered_json::array();
@@ -118,7 +157,11 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
       {"started", wall_seconds()},
       {"name", job.name},
       {"workers", workers},
-      {"exchange", exchange},
+      {"exchange", facts.exchange},
+      {"batch", job.batch},
+      {"training_samples", facts.training_samples},
+      {"price_per_hour", price_per_hour(cluster)},
+      {"planned", plan},
       {"finished", false},
       {"exit", nullptr},
       {"error", nullptr},

@@ -11,6 +11,7 @@
 
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
+#include "motley/plan/plan.h"
 #include "motley/train/job.h"
 
 namespace motley::train {
@@ -62,9 +63,16 @@ struct RunEnd {
   std::string error;  // the message, where it failed
 };
 
-// run.json of a run that begins: what takes part, and on what.
-Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster,
-                      const std::string& exchange);
+// What a run is besides its job and its workers, for run.json.
+struct RunFacts {
+  std::string exchange;
+  std::uint64_t training_samples = 0;
+  const plan::Plan* plan = nullptr;  // that workers follow
+};
+
+// run.json of a run that begins: what takes part, and on what. Of a planned run also plan.json and, where it is known
+// what the plan was predicted from, profile.json and cluster.yaml, so that the folder can be read by itself.
+Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts);
 // Adds to run.json what is to be known of the emulation of each rank, where the note is not empty.
 Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes);
 // Completes run.json at the end.

@@ -28,8 +28,10 @@ class ServedTable {
                                                    transport::Session& session, const Start& start,
                                                    const Deadline& deadline);
 
-  // Asks for the rows of a batch of the step after the one under way, before that is finished. Never blocks.
+  // Asks for the rows of a batch of the step after the one under way, before that is finished, unless it has asked for
+  // some already. Never blocks.
   Status read_ahead(const std::vector<std::uint64_t>& ids);
+  bool has_asked_ahead() const { return ahead_.has_value(); }
   // The rows of a batch after all steps that are finished: [n, layout.row_values()], float32, on the CPU.
   Result<torch::Tensor> rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline);
 

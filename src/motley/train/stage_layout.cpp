@@ -6,16 +6,34 @@
 
 namespace motley::train {
 
-StageLayout::StageLayout(plan::Plan plan) : plan_(std::move(plan)) {
+StageLayout::StageLayout(plan::Plan plan, std::vector<int> places)
+    : plan_(std::move(plan)), places_(std::move(places)) {
+  std::vector<Rank> by_place;
+  std::vector<double> shares;
   for (int stage = 0; stage < stages(); ++stage) {
-    std::vector<double> shares;
     for (const plan::Replicas& replicas : plan_.stages[static_cast<std::size_t>(stage)].replicas) {
-      for (std::int64_t i = 0; i < replicas.count; ++i) {
-        ranks_.push_back({.stage = stage, .type = replicas.type});
-        shares.push_back(replicas.share);
-      }
+      by_place.insert(by_place.end(), static_cast<std::size_t>(replicas.count),
+                      {.stage = stage, .type = replicas.type});
+      shares.insert(shares.end(), static_cast<std::size_t>(replicas.count), replicas.share);
     }
-    set_shares(stage, shares);
+  }
+  if (places_.empty()) {
+    places_.resize(by_place.size());
+    std::iota(places_.begin(), places_.end(), 0);
+  }
+  MOTLEY_INVARIANT(places_.size() == by_place.size(), "{} ranks are in the {} places of a plan", places_.size(),
+                   by_place.size());
+  ranks_.resize(by_place.size());
+  std::vector<double> share_of(by_place.size());
+  for (std::size_t place = 0; place < by_place.size(); ++place) {
+    const auto rank = static_cast<std::size_t>(places_[place]);
+    ranks_[rank] = by_place[place];
+    share_of[rank] = shares[place];
+  }
+  for (int stage = 0; stage < stages(); ++stage) {
+    std::vector<double> weights;
+    for (const int rank : ranks_of(stage)) weights.push_back(share_of[static_cast<std::size_t>(rank)]);
+    set_shares(stage, weights);
   }
 }
 

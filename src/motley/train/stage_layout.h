@@ -1,5 +1,5 @@
-// Which rank of a planned job does what: the stages one after the other, each with its replicas in the plan's order,
-// and the rows of every micro-batch that each replica takes. Pure.
+// Which rank of a planned job does what: the places of the plan are its stages one after the other, each with its
+// replicas in their order; each has a rank, and takes rows of every micro-batch. Pure.
 //
 // Shares are fractions, rows are whole. A boundary between two replicas at the fraction f of a micro-batch of n rows is
 // the row floor(f n + phase), with phases (i + 1/2) / m for the micro-batches i of m: the same phase for all boundaries
@@ -19,9 +19,11 @@ namespace motley::train {
 
 class StageLayout {
  public:
-  explicit StageLayout(plan::Plan plan);
+  // Ranks fill the plan's places in their order, or as `places` has it: a rank for each place.
+  explicit StageLayout(plan::Plan plan, std::vector<int> places = {});
 
   const plan::Plan& plan() const { return plan_; }
+  const std::vector<int>& places() const { return places_; }
   int ranks() const { return static_cast<int>(ranks_.size()); }
   int stages() const { return static_cast<int>(plan_.stages.size()); }
   int stage_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].stage; }
@@ -70,6 +72,7 @@ class StageLayout {
     double end = 1;
   };
   plan::Plan plan_;
+  std::vector<int> places_;
   std::vector<Rank> ranks_;
 };
 

@@ -1,12 +1,14 @@
 #include "motley/train/summary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
 
 #include "motley/base/file.h"
+#include "motley/base/units.h"
 
 namespace motley::train {
 namespace {
@@ -29,6 +31,7 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
   std::vector<double> limits;
   std::vector<double> waits;  // a rank: sum over steps
   double balanced_sum = 0;
+  double planned = 0;             // seconds of a step, by the plan that the run followed last
   std::vector<double> staleness;  // of all ranks, where they may be at different steps
   std::optional<double> accuracy;
   std::optional<double> auc;
@@ -65,6 +68,10 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
       control.push_back(seconds);
       continue;
     }
+    if (const auto found = line.find("predicted_seconds"); line.value("mode", "") == "plan" && found != line.end()) {
+      if (planned != *found) balanced.clear();  // steps of another plan
+      planned = *found;
+    }
     balanced.push_back(seconds);
     balanced_sum += seconds;
     waits.resize(line["wait_seconds"].size());
@@ -96,6 +103,10 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
   }
   if (!balanced.empty()) {
     add("step_seconds", median(balanced), "s", false, std::nullopt, std::nullopt, "median");
+    if (planned > 0) {
+      add("step_prediction_error", std::abs(planned / median(balanced) - 1), "share", false, std::nullopt, std::nullopt,
+          fmt::format("the plan predicts {} a step", format_seconds(planned)));
+    }
     add("worst_wait_share", *std::max_element(waits.begin(), waits.end()) / balanced_sum, "share", false,
         goal(job.goal_worst_wait_share), std::nullopt, fmt::format("after step {}", kSettledStep));
   }

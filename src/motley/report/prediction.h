@@ -1,0 +1,28 @@
+// What a planned run was meant to be: its plan and, where the run's folder has what the plan was made from, the step
+// replayed event by event.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/plan/plan.h"
+#include "motley/simulate/simulate.h"
+
+namespace motley::report {
+
+struct Prediction {
+  plan::Plan plan;
+  std::optional<simulate::Timeline> timeline;
+  std::string why_not;  // there is no timeline
+};
+
+// The files' names within the folder; empty: there is none. Without a cluster file no link is taken to cost anything.
+// Errors are those of files that cannot be read; a profile that does not fit the plan gives no timeline.
+struct PredictionFiles {
+  std::string plan, profile, cluster;
+};
+Result<Prediction> read_prediction(const std::filesystem::path& folder, const PredictionFiles& files);
+
+}  // namespace motley::report
