@@ -3,7 +3,8 @@
 //
 // All workers are emulated: a device type each, all of one speed in the profile that the plan is made from. The shift
 // is a resume with another profile to imitate, where one type takes three times as long; the run goes on believing the
-// first. The optimum is the plan that planner/repartition finds when it is told the truth, run by itself.
+// first. The optimum is the plan that planner/repartition finds when it is told the truth, run by itself. No worker's
+// memory holds the whole network, so that plans are pipelines and the shares of one stage are not all that can move.
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@ namespace {
 
 constexpr double kSlowness = 8;  // times as long as this machine takes, so that it can play three workers
 constexpr double kShift = 3;
+constexpr double kMemory = 0.7;  // of a worker, over what the whole network's weights, gradients and momentum take
 constexpr std::int64_t kBatch = 64;
 constexpr std::int64_t kMicroBatches = 8;
 constexpr std::int64_t kBefore = 40;  // steps
@@ -53,8 +55,9 @@ class Shift {
       return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
     }
     folder_ = name;
-    MOTLEY_ASSIGN(const model::Profile measured,
-                  measure_profile(options_, job(), {"--batch", std::to_string(kBatch)}, "1,4,16,64", kProfileSeconds));
+    std::vector<std::string> flags = network_flags();
+    flags.insert(flags.end(), {"--batch", std::to_string(kBatch)});
+    MOTLEY_ASSIGN(const model::Profile measured, measure_profile(options_, job(), flags, "1,4,16,64", kProfileSeconds));
     model::Profile believed = measured;
     believed.devices.clear();
     believed.links.clear();
@@ -65,6 +68,12 @@ class Shift {
     }
     model::Profile real = believed;
     slow_down(real.devices[1], kShift);
+    double parameters = 0;
+    for (const model::Layer& layer : believed.graph.layers) parameters += layer.parameters;
+    for (const char* type : kTypes) {
+      cluster_.device_types.push_back({.name = type, .memory_bytes = kMemory * 3 * sizeof(float) * parameters});
+    }
+    MOTLEY_TRY(write_file(folder_ / "cluster.yaml", cluster::to_yaml(cluster_)));
     MOTLEY_TRY(write_file(folder_ / "believed.json", model::to_json(believed)));
     MOTLEY_TRY(write_file(folder_ / "real.json", model::to_json(real)));
 
@@ -88,8 +97,12 @@ class Shift {
  private:
   std::filesystem::path job() const { return options_.source_folder / "examples/fashion-mnist/job.yaml"; }
 
+  static std::vector<std::string> network_flags() {
+    return {"--model.name", "mlp", "--model.hidden", "[1024, 1024, 1024]"};
+  }
+
   // Of the workers as this profile has them, each with a type of its own.
-  static Result<plan::Plan> best_plan(const model::Profile& profile) {
+  Result<plan::Plan> best_plan(const model::Profile& profile) const {
     plan::Plan even;
     even.model = profile.graph.name;
     for (const model::Layer& layer : model::without_step_layer(profile).graph.layers) even.layers.push_back(layer.name);
@@ -101,7 +114,7 @@ class Shift {
     for (int stage = 0; stage < 3; ++stage) {
       even.stages.push_back({layers * stage / 3, layers * (stage + 1) / 3 - 1, {{kTypes[stage], 1, 1}}});
     }
-    MOTLEY_ASSIGN(const cost::Problem workers, cost::problem_of_plan(profile, {}, even));
+    MOTLEY_ASSIGN(const cost::Problem workers, cost::problem_of_plan(profile, cluster_, even));
     MOTLEY_ASSIGN(const planner::Placement running, planner::placement_of(workers, even, {0, 1, 2}));
     MOTLEY_ASSIGN(const planner::Placement best, planner::repartition(workers, running, {}));
     return best.plan;
@@ -118,12 +131,16 @@ class Shift {
                                         (folder_ / plan).string(),
                                         "--emulation",
                                         (folder_ / emulation).string(),
+                                        "--cluster",
+                                        (folder_ / "cluster.yaml").string(),
                                         "--batch",
                                         std::to_string(kBatch),
                                         "--steps",
                                         std::to_string(steps),
                                         "--quiet",
                                         "--evaluate.every_epochs=-1"};
+    const std::vector<std::string> network = network_flags();
+    command.insert(command.end(), network.begin(), network.end());
     command.insert(command.end(), flags.begin(), flags.end());
     MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
     return process->finish(Deadline::after(kRunSeconds));
@@ -186,6 +203,7 @@ class Shift {
   const BenchOptions& options_;
   RowList rows_;
   std::filesystem::path folder_;
+  cluster::Cluster cluster_;
 };
 
 }  // namespace

@@ -350,7 +350,7 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
   if (const auto text = read_file("/proc/sys/net/ipv4/tcp_congestion_control")) {
     const std::string control = text->substr(0, text->find('\n'));
     items.push_back(
-        {"TCP's congestion control", true, false,
+        {"TCP congestion", true, false,
          control + (control != "bbr" ? ""
                                      : ": empties a link for 200 ms every ten seconds, in which workers wait; "
                                        "between hosts of one building rather 'sysctl -w "
