@@ -115,8 +115,11 @@ class Shift {
       even.stages.push_back({layers * stage / 3, layers * (stage + 1) / 3 - 1, {{kTypes[stage], 1, 1}}});
     }
     MOTLEY_ASSIGN(const cost::Problem workers, cost::problem_of_plan(profile, cluster_, even));
-    MOTLEY_ASSIGN(const planner::Placement running, planner::placement_of(workers, even, {0, 1, 2}));
-    MOTLEY_ASSIGN(const planner::Placement best, planner::repartition(workers, running, {}));
+    MOTLEY_ASSIGN(planner::Placement best, planner::placement_of(workers, even, {0, 1, 2}));
+    for (double before = 0; best.step_seconds != before;) {  // each looks at other numbers of micro-batches
+      before = best.step_seconds;
+      MOTLEY_ASSIGN(best, planner::repartition(workers, best, {}));
+    }
     return best.plan;
   }
 
