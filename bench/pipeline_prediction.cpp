@@ -5,8 +5,6 @@
 //
 // Plans are drawn by lot: cuts, types, numbers of workers, micro-batches, schedules. Those of a network are predicted
 // before any of them runs, and those that are not emulated run first, as a shared machine's speed changes in minutes.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -15,6 +13,7 @@
 #include "bench/measured_profile.h"
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
+#include "bench/temporary_folder.h"
 #include "motley/base/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
@@ -65,18 +64,10 @@ struct Case {
 
 class Prediction {
  public:
-  explicit Prediction(const BenchOptions& options) : options_(options), rows_(options) {}
-  ~Prediction() {
-    std::error_code ignored;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-  }
+  Prediction(const BenchOptions& options, std::filesystem::path folder)
+      : options_(options), rows_(options), folder_(std::move(folder)) {}
 
   Result<std::vector<BenchRow>> run() {
-    std::string name = (std::filesystem::temp_directory_path() / "motley-bench-pipeline-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
-    }
-    folder_ = name;
     for (const Network& network : networks()) {
       if (options_.quick && &network != &networks().front()) {
         rows_.left_out(network.name, "it takes minutes");
@@ -304,14 +295,15 @@ class Prediction {
   const BenchOptions& options_;
   RowList rows_;
   Random random_{11};
-  std::filesystem::path folder_;
+  const std::filesystem::path folder_;
   std::vector<Case> cases_;
 };
 
 }  // namespace
 
 Result<std::vector<BenchRow>> pipeline_prediction(const BenchOptions& options) {
-  return Prediction(options).run();
+  MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
+  return Prediction(options, folder.path()).run();
 }
 
 }  // namespace motley::bench

@@ -5,8 +5,6 @@
 // is a resume with another profile to imitate, where one type takes three times as long; the run goes on believing the
 // first. The optimum is the plan that planner/repartition finds when it is told the truth, run by itself. No worker's
 // memory holds the whole network, so that plans are pipelines and the shares of one stage are not all that can move.
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,6 +14,7 @@
 #include "bench/measured_profile.h"
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
+#include "bench/temporary_folder.h"
 #include "motley/base/file.h"
 #include "motley/base/units.h"
 #include "motley/planner/repartition.h"
@@ -43,18 +42,10 @@ struct Step {
 
 class Shift {
  public:
-  explicit Shift(const BenchOptions& options) : options_(options), rows_(options) {}
-  ~Shift() {
-    std::error_code ignored;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-  }
+  Shift(const BenchOptions& options, std::filesystem::path folder)
+      : options_(options), rows_(options), folder_(std::move(folder)) {}
 
   Result<std::vector<BenchRow>> run() {
-    std::string name = (std::filesystem::temp_directory_path() / "motley-bench-shift-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
-    }
-    folder_ = name;
     std::vector<std::string> flags = network_flags();
     flags.insert(flags.end(), {"--batch", std::to_string(kBatch)});
     MOTLEY_ASSIGN(const model::Profile measured, measure_profile(options_, job(), flags, "1,4,16,64", kProfileSeconds));
@@ -205,14 +196,15 @@ class Shift {
 
   const BenchOptions& options_;
   RowList rows_;
-  std::filesystem::path folder_;
+  const std::filesystem::path folder_;
   cluster::Cluster cluster_;
 };
 
 }  // namespace
 
 Result<std::vector<BenchRow>> pipeline_shift(const BenchOptions& options) {
-  return Shift(options).run();
+  MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
+  return Shift(options, folder.path()).run();
 }
 
 }  // namespace motley::bench

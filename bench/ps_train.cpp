@@ -1,8 +1,6 @@
 // Whole steps of real networks by `motley train` whose ranks stand behind links of 1 Gb/s, beside PyTorch's DDP on the
 // same links. All workers compute on this machine's few cores at once, with one thread each; both sides do. Images are
 // small (64 x 64), so that computation does not hide the exchange.
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -10,6 +8,7 @@
 
 #include "bench/network_namespaces.h"
 #include "bench/ps_groups.h"
+#include "bench/temporary_folder.h"
 #include "motley/base/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
@@ -45,18 +44,10 @@ struct Times {
 
 class PsTrain {
  public:
-  explicit PsTrain(const BenchOptions& options) : options_(options), rows_(options) {}
-  ~PsTrain() {
-    std::error_code ignored;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-  }
+  PsTrain(const BenchOptions& options, std::filesystem::path folder)
+      : options_(options), rows_(options), folder_(std::move(folder)) {}
 
   Result<std::vector<BenchRow>> run() {
-    std::string name = (std::filesystem::temp_directory_path() / "motley-bench-train-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
-    }
-    folder_ = name;
     MOTLEY_TRY(write_inputs());
     {
       MOTLEY_TRY(connect(1));
@@ -231,7 +222,7 @@ class PsTrain {
 
   const BenchOptions& options_;
   RowList rows_;
-  std::filesystem::path folder_;
+  const std::filesystem::path folder_;
   std::unique_ptr<NetworkNamespaces> network_;
   std::vector<ExchangeJob::Place> places_;
 };
@@ -243,7 +234,8 @@ Result<std::vector<BenchRow>> ps_train_rows(const BenchOptions& options) {
     RowList(options).left_out("train-vgg11-netns and train-resnet18-netns", "they take minutes");
     return std::vector<BenchRow>();
   }
-  return PsTrain(options).run();
+  MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
+  return PsTrain(options, folder.path()).run();
 }
 
 }  // namespace motley::bench

@@ -66,8 +66,9 @@ cost::Candidate balanced_candidate(const Balanced& balanced) {
 Result<double> difference(const cost::Problem& problem, const cost::Candidate& candidate) {
   const cost::Evaluation evaluation = cost::evaluate(problem, candidate, {});
   const plan::Plan plan = cost::to_plan(problem, candidate, evaluation, {}, "given");
-  MOTLEY_ASSIGN(const Timeline timeline,
-                simulate::simulate(problem, plan, {.links_contended = false, .keep_events = false}));
+  MOTLEY_ASSIGN(
+      const Timeline timeline,
+      simulate::simulate(problem, plan, {.links_contended = false, .exchange_overlaps = false, .keep_events = false}));
   return evaluation.step_seconds / timeline.step_seconds - 1;
 }
 
@@ -274,9 +275,10 @@ Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& option
         }
         const double link = 1e9 * gigabits;
         MOTLEY_ASSIGN(const cost::Problem whole, unequal_nodes(graph, link, batch, 1));
+        // Bulk-synchronous: all compute, and then exchange.
+        const std::vector<std::int64_t> equal(kSpeeds.size(), batch / kSpeeds.size());
         MOTLEY_ASSIGN(const Timeline bsp,
-                      simulate::simulate(whole, data_parallel(whole, std::vector<std::int64_t>(
-                                                                         kSpeeds.size(), batch / kSpeeds.size()))));
+                      simulate::simulate(whole, data_parallel(whole, equal), {.exchange_overlaps = false}));
         MOTLEY_ASSIGN(const Timeline balanced,
                       simulate::simulate(whole, data_parallel(whole, balanced_samples(whole))));
         // Micro-batches are not the methods' to choose: as many as serve the exact plan best.

@@ -18,6 +18,7 @@
 #include <optional>
 #include <thread>
 
+#include "bench/temporary_folder.h"
 #include "motley/base/clock.h"
 #include "motley/base/file.h"
 #include "motley/base/random.h"
@@ -280,14 +281,8 @@ class SparseBench {
   }
 
   Status cold() {
-    std::string name = (fs::temp_directory_path() / "motley-sparse-bench-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      return fail(ErrorCode::kIo, "cannot make a folder like '{}': {}", name, errno_text());
-    }
-    const Status done = cold_in(name);
-    std::error_code ignored;
-    fs::remove_all(name, ignored);
-    return done;
+    MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
+    return cold_in(folder.path());
   }
 
   Status cold_in(const fs::path& folder) {

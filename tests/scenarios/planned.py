@@ -234,5 +234,55 @@ class Planned(PlannedJobs):
         self.assertIn("emulation: ", self.train("emulation", "--emulation", "profile.json", expect=2))
 
 
+class Imitated(PlannedJobs):
+    """Networks that only send and sleep."""
+
+    def setUp(self):
+        super().setUp()
+        self.job.write_text(self.job.read_text().replace("model: {name: mlp, hidden: [16]}", "model: {name: imitation}"))
+        self.imitated = self.profile({"type0": 0.0004, "type1": 0.0008})
+
+    def test_workers_take_the_time_of_their_layers_and_keep_no_weights(self):
+        plan = self.plan("plan", [(3, [1], {}), (7, [0.5, 0.5], {})])
+        output = self.train("run", "--model.path", self.imitated, "--plan", plan, "--steps", 4, "--shares.mode", "fixed")
+        steps = [line for line in self.lines("run") if "step_seconds" in line]
+        self.assertEqual(len(steps), 4, output)
+        # A sample takes 3 times its forward pass; the last layer has the time of "step", too.
+        expected = [4 * 60 * 3 * 0.0004, 5 * 30 * 3 * 0.0004, 5 * 30 * 3 * 0.0008]
+        for line in steps:
+            self.assertEqual(line["samples"], [60, 30, 30])
+            for seconds, least in zip(line["compute_seconds"], expected):
+                self.assertGreater(seconds, 0.99 * least)
+        self.assertEqual(list((self.folder / "run/checkpoint").glob("*")), [])
+        self.assertTrue((self.folder / "run/report.html").exists())
+
+    def test_plan_auto_plans_from_what_is_imitated(self):
+        cluster = self.folder / "unlike.yaml"
+        cluster.write_text(
+            "version: 1\n"
+            "device_types: [{name: type0, kind: cpu, count: 1}, {name: type1, kind: cuda, count: 1}]\n"
+            "nodes: [{name: a, devices: [{type: type0, count: 1}]}, {name: b, devices: [{type: type1, count: 1}]}]\n"
+            "links: [{from: a, to: b, bandwidth: 10 Gb/s, latency: 10 us}]\n")
+        output = self.train("run", "--model.path", self.imitated, "--plan", "auto", "--cluster", cluster, "--steps", 2)
+        self.assertIn("predicted", output)
+        plan = json.loads((self.folder / "run/plan.json").read_text())
+        used = {replica["type"] for stage in plan["stages"] for replica in stage["replicas"]}
+        self.assertEqual(used, {"type0", "type1"}, "on a fast link both are of use")
+        self.assertLess(plan["predicted"]["step_seconds"], 9 * 60 * 3 * 0.0004, "and faster than the fast one alone")
+
+    def test_what_cannot_be_imitated_is_refused(self):
+        plan = self.plan("plan", [(7, [1], {})])
+        for name, flags, words in (
+                ("no plan", ("--model.path", self.imitated), "plan: none"),
+                ("no profile", ("--plan", plan), "model.path: empty"),
+                ("missing", ("--plan", plan, "--model.path", "missing.json"), "missing.json"),
+                ("double", ("--plan", plan, "--model.path", self.imitated, "--model.dtype", "float64"), "model.dtype"),
+                ("other layers", ("--plan", self.plan("other", [(7, [1], {})], layers=["x", *LAYERS[1:]], stages=[
+                    {"first_layer": "x", "last_layer": "output", "replicas": [{"type": "type0", "count": 1}],
+                     "exchange": "none", "recompute": False}]), "--model.path", self.imitated), "'x'")):
+            with self.subTest(name):
+                self.assertIn(words, self.train("run", *flags, expect=2))
+
+
 if __name__ == "__main__":
     unittest.main()

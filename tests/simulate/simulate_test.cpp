@@ -395,10 +395,41 @@ TEST(Simulate, EqualsTheFixedPointOfTheRecurrencesOnRandomPlans) {
   EXPECT_GT(compared, 20'000u);
 }
 
+// With gradients of single values, each exchanged as soon as it is there and the one before it is done.
+TEST(Simulate, ExchangesBeginAsSoonAsTheLastLayersAreDone) {
+  Random random(31);
+  for (int trial = 0; trial < 100; ++trial) {
+    Case made = case_of({{1, 2, 0, 0, 2}}, 1 + trial % 3, plan::Schedule::kOneForwardOneBackward);
+    cost::Problem& problem = made.problem;
+    problem.layers.clear();
+    problem.table.clear();
+    made.plan.layers.clear();
+    const int layers = 1 + static_cast<int>(random.below(6));
+    for (int layer = 0; layer < layers; ++layer) {
+      problem.layers.push_back({.name = fmt::format("layer{}", layer), .parameter_bytes = 300.0 * random.below(40)});
+      problem.table.push_back({{0, 0.1}, {random.uniform(), random.uniform()}});
+      made.plan.layers.push_back(problem.layers.back().name);
+    }
+    problem.cut_bytes.assign(static_cast<std::size_t>(layers) + 1, 0);
+    made.plan.stages[0].last_layer = layers - 1;
+    const double backward_end = run(made, {.exchange_overlaps = false}).critical.forward +
+                                run(made, {.exchange_overlaps = false}).critical.backward;
+    double ready = backward_end, free = 0;
+    for (const auto& time : problem.table) ready -= time.backward.at(8);
+    for (int layer = layers - 1; layer >= 0; --layer) {
+      ready += problem.table[static_cast<std::size_t>(layer)].backward.at(8);
+      // A ring of two moves as many bytes as there are, at 1000 a second.
+      const double bytes = problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+      if (bytes > 0) free = std::max(free, ready) + bytes / 1000;
+    }
+    EXPECT_NEAR(run(made).step_seconds, std::max(backward_end, free), 1e-9) << "trial " << trial;
+  }
+}
+
 TEST(Simulate, EachStageExchangesOnceAfterItsLastBackward) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     const Case made = random_case(seed);
-    const Timeline timeline = run(made);
+    const Timeline timeline = run(made, {.exchange_overlaps = false});
     for (std::size_t s = 0; s < made.plan.stages.size(); ++s) {
       double last_backward = 0;
       std::int64_t replicas = 0, exchanges = 0;

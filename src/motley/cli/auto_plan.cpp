@@ -10,6 +10,7 @@
 #include "motley/cli/solving.h"
 #include "motley/cluster/cluster.h"
 #include "motley/cluster/machine.h"
+#include "motley/planner/mixed_stages.h"
 #include "motley/train/profile_job.h"
 #include "motley/train/progress.h"
 
@@ -36,6 +37,21 @@ cluster::Cluster machine_of(const train::Job& job) {
   return cluster;
 }
 
+// Of the job's network on this machine; of one that is imitated, what it is imitated from.
+Result<model::Profile> profile_of(const train::Job& job) {
+  if (train::imitates(job)) {
+    return model::read_profile(job.model_path);
+  }
+  train::ProgressLine progress;
+  train::ProfileJobOptions options;
+  options.seconds = kProfileSeconds;
+  options.motley = std::filesystem::read_symlink("/proc/self/exe");
+  options.progress = [&](const std::string& text) { progress.show("profiling: " + text); };
+  Result<model::Profile> profile = train::profile_job(job, options);
+  progress.clear();
+  return profile;
+}
+
 // From a profile, which is left in the folder, as is the cluster where the job names none.
 Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path& folder) {
   const std::filesystem::path profile_file = folder / "profile.json";
@@ -44,15 +60,8 @@ Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path&
     cluster_file = (folder / "cluster.yaml").string();
     MOTLEY_TRY(write_file(cluster_file, cluster::to_yaml(machine_of(job))));
   }
-  train::ProgressLine progress;
-  train::ProfileJobOptions options;
-  options.seconds = kProfileSeconds;
-  options.motley = std::filesystem::read_symlink("/proc/self/exe");
-  options.progress = [&](const std::string& text) { progress.show("profiling: " + text); };
-  const Result<model::Profile> profile = train::profile_job(job, options);
-  progress.clear();
-  if (!profile) return fail(profile.error());
-  MOTLEY_TRY(write_file(profile_file, model::to_json(*profile)));
+  MOTLEY_ASSIGN(const model::Profile profile, profile_of(job));
+  MOTLEY_TRY(write_file(profile_file, model::to_json(profile)));
 
   PlanningInput input;
   input.profile = profile_file.string();
@@ -68,7 +77,9 @@ Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path&
                 solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string(),
                 cluster_file);
   }
-  return cost::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
+  const plan::Plan best =
+      cost::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
+  return planner::mix_stages(*solved.problem, best, interrupt.token());
 }
 
 std::int64_t workers_of(const plan::Stage& stage) {
@@ -79,7 +90,7 @@ std::int64_t workers_of(const plan::Stage& stage) {
 
 // All workers compute the whole network, and are all that the job has.
 Result<bool> is_data_parallel(const train::Job& job, const plan::Plan& plan) {
-  if (plan.stages.size() != 1 || plan.stages[0].recompute) return false;
+  if (train::imitates(job) || plan.stages.size() != 1 || plan.stages[0].recompute) return false;
   if (job.cluster.empty()) return true;
   MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
   return static_cast<std::int64_t>(cluster.workers.size()) == workers_of(plan.stages[0]);

@@ -46,6 +46,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
        {{"equality", bench::pipeline_equality},
         {"prediction", bench::pipeline_prediction},
         {"shift", bench::pipeline_shift},
+        {"tapp", bench::pipeline_tapp},
         {"clicks", bench::pipeline_clicks}}},
       {"plan", {{"all", bench::plan_bench}}},
       {"planners", {{"all", bench::planners_bench}}},

@@ -11,6 +11,7 @@
 #include "motley/cli/planning_input.h"
 #include "motley/cli/solving.h"
 #include "motley/planner/learned/learned.h"
+#include "motley/planner/mixed_stages.h"
 #include "motley/planner/planner.h"
 #include "motley/planner/what_if.h"
 #include "motley/report/plan_view.h"
@@ -29,6 +30,7 @@ struct PlanArguments {
   double max_price = std::numeric_limits<double>::infinity();
   SearchLimits search;
   bool compare = false;
+  bool mix = false;
   std::vector<std::string> what_ifs;
   std::string output = "plan.json";
   std::string page;
@@ -76,6 +78,11 @@ Error impossible(const planner::Request& request) {
 Status run_plan(const PlanArguments& arguments) {
   MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(arguments.input));
   MOTLEY_ASSIGN(const plan::Objective objective, objective_of(arguments));
+  if (arguments.mix && (arguments.input.cost_model != "pipeline" || objective.goal == plan::Goal::kLeastMoney)) {
+    return fail(ErrorCode::kInvalidInput,
+                "--mix: given with --cost-model {} and the goal {}; accepted with pipeline, and throughput or step",
+                arguments.input.cost_model, plan::describe(objective));
+  }
   MOTLEY_TRY(check_writable(arguments.output));
   if (!arguments.page.empty()) {
     MOTLEY_TRY(check_writable(arguments.page));
@@ -143,6 +150,10 @@ Status run_plan(const PlanArguments& arguments) {
   std::printf("%s", report::plan_text(view).c_str());
   plan::Plan plan = cost::to_plan(problem, *answer.best, answer.evaluation, objective, arguments.method);
   if (answer.bound > 0) plan.bound = answer.bound;
+  if (arguments.mix) {
+    MOTLEY_ASSIGN(plan, planner::mix_stages(problem, plan, interrupt.token()));
+    std::printf("\nmixed stages, replayed: %s a step\n", format_seconds(plan.predicted.step_seconds).c_str());
+  }
   MOTLEY_TRY(write_file(arguments.output, plan::to_json(plan)));
   std::printf("\nplan: %s\n", arguments.output.c_str());
   if (!arguments.page.empty()) {
@@ -181,6 +192,8 @@ void add_plan(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--seed", arguments->search.seed, "Seed of the methods that draw lots")->capture_default_str();
   command->add_flag("--compare", arguments->compare, "Run every method");
+  command->add_flag("--mix", arguments->mix,
+                    "Then look for a shorter step with stages that mix device types (pipeline; few devices)");
   command->add_option("--what-if", arguments->what_ifs,
                       "TYPE.price=VALUE (or count, memory, speed, bandwidth; or throughput=VALUE), or =LOW..HIGH: "
                       "where the answer changes");

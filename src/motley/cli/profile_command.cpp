@@ -7,6 +7,8 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
+#include "motley/cli/planning_input.h"
+#include "motley/model/tables.h"
 #include "motley/train/profile_job.h"
 #include "motley/train/progress.h"
 
@@ -15,6 +17,7 @@ namespace {
 
 struct ProfileArguments {
   std::string job;
+  std::string model;
   std::string output = "profile.json";
   std::vector<std::int64_t> batches = {1, 4, 16, 64};
   double seconds = 40;
@@ -51,10 +54,23 @@ void print_device(const model::Profile& profile, const model::DeviceProfile& dev
               device.fractions_rule.c_str());
 }
 
-Status run_profile(const ProfileArguments& arguments) {
-  if (arguments.job.empty()) {
-    return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
+// What a published model is estimated to take on the cluster's device types.
+Result<model::Profile> estimate(const ProfileArguments& arguments) {
+  train::Job job;
+  MOTLEY_TRY(train::apply_flags(job, arguments.flags));
+  if (job.cluster.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--model: {} needs --cluster, whose device types say how fast they are",
+                arguments.model);
   }
+  PlanningInput input;
+  input.model = arguments.model;
+  input.cluster = job.cluster;
+  input.batch = job.batch;
+  MOTLEY_ASSIGN(PlanningData data, planning_data(input));
+  return std::move(data.profile);
+}
+
+Result<model::Profile> measure(const ProfileArguments& arguments) {
   if (!std::ranges::is_sorted(arguments.batches, std::ranges::less_equal{}) || arguments.batches.front() < 1) {
     return fail(ErrorCode::kInvalidInput,
                 "--batches: {} is not a list of growing batch sizes; accepted: whole numbers from 1, such as 1,4,16",
@@ -71,8 +87,22 @@ Status run_profile(const ProfileArguments& arguments) {
   train::ProgressLine progress;
   options.progress = [&](const std::string& text) { progress.show(text); };
   MOTLEY_ASSIGN(const train::Job job, read_job_with(arguments.job, arguments.flags));
-  const Result<model::Profile> profile = train::profile_job(job, options);
+  if (train::imitates(job)) {
+    return fail(ErrorCode::kInvalidInput, "model.name: {}; accepted: a network that is here to be measured",
+                job.model_name);
+  }
+  Result<model::Profile> profile = train::profile_job(job, options);
   progress.clear();
+  return profile;
+}
+
+Status run_profile(const ProfileArguments& arguments) {
+  if (arguments.job.empty() == arguments.model.empty()) {
+    return fail(ErrorCode::kInvalidInput,
+                "JOB, --model: {}; accepted: a job file, such as examples/fashion-mnist/job.yaml, or a model",
+                arguments.job.empty() ? "neither is given" : "both are given");
+  }
+  const Result<model::Profile> profile = arguments.model.empty() ? measure(arguments) : estimate(arguments);
   if (!profile) {
     return fail(profile.error());
   }
@@ -98,9 +128,12 @@ void add_profile(CLI::App& app, Action& action) {
   command->footer(
       "Every key of the job file is also a flag. Examples:\n"
       "  motley profile examples/fashion-mnist/job.yaml\n"
-      "  motley profile examples/fashion-mnist/job.yaml --model.name resnet18 --scale gpu=cpu*0.05 --output r18.json");
+      "  motley profile examples/fashion-mnist/job.yaml --model.name resnet18 --scale gpu=cpu*0.05 --output r18.json\n"
+      "  motley profile --model vgg16 --cluster examples/unequal/cluster.yaml --batch 128");
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("JOB", arguments->job, "Job file (docs/job.md)");
+  command->add_option("--model", arguments->model, "A published model instead, estimated from the cluster's speeds")
+      ->check(CLI::IsMember(model::table_names()));
   command->add_option("--output", arguments->output, "File to write")->capture_default_str();
   command->add_option("--batches", arguments->batches, "Batch sizes to measure, ascending")
       ->delimiter(',')

@@ -5,6 +5,7 @@
 
 #include "motley/base/random.h"
 #include "motley/learn/click_networks.h"
+#include "motley/learn/imitation.h"
 #include "motley/learn/script_network.h"
 #include "motley/learn/transformer.h"
 
@@ -303,9 +304,9 @@ Status check_choice(const std::string& key, const std::string& value, std::initi
 }  // namespace
 
 Status check_network(const NetworkSpec& spec) {
-  MOTLEY_TRY(check_choice(
-      "model.name", spec.name,
-      {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript"}));
+  MOTLEY_TRY(check_choice("model.name", spec.name,
+                          {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce",
+                           "torchscript", kImitation}));
   MOTLEY_TRY(check_choice("model.dtype", spec.dtype, {"float32", "float64"}));
   const bool is_script = spec.name == "torchscript";
   const auto unused = [&](const char* key) {
@@ -317,7 +318,12 @@ Status check_network(const NetworkSpec& spec) {
                 "model.path: missing; network 'torchscript' needs the file of a TorchScript module, which "
                 "tools/motley-export writes");
   }
-  if (!is_script && !spec.path.empty()) {
+  const bool is_imitation = spec.name == kImitation;
+  if (is_imitation && spec.path.empty()) {
+    return fail(ErrorCode::kInvalidInput, "model.path: missing; network '{}' needs the profile that it imitates",
+                kImitation);
+  }
+  if (!is_script && !is_imitation && !spec.path.empty()) {
     return unused("path");
   }
   const bool looks_up = is_click_network(spec.name);
@@ -347,7 +353,7 @@ Status check_network(const NetworkSpec& spec) {
     return unused("norm");
   }
   if (spec.hidden) {
-    if (is_script || spec.name == "resnet18" || spec.name == "transformer" || spec.name == "matchnet" ||
+    if (is_script || is_imitation || spec.name == "resnet18" || spec.name == "transformer" || spec.name == "matchnet" ||
         spec.name == "nce") {
       return unused("hidden");
     }
@@ -366,8 +372,8 @@ Status check_network(const NetworkSpec& spec) {
   if (spec.name == "transformer") {
     return check_transformer(spec);
   }
-  for (const auto& [key, value] :
-       {std::pair("layers", spec.layers), std::pair("width", spec.width), std::pair("heads", spec.heads)}) {
+  for (const auto& [key, value] : {std::pair("layers", is_imitation ? 0 : spec.layers), std::pair("width", spec.width),
+                                   std::pair("heads", spec.heads)}) {
     if (value != 0) {
       return unused(key);
     }
@@ -379,6 +385,9 @@ Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint
   MOTLEY_TRY(check_network(spec));
   if (spec.name == "torchscript") {
     return load_script_network(spec.path, spec.input_shape);
+  }
+  if (spec.name == kImitation) {
+    return make_imitation(spec.path, spec.layers, spec.input_shape, spec.outputs);
   }
   return catch_torch(ErrorCode::kInvalidInput, "building network '" + spec.name + "'", [&] {
     torch::manual_seed(mix({seed, 0x77656967687473}));  // "weights"

@@ -15,8 +15,8 @@ namespace motley::learn {
 // The `model` part of a job. Fields that a network does not use must keep their defaults.
 struct NetworkSpec {
   std::string name = "cnn";               // mlp, cnn, resnet18, vgg11, transformer, ctrdnn, 2emb, matchnet, nce,
-                                          // torchscript
-  std::string path;                       // torchscript: the file
+                                          // torchscript, imitation
+  std::string path;                       // torchscript: the file; imitation: the profile
   std::vector<std::int64_t> input_shape;  // one sample: channels x height x width; for mlp any shape;
                                           // for transformer the number of tokens; for networks of click_networks.h
                                           // the features, beside which there are categories
@@ -25,7 +25,7 @@ struct NetworkSpec {
   std::optional<std::vector<std::int64_t>> hidden;  // sizes of hidden fully connected layers: mlp (default 128), cnn
                                                     // (64), vgg11 (4096, 4096 for images of 64 and more, else 512),
                                                     // ctrdnn (400, 400, 400), 2emb (400, 400, 50)
-  std::int64_t layers = 0;                          // transformer: blocks; 0: 4
+  std::int64_t layers = 0;                          // transformer: blocks; 0: 4; imitation: see imitation.h
   std::int64_t width = 0;                           // transformer: values a token between the blocks; 0: 128
   std::int64_t heads = 0;                           // transformer: heads of each attention; 0: 4
   std::int64_t categories = 0;                      // networks of click_networks.h: ids a sample

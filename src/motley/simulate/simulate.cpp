@@ -42,7 +42,7 @@ struct StageState {
   std::int64_t warm_up = 0;
   std::int64_t activations = 0;  // micro-batches whose activations have come
   std::int64_t gradients = 0;    // and whose gradients have
-  double exchange_seconds = 0;
+  double exchange_seconds = 0;   // that are left after the last backward pass
   // Of one micro-batch, either way between this stage and the next.
   double transfer_seconds = 0;
   int link_to_next = 0;
@@ -171,6 +171,23 @@ double exchange_seconds(const Problem& problem, const plan::Stage& stage, const 
                                                  : 2 * (bytes / bandwidth + latency);
 }
 
+// What is left of a stage's exchange when its last backward pass ends, where each layer's gradient is exchanged as soon
+// as all layers from it to the last are done: the largest, over the layers, of what the exchange of it and of those
+// before it takes, less the computation of those before it.
+double exposed_seconds(const Problem& problem, const plan::Stage& stage, int type, double samples, double exchange) {
+  double bytes = 0;
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+  }
+  double exchanged = 0, computed = 0, exposed = 0;
+  for (int layer = stage.first_layer; layer <= stage.last_layer && bytes > 0; ++layer) {
+    exchanged += exchange * problem.layers[static_cast<std::size_t>(layer)].parameter_bytes / bytes;
+    exposed = std::max(exposed, exchanged - computed);
+    computed += problem.at(layer, type).backward.at(samples);
+  }
+  return bytes > 0 ? exposed : exchange;
+}
+
 // The transfer of `bytes` between two stages either way takes as long as on the slowest link between their types.
 struct Crossing {
   double seconds = 0;
@@ -243,14 +260,21 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
     state.warm_up = plan::warm_up_of(plan.schedule, s, stage_count, plan.micro_batches);
     state.activations = s == 0 ? plan.micro_batches : 0;
     state.gradients = s + 1 == stage_count ? plan.micro_batches : 0;
-    state.exchange_seconds = exchange_seconds(problem, stage, typed[s]);
-    MOTLEY_TRY(check_finite(state.exchange_seconds, s, "exchange"));
+    const double exchange = exchange_seconds(problem, stage, typed[s]);
+    MOTLEY_TRY(check_finite(exchange, s, "exchange"));
+    state.exchange_seconds = exchange;
+    double slowest = -1;
     for (std::size_t group = 0; group < stage.replicas.size(); ++group) {
       const plan::Replicas& replicas = stage.replicas[group];
       DeviceState device = device_of(problem, stage, typed[s].types[group], samples * replicas.share);
       MOTLEY_TRY(check_finite(device.forward_seconds, s, "forward pass"));
       MOTLEY_TRY(check_finite(device.backward_seconds, s, "backward pass"));
       device.stage = static_cast<int>(s);
+      if (options.exchange_overlaps && device.backward_seconds > slowest) {
+        slowest = device.backward_seconds;
+        state.exchange_seconds =
+            exposed_seconds(problem, stage, typed[s].types[group], samples * replicas.share, exchange);
+      }
       for (std::int64_t i = 0; i < replicas.count; ++i) {
         device.replica = static_cast<int>(setup.devices.size()) - state.first_device;
         setup.devices.push_back(device);

@@ -4,9 +4,9 @@
 // A step cuts the batch into micro-batches of u samples. Every replica of a stage computes its share of each, one
 // micro-batch at a time, in the order that the schedule gives its stage, as soon as its own work before and its inputs
 // allow; a stage is done with a micro-batch when its slowest replica is. Then the activations go to the next stage, or
-// the gradients to the one before. When a stage's last backward is done, its replicas exchange their gradients.
-// Computation, transfers and exchange take what docs/planning.md says, replicas of several types being bound by the
-// slowest link among them.
+// the gradients to the one before. In a stage's last backward its replicas exchange the gradient of each layer as soon
+// as those after it are done. Computation, transfers and exchange take what docs/planning.md says, replicas of several
+// types being bound by the slowest link among them.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 
 namespace motley::simulate {
 
+// An exchange is what is left of it after the stage's last backward.
 enum class Work { kForward, kBackward, kSendForward, kSendBackward, kExchange };
 const char* to_string(Work work);  // "forward", "backward", "send-forward", "send-backward", "exchange"
 
@@ -53,7 +54,8 @@ struct Options {
   // which they became so. Contended: all stages between the same two types share one link, as the devices of two nodes
   // do; of several types, those whose link binds. Else every stage has its own to its neighbours, as in the cost model.
   bool links_contended = true;
-  double jitter = 0;  // relative standard deviation of computation times (log-normal, mean 1)
+  bool exchange_overlaps = true;  // false: begins when the last backward is done, as in the cost model
+  double jitter = 0;              // relative standard deviation of computation times (log-normal, mean 1)
   std::uint64_t seed = 0;
   bool keep_events = true;  // false: only the sums
 };

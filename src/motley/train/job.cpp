@@ -9,6 +9,7 @@
 #include "motley/base/file.h"
 #include "motley/base/random.h"
 #include "motley/learn/click_networks.h"
+#include "motley/learn/imitation.h"
 
 namespace motley::train {
 namespace {
@@ -100,9 +101,11 @@ const OptionTable<Job>& job_options() {
         "network",
         -kNone,
         kNone,
-        {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript"}},
+        {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript",
+         "imitation"}},
        &Job::model_name},
-      {{"model.path", kText, "TorchScript file, for model.name torchscript (made by tools/motley-export)"},
+      {{"model.path", kText,
+        "file of model.name torchscript (made by tools/motley-export), or the profile of model.name imitation"},
        &Job::model_path},
       {{"model.hidden", kIntegers, "widths of the hidden fully connected layers; empty: the network's own", 1},
        &Job::model_hidden},
@@ -411,6 +414,14 @@ Status check_job(const Job& job) {
   if (job.model_name == "torchscript" && job.model_path.empty()) {
     return refuse("model.path: model.name torchscript needs the file; tools/motley-export writes one");
   }
+  if (imitates(job)) {
+    const auto needs = [&](const std::string& text) { return refuse(text + " with model.name imitation"); };
+    if (job.model_path.empty()) return needs("model.path: empty; accepted: the profile to imitate,");
+    if (job.plan.empty()) return needs("plan: none; accepted: a plan file or auto");
+    if (job.model_dtype != "float32") {
+      return needs(fmt::format("model.dtype: {}; accepted: float32", job.model_dtype));
+    }
+  }
   if (job.shares == "replay" && job.shares_replay.empty()) {
     return refuse("shares.replay: shares.mode replay needs the run folder whose shares are used again");
   }
@@ -488,6 +499,10 @@ Status check_job(const Job& job) {
         fmt::format("data.train_targets: data.name {} needs the file of the training targets", job.data_name));
   }
   return {};
+}
+
+bool imitates(const Job& job) {
+  return job.model_name == learn::kImitation;
 }
 
 bool has_served_table(const Job& job) {

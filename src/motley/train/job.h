@@ -136,6 +136,10 @@ Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::strin
 // Checks that need several keys at once, such as Nesterov without momentum.
 Status check_job(const Job& job);
 
+// Whether the job's network is only imitated (learn/imitation.h). Nothing is learnt: weights stay as they are, and are
+// neither evaluated nor kept.
+bool imitates(const Job& job);
+
 // Whether the job's network looks rows up that servers have.
 bool has_served_table(const Job& job);
 

@@ -13,6 +13,11 @@ void learn(double& mean, double observed) {
 
 }  // namespace
 
+void Pace::set_bucket_positions(std::vector<double> positions) {
+  bucket_position_ = std::move(positions);
+  learns_ = false;
+}
+
 void Pace::begin(double target_seconds) {
   target_ = target_seconds;
   begin_ = clock_.now();
@@ -57,7 +62,7 @@ void Pace::after_backward() {
     return;
   }
   const double work = worked_since_begin();
-  if (work > 0) {
+  if (work > 0 && learns_) {
     learn(forward_share_, forward_work_ / work);
     for (std::size_t i = 0; i < bucket_work_.size(); ++i) {
       if (bucket_work_[i] >= 0) {

@@ -17,6 +17,10 @@ class Pace {
   Pace(Clock& clock, int buckets, double forward_share = 1.0 / 3)
       : clock_(clock), forward_share_(forward_share), bucket_position_(static_cast<std::size_t>(buckets), -1.0) {}
 
+  // The share of the work between begin and after_backward that is done when each bucket is ready, where it is known
+  // and not to be found out.
+  void set_bucket_positions(std::vector<double> positions);
+
   // `target_seconds`: how long loading, forward and backward of the coming micro-batch take on the emulated device,
   // counted from now; < 0: no emulation.
   void begin(double target_seconds);
@@ -41,6 +45,7 @@ class Pace {
   // Where in a micro-batch's real work forward ends and each bucket is ready, as shares of the whole; running means.
   double forward_share_;
   double forward_work_ = 0;
+  bool learns_ = true;
   std::vector<double> bucket_position_;
   std::vector<double> bucket_work_;
 };

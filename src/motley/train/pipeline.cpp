@@ -188,7 +188,7 @@ Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
   if (step.hooks.before_backward) step.hooks.before_backward(rows);
   if (micro_batch == step.last_backward && step.hooks.before_last_backward) step.hooks.before_last_backward();
   MOTLEY_ASSIGN(const learn::Tensors input_gradients, stage_.backward(micro_batch, {gradient}));
-  if (step.hooks.after_backward) step.hooks.after_backward();
+  if (step.hooks.after_backward) MOTLEY_TRY(step.hooks.after_backward());
   if (!layout_.is_first(rank_)) {
     MOTLEY_TRY(send(step, micro_batch, input_gradients.front(), Kind::kBackward));
   } else if (step.hooks.take_input_gradient) {

@@ -33,7 +33,7 @@ class Pipeline {
     std::function<void()> after_forward;  // and after take_outputs; before the outputs are sent
     std::function<void(data::Range rows)> before_backward;
     std::function<void()> before_last_backward;
-    std::function<void()> after_backward;  // before gradients are sent
+    std::function<Status()> after_backward;  // before gradients are sent
     // The first stage's, where its layers give the gradient of their input.
     std::function<Status(data::Range rows, const torch::Tensor& gradient)> take_input_gradient;
     std::function<void(Phase phase, double begin, double end)> record;

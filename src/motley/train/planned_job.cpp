@@ -48,6 +48,9 @@ Result<plan::Plan> plan_of(const Job& job) {
 Status follow_plan(Job& job) {
   if (job.plan.empty()) return {};
   MOTLEY_ASSIGN(const plan::Plan plan, plan_of(job));
+  if (imitates(job) && job.emulation.empty()) {
+    job.emulation = job.model_path;
+  }
   const bool served = uses_server(plan);
   if (served && job.exchange_method == "auto") {
     job.exchange_method = "ps";

@@ -27,8 +27,21 @@ Result<StagePace> StagePace::read(const std::filesystem::path& file, const plan:
     pace.forward.per_sample += time.forward.per_sample;
     pace.backward.fixed += time.backward.fixed;
     pace.backward.per_sample += time.backward.per_sample;
+    pace.layers.push_back(plan.layers[static_cast<std::size_t>(layer)]);
+    pace.backward_per_sample.push_back(time.backward.per_sample);
   }
   return pace;
+}
+
+double StagePace::share_of_backward(const std::string& layer) const {
+  double done = 0;
+  for (std::size_t i = layers.size(); i-- > 0;) {
+    done += backward_per_sample[i];
+    if (layers[i] == layer) {
+      return backward.per_sample > 0 ? done / backward.per_sample : 1;
+    }
+  }
+  return 1;
 }
 
 }  // namespace motley::train

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "motley/base/result.h"
 #include "motley/model/profile.h"
@@ -13,6 +14,11 @@ namespace motley::train {
 struct StagePace {
   model::Affine forward;  // seconds of a micro-batch, by its rows
   model::Affine backward;
+  std::vector<std::string> layers;
+  std::vector<double> backward_per_sample;  // seconds, of each layer
+
+  // Of a sample's backward pass, until this layer of the stage is done; 1 for one that the stage does not have.
+  double share_of_backward(const std::string& layer) const;
 
   // Of the plan's stage on a device type: the sums over its layers. Errors (kInvalidInput): a file that is no profile,
   // one of other layers than the plan's, or without this type.

@@ -95,9 +95,10 @@ Status Worker::loop() {
       MOTLEY_TRY(save_checkpoint());
     }
     MOTLEY_TRY(event("interrupted", fmt::format("after step {}", step_)));
-    return fail(ErrorCode::kInterrupted, "stopped after step {}; a checkpoint was written", step_);
+    return fail(ErrorCode::kInterrupted, "stopped after step {}{}", step_,
+                imitates(job_) ? "" : "; a checkpoint was written");
   }
-  if (evaluated_step_ != step_ && job_.evaluate_every_epochs >= 0) {
+  if (evaluated_step_ != step_ && job_.evaluate_every_epochs >= 0 && !imitates(job_)) {
     MOTLEY_TRY(evaluate());
   }
   if (saved_step_ != step_) {
@@ -190,7 +191,7 @@ double Worker::epochs_done(std::uint32_t cursor) const {
 }
 
 bool Worker::evaluation_is_due(double epochs) const {
-  return job_.evaluate_every_epochs > 0 && epochs >= next_evaluation_ - 1e-9;
+  return job_.evaluate_every_epochs > 0 && !imitates(job_) && epochs >= next_evaluation_ - 1e-9;
 }
 
 bool Worker::checkpoint_is_due() const {
@@ -234,7 +235,7 @@ Status Worker::meet(data::Range window, bool& stop) {
 
   session_->set_phase(number, "optimizer");
   const double exchanged = step_begin_ + unreported_.back().report.total;
-  if (!served_) {
+  if (!served_ && !imitates(job_)) {
     if (job_.clip_norm > 0) {
       MOTLEY_TRY(clip_gradients());
     }

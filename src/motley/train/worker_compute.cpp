@@ -106,7 +106,9 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
     }
     learn::seed_randomness(static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch);
   };
+  bool is_last_backward = false;
   hooks.before_last_backward = [&] {
+    is_last_backward = true;
     buckets_->arm([this, number](int bucket) {
       pace_->after_bucket(bucket);
       return exchange_->start(number, bucket, weight_);
@@ -116,8 +118,16 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
     report.target = 0;
     hooks.after_forward = [&] { pace_->finish(); };
     hooks.before_backward = [&](data::Range rows) { pace_->begin(stage_pace_->backward.at(rows.size())); };
-    hooks.after_backward = [&] { pace_->after_backward(); };
   }
+  hooks.after_backward = [&]() -> Status {
+    if (is_last_backward) {
+      MOTLEY_TRY(buckets_->flush());
+    }
+    if (stage_pace_) {
+      pace_->after_backward();
+    }
+    return {};
+  };
   if (table_) {
     hooks.take_input_gradient = [&](data::Range rows, const torch::Tensor& gradient) {
       return table_->push(batch->ids, rows.begin, gradient, weight_);
@@ -125,9 +135,6 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
   }
   hooks.record = [&](Phase phase, double begin, double end) { timeline_->record(phase, step_, begin, end); };
   MOTLEY_TRY(pipeline_->train(number, window, inputs, step_deadline(), hooks));
-  if (weight_ > 0) {
-    MOTLEY_TRY(buckets_->flush());
-  }
   report.waited = pipeline_->waited();
   if (batch) {
     loader_->recycle(std::move(*batch));

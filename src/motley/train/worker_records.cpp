@@ -79,7 +79,7 @@ Status Worker::check_reports(const std::vector<Report>& reports, const StepRecor
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     loads_[rank].name = fmt::format("rank {} ({})", rank, description(static_cast<int>(rank)).name);
     loads_[rank].cpu_seconds += reports[rank].cpu / static_cast<double>(kEmulationCheckSteps);
-    if (reports[rank].target >= 0) {
+    if (reports[rank].target >= 0 && !imitates(job_)) {  // whose work is to send, which the emulated host does, too
       loads_[rank].emulated_seconds =
           loads_[rank].emulated_seconds.value_or(0) + reports[rank].target / static_cast<double>(kEmulationCheckSteps);
     }
@@ -319,6 +319,9 @@ Result<Checkpoint> Worker::gather_state() {
 }
 
 Status Worker::save_checkpoint() {
+  if (imitates(job_)) {
+    return {};
+  }
   const double begin = monotonic_seconds();
   session_->set_phase(static_cast<std::uint64_t>(step_), "checkpoint");
   MOTLEY_ASSIGN(const Checkpoint checkpoint, gather_state());

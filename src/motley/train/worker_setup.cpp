@@ -78,7 +78,10 @@ Status Worker::open_data() {
 
 // The whole network, or the layers that the plan gives this rank, connected to those before and after them.
 Result<std::unique_ptr<learn::Stage>> Worker::make_stage() {
-  MOTLEY_ASSIGN(const learn::NetworkSpec network, network_of(job_, *train_data_));
+  MOTLEY_ASSIGN(learn::NetworkSpec network, network_of(job_, *train_data_));
+  if (imitates(job_)) {
+    network.layers = static_cast<std::int64_t>(layout_->plan().layers.size());
+  }
   const auto seed = static_cast<std::uint64_t>(job_.seed);
   learn::StageOptions options;
   options.device = device_;
@@ -180,6 +183,9 @@ Status Worker::build_model() {
     MOTLEY_ASSIGN(stage_pace_, StagePace::read(job_.emulation, layout_->plan(), layout_->stage(role_.rank),
                                                layout_->type_of(role_.rank)));
     pace_.emplace(SteadyClock::instance(), buckets_->count(), 0.0);  // of backward alone
+    if (imitates(job_)) {
+      pace_->set_bucket_positions(bucket_positions());
+    }
   } else {
     pace_.emplace(SteadyClock::instance(), buckets_->count());
   }
@@ -191,6 +197,17 @@ Status Worker::build_model() {
   timeline.every = job_.timeline_steps == 0 ? steps_ + 1 : std::max<std::int64_t>(1, 2 * steps_ / job_.timeline_steps);
   timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
   return {};
+}
+
+// The share of backward after which each bucket is complete, by the profile: once its first layer is done.
+std::vector<double> Worker::bucket_positions() const {
+  std::vector<double> positions(static_cast<std::size_t>(buckets_->count()), 0.0);
+  for (const learn::GradientBuckets::Place& place : buckets_->places()) {
+    double& position = positions[static_cast<std::size_t>(place.bucket)];
+    const std::string layer = place.parameter.name.substr(0, place.parameter.name.rfind('.'));
+    position = std::max(position, stage_pace_->share_of_backward(layer));
+  }
+  return positions;
 }
 
 Result<std::string> broadcast_text(exchange::Group& group, std::string text, int root, const Deadline& deadline) {

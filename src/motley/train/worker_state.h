@@ -105,6 +105,7 @@ class Worker {
   Status join_stage();
   Status open_data();
   Status build_model();
+  std::vector<double> bucket_positions() const;
   Result<std::unique_ptr<learn::Stage>> make_stage();
   Status explain(Status loaded, bool resume) const;
   Status start_state(bool resume);

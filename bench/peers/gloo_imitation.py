@@ -1,0 +1,63 @@
+"""Data parallelism on Gloo as a peer, for networks and devices that are not there: a rank sleeps for as long as its
+device would compute each layer, and all-reduces gradients of the layers' sizes, as PyTorch's DistributedDataParallel
+does: in buckets of 25 MB, the first of 1 MB, each as soon as backward has completed it, while backward goes on.
+
+    gloo_imitation.py RANK RANKS HOST:PORT INTERFACE STEPS LAYERS
+
+LAYERS is a JSON file with a list for each rank, of each layer's {"parameters", "forward", "backward"}: values, and
+seconds of the rank's samples. All ranks begin a step together. Rank 0 prints two numbers: the median seconds of a step,
+the first left out, and the mean share of it in which a rank does not compute.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+
+rank, ranks, meeting, interface, steps, file = sys.argv[1:]
+os.environ["GLOO_SOCKET_IFNAME"] = interface
+
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+by_rank = json.load(open(file))
+layers = by_rank[int(rank)]
+forward = sum(layer["forward"] for layer in layers)
+compute = [sum(layer["forward"] + layer["backward"] for layer in own) for own in by_rank]
+
+# Of each bucket its gradient, and when it is complete, counted from the begin of backward.
+buckets, values, seconds, limit = [], 0, 0.0, 1 << 20
+for layer in reversed(layers):
+    seconds += layer["backward"]
+    values += int(layer["parameters"])
+    if 4 * values >= limit:
+        buckets.append((torch.zeros(values), seconds))
+        values, limit = 0, 25 << 20
+if values:
+    buckets.append((torch.zeros(values), seconds))
+
+
+def sleep_until(moment):
+    time.sleep(max(0.0, moment - time.perf_counter()))
+
+
+dist.init_process_group("gloo", init_method="tcp://" + meeting, rank=int(rank), world_size=int(ranks))
+times = []
+for _ in range(int(steps)):
+    dist.barrier()
+    began = time.perf_counter()
+    pending = []
+    for gradient, ready in buckets:
+        sleep_until(began + forward + ready)
+        pending.append(dist.all_reduce(gradient, async_op=True))
+    sleep_until(began + forward + seconds)
+    for work in pending:
+        work.wait()
+    times.append(time.perf_counter() - began)
+if rank == "0":
+    step = statistics.median(times[1:])
+    print(step, 1 - statistics.mean(compute) / step, flush=True)
+dist.barrier()
+dist.destroy_process_group()
