@@ -2,13 +2,15 @@
 // with shares by speed, and data parallelism with equal shares on Gloo, as TAPP compares (Mao et al. 2021). Networks
 // and devices are imitated: all sides sleep for what the same estimate says that a layer takes, and send real bytes.
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <sstream>
 
 #include "bench/child_process.h"
 #include "bench/measured_profile.h"
+#include "bench/namespaced_job.h"
 #include "bench/network_namespaces.h"
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
@@ -19,7 +21,7 @@
 #include "motley/cost/problem.h"
 #include "motley/model/tables.h"
 #include "motley/planner/repartition.h"
-#include "motley/transport/session.h"
+#include "motley/simulate/simulate.h"
 
 namespace motley::bench {
 namespace {
@@ -27,18 +29,13 @@ namespace {
 constexpr int kMachines = 4;
 constexpr double kLinkBytesPerSecond = 125e6;
 constexpr int kMostLayers = 32;
-constexpr int kSteps = 6;
+constexpr int kSteps = 5;
 constexpr int kSettledStep = 1;  // before the first that counts
 constexpr double kRunSeconds = 500;
 constexpr std::int64_t kTappBatch = 32;  // a machine, of the rows against TAPP's figures
 constexpr const char* kTransformer = "transformer";
 constexpr const char* kModels[] = {"alexnet", "vgg11", "resnet18", kTransformer};
 constexpr std::int64_t kBatches[] = {8, 32, 128};
-
-struct Times {
-  double step = 0;
-  double waiting = 0;  // share of the step, the mean over the workers
-};
 
 class Tapp {
  public:
@@ -52,9 +49,6 @@ class Tapp {
       return rows_.take();
     }
     network_ = std::move(*network);
-    std::string hosts;
-    for (int at = 0; at < kMachines; ++at) hosts += network_->address(at) + ":29400\n";
-    MOTLEY_TRY(write_file(folder_ / "hosts", hosts));
     MOTLEY_ASSIGN(cluster_, cluster::read_cluster(cluster_file()));
 
     std::vector<double> ratios, reductions;
@@ -64,25 +58,31 @@ class Tapp {
       MOTLEY_ASSIGN(const model::Graph graph, graph_of(model));
       for (const std::int64_t batch : kBatches) {
         MOTLEY_TRY(prepare(graph, kMachines * batch));
-        MOTLEY_ASSIGN(const Times planned, train("plan.json"));
-        MOTLEY_ASSIGN(const Times parallel, is_parallel_ ? Result<Times>(planned) : train("parallel.json"));
-        MOTLEY_ASSIGN(const Times bsp, train_on_gloo());
+        MOTLEY_ASSIGN(const double planned, train("plan.json"));
+        MOTLEY_ASSIGN(const double parallel, is_parallel_ ? Result<double>(planned) : train("parallel.json"));
+        MOTLEY_ASSIGN(const double bsp, train_on_gloo("bsp"));
+        MOTLEY_ASSIGN(const double ddp, train_on_gloo("ddp"));
+        MOTLEY_ASSIGN(const double planned_computing, computing(plan_));
         const std::string name = fmt::format("tapp-{}-batch-{}", model, batch);
         const std::string note = fmt::format(
-            "{} a step ({} predicted) by {}; balanced data parallelism {}, equal shares on Gloo {}; imitated devices, "
+            "{} a step ({} predicted) by {}; balanced data parallelism {}, equal shares on Gloo {}, overlapped {}; "
+            "imitated devices, "
             "1 Gb/s",
-            format_seconds(planned.step), format_seconds(plan_.predicted.step_seconds), describe(plan_),
-            format_seconds(parallel.step), format_seconds(bsp.step));
-        const double ratio = bsp.step / planned.step, reduction = 1 - planned.waiting / bsp.waiting;
+            format_seconds(planned), format_seconds(plan_.predicted.step_seconds), describe(plan_),
+            format_seconds(parallel), format_seconds(bsp), format_seconds(ddp));
+        const double share = std::max(0.0, 1 - planned_computing / planned), bsp_share = 1 - slowest_ / bsp;
+        const double ratio = bsp / planned, reduction = 1 - share / bsp_share;
         rows_.add(name, "step_ratio_bsp", ratio, "ratio", true, {}, {}, 1.0, note);
-        rows_.add(name, "step_ratio_balanced", parallel.step / planned.step, "ratio", true, {}, {}, 1.0, "");
-        rows_.add(name, "communication_share_reduction", reduction, "share", true, {}, {}, {},
-                  fmt::format("workers wait for {:.3f} of a step, on Gloo {:.3f}", planned.waiting, bsp.waiting));
+        rows_.add(name, "step_ratio_ddp", ddp / planned, "ratio", true, {}, {}, 1.0, "");
+        rows_.add(name, "step_ratio_balanced", parallel / planned, "ratio", true, {}, {}, 1.0, "");
+        rows_.add(
+            name, "communication_share_reduction", reduction, "share", true, {}, {}, {},
+            fmt::format("{:.3f} of a step would go with links that take no time, on Gloo {:.3f}", share, bsp_share));
         if (batch == kTappBatch) {
           ratios.push_back(ratio);
           reductions.push_back(reduction);
         }
-        const double loss = planned.step / std::min(planned.step, parallel.step) - 1;
+        const double loss = planned / std::min({planned, parallel, bsp, ddp}) - 1;
         if (loss > worst) {
           worst = loss;
           worst_case = fmt::format("worst of {}: {}", std::size(kModels) * std::size(kBatches), name);
@@ -176,82 +176,63 @@ class Tapp {
     return plan;
   }
 
+  // A step of the plan if links took no time, replayed.
+  Result<double> computing(const plan::Plan& plan) const {
+    MOTLEY_ASSIGN(cost::Problem problem, cost::problem_of_plan(profile_, cluster_, plan));
+    for (cost::Link& link : problem.links) link = {};
+    for (cost::Type& type : problem.types) type.bytes_per_second = std::numeric_limits<double>::infinity();
+    MOTLEY_ASSIGN(const simulate::Timeline timeline, simulate::simulate(problem, plan));
+    return timeline.step_seconds;
+  }
+
   // For the peer: what each layer takes on each machine with an equal share.
-  Status write_layers() const {
+  Status write_layers() {
+    slowest_ = 0;
     auto by_rank = nlohmann::json::array();
     for (const cluster::DeviceType& type : cluster_.device_types) {
       for (std::int64_t i = 0; i < type.count; ++i) {
         auto layers = nlohmann::json::array();
         const model::DeviceProfile& device = *profile_.device(type.name);
+        double computing = 0;
         for (std::size_t layer = 0; layer < device.layers.size(); ++layer) {
           const double samples = static_cast<double>(batch_) / kMachines;
+          computing += device.layers[layer].forward.at(samples) + device.layers[layer].backward.at(samples);
           layers.push_back({{"parameters", profile_.graph.layers[layer].parameters},
                             {"forward", device.layers[layer].forward.at(samples)},
                             {"backward", device.layers[layer].backward.at(samples)}});
         }
         by_rank.push_back(std::move(layers));
+        slowest_ = std::max(slowest_, computing);
       }
     }
     return write_file(folder_ / "layers.json", by_rank.dump());
   }
 
-  Result<Times> train(const std::string& plan_file) {
+  Result<double> train(const std::string& plan_file) {
     MOTLEY_ASSIGN(const plan::Plan plan, plan::read_plan(folder_ / plan_file));
     std::int64_t workers = 0;
     for (const plan::Stage& stage : plan.stages) {
       for (const plan::Replicas& replicas : stage.replicas) workers += replicas.count;
     }
-    const std::filesystem::path run = folder_ / "run";
     const std::filesystem::path job = folder_ / "job.yaml";
     MOTLEY_TRY(write_file(
         job, fmt::format("name: bench-tapp\nmodel:\n  name: imitation\n  path: profile.json\nplan: {}\nbatch: {}\n"
                          "steps: {}\nshares:\n  mode: fixed\ndeadline:\n  join: 120\n  step: 120\n",
                          plan_file, batch_, kSteps)));
-    std::string hosts;
-    for (int at = 0; at < workers; ++at) hosts += network_->address(at) + ":29400\n";
-    MOTLEY_TRY(write_file(folder_ / "hosts", hosts));
-    const std::string secret = "MOTLEY_SECRET=" + transport::Secret::generate().hex();
-    std::vector<std::unique_ptr<ChildProcess>> ranks;
-    for (int rank = 0; rank < workers; ++rank) {
-      std::vector<std::string> command = network_->host_prefix(rank);
-      for (const std::string& word :
-           {options_.motley.string(), std::string("train"), job.string(), std::string("--run-directory"), run.string(),
-            std::string("--overwrite"), std::string("--quiet"), std::string("--hosts"), (folder_ / "hosts").string(),
-            std::string("--rank"), std::to_string(rank)}) {
-        command.push_back(word);
-      }
-      MOTLEY_ASSIGN(auto process, ChildProcess::start(command, {secret}));
-      ranks.push_back(std::move(process));
-    }
-    const Deadline deadline = Deadline::after(kRunSeconds);
-    for (const auto& rank : ranks) MOTLEY_TRY(rank->finish(deadline));
-    return read_times(run);
+    MOTLEY_ASSIGN(std::vector<double> steps,
+                  train_in_namespaces(options_, *network_, folder_, static_cast<int>(workers), job, {}));
+    steps.erase(steps.begin(), steps.begin() + kSettledStep);
+    return median(steps);
   }
 
-  static Result<Times> read_times(const std::filesystem::path& run) {
-    MOTLEY_ASSIGN(const std::string text, read_file(run / "metrics.jsonl"));
-    std::istringstream lines(text);
-    std::vector<double> steps, waiting;
-    for (std::string line; std::getline(lines, line);) {
-      const auto json = nlohmann::json::parse(line);
-      if (!json.contains("step_seconds") || json["step"].get<int>() <= kSettledStep) continue;
-      const std::vector<double> computed = json["compute_seconds"];
-      steps.push_back(json["step_seconds"]);
-      waiting.push_back(1 - std::reduce(computed.begin(), computed.end()) /
-                                (steps.back() * static_cast<double>(computed.size())));
-    }
-    if (steps.empty()) return fail(ErrorCode::kInternal, "the job did not finish; what it said is above");
-    return Times{median(steps), std::max(0.0, median(waiting))};
-  }
-
-  Result<Times> train_on_gloo() {
+  Result<double> train_on_gloo(const std::string& mode) {
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (int rank = 0; rank < kMachines; ++rank) {
       std::vector<std::string> command = network_->host_prefix(rank);
       for (const std::string& word :
            {options_.python.string(), (options_.source_folder / "bench/peers/gloo_imitation.py").string(),
             std::to_string(rank), std::to_string(kMachines), network_->address(0) + ":29500", std::string("eth0"),
-            std::to_string(kSteps), (folder_ / "layers.json").string()}) {
+            std::to_string(kSteps), (folder_ / "layers.json").string(), mode}) {
         command.push_back(word);
       }
       MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
@@ -260,10 +241,9 @@ class Tapp {
     const Deadline deadline = Deadline::after(kRunSeconds);
     MOTLEY_ASSIGN(const std::string line, ranks[0]->read_line(deadline));
     for (const auto& rank : ranks) MOTLEY_TRY(rank->finish(deadline));
-    Times times;
-    std::istringstream(line) >> times.step >> times.waiting;
-    if (times.step <= 0) return fail(ErrorCode::kInternal, "the peer said '{}'", line);
-    return times;
+    const double seconds = std::strtod(line.c_str(), nullptr);
+    if (seconds <= 0) return fail(ErrorCode::kInternal, "the peer said '{}'", line);
+    return seconds;
   }
 
   const BenchOptions& options_;
@@ -275,6 +255,7 @@ class Tapp {
   plan::Plan plan_;
   bool is_parallel_ = false;  // the plan is data parallelism itself
   std::int64_t batch_ = 0;
+  double slowest_ = 0;  // seconds that the slowest machine computes an equal share
 };
 
 }  // namespace

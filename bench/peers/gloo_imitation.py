@@ -1,12 +1,13 @@
 """Data parallelism on Gloo as a peer, for networks and devices that are not there: a rank sleeps for as long as its
-device would compute each layer, and all-reduces gradients of the layers' sizes, as PyTorch's DistributedDataParallel
-does: in buckets of 25 MB, the first of 1 MB, each as soon as backward has completed it, while backward goes on.
+device would compute each layer, and all-reduces gradients of the layers' sizes in buckets of 25 MB, the first of 1 MB:
+when all ranks have computed (bsp, bulk-synchronous), or each as soon as backward has completed it, while backward goes
+on (ddp, as PyTorch's DistributedDataParallel does).
 
-    gloo_imitation.py RANK RANKS HOST:PORT INTERFACE STEPS LAYERS
+    gloo_imitation.py RANK RANKS HOST:PORT INTERFACE STEPS LAYERS bsp|ddp
 
 LAYERS is a JSON file with a list for each rank, of each layer's {"parameters", "forward", "backward"}: values, and
-seconds of the rank's samples. All ranks begin a step together. Rank 0 prints two numbers: the median seconds of a step,
-the first left out, and the mean share of it in which a rank does not compute.
+seconds of the rank's samples. All ranks begin a step together. Rank 0 prints the median seconds of a step, the first
+left out.
 """
 
 import json
@@ -15,17 +16,15 @@ import statistics
 import sys
 import time
 
-rank, ranks, meeting, interface, steps, file = sys.argv[1:]
+rank, ranks, meeting, interface, steps, file, mode = sys.argv[1:]
 os.environ["GLOO_SOCKET_IFNAME"] = interface
 
 import torch
 import torch.distributed as dist
 
 torch.set_num_threads(1)
-by_rank = json.load(open(file))
-layers = by_rank[int(rank)]
+layers = json.load(open(file))[int(rank)]
 forward = sum(layer["forward"] for layer in layers)
-compute = [sum(layer["forward"] + layer["backward"] for layer in own) for own in by_rank]
 
 # Of each bucket its gradient, and when it is complete, counted from the begin of backward.
 buckets, values, seconds, limit = [], 0, 0.0, 1 << 20
@@ -50,14 +49,13 @@ for _ in range(int(steps)):
     began = time.perf_counter()
     pending = []
     for gradient, ready in buckets:
-        sleep_until(began + forward + ready)
+        sleep_until(began + forward + (ready if mode == "ddp" else seconds))
         pending.append(dist.all_reduce(gradient, async_op=True))
     sleep_until(began + forward + seconds)
     for work in pending:
         work.wait()
     times.append(time.perf_counter() - began)
 if rank == "0":
-    step = statistics.median(times[1:])
-    print(step, 1 - statistics.mean(compute) / step, flush=True)
+    print(statistics.median(times[1:]), flush=True)
 dist.barrier()
 dist.destroy_process_group()

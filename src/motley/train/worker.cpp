@@ -138,7 +138,9 @@ Status Worker::step(bool& stop) {
   if (unreported_.empty()) {
     interval_begin_ = step_begin_;
   }
-  buckets_->zero();
+  if (!imitates(job_)) {  // whose gradients are zeros from the start
+    buckets_->zero();
+  }
   if (batch_norm_) {
     batch_norm_->begin_step();
   }

@@ -1,0 +1,21 @@
+// A job whose ranks stand in namespaces of an emulated network, each as if on a host of its own.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/network_namespaces.h"
+
+namespace motley::bench {
+
+// `motley train` with this job file and these flags on `ranks` hosts, rank r in namespace r; returns the seconds of
+// each step. The run's files, and those that tell the ranks of each other, are in `folder`. Fails with what the job
+// said last.
+Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, const NetworkNamespaces& network,
+                                                const std::filesystem::path& folder, int ranks,
+                                                const std::filesystem::path& job,
+                                                const std::vector<std::string>& flags);
+
+}  // namespace motley::bench
