@@ -23,6 +23,8 @@ Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, con
   MOTLEY_TRY(write_file(folder / "hosts", addresses));
   const std::string secret = "MOTLEY_SECRET=" + transport::Secret::generate().hex();
   const std::filesystem::path run = folder / "run";
+  std::error_code ignored;
+  std::filesystem::remove_all(run, ignored);  // so that nothing is read from a run before this one
   std::vector<std::unique_ptr<ChildProcess>> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<std::string> command = network.host_prefix(rank);

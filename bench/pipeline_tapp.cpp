@@ -138,6 +138,7 @@ class Tapp {
     profile_ = model::coarsen(model::estimate(graph, speeds, static_cast<double>(batch) / kMachines), kMostLayers);
     MOTLEY_TRY(write_file(folder_ / "profile.json", model::to_json(profile_)));
     const std::filesystem::path file = folder_ / "plan.json";
+    std::filesystem::remove(file);
     MOTLEY_ASSIGN(const auto process, ChildProcess::start({options_.motley.string(), "plan", "--profile",
                                                            (folder_ / "profile.json").string(), "--cluster",
                                                            cluster_file().string(), "--batch", std::to_string(batch),
@@ -221,6 +222,9 @@ class Tapp {
                          plan_file, batch_, kSteps)));
     MOTLEY_ASSIGN(std::vector<double> steps,
                   train_in_namespaces(options_, *network_, folder_, static_cast<int>(workers), job, {}));
+    if (steps.size() != kSteps) {
+      return fail(ErrorCode::kInternal, "the job ended after {} of {} steps", steps.size(), kSteps);
+    }
     steps.erase(steps.begin(), steps.begin() + kSettledStep);
     return median(steps);
   }

@@ -79,7 +79,9 @@ Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path&
   }
   const plan::Plan best =
       cost::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
-  return planner::mix_stages(*solved.problem, best, interrupt.token());
+  // Stages that mix types have no server to meet at.
+  return job.exchange_method == "ps" ? Result<plan::Plan>(best)
+                                     : planner::mix_stages(*solved.problem, best, interrupt.token());
 }
 
 std::int64_t workers_of(const plan::Stage& stage) {

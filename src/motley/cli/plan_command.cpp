@@ -75,13 +75,27 @@ Error impossible(const planner::Request& request) {
           report::explain_impossible(request.problem, request.objective, *most, least.value_or(planner::Answer{})), -1};
 }
 
+// Mixing looks for the shortest step in any number of micro-batches, whatever it costs.
+Status check_mix(const PlanArguments& arguments, const plan::Objective& objective) {
+  const PlanArguments none;
+  const auto refuse = [](const std::string& given, const std::string& accepted) {
+    return fail(ErrorCode::kInvalidInput, "--mix: given with {}; accepted: {}", given, accepted);
+  };
+  if (arguments.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
+  if (objective.goal == plan::Goal::kLeastMoney) return refuse("the goal money", "--goal throughput or step");
+  if (arguments.min_throughput != none.min_throughput || arguments.max_money != none.max_money ||
+      arguments.max_price != none.max_price) {
+    return refuse("a limit", "neither --min-throughput nor --max-cost nor --max-price");
+  }
+  if (arguments.input.micro_batches != 0) return refuse("--micro-batches", "0, the best number that is found");
+  return {};
+}
+
 Status run_plan(const PlanArguments& arguments) {
   MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(arguments.input));
   MOTLEY_ASSIGN(const plan::Objective objective, objective_of(arguments));
-  if (arguments.mix && (arguments.input.cost_model != "pipeline" || objective.goal == plan::Goal::kLeastMoney)) {
-    return fail(ErrorCode::kInvalidInput,
-                "--mix: given with --cost-model {} and the goal {}; accepted with pipeline, and throughput or step",
-                arguments.input.cost_model, plan::describe(objective));
+  if (arguments.mix) {
+    MOTLEY_TRY(check_mix(arguments, objective));
   }
   MOTLEY_TRY(check_writable(arguments.output));
   if (!arguments.page.empty()) {
@@ -152,7 +166,9 @@ Status run_plan(const PlanArguments& arguments) {
   if (answer.bound > 0) plan.bound = answer.bound;
   if (arguments.mix) {
     MOTLEY_ASSIGN(plan, planner::mix_stages(problem, plan, interrupt.token()));
-    std::printf("\nmixed stages, replayed: %s a step\n", format_seconds(plan.predicted.step_seconds).c_str());
+    std::printf("\nwith stages that mix types, replayed: %s a step%s\n",
+                format_seconds(plan.predicted.step_seconds).c_str(),
+                arguments.page.empty() ? "" : "; the page shows the plan before");
   }
   MOTLEY_TRY(write_file(arguments.output, plan::to_json(plan)));
   std::printf("\nplan: %s\n", arguments.output.c_str());

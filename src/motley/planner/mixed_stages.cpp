@@ -102,9 +102,9 @@ class Mixing {
 
 Result<plan::Plan> mix_stages(const cost::Problem& types, const plan::Plan& plan, const std::stop_token& stop) {
   const std::vector<int> own = devices_of(types, plan);
-  if (own.size() > kMostMixedDevices) return plan;
   Mixing mixing(types, stop);
   MOTLEY_TRY(mixing.consider(plan));
+  if (own.size() > kMostMixedDevices) return mixing.best();
   MOTLEY_TRY(mixing.improve(plan, own, true));
   const std::vector<int> all = fastest_first(types);
   for (std::size_t count = 1; count <= all.size(); ++count) {

@@ -262,10 +262,10 @@ class Repartition {
     return true;
   }
 
-  // Whether all workers of the stage have something to do.
+  // Whether all workers of the stage have a sample of each micro-batch to do.
   bool uses_all(const Candidate& candidate, std::size_t stage) const {
     return std::ranges::all_of(shares(candidate.workers[stage], candidate.begin[stage], candidate.begin[stage + 1] - 1),
-                               [](double samples) { return samples > 0; });
+                               [](double samples) { return samples >= 1; });
   }
 
   double step_of(const Candidate& candidate) const {

@@ -262,23 +262,27 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
     state.gradients = s + 1 == stage_count ? plan.micro_batches : 0;
     const double exchange = exchange_seconds(problem, stage, typed[s]);
     MOTLEY_TRY(check_finite(exchange, s, "exchange"));
-    state.exchange_seconds = exchange;
-    double slowest = -1;
+    std::vector<std::pair<double, double>> exposed;  // of each group: its backward pass, and what is left after that
     for (std::size_t group = 0; group < stage.replicas.size(); ++group) {
       const plan::Replicas& replicas = stage.replicas[group];
       DeviceState device = device_of(problem, stage, typed[s].types[group], samples * replicas.share);
       MOTLEY_TRY(check_finite(device.forward_seconds, s, "forward pass"));
       MOTLEY_TRY(check_finite(device.backward_seconds, s, "backward pass"));
       device.stage = static_cast<int>(s);
-      if (options.exchange_overlaps && device.backward_seconds > slowest) {
-        slowest = device.backward_seconds;
-        state.exchange_seconds =
-            exposed_seconds(problem, stage, typed[s].types[group], samples * replicas.share, exchange);
-      }
+      exposed.emplace_back(device.backward_seconds,
+                           exposed_seconds(problem, stage, typed[s].types[group], samples * replicas.share, exchange));
       for (std::int64_t i = 0; i < replicas.count; ++i) {
         device.replica = static_cast<int>(setup.devices.size()) - state.first_device;
         setup.devices.push_back(device);
         setup.types.push_back(replicas.type);
+      }
+    }
+    // A gradient is there when it is on all replicas, of which those with less to do are done earlier.
+    const double longest = std::ranges::max(exposed).first;
+    state.exchange_seconds = options.exchange_overlaps ? 0 : exchange;
+    for (const auto& [backward, left] : exposed) {
+      if (options.exchange_overlaps) {
+        state.exchange_seconds = std::max(state.exchange_seconds, left - (longest - backward));
       }
     }
     if (s + 1 < stage_count) {

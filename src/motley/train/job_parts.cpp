@@ -307,7 +307,7 @@ Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
 std::string device_of(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
   const cluster::Worker& worker = cluster.workers[static_cast<std::size_t>(rank)];
   const cluster::DeviceType* type = cluster.device_type(worker.device);
-  const bool from_file = !job.cluster.empty() && type != nullptr && job.emulation.empty();  // else it is not here
+  const bool from_file = !job.cluster.empty() && type != nullptr && !imitates(job);
   const std::string device = from_file ? cluster::to_string(type->kind) : job.device;
   if (device != "cuda") {
     return device;

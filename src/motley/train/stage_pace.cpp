@@ -28,20 +28,24 @@ Result<StagePace> StagePace::read(const std::filesystem::path& file, const plan:
     pace.backward.fixed += time.backward.fixed;
     pace.backward.per_sample += time.backward.per_sample;
     pace.layers.push_back(plan.layers[static_cast<std::size_t>(layer)]);
-    pace.backward_per_sample.push_back(time.backward.per_sample);
+    pace.layer_backward.push_back(time.backward);
+  }
+  if (stage.recompute) {
+    pace.backward.fixed += pace.forward.fixed;
+    pace.backward.per_sample += pace.forward.per_sample;
   }
   return pace;
 }
 
-double StagePace::share_of_backward(const std::string& layer) const {
-  double done = 0;
-  for (std::size_t i = layers.size(); i-- > 0;) {
-    done += backward_per_sample[i];
-    if (layers[i] == layer) {
-      return backward.per_sample > 0 ? done / backward.per_sample : 1;
-    }
+double StagePace::share_of_backward(const std::string& layer, double rows) const {
+  const auto found = std::ranges::find(layers, layer);
+  const double whole = backward.at(rows);
+  if (found == layers.end() || whole <= 0) return 1;
+  double left = 0;  // of the layers before it
+  for (auto before = layers.begin(); before != found; ++before) {
+    left += layer_backward[static_cast<std::size_t>(before - layers.begin())].at(rows);
   }
-  return 1;
+  return 1 - left / whole;
 }
 
 }  // namespace motley::train

@@ -12,13 +12,14 @@
 namespace motley::train {
 
 struct StagePace {
-  model::Affine forward;  // seconds of a micro-batch, by its rows
-  model::Affine backward;
+  model::Affine forward;   // seconds of a micro-batch, by its rows
+  model::Affine backward;  // and forward once more, where the stage recomputes
   std::vector<std::string> layers;
-  std::vector<double> backward_per_sample;  // seconds, of each layer
+  std::vector<model::Affine> layer_backward;
 
-  // Of a sample's backward pass, until this layer of the stage is done; 1 for one that the stage does not have.
-  double share_of_backward(const std::string& layer) const;
+  // Of the backward pass of so many rows, until this layer of the stage is done; 1 for one that the stage does not
+  // have.
+  double share_of_backward(const std::string& layer, double rows) const;
 
   // Of the plan's stage on a device type: the sums over its layers. Errors (kInvalidInput): a file that is no profile,
   // one of other layers than the plan's, or without this type.

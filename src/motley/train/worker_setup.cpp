@@ -202,10 +202,12 @@ Status Worker::build_model() {
 // The share of backward after which each bucket is complete, by the profile: once its first layer is done.
 std::vector<double> Worker::bucket_positions() const {
   std::vector<double> positions(static_cast<std::size_t>(buckets_->count()), 0.0);
+  const auto batch = static_cast<std::uint32_t>(job_.batch);
+  const double rows = layout_->samples(role_.rank, {0, batch}) / static_cast<double>(layout_->plan().micro_batches);
   for (const learn::GradientBuckets::Place& place : buckets_->places()) {
     double& position = positions[static_cast<std::size_t>(place.bucket)];
     const std::string layer = place.parameter.name.substr(0, place.parameter.name.rfind('.'));
-    position = std::max(position, stage_pace_->share_of_backward(layer));
+    position = std::max(position, stage_pace_->share_of_backward(layer, rows));
   }
   return positions;
 }
