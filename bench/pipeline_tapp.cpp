@@ -29,7 +29,7 @@ namespace {
 constexpr int kMachines = 4;
 constexpr double kLinkBytesPerSecond = 125e6;
 constexpr int kMostLayers = 32;
-constexpr int kSteps = 5;
+constexpr int kSteps = 4;
 constexpr int kSettledStep = 1;  // before the first that counts
 constexpr double kRunSeconds = 500;
 constexpr std::int64_t kTappBatch = 32;  // a machine, of the rows against TAPP's figures

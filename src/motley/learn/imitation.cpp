@@ -8,17 +8,22 @@
 namespace motley::learn {
 namespace {
 
+// One zero, seen as so many: nothing that a network is said to compute takes memory before it is sent.
+torch::Tensor zeros_of(c10::IntArrayRef shape, const torch::TensorOptions& options) {
+  return torch::zeros({1}, options).expand(shape);
+}
+
 // Zeros of some width for each sample, and zeros for the gradient of what was read.
 class Imitate : public torch::autograd::Function<Imitate> {
  public:
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& input,
                                std::int64_t width) {
     context->saved_data["shape"] = input.sizes().vec();
-    return torch::zeros({input.size(0), width}, input.options());
+    return zeros_of({input.size(0), width}, input.options());
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
                                                const torch::autograd::tensor_list& gradients) {
-    return {torch::zeros(context->saved_data["shape"].toIntVector(), gradients.front().options()), torch::Tensor()};
+    return {zeros_of(context->saved_data["shape"].toIntVector(), gradients.front().options()), torch::Tensor()};
   }
 };
 

@@ -237,6 +237,7 @@ Status Worker::meet(data::Range window, bool& stop) {
 
   session_->set_phase(number, "optimizer");
   const double exchanged = step_begin_ + unreported_.back().report.total;
+  const double gathered = monotonic_seconds();
   if (!served_ && !imitates(job_)) {
     if (job_.clip_norm > 0) {
       MOTLEY_TRY(clip_gradients());
@@ -244,7 +245,8 @@ Status Worker::meet(data::Range window, bool& stop) {
     MOTLEY_TRY(optimizer_->step(unreported_.back().learning_rate));
   }
   const double ended = monotonic_seconds();
-  timeline_->record(Phase::kOptimizer, step_, exchanged, ended);
+  timeline_->record(Phase::kWait, step_, exchanged, gathered);  // for the last rank of a plan's first stages, say
+  timeline_->record(Phase::kOptimizer, step_, gathered, ended);
   if (!exchange_->relaxed()) {
     const double waited_until = std::clamp(step_begin_ + last_compute(reports.back()), computed_, exchanged);
     timeline_->record(Phase::kWait, step_, computed_, waited_until);
