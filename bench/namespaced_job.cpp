@@ -1,5 +1,6 @@
 #include "bench/namespaced_job.h"
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -10,7 +11,7 @@
 namespace motley::bench {
 namespace {
 
-constexpr double kRunSeconds = 500;
+constexpr double kRunSeconds = 560;
 
 }  // namespace
 
@@ -47,6 +48,26 @@ Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, con
   }
   if (steps.empty()) return fail(ErrorCode::kInternal, "the job did not finish; what it said is above");
   return steps;
+}
+
+Result<double> run_peer_in_namespaces(const BenchOptions& options, const NetworkNamespaces& network, int ranks,
+                                      const std::string& program, const std::vector<std::string>& arguments) {
+  const std::string file = (options.source_folder / "bench/peers" / program).string();
+  std::vector<std::unique_ptr<ChildProcess>> processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<std::string> command = network.host_prefix(rank);
+    command.insert(command.end(), {options.python.string(), file, std::to_string(rank), std::to_string(ranks),
+                                   network.address(0) + ":29500", "eth0"});
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
+    processes.push_back(std::move(process));
+  }
+  const Deadline deadline = Deadline::after(kRunSeconds);
+  MOTLEY_ASSIGN(const std::string line, processes[0]->read_line(deadline));
+  for (const auto& process : processes) MOTLEY_TRY(process->finish(deadline));
+  const double seconds = std::strtod(line.c_str(), nullptr);
+  if (seconds <= 0) return fail(ErrorCode::kInternal, "{} said '{}'", program, line);
+  return seconds;
 }
 
 }  // namespace motley::bench

@@ -1,4 +1,4 @@
-// A job whose ranks stand in namespaces of an emulated network, each as if on a host of its own.
+// Jobs whose ranks stand in namespaces of an emulated network, each as if on a host of its own: ours and peers'.
 #pragma once
 
 #include <filesystem>
@@ -17,5 +17,10 @@ Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, con
                                                 const std::filesystem::path& folder, int ranks,
                                                 const std::filesystem::path& job,
                                                 const std::vector<std::string>& flags);
+
+// The Python program of bench/peers on `ranks` hosts, called with RANK RANKS HOST:PORT INTERFACE and these arguments;
+// returns the seconds that rank 0 prints.
+Result<double> run_peer_in_namespaces(const BenchOptions& options, const NetworkNamespaces& network, int ranks,
+                                      const std::string& program, const std::vector<std::string>& arguments);
 
 }  // namespace motley::bench

@@ -1,8 +1,9 @@
 // Four unlike machines on links of 1 Gb/s (examples/unequal): the plan that `motley plan --mix` makes, data parallelism
-// with shares by speed, and data parallelism with equal shares on Gloo, as TAPP compares (Mao et al. 2021). Networks
-// and devices are imitated: all sides sleep for what the same estimate says that a layer takes, and send real bytes.
+// with shares by speed, and data parallelism with equal shares on Gloo: bulk-synchronous, with which TAPP compares (Mao
+// et al. 2021), and overlapped, as DDP. Networks and devices are imitated: all sides sleep for what the same estimate
+// says that a layer takes, and send real bytes. A step's communication share is what of it would go with links that
+// take no time.
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "bench/namespaced_job.h"
 #include "bench/network_namespaces.h"
 #include "bench/pipeline_bench.h"
+#include "bench/planning_cases.h"
 #include "bench/row_list.h"
 #include "bench/temporary_folder.h"
 #include "motley/base/file.h"
@@ -31,7 +33,7 @@ constexpr double kLinkBytesPerSecond = 125e6;
 constexpr int kMostLayers = 32;
 constexpr int kSteps = 4;
 constexpr int kSettledStep = 1;  // before the first that counts
-constexpr double kRunSeconds = 500;
+constexpr double kPlanSeconds = 120;
 constexpr std::int64_t kTappBatch = 32;  // a machine, of the rows against TAPP's figures
 constexpr const char* kTransformer = "transformer";
 constexpr const char* kModels[] = {"alexnet", "vgg11", "resnet18", kTransformer};
@@ -126,16 +128,9 @@ class Tapp {
 
   // The profile, the plan and its rivals for this network and batch.
   Status prepare(const model::Graph& graph, std::int64_t batch) {
-    std::vector<model::DeviceSpeed> speeds;
-    for (const cluster::DeviceType& type : cluster_.device_types) {
-      speeds.push_back({.type = type.name,
-                        .flops_per_second = type.speed->flops_per_second,
-                        .bytes_per_second = type.speed->memory_bytes_per_second,
-                        .fixed_seconds = type.speed->fixed_seconds,
-                        .lookups_per_second = type.speed->memory_bytes_per_second});
-    }
     batch_ = batch;
-    profile_ = model::coarsen(model::estimate(graph, speeds, static_cast<double>(batch) / kMachines), kMostLayers);
+    profile_ = model::coarsen(model::estimate(graph, speeds_of(cluster_), static_cast<double>(batch) / kMachines),
+                              kMostLayers);
     MOTLEY_TRY(write_file(folder_ / "profile.json", model::to_json(profile_)));
     const std::filesystem::path file = folder_ / "plan.json";
     std::filesystem::remove(file);
@@ -143,7 +138,7 @@ class Tapp {
                                                            (folder_ / "profile.json").string(), "--cluster",
                                                            cluster_file().string(), "--batch", std::to_string(batch),
                                                            "--goal", "step", "--mix", "--output", file.string()}));
-    MOTLEY_TRY(process->finish(Deadline::after(kRunSeconds)));
+    MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));
     MOTLEY_ASSIGN(plan_, plan::read_plan(file));
     MOTLEY_ASSIGN(const plan::Plan parallel, parallel_plan());
     is_parallel_ = parallel.stages == plan_.stages && parallel.micro_batches == plan_.micro_batches;
@@ -229,25 +224,9 @@ class Tapp {
     return median(steps);
   }
 
-  Result<double> train_on_gloo(const std::string& mode) {
-    std::vector<std::unique_ptr<ChildProcess>> ranks;
-    for (int rank = 0; rank < kMachines; ++rank) {
-      std::vector<std::string> command = network_->host_prefix(rank);
-      for (const std::string& word :
-           {options_.python.string(), (options_.source_folder / "bench/peers/gloo_imitation.py").string(),
-            std::to_string(rank), std::to_string(kMachines), network_->address(0) + ":29500", std::string("eth0"),
-            std::to_string(kSteps), (folder_ / "layers.json").string(), mode}) {
-        command.push_back(word);
-      }
-      MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
-      ranks.push_back(std::move(process));
-    }
-    const Deadline deadline = Deadline::after(kRunSeconds);
-    MOTLEY_ASSIGN(const std::string line, ranks[0]->read_line(deadline));
-    for (const auto& rank : ranks) MOTLEY_TRY(rank->finish(deadline));
-    const double seconds = std::strtod(line.c_str(), nullptr);
-    if (seconds <= 0) return fail(ErrorCode::kInternal, "the peer said '{}'", line);
-    return seconds;
+  Result<double> train_on_gloo(const std::string& mode) const {
+    return run_peer_in_namespaces(options_, *network_, kMachines, "gloo_imitation.py",
+                                  {std::to_string(kSteps), (folder_ / "layers.json").string(), mode});
   }
 
   const BenchOptions& options_;

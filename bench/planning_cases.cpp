@@ -37,16 +37,6 @@ Result<PlanningCase> with_floor(std::string name, cost::Problem problem) {
   return planning;
 }
 
-std::vector<model::DeviceSpeed> speeds_of(const cluster::Cluster& cluster) {
-  std::vector<model::DeviceSpeed> speeds;
-  for (const cluster::DeviceType& type : cluster.device_types) {
-    const cluster::Speed speed = type.speed.value_or(cluster::Speed{});
-    speeds.push_back({type.name, speed.flops_per_second, speed.memory_bytes_per_second, speed.fixed_seconds,
-                      speed.lookups_per_second, speed.compute_fraction, speed.communication_fraction});
-  }
-  return speeds;
-}
-
 // A published profile has one device; the second is a third as fast for a fifth of the price.
 Result<PlanningCase> imported_case(const std::filesystem::path& file, cost::CostModel cost_model) {
   const double minibatch = file.stem() == "gnmt" ? kGnmtMinibatch : 0;  // the others say it themselves
@@ -73,6 +63,16 @@ Result<PlanningCase> imported_case(const std::filesystem::path& file, cost::Cost
 }
 
 }  // namespace
+
+std::vector<model::DeviceSpeed> speeds_of(const cluster::Cluster& cluster) {
+  std::vector<model::DeviceSpeed> speeds;
+  for (const cluster::DeviceType& type : cluster.device_types) {
+    const cluster::Speed speed = type.speed.value_or(cluster::Speed{});
+    speeds.push_back({type.name, speed.flops_per_second, speed.memory_bytes_per_second, speed.fixed_seconds,
+                      speed.lookups_per_second, speed.compute_fraction, speed.communication_fraction});
+  }
+  return speeds;
+}
 
 std::filesystem::path shared_data(const BenchOptions& options) {
   const std::filesystem::path folder = options.source_folder / "../shared/data";

@@ -22,6 +22,9 @@ Result<std::vector<PlanningCase>> planning_cases(const BenchOptions& options, co
 // One table by its name.
 Result<PlanningCase> planning_case(const BenchOptions& options, const std::string& table, cost::CostModel cost_model);
 
+// The speeds that a cluster file states for its device types.
+std::vector<model::DeviceSpeed> speeds_of(const cluster::Cluster& cluster);
+
 // The folder of published data beside the checkout; empty where there is none.
 std::filesystem::path shared_data(const BenchOptions& options);
 

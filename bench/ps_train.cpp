@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "bench/namespaced_job.h"
 #include "bench/network_namespaces.h"
 #include "bench/ps_groups.h"
 #include "bench/temporary_folder.h"
@@ -186,23 +187,9 @@ class PsTrain {
     return ours;
   }
 
-  Result<double> ddp_step(const std::string& wire) {
-    std::vector<std::unique_ptr<ChildProcess>> ranks;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      std::vector<std::string> command = places_[static_cast<std::size_t>(rank)].prefix;
-      for (const std::string& word :
-           {options_.python.string(), (options_.source_folder / "bench/peers/ddp_train.py").string(),
-            std::to_string(rank), std::to_string(kRanks), places_[0].address + ":29500", std::string("eth0"),
-            std::to_string(kSteps), std::to_string(kVgg11.samples), wire}) {
-        command.push_back(word);
-      }
-      MOTLEY_ASSIGN(auto process, ChildProcess::start(command));
-      ranks.push_back(std::move(process));
-    }
-    const Deadline deadline = Deadline::after(kRunSeconds);
-    MOTLEY_ASSIGN(const std::string line, ranks[0]->read_line(deadline));
-    for (const auto& rank : ranks) MOTLEY_TRY(rank->finish(deadline));
-    return std::strtod(line.c_str(), nullptr);
+  Result<double> ddp_step(const std::string& wire) const {
+    return run_peer_in_namespaces(options_, *network_, kRanks, "ddp_train.py",
+                                  {std::to_string(kSteps), std::to_string(kVgg11.samples), wire});
   }
 
   Status against_ddp(const Times& float32) {

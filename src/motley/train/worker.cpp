@@ -245,7 +245,7 @@ Status Worker::meet(data::Range window, bool& stop) {
     MOTLEY_TRY(optimizer_->step(unreported_.back().learning_rate));
   }
   const double ended = monotonic_seconds();
-  timeline_->record(Phase::kWait, step_, exchanged, gathered);  // for the last rank of a plan's first stages, say
+  timeline_->record(Phase::kWait, step_, exchanged, gathered);  // for ranks that end later
   timeline_->record(Phase::kOptimizer, step_, gathered, ended);
   if (!exchange_->relaxed()) {
     const double waited_until = std::clamp(step_begin_ + last_compute(reports.back()), computed_, exchanged);
