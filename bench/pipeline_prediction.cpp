@@ -1,7 +1,8 @@
 // Each network is profiled on this machine. For most plans two device types are made from that, a fast and a slow one,
 // both so much slower than this machine that it can play several of each (docs/pipeline.md, emulation); what messages,
-// exchanges and waiting take is real. The other plans run on the processors as they are, a worker on each, predicted
-// from a profile that is made slower by what two workers take from each other.
+// exchanges and waiting take is real. The other plans run on the processors as they are, a worker pinned to each and
+// behind a link of 1 Gb/s (without root: behind none), predicted from a profile that is made slower by what two workers
+// take from each other.
 //
 // Plans are drawn by lot: cuts, types, numbers of workers, micro-batches, schedules. Those of a network are predicted
 // before any of them runs, and those that are not emulated run first, as a shared machine's speed changes in minutes.
@@ -11,6 +12,8 @@
 
 #include "bench/job_run.h"
 #include "bench/measured_profile.h"
+#include "bench/namespaced_job.h"
+#include "bench/network_namespaces.h"
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
 #include "bench/temporary_folder.h"
@@ -30,7 +33,10 @@ constexpr double kFast = 6;        // times as long as this machine
 constexpr double kSlow = 15;
 constexpr double kLeastSeconds = 0.03;  // of an emulated stage in a step: messages cost some milliseconds of real time
 constexpr double kApart = 0.05;         // plans predicted to differ by less have no order that could be wrong
-constexpr std::int64_t kSteps = 30;     // of which a run leaves out the first 20
+constexpr std::int64_t kSteps = 30;
+constexpr std::int64_t kSettledSteps = 20;  // that do not count
+constexpr double kLinkBytesPerSecond = 125e6;
+constexpr double kLinkShare = 0.94;  // that headers leave
 constexpr double kProfileSeconds = 15;
 constexpr const char* kCores =
     "version: 1\ndevice_types: [{name: cpu, kind: cpu, count: 2}]\n"
@@ -68,6 +74,11 @@ class Prediction {
       : options_(options), rows_(options), folder_(std::move(folder)) {}
 
   Result<std::vector<BenchRow>> run() {
+    if (auto links = NetworkNamespaces::create(2, kLinkBytesPerSecond)) {
+      links_ = std::move(*links);
+    } else {
+      rows_.say("plans that are not emulated run without shaped links: " + links.error().message);
+    }
     for (const Network& network : networks()) {
       if (options_.quick && &network != &networks().front()) {
         rows_.left_out(network.name, "it takes minutes");
@@ -113,6 +124,7 @@ class Prediction {
     MOTLEY_TRY(write_file(emulation(network), model::to_json(emulated)));
     model::Profile real = measured;
     contend(real.devices.front(), 2);
+    if (links_) real.links.front().bytes_per_second = kLinkShare * kLinkBytesPerSecond;
     MOTLEY_TRY(draw(network, real, {2}, options_.quick ? 0 : network.real_plans, false));
     return draw(network, emulated, {3, 2}, options_.quick ? 1 : kEmulatedPlans, true);
   }
@@ -179,8 +191,17 @@ class Prediction {
                                       "--quiet",       "--evaluate.every_epochs=-1"};
     flags.insert(flags.end(), one.network->flags.begin(), one.network->flags.end());
     if (one.emulated) flags.insert(flags.end(), {"--emulation", emulation(*one.network).string()});
-    MOTLEY_ASSIGN(const JobRun run, run_job(options_, job(*one.network), one.emulated ? "" : kCores, flags));
-    one.measured = median(run.balanced_seconds);
+    if (one.emulated || !links_) {
+      MOTLEY_ASSIGN(const JobRun run, run_job(options_, job(*one.network), one.emulated ? "" : kCores, flags));
+      one.measured = median(run.balanced_seconds);
+    } else {
+      MOTLEY_TRY(write_file(folder_ / "cluster.yaml", kCores));
+      flags.insert(flags.end(), {"--cluster", (folder_ / "cluster.yaml").string()});
+      MOTLEY_ASSIGN(std::vector<double> seconds,
+                    train_in_namespaces(options_, *links_, folder_, 2, job(*one.network), flags));
+      seconds.erase(seconds.begin(), seconds.begin() + std::min(kSettledSteps, std::ssize(seconds) - 1));
+      one.measured = median(seconds);
+    }
     rows_.say(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted),
                           format_seconds(one.measured)));
     return {};
@@ -209,8 +230,9 @@ class Prediction {
                             format_seconds(one.measured));
       }
     }
-    const std::string note = fmt::format("{} plans of {} networks, {} of them not emulated (links not shaped)",
-                                         cases_.size(), options_.quick ? 1 : networks().size(), real.size());
+    const std::string note = fmt::format("{} plans of {} networks, {} of them not emulated ({})", cases_.size(),
+                                         options_.quick ? 1 : networks().size(), real.size(),
+                                         links_ ? "links of 1 Gb/s" : "links not shaped");
     rows_.add("prediction-all", "median_error", median(all), "share", false, 0.05, {}, {}, note);
     rows_.add("prediction-all", "worst_error", most, "share", false, 0.15, {}, {}, worst);
     if (!real.empty()) {
@@ -296,6 +318,7 @@ class Prediction {
   RowList rows_;
   Random random_{11};
   const std::filesystem::path folder_;
+  std::unique_ptr<NetworkNamespaces> links_;
   std::vector<Case> cases_;
 };
 

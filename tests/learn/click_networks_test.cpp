@@ -181,6 +181,22 @@ TEST(ClickNetworks, HaveTheSizesOfTheirSources) {
   EXPECT_THAT(network->sample_shape(), ElementsAre(273));
 }
 
+TEST_P(ClickNetworks, SayWhichRowsTheyReadOfServers) {
+  for (const bool served : {true, false}) {
+    const NetworkSpec spec = spec_of(GetParam(), served);
+    auto network = make_network(spec, 1);
+    ASSERT_TRUE(network) << network.error().message;
+    const auto graph = model_graph(**network);
+    ASSERT_TRUE(graph) << graph.error().message;
+    for (const model::Layer& layer : graph->layers) {
+      const bool reads = served && layer.name == "lookup";
+      EXPECT_EQ(layer.lookups, reads ? static_cast<double>(spec.categories) : 0) << layer.name;
+      EXPECT_EQ(layer.row_bytes, reads ? 4.0 * kDimension : 0) << layer.name;
+      EXPECT_EQ(layer.table_rows, reads ? static_cast<double>(kRows) : 0) << layer.name;
+    }
+  }
+}
+
 TEST(ClickNetworks, RefuseWhatTheyCannotBe) {
   const auto message = [](const NetworkSpec& spec) {
     const auto made = make_network(spec, 1);

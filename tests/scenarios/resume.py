@@ -49,6 +49,11 @@ class Resume(Scenario):
         for step, loss in whole.items():
             self.assertAlmostEqual(loss, changed[step], delta=1e-4, msg=f"step {step}")
 
+    def test_a_run_may_keep_no_checkpoint(self):
+        self.train("none", "--steps", 5, "--checkpoint.keep", 0, "--checkpoint.every_steps", 2)
+        self.assertFalse((self.folder / "none/checkpoint").exists())
+        self.assertEqual(len(self.losses("none")), 5)
+
     def test_a_stop_leaves_a_checkpoint(self):
         paces = self.cluster([0.002, 0.002])
         process = self.start("run", "--cluster", paces, "--epochs", 3)

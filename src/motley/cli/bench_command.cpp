@@ -47,6 +47,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"prediction", bench::pipeline_prediction},
         {"shift", bench::pipeline_shift},
         {"tapp", bench::pipeline_tapp},
+        {"heterps", bench::pipeline_heterps},
         {"clicks", bench::pipeline_clicks}}},
       {"plan", {{"all", bench::plan_bench}}},
       {"planners", {{"all", bench::planners_bench}}},

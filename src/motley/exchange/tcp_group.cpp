@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "motley/exchange/purposes.h"
 #include "motley/exchange/waiting.h"
@@ -38,7 +39,7 @@ TcpGroup::~TcpGroup() {
 }
 
 std::string TcpGroup::name(Operation operation) const {
-  const char* const names[] = {"all_gather", "broadcast", "barrier", "fetch_add", "store"};
+  const char* const names[] = {"all_gather", "broadcast", "barrier", "fetch_add", "store", "all_reduce"};
   const char* const word = names[static_cast<int>(operation) - static_cast<int>(Operation::kAllGather)];
   return fmt::format("{}, operation {} of the group", word, sequence_);
 }
@@ -110,10 +111,28 @@ Result<std::vector<double>> TcpGroup::all_gather(std::span<const double> values,
 }
 
 Status TcpGroup::all_reduce_sum(std::span<double> values, const Deadline& deadline) {
-  MOTLEY_ASSIGN(const auto all, all_gather(values, deadline));
-  for (std::size_t e = 0; e < values.size(); ++e) {
-    values[e] = all[e];
-    for (std::size_t at = e + values.size(); at < all.size(); at += values.size()) values[e] += all[at];
+  constexpr std::size_t kMost = kPartBytes / sizeof(double);
+  for (std::size_t begin = 0; begin < values.size(); begin += kMost) {
+    MOTLEY_TRY(reduce_part(values.subspan(begin, std::min(kMost, values.size() - begin)), deadline));
+  }
+  return {};
+}
+
+// Rank 0 adds, in the order of the ranks, so that the sum is bitwise the same from run to run.
+Status TcpGroup::reduce_part(std::span<double> values, const Deadline& deadline) {
+  ++sequence_;
+  const auto bytes = std::as_writable_bytes(values);
+  if (session_.membership().rank != 0) {
+    MOTLEY_TRY(send(0, Operation::kReduce, bytes, deadline));
+    return receive(0, Operation::kReduce, bytes, deadline);
+  }
+  std::vector<double> part(values.size());
+  for (std::size_t peer = 1; peer < peers_.size(); ++peer) {
+    MOTLEY_TRY(receive(static_cast<int>(peer), Operation::kReduce, std::as_writable_bytes(std::span(part)), deadline));
+    std::ranges::transform(values, part, values.begin(), std::plus<>());
+  }
+  for (std::size_t peer = 1; peer < peers_.size(); ++peer) {
+    MOTLEY_TRY(send(static_cast<int>(peer), Operation::kReduce, bytes, deadline));
   }
   return {};
 }

@@ -26,7 +26,7 @@ class TcpGroup final : public Group {
   Status store(int counter, std::int64_t value, const Deadline& deadline) override;
 
  private:
-  enum class Operation : std::uint16_t { kAllGather = 0x110, kBroadcast, kBarrier, kFetchAdd, kStore };
+  enum class Operation : std::uint16_t { kAllGather = 0x110, kBroadcast, kBarrier, kFetchAdd, kStore, kReduce };
   struct Request {
     std::int64_t counter;
     std::int64_t value;
@@ -37,6 +37,7 @@ class TcpGroup final : public Group {
   Status send(int peer, Operation operation, std::span<const std::byte> bytes, const Deadline& deadline);
   Status receive(int peer, Operation operation, std::span<std::byte> into, const Deadline& deadline);
   Status gather(Operation operation, std::span<const double> values, std::span<double> all, const Deadline& deadline);
+  Status reduce_part(std::span<double> values, const Deadline& deadline);
   Status broadcast_part(std::span<std::byte> bytes, int root, const Deadline& deadline);
   Result<std::int64_t> ask(Operation operation, const Request& request, const Deadline& deadline);
   std::int64_t answer(Operation operation, const Request& request);

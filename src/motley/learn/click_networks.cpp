@@ -40,6 +40,7 @@ class Lookup : public nn::Module {
     return torch::cat({input.narrow(1, 0, layout_.features), rows, input.narrow(1, layout_.features, layout_.small)},
                       1);
   }
+  const LookupLayout& layout() const { return layout_; }
 
  private:
   const LookupLayout layout_;
@@ -102,6 +103,8 @@ class TowerLookup : public nn::Module {
     return torch::cat(
         {all.narrow(1, features_, user_), all.narrow(1, 0, features_), all.narrow(1, item, all.size(1) - item)}, 1);
   }
+
+  const LookupLayout& layout() const { return lookup_->layout(); }
 
  private:
   const std::int64_t features_, user_;
@@ -303,6 +306,12 @@ std::optional<model::LayerKind> click_layer_kind(const nn::Module& layer) {
   }
   if (is(static_cast<PartLinear*>(nullptr))) return kFullyConnected;
   if (is(static_cast<Match*>(nullptr)) || is(static_cast<Compare*>(nullptr))) return kSimilarity;
+  return std::nullopt;
+}
+
+std::optional<LookupLayout> looked_up_by(const nn::Module& layer) {
+  if (const auto* lookup = layer.as<Lookup>()) return lookup->layout();
+  if (const auto* lookup = layer.as<TowerLookup>()) return lookup->layout();
   return std::nullopt;
 }
 

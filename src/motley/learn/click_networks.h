@@ -62,4 +62,7 @@ std::vector<std::pair<std::string, torch::nn::AnyModule>> click_layers(const Net
 // What a layer of these networks is; nothing for layers of others.
 std::optional<model::LayerKind> click_layer_kind(const torch::nn::Module& layer);
 
+// The layout whose rows this layer looks up; nothing for a layer that looks none up, or only those of the small table.
+std::optional<LookupLayout> looked_up_by(const torch::nn::Module& layer);
+
 }  // namespace motley::learn

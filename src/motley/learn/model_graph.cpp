@@ -129,6 +129,9 @@ Result<model::Graph> model_graph(Network& network) {
       layer.flops = counter.flops();
       layer.activation_bytes = kBytes * static_cast<double>(values.numel());
       layer.inner_bytes = inner[graph.layers.size()];
+      layer.lookups = chained.lookups;
+      layer.row_bytes = chained.row_bytes;
+      layer.table_rows = chained.table_rows;
       graph.layers.push_back(std::move(layer));
     }
     network.train(true);

@@ -62,6 +62,11 @@ void append_chain(const std::string& prefix, LayersImpl& layers, std::vector<Cha
     for (const auto& item : module.ptr()->named_buffers()) {
       layer.buffers.push_back({name + "." + item.key(), item.value()});
     }
+    if (const auto layout = looked_up_by(*module.ptr()); layout && layout->served) {
+      layer.lookups = static_cast<double>(layout->categories);
+      layer.row_bytes = static_cast<double>(layout->dimension) * sizeof(float);
+      layer.table_rows = static_cast<double>(layout->rows);
+    }
     chain.push_back(std::move(layer));
   }
 }

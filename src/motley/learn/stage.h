@@ -37,6 +37,10 @@ struct ChainLayer {
   NamedTensors parameters;               // that it trains; one that several layers share is the first one's
   NamedTensors buffers;                  // that it keeps besides, such as running statistics
   std::vector<std::string> shared = {};  // names of tensors of layers before it that it reads, too
+  // Of a table that parameter servers have; what model::Layer has under these names.
+  double lookups = 0;
+  double row_bytes = 0;
+  double table_rows = 0;
 };
 
 // What a stage runs: one of our networks, or a TorchScript module. Functions may throw what libtorch throws; Stage

@@ -96,7 +96,7 @@ Status Worker::loop() {
     }
     MOTLEY_TRY(event("interrupted", fmt::format("after step {}", step_)));
     return fail(ErrorCode::kInterrupted, "stopped after step {}{}", step_,
-                imitates(job_) ? "" : "; a checkpoint was written");
+                keeps_checkpoints() ? "; a checkpoint was written" : "");
   }
   if (evaluated_step_ != step_ && job_.evaluate_every_epochs >= 0 && !imitates(job_)) {
     MOTLEY_TRY(evaluate());

@@ -19,7 +19,11 @@ namespace {
 constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over so many steps
 constexpr double kLateFactor = 1.1;           // an emulated step that takes longer than this times its deadline is late
 constexpr double kLateShare = 0.1;            // and so large a share of late steps is told
-constexpr std::size_t kAuditChunk = 1 << 16;  // counts summed at a time
+// Counts are summed several in one double, whose 53 bits hold three sums of at most 1024 ranks' counts of up to 63.
+constexpr std::size_t kPacked = 3;
+constexpr double kPackedBase = 65536;
+constexpr std::uint8_t kMostCount = 63;
+constexpr std::size_t kAuditChunk = kPacked << 16;  // counts summed at a time
 
 }  // namespace
 
@@ -262,14 +266,20 @@ Status Worker::evaluate() {
 
 // Adds up all ranks' use counts; the result is complete on every rank.
 Result<data::UseCounts> Worker::merge_counts() {
-  std::vector<double> chunk;
   std::vector<std::uint8_t> merged(counts_->counts().size());
-  for (std::size_t at = 0; at < merged.size(); at += kAuditChunk) {
-    const auto part = counts_->counts().subspan(at, std::min(kAuditChunk, merged.size() - at));
-    chunk.assign(part.begin(), part.end());
-    MOTLEY_TRY(group_->all_reduce_sum(chunk, step_deadline()));
-    for (std::size_t i = 0; i < chunk.size(); ++i) {
-      merged[at + i] = static_cast<std::uint8_t>(std::min(255.0, chunk[i]));
+  std::vector<double> packed;
+  for (std::size_t begin = 0; begin < merged.size(); begin += kAuditChunk) {
+    const auto counts = counts_->counts().subspan(begin, std::min(kAuditChunk, merged.size() - begin));
+    packed.assign((counts.size() + kPacked - 1) / kPacked, 0);
+    for (std::size_t i = counts.size(); i-- > 0;) {
+      packed[i / kPacked] = packed[i / kPacked] * kPackedBase + std::min(counts[i], kMostCount);
+    }
+    MOTLEY_TRY(group_->all_reduce_sum(packed, step_deadline()));
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      double& left = packed[i / kPacked];
+      const double others = std::floor(left / kPackedBase);
+      merged[begin + i] = static_cast<std::uint8_t>(std::min(255.0, left - others * kPackedBase));
+      left = others;
     }
   }
   return data::UseCounts(counts_->epoch(), std::move(merged));
@@ -319,7 +329,7 @@ Result<Checkpoint> Worker::gather_state() {
 }
 
 Status Worker::save_checkpoint() {
-  if (imitates(job_)) {
+  if (!keeps_checkpoints()) {
     return {};
   }
   const double begin = monotonic_seconds();

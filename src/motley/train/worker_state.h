@@ -120,6 +120,7 @@ class Worker {
   Deadline wait_deadline(bool meets) const;
   double epochs_done(std::uint32_t cursor) const;
   bool evaluation_is_due(double epochs) const;
+  bool keeps_checkpoints() const { return !imitates(job_) && job_.checkpoint_keep > 0; }
   bool checkpoint_is_due() const;
   Status meet(data::Range window, bool& stop);
   Status clip_gradients();

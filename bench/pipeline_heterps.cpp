@@ -1,0 +1,366 @@
+// HeterPS's comparison (Liu et al., arXiv 2111.10635): CTRDNN, 2EMB, MATCHNET and NCE on CPU cores and two kinds of GPU
+// at prices (examples/clicks/cluster.yaml): the exact planner's plan for the least money at half of the throughput that
+// all devices together could reach; the most that CPU cores alone and one kind of GPU alone can do; AIBox's placement,
+// lookups on CPUs and all else on GPUs; the plan's own devices placed as PaddleFleetX's examples do by hand, with their
+// eight micro-batches, filled and drained, in equal parts; and PyTorch's DDP with EmbeddingBag(sparse=True) on Gloo.
+//
+// Everything is real but the speed of the devices: their times and links are those of the table, slowed down alike, so
+// that this machine can play two dozen of them, each in a namespace behind its link. So are a step's samples a second
+// of slow motion, and ratios between them are those of the devices. Rows come from a parameter server behind no link:
+// a device's lookups a second say what its rows take it.
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "bench/child_process.h"
+#include "bench/measured_profile.h"
+#include "bench/namespaced_job.h"
+#include "bench/network_namespaces.h"
+#include "bench/pipeline_bench.h"
+#include "bench/planning_cases.h"
+#include "bench/row_list.h"
+#include "bench/server_process.h"
+#include "bench/temporary_folder.h"
+#include "motley/base/file.h"
+#include "motley/base/units.h"
+#include "motley/cluster/cluster.h"
+#include "motley/cost/problem.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr std::int64_t kBatch = 4096;
+constexpr std::int64_t kHandMicroBatches = 8;
+constexpr double kRooflineBatch = 256;           // at which an estimated layer is bound by arithmetic or by memory
+constexpr double kFloorShare = 0.5;             // of the most samples a second that all devices reach together
+constexpr double kSlowSamplesPerSecond = 1500;  // of the planned run, here
+constexpr int kSteps = 6;
+constexpr int kSettledSteps = 2;  // before the first that counts
+constexpr int kFewSteps = 4;      // of rivals, which take longer
+constexpr int kFewSettledSteps = 1;
+constexpr double kPlanSeconds = 600;
+
+struct Model {
+  const char* name;
+  int hand_cpu_layers;  // that the examples place on CPUs, from the first one on
+  std::vector<std::string> flags;
+};
+const std::vector<Model>& models() {
+  static const std::vector<Model> all = {
+      {"matchnet", 4, {}}, {"ctrdnn", 1, {}}, {"2emb", 1, {}}, {"nce", 1, {"--model.outputs", "22"}}};
+  return all;
+}
+
+struct Measured {
+  std::string plan;           // its stages
+  double throughput = 0;      // samples a second of the devices
+  double price_per_hour = 0;  // of them
+  double per_dollar() const { return price_per_hour > 0 ? throughput * 3600 / price_per_hour : 0; }
+};
+
+class Heterps {
+ public:
+  Heterps(const BenchOptions& options, std::filesystem::path folder)
+      : options_(options), rows_(options), folder_(std::move(folder)) {}
+
+  Result<std::vector<BenchRow>> run() {
+    if (auto network = NetworkNamespaces::create(1, 0); !network) {
+      rows_.left_out("heterps-*", network.error().message);
+      return rows_.take();
+    }
+    MOTLEY_ASSIGN(cluster_, cluster::read_cluster(options_.source_folder / "examples/clicks/cluster.yaml"));
+    for (const Model& model : models()) MOTLEY_TRY(compare(model));
+    return rows_.take();
+  }
+
+ private:
+  Status compare(const Model& model) {
+    model_ = &model;
+    MOTLEY_TRY(prepare_profile());
+    MOTLEY_ASSIGN(const plan::Plan fastest, make_plan("exact", cluster_, {"--goal", "throughput"}));
+    floor_ = kFloorShare * fastest.predicted.throughput;
+    const std::vector<std::string> least_money = {"--goal", "money", "--min-throughput", fmt::format("{}", floor_)};
+    MOTLEY_ASSIGN(const plan::Plan best, make_plan("exact", cluster_, least_money));
+    MOTLEY_TRY(slow_down_to(best.predicted.throughput));
+
+    MOTLEY_ASSIGN(const Measured planned, train(best, kSteps, kSettledSteps));
+    MOTLEY_ASSIGN(const plan::Plan hand, hand_plan(best));
+    MOTLEY_ASSIGN(const Measured barrier, train(hand, kFewSteps, kFewSettledSteps));
+    Measured heuristic;
+    if (auto plan = make_plan("heuristic", cluster_, least_money); plan && plan->stages == best.stages) {
+      heuristic = planned;
+    } else if (plan) {
+      MOTLEY_ASSIGN(heuristic, train(*plan, kFewSteps, kFewSettledSteps));
+    } else {
+      heuristic.plan = "none: no counts of its placement reach the floor";
+    }
+    std::vector<Measured> single, ddp;
+    for (const bool gpus : {false, true}) {
+      MOTLEY_ASSIGN(const plan::Plan plan, single_type_plan(gpus));
+      MOTLEY_ASSIGN(Measured measured, train(plan, kFewSteps, kFewSettledSteps));
+      single.push_back(std::move(measured));
+      MOTLEY_ASSIGN(measured, train_with_ddp(plan.stages[0].replicas[0].type));
+      ddp.push_back(std::move(measured));
+    }
+    report(best, planned, single, barrier, heuristic, ddp);
+    return {};
+  }
+
+  // What each layer takes on each type, from the cluster file's speeds and the sizes of the network that is trained.
+  Status prepare_profile() {
+    std::vector<std::string> flags = {"--model.name", model_->name, "--data.samples", "20000"};
+    flags.insert(flags.end(), model_->flags.begin(), model_->flags.end());
+    MOTLEY_ASSIGN(const model::Profile measured, measure_profile(options_, job(), flags, "1,4", 2));
+    profile_ = model::estimate(model::without_step_layer(measured).graph, speeds_of(cluster_), kRooflineBatch);
+    return write_file(folder_ / "profile.json", model::to_json(profile_));
+  }
+
+  std::filesystem::path job() const { return options_.source_folder / "examples/clicks/job.yaml"; }
+
+  Result<plan::Plan> make_plan(const std::string& method, const cluster::Cluster& cluster,
+                               const std::vector<std::string>& flags) const {
+    const std::filesystem::path file = folder_ / "plan.json";
+    std::filesystem::remove(file);
+    MOTLEY_TRY(write_file(folder_ / "cluster.yaml", cluster::to_yaml(cluster)));
+    std::vector<std::string> command = {options_.motley.string(),
+                                        "plan",
+                                        "--profile",
+                                        (folder_ / "profile.json").string(),
+                                        "--cluster",
+                                        (folder_ / "cluster.yaml").string(),
+                                        "--batch",
+                                        std::to_string(kBatch),
+                                        "--method",
+                                        method,
+                                        "--output",
+                                        file.string()};
+    command.insert(command.end(), flags.begin(), flags.end());
+    MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
+    MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));
+    return plan::read_plan(file);
+  }
+
+  // The most that CPU cores alone can do; or that of the GPU type which does most for its money.
+  Result<plan::Plan> single_type_plan(bool gpus) const {
+    std::optional<plan::Plan> best;
+    for (const cluster::DeviceType& type : cluster_.device_types) {
+      if ((type.kind == cluster::DeviceKind::kCuda) != gpus) continue;
+      cluster::Cluster alone = cluster_;
+      for (cluster::DeviceType& other : alone.device_types) {
+        if (other.name != type.name) other.count = 0;
+      }
+      for (cluster::Node& node : alone.nodes) {
+        std::erase_if(node.devices, [&](const cluster::NodeDevices& held) { return held.type != type.name; });
+      }
+      MOTLEY_ASSIGN(plan::Plan plan, make_plan(gpus ? "gpu-only" : "cpu-only", alone, {"--goal", "throughput"}));
+      if (!best || plan.predicted.throughput / price_of(plan) > best->predicted.throughput / price_of(*best)) {
+        best = std::move(plan);
+      }
+    }
+    return *best;
+  }
+
+  // The devices of a plan, placed as the examples do by hand.
+  Result<plan::Plan> hand_plan(const plan::Plan& plan) const {
+    plan::Plan hand = plan;
+    const int last = static_cast<int>(plan.layers.size()) - 1;
+    hand.stages = {{.first_layer = 0,
+                    .last_layer = model_->hand_cpu_layers - 1,
+                    .replicas = {},
+                    .exchange = plan::Exchange::kParameterServer},
+                   {.first_layer = model_->hand_cpu_layers,
+                    .last_layer = last,
+                    .replicas = {},
+                    .exchange = plan::Exchange::kRing}};
+    std::array<std::int64_t, 2> counts = {};
+    for (const plan::Stage& stage : plan.stages) {
+      for (const plan::Replicas& replicas : stage.replicas) {
+        const bool gpu = cluster_.device_type(replicas.type)->kind == cluster::DeviceKind::kCuda;
+        hand.stages[gpu ? 1 : 0].replicas.push_back({replicas.type, replicas.count, 0});
+        counts[gpu ? 1 : 0] += replicas.count;
+      }
+    }
+    for (std::size_t stage = 0; stage < 2; ++stage) {
+      if (counts[stage] == 0) return fail(ErrorCode::kInternal, "the plan of {} uses one kind of device", plan.model);
+      for (plan::Replicas& replicas : hand.stages[stage].replicas) {
+        replicas.share = 1 / static_cast<double>(counts[stage]);
+      }
+      if (counts[stage] == 1) hand.stages[stage].exchange = plan::Exchange::kNone;
+    }
+    hand.schedule = plan::Schedule::kFillDrain;
+    hand.micro_batches = kHandMicroBatches;
+    return hand;
+  }
+
+  static std::vector<std::string> types_of(const plan::Plan& plan) {
+    std::vector<std::string> types;
+    for (const plan::Stage& stage : plan.stages) {
+      for (const plan::Replicas& replicas : stage.replicas) {
+        types.insert(types.end(), static_cast<std::size_t>(replicas.count), replicas.type);
+      }
+    }
+    return types;
+  }
+
+  double price_of(const plan::Plan& plan) const {
+    double price = 0;
+    for (const std::string& type : types_of(plan)) price += cluster_.device_type(type)->price_per_hour;
+    return price;
+  }
+
+  static std::string describe(const plan::Plan& plan) {
+    std::string text;
+    for (const plan::Stage& stage : plan.stages) {
+      text += text.empty() ? "" : " | ";
+      std::string devices;
+      for (const plan::Replicas& replicas : stage.replicas) {
+        devices += fmt::format("{}{}x{}", devices.empty() ? "" : "+", replicas.count, replicas.type);
+      }
+      text += fmt::format("{}[{}-{}]", devices, stage.first_layer, stage.last_layer);
+    }
+    return text;
+  }
+
+  Status slow_down_to(double throughput) {
+    slowness_ = throughput / kSlowSamplesPerSecond;
+    model::Profile slow = profile_;
+    for (model::DeviceProfile& device : slow.devices) slow_down(device, slowness_);
+    return write_file(folder_ / "emulation.json", model::to_json(slow));
+  }
+
+  // A namespace for each of these devices, and one more for the server.
+  Result<std::unique_ptr<NetworkNamespaces>> connect(const std::vector<std::string>& types) const {
+    MOTLEY_ASSIGN(const cost::Problem problem, cost::make_problem(profile_, cluster_, {.batch = kBatch}));
+    std::vector<double> rates;
+    for (const std::string& type : types) {
+      const auto found = std::ranges::find(problem.types, type, &cost::Type::name);
+      rates.push_back(found->bytes_per_second / slowness_);
+    }
+    rates.push_back(0);
+    return NetworkNamespaces::create(rates);
+  }
+
+  Result<Measured> train(const plan::Plan& plan, int steps, int settled) const {
+    const std::vector<std::string> types = types_of(plan);
+    MOTLEY_ASSIGN(const auto network, connect(types));
+    const int last = static_cast<int>(types.size());
+    MOTLEY_ASSIGN(const ServerProcess server,
+                  ServerProcess::start(options_, 1, {network->host_prefix(last), network->address(last)}));
+    MOTLEY_TRY(write_file(folder_ / "run-plan.json", plan::to_json(plan)));
+    std::vector<std::string> flags = {"--model.name",
+                                      model_->name,
+                                      "--data.samples",
+                                      std::to_string(kBatch * steps),
+                                      "--batch",
+                                      std::to_string(kBatch),
+                                      "--steps",
+                                      std::to_string(steps),
+                                      "--threads",
+                                      "1",
+                                      "--plan",
+                                      (folder_ / "run-plan.json").string(),
+                                      "--emulation",
+                                      (folder_ / "emulation.json").string(),
+                                      "--shares.mode",
+                                      "fixed",
+                                      "--exchange.servers",
+                                      server.address(),
+                                      "--checkpoint.keep",
+                                      "0",
+                                      "--evaluate.every_epochs=-1",
+                                      "--deadline.join",
+                                      "180",
+                                      "--deadline.step",
+                                      "180"};
+    flags.insert(flags.end(), model_->flags.begin(), model_->flags.end());
+    MOTLEY_ASSIGN(std::vector<double> seconds,
+                  train_in_namespaces(options_, *network, folder_, last, job(), flags, server.environment()));
+    if (static_cast<int>(seconds.size()) != steps) {
+      return fail(ErrorCode::kInternal, "the job ended after {} of {} steps", seconds.size(), steps);
+    }
+    seconds.erase(seconds.begin(), seconds.begin() + settled);
+    return said({describe(plan), kBatch * slowness_ / median(seconds), price_of(plan)});
+  }
+
+  // Equal shares on all devices of a type.
+  Result<Measured> train_with_ddp(const std::string& name) const {
+    const cluster::DeviceType& type = *cluster_.device_type(name);
+    const std::int64_t samples = kBatch / type.count;
+    auto layers = nlohmann::json::array();
+    const model::DeviceProfile& device = *profile_.device(name);
+    for (std::size_t layer = 0; layer < device.layers.size(); ++layer) {
+      layers.push_back(
+          {{"name", profile_.graph.layers[layer].name},
+           {"forward", slowness_ * device.layers[layer].forward.at(static_cast<double>(samples))},
+           {"backward", slowness_ * device.layers[layer].backward.at(static_cast<double>(samples))}});
+    }
+    MOTLEY_TRY(write_file(folder_ / "layers.json", layers.dump()));
+    MOTLEY_ASSIGN(const auto network, connect(std::vector<std::string>(static_cast<std::size_t>(type.count), name)));
+    MOTLEY_ASSIGN(const double seconds,
+                  run_peer_in_namespaces(options_, *network, static_cast<int>(type.count), "gloo_clicks.py",
+                                         {std::to_string(kFewSteps), std::to_string(samples), model_->name,
+                                          (folder_ / "layers.json").string()}));
+    return said({fmt::format("DDP on {}x{}", type.count, name),
+                 static_cast<double>(samples * type.count) * slowness_ / seconds,
+                 static_cast<double>(type.count) * type.price_per_hour});
+  }
+
+  const Measured& said(const Measured& measured) const {
+    rows_.say(fmt::format("{}: {}", model_->name, text_of(measured)));
+    return measured;
+  }
+
+  static std::string text_of(const Measured& measured) {
+    if (measured.throughput == 0) return measured.plan;
+    return fmt::format("{}: {:.0f} samples/s, {:.3f} an hour, {:.0f} million samples a dollar", measured.plan,
+                       measured.throughput, measured.price_per_hour, 1e-6 * measured.per_dollar());
+  }
+
+  void report(const plan::Plan& best, const Measured& planned, const std::vector<Measured>& single,
+              const Measured& barrier, const Measured& heuristic, const std::vector<Measured>& ddp) {
+    const auto best_of = [](const std::vector<Measured>& all) {
+      return *std::ranges::max_element(all, {}, &Measured::per_dollar);
+    };
+    const std::string name = std::string("heterps-") + model_->name;
+    const double predicted = best.predicted.throughput * 3600 / price_of(best);
+    rows_.add(name, "share_of_exact_prediction", planned.per_dollar() / predicted, "share", true, 0.9, 1.0, {},
+              fmt::format("{}; predicted {:.0f} samples/s, floor {:.0f}, {} micro-batches; samples a second of the "
+                          "devices, played {:.0f} times as slow",
+                          text_of(planned), best.predicted.throughput, floor_, best.micro_batches, slowness_));
+    const auto add = [&](const std::string& metric, const Measured& other) {
+      if (other.throughput == 0) return;
+      rows_.add(name, metric, planned.per_dollar() / other.per_dollar(), "ratio", true, {}, {}, 1.0, text_of(other));
+    };
+    add("ratio_to_best_single_type", best_of(single));
+    add("ratio_to_barrier", barrier);
+    add("ratio_to_ddp", best_of(ddp));
+    add("ratio_to_heuristic", heuristic);
+    add("ratio_to_cpu_only", single[0]);
+    add("ratio_to_gpu_only", single[1]);
+    rows_.add(name, "throughput_ratio_to_cpu_only", planned.throughput / single[0].throughput, "ratio", true, {}, {},
+              1.0, "published: up to 14.5 times the throughput, and 4.12 times as cheap; of other devices and counts");
+  }
+
+  const BenchOptions& options_;
+  RowList rows_;
+  const std::filesystem::path folder_;
+  cluster::Cluster cluster_;
+  const Model* model_ = nullptr;
+  model::Profile profile_;
+  double floor_ = 0;     // samples a second
+  double slowness_ = 1;  // times as long as the devices of the table take
+};
+
+}  // namespace
+
+Result<std::vector<BenchRow>> pipeline_heterps(const BenchOptions& options) {
+  if (options.quick) {
+    RowList(options).left_out("heterps-*", "they take minutes");
+    return std::vector<BenchRow>();
+  }
+  MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
+  return Heterps(options, folder.path()).run();
+}
+
+}  // namespace motley::bench
