@@ -13,6 +13,9 @@ Result<std::vector<BenchRow>> pipeline_prediction(const BenchOptions& options);
 // Plans of every shape against one worker: the same weights.
 Result<std::vector<BenchRow>> pipeline_equality(const BenchOptions& options);
 
+// What stages are idle and what memory they need under 1F1B and under fill-drain, beside the formulas.
+Result<std::vector<BenchRow>> pipeline_schedules(const BenchOptions& options);
+
 // How soon a run whose worker becomes slower is as fast as it can be again.
 Result<std::vector<BenchRow>> pipeline_shift(const BenchOptions& options);
 

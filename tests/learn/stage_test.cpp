@@ -162,7 +162,7 @@ TEST(Stage, RecomputationGivesTheSameBits) {
   std::vector<torch::Tensor> drawn_after;
   for (const bool recompute : {false, true}) {
     const auto stage = stage_of(spec, {.recompute = recompute, .input_gradients = true});
-    seed_randomness(1, 2, 3, 4);
+    seed_randomness(1, 2, 3, 4, std::vector<std::uint32_t>{9, 8, 7, 6, 5, 4});
     ASSERT_TRUE(stage->forward(0, {inputs}));
     ASSERT_TRUE(stage->forward(1, {inputs * 2}));
     Tensors found = *stage->backward(0, {gradient});
@@ -174,6 +174,7 @@ TEST(Stage, RecomputationGivesTheSameBits) {
     states.push_back(stage->buffers());
     drawn_after.push_back(torch::rand({4}));
   }
+  set_random_samples(nullptr);
   ASSERT_EQ(gradients[0].size(), gradients[1].size());
   for (std::size_t i = 0; i < gradients[0].size(); ++i) {
     EXPECT_TRUE(torch::equal(gradients[0][i], gradients[1][i])) << i;
@@ -363,12 +364,12 @@ TEST(Runtime, NamesDevicesThatAreNotHere) {
 }
 
 TEST(Runtime, SeedsAreAFunctionOfTheirNumbers) {
-  seed_randomness(1, 2, 3, 4);
+  seed_randomness(1, 2, 3, 4, {});
   const torch::Tensor first = torch::rand({8});
   torch::rand({100});
-  seed_randomness(1, 2, 3, 4);
+  seed_randomness(1, 2, 3, 4, {});
   EXPECT_TRUE(torch::equal(first, torch::rand({8})));
-  seed_randomness(1, 2, 4, 3);
+  seed_randomness(1, 2, 4, 3, {});
   EXPECT_FALSE(torch::equal(first, torch::rand({8})));
 }
 

@@ -8,7 +8,7 @@ from harness import Scenario, relative_difference
 
 class Equality(Scenario):
     def test_any_split_gives_the_weights_of_one_worker(self):
-        double = ("--model.dtype", "float64", "--epochs", 1)
+        double = ("--model.dtype", "float64", "--model.dropout", 0.2, "--epochs", 1)
         self.train("one", *double, "--workers", 1)
         choose = random.Random(11)
         for number, method in enumerate(["shared-memory", "tcp-ring", "shared-memory", "tcp-ring"]):
@@ -23,7 +23,7 @@ class Equality(Scenario):
                 self.assertEqual(self.not_used_once(run), 0)
 
     def test_pulled_shards_give_the_weights_of_one_worker(self):
-        double = ("--model.dtype", "float64", "--epochs", 1)
+        double = ("--model.dtype", "float64", "--model.dropout", 0.2, "--epochs", 1)
         self.train("one", *double, "--workers", 1)
         for method in ("shared-memory", "tcp-ring"):
             with self.subTest(method=method):

@@ -94,7 +94,7 @@ class Planned(PlannedJobs):
         words = [" ".join(choose.choices(["a", "row", "of", "words"], k=3)) for _ in range(600)]
         (self.folder / "text.txt").write_text("\n".join(words))
         self.job.write_text(
-            "model: {name: transformer, layers: 3, width: 16, heads: 2, dtype: float64}\n"
+            "model: {name: transformer, layers: 3, width: 16, heads: 2, dropout: 0.1, dtype: float64}\n"
             "data: {name: text, train: text.txt, sequence: 8}\n"
             "batch: 60\n"
             "epochs: 2\n"

@@ -1,5 +1,7 @@
 #include "motley/base/clock.h"
 
+#include <sys/resource.h>
+
 #include <time.h>
 
 #include <algorithm>
@@ -28,6 +30,12 @@ double process_cpu_seconds() {
 }
 double thread_cpu_seconds() {
   return read_clock(CLOCK_THREAD_CPUTIME_ID);
+}
+
+double peak_resident_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
 double SteadyClock::now() const {

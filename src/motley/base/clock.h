@@ -37,6 +37,8 @@ double wall_seconds();
 // CPU seconds that this process, or the calling thread, has used.
 double process_cpu_seconds();
 double thread_cpu_seconds();
+// Bytes of memory that this process had resident at most so far.
+double peak_resident_bytes();
 
 // The moment by which a wait must end.
 class Deadline {

@@ -45,6 +45,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"pipeline",
        {{"equality", bench::pipeline_equality},
         {"prediction", bench::pipeline_prediction},
+        {"schedules", bench::pipeline_schedules},
         {"shift", bench::pipeline_shift},
         {"tapp", bench::pipeline_tapp},
         {"heterps", bench::pipeline_heterps},

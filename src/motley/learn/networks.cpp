@@ -6,6 +6,7 @@
 #include "motley/base/random.h"
 #include "motley/learn/click_networks.h"
 #include "motley/learn/imitation.h"
+#include "motley/learn/sample_dropout.h"
 #include "motley/learn/script_network.h"
 #include "motley/learn/transformer.h"
 
@@ -39,7 +40,7 @@ model::LayerKind kind_of(const nn::Module& module) {
          : is_one_of<nn::MaxPool2d, nn::AdaptiveAvgPool2d>(module)          ? kPooling
          : is_one_of<nn::BatchNorm2d, nn::GroupNorm, nn::LayerNorm>(module) ? kNormalization
          : is_one_of<nn::ReLU>(module)                                      ? kActivation
-         : is_one_of<nn::Dropout>(module)                                   ? kElementwise
+         : is_one_of<SampleDropout>(module)                                   ? kElementwise
          : module.children().empty()                                        ? kOther
                                                                             : kBlock;
 }
@@ -129,7 +130,7 @@ Layers make_mlp(const NetworkSpec& spec) {
     layers->push_back("fc" + suffix, nn::Linear(width, hidden));
     layers->push_back("relu" + suffix, nn::ReLU());
     if (spec.dropout > 0) {
-      layers->push_back("dropout" + suffix, nn::Dropout(spec.dropout));
+      layers->push_back("dropout" + suffix, SampleDropout(spec.dropout, static_cast<std::uint64_t>(number)));
     }
     width = hidden;
   }
@@ -256,11 +257,12 @@ Layers make_vgg11(const NetworkSpec& spec) {
 
   const std::int64_t side = small ? 1 : 7;
   Layers classifier;
+  std::uint64_t place = 0;
   std::int64_t width = channels * side * side;
   for (const std::int64_t hidden : spec.hidden.value_or(small ? Shape{512} : Shape{4096, 4096})) {
     classifier->push_back(nn::Linear(width, hidden));
     classifier->push_back(nn::ReLU());
-    classifier->push_back(nn::Dropout(spec.dropout));
+    classifier->push_back(SampleDropout(spec.dropout, place++));
     width = hidden;
   }
   classifier->push_back(nn::Linear(width, spec.outputs));

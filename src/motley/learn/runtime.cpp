@@ -76,7 +76,11 @@ void set_deterministic(bool on) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
-void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch) {
+void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch,
+                     std::span<const std::uint32_t> samples) {
+  set_random_samples(samples.empty() ? nullptr
+                                     : std::make_shared<RandomSamples>(
+                                           RandomSamples{seed, step, {samples.begin(), samples.end()}}));
   torch::manual_seed(mix({seed, step, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(micro_batch)}));
 }
 
@@ -102,6 +106,7 @@ RandomState RandomState::capture(torch::Device device) {
   if (!device.is_cpu()) {
     state.gpu_ = generator_state(device);
   }
+  state.samples_ = random_samples();
   return state;
 }
 
@@ -110,6 +115,7 @@ void RandomState::restore() const {
   if (gpu_.defined()) {
     set_generator_state(device_, gpu_);
   }
+  set_random_samples(samples_);
 }
 
 Autocast::Autocast(torch::Device device, bool enabled) : type_(device.type()), enabled_(enabled) {

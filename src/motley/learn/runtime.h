@@ -6,11 +6,14 @@
 
 #include <concepts>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/learn/sample_dropout.h"
 
 namespace motley::learn {
 
@@ -40,11 +43,13 @@ void keep_freed_memory();
 // The same bits from run to run: deterministic kernels, no cuDNN search. Call before the first use of CUDA.
 void set_deterministic(bool on);
 
-// Seeds all generators for one micro-batch. Randomness is a function of these four numbers and not of what ran before,
-// so a resumed run needs no saved generator state.
-void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch);
+// Seeds all generators for one micro-batch, and the dropout of our own networks (learn/sample_dropout.h) by `samples`,
+// one a row; none: not known, and dropout draws from the generators. Randomness is a function of these numbers and not of what ran before, so a resumed run needs no saved
+// generator state.
+void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch,
+                     std::span<const std::uint32_t> samples);
 
-// The generators of the CPU and of one device, to run a computation twice with the same random numbers.
+// The generators of the CPU and of one device and the samples, to run a computation twice with the same random numbers.
 class RandomState {
  public:
   static RandomState capture(torch::Device device);
@@ -55,6 +60,7 @@ class RandomState {
   torch::Device device_;
   torch::Tensor cpu_;
   torch::Tensor gpu_;
+  std::shared_ptr<const RandomSamples> samples_;
 };
 
 // While it lives, operations on this device that gain by it compute in bfloat16 (weights stay as they are). Does

@@ -3,7 +3,10 @@
 #include "motley/learn/transformer.h"
 
 #include <cmath>
+#include <limits>
 #include <tuple>
+
+#include "motley/learn/sample_dropout.h"
 
 namespace motley::learn {
 namespace {
@@ -46,7 +49,8 @@ class TokenEmbedding : public nn::Module {
   }
 
   torch::Tensor forward(const torch::Tensor& tokens) {
-    return torch::dropout(token_->forward(tokens.to(torch::kInt64)) + position_, dropout_, is_training());
+    const torch::Tensor values = token_->forward(tokens.to(torch::kInt64)) + position_;
+    return is_training() ? sample_dropout(values, dropout_, 0) : values;
   }
 
  private:
@@ -58,9 +62,11 @@ class TokenEmbedding : public nn::Module {
 // Self-attention, then a network of two layers at each position; both are added to what they read.
 class TransformerBlock : public nn::Module {
  public:
-  TransformerBlock(const Size& size, double dropout)
+  // `number`: from 1.
+  TransformerBlock(const Size& size, double dropout, std::int64_t number)
       : heads_(size.heads),
         dropout_(dropout),
+        place_(kPlaces * static_cast<std::uint64_t>(number)),
         norm1_(register_module("norm1", layer_norm(size.width))),
         query_key_value_(register_module("query_key_value", linear(size.width, 3 * size.width))),
         projection_(register_module("projection", linear(size.width, size.width, residual_deviation(size)))),
@@ -69,9 +75,9 @@ class TransformerBlock : public nn::Module {
         contract_(register_module("contract", linear(4 * size.width, size.width, residual_deviation(size)))) {}
 
   torch::Tensor forward(const torch::Tensor& input) {
-    const torch::Tensor attended = input + dropped(projection_->forward(attend(norm1_->forward(input))));
+    const torch::Tensor attended = input + dropped(projection_->forward(attend(norm1_->forward(input))), 1);
     const torch::Tensor inner = torch::gelu(expand_->forward(norm2_->forward(attended)), "tanh");
-    return attended + dropped(contract_->forward(inner));
+    return attended + dropped(contract_->forward(inner), 2);
   }
 
  private:
@@ -81,20 +87,36 @@ class TransformerBlock : public nn::Module {
     return kInitialDeviation / std::sqrt(2.0 * static_cast<double>(size.layers));
   }
 
-  torch::Tensor dropped(const torch::Tensor& values) const { return torch::dropout(values, dropout_, is_training()); }
+  static constexpr std::uint64_t kPlaces = 3;  // where a block has dropout
+
+  torch::Tensor dropped(const torch::Tensor& values, std::uint64_t place) const {
+    return is_training() ? sample_dropout(values, dropout_, place_ + place) : values;
+  }
 
   // What each position takes from itself and those before it, each head from its own part of the width.
   torch::Tensor attend(const torch::Tensor& input) {
     // [n, positions, 3 width] -> query, key and value, each [n, heads, positions, width / heads]
     const std::vector<torch::Tensor> parts =
         query_key_value_->forward(input).unflatten(-1, {3, heads_, -1}).permute({2, 0, 3, 1, 4}).unbind();
-    const torch::Tensor mixed = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {},
-                                                                    is_training() ? dropout_ : 0, /*is_causal=*/true);
+    const torch::Tensor mixed =
+        is_training() && dropout_ > 0
+            ? torch::matmul(dropped(weights_of(parts[0], parts[1]), 0), parts[2])
+            : torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, /*is_causal=*/true);
     return mixed.transpose(1, 2).flatten(2);
+  }
+
+  // What each position takes of each one before it, [n, heads, positions, positions], as libtorch's fused attention
+  // has it within.
+  static torch::Tensor weights_of(const torch::Tensor& query, const torch::Tensor& key) {
+    const torch::Tensor scores =
+        torch::matmul(query, key.transpose(2, 3)) / std::sqrt(static_cast<double>(query.size(3)));
+    const torch::Tensor later = torch::ones({query.size(2), query.size(2)}, query.options().dtype(torch::kBool)).triu(1);
+    return torch::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), 3);
   }
 
   std::int64_t heads_;
   double dropout_;
+  std::uint64_t place_;
   nn::LayerNorm norm1_;
   nn::Linear query_key_value_;
   nn::Linear projection_;
@@ -137,7 +159,7 @@ std::vector<std::pair<std::string, nn::AnyModule>> transformer_layers(const Netw
                                        spec.outputs, spec.input_shape.front(), size.width, spec.dropout)));
   for (std::int64_t block = 1; block <= size.layers; ++block) {
     layers.emplace_back(fmt::format("block{}", block),
-                        nn::AnyModule(std::make_shared<TransformerBlock>(size, spec.dropout)));
+                        nn::AnyModule(std::make_shared<TransformerBlock>(size, spec.dropout, block)));
   }
   layers.emplace_back("norm", nn::AnyModule(layer_norm(size.width)));
   nn::Linear output(nn::LinearOptions(size.width, spec.outputs).bias(false));

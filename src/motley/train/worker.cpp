@@ -169,6 +169,7 @@ Status Worker::step(bool& stop) {
   const double exchanged = monotonic_seconds();
   report.total = exchanged - step_begin_;
   report.cpu = process_cpu_seconds() - cpu_before;
+  report.memory = peak_resident_bytes();
   report.stop = stop_requested != 0 ? 1 : 0;
   const bool due_by_time = job_.checkpoint_every_seconds > 0 && exchanged >= next_checkpoint_;
   report.checkpoint = writes() && (checkpoint_is_due() || due_by_time) ? 1 : 0;

@@ -80,10 +80,11 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
   if (weight_ == 0) {
     MOTLEY_TRY(start_exchange(0));
   }
+  const std::vector<std::uint32_t> samples = own_samples(window, plan);
   std::optional<data::Batch> batch;
   torch::Tensor inputs, targets;
   if (weight_ > 0 && (layout_->is_first(role_.rank) || layout_->is_last(role_.rank))) {
-    MOTLEY_ASSIGN(batch, load(own_samples(window, plan), report));
+    MOTLEY_ASSIGN(batch, load(samples, report));
     read_ahead(window, plan);
     if (layout_->is_first(role_.rank)) {
       MOTLEY_ASSIGN(inputs, inputs_of(*batch, *train_data_));
@@ -104,7 +105,8 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
       report.target += stage_pace_->forward.at(rows.size()) + stage_pace_->backward.at(rows.size());
       pace_->begin(stage_pace_->forward.at(rows.size()));
     }
-    learn::seed_randomness(static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch);
+    learn::seed_randomness(static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch,
+                           std::span(samples).subspan(rows.begin, rows.size()));
   };
   bool is_last_backward = false;
   hooks.before_last_backward = [&] {
@@ -230,7 +232,9 @@ Status Worker::compute_micro_batch(const data::Batch& batch, std::int64_t first,
     pace_->begin(std::max(0.0, target - (begin - step_begin_)));
   }
   report.samples += samples;
-  learn::seed_randomness(static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch_);
+  learn::seed_randomness(
+      static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch_,
+      std::span(batch.samples).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(inputs.size(0))));
 
   session_->set_phase(number, "forward");
   const std::int64_t id = micro_batch_++;

@@ -130,7 +130,8 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
                         : record.pulls   ? "pull"
                                          : job_.shares},
                {"control", record.control}};
-  for (const char* key : {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds"}) {
+  for (const char* key : {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds",
+                          "memory_bytes"}) {
     line[key] = Json::array();
   }
   for (const Report& r : reports) {
@@ -141,6 +142,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     line["samples"].push_back(static_cast<std::int64_t>(r.samples));
     line["compute_seconds"].push_back(r.compute - r.load - r.waited);
     line["load_seconds"].push_back(r.load);
+    line["memory_bytes"].push_back(r.memory);
     line["wait_seconds"].push_back(wait);
     line["exchange_seconds"].push_back(std::max(0.0, r.total - r.compute - wait + r.waited));
     if (relaxed) {

@@ -60,6 +60,7 @@ struct Report {
   double waited = 0;   // seconds of these in which it waited for rows, or a planned stage for its neighbours
   double total = 0;    // seconds from the step's begin to the reduced gradient
   double cpu = 0;      // seconds of CPU time
+  double memory = 0;   // bytes that the process had resident at most so far
   double target = -1;  // seconds that the emulated device takes; < 0: not emulated
   double stop = 0;
   double checkpoint = 0;
