@@ -17,8 +17,7 @@ constexpr double kRunSeconds = 560;
 
 Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, const NetworkNamespaces& network,
                                                 const std::filesystem::path& folder, int ranks,
-                                                const std::filesystem::path& job,
-                                                const std::vector<std::string>& flags,
+                                                const std::filesystem::path& job, const std::vector<std::string>& flags,
                                                 const std::vector<std::string>& environment) {
   std::string addresses;
   for (int rank = 0; rank < ranks; ++rank) addresses += network.address(rank) + ":29400\n";

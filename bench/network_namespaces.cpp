@@ -11,7 +11,7 @@
 namespace motley::bench {
 namespace {
 
-constexpr double kQueueSeconds = 0.05;  // what waits before a link at most, at its rate
+constexpr double kQueueSeconds = 0.05;    // what waits before a link at most, at its rate
 constexpr double kLeastQueueBytes = 1e6;  // and so much before a slow one, since a packet may have 64 KB
 // Not the machine's own, of whose choice a measurement would speak: BBR empties a link for 200 ms every ten seconds.
 // Reno is the one that every kernel has and lets every namespace use.

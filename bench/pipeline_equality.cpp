@@ -39,7 +39,10 @@ const std::vector<Network>& networks() {
        "clicks",
        {"--data.samples", "20000", "--data.values", "3000", "--tables.place", "worker", "--tables.rows", "2000"},
        24},
-      {"transformer", "text", {"--model.width", "32", "--data.sequence", "16", "--model.dropout", "0.1", "--threads", "1"}, 24},
+      {"transformer",
+       "text",
+       {"--model.width", "32", "--data.sequence", "16", "--model.dropout", "0.1", "--threads", "1"},
+       24},
       {"resnet18", "fashion-mnist", {"--model.name", "resnet18", "--model.norm", "group"}, 8}};
   return all;
 }
@@ -116,7 +119,8 @@ class Equality {
     if (!options_.quick) {
       MOTLEY_ASSIGN(batch_norm, same_micro_batches());
     }
-    const std::string names = options_.quick ? "mlp with dropout" : "mlp and transformer with dropout, ctrdnn, resnet18 with GroupNorm";
+    const std::string names =
+        options_.quick ? "mlp with dropout" : "mlp and transformer with dropout, ctrdnn, resnet18 with GroupNorm";
     rows_.add("equality-fp64", "worst_relative_difference", weights, "", false, 1e-9, {}, {},
               fmt::format("weights after {} steps, {} plans of {}", kSteps, shapes, names));
     rows_.add("equality-fp32-server", "worst_loss_difference", losses, "", false, 1e-3, {}, {},

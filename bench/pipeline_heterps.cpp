@@ -1,8 +1,9 @@
 // HeterPS's comparison (Liu et al., arXiv 2111.10635): CTRDNN, 2EMB, MATCHNET and NCE on CPU cores and two kinds of GPU
 // at prices (examples/clicks/cluster.yaml): the exact planner's plan for the least money at half of the throughput that
 // all devices together could reach; the most that CPU cores alone and one kind of GPU alone can do; AIBox's placement,
-// lookups on CPUs and all else on GPUs; the plan's own devices placed as PaddleFleetX's examples do by hand, with their
-// eight micro-batches, filled and drained, in equal parts; and PyTorch's DDP with EmbeddingBag(sparse=True) on Gloo.
+// lookups on CPUs and all else on GPUs; the plan's own devices (where it has one kind only: those of AIBox's placement)
+// placed as PaddleFleetX's examples do by hand, with their eight micro-batches, filled and drained, in equal parts; and
+// PyTorch's DDP with EmbeddingBag(sparse=True) on Gloo.
 //
 // Everything is real but the speed of the devices: their times and links are those of the table, slowed down alike, so
 // that this machine can play two dozen of them, each in a namespace behind its link. So are a step's samples a second
@@ -32,7 +33,7 @@ namespace {
 
 constexpr std::int64_t kBatch = 4096;
 constexpr std::int64_t kHandMicroBatches = 8;
-constexpr double kRooflineBatch = 256;           // at which an estimated layer is bound by arithmetic or by memory
+constexpr double kRooflineBatch = 256;          // at which an estimated layer is bound by arithmetic or by memory
 constexpr double kFloorShare = 0.5;             // of the most samples a second that all devices reach together
 constexpr double kSlowSamplesPerSecond = 1500;  // of the planned run, here
 constexpr int kSteps = 6;
@@ -85,15 +86,18 @@ class Heterps {
     MOTLEY_TRY(slow_down_to(best.predicted.throughput));
 
     MOTLEY_ASSIGN(const Measured planned, train(best, kSteps, kSettledSteps));
-    MOTLEY_ASSIGN(const plan::Plan hand, hand_plan(best));
-    MOTLEY_ASSIGN(const Measured barrier, train(hand, kFewSteps, kFewSettledSteps));
-    Measured heuristic;
-    if (auto plan = make_plan("heuristic", cluster_, least_money); plan && plan->stages == best.stages) {
+    const auto heuristic_plan = make_plan("heuristic", cluster_, least_money);
+    Measured heuristic{"none: no counts of its placement reach the floor"};
+    if (heuristic_plan && heuristic_plan->stages == best.stages) {
       heuristic = planned;
-    } else if (plan) {
-      MOTLEY_ASSIGN(heuristic, train(*plan, kFewSteps, kFewSettledSteps));
-    } else {
-      heuristic.plan = "none: no counts of its placement reach the floor";
+    } else if (heuristic_plan) {
+      MOTLEY_ASSIGN(heuristic, train(*heuristic_plan, kFewSteps, kFewSettledSteps));
+    }
+    Measured barrier{"none: neither the plan nor AIBox's placement has both kinds of device"};
+    auto hand = hand_plan(best);
+    if (!hand && heuristic_plan) hand = hand_plan(*heuristic_plan);
+    if (hand) {
+      MOTLEY_ASSIGN(barrier, train(*hand, kFewSteps, kFewSettledSteps));
     }
     std::vector<Measured> single, ddp;
     for (const bool gpus : {false, true}) {
@@ -182,7 +186,7 @@ class Heterps {
       }
     }
     for (std::size_t stage = 0; stage < 2; ++stage) {
-      if (counts[stage] == 0) return fail(ErrorCode::kInternal, "the plan of {} uses one kind of device", plan.model);
+      if (counts[stage] == 0) return fail(ErrorCode::kUnavailable, "the plan has one kind of device");
       for (plan::Replicas& replicas : hand.stages[stage].replicas) {
         replicas.share = 1 / static_cast<double>(counts[stage]);
       }
@@ -290,10 +294,9 @@ class Heterps {
     auto layers = nlohmann::json::array();
     const model::DeviceProfile& device = *profile_.device(name);
     for (std::size_t layer = 0; layer < device.layers.size(); ++layer) {
-      layers.push_back(
-          {{"name", profile_.graph.layers[layer].name},
-           {"forward", slowness_ * device.layers[layer].forward.at(static_cast<double>(samples))},
-           {"backward", slowness_ * device.layers[layer].backward.at(static_cast<double>(samples))}});
+      layers.push_back({{"name", profile_.graph.layers[layer].name},
+                        {"forward", slowness_ * device.layers[layer].forward.at(static_cast<double>(samples))},
+                        {"backward", slowness_ * device.layers[layer].backward.at(static_cast<double>(samples))}});
     }
     MOTLEY_TRY(write_file(folder_ / "layers.json", layers.dump()));
     MOTLEY_ASSIGN(const auto network, connect(std::vector<std::string>(static_cast<std::size_t>(type.count), name)));
@@ -329,7 +332,10 @@ class Heterps {
                           "devices, played {:.0f} times as slow",
                           text_of(planned), best.predicted.throughput, floor_, best.micro_batches, slowness_));
     const auto add = [&](const std::string& metric, const Measured& other) {
-      if (other.throughput == 0) return;
+      if (other.throughput == 0) {
+        rows_.left_out(name + " " + metric, other.plan);
+        return;
+      }
       rows_.add(name, metric, planned.per_dollar() / other.per_dollar(), "ratio", true, {}, {}, 1.0, text_of(other));
     };
     add("ratio_to_best_single_type", best_of(single));

@@ -1,7 +1,7 @@
 // 1F1B against fill-drain: what a stage is idle, and what more of activations it keeps, beside what the formulas say.
-// Stages are emulated, all of one speed, so that both schedules take (m + S - 1) / m of the work of a step with S stages
-// and m micro-batches; a stage s keeps min(m, S - s) micro-batches' activations under 1F1B and m under fill-drain (18).
-// A transformer is trained, whose activations are real.
+// Stages are emulated, all of one speed, so that both schedules take (m + S - 1) / m of the work of a step with S
+// stages and m micro-batches; a stage s keeps min(m, S - s) micro-batches' activations under 1F1B and m under
+// fill-drain (18). A transformer is trained, whose activations are real.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -27,8 +27,8 @@ constexpr double kProfileSeconds = 10;
 constexpr double kRunSeconds = 300;
 constexpr const char* kType = "device";
 const std::vector<std::string>& network_flags() {
-  static const std::vector<std::string> flags = {"--model.layers", "8",       "--model.width", "128",
-                                                 "--threads",      "1",       "--batch",       std::to_string(kBatch)};
+  static const std::vector<std::string> flags = {"--model.layers", "8", "--model.width", "128",
+                                                 "--threads",      "1", "--batch",       std::to_string(kBatch)};
   return flags;
 }
 
@@ -43,7 +43,8 @@ class Schedules {
       : options_(options), rows_(options), folder_(std::move(folder)) {}
 
   Result<std::vector<BenchRow>> run() {
-    MOTLEY_ASSIGN(const model::Profile measured, measure_profile(options_, job(), network_flags(), "1,4", kProfileSeconds));
+    MOTLEY_ASSIGN(const model::Profile measured,
+                  measure_profile(options_, job(), network_flags(), "1,4", kProfileSeconds));
     profile_ = model::without_step_layer(measured);
     for (const int stages : {2, 4}) {
       for (const std::int64_t micro_batches : {std::int64_t{4}, std::int64_t{16}}) {

@@ -38,7 +38,9 @@ TEST_F(SampleDropoutTest, EverySampleValuePlaceAndStepIsDrawnForItself) {
   tell(numbers(100));
   const torch::Tensor ones = torch::ones({100, 100});
   const torch::Tensor mask = sample_dropout(ones, 0.5, 1) != 0;
-  const auto agreement = [&](const torch::Tensor& other) { return (mask == other).to(torch::kFloat64).mean().item<double>(); };
+  const auto agreement = [&](const torch::Tensor& other) {
+    return (mask == other).to(torch::kFloat64).mean().item<double>();
+  };
   EXPECT_NEAR(agreement(sample_dropout(ones, 0.5, 2) != 0), 0.5, 0.03);
   EXPECT_NEAR(agreement(mask.roll(1, 0)), 0.5, 0.03);
   EXPECT_NEAR(agreement(mask.roll(1, 1)), 0.5, 0.03);
@@ -54,15 +56,16 @@ TEST_F(SampleDropoutTest, ANetworkGivesASampleTheSameWhateverItIsComputedWith) {
     spec.input_shape = is_text ? std::vector<std::int64_t>{16} : std::vector<std::int64_t>{1, 28, 28};
     spec.outputs = 12;
     spec.dropout = 0.3;
-    spec.dtype = "float64";
     spec.norm = is_text || spec.name == "mlp" ? "" : "group";
     auto network = make_network(spec, 1);
     ASSERT_TRUE(network) << network.error().message;
+    (*network)->to(torch::kCPU, torch::kFloat64);
     (*network)->train(true);
     const std::vector<std::uint32_t> samples = numbers(6);
     std::vector<std::int64_t> shape = spec.input_shape;
     shape.insert(shape.begin(), 6);
-    const torch::Tensor input = is_text ? torch::randint(12, shape, torch::kFloat64) : torch::rand(shape, torch::kFloat64);
+    const torch::Tensor input =
+        is_text ? torch::randint(12, shape, torch::kFloat64) : torch::rand(shape, torch::kFloat64);
     tell(samples);
     const torch::Tensor whole = (*network)->forward({input}).front();
     for (const std::vector<std::int64_t>& rows : {std::vector<std::int64_t>{0, 1}, {5, 2, 3}, {4}}) {
@@ -84,11 +87,12 @@ TEST_F(SampleDropoutTest, AttentionWithALittleDropoutIsAttention) {
   spec.name = "transformer";
   spec.input_shape = {16};
   spec.outputs = 12;
-  spec.dtype = "float64";
   auto plain = make_network(spec, 1);
   spec.dropout = 1e-12;  // fewer than any of 32 random bits
   auto dropping = make_network(spec, 1);
   ASSERT_TRUE(plain && dropping);
+  (*plain)->to(torch::kCPU, torch::kFloat64);
+  (*dropping)->to(torch::kCPU, torch::kFloat64);
   const torch::Tensor input = torch::randint(12, {3, 16}, torch::kFloat64);
   tell(numbers(3));
   EXPECT_LE(((*plain)->forward({input}).front() - (*dropping)->forward({input}).front()).abs().max().item<double>(),

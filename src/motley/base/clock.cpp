@@ -1,7 +1,6 @@
 #include "motley/base/clock.h"
 
 #include <sys/resource.h>
-
 #include <time.h>
 
 #include <algorithm>

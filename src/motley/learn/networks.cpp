@@ -40,7 +40,7 @@ model::LayerKind kind_of(const nn::Module& module) {
          : is_one_of<nn::MaxPool2d, nn::AdaptiveAvgPool2d>(module)          ? kPooling
          : is_one_of<nn::BatchNorm2d, nn::GroupNorm, nn::LayerNorm>(module) ? kNormalization
          : is_one_of<nn::ReLU>(module)                                      ? kActivation
-         : is_one_of<SampleDropout>(module)                                   ? kElementwise
+         : is_one_of<SampleDropout>(module)                                 ? kElementwise
          : module.children().empty()                                        ? kOther
                                                                             : kBlock;
 }

@@ -78,9 +78,9 @@ void set_deterministic(bool on) {
 
 void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch,
                      std::span<const std::uint32_t> samples) {
-  set_random_samples(samples.empty() ? nullptr
-                                     : std::make_shared<RandomSamples>(
-                                           RandomSamples{seed, step, {samples.begin(), samples.end()}}));
+  set_random_samples(
+      samples.empty() ? nullptr
+                      : std::make_shared<RandomSamples>(RandomSamples{seed, step, {samples.begin(), samples.end()}}));
   torch::manual_seed(mix({seed, step, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(micro_batch)}));
 }
 

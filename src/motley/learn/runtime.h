@@ -44,8 +44,8 @@ void keep_freed_memory();
 void set_deterministic(bool on);
 
 // Seeds all generators for one micro-batch, and the dropout of our own networks (learn/sample_dropout.h) by `samples`,
-// one a row; none: not known, and dropout draws from the generators. Randomness is a function of these numbers and not of what ran before, so a resumed run needs no saved
-// generator state.
+// one a row; none: not known, and dropout draws from the generators. Randomness is a function of these numbers and not
+// of what ran before, so a resumed run needs no saved generator state.
 void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch,
                      std::span<const std::uint32_t> samples);
 

@@ -110,7 +110,8 @@ class TransformerBlock : public nn::Module {
   static torch::Tensor weights_of(const torch::Tensor& query, const torch::Tensor& key) {
     const torch::Tensor scores =
         torch::matmul(query, key.transpose(2, 3)) / std::sqrt(static_cast<double>(query.size(3)));
-    const torch::Tensor later = torch::ones({query.size(2), query.size(2)}, query.options().dtype(torch::kBool)).triu(1);
+    const torch::Tensor later =
+        torch::ones({query.size(2), query.size(2)}, query.options().dtype(torch::kBool)).triu(1);
     return torch::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), 3);
   }
 

@@ -17,8 +17,8 @@ namespace motley::train {
 namespace {
 
 constexpr std::int64_t kEmulationCheckSteps = 20;  // the load is averaged over so many steps
-constexpr double kLateFactor = 1.1;           // an emulated step that takes longer than this times its deadline is late
-constexpr double kLateShare = 0.1;            // and so large a share of late steps is told
+constexpr double kLateFactor = 1.1;  // an emulated step that takes longer than this times its deadline is late
+constexpr double kLateShare = 0.1;   // and so large a share of late steps is told
 // Counts are summed several in one double, whose 53 bits hold three sums of at most 1024 ranks' counts of up to 63.
 constexpr std::size_t kPacked = 3;
 constexpr double kPackedBase = 65536;
@@ -130,8 +130,8 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
                         : record.pulls   ? "pull"
                                          : job_.shares},
                {"control", record.control}};
-  for (const char* key : {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds",
-                          "memory_bytes"}) {
+  for (const char* key :
+       {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds", "memory_bytes"}) {
     line[key] = Json::array();
   }
   for (const Report& r : reports) {
