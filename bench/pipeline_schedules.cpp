@@ -88,6 +88,7 @@ class Schedules {
     model::Profile even = profile_;
     model::DeviceProfile& device = even.devices.front();
     device.type = kType;
+    even.links.clear();
     for (model::LayerTime& time : device.layers) time = {};
     for (const plan::Stage& stage : plan.stages) {
       const double share = kSlowness * seconds / static_cast<double>(plan.stages.size());
