@@ -19,7 +19,6 @@
 #include "bench/namespaced_job.h"
 #include "bench/network_namespaces.h"
 #include "bench/pipeline_bench.h"
-#include "bench/planning_cases.h"
 #include "bench/row_list.h"
 #include "bench/server_process.h"
 #include "bench/temporary_folder.h"
@@ -70,7 +69,7 @@ class Heterps {
       rows_.left_out("heterps-*", network.error().message);
       return rows_.take();
     }
-    MOTLEY_ASSIGN(cluster_, cluster::read_cluster(options_.source_folder / "examples/clicks/cluster.yaml"));
+    MOTLEY_ASSIGN(cluster_, cluster::read_cluster(cluster_file()));
     for (const Model& model : models()) MOTLEY_TRY(compare(model));
     return rows_.take();
   }
@@ -113,13 +112,29 @@ class Heterps {
 
   // What each layer takes on each type, from the cluster file's speeds and the sizes of the network that is trained.
   Status prepare_profile() {
-    std::vector<std::string> flags = {"--model.name", model_->name, "--data.samples", "20000"};
-    flags.insert(flags.end(), model_->flags.begin(), model_->flags.end());
-    MOTLEY_ASSIGN(const model::Profile measured, measure_profile(options_, job(), flags, "1,4", 2));
-    profile_ = model::estimate(model::without_step_layer(measured).graph, speeds_of(cluster_), kRooflineBatch);
-    return write_file(folder_ / "profile.json", model::to_json(profile_));
+    const std::filesystem::path file = folder_ / "profile.json";
+    std::vector<std::string> command = {options_.motley.string(),
+                                        "profile",
+                                        job().string(),
+                                        "--estimate",
+                                        "--cluster",
+                                        cluster_file().string(),
+                                        "--model.name",
+                                        model_->name,
+                                        "--data.samples",
+                                        std::to_string(kBatch),
+                                        "--batch",
+                                        std::to_string(kRooflineBatch),
+                                        "--output",
+                                        file.string()};
+    command.insert(command.end(), model_->flags.begin(), model_->flags.end());
+    MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
+    MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));
+    MOTLEY_ASSIGN(profile_, model::read_profile(file));
+    return {};
   }
 
+  std::filesystem::path cluster_file() const { return options_.source_folder / "examples/clicks/cluster.yaml"; }
   std::filesystem::path job() const { return options_.source_folder / "examples/clicks/job.yaml"; }
 
   Result<plan::Plan> make_plan(const std::string& method, const cluster::Cluster& cluster,

@@ -60,6 +60,21 @@ class Profile(Scenario):
         cluster.write_text(types % "")
         self.assertIn("'here' and 'slow' are both of kind cpu", self.profile("--cluster", cluster, expect=2))
 
+    def test_an_estimate_is_that_of_the_stated_speeds(self):
+        cluster = self.folder / "cluster.yaml"
+        types = "version: 1\ndevice_types: [{name: here, kind: cpu, count: 2%s}]\n"
+        cluster.write_text(types % "")
+        self.assertIn("'here' has no speed", self.profile("--estimate", "--cluster", cluster, expect=2))
+        self.assertIn("needs --cluster", self.profile("--estimate", expect=2))
+        cluster.write_text(types % ", speed: {flops_per_second: 1e6, memory_bandwidth: 1 GB/s, fixed: 1 ms}")
+        profile, text = self.profile("--estimate", "--cluster", cluster)
+        (device,) = profile["devices"]
+        self.assertEqual((device["type"], device["origin"]), ("here", "scaled"))
+        layer = [layer["name"] for layer in profile["graph"]["layers"]].index("fc1")
+        self.assertAlmostEqual(device["layers"][layer]["forward"]["per_sample"], 2 * 12 * 16 / 1e6)
+        self.assertAlmostEqual(device["layers"][layer]["forward"]["fixed"], 1e-3)
+        self.assertIn("computed, not measured", text)
+
     def test_refusals(self):
         self.assertIn("gpu=cpu*0.05", self.profile("--scale", "gpu=cpu", expect=2))
         self.assertIn("above 0", self.profile("--scale", "gpu=cpu*-1", expect=2))

@@ -55,6 +55,12 @@ void warn_of_missing_links(const cost::Problem& problem) {
 
 }  // namespace
 
+Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::string& file, const model::Graph& graph,
+                                   std::int64_t batch) {
+  MOTLEY_ASSIGN(const std::vector<model::DeviceSpeed> speeds, speeds_of(cluster, file));
+  return model::estimate(graph, speeds, static_cast<double>(batch));
+}
+
 CLI::Validator above_zero() {
   return {[](const std::string& text) {
             double value = 0;
@@ -109,9 +115,8 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
     MOTLEY_ASSIGN(data.profile, model::read_profile(input.profile));
   } else {
     MOTLEY_ASSIGN(const model::Graph graph, model::table(input.model));
-    MOTLEY_ASSIGN(const std::vector<model::DeviceSpeed> speeds,
-                  speeds_of(data.cluster, input.cluster.empty() ? "this machine (see --cluster)" : input.cluster));
-    data.profile = model::estimate(graph, speeds, static_cast<double>(input.batch));
+    const std::string file = input.cluster.empty() ? "this machine (see --cluster)" : input.cluster;
+    MOTLEY_ASSIGN(data.profile, estimate_on(data.cluster, file, graph, input.batch));
   }
   return data;
 }

@@ -36,6 +36,11 @@ struct PlanningData {
 };
 Result<PlanningData> planning_data(const PlanningInput& input);
 
+// What a model takes on the cluster's device types by the speeds that `file` states for them, at about this batch.
+// Errors (kInvalidInput): a type without a speed.
+Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::string& file, const model::Graph& graph,
+                                   std::int64_t batch);
+
 // The problems that differ in the number of micro-batches alone: that of the input, or the powers of two up to
 // kMostMicroBatches. Warns on stderr of pairs of types between which no link is stated: what is sent there costs
 // nothing. Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,

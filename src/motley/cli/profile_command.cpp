@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "motley/base/file.h"
 #include "motley/base/units.h"
@@ -21,6 +22,7 @@ struct ProfileArguments {
   std::string output = "profile.json";
   std::vector<std::int64_t> batches = {1, 4, 16, 64};
   double seconds = 40;
+  bool estimate = false;
   std::vector<std::string> scales;
   JobFlags flags;
 };
@@ -54,8 +56,29 @@ void print_device(const model::Profile& profile, const model::DeviceProfile& dev
               device.fractions_rule.c_str());
 }
 
-// What a published model is estimated to take on the cluster's device types.
-Result<model::Profile> estimate(const ProfileArguments& arguments) {
+Result<train::Job> job_of(const ProfileArguments& arguments) {
+  MOTLEY_ASSIGN(train::Job job, read_job_with(arguments.job, arguments.flags));
+  if (train::imitates(job)) {
+    return fail(ErrorCode::kInvalidInput, "model.name: {}; accepted: a network that is here to be measured",
+                job.model_name);
+  }
+  return job;
+}
+
+// What the job's network is estimated to take on the cluster's device types.
+Result<model::Profile> estimate_job(const ProfileArguments& arguments) {
+  MOTLEY_ASSIGN(train::Job job, job_of(arguments));
+  if (job.cluster.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--estimate: needs --cluster, whose device types say how fast they are");
+  }
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
+  const std::string file = std::exchange(job.cluster, "");  // what could be rented need not be here
+  MOTLEY_ASSIGN(const model::Graph graph, train::graph_of(job));
+  return estimate_on(cluster, file, graph, job.batch);
+}
+
+// The same of a published model.
+Result<model::Profile> estimate_model(const ProfileArguments& arguments) {
   train::Job job;
   MOTLEY_TRY(train::apply_flags(job, arguments.flags));
   if (job.cluster.empty()) {
@@ -86,11 +109,7 @@ Result<model::Profile> measure(const ProfileArguments& arguments) {
   }
   train::ProgressLine progress;
   options.progress = [&](const std::string& text) { progress.show(text); };
-  MOTLEY_ASSIGN(const train::Job job, read_job_with(arguments.job, arguments.flags));
-  if (train::imitates(job)) {
-    return fail(ErrorCode::kInvalidInput, "model.name: {}; accepted: a network that is here to be measured",
-                job.model_name);
-  }
+  MOTLEY_ASSIGN(const train::Job job, job_of(arguments));
   Result<model::Profile> profile = train::profile_job(job, options);
   progress.clear();
   return profile;
@@ -102,7 +121,9 @@ Status run_profile(const ProfileArguments& arguments) {
                 "JOB, --model: {}; accepted: a job file, such as examples/fashion-mnist/job.yaml, or a model",
                 arguments.job.empty() ? "neither is given" : "both are given");
   }
-  const Result<model::Profile> profile = arguments.model.empty() ? measure(arguments) : estimate(arguments);
+  const Result<model::Profile> profile = !arguments.model.empty() ? estimate_model(arguments)
+                                         : arguments.estimate     ? estimate_job(arguments)
+                                                                  : measure(arguments);
   if (!profile) {
     return fail(profile.error());
   }
@@ -129,11 +150,14 @@ void add_profile(CLI::App& app, Action& action) {
       "Every key of the job file is also a flag. Examples:\n"
       "  motley profile examples/fashion-mnist/job.yaml\n"
       "  motley profile examples/fashion-mnist/job.yaml --model.name resnet18 --scale gpu=cpu*0.05 --output r18.json\n"
+      "  motley profile examples/clicks/job.yaml --estimate --cluster examples/clicks/cluster.yaml\n"
       "  motley profile --model vgg16 --cluster examples/unequal/cluster.yaml --batch 128");
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("JOB", arguments->job, "Job file (docs/job.md)");
   command->add_option("--model", arguments->model, "A published model instead, estimated from the cluster's speeds")
       ->check(CLI::IsMember(model::table_names()));
+  command->add_flag("--estimate", arguments->estimate,
+                    "Measure nothing: from the sizes of the job's network and the speeds in the cluster file");
   command->add_option("--output", arguments->output, "File to write")->capture_default_str();
   command->add_option("--batches", arguments->batches, "Batch sizes to measure, ascending")
       ->delimiter(',')

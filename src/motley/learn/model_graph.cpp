@@ -2,10 +2,14 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
+#include <c10/util/Flags.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/profiler/util.h>
 
 #include <algorithm>
+#include <utility>
+
+C10_DECLARE_int(caffe2_log_level);
 
 namespace motley::learn {
 namespace {
@@ -38,6 +42,19 @@ class FlopCounter {
 };
 thread_local double FlopCounter::counted = 0;
 
+// While it lives, libtorch says errors only: it warns when memory goes that was taken before anybody counted.
+class Hush {
+ public:
+  Hush() : level_(std::exchange(FLAGS_caffe2_log_level, kErrors)) {}
+  ~Hush() { FLAGS_caffe2_log_level = level_; }
+  Hush(const Hush&) = delete;
+  Hush& operator=(const Hush&) = delete;
+
+ private:
+  static constexpr int kErrors = 2;
+  const int level_;
+};
+
 // Adds up the bytes that this thread has libtorch take and not give back while it lives, on the CPU.
 class MemoryCounter final : public c10::MemoryReportingInfoBase {
  public:
@@ -59,6 +76,7 @@ torch::Tensor batch_of_zeros(const Network& network, std::int64_t samples) {
 // takes, since BatchNorm refuses a single value. Running statistics are put back.
 std::vector<double> inner_bytes(Network& network) {
   constexpr std::int64_t kSamples = 2;
+  const Hush hush;
   const NamedTensors buffers = network.buffers();
   Tensors before;
   for (const NamedTensor& buffer : buffers) {

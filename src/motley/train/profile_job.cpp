@@ -14,6 +14,7 @@
 #include "motley/base/units.h"
 #include "motley/cluster/machine.h"
 #include "motley/learn/click_networks.h"
+#include "motley/learn/model_graph.h"
 #include "motley/learn/profiler.h"
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
@@ -425,6 +426,13 @@ Result<Scaling> parse_scaling(std::string_view text) {
   }
   return fail(ErrorCode::kInvalidInput,
               "--scale: '{}' is no rule; accepted: TYPE=TYPE*FACTOR with a FACTOR above 0, such as gpu=cpu*0.05", text);
+}
+
+Result<model::Graph> graph_of(const Job& job) {
+  MOTLEY_ASSIGN(const auto data, open_training_data(job));
+  MOTLEY_ASSIGN(const learn::NetworkSpec spec, network_of(job, *data));
+  MOTLEY_ASSIGN(const auto network, learn::make_network(spec, static_cast<std::uint64_t>(job.seed)));
+  return learn::model_graph(*network);
 }
 
 Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options) {

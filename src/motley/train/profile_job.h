@@ -42,4 +42,8 @@ struct ProfileJobOptions {
 // Errors (kInvalidInput): of the job; a type that is not here and has no rule; several types of a kind without one.
 Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options);
 
+// The layers of a job's network with their sizes; nothing is measured. Errors (kInvalidInput): of the job or its data;
+// an imitated network.
+Result<model::Graph> graph_of(const Job& job);
+
 }  // namespace motley::train
