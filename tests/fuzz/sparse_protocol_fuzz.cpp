@@ -26,7 +26,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const auto* begin = reinterpret_cast<const std::byte*>(data);
   const std::vector<std::byte> bytes(begin + 1, begin + size);  // aligned, as a frame's payload is
-  static const std::vector<SparseTableOptions> tables = {{.name = "a", .dimension = 1}, {.name = "b", .dimension = 7}};
+  static const std::vector<SparseTableOptions> tables = {
+      {.name = "a", .dimension = 1},
+      {.name = "b", .dimension = 7, .wire = motley::exchange::WireType::kBfloat16},
+      {.name = "c", .dimension = 5, .wire = motley::exchange::WireType::kInt8}};
   switch (data[0] % 4) {
     case 0:
       if (const auto open = motley::exchange::decode_sparse_open(bytes)) {
@@ -46,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (const auto frame = motley::exchange::read_push(bytes, tables)) {
         expect_within(frame->ids, bytes);
         expect_within(frame->gradients, bytes);
-        expect(frame->gradients.size() == frame->ids.size() * tables[frame->head.table].dimension);
+        expect(frame->gradients.size() == frame->ids.size() * tables[frame->head.table].form().row_bytes());
       }
   }
   return 0;

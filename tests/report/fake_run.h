@@ -23,6 +23,7 @@ struct FakeRun {
   int control_every = 25;
   std::string mode = "dynamic";
   bool finished = true;
+  double row_bytes = 0;  // of the first worker's rows, pulled in a step; the others look none up
   std::string decision = "shares moved: the step is predicted to take 26 % less";
   std::string job = "model: cnn\ndataset: fashion-mnist\nglobal_batch: 256\nepochs: 3\nshares: dynamic\n";
 
@@ -127,6 +128,20 @@ struct FakeRun {
           {"exchange_seconds", exchange},
           {"wait_seconds", wait},
           {"predicted_seconds", step < 4 ? Json(nullptr) : Json(batch * seconds_per_sample / total_speed + 5.5e-3)}};
+      if (row_bytes > 0) {
+        const auto of_first = [&](double value) {
+          std::vector<double> values(workers);
+          values[0] = value;
+          return values;
+        };
+        line["sent_bytes"] = std::vector<double>(workers, 2e6);
+        line["rows"] = {{"pulled_bytes", of_first(row_bytes)},
+                        {"pushed_bytes", of_first(row_bytes / 2)},
+                        {"wait_seconds", of_first(0.25e-3)},
+                        {"needed", of_first(1000)},
+                        {"cached", of_first(400)},
+                        {"ahead", of_first(450)}};
+      }
       if (step == 4 || step == 8 || step == 12) {
         line["decision"] = decision;
       }

@@ -214,6 +214,32 @@ TEST(Report, HoldsAPlannedRunAgainstItsPrediction) {
   EXPECT_THAT(damaged.error().message, HasSubstr("plan.json"));
 }
 
+TEST(Report, SaysWhereBytesAndWaitsGo) {
+  Folder folder;
+  FakeRun plain;
+  plain.write(folder.path);
+  EXPECT_THAT(page_of(folder.path), Not(HasSubstr("Where bytes and waits go"))) << "in shared memory nothing goes";
+
+  FakeRun looks_up;
+  looks_up.row_bytes = 3.2e6;
+  looks_up.write(folder.path);
+  const auto run = read_run(folder.path);
+  ASSERT_TRUE(run) << run.error().message;
+  const Figures figures = figures_of(*run);
+  ASSERT_TRUE(figures.balanced);
+  ASSERT_EQ(figures.balanced->traffic.size(), 4u);
+  const Traffic& first = figures.balanced->traffic[0];
+  EXPECT_EQ(first.sent, 2e6);
+  EXPECT_EQ(first.pulled, 3.2e6);
+  EXPECT_EQ(first.pushed, 1.6e6);
+  EXPECT_EQ(first.rows_wait, 0.25e-3);
+  EXPECT_EQ(figures.balanced->traffic[3].pulled, 0);
+  const std::string html = page_of(folder.path);
+  for (const char* text : {"Where bytes and waits go", "3.2 MB", "1.6 MB", "40.0 %", "75.0 %"}) {
+    EXPECT_THAT(html, HasSubstr(text));
+  }
+}
+
 TEST(Report, HostileTextStaysText) {
   Folder folder;
   FakeRun run;

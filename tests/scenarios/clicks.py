@@ -1,6 +1,7 @@
 """Click networks whose rows parameter servers have: as one worker trains them, however many there are, through plans,
 stops and lost servers."""
 
+import json
 import os
 import signal
 import unittest
@@ -86,6 +87,55 @@ class Clicks(planned.PlannedJobs):
         self.assertEqual(relative_difference(self.weights("whole"), self.weights("killed")), 0, output)
         self.assertEqual(self.not_used_once("killed"), 0)
 
+    def rows(self, run, key):
+        """What the run's steps have under `rows` by this key, of all workers, after the first steps."""
+        return sum(sum(line["rows"][key]) for line in self.lines(run) if "loss" in line and line["step"] > 5)
+
+    def auc(self, run):
+        return [line["evaluation"]["auc"] for line in self.lines(run) if "evaluation" in line][-1]
+
+    def test_narrow_and_cached_rows_reach_the_auc_of_exact_ones_with_fewer_bytes(self):
+        more = ("--workers", 2, "--data.samples", 8000, "--epochs", 3, "--shares.mode", "equal")
+        self.train("exact", *more)
+        self.assertGreater(self.auc("exact"), 0.6)
+        self.assertEqual(self.rows("exact", "cached"), 0)
+        for name, flags, most_pulled, most_pushed in (
+                ("bfloat16", ("--tables.wire", "bfloat16"), 0.7, 0.7),
+                ("float16", ("--tables.wire", "float16"), 0.7, 0.7),
+                ("int8", ("--tables.wire", "int8"), 0.6, 0.6),
+                ("cached", ("--tables.cache_rows", 500, "--tables.cache_steps", 4), 0.8, 1.01),
+                ("both", ("--tables.wire", "bfloat16", "--tables.cache_rows", 500, "--tables.cache_steps", 4), 0.6, 0.7)):
+            with self.subTest(name):
+                self.train(name, *more, *flags)
+                self.assertAlmostEqual(self.auc(name), self.auc("exact"), delta=0.02)
+                self.assertEqual(self.not_used_once(name), 0)
+                self.assertLess(self.rows(name, "pulled_bytes"), most_pulled * self.rows("exact", "pulled_bytes"))
+                self.assertLess(self.rows(name, "pushed_bytes"), most_pushed * self.rows("exact", "pushed_bytes"))
+        self.assertGreater(self.rows("both", "cached"), 0.2 * self.rows("both", "needed"))
+        self.assertGreater(self.rows("both", "ahead"), 0)
+        page = (self.folder / "both" / "report.html").read_text()
+        self.assertIn("Where bytes and waits go", page)
+        summary = json.loads((self.folder / "both" / "summary.json").read_text())
+        self.assertTrue([row for row in summary if row["metric"] == "row_bytes_per_step" and row["value"] > 0])
+
+    def test_asking_ahead_changes_nothing_but_when(self):
+        self.train("ahead", "--workers", 1)
+        self.train("late", "--workers", 1, "--tables.prefetch", "false")
+        self.assert_bitwise("ahead", "late")
+        self.assertGreater(self.rows("ahead", "ahead"), 0)
+        self.assertEqual(self.rows("late", "ahead"), 0)
+        self.assertEqual(self.rows("ahead", "needed"), self.rows("late", "needed"))
+
+    def test_a_run_that_goes_on_begins_with_an_empty_cache(self):
+        cache = ("--workers", 2, "--tables.cache_rows", 1000, "--tables.cache_steps", 5)
+        self.train("run", *cache, "--steps", 13)
+        self.train("run", *cache, "--steps", 30, "--resume")
+        cached = {line["step"]: sum(line["rows"]["cached"]) for line in self.lines("run") if "loss" in line}
+        self.assertGreater(cached[13], 0)
+        self.assertEqual(cached[14], 0)
+        self.assertGreater(cached[15], 0)
+        self.assertEqual(self.not_used_once("run"), 0)
+
     def test_what_does_not_go_together_is_refused(self):
         for flags, words in ((("--clip_norm", 1), "clip_norm: 1"),
                              (("--exchange.method", "ps", "--exchange.consistency", "async"), "exchange.consistency: async"),
@@ -93,6 +143,12 @@ class Clicks(planned.PlannedJobs):
                              (("--data.name", "text"), "reads no tokens"),
                              (("--tables.place", "worker", "--tables.rows", 0), "tables.rows: 0"),
                              (("--tables.place", "worker", "--tables.memory", "1 MB"), "tables.memory"),
+                             (("--tables.cache_steps", 4), "tables.cache_steps: 4 is given, but tables.cache_rows is 0"),
+                             (("--tables.cache_rows", 100), "tables.cache_rows: 100 is given, but tables.cache_steps is 0"),
+                             (("--tables.cache_rows", -1), "tables.cache_rows"),
+                             (("--tables.wire", "top-k"), "accepted: one of float32, bfloat16, float16, int8"),
+                             (("--tables.place", "worker", "--tables.wire", "int8"), "tables.wire: accepted"),
+                             (("--tables.place", "worker", "--tables.cache_rows", 9, "--tables.cache_steps", 2), "tables.cache_rows: accepted"),
                              (("--tables.optimizer", "lion"), "accepted: one of adagrad, adam, sgd"),
                              (("--model.name", "nce", "--model.hidden", "[]"), "model.outputs: 2")):
             with self.subTest(flags):

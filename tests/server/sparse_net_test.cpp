@@ -316,6 +316,73 @@ TEST(SparseNet, AppliesPushesAsTheyComeInAsynchronousMode) {
   });
 }
 
+// Rows as `form` restores them.
+Floats rounded(const exchange::RowForm& form, const Floats& rows) {
+  std::vector<std::byte> frame(rows.size() / form.dimension * form.row_bytes());
+  form.write(rows, frame.data());
+  Floats restored(rows.size());
+  form.read(frame.data(), restored);
+  return restored;
+}
+
+// In every form pulls give the table's rows as that restores them, and the table is moved by gradients that went
+// through it; what is counted is what the form says.
+TEST(SparseNet, CarriesRowsInTheFormOfTheirTable) {
+  const Servers servers(2);
+  for (const exchange::WireType wire : {exchange::WireType::kNative, exchange::WireType::kBfloat16,
+                                        exchange::WireType::kFloat16, exchange::WireType::kInt8}) {
+    SparseTableOptions options = table_of("a", 10, Kind::kAdagrad);
+    options.wire = wire;
+    const SparseTableOptions plain = table_of("plain", 3, Kind::kSgd);
+    const auto table = SparseTable::create(spec_of(options)).value();
+    exchange::run_threads(1, true, [&](int, ThreadSession& session) {
+      session.set_job(fmt::format("wire {}", static_cast<int>(wire)));
+      const auto client = open(session, servers, {options, plain});
+      for (std::int64_t step = 1; step <= 6; ++step) {
+        const Batch batch = batch_of(10, 0, step, step == 3 ? 200'000 : 100);
+        Ids ids;
+        Floats sums;
+        Batch own = batch;
+        own.weight = 5;
+        merge_into(own, 10, 5, ids, sums);
+        if (!ids.empty()) {
+          ASSERT_TRUE(table->push(ids, rounded(options.form(), sums)));
+        }
+        const exchange::SparseTraffic before = client->traffic();
+        ASSERT_TRUE(client->push(0, batch.ids, batch.gradients, 5));
+        finish(*client, 5);
+        ASSERT_EQ(pull(*client, 0, all_ids()), rounded(options.form(), pull_all(*table, all_ids())));
+        // A frame's header has 48 bytes, the head of a pull 16, that of a push 24; two servers have rows of all ids.
+        const std::size_t frames = 2;
+        EXPECT_EQ(client->traffic().pulled_bytes - before.pulled_bytes,
+                  frames * (48 + 16 + 48) + all_ids().size() * (8 + options.form().row_bytes()));
+        EXPECT_EQ(client->traffic().pulled_rows - before.pulled_rows, all_ids().size());
+        const std::uint64_t pushed = client->traffic().pushed_bytes - before.pushed_bytes;
+        EXPECT_GE(pushed, ids.size() * (8 + options.form().row_bytes()));
+        EXPECT_LE(pushed, frames * (48 + 24) + ids.size() * (8 + options.form().row_bytes()));
+      }
+    });
+  }
+}
+
+TEST(SparseNet, RefusesFormsThatRowsDoNotHaveOrRanksDoNotShare) {
+  const Servers servers(1);
+  SparseTableOptions options = table_of("a", 2, Kind::kSgd);
+  exchange::run_threads(1, true, [&](int, ThreadSession& session) {
+    options.wire = exchange::WireType::kTopK;
+    const auto client = SparseClient::open(session, {servers.addresses, {options}}, soon());
+    ASSERT_FALSE(client);
+    EXPECT_THAT(client.error().message, HasSubstr("accepted: float32, bfloat16, float16, int8"));
+  });
+  exchange::run_threads(2, true, [&](int rank, ThreadSession& session) {
+    SparseTableOptions own = table_of("a", 2, Kind::kSgd);
+    own.wire = rank == 0 ? exchange::WireType::kNative : exchange::WireType::kInt8;
+    const auto client = SparseClient::open(session, {servers.addresses, {own}}, soon());
+    ASSERT_FALSE(client);
+    EXPECT_THAT(client.error().message, HasSubstr("do not agree about the sparse tables"));
+  });
+}
+
 TEST(SparseNet, CachesRowsForABoundedNumberOfSteps) {
   const Servers servers(1);
   const SparseTableOptions options = table_of("a", 2, Kind::kSgd);
@@ -330,16 +397,15 @@ TEST(SparseNet, CachesRowsForABoundedNumberOfSteps) {
   }
   exchange::run_threads(2, true, [&](int rank, ThreadSession& session) {
     const auto client = open(session, servers, {options});
-    exchange::SparseRows source(*client, 0, 30);
-    exchange::SparseCache cache(source, 2, 100, kStaleness);
+    exchange::SparseCache cache(2, 100, kStaleness);
     bool used = false;
     for (std::int64_t step = 1; step <= 40; ++step) {
-      cache.begin_step(step);
       Random random(mix({static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(step)}));
       Ids ids(50);
       for (auto& id : ids) id = random.below(40) * 0x10001;
       Floats rows(100);
-      ASSERT_TRUE(cache.pull(ids, rows));
+      const auto missing = cache.take(ids, client->step(), rows);
+      cache.put(missing, pull(*client, 0, missing.ids), client->step(), rows);
       for (std::size_t i = 0; i < ids.size(); ++i) {
         const std::size_t at = ids[i] / 0x10001;
         bool found = false;
@@ -353,8 +419,7 @@ TEST(SparseNet, CachesRowsForABoundedNumberOfSteps) {
         ASSERT_TRUE(found) << "row " << at << " in step " << step << " is older than " << kStaleness << " steps";
       }
       const Batch batch = batch_of(2, rank, step);
-      source.set_weight(batch.weight);
-      ASSERT_TRUE(cache.push(batch.ids, batch.gradients));
+      ASSERT_TRUE(client->push(0, batch.ids, batch.gradients, batch.weight));
       finish(*client, batch.weight);
     }
     EXPECT_TRUE(used) << "the bound is made use of";
@@ -562,7 +627,8 @@ TEST(SparseNet, RefusesWhatIsNoRequestAndGoesOnForOthers) {
 
 TEST(SparseProtocol, SurvivesAnyBytes) {
   Random random(17);
-  const std::vector<SparseTableOptions> tables = {table_of("a", 3, Kind::kAdam), table_of("b", 1, Kind::kSgd)};
+  std::vector<SparseTableOptions> tables = {table_of("a", 3, Kind::kAdam), table_of("b", 1, Kind::kSgd)};
+  tables[1].wire = exchange::WireType::kInt8;
   const std::vector<std::byte> good = exchange::encode(open_of(2, tables, 4, 3));
   const auto decoded = exchange::decode_sparse_open(good);
   ASSERT_TRUE(decoded);
@@ -584,9 +650,8 @@ TEST(SparseProtocol, SurvivesAnyBytes) {
       ++kept;
     }
     if (const auto frame = exchange::read_push(bytes, tables)) {
-      EXPECT_EQ(frame->gradients.size(), frame->ids.size() * tables[frame->head.table].dimension);
-      EXPECT_LE(reinterpret_cast<const std::byte*>(frame->gradients.data() + frame->gradients.size()),
-                bytes.data() + bytes.size());
+      EXPECT_EQ(frame->gradients.size(), frame->ids.size() * tables[frame->head.table].form().row_bytes());
+      EXPECT_EQ(frame->gradients.data() + frame->gradients.size(), bytes.data() + bytes.size());
     }
     if (const auto frame = exchange::read_pull(bytes, tables)) {
       EXPECT_LE(reinterpret_cast<const std::byte*>(frame->ids.data() + frame->ids.size()), bytes.data() + bytes.size());

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "motley/transport/frame.h"
+
 namespace motley::transport {
 namespace {
 
@@ -83,6 +85,24 @@ TEST(Handshake, AnotherFingerprintIsRefusedOnBothSidesWithBothValues) {
     EXPECT_EQ(status.error().code, ErrorCode::kRefused);
     EXPECT_NE(status.error().message.find("beef"), std::string::npos);
     EXPECT_NE(status.error().message.find("f00d"), std::string::npos);
+  }
+}
+
+TEST(Handshake, AnotherVersionIsNamedOnBothSides) {
+  const Secret secret = Secret::generate();
+  Handshake connector = side(Role::kConnector, secret, claim(2));
+  Handshake acceptor = side(Role::kAcceptor, secret, claim(0));
+  auto hello = connector.take_output();
+  hello[4] ^= std::byte{0x40};  // the version's low byte, behind the magic
+  const Status refused = feed_all(acceptor, hello);
+  auto answer = acceptor.take_output();
+  ASSERT_GE(answer.size(), kHandshakeHeaderBytes);
+  answer[4] ^= std::byte{0x40};  // as the connector of that version sees it
+  for (const Status& status : {refused, feed_all(connector, answer)}) {
+    ASSERT_FALSE(status.has_value());
+    EXPECT_EQ(status.error().code, ErrorCode::kRefused);
+    EXPECT_NE(status.error().message.find("protocol version"), std::string::npos) << status.error().message;
+    EXPECT_NE(status.error().message.find(std::to_string(kProtocolVersion ^ 0x40)), std::string::npos);
   }
 }
 

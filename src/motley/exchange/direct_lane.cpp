@@ -113,4 +113,10 @@ std::vector<int> DirectLane::waits_for() const {
   return ranks;
 }
 
+std::uint64_t DirectLane::bytes_sent() const {
+  std::uint64_t bytes = 0;
+  for (const auto& peer : peers_) bytes += peer ? peer->bytes_sent() : 0;
+  return bytes;
+}
+
 }  // namespace motley::exchange

@@ -31,6 +31,7 @@ class DirectLane {
     }
   }
   std::vector<int> waits_for() const;
+  std::uint64_t bytes_sent() const;
 
  private:
   struct alignas(64) Line {

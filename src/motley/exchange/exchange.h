@@ -74,6 +74,9 @@ class Exchange {
 
   virtual std::string name() const = 0;  // "shared-memory", "tcp-ring", "single", "parameter-server"
 
+  // By this rank over TCP since prepare(), frames' headers included. In shared memory nothing is sent.
+  virtual std::uint64_t bytes_sent() const { return 0; }
+
   // Whether whoever reduces the gradients also takes the optimizer's step, so that wait() leaves new weights in
   // weights(bucket) and nothing of use in buffer(bucket). The rest is for such an exchange only.
   virtual bool updates_weights() const { return false; }

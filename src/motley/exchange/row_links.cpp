@@ -56,6 +56,12 @@ Result<std::uint64_t> RowLinks::receive(int peer, std::uint64_t tag, std::span<s
   return ++from.queued;
 }
 
+std::uint64_t RowLinks::bytes_sent() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [peer, link] : links_) bytes += link.connection->bytes_sent();
+  return bytes;
+}
+
 Status RowLinks::wait(int peer, std::uint64_t number, const Deadline& deadline,
                       const std::function<std::string()>& operation) {
   auto lock = driver_.lock();

@@ -36,6 +36,9 @@ class RowLinks final : private Lanes {
   // messages, which name the peer and what it was last heard doing.
   Status wait(int peer, std::uint64_t number, const Deadline& deadline, const std::function<std::string()>& operation);
 
+  // To all peers so far, frames' headers included.
+  std::uint64_t bytes_sent() const;
+
   // Until all that was queued with send() is gone.
   Status flush(const Deadline& deadline);
 

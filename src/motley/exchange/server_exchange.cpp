@@ -679,6 +679,12 @@ Result<ServerState> ServerExchange::save(const Deadline& deadline) {
   return state;
 }
 
+std::uint64_t ServerExchange::bytes_sent() const {
+  std::uint64_t bytes = 0;
+  for (const Lane& lane : lanes_) bytes += lane.connection->bytes_sent();
+  return bytes;
+}
+
 void ServerExchange::abort(const Error& error) {
   failed_ = true;
   {

@@ -31,6 +31,7 @@ class ServerExchange final : public Exchange, private Lanes {
   Result<Outcome> wait(int bucket, const Deadline& deadline) override;
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
+  std::uint64_t bytes_sent() const override;
   bool in_memory() const { return own_ != nullptr; }                // after prepare
   int cores() const { return static_cast<int>(map_.load.size()); }  // of all servers, after prepare
 

@@ -10,6 +10,8 @@
 #include "motley/exchange/row_index.h"
 #include "motley/exchange/server_protocol.h"
 #include "motley/exchange/waiting.h"
+#include "motley/exchange/wire_form.h"
+#include "motley/transport/frame.h"
 #include "motley/transport/host.h"
 #include "motley/transport/socket.h"
 
@@ -19,13 +21,12 @@ namespace {
 constexpr double kAnswerSeconds = 1;  // for a server to say whom it waits for, or to see that this rank leaves
 constexpr int kPollMilliseconds = 50;
 
+// With room for so many bytes behind the ids.
 template <class Head>
-std::vector<std::byte> frame_of(const Head& head, std::span<const std::uint64_t> ids,
-                                std::span<const float> values = {}) {
-  std::vector<std::byte> bytes(sizeof(Head) + ids.size_bytes() + values.size_bytes());
+std::vector<std::byte> frame_of(const Head& head, std::span<const std::uint64_t> ids, std::size_t more = 0) {
+  std::vector<std::byte> bytes(sizeof(Head) + ids.size_bytes() + more);
   std::memcpy(bytes.data(), &head, sizeof(Head));
-  std::memcpy(bytes.data() + sizeof(Head), ids.data(), ids.size_bytes());
-  if (!values.empty()) std::memcpy(bytes.data() + sizeof(Head) + ids.size_bytes(), values.data(), values.size_bytes());
+  if (!ids.empty()) std::memcpy(bytes.data() + sizeof(Head), ids.data(), ids.size_bytes());
   return bytes;
 }
 
@@ -57,6 +58,10 @@ Result<std::unique_ptr<SparseClient>> SparseClient::open(transport::Session& ses
     if (table.name.empty() || table.dimension < 1 || table.dimension > kMaxSparseDimension) {
       return fail(ErrorCode::kInvalidInput, "table '{}': dimension is {}; accepted: a name, and 1 to {}", table.name,
                   table.dimension, kMaxSparseDimension);
+    }
+    if (!RowForm::accepts(table.wire)) {
+      return fail(ErrorCode::kInvalidInput, "table '{}': rows as {}; accepted: float32, bfloat16, float16, int8",
+                  table.name, to_string(WireForm{table.wire}));
     }
     if (!names.insert(table.name).second) {
       return fail(ErrorCode::kInvalidInput, "two tables are named '{}'; accepted: names that differ", table.name);
@@ -152,8 +157,10 @@ Result<SparseClient::Ticket> SparseClient::start_pull(std::size_t table, std::sp
     for (std::size_t row = grouped.begin[server]; row < grouped.begin[server + 1];) {
       const std::size_t count = std::min(rows_in_frame(dimension), grouped.begin[server + 1] - row);
       const SparsePull head = {.after = after, .table = static_cast<std::uint32_t>(table)};
-      servers_[server].connection->post_owned(kSparsePull, next_frame_,
-                                              frame_of(head, std::span(grouped.ids).subspan(row, count)));
+      std::vector<std::byte> frame = frame_of(head, std::span(grouped.ids).subspan(row, count));
+      traffic_.pulled_bytes += transport::kFrameBytes + frame.size();
+      traffic_.pulled_rows += count;
+      servers_[server].connection->post_owned(kSparsePull, next_frame_, std::move(frame));
       frames_[next_frame_++] = {ticket, row, count};
       ++pull.to_come[server];
       row += count;
@@ -197,6 +204,7 @@ Status SparseClient::push(std::size_t table, std::span<const std::uint64_t> ids,
   if (failure_) return fail(*failure_);
   if (weight == 0) return {};
   const std::size_t dimension = options_.tables[table].dimension;
+  const RowForm form = options_.tables[table].form();
   const Grouped grouped = group(ids);
   std::vector<float> sums(grouped.ids.size() * dimension);
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -211,10 +219,12 @@ Status SparseClient::push(std::size_t table, std::span<const std::uint64_t> ids,
                                .weight = weight,
                                .table = static_cast<std::uint32_t>(table),
                                .more = row + count < end ? 1U : 0U};
-      servers_[server].connection->post_owned(
-          kSparsePush, 0,
-          frame_of(head, std::span(grouped.ids).subspan(row, count),
-                   std::span<const float>(sums).subspan(row * dimension, count * dimension)));
+      std::vector<std::byte> frame =
+          frame_of(head, std::span(grouped.ids).subspan(row, count), count * form.row_bytes());
+      form.write(std::span<const float>(sums).subspan(row * dimension, count * dimension),
+                 frame.data() + frame.size() - count * form.row_bytes());
+      traffic_.pushed_bytes += transport::kFrameBytes + frame.size();
+      servers_[server].connection->post_owned(kSparsePush, 0, std::move(frame));
       row += count;
     }
   }
@@ -348,10 +358,11 @@ Status SparseClient::handle(std::size_t index, const transport::Message& message
       if (frame == frames_.end()) return unexpected();
       const auto [ticket, first_row, rows] = frame->second;
       Pull& pull = pulls_.at(ticket);
-      const std::size_t row_bytes = options_.tables[pull.table].dimension * sizeof(float);
-      if (message.payload.size() != rows * row_bytes || pull.to_come[index] == 0) return unexpected();
-      std::memcpy(reinterpret_cast<std::byte*>(pull.rows.data()) + first_row * row_bytes, message.payload.data(),
-                  message.payload.size());
+      const RowForm form = options_.tables[pull.table].form();
+      if (message.payload.size() != rows * form.row_bytes() || pull.to_come[index] == 0) return unexpected();
+      form.read(message.payload.data(),
+                std::span(pull.rows).subspan(first_row * form.dimension, rows * form.dimension));
+      traffic_.pulled_bytes += transport::kFrameBytes + message.payload.size();
       --pull.to_come[index];
       frames_.erase(frame);
       return {};

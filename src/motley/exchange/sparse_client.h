@@ -13,7 +13,6 @@
 
 #include "motley/base/clock.h"
 #include "motley/exchange/exchange.h"
-#include "motley/exchange/row_source.h"
 #include "motley/exchange/sparse_protocol.h"
 #include "motley/transport/handshake.h"
 #include "motley/transport/tcp_connection.h"
@@ -30,6 +29,13 @@ struct SparseClientOptions {
   int written_by = 0;
 };
 
+// What a rank has asked for and sent since it opened its tables. Bytes are those of whole frames.
+struct SparseTraffic {
+  std::uint64_t pulled_bytes = 0;  // requests and answers
+  std::uint64_t pushed_bytes = 0;
+  std::uint64_t pulled_rows = 0;  // asked for; a batch's equal ids are one row
+};
+
 class SparseClient {
  public:
   using Ticket = std::uint64_t;
@@ -42,6 +48,7 @@ class SparseClient {
   // The last step that this rank has finished.
   std::int64_t step() const { return step_; }
   const SparseTableOptions& table(std::size_t index) const { return options_.tables[index]; }
+  const SparseTraffic& traffic() const { return traffic_; }
 
   // Asks for the rows as they are once the gradients of all steps up to `after` are in; in synchronous mode, with after
   // = step(), that is the state of no other moment. An earlier `after` does not wait for the slowest rank; a later one
@@ -108,33 +115,13 @@ class SparseClient {
   const SparseClientOptions options_;
   std::int64_t step_ = 0;
   std::int64_t saving_ = 0;  // the step of the last checkpoint
+  SparseTraffic traffic_;
   std::vector<Server> servers_;
   Ticket next_ticket_ = 1;
   std::uint64_t next_frame_ = 1;
   std::unordered_map<Ticket, Pull> pulls_;
   std::unordered_map<std::uint64_t, Frame> frames_;
   std::optional<Error> failure_;
-};
-
-// A table as a source of rows, to put a SparseCache before it.
-class SparseRows final : public RowSource {
- public:
-  SparseRows(SparseClient& client, std::size_t table, double seconds)
-      : client_(client), table_(table), seconds_(seconds) {}
-  // Samples that the gradients of later pushes are means of.
-  void set_weight(double weight) { weight_ = weight; }
-  Status pull(std::span<const std::uint64_t> ids, std::span<float> rows) override {
-    return client_.pull(table_, ids, rows, Deadline::after(seconds_));
-  }
-  Status push(std::span<const std::uint64_t> ids, std::span<const float> gradients) override {
-    return client_.push(table_, ids, gradients, weight_);
-  }
-
- private:
-  SparseClient& client_;
-  const std::size_t table_;
-  const double seconds_;  // that a pull may take
-  double weight_ = 1;
 };
 
 }  // namespace motley::exchange

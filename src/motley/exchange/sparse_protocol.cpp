@@ -46,6 +46,7 @@ void put(ByteWriter& writer, const SparseTableOptions& table) {
   }
   writer.put(table.memory_bytes);
   writer.put(table.max_rows);
+  writer.put(static_cast<std::uint8_t>(table.wire));
 }
 
 // Whether it is sensible.
@@ -64,8 +65,9 @@ bool get(ByteReader& reader, SparseTableOptions& table) {
   }
   table.memory_bytes = reader.get<std::uint64_t>();
   table.max_rows = reader.get<std::uint64_t>();
+  table.wire = static_cast<WireType>(reader.get<std::uint8_t>());
   return !table.name.empty() && table.dimension >= 1 && table.dimension <= kMaxSparseDimension && initializer <= 1 &&
-         std::isfinite(table.initializer.scale) && optimizer <= 2;
+         std::isfinite(table.initializer.scale) && optimizer <= 2 && RowForm::accepts(table.wire);
 }
 
 // The head at the beginning of a frame about one of the tables; the table's index is checked.
@@ -154,7 +156,7 @@ Result<PushFrame> read_push(std::span<const std::byte> bytes, std::span<const Sp
   PushFrame frame;
   if (!read_head(bytes, tables, frame.head)) return malformed("push", bytes);
   const std::size_t dimension = tables[frame.head.table].dimension;
-  const std::size_t row_bytes = sizeof(std::uint64_t) + dimension * sizeof(float);
+  const std::size_t row_bytes = sizeof(std::uint64_t) + tables[frame.head.table].form().row_bytes();
   const std::size_t count = (bytes.size() - sizeof(SparsePush)) / row_bytes;
   const bool weighs = frame.head.weight > 0 && std::isfinite(frame.head.weight);
   if (count == 0 || (bytes.size() - sizeof(SparsePush)) % row_bytes != 0 || count > rows_in_frame(dimension) ||
@@ -163,7 +165,7 @@ Result<PushFrame> read_push(std::span<const std::byte> bytes, std::span<const Sp
   }
   const std::byte* ids = bytes.data() + sizeof(SparsePush);
   frame.ids = {reinterpret_cast<const std::uint64_t*>(ids), count};
-  frame.gradients = {reinterpret_cast<const float*>(ids + count * sizeof(std::uint64_t)), count * dimension};
+  frame.gradients = bytes.subspan(sizeof(SparsePush) + frame.ids.size_bytes());
   return frame;
 }
 

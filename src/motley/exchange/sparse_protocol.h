@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/exchange/row_form.h"
 
 namespace motley::exchange {
 
@@ -41,6 +42,9 @@ struct SparseTableOptions {
   RowOptimizer optimizer;
   std::uint64_t memory_bytes = 0;  // for its rows on each server; 0: no bound, where the server has no quota
   std::uint64_t max_rows = 0;      // on each server; 0: no bound
+  // Of weights and gradients in frames; the server's rows are float32. What a frame rounds away is lost.
+  WireType wire = WireType::kNative;
+  RowForm form() const { return {wire, dimension}; }
   bool operator==(const SparseTableOptions&) const = default;
 };
 
@@ -98,7 +102,7 @@ struct SparseSaved {
   std::uint64_t bytes = 0;
 };
 
-// Rows that one frame carries, with ids and gradients, or with weights.
+// Rows that one frame carries, with ids and gradients, or with weights: so many that they are no larger as float32.
 inline constexpr std::size_t kSparseFrameBytes = 256 << 10;
 inline constexpr std::size_t kMaxSparseDimension = 32 << 10;
 constexpr std::size_t rows_in_frame(std::size_t dimension) {
@@ -120,7 +124,7 @@ struct PullFrame {
 struct PushFrame {
   SparsePush head;
   std::span<const std::uint64_t> ids;
-  std::span<const float> gradients;
+  std::span<const std::byte> gradients;  // in the table's form
 };
 Result<PullFrame> read_pull(std::span<const std::byte> bytes, std::span<const SparseTableOptions> tables);
 Result<PushFrame> read_push(std::span<const std::byte> bytes, std::span<const SparseTableOptions> tables);

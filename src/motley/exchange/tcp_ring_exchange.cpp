@@ -227,6 +227,12 @@ Result<Outcome> TcpRingExchange::wait(int index, const Deadline& deadline) {
   return outcome;
 }
 
+std::uint64_t TcpRingExchange::bytes_sent() const {
+  std::uint64_t bytes = direct_ ? direct_->bytes_sent() : 0;
+  for (const auto& neighbour : neighbours_) bytes += neighbour->bytes_sent();
+  return bytes;
+}
+
 void TcpRingExchange::abort(const Error& error) {
   {
     const auto lock = driver_.lock();

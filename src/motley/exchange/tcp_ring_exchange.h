@@ -22,6 +22,7 @@ class TcpRingExchange final : public Exchange, private Lanes {
   Result<Outcome> wait(int bucket, const Deadline& deadline) override;
   void abort(const Error& error) override;
   std::string name() const override { return "tcp-ring"; }
+  std::uint64_t bytes_sent() const override;
 
  private:
   struct Bucket {

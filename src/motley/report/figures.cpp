@@ -34,6 +34,9 @@ std::optional<TypicalStep> typical(const std::vector<const Step*>& steps, std::s
     };
     result.workers.push_back({part(&Step::samples), part(&Step::load_seconds), part(&Step::compute_seconds),
                               part(&Step::exchange_seconds), part(&Step::wait_seconds)});
+    result.traffic.push_back({part(&Step::sent_bytes), part(&Step::rows_pulled_bytes), part(&Step::rows_pushed_bytes),
+                              part(&Step::rows_wait_seconds), part(&Step::rows_needed), part(&Step::rows_cached),
+                              part(&Step::rows_ahead)});
   }
   return result;
 }

@@ -16,9 +16,16 @@ struct Phases {
   double total() const { return load + compute + exchange + wait; }
 };
 
+// What a worker sends in a step, and where the rows come from that it looks up. Bytes on the wire, seconds, rows.
+struct Traffic {
+  double sent = 0;  // gradients and activations
+  double pulled = 0, pushed = 0, rows_wait = 0, rows_needed = 0, rows_cached = 0, rows_ahead = 0;
+};
+
 // A typical step: each value is the median over the steps it stands for.
 struct TypicalStep {
   std::vector<Phases> workers;
+  std::vector<Traffic> traffic;  // by worker
   double seconds = 0;
   std::size_t steps = 0;  // how many it stands for
 };

@@ -535,6 +535,47 @@ std::string workers(const Run& run, const Figures& figures) {
                     page::table(headings, rows, {0, 4, 5, 6, 7, 8}), is_predicted);
 }
 
+// Nothing where nothing went over a network and no rows were looked up.
+std::string traffic(const Run& run, const Figures& figures) {
+  const auto& basis = figures.balanced ? figures.balanced : figures.equal;
+  if (!basis) return "";
+  const auto any = [&](double Traffic::* value) {
+    return std::ranges::any_of(basis->traffic, [&](const Traffic& worker) { return worker.*value > 0; });
+  };
+  const bool looks_up = any(&Traffic::rows_needed);
+  if (!looks_up && !any(&Traffic::sent)) return "";
+  const auto bytes = [](double value) { return escape(format_bytes(value)); };
+  const auto seconds = [](double value) { return escape(format_seconds(value)); };
+  const auto share = [](double part, double of) { return of > 0 ? percent(part / of) : "–"; };
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t i = 0; i < run.workers.size(); ++i) {
+    const Phases& phases = basis->workers[i];
+    const Traffic& worker = basis->traffic[i];
+    rows.push_back({escape(worker_name(run, i)), bytes(worker.sent), seconds(phases.exchange),
+                    seconds(std::max(0.0, phases.wait - worker.rows_wait))});
+    if (looks_up) {
+      const double asked = worker.rows_needed - worker.rows_cached;
+      for (const std::string& cell : {bytes(worker.pulled), bytes(worker.pushed), seconds(worker.rows_wait),
+                                      fmt::format("{:.0f}", worker.rows_needed),
+                                      share(worker.rows_cached, worker.rows_needed), share(worker.rows_ahead, asked)}) {
+        rows.back().push_back(cell);
+      }
+    }
+  }
+  std::vector<std::string> headings = {"worker", "sent to others", "exchange", "waits for others"};
+  if (looks_up) {
+    for (const char* heading :
+         {"rows pulled", "rows pushed", "waits for rows", "rows needed", "of these cached", "of the others ahead"}) {
+      headings.emplace_back(heading);
+    }
+  }
+  return page::card("Where bytes and waits go",
+                    looks_up ? "A typical step. Sent to others: gradients and activations over the network; rows: what "
+                               "requests, answers and gradients take on the wire."
+                             : "A typical step. Sent: gradients and activations over the network.",
+                    page::table(headings, rows, {1, 2, 3, 4, 5, 6, 7, 8, 9}), looks_up);
+}
+
 std::string summary(const Run& run) {
   if (run.summary.empty()) {
     return "";
@@ -585,7 +626,7 @@ std::string render(const Run& run) {
     html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + predicted_timeline(run) +
             timeline(run, figures);
   }
-  html += workers(run, figures) + decisions(run) + events(run) + summary(run);
+  html += workers(run, figures) + traffic(run, figures) + decisions(run) + events(run) + summary(run);
   if (!run.job.empty()) {
     html += fmt::format(
         "<section class=\"card wide\"><details><summary>The job as it ran (job.yaml)</summary><pre>{}</pre></details>"

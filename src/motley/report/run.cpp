@@ -156,6 +156,16 @@ void read_line(const Json& json, Run& run) {
   line.load_seconds = fields.numbers("load_seconds");
   line.exchange_seconds = fields.numbers("exchange_seconds");
   line.wait_seconds = fields.numbers("wait_seconds");
+  line.sent_bytes = fields.numbers("sent_bytes");
+  if (fields.has("rows")) {
+    const Fields rows(fields.at("rows"), "'rows' of the line");
+    line.rows_pulled_bytes = rows.numbers("pulled_bytes");
+    line.rows_pushed_bytes = rows.numbers("pushed_bytes");
+    line.rows_wait_seconds = rows.numbers("wait_seconds");
+    line.rows_needed = rows.numbers("needed");
+    line.rows_cached = rows.numbers("cached");
+    line.rows_ahead = rows.numbers("ahead");
+  }
   line.decision = fields.text_or_empty("decision");
   append_in_order(run.steps, std::move(line));
 }

@@ -29,6 +29,9 @@ struct Step {
   std::string mode;      // dynamic, equal, fixed, replay, pull or plan
   bool control = false;  // done with the equal split, to compare with
   std::vector<double> samples, compute_seconds, load_seconds, exchange_seconds, wait_seconds;
+  std::vector<double> sent_bytes;  // gradients and activations, over the network
+  // Rows that servers have: what they took on the wire, in wait_seconds, and where they came from.
+  std::vector<double> rows_pulled_bytes, rows_pushed_bytes, rows_wait_seconds, rows_needed, rows_cached, rows_ahead;
   std::string decision;  // why shares moved or stayed, where that changed
 };
 

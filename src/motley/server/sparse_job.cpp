@@ -212,7 +212,9 @@ Status SparseJob::push(int rank, const exchange::PushFrame& frame) {
       return fail(ErrorCode::kCorrupt, "rank {} of job '{}' pushed gradients of step {} in step {}", rank, name_, step,
                   own.finished + 1);
     }
-    const std::size_t bytes = frame.ids.size_bytes() + frame.gradients.size_bytes();
+    const exchange::RowForm form = open_.tables[table].form();
+    const std::size_t values = frame.ids.size() * form.dimension;
+    const std::size_t bytes = frame.ids.size_bytes() + values * sizeof(float);
     if (limits_.quota_bytes > 0 && table_bytes_ + collected_bytes_ + bytes > limits_.quota_bytes) {
       return fail(ErrorCode::kRefused,
                   "job '{}': gradients of step {} for table '{}' take {} beside tables of {}; its quota is {}", name_,
@@ -221,8 +223,9 @@ Status SparseJob::push(int rank, const exchange::PushFrame& frame) {
     }
     MOTLEY_TRY(memory_.take(bytes));
     Step& collected = own.steps.back();
-    collected.pushes[table].push_back(
-        {weight, {frame.ids.begin(), frame.ids.end()}, {frame.gradients.begin(), frame.gradients.end()}});
+    Push& arrived = collected.pushes[table].emplace_back();
+    arrived = {weight, {frame.ids.begin(), frame.ids.end()}, std::vector<float>(values)};
+    form.read(frame.gradients.data(), arrived.gradients);
     collected.bytes += bytes;
     collected_bytes_ += bytes;
     if (!asynchronous_ || more != 0) return {};

@@ -111,10 +111,12 @@ class Conversation {
 
   Status answer(const Message& message) {
     MOTLEY_ASSIGN(const exchange::PullFrame frame, exchange::read_pull(message.payload, job_.tables()));
-    std::vector<std::byte> rows(frame.ids.size() * job_.tables()[frame.head.table].dimension * sizeof(float));
-    MOTLEY_TRY(
-        job_.pull(frame.head.table, frame.ids, {reinterpret_cast<float*>(rows.data()), rows.size() / sizeof(float)}));
-    connection_.post_owned(exchange::kSparseRows, message.header.tag, std::move(rows));
+    const exchange::RowForm form = job_.tables()[frame.head.table].form();
+    rows_.resize(frame.ids.size() * form.dimension);
+    MOTLEY_TRY(job_.pull(frame.head.table, frame.ids, rows_));
+    std::vector<std::byte> answer(frame.ids.size() * form.row_bytes());
+    form.write(rows_, answer.data());
+    connection_.post_owned(exchange::kSparseRows, message.header.tag, std::move(answer));
     return {};
   }
 
@@ -168,6 +170,7 @@ class Conversation {
   bool told_opened_ = false;
   std::optional<Message> held_;  // read, and not due yet
   std::deque<Message> waiting_;  // pulls
+  std::vector<float> rows_;      // of the answer that is being made
 };
 
 // A rank's connection from its first request to its end.

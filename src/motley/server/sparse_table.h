@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "motley/base/clock.h"
-#include "motley/exchange/row_source.h"
 #include "motley/exchange/sparse_protocol.h"
 #include "motley/server/cold_store.h"
 #include "motley/server/row_batch.h"
@@ -66,7 +65,7 @@ struct CheckpointReport {
 
 using exchange::shard_of;
 
-class SparseTable final : public exchange::RowSource {
+class SparseTable {
  public:
   // `cold` instead of RocksDB in the spec's folder. kInvalidInput names the field of the spec.
   static Result<std::unique_ptr<SparseTable>> create(const SparseTableSpec& spec,
@@ -78,14 +77,16 @@ class SparseTable final : public exchange::RowSource {
                                                       const std::vector<std::filesystem::path>& folders,
                                                       std::int64_t step, const std::function<bool(std::uint64_t)>& owns,
                                                       std::unique_ptr<ColdStore> cold = nullptr);
-  ~SparseTable() override;
+  ~SparseTable();
 
   // The size of the cold store's records for a spec.
   static std::size_t record_bytes(const SparseTableSpec& spec);
 
-  Status pull(std::span<const std::uint64_t> ids, std::span<float> rows) override;
-  // kRefused where a quota would be exceeded.
-  Status push(std::span<const std::uint64_t> ids, std::span<const float> gradients) override;
+  // Writes the weights of ids[i] to rows[i * dimension, (i + 1) * dimension). Ids may repeat.
+  Status pull(std::span<const std::uint64_t> ids, std::span<float> rows);
+  // Gradients as rows above; those of one id are summed in their order, and its optimizer runs once. On an error
+  // nothing of the push was applied; it is kRefused where a quota would be exceeded.
+  Status push(std::span<const std::uint64_t> ids, std::span<const float> gradients);
 
   // Brings the ids' rows into memory in the background, where they stay until they are pulled (or, if nobody comes, for
   // some revolutions of the hand). Does nothing without a cold store; drops the request when many wait.

@@ -193,6 +193,21 @@ const OptionTable<Job>& job_options() {
         "in memory",
         0},
        &Job::tables_memory_bytes},
+      {{"tables.wire",
+        kChoice,
+        "server: type of rows and of their gradients on the wire; what it rounds away is lost",
+        -kNone,
+        kNone,
+        {"float32", "bfloat16", "float16", "int8"}},
+       &Job::tables_wire},
+      {{"tables.prefetch", kBoolean, "server: ask for the next batch's rows while this one is computed"},
+       &Job::tables_prefetch},
+      {{"tables.cache_rows", kInteger, "server: hot rows that each worker keeps, to use them in several steps; 0: none",
+        0, 1 << 30},
+       &Job::tables_cache_rows},
+      {{"tables.cache_steps", kInteger,
+        "server: how many steps older than a step's own a row may be that tables.cache_rows keeps for it", 0, 1 << 20},
+       &Job::tables_cache_steps},
       {{"batch", kInteger, "global batch: samples of one step, over all workers", 1, 1 << 30}, &Job::batch},
       {{"accumulation", kInteger, "micro-batches into which a worker cuts its share of a step", 1, 4096},
        &Job::accumulation},
@@ -485,8 +500,26 @@ Status check_job(const Job& job) {
     if (job.exchange_placement == "colocated" || !job.exchange_racks.empty()) {
       return needs("exchange.placement", job.exchange_placement, "servers that are not beside workers, without racks");
     }
-  } else if (looks_up && job.tables_memory_bytes > 0) {
-    return refuse("tables.memory: accepted with tables.place server; a worker has all rows in memory");
+    if (job.tables_cache_steps > 0 && job.tables_cache_rows == 0) {
+      return refuse(
+          fmt::format("tables.cache_steps: {} is given, but tables.cache_rows is 0; accepted: 0, or "
+                      "tables.cache_rows that workers keep so long",
+                      job.tables_cache_steps));
+    }
+    if (job.tables_cache_rows > 0 && job.tables_cache_steps == 0) {
+      return refuse(
+          fmt::format("tables.cache_rows: {} is given, but tables.cache_steps is 0, so that no step would use them "
+                      "again; accepted: 0, or tables.cache_steps of 1 or more",
+                      job.tables_cache_rows));
+    }
+  } else if (looks_up) {
+    const auto needs = [&](const std::string& key, const std::string& accepted) {
+      return refuse(
+          fmt::format("{}: accepted with tables.place worker: {}, as a worker has all rows in memory", key, accepted));
+    };
+    if (job.tables_memory_bytes > 0) return needs("tables.memory", "0");
+    if (job.tables_wire != "float32") return needs("tables.wire", "float32");
+    if (job.tables_cache_rows > 0 || job.tables_cache_steps > 0) return needs("tables.cache_rows", "0");
   }
   const bool has_file = job.data_name != "fashion-mnist" && job.data_name != "text" && job.data_name != "clicks";
   if (has_file && job.data_train.empty()) {

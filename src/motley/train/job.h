@@ -55,6 +55,10 @@ struct Job {
   std::string tables_optimizer = "adagrad";
   double tables_learning_rate = 0.05;
   double tables_memory_bytes = 0;
+  std::string tables_wire = "float32";
+  bool tables_prefetch = true;
+  std::int64_t tables_cache_rows = 0;
+  std::int64_t tables_cache_steps = 0;
 
   std::int64_t batch = 256;
   std::int64_t accumulation = 1;

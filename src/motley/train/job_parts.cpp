@@ -104,6 +104,15 @@ Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, 
 
 }  // namespace
 
+exchange::WireType wire_type_of(const std::string& name) {
+  return name == "bfloat16"  ? exchange::WireType::kBfloat16
+         : name == "float16" ? exchange::WireType::kFloat16
+         : name == "int8"    ? exchange::WireType::kInt8
+         : name == "top-k"   ? exchange::WireType::kTopK
+         : name == "auto"    ? exchange::WireType::kAuto
+                             : exchange::WireType::kNative;
+}
+
 JobParts make_parts(const Job& job) {
   JobParts parts;
   parts.optimizer.name = job.optimizer_name;
@@ -119,13 +128,7 @@ JobParts make_parts(const Job& job) {
                           : method == "shared-memory" ? exchange::Method::kSharedMemory
                           : method == "tcp-ring"      ? exchange::Method::kTcpRing
                                                       : exchange::Method::kAuto;
-  const std::string& wire = job.exchange_wire;
-  parts.exchange.wire = wire == "bfloat16"  ? exchange::WireType::kBfloat16
-                        : wire == "float16" ? exchange::WireType::kFloat16
-                        : wire == "int8"    ? exchange::WireType::kInt8
-                        : wire == "top-k"   ? exchange::WireType::kTopK
-                        : wire == "auto"    ? exchange::WireType::kAuto
-                                            : exchange::WireType::kNative;
+  parts.exchange.wire = wire_type_of(job.exchange_wire);
   parts.exchange.top_k = job.exchange_top_k;
   parts.exchange.chunk_bytes = static_cast<std::size_t>(job.exchange_chunk_bytes);
   // Clipping needs the whole gradient before any weight moves: the workers do it, and the servers only add up.

@@ -26,6 +26,8 @@ struct JobParts {
   exchange::ExchangeOptions exchange;
 };
 JobParts make_parts(const Job& job);
+// Of the value of a key such as exchange.wire.
+exchange::WireType wire_type_of(const std::string& name);
 
 // The parameter servers that the job names, or that the launcher started, and the token for them.
 Result<std::vector<exchange::ServerAddress>> servers_of(const Job& job);

@@ -58,6 +58,7 @@ class Pipeline {
   std::vector<data::Range> own_rows(data::Range window) const;
 
   double waited() const { return waited_; }  // seconds, in the last step, for rows from neighbours
+  std::uint64_t bytes_sent() const { return links_->bytes_sent(); }
 
  private:
   // A tensor whose rows come from several ranks.

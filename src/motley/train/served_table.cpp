@@ -1,6 +1,7 @@
 #include "motley/train/served_table.h"
 
 #include "motley/base/random.h"
+#include "motley/train/job_parts.h"
 
 namespace motley::train {
 namespace {
@@ -18,7 +19,19 @@ exchange::RowOptimizer optimizer_of(const Job& job) {
   return optimizer;
 }
 
+std::span<float> values_of(const torch::Tensor& rows) {
+  return {rows.data_ptr<float>(), static_cast<std::size_t>(rows.numel())};
+}
+
 }  // namespace
+
+ServedTable::ServedTable(const Job& job, const learn::LookupLayout& layout, int servers)
+    : layout_(layout), servers_(servers), prefetches_(job.tables_prefetch) {
+  if (job.tables_cache_rows > 0) {
+    cache_.emplace(static_cast<std::size_t>(layout.dimension), static_cast<std::size_t>(job.tables_cache_rows),
+                   job.tables_cache_steps);
+  }
+}
 
 Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const learn::LookupLayout& layout,
                                                        std::vector<exchange::ServerAddress> servers,
@@ -31,7 +44,8 @@ Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const lea
                        mix({static_cast<std::uint64_t>(job.seed), 0x726f7773})};  // "rows"
   table.optimizer = optimizer_of(job);
   table.memory_bytes = static_cast<std::uint64_t>(job.tables_memory_bytes);
-  std::unique_ptr<ServedTable> served(new ServedTable(layout, static_cast<int>(servers.size())));
+  table.wire = wire_type_of(job.tables_wire);
+  std::unique_ptr<ServedTable> served(new ServedTable(job, layout, static_cast<int>(servers.size())));
   MOTLEY_ASSIGN(
       served->client_,
       exchange::SparseClient::open(
@@ -48,30 +62,75 @@ std::vector<std::uint64_t> ServedTable::folded(const std::vector<std::uint64_t>&
   return numbers;
 }
 
-Status ServedTable::read_ahead(const std::vector<std::uint64_t>& ids) {
-  if (ahead_) return {};
-  MOTLEY_ASSIGN(const auto ticket, client_->start_pull(0, folded(ids), client_->step() + 1));
-  ahead_ = {ids, ticket};
+torch::Tensor ServedTable::room_for(const std::vector<std::uint64_t>& ids) const {
+  return torch::empty({static_cast<std::int64_t>(ids.size()) / layout_.categories, layout_.row_values()});
+}
+
+// What the cache has is taken now: it may be gone, or too old for another batch, when the others come.
+Result<ServedTable::Asked> ServedTable::ask(const std::vector<std::uint64_t>& ids, std::int64_t after) {
+  Asked asked = {.ids = ids, .after = after, .ticket = 0, .rows = room_for(ids), .missing = {}, .asked = 0};
+  std::vector<std::uint64_t> numbers = folded(ids);
+  if (cache_) {
+    asked.missing = cache_->take(numbers, after, values_of(asked.rows));
+    numbers = asked.missing.ids;
+  }
+  const std::uint64_t before = client_->traffic().pulled_rows;
+  MOTLEY_ASSIGN(asked.ticket, client_->start_pull(0, numbers, after));
+  asked.asked = client_->traffic().pulled_rows - before;
+  return asked;
+}
+
+Status ServedTable::receive(Asked& asked, const Deadline& deadline) {
+  if (!cache_) return wait(asked.ticket, values_of(asked.rows), deadline);
+  std::vector<float> answers(asked.missing.ids.size() * static_cast<std::size_t>(layout_.dimension));
+  MOTLEY_TRY(wait(asked.ticket, answers, deadline));
+  cache_->put(asked.missing, answers, asked.after, values_of(asked.rows));
   return {};
 }
 
-Result<torch::Tensor> ServedTable::wait(exchange::SparseClient::Ticket ticket, std::size_t ids,
-                                        const Deadline& deadline) {
-  const auto samples = static_cast<std::int64_t>(ids) / layout_.categories;
-  torch::Tensor rows = torch::empty({samples, layout_.row_values()});
+Status ServedTable::wait(exchange::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline) {
   const double begin = monotonic_seconds();
-  MOTLEY_TRY(client_->wait(ticket, {rows.data_ptr<float>(), static_cast<std::size_t>(rows.numel())}, deadline));
-  waited_ += monotonic_seconds() - begin;
-  return rows;
+  MOTLEY_TRY(client_->wait(ticket, rows, deadline));
+  counts_.waited += monotonic_seconds() - begin;
+  return {};
+}
+
+Status ServedTable::read_ahead(const std::vector<std::uint64_t>& ids) {
+  if (may_read_ahead()) {
+    MOTLEY_ASSIGN(ahead_, ask(ids, client_->step() + 1));
+  }
+  return {};
 }
 
 Result<torch::Tensor> ServedTable::rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline) {
-  if (const auto ahead = std::exchange(ahead_, std::nullopt)) {
-    MOTLEY_ASSIGN(const torch::Tensor rows, wait(ahead->ticket, ahead->ids.size(), deadline));
-    if (ahead->ids == ids) return rows;  // else the shares have moved since
+  const auto use = [&](const Asked& asked) {
+    counts_.needed += static_cast<double>(asked.missing.found + asked.asked);
+    counts_.cached += static_cast<double>(asked.missing.found);
+    return asked.rows;
+  };
+  if (auto ahead = std::exchange(ahead_, std::nullopt)) {
+    MOTLEY_TRY(receive(*ahead, deadline));
+    if (ahead->ids == ids && ahead->after == client_->step()) {  // else the shares have moved since
+      counts_.ahead += static_cast<double>(ahead->asked);
+      return use(*ahead);
+    }
   }
-  MOTLEY_ASSIGN(const auto ticket, client_->start_pull(0, folded(ids), client_->step()));
-  return wait(ticket, ids.size(), deadline);
+  MOTLEY_ASSIGN(Asked asked, ask(ids, client_->step()));
+  MOTLEY_TRY(receive(asked, deadline));
+  return use(asked);
+}
+
+Result<torch::Tensor> ServedTable::exact_rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline) {
+  const torch::Tensor rows = room_for(ids);
+  MOTLEY_TRY(client_->pull(0, folded(ids), values_of(rows), deadline));
+  return rows;
+}
+
+ServedTable::Counts ServedTable::counts() const {
+  Counts counts = counts_;
+  counts.pulled_bytes = static_cast<double>(client_->traffic().pulled_bytes);
+  counts.pushed_bytes = static_cast<double>(client_->traffic().pushed_bytes);
+  return counts;
 }
 
 Status ServedTable::push(const std::vector<std::uint64_t>& ids, std::int64_t first, const torch::Tensor& input_gradient,

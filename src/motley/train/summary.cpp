@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
@@ -31,8 +32,10 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
   std::vector<double> limits;
   std::vector<double> waits;  // a rank: sum over steps
   double balanced_sum = 0;
-  double planned = 0;             // seconds of a step, by the plan that the run followed last
-  std::vector<double> staleness;  // of all ranks, where they may be at different steps
+  double planned = 0;                     // seconds of a step, by the plan that the run followed last
+  std::vector<double> staleness;          // of all ranks, where they may be at different steps
+  std::map<std::string, double> traffic;  // of all ranks together: sums over the balanced steps
+  std::vector<double> rows_waits;         // a rank: sum over steps
   std::optional<double> accuracy;
   std::optional<double> auc;
   std::optional<double> loss;
@@ -69,7 +72,10 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
       continue;
     }
     if (const auto found = line.find("predicted_seconds"); line.value("mode", "") == "plan" && found != line.end()) {
-      if (planned != *found) balanced.clear();  // steps of another plan
+      if (planned != *found) {  // steps of another plan
+        balanced.clear();
+        traffic.clear();
+      }
       planned = *found;
     }
     balanced.push_back(seconds);
@@ -77,6 +83,17 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
     waits.resize(line["wait_seconds"].size());
     for (std::size_t rank = 0; rank < waits.size(); ++rank) {
       waits[rank] += line["wait_seconds"][rank].get<double>();
+    }
+    const auto add_up = [&](const nlohmann::json& of, const char* key) {
+      for (const auto& value : of.value(key, nlohmann::json::array())) traffic[key] += value.get<double>();
+    };
+    add_up(line, "sent_bytes");
+    if (const auto rows = line.find("rows"); rows != line.end()) {
+      for (const char* key : {"pulled_bytes", "pushed_bytes", "needed", "cached", "ahead"}) add_up(*rows, key);
+      rows_waits.resize((*rows)["wait_seconds"].size());
+      for (std::size_t rank = 0; rank < rows_waits.size(); ++rank) {
+        rows_waits[rank] += (*rows)["wait_seconds"][rank].get<double>();
+      }
     }
     if (line.value("bound_seconds", 0.0) > 0) {
       limits.push_back(line.value("equal_seconds", 0.0) / line.value("bound_seconds", 1.0));
@@ -109,6 +126,23 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
     }
     add("worst_wait_share", *std::max_element(waits.begin(), waits.end()) / balanced_sum, "share", false,
         goal(job.goal_worst_wait_share), std::nullopt, fmt::format("after step {}", kSettledStep));
+  }
+  const auto each_step = [&](const char* key) { return traffic[key] / static_cast<double>(balanced.size()); };
+  if (traffic["sent_bytes"] > 0) {
+    add("sent_bytes_per_step", each_step("sent_bytes"), "bytes", false, std::nullopt, std::nullopt,
+        "gradients and activations, all workers");
+  }
+  if (traffic["needed"] > 0) {
+    const double asked = traffic["needed"] - traffic["cached"];
+    add("row_bytes_per_step", each_step("pulled_bytes") + each_step("pushed_bytes"), "bytes", false, std::nullopt,
+        std::nullopt,
+        fmt::format("all workers, pulled {}, pushed {}; of {:.0f} rows {:.1f} % were cached, of the others {:.1f} % "
+                    "asked for ahead",
+                    format_bytes(each_step("pulled_bytes")), format_bytes(each_step("pushed_bytes")),
+                    each_step("needed"), 100 * traffic["cached"] / traffic["needed"],
+                    asked > 0 ? 100 * traffic["ahead"] / asked : 0));
+    add("worst_row_wait_share", std::ranges::max(rows_waits) / balanced_sum, "share", false, std::nullopt, std::nullopt,
+        "of a step, for rows");
   }
   if (!staleness.empty()) {
     add("worst_staleness", std::ranges::max(staleness), "steps", false, std::nullopt,

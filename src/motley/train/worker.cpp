@@ -133,7 +133,9 @@ Status Worker::step(bool& stop) {
   Report report;
   micro_batch_ = 0;
   const double cpu_before = process_cpu_seconds();
-  const double waited_before = table_ ? table_->waited() : 0;
+  const auto bytes_sent = [&] { return exchange_->bytes_sent() + (pipeline_ ? pipeline_->bytes_sent() : 0); };
+  const std::uint64_t sent_before = bytes_sent();
+  const ServedTable::Counts rows_before = table_ ? table_->counts() : ServedTable::Counts();
   step_begin_ = monotonic_seconds();
   if (unreported_.empty()) {
     interval_begin_ = step_begin_;
@@ -150,8 +152,15 @@ Status Worker::step(bool& stop) {
   computed_ = monotonic_seconds();
   report.compute = computed_ - step_begin_;
   if (table_) {
-    report.waited += table_->waited() - waited_before;
     MOTLEY_TRY(table_->finish_step(weight_, step_deadline()));
+    const ServedTable::Counts rows = table_->counts();
+    report.rows_waited = rows.waited - rows_before.waited;
+    report.waited += report.rows_waited;
+    report.rows_pulled_bytes = rows.pulled_bytes - rows_before.pulled_bytes;
+    report.rows_pushed_bytes = rows.pushed_bytes - rows_before.pushed_bytes;
+    report.rows_needed = rows.needed - rows_before.needed;
+    report.rows_cached = rows.cached - rows_before.cached;
+    report.rows_ahead = rows.ahead - rows_before.ahead;
   }
 
   session_->set_phase(number, "exchange");
@@ -168,6 +177,7 @@ Status Worker::step(bool& stop) {
   }
   const double exchanged = monotonic_seconds();
   report.total = exchanged - step_begin_;
+  report.sent_bytes = static_cast<double>(bytes_sent() - sent_before);
   report.cpu = process_cpu_seconds() - cpu_before;
   report.memory = peak_resident_bytes();
   report.stop = stop_requested != 0 ? 1 : 0;

@@ -190,7 +190,7 @@ Status Worker::compute_batch(const data::Batch& batch, double divisor, bool last
 
 // Asks for the rows of the next batch as soon as it is known which they are.
 Status Worker::ask_for_rows() {
-  if (table_ && !table_->has_asked_ahead()) {
+  if (table_ && table_->may_read_ahead()) {
     if (const auto next = loader_->next_ids(); !next.empty()) {
       return table_->read_ahead(next);
     }
@@ -198,7 +198,7 @@ Status Worker::ask_for_rows() {
   return {};
 }
 
-// A batch as the network reads it, with the rows that its samples look up.
+// A batch as the network reads it, with the rows that its samples look up: for test data as they are, without a cache.
 Result<torch::Tensor> Worker::inputs_of(const data::Batch& batch, const data::Dataset& data) {
   if (!lookups_) {
     return batch_inputs(batch, data, device_, dtype_);
@@ -207,7 +207,8 @@ Result<torch::Tensor> Worker::inputs_of(const data::Batch& batch, const data::Da
   if (table_) {
     const double begin = monotonic_seconds();
     session_->set_phase(static_cast<std::uint64_t>(step_), "pulling rows");
-    MOTLEY_ASSIGN(rows, table_->rows(batch.ids, step_deadline()));
+    MOTLEY_ASSIGN(rows, &data == train_data_.get() ? table_->rows(batch.ids, step_deadline())
+                                                   : table_->exact_rows(batch.ids, step_deadline()));
     timeline_->record(Phase::kLoad, step_, begin, monotonic_seconds());
   }
   const torch::Tensor features = batch_inputs(batch, data, torch::kCPU, torch::kFloat32);

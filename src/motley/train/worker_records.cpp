@@ -149,6 +149,20 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
       line["staleness"].push_back(static_cast<std::int64_t>(r.staleness));
     }
   }
+  const auto of_each = [&](double Report::* value) {
+    Json values = Json::array();
+    for (const Report& r : reports) values.push_back(r.*value);
+    return values;
+  };
+  line["sent_bytes"] = of_each(&Report::sent_bytes);
+  if (has_served_table(job_)) {
+    line["rows"] = {{"pulled_bytes", of_each(&Report::rows_pulled_bytes)},
+                    {"pushed_bytes", of_each(&Report::rows_pushed_bytes)},
+                    {"wait_seconds", of_each(&Report::rows_waited)},
+                    {"needed", of_each(&Report::rows_needed)},
+                    {"cached", of_each(&Report::rows_cached)},
+                    {"ahead", of_each(&Report::rows_ahead)}};
+  }
   if (layout_ && layout_->plan().predicted.step_seconds > 0) {
     line["predicted_seconds"] = layout_->plan().predicted.step_seconds;
   } else if (diagnostics.predicted > 0) {

@@ -68,8 +68,15 @@ struct Report {
   double loss_count = 0;
   double metric_sum = 0;
   double metric_count = 0;
-  double staleness = 0;  // steps that the oldest part in the new weights is behind this rank's
-  double moves = 0;      // rank 0's: all go on by another plan after this step
+  double staleness = 0;    // steps that the oldest part in the new weights is behind this rank's
+  double moves = 0;        // rank 0's: all go on by another plan after this step
+  double sent_bytes = 0;   // of gradients and, to neighbouring stages, of activations
+  double rows_waited = 0;  // of `waited`: for rows of a served table; the rest as in ServedTable::Counts
+  double rows_pulled_bytes = 0;
+  double rows_pushed_bytes = 0;
+  double rows_needed = 0;
+  double rows_cached = 0;
+  double rows_ahead = 0;
 };
 inline constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
 static_assert(sizeof(Report) == kReportValues * sizeof(double));

@@ -8,6 +8,7 @@
 
 #include "motley/base/file.h"
 #include "motley/base/log.h"
+#include "motley/transport/frame.h"
 #include "motley/transport/socket.h"
 
 namespace motley::transport {
@@ -33,7 +34,10 @@ Result<bool> exchange(const Descriptor& socket, Handshake& handshake, std::vecto
     const ssize_t got = ::recv(socket.get(), input.data() + have, input.size() - have, MSG_DONTWAIT);
     input.resize(have + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
     if (got == 0) {
-      return fail(ErrorCode::kPeerLost, "the peer closed the connection during the handshake");
+      return fail(ErrorCode::kPeerLost,
+                  "the peer closed the connection during the handshake, as one does that speaks another protocol "
+                  "version than {}",
+                  kProtocolVersion);
     }
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
       return false;

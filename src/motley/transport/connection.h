@@ -66,6 +66,9 @@ class Connection {
   // Bytes of the front posted receive's payload that have landed, to work on a large frame while it arrives.
   virtual std::size_t front_receive_landed() const = 0;
 
+  // So far, frames' headers included. May be asked by any thread.
+  virtual std::uint64_t bytes_sent() const = 0;
+
   virtual int descriptor() const = 0;       // for poll/epoll
   virtual bool wants_to_write() const = 0;  // unsent bytes are waiting for the socket
   virtual void close() = 0;                 // idempotent; the peer sees end of stream

@@ -172,7 +172,14 @@ Status Handshake::feed(std::span<const std::byte> bytes) {
     wanted_ = kHandshakeHeaderBytes;
     return take_body(bytes);
   }
-  MOTLEY_ASSIGN(const HandshakeHeader header, decode_handshake_header(bytes.first<kHandshakeHeaderBytes>()));
+  const auto decoded = decode_handshake_header(bytes.first<kHandshakeHeaderBytes>());
+  if (!decoded) {
+    if (expected_ == HandshakeKind::kHello && decoded.error().code == ErrorCode::kRefused) {
+      say(HandshakeKind::kChallenge, {});  // whose header tells a connector of another version this side's
+    }
+    return fail(decoded.error());
+  }
+  const HandshakeHeader& header = *decoded;
   if (header.kind != expected_) {
     return fail(ErrorCode::kRefused, "the peer sent a handshake {} where a {} was expected", name_of(header.kind),
                 name_of(expected_));

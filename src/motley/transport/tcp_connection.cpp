@@ -113,6 +113,7 @@ Result<bool> TcpConnection::write_some() {
     moved = true;
     budget -= static_cast<std::size_t>(written);
     sent_ += static_cast<std::size_t>(written);
+    bytes_sent_.fetch_add(static_cast<std::uint64_t>(written), std::memory_order_relaxed);
     while (!sends_.empty() && sent_ >= kFrameBytes + sends_.front().payload.size() && sends_.front().sealed) {
       sent_ -= kFrameBytes + sends_.front().payload.size();
       sends_.pop_front();

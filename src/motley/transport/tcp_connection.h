@@ -1,6 +1,7 @@
 // A Connection over one TCP socket.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <optional>
 
@@ -27,6 +28,7 @@ class TcpConnection final : public Connection {
   std::size_t pending_sends() const override { return sends_.size(); }
   std::size_t pending_receives() const override { return receives_.size(); }
   std::size_t front_receive_landed() const override { return receives_.empty() ? 0 : landed_; }
+  std::uint64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
   int descriptor() const override { return socket_.get(); }
   bool wants_to_write() const override { return !sends_.empty(); }
   void close() override { socket_.close(); }
@@ -73,6 +75,7 @@ class TcpConnection final : public Connection {
 
   std::deque<Outgoing> sends_;
   std::size_t sent_ = 0;  // bytes of the front frame, header and payload together
+  std::atomic<std::uint64_t> bytes_sent_ = 0;
 
   std::deque<Posted> receives_;
   FrameBytes header_;
