@@ -67,7 +67,8 @@ class DataNodeTest : public testing::Test {
     } else if (format == "csv") {
       std::string text = "a,colour,y,b\n";
       for (int i = 0; i < 150; ++i) {
-        text += fmt::format("{},colour{},{},{}\n", random.uniform(), random.below(9), random.below(5), random.uniform());
+        text +=
+            fmt::format("{},colour{},{},{}\n", random.uniform(), random.below(9), random.below(5), random.uniform());
       }
       source.format = DatasetSource::Format::kCsv;
       source.features = write("table.csv", text + "this,is,malformed\n");
@@ -322,8 +323,8 @@ TEST_F(DataNodeTest, RefusesWithTheReason) {
               AllOf(HasSubstr(name), HasSubstr("the job has data.target: z; the node has data.target: y")));
   EXPECT_THAT(refusal([](NodeAccess& own) { own.set = Set::kTest; }), HasSubstr("no test data"));
   const transport::Claim other = {.identity = {.job = "job", .purpose = 0x2000}, .fingerprint = ""};
-  const auto server = transport::connect_to_host(served->endpoint(), token_, other, Deadline::after(5), true,
-                                                 [] { return false; });
+  const auto server =
+      transport::connect_to_host(served->endpoint(), token_, other, Deadline::after(5), true, [] { return false; });
   ASSERT_FALSE(server);
   EXPECT_THAT(server.error().message, HasSubstr("this is a data node"));
 }

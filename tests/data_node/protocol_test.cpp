@@ -1,5 +1,5 @@
-// Messages of the data node: what was sent is what is read, in the bytes that docs/wire-format.md says, and nothing else
-// is accepted.
+// Messages of the data node: what was sent is what is read, in the bytes that docs/wire-format.md says, and nothing
+// else is accepted.
 #include "motley/data_node/protocol.h"
 
 #include <gmock/gmock.h>

@@ -412,14 +412,13 @@ void Dataset::check_room(std::span<const std::uint32_t> samples, const ReadTarge
     return room == 0 || (has && room == samples.size() * each);
   };
   const bool has_classes = target_kind() == TargetKind::kClass;
-  MOTLEY_INVARIANT(fits(into.features.size(), true, feature_count()) &&
-                       fits(into.bytes.size(), byte_features() != nullptr, feature_count()) &&
-                       fits(into.ids.size(), true, categories()) &&
-                       fits(into.classes.size(), has_classes, target_width()) &&
-                       fits(into.values.size(), !has_classes, target_width()),
-                   "room for {} features, {} bytes, {} ids, {} classes and {} values to read {} samples",
-                   into.features.size(), into.bytes.size(), into.ids.size(), into.classes.size(), into.values.size(),
-                   samples.size());
+  MOTLEY_INVARIANT(
+      fits(into.features.size(), true, feature_count()) &&
+          fits(into.bytes.size(), byte_features() != nullptr, feature_count()) &&
+          fits(into.ids.size(), true, categories()) && fits(into.classes.size(), has_classes, target_width()) &&
+          fits(into.values.size(), !has_classes, target_width()),
+      "room for {} features, {} bytes, {} ids, {} classes and {} values to read {} samples", into.features.size(),
+      into.bytes.size(), into.ids.size(), into.classes.size(), into.values.size(), samples.size());
 }
 
 Result<Normalisation> measure_normalisation(const Dataset& dataset) {

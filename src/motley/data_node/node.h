@@ -37,9 +37,7 @@ class DataNode {
 
   const transport::Endpoint& endpoint() const { return endpoint_; }  // really listening at
   // None where there is no such data.
-  const std::optional<Description>& description(Set set) const {
-    return descriptions_[static_cast<std::size_t>(set)];
-  }
+  const std::optional<Description>& description(Set set) const { return descriptions_[static_cast<std::size_t>(set)]; }
 
  private:
   struct Served {

@@ -12,8 +12,8 @@
 namespace motley::data_node {
 namespace {
 
-constexpr int kMostLosses = 5;           // connections that one read may lose
-constexpr int kLookMilliseconds = 100;   // between two looks at whether the wait was cancelled
+constexpr int kMostLosses = 5;          // connections that one read may lose
+constexpr int kLookMilliseconds = 100;  // between two looks at whether the wait was cancelled
 
 // What a connection reports calls the node a rank, which it is not.
 Error of_node(const transport::TcpConnection& connection, const Error& error) {

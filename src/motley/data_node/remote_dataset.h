@@ -78,7 +78,7 @@ class RemoteDataset final : public data::Dataset {
   mutable std::optional<Description> description_;  // set by open() and never changed after it
 
   mutable std::mutex expected_mutex_;
-  mutable std::list<Request> expected_;   // that no reading thread has taken over
+  mutable std::list<Request> expected_;         // that no reading thread has taken over
   const transport::Descriptor expected_event_;  // tells the one that waits
 
   mutable std::mutex reading_;  // guards all below

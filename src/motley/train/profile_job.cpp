@@ -15,6 +15,7 @@
 #include "motley/cluster/machine.h"
 #include "motley/learn/click_networks.h"
 #include "motley/learn/profiler.h"
+#include "motley/train/job_data.h"
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
 #include "motley/train/server_placement.h"
