@@ -51,7 +51,7 @@ Result<std::unique_ptr<ChildProcess>> start_node(const BenchOptions& options, co
   for (const std::string& word :
        {options.motley.string(), std::string("data-node"), (folder / "job.yaml").string(), std::string("--listen"),
         network.address(1) + ":0", std::string("--token-file"), (folder / "token").string(),
-        std::string("--address-file"), (folder / "address").string()}) {
+        std::string("--address-file"), (folder / "address").string(), std::string("--quiet")}) {
     command.push_back(word);
   }
   MOTLEY_ASSIGN(auto process, ChildProcess::start(command));

@@ -51,7 +51,7 @@ class DataNodeTest : public testing::Test {
       std::string text;
       for (int i = 0; i < 300; ++i) {
         text += std::to_string(random.below(2));
-        for (int k = 0; k < 13; ++k) text += "\t" + (k == 5 ? "" : std::to_string(random.below(1000)));
+        for (int k = 0; k < 13; ++k) text += fmt::format("\t{}", k == 5 ? "" : std::to_string(random.below(1000)));
         for (int k = 0; k < 26; ++k) text += fmt::format("\t{:08x}", random.below(100));
         text += '\n';
       }

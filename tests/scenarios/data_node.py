@@ -139,10 +139,10 @@ class DataNode(planned.PlannedJobs):
             self.assertEqual(process.returncode, 0, output)
         self.assert_equal_runs("files", "node")
         log = self.said(node)
-        self.assertRegex(log, r"rank 0 of job 'scenario' .*read the inputs of 1[2-9]\d\d and the targets of 0 training")
-        self.assertRegex(log, r"rank 2 of job 'scenario' .*read the inputs of 0 and the targets of 1[2-9]\d\d training")
-        self.assertRegex(log, r"rank 2 of job 'scenario' .*read the inputs of 0 and the targets of \d+ test")
-        self.assertNotIn("rank 1 of", log)
+        self.assertRegex(log, r"job 'scenario': rank 0 .*read the inputs of 1[2-9]\d\d and the targets of 0 training")
+        self.assertRegex(log, r"job 'scenario': rank 2 .*read the inputs of 0 and the targets of 1[2-9]\d\d training")
+        self.assertRegex(log, r"job 'scenario': rank 2 .*read the inputs of 0 and the targets of \d+ test")
+        self.assertNotIn("rank 1 ", log)
 
     def test_a_planned_click_network_is_that_of_local_data(self):
         self.model, self.layers = "ctrdnn", ["lookup", "fc1", "fc2", "output"]

@@ -17,6 +17,7 @@ struct DataNodeArguments {
   std::string listen = "127.0.0.1:29600";
   std::string token_file;
   std::string address_file;
+  bool quiet = false;
   JobFlags flags;
 };
 
@@ -27,6 +28,9 @@ Status run_data_node(const DataNodeArguments& arguments) {
   sigaddset(&stop, SIGINT);
   sigaddset(&stop, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  if (arguments.quiet) {
+    start_logging("warning");
+  }
   MOTLEY_ASSIGN(train::Job job, read_job_with(arguments.job, arguments.flags));
   job.data_node.clear();  // it is this one
   MOTLEY_TRY(train::check_data(job));
@@ -75,6 +79,7 @@ void add_data_node(CLI::App& app, Action& action) {
       "--token-file", arguments->token_file,
       "File (mode 0600) with the token that workers must know; default: the variable MOTLEY_DATA_TOKEN");
   command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");
+  command->add_flag("--quiet", arguments->quiet, "Log warnings and errors only");
   const auto job_flags = add_job_flags(*command);
   command->callback([&action, arguments, job_flags] {
     arguments->flags = job_flags();

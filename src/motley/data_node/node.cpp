@@ -92,9 +92,10 @@ void DataNode::run() {
       }
       const Served& had = visitor->served;
       if (!visitor->leave_at) {
-        spdlog::info("{} has left: read the inputs of {} and the targets of {} {} samples, {}; {}", visitor->name,
-                     had.inputs, had.targets, visitor->set ? to_string(*visitor->set) : "unopened",
-                     format_bytes(static_cast<double>(had.bytes)), served.error().message);
+        spdlog::info("job '{}': {}; it had read the inputs of {} and the targets of {} {} samples, {}",
+                     visitor->connection->peer().job, served.error().message, had.inputs, had.targets,
+                     visitor->set ? to_string(*visitor->set) : "unopened",
+                     format_bytes(static_cast<double>(had.bytes)));
       }
       visitor = visitors_.erase(visitor);
     }
@@ -144,7 +145,7 @@ Status DataNode::serve(Visitor& visitor) {
   }
   MOTLEY_TRY(connection.progress());
   if (now > visitor.leave_at.value_or(visitor.heard_at + kSilentSeconds)) {
-    return fail(ErrorCode::kTimeout, "it has said nothing for a while");
+    return fail(ErrorCode::kTimeout, "{}: it has said nothing for a while", connection.peer_name());
   }
   return {};
 }
