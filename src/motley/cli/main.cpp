@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   motley::cli::add_simulate(app, action);
   motley::cli::add_train(app, action);
   motley::cli::add_server(app, action);
+  motley::cli::add_data_node(app, action);
   motley::cli::add_report(app, action);
   motley::cli::add_bench(app, action);
   try {

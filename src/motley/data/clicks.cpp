@@ -219,16 +219,16 @@ std::vector<std::uint64_t> ClickDataset::column_sizes() const {
 }
 
 Status ClickDataset::read(std::span<const std::uint32_t> samples, const ReadTarget& into) const {
+  check_room(samples, into);
+  const std::size_t features = into.features.empty() ? 0 : kCriteoFeatures;
   const std::size_t categories = into.ids.empty() ? 0 : kCriteoCategories;
-  MOTLEY_INVARIANT(into.features.size() == samples.size() * kCriteoFeatures && into.classes.size() == samples.size() &&
-                       into.ids.size() == samples.size() * categories,
-                   "room for {} features, {} ids and {} classes to read {} samples", into.features.size(),
-                   into.ids.size(), into.classes.size(), samples.size());
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const Sample sample = sample_at(samples[i]);
-    std::copy_n(sample.features.data(), kCriteoFeatures, into.features.data() + i * kCriteoFeatures);
+    std::copy_n(sample.features.data(), features, into.features.data() + i * features);
     std::copy_n(sample.ids.data(), categories, into.ids.data() + i * categories);
-    into.classes[i] = sample.luck < probability(sample) ? 1 : 0;
+    if (!into.classes.empty()) {
+      into.classes[i] = sample.luck < probability(sample) ? 1 : 0;
+    }
   }
   return {};
 }

@@ -33,9 +33,24 @@ struct Contents {
   std::vector<float> values;
   std::uint32_t categories = 0;
   std::vector<std::uint64_t> ids;
-  std::vector<float> mean, deviation;
+  ByteFeatures form = {.scale = 255, .normalisation = {}};  // of bytes; floats have the normalisation alone
   Skipped skipped;
 };
+
+// Of samples of `width` features each.
+void normalise(std::span<float> features, const Normalisation& by, std::size_t width) {
+  if (by.mean.size() == 1) {
+    for (float& feature : features) {
+      feature = (feature - by.mean[0]) / by.deviation[0];
+    }
+    return;
+  }
+  for (std::size_t begin = 0; !by.mean.empty() && begin < features.size(); begin += width) {
+    for (std::size_t k = 0; k < width; ++k) {
+      features[begin + k] = (features[begin + k] - by.mean[k]) / by.deviation[k];
+    }
+  }
+}
 
 class MemoryDataset final : public Dataset {
  public:
@@ -47,51 +62,43 @@ class MemoryDataset final : public Dataset {
   std::uint32_t class_count() const override { return contents_.class_count; }
   std::uint32_t target_width() const override { return contents_.target_width; }
   std::uint32_t categories() const override { return contents_.categories; }
+  const ByteFeatures* byte_features() const override { return contents_.bytes.empty() ? nullptr : &contents_.form; }
   Skipped skipped() const override { return contents_.skipped; }
 
   Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const override {
+    check_room(samples, into);
     const std::size_t width = feature_count();
-    const bool classes = contents_.kind == TargetKind::kClass;
+    const std::size_t features = into.features.empty() ? 0 : width;
+    const std::size_t bytes = into.bytes.empty() ? 0 : width;
     const std::size_t categories = into.ids.empty() ? 0 : contents_.categories;
-    MOTLEY_INVARIANT(into.features.size() == samples.size() * width && into.ids.size() == samples.size() * categories &&
-                         (classes ? into.classes.size() == samples.size()
-                                  : into.values.size() == samples.size() * contents_.target_width),
-                     "room for {} features, {} ids, {} classes and {} values to read {} samples", into.features.size(),
-                     into.ids.size(), into.classes.size(), into.values.size(), samples.size());
+    const std::size_t classes = into.classes.empty() ? 0 : 1;
+    const std::size_t values = into.values.empty() ? 0 : contents_.target_width;
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const std::size_t sample = samples[i];
       MOTLEY_INVARIANT(sample < contents_.size, "sample {} of a dataset of {}", sample, contents_.size);
-      float* const features = into.features.data() + i * width;
-      if (!contents_.bytes.empty()) {
-        for (std::size_t k = 0; k < width; ++k) {
-          features[k] = static_cast<float>(
-                            static_cast<unsigned char>(contents_.bytes[contents_.bytes_begin + sample * width + k])) /
-                        255;
-        }
+      const std::span<float> own = into.features.subspan(i * features, features);
+      if (contents_.bytes.empty()) {
+        std::copy_n(contents_.floats.data() + sample * features, features, own.data());
+        normalise(own, contents_.form.normalisation, width);
       } else {
-        std::copy_n(contents_.floats.data() + sample * width, width, features);
-      }
-      if (contents_.mean.size() == 1) {
-        for (std::size_t k = 0; k < width; ++k) {
-          features[k] = (features[k] - contents_.mean[0]) / contents_.deviation[0];
-        }
-      } else if (!contents_.mean.empty()) {
-        for (std::size_t k = 0; k < width; ++k) {
-          features[k] = (features[k] - contents_.mean[k]) / contents_.deviation[k];
-        }
+        const std::span<const std::uint8_t> stored = bytes_of(sample);
+        features_of(stored.first(features), contents_.form, width, own);
+        std::copy_n(stored.data(), bytes, into.bytes.data() + i * bytes);
       }
       std::copy_n(contents_.ids.data() + sample * categories, categories, into.ids.data() + i * categories);
-      if (classes) {
-        into.classes[i] = contents_.classes[sample];
-      } else {
-        std::copy_n(contents_.values.data() + sample * contents_.target_width, contents_.target_width,
-                    into.values.data() + i * contents_.target_width);
-      }
+      std::copy_n(contents_.classes.data() + sample * classes, classes, into.classes.data() + i * classes);
+      std::copy_n(contents_.values.data() + sample * values, values, into.values.data() + i * values);
     }
     return {};
   }
 
  private:
+  std::span<const std::uint8_t> bytes_of(std::size_t sample) const {
+    const std::size_t width = feature_count();
+    const char* const begin = contents_.bytes.data() + contents_.bytes_begin + sample * width;
+    return {reinterpret_cast<const std::uint8_t*>(begin), width};
+  }
+
   Contents contents_;
 };
 
@@ -106,25 +113,24 @@ class TextDataset final : public Dataset {
   TargetKind target_kind() const override { return TargetKind::kClass; }
   std::uint32_t class_count() const override { return 256; }
   std::uint32_t target_width() const override { return sequence_; }
+  const ByteFeatures* byte_features() const override { return &form_; }
 
   Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const override {
-    const std::size_t count = samples.size() * sequence_;
-    MOTLEY_INVARIANT(into.features.size() == count && into.classes.size() == count,
-                     "room for {} features and {} classes to read {} samples of {} bytes", into.features.size(),
-                     into.classes.size(), samples.size(), sequence_);
-    std::size_t at = 0;
-    for (const std::uint32_t sample : samples) {
-      MOTLEY_INVARIANT(sample < size_, "sample {} of a dataset of {}", sample, size_);
-      const std::size_t begin = std::size_t{sample} * sequence_;
-      for (std::size_t k = begin; k < begin + sequence_; ++k, ++at) {
-        into.features[at] = static_cast<unsigned char>(text_[k]);
-        into.classes[at] = static_cast<unsigned char>(text_[k + 1]);
-      }
+    check_room(samples, into);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      MOTLEY_INVARIANT(samples[i] < size_, "sample {} of a dataset of {}", samples[i], size_);
+      const auto* const tokens =
+          reinterpret_cast<const std::uint8_t*>(text_.data()) + std::size_t{samples[i]} * sequence_;
+      const std::size_t at = i * sequence_;
+      std::copy_n(tokens, into.features.empty() ? 0 : sequence_, into.features.data() + at);
+      std::copy_n(tokens, into.bytes.empty() ? 0 : sequence_, into.bytes.data() + at);
+      std::copy_n(tokens + 1, into.classes.empty() ? 0 : sequence_, into.classes.data() + at);
     }
     return {};
   }
 
  private:
+  ByteFeatures form_;  // as they are
   std::string text_;
   std::vector<std::int64_t> shape_;
   std::uint32_t sequence_;
@@ -193,8 +199,7 @@ Result<std::unique_ptr<Dataset>> finished(Contents contents, const DatasetSource
                   normalisation.mean[i], normalisation.deviation[i]);
     }
   }
-  contents.mean = normalisation.mean;
-  contents.deviation = normalisation.deviation;
+  contents.form.normalisation = normalisation;
   return std::make_unique<MemoryDataset>(std::move(contents));
 }
 
@@ -392,8 +397,28 @@ std::string install_hint(const std::filesystem::path& file) {
   return package == nullptr ? "" : fmt::format(": install it with 'apt-get install {}'", package);
 }
 
+void features_of(std::span<const std::uint8_t> bytes, const ByteFeatures& form, std::size_t width,
+                 std::span<float> features) {
+  std::ranges::transform(bytes, features.begin(), [&](std::uint8_t byte) { return byte / form.scale; });
+  normalise(features, form.normalisation, width);
+}
+
 std::size_t Dataset::feature_count() const {
   return count_of(feature_shape());
+}
+
+void Dataset::check_room(std::span<const std::uint32_t> samples, const ReadTarget& into) const {
+  const auto fits = [&](std::size_t room, bool has, std::size_t each) {
+    return room == 0 || (has && room == samples.size() * each);
+  };
+  const bool has_classes = target_kind() == TargetKind::kClass;
+  MOTLEY_INVARIANT(
+      fits(into.features.size(), true, feature_count()) &&
+          fits(into.bytes.size(), byte_features() != nullptr, feature_count()) &&
+          fits(into.ids.size(), true, categories()) && fits(into.classes.size(), has_classes, target_width()) &&
+          fits(into.values.size(), !has_classes, target_width()),
+      "room for {} features, {} bytes, {} ids, {} classes and {} values to read {} samples", into.features.size(),
+      into.bytes.size(), into.ids.size(), into.classes.size(), into.values.size(), samples.size());
 }
 
 Result<Normalisation> measure_normalisation(const Dataset& dataset) {

@@ -19,13 +19,21 @@ enum class TargetKind {
   kReal,   // target_width real values
 };
 
-// Where a read puts its samples, one after the other; sizes as the dataset says, times the number of samples. Of the
-// two targets only the dataset's kind is filled; the other may be empty. Ids are filled where there is room for them.
+// What of a sample is read: its inputs (features and ids), its targets, or both.
+struct Parts {
+  bool inputs = true;
+  bool targets = true;
+  bool operator==(const Parts&) const = default;
+};
+
+// Where a read puts its samples, one after the other; sizes as the dataset says, times the number of samples. What is
+// empty is not read; of the two targets the dataset has one kind.
 struct ReadTarget {
   std::span<float> features;
   std::span<std::int64_t> classes;
   std::span<float> values;
   std::span<std::uint64_t> ids = {};
+  std::span<std::uint8_t> bytes = {};  // features as the file has them, where that is bytes (Dataset::byte_features)
 };
 
 // Lines of a file that did not parse and are not in the dataset, as DatasetSource::malformed_share allowed.
@@ -33,6 +41,23 @@ struct Skipped {
   std::uint64_t lines = 0;
   std::string first;  // the message of the first one: file, line, what was found and what would be accepted
 };
+
+// Features are made (x - mean) / deviation, with one pair for all or one a feature.
+struct Normalisation {
+  std::vector<float> mean;
+  std::vector<float> deviation;
+  bool operator==(const Normalisation&) const = default;
+};
+
+// How features come from the bytes of a file: byte / scale, then normalised.
+struct ByteFeatures {
+  float scale = 1;
+  Normalisation normalisation;
+  bool operator==(const ByteFeatures&) const = default;
+};
+// The features of samples of `width` bytes each; as many as there are bytes.
+void features_of(std::span<const std::uint8_t> bytes, const ByteFeatures& form, std::size_t width,
+                 std::span<float> features);
 
 class Dataset {
  public:
@@ -48,18 +73,21 @@ class Dataset {
   // Ids a sample, one for each column of categories: a hash of the column and of the value there, so that equal values
   // of one column have the same id in every file. 0 where there are none.
   virtual std::uint32_t categories() const { return 0; }
+  // Null where features are no bytes in the file.
+  virtual const ByteFeatures* byte_features() const { return nullptr; }
   virtual Skipped skipped() const { return {}; }
 
   // Copies these samples, in this order. Thread-safe and deterministic.
   virtual Status read(std::span<const std::uint32_t> samples, const ReadTarget& into) const = 0;
+  // Says that these parts of these samples will be read, after those that were said before unless these are skipped: a
+  // dataset that is elsewhere asks for them ahead. Never blocks.
+  virtual void expect(std::span<const std::uint32_t> /*samples*/, Parts /*parts*/) const {}
 
   std::size_t feature_count() const;  // product of feature_shape
-};
 
-// Features are made (x - mean) / deviation, with one pair for all or one a feature.
-struct Normalisation {
-  std::vector<float> mean;
-  std::vector<float> deviation;
+ protected:
+  // What a read is given must be of the right size or empty.
+  void check_room(std::span<const std::uint32_t> samples, const ReadTarget& into) const;
 };
 
 // Mean and standard deviation of each feature over the dataset as it reads; a constant feature gets deviation 1.

@@ -5,14 +5,15 @@
 
 namespace motley::data {
 
-Status read_batch(const Dataset& dataset, Batch& batch) {
+Status read_batch(const Dataset& dataset, Batch& batch, Parts parts) {
   const double begin = monotonic_seconds();
-  const std::size_t targets = batch.samples.size() * dataset.target_width();
+  const std::size_t inputs = parts.inputs ? batch.samples.size() : 0;
+  const std::size_t targets = parts.targets ? batch.samples.size() * dataset.target_width() : 0;
   const bool has_classes = dataset.target_kind() == TargetKind::kClass;
-  batch.features.resize(batch.samples.size() * dataset.feature_count());
+  batch.features.resize(inputs * dataset.feature_count());
   batch.classes.resize(has_classes ? targets : 0);
   batch.values.resize(has_classes ? 0 : targets);
-  batch.ids.resize(batch.samples.size() * dataset.categories());
+  batch.ids.resize(inputs * dataset.categories());
   MOTLEY_TRY(dataset.read(batch.samples, {batch.features, batch.classes, batch.values, batch.ids}));
   batch.seconds = monotonic_seconds() - begin;
   return {};
@@ -32,15 +33,16 @@ Loader::~Loader() {
   thread_.join();
 }
 
-bool Loader::request(std::span<const std::uint32_t> samples) {
+bool Loader::request(std::span<const std::uint32_t> samples, Parts parts) {
   MOTLEY_INVARIANT(!samples.empty(), "a request for no samples");
   if (outstanding_ == depth_) {
     return false;
   }
   ++outstanding_;
+  dataset_.expect(samples, parts);
   {
     const std::lock_guard lock(mutex_);
-    requests_.emplace_back(samples.begin(), samples.end());
+    requests_.push_back({{samples.begin(), samples.end()}, parts});
   }
   wake_.notify_all();
   return true;
@@ -95,13 +97,14 @@ void Loader::run() {
       done.batch = std::move(spare_.back());
       spare_.pop_back();
     }
-    done.batch.samples = std::move(requests_.front());
+    const Parts parts = requests_.front().parts;
+    done.batch.samples = std::move(requests_.front().samples);
     requests_.pop_front();
     const std::uint64_t generation = generation_;
     lock.unlock();
 
     try {
-      done.status = read_batch(dataset_, done.batch);
+      done.status = read_batch(dataset_, done.batch, parts);
     } catch (const std::bad_alloc&) {
       done.status =
           fail(ErrorCode::kUnavailable, "not enough memory to read {} samples ahead", done.batch.samples.size());

@@ -18,7 +18,7 @@
 
 namespace motley::data {
 
-// Samples that were read, in the order of the request.
+// Samples that were read, in the order of the request. Parts that were not asked for are empty.
 struct Batch {
   std::vector<std::uint32_t> samples;
   std::vector<float> features;        // samples x feature_count
@@ -28,8 +28,8 @@ struct Batch {
   double seconds = 0;                 // that reading took
 };
 
-// Reads batch.samples into the batch's memory, in the calling thread.
-Status read_batch(const Dataset& dataset, Batch& batch);
+// Reads these parts of batch.samples into the batch's memory, in the calling thread.
+Status read_batch(const Dataset& dataset, Batch& batch, Parts parts = {});
 
 // One thread requests, takes and discards. The dataset must outlive the loader.
 class Loader {
@@ -41,7 +41,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // Asks for these samples (one or more). Never blocks; false when `depth` requests are already waiting.
-  bool request(std::span<const std::uint32_t> samples);
+  bool request(std::span<const std::uint32_t> samples, Parts parts = {});
   std::size_t waiting() const { return outstanding_; }
 
   // The oldest request's batch. Its samples now count as used: recording them in UseCounts is the caller's, here and
@@ -57,6 +57,10 @@ class Loader {
   void discard();
 
  private:
+  struct Request {
+    std::vector<std::uint32_t> samples;
+    Parts parts;
+  };
   struct Done {
     Batch batch;
     Status status;
@@ -69,7 +73,7 @@ class Loader {
 
   std::mutex mutex_;  // guards all below
   std::condition_variable wake_;
-  std::deque<std::vector<std::uint32_t>> requests_;
+  std::deque<Request> requests_;
   std::deque<Done> done_;
   std::vector<Batch> spare_;
   std::uint64_t generation_ = 0;  // raised by discard: what is being read then is dropped

@@ -20,7 +20,7 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 constexpr const char* kPathKeys[] = {
     "model.path", "data.train", "data.train_targets", "data.test",   "data.test_targets",
     "cluster",    "plan",       "shares.replay",      "data.folder", "exchange.server_token",
-    "emulation",  "profile"};
+    "emulation",  "profile",    "data.node_token"};
 
 // Makes the key's value absolute where the key holds a path.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
@@ -165,6 +165,14 @@ const OptionTable<Job>& job_options() {
       {{"data.normalise", kBoolean,
         "shift and scale features to mean 0 and deviation 1, as measured on the training data (not text)"},
        &Job::data_normalise},
+      {{"data.node", kText,
+        "host:port of the data node (`motley data-node`) that has the files; the other keys of the data are as there; "
+        "empty: every worker has the files"},
+       &Job::data_node},
+      {{"data.node_token", kText, "file (mode 0600) with the data node's token; empty: the variable MOTLEY_DATA_TOKEN"},
+       &Job::data_node_token},
+      {{"data.read_ahead", kInteger, "steps whose samples a worker reads before they are due", 0, 64},
+       &Job::data_read_ahead},
       {{"tables.place",
         kChoice,
         "who has the rows that ctrdnn, 2emb, matchnet and nce look up: parameter servers (exchange.servers, or one "

@@ -48,6 +48,9 @@ struct Job {
   std::int64_t data_sequence = 64;
   double data_test_share = 0.1;
   bool data_normalise = true;
+  std::string data_node;
+  std::string data_node_token;
+  std::int64_t data_read_ahead = 2;
 
   std::string tables_place = "server";
   std::int64_t tables_rows = 1'000'001;

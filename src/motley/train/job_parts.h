@@ -1,5 +1,5 @@
-// From the job's keys to the values that the other rooms take: datasets, network, optimizer, exchange, partition,
-// devices. Errors name the key.
+// From the job's keys to the values that the other rooms take: network, optimizer, exchange, partition, devices. Errors
+// name the key.
 #pragma once
 
 #include <torch/torch.h>
@@ -35,11 +35,6 @@ inline constexpr const char* kServersVariable = "MOTLEY_SERVERS";
 inline constexpr const char* kServerTokenVariable = "MOTLEY_SERVER_TOKEN";
 
 learn::ScheduleSpec schedule_of(const Job& job, std::int64_t steps);
-
-Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job);
-bool has_test_data(const Job& job);
-// Normalised as the training data is.
-Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training);
 
 // The network with its input shape and outputs filled in from the data where the job leaves them open.
 Result<learn::NetworkSpec> network_of(const Job& job, const data::Dataset& training);

@@ -16,6 +16,7 @@
 #include "motley/learn/click_networks.h"
 #include "motley/learn/model_graph.h"
 #include "motley/learn/profiler.h"
+#include "motley/train/job_data.h"
 #include "motley/train/job_parts.h"
 #include "motley/train/launcher.h"
 #include "motley/train/server_placement.h"

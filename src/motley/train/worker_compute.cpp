@@ -17,16 +17,26 @@ Result<data::Batch> Worker::load(std::span<const std::uint32_t> samples, Report&
   } else {
     loader_->discard();
     read_ahead_.clear();
-    loader_->request(samples);
+    loader_->request(samples, own_parts());
   }
   MOTLEY_ASSIGN(data::Batch batch, loader_->take(step_deadline()));
   if (!layout_ || layout_->is_first(role_.rank)) {  // the last stage reads their targets, and counts them not again
     counts_->record(batch.samples);
   }
   const double end = monotonic_seconds();
-  report.load += end - begin;
+  if (job_.data_node.empty()) {
+    report.load += end - begin;
+  } else {
+    report.waited += end - begin;
+    report.fetched += end - begin;
+  }
   timeline_->record(Phase::kLoad, step_, begin, end);
   return batch;
+}
+
+// What this rank needs of its samples: a planned job's first stage their inputs, and its last one their targets.
+data::Parts Worker::own_parts() const {
+  return layout_ ? data::Parts{layout_->is_first(role_.rank), layout_->is_last(role_.rank)} : data::Parts();
 }
 
 // The samples of a window that are this rank's, in the order in which it computes them.
@@ -44,16 +54,16 @@ std::vector<std::uint32_t> Worker::own_samples(data::Range window, const data::S
   return own;
 }
 
-// Reads what this rank will need if the shares stay as they are, kReadAhead steps; load() checks.
+// Reads what this rank will need if the shares stay as they are; load() checks.
 void Worker::read_ahead(data::Range window, const data::StepPlan& plan) {
-  while (!plan.pulls() && read_ahead_.size() < kReadAhead) {
+  while (!plan.pulls() && read_ahead_.size() < static_cast<std::size_t>(job_.data_read_ahead)) {
     const auto begin = window.end + static_cast<std::uint32_t>(read_ahead_.size()) * window.size();
     const data::Range next{begin, std::min(begin + window.size(), train_data_->size())};
     if (next.begin >= next.end || next.size() != window.size()) {
       return;
     }
     std::vector<std::uint32_t> samples = own_samples(next, plan);
-    if (samples.empty() || !loader_->request(samples)) {
+    if (samples.empty() || !loader_->request(samples, own_parts())) {
       return;
     }
     read_ahead_.push_back(std::move(samples));
@@ -90,7 +100,9 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
       MOTLEY_ASSIGN(inputs, inputs_of(*batch, *train_data_));
     }
     MOTLEY_TRY(ask_for_rows());
-    targets = batch_targets(*batch, *train_data_, device_, dtype_);
+    if (layout_->is_last(role_.rank)) {
+      targets = batch_targets(*batch, *train_data_, device_, dtype_);
+    }
   }
   const auto number = static_cast<std::uint64_t>(step_);
   Pipeline::Hooks hooks;
@@ -137,7 +149,7 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
   }
   hooks.record = [&](Phase phase, double begin, double end) { timeline_->record(phase, step_, begin, end); };
   MOTLEY_TRY(pipeline_->train(number, window, inputs, step_deadline(), hooks));
-  report.waited = pipeline_->waited();
+  report.waited += pipeline_->waited();
   if (batch) {
     loader_->recycle(std::move(*batch));
   }

@@ -148,6 +148,9 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     if (relaxed) {
       line["staleness"].push_back(static_cast<std::int64_t>(r.staleness));
     }
+    if (!job_.data_node.empty()) {
+      line["data_wait_seconds"].push_back(r.fetched);
+    }
   }
   const auto of_each = [&](double Report::* value) {
     Json values = Json::array();
@@ -205,10 +208,19 @@ Status Worker::evaluate_own_part(learn::Evaluation& evaluation) {
   const auto first = static_cast<std::uint32_t>(size * rank / ranks);
   const auto end = static_cast<std::uint32_t>(size * (rank + 1) / ranks);
   const std::uint32_t block = static_cast<std::uint32_t>(std::min<std::int64_t>(job_.batch, 256));
+  const auto block_at = [&](std::uint32_t at) {
+    std::vector<std::uint32_t> samples(std::min(block, end - at));
+    std::iota(samples.begin(), samples.end(), at);
+    test_data_->expect(samples, {});
+    return samples;
+  };
   data::Batch batch;
+  std::vector<std::uint32_t> next;
   for (std::uint32_t at = first; at < end; at += block) {
-    batch.samples.resize(std::min(block, end - at));
-    std::iota(batch.samples.begin(), batch.samples.end(), at);
+    batch.samples = at == first ? block_at(at) : std::move(next);
+    if (end - at > block) {
+      next = block_at(at + block);
+    }
     MOTLEY_TRY(read_batch(*test_data_, batch));
     MOTLEY_ASSIGN(const torch::Tensor inputs, inputs_of(batch, *test_data_));
     MOTLEY_ASSIGN(const learn::Tensors outputs, stage_->forward(0, {inputs}));
@@ -230,11 +242,13 @@ Status Worker::evaluate_planned(learn::Evaluation& evaluation) {
     }
     torch::Tensor inputs, targets;
     if (layout_->is_first(role_.rank) || layout_->is_last(role_.rank)) {
-      MOTLEY_TRY(read_batch(*test_data_, batch));
+      MOTLEY_TRY(read_batch(*test_data_, batch, own_parts()));
       if (layout_->is_first(role_.rank)) {
         MOTLEY_ASSIGN(inputs, inputs_of(batch, *test_data_));
       }
-      targets = batch_targets(batch, *test_data_, device_, dtype_);
+      if (layout_->is_last(role_.rank)) {
+        targets = batch_targets(batch, *test_data_, device_, dtype_);
+      }
     }
     Pipeline::Hooks hooks;
     hooks.take_outputs = [&](data::Range rows, const torch::Tensor& outputs) -> Result<torch::Tensor> {

@@ -58,11 +58,44 @@ Status Worker::join_stage() {
   return {};
 }
 
+// Rank 0 asks the data node what its data is and tells all; the others need it only where they read samples.
+Result<std::unique_ptr<data::Dataset>> Worker::open_at_node(data_node::Set set) {
+  const transport::SessionOptions& options = session_->options();
+  const transport::Membership& membership = session_->membership();
+  MOTLEY_ASSIGN(data_node::NodeAccess access, node_access(job_, set));
+  access.claim.identity.rank = role_.rank;
+  access.claim.identity.session = membership.session;
+  access.claim.identity.epoch = membership.epoch;
+  access.claim.fingerprint = options.fingerprint;
+  access.payload_checksum = options.payload_checksum;
+  access.cancelled = [this] { return !session_->health(); };
+  std::unique_ptr<data_node::RemoteDataset> dataset;
+  std::string text;
+  if (writes()) {
+    MOTLEY_ASSIGN(dataset, data_node::RemoteDataset::open(access));
+    const std::vector<std::byte> bytes = encode(dataset->description());
+    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  MOTLEY_ASSIGN(text, broadcast_text(*group_, std::move(text), 0, Deadline::after(2 * job_.join_seconds)));
+  if (!dataset) {
+    MOTLEY_ASSIGN(data_node::Description description, data_node::decode_description(std::as_bytes(std::span(text))));
+    dataset = std::make_unique<data_node::RemoteDataset>(std::move(access), std::move(description));
+  }
+  return dataset;
+}
+
 Status Worker::open_data() {
   session_->set_phase(0, "opening the data");
-  MOTLEY_ASSIGN(train_data_, open_training_data(job_));
-  if (has_test_data(job_)) {
-    MOTLEY_ASSIGN(test_data_, open_test_data(job_, *train_data_));
+  if (!job_.data_node.empty()) {
+    MOTLEY_ASSIGN(train_data_, open_at_node(data_node::Set::kTraining));
+    if (has_test_data(job_)) {
+      MOTLEY_ASSIGN(test_data_, open_at_node(data_node::Set::kTest));
+    }
+  } else {
+    MOTLEY_ASSIGN(train_data_, open_training_data(job_));
+    if (has_test_data(job_)) {
+      MOTLEY_ASSIGN(test_data_, open_test_data(job_, *train_data_));
+    }
   }
   for (const auto* data : {train_data_.get(), test_data_.get()}) {
     if (writes() && data != nullptr && data->skipped().lines > 0) {
@@ -70,7 +103,7 @@ Status Worker::open_data() {
                    data == train_data_.get() ? "training" : "test", data->skipped().first);
     }
   }
-  loader_ = std::make_unique<data::Loader>(*train_data_, 1 + kReadAhead);
+  loader_ = std::make_unique<data::Loader>(*train_data_, 1 + static_cast<std::size_t>(job_.data_read_ahead));
   const double steps_an_epoch = std::ceil(static_cast<double>(train_data_->size()) / static_cast<double>(job_.batch));
   steps_ = job_.steps > 0 ? job_.steps : static_cast<std::int64_t>(std::ceil(job_.epochs * steps_an_epoch));
   return {};
@@ -453,6 +486,8 @@ Status Worker::move() {
   const std::int64_t saved_step = saved_step_;
 
   MOTLEY_TRY(group_->barrier(step_deadline()));  // nobody needs the old stages any more
+  loader_->discard();                            // the new stage may need other parts of samples
+  read_ahead_.clear();
   stage_shares_.reset();
   stage_pace_.reset();
   pace_.reset();

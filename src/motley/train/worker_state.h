@@ -32,6 +32,7 @@
 #include "motley/train/adapter.h"
 #include "motley/train/checkpoint.h"
 #include "motley/train/job.h"
+#include "motley/train/job_data.h"
 #include "motley/train/job_parts.h"
 #include "motley/train/pace.h"
 #include "motley/train/pipeline.h"
@@ -55,9 +56,9 @@ using Json = nlohmann::ordered_json;
 // What each rank tells all others at the end of a step; the all-gather carries these as doubles, in this order.
 struct Report {
   double samples = 0;
-  double load = 0;     // seconds
+  double load = 0;     // seconds of reading samples that are here
   double compute = 0;  // seconds of loading, forward and backward, emulated sleep included
-  double waited = 0;   // seconds of these in which it waited for rows, or a planned stage for its neighbours
+  double waited = 0;   // seconds of these in which it waited for rows or samples, or a planned stage for its neighbours
   double total = 0;    // seconds from the step's begin to the reduced gradient
   double cpu = 0;      // seconds of CPU time
   double memory = 0;   // bytes that the process had resident at most so far
@@ -77,6 +78,7 @@ struct Report {
   double rows_needed = 0;
   double rows_cached = 0;
   double rows_ahead = 0;
+  double fetched = 0;  // seconds of `waited` that were for a data node
 };
 inline constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
 static_assert(sizeof(Report) == kReportValues * sizeof(double));
@@ -86,7 +88,6 @@ inline double last_compute(const std::vector<Report>& reports) {
   return std::ranges::max(reports, {}, &Report::compute).compute;
 }
 
-inline constexpr std::size_t kReadAhead = 2;             // steps: the next one's batch is there when this one begins
 inline constexpr double kCheckpointDeadlineFactor = 10;  // of the step's deadline
 
 class Worker {
@@ -112,6 +113,7 @@ class Worker {
   Status join(const std::filesystem::path& hosts);
   Status join_stage();
   Status open_data();
+  Result<std::unique_ptr<data::Dataset>> open_at_node(data_node::Set set);
   Status build_model();
   std::vector<double> bucket_positions() const;
   Result<std::unique_ptr<learn::Stage>> make_stage();
@@ -144,6 +146,7 @@ class Worker {
   Result<torch::Tensor> inputs_of(const data::Batch& batch, const data::Dataset& data);
   Result<data::Batch> load(std::span<const std::uint32_t> samples, Report& report);
   std::vector<std::uint32_t> own_samples(data::Range window, const data::StepPlan& plan) const;
+  data::Parts own_parts() const;
   void read_ahead(data::Range window, const data::StepPlan& plan);
   Status start_exchange(double weight);
   struct StepRecord;
