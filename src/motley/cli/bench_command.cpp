@@ -48,13 +48,9 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"schedules", bench::pipeline_schedules},
         {"shift", bench::pipeline_shift},
         {"tapp", bench::pipeline_tapp},
-<<<<<<< HEAD
         {"heterps", bench::pipeline_heterps},
-        {"clicks", bench::pipeline_clicks}}},
-=======
         {"clicks", bench::pipeline_clicks},
         {"data-node", bench::pipeline_data_node}}},
->>>>>>> data-node
       {"plan", {{"all", bench::plan_bench}}},
       {"planners", {{"all", bench::planners_bench}}},
       {"ps",
