@@ -50,6 +50,7 @@ TEST(PlanFile, ReadsBackEqual) {
   Plan plan = example();
   EXPECT_EQ(*parse_plan(to_json(plan), "plan.json"), plan);
   plan.bound = 1.0 / 3;
+  plan.measured = {.step_seconds = 0.1 / 3, .steps = 12};
   plan.schedule = Schedule::kFillDrain;
   EXPECT_EQ(*parse_plan(to_json(plan), "plan.json"), plan);
 

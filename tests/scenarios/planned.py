@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import re
 import signal
+import subprocess
 import unittest
 
-from harness import Scenario, relative_difference
+from harness import BINARY, Scenario, relative_difference
 
 LAYERS = ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "output"]
 NETWORK = ("--model.hidden", "16,16,16")
@@ -282,6 +284,48 @@ class Imitated(PlannedJobs):
                      "exchange": "none", "recompute": False}]), "--model.path", self.imitated), "'x'")):
             with self.subTest(name):
                 self.assertIn(words, self.train("run", *flags, expect=2))
+
+
+class MeasuredPlans(PlannedJobs):
+    """Plans that are chosen by running them, on devices that are not what the profile says."""
+
+    def measure(self, *flags, expect=0, method="rl-attention", batch=60):
+        cluster = self.folder / "types.yaml"
+        cluster.write_text("version: 1\n"
+                           "device_types: [{name: type0, kind: cpu, count: 1}, {name: type1, kind: cpu, count: 1}]\n")
+        done = subprocess.run(
+            [BINARY, "plan", "--profile", str(self.profile({"type0": 2e-5, "type1": 6e-5}, "believed")),
+             "--cluster", str(cluster), "--batch", str(batch), "--micro-batches", "2", "--method", method,
+             "--measure", str(self.job), "--measure-steps", "3", "--output", str(self.folder / "plan.json"),
+             "--page", str(self.folder / "plan.html"), *map(str, flags)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=170)
+        self.assertEqual(done.returncode, expect, done.stdout)
+        return done.stdout
+
+    def test_the_plan_that_ran_fastest_is_written(self):
+        """What the cost model takes for the fast device is really ten times as slow as the other."""
+        real = self.profile({"type0": 4e-4, "type1": 4e-5}, "real")
+        text = self.job.read_text().replace("hidden: [16]", "hidden: [16, 16, 16]")
+        self.job.write_text(f"{text}emulation: {real}\n")
+        output = self.measure("--measure-plans", 6, "--seconds", 60)
+        runs = re.findall(r"(?m)^\d+ of 6: ([\d.]+) (m?s) \(predicted ", output)
+        self.assertGreaterEqual(len(runs), 2, output)
+        measured = [float(value) / (1000 if unit == "ms" else 1) for value, unit in runs]
+        plan = json.loads((self.folder / "plan.json").read_text())
+        self.assertEqual(plan["measured"]["steps"], 3)
+        self.assertAlmostEqual(plan["measured"]["step_seconds"], min(measured), delta=0.02 * min(measured))
+        self.assertLess(min(measured), measured[0], "what the cost model thinks best is far from it")
+        self.assertNotAlmostEqual(plan["predicted"]["step_seconds"], plan["measured"]["step_seconds"], delta=1e-4)
+        self.assertIn("Measured", (self.folder / "plan.html").read_text())
+        self.train("run", "--plan", self.folder / "plan.json", "--steps", 3)
+
+    def test_what_cannot_be_measured_is_said(self):
+        output = self.measure("--measure-plans", 2, "--seconds", 20, expect=1)
+        self.assertIn("layers has 8 names, but the network 'mlp' has", output)  # the job's has fewer
+        self.assertIn("--method exact", self.measure(method="exact", expect=2))
+        self.assertIn("--what-if", self.measure("--what-if", "type0.count=2", expect=2))
+        self.assertIn("accepted: 60", self.measure(batch=61, expect=2))
+        self.assertFalse((self.folder / "plan.json").exists())
 
 
 if __name__ == "__main__":

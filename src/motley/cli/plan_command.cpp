@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "motley/base/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
+#include "motley/cli/measuring.h"
 #include "motley/cli/planning_input.h"
 #include "motley/cli/solving.h"
 #include "motley/planner/learned/learned.h"
@@ -31,6 +33,9 @@ struct PlanArguments {
   SearchLimits search;
   bool compare = false;
   bool mix = false;
+  std::string measure;  // a job file; "": plans are valued by the cost model
+  std::int64_t measure_steps = MeasureLimits{}.steps;
+  std::int64_t measure_plans = MeasureLimits{}.plans;
   std::vector<std::string> what_ifs;
   std::string output = "plan.json";
   std::string page;
@@ -91,6 +96,77 @@ Status check_mix(const PlanArguments& arguments, const plan::Objective& objectiv
   return {};
 }
 
+// Measured plans are run, so they are those of the pipeline, and what stands beside an answer is the cost model's.
+Result<train::Job> job_to_measure(const PlanArguments& arguments) {
+  const auto refuse = [](const std::string& given, const std::string& accepted) {
+    return fail(ErrorCode::kInvalidInput, "--measure: given with {}; accepted: {}", given, accepted);
+  };
+  if (arguments.method == "exact") {
+    return refuse("--method exact, which computes with the cost model", "a method that searches, such as rl-attention");
+  }
+  if (arguments.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
+  if (arguments.compare || arguments.mix || !arguments.what_ifs.empty()) {
+    return refuse(arguments.compare ? "--compare"
+                  : arguments.mix   ? "--mix"
+                                    : "--what-if",
+                  "neither --compare nor --mix nor --what-if");
+  }
+  MOTLEY_ASSIGN(train::Job job, train::read_job(arguments.measure));
+  if (job.batch != arguments.input.batch) {
+    return fail(ErrorCode::kInvalidInput, "--batch: {}, but a step of {} has {} samples; accepted: {}",
+                arguments.input.batch, arguments.measure, job.batch, job.batch);
+  }
+  if (job.cluster.empty() && !arguments.input.cluster.empty()) {
+    job.cluster = std::filesystem::absolute(arguments.input.cluster).string();
+  }
+  return job;
+}
+
+// What the method finds by running plans. Steps are cut as the best plan by the cost model wants it.
+struct MeasuredAnswer {
+  Solved solved;
+  report::Measuring measuring;
+};
+Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const planner::Planner& planner,
+                                          const std::vector<cost::Problem>& problems, const plan::Objective& objective,
+                                          const std::stop_token& stop) {
+  MOTLEY_ASSIGN(const train::Job job, job_to_measure(arguments));
+  SearchLimits brief = arguments.search;
+  brief.seconds = std::min(brief.seconds, kMostMarginalSeconds);
+  MOTLEY_ASSIGN(Solved by_cost_model, solve(*planner::make_exact(), problems, objective, brief, stop));
+  const cost::Problem& problem = *by_cost_model.problem;
+  MeasuredSteps steps(job, problem, objective,
+                      {.steps = arguments.measure_steps,
+                       .plans = arguments.measure_plans,
+                       .seconds = arguments.search.seconds},
+                      stop);
+  std::printf("running plans of %lld micro-batches, %lld steps each\n", static_cast<long long>(problem.micro_batches),
+              static_cast<long long>(arguments.measure_steps));
+  std::fflush(stdout);
+  MOTLEY_ASSIGN(planner::Answer answer,
+                ask(planner, {.problem = problem,
+                              .objective = objective,
+                              .seed = arguments.search.seed,
+                              .seconds = arguments.search.seconds,
+                              .stop = stop,
+                              .evaluator = [&](const cost::Candidate& candidate) { return steps.evaluate(candidate); },
+                              .most_evaluations = arguments.measure_plans}));
+  if (!answer.best) {
+    return fail(ErrorCode::kUnavailable, "{}: of {} plans that were tried {} did not run{}{}; {}", arguments.measure,
+                steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "",
+                steps.first_failure(),
+                steps.failed() == steps.plans() && steps.plans() > 0
+                    ? "does the job suit the plan's profile and cluster?"
+                    : "give it longer with --seconds, or a lower floor");
+  }
+  const report::Measuring measuring{
+      .best = *steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
+  answer.evaluation = cost::evaluate(problem, *answer.best, objective);
+  answer.proved = false;
+  answer.bound = 0;
+  return MeasuredAnswer{{&problem, std::move(answer)}, measuring};
+}
+
 Status run_plan(const PlanArguments& arguments) {
   MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(arguments.input));
   MOTLEY_ASSIGN(const plan::Objective objective, objective_of(arguments));
@@ -110,7 +186,16 @@ Status run_plan(const PlanArguments& arguments) {
   const InterruptStop interrupt;
   const std::vector<std::unique_ptr<planner::Planner>> all = every_planner();
   const auto chosen = std::ranges::find(all, arguments.method, &planner::Planner::name);
-  MOTLEY_ASSIGN(const Solved solved, solve(**chosen, problems, objective, arguments.search, interrupt.token()));
+  Solved solved;
+  std::optional<report::Measuring> measuring;
+  if (arguments.measure.empty()) {
+    MOTLEY_ASSIGN(solved, solve(**chosen, problems, objective, arguments.search, interrupt.token()));
+  } else {
+    MOTLEY_ASSIGN(MeasuredAnswer measured,
+                  solve_by_measuring(arguments, **chosen, problems, objective, interrupt.token()));
+    solved = std::move(measured.solved);
+    measuring = measured.measuring;
+  }
   const planner::Answer& answer = solved.answer;
   if (!answer.best && answer.proved) {
     MOTLEY_ASSIGN(const Solved most, solve(*planner::make_exact(), problems, {.goal = plan::Goal::kMostThroughput},
@@ -137,12 +222,15 @@ Status run_plan(const PlanArguments& arguments) {
                         .objective = objective,
                         .method = arguments.method,
                         .answer = answer,
+                        .measuring = measuring,
                         .marginals = {},
                         .what_ifs = {},
                         .methods = {}};
   planner::Request brief = request;
   brief.seconds = std::min(request.seconds, kMostMarginalSeconds);
-  MOTLEY_ASSIGN(view.marginals, planner::marginals(*planner::make_exact(), brief));
+  if (!measuring) {
+    MOTLEY_ASSIGN(view.marginals, planner::marginals(*planner::make_exact(), brief));
+  }
   for (const planner::WhatIf& question : questions) {
     MOTLEY_ASSIGN(std::vector<planner::Regime> regimes, planner::what_if(**chosen, request, question));
     view.what_ifs.emplace_back(question, std::move(regimes));
@@ -164,6 +252,7 @@ Status run_plan(const PlanArguments& arguments) {
   std::printf("%s", report::plan_text(view).c_str());
   plan::Plan plan = cost::to_plan(problem, *answer.best, answer.evaluation, objective, arguments.method);
   if (answer.bound > 0) plan.bound = answer.bound;
+  if (measuring) plan.measured = measuring->best;
   if (arguments.mix) {
     MOTLEY_ASSIGN(plan, planner::mix_stages(problem, plan, interrupt.token()));
     std::printf("\nwith stages that mix types, replayed: %s a step%s\n",
@@ -188,7 +277,9 @@ void add_plan(CLI::App& app, Action& action) {
       "  motley plan --model ctrdnn-16 --cluster examples/rent/cluster.yaml --cost-model heterps --min-throughput "
       "200000\n"
       "  motley plan --model vgg16 --cluster examples/rent/cluster.yaml --compare --page plan.html\n"
-      "  motley plan --profile profile.json --what-if cpu.price=0.01..1");
+      "  motley plan --profile profile.json --what-if cpu.price=0.01..1\n"
+      "  motley plan --profile profile.json --method rl-attention --measure examples/fashion-mnist/job.yaml --seconds "
+      "300");
   auto arguments = std::make_shared<PlanArguments>();
   add_planning_input(*command, arguments->input);
   std::vector<std::string> methods;
@@ -210,6 +301,16 @@ void add_plan(CLI::App& app, Action& action) {
   command->add_flag("--compare", arguments->compare, "Run every method");
   command->add_flag("--mix", arguments->mix,
                     "Then look for a shorter step with stages that mix device types (pipeline; few devices)");
+  command
+      ->add_option("--measure", arguments->measure,
+                   "Value plans by real steps of this job here, instead of by the cost model (methods that search)")
+      ->check(CLI::ExistingFile);
+  command->add_option("--measure-steps", arguments->measure_steps, "Steps of each plan, of which the median counts")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
+      ->capture_default_str();
+  command->add_option("--measure-plans", arguments->measure_plans, "Plans that are run, at most")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
+      ->capture_default_str();
   command->add_option("--what-if", arguments->what_ifs,
                       "TYPE.price=VALUE (or count, memory, speed, bandwidth; or throughput=VALUE), or =LOW..HIGH: "
                       "where the answer changes");

@@ -235,7 +235,8 @@ PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> st
   return time;
 }
 
-Evaluation evaluate(const Problem& problem, const Candidate& candidate, const plan::Objective& objective) {
+Evaluation evaluate(const Problem& problem, const Candidate& candidate, const plan::Objective& objective,
+                    std::optional<double> measured_step_seconds) {
   Evaluation evaluation;
   evaluation.stages.resize(candidate.size());
   evaluation.used.resize(problem.types.size());
@@ -255,6 +256,10 @@ Evaluation evaluate(const Problem& problem, const Candidate& candidate, const pl
     evaluate_heterps(problem, candidate, evaluation);
   } else {
     evaluate_pipeline(problem, candidate, evaluation);
+  }
+  if (measured_step_seconds) {
+    evaluation.step_seconds = *measured_step_seconds;
+    evaluation.throughput = static_cast<double>(problem.batch) / *measured_step_seconds;
   }
   set_price(problem, evaluation);
   if (evaluation.throughput < objective.min_throughput * (1 - kTolerance)) {

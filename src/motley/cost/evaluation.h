@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,8 +80,9 @@ struct Evaluation {
 //     is done
 //   throughput = batch / step                                                                           (17)
 // `feasible` covers counts, memory, and the objective's floors and caps (to a relative 1e-9); the numbers are there
-// either way.
-Evaluation evaluate(const Problem& problem, const Candidate& candidate, const plan::Objective& objective);
+// either way. Where it was measured what a step takes, that stands in place of (16), and what follows from it.
+Evaluation evaluate(const Problem& problem, const Candidate& candidate, const plan::Objective& objective,
+                    std::optional<double> measured_step_seconds = std::nullopt);
 
 // What the goal minimises: money, seconds a sample (1 / throughput), or seconds a step. Positive; infeasible: infinity.
 double value(const Evaluation& evaluation, plan::Goal goal);

@@ -261,6 +261,12 @@ Plan read(std::string_view text, const std::string& name) {
     plan.predicted.money = predicted.number("money");
     predicted.close();
   }
+  if (fields.has("measured")) {
+    Fields measured = fields.object("measured");
+    plan.measured = {.step_seconds = measured.number("step_seconds"),
+                     .steps = measured.integer("steps", 1, kMostSamples)};
+    measured.close();
+  }
   if (fields.has("bound")) {
     plan.bound = fields.number("bound");
   }
@@ -337,6 +343,9 @@ std::string to_json(const Plan& plan) {
                  {"throughput", plan.predicted.throughput},
                  {"price_per_hour", plan.predicted.price_per_hour},
                  {"money", plan.predicted.money}}}};
+  if (plan.measured) {
+    json["measured"] = {{"step_seconds", plan.measured->step_seconds}, {"steps", plan.measured->steps}};
+  }
   if (plan.bound) {
     json["bound"] = *plan.bound;
   }
@@ -420,6 +429,7 @@ Status validate(const Plan& plan, const std::string& name) {
                                      {"predicted.throughput", plan.predicted.throughput},
                                      {"predicted.price_per_hour", plan.predicted.price_per_hour},
                                      {"predicted.money", plan.predicted.money},
+                                     {"measured.step_seconds", plan.measured.value_or(Measured{}).step_seconds},
                                      {"bound", plan.bound.value_or(0)}}) {
     if (!(value >= 0) || std::isinf(value)) {
       return refuse(field, value, "a number of at least 0");

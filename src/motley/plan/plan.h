@@ -47,6 +47,13 @@ struct Prediction {
   bool operator==(const Prediction&) const = default;
 };
 
+// What the plan took where it was run to find out.
+struct Measured {
+  double step_seconds = 0;  // median
+  std::int64_t steps = 1;   // of so many
+  bool operator==(const Measured&) const = default;
+};
+
 struct Plan {
   std::string model;
   std::vector<std::string> layers;  // names, so that a plan of another model is noticed
@@ -58,7 +65,8 @@ struct Plan {
   std::string cost_model;  // "heterps" or "pipeline"
   std::string method;      // the planner that made it
   std::string objective;   // in words
-  Prediction predicted;
+  Prediction predicted;               // by the cost model
+  std::optional<Measured> measured;   // where the plan was chosen by measured steps
   std::optional<double> bound;  // no plan has an objective below this
   bool operator==(const Plan&) const = default;
 };

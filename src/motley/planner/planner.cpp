@@ -54,7 +54,8 @@ bool Search::over() {
     last_progress_ = now;
     request_.progress({answer_.evaluations, best_value_, answer_.bound, now - start_});
   }
-  answer_.stopped = answer_.stopped || now - start_ >= request_.seconds || request_.stop.stop_requested();
+  answer_.stopped = answer_.stopped || now - start_ >= request_.seconds || request_.stop.stop_requested() ||
+                    (request_.most_evaluations > 0 && answer_.evaluations >= request_.most_evaluations);
   return answer_.stopped;
 }
 

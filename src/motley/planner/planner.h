@@ -36,6 +36,9 @@ struct Request {
   std::function<void(const Progress&)> progress = {};  // may be empty; called a few times a second at most
   // The reward of a candidate, where it is not the cost model (a simulator, measured steps); empty: cost::evaluate.
   std::function<cost::Evaluation(const cost::Candidate&)> evaluator = {};
+  // How many calls of the evaluator are worth their time, at most, one after the other (measured steps); 0: any number,
+  // and methods that say so call it from several threads at once.
+  std::int64_t most_evaluations = 0;
 };
 
 struct Answer {
@@ -70,7 +73,7 @@ class Search {
   double consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before = {});
   double consider(const cost::Candidate& candidate);
   double consider(const cost::Candidate& candidate, cost::Evaluation evaluation);  // evaluated already
-  bool over();                                 // the limit is reached or a stop was asked for
+  bool over();                                 // a limit is reached or a stop was asked for
   double best() const { return best_value_; }  // value of the best candidate; infinity while there is none
   Answer answer() const;
 

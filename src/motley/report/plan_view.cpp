@@ -222,6 +222,15 @@ std::string summary_line(const PlanView& view) {
   return line;
 }
 
+// "measured: 12.1 ms a step, the median of 12; the best of 8 plans that were run, 1 of which failed".
+std::string measured_line(const PlanView& view) {
+  const Measuring& measuring = *view.measuring;
+  std::string line = fmt::format("measured: {} a step, the median of {}; the best of {} plans that were run",
+                                 format_seconds(measuring.best.step_seconds), measuring.best.steps, measuring.plans);
+  if (measuring.failed > 0) line += fmt::format(", {} of which failed", measuring.failed);
+  return line;
+}
+
 // The pipeline as boxes and arrows: width by number of stages, height by devices' shares of time.
 std::string drawing(const PlanView& view) {
   constexpr double kBox = 210;
@@ -336,7 +345,8 @@ std::string plan_text(const PlanView& view) {
                                  view.method, certificate(view.answer, view.objective.goal));
   text += fmt::format("  {}\n\n", stages_in_words(view.problem, *view.answer.best));
   text += columns(stage_rows(view)) + "\n";
-  text += fmt::format("  {}\n  {}\n", summary_line(view), binding(view));
+  if (view.measuring) text += fmt::format("  {}\n  by the cost model: ", measured_line(view));
+  text += fmt::format("{}{}\n  {}\n", view.measuring ? "" : "  ", summary_line(view), binding(view));
   if (!view.marginals.empty()) text += fmt::format("\n{}", columns(marginal_rows(view)));
   for (const auto& [question, regimes] : view.what_ifs) {
     text += fmt::format("\nwhat if {}:\n", question.text) + columns(regime_rows(view, regimes));
@@ -355,6 +365,10 @@ std::string plan_page(const PlanView& view) {
       escape(certificate(view.answer, view.objective.goal)), escape(plan::describe(view.objective)),
       escape(fmt::format("{} layers", view.problem.layer_count())), escape(view.method),
       cost::to_string(view.problem.cost_model));
+  if (view.measuring) {
+    body += page::notice("Measured", escape(measured_line(view)) +
+                                         ". The plan was chosen by that; all else on this page is the cost model's.");
+  }
   body += "<div class=\"tiles\">";
   body += page::tile("Throughput", number(evaluation.throughput), "samples a second", page::Tone::kPlain);
   body += page::tile("Price", number(evaluation.price_per_hour), "an hour, in the cluster file's money",

@@ -18,12 +18,20 @@ struct MethodAnswer {
   std::string refused;
 };
 
+// How the plan was chosen, where by steps of real runs.
+struct Measuring {
+  plan::Measured best;     // of the plan that is shown
+  std::int64_t plans = 0;  // that were run
+  std::int64_t failed = 0;
+};
+
 // All that is shown. Prices are in the money of the cluster file.
 struct PlanView {
   const cost::Problem& problem;
   plan::Objective objective;
   std::string method;
-  planner::Answer answer;  // with a best candidate
+  planner::Answer answer;  // with a best candidate; its evaluation is the cost model's
+  std::optional<Measuring> measuring;
   std::vector<planner::Marginal> marginals;
   std::vector<std::pair<planner::WhatIf, std::vector<planner::Regime>>> what_ifs;
   std::vector<MethodAnswer> methods;  // of a comparison; the answer's own method too

@@ -332,8 +332,11 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
   sigset_t stop_signals;
   sigset_t former_mask;
   sigemptyset(&stop_signals);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
-    sigaddset(&stop_signals, signal);
+  sigaddset(&stop_signals, SIGCHLD);
+  if (!options.stop) {
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      sigaddset(&stop_signals, signal);
+    }
   }
   ::sigprocmask(SIG_BLOCK, &stop_signals, &former_mask);
   const int signals = ::signalfd(-1, &stop_signals, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -364,7 +367,7 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
   bool failed = false;
   bool stopped_by_us = false;
   double stopped_at = 0;
-  double kill_at = std::numeric_limits<double>::infinity();
+  double kill_at = options.deadline ? options.deadline->at() : std::numeric_limits<double>::infinity();
   while (!group.all_ended()) {
     std::vector<pollfd> polled = {{signals, POLLIN, 0}};
     for (const Worker& worker : group.workers) {
@@ -391,6 +394,10 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
         group.signal_all(SIGINT);
         kill_at = std::min(kill_at, monotonic_seconds() + 4 * options.grace_seconds);
       }
+    }
+    if (options.stop && options.stop->stop_requested()) {
+      interrupted = true;
+      kill_at = monotonic_seconds();
     }
     for (Worker& worker : group.workers) {
       if (worker.output >= 0) {
@@ -424,6 +431,10 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
   progress.clear();
   ::close(signals);
   ::sigprocmask(SIG_SETMASK, &former_mask, nullptr);
+  if (stopped_by_us && options.deadline && stopped_at >= options.deadline->at()) {
+    return fail(ErrorCode::kTimeout, "the workers had not ended after {:.3g} s and were killed",
+                options.deadline->allowed());
+  }
   return verdict(group, run, stopped_by_us, stopped_at, interrupted);
 }
 

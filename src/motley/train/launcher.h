@@ -3,9 +3,12 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
+#include "motley/base/clock.h"
 #include "motley/base/result.h"
 #include "motley/train/run_directory.h"
 
@@ -18,10 +21,14 @@ struct LaunchOptions {
   int workers = 1;
   double grace_seconds = 15;  // how long the others may take to end after the first failure or a stop
   bool quiet = false;         // logs go to the files only
+  std::optional<Deadline> deadline = std::nullopt;  // by which all must have ended; none: they take their time
+  // Where the caller takes the user's signals itself: a stop by it ends all workers at once.
+  std::optional<std::stop_token> stop = std::nullopt;
 };
 
-// Runs until all workers have ended. Success when all ended with 0; kInterrupted after a stop by SIGINT or SIGTERM that
-// the workers followed; else the error of the rank that failed first, with that rank in it. A rank killed by a signal
+// Runs until all workers have ended. Success when all ended with 0; kTimeout when the deadline has passed before, and
+// those that still ran were killed; kInterrupted after a stop by SIGINT or SIGTERM that
+// the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. A rank killed by a signal
 // is named with the signal. No worker outlives the call. When a parameter server is lost, all start again from the last
 // checkpoint, a few times at most.
 Status launch_workers(LaunchOptions options, const RunDirectory& run);

@@ -3,23 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <sstream>
 
-#include "motley/base/file.h"
 #include "motley/base/units.h"
 #include "motley/cluster/machine.h"
 #include "motley/learn/click_networks.h"
 #include "motley/learn/model_graph.h"
 #include "motley/learn/profiler.h"
+#include "motley/train/brief_run.h"
 #include "motley/train/job_data.h"
 #include "motley/train/job_parts.h"
-#include "motley/train/launcher.h"
-#include "motley/train/server_placement.h"
 #include "motley/transport/link_speed.h"
 
 namespace motley::train {
@@ -33,71 +28,15 @@ constexpr std::int64_t kSettled = 5;   // steps that are not counted
 constexpr std::int64_t kFewSteps = 8;  // that are, at least
 constexpr std::int64_t kManySteps = 200;
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-struct TemporaryFolder {
-  fs::path path;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
-
-// Medians over the steps of a run.
-struct WholeSteps {
-  double step = 0;      // seconds of all of it
-  double compute = 0;   // of loading, forward and backward, of the last worker
-  double exchange = 0;  // after the last worker's computation
-};
-
-Result<WholeSteps> read_steps(const fs::path& metrics) {
-  MOTLEY_ASSIGN(const std::string text, read_file(metrics));
-  std::vector<double> step, compute;
-  std::vector<std::vector<double>> exchange;  // by rank
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (!json.contains("step_seconds") || json["step"].get<std::int64_t>() <= kSettled) {
-      continue;
-    }
-    const auto computed = json["compute_seconds"].get<std::vector<double>>();
-    const auto loaded = json["load_seconds"].get<std::vector<double>>();
-    double last = 0;
-    for (std::size_t rank = 0; rank < computed.size(); ++rank) {
-      last = std::max(last, computed[rank] + loaded[rank]);
-    }
-    step.push_back(json["step_seconds"]);
-    compute.push_back(last);
-    exchange.resize(computed.size());
-    for (std::size_t rank = 0; rank < computed.size(); ++rank) {
-      exchange[rank].push_back(json["exchange_seconds"][rank]);
-    }
-  }
-  if (step.empty()) {
-    return fail(ErrorCode::kInternal, "{}: no step was recorded", metrics.string());
-  }
-  // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
-  double least_exchange = std::numeric_limits<double>::infinity();
-  for (std::vector<double>& seconds : exchange) {
-    least_exchange = std::min(least_exchange, median(std::move(seconds)));
-  }
-  return WholeSteps{median(std::move(step)), median(std::move(compute)), least_exchange};
-}
-
 // Real steps of the job with this many workers, each of which takes `batch` samples of a step.
-Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, std::int64_t threads,
-                             std::int64_t workers, std::int64_t batch, std::int64_t steps) {
+Result<StepTimes> run_steps(Job job, const fs::path& motley, DeviceKind kind, std::int64_t threads,
+                            std::int64_t workers, std::int64_t batch, std::int64_t steps) {
   job.cluster.clear();
   job.plan.clear();
   job.device = cluster::to_string(kind);
   job.threads = threads;
   job.workers = workers;
   job.batch = batch * workers;
-  job.steps = steps + kSettled;
   job.accumulation = 1;
   job.learning_rate = 1e-12;  // a job's own may diverge on batches so small; the arithmetic is the same
   job.shares = "equal";
@@ -107,28 +46,8 @@ Result<WholeSteps> run_steps(Job job, const fs::path& motley, DeviceKind kind, s
   job.exchange_method = "tcp-ring";
   job.exchange_overlap = false;
   job.exchange_servers.clear();
-  job.evaluate_every_epochs = -1;
-  job.checkpoint_every_seconds = 0;
-  job.checkpoint_every_steps = 0;
-  job.timeline_steps = 0;
-  std::string name = (fs::temp_directory_path() / "motley-profile-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) {
-    return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
-  }
-  const TemporaryFolder folder{name};
-  const RunDirectory run(folder.path / "run");
-  MOTLEY_ASSIGN(const RunLock lock, run.prepare(false, false));
-  MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
-  LaunchOptions launch;
-  launch.motley = motley;
-  launch.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
-  launch.server_arguments = own_server_arguments(job, run);
-  launch.workers = static_cast<int>(workers);
-  launch.quiet = true;
-  if (Status done = launch_workers(launch, run); !done) {
-    return fail(done.error().within(fmt::format("whole steps of {} workers", workers)));
-  }
-  return read_steps(run.metrics_file());
+  Result<StepTimes> times = run_briefly(std::move(job), {.motley = motley, .settling_steps = kSettled, .steps = steps});
+  return times ? std::move(times) : fail(times.error().within(fmt::format("whole steps of {} workers", workers)));
 }
 
 // Where a device type's times come from.
@@ -311,7 +230,7 @@ class JobProfiler {
     const double layers = step_seconds(here, static_cast<double>(batch));
     const auto steps = std::clamp(static_cast<std::int64_t>(seconds / runs / layers) - kSettled, kFewSteps, kManySteps);
     say(fmt::format("whole steps of one worker, {} samples each", batch));
-    MOTLEY_ASSIGN(const WholeSteps one, run_steps(job_, options_.motley, source.kind, source.threads, 1, batch, steps));
+    MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, options_.motley, source.kind, source.threads, 1, batch, steps));
     const double rest = std::max(0.0, one.step - layers);
     model::LayerTime& step = here.layers.back();
     step.forward.fixed += rest;
@@ -327,7 +246,7 @@ class JobProfiler {
     }
 
     say(fmt::format("whole steps of two workers, {} samples each", batch));
-    MOTLEY_ASSIGN(const WholeSteps two, run_steps(job_, options_.motley, source.kind, source.threads, 2, batch, steps));
+    MOTLEY_ASSIGN(const StepTimes two, run_steps(job_, options_.motley, source.kind, source.threads, 2, batch, steps));
     double bytes = 0;
     for (const model::Layer& layer : profile_.graph.layers) {
       bytes += layer.parameters * sizeof(float);

@@ -1,6 +1,7 @@
 // The learned planners as a whole: near the optimum of brute force, deterministic, stoppable, on both cost models.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 
@@ -119,6 +120,50 @@ TEST(LearnedPlanners, TuneOnTheEvaluator) {
     EXPECT_GT(calls, 1) << planner->name();
     EXPECT_EQ(answer->evaluation.money, evaluator(*answer->best).money);
     EXPECT_LE(answer->evaluation.money, evaluator(*by_cost_model->best).money) << planner->name();
+  }
+}
+
+// Rewards that are dear, as measured steps are: so many are taken and no more, one after the other, and what is learnt
+// from them prefers plans that the cost model does not. Where a plan is turned down, the answer is another one.
+TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
+  constexpr std::int64_t kMost = 40;
+  const cost::Problem problem =
+      random_problem({.layers = 4, .types = 2, .cost_model = cost::CostModel::kPipeline, .most_count = 4}, 2);
+  const plan::Objective objective{.goal = plan::Goal::kLeastStepTime};
+  const auto exact = make_exact()->plan({.problem = problem, .objective = objective});
+  ASSERT_TRUE(exact && exact->best);
+  // Where the best plan by the cost model begins, a plan really takes so long that all without that type are better.
+  const int slow = exact->best->front().type;
+  const auto is_slow = [&](const cost::Candidate& candidate) {
+    return std::ranges::any_of(candidate, [&](const cost::StageChoice& stage) { return stage.type == slow; });
+  };
+  cost::Problem without = problem;
+  without.types[static_cast<std::size_t>(slow)].count = 0;
+  const auto other = make_exact()->plan({.problem = without, .objective = objective});
+  ASSERT_TRUE(other && other->best && !is_slow(*other->best));
+  const double factor = 100 * other->evaluation.step_seconds / exact->evaluation.step_seconds;
+  for (const auto& planner : learned_planners()) {
+    std::vector<cost::Candidate> seen;
+    const auto evaluator = [&](const cost::Candidate& candidate) {
+      EXPECT_EQ(std::ranges::count(seen, candidate), 0) << "what is known is not asked for again";
+      seen.push_back(candidate);
+      cost::Evaluation evaluation = cost::evaluate(problem, candidate, objective);
+      evaluation.step_seconds *= is_slow(candidate) ? factor : 1;
+      if (seen.size() % 5 == 4) {
+        evaluation.feasible = false;  // such as a run that failed
+      }
+      return evaluation;
+    };
+    const auto answer = planner->plan({.problem = problem,
+                                       .objective = objective,
+                                       .seconds = 20,
+                                       .evaluator = evaluator,
+                                       .most_evaluations = kMost});
+    ASSERT_TRUE(answer && answer->best) << planner->name();
+    EXPECT_LE(std::ssize(seen), kMost) << planner->name();
+    EXPECT_GT(std::ssize(seen), 5) << planner->name();
+    EXPECT_TRUE(answer->evaluation.feasible);
+    EXPECT_FALSE(is_slow(*answer->best)) << planner->name() << " after " << seen.size();
   }
 }
 

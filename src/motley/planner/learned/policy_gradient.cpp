@@ -19,6 +19,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -62,13 +63,27 @@ struct Judged {
 };
 
 constexpr double kFarthest = 10;  // the shortfall of what no counts at all make possible; e^10 times too slow
+// Of what the evaluator turns down for no floor or cap, such as a run that failed: as if it were ten times as slow as
+// the slowest that is feasible.
+constexpr double kTurnedDown = 1.3;
+
+// Where evaluations are few and dear: how much of the time and how many rounds of each policy go to pre-training, which
+// must not settle on a plan; into how many parts the evaluations are cut; how many rounds the policy learns from what is
+// known before it asks for the next part; what difference between rewards may be chance; and by how much a plan that was
+// not evaluated yet is believed to be better than the best.
+constexpr double kBriefPreTraining = 0.25;
+constexpr int kBriefRounds = 40;
+constexpr std::int64_t kPartsOfFew = 15;
+constexpr int kRoundsAPart = 5;
+constexpr double kNoise = 0.05;
+constexpr double kHope = 0.2;
 
 // By which factor, as a logarithm, the worst of floors and caps is missed.
 double shortfall(const cost::Evaluation& evaluation, const plan::Objective& objective) {
   const double missed = std::max({std::log(objective.min_throughput / evaluation.throughput),
                                   std::log(evaluation.money / objective.max_money),
                                   std::log(evaluation.price_per_hour / objective.max_price_per_hour)});
-  return missed > 0 ? std::min(missed, kFarthest) : kFarthest;  // what is exceeded is none of these: memory, counts
+  return missed > 0 ? std::min(missed, kFarthest) : kTurnedDown;
 }
 
 Judged judge(const Request& request, const Assignment& assignment) {
@@ -95,7 +110,8 @@ Judged judge(const Request& request, const Assignment& assignment) {
       break;
     }
     Judged judged = evaluated(std::move(*candidate));
-    if (judged.evaluation.throughput >= request.objective.min_throughput || !request.evaluator) {
+    const bool once = !request.evaluator || request.most_evaluations > 0;
+    if (once || judged.evaluation.throughput >= request.objective.min_throughput) {
       return judged;
     }
     target.min_throughput *= 1.001 * request.objective.min_throughput / judged.evaluation.throughput;
@@ -104,7 +120,14 @@ Judged judge(const Request& request, const Assignment& assignment) {
   without_floor.goal = plan::Goal::kMostThroughput;
   without_floor.min_throughput = 0;
   auto fastest = cost::provision(problem, stages, without_floor, kBriefly);
-  return fastest ? evaluated(std::move(*fastest)) : Judged{.shortfall = kFarthest};
+  if (!fastest) {
+    return {.shortfall = kFarthest};
+  }
+  if (request.most_evaluations > 0) {  // none to be spent on what misses the floor
+    const cost::Evaluation evaluation = cost::evaluate(problem, *fastest, request.objective);
+    return {.evaluation = evaluation, .shortfall = shortfall(evaluation, request.objective)};
+  }
+  return evaluated(std::move(*fastest));
 }
 
 // One policy being trained on one source of rewards.
@@ -134,6 +157,27 @@ class Training {
     judge_new(policy.roll(1, Choice::kMostLikely, generator).assignments);
   }
 
+  // Where evaluations are few: once in a while those plans are evaluated that are drawn first and were not seen yet,
+  // `part` of them. Every round the policy learns from all that it draws, where what was not seen is believed to be a
+  // little better than the best: so it turns from what is known to be worse, and from what resembles that.
+  void run_sparingly(Policy& policy, std::size_t part, at::Generator& generator) {
+    baseline_.reset();
+    torch::optim::Adam optimizer(policy.parameters(), torch::optim::AdamOptions(options_.learning_rate));
+    int rounds_without_new = 0;
+    for (int round = 0; rounds_without_new < options_.patience && !search_.over(); ++round) {
+      const Rollout rollout = policy.roll(options_.samples, Choice::kSampled, generator);
+      const std::vector<Assignment> fresh = unseen(rollout.assignments, part);
+      rounds_without_new = fresh.empty() ? rounds_without_new + 1 : 0;
+      if (round % kRoundsAPart == 0 && !judge_new(fresh)) {
+        return;
+      }
+      optimizer.zero_grad();
+      policy_gradient_loss(rollout, advantages(rollout.assignments), options_.entropy_weight).backward();
+      torch::nn::utils::clip_grad_norm_(policy.parameters(), 1.0);
+      optimizer.step();
+    }
+  }
+
   // Evaluates what has not been seen yet; false when time is over.
   bool judge_new(const std::vector<Assignment>& assignments) {
     std::vector<const Assignment*> fresh;
@@ -141,6 +185,15 @@ class Training {
       if (judged_.try_emplace(assignment).second) {
         fresh.push_back(&assignment);
       }
+    }
+    if (request_.most_evaluations > 0) {
+      for (const Assignment* assignment : fresh) {
+        if (search_.over()) {
+          return false;
+        }
+        keep(*assignment, judge(request_, *assignment));
+      }
+      return true;
     }
     std::vector<std::optional<Judged>> results(fresh.size());
     std::atomic<std::size_t> next = 0;
@@ -180,6 +233,17 @@ class Training {
     double shortfall = 0;
   };
 
+  std::vector<Assignment> unseen(const std::vector<Assignment>& assignments, std::size_t most) const {
+    std::set<Assignment> distinct;
+    std::vector<Assignment> found;
+    for (const Assignment& assignment : assignments) {
+      if (found.size() < most && !judged_.contains(assignment) && distinct.insert(assignment).second) {
+        found.push_back(assignment);
+      }
+    }
+    return found;
+  }
+
   void keep(const Assignment& assignment, const Judged& judged) {
     if (!judged.candidate.empty()) {
       search_.consider(judged.candidate, judged.evaluation);
@@ -188,20 +252,24 @@ class Training {
     judged_[assignment] = {feasible, judged.reward, judged.shortfall};
     if (feasible) {
       worst_ = std::min(worst_.value_or(judged.reward), judged.reward);
+      best_ = std::max(best_.value_or(judged.reward), judged.reward);
     }
   }
 
   torch::Tensor advantages(const std::vector<Assignment>& assignments) {
     std::vector<double> rewards;
     for (const Assignment& assignment : assignments) {
-      const Known& known = judged_.at(assignment);
-      rewards.push_back(known.feasible ? known.reward : worst_.value_or(0) - 1 - known.shortfall);
+      const auto known = judged_.find(assignment);
+      rewards.push_back(known == judged_.end()   ? best_.value_or(0) + kHope
+                        : known->second.feasible ? known->second.reward
+                                                 : worst_.value_or(0) - 1 - known->second.shortfall);
     }
     const torch::Tensor reward = torch::tensor(rewards, torch::kFloat64);
     const double mean = reward.mean().item<double>();
     const torch::Tensor difference = reward - baseline_.value_or(mean);
     baseline_ = (1 - options_.baseline_rate) * baseline_.value_or(mean) + options_.baseline_rate * mean;
-    return (difference / (difference.square().mean().sqrt() + 1e-9)).to(torch::kFloat32);
+    const double least = request_.most_evaluations > 0 ? kNoise : 1e-9;
+    return (difference / (difference.square().mean().sqrt() + least)).to(torch::kFloat32);
   }
 
   const Request& request_;
@@ -209,6 +277,7 @@ class Training {
   const PolicyGradientOptions& options_;
   std::map<Assignment, Known> judged_;
   std::optional<double> worst_;  // reward of a feasible plan
+  std::optional<double> best_;
   std::optional<double> baseline_;
 };
 
@@ -255,15 +324,24 @@ Answer train(const Request& request, const MakePolicy& make_policy, const Policy
 
   Request on_cost_model = request;
   on_cost_model.evaluator = {};
-  on_cost_model.seconds = request.seconds / 2;
+  on_cost_model.most_evaluations = 0;
+  const bool few = request.most_evaluations > 0;
+  on_cost_model.seconds = request.seconds * (few ? kBriefPreTraining : 0.5);
   Search pre_search(on_cost_model);
-  const auto policy = pre_train(on_cost_model, pre_search, make_policy, options, generator);
+  PolicyGradientOptions pre_options = options;
+  if (few) {
+    pre_options.rounds = std::min(options.rounds, kBriefRounds);
+  }
+  const auto policy = pre_train(on_cost_model, pre_search, make_policy, pre_options, generator);
   const Answer pre_trained = pre_search.answer();
   Training tuning(request, search, options);
   if (pre_trained.best) {
     tuning.judge_new({assignment_of(request.problem, *pre_trained.best)});
   }
-  if (policy) {  // it has settled: the entropy's bonus needs some rounds to make it look around again
+  if (policy && few) {
+    const auto part = std::max<std::int64_t>(2, request.most_evaluations / kPartsOfFew);
+    tuning.run_sparingly(*policy, static_cast<std::size_t>(part), generator);
+  } else if (policy) {  // it has settled: the entropy's bonus needs some rounds to make it look around again
     tuning.run(*policy, options.tuning_rounds, options.tuning_rounds, generator);
   }
   Answer answer = search.answer();

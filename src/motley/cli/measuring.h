@@ -1,0 +1,51 @@
+// Rewards that are measured: `motley plan --measure JOB` runs the plans that a planner wants valued, a few steps each.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "motley/base/clock.h"
+#include "motley/cost/evaluation.h"
+#include "motley/plan/objective.h"
+#include "motley/train/job.h"
+
+namespace motley::cli {
+
+struct MeasureLimits {
+  std::int64_t steps = 12;  // of each run
+  std::int64_t plans = 30;  // that are run, at most
+  double seconds = 60;      // for all of it
+};
+
+// Values candidates by the median step of runs of the job on this machine, and prints a line for each. A plan that was
+// run before is not run again. One that cannot be run is not feasible. For one thread; `problem` must outlive it.
+class MeasuredSteps {
+ public:
+  MeasuredSteps(train::Job job, const cost::Problem& problem, plan::Objective objective, const MeasureLimits& limits,
+                std::stop_token stop);
+
+  cost::Evaluation evaluate(const cost::Candidate& candidate);
+
+  // The step of a candidate that was run, with the number of steps that it is the median of.
+  std::optional<plan::Measured> measured(const cost::Candidate& candidate) const;
+  std::int64_t plans() const { return static_cast<std::int64_t>(seconds_.size()); }
+  std::int64_t failed() const;
+  const std::string& first_failure() const { return first_failure_; }  // "": there was none
+
+ private:
+  plan::Plan plan_of(const cost::Candidate& candidate) const;
+
+  train::Job job_;
+  const cost::Problem& problem_;
+  plan::Objective objective_;
+  MeasureLimits limits_;
+  Deadline deadline_;
+  std::stop_token stop_;
+  std::map<std::string, std::optional<double>> seconds_;  // by the plan as JSON; none: it did not run
+  std::string first_failure_;
+};
+
+}  // namespace motley::cli
