@@ -18,9 +18,8 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 
 // Keys that hold a path; relative ones are taken from the job file's folder, and those of flags from the current one.
 constexpr const char* kPathKeys[] = {
-    "model.path", "data.train", "data.train_targets", "data.test",   "data.test_targets",
-    "cluster",    "plan",       "shares.replay",      "data.folder", "exchange.server_token",
-    "emulation",  "profile",    "data.node_token"};
+    "model.path",    "data.train",  "data.train_targets",    "data.test", "data.test_targets", "cluster",        "plan",
+    "shares.replay", "data.folder", "exchange.server_token", "emulation", "profile",           "data.node_token"};
 
 // Makes the key's value absolute where the key holds a path.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
