@@ -36,6 +36,9 @@ class RowLinks final : private Lanes {
   // messages, which name the peer and what it was last heard doing.
   Status wait(int peer, std::uint64_t number, const Deadline& deadline, const std::function<std::string()>& operation);
 
+  // Whether they have come already, so that wait() would not block.
+  bool has_come(int peer, std::uint64_t number);
+
   // Until all that was queued with send() is gone.
   Status flush(const Deadline& deadline);
 

@@ -297,7 +297,7 @@ const OptionTable<Job>& job_options() {
        &Job::exchange_server_cores},
       {{"exchange.chunk_bytes", kBytes, "ps: gradients are summed in chunks of this size", 64, 1 << 20},
        &Job::exchange_chunk_bytes},
-      {{"exchange.overlap", kBoolean, "exchange finished buckets while backward still runs"}, &Job::exchange_overlap},
+      {{"exchange.overlap", kBoolean, "exchange finished buckets while backward still runs; copy to and from GPUs while they compute"}, &Job::exchange_overlap},
       {{"shares.mode",
         kChoice,
         "how a step's samples are shared: dynamic follows measured speed (and pulls from a queue under random delays)",
