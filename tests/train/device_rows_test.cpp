@@ -11,8 +11,8 @@
 namespace motley::train {
 namespace {
 
-using ::testing::HasSubstr;
 using exchange::RowOptimizer;
+using ::testing::HasSubstr;
 
 constexpr std::size_t kDimension = 7, kCapacity = 40;
 using Record = std::vector<float>;

@@ -13,8 +13,8 @@
 namespace motley::exchange {
 
 // A record is a row as a whole: its weights, then its optimizer's state (record_floats() floats; server/row_optimizer.h
-// says which). pull() and push() are those of RowSource, for ids that are held: others are kInvalidInput, and nothing is
-// changed. Not thread-safe.
+// says which). pull() and push() are those of RowSource, for ids that are held: others are kInvalidInput, and nothing
+// is changed. Not thread-safe.
 class RowTier : public RowSource {
  public:
   virtual std::size_t record_floats() const = 0;

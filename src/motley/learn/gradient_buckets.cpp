@@ -21,7 +21,7 @@ struct GradientBuckets::State {
     torch::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
     torch::Tensor staged;     // pinned, between both; undefined on the CPU
     DeviceCopies::Arriving arriving;
-    int incomplete = 0;       // parameters without a complete gradient since arm()
+    int incomplete = 0;  // parameters without a complete gradient since arm()
   };
 
   std::vector<Bucket> buckets;
@@ -185,8 +185,8 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
                    state_->buckets.size(), memory.size());
   Tensors staged;
   if (!memory.empty() && !state_->buckets.front().parameters.front().device().is_cpu()) {
-    MOTLEY_ASSIGN(state_->copies, DeviceCopies::create(state_->buckets.front().parameters.front().device(),
-                                                       state_->overlaps));
+    MOTLEY_ASSIGN(state_->copies,
+                  DeviceCopies::create(state_->buckets.front().parameters.front().device(), state_->overlaps));
     for (const State::Bucket& bucket : state_->buckets) {
       MOTLEY_ASSIGN(torch::Tensor pinned,
                     state_->copies->host_memory({static_cast<std::int64_t>(bucket.elements)}, state_->dtype));

@@ -103,9 +103,8 @@ Status DeviceRows::evict(std::span<const std::uint64_t> ids, std::span<float> re
 
 Result<torch::Tensor> DeviceRows::gather(std::span<const std::uint64_t> ids) const {
   MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, slots_of(ids));
-  return learn::catch_torch(ErrorCode::kInternal, "gathering rows on the device", [&] {
-    return rows_.narrow(1, 0, dimension_).index_select(0, on_device(slots));
-  });
+  return learn::catch_torch(ErrorCode::kInternal, "gathering rows on the device",
+                            [&] { return rows_.narrow(1, 0, dimension_).index_select(0, on_device(slots)); });
 }
 
 Status DeviceRows::pull(std::span<const std::uint64_t> ids, std::span<float> rows) {
@@ -161,9 +160,8 @@ void DeviceRows::update(torch::Tensor& records, const torch::Tensor& gradients) 
     first.lerp_(gradients, 1 - static_cast<double>(optimizer_.beta1));
     second.lerp_(gradients.square(), 1 - static_cast<double>(optimizer_.beta2));
     const auto unbiased = [&](float beta) { return 1 - torch::pow(static_cast<double>(beta), updates); };
-    weights.sub_(first / unbiased(optimizer_.beta1) /
-                     ((second / unbiased(optimizer_.beta2)).sqrt() + optimizer_.epsilon),
-                 rate);
+    weights.sub_(
+        first / unbiased(optimizer_.beta1) / ((second / unbiased(optimizer_.beta2)).sqrt() + optimizer_.epsilon), rate);
   }
 }
 

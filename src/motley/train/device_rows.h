@@ -1,5 +1,5 @@
-// Hot rows in the memory of a GPU: a tier (exchange/row_tier.h) of one tensor on a device, with a row of it for each row
-// held, which are gathered, and moved by their optimizer, there. On the CPU the same code runs, to test it.
+// Hot rows in the memory of a GPU: a tier (exchange/row_tier.h) of one tensor on a device, with a row of it for each
+// row held, which are gathered, and moved by their optimizer, there. On the CPU the same code runs, to test it.
 #pragma once
 
 #include <torch/torch.h>

@@ -68,8 +68,8 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(transport::Session& session, 
                                                    std::vector<std::int64_t> output_shape, bool overlaps,
                                                    const Deadline& deadline) {
   MOTLEY_ASSIGN(learn::DeviceCopies copies, learn::DeviceCopies::create(stage.options().device, overlaps));
-  std::unique_ptr<Pipeline> pipeline(new Pipeline(session, layout, stage, std::move(copies), std::move(input_shape),
-                                                  std::move(output_shape)));
+  std::unique_ptr<Pipeline> pipeline(
+      new Pipeline(session, layout, stage, std::move(copies), std::move(input_shape), std::move(output_shape)));
   const int own = layout.stage_of(pipeline->rank_);
   std::vector<int> peers;
   for (const int neighbour : {own - 1, own + 1}) {

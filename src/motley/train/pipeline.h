@@ -5,8 +5,8 @@
 // A rank's gradient is that of the mean loss over its own samples, as everywhere; what a neighbour sends back is of the
 // mean over the neighbour's. The receiver multiplies it by (the neighbour's samples) / (its own).
 //
-// Where the stage computes on a GPU, rows go through pinned memory on streams of their own (learn/device_copy): they are
-// copied there while the micro-batch before is computed, and copied back and sent while the one after is.
+// Where the stage computes on a GPU, rows go through pinned memory on streams of their own (learn/device_copy): they
+// are copied there while the micro-batch before is computed, and copied back and sent while the one after is.
 #pragma once
 
 #include <torch/torch.h>

@@ -119,9 +119,9 @@ Status Worker::build_model() {
 
   MOTLEY_ASSIGN(stage_, make_stage());
   MOTLEY_ASSIGN(optimizer_, learn::Optimizer::create(parts_.optimizer, stage_->parameters()));
-  MOTLEY_ASSIGN(buckets_, learn::GradientBuckets::create(stage_->parameters(),
-                                                         static_cast<std::size_t>(job_.exchange_bucket_bytes),
-                                                         job_.exchange_overlap));
+  MOTLEY_ASSIGN(buckets_,
+                learn::GradientBuckets::create(
+                    stage_->parameters(), static_cast<std::size_t>(job_.exchange_bucket_bytes), job_.exchange_overlap));
   if (learn::has_batch_norm(*stage_)) {
     batch_norm_.emplace(*stage_);
     if (parts_.exchange.staleness) {
