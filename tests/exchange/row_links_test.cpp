@@ -52,6 +52,7 @@ TEST(RowLinks, CarryRowsBothWaysAndLetOwnersGo) {
       for (const auto& [peer, number] : numbers) {
         const Status came = (*links)->wait(peer, number, Deadline::after(20), [] { return std::string("rows"); });
         ASSERT_TRUE(came) << came.error().message;
+        EXPECT_TRUE((*links)->has_come(peer, number));
         EXPECT_EQ(landed[landed.size() - numbers.size() + static_cast<std::size_t>(peer > rank ? peer - 1 : peer)],
                   rows_of(peer, rank, tag, bytes_of(tag)));
       }
@@ -69,6 +70,7 @@ TEST(RowLinks, NameANeighbourThatDoesNotCome) {
     std::vector<std::byte> rows(8);
     const auto number = (*links)->receive(1, 7, rows);
     ASSERT_TRUE(number);
+    EXPECT_FALSE((*links)->has_come(1, *number));
     const Status came = (*links)->wait(1, *number, Deadline::after(0.2), [] { return std::string("micro-batch 7"); });
     ASSERT_FALSE(came);
     EXPECT_THAT(came.error().message, HasSubstr("micro-batch 7"));

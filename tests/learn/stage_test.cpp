@@ -373,25 +373,55 @@ TEST(Runtime, SeedsAreAFunctionOfTheirNumbers) {
   EXPECT_FALSE(torch::equal(first, torch::rand({8})));
 }
 
-// Everything that a step does, on a GPU where there is one.
-TEST(Cuda, AStageGivesTheGradientsOfTheCpu) {
+// What a step computes, on a GPU where there is one.
+class Cuda : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Cuda, AStageGivesWhatItGivesOnTheCpu) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "needs a CUDA device and a CUDA build of PyTorch";
   }
-  const NetworkSpec spec = spec_of("cnn", {1, 28, 28}, 10, "float64");
-  const torch::Tensor inputs = batch_of(spec, 8);
-  const auto host = stage_of(spec);
-  const auto device = stage_of(spec, {.device = *parse_device("cuda")});
-  for (Stage* stage : {host.get(), device.get()}) {
-    const Tensors outputs = *stage->forward(0, {inputs});
-    const LossOutcome loss = *compute_loss(Loss::kCrossEntropy, outputs[0], torch::arange(8), 8);
-    ASSERT_TRUE(stage->backward(0, {loss.output_gradient}));
+  const std::string name = GetParam();
+  const bool reads_tokens = name == "transformer";
+  NetworkSpec spec = spec_of(name, name == "mlp" ? std::vector<std::int64_t>{20} : std::vector<std::int64_t>{1, 28, 28},
+                             10, "float64");
+  if (reads_tokens) {
+    spec.input_shape = {12};
+    spec.layers = 2;
+    spec.width = 16;
+    spec.heads = 2;
   }
-  for (std::size_t i = 0; i < host->parameters().size(); ++i) {
-    EXPECT_TRUE(
-        torch::allclose(host->parameters()[i].tensor.grad(), device->parameters()[i].tensor.grad().cpu(), 1e-9, 1e-12));
+  const torch::Tensor inputs = reads_tokens ? torch::randint(10, {8, 12}, torch::kFloat64) : batch_of(spec, 8);
+  const auto host = stage_of(spec, {.input_gradients = true});
+  const auto device = stage_of(spec, {.device = *parse_device("cuda"), .input_gradients = true});
+  std::vector<Tensors> found;  // outputs, then gradients of the input where it has any, then of the weights
+  torch::Tensor output_gradient;
+  for (Stage* stage : {host.get(), device.get()}) {
+    const auto outputs = stage->forward(0, {inputs});
+    ASSERT_TRUE(outputs) << outputs.error().message;
+    if (!output_gradient.defined()) {
+      output_gradient = torch::randn_like(outputs->front());
+    }
+    const auto input_gradients = stage->backward(0, {output_gradient});
+    ASSERT_TRUE(input_gradients) << input_gradients.error().message;
+    Tensors all = *outputs;
+    for (const torch::Tensor& gradient : *input_gradients) {
+      if (gradient.defined()) {
+        all.push_back(gradient);
+      }
+    }
+    for (const NamedTensor& parameter : stage->parameters()) {
+      all.push_back(parameter.tensor.grad());
+    }
+    found.push_back(std::move(all));
+  }
+  ASSERT_EQ(found[0].size(), found[1].size());
+  for (std::size_t i = 0; i < found[0].size(); ++i) {
+    EXPECT_TRUE(torch::allclose(found[0][i], found[1][i].cpu(), 1e-8, 1e-10)) << name << " " << i;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Networks, Cuda, ::testing::Values("mlp", "cnn", "resnet18", "transformer"),
+                         [](const auto& example) { return std::string(example.param); });
 
 }  // namespace
 }  // namespace motley::learn

@@ -135,11 +135,9 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const 
   brief.seconds = std::min(brief.seconds, kMostMarginalSeconds);
   MOTLEY_ASSIGN(Solved by_cost_model, solve(*planner::make_exact(), problems, objective, brief, stop));
   const cost::Problem& problem = *by_cost_model.problem;
-  MeasuredSteps steps(job, problem, objective,
-                      {.steps = arguments.measure_steps,
-                       .plans = arguments.measure_plans,
-                       .seconds = arguments.search.seconds},
-                      stop);
+  MeasuredSteps steps(
+      job, problem, objective,
+      {.steps = arguments.measure_steps, .plans = arguments.measure_plans, .seconds = arguments.search.seconds}, stop);
   std::printf("running plans of %lld micro-batches, %lld steps each\n", static_cast<long long>(problem.micro_batches),
               static_cast<long long>(arguments.measure_steps));
   std::fflush(stdout);
@@ -153,8 +151,7 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const 
                               .most_evaluations = arguments.measure_plans}));
   if (!answer.best) {
     return fail(ErrorCode::kUnavailable, "{}: of {} plans that were tried {} did not run{}{}; {}", arguments.measure,
-                steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "",
-                steps.first_failure(),
+                steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "", steps.first_failure(),
                 steps.failed() == steps.plans() && steps.plans() > 0
                     ? "does the job suit the plan's profile and cluster?"
                     : "give it longer with --seconds, or a lower floor");

@@ -72,6 +72,11 @@ Status RowLinks::wait(int peer, std::uint64_t number, const Deadline& deadline,
                        .operation = operation});
 }
 
+bool RowLinks::has_come(int peer, std::uint64_t number) {
+  const auto lock = driver_.lock();
+  return link(peer).received() >= number;
+}
+
 Status RowLinks::flush(const Deadline& deadline) {
   auto lock = driver_.lock();
   const auto busy = [&](const auto& item) { return item.second.connection->pending_sends() > 0; };

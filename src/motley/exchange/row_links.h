@@ -39,6 +39,9 @@ class RowLinks final : private Lanes {
   // To all peers so far, frames' headers included.
   std::uint64_t bytes_sent() const;
 
+  // Whether they have come already, so that wait() would not block.
+  bool has_come(int peer, std::uint64_t number);
+
   // Until all that was queued with send() is gone.
   Status flush(const Deadline& deadline);
 

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <ranges>
+
+#include "motley/learn/device_copy.h"
 
 namespace motley::learn {
 
@@ -16,17 +19,21 @@ struct GradientBuckets::State {
     std::size_t elements = 0;
     torch::Tensor gradients;  // flat
     torch::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
-    int incomplete = 0;       // parameters without a complete gradient since arm()
+    torch::Tensor staged;     // pinned, between both; undefined on the CPU
+    DeviceCopies::Arriving arriving;
+    int incomplete = 0;  // parameters without a complete gradient since arm()
   };
 
   std::vector<Bucket> buckets;
   std::vector<Place> places;
   torch::Dtype dtype = torch::kFloat32;
-  OnReady on_ready;  // empty: not armed
-  int next = 0;      // the first bucket that was not announced
+  bool overlaps = true;
+  std::optional<DeviceCopies> copies;  // none on the CPU
+  OnReady on_ready;                    // empty: not armed
+  int next = 0;                        // the first bucket that was not announced
   Status status;
 
-  // Announces the next bucket. On CUDA the copy waits until the device has computed the gradients.
+  // Announces the next bucket, or begins to copy it from the device.
   void announce() {
     const int bucket = next++;
     if (!status) {
@@ -34,13 +41,27 @@ struct GradientBuckets::State {
     }
     Bucket& ready = buckets[static_cast<std::size_t>(bucket)];
     status = catch_torch(ErrorCode::kInternal, "clearing gradients", [&] { zero_missing(ready); });
-    if (status && !ready.memory.is_alias_of(ready.gradients)) {
-      status = catch_torch(ErrorCode::kInternal, "copying gradients from the device",
-                           [&] { ready.memory.copy_(ready.gradients); });
-    }
-    if (status) {
+    if (status && copies) {
+      status = begin_copy(ready);
+    } else if (status) {
       status = on_ready(bucket);
     }
+  }
+
+  Status begin_copy(Bucket& bucket) const {
+    MOTLEY_ASSIGN(bucket.arriving, copies->to_host(bucket.gradients, bucket.staged));
+    return {};
+  }
+
+  // Announces the buckets that are being copied, as they arrive.
+  Status announce_copied() {
+    for (int index = 0; index < static_cast<int>(buckets.size()); ++index) {
+      Bucket& bucket = buckets[static_cast<std::size_t>(index)];
+      MOTLEY_TRY(bucket.arriving.wait());
+      bucket.memory.copy_(bucket.staged);
+      MOTLEY_TRY(on_ready(index));
+    }
+    return {};
   }
 
   // Parameters that have had no gradient since zero() get one of zeros.
@@ -103,8 +124,9 @@ GradientBuckets::~GradientBuckets() {
 }
 
 Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTensors& parameters,
-                                                                 std::size_t bucket_bytes) {
+                                                                 std::size_t bucket_bytes, bool overlaps) {
   auto state = std::make_shared<State>();
+  state->overlaps = overlaps;
   if (parameters.empty()) {
     return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(state)));
   }
@@ -161,6 +183,16 @@ std::vector<std::size_t> GradientBuckets::bucket_elements() const {
 Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
   MOTLEY_INVARIANT(memory.size() == state_->buckets.size(), "{} buckets were given memory for {}",
                    state_->buckets.size(), memory.size());
+  Tensors staged;
+  if (!memory.empty() && !state_->buckets.front().parameters.front().device().is_cpu()) {
+    MOTLEY_ASSIGN(state_->copies,
+                  DeviceCopies::create(state_->buckets.front().parameters.front().device(), state_->overlaps));
+    for (const State::Bucket& bucket : state_->buckets) {
+      MOTLEY_ASSIGN(torch::Tensor pinned,
+                    state_->copies->host_memory({static_cast<std::int64_t>(bucket.elements)}, state_->dtype));
+      staged.push_back(std::move(pinned));
+    }
+  }
   return catch_torch(ErrorCode::kInternal, "binding gradients to the exchange's memory", [&] {
     const torch::NoGradGuard no_grad;
     for (std::size_t index = 0; index < memory.size(); ++index) {
@@ -173,8 +205,11 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
 
       const torch::Device device = bucket.parameters.front().device();
       bucket.memory = torch::from_blob(bytes.data(), {static_cast<std::int64_t>(bucket.elements)}, state_->dtype);
-      bucket.gradients =
-          device.is_cpu() ? bucket.memory : torch::empty_like(bucket.memory, bucket.memory.options().device(device));
+      bucket.gradients = bucket.memory;
+      if (state_->copies) {
+        bucket.gradients = torch::empty_like(bucket.memory, bucket.memory.options().device(device));
+        bucket.staged = staged[index];
+      }
       bucket.gradients.zero_();
 
       std::int64_t offset = 0;
@@ -221,17 +256,23 @@ Status GradientBuckets::flush() {
   while (state_->next < count()) {
     state_->announce();
   }
+  if (state_->copies && state_->status) {
+    state_->status = state_->announce_copied();
+  }
   state_->on_ready = nullptr;
   return state_->status;
 }
 
 Status GradientBuckets::fetch(int bucket) {
   const State::Bucket& fetched = state_->buckets[static_cast<std::size_t>(bucket)];
-  if (fetched.memory.is_alias_of(fetched.gradients)) {
+  if (!state_->copies) {
     return {};
   }
-  return catch_torch(ErrorCode::kInternal, "copying gradients to the device",
-                     [&] { fetched.gradients.copy_(fetched.memory); });
+  // The device has read `staged` for the step before: this step's gradients have come through it since.
+  return catch_torch(ErrorCode::kInternal, "copying gradients to the device", [&] {
+    fetched.staged.copy_(fetched.memory);
+    fetched.gradients.copy_(fetched.staged, /*non_blocking=*/true);
+  });
 }
 
 }  // namespace motley::learn

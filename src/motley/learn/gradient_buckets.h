@@ -2,7 +2,8 @@
 // owns, each announced as soon as its last gradient is complete, so that the exchange runs while backward still does.
 //
 // Every .grad is a view of its bucket's memory from the first gradient that autograd gives it in a step, which is
-// copied there. On CUDA a bucket is a flat tensor on the device, copied to and from that memory.
+// copied there. On CUDA a bucket is a flat tensor on the device; it travels to and from that memory through pinned
+// memory of its own, while backward still runs.
 #pragma once
 
 #include <torch/torch.h>
@@ -28,14 +29,16 @@ class GradientBuckets {
   static constexpr std::size_t kFirstBucketBytes = 1'000'000;
 
   // Told that a bucket's memory holds this worker's complete gradient. Called in ascending order of buckets, each once
-  // a step: from within the armed backward (on CUDA by autograd's thread, while the caller waits in backward), or from
-  // flush. An error stops further calls and is returned by flush.
+  // a step, from within the armed backward or from flush; on CUDA always from flush, as backward returns before the
+  // device has computed. An error stops further calls and is returned by flush.
   using OnReady = std::function<Status(int bucket)>;
 
   // Groups the parameters, last first, into buckets of about `bucket_bytes` (at least one parameter each); the first
   // ends with the parameter that fills kFirstBucketBytes, so that the exchange starts early. All must have one type,
-  // float32 or float64, and one device. No bucket where there are none, as in some parts of networks.
-  static Result<std::unique_ptr<GradientBuckets>> create(const NamedTensors& parameters, std::size_t bucket_bytes);
+  // float32 or float64, and one device. No bucket where there are none, as in some parts of networks. Without
+  // `overlaps`, a device's gradients are copied while it waits.
+  static Result<std::unique_ptr<GradientBuckets>> create(const NamedTensors& parameters, std::size_t bucket_bytes,
+                                                         bool overlaps = true);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -65,8 +68,8 @@ class GradientBuckets {
   // From now on completed gradients are counted, and `on_ready` is called for each bucket whose parameters are all
   // complete, once all buckets before it are.
   void arm(OnReady on_ready);
-  // Announces what was not announced since arm() (parameters without a gradient count as zero) and disarms. Returns the
-  // first error of on_ready.
+  // Announces what was not announced since arm() (parameters without a gradient count as zero) and disarms. On CUDA it
+  // waits for the device, bucket by bucket. Returns the first error of on_ready.
   Status flush();
 
   // After the exchange wrote the reduced gradient into the bucket's memory: makes it the parameters' gradient. Nothing

@@ -62,12 +62,12 @@ struct Plan {
   Schedule schedule = Schedule::kOneForwardOneBackward;
   std::vector<Stage> stages;
 
-  std::string cost_model;  // "heterps" or "pipeline"
-  std::string method;      // the planner that made it
-  std::string objective;   // in words
-  Prediction predicted;               // by the cost model
-  std::optional<Measured> measured;   // where the plan was chosen by measured steps
-  std::optional<double> bound;  // no plan has an objective below this
+  std::string cost_model;            // "heterps" or "pipeline"
+  std::string method;                // the planner that made it
+  std::string objective;             // in words
+  Prediction predicted;              // by the cost model
+  std::optional<Measured> measured;  // where the plan was chosen by measured steps
+  std::optional<double> bound;       // no plan has an objective below this
   bool operator==(const Plan&) const = default;
 };
 

@@ -22,9 +22,9 @@ struct StepTimes {
 };
 
 struct BriefRun {
-  std::filesystem::path motley;     // the binary of the workers
-  std::int64_t settling_steps = 0;  // first, not counted
-  std::int64_t steps = 1;           // that are
+  std::filesystem::path motley;                        // the binary of the workers
+  std::int64_t settling_steps = 0;                     // first, not counted
+  std::int64_t steps = 1;                              // that are
   std::optional<Deadline> deadline = std::nullopt;     // see LaunchOptions
   std::optional<std::stop_token> stop = std::nullopt;  // likewise
 };

@@ -28,9 +28,9 @@ struct LaunchOptions {
 
 // Runs until all workers have ended. Success when all ended with 0; kTimeout when the deadline has passed before, and
 // those that still ran were killed; kInterrupted after a stop by SIGINT or SIGTERM that
-// the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. A rank killed by a signal
-// is named with the signal. No worker outlives the call. When a parameter server is lost, all start again from the last
-// checkpoint, a few times at most.
+// the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. A rank
+// killed by a signal is named with the signal. No worker outlives the call. When a parameter server is lost, all start
+// again from the last checkpoint, a few times at most.
 Status launch_workers(LaunchOptions options, const RunDirectory& run);
 
 // Called by a worker that begins: it will not outlive a launcher that is killed.

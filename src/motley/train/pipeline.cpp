@@ -2,6 +2,9 @@
 // and no more of it lies in memory than that.
 #include "motley/train/pipeline.h"
 
+#include <algorithm>
+#include <deque>
+
 #include "motley/base/clock.h"
 #include "motley/plan/task_order.h"
 
@@ -29,6 +32,12 @@ struct Pipeline::Step {
   std::map<std::int64_t, Incoming> activations = {};
   std::map<std::int64_t, Incoming> gradients = {};
   std::map<std::int64_t, torch::Tensor> output_gradients = {};
+  struct Outgoing {
+    std::int64_t micro_batch;
+    Kind kind;
+    learn::DeviceCopies::Arriving rows;
+  };
+  std::deque<Outgoing> outgoing = {};  // that a GPU is still computing or copying
   std::int64_t expected_activations = 0;
   std::int64_t expected_gradients = 0;
   std::int64_t last_backward = -1;
@@ -44,19 +53,23 @@ std::uint64_t Pipeline::tag_of(const Step& step, std::int64_t micro_batch, Kind 
 }
 
 Pipeline::Pipeline(transport::Session& session, const StageLayout& layout, learn::Stage& stage,
-                   std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape)
+                   learn::DeviceCopies copies, std::vector<std::int64_t> input_shape,
+                   std::vector<std::int64_t> output_shape)
     : session_(session),
       layout_(layout),
       stage_(stage),
+      copies_(std::move(copies)),
       rank_(session.membership().rank),
       input_shape_(std::move(input_shape)),
       output_shape_(std::move(output_shape)) {}
 
 Result<std::unique_ptr<Pipeline>> Pipeline::create(transport::Session& session, const StageLayout& layout,
                                                    learn::Stage& stage, std::vector<std::int64_t> input_shape,
-                                                   std::vector<std::int64_t> output_shape, const Deadline& deadline) {
+                                                   std::vector<std::int64_t> output_shape, bool overlaps,
+                                                   const Deadline& deadline) {
+  MOTLEY_ASSIGN(learn::DeviceCopies copies, learn::DeviceCopies::create(stage.options().device, overlaps));
   std::unique_ptr<Pipeline> pipeline(
-      new Pipeline(session, layout, stage, std::move(input_shape), std::move(output_shape)));
+      new Pipeline(session, layout, stage, std::move(copies), std::move(input_shape), std::move(output_shape)));
   const int own = layout.stage_of(pipeline->rank_);
   std::vector<int> peers;
   for (const int neighbour : {own - 1, own + 1}) {
@@ -99,7 +112,7 @@ Status Pipeline::expect(Step& step, std::int64_t micro_batch, Kind kind) {
   std::vector<std::int64_t> shape = back ? output_shape_ : input_shape_;
   shape.insert(shape.begin(), rows.size());
   Incoming incoming;
-  incoming.values = torch::empty(shape, torch::dtype(stage_.options().dtype));
+  MOTLEY_ASSIGN(incoming.values, copies_.host_memory(shape, stage_.options().dtype));
   const std::uint64_t tag = tag_of(step, micro_batch, kind);
   for (const auto& [rank, shared] : layout_.pieces(rank_, from, step.at(micro_batch))) {
     const data::Range within{shared.begin - rows.begin, shared.end - rows.begin};
@@ -119,6 +132,11 @@ Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind 
     MOTLEY_TRY(expect(step, expected, kind));
   }
   Incoming incoming = std::move((back ? step.gradients : step.activations).extract(micro_batch).mapped());
+  // Whoever is waited for may be waiting for what a GPU has not given yet.
+  const auto has_come = [&](const Incoming::Part& part) { return links_->has_come(part.rank, part.number); };
+  if (!step.outgoing.empty() && !std::ranges::all_of(incoming.parts, has_come)) {
+    MOTLEY_TRY(finish_sends(step));
+  }
   const double begin = monotonic_seconds();
   const auto operation = [&] {
     return fmt::format("step {}, micro-batch {}, {}", step.number, micro_batch, back ? "backward" : "forward");
@@ -133,18 +151,30 @@ Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind 
   const double end = monotonic_seconds();
   waited_ += end - begin;
   if (step.hooks.record) step.hooks.record(Phase::kWait, begin, end);
-  return incoming.values;
+  return copies_.to_device(incoming.values);
 }
 
+// Sends what is there; what a GPU has yet to compute and copy goes with the next finish_sends().
 Status Pipeline::send(Step& step, std::int64_t micro_batch, const torch::Tensor& values, Kind kind) {
-  const int to = layout_.stage_of(rank_) + (kind == Kind::kBackward ? -1 : 1);
-  const auto rows =
-      std::make_shared<torch::Tensor>(values.detach().to(torch::kCPU, stage_.options().dtype).contiguous());
-  const data::Range own = layout_.rows(rank_, step.at(micro_batch));
-  const std::uint64_t tag = tag_of(step, micro_batch, kind);
-  for (const auto& [rank, shared] : layout_.pieces(rank_, to, step.at(micro_batch))) {
-    const data::Range within{shared.begin - own.begin, shared.end - own.begin};
-    MOTLEY_TRY(links_->send(rank, tag, bytes_of(rows_of(*rows, within)), rows));
+  MOTLEY_ASSIGN(learn::DeviceCopies::Arriving rows,
+                copies_.to_host(values.detach().to(stage_.options().dtype).contiguous()));
+  const bool is_here = rows.is_here();
+  step.outgoing.push_back({micro_batch, kind, std::move(rows)});
+  return is_here ? finish_sends(step) : Status();
+}
+
+Status Pipeline::finish_sends(Step& step) {
+  for (; !step.outgoing.empty(); step.outgoing.pop_front()) {
+    auto& [micro_batch, kind, arriving] = step.outgoing.front();
+    MOTLEY_TRY(arriving.wait());
+    const auto rows = std::make_shared<torch::Tensor>(std::move(arriving.values));
+    const int to = layout_.stage_of(rank_) + (kind == Kind::kBackward ? -1 : 1);
+    const data::Range own = layout_.rows(rank_, step.at(micro_batch));
+    const std::uint64_t tag = tag_of(step, micro_batch, kind);
+    for (const auto& [rank, shared] : layout_.pieces(rank_, to, step.at(micro_batch))) {
+      const data::Range within{shared.begin - own.begin, shared.end - own.begin};
+      MOTLEY_TRY(links_->send(rank, tag, bytes_of(rows_of(*rows, within)), rows));
+    }
   }
   return {};
 }
@@ -157,11 +187,12 @@ Status Pipeline::forward(Step& step, std::int64_t micro_batch, Kind kind) {
   } else {
     MOTLEY_ASSIGN(input, take(step, micro_batch, kind));
   }
-  if (rows.size() == 0) return {};
+  if (rows.size() == 0) return finish_sends(step);
   const double begin = monotonic_seconds();
   session_.set_phase(step.number, "forward");
   if (step.hooks.before_forward) step.hooks.before_forward(micro_batch, rows);
   MOTLEY_ASSIGN(const learn::Tensors outputs, stage_.forward(micro_batch, {input}));
+  MOTLEY_TRY(finish_sends(step));  // of the micro-batch before, now that a GPU has this one to compute
   if (layout_.is_last(rank_)) {
     MOTLEY_ASSIGN(step.output_gradients[micro_batch], step.hooks.take_outputs(rows, outputs.front()));
   }
@@ -182,12 +213,13 @@ Status Pipeline::backward(Step& step, std::int64_t micro_batch) {
     MOTLEY_ASSIGN(gradient, take(step, micro_batch, Kind::kBackward));
   }
   const data::Range rows = step.rows(micro_batch);
-  if (rows.size() == 0) return {};
+  if (rows.size() == 0) return finish_sends(step);
   const double begin = monotonic_seconds();
   session_.set_phase(step.number, "backward");
   if (step.hooks.before_backward) step.hooks.before_backward(rows);
   if (micro_batch == step.last_backward && step.hooks.before_last_backward) step.hooks.before_last_backward();
   MOTLEY_ASSIGN(const learn::Tensors input_gradients, stage_.backward(micro_batch, {gradient}));
+  MOTLEY_TRY(finish_sends(step));
   if (step.hooks.after_backward) MOTLEY_TRY(step.hooks.after_backward());
   if (!layout_.is_first(rank_)) {
     MOTLEY_TRY(send(step, micro_batch, input_gradients.front(), Kind::kBackward));
@@ -209,7 +241,7 @@ Status Pipeline::train(std::uint64_t number, data::Range window, const torch::Te
     const plan::Task task = plan::task_at(position, warm_up, count);
     MOTLEY_TRY(task.forward ? forward(step, task.micro_batch, Kind::kForward) : backward(step, task.micro_batch));
   }
-  return {};
+  return finish_sends(step);
 }
 
 Status Pipeline::evaluate(std::uint64_t number, data::Range window, const torch::Tensor& inputs,
@@ -218,7 +250,7 @@ Status Pipeline::evaluate(std::uint64_t number, data::Range window, const torch:
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(step.micro_batches.size()); ++i) {
     MOTLEY_TRY(forward(step, i, Kind::kEvaluate));
   }
-  return {};
+  return finish_sends(step);
 }
 
 }  // namespace motley::train

@@ -4,6 +4,9 @@
 //
 // A rank's gradient is that of the mean loss over its own samples, as everywhere; what a neighbour sends back is of the
 // mean over the neighbour's. The receiver multiplies it by (the neighbour's samples) / (its own).
+//
+// Where the stage computes on a GPU, rows go through pinned memory on streams of their own (learn/device_copy): they
+// are copied there while the micro-batch before is computed, and copied back and sent while the one after is.
 #pragma once
 
 #include <torch/torch.h>
@@ -16,6 +19,7 @@
 
 #include "motley/base/result.h"
 #include "motley/exchange/row_links.h"
+#include "motley/learn/device_copy.h"
 #include "motley/learn/stage.h"
 #include "motley/train/stage_layout.h"
 #include "motley/train/timeline.h"
@@ -40,10 +44,12 @@ class Pipeline {
   };
 
   // Connects this rank with those of the neighbouring stages; collective. The session, the layout and the stage must
-  // outlive this object. Shapes are those of one sample of the stage's input and output.
+  // outlive this object. Shapes are those of one sample of the stage's input and output. Without `overlaps`, a GPU's
+  // rows are copied while it waits.
   static Result<std::unique_ptr<Pipeline>> create(transport::Session& session, const StageLayout& layout,
                                                   learn::Stage& stage, std::vector<std::int64_t> input_shape,
-                                                  std::vector<std::int64_t> output_shape, const Deadline& deadline);
+                                                  std::vector<std::int64_t> output_shape, bool overlaps,
+                                                  const Deadline& deadline);
 
   // One step over the window. The first stage gives its rows of all micro-batches, one after the other. Leaves the sums
   // in the parameters' .grad. A rank without rows in the window has nothing to do, and calls no hook.
@@ -75,7 +81,7 @@ class Pipeline {
   struct Step;
 
   static std::uint64_t tag_of(const Step& step, std::int64_t micro_batch, Kind kind);
-  Pipeline(transport::Session& session, const StageLayout& layout, learn::Stage& stage,
+  Pipeline(transport::Session& session, const StageLayout& layout, learn::Stage& stage, learn::DeviceCopies copies,
            std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape);
   Step begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
              const Hooks& hooks);
@@ -84,10 +90,12 @@ class Pipeline {
   Status expect(Step& step, std::int64_t micro_batch, Kind kind);
   Result<torch::Tensor> take(Step& step, std::int64_t micro_batch, Kind kind);
   Status send(Step& step, std::int64_t micro_batch, const torch::Tensor& values, Kind kind);
+  Status finish_sends(Step& step);
 
   transport::Session& session_;
   const StageLayout& layout_;
   learn::Stage& stage_;
+  const learn::DeviceCopies copies_;
   const int rank_;
   const std::vector<std::int64_t> input_shape_;
   const std::vector<std::int64_t> output_shape_;

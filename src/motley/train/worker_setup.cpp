@@ -138,7 +138,7 @@ Result<std::unique_ptr<learn::Stage>> Worker::make_stage() {
   }
   MOTLEY_ASSIGN(auto stage, learn::Stage::create(std::move(part->network), options));
   MOTLEY_ASSIGN(pipeline_, Pipeline::create(*session_, *layout_, *stage, part->input_shape, part->output_shape,
-                                            Deadline::after(job_.join_seconds)));
+                                            job_.exchange_overlap, Deadline::after(job_.join_seconds)));
   return stage;
 }
 
@@ -152,8 +152,9 @@ Status Worker::build_model() {
 
   MOTLEY_ASSIGN(stage_, make_stage());
   MOTLEY_ASSIGN(optimizer_, learn::Optimizer::create(parts_.optimizer, stage_->parameters()));
-  MOTLEY_ASSIGN(buckets_, learn::GradientBuckets::create(stage_->parameters(),
-                                                         static_cast<std::size_t>(job_.exchange_bucket_bytes)));
+  MOTLEY_ASSIGN(buckets_,
+                learn::GradientBuckets::create(
+                    stage_->parameters(), static_cast<std::size_t>(job_.exchange_bucket_bytes), job_.exchange_overlap));
   if (learn::has_batch_norm(*stage_)) {
     batch_norm_.emplace(*stage_);
     if (parts_.exchange.staleness) {

@@ -154,11 +154,8 @@ TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
       }
       return evaluation;
     };
-    const auto answer = planner->plan({.problem = problem,
-                                       .objective = objective,
-                                       .seconds = 20,
-                                       .evaluator = evaluator,
-                                       .most_evaluations = kMost});
+    const auto answer = planner->plan(
+        {.problem = problem, .objective = objective, .seconds = 20, .evaluator = evaluator, .most_evaluations = kMost});
     ASSERT_TRUE(answer && answer->best) << planner->name();
     EXPECT_LE(std::ssize(seen), kMost) << planner->name();
     EXPECT_GT(std::ssize(seen), 5) << planner->name();

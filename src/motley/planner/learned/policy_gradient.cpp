@@ -68,9 +68,9 @@ constexpr double kFarthest = 10;  // the shortfall of what no counts at all make
 constexpr double kTurnedDown = 1.3;
 
 // Where evaluations are few and dear: how much of the time and how many rounds of each policy go to pre-training, which
-// must not settle on a plan; into how many parts the evaluations are cut; how many rounds the policy learns from what is
-// known before it asks for the next part; what difference between rewards may be chance; and by how much a plan that was
-// not evaluated yet is believed to be better than the best.
+// must not settle on a plan; into how many parts the evaluations are cut; how many rounds the policy learns from what
+// is known before it asks for the next part; what difference between rewards may be chance; and by how much a plan that
+// was not evaluated yet is believed to be better than the best.
 constexpr double kBriefPreTraining = 0.25;
 constexpr int kBriefRounds = 40;
 constexpr std::int64_t kPartsOfFew = 15;

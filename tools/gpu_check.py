@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""The runs of tools/gpu-check, with what it built; prints rows as `motley bench` does. 1 where one fails or misses."""
+
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = pathlib.Path(sys.argv[1])
+SETTLED = 10  # first steps of a run, whose times are not counted
+MOST_SECONDS = 300  # of a run
+MOST_DIFFERENCE = 0.01  # of the first losses on the GPU from those on the CPU, relative
+
+rows = []
+failures = []
+
+
+def row(case, metric, value, unit, better, target=None, limit=None):
+    rows.append({"case": case, "metric": metric, "value": value, "unit": unit, "better": better, "target": target,
+                 "limit": limit, "peer": None})
+
+
+def missed(entry):
+    if entry["target"] is None:
+        return False
+    below = entry["value"] < entry["target"] if entry["better"] == "more" else entry["value"] > entry["target"]
+    return below
+
+
+def table():
+    name = max(len(entry["case"]) for entry in rows)
+    metric = max(len(entry["metric"]) for entry in rows)
+
+    def cell(value):
+        return "-" if value is None else f"{value:.4g}"
+
+    print(f"{'case':<{name}}  {'metric':<{metric}}  {'value':>9}  {'unit':<6}  {'target':>9}  {'limit':>9}  {'peer':>9}")
+    for entry in rows:
+        sign = ">=" if entry["better"] == "more" else "<="
+        target = "-" if entry["target"] is None else f"{sign} {entry['target']:.4g}"
+        end = "" if entry["target"] is None else "  MISSED" if missed(entry) else "  met"
+        print(f"{entry['case']:<{name}}  {entry['metric']:<{metric}}  {entry['value']:>9.4g}  {entry['unit']:<6}  "
+              f"{target:>9}  {cell(entry['limit']):>9}  {'-':>9}{end}")
+
+
+def unit_tests():
+    for program in ("learn_test", "device_rows_test"):
+        results = FOLDER / f"{program}.json"
+        results.unlink(missing_ok=True)
+        done = subprocess.run([FOLDER / program, "--gtest_filter=*Cuda*", f"--gtest_output=json:{results}"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+        suites = json.loads(results.read_text())["testsuites"] if results.exists() else []
+        cases = [case for suite in suites for case in suite["testsuite"]]
+        passed = [case for case in cases if case["result"] == "COMPLETED" and not case.get("failures")]
+        row(f"CUDA tests of {program}", "passed", len(passed), "", "more", max(1, len(cases)), len(cases))
+        if done.returncode != 0 or len(passed) < len(cases):
+            failures.append(f"CUDA tests of {program}:\n{done.stdout[-4000:]}")
+
+
+def train(name, job, *flags):
+    """Runs a job; its lines of metrics that are steps, or None where it failed."""
+    run = FOLDER / "runs" / name
+    shutil.rmtree(run, ignore_errors=True)
+    command = [*map(str, (FOLDER / "motley", "train", job, "--run-directory", run, "--quiet", *flags))]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=MOST_SECONDS)
+        said = "" if done.returncode == 0 else done.stdout[-4000:] or f"exit code {done.returncode}"
+    except subprocess.TimeoutExpired:
+        said = f"not done after {MOST_SECONDS} s"
+    if said:
+        failures.append(f"{' '.join(command)}\n{said}")
+        return None
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "step_seconds" in line]
+
+
+def measure(case, job, on_gpu, on_cpu):
+    """A job on the GPU with copies that overlap and without, and on the CPU: step times, and that the losses agree."""
+    name = job.stem
+    runs = {"copies overlap": train(f"{name}-overlap", job, *on_gpu),
+            "copies waited for": train(f"{name}-waits", job, *on_gpu, "--exchange.overlap", "false"),
+            "on CPUs only": train(f"{name}-cpu", job, *on_cpu)}
+    for name, steps in runs.items():
+        if steps:
+            seconds = statistics.median(line["step_seconds"] for line in steps if line["step"] > SETTLED)
+            row(case, f"step, {name}", seconds, "s", "less")
+    host = runs.pop("on CPUs only")
+    for name, steps in runs.items():
+        if steps and host:
+            worst = max(abs(one["loss"] - other["loss"]) / abs(other["loss"])
+                        for one, other in zip(steps[:SETTLED], host[:SETTLED]))
+            row(case, f"first losses differ from the CPU's, {name}", worst, "", "less", MOST_DIFFERENCE)
+
+
+def planned():
+    """CTRDNN: rows on two CPU workers, fully connected layers on the GPU."""
+    layers = ["lookup", "fc1", "fc2", "fc3", "output"]
+    files = {}
+    for name, kind in (("gpu", "cuda"), ("cpu", "cpu")):
+        files[name] = FOLDER / f"plan-{name}.json"
+        stage = {"exchange": "none", "recompute": False}
+        files[name].write_text(json.dumps({
+            "version": 1, "model": "ctrdnn", "layers": layers, "batch": 2048, "micro_batches": 8, "schedule": "1f1b",
+            "stages": [
+                {"first_layer": "lookup", "last_layer": "lookup", "replicas": [{"type": "rows", "count": 2}], **stage,
+                 "exchange": "ring"},
+                {"first_layer": "fc1", "last_layer": "output", "replicas": [{"type": "dense", "count": 1}], **stage}]}))
+        (FOLDER / f"cluster-{name}.yaml").write_text(
+            "version: 1\n"
+            f"device_types: [{{name: rows, kind: cpu, count: 2}}, {{name: dense, kind: {kind}, count: 1}}]\n")
+    job = FOLDER / "planned.yaml"
+    job.write_text(
+        "name: planned\n"
+        "model: {name: ctrdnn, hidden: [512, 512, 512]}\n"
+        "data: {name: clicks, samples: 1000000, values: 100000}\n"
+        "batch: 2048\nsteps: 40\nevaluate: {every_epochs: -1}\ncheckpoint: {every: 0 s}\nadapt: false\n"
+        "shares: {mode: fixed}\n"
+        "optimizer: {name: sgd, learning_rate: 0.01, momentum: 0}\n")
+    on = {name: ("--plan", files[name], "--cluster", FOLDER / f"cluster-{name}.yaml") for name in files}
+    measure("ctrdnn, rows on CPUs", job, on["gpu"], on["cpu"])
+
+
+def data_parallel():
+    """A transformer on the text of the documents, by two workers, which share a GPU where there is but one."""
+    text = FOLDER / "text.txt"
+    text.write_text("".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))))
+    job = FOLDER / "parallel.yaml"
+    job.write_text(
+        "name: parallel\n"
+        "model: {name: transformer, layers: 2, width: 128, heads: 4}\n"
+        f"data: {{name: text, train: {text}, sequence: 64}}\n"
+        "batch: 16\nsteps: 40\nworkers: 2\nevaluate: {every_epochs: -1}\ncheckpoint: {every: 0 s}\n"
+        "shares: {mode: equal}\n"
+        "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n")
+    measure("transformer, 2 workers", job, ("--device", "cuda"), ("--device", "cpu"))
+
+
+def main():
+    unit_tests()
+    planned()
+    data_parallel()
+    table()
+    (FOLDER / "rows.json").write_text(json.dumps(rows, indent=2) + "\n")
+    for failure in failures:
+        print(f"gpu-check: FAILED: {failure}", file=sys.stderr)
+    return 1 if failures or any(missed(entry) for entry in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
