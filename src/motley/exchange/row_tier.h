@@ -8,15 +8,20 @@
 #include <span>
 
 #include "motley/base/result.h"
-#include "motley/exchange/row_source.h"
 
 namespace motley::exchange {
 
 // A record is a row as a whole: its weights, then its optimizer's state (record_floats() floats; server/row_optimizer.h
-// says which). pull() and push() are those of RowSource, for ids that are held: others are kInvalidInput, and nothing
-// is changed. Not thread-safe.
-class RowTier : public RowSource {
+// says which). pull() and push() are for ids that are held: others are kInvalidInput, and nothing is changed. Not
+// thread-safe.
+class RowTier {
  public:
+  virtual ~RowTier() = default;
+  // Writes the weights of ids[i] to rows[i * dimension, (i + 1) * dimension). Ids may repeat.
+  virtual Status pull(std::span<const std::uint64_t> ids, std::span<float> rows) = 0;
+  // Gradients as rows above; those of one id are summed in their order, and its optimizer runs once.
+  virtual Status push(std::span<const std::uint64_t> ids, std::span<const float> gradients) = 0;
+
   virtual std::size_t record_floats() const = 0;
   virtual std::size_t capacity() const = 0;  // rows, at most
   virtual std::size_t size() const = 0;      // rows, now
