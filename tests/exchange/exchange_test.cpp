@@ -192,7 +192,8 @@ TEST_P(EveryMethod, KeepsManyRoundsApart) {
   run_all<float>(GetParam().options, run);
 }
 
-// The ring's bytes are known: each rank sends 2 (N - 1) / N of the values; a small bucket goes whole to every other rank.
+// The ring's bytes are known: each rank sends 2 (N - 1) / N of the values; a small bucket goes whole to every other
+// rank.
 TEST_P(EveryMethod, CountsWhatItSends) {
   constexpr double kValues = 600'000, kSmall = 100;
   const auto& options = GetParam().options;
