@@ -11,8 +11,8 @@
 namespace motley::bench {
 
 // `motley train` with this job file and these flags on `ranks` hosts, rank r in namespace r; returns the seconds of
-// each step. The run's files, and those that tell the ranks of each other, are in `folder`; `environment` is added to
-// that of the ranks. Fails with what the job said last.
+// each step. The run's files (in "run") and those that tell the ranks of each other are in `folder`; `environment`
+// ("NAME=value") is added to the ranks'. Fails with what the job said last.
 Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, const NetworkNamespaces& network,
                                                 const std::filesystem::path& folder, int ranks,
                                                 const std::filesystem::path& job, const std::vector<std::string>& flags,

@@ -1,12 +1,17 @@
 // iproute2's ip and tc, one command at a time.
 #include "bench/network_namespaces.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <tuple>
+
+#include "motley/base/file.h"
+#include "motley/transport/descriptor.h"
 
 namespace motley::bench {
 namespace {
@@ -125,6 +130,15 @@ std::vector<std::string> NetworkNamespaces::host_prefix(int index) const {
   std::vector<std::string> words = prefix(index);
   for (const char* word : {"unshare", "--pid", "--fork", "--kill-child"}) words.emplace_back(word);
   return words;
+}
+
+Status NetworkNamespaces::enter(int index) const {
+  const std::string path = "/var/run/netns/" + prefix(index).back();
+  const transport::Descriptor space(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!space.valid() || ::setns(space.get(), CLONE_NEWNET) != 0) {
+    return fail(ErrorCode::kUnavailable, "cannot enter '{}': {}", path, errno_text());
+  }
+  return {};
 }
 
 std::string NetworkNamespaces::address(int index) const {

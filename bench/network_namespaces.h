@@ -29,6 +29,8 @@ class NetworkNamespaces {
   // The same as if on a host of its own: processes in different ones share no memory (they see no common processes).
   std::vector<std::string> host_prefix(int index) const;
   std::string address(int index) const;
+  // Moves the calling thread, and no other, into a namespace: sockets that it makes from now on are there.
+  Status enter(int index) const;
 
  private:
   NetworkNamespaces();

@@ -32,4 +32,7 @@ Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);
 // A click network whose samples come from a data node over 1 Gb/s, beside one that has the files.
 Result<std::vector<BenchRow>> pipeline_data_node(const BenchOptions& options);
 
+// What each of the ways to move fewer bytes of looked-up rows, or to wait less for them, is worth behind a slow link.
+Result<std::vector<BenchRow>> pipeline_rows(const BenchOptions& options);
+
 }  // namespace motley::bench

@@ -14,14 +14,19 @@ namespace {
 
 constexpr double kStartSeconds = 30;
 
-const std::string& token() {
-  static const std::string variable = "MOTLEY_SERVER_TOKEN=" + transport::Secret::generate().hex();
-  return variable;
+std::string token_variable() {
+  return "MOTLEY_SERVER_TOKEN=" + ServerProcess::token().hex();
 }
 
 }  // namespace
 
-Result<ServerProcess> ServerProcess::start(const BenchOptions& options, int cores, const ExchangeJob::Place& place) {
+const transport::Secret& ServerProcess::token() {
+  static const transport::Secret secret = transport::Secret::generate();
+  return secret;
+}
+
+Result<ServerProcess> ServerProcess::start(const BenchOptions& options, int cores, const ExchangeJob::Place& place,
+                                           const std::vector<std::string>& flags) {
   static int count = 0;
   ServerProcess server;
   const std::filesystem::path address_file =
@@ -33,7 +38,8 @@ Result<ServerProcess> ServerProcess::start(const BenchOptions& options, int core
         std::string("--address-file"), address_file.string(), std::string("--quiet")}) {
     command.push_back(word);
   }
-  MOTLEY_ASSIGN(server.process_, ChildProcess::start(command, {token()}));
+  command.insert(command.end(), flags.begin(), flags.end());
+  MOTLEY_ASSIGN(server.process_, ChildProcess::start(command, {token_variable()}));
   for (const Deadline deadline = Deadline::after(kStartSeconds);;) {
     if (const auto address = read_file(address_file, 256)) {
       server.address_ = address->substr(0, address->find('\n'));
@@ -48,7 +54,7 @@ Result<ServerProcess> ServerProcess::start(const BenchOptions& options, int core
 std::vector<std::string> ServerProcess::environment(std::span<const ServerProcess> servers) {
   std::string addresses;
   for (const ServerProcess& server : servers) addresses += (addresses.empty() ? "" : ",") + server.address_;
-  return {"MOTLEY_SERVERS=" + addresses, token()};
+  return {"MOTLEY_SERVERS=" + addresses, token_variable()};
 }
 
 }  // namespace motley::bench

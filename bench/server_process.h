@@ -8,13 +8,18 @@
 
 #include "bench/child_process.h"
 #include "bench/exchange_job.h"
+#include "motley/transport/secret.h"
 
 namespace motley::bench {
 
 class ServerProcess {
  public:
   // All servers of this process's benchmarks know the same token, so that one job may use several of them.
-  static Result<ServerProcess> start(const BenchOptions& options, int cores, const ExchangeJob::Place& place = {});
+  // `flags`: more of `motley server`.
+  static Result<ServerProcess> start(const BenchOptions& options, int cores, const ExchangeJob::Place& place = {},
+                                     const std::vector<std::string>& flags = {});
+  // The secret of that token.
+  static const transport::Secret& token();
 
   // The variables that lead ranks to these servers.
   static std::vector<std::string> environment(std::span<const ServerProcess> servers);

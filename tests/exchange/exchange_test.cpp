@@ -192,6 +192,26 @@ TEST_P(EveryMethod, KeepsManyRoundsApart) {
   run_all<float>(GetParam().options, run);
 }
 
+// The ring's bytes are known: each rank sends 2 (N - 1) / N of the values; a small bucket goes whole to every other
+// rank.
+TEST_P(EveryMethod, CountsWhatItSends) {
+  constexpr double kValues = 600'000, kSmall = 100;
+  const auto& options = GetParam().options;
+  const double value_bytes = options.method == Method::kSharedMemory ? 0 : options.wire == WireType::kBfloat16 ? 2 : 4;
+  run_threads(3, true, [&](int, ThreadSession& session) {
+    auto exchange = std::move(*make_exchange(session, options));
+    const Layout layout = {.bucket_elements = {static_cast<std::size_t>(kValues), static_cast<std::size_t>(kSmall)}};
+    ASSERT_TRUE(exchange->prepare(layout, Deadline::after(30)));
+    const auto before = static_cast<double>(exchange->bytes_sent());
+    for (int bucket = 0; bucket < 2; ++bucket) ASSERT_TRUE(exchange->start(1, bucket, 1));
+    for (int bucket = 0; bucket < 2; ++bucket) ASSERT_TRUE(exchange->wait(bucket, Deadline::after(30)));
+    const double sent = static_cast<double>(exchange->bytes_sent()) - before;
+    const double expected = value_bytes * (4.0 / 3 * kValues + 2 * kSmall);
+    EXPECT_GE(sent, expected);
+    EXPECT_LE(sent, 1.05 * expected) << "frames' headers and weights beside the values";
+  });
+}
+
 TEST_P(EveryMethod, NamesTheRankThatNeverStartsABucket) {
   for (std::size_t elements : {100, 1'000'000}) {
     std::atomic<int> waiting = 2;

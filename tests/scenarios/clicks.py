@@ -126,6 +126,14 @@ class Clicks(planned.PlannedJobs):
         self.assertEqual(self.rows("late", "ahead"), 0)
         self.assertEqual(self.rows("ahead", "needed"), self.rows("late", "needed"))
 
+    def test_cached_rows_do_not_depend_on_the_clock(self):
+        cache = ("--workers", 2, "--shares.mode", "equal", "--tables.cache_rows", 300, "--tables.cache_steps", 3)
+        for name in ("one", "other"):
+            self.train(name, *cache)
+        self.assert_bitwise("one", "other")
+        asked = self.rows("one", "needed") - self.rows("one", "cached")
+        self.assertGreater(self.rows("one", "ahead"), 0.9 * asked, "all but those of an epoch's first step")
+
     def test_a_run_that_goes_on_begins_with_an_empty_cache(self):
         cache = ("--workers", 2, "--tables.cache_rows", 1000, "--tables.cache_steps", 5)
         self.train("run", *cache, "--steps", 13)

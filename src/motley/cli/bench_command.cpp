@@ -50,6 +50,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"tapp", bench::pipeline_tapp},
         {"heterps", bench::pipeline_heterps},
         {"clicks", bench::pipeline_clicks},
+        {"rows", bench::pipeline_rows},
         {"data-node", bench::pipeline_data_node}}},
       {"plan", {{"all", bench::plan_bench}}},
       {"planners", {{"all", bench::planners_bench}}},

@@ -65,8 +65,11 @@ Result<Batch> Loader::take(const Deadline& deadline) {
   return std::move(done.batch);
 }
 
-std::vector<std::uint64_t> Loader::next_ids() {
-  const std::lock_guard lock(mutex_);
+std::vector<std::uint64_t> Loader::next_ids(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  if (outstanding_ > 0) {
+    wake_.wait_for(lock, std::chrono::duration<double>(deadline.remaining()), [this] { return !done_.empty(); });
+  }
   return done_.empty() || !done_.front().status ? std::vector<std::uint64_t>() : done_.front().batch.ids;
 }
 

@@ -50,8 +50,9 @@ class Loader {
   Result<Batch> take(const Deadline& deadline);
   void recycle(Batch batch);
 
-  // The ids of the batch that take() would give, where it has been read already; empty otherwise.
-  std::vector<std::uint64_t> next_ids();
+  // The ids of the batch that take() would give; empty where it has not been read by the deadline, or none was
+  // requested.
+  std::vector<std::uint64_t> next_ids(const Deadline& deadline);
 
   // Forgets all requests that were not taken, when the plan has changed.
   void discard();

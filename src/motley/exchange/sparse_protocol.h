@@ -5,6 +5,7 @@
 // that needs more is cut into several.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -103,10 +104,10 @@ struct SparseSaved {
 };
 
 // Rows that one frame carries, with ids and gradients, or with weights: so many that they are no larger as float32.
-inline constexpr std::size_t kSparseFrameBytes = 256 << 10;
+inline constexpr std::size_t kSparseFrameBytes = 32 << 10;
 inline constexpr std::size_t kMaxSparseDimension = 32 << 10;
 constexpr std::size_t rows_in_frame(std::size_t dimension) {
-  return kSparseFrameBytes / (sizeof(std::uint64_t) + dimension * sizeof(float));
+  return std::max<std::size_t>(1, kSparseFrameBytes / (sizeof(std::uint64_t) + dimension * sizeof(float)));
 }
 
 std::vector<std::byte> encode(const SparseOpen& open);

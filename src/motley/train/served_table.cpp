@@ -67,11 +67,13 @@ torch::Tensor ServedTable::room_for(const std::vector<std::uint64_t>& ids) const
 }
 
 // What the cache has is taken now: it may be gone, or too old for another batch, when the others come.
-Result<ServedTable::Asked> ServedTable::ask(const std::vector<std::uint64_t>& ids, std::int64_t after) {
-  Asked asked = {.ids = ids, .after = after, .ticket = 0, .rows = room_for(ids), .missing = {}, .asked = 0};
+Result<ServedTable::Asked> ServedTable::ask(const std::vector<std::uint64_t>& ids, std::int64_t wanted,
+                                            std::int64_t after) {
+  Asked asked = {
+      .ids = ids, .wanted = wanted, .after = after, .ticket = 0, .rows = room_for(ids), .missing = {}, .asked = 0};
   std::vector<std::uint64_t> numbers = folded(ids);
   if (cache_) {
-    asked.missing = cache_->take(numbers, after, values_of(asked.rows));
+    asked.missing = cache_->take(numbers, wanted, values_of(asked.rows));
     numbers = asked.missing.ids;
   }
   const std::uint64_t before = client_->traffic().pulled_rows;
@@ -95,9 +97,12 @@ Status ServedTable::wait(exchange::SparseClient::Ticket ticket, std::span<float>
   return {};
 }
 
+// With a cache rows may be a step old: those of the last finished step are there already, and come while the step under
+// way is computed. Else they can come only after its gradients.
 Status ServedTable::read_ahead(const std::vector<std::uint64_t>& ids) {
   if (may_read_ahead()) {
-    MOTLEY_ASSIGN(ahead_, ask(ids, client_->step() + 1));
+    const std::int64_t finished = client_->step();
+    MOTLEY_ASSIGN(ahead_, ask(ids, finished + 1, cache_ ? finished : finished + 1));
   }
   return {};
 }
@@ -110,12 +115,12 @@ Result<torch::Tensor> ServedTable::rows(const std::vector<std::uint64_t>& ids, c
   };
   if (auto ahead = std::exchange(ahead_, std::nullopt)) {
     MOTLEY_TRY(receive(*ahead, deadline));
-    if (ahead->ids == ids && ahead->after == client_->step()) {  // else the shares have moved since
+    if (ahead->ids == ids && ahead->wanted == client_->step()) {  // else the shares have moved since
       counts_.ahead += static_cast<double>(ahead->asked);
       return use(*ahead);
     }
   }
-  MOTLEY_ASSIGN(Asked asked, ask(ids, client_->step()));
+  MOTLEY_ASSIGN(Asked asked, ask(ids, client_->step(), client_->step()));
   MOTLEY_TRY(receive(asked, deadline));
   return use(asked);
 }

@@ -33,9 +33,10 @@ class ServedTable {
                                                    const Deadline& deadline);
 
   // Asks for the rows of a batch of the step after the one under way, before that is finished, unless it has asked for
-  // some already, or the job says not to. Never blocks.
+  // some already, or the job says not to. With a cache they lack the gradients of the step under way. Never blocks.
   Status read_ahead(const std::vector<std::uint64_t>& ids);
   bool may_read_ahead() const { return prefetches_ && !ahead_; }
+  bool caches() const { return cache_.has_value(); }
   // The rows of a batch of the step under way: [n, layout.row_values()], float32, on the CPU; as they are after all
   // steps that are finished, or, out of the cache, up to tables.cache_steps before.
   Result<torch::Tensor> rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline);
@@ -66,7 +67,8 @@ class ServedTable {
   // A batch whose rows are under way.
   struct Asked {
     std::vector<std::uint64_t> ids;
-    std::int64_t after = 0;
+    std::int64_t wanted = 0;  // the step after which the batch would have its rows
+    std::int64_t after = 0;   // and that of those that are asked for
     exchange::SparseClient::Ticket ticket = 0;
     torch::Tensor rows;                      // those that the cache has are in it
     exchange::SparseCache::Missing missing;  // the others, with a cache
@@ -75,7 +77,7 @@ class ServedTable {
   ServedTable(const Job& job, const learn::LookupLayout& layout, int servers);
   std::vector<std::uint64_t> folded(const std::vector<std::uint64_t>& ids) const;
   torch::Tensor room_for(const std::vector<std::uint64_t>& ids) const;
-  Result<Asked> ask(const std::vector<std::uint64_t>& ids, std::int64_t after);
+  Result<Asked> ask(const std::vector<std::uint64_t>& ids, std::int64_t wanted, std::int64_t after);
   Status receive(Asked& asked, const Deadline& deadline);
   Status wait(exchange::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline);
 

@@ -152,6 +152,8 @@ Status Worker::step(bool& stop) {
   computed_ = monotonic_seconds();
   report.compute = computed_ - step_begin_;
   if (table_) {
+    // Out of a cache rows that are asked for ahead are older: then whether they are must not depend on the clock.
+    MOTLEY_TRY(ask_for_rows(table_->caches() ? step_deadline() : Deadline::after(0)));
     MOTLEY_TRY(table_->finish_step(weight_, step_deadline()));
     const ServedTable::Counts rows = table_->counts();
     report.rows_waited = rows.waited - rows_before.waited;

@@ -99,7 +99,7 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
     if (layout_->is_first(role_.rank)) {
       MOTLEY_ASSIGN(inputs, inputs_of(*batch, *train_data_));
     }
-    MOTLEY_TRY(ask_for_rows());
+    MOTLEY_TRY(ask_for_rows(Deadline::after(0)));
     if (layout_->is_last(role_.rank)) {
       targets = batch_targets(*batch, *train_data_, device_, dtype_);
     }
@@ -200,10 +200,10 @@ Status Worker::compute_batch(const data::Batch& batch, double divisor, bool last
   return {};
 }
 
-// Asks for the rows of the next batch as soon as it is known which they are.
-Status Worker::ask_for_rows() {
+// Asks for the rows of the next batch once it is known which they are, unless it has.
+Status Worker::ask_for_rows(const Deadline& patience) {
   if (table_ && table_->may_read_ahead()) {
-    if (const auto next = loader_->next_ids(); !next.empty()) {
+    if (const auto next = loader_->next_ids(patience); !next.empty()) {
       return table_->read_ahead(next);
     }
   }
@@ -251,7 +251,7 @@ Status Worker::compute_micro_batch(const data::Batch& batch, std::int64_t first,
 
   session_->set_phase(number, "forward");
   const std::int64_t id = micro_batch_++;
-  MOTLEY_TRY(ask_for_rows());
+  MOTLEY_TRY(ask_for_rows(Deadline::after(0)));
   MOTLEY_ASSIGN(const learn::Tensors outputs, stage_->forward(id, {inputs}));
   MOTLEY_ASSIGN(const learn::LossOutcome loss, learn::compute_loss(loss_, outputs.front(), targets, divisor));
   MOTLEY_TRY(see_outputs(outputs.front(), targets, report));

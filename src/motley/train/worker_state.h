@@ -142,7 +142,7 @@ class Worker {
   Status compute_micro_batch(const data::Batch& batch, std::int64_t first, const torch::Tensor& inputs,
                              const torch::Tensor& targets, double divisor, bool last, Report& report);
   Status open_table(const ServedTable::Start& start, const Deadline& deadline);
-  Status ask_for_rows();
+  Status ask_for_rows(const Deadline& patience);
   Result<torch::Tensor> inputs_of(const data::Batch& batch, const data::Dataset& data);
   Result<data::Batch> load(std::span<const std::uint32_t> samples, Report& report);
   std::vector<std::uint32_t> own_samples(data::Range window, const data::StepPlan& plan) const;
