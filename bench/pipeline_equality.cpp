@@ -47,16 +47,17 @@ const std::vector<Network>& networks() {
        24},
       {"resnet18",
        "fashion-mnist",
-       {"--model.name", "resnet18", "--model.norm", "group", "--optimizer.learning_rate", "0.001", "--optimizer.momentum", "0", "--optimizer.nesterov", "false"},
+       {"--model.name", "resnet18", "--model.norm", "group", "--optimizer.learning_rate", "0.001",
+        "--optimizer.momentum", "0", "--optimizer.nesterov", "false"},
        8}};
   return all;
 }
 
-const Network kBatchNorm = {
-    "resnet18 with BatchNorm",
-    "fashion-mnist",
-    {"--model.name", "resnet18", "--model.norm", "batch", "--optimizer.learning_rate", "0.001", "--optimizer.momentum", "0", "--optimizer.nesterov", "false"},
-    8};
+const Network kBatchNorm = {"resnet18 with BatchNorm",
+                            "fashion-mnist",
+                            {"--model.name", "resnet18", "--model.norm", "batch", "--optimizer.learning_rate", "0.001",
+                             "--optimizer.momentum", "0", "--optimizer.nesterov", "false"},
+                            8};
 
 // The largest difference of any tensor, relative to its norm; of 64-bit floats.
 Result<double> relative_difference(const std::string& one, const std::string& other) {
