@@ -122,7 +122,8 @@ std::size_t sample_bytes(const Description& description, data::Parts parts) {
 }
 
 std::size_t samples_in_answer(const Description& description, data::Parts parts) {
-  return std::clamp<std::size_t>(kMostAnswerBytes / sample_bytes(description, parts), 1, kMostRequested);
+  return std::clamp<std::size_t>(kMostAnswerBytes / std::max<std::size_t>(1, sample_bytes(description, parts)), 1,
+                                 kMostRequested);
 }
 
 std::vector<std::byte> encode(const Open& open) {

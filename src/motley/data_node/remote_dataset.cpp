@@ -155,7 +155,7 @@ Status RemoteDataset::fetch(const Request& request) const {
   int losses = 0;
   while (!request.done) {
     if (!connection_) {
-      if (const Status connected = connect(deadline); !connected) {
+      if (Status connected = connect(deadline); !connected) {
         if (losses == 0) return connected;
         return fail(ErrorCode::kUnavailable, "the {} was lost: {}; {}", node(), lost.message,
                     connected.error().message);
