@@ -30,6 +30,7 @@ struct Network {
   std::string job;  // in examples/
   std::vector<std::string> flags;
   std::int64_t batch;
+  bool tied = false;  // layers share a parameter, so that several stages cannot meet at a server
 };
 
 const std::vector<Network>& networks() {
@@ -40,6 +41,11 @@ const std::vector<Network>& networks() {
        {"--data.samples", "20000", "--data.values", "3000", "--tables.place", "worker", "--tables.rows", "2000"},
        24},
       {"transformer", "text", {"--model.width", "32", "--data.sequence", "16", "--model.dropout", "0.1", "--threads", "1"}, 24},
+      {"tied transformer",
+       "text",
+       {"--model.width", "32", "--data.sequence", "16", "--threads", "1", "--model.tied", "true", "--clip_norm", "0.5"},
+       24,
+       true},
       {"resnet18", "fashion-mnist", {"--model.name", "resnet18", "--model.norm", "group"}, 8}};
   return all;
 }
@@ -104,6 +110,7 @@ class Equality {
           weights = std::max(weights, difference);
           ++shapes;
         }
+        if (network.tied && stages > 1) continue;
         const plan::Plan server =
             draw(network, layers, stages, plan::Schedule::kOneForwardOneBackward, plan::Exchange::kParameterServer);
         MOTLEY_ASSIGN(const JobRun run, train(network, "float32", &server, {}));
@@ -116,7 +123,7 @@ class Equality {
     if (!options_.quick) {
       MOTLEY_ASSIGN(batch_norm, same_micro_batches());
     }
-    const std::string names = options_.quick ? "mlp with dropout" : "mlp and transformer with dropout, ctrdnn, resnet18 with GroupNorm";
+    const std::string names = options_.quick ? "mlp with dropout" : "mlp and transformer with dropout, tied transformer, ctrdnn, resnet18 with GroupNorm";
     rows_.add("equality-fp64", "worst_relative_difference", weights, "", false, 1e-9, {}, {},
               fmt::format("weights after {} steps, {} plans of {}", kSteps, shapes, names));
     rows_.add("equality-fp32-server", "worst_loss_difference", losses, "", false, 1e-3, {}, {},
