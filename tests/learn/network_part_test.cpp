@@ -27,8 +27,9 @@ NetworkSpec image_network(const std::string& name, const std::string& norm = "")
   return spec;
 }
 
-NetworkSpec token_network() {
+NetworkSpec token_network(bool tied = false) {
   NetworkSpec spec;
+  spec.tied = tied;
   spec.name = "transformer";
   spec.layers = 2;
   spec.width = 8;
@@ -66,7 +67,8 @@ std::unique_ptr<Stage> stage_of(std::unique_ptr<Network> network, bool input_gra
   return std::move(*stage);
 }
 
-// Cuts at two places, runs a micro-batch through the parts and back, and compares with the whole network.
+// Cuts at two places, runs a micro-batch through the parts and back, and compares with the whole network. The gradient
+// of a tensor that several parts have is the sum of theirs.
 void expect_same(const NetworkSpec& spec, int first_cut, int second_cut) {
   SCOPED_TRACE(fmt::format("{} cut before layers {} and {}", spec.name, first_cut, second_cut));
   const auto whole = stage_of(network_of(spec), true);
@@ -91,7 +93,10 @@ void expect_same(const NetworkSpec& spec, int first_cut, int second_cut) {
     ASSERT_TRUE(outputs) << outputs.error().message;
     values = outputs->front();
     EXPECT_EQ(values.sizes().slice(1).vec(), part->output_shape);
-    for (const std::string& name : names_of(parts.back()->state())) EXPECT_TRUE(seen.insert(name).second) << name;
+    for (const std::string& name : names_of(parts.back()->state())) {
+      const bool is_shared = std::ranges::find(part->shared, name, &SharedTensor::name) != part->shared.end();
+      EXPECT_TRUE(seen.insert(name).second || is_shared) << name;
+    }
   }
   EXPECT_EQ(seen, names_of(whole->state()));
   const auto expected = whole->forward(0, {input});
@@ -106,12 +111,16 @@ void expect_same(const NetworkSpec& spec, int first_cut, int second_cut) {
     const auto back = (*part)->backward(0, {gradient});
     ASSERT_TRUE(back) << back.error().message;
     gradient = back->front();
-    for (const NamedTensor& parameter : (*part)->parameters()) gradients[parameter.name] = parameter.tensor.grad();
+    for (const NamedTensor& parameter : (*part)->parameters()) {
+      torch::Tensor& sum = gradients[parameter.name];
+      sum = sum.defined() ? sum + parameter.tensor.grad() : parameter.tensor.grad();
+    }
   }
   ASSERT_EQ(gradient.defined(), !reads_tokens);
   EXPECT_TRUE(reads_tokens || torch::allclose(gradient, expected_gradient->front(), 1e-12, 1e-12));
   for (const NamedTensor& parameter : whole->parameters()) {
-    ASSERT_TRUE(gradients[parameter.name].defined()) << parameter.name;
+    ASSERT_EQ(gradients[parameter.name].defined(), parameter.name != "unused") << parameter.name;
+    if (parameter.name == "unused") continue;
     EXPECT_TRUE(torch::allclose(gradients[parameter.name], parameter.tensor.grad(), 1e-12, 1e-12)) << parameter.name;
   }
   std::size_t norms = 0;
@@ -135,26 +144,52 @@ TEST(NetworkPart, PartsComputeWhatTheWholeDoes) {
   expect_same(image_network("vgg11", "batch"), 9, 20);
   expect_same(token_network(), 1, 2);
   expect_same(token_network(), 3, 4);
+  expect_same(token_network(true), 1, 3);
+  expect_same(token_network(true), 3, 4);
 }
 
-// A chain of scripted layers, with a residual block, statistics, and a tensor that nothing reads.
+TEST(NetworkPart, ATiedTensorIsInEveryPartThatReadsIt) {
+  const NetworkSpec spec = token_network(true);
+  const std::vector<std::string> names = names_of(layers_of(*network_of(spec)));
+  ASSERT_EQ(names.size(), 5U);
+  for (int layer = 0; layer < 5; ++layer) {
+    const auto part = take_part(network_of(spec), names, layer, layer);
+    ASSERT_TRUE(part) << part.error().message;
+    EXPECT_EQ(names_of(part->network->parameters()).contains("embedding.token.weight"), layer == 0 || layer == 4);
+    ASSERT_EQ(part->shared.size(), 1U);
+    EXPECT_EQ(part->shared[0].name, "embedding.token.weight");
+    EXPECT_EQ(part->shared[0].layers, (std::vector{0, 4}));
+    EXPECT_TRUE(part->shared[0].trained);
+  }
+  const auto last = take_part(network_of(spec), names, 4, 4);
+  const NamedTensors parameters = last->network->parameters();
+  ASSERT_EQ(parameters.size(), 1U);
+  for (const NamedTensor& parameter : network_of(spec)->parameters()) {
+    if (parameter.name != parameters[0].name) continue;
+    EXPECT_TRUE(torch::equal(parameters[0].tensor, parameter.tensor));
+  }
+}
+
+// A chain of scripted layers, with a residual block, statistics, and a tensor that nothing reads. Tied, its last layer
+// reads tensors of the first, which the module has under two names.
 struct ScriptFile {
   explicit ScriptFile(bool tied) {
     torch::jit::Module module("m");
-    for (const char* name : {"first", "second", "third"}) {
-      module.register_parameter(name, torch::randn({6, 6}, torch::kFloat64).requires_grad_(), false);
-    }
-    module.register_parameter("unused", torch::randn({2}, torch::kFloat64).requires_grad_(), false);
-    module.register_buffer("shift", torch::randn({6}, torch::kFloat64));
+    const auto random = [](std::vector<std::int64_t> shape) { return torch::randn(shape, torch::kFloat64); };
+    module.register_parameter("first", random({6, 6}).requires_grad_(), false);
+    module.register_parameter("second", random({6, 6}).requires_grad_(), false);
+    module.register_parameter("third", tied ? module.attr("first").toTensor() : random({6, 6}).requires_grad_(), false);
+    module.register_parameter("unused", random({2}).requires_grad_(), false);
+    module.register_buffer("shift", random({6}));
     module.define(
         fmt::format("def forward(self, x):\n"
-                    "  x = torch.matmul(x, self.first)\n"
+                    "  x = torch.matmul(x, self.first){}\n"
                     "  x = torch.relu(x)\n"
                     "  x = torch.matmul(x, self.second) + x\n"
                     "  x = torch.tanh(x)\n"
-                    "  x = torch.matmul(x, self.{}) + self.shift\n"
+                    "  x = torch.matmul(x, self.third) + self.shift\n"
                     "  return x\n",
-                    tied ? "first" : "third"));
+                    tied ? " + self.shift" : ""));
     path = std::filesystem::temp_directory_path() / fmt::format("motley_part_{}_{}.pt", ::getpid(), tied);
     module.save(path.string());
     spec.name = "torchscript";
@@ -186,15 +221,19 @@ TEST(NetworkPart, TakesPartsOfTorchScript) {
   EXPECT_EQ(seen, (std::set<std::string>{"first", "second", "third", "unused", "shift"}));
 }
 
-TEST(NetworkPart, RefusesTensorsThatTwoPartsShare) {
+TEST(NetworkPart, KnowsTensorsOfTorchScriptThatLayersShare) {
   const ScriptFile file(true);
-  const std::vector<std::string> names = names_of(layers_of(*network_of(file.spec)));
-  const int last = static_cast<int>(names.size()) - 1;
-  EXPECT_TRUE(take_part(network_of(file.spec), names, 0, last));
-  for (const auto& [first, end] : {std::pair(0, 1), std::pair(1, last)}) {
-    const auto part = take_part(network_of(file.spec), names, first, end);
-    ASSERT_FALSE(part);
-    EXPECT_THAT(part.error().message, HasSubstr("shares 'first'"));
+  EXPECT_EQ(names_of(network_of(file.spec)->parameters()), (std::set<std::string>{"first", "second", "unused"}));
+  const int count = static_cast<int>(layers_of(*network_of(file.spec)).size());
+  ASSERT_GE(count, 5);
+  expect_same(file.spec, 1, count - 1);
+  expect_same(file.spec, 2, 3);
+  const auto part = take_part(network_of(file.spec), names_of(layers_of(*network_of(file.spec))), 1, 1);
+  ASSERT_TRUE(part) << part.error().message;
+  ASSERT_EQ(part->shared.size(), 2U);
+  for (const SharedTensor& tensor : part->shared) {
+    EXPECT_EQ(tensor.name, tensor.trained ? "first" : "shift");
+    EXPECT_EQ(tensor.layers, tensor.trained ? (std::vector{0, count - 2}) : (std::vector{1, count - 1}));
   }
 }
 

@@ -90,11 +90,14 @@ torch::Tensor plain_forward(const torch::Tensor& tokens, const Weights& weights)
     const torch::Tensor inner = tanh_gelu(affine(normalised(x, weights, block + ".norm2"), weights, block + ".expand"));
     x = x + affine(inner, weights, block + ".contract");
   }
-  return torch::matmul(normalised(x, weights, "norm"), weights.at("output.weight").t());
+  const bool tied = !weights.contains("output.weight");
+  return torch::matmul(normalised(x, weights, "norm"), weights.at(tied ? kTokenWeights : "output.weight").t());
 }
 
-TEST(Transformer, IsWhatItsDefinitionComputes) {
-  const auto stage = stage_of(small_transformer());
+void expect_what_the_definition_says(bool tied) {
+  NetworkSpec spec = small_transformer();
+  spec.tied = tied;
+  const auto stage = stage_of(spec);
   torch::manual_seed(4);
   Weights weights;
   std::int64_t parameters = 0;
@@ -105,7 +108,7 @@ TEST(Transformer, IsWhatItsDefinitionComputes) {
     parameters += parameter.tensor.numel();
   }
   EXPECT_EQ(parameters, kTokens * kWidth + kPositions * kWidth + kLayers * (12 * kWidth * kWidth + 13 * kWidth) +
-                            2 * kWidth + kWidth * kTokens);
+                            2 * kWidth + (tied ? 0 : kWidth * kTokens));
   const torch::Tensor tokens = random_tokens(3);
   const torch::Tensor expected = plain_forward(tokens, weights);
   const auto outputs = stage->forward(0, {tokens});
@@ -120,6 +123,24 @@ TEST(Transformer, IsWhatItsDefinitionComputes) {
     EXPECT_TRUE(torch::allclose(parameter.tensor.grad(), weights[parameter.name].grad(), 1e-9, 1e-11))
         << parameter.name;
   }
+}
+
+TEST(Transformer, IsWhatItsDefinitionComputes) {
+  expect_what_the_definition_says(false);
+  expect_what_the_definition_says(true);
+}
+
+TEST(Transformer, CountsTiedWeightsWhereTheFirstLayerIs) {
+  NetworkSpec spec = small_transformer();
+  spec.tied = true;
+  auto network = make_network(spec, 7);
+  ASSERT_TRUE(network) << network.error().message;
+  const auto graph = model_graph(**network);
+  ASSERT_TRUE(graph) << graph.error().message;
+  EXPECT_EQ(graph->layers.front().parameters, (kTokens + kPositions) * kWidth);
+  EXPECT_EQ(graph->layers.back().parameters, 0);
+  EXPECT_EQ(graph->layers.back().kind, model::LayerKind::kFullyConnected);
+  EXPECT_EQ(layers_of(**network).back().shared, std::vector<std::string>{kTokenWeights});
 }
 
 TEST(Transformer, APositionSeesNothingThatFollowsIt) {
@@ -199,6 +220,13 @@ TEST(Transformer, RefusesWhatItCannotBe) {
   EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.norm = "batch"; }), HasSubstr("model.norm"));
   EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.name = "mlp"; }),
               HasSubstr("model.layers: network 'mlp' has no such setting"));
+  NetworkSpec tied_mlp;
+  tied_mlp.name = "mlp";
+  tied_mlp.input_shape = {4};
+  tied_mlp.outputs = 2;
+  EXPECT_EQ(message(tied_mlp, [](NetworkSpec&) {}), "accepted");
+  EXPECT_THAT(message(tied_mlp, [](NetworkSpec& spec) { spec.tied = true; }),
+              HasSubstr("model.tied: network 'mlp' has no such setting"));
   const auto stage = stage_of(good);
   const auto outside = stage->forward(0, {torch::full({1, kPositions}, double(kTokens))});
   ASSERT_FALSE(outside) << "a token that does not exist";

@@ -43,7 +43,7 @@ class PlannedJobs(Scenario):
         """A profile's file: for each type the seconds of a sample in each layer, forward; backward takes twice as long."""
         layers = [{"name": name, "kind": "other", "inputs": [i - 1] if i else [], "activation_bytes": 64, "flops": 1,
                    "parameters": 1000}
-                  for i, name in enumerate([*LAYERS, "step"])]
+                  for i, name in enumerate([*self.layers, "step"])]
         devices = [{"type": name, "origin": "scaled", "rule": "by hand", "compute_fraction": 1,
                     "communication_fraction": 1, "fractions_origin": "scaled", "fractions_rule": "by hand",
                     "layers": [{"forward": {"fixed": 0, "per_sample": seconds},
@@ -51,8 +51,24 @@ class PlannedJobs(Scenario):
                    for name, seconds in seconds_per_sample.items()]
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps({"version": 1, "batch": 60, "devices": devices, "graph": {
-            "name": "mlp", "source": "by hand", "input_bytes": 48, "layers": layers}}))
+            "name": self.model, "source": "by hand", "input_bytes": 48, "layers": layers}}))
         return path
+
+    def use_transformer(self):
+        self.model = "transformer"
+        self.layers = ["embedding", "block1", "block2", "block3", "norm", "output"]
+        choose = random.Random(6)
+        words = [" ".join(choose.choices(["a", "row", "of", "words"], k=3)) for _ in range(600)]
+        (self.folder / "text.txt").write_text("\n".join(words))
+        self.job.write_text(
+            "model: {name: transformer, layers: 3, width: 16, heads: 2, dropout: 0.1, dtype: float64}\n"
+            "data: {name: text, train: text.txt, sequence: 8}\n"
+            "batch: 60\n"
+            "epochs: 2\n"
+            "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n"
+            "exchange: {bucket_bytes: 4096}\n"
+            "deadline: {join: 60 s, step: 20 s}\n"
+        )
 
     def random_stages(self, choose, count):
         lasts = [*sorted(choose.sample(range(len(self.layers) - 1), count - 1)), len(self.layers) - 1]
@@ -90,20 +106,7 @@ class Planned(PlannedJobs):
         self.assert_shapes_give_the_weights_of_one_worker([1, 2, 3, 4, 2, 4], *DOUBLE)
 
     def test_a_transformer_on_a_text_gives_the_weights_of_one_worker(self):
-        self.model = "transformer"
-        self.layers = ["embedding", "block1", "block2", "block3", "norm", "output"]
-        choose = random.Random(6)
-        words = [" ".join(choose.choices(["a", "row", "of", "words"], k=3)) for _ in range(600)]
-        (self.folder / "text.txt").write_text("\n".join(words))
-        self.job.write_text(
-            "model: {name: transformer, layers: 3, width: 16, heads: 2, dropout: 0.1, dtype: float64}\n"
-            "data: {name: text, train: text.txt, sequence: 8}\n"
-            "batch: 60\n"
-            "epochs: 2\n"
-            "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n"
-            "exchange: {bucket_bytes: 4096}\n"
-            "deadline: {join: 60 s, step: 20 s}\n"
-        )
+        self.use_transformer()
         self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4])
 
     def test_stages_that_meet_at_a_server_or_over_tcp(self):
@@ -234,6 +237,99 @@ class Planned(PlannedJobs):
     def test_auto_and_emulation_say_what_they_need(self):
         self.assertIn("workers: 2", self.train("workers", "--plan", "auto", "--workers", 2, expect=2))
         self.assertIn("emulation: ", self.train("emulation", "--emulation", "profile.json", expect=2))
+
+
+class Tied(PlannedJobs):
+    """Layers that share a tensor are in several stages."""
+
+    tied = ("--model.tied", "true")
+
+    def test_a_tied_transformer_gives_the_weights_of_one_worker(self):
+        self.use_transformer()
+        self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4, 4], *self.tied)
+        for run in ("one", "planned0"):
+            names = self.weights(run).keys()
+            self.assertIn("embedding.token.weight", names)
+            self.assertNotIn("output.weight", names)
+
+    def test_a_tied_run_goes_on_with_another_plan_or_none(self):
+        self.use_transformer()
+        adam = (*self.tied, "--optimizer.name", "adamw", "--optimizer.learning_rate", 0.01, "--clip_norm", 0.5)
+        self.train("one", *adam, "--workers", 1, "--steps", 20)
+        first = self.plan("first", [(1, [0.25, 0.75], {}), (5, [0.5, 0.2, 0.3], {})])
+        second = self.plan("second", [(0, [1], {}), (3, [0.3, 0.7], {}), (5, [0.6, 0.4], {})], 5, "fill-drain")
+        for name, plan in (("other", second), ("none", None)):
+            with self.subTest(then=name):
+                self.train(name, *adam, "--plan", first, "--steps", 7)
+                more = ("--plan", plan) if plan else ("--plan", "", "--workers", 2)
+                self.train(name, *adam, *more, "--steps", 20, "--resume")
+                self.assert_same("one", name, 1e-9)
+
+    def test_a_tied_run_moves_to_another_plan(self):
+        """The profile says that both workers are alike; one takes three times as long, and has most of the layers."""
+        self.use_transformer()
+        adam = (*self.tied, "--optimizer.name", "adam", "--optimizer.learning_rate", 0.01)
+        self.train("one", *adam, "--workers", 1, "--steps", 200)
+        plan = self.plan("plan", [(4, [1], {}), (5, [1], {})])
+        stages = json.loads(plan.read_text())
+        stages["stages"][1]["replicas"][0]["type"] = "type1"
+        plan.write_text(json.dumps(stages))
+        output = self.train("moved", *adam, "--plan", plan, "--steps", 200,
+                            "--profile", self.profile({"type0": 1e-4, "type1": 1e-4}, "believed"),
+                            "--emulation", self.profile({"type0": 3e-4, "type1": 1e-4}, "real"))
+        self.assertTrue([line for line in self.lines("moved") if line.get("event") == "moved"], output)
+        self.assert_same("one", "moved", 1e-9)
+
+    def test_torchscript_that_shares_tensors(self):
+        import torch
+
+        class Network(torch.nn.Module):
+            def __init__(self, share_statistics):
+                super().__init__()
+                self.first = torch.nn.Linear(12, 12)
+                self.second = torch.nn.Linear(12, 12)
+                self.third = torch.nn.Linear(12, 12)
+                self.last = torch.nn.Linear(12, 4)
+                self.third.weight = self.first.weight
+                self.norm = torch.nn.BatchNorm1d(12) if share_statistics else torch.nn.Identity()
+
+            def forward(self, x):
+                x = self.norm(torch.relu(self.first(x)))
+                x = torch.relu(self.second(x))
+                x = self.norm(torch.relu(self.third(x)))
+                return self.last(x)
+
+        torch.manual_seed(3)
+        for share_statistics in (False, True):
+            torch.jit.script(Network(share_statistics)).save(str(self.folder / f"{share_statistics}.pt"))
+        flags = ("--model.name", "torchscript", "--model.hidden", "", "--model.dtype", "float64", "--clip_norm", 1)
+        profiled = subprocess.run(
+            [BINARY, "profile", str(self.job), "--output", str(self.folder / "measured.json"), *map(str, flags),
+             "--model.path", str(self.folder / "False.pt")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(profiled.returncode, 0, profiled.stdout)
+        graph = json.loads((self.folder / "measured.json").read_text())["graph"]
+        self.layers = [layer["name"] for layer in graph["layers"]][:-1]
+        self.assertEqual(self.layers, ["first", "relu", "norm", "second", "relu#2", "third", "relu#3", "norm#2", "last"])
+        self.train("one", *flags, "--model.path", self.folder / "False.pt", "--workers", 1)
+        stages = [(1, [0.5, 0.5], {}), (4, [1], {}), (8, [0.25, 0.75], {})]
+        for schedule in ("1f1b", "fill-drain"):
+            with self.subTest(schedule):
+                self.train(schedule, *flags, "--model.path", self.folder / "False.pt",
+                           "--plan", self.plan(schedule, stages, 4, schedule))
+                self.assert_same("one", schedule, 1e-9)
+        output = self.train("statistics", *flags, "--model.path", self.folder / "True.pt",
+                            "--plan", self.plan("statistics", stages), expect=2)
+        self.assertIn("layers 'norm', 'norm#2' share 'norm.running_mean' and are in stages 1, 2, which share only what is "
+                      "trained", output)
+
+    def test_what_cannot_be_tied_across_stages_is_refused(self):
+        self.use_transformer()
+        stages = [(2, [0.25, 0.75], {"exchange": "parameter-server"}), (5, [1], {})]
+        flags = (*self.tied, "--model.dtype", "float32")
+        output = self.train("served", *flags, "--plan", self.plan("served", stages), expect=2)
+        self.assertIn("layers 'embedding', 'output' share 'embedding.token.weight' and are in stages 0, 1, of which stage 0 "
+                      "meets at a parameter server; accepted: plans that have these layers in one stage, or none of these "
+                      "stages at a parameter server", output)
 
 
 class Imitated(PlannedJobs):

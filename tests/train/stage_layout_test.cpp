@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 
 #include "motley/base/random.h"
@@ -46,6 +47,37 @@ TEST(StageLayout, RanksFillThePlacesThatTheyAreGiven) {
       EXPECT_NEAR(layout.share(places[place]), in_order.share(at), 1e-12);
     }
   }
+}
+
+TEST(StageLayout, SendersOfAStageHaveAsManyReceiversAsCanBe) {
+  Random random(5);
+  for (int trial = 0; trial < 100; ++trial) {
+    const StageLayout layout(random_plan(random));
+    for (int from = 0; from < layout.stages(); ++from) {
+      const std::vector<int> senders = layout.ranks_of(from);
+      const std::vector<int> receivers = layout.ranks_of(layout.stages() - 1);
+      std::map<int, std::size_t> sends;
+      for (const int rank : receivers) ++sends[layout.sender_to(rank, from)];
+      for (const auto& [rank, count] : sends) {
+        EXPECT_EQ(layout.stage_of(rank), from);
+        EXPECT_LE(count, (receivers.size() + senders.size() - 1) / senders.size());
+      }
+      EXPECT_EQ(sends.size(), std::min(senders.size(), receivers.size()));
+    }
+  }
+}
+
+TEST(StageLayout, KnowsTheStagesWithALayer) {
+  plan::Plan plan;
+  for (const auto& [first, last] : {std::pair(0, 1), std::pair(2, 2), std::pair(3, 5)}) {
+    plan.stages.push_back({.first_layer = first, .last_layer = last, .replicas = {{"type", 1, 1}}});
+  }
+  const StageLayout layout(plan);
+  const auto stages = [&](std::vector<int> layers) { return layout.stages_with(layers); };
+  EXPECT_EQ(stages({0}), (std::vector{0}));
+  EXPECT_EQ(stages({0, 1}), (std::vector{0}));
+  EXPECT_EQ(stages({1, 4, 5}), (std::vector{0, 2}));
+  EXPECT_EQ(stages({0, 2, 3}), (std::vector{0, 1, 2}));
 }
 
 TEST(StageLayout, EveryRowGoesThroughEveryStageOnce) {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "motley/exchange/purposes.h"
-
 namespace motley::exchange {
 namespace {
 
@@ -13,13 +11,13 @@ constexpr std::uint16_t kRowsFrame = 0x104;
 }  // namespace
 
 Result<std::unique_ptr<RowLinks>> RowLinks::connect(transport::Session& session, const std::vector<int>& peers,
-                                                    const Deadline& deadline) {
+                                                    const Deadline& deadline, std::uint32_t purpose) {
   std::unique_ptr<RowLinks> links(new RowLinks(session));
   // In the order of the ranks: no two ranks wait for each other's later links.
   std::vector<int> ordered = peers;
   std::ranges::sort(ordered);
   for (const int peer : ordered) {
-    MOTLEY_ASSIGN(links->links_[peer].connection, session.connect(peer, kRowsPurpose, deadline));
+    MOTLEY_ASSIGN(links->links_[peer].connection, session.connect(peer, purpose, deadline));
   }
   MOTLEY_TRY(links->driver_.begin(/*may_spin=*/false, /*with_helper=*/true));
   return links;

@@ -14,6 +14,7 @@
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
 #include "motley/exchange/lane_driver.h"
+#include "motley/exchange/purposes.h"
 #include "motley/transport/session.h"
 
 namespace motley::exchange {
@@ -21,9 +22,9 @@ namespace motley::exchange {
 // Used by one thread. After an error every call returns it.
 class RowLinks final : private Lanes {
  public:
-  // Connects this rank with each of these; each of them names this rank, too.
+  // Connects this rank with each of these; each of them names this rank and the purpose, too.
   static Result<std::unique_ptr<RowLinks>> connect(transport::Session& session, const std::vector<int>& peers,
-                                                   const Deadline& deadline);
+                                                   const Deadline& deadline, std::uint32_t purpose = kRowsPurpose);
 
   // Queues rows for a peer, which expects them in the order of the calls. `owner` is let go when they are gone.
   Status send(int peer, std::uint64_t tag, std::span<const std::byte> rows, std::shared_ptr<void> owner);

@@ -79,15 +79,33 @@ std::set<std::string> owned_by(std::span<const ChainLayer> layers) {
   return names;
 }
 
+// In the order of the layers that read them first.
+std::vector<SharedTensor> shared_by(std::span<const ChainLayer> layers) {
+  std::vector<SharedTensor> tensors;
+  for (int i = 0; const ChainLayer& layer : layers) {
+    for (const std::string& name : std::set(layer.shared.begin(), layer.shared.end())) {
+      std::ranges::find(tensors, name, &SharedTensor::name)->layers.push_back(i);
+    }
+    for (const NamedTensor& tensor : layer.parameters) tensors.push_back({tensor.name, {i}, true});
+    for (const NamedTensor& tensor : layer.buffers) tensors.push_back({tensor.name, {i}, false});
+    ++i;
+  }
+  std::erase_if(tensors, [](const SharedTensor& tensor) { return tensor.layers.size() == 1; });
+  return tensors;
+}
+
 // Shapes of one sample before the first layer and after the last one.
 Status find_shapes(Network& network, std::span<const ChainLayer> layers, int first, int last, NetworkPart& part) {
   return catch_torch(ErrorCode::kInvalidInput, network.name() + ": finding the shapes between its layers", [&] {
     const torch::NoGradGuard no_grad;
-    network.to(torch::kCPU, torch::kFloat32);
+    const bool is_double = std::ranges::any_of(
+        network.parameters(), [](const NamedTensor& tensor) { return tensor.tensor.scalar_type() == torch::kFloat64; });
+    const torch::Dtype dtype = is_double ? torch::kFloat64 : torch::kFloat32;
+    network.to(torch::kCPU, dtype);
     network.train(false);
     std::vector<std::int64_t> shape = network.sample_shape();
     shape.insert(shape.begin(), 1);
-    torch::Tensor values = torch::zeros(shape);
+    torch::Tensor values = torch::zeros(shape, dtype);
     for (int i = 0; i <= last; ++i) {
       if (i == first) part.input_shape = values.sizes().slice(1).vec();
       values = layers[static_cast<std::size_t>(i)].forward(values);
@@ -112,22 +130,14 @@ Result<NetworkPart> take_part(std::unique_ptr<Network> network, const std::vecto
   const std::span all(layers);
   const auto begin = static_cast<std::size_t>(first);
   const auto end = static_cast<std::size_t>(last) + 1;
-  const std::set<std::string> own = owned_by(all.subspan(begin, end - begin));
+  const std::span<const ChainLayer> ours = all.subspan(begin, end - begin);
+  std::set<std::string> own = owned_by(ours);
+  for (const ChainLayer& layer : ours) own.insert(layer.shared.begin(), layer.shared.end());
   std::set<std::string> others = owned_by(all.first(begin));
   others.merge(owned_by(all.subspan(end)));
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const bool ours = begin <= i && i < end;
-    for (const std::string& name : layers[i].shared) {
-      if (own.contains(name) != ours) {
-        return fail(ErrorCode::kInvalidInput,
-                    "layer '{}' shares '{}' with a layer of another stage; accepted are plans that keep layers which "
-                    "share a tensor in one stage",
-                    layers[i].name, name);
-      }
-    }
-  }
 
   NetworkPart part;
+  part.shared = shared_by(all);
   MOTLEY_TRY(find_shapes(*network, layers, first, last, part));
   // In the network's order.
   const auto take = [&](const NamedTensors& tensors) {

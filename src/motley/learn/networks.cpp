@@ -35,6 +35,7 @@ bool is_one_of(const nn::Module& module) {
 model::LayerKind kind_of(const nn::Module& module) {
   using enum model::LayerKind;
   if (const auto kind = click_layer_kind(module)) return *kind;
+  if (is_tied_output(module)) return kFullyConnected;
   return is_one_of<nn::Linear>(module)                                      ? kFullyConnected
          : is_one_of<nn::Conv2d>(module)                                    ? kConvolution
          : is_one_of<nn::MaxPool2d, nn::AdaptiveAvgPool2d>(module)          ? kPooling
@@ -62,6 +63,9 @@ void append_chain(const std::string& prefix, LayersImpl& layers, std::vector<Cha
     }
     for (const auto& item : module.ptr()->named_buffers()) {
       layer.buffers.push_back({name + "." + item.key(), item.value()});
+    }
+    if (is_tied_output(*module.ptr())) {
+      layer.shared = {kTokenWeights};
     }
     if (const auto layout = looked_up_by(*module.ptr()); layout && layout->served) {
       layer.lookups = static_cast<double>(layout->categories);
@@ -384,6 +388,9 @@ Status check_network(const NetworkSpec& spec) {
     if (value != 0) {
       return unused(key);
     }
+  }
+  if (spec.tied) {
+    return unused("tied");
   }
   return looks_up ? check_click_network(spec) : Status{};
 }

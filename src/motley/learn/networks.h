@@ -28,6 +28,7 @@ struct NetworkSpec {
   std::int64_t layers = 0;                          // transformer: blocks; 0: 4; imitation: see imitation.h
   std::int64_t width = 0;                           // transformer: values a token between the blocks; 0: 128
   std::int64_t heads = 0;                           // transformer: heads of each attention; 0: 4
+  bool tied = false;                                // transformer: the output layer's weights are the embedding's
   std::int64_t categories = 0;                      // networks of click_networks.h: ids a sample
   std::int64_t dimension = 0;                       // the same: values of a row; 0: 10, of nce 128
   std::int64_t rows = 0;          // the same: of the table; 0, if rows are served: as many as there are ids

@@ -189,7 +189,7 @@ Result<std::unique_ptr<Optimizer>> Optimizer::create(const OptimizerSpec& spec, 
   });
 }
 
-Result<double> clip_gradients(const NamedTensors& parameters, double maximum) {
+Result<double> gradient_norm(const NamedTensors& parameters) {
   auto norm = catch_torch(ErrorCode::kInternal, "measuring the gradients", [&] {
     Tensors norms;
     for (const NamedTensor& parameter : parameters) {
@@ -213,16 +213,17 @@ Result<double> clip_gradients(const NamedTensors& parameters, double maximum) {
     }
     return fail(ErrorCode::kDiverged, "the norm of the gradients is too large for its type");
   }
-  if (*norm > maximum) {
-    MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "clipping the gradients", [&] {
-      for (const NamedTensor& parameter : parameters) {
-        if (parameter.tensor.grad().defined()) {
-          parameter.tensor.grad().mul_(maximum / *norm);
-        }
-      }
-    }));
-  }
   return norm;
+}
+
+Status scale_gradients(const NamedTensors& parameters, double factor) {
+  return catch_torch(ErrorCode::kInternal, "scaling the gradients", [&] {
+    for (const NamedTensor& parameter : parameters) {
+      if (parameter.tensor.grad().defined()) {
+        parameter.tensor.grad().mul_(factor);
+      }
+    }
+  });
 }
 
 }  // namespace motley::learn

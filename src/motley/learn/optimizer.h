@@ -4,7 +4,6 @@
 
 #include <torch/torch.h>
 
-#include <limits>
 #include <memory>
 #include <string>
 
@@ -46,9 +45,11 @@ class Optimizer {
   virtual Status load_state(const NamedTensors& state) = 0;
 };
 
-// The Euclidean norm of all gradients together, after which they are multiplied by maximum / norm where the norm is
-// larger. Fails with kDiverged, naming a parameter, when a gradient is not finite; nothing is changed then. Waits for
-// the device.
-Result<double> clip_gradients(const NamedTensors& parameters, double maximum = std::numeric_limits<double>::infinity());
+// The Euclidean norm of all gradients together. Fails with kDiverged, naming a parameter, when a gradient is not
+// finite. Waits for the device.
+Result<double> gradient_norm(const NamedTensors& parameters);
+
+// Multiplies all gradients.
+Status scale_gradients(const NamedTensors& parameters, double factor);
 
 }  // namespace motley::learn

@@ -23,9 +23,9 @@ namespace prim = c10::prim;
 // What all pieces of one chain share.
 struct Chain {
   std::vector<ChainLayer> layers;
-  std::map<std::string, int> names;  // how often each was given
-  // The first layer that reads a tensor, and the tensor's name there.
-  std::map<const c10::TensorImpl*, std::pair<std::size_t, std::string>> owners;
+  std::map<std::string, int> names;                       // how often each was given
+  std::map<const c10::TensorImpl*, std::string> tensors;  // the first name that the module has for each
+  std::map<const c10::TensorImpl*, std::size_t> owners;   // the first layer that reads it
 };
 
 // An attribute of the module that a method belongs to, found by following prim::GetAttr from self.
@@ -225,12 +225,13 @@ class Method {
   // The tensors of the module that nodes read, those of called submodules and of nested blocks too.
   void collect(const jit::Node* node, Chain& chain, ChainLayer& layer) const {
     const std::size_t number = chain.layers.size();
-    const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
-      const auto [owner, is_new] = chain.owners.emplace(tensor.unsafeGetTensorImpl(), std::pair(number, name));
+    const auto add = [&](const std::string& read_as, const torch::Tensor& tensor) {
+      const std::string& name = chain.tensors.emplace(tensor.unsafeGetTensorImpl(), read_as).first->second;
+      const auto [owner, is_new] = chain.owners.emplace(tensor.unsafeGetTensorImpl(), number);
       if (is_new) {
         (tensor.requires_grad() ? layer.parameters : layer.buffers).push_back({name, tensor});
-      } else if (owner->second.first != number) {
-        layer.shared.push_back(owner->second.second);
+      } else if (owner->second != number) {
+        layer.shared.push_back(name);
       }
     };
     for (const jit::Value* input : node->inputs()) {
@@ -307,6 +308,12 @@ class Method {
 
 std::vector<ChainLayer> chain_of(const torch::jit::Module& module) {
   Chain chain;
+  for (const auto& item : module.named_parameters()) {
+    chain.tensors.emplace(item.value.unsafeGetTensorImpl(), item.name);
+  }
+  for (const auto& item : module.named_buffers()) {
+    chain.tensors.emplace(item.value.unsafeGetTensorImpl(), item.name);
+  }
   Method(module, "forward", "").append_to(chain);
   return std::move(chain.layers);
 }

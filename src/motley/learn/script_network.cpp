@@ -3,6 +3,8 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 
+#include <set>
+
 #include "motley/learn/script_chain.h"
 
 namespace motley::learn {
@@ -34,29 +36,10 @@ class ScriptNetwork final : public Network {
     return outputs;
   }
 
-  NamedTensors parameters() const override {
-    NamedTensors tensors;
-    for (const auto& item : module_.named_parameters()) {
-      if (item.value.requires_grad()) {
-        tensors.push_back({item.name, item.value});
-      }
-    }
-    return tensors;
-  }
+  NamedTensors parameters() const override { return tensors(true); }
 
   // Frozen parameters are part of the state, but not of what is trained.
-  NamedTensors buffers() const override {
-    NamedTensors tensors;
-    for (const auto& item : module_.named_parameters()) {
-      if (!item.value.requires_grad()) {
-        tensors.push_back({item.name, item.value});
-      }
-    }
-    for (const auto& item : module_.named_buffers()) {
-      tensors.push_back({item.name, item.value});
-    }
-    return tensors;
-  }
+  NamedTensors buffers() const override { return tensors(false); }
 
   // A module with the attributes of torch.nn.BatchNorm is one: the class's name is lost in a traced module.
   std::vector<BatchNormLayer> batch_norms() const override {
@@ -87,6 +70,18 @@ class ScriptNetwork final : public Network {
   std::vector<std::int64_t> sample_shape() const override { return sample_shape_; }
 
  private:
+  // Those that are trained, or the others. One that the module has in several places is taken by its first name.
+  NamedTensors tensors(bool trained) const {
+    std::set<const c10::TensorImpl*> seen;
+    NamedTensors tensors;
+    const auto add = [&](const std::string& name, const torch::Tensor& tensor, bool is_trained) {
+      if (seen.insert(tensor.unsafeGetTensorImpl()).second && is_trained == trained) tensors.push_back({name, tensor});
+    };
+    for (const auto& item : module_.named_parameters()) add(item.name, item.value, item.value.requires_grad());
+    for (const auto& item : module_.named_buffers()) add(item.name, item.value, false);
+    return tensors;
+  }
+
   std::string name_;
   std::vector<std::int64_t> sample_shape_;
   mutable torch::jit::Module module_;

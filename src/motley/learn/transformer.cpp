@@ -53,10 +53,24 @@ class TokenEmbedding : public nn::Module {
     return is_training() ? sample_dropout(values, dropout_, 0) : values;
   }
 
+  const torch::Tensor& token_weights() const { return token_->weight; }
+
  private:
   nn::Embedding token_;
   torch::Tensor position_;
   double dropout_;
+};
+
+// How well what each position holds fits each token's vector. The embedding is no submodule, so that its weights are
+// named once.
+class TiedOutput : public nn::Module {
+ public:
+  explicit TiedOutput(std::shared_ptr<TokenEmbedding> embedding) : embedding_(std::move(embedding)) {}
+
+  torch::Tensor forward(const torch::Tensor& input) { return torch::linear(input, embedding_->token_weights()); }
+
+ private:
+  std::shared_ptr<TokenEmbedding> embedding_;
 };
 
 // Self-attention, then a network of two layers at each position; both are added to what they read.
@@ -156,17 +170,26 @@ Status check_transformer(const NetworkSpec& spec) {
 std::vector<std::pair<std::string, nn::AnyModule>> transformer_layers(const NetworkSpec& spec) {
   const Size size = size_of(spec);
   std::vector<std::pair<std::string, nn::AnyModule>> layers;
-  layers.emplace_back("embedding", nn::AnyModule(std::make_shared<TokenEmbedding>(
-                                       spec.outputs, spec.input_shape.front(), size.width, spec.dropout)));
+  const auto embedding =
+      std::make_shared<TokenEmbedding>(spec.outputs, spec.input_shape.front(), size.width, spec.dropout);
+  layers.emplace_back("embedding", nn::AnyModule(embedding));
   for (std::int64_t block = 1; block <= size.layers; ++block) {
     layers.emplace_back(fmt::format("block{}", block),
                         nn::AnyModule(std::make_shared<TransformerBlock>(size, spec.dropout, block)));
   }
   layers.emplace_back("norm", nn::AnyModule(layer_norm(size.width)));
+  if (spec.tied) {
+    layers.emplace_back("output", nn::AnyModule(std::make_shared<TiedOutput>(embedding)));
+    return layers;
+  }
   nn::Linear output(nn::LinearOptions(size.width, spec.outputs).bias(false));
   nn::init::normal_(output->weight, 0, kInitialDeviation);
   layers.emplace_back("output", nn::AnyModule(output));
   return layers;
+}
+
+bool is_tied_output(const nn::Module& layer) {
+  return layer.as<TiedOutput>() != nullptr;
 }
 
 }  // namespace motley::learn

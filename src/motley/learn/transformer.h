@@ -19,4 +19,8 @@ Status check_transformer(const NetworkSpec& spec);
 // token ids [n, positions] of any type, the last returns values before softmax [n, positions, spec.outputs].
 std::vector<std::pair<std::string, torch::nn::AnyModule>> transformer_layers(const NetworkSpec& spec);
 
+// Whether a layer is an output layer without weights of its own (spec.tied), which reads those of this name.
+bool is_tied_output(const torch::nn::Module& layer);
+inline constexpr const char* kTokenWeights = "embedding.token.weight";  // a row for each token
+
 }  // namespace motley::learn

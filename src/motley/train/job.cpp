@@ -113,6 +113,8 @@ const OptionTable<Job>& job_options() {
        &Job::model_width},
       {{"model.heads", kInteger, "heads of attention in each block of transformer, a divisor of the width; 0: 4", 0},
        &Job::model_heads},
+      {{"model.tied", kBoolean, "the weights of transformer's output layer are those of its token embedding"},
+       &Job::model_tied},
       {{"model.norm",
         kChoice,
         "normalisation of resnet18 and vgg11; auto: the network's own",

@@ -25,6 +25,7 @@ struct Job {
   std::int64_t model_layers = 0;
   std::int64_t model_width = 0;
   std::int64_t model_heads = 0;
+  bool model_tied = false;
   std::string model_norm = "auto";
   double model_dropout = 0;
   std::string model_dtype = "float32";

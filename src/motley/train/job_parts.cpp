@@ -107,6 +107,7 @@ Result<learn::NetworkSpec> network_of(const Job& job, const data::Dataset& train
   network.layers = job.model_layers;
   network.width = job.model_width;
   network.heads = job.model_heads;
+  network.tied = job.model_tied;
   network.dropout = job.model_dropout;
   network.dtype = job.model_dtype;
   if (learn::is_click_network(job.model_name)) {

@@ -62,6 +62,23 @@ std::vector<int> StageLayout::ranks_of(int stage) const {
   return ranks;
 }
 
+std::vector<int> StageLayout::stages_with(std::span<const int> layers) const {
+  std::vector<int> found;
+  for (int number = 0; number < stages(); ++number) {
+    const plan::Stage& stage = plan_.stages[static_cast<std::size_t>(number)];
+    const auto is_in = [&](int layer) { return stage.first_layer <= layer && layer <= stage.last_layer; };
+    if (std::ranges::any_of(layers, is_in)) found.push_back(number);
+  }
+  return found;
+}
+
+int StageLayout::sender_to(int rank, int stage) const {
+  const std::vector<int> receivers = ranks_of(stage_of(rank));
+  const std::vector<int> senders = ranks_of(stage);
+  const auto place = static_cast<std::size_t>(std::ranges::find(receivers, rank) - receivers.begin());
+  return senders[place * senders.size() / receivers.size()];
+}
+
 std::vector<StageLayout::MicroBatch> StageLayout::micro_batches(data::Range window) const {
   const std::uint64_t size = window.size();
   const std::uint64_t count = std::min<std::uint64_t>(static_cast<std::uint64_t>(plan_.micro_batches), size);

@@ -32,6 +32,10 @@ class StageLayout {
   bool is_first(int rank) const { return stage_of(rank) == 0; }
   bool is_last(int rank) const { return stage_of(rank) == stages() - 1; }
   std::vector<int> ranks_of(int stage) const;
+  // Those that compute any of these layers, ascending.
+  std::vector<int> stages_with(std::span<const int> layers) const;
+  // Who sends to a rank what all ranks of a stage have: one of them, each to as many as the others, or one more.
+  int sender_to(int rank, int stage) const;
 
   // Shares of a stage's ranks, in their order, from now on: as these weights (not negative, not all 0) are to each
   // other. At first they are the plan's.

@@ -172,6 +172,9 @@ Status Worker::step(bool& stop) {
     report.staleness = std::max<double>(report.staleness, outcome.staleness);
     MOTLEY_TRY(served_ ? served_->fetch(bucket) : buckets_->fetch(bucket));
   }
+  if (tied_) {
+    MOTLEY_TRY(tied_->add_up(number, deadline));
+  }
   if (batch_norm_) {
     std::vector<double> sums = batch_norm_->contribution(report.samples);
     MOTLEY_TRY(peer_group().all_reduce_sum(sums, deadline));
@@ -308,19 +311,17 @@ Status Worker::meet(data::Range window, bool& stop) {
   return reports.back().front().moves != 0 && !stop && step_ < steps_ ? move() : Status();
 }
 
-// By the norm of the whole network's gradient, of which each stage has a part and each of its ranks the same one.
+// By the norm of the whole network's gradient, of which each stage has a part and each of its ranks the same one. The
+// factor is bitwise the same everywhere.
 Status Worker::clip_gradients() {
-  if (!layout_) {
-    MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), job_.clip_norm));
-    return {};
+  const learn::NamedTensors& parameters = stage_->parameters();
+  MOTLEY_ASSIGN(double norm, learn::gradient_norm(tied_ ? tied_->without_copies(parameters) : parameters));
+  if (layout_) {
+    double squares[] = {norm * norm / peers().membership().size()};
+    MOTLEY_TRY(group_->all_reduce_sum(squares, step_deadline()));
+    norm = std::sqrt(squares[0]);
   }
-  MOTLEY_ASSIGN(const double own, learn::clip_gradients(stage_->parameters()));  // their norm
-  double squares[] = {own * own / peers().membership().size()};
-  MOTLEY_TRY(group_->all_reduce_sum(squares, step_deadline()));
-  if (own > 0 && squares[0] > job_.clip_norm * job_.clip_norm) {
-    MOTLEY_TRY(learn::clip_gradients(stage_->parameters(), own * job_.clip_norm / std::sqrt(squares[0])));
-  }
-  return {};
+  return norm > job_.clip_norm ? learn::scale_gradients(parameters, job_.clip_norm / norm) : Status();
 }
 
 Result<cluster::Cluster> cluster_of(const Job& job) {

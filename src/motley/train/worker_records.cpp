@@ -37,6 +37,7 @@ Result<std::string> Worker::collect(const std::function<Result<learn::NamedTenso
     learn::NamedTensors tensors;
     if (root == role_.rank) {
       MOTLEY_ASSIGN(tensors, own());
+      if (tied_) tensors = tied_->without_copies(std::move(tensors));
     }
     if (root == 0) {
       all.insert(all.end(), tensors.begin(), tensors.end());

@@ -139,6 +139,13 @@ Result<std::unique_ptr<learn::Stage>> Worker::make_stage() {
   MOTLEY_ASSIGN(auto stage, learn::Stage::create(std::move(part->network), options));
   MOTLEY_ASSIGN(pipeline_, Pipeline::create(*session_, *layout_, *stage, part->input_shape, part->output_shape,
                                             job_.exchange_overlap, Deadline::after(job_.join_seconds)));
+  shared_ = std::move(part->shared);
+  const auto tied = tied_parameters(*layout_, shared_);
+  if (!tied) {
+    return fail(tied.error().within(job_.plan));
+  }
+  MOTLEY_ASSIGN(tied_, TiedGradients::create(*session_, *layout_, *tied, stage->parameters(),
+                                             Deadline::after(job_.join_seconds)));
   return stage;
 }
 
@@ -460,15 +467,18 @@ Status Worker::watch_speeds() {
   return {};
 }
 
-// Whether the plan gives every stage workers that may take its samples (min_samples, max_samples).
+// Whether the plan gives every stage workers that may take its samples (min_samples, max_samples), and no tensor to
+// several stages that must be in one.
 bool Worker::may_follow(const Adapter::Move& move) const {
   auto partition = partition_of(job_, cluster_, false);
   StageLayout layout(move.plan, move.ranks);
   const auto shares = partition ? StageShares::create(layout, *partition) : fail(partition.error());
-  if (!shares) {
-    spdlog::info("the plan stays: of the best one for the workers as they are, {}", shares.error().message);
+  const auto tied = tied_parameters(layout, shared_);
+  if (!shares || !tied) {
+    spdlog::info("the plan stays: of the best one for the workers as they are, {}",
+                 (shares ? tied.error() : shares.error()).message);
   }
-  return shares.has_value();
+  return shares && tied;
 }
 
 // At the end of a step all go on by the plan that rank 0 has found, from the state as it is: what a checkpoint would
@@ -495,6 +505,7 @@ Status Worker::move() {
   batch_norm_.reset();
   buckets_.reset();
   optimizer_.reset();
+  tied_.reset();
   pipeline_.reset();
   stage_.reset();
   exchange_.reset();

@@ -45,6 +45,7 @@
 #include "motley/train/stage_pace.h"
 #include "motley/train/stage_shares.h"
 #include "motley/train/tensorboard.h"
+#include "motley/train/tied_gradients.h"
 #include "motley/train/timeline.h"
 #include "motley/transport/secret.h"
 #include "motley/transport/session.h"
@@ -186,6 +187,8 @@ class Worker {
   std::deque<std::vector<std::uint32_t>> read_ahead_;  // samples that were requested and not taken, by request
   std::unique_ptr<learn::Stage> stage_;
   std::unique_ptr<Pipeline> pipeline_;          // of a planned job
+  std::vector<learn::SharedTensor> shared_;     // the same: tensors that several layers of the network read
+  std::unique_ptr<TiedGradients> tied_;         // the same
   std::optional<learn::LookupLayout> lookups_;  // where this rank's layers read what the samples look up
   std::unique_ptr<ServedTable> table_;          // and servers have it
   std::unique_ptr<learn::Optimizer> optimizer_;
