@@ -11,6 +11,10 @@ int Machines::devices() const {
                                [](const Server& server) { return server.devices; });
 }
 
+double Machines::rack_uplink(int rack) const {
+  return rack_uplinks.empty() ? std::numeric_limits<double>::infinity() : rack_uplinks[static_cast<std::size_t>(rack)];
+}
+
 Machines pool(int devices) {
   return {{{"pool", devices, 0}}, 1};
 }

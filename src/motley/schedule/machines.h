@@ -1,6 +1,7 @@
 // Where jobs run: servers with devices, each in a rack.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,16 @@ struct Server {
   std::string name;
   int devices = 1;
   int rack = 0;
+  double uplink = std::numeric_limits<double>::infinity();  // bytes a second to its rack's switch, each way
 };
 
 struct Machines {
   std::vector<Server> servers;
   int racks = 1;
+  std::vector<double> rack_uplinks = {};  // bytes a second to the other racks, each way; empty: no limit
 
   int devices() const;  // of all servers
+  double rack_uplink(int rack) const;
 };
 
 // All devices in one place, as schedulers count them that know no servers.

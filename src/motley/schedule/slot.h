@@ -1,0 +1,61 @@
+// The slot problem: which of many elastic jobs gets how many devices now, and where, so that the sum of what that is
+// worth is greatest (GADGET, Yu et al., INFOCOM 2022, problem (10), without its linear program).
+//
+// Racks are a tree: between two servers there is one path. A job's workers form a ring that goes through each server
+// and each rack once, so that it needs its bandwidth on a server's uplink exactly where it has some, but not all, of its
+// workers on that server, and on a rack's uplink likewise. The numbers of workers by server therefore say everything,
+// and the problem is to pack at most one such configuration a job.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "motley/schedule/machines.h"
+
+namespace motley::schedule {
+
+// How far a job's ring goes.
+enum class Reach : std::uint8_t { kServer, kRack, kCluster };
+Reach reach_of(const Machines& machines, const Placement& placement);
+
+struct SlotJob {
+  // What k workers are worth, by the reach of their ring; k from 0, which is worth 0, to the most that it may have. All
+  // three are of one size; nothing is worth more with a longer reach.
+  std::array<std::vector<double>, 3> value;
+  double reserve = 0;        // bytes a second of each uplink that its ring goes over
+  Placement now;             // where it runs; empty: it does not
+  double moving = 0;         // what is lost where it goes on elsewhere, or with another number of workers
+
+  int most() const { return static_cast<int>(value[0].size()) - 1; }
+};
+
+struct SlotProblem {
+  Machines machines;
+  std::vector<SlotJob> jobs;
+};
+
+struct SlotAnswer {
+  std::vector<Placement> placements;  // of each job
+  double value = 0;
+  double bound = 0;  // that no answer exceeds
+};
+
+// What a placement of a job is worth.
+double value_of(const Machines& machines, const SlotJob& job, const Placement& placement);
+
+// Whether all placements together fit: devices, server uplinks and rack uplinks.
+bool fits(const SlotProblem& problem, const std::vector<Placement>& placements);
+
+struct SlotOptions {
+  double gap = 0.005;     // of the bound: near enough
+  int rounds = 400;       // of improvement, at most
+  std::uint64_t seed = 0;
+};
+
+// A packing that fits, always, and a bound. Deterministic. The bound is that of a relaxation: all devices in one place,
+// and values replaced by their concave envelopes. The packing starts from the relaxation's numbers of workers, largest
+// first; then, until it is near enough to the bound, takes some neighbours out and packs them again.
+SlotAnswer solve_slot(const SlotProblem& problem, const SlotOptions& options = {});
+
+}  // namespace motley::schedule
