@@ -20,6 +20,7 @@
 #include "bench/ps_ablation.h"
 #include "bench/ps_groups.h"
 #include "bench/racks_bench.h"
+#include "bench/schedule_bench.h"
 #include "bench/simulate_bench.h"
 #include "bench/sparse_bench.h"
 #include "bench/sparse_net_bench.h"
@@ -64,6 +65,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"sparse", bench::sparse_rows},
         {"sparse-network", bench::sparse_net_rows}}},
       {"ps-ablation", {{"all", bench::ps_ablation_bench}}},
+      {"schedule", {{"anchors", bench::schedule_anchors}, {"speed", bench::schedule_speed}}},
       {"simulate", {{"all", bench::simulate_bench}}},
       {"zero-compute", {{"all", bench::zero_compute_bench}}}};
   return all;

@@ -1,0 +1,82 @@
+// Traces are not part of this repository: rows whose trace is not in ../shared/data are left out by name.
+#include "bench/schedule_bench.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "bench/planning_cases.h"
+#include "bench/row_list.h"
+#include "motley/base/clock.h"
+#include "motley/schedule/simulator.h"
+#include "motley/schedule/trace.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr double kPhillyLoad = 1;  // device-seconds that jobs ask for, of those that there are
+
+// What the simulator of Tiresias (NSDI 2019) prints for the trace of cluster 6 of Microsoft ITP, 2,396 jobs.
+struct Anchor {
+  const char* name;
+  const char* policy;
+  const char* machines;
+  schedule::Packing packing;
+  double hours;  // from arrival to completion, on average
+};
+constexpr Anchor kAnchors[] = {
+    {"anchor-itp06-fifo", "fifo", "128", schedule::Packing::kAnywhere, 22.56},
+    {"anchor-itp06-las", "las", "128", schedule::Packing::kAnywhere, 10.09},
+    {"anchor-itp06-fifo-consolidated", "fifo", "16x8", schedule::Packing::kTogether, 23.32},
+};
+
+Result<schedule::Outcome> replay(const std::vector<schedule::Job>& jobs, const schedule::Machines& machines,
+                                 const std::string& name, schedule::Packing packing) {
+  MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {packing}));
+  return schedule::simulate(jobs, machines, *policy);
+}
+
+}  // namespace
+
+Result<std::vector<BenchRow>> schedule_anchors(const BenchOptions& options) {
+  RowList rows(options);
+  const std::filesystem::path file = shared_data(options) / "traces/itp/cluster06.csv";
+  if (!std::filesystem::exists(file)) {
+    rows.left_out("anchor-itp06-*", "no trace");
+    return rows.take();
+  }
+  MOTLEY_ASSIGN(const auto jobs, schedule::read_trace(file));
+  for (const Anchor& anchor : kAnchors) {
+    MOTLEY_ASSIGN(const schedule::Machines machines, schedule::parse_machines(anchor.machines));
+    MOTLEY_ASSIGN(const auto outcome, replay(jobs, machines, anchor.policy, anchor.packing));
+    const double hours = schedule::completion_of(jobs, outcome).mean / 3600;
+    rows.add(anchor.name, "difference_to_published", std::abs(hours / anchor.hours - 1), "share", false, 0.01, {}, {},
+             fmt::format("average completion {:.4f} h, published {} h; {} devices, rigid jobs, no slowdown", hours,
+                         anchor.hours, anchor.machines));
+  }
+  return rows.take();
+}
+
+Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options) {
+  RowList rows(options);
+  const std::filesystem::path file = shared_data(options) / "traces/philly.csv";
+  if (!std::filesystem::exists(file)) {
+    rows.left_out("philly-las", "no trace");
+    return rows.take();
+  }
+  const double begin = monotonic_seconds();
+  MOTLEY_ASSIGN(const auto jobs, schedule::read_trace(file));
+  double device_seconds = 0;
+  for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
+  const double span = jobs.back().arrival - jobs.front().arrival;
+  const auto devices = static_cast<int>(std::ceil(device_seconds / (kPhillyLoad * span)));
+  MOTLEY_ASSIGN(const auto outcome, replay(jobs, schedule::pool(devices), "las", schedule::Packing::kAnywhere));
+  const schedule::Completion completion = schedule::completion_of(jobs, outcome);
+  rows.add("philly-las", "seconds", monotonic_seconds() - begin, "s", false, 5, {}, {},
+           fmt::format("reading included; {} jobs on {} devices (load {:g}), {} decisions; average completion {:.2f} h, "
+                       "median {:.0f} s, p99 {:.1f} h",
+                       jobs.size(), devices, kPhillyLoad, outcome.decisions, completion.mean / 3600, completion.median,
+                       completion.p99 / 3600));
+  return rows.take();
+}
+
+}  // namespace motley::bench

@@ -1,0 +1,192 @@
+#include "motley/schedule/trace.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <unordered_map>
+
+#include "motley/base/file.h"
+
+namespace motley::schedule {
+namespace {
+
+constexpr double kLongest = 1e10;       // seconds, of an arrival or a duration
+constexpr int kMostWorkers = 1'000'000;
+
+// A line of the file and its cells.
+struct Line {
+  std::size_t number = 0;
+  std::vector<std::string_view> cells;
+};
+
+std::vector<std::string_view> split(std::string_view line) {
+  std::vector<std::string_view> cells;
+  while (true) {
+    const std::size_t comma = line.find(',');
+    cells.push_back(line.substr(0, comma));
+    if (comma == std::string_view::npos) return cells;
+    line.remove_prefix(comma + 1);
+  }
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& name) : rest_(text), name_(name) {}
+
+  // The next line that is not empty.
+  std::optional<Line> next() {
+    while (!rest_.empty()) {
+      const std::size_t end = rest_.find('\n');
+      std::string_view line = rest_.substr(0, end);
+      rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
+      ++number_;
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (!line.empty()) return Line{number_, split(line)};
+    }
+    return std::nullopt;
+  }
+
+  tl::unexpected<Error> refuse(std::size_t line, std::string_view field, std::string_view value,
+                               std::string_view accepted) const {
+    return fail(ErrorCode::kInvalidInput, "{}:{}: {} is '{}'; accepted: {}", name_, line, field, value, accepted);
+  }
+
+ private:
+  std::string_view rest_;
+  const std::string& name_;
+  std::size_t number_ = 0;
+};
+
+std::optional<double> number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// "2017-10-09 07:01:55", in seconds since 1970 where no second leaps.
+std::optional<double> instant(std::string_view text) {
+  constexpr std::string_view kForm = "dddd-dd-dd dd:dd:dd";
+  if (text.size() != kForm.size()) return std::nullopt;
+  for (std::size_t i = 0; i < kForm.size(); ++i) {
+    const bool is_digit = '0' <= text[i] && text[i] <= '9';
+    if (kForm[i] == 'd' ? !is_digit : text[i] != kForm[i]) return std::nullopt;
+  }
+  const auto field = [&](std::size_t begin, std::size_t size) {
+    int value = 0;
+    std::from_chars(text.data() + begin, text.data() + begin + size, value);
+    return value;
+  };
+  const std::chrono::year_month_day day{std::chrono::year(field(0, 4)), std::chrono::month(unsigned(field(5, 2))),
+                                        std::chrono::day(unsigned(field(8, 2)))};
+  const int hour = field(11, 2);
+  const int minute = field(14, 2);
+  const int second = field(17, 2);
+  if (!day.ok() || hour > 23 || minute > 59 || second > 60) return std::nullopt;
+  const std::chrono::sys_days days = day;
+  return static_cast<double>(days.time_since_epoch().count()) * 86400 + hour * 3600 + minute * 60 + second;
+}
+
+// Where a format has what a job needs.
+struct Columns {
+  std::string_view header;
+  std::string_view name;  // empty: jobs have none, and are called by their lines
+  std::string_view arrival;
+  std::string_view duration;
+  std::string_view workers;
+  bool arrives_at_instant = false;  // a date and time instead of seconds
+};
+
+constexpr Columns kFormats[] = {
+    {"timestamp,duration,num_gpus,gpu_time,cluster", "", "timestamp", "duration", "num_gpus", true},
+    {"job_id,submission_time,duration,num_gpu", "job_id", "submission_time", "duration", "num_gpu"},
+    {"job,arrival_seconds,duration_seconds,workers", "job", "arrival_seconds", "duration_seconds", "workers"},
+};
+
+const Columns* format_of(const Line& header) {
+  const auto found = std::ranges::find_if(
+      kFormats, [&](const Columns& format) { return split(format.header) == header.cells; });
+  return found == std::end(kFormats) ? nullptr : &*found;
+}
+
+Result<Job> job_of(const Reader& reader, const Columns& format, const Line& header, const Line& line) {
+  const auto cell = [&](std::string_view column) {
+    return line.cells[static_cast<std::size_t>(std::ranges::find(header.cells, column) - header.cells.begin())];
+  };
+  Job job;
+  job.name = format.name.empty() ? fmt::format("line {}", line.number) : std::string(cell(format.name));
+  if (job.name.empty()) {
+    return reader.refuse(line.number, format.name, "", "a name");
+  }
+  const std::string_view arrival = cell(format.arrival);
+  const std::optional<double> arrives = format.arrives_at_instant ? instant(arrival) : number(arrival);
+  if (!arrives || *arrives < 0 || *arrives > kLongest) {
+    return reader.refuse(line.number, format.arrival, arrival,
+                         format.arrives_at_instant ? "a date and time such as 2017-10-09 07:01:55"
+                                                   : "seconds from 0 to 1e10");
+  }
+  job.arrival = *arrives;
+  const std::optional<double> duration = number(cell(format.duration));
+  if (!duration || *duration < 0 || *duration > kLongest) {
+    return reader.refuse(line.number, format.duration, cell(format.duration), "seconds from 0 to 1e10");
+  }
+  job.duration = *duration;
+  const std::optional<double> workers = number(cell(format.workers));
+  if (!workers || *workers < 1 || *workers > kMostWorkers || *workers != std::floor(*workers)) {
+    return reader.refuse(line.number, format.workers, cell(format.workers), "a whole number from 1 to 1,000,000");
+  }
+  job.workers = static_cast<int>(*workers);
+  return job;
+}
+
+}  // namespace
+
+Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name) {
+  Reader reader(text, name);
+  const std::optional<Line> header = reader.next();
+  const Columns* format = header ? format_of(*header) : nullptr;
+  if (format == nullptr) {
+    std::vector<std::string_view> headers;
+    for (const Columns& known : kFormats) headers.push_back(known.header);
+    return fail(ErrorCode::kInvalidInput, "{}: the first line is none of a trace that is known here; accepted: {}", name,
+                fmt::join(headers, " or "));
+  }
+  std::vector<Job> jobs;
+  std::unordered_map<std::string, std::size_t> lines;  // by job
+  while (const std::optional<Line> line = reader.next()) {
+    if (line->cells.size() != header->cells.size()) {
+      return fail(ErrorCode::kInvalidInput, "{}:{}: has {} fields; accepted: {}", name, line->number,
+                  line->cells.size(), header->cells.size());
+    }
+    MOTLEY_ASSIGN(Job job, job_of(reader, *format, *header, *line));
+    const auto [first, is_new] = lines.emplace(job.name, line->number);
+    if (!is_new) {
+      return reader.refuse(line->number, format->name, job.name,
+                           fmt::format("a name for each job; line {} has this one", first->second));
+    }
+    jobs.push_back(std::move(job));
+  }
+  std::ranges::stable_sort(jobs, {}, &Job::arrival);
+  if (!jobs.empty()) {
+    const double begin = jobs.front().arrival;
+    for (Job& job : jobs) job.arrival -= begin;
+  }
+  return jobs;
+}
+
+Result<std::vector<Job>> read_trace(const std::filesystem::path& file) {
+  MOTLEY_ASSIGN(const std::string text, read_file(file));
+  return parse_trace(text, file.string());
+}
+
+std::string format_trace(const std::vector<Job>& jobs) {
+  std::string text = std::string(kFormats[2].header) + "\n";
+  for (const Job& job : jobs) {
+    text += fmt::format("{},{},{},{}\n", job.name, job.arrival, job.duration, job.workers);
+  }
+  return text;
+}
+
+}  // namespace motley::schedule

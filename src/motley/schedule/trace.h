@@ -1,0 +1,28 @@
+// Traces of jobs: the published ones as they are, and our own (docs/schedule.md). The header line tells them apart:
+//
+//   timestamp,duration,num_gpus,gpu_time,cluster        Philly, as Sia's and ElasticFlow's artifacts have it
+//   job_id,submission_time,duration,num_gpu             Microsoft ITP 2021
+//   job,arrival_seconds,duration_seconds,workers        ours
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/schedule/job.h"
+
+namespace motley::schedule {
+
+// The jobs by arrival, those of one instant in the file's order; the first arrives at 0.
+//
+// Errors: kInvalidInput (kIo if unreadable), with file, line, field, value and what would be accepted: a header that is
+// none of these, a line that does not parse, a number that is out of bounds, a job's name for the second time.
+Result<std::vector<Job>> read_trace(const std::filesystem::path& file);
+Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name);
+
+// Our format.
+std::string format_trace(const std::vector<Job>& jobs);
+
+}  // namespace motley::schedule

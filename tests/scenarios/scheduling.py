@@ -1,0 +1,81 @@
+"""motley schedule simulate as a user meets it: the help's example as typed, what it prints and writes, and refusals."""
+
+import csv
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from harness import BINARY
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TRACE = ROOT / "examples/schedule/trace.csv"
+
+
+class ScheduleSimulate(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="motley-scenario-"))
+        self.addCleanup(shutil.rmtree, self.folder, True)
+
+    def simulate(self, *words, expect=0):
+        command = [str(word) for word in (BINARY, "schedule", "simulate", *words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout if expect == 0 else done.stderr.strip().splitlines()[-1]
+
+    def test_the_helps_example_works_as_typed(self):
+        text = subprocess.run([BINARY, "schedule", "simulate", "--help"], capture_output=True, text=True, check=True).stdout
+        example = text[text.index("Example:") :].split("\n", 1)[1].split()
+        self.assertEqual(example[:3], ["motley", "schedule", "simulate"])
+        done = subprocess.run([BINARY, *example[1:]], capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_prints_a_line_a_policy_and_writes_what_became_of_each_job(self):
+        file = self.folder / "jobs.csv"
+        text = self.simulate(TRACE, "--machines", "4x8", "--csv", file)
+        self.assertIn("60 jobs", text)
+        self.assertIn("32 devices on 4 servers", text)
+        lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()[0] in ("fifo", "las", "srtf")}
+        self.assertEqual(list(lines), ["fifo", "las", "srtf"])
+        with file.open() as table:
+            rows = list(csv.DictReader(table))
+        self.assertEqual(len(rows), 3 * 60)
+        for policy, line in lines.items():
+            own = [row for row in rows if row["policy"] == policy]
+            completion = [float(row["finished_seconds"]) - float(row["arrival_seconds"]) for row in own]
+            self.assertAlmostEqual(float(line[0]), sum(completion) / 60 / 3600, delta=0.006)
+            for row in own:
+                self.assertGreaterEqual(float(row["started_seconds"]), float(row["arrival_seconds"]))
+        self.assertEqual(self.simulate(TRACE, "--machines", "32", "--policy", "las").splitlines()[-1].split()[0], "las")
+
+    def test_packing_keeps_jobs_together(self):
+        trace = self.folder / "trace.csv"
+        trace.write_text("job,arrival_seconds,duration_seconds,workers\na,0,10,6\nb,0,10,6\nc,0,10,4\n")
+        for packing, finished in (("anywhere", ["10.0", "10.0", "10.0"]), ("together", ["10.0", "10.0", "20.0"])):
+            file = self.folder / "jobs.csv"
+            self.simulate(trace, "--machines", "2x8", "--policy", "fifo", "--packing", packing, "--csv", file)
+            with file.open() as table:
+                self.assertEqual([f"{float(row['finished_seconds'])}" for row in csv.DictReader(table)], finished)
+
+    def test_refusals_name_file_field_and_value(self):
+        trace = self.folder / "trace.csv"
+        header = "job,arrival_seconds,duration_seconds,workers\n"
+        for text, words in ((header + "a,0,x,1\n", f"{trace}:2: duration_seconds is 'x'; accepted: seconds from 0"),
+                            (header + "a,0,1,1\na,0,1,1\n", f"{trace}:3: job is 'a'; accepted: a name for each job"),
+                            (header, f"{trace}: has no jobs"),
+                            ("a,b\n", f"{trace}: the first line is none of a trace that is known here"),
+                            (header + "big,0,1,9\n", "job 'big' asks for 9 devices and can never run; there are 8")):
+            with self.subTest(words):
+                trace.write_text(text)
+                self.assertIn(words, self.simulate(trace, "--machines", "8", "--policy", "fifo", expect=2))
+        self.assertIn("'8 by 8'", self.simulate(TRACE, "--machines", "8 by 8", expect=2))
+        self.assertIn("--policy", self.simulate(TRACE, "--machines", "32", "--policy", "best", expect=2))
+        missing = self.folder / "none.csv"
+        self.assertIn(str(missing), self.simulate(missing, "--machines", "32", expect=2))
+        target = self.folder / "no" / "jobs.csv"
+        self.assertIn(str(target), self.simulate(TRACE, "--machines", "32", "--csv", target, expect=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
