@@ -113,8 +113,8 @@ std::vector<ChainLayer> layers_of(Network& network) {
   std::vector<ChainLayer> layers = network.chain();
   if (layers.empty()) {
     layers.push_back({network.name(), model::LayerKind::kBlock,
-                      [&network](const Tensors& inputs) { return network.forward(inputs); },
-                      network.parameters(), network.buffers()});
+                      [&network](const Tensors& inputs) { return network.forward(inputs); }, network.parameters(),
+                      network.buffers()});
   }
   return layers;
 }

@@ -1,8 +1,8 @@
 // A forward method is a list of nodes that read and make values. Constants and attributes of the module can be had
 // anywhere; every other value is alive from the node that makes it to the last one that reads it. Between two nodes
 // where exactly one value is alive, and is a tensor, the list is cut. A piece that is one call of a submodule with
-// submodules of its own is cut further; one that calls several such blocks, as a U-Net does, is cut between them, though
-// several tensors are alive there; every other piece becomes a layer.
+// submodules of its own is cut further; one that calls several such blocks, as a U-Net does, is cut between them,
+// though several tensors are alive there; every other piece becomes a layer.
 //
 // A piece must not write into its input: that is the output of the layer before, from which backward starts, and
 // autograd refuses to write into where it starts. Such a piece is left joined to the one before.

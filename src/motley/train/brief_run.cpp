@@ -53,7 +53,8 @@ Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_step
     }
     step.push_back(json["step_seconds"]);
     compute.push_back(last);
-    rows.push_back(json.contains("rows") ? std::ranges::max(json["rows"]["wait_seconds"].get<std::vector<double>>()) : 0);
+    rows.push_back(json.contains("rows") ? std::ranges::max(json["rows"]["wait_seconds"].get<std::vector<double>>())
+                                         : 0);
     exchange.resize(computed.size());
     for (std::size_t rank = 0; rank < computed.size(); ++rank) {
       exchange[rank].push_back(json["exchange_seconds"][rank]);

@@ -250,7 +250,8 @@ class JobProfiler {
     const auto steps = std::clamp(static_cast<std::int64_t>(seconds / runs / layers) - kSettled, kFewSteps, kManySteps);
     say(fmt::format("whole steps of one worker, {} samples each", batch));
     MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, options_.motley, source.kind, source.threads, 1, batch, steps));
-    const auto lookup = std::ranges::find_if(profile_.graph.layers, [](const auto& layer) { return layer.lookups > 0; });
+    const auto lookup =
+        std::ranges::find_if(profile_.graph.layers, [](const auto& layer) { return layer.lookups > 0; });
     if (lookup != profile_.graph.layers.end()) {
       StepTimes few = one;
       if (batch > batches.front()) {
