@@ -31,11 +31,11 @@ Result<model::Profile> measure_profile(const BenchOptions& options, const std::f
 }
 
 void contend(model::DeviceProfile& device, double workers) {
-  slow_down(device, 1 + (workers - 1) * (1 - device.compute_fraction));
+  slow_down(device.layers, 1 + (workers - 1) * (1 - device.compute_fraction));
 }
 
-void slow_down(model::DeviceProfile& device, double factor) {
-  for (model::LayerTime& layer : device.layers) {
+void slow_down(std::span<model::LayerTime> layers, double factor) {
+  for (model::LayerTime& layer : layers) {
     for (model::Affine* time : {&layer.forward, &layer.backward}) {
       time->fixed *= factor;
       time->per_sample *= factor;

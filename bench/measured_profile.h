@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ Result<model::Profile> measure_profile(const BenchOptions& options, const std::f
 // take 1 + (k - 1) (1 - alpha) times as long as one, by the definition of alpha.
 void contend(model::DeviceProfile& device, double workers);
 
-// Every layer takes so many times as long.
-void slow_down(model::DeviceProfile& device, double factor);
+// Each of these layers takes so many times as long.
+void slow_down(std::span<model::LayerTime> layers, double factor);
 
 }  // namespace motley::bench

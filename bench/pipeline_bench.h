@@ -12,6 +12,8 @@ Result<std::vector<BenchRow>> pipeline_prediction(const BenchOptions& options);
 
 // Plans of every shape against one worker: the same weights.
 Result<std::vector<BenchRow>> pipeline_equality(const BenchOptions& options);
+// Of a network with BatchNorm, whose statistics are those of micro-batches.
+Result<std::vector<BenchRow>> pipeline_batch_norm(const BenchOptions& options);
 
 // What stages are idle and what memory they need under 1F1B and under fill-drain, beside the formulas.
 Result<std::vector<BenchRow>> pipeline_schedules(const BenchOptions& options);

@@ -124,7 +124,7 @@ class Heterps {
                                         "--data.samples",
                                         std::to_string(kBatch),
                                         "--batch",
-                                        std::to_string(kRooflineBatch),
+                                        fmt::format("{:.0f}", kRooflineBatch),
                                         "--output",
                                         file.string()};
     command.insert(command.end(), model_->flags.begin(), model_->flags.end());
@@ -244,7 +244,7 @@ class Heterps {
   Status slow_down_to(double throughput) {
     slowness_ = throughput / kSlowSamplesPerSecond;
     model::Profile slow = profile_;
-    for (model::DeviceProfile& device : slow.devices) slow_down(device, slowness_);
+    for (model::DeviceProfile& device : slow.devices) slow_down(device.layers, slowness_);
     return write_file(folder_ / "emulation.json", model::to_json(slow));
   }
 

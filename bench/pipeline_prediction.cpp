@@ -2,13 +2,15 @@
 // both so much slower than this machine that it can play several of each (docs/pipeline.md, emulation); what messages,
 // exchanges and waiting take is real. The other plans run on the processors as they are, a worker pinned to each and
 // behind a link of 1 Gb/s (without root: behind none), predicted from a profile that is made slower by what two workers
-// take from each other.
+// take from each other, as far as both are busy.
 //
 // Plans are drawn by lot: cuts, types, numbers of workers, micro-batches, schedules. Those of a network are predicted
-// before any of them runs, and those that are not emulated run first, as a shared machine's speed changes in minutes.
+// before any of them runs. A shared machine's speed changes within minutes, so a plan that is not emulated is predicted
+// from a profile of its own right before it runs, several times in turn: medians of both count.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <span>
 
 #include "bench/job_run.h"
 #include "bench/measured_profile.h"
@@ -38,6 +40,10 @@ constexpr std::int64_t kSettledSteps = 20;  // that do not count
 constexpr double kLinkBytesPerSecond = 125e6;
 constexpr double kLinkShare = 0.94;  // that headers leave
 constexpr double kProfileSeconds = 15;
+constexpr int kContentionRounds = 5;
+constexpr int kRealRounds = 3;
+constexpr double kRoundProfileSeconds = 8;
+constexpr const char* kProfileBatches = "1,4,8,16,32,64";
 constexpr const char* kCores =
     "version: 1\ndevice_types: [{name: cpu, kind: cpu, count: 2}]\n"
     "workers: [{name: first, device: cpu, cores: [0]}, {name: second, device: cpu, cores: [1]}]\n";
@@ -101,19 +107,21 @@ class Prediction {
   }
   std::filesystem::path emulation(const Network& network) const { return folder_ / (network.name + ".json"); }
 
-  Status predict(const Network& network) {
+  Result<model::Profile> profile_of(const Network& network, double seconds) const {
     std::vector<std::string> flags = {"--batch", std::to_string(network.batch)};
     flags.insert(flags.end(), network.flags.begin(), network.flags.end());
-    MOTLEY_ASSIGN(const model::Profile measured,
-                  measure_profile(options_, job(network), flags, "1,4,16,64", kProfileSeconds));
+    return measure_profile(options_, job(network), flags, kProfileBatches, seconds);
+  }
 
+  Status predict(const Network& network) {
+    MOTLEY_ASSIGN(const model::Profile measured, profile_of(network, kProfileSeconds));
     model::Profile emulated = measured;
     emulated.devices.assign(2, measured.devices.front());
     emulated.links.clear();
     const char* names[] = {"fast", "slow"};
     for (std::size_t type = 0; type < 2; ++type) {
       emulated.devices[type].type = names[type];
-      slow_down(emulated.devices[type], type == 0 ? kFast : kSlow);
+      slow_down(emulated.devices[type].layers, type == 0 ? kFast : kSlow);
       for (std::size_t other = type; other < 2; ++other) {
         model::ProfiledLink link = measured.links.front();
         link.from = names[type];
@@ -122,20 +130,14 @@ class Prediction {
       }
     }
     MOTLEY_TRY(write_file(emulation(network), model::to_json(emulated)));
-    model::Profile real = measured;
-    contend(real.devices.front(), 2);
-    if (links_) real.links.front().bytes_per_second = kLinkShare * kLinkBytesPerSecond;
-    MOTLEY_TRY(draw(network, real, {2}, options_.quick ? 0 : network.real_plans, false));
+    MOTLEY_TRY(draw(network, measured, {2}, options_.quick ? 0 : network.real_plans, false));
     return draw(network, emulated, {3, 2}, options_.quick ? 1 : kEmulatedPlans, true);
   }
 
   // Plans of at most so many devices of each type.
   Status draw(const Network& network, const model::Profile& profile, const std::vector<std::int64_t>& counts, int plans,
               bool emulated) {
-    cluster::Cluster cluster;
-    for (std::size_t type = 0; type < counts.size(); ++type) {
-      cluster.device_types.push_back({profile.devices[type].type, cluster::DeviceKind::kCpu, counts[type]});
-    }
+    const cluster::Cluster cluster = cluster_of(profile, counts);
     for (int drawn = 0; drawn < plans;) {
       cost::ProblemOptions settings{.cost_model = cost::CostModel::kPipeline, .batch = network.batch};
       settings.micro_batches = std::int64_t{1} << random_.below(4);
@@ -147,11 +149,51 @@ class Prediction {
       const cost::Evaluation evaluation = cost::evaluate(problem, candidate, objective);
       if (!evaluation.feasible || (emulated && shortest_stage(evaluation, settings) < kLeastSeconds)) continue;
       plan::Plan plan = cost::to_plan(problem, candidate, evaluation, objective, "by lot");
-      MOTLEY_ASSIGN(const simulate::Timeline timeline, simulate::simulate(problem, plan));
-      cases_.push_back({&network, emulated, std::move(plan), timeline.step_seconds});
+      Case one{&network, emulated, std::move(plan)};
+      if (emulated) {
+        MOTLEY_ASSIGN(const simulate::Timeline timeline, timeline_of(profile, cluster, one.plan));
+        one.predicted = timeline.step_seconds;
+      }
+      cases_.push_back(std::move(one));
       ++drawn;
     }
     return {};
+  }
+
+  static cluster::Cluster cluster_of(const model::Profile& profile, const std::vector<std::int64_t>& counts) {
+    cluster::Cluster cluster;
+    for (std::size_t type = 0; type < counts.size(); ++type) {
+      cluster.device_types.push_back({profile.devices[type].type, cluster::DeviceKind::kCpu, counts[type]});
+    }
+    return cluster;
+  }
+
+  static Result<simulate::Timeline> timeline_of(const model::Profile& profile, const cluster::Cluster& cluster,
+                                                const plan::Plan& plan) {
+    MOTLEY_ASSIGN(const cost::Problem problem, cost::problem_of_plan(profile, cluster, plan));
+    return simulate::simulate(problem, plan);
+  }
+
+  // Two devices of one type: each is slower by what two busy workers take from each other, times the share of the step
+  // in which the other one computes. That share depends on how slow they are, so it is found in rounds.
+  Result<double> contended_seconds(model::Profile profile, const plan::Plan& plan) const {
+    if (links_) profile.links.front().bytes_per_second = kLinkShare * kLinkBytesPerSecond;
+    const cluster::Cluster cluster = cluster_of(profile, {2});
+    const double taken = 1 - profile.devices.front().compute_fraction;
+    MOTLEY_ASSIGN(simulate::Timeline timeline, timeline_of(profile, cluster, plan));
+    for (int round = 0; round < kContentionRounds; ++round) {
+      model::Profile slower = profile;
+      const std::span<model::LayerTime> layers = slower.devices.front().layers;
+      std::size_t end = layers.size();  // the last one, "step", is the last stage's
+      for (std::size_t stage = plan.stages.size(); stage-- > 0;) {
+        const simulate::Device& other = timeline.devices[plan.stages.size() == 1 ? 1 : 1 - stage];
+        const auto begin = static_cast<std::size_t>(plan.stages[stage].first_layer);
+        slow_down(layers.subspan(begin, end - begin), 1 + taken * (1 - other.idle_share));
+        end = begin;
+      }
+      MOTLEY_ASSIGN(timeline, timeline_of(slower, cluster, plan));
+    }
+    return timeline.step_seconds;
   }
 
   static double shortest_stage(const cost::Evaluation& evaluation, const cost::ProblemOptions& settings) {
@@ -182,6 +224,27 @@ class Prediction {
   }
 
   Status measure(Case& one) {
+    if (one.emulated) {
+      MOTLEY_ASSIGN(one.measured, run(one));
+    } else {
+      std::vector<double> predicted, measured;
+      for (int round = 0; round < kRealRounds; ++round) {
+        MOTLEY_ASSIGN(const model::Profile profile, profile_of(*one.network, kRoundProfileSeconds));
+        MOTLEY_ASSIGN(const double expected, contended_seconds(profile, one.plan));
+        predicted.push_back(expected);
+        MOTLEY_ASSIGN(const double seconds, run(one));
+        measured.push_back(seconds);
+      }
+      one.predicted = median(std::move(predicted));
+      one.measured = median(std::move(measured));
+    }
+    rows_.say(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted),
+                          format_seconds(one.measured)));
+    return {};
+  }
+
+  // Seconds of a step.
+  Result<double> run(const Case& one) const {
     const std::filesystem::path file = folder_ / "plan.json";
     MOTLEY_TRY(write_file(file, plan::to_json(one.plan)));
     std::vector<std::string> flags = {"--batch",       std::to_string(one.network->batch),
@@ -193,18 +256,14 @@ class Prediction {
     if (one.emulated) flags.insert(flags.end(), {"--emulation", emulation(*one.network).string()});
     if (one.emulated || !links_) {
       MOTLEY_ASSIGN(const JobRun run, run_job(options_, job(*one.network), one.emulated ? "" : kCores, flags));
-      one.measured = median(run.balanced_seconds);
-    } else {
-      MOTLEY_TRY(write_file(folder_ / "cluster.yaml", kCores));
-      flags.insert(flags.end(), {"--cluster", (folder_ / "cluster.yaml").string()});
-      MOTLEY_ASSIGN(std::vector<double> seconds,
-                    train_in_namespaces(options_, *links_, folder_, 2, job(*one.network), flags));
-      seconds.erase(seconds.begin(), seconds.begin() + std::min(kSettledSteps, std::ssize(seconds) - 1));
-      one.measured = median(seconds);
+      return median(run.balanced_seconds);
     }
-    rows_.say(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted),
-                          format_seconds(one.measured)));
-    return {};
+    MOTLEY_TRY(write_file(folder_ / "cluster.yaml", kCores));
+    flags.insert(flags.end(), {"--cluster", (folder_ / "cluster.yaml").string()});
+    MOTLEY_ASSIGN(std::vector<double> seconds,
+                  train_in_namespaces(options_, *links_, folder_, 2, job(*one.network), flags));
+    seconds.erase(seconds.begin(), seconds.begin() + std::min(kSettledSteps, std::ssize(seconds) - 1));
+    return median(seconds);
   }
 
   static std::string describe(const Case& one) {

@@ -55,10 +55,10 @@ class Shift {
     for (const char* type : kTypes) {
       believed.devices.push_back(measured.devices.front());
       believed.devices.back().type = type;
-      slow_down(believed.devices.back(), kSlowness);
+      slow_down(believed.devices.back().layers, kSlowness);
     }
     model::Profile real = believed;
-    slow_down(real.devices[1], kShift);
+    slow_down(real.devices[1].layers, kShift);
     double parameters = 0;
     for (const model::Layer& layer : believed.graph.layers) parameters += layer.parameters;
     for (const char* type : kTypes) {

@@ -71,11 +71,12 @@ Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options) {
   const auto devices = static_cast<int>(std::ceil(device_seconds / (kPhillyLoad * span)));
   MOTLEY_ASSIGN(const auto outcome, replay(jobs, schedule::pool(devices), "las", schedule::Packing::kAnywhere));
   const schedule::Completion completion = schedule::completion_of(jobs, outcome);
-  rows.add("philly-las", "seconds", monotonic_seconds() - begin, "s", false, 5, {}, {},
-           fmt::format("reading included; {} jobs on {} devices (load {:g}), {} decisions; average completion {:.2f} h, "
-                       "median {:.0f} s, p99 {:.1f} h",
-                       jobs.size(), devices, kPhillyLoad, outcome.decisions, completion.mean / 3600, completion.median,
-                       completion.p99 / 3600));
+  rows.add(
+      "philly-las", "seconds", monotonic_seconds() - begin, "s", false, 5, {}, {},
+      fmt::format("reading included; {} jobs on {} devices (load {:g}), {} decisions; average completion {:.2f} h, "
+                  "median {:.0f} s, p99 {:.1f} h",
+                  jobs.size(), devices, kPhillyLoad, outcome.decisions, completion.mean / 3600, completion.median,
+                  completion.p99 / 3600));
   return rows.take();
 }
 

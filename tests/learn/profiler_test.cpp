@@ -38,11 +38,12 @@ double parameters_of(const Network& network) {
   return count;
 }
 
-torch::Tensor run_chain(Network& network, torch::Tensor values) {
+torch::Tensor run_chain(Network& network, const torch::Tensor& input) {
+  Tensors values = {input};
   for (const ChainLayer& layer : layers_of(network)) {
     values = layer.forward(values);
   }
-  return values;
+  return values.front();
 }
 
 torch::Tensor batch_of(const Network& network, std::int64_t samples) {
@@ -330,11 +331,11 @@ class TimedNetwork final : public Network {
     for (std::size_t i = 0; i < timings_.size(); ++i) {
       layers.push_back({fmt::format("layer {}", i),
                         LayerKind::kOther,
-                        [this, i](const torch::Tensor& input) {
+                        of_one_value([this, i](const torch::Tensor& input) {
                           TORCH_CHECK(!training_ || input.size(0) != refuses_, "refused");
                           return TimedLayer::apply(input, weights_[i], reinterpret_cast<std::int64_t>(&clock_),
                                                    reinterpret_cast<std::int64_t>(&timings_[i]));
-                        },
+                        }),
                         {{fmt::format("{}.weight", i), weights_[i]}}});
     }
     return layers;

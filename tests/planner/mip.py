@@ -170,8 +170,8 @@ class Pipeline:
         sparse = sum(layer["sparse"] for layer in layers) * share / device["bandwidth"]
         parameters = sum(layer["parameters"] for layer in layers)
         activations = share * sum(layer["activations"] for layer in layers)
-        forward = max(seconds("forward"), sparse)
-        backward = max(seconds("backward") + (seconds("forward") if recompute else 0), sparse)
+        forward = seconds("forward") + sparse
+        backward = seconds("backward") + (seconds("forward") if recompute else 0) + sparse
         if k == 1:
             exchange = 0.0
         elif device["ring"]:

@@ -11,6 +11,7 @@ import unittest
 from harness import BINARY, Scenario, relative_difference
 
 LAYERS = ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "output"]
+SCRIPT = ("--model.name", "torchscript", "--model.hidden", "", "--model.dtype", "float64")
 NETWORK = ("--model.hidden", "16,16,16")
 DOUBLE = (*NETWORK, "--model.dtype", "float64")
 
@@ -69,6 +70,14 @@ class PlannedJobs(Scenario):
             "exchange: {bucket_bytes: 4096}\n"
             "deadline: {join: 60 s, step: 20 s}\n"
         )
+
+    def profiled_layers(self, script):
+        """Of a TorchScript file, as `motley profile` finds them."""
+        output = self.folder / "measured.json"
+        profiled = subprocess.run([BINARY, "profile", str(self.job), "--output", str(output), *SCRIPT, "--model.path",
+                                   str(self.folder / script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(profiled.returncode, 0, profiled.stdout)
+        return json.loads(output.read_text())["graph"]["layers"][:-1]
 
     def random_stages(self, choose, count):
         lasts = [*sorted(choose.sample(range(len(self.layers) - 1), count - 1)), len(self.layers) - 1]
@@ -302,13 +311,8 @@ class Tied(PlannedJobs):
         torch.manual_seed(3)
         for share_statistics in (False, True):
             torch.jit.script(Network(share_statistics)).save(str(self.folder / f"{share_statistics}.pt"))
-        flags = ("--model.name", "torchscript", "--model.hidden", "", "--model.dtype", "float64", "--clip_norm", 1)
-        profiled = subprocess.run(
-            [BINARY, "profile", str(self.job), "--output", str(self.folder / "measured.json"), *map(str, flags),
-             "--model.path", str(self.folder / "False.pt")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.assertEqual(profiled.returncode, 0, profiled.stdout)
-        graph = json.loads((self.folder / "measured.json").read_text())["graph"]
-        self.layers = [layer["name"] for layer in graph["layers"]][:-1]
+        flags = (*SCRIPT, "--clip_norm", 1)
+        self.layers = [layer["name"] for layer in self.profiled_layers("False.pt")]
         self.assertEqual(self.layers, ["first", "relu", "norm", "second", "relu#2", "third", "relu#3", "norm#2", "last"])
         self.train("one", *flags, "--model.path", self.folder / "False.pt", "--workers", 1)
         stages = [(1, [0.5, 0.5], {}), (4, [1], {}), (8, [0.25, 0.75], {})]
@@ -330,6 +334,37 @@ class Tied(PlannedJobs):
         self.assertIn("layers 'embedding', 'output' share 'embedding.token.weight' and are in stages 0, 1, of which stage 0 "
                       "meets at a parameter server; accepted: plans that have these layers in one stage, or none of these "
                       "stages at a parameter server", output)
+
+
+class Skips(PlannedJobs):
+    """Values that go around stages."""
+
+    def test_a_network_whose_values_go_around_stages(self):
+        import torch
+
+        class Network(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.down1 = torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.Tanh())
+                self.down2 = torch.nn.Sequential(torch.nn.Linear(10, 6), torch.nn.Tanh())
+                self.middle = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh())
+                self.up2 = torch.nn.Sequential(torch.nn.Linear(11, 8), torch.nn.Tanh())
+                self.up1 = torch.nn.Sequential(torch.nn.Linear(18, 8), torch.nn.Tanh())
+                self.last = torch.nn.Linear(8, 4)
+
+            def forward(self, x):
+                one = self.down1(x)
+                two = self.down2(one)
+                inner = self.up2(torch.cat([self.middle(two), two], 1))
+                return self.last(self.up1(torch.cat([inner, one], 1)))
+
+        torch.manual_seed(3)
+        torch.jit.script(Network()).save(str(self.folder / "network.pt"))
+        layers = self.profiled_layers("network.pt")
+        self.layers = [layer["name"] for layer in layers]
+        self.assertEqual(self.layers, ["down1.0", "down1.1", "down2", "middle..cat", "up2..cat", "up1.0", "up1.1", "last"])
+        self.assertEqual([layer["activation_bytes"] / 4 for layer in layers], [10, 10, 16, 21, 18, 8, 8, 4])
+        self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4, 4], *SCRIPT, "--model.path", self.folder / "network.pt")
 
 
 class Imitated(PlannedJobs):

@@ -65,8 +65,10 @@ TEST(Trace, SaysWhereItIsWrong) {
   EXPECT_THAT(refused("b,1,2,1.5\n"), HasSubstr("t.csv:3: workers is '1.5'"));
   EXPECT_THAT(refused("b,1,2\n"), HasSubstr("t.csv:3: has 3 fields; accepted: 4"));
   EXPECT_THAT(refused(",1,2,3\n"), HasSubstr("t.csv:3: job is ''"));
-  EXPECT_THAT(refused("a,1,2,3\n"), HasSubstr("t.csv:3: job is 'a'; accepted: a name for each job; line 2 has this one"));
-  const auto date = parse_trace("timestamp,duration,num_gpus,gpu_time,cluster\n2017-02-29 07:01:55,66.0,2,132.0,x\n", "p");
+  EXPECT_THAT(refused("a,1,2,3\n"),
+              HasSubstr("t.csv:3: job is 'a'; accepted: a name for each job; line 2 has this one"));
+  const auto date =
+      parse_trace("timestamp,duration,num_gpus,gpu_time,cluster\n2017-02-29 07:01:55,66.0,2,132.0,x\n", "p");
   ASSERT_FALSE(date) << "that year had no such day";
   EXPECT_THAT(date.error().message, HasSubstr("p:2: timestamp is '2017-02-29 07:01:55'; accepted: a date and time"));
   const auto header = parse_trace("a,b\n1,2\n", "h.csv");

@@ -294,8 +294,8 @@ std::map<Key, Node> fixed_point(const Case& made, const std::vector<Straggler>& 
           }
         }
         const auto replica = static_cast<int>(r);
-        add(Work::kForward, s, replica, i, slowdown * std::max(forward, sparse));
-        add(Work::kBackward, s, replica, i, slowdown * std::max(backward + (stage.recompute ? forward : 0), sparse));
+        add(Work::kForward, s, replica, i, slowdown * (forward + sparse));
+        add(Work::kBackward, s, replica, i, slowdown * (backward + (stage.recompute ? forward : 0) + sparse));
       }
       if (s + 1 < stage_count) {
         add(Work::kSendForward, s, -1, i, transfer);

@@ -45,6 +45,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"partition", {{"solver", bench::partition_bench}, {"processes", bench::partition_processes}}},
       {"pipeline",
        {{"equality", bench::pipeline_equality},
+        {"batch-norm", bench::pipeline_batch_norm},
         {"prediction", bench::pipeline_prediction},
         {"schedules", bench::pipeline_schedules},
         {"shift", bench::pipeline_shift},

@@ -59,8 +59,8 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
               jobs.size(), hours(jobs.back().arrival).c_str(), hours(device_seconds).c_str(), machines.devices(),
               machines.servers.size());
 
-  std::vector<std::vector<std::string>> table = {{"policy", "mean h", "median h", "p99 h", "makespan h", "busy %",
-                                                  "restarts a job", "decisions", "ms each"}};
+  std::vector<std::vector<std::string>> table = {
+      {"policy", "mean h", "median h", "p99 h", "makespan h", "busy %", "restarts a job", "decisions", "ms each"}};
   std::string csv = "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts\n";
   const auto packing = arguments.packing == "together" ? schedule::Packing::kTogether : schedule::Packing::kAnywhere;
   for (const std::string& name : arguments.policies.empty() ? schedule::policy_names() : arguments.policies) {

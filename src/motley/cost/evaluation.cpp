@@ -302,28 +302,20 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
   evaluation.stages.resize(1);
   StageCost& cost = evaluation.stages[0];
 
-  // What a device of each type takes for b samples: the larger of computation and sparse traffic, forward and backward,
-  // is the largest of four straight lines.
+  // What a device of each type takes for b samples.
   struct Used {
     const Type& type;
     double count;
     PipelineStage stage;
     double samples = 0;
     // Without samples there is nothing to do, not even what every batch takes.
-    double forward(double b) const { return b > 0 ? std::max(stage.forward.at(b), stage.sparse_seconds * b) : 0; }
-    double backward(double b) const { return b > 0 ? std::max(stage.backward.at(b), stage.sparse_seconds * b) : 0; }
+    double forward(double b) const { return b > 0 ? stage.forward.at(b) + stage.sparse_seconds * b : 0; }
+    double backward(double b) const { return b > 0 ? stage.backward.at(b) + stage.sparse_seconds * b : 0; }
     double samples_within(double seconds) const {
-      double most = std::numeric_limits<double>::infinity();
-      for (const Affine& ahead : {stage.forward, Affine{0, stage.sparse_seconds}}) {
-        for (const Affine& back : {stage.backward, Affine{0, stage.sparse_seconds}}) {
-          const double left = seconds - ahead.fixed - back.fixed;
-          const double slope = ahead.per_sample + back.per_sample;
-          if (left < 0 || slope > 0) {
-            most = std::min(most, left < 0 ? 0 : left / slope);
-          }
-        }
-      }
-      return most;
+      const double left = seconds - stage.forward.fixed - stage.backward.fixed;
+      const double slope = stage.forward.per_sample + stage.backward.per_sample + 2 * stage.sparse_seconds;
+      if (left < 0) return 0;
+      return slope > 0 ? left / slope : std::numeric_limits<double>::infinity();
     }
   };
   std::vector<Used> used;

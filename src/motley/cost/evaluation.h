@@ -35,8 +35,8 @@ using Candidate = std::vector<StageChoice>;
 // type; incoming = 2 B_o cut_bytes[first] / link(previous type, type), none for the first stage.
 //
 // kPipeline, seconds of one MICRO-BATCH of u = batch / micro_batches samples, k replicas taking u / k each:
-//   forward = max(sum_l forward_l(u / k), sum_l sparse_bytes_l * (u / k) / bytes_per_second)            (8)
-//   backward = max(sum_l backward_l(u / k) [+ sum_l forward_l(u / k) when recomputing], the same push)  (9)
+//   forward = sum_l forward_l(u / k) + sum_l sparse_bytes_l * (u / k) / bytes_per_second                (8)
+//   backward = sum_l backward_l(u / k) [+ sum_l forward_l(u / k) when recomputing] + the same push      (9)
 //   transfer to the next stage, each direction =
 //     latency + u * cut_bytes[last + 1] / (bandwidth * min(k, k of the next stage))                     (10)
 //   exchange, once a step, none for k = 1: ring 2 (k - 1) (P / (k bytes_per_second) + latency),         (11)

@@ -41,10 +41,10 @@ struct PipelineStage {
   double bytes_per_second = 1;
   double latency = 0;
 
-  double forward_seconds(double k) const { return std::max(forward.at(samples / k), sparse_seconds * samples / k); }
+  double forward_seconds(double k) const { return forward.at(samples / k) + sparse_seconds * samples / k; }
   double backward_seconds(double k, bool recompute) const {
     const double computation = backward.at(samples / k) + (recompute ? forward.at(samples / k) : 0);
-    return std::max(computation, sparse_seconds * samples / k);
+    return computation + sparse_seconds * samples / k;
   }
   double transfer_seconds(double k, double next) const { return send_latency + send_seconds / std::min(k, next); }
   double exchange_seconds(double k) const;

@@ -37,11 +37,12 @@ class Imitation final : public Network {
       const bool is_last = i + 1 == graph.layers.size();
       const auto width =
           is_last ? outputs : std::max<std::int64_t>(1, std::llround(cuts[i + 1] / static_cast<double>(sizeof(float))));
-      ChainLayer one{.name = layer.name,
-                     .kind = layer.kind,
-                     .forward = [width](const torch::Tensor& input) { return Imitate::apply(input, width); },
-                     .parameters = {},
-                     .buffers = {}};
+      ChainLayer one{
+          .name = layer.name,
+          .kind = layer.kind,
+          .forward = of_one_value([width](const torch::Tensor& input) { return Imitate::apply(input, width); }),
+          .parameters = {},
+          .buffers = {}};
       if (layer.parameters > 0) {
         one.parameters.push_back(
             {layer.name + ".weight", torch::zeros({std::llround(layer.parameters)}).requires_grad_()});
@@ -52,11 +53,11 @@ class Imitation final : public Network {
 
   std::string name() const override { return name_; }
   Tensors forward(const Tensors& inputs) override {
-    torch::Tensor values = inputs.front();
+    Tensors values = inputs;
     for (const ChainLayer& layer : layers_) {
       values = layer.forward(values);
     }
-    return {values};
+    return values;
   }
   NamedTensors parameters() const override {
     NamedTensors all;

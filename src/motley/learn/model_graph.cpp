@@ -72,6 +72,12 @@ torch::Tensor batch_of_zeros(const Network& network, std::int64_t samples) {
   return torch::zeros(shape);
 }
 
+double numbers_in(const Tensors& values) {
+  double numbers = 0;
+  for (const torch::Tensor& value : values) numbers += static_cast<double>(value.numel());
+  return numbers;
+}
+
 // What each layer keeps for its backward pass beside its output, in bytes of one sample: what a forward pass of two
 // takes, since BatchNorm refuses a single value. Running statistics are put back.
 std::vector<double> inner_bytes(Network& network) {
@@ -83,16 +89,16 @@ std::vector<double> inner_bytes(Network& network) {
     before.push_back(buffer.tensor.clone());
   }
   std::vector<double> inner;
-  Tensors kept;
-  torch::Tensor values = batch_of_zeros(network, kSamples);
+  std::vector<Tensors> kept;
+  Tensors values = {batch_of_zeros(network, kSamples)};
   for (const ChainLayer& layer : layers_of(network)) {
     const auto counter = std::make_shared<MemoryCounter>();
     {
       const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
-      values = layer.forward(values.detach().requires_grad_(values.requires_grad()));
+      values = layer.forward(as_leaves(values));
     }
     kept.push_back(values);
-    inner.push_back(std::max(0.0, counter->bytes() - static_cast<double>(values.nbytes())) / kSamples);
+    inner.push_back(std::max(0.0, counter->bytes() - sizeof(float) * numbers_in(values)) / kSamples);
   }
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -107,8 +113,8 @@ std::vector<ChainLayer> layers_of(Network& network) {
   std::vector<ChainLayer> layers = network.chain();
   if (layers.empty()) {
     layers.push_back({network.name(), model::LayerKind::kBlock,
-                      [&network](const torch::Tensor& input) { return network.forward({input}).front(); },
-                      network.parameters(), network.buffers()});
+                      [&network](const Tensors& inputs) { return network.forward(inputs); }, network.parameters(),
+                      network.buffers()});
   }
   return layers;
 }
@@ -130,8 +136,8 @@ Result<model::Graph> model_graph(Network& network) {
     const std::vector<double> inner = inner_bytes(network);
     network.train(false);
     const torch::NoGradGuard no_grad;
-    torch::Tensor values = batch_of_zeros(network, 1);
-    graph.input_bytes = kBytes * static_cast<double>(values.numel());
+    Tensors values = {batch_of_zeros(network, 1)};
+    graph.input_bytes = kBytes * numbers_in(values);
     for (const ChainLayer& chained : layers_of(network)) {
       model::Layer layer;
       layer.name = chained.name;
@@ -145,7 +151,7 @@ Result<model::Graph> model_graph(Network& network) {
       const FlopCounter counter;
       values = chained.forward(values);
       layer.flops = counter.flops();
-      layer.activation_bytes = kBytes * static_cast<double>(values.numel());
+      layer.activation_bytes = kBytes * numbers_in(values);
       layer.inner_bytes = inner[graph.layers.size()];
       layer.lookups = chained.lookups;
       layer.row_bytes = chained.row_bytes;

@@ -1,6 +1,7 @@
 #include "motley/learn/network_part.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <span>
 
@@ -9,25 +10,64 @@
 namespace motley::learn {
 namespace {
 
+constexpr std::int64_t kSamples = 2;  // that find the shapes: of one, what has none looks like a sample
+
+using Shapes = std::vector<std::vector<std::int64_t>>;  // of one sample of each value
+
+Shapes shapes_of(const Tensors& values) {
+  Shapes shapes;
+  for (const torch::Tensor& value : values) shapes.push_back(value.sizes().slice(1).vec());
+  return shapes;
+}
+
+// What goes on to the next part as one tensor: of several values one row a sample, which has all of them.
+torch::Tensor packed(const Tensors& values) {
+  if (values.size() == 1) return values.front();
+  Tensors rows;
+  for (const torch::Tensor& value : values) {
+    TORCH_CHECK(value.dim() > 0 && value.size(0) == values.front().size(0) &&
+                    value.scalar_type() == values.front().scalar_type(),
+                "of the ", values.size(), " tensors that go from one stage to the next one has the shape ",
+                value.sizes(), " and the type ", value.scalar_type(), "; accepted: one entry of the first dimension ",
+                "for each sample, and one type for all");
+    rows.push_back(value.dim() == 1 ? value.unsqueeze(1) : value.flatten(1));
+  }
+  return torch::cat(rows, 1);
+}
+
+Tensors unpacked(const torch::Tensor& rows, const Shapes& shapes) {
+  if (shapes.size() == 1) return {rows};
+  Tensors values;
+  std::int64_t begin = 0;
+  for (std::vector<std::int64_t> shape : shapes) {
+    const std::int64_t width = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+    shape.insert(shape.begin(), rows.size(0));
+    values.push_back(rows.narrow(1, begin, width).view(shape));
+    begin += width;
+  }
+  return values;
+}
+
 class Part final : public Network {
  public:
   Part(std::unique_ptr<Network> whole, std::vector<ChainLayer> layers, NamedTensors parameters, NamedTensors buffers,
-       std::vector<std::int64_t> sample_shape)
+       std::vector<std::int64_t> sample_shape, Shapes input_shapes)
       : whole_(std::move(whole)),
         layers_(std::move(layers)),
         parameters_(std::move(parameters)),
         buffers_(std::move(buffers)),
         sample_shape_(std::move(sample_shape)),
+        input_shapes_(std::move(input_shapes)),
         name_(fmt::format("{} ({} to {})", whole_->name(), layers_.front().name, layers_.back().name)) {}
 
   std::string name() const override { return name_; }
   Tensors forward(const Tensors& inputs) override {
     TORCH_CHECK(inputs.size() == 1, "a part of a network takes one input and was given ", inputs.size());
-    torch::Tensor values = inputs.front();
+    Tensors values = unpacked(inputs.front(), input_shapes_);
     for (const ChainLayer& layer : layers_) {
       values = layer.forward(values);
     }
-    return {values};
+    return {packed(values)};
   }
   NamedTensors parameters() const override { return parameters_; }
   NamedTensors buffers() const override { return buffers_; }
@@ -50,6 +90,7 @@ class Part final : public Network {
   NamedTensors parameters_;
   NamedTensors buffers_;
   std::vector<std::int64_t> sample_shape_;
+  Shapes input_shapes_;
   std::string name_;
 };
 
@@ -94,8 +135,9 @@ std::vector<SharedTensor> shared_by(std::span<const ChainLayer> layers) {
   return tensors;
 }
 
-// Shapes of one sample before the first layer and after the last one.
-Status find_shapes(Network& network, std::span<const ChainLayer> layers, int first, int last, NetworkPart& part) {
+// Shapes of one sample before the first layer, of each value that this reads and of all as one, and after the last one.
+Status find_shapes(Network& network, std::span<const ChainLayer> layers, int first, int last, Shapes& inputs,
+                   NetworkPart& part) {
   return catch_torch(ErrorCode::kInvalidInput, network.name() + ": finding the shapes between its layers", [&] {
     const torch::NoGradGuard no_grad;
     const bool is_double = std::ranges::any_of(
@@ -104,13 +146,16 @@ Status find_shapes(Network& network, std::span<const ChainLayer> layers, int fir
     network.to(torch::kCPU, dtype);
     network.train(false);
     std::vector<std::int64_t> shape = network.sample_shape();
-    shape.insert(shape.begin(), 1);
-    torch::Tensor values = torch::zeros(shape, dtype);
+    shape.insert(shape.begin(), kSamples);
+    Tensors values = {torch::zeros(shape, dtype)};
     for (int i = 0; i <= last; ++i) {
-      if (i == first) part.input_shape = values.sizes().slice(1).vec();
+      if (i == first) {
+        inputs = shapes_of(values);
+        part.input_shape = packed(values).sizes().slice(1).vec();
+      }
       values = layers[static_cast<std::size_t>(i)].forward(values);
     }
-    part.output_shape = values.sizes().slice(1).vec();
+    part.output_shape = packed(values).sizes().slice(1).vec();
     network.train(true);
   });
 }
@@ -138,7 +183,8 @@ Result<NetworkPart> take_part(std::unique_ptr<Network> network, const std::vecto
 
   NetworkPart part;
   part.shared = shared_by(all);
-  MOTLEY_TRY(find_shapes(*network, layers, first, last, part));
+  Shapes inputs;
+  MOTLEY_TRY(find_shapes(*network, layers, first, last, inputs, part));
   // In the network's order.
   const auto take = [&](const NamedTensors& tensors) {
     NamedTensors taken;
@@ -155,7 +201,7 @@ Result<NetworkPart> take_part(std::unique_ptr<Network> network, const std::vecto
   NamedTensors buffers = take(network->buffers());
   std::vector<ChainLayer> kept(layers.begin() + first, layers.begin() + last + 1);
   part.network = std::make_unique<Part>(std::move(network), std::move(kept), std::move(parameters), std::move(buffers),
-                                        part.input_shape);
+                                        part.input_shape, std::move(inputs));
   return part;
 }
 

@@ -57,7 +57,7 @@ void append_chain(const std::string& prefix, LayersImpl& layers, std::vector<Cha
       continue;
     }
     ChainLayer layer{name, kind_of(*module.ptr()), {}, {}, {}};
-    layer.forward = [module](const torch::Tensor& input) mutable { return module.forward(input); };
+    layer.forward = of_one_value([module](const torch::Tensor& input) mutable { return module.forward(input); });
     for (const auto& item : module.ptr()->named_parameters()) {
       layer.parameters.push_back({name + "." + item.key(), item.value()});
     }

@@ -94,11 +94,26 @@ class Profiler {
     return torch::rand(outputs.sizes(), step_.dtype).round().to(device_);
   }
 
-  Result<std::vector<Seconds>> timed_pass(torch::Tensor values) {
+  // False, where nothing of it is trained.
+  static bool run_backward(const Tensors& outputs, const Tensors& gradients) {
+    Tensors roots;
+    Tensors given;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!outputs[i].requires_grad() || !gradients[i].defined()) continue;
+      roots.push_back(outputs[i]);
+      given.push_back(gradients[i]);
+    }
+    if (roots.empty()) return false;
+    torch::autograd::backward(roots, given);
+    return true;
+  }
+
+  Result<std::vector<Seconds>> timed_pass(torch::Tensor sample) {
     std::vector<Seconds> seconds(layers_.size() + 1);
     torch::Tensor targets;
-    Tensors inputs;
-    Tensors outputs;
+    std::vector<Tensors> inputs;
+    std::vector<Tensors> outputs;
+    Tensors values = {std::move(sample)};
     double begin = now();
     const auto since_last = [&] {
       const double end = now();
@@ -107,25 +122,26 @@ class Profiler {
     {
       const Autocast autocast(device_, step_.autocast);
       for (std::size_t i = 0; i < layers_.size(); ++i) {
-        inputs.push_back(values.detach().requires_grad_(values.requires_grad()));
+        inputs.push_back(as_leaves(values));
         values = layers_[i].forward(inputs.back());
         outputs.push_back(values);
         seconds[i].forward = since_last();
       }
     }
-    targets = targets_for(values);
+    const torch::Tensor predicted = values.front().detach();
+    targets = targets_for(predicted);
     begin = now();
     MOTLEY_ASSIGN(const LossOutcome loss,
-                  compute_loss(step_.loss, values.detach(), targets, static_cast<double>(values.size(0))));
+                  compute_loss(step_.loss, predicted, targets, static_cast<double>(predicted.size(0))));
     Evaluation seen(step_.loss, {default_metrics(step_.loss).front()});
-    MOTLEY_TRY(seen.add(values.detach(), targets));
+    MOTLEY_TRY(seen.add(predicted, targets));
     seconds.back().forward = since_last();
 
-    torch::Tensor gradient = loss.output_gradient;
-    for (std::size_t i = layers_.size(); i-- > 0 && outputs[i].requires_grad();) {
-      outputs[i].backward(gradient.to(outputs[i].options()));
-      gradient = inputs[i].grad();
-      outputs[i].reset();
+    Tensors gradients = {loss.output_gradient.to(values.front().options())};
+    for (std::size_t i = layers_.size(); i-- > 0;) {
+      if (!run_backward(std::exchange(outputs[i], {}), gradients)) break;
+      gradients.clear();
+      for (const torch::Tensor& input : inputs[i]) gradients.push_back(input.grad());
       seconds[i].backward = since_last();
     }
     buckets_->zero();

@@ -1,7 +1,8 @@
 // A forward method is a list of nodes that read and make values. Constants and attributes of the module can be had
 // anywhere; every other value is alive from the node that makes it to the last one that reads it. Between two nodes
-// where exactly one value is alive, and is a tensor, the list can be cut. A piece that is one call of a submodule with
-// submodules of its own is cut further; every other piece becomes a layer.
+// where exactly one value is alive, and is a tensor, the list is cut. A piece that is one call of a submodule with
+// submodules of its own is cut further; one that calls several such blocks, as a U-Net does, is cut between them,
+// though several tensors are alive there; every other piece becomes a layer.
 //
 // A piece must not write into its input: that is the output of the layer before, from which backward starts, and
 // autograd refuses to write into where it starts. Such a piece is left joined to the one before.
@@ -64,8 +65,8 @@ class Method {
  private:
   struct Piece {
     std::vector<jit::Node*> nodes;
-    jit::Value* input;
-    jit::Value* output;
+    std::vector<jit::Value*> inputs;
+    std::vector<jit::Value*> outputs;
   };
 
   static bool is_tensor(const jit::Value* value) { return value->type()->isSubtypeOf(*c10::TensorType::get()); }
@@ -136,33 +137,84 @@ class Method {
       return last;
     };
 
-    std::vector<Piece> pieces;
-    Piece piece{{}, graph_->inputs()[1], nullptr};
-    std::map<jit::Value*, int> alive = {{piece.input, last_use(piece.input)}};
+    // What is alive after each node, in the order in which it was made.
+    std::vector<std::vector<jit::Value*>> alive;
+    std::vector<std::pair<jit::Value*, int>> made = {{graph_->inputs()[1], last_use(graph_->inputs()[1])}};
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-      piece.nodes.push_back(nodes[i]);
-      for (jit::Value* output : nodes[i]->outputs()) {
-        alive[output] = last_use(output);
-      }
-      std::erase_if(alive, [&](const auto& item) { return item.second <= static_cast<int>(i); });
-      if (alive.size() != 1 || !is_tensor(alive.begin()->first)) {
-        continue;
-      }
-      jit::Value* value = alive.begin()->first;
-      const bool may_start_here = i + 1 == nodes.size() || !writes_into(nodes[i + 1], value);
-      if (value != piece.input && may_start_here) {
-        piece.output = value;
-        pieces.push_back(std::move(piece));
-        piece = {{}, value, nullptr};
-      }
+      for (jit::Value* output : nodes[i]->outputs()) made.emplace_back(output, last_use(output));
+      std::erase_if(made, [&](const auto& item) { return item.second <= static_cast<int>(i); });
+      alive.emplace_back();
+      for (const auto& item : made) alive.back().push_back(item.first);
     }
-    return piece.nodes.empty() ? pieces : std::vector<Piece>();  // what returns its own input is no layer
+
+    std::vector<std::size_t> ends = ends_of_one_value(nodes, alive);
+    if (ends.empty() || ends.back() + 1 != nodes.size()) {
+      return {};  // what returns its own input is no layer
+    }
+    add_ends_of_several_values(nodes, alive, ends);
+    std::vector<Piece> pieces;
+    Piece piece{{}, {graph_->inputs()[1]}, {}};
+    for (std::size_t i = 0; const std::size_t end : ends) {
+      for (; i <= end; ++i) piece.nodes.push_back(nodes[i]);
+      piece.outputs = alive[end];
+      pieces.push_back(piece);
+      piece = {{}, alive[end], {}};
+    }
+    return pieces;
+  }
+
+  // The nodes after which a single tensor is alive.
+  std::vector<std::size_t> ends_of_one_value(const std::vector<jit::Node*>& nodes,
+                                             const std::vector<std::vector<jit::Value*>>& alive) const {
+    std::vector<std::size_t> ends;
+    const jit::Value* passed = graph_->inputs()[1];
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (alive[i].size() != 1 || alive[i].front() == passed || !is_tensor(alive[i].front())) continue;
+      if (i + 1 < nodes.size() && writes_into(nodes[i + 1], alive[i].front())) continue;
+      passed = alive[i].front();
+      ends.push_back(i);
+    }
+    return ends;
+  }
+
+  // Where a piece calls several blocks (submodules that have submodules, or, of a network that would be one layer, that
+  // have parameters), it is cut before each but the first, too, if all that is alive there are tensors.
+  void add_ends_of_several_values(const std::vector<jit::Node*>& nodes,
+                                  const std::vector<std::vector<jit::Value*>>& alive,
+                                  std::vector<std::size_t>& ends) const {
+    const bool is_whole = path_.empty() && ends.size() == 1;
+    const auto is_block = [&](const jit::Node* node) {
+      if (node->kind() != prim::CallMethod) return false;
+      const std::optional<Attribute> called = attribute(node->input(0));
+      if (!called || called->path == path_) return false;
+      const jit::Module module(called->value.toObject());
+      return module.children().size() > 0 || (is_whole && module.parameters().size() > 0);
+    };
+    const auto can_end = [&](std::size_t node) {
+      return std::ranges::all_of(alive[node], [&](const jit::Value* value) {
+        return is_tensor(value) && std::none_of(nodes.begin() + static_cast<std::ptrdiff_t>(node) + 1, nodes.end(),
+                                                [&](const jit::Node* later) { return writes_into(later, value); });
+      });
+    };
+    std::vector<std::size_t> more;
+    for (std::size_t begin = 0; const std::size_t end : ends) {
+      bool is_first = true;
+      for (std::size_t i = begin; i <= end; ++i) {
+        if (!is_block(nodes[i])) continue;
+        if (!is_first && can_end(i - 1)) more.push_back(i - 1);
+        is_first = false;
+      }
+      begin = end + 1;
+    }
+    ends.insert(ends.end(), more.begin(), more.end());
+    std::ranges::sort(ends);
   }
 
   // The method that the piece consists of, where its module has submodules.
   std::optional<Method> called_by(const Piece& piece) const {
     const jit::Node* node = piece.nodes.front();
-    if (piece.nodes.size() != 1 || node->kind() != prim::CallMethod || node->inputs().size() != 2) {
+    if (piece.nodes.size() != 1 || node->kind() != prim::CallMethod || node->inputs().size() != 2 ||
+        piece.inputs.size() != 1 || piece.outputs.size() != 1) {
       return std::nullopt;
     }
     const std::optional<Attribute> called = attribute(node->input(0));
@@ -271,7 +323,7 @@ class Method {
     const auto graph = std::make_shared<jit::Graph>();
     std::map<const jit::Value*, jit::Value*> copies;
     copies[self()] = graph->addInput()->copyMetadata(self());
-    copies[piece.input] = graph->addInput()->copyMetadata(piece.input);
+    for (jit::Value* input : piece.inputs) copies[input] = graph->addInput()->copyMetadata(input);
     std::function<jit::Value*(jit::Value*)> copy_of;
     const auto append = [&](jit::Node* node) {
       const jit::Node* copy = graph->appendNode(graph->createClone(node, copy_of));
@@ -288,13 +340,20 @@ class Method {
     for (jit::Node* node : piece.nodes) {
       append(node);
     }
-    graph->registerOutput(copies.at(piece.output));
+    std::vector<jit::Value*> outputs;  // a function has one: a tuple of several
+    for (jit::Value* output : piece.outputs) outputs.push_back(copies.at(output));
+    graph->registerOutput(outputs.size() == 1 ? outputs.front()
+                                              : graph->insertNode(graph->createTuple(outputs))->output());
     layer.forward = [object = module_._ivalue(),
                      function = std::make_shared<jit::GraphFunction>(c10::QualifiedName("layer"), graph, nullptr)](
-                        const torch::Tensor& input) {
-      jit::Stack stack = {object, input};
+                        const Tensors& inputs) -> Tensors {
+      jit::Stack stack = {object};
+      stack.insert(stack.end(), inputs.begin(), inputs.end());
       function->run(stack);
-      return stack.back().toTensor();
+      if (!stack.back().isTuple()) return {stack.back().toTensor()};
+      Tensors outputs;
+      for (const c10::IValue& output : stack.back().toTupleRef().elements()) outputs.push_back(output.toTensor());
+      return outputs;
     };
     chain.layers.push_back(std::move(layer));
   }

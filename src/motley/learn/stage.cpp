@@ -76,6 +76,14 @@ Result<Tensors> Stage::forward(std::int64_t micro_batch, const Tensors& inputs) 
   });
 }
 
+Tensors as_leaves(const Tensors& values) {
+  Tensors leaves;
+  for (const torch::Tensor& value : values) {
+    leaves.push_back(value.detach().requires_grad_(value.requires_grad()));
+  }
+  return leaves;
+}
+
 Result<Tensors> Stage::backward(std::int64_t micro_batch, const Tensors& output_gradients) {
   auto node = kept_.extract(micro_batch);
   if (node.empty()) {

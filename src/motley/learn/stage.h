@@ -28,12 +28,13 @@ struct BatchNormLayer {
   std::optional<double> momentum;     // none: a plain average over all batches
 };
 
-// One of the layers that a network applies one after the other. It works on the network's own weights and must not
-// outlive it.
+// One of the layers that a network applies one after the other. It reads all that the one before returned: mostly one
+// value, the first of its batch; several where a value goes around layers. It works on the network's own weights and
+// must not outlive it.
 struct ChainLayer {
   std::string name;  // unique in its network; a module's is its path, such as "layer1.0"
   model::LayerKind kind = model::LayerKind::kOther;
-  std::function<torch::Tensor(const torch::Tensor&)> forward;
+  std::function<Tensors(const Tensors&)> forward;
   NamedTensors parameters;               // that it trains; one that several layers share is the first one's
   NamedTensors buffers;                  // that it keeps besides, such as running statistics
   std::vector<std::string> shared = {};  // names of tensors of layers before it that it reads, too
@@ -42,6 +43,15 @@ struct ChainLayer {
   double row_bytes = 0;
   double table_rows = 0;
 };
+
+// A layer's forward that reads one value and returns one.
+inline std::function<Tensors(const Tensors&)> of_one_value(
+    std::function<torch::Tensor(const torch::Tensor&)> function) {
+  return [function = std::move(function)](const Tensors& inputs) -> Tensors { return {function(inputs.front())}; };
+}
+
+// The values, cut off from what they were computed from: where a layer's own backward ends.
+Tensors as_leaves(const Tensors& values);
 
 // What a stage runs: one of our networks, or a TorchScript module. Functions may throw what libtorch throws; Stage
 // catches it.

@@ -5,8 +5,8 @@
 // The details are those of Tiresias's simulator (dlas-gpu), so that its published figures come out to the second. At
 // each event: arrivals join the first queue; jobs that ran, by arrival, move to the end of the next queue once their
 // service reaches the limit of theirs; the queues are gone through, and each job that fits into what is free runs; in
-// each queue those that wait are put behind those that run. No job moves up again. One oddity of the original is kept: it
-// asks to be woken when (limit - seconds run) / devices have passed, where device-seconds would be meant.
+// each queue those that wait are put behind those that run. No job moves up again. One oddity of the original is kept:
+// it asks to be woken when (limit - seconds run) / devices have passed, where device-seconds would be meant.
 #include <array>
 #include <cmath>
 #include <vector>

@@ -116,7 +116,8 @@ class Replay {
     outcome_.longest_decision_seconds = std::max(outcome_.longest_decision_seconds, seconds);
 
     if (!(decision.wake > now_)) {
-      return fail(ErrorCode::kInternal, "{} wants to be woken at {}, and it is {}", policy_.name(), decision.wake, now_);
+      return fail(ErrorCode::kInternal, "{} wants to be woken at {}, and it is {}", policy_.name(), decision.wake,
+                  now_);
     }
     wake_ = decision.wake;
     for (const Change& change : decision.changes) {

@@ -23,7 +23,7 @@ struct Outcome {
   double device_seconds = 0;     // that jobs had
   double busy_share = 0;         // of all devices from begin to end
   std::int64_t decisions = 0;
-  double decision_seconds = 0;   // of computation, all together
+  double decision_seconds = 0;  // of computation, all together
   double longest_decision_seconds = 0;
 };
 

@@ -12,7 +12,7 @@
 namespace motley::schedule {
 namespace {
 
-constexpr double kLongest = 1e10;       // seconds, of an arrival or a duration
+constexpr double kLongest = 1e10;  // seconds, of an arrival or a duration
 constexpr int kMostWorkers = 1'000'000;
 
 // A line of the file and its cells.
@@ -106,8 +106,8 @@ constexpr Columns kFormats[] = {
 };
 
 const Columns* format_of(const Line& header) {
-  const auto found = std::ranges::find_if(
-      kFormats, [&](const Columns& format) { return split(format.header) == header.cells; });
+  const auto found =
+      std::ranges::find_if(kFormats, [&](const Columns& format) { return split(format.header) == header.cells; });
   return found == std::end(kFormats) ? nullptr : &*found;
 }
 
@@ -123,9 +123,9 @@ Result<Job> job_of(const Reader& reader, const Columns& format, const Line& head
   const std::string_view arrival = cell(format.arrival);
   const std::optional<double> arrives = format.arrives_at_instant ? instant(arrival) : number(arrival);
   if (!arrives || *arrives < 0 || *arrives > kLongest) {
-    return reader.refuse(line.number, format.arrival, arrival,
-                         format.arrives_at_instant ? "a date and time such as 2017-10-09 07:01:55"
-                                                   : "seconds from 0 to 1e10");
+    return reader.refuse(
+        line.number, format.arrival, arrival,
+        format.arrives_at_instant ? "a date and time such as 2017-10-09 07:01:55" : "seconds from 0 to 1e10");
   }
   job.arrival = *arrives;
   const std::optional<double> duration = number(cell(format.duration));
@@ -150,8 +150,8 @@ Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& n
   if (format == nullptr) {
     std::vector<std::string_view> headers;
     for (const Columns& known : kFormats) headers.push_back(known.header);
-    return fail(ErrorCode::kInvalidInput, "{}: the first line is none of a trace that is known here; accepted: {}", name,
-                fmt::join(headers, " or "));
+    return fail(ErrorCode::kInvalidInput, "{}: the first line is none of a trace that is known here; accepted: {}",
+                name, fmt::join(headers, " or "));
   }
   std::vector<Job> jobs;
   std::unordered_map<std::string, std::size_t> lines;  // by job

@@ -142,8 +142,8 @@ DeviceState device_of(const Problem& problem, const plan::Stage& stage, int type
   }
   const double sparse = sparse_bytes / problem.types[static_cast<std::size_t>(type)].bytes_per_second;
   DeviceState device;
-  device.forward_seconds = std::max(forward, sparse);
-  device.backward_seconds = std::max(backward + (stage.recompute ? forward : 0), sparse);
+  device.forward_seconds = forward + sparse;
+  device.backward_seconds = backward + (stage.recompute ? forward : 0) + sparse;
   return device;
 }
 

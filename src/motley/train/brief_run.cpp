@@ -37,7 +37,7 @@ struct TemporaryFolder {
 
 Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_steps) {
   MOTLEY_ASSIGN(const std::string text, read_file(metrics));
-  std::vector<double> step, compute;
+  std::vector<double> step, compute, rows;
   std::vector<std::vector<double>> exchange;  // by rank
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -53,6 +53,8 @@ Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_step
     }
     step.push_back(json["step_seconds"]);
     compute.push_back(last);
+    rows.push_back(json.contains("rows") ? std::ranges::max(json["rows"]["wait_seconds"].get<std::vector<double>>())
+                                         : 0);
     exchange.resize(computed.size());
     for (std::size_t rank = 0; rank < computed.size(); ++rank) {
       exchange[rank].push_back(json["exchange_seconds"][rank]);
@@ -66,7 +68,7 @@ Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_step
   for (std::vector<double>& seconds : exchange) {
     least_exchange = std::min(least_exchange, median(std::move(seconds)));
   }
-  return StepTimes{median(std::move(step)), median(std::move(compute)), least_exchange};
+  return StepTimes{median(std::move(step)), median(std::move(compute)), least_exchange, median(std::move(rows))};
 }
 
 // In a folder that is there already, for the run and what else it needs.

@@ -19,6 +19,7 @@ struct StepTimes {
   double step = 0;      // all of it
   double compute = 0;   // loading, forward and backward, of the last worker
   double exchange = 0;  // after the last worker's computation
+  double rows = 0;      // waiting for rows of a served table, of the last worker
 };
 
 struct BriefRun {

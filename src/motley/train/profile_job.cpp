@@ -212,8 +212,27 @@ class JobProfiler {
     return here;
   }
 
-  Status measure_whole_steps(const Source& source, const std::vector<std::int64_t>& batches, double seconds,
+  // What rows of a served table take, on a line through two batches: pulled before forward, and pushed after backward,
+  // which are as many bytes.
+  static void add_rows(double few, double few_seconds, double many, double many_seconds, model::LayerTime& lookup) {
+    const double slope = many > few ? std::max(0.0, (many_seconds - few_seconds) / (many - few)) : many_seconds / many;
+    const double fixed = std::max(0.0, many_seconds - slope * many);
+    for (auto* time : {&lookup.forward, &lookup.backward}) {
+      time->fixed += fixed / 2;
+      time->per_sample += slope / 2;
+    }
+    for (model::Measurement& measurement : lookup.measurements) {
+      measurement.forward_seconds += (fixed + slope * measurement.batch) / 2;
+      measurement.backward_seconds += (fixed + slope * measurement.batch) / 2;
+    }
+  }
+
+  Status measure_whole_steps(const Source& source, std::vector<std::int64_t> batches, double seconds,
                              model::DeviceProfile& here) {
+    if (!network_->batch_norms().empty()) {
+      std::erase(batches, 1);  // of which a worker cannot take statistics
+      if (batches.empty()) batches = {2};
+    }
     const bool has_two = source.kind == DeviceKind::kCpu && machine_.cores >= 2 * source.threads;
     const double runs = has_two ? 2 : 1;
     // The batch nearest to a worker's share, of which enough steps fit into the time: how much workers get in each
@@ -231,7 +250,22 @@ class JobProfiler {
     const auto steps = std::clamp(static_cast<std::int64_t>(seconds / runs / layers) - kSettled, kFewSteps, kManySteps);
     say(fmt::format("whole steps of one worker, {} samples each", batch));
     MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, options_.motley, source.kind, source.threads, 1, batch, steps));
-    const double rest = std::max(0.0, one.step - layers);
+    const auto lookup =
+        std::ranges::find_if(profile_.graph.layers, [](const auto& layer) { return layer.lookups > 0; });
+    if (lookup != profile_.graph.layers.end()) {
+      StepTimes few = one;
+      if (batch > batches.front()) {
+        say(fmt::format("whole steps of one worker, {} samples each", batches.front()));
+        MOTLEY_ASSIGN(few,
+                      run_steps(job_, options_.motley, source.kind, source.threads, 1, batches.front(), kManySteps));
+      }
+      const auto number = static_cast<std::size_t>(lookup - profile_.graph.layers.begin());
+      add_rows(static_cast<double>(batches.front()), few.rows, static_cast<double>(batch), one.rows,
+               here.layers[number]);
+      here.rule += fmt::format("; rows of {} samples took {} from and to a server here, part of layer '{}'", batch,
+                               format_seconds(one.rows), lookup->name);
+    }
+    const double rest = std::max(0.0, one.step - one.rows - layers);
     model::LayerTime& step = here.layers.back();
     step.forward.fixed += rest;
     for (model::Measurement& measurement : step.measurements) {
