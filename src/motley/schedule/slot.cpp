@@ -371,13 +371,21 @@ class Solver {
       for (const int number : chosen) before.emplace_back(number, placement(number));
       const double value_before = value_;
       for (const int number : chosen) put(number, {});
-      // Each gets, in this order, the number of workers at which it makes most of its devices; then all may grow.
+      // In this order each gets the number of workers at which it makes most of its devices, or a number by lot, or
+      // what the others leave; then all may grow.
       for (const int number : chosen) {
-        const Gain gain = best_gain(number);
-        if (gain.rate > 0) put(number, gain.where);
+        const std::uint64_t way = random_.below(3);
+        Placement where;
+        if (way == 0) {
+          where = best_gain(number).where;
+        } else if (way == 1) {
+          const auto workers = 1 + static_cast<int>(random_.below(static_cast<std::uint64_t>(job(number).most())));
+          where = free_.find(workers, job(number).reserve);
+        }
+        if (!where.empty() && worth(number, where) > 0) put(number, std::move(where));
       }
       grow(chosen);
-      if (value_ > value_before + kSame * bound_) continue;
+      if (value_ >= value_before - kSame * bound_) continue;
       for (const int number : chosen) put(number, {});
       for (auto& [number, where] : before) put(number, std::move(where));
       value_ = value_before;

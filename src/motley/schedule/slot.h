@@ -49,7 +49,7 @@ bool fits(const SlotProblem& problem, const std::vector<Placement>& placements);
 
 struct SlotOptions {
   double gap = 0.005;     // of the bound: near enough
-  int rounds = 400;       // of improvement, at most
+  int rounds = 2000;      // of improvement, at most
   std::uint64_t seed = 0;
 };
 
