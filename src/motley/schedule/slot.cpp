@@ -10,9 +10,9 @@ namespace motley::schedule {
 namespace {
 
 constexpr double kSame = 1e-12;  // relative: sums of values that differ by less are equal
+constexpr double kSlack = 1e-9;  // relative: bandwidth that rounding may feign to be missing
 
-// What is free: devices and uplinks. Taking and giving back the same placements in any order ends where it began, since
-// uplinks are counted in the reserves of those who use them, summed anew where it matters.
+// What is free: devices and uplinks.
 class Free {
  public:
   explicit Free(const Machines& machines) : machines_(machines) {
@@ -41,7 +41,7 @@ class Free {
     const int workers = workers_of(placement);
     if (std::ranges::any_of(placement, [&](const Part& part) {
           return part.workers > devices(part.server) ||
-                 (part.workers < workers && reserve > server_uplinks_[index(part.server)] * (1 + kSame));
+                 (part.workers < workers && !has_server_uplink(part.server, reserve));
         })) {
       return false;
     }
@@ -68,11 +68,9 @@ class Free {
   static std::size_t index(int number) { return static_cast<std::size_t>(number); }
   int devices(int server) const { return devices_[index(server)]; }
   bool has_server_uplink(int server, double reserve) const {
-    return reserve <= server_uplinks_[index(server)] * (1 + kSame);
+    return reserve * (1 - kSlack) <= server_uplinks_[index(server)];
   }
-  bool has_rack_uplink(int rack, double reserve) const {
-    return reserve <= rack_uplinks_[index(rack)] * (1 + kSame);
-  }
+  bool has_rack_uplink(int rack, double reserve) const { return reserve * (1 - kSlack) <= rack_uplinks_[index(rack)]; }
   int rack_of(int server) const { return machines_.servers[index(server)].rack; }
 
   template <class Function>
@@ -175,10 +173,10 @@ class Free {
   }
 
   const Machines& machines_;
-  std::vector<int> devices_;                // of each server
+  std::vector<int> devices_;  // of each server
   std::vector<double> server_uplinks_, rack_uplinks_;
   std::vector<Rack> racks_;
-  std::vector<std::vector<int>> by_free_;   // servers with so many free devices
+  std::vector<std::vector<int>> by_free_;  // servers with so many free devices
   int most_on_server_ = 0;
 };
 
@@ -293,13 +291,15 @@ class Solver {
       const int workers = wanted[static_cast<std::size_t>(number)];
       if (workers == 0) continue;
       const SlotJob& one = job(number);
-      if (!one.now.empty() && one.moving > 0 && workers == workers_of(one.now) && free_.has_room(one.now, one.reserve)) {
+      if (!one.now.empty() && one.moving > 0 && workers == workers_of(one.now) &&
+          free_.has_room(one.now, one.reserve)) {
         put(number, one.now);
       } else {
         order.push_back(number);
       }
     }
-    std::ranges::stable_sort(order, std::greater(), [&](int number) { return wanted[static_cast<std::size_t>(number)]; });
+    std::ranges::stable_sort(order, std::greater(),
+                             [&](int number) { return wanted[static_cast<std::size_t>(number)]; });
     for (const int number : order) {
       const int workers = wanted[static_cast<std::size_t>(number)];
       Placement where = free_.find(workers, job(number).reserve);
@@ -401,7 +401,8 @@ class Solver {
     std::vector<int> chosen, poor;
     for (const int number : everybody()) {
       const Placement& where = placement(number);
-      if (std::ranges::any_of(where, [&](const Part& part) { return emptied[static_cast<std::size_t>(part.server)] != 0; })) {
+      if (std::ranges::any_of(where,
+                              [&](const Part& part) { return emptied[static_cast<std::size_t>(part.server)] != 0; })) {
         chosen.push_back(number);
       } else if (workers_of(where) < wanted_[static_cast<std::size_t>(number)]) {
         poor.push_back(number);

@@ -2,9 +2,9 @@
 // worth is greatest (GADGET, Yu et al., INFOCOM 2022, problem (10), without its linear program).
 //
 // Racks are a tree: between two servers there is one path. A job's workers form a ring that goes through each server
-// and each rack once, so that it needs its bandwidth on a server's uplink exactly where it has some, but not all, of its
-// workers on that server, and on a rack's uplink likewise. The numbers of workers by server therefore say everything,
-// and the problem is to pack at most one such configuration a job.
+// and each rack once, so that it needs its bandwidth on a server's uplink exactly where it has some, but not all, of
+// its workers on that server, and on a rack's uplink likewise. The numbers of workers by server therefore say
+// everything, and the problem is to pack at most one such configuration a job.
 #pragma once
 
 #include <array>
@@ -23,9 +23,9 @@ struct SlotJob {
   // What k workers are worth, by the reach of their ring; k from 0, which is worth 0, to the most that it may have. All
   // three are of one size; nothing is worth more with a longer reach.
   std::array<std::vector<double>, 3> value;
-  double reserve = 0;        // bytes a second of each uplink that its ring goes over
-  Placement now;             // where it runs; empty: it does not
-  double moving = 0;         // what is lost where it goes on elsewhere, or with another number of workers
+  double reserve = 0;  // bytes a second of each uplink that its ring goes over
+  Placement now;       // where it runs; empty: it does not
+  double moving = 0;   // what is lost where it goes on elsewhere, or with another number of workers
 
   int most() const { return static_cast<int>(value[0].size()) - 1; }
 };
@@ -48,8 +48,8 @@ double value_of(const Machines& machines, const SlotJob& job, const Placement& p
 bool fits(const SlotProblem& problem, const std::vector<Placement>& placements);
 
 struct SlotOptions {
-  double gap = 0.005;     // of the bound: near enough
-  int rounds = 2000;      // of improvement, at most
+  double gap = 0.005;  // of the bound: near enough
+  int rounds = 2000;   // of improvement, at most
   std::uint64_t seed = 0;
 };
 
