@@ -2,8 +2,8 @@
 #include <cstdio>
 
 #include "motley/base/file.h"
-#include "motley/base/units.h"
 #include "motley/cli/commands.h"
+#include "motley/report/text_columns.h"
 #include "motley/schedule/simulator.h"
 #include "motley/schedule/trace.h"
 
@@ -17,18 +17,6 @@ struct ScheduleArguments {
   std::string packing = "anywhere";
   std::string csv;
 };
-
-void print_table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const auto& row : rows) {
-    std::string line = fmt::format("{:<{}}", row[0], widths[0]);
-    for (std::size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
-    std::printf("%s\n", line.c_str());
-  }
-}
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
@@ -79,7 +67,7 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
                      fmt::format("{:.4f}", 1e3 * outcome->decision_seconds / static_cast<double>(outcome->decisions))});
     append_csv(name, jobs, *outcome, csv);
   }
-  print_table(table);
+  std::printf("%s", report::text_columns(table).c_str());
   if (!arguments.csv.empty()) {
     MOTLEY_TRY(write_file(arguments.csv, csv));
     std::printf("jobs: %s\n", arguments.csv.c_str());

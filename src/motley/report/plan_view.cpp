@@ -7,6 +7,7 @@
 #include "motley/page/chart.h"
 #include "motley/page/html.h"
 #include "motley/report/plan_timeline.h"
+#include "motley/report/text_columns.h"
 #include "motley/simulate/simulate.h"
 
 namespace motley::report {
@@ -107,38 +108,6 @@ double best_bound(const PlanView& view) {
   double bound = view.answer.bound;
   for (const MethodAnswer& method : view.methods) bound = std::max(bound, method.answer.bound);
   return bound;
-}
-
-// The text, or its beginning where it is longer than a terminal bears.
-std::string shortened(const std::string& text) {
-  constexpr std::size_t kMost = 96;  // characters
-  std::size_t characters = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool begins = (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
-    if (begins && ++characters > kMost) return text.substr(0, i) + "…";
-  }
-  return text;
-}
-
-// Rows of cells as text columns; the first row is the heading.
-std::string columns(const std::vector<std::vector<std::string>>& rows) {
-  const auto width_of = [](const std::string& text) {  // in characters, not bytes
-    return static_cast<std::size_t>(
-        std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-  };
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      line += i + 1 < row.size() ? row[i] + std::string(widths[i] - width_of(row[i]) + 2, ' ') : shortened(row[i]);
-    }
-    text += fmt::format("  {}\n", line);
-  }
-  return text;
 }
 
 std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
@@ -344,14 +313,14 @@ std::string plan_text(const PlanView& view) {
   std::string text = fmt::format("{}: {}, by {} ({})\n\n", view.problem.model, plan::describe(view.objective),
                                  view.method, certificate(view.answer, view.objective.goal));
   text += fmt::format("  {}\n\n", stages_in_words(view.problem, *view.answer.best));
-  text += columns(stage_rows(view)) + "\n";
+  text += text_columns(stage_rows(view)) + "\n";
   if (view.measuring) text += fmt::format("  {}\n  by the cost model: ", measured_line(view));
   text += fmt::format("{}{}\n  {}\n", view.measuring ? "" : "  ", summary_line(view), binding(view));
-  if (!view.marginals.empty()) text += fmt::format("\n{}", columns(marginal_rows(view)));
+  if (!view.marginals.empty()) text += fmt::format("\n{}", text_columns(marginal_rows(view)));
   for (const auto& [question, regimes] : view.what_ifs) {
-    text += fmt::format("\nwhat if {}:\n", question.text) + columns(regime_rows(view, regimes));
+    text += fmt::format("\nwhat if {}:\n", question.text) + text_columns(regime_rows(view, regimes));
   }
-  if (!view.methods.empty()) text += fmt::format("\n{}", columns(method_rows(view)));
+  if (!view.methods.empty()) text += fmt::format("\n{}", text_columns(method_rows(view)));
   return text;
 }
 
