@@ -35,15 +35,20 @@ Result<schedule::Outcome> replay(const std::vector<schedule::Job>& jobs, const s
   return schedule::simulate(jobs, machines, *policy);
 }
 
+// Empty, and said, where it is not here.
+std::filesystem::path trace_of(const BenchOptions& options, const std::string& name, const std::string& rows) {
+  const std::filesystem::path file = shared_data(options) / "traces" / name;
+  if (std::filesystem::exists(file)) return file;
+  RowList(options).left_out(rows, "needs " + file.string());
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<BenchRow>> schedule_anchors(const BenchOptions& options) {
   RowList rows(options);
-  const std::filesystem::path file = shared_data(options) / "traces/itp/cluster06.csv";
-  if (!std::filesystem::exists(file)) {
-    rows.left_out("anchor-itp06-*", "no trace");
-    return rows.take();
-  }
+  const std::filesystem::path file = trace_of(options, "itp/cluster06.csv", "anchor-itp06-*");
+  if (file.empty()) return rows.take();
   MOTLEY_ASSIGN(const auto jobs, schedule::read_trace(file));
   for (const Anchor& anchor : kAnchors) {
     MOTLEY_ASSIGN(const schedule::Machines machines, schedule::parse_machines(anchor.machines));
@@ -58,11 +63,8 @@ Result<std::vector<BenchRow>> schedule_anchors(const BenchOptions& options) {
 
 Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options) {
   RowList rows(options);
-  const std::filesystem::path file = shared_data(options) / "traces/philly.csv";
-  if (!std::filesystem::exists(file)) {
-    rows.left_out("philly-las", "no trace");
-    return rows.take();
-  }
+  const std::filesystem::path file = trace_of(options, "philly.csv", "philly-las");
+  if (file.empty()) return rows.take();
   const double begin = monotonic_seconds();
   MOTLEY_ASSIGN(const auto jobs, schedule::read_trace(file));
   double device_seconds = 0;

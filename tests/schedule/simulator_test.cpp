@@ -243,7 +243,7 @@ TEST(Simulator, ChecksWhatPoliciesReturn) {
 TEST(Simulator, GivesThePublishedMeansOfARealTrace) {
   const std::filesystem::path file = std::filesystem::path(MOTLEY_SHARED_DATA) / "traces/itp/cluster06.csv";
   if (!std::filesystem::exists(file)) {
-    GTEST_SKIP() << "no " << file.string();
+    GTEST_SKIP() << "needs " << file.string();
   }
   const auto jobs = read_trace(file);
   ASSERT_TRUE(jobs) << jobs.error().message;

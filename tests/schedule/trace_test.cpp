@@ -81,7 +81,7 @@ TEST(Trace, SaysWhereItIsWrong) {
 TEST(Trace, PublishedOnesAreWhatTheyAreSaidToBe) {
   const std::filesystem::path folder = std::filesystem::path(MOTLEY_SHARED_DATA) / "traces";
   if (!std::filesystem::exists(folder / "philly.csv")) {
-    GTEST_SKIP() << "no published traces in " << folder.string();
+    GTEST_SKIP() << "needs " << (folder / "philly.csv").string();
   }
   const auto hours = [](const std::vector<Job>& jobs) {
     double seconds = 0;

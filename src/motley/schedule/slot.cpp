@@ -15,11 +15,8 @@ constexpr double kSlack = 1e-9;  // relative: bandwidth that rounding may feign 
 // What is free: devices and uplinks.
 class Free {
  public:
-  explicit Free(const Machines& machines) : machines_(machines) {
-    for (const Server& server : machines.servers) {
-      devices_.push_back(server.devices);
-      server_uplinks_.push_back(server.uplink);
-    }
+  explicit Free(const Machines& machines) : machines_(machines), occupancy_(machines) {
+    for (const Server& server : machines.servers) server_uplinks_.push_back(server.uplink);
     racks_.resize(static_cast<std::size_t>(machines.racks));
     for (int rack = 0; rack < machines.racks; ++rack) rack_uplinks_.push_back(machines.rack_uplink(rack));
     for (std::size_t server = 0; server < machines.servers.size(); ++server) {
@@ -29,19 +26,26 @@ class Free {
       most_on_server_ = std::max(most_on_server_, machines.servers[server].devices);
     }
     by_free_.resize(static_cast<std::size_t>(most_on_server_) + 1);
-    for (std::size_t server = 0; server < devices_.size(); ++server) {
-      by_free_[static_cast<std::size_t>(devices_[server])].push_back(static_cast<int>(server));
+    for (int server = 0; server < static_cast<int>(machines.servers.size()); ++server) {
+      by_free_[index(devices(server))].push_back(server);
     }
   }
 
-  void take(const Placement& placement, double reserve) { change(placement, reserve, 1); }
-  void give_back(const Placement& placement, double reserve) { change(placement, reserve, -1); }
+  void take(const Placement& placement, double reserve) {
+    for (const Part& part : placement) std::erase(by_free_[index(devices(part.server))], part.server);
+    occupancy_.take(placement);
+    count(placement, reserve, 1);
+  }
+  void give_back(const Placement& placement, double reserve) {
+    for (const Part& part : placement) std::erase(by_free_[index(devices(part.server))], part.server);
+    occupancy_.give_back(placement);
+    count(placement, reserve, -1);
+  }
 
   bool has_room(const Placement& placement, double reserve) const {
     const int workers = workers_of(placement);
-    if (std::ranges::any_of(placement, [&](const Part& part) {
-          return part.workers > devices(part.server) ||
-                 (part.workers < workers && !has_server_uplink(part.server, reserve));
+    if (!occupancy_.has_room(placement) || std::ranges::any_of(placement, [&](const Part& part) {
+          return part.workers < workers && !has_server_uplink(part.server, reserve);
         })) {
       return false;
     }
@@ -66,7 +70,7 @@ class Free {
   };
 
   static std::size_t index(int number) { return static_cast<std::size_t>(number); }
-  int devices(int server) const { return devices_[index(server)]; }
+  int devices(int server) const { return occupancy_.free_on(server); }
   bool has_server_uplink(int server, double reserve) const {
     return reserve * (1 - kSlack) <= server_uplinks_[index(server)];
   }
@@ -85,13 +89,11 @@ class Free {
     for (const int rack : racks) function(rack);
   }
 
-  void change(const Placement& placement, double reserve, int sign) {
+  // Of servers whose devices are taken (1) or given back (-1) and which are in no list: the lists, racks and uplinks.
+  void count(const Placement& placement, double reserve, int sign) {
     const int workers = workers_of(placement);
     for (const Part& part : placement) {
-      int& free = devices_[index(part.server)];
-      std::erase(by_free_[index(free)], part.server);
-      free -= sign * part.workers;
-      by_free_[index(free)].push_back(part.server);
+      by_free_[index(devices(part.server))].push_back(part.server);
       racks_[index(rack_of(part.server))].devices -= sign * part.workers;
       if (part.workers < workers) server_uplinks_[index(part.server)] -= sign * reserve;
     }
@@ -173,7 +175,7 @@ class Free {
   }
 
   const Machines& machines_;
-  std::vector<int> devices_;  // of each server
+  Occupancy occupancy_;
   std::vector<double> server_uplinks_, rack_uplinks_;
   std::vector<Rack> racks_;
   std::vector<std::vector<int>> by_free_;  // servers with so many free devices
