@@ -93,12 +93,18 @@ std::vector<double> inner_bytes(Network& network) {
   Tensors values = {batch_of_zeros(network, kSamples)};
   for (const ChainLayer& layer : layers_of(network)) {
     const auto counter = std::make_shared<MemoryCounter>();
+    const Tensors inputs = as_leaves(values);
     {
       const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
-      values = layer.forward(as_leaves(values));
+      values = layer.forward(inputs);
+    }
+    double made = 0;  // of what it returns, without what it only hands on
+    for (const torch::Tensor& value : values) {
+      const bool is_input = std::ranges::any_of(inputs, [&](const auto& input) { return input.is_same(value); });
+      made += is_input ? 0 : static_cast<double>(value.nbytes());
     }
     kept.push_back(values);
-    inner.push_back(std::max(0.0, counter->bytes() - sizeof(float) * numbers_in(values)) / kSamples);
+    inner.push_back(std::max(0.0, counter->bytes() - made) / kSamples);
   }
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < before.size(); ++i) {
