@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
@@ -23,9 +24,13 @@ namespace {
 
 using Joined = Result<std::unique_ptr<Session>>;
 
-// A port that was free a moment ago.
+// A port that was free a moment ago, and that the system hands to nobody who asks for any: tests run side by side.
 std::uint16_t free_port() {
-  return local_endpoint(*listen_at({"127.0.0.1", 0})).port;
+  static auto next = static_cast<std::uint32_t>(::getpid()) * 64;
+  while (true) {
+    const auto port = static_cast<std::uint16_t>(10000 + next++ % 20000);
+    if (listen_at({"127.0.0.1", port})) return port;
+  }
 }
 
 SessionOptions options_for(int rank, int size, std::uint16_t port) {
