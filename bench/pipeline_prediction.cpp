@@ -5,12 +5,14 @@
 // take from each other, as far as both are busy.
 //
 // Plans are drawn by lot: cuts, types, numbers of workers, micro-batches, schedules. Those of a network are predicted
-// before any of them runs. A shared machine's speed changes within minutes, so a plan that is not emulated is predicted
-// from a profile of its own right before it runs, several times in turn: medians of both count.
+// before any of them runs. A shared machine's speed changes within minutes, so a plan that is not emulated is profiled and
+// run in turn, several times: each run is held against the mean of what the profiles right before and right after it
+// predict, and the run whose ratio to that is the middle one counts.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <span>
+#include <tuple>
 
 #include "bench/job_run.h"
 #include "bench/measured_profile.h"
@@ -36,6 +38,7 @@ constexpr double kSlow = 15;
 constexpr double kLeastSeconds = 0.03;  // of an emulated stage in a step: messages cost some milliseconds of real time
 constexpr double kApart = 0.05;         // plans predicted to differ by less have no order that could be wrong
 constexpr std::int64_t kSteps = 30;
+constexpr std::int64_t kRealSteps = 60;     // of plans that are not emulated, which take milliseconds
 constexpr std::int64_t kSettledSteps = 20;  // that do not count
 constexpr double kLinkBytesPerSecond = 125e6;
 constexpr double kLinkShare = 0.94;  // that headers leave
@@ -227,20 +230,26 @@ class Prediction {
     if (one.emulated) {
       MOTLEY_ASSIGN(one.measured, run(one));
     } else {
-      std::vector<double> predicted, measured;
+      std::vector<std::pair<double, double>> rounds;  // predicted, measured
+      MOTLEY_ASSIGN(double before, predict_now(one));
       for (int round = 0; round < kRealRounds; ++round) {
-        MOTLEY_ASSIGN(const model::Profile profile, profile_of(*one.network, kRoundProfileSeconds));
-        MOTLEY_ASSIGN(const double expected, contended_seconds(profile, one.plan));
-        predicted.push_back(expected);
-        MOTLEY_ASSIGN(const double seconds, run(one));
-        measured.push_back(seconds);
+        MOTLEY_ASSIGN(const double measured, run(one));
+        MOTLEY_ASSIGN(const double after, predict_now(one));
+        rounds.emplace_back((before + after) / 2, measured);
+        before = after;
       }
-      one.predicted = median(std::move(predicted));
-      one.measured = median(std::move(measured));
+      std::ranges::sort(rounds, {}, [](const auto& round) { return round.first / round.second; });
+      std::tie(one.predicted, one.measured) = rounds[kRealRounds / 2];
     }
     rows_.say(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted),
                           format_seconds(one.measured)));
     return {};
+  }
+
+  // Of a plan that is not emulated, from a profile of this moment.
+  Result<double> predict_now(const Case& one) const {
+    MOTLEY_ASSIGN(const model::Profile profile, profile_of(*one.network, kRoundProfileSeconds));
+    return contended_seconds(profile, one.plan);
   }
 
   // Seconds of a step.
@@ -248,7 +257,7 @@ class Prediction {
     const std::filesystem::path file = folder_ / "plan.json";
     MOTLEY_TRY(write_file(file, plan::to_json(one.plan)));
     std::vector<std::string> flags = {"--batch",       std::to_string(one.network->batch),
-                                      "--steps",       std::to_string(kSteps),
+                                      "--steps",       std::to_string(one.emulated ? kSteps : kRealSteps),
                                       "--plan",        file.string(),
                                       "--shares.mode", "fixed",
                                       "--quiet",       "--evaluate.every_epochs=-1"};
