@@ -10,6 +10,7 @@ import unittest
 from harness import BINARY
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+POLICIES = ["fifo", "las", "srtf", "drf", "gadget-exact", "gittins", "themis"]
 TRACE = ROOT / "examples/schedule/trace.csv"
 
 
@@ -36,11 +37,11 @@ class ScheduleSimulate(unittest.TestCase):
         text = self.simulate(TRACE, "--machines", "4x8", "--csv", file)
         self.assertIn("60 jobs", text)
         self.assertIn("32 devices on 4 servers", text)
-        lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()[0] in ("fifo", "las", "srtf")}
-        self.assertEqual(list(lines), ["fifo", "las", "srtf"])
+        lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()[0] in POLICIES}
+        self.assertEqual(list(lines), POLICIES)
         with file.open() as table:
             rows = list(csv.DictReader(table))
-        self.assertEqual(len(rows), 3 * 60)
+        self.assertEqual(len(rows), len(POLICIES) * 60)
         for policy, line in lines.items():
             own = [row for row in rows if row["policy"] == policy]
             completion = [float(row["finished_seconds"]) - float(row["arrival_seconds"]) for row in own]

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "motley/schedule/policy.h"
+#include "motley/schedule/placing.h"
 
 namespace motley::schedule {
 namespace {
@@ -35,25 +35,45 @@ TEST(Machines, OtherTextIsRefused) {
   }
 }
 
-TEST(Place, TogetherSplitsNothingThatFitsOnAServer) {
-  const Machines machines = uniform(3, 8);
-  Occupancy occupancy(machines);
-  occupancy.take({{0, 5}, {1, 2}});
-  EXPECT_EQ(place(machines, occupancy, 3, Packing::kTogether), (Placement{{0, 3}}));
-  EXPECT_EQ(place(machines, occupancy, 4, Packing::kTogether), (Placement{{1, 4}}));
-  EXPECT_EQ(place(machines, occupancy, 8, Packing::kTogether), (Placement{{2, 8}}));
-  EXPECT_EQ(place(machines, occupancy, 9, Packing::kTogether), (Placement{{0, 1}, {2, 8}}));
-  EXPECT_EQ(place(machines, occupancy, 14, Packing::kTogether), (Placement{{1, 6}, {2, 8}}));
-  EXPECT_EQ(place(machines, occupancy, 15, Packing::kTogether), Placement()) << "17 are free, but 7 in no place";
-  EXPECT_EQ(place(machines, occupancy, 15, Packing::kAnywhere), (Placement{{0, 3}, {1, 6}, {2, 6}}));
-  EXPECT_EQ(place(machines, occupancy, 18, Packing::kAnywhere), Placement());
+Placement place(const Machines& machines, const Placement& taken, int workers, Packing packing) {
+  const Job job{"a", 0, 1, workers};
+  Room room(machines, packing);
+  room.take(job, taken);
+  return room.place(job, workers);
 }
 
-TEST(Place, TogetherTakesTheLargestOfUnlikeServersFirst) {
+TEST(Room, TogetherSplitsNothingThatFitsOnAServer) {
+  const Machines machines = uniform(3, 8);
+  const Placement taken = {{0, 5}, {1, 2}};
+  EXPECT_EQ(place(machines, taken, 3, Packing::kTogether), (Placement{{0, 3}}));
+  EXPECT_EQ(place(machines, taken, 4, Packing::kTogether), (Placement{{1, 4}}));
+  EXPECT_EQ(place(machines, taken, 8, Packing::kTogether), (Placement{{2, 8}}));
+  EXPECT_EQ(place(machines, taken, 9, Packing::kTogether), (Placement{{0, 1}, {2, 8}}));
+  EXPECT_EQ(place(machines, taken, 14, Packing::kTogether), (Placement{{1, 6}, {2, 8}}));
+  EXPECT_EQ(place(machines, taken, 15, Packing::kTogether), Placement()) << "17 are free, but 7 in no place";
+  EXPECT_EQ(place(machines, taken, 15, Packing::kAnywhere), (Placement{{0, 3}, {1, 6}, {2, 6}}));
+  EXPECT_EQ(place(machines, taken, 18, Packing::kAnywhere), Placement());
+}
+
+TEST(Room, TogetherTakesTheLargestOfUnlikeServersFirst) {
   const Machines machines{{{"a", 2}, {"b", 8}, {"c", 4}}};
-  const Occupancy occupancy(machines);
-  EXPECT_EQ(place(machines, occupancy, 13, Packing::kTogether), (Placement{{0, 1}, {1, 8}, {2, 4}}));
-  EXPECT_EQ(place(machines, occupancy, 14, Packing::kTogether), (Placement{{0, 2}, {1, 8}, {2, 4}}));
+  EXPECT_EQ(place(machines, {}, 13, Packing::kTogether), (Placement{{0, 1}, {1, 8}, {2, 4}}));
+  EXPECT_EQ(place(machines, {}, 14, Packing::kTogether), (Placement{{0, 2}, {1, 8}, {2, 4}}));
+}
+
+TEST(Room, RingsGoOverFewServersAndFullUplinksNot) {
+  Machines machines = uniform(4, 4, 2);
+  EXPECT_EQ(place(machines, {{0, 2}}, 2, Packing::kRing), (Placement{{0, 2}})) << "where least is left over";
+  EXPECT_EQ(place(machines, {{0, 2}}, 6, Packing::kRing), (Placement{{0, 2}, {1, 4}})) << "in one rack";
+  machines.servers[1].uplink = 1;
+  Job job{"a", 0, 1, 6};
+  job.elastic.emplace();
+  job.elastic->most = 6;
+  job.elastic->reserve = 2;
+  const Room room(machines, Packing::kRing);
+  EXPECT_EQ(room.place(job, 6), (Placement{{2, 4}, {3, 2}}));
+  EXPECT_EQ(room.place(job, 4), (Placement{{0, 4}}));
+  EXPECT_FALSE(room.has_room(job, {{0, 4}, {1, 2}}));
 }
 
 TEST(Occupancy, CountsWhatIsTaken) {

@@ -64,6 +64,18 @@ TEST(Simulator, FifoStartsJobsInTheirOrder) {
   EXPECT_DOUBLE_EQ(completion.p99, 140);
 }
 
+TEST(Simulator, FairnessComparesWithAnEqualPart) {
+  // On two devices, a has both from 0 to 10 s, then b from 10 to 20 s: there were two jobs for half of the 20 s that b
+  // took, and it asks for both devices, so that its own part would have taken 15 s.
+  const std::vector<Job> jobs = {{"a", 0, 10, 2}, {"b", 0, 10, 2}};
+  const auto fifo = policy("fifo");
+  const Machines machines = pool(2);
+  const Fairness fairness = fairness_of(jobs, machines, replay(jobs, machines, *fifo));
+  EXPECT_DOUBLE_EQ(fairness.worst, 20.0 / 15);
+  EXPECT_DOUBLE_EQ(fairness.mean, (20.0 / 15 + 10.0 / 20) / 2);
+  EXPECT_DOUBLE_EQ(fairness.unfair, 0.5);
+}
+
 // The rules of Tiresias's simulator for discretised LAS, in plain lists, every second on its own.
 std::vector<double> las_by_the_second(const std::vector<Job>& jobs, int devices) {
   const double limits[] = {3250, 7200};
@@ -213,7 +225,7 @@ TEST(Simulator, RefusesAJobThatCanNeverRun) {
   EXPECT_TRUE(simulate({}, pool(4), *fifo));
   const auto unknown = make_policy("best");
   ASSERT_FALSE(unknown);
-  EXPECT_THAT(unknown.error().message, HasSubstr("there is no 'best'; accepted: fifo, las, srtf"));
+  EXPECT_THAT(unknown.error().message, HasSubstr("there is no 'best'; accepted: fifo, las, srtf, drf, gadget-exact, gittins, themis"));
 }
 
 class Broken final : public Policy {
@@ -233,8 +245,8 @@ TEST(Simulator, ChecksWhatPoliciesReturn) {
     return outcome ? "accepted" : outcome.error().message;
   };
   EXPECT_THAT(message({}), HasSubstr("leaves 2 jobs waiting for ever, such as 'a'"));
-  EXPECT_THAT(message({{{0, {{0, 1}}}, {1, {{0, 1}}}}}), HasSubstr("gives 'b' devices that it may not have"));
-  EXPECT_THAT(message({{{0, {{0, 2}}}}}), HasSubstr("gives 'a' devices that it may not have"));
+  EXPECT_THAT(message({{{0, {{0, 1}}}, {1, {{0, 1}}}}}), HasSubstr("gives 'b' 1 workers that it may not have"));
+  EXPECT_THAT(message({{{0, {{0, 2}}}}}), HasSubstr("gives 'a' 2 workers that it may not have"));
   EXPECT_THAT(message({{{7, {{0, 1}}}}}), HasSubstr("places job 7, which is not there"));
   EXPECT_THAT(message({{{0, {{0, 1}}}}, 0}), HasSubstr("wants to be woken at 0"));
 }

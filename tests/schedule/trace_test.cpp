@@ -46,6 +46,37 @@ TEST(Trace, ReadsTheFormatsByTheirHeaders) {
   }
 }
 
+TEST(Trace, OursMaySayHowElasticJobsAre) {
+  const std::string header = "job,arrival_seconds,duration_seconds,workers,most,gradient_bytes,least\n";
+  const auto trace = parse_trace(header + "a,0,10,4,8,1e9,2\n", "t.csv");
+  ASSERT_TRUE(trace) << trace.error().message;
+  const Job& job = trace->front();
+  ASSERT_TRUE(job.elastic);
+  EXPECT_EQ(job.least(), 2);
+  EXPECT_EQ(job.most(), 8);
+  EXPECT_EQ(job.elastic->gradient_bytes, 1e9);
+  const auto again = parse_trace(format_trace(*trace), "again.csv");
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->front().least(), 2);
+  EXPECT_EQ(again->front().most(), 8);
+  EXPECT_EQ(again->front().elastic->gradient_bytes, 1e9);
+  EXPECT_FALSE(parse_trace("job,arrival_seconds,duration_seconds,workers\na,0,1,1\n", "t.csv")->front().elastic);
+
+  const auto refused = [&](const std::string& line) {
+    const auto wrong = parse_trace(header + line, "t.csv");
+    return wrong ? "accepted" : wrong.error().message;
+  };
+  EXPECT_THAT(refused("a,0,10,4,3,0,2\n"), HasSubstr("t.csv:2: most is '3'; accepted: a whole number from the workers"));
+  EXPECT_THAT(refused("a,0,10,4,8,0,5\n"), HasSubstr("t.csv:2: least is '5'; accepted: a whole number from 1 to the"));
+  EXPECT_THAT(refused("a,0,10,4,8,0,1.5\n"), HasSubstr("t.csv:2: least is '1.5'"));
+  EXPECT_THAT(refused("a,0,10,4,8,-1,1\n"), HasSubstr("t.csv:2: gradient_bytes is '-1'; accepted: bytes from 0"));
+  for (const char* extra : {"most,most", "mast"}) {
+    const auto wrong = parse_trace(fmt::format("job,arrival_seconds,duration_seconds,workers,{}\n", extra), "t.csv");
+    ASSERT_FALSE(wrong) << extra;
+    EXPECT_THAT(wrong.error().message, HasSubstr("none of a trace that is known here"));
+  }
+}
+
 TEST(Trace, MayHaveNoJobs) {
   EXPECT_TRUE(parse_trace("job,arrival_seconds,duration_seconds,workers\n", "empty.csv")->empty());
 }

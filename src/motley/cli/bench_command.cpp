@@ -65,7 +65,11 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"sparse", bench::sparse_rows},
         {"sparse-network", bench::sparse_net_rows}}},
       {"ps-ablation", {{"all", bench::ps_ablation_bench}}},
-      {"schedule", {{"anchors", bench::schedule_anchors}, {"speed", bench::schedule_speed}}},
+      {"schedule",
+       {{"anchors", bench::schedule_anchors},
+        {"speed", bench::schedule_speed},
+        {"settings", bench::schedule_settings},
+        {"slots", bench::schedule_slots}}},
       {"simulate", {{"all", bench::simulate_bench}}},
       {"zero-compute", {{"all", bench::zero_compute_bench}}}};
   return all;

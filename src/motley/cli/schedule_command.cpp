@@ -1,8 +1,10 @@
 // motley schedule simulate: replays a trace of jobs on a cluster under one policy or several.
 #include <cstdio>
+#include <map>
 
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
+#include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
 #include "motley/schedule/simulator.h"
 #include "motley/schedule/trace.h"
@@ -15,8 +17,19 @@ struct ScheduleArguments {
   std::string machines;
   std::vector<std::string> policies;
   std::string packing = "anywhere";
+  std::string objective = "utility";
+  double slot_seconds = schedule::PolicyOptions().slot_seconds;
   std::string csv;
+  std::string page;
 };
+
+const std::map<std::string, schedule::Packing> kPackings = {{"anywhere", schedule::Packing::kAnywhere},
+                                                            {"together", schedule::Packing::kTogether},
+                                                            {"ring", schedule::Packing::kRing}};
+
+const std::map<std::string, schedule::Objective> kObjectives = {{"utility", schedule::Objective::kUtility},
+                                                                {"completion", schedule::Objective::kCompletion},
+                                                                {"makespan", schedule::Objective::kMakespan}};
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
@@ -38,8 +51,8 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
   if (jobs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", arguments.trace);
   }
-  if (!arguments.csv.empty()) {
-    MOTLEY_TRY(check_writable(arguments.csv));
+  for (const std::string& file : {arguments.csv, arguments.page}) {
+    if (!file.empty()) MOTLEY_TRY(check_writable(file));
   }
   double device_seconds = 0;
   for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
@@ -47,30 +60,30 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
               jobs.size(), hours(jobs.back().arrival).c_str(), hours(device_seconds).c_str(), machines.devices(),
               machines.servers.size());
 
-  std::vector<std::vector<std::string>> table = {
-      {"policy", "mean h", "median h", "p99 h", "makespan h", "busy %", "restarts a job", "decisions", "ms each"}};
+  std::vector<report::PolicyOutcome> outcomes;
   std::string csv = "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts\n";
-  const auto packing = arguments.packing == "together" ? schedule::Packing::kTogether : schedule::Packing::kAnywhere;
-  for (const std::string& name : arguments.policies.empty() ? schedule::policy_names() : arguments.policies) {
-    MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {packing}));
-    auto outcome = schedule::simulate(jobs, machines, *policy);
+  const schedule::PolicyOptions options = {
+      .packing = kPackings.at(arguments.packing),
+      .slot_seconds = arguments.slot_seconds,
+      .objective = kObjectives.at(arguments.objective)};
+  for (const std::string& name : arguments.policies.empty() ? schedule::online_policy_names() : arguments.policies) {
+    MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, options));
+    auto outcome = schedule::simulate(jobs, machines, *policy, {.keep_runs = !arguments.page.empty()});
     if (!outcome) {
       return fail(outcome.error().within(arguments.trace));
     }
-    const schedule::Completion completion = schedule::completion_of(jobs, *outcome);
-    double restarts = 0;
-    for (const schedule::JobOutcome& job : outcome->jobs) restarts += job.restarts;
-    table.push_back({name, hours(completion.mean), hours(completion.median), hours(completion.p99),
-                     hours(outcome->end - outcome->begin), fmt::format("{:.1f}", 100 * outcome->busy_share),
-                     fmt::format("{:.2f}", restarts / static_cast<double>(jobs.size())),
-                     fmt::format("{}", outcome->decisions),
-                     fmt::format("{:.4f}", 1e3 * outcome->decision_seconds / static_cast<double>(outcome->decisions))});
     append_csv(name, jobs, *outcome, csv);
+    outcomes.push_back({name, std::move(*outcome)});
   }
-  std::printf("%s", report::text_columns(table).c_str());
+  const report::ScheduleView view = {arguments.trace, jobs, machines, outcomes};
+  std::printf("%s", report::text_columns(report::schedule_rows(view)).c_str());
   if (!arguments.csv.empty()) {
     MOTLEY_TRY(write_file(arguments.csv, csv));
     std::printf("jobs: %s\n", arguments.csv.c_str());
+  }
+  if (!arguments.page.empty()) {
+    MOTLEY_TRY(write_file(arguments.page, report::schedule_page(view)));
+    std::printf("page: %s\n", arguments.page.c_str());
   }
   return {};
 }
@@ -87,13 +100,24 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
       ->add_option("--machines", arguments->machines,
                    "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers")
       ->required();
-  command->add_option("--policy", arguments->policies, "Which one; may be given more than once [all]")
+  command->add_option("--policy", arguments->policies, "Which one; may be given more than once [all but sjf-bco, list-scheduling and random-devices, which are meant for "
+                      "a few hundred jobs]")
       ->check(CLI::IsMember(schedule::policy_names()));
   command
       ->add_option("--packing", arguments->packing,
                    "anywhere: a job takes any free devices; together: it is never split where a server could hold it, "
-                   "and has whole idle servers else [anywhere]")
-      ->check(CLI::IsMember({"anywhere", "together"}));
+                   "and has whole idle servers else; ring: on as few servers and racks as can be [anywhere]")
+      ->check(CLI::IsMember(kPackings));
+  command
+      ->add_option("--objective", arguments->objective,
+                   "What gadget-exact aims at: utility of the jobs' own, or, knowing durations, short times to completion, or a "
+                   "short makespan [utility]")
+      ->check(CLI::IsMember(kObjectives));
+  command
+      ->add_option("--slot", arguments->slot_seconds,
+                   fmt::format("Seconds between decisions of drf and gadget-exact [{:g}]", arguments->slot_seconds))
+      ->check(CLI::Range(1.0, 1e7));
+  command->add_option("--page", arguments->page, "Write a page of figures, charts and who ran where to this file");
   command->add_option("--csv", arguments->csv, "Write what became of each job to this file");
   command->callback([&action, arguments] { action = [arguments] { return run_schedule_simulate(*arguments); }; });
 }

@@ -15,6 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int kPaletteSize = 8;
+constexpr double kGanttHeight = 420;  // pixels, of all lanes where they have the space
 constexpr double kMarkWidth = 1.8;  // percent of a bar that a mark of two or three digits needs
 
 // Five significant digits are finer than a screen; whole numbers stay whole.
@@ -124,6 +126,32 @@ std::string segment_bar(const std::vector<Segment>& segments, double extent, con
                            100.0 * (segment.track + 0.5) / tracks, escape(segment.mark));
       }
     }
+  }
+  return svg + "</svg>";
+}
+
+std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std::pair<std::string, int>>& groups,
+                        double extent, const std::string& label) {
+  int lanes = 0;
+  for (const auto& [name, count] : groups) lanes += count;
+  const double lane_height = std::clamp(kGanttHeight / std::max(1, lanes), 3.0, 14.0);
+  std::string svg = fmt::format("<svg class=\"gantt\" role=\"img\" aria-label=\"{}\" height=\"{:.1f}\">", escape(label),
+                                lane_height * lanes);
+  int lane = 0;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    svg += fmt::format("<rect class=\"group-{}\" x=\"0\" width=\"100%\" y=\"{:.1f}\" height=\"{:.1f}\"><title>{}</title></rect>",
+                       i % 2, lane * lane_height, groups[i].second * lane_height, escape(groups[i].first));
+    lane += groups[i].second;
+  }
+  for (const Block& block : blocks) {
+    const double begin = std::clamp(block.begin / extent, 0.0, 1.0) * 100;
+    const double end = std::clamp(block.end / extent, 0.0, 1.0) * 100;
+    if (end <= begin) continue;
+    svg += fmt::format(
+        "<rect class=\"block\" style=\"fill:var(--series-{})\" x=\"{:.3f}%\" width=\"{:.3f}%\" y=\"{:.1f}\" "
+        "height=\"{:.1f}\"><title>{}</title></rect>",
+        block.color % kPaletteSize, begin, end - begin, block.lane * lane_height, block.lanes * lane_height,
+        escape(block.text));
   }
   return svg + "</svg>";
 }

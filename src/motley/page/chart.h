@@ -66,6 +66,18 @@ struct BarRow {
 };
 std::string bar_group(const std::string& heading, const std::string& remark, const std::vector<BarRow>& rows);
 
+// A rectangle of a Gantt chart: on some lanes, for some time.
+struct Block {
+  double begin = 0, end = 0;  // in the unit of the chart's extent
+  int lane = 0, lanes = 1;    // the first, and how many
+  int color = 0;              // into the palette, whatever its size
+  std::string text;           // shown when pointed at
+};
+
+// Blocks over time on lanes that are in groups (such as the devices of a server): the groups' names stand at the left.
+std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std::pair<std::string, int>>& groups,
+                        double extent, const std::string& label);
+
 // Explains the kinds: pairs of CSS class and words.
 std::string legend(const std::vector<std::pair<std::string, std::string>>& kinds);
 

@@ -15,13 +15,14 @@ class Fifo final : public Policy {
   Decision decide(const State& state) override {
     waiting_.insert(waiting_.end(), state.arrived.begin(), state.arrived.end());
     Decision decision;
-    Occupancy occupancy = *state.occupancy;
+    if (waiting_.empty()) return decision;
+    Room room(*state.machines, options_.packing);
+    for (const int job : state.running) room.take(state.job(job), state.placement(job));
     while (!waiting_.empty()) {
       const int job = waiting_.front();
-      Placement placement =
-          place(*state.machines, occupancy, state.jobs[static_cast<std::size_t>(job)].workers, options_.packing);
+      Placement placement = room.place(state.job(job), state.job(job).workers);
       if (placement.empty()) break;
-      occupancy.take(placement);
+      room.take(state.job(job), placement);
       decision.changes.push_back({job, std::move(placement)});
       waiting_.pop_front();
     }

@@ -76,7 +76,7 @@ class Las final : public Policy {
     for (std::size_t number = 0; number < kLimits.size(); ++number) {
       for (const int job : queues_[number]) {
         if (!ranking_.got(job)) break;  // those that run are first
-        const int workers = state.jobs[static_cast<std::size_t>(job)].workers;
+        const int workers = state.job(job).workers;
         wake = std::min(wake, state.now + std::ceil((kLimits[number] - state.run_seconds(job)) / workers));
       }
     }

@@ -66,6 +66,15 @@ int workers_of(const Placement& placement) {
   return workers;
 }
 
+Reach reach_of(const Machines& machines, const Placement& placement) {
+  if (placement.size() <= 1) return Reach::kServer;
+  const int rack = machines.servers[static_cast<std::size_t>(placement.front().server)].rack;
+  const bool in_one = std::ranges::all_of(placement, [&](const Part& part) {
+    return machines.servers[static_cast<std::size_t>(part.server)].rack == rack;
+  });
+  return in_one ? Reach::kRack : Reach::kCluster;
+}
+
 Occupancy::Occupancy(const Machines& machines) : free_(machines.devices()) {
   servers_.reserve(machines.servers.size());
   for (const Server& server : machines.servers) servers_.push_back(server.devices);

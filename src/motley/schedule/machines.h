@@ -1,6 +1,7 @@
 // Where jobs run: servers with devices, each in a rack.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -16,10 +17,22 @@ struct Server {
   double uplink = std::numeric_limits<double>::infinity();  // bytes a second to its rack's switch, each way
 };
 
+// How fast gradients travel, where nothing is reserved for them. Rings that leave their servers slow each other down
+// where they meet: the model of SJF-BCO (Yu, Ji, Rajan, Liu, MobiHoc 2022). Without limits here, speed depends on no
+// placement.
+struct Network {
+  double inside = std::numeric_limits<double>::infinity();   // bytes a second between devices of one server
+  double between = std::numeric_limits<double>::infinity();  // bytes a second between servers, for a ring on its own
+  double meeting = 1;  // share of the time in which rings that meet use the same link (xi1)
+  double loss = 0;     // of bandwidth for each other ring beside what it takes (alpha): f(k) = k + alpha (k - 1)
+  double seconds_a_server = 0;  // of each iteration, for each server that the ring goes over (xi2)
+};
+
 struct Machines {
   std::vector<Server> servers;
   int racks = 1;
   std::vector<double> rack_uplinks = {};  // bytes a second to the other racks, each way; empty: no limit
+  Network network = {};
 
   int devices() const;  // of all servers
   double rack_uplink(int rack) const;
@@ -42,6 +55,10 @@ struct Part {
 // By server, ascending; empty: the job does not run.
 using Placement = std::vector<Part>;
 int workers_of(const Placement& placement);
+
+// How far a job's ring goes.
+enum class Reach : std::uint8_t { kServer, kRack, kCluster };
+Reach reach_of(const Machines& machines, const Placement& placement);
 
 // Which devices are free.
 class Occupancy {

@@ -17,4 +17,23 @@ std::unique_ptr<Policy> make_las(const PolicyOptions& options);
 // Shortest remaining time first; knows durations.
 std::unique_ptr<Policy> make_srtf(const PolicyOptions& options);
 
+// Dominant resource fairness: all jobs have as nearly the same number of workers as can be. Elastic, in slots.
+std::unique_ptr<Policy> make_drf(const PolicyOptions& options);
+
+// GADGET's greedy choice in every slot (Yu et al., INFOCOM 2022, algorithm 1), with the slot problem solved by solve_slot
+// and so without ever exceeding what there is. Elastic; with the completion objective it knows durations.
+std::unique_ptr<Policy> make_gadget_exact(const PolicyOptions& options);
+
+// The Gittins index over device-seconds, as in Tiresias: the job runs that is likeliest to be done soon for what it has
+// had. Knows how long jobs of the trace take, and not which takes how long.
+std::unique_ptr<Policy> make_gittins(const PolicyOptions& options);
+
+// Finish-time fairness: those farthest behind an equal part of the cluster first. In slots; knows durations.
+std::unique_ptr<Policy> make_themis(const PolicyOptions& options);
+
+// SJF-BCO and what it is compared with: no preemption, devices fixed at arrival. They know durations.
+std::unique_ptr<Policy> make_sjf_bco(const PolicyOptions& options);
+std::unique_ptr<Policy> make_list_scheduling(const PolicyOptions& options);  // the devices that are free first
+std::unique_ptr<Policy> make_random_devices(const PolicyOptions& options);   // any devices
+
 }  // namespace motley::schedule

@@ -1,80 +1,66 @@
 #include "motley/schedule/policy.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "motley/schedule/policies.h"
 
 namespace motley::schedule {
 
-double State::run_seconds(int job) const {
-  const Progress& one = progress[static_cast<std::size_t>(job)];
+double State::run_seconds(int number) const {
+  const Progress& one = progress[static_cast<std::size_t>(number)];
   return one.run_seconds + (one.runs() ? now - one.since : 0);
 }
 
-double State::device_seconds(int job) const {
-  const Progress& one = progress[static_cast<std::size_t>(job)];
+double State::device_seconds(int number) const {
+  const Progress& one = progress[static_cast<std::size_t>(number)];
   return one.device_seconds + (one.runs() ? (now - one.since) * workers_of(one.placement) : 0);
+}
+
+double State::done_seconds(int number) const {
+  const Progress& one = progress[static_cast<std::size_t>(number)];
+  return one.done_seconds + (one.runs() ? one.speed * std::max(0.0, now - std::max(one.since, one.resumes)) : 0);
 }
 
 namespace {
 
-Placement place_anywhere(const Machines& machines, const Occupancy& occupancy, int workers) {
-  Placement placement;
-  for (int server = 0; server < static_cast<int>(machines.servers.size()) && workers > 0; ++server) {
-    const int taken = std::min(workers, occupancy.free_on(server));
-    if (taken <= 0) continue;
-    placement.push_back({server, taken});
-    workers -= taken;
-  }
-  return placement;
-}
-
-Placement place_together(const Machines& machines, const Occupancy& occupancy, int workers) {
-  const auto count = static_cast<int>(machines.servers.size());
-  const auto size_of = [&](int server) { return machines.servers[static_cast<std::size_t>(server)].devices; };
-  Placement placement;
-  std::vector<int> order(static_cast<std::size_t>(count));
-  std::iota(order.begin(), order.end(), 0);
-  if (workers > std::ranges::max(machines.servers, {}, &Server::devices).devices) {
-    std::ranges::stable_sort(order, std::greater(), size_of);
-    for (const int server : order) {
-      const int size = size_of(server);
-      if (size > workers || occupancy.free_on(server) < size) continue;
-      placement.push_back({server, size});
-      workers -= size;
-    }
-  }
-  if (workers > 0) {
-    const auto has_room = [&](int server) {
-      return occupancy.free_on(server) >= workers &&
-             std::ranges::find(placement, server, &Part::server) == placement.end();
-    };
-    std::ranges::sort(order);
-    const auto found = std::ranges::find_if(order, has_room);
-    if (found == order.end()) return {};
-    placement.push_back({*found, workers});
-  }
-  std::ranges::sort(placement, {}, &Part::server);
-  return placement;
-}
+struct Known {
+  const char* name;
+  std::unique_ptr<Policy> (*make)(const PolicyOptions&);
+  bool is_online = true;
+};
+constexpr Known kKnown[] = {
+    {"fifo", make_fifo},
+    {"las", make_las},
+    {"srtf", make_srtf},
+    {"drf", make_drf},
+    {"gadget-exact", make_gadget_exact},
+    {"gittins", make_gittins},
+    {"themis", make_themis},
+    {"sjf-bco", make_sjf_bco, false},
+    {"list-scheduling", make_list_scheduling, false},
+    {"random-devices", make_random_devices, false},
+};
 
 }  // namespace
 
-Placement place(const Machines& machines, const Occupancy& occupancy, int workers, Packing packing) {
-  if (workers > occupancy.free()) return {};
-  return packing == Packing::kAnywhere ? place_anywhere(machines, occupancy, workers)
-                                       : place_together(machines, occupancy, workers);
+std::vector<std::string> policy_names() {
+  std::vector<std::string> names;
+  for (const Known& known : kKnown) names.emplace_back(known.name);
+  return names;
 }
 
-std::vector<std::string> policy_names() {
-  return {"fifo", "las", "srtf"};
+std::vector<std::string> online_policy_names() {
+  std::vector<std::string> names;
+  for (const Known& known : kKnown) {
+    if (known.is_online) names.emplace_back(known.name);
+  }
+  return names;
 }
 
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options) {
-  if (name == "fifo") return make_fifo(options);
-  if (name == "las") return make_las(options);
-  if (name == "srtf") return make_srtf(options);
+  for (const Known& known : kKnown) {
+    if (name == known.name) return known.make(options);
+  }
   return fail(ErrorCode::kInvalidInput, "--policy: there is no '{}'; accepted: {}", name,
               fmt::join(policy_names(), ", "));
 }

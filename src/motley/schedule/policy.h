@@ -4,23 +4,26 @@
 
 #include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/schedule/capacity.h"
 #include "motley/schedule/job.h"
-#include "motley/schedule/machines.h"
+#include "motley/schedule/placing.h"
 
 namespace motley::schedule {
 
-// What has become of a job so far.
+// What has become of a job up to the time `since`.
 struct Progress {
   Placement placement;        // empty: it does not run
-  double run_seconds = 0;     // in which it had its workers, up to `since`
+  double speed = 1;           // seconds of its duration in a second, while it runs
+  double resumes = 0;         // when it trains again, after its workers were changed
+  double run_seconds = 0;     // in which it had workers
   double device_seconds = 0;  // the same times these workers
-  double since = 0;           // from when on it has its placement
+  double done_seconds = 0;    // of its duration
+  double since = 0;
 
   bool runs() const { return !placement.empty(); }
 };
@@ -31,13 +34,17 @@ struct State {
   std::span<const Job> jobs;
   std::span<const Progress> progress;  // of each job
   const Machines* machines = nullptr;
-  const Occupancy* occupancy = nullptr;
+  const Capacity* capacity = nullptr;
   std::span<const int> arrived;   // since the decision before, in their order
   std::span<const int> finished;  // likewise; they have no placement any more
   std::span<const int> running;   // by arrival
 
-  double run_seconds(int job) const;     // up to now
-  double device_seconds(int job) const;  // up to now
+  const Job& job(int number) const { return jobs[static_cast<std::size_t>(number)]; }
+  const Placement& placement(int number) const { return progress[static_cast<std::size_t>(number)].placement; }
+  double run_seconds(int number) const;     // up to now
+  double device_seconds(int number) const;  // up to now
+  double done_seconds(int number) const;    // up to now
+  double left_seconds(int number) const { return job(number).duration - done_seconds(number); }
 };
 
 struct Change {
@@ -61,20 +68,19 @@ class Policy {
   virtual Decision decide(const State& state) = 0;
 };
 
-// How a job's workers are put on servers: kAnywhere takes the servers in their order, as many devices of each as are
-// free; kTogether never splits a job that fits on one server, and gives a larger one whole idle servers and one for
-// what is left over.
-enum class Packing { kAnywhere, kTogether };
-
-// Where a job of so many workers goes; empty where it does not fit now. kTogether takes the first server with room, and
-// for larger jobs the first idle ones, each filled (servers of unlike sizes: the largest first).
-Placement place(const Machines& machines, const Occupancy& occupancy, int workers, Packing packing);
+// What policies that weigh jobs aim at: the jobs' own utilities; short times from arrival to completion; all being done
+// soon.
+enum class Objective { kUtility, kCompletion, kMakespan };
 
 struct PolicyOptions {
-  Packing packing = Packing::kAnywhere;
+  Packing packing = Packing::kAnywhere;  // of policies that do not look for places of their own
+  double slot_seconds = 3600;            // of policies that decide by slots
+  Objective objective = Objective::kUtility;
 };
 // The names that make_policy knows.
 std::vector<std::string> policy_names();
+// Those of them that take long traces as they come.
+std::vector<std::string> online_policy_names();
 // Errors: kInvalidInput for another name.
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options = {});
 

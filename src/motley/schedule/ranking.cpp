@@ -4,33 +4,33 @@ namespace motley::schedule {
 
 void Ranking::begin(const State& state) {
   state_ = &state;
-  occupancy_ = Occupancy(*state.machines);
+  room_.emplace(*state.machines, packing_);
   changes_.clear();
   for (const int job : given_) got_[static_cast<std::size_t>(job)] = 0;
   given_.clear();
   got_.resize(state.jobs.size());
-  fits_.assign(static_cast<std::size_t>(occupancy_.free()) + 1, 1);
+  fits_.assign(static_cast<std::size_t>(room_->free()) + 1, 1);
 }
 
-bool Ranking::offer(int job) {
-  const int workers = state_->jobs[static_cast<std::size_t>(job)].workers;
-  if (workers > occupancy_.free()) return false;
-  const Placement& now = state_->progress[static_cast<std::size_t>(job)].placement;
-  if (!now.empty() && occupancy_.has_room(now)) {
-    occupancy_.take(now);
+bool Ranking::offer(int number) {
+  const Job& job = state_->job(number);
+  if (job.workers > room_->free()) return false;
+  const Placement& now = state_->placement(number);
+  if (!now.empty() && room_->has_room(job, now)) {
+    room_->take(job, now);
   } else {
-    char& fits = fits_[static_cast<std::size_t>(workers)];
-    if (fits == 0) return false;
-    Placement placement = place(*state_->machines, occupancy_, workers, packing_);
+    char& fits = fits_[static_cast<std::size_t>(job.workers)];
+    if (fits == 0 && packing_ != Packing::kRing) return false;
+    Placement placement = room_->place(job, job.workers);
     if (placement.empty()) {
       fits = 0;
       return false;
     }
-    occupancy_.take(placement);
-    changes_.push_back({job, std::move(placement)});
+    room_->take(job, placement);
+    changes_.push_back({number, std::move(placement)});
   }
-  given_.push_back(job);
-  got_[static_cast<std::size_t>(job)] = 1;
+  given_.push_back(number);
+  got_[static_cast<std::size_t>(number)] = 1;
   return true;
 }
 

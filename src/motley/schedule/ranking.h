@@ -2,6 +2,7 @@
 // before it leave, or none.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "motley/schedule/policy.h"
@@ -16,9 +17,9 @@ class Ranking {
   void begin(const State& state);
   // Gives a job the workers that it asks for: where it runs now, if nobody before it took that, else where they fit.
   // False: it gets none. To be called once a job at most.
-  bool offer(int job);
+  bool offer(int number);
   // Nothing is left: all who are not offered any more get none.
-  bool is_full() const { return occupancy_.free() == 0; }
+  bool is_full() const { return room_->free() == 0; }
   bool got(int job) const { return got_[static_cast<std::size_t>(job)] != 0; }
   // Adds what changes: jobs that run and got nothing stop.
   void end(Decision& decision);
@@ -26,11 +27,11 @@ class Ranking {
  private:
   const Packing packing_;
   const State* state_ = nullptr;
-  Occupancy occupancy_{Machines{}};
+  std::optional<Room> room_;
   std::vector<Change> changes_;
   std::vector<int> given_;  // jobs with workers
   std::vector<char> got_;   // by job
-  std::vector<char> fits_;  // by workers: false once such a job was skipped, since devices only become fewer
+  std::vector<char> fits_;  // by workers: false once such a job was skipped, since devices only become fewer; not where uplinks matter
 };
 
 }  // namespace motley::schedule

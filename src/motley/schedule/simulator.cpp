@@ -4,21 +4,24 @@
 #include <cmath>
 #include <queue>
 
+#include "motley/schedule/speed.h"
+
 namespace motley::schedule {
 namespace {
 
 class Replay {
  public:
-  Replay(const std::vector<Job>& jobs, const Machines& machines, Policy& policy, const Clock& clock)
+  Replay(const std::vector<Job>& jobs, const Machines& machines, Policy& policy, const SimulationOptions& options)
       : jobs_(jobs),
         machines_(machines),
         policy_(policy),
-        clock_(clock),
-        occupancy_(machines),
+        options_(options),
+        capacity_(machines),
         progress_(jobs.size()),
         versions_(jobs.size()),
-        started_(jobs.size()),
-        done_(jobs.size()) {
+        begins_(jobs.size()),
+        done_(jobs.size()),
+        leaving_(machines.servers.size()) {
     outcome_.jobs.resize(jobs.size());
   }
 
@@ -27,9 +30,17 @@ class Replay {
     outcome_.begin = jobs_.front().arrival;
     while (finished_count_ < jobs_.size()) {
       const double next = next_event();
-      if (std::isinf(next)) {
+      if (std::isinf(next) && std::isinf(options_.horizon)) {
         return fail(ErrorCode::kInternal, "{} leaves {} jobs waiting for ever, such as '{}'", policy_.name(),
                     jobs_.size() - finished_count_, jobs_[first_waiting()].name);
+      }
+      if (next >= options_.horizon) {
+        now_ = options_.horizon;
+        for (const int number : running_) {
+          settle(number);
+          keep_run(number);
+        }
+        break;
       }
       now_ = next;
       finish();
@@ -37,6 +48,10 @@ class Replay {
       MOTLEY_TRY(decide());
     }
     outcome_.end = now_;
+    for (std::size_t job = 0; job < jobs_.size(); ++job) {
+      outcome_.jobs[job].done_seconds = progress_[job].done_seconds;
+      outcome_.utility += jobs_[job].worth_after(progress_[job].done_seconds);
+    }
     const double span = outcome_.end - outcome_.begin;
     outcome_.busy_share = span > 0 ? outcome_.device_seconds / (span * machines_.devices()) : 0;
     return std::move(outcome_);
@@ -51,8 +66,8 @@ class Replay {
     bool operator>(const Finish& other) const { return std::pair(time, job) > std::pair(other.time, other.job); }
   };
 
+  const Job& job(int number) const { return jobs_[static_cast<std::size_t>(number)]; }
   Progress& progress(int job) { return progress_[static_cast<std::size_t>(job)]; }
-  JobOutcome& outcome(int job) { return outcome_.jobs[static_cast<std::size_t>(job)]; }
 
   double next_event() {
     while (!finishes_.empty() && finishes_.top().version != version(finishes_.top().job)) finishes_.pop();
@@ -71,17 +86,92 @@ class Replay {
     return 0;
   }
 
-  // Takes a job's devices away, and notes what it had of them.
-  void stop(int job) {
-    Progress& one = progress(job);
+  // Notes what a job that runs has had and done so far.
+  void settle(int number) {
+    Progress& one = progress(number);
     const double seconds = now_ - one.since;
     const double device_seconds = seconds * workers_of(one.placement);
     one.run_seconds += seconds;
     one.device_seconds += device_seconds;
     outcome_.device_seconds += device_seconds;
-    occupancy_.give_back(one.placement);
+    one.done_seconds += one.speed * std::max(0.0, now_ - std::max(one.since, one.resumes));
+    one.since = now_;
+  }
+
+  void keep_run(int number) {
+    if (!options_.keep_runs) return;
+    const double begin = begins_[static_cast<std::size_t>(number)];
+    if (now_ > begin) outcome_.runs.push_back({number, begin, now_, progress(number).placement});
+  }
+
+  // Takes a job's devices away.
+  void stop(int number) {
+    settle(number);
+    Progress& one = progress(number);
+    keep_run(number);
+    capacity_.give_back(one.placement, job(number).reserve());
+    leave(number);
     one.placement.clear();
-    ++version(job);
+    ++version(number);
+  }
+
+  // Whether a job's speed depends on who else runs where it does.
+  bool meets_others(int number) const {
+    return is_contended_ && job(number).elastic && job(number).reserve() == 0 &&
+           progress_[static_cast<std::size_t>(number)].placement.size() > 1;
+  }
+
+  void enter(int number) {
+    if (!meets_others(number)) return;
+    for (const Part& part : progress(number).placement) {
+      leaving_[static_cast<std::size_t>(part.server)].push_back(number);
+      changed_.push_back(part.server);
+    }
+  }
+
+  void leave(int number) {
+    if (!meets_others(number)) return;
+    for (const Part& part : progress(number).placement) {
+      std::erase(leaving_[static_cast<std::size_t>(part.server)], number);
+      changed_.push_back(part.server);
+    }
+  }
+
+  // Those who meet others than before go on at another speed.
+  void change_speeds() {
+    std::vector<int> jobs;
+    for (const int server : changed_) {
+      const std::vector<int>& there = leaving_[static_cast<std::size_t>(server)];
+      jobs.insert(jobs.end(), there.begin(), there.end());
+    }
+    changed_.clear();
+    std::ranges::sort(jobs);
+    jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
+    for (const int number : jobs) {
+      const double speed = speed_of(number);
+      if (speed == progress(number).speed) continue;
+      settle(number);
+      progress(number).speed = speed;
+      await_finish(number);
+    }
+  }
+
+  double speed_of(int number) {
+    const Placement& placement = progress(number).placement;
+    std::size_t meeting = 1;
+    if (meets_others(number)) {
+      for (const Part& part : placement) {
+        meeting = std::max(meeting, leaving_[static_cast<std::size_t>(part.server)].size());
+      }
+    }
+    return speed(job(number), machines_.network,
+                 {workers_of(placement), static_cast<int>(placement.size()), static_cast<int>(meeting)});
+  }
+
+  void await_finish(int number) {
+    const Progress& one = progress(number);
+    const double seconds = std::max(0.0, job(number).duration - one.done_seconds) / one.speed;
+    finishes_.push({std::max(now_, one.resumes) + seconds, number, ++version(number)});
   }
 
   void finish() {
@@ -91,8 +181,9 @@ class Replay {
       finishes_.pop();
       if (next.version != version(next.job)) continue;
       stop(next.job);
+      progress(next.job).done_seconds = job(next.job).duration;  // whatever rounding has made of it
       done_[static_cast<std::size_t>(next.job)] = true;
-      outcome(next.job).finished = now_;
+      outcome_.jobs[static_cast<std::size_t>(next.job)].finished = now_;
       finished_.push_back(next.job);
       ++finished_count_;
     }
@@ -107,10 +198,10 @@ class Replay {
   }
 
   Status decide() {
-    const State state{now_, jobs_, progress_, &machines_, &occupancy_, arrived_, finished_, running_};
-    const double begin = clock_.now();
+    const State state{now_, jobs_, progress_, &machines_, &capacity_, arrived_, finished_, running_};
+    const double begin = options_.clock->now();
     Decision decision = policy_.decide(state);
-    const double seconds = clock_.now() - begin;
+    const double seconds = options_.clock->now() - begin;
     ++outcome_.decisions;
     outcome_.decision_seconds += seconds;
     outcome_.longest_decision_seconds = std::max(outcome_.longest_decision_seconds, seconds);
@@ -125,48 +216,56 @@ class Replay {
           done_[static_cast<std::size_t>(change.job)]) {
         return fail(ErrorCode::kInternal, "{} places job {}, which is not there", policy_.name(), change.job);
       }
-      if (progress(change.job).runs()) {
-        stop(change.job);
-      }
+      if (progress(change.job).runs()) stop(change.job);
     }
     for (Change& change : decision.changes) {
       if (!change.placement.empty()) MOTLEY_TRY(start(change.job, std::move(change.placement)));
     }
     std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+    change_speeds();
     return {};
   }
 
-  Status start(int job, Placement placement) {
-    const Job& asked = jobs_[static_cast<std::size_t>(job)];
-    Progress& one = progress(job);
-    if (one.runs() || !occupancy_.has_room(placement) || workers_of(placement) != asked.workers) {
-      return fail(ErrorCode::kInternal, "{} gives '{}' devices that it may not have, at {} s", policy_.name(),
-                  asked.name, now_);
+  Status start(int number, Placement placement) {
+    const Job& asked = job(number);
+    Progress& one = progress(number);
+    const int workers = workers_of(placement);
+    if (one.runs() || workers < asked.least() || workers > asked.most() ||
+        !capacity_.has_room(placement, asked.reserve())) {
+      return fail(ErrorCode::kInternal, "{} gives '{}' {} workers that it may not have, at {} s", policy_.name(),
+                  asked.name, workers, now_);
     }
-    occupancy_.take(placement);
+    capacity_.take(placement, asked.reserve());
     one.placement = std::move(placement);
-    one.since = now_;
-    if (started_[static_cast<std::size_t>(job)]) {
-      ++outcome(job).restarts;
+    one.since = begins_[static_cast<std::size_t>(number)] = now_;
+    JobOutcome& outcome = outcome_.jobs[static_cast<std::size_t>(number)];
+    if (std::isinf(outcome.started)) {
+      outcome.started = now_;
+      one.resumes = now_;
     } else {
-      started_[static_cast<std::size_t>(job)] = true;
-      outcome(job).started = now_;
+      ++outcome.restarts;
+      one.resumes = now_ + (asked.elastic ? asked.elastic->restart_seconds : 0);
     }
-    finishes_.push({now_ + (asked.duration - one.run_seconds), job, version(job)});
-    const auto place = std::ranges::lower_bound(running_, job);
-    if (place == running_.end() || *place != job) running_.insert(place, job);  // else it moves
+    enter(number);
+    one.speed = speed_of(number);
+    await_finish(number);
+    const auto place = std::ranges::lower_bound(running_, number);
+    if (place == running_.end() || *place != number) running_.insert(place, number);  // else it moves
     return {};
   }
 
   const std::vector<Job>& jobs_;
   const Machines& machines_;
   Policy& policy_;
-  const Clock& clock_;
-  Occupancy occupancy_;
+  const SimulationOptions& options_;
+  const bool is_contended_ = std::isfinite(machines_.network.between);
+  Capacity capacity_;
   std::vector<Progress> progress_;
-  std::vector<int> versions_;  // of each job: one more at every stop
-  std::vector<char> started_;
+  std::vector<int> versions_;   // of each job: one more whenever its finish is another
+  std::vector<double> begins_;  // of each job: since when it runs where it does
   std::vector<char> done_;
+  std::vector<std::vector<int>> leaving_;  // by server: jobs whose rings leave it, and slow each other down
+  std::vector<int> changed_;               // servers that such jobs came to or went from
   std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
   std::vector<int> running_, arrived_, finished_;
   std::size_t arrived_count_ = 0;
@@ -178,7 +277,8 @@ class Replay {
 
 }  // namespace
 
-Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines, Policy& policy, const Clock& clock) {
+Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines, Policy& policy,
+                         const SimulationOptions& options) {
   const int devices = machines.devices();
   for (const Job& job : jobs) {
     if (job.workers > devices) {
@@ -186,13 +286,14 @@ Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines,
                   job.workers, devices);
     }
   }
-  return Replay(jobs, machines, policy, clock).run();
+  return Replay(jobs, machines, policy, options).run();
 }
 
 Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome) {
   std::vector<double> seconds;
   double sum = 0;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (std::isinf(outcome.jobs[i].finished)) continue;
     seconds.push_back(outcome.jobs[i].finished - jobs[i].arrival);
     sum += seconds.back();
   }
@@ -203,6 +304,46 @@ Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome) {
     return seconds[place];
   };
   return {sum / static_cast<double>(seconds.size()), at(0.5), at(0.99)};
+}
+
+Fairness fairness_of(const std::vector<Job>& jobs, const Machines& machines, const Outcome& outcome) {
+  // The sum over time of the jobs that are there, at each time at which their number changes.
+  std::vector<std::pair<double, double>> changes;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    changes.emplace_back(jobs[i].arrival, 1);
+    if (std::isfinite(outcome.jobs[i].finished)) changes.emplace_back(outcome.jobs[i].finished, -1);
+  }
+  std::ranges::sort(changes);
+  std::vector<double> times, sums;
+  double there = 0, sum = 0;
+  for (const auto& [time, change] : changes) {
+    if (!times.empty()) sum += there * (time - times.back());
+    times.push_back(time);
+    sums.push_back(sum);
+    there += change;
+  }
+  const auto sum_until = [&](double time) {
+    return sums[static_cast<std::size_t>(std::ranges::lower_bound(times, time) - times.begin())];
+  };
+  Fairness fairness;
+  double count = 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const double finished = outcome.jobs[i].finished;
+    const double took = finished - jobs[i].arrival;
+    if (std::isinf(finished) || !(took > 0) || !(jobs[i].duration > 0)) continue;
+    const double others = (sum_until(finished) - sum_until(jobs[i].arrival)) / took;  // itself among them
+    const double part = std::min(1.0, machines.devices() / (others * jobs[i].workers));
+    const double ratio = took * part / jobs[i].duration;
+    fairness.mean += ratio;
+    fairness.worst = std::max(fairness.worst, ratio);
+    fairness.unfair += ratio > 1 ? 1 : 0;
+    ++count;
+  }
+  if (count > 0) {
+    fairness.mean /= count;
+    fairness.unfair /= count;
+  }
+  return fairness;
 }
 
 }  // namespace motley::schedule

@@ -1,6 +1,8 @@
-// Replays a trace under a policy, event by event: jobs arrive, start, stop and finish; nothing happens in between.
+// Replays a trace under a policy, event by event: jobs arrive, start, grow, shrink, move, stop and finish; nothing
+// happens in between.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "motley/base/clock.h"
@@ -11,37 +13,62 @@ namespace motley::schedule {
 
 // What became of a job.
 struct JobOutcome {
-  double started = 0;   // first, seconds from the trace's begin
-  double finished = 0;  // likewise
-  int restarts = 0;     // how often it ran again after it had been stopped, or was moved
+  double started = std::numeric_limits<double>::infinity();   // first, seconds from the trace's begin; never: infinite
+  double finished = std::numeric_limits<double>::infinity();  // likewise
+  double done_seconds = 0;                                    // of its duration
+  int restarts = 0;  // how often it ran again after it had been stopped, or was moved, or got other workers
+};
+
+// A job's workers in one place, for a while.
+struct Run {
+  int job = 0;
+  double begin = 0, end = 0;  // seconds from the trace's begin
+  Placement placement;
 };
 
 struct Outcome {
   std::vector<JobOutcome> jobs;  // as the trace's
+  std::vector<Run> runs;         // by their ends; only where they are asked for
   double begin = 0;              // of the first arrival
-  double end = 0;                // of the last completion
+  double end = 0;                // of the last completion, or the horizon
   double device_seconds = 0;     // that jobs had
   double busy_share = 0;         // of all devices from begin to end
+  double utility = 0;            // of all jobs, for what they did
   std::int64_t decisions = 0;
   double decision_seconds = 0;  // of computation, all together
   double longest_decision_seconds = 0;
 };
 
+struct SimulationOptions {
+  bool keep_runs = false;
+  double horizon = std::numeric_limits<double>::infinity();  // when all ends, whatever is left to do
+  const Clock* clock = &SteadyClock::instance();             // only tells what decisions take
+};
+
 // Jobs by arrival. At one instant completions come first, then arrivals, then one decision.
 //
 // Errors: kInvalidInput for a job that asks for more devices than there are, by name; kInternal where the policy breaks
-// its word: gives devices twice, changes a job that is not there, wants to be woken in the past, or leaves jobs waiting
-// for ever.
-// The clock only tells what decisions take.
+// its word: gives devices or bandwidth of uplinks twice, more workers than a job can use or fewer than it can run with,
+// changes a job that is not there, wants to be woken in the past, or leaves jobs waiting for ever.
 Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines, Policy& policy,
-                         const Clock& clock = SteadyClock::instance());
+                         const SimulationOptions& options = {});
 
-// Seconds from arrival to completion, over all jobs.
+// Seconds from arrival to completion, over all jobs that finished.
 struct Completion {
   double mean = 0;
   double median = 0;
   double p99 = 0;
 };
 Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome);
+
+// Finish-time fairness (Themis, Mahajan et al., NSDI 2020): how much longer a job took than it would have with a part of
+// the cluster of its own, as large as there were jobs, on average, while it was there. Jobs above 1 had less than their
+// part. Over all jobs that finished.
+struct Fairness {
+  double mean = 0;
+  double worst = 0;
+  double unfair = 0;  // share of jobs above 1
+};
+Fairness fairness_of(const std::vector<Job>& jobs, const Machines& machines, const Outcome& outcome);
 
 }  // namespace motley::schedule

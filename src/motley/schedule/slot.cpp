@@ -5,182 +5,12 @@
 #include <queue>
 
 #include "motley/base/random.h"
+#include "motley/schedule/capacity.h"
 
 namespace motley::schedule {
 namespace {
 
 constexpr double kSame = 1e-12;  // relative: sums of values that differ by less are equal
-constexpr double kSlack = 1e-9;  // relative: bandwidth that rounding may feign to be missing
-
-// What is free: devices and uplinks.
-class Free {
- public:
-  explicit Free(const Machines& machines) : machines_(machines), occupancy_(machines) {
-    for (const Server& server : machines.servers) server_uplinks_.push_back(server.uplink);
-    racks_.resize(static_cast<std::size_t>(machines.racks));
-    for (int rack = 0; rack < machines.racks; ++rack) rack_uplinks_.push_back(machines.rack_uplink(rack));
-    for (std::size_t server = 0; server < machines.servers.size(); ++server) {
-      Rack& rack = racks_[static_cast<std::size_t>(machines.servers[server].rack)];
-      rack.servers.push_back(static_cast<int>(server));
-      rack.devices += machines.servers[server].devices;
-      most_on_server_ = std::max(most_on_server_, machines.servers[server].devices);
-    }
-    by_free_.resize(static_cast<std::size_t>(most_on_server_) + 1);
-    for (int server = 0; server < static_cast<int>(machines.servers.size()); ++server) {
-      by_free_[index(devices(server))].push_back(server);
-    }
-  }
-
-  void take(const Placement& placement, double reserve) {
-    for (const Part& part : placement) std::erase(by_free_[index(devices(part.server))], part.server);
-    occupancy_.take(placement);
-    count(placement, reserve, 1);
-  }
-  void give_back(const Placement& placement, double reserve) {
-    for (const Part& part : placement) std::erase(by_free_[index(devices(part.server))], part.server);
-    occupancy_.give_back(placement);
-    count(placement, reserve, -1);
-  }
-
-  bool has_room(const Placement& placement, double reserve) const {
-    const int workers = workers_of(placement);
-    if (!occupancy_.has_room(placement) || std::ranges::any_of(placement, [&](const Part& part) {
-          return part.workers < workers && !has_server_uplink(part.server, reserve);
-        })) {
-      return false;
-    }
-    bool fits = true;
-    for_each_crossed_rack(placement, [&](int rack) { fits = fits && has_rack_uplink(rack, reserve); });
-    return fits;
-  }
-
-  // So many workers with the shortest reach that there is room for, up to the longest that is asked for; empty where
-  // there is none.
-  Placement find(int workers, double reserve, Reach longest = Reach::kCluster) const {
-    Placement found = on_one_server(workers);
-    if (found.empty() && longest >= Reach::kRack) found = in_one_rack(workers, reserve);
-    if (found.empty() && longest == Reach::kCluster) found = over_racks(workers, reserve);
-    return found;
-  }
-
- private:
-  struct Rack {
-    std::vector<int> servers;
-    int devices = 0;  // free
-  };
-
-  static std::size_t index(int number) { return static_cast<std::size_t>(number); }
-  int devices(int server) const { return occupancy_.free_on(server); }
-  bool has_server_uplink(int server, double reserve) const {
-    return reserve * (1 - kSlack) <= server_uplinks_[index(server)];
-  }
-  bool has_rack_uplink(int rack, double reserve) const { return reserve * (1 - kSlack) <= rack_uplinks_[index(rack)]; }
-  int rack_of(int server) const { return machines_.servers[index(server)].rack; }
-
-  template <class Function>
-  void for_each_crossed_rack(const Placement& placement, Function function) const {
-    if (placement.empty()) return;
-    const int first = rack_of(placement.front().server);
-    if (std::ranges::all_of(placement, [&](const Part& part) { return rack_of(part.server) == first; })) return;
-    std::vector<int> racks;
-    for (const Part& part : placement) racks.push_back(rack_of(part.server));
-    std::ranges::sort(racks);
-    racks.erase(std::unique(racks.begin(), racks.end()), racks.end());
-    for (const int rack : racks) function(rack);
-  }
-
-  // Of servers whose devices are taken (1) or given back (-1) and which are in no list: the lists, racks and uplinks.
-  void count(const Placement& placement, double reserve, int sign) {
-    const int workers = workers_of(placement);
-    for (const Part& part : placement) {
-      by_free_[index(devices(part.server))].push_back(part.server);
-      racks_[index(rack_of(part.server))].devices -= sign * part.workers;
-      if (part.workers < workers) server_uplinks_[index(part.server)] -= sign * reserve;
-    }
-    for_each_crossed_rack(placement, [&](int rack) { rack_uplinks_[index(rack)] -= sign * reserve; });
-  }
-
-  // The server where least is left over.
-  Placement on_one_server(int workers) const {
-    for (int free = workers; free <= most_on_server_; ++free) {
-      const std::vector<int>& servers = by_free_[index(free)];
-      if (!servers.empty()) return {{std::ranges::min(servers), workers}};
-    }
-    return {};
-  }
-
-  // Fills servers, the emptiest first, and takes the rest from the one where least is left over: as few servers as can
-  // be. `servers` are those whose uplinks have room.
-  Placement fill(std::vector<int> servers, int workers) const {
-    std::ranges::stable_sort(servers, std::greater(), [&](int server) { return devices(server); });
-    Placement placement;
-    for (auto server = servers.begin(); workers > 0 && server != servers.end() && devices(*server) > 0; ++server) {
-      if (devices(*server) >= workers) {
-        const auto end = std::find_if(server, servers.end(), [&](int other) { return devices(other) < workers; });
-        placement.push_back({*(end - 1), workers});
-        workers = 0;
-        break;
-      }
-      placement.push_back({*server, devices(*server)});
-      workers -= devices(*server);
-    }
-    if (workers > 0) return {};
-    std::ranges::sort(placement, {}, &Part::server);
-    return placement;
-  }
-
-  std::vector<int> usable(const Rack& rack, double reserve) const {
-    std::vector<int> servers;
-    for (const int server : rack.servers) {
-      if (devices(server) > 0 && has_server_uplink(server, reserve)) servers.push_back(server);
-    }
-    return servers;
-  }
-
-  // The rack that has room with the fewest devices left over.
-  Placement in_one_rack(int workers, double reserve) const {
-    std::vector<int> order;
-    for (int rack = 0; rack < machines_.racks; ++rack) {
-      if (racks_[index(rack)].devices >= workers) order.push_back(rack);
-    }
-    std::ranges::stable_sort(order, {}, [&](int rack) { return racks_[index(rack)].devices; });
-    for (const int rack : order) {
-      Placement placement = fill(usable(racks_[index(rack)], reserve), workers);
-      if (!placement.empty()) return placement;
-    }
-    return {};
-  }
-
-  // Racks with most free devices first, so that the ring goes over few.
-  Placement over_racks(int workers, double reserve) const {
-    std::vector<int> order;
-    for (int rack = 0; rack < machines_.racks; ++rack) {
-      if (has_rack_uplink(rack, reserve)) order.push_back(rack);
-    }
-    std::ranges::stable_sort(order, std::greater(), [&](int rack) { return racks_[index(rack)].devices; });
-    Placement all;
-    for (const int rack : order) {
-      const std::vector<int> servers = usable(racks_[index(rack)], reserve);
-      const int there = std::transform_reduce(servers.begin(), servers.end(), 0, std::plus<>(),
-                                              [&](int server) { return devices(server); });
-      const int taken = std::min(workers, there);
-      if (taken == 0) continue;
-      for (const Part& part : fill(servers, taken)) all.push_back(part);
-      workers -= taken;
-      if (workers == 0) break;
-    }
-    if (workers > 0) return {};
-    std::ranges::sort(all, {}, &Part::server);
-    return all;
-  }
-
-  const Machines& machines_;
-  Occupancy occupancy_;
-  std::vector<double> server_uplinks_, rack_uplinks_;
-  std::vector<Rack> racks_;
-  std::vector<std::vector<int>> by_free_;  // servers with so many free devices
-  int most_on_server_ = 0;
-};
 
 // A piece of a concave envelope: from `from` to `to` workers, each of which adds `slope`.
 struct Segment {
@@ -422,7 +252,7 @@ class Solver {
   const SlotProblem& problem_;
   const SlotOptions& options_;
   Random random_;
-  Free free_;
+  Capacity free_;
   std::vector<Placement> placements_;
   std::vector<int> wanted_;  // of each job: workers that the relaxation gives it, in whole segments
   double value_ = 0;
@@ -433,15 +263,6 @@ class Solver {
 
 }  // namespace
 
-Reach reach_of(const Machines& machines, const Placement& placement) {
-  if (placement.size() <= 1) return Reach::kServer;
-  const int rack = machines.servers[static_cast<std::size_t>(placement.front().server)].rack;
-  const bool in_one = std::ranges::all_of(placement, [&](const Part& part) {
-    return machines.servers[static_cast<std::size_t>(part.server)].rack == rack;
-  });
-  return in_one ? Reach::kRack : Reach::kCluster;
-}
-
 double value_of(const Machines& machines, const SlotJob& job, const Placement& placement) {
   if (placement.empty()) return 0;
   const auto reach = static_cast<std::size_t>(reach_of(machines, placement));
@@ -450,7 +271,7 @@ double value_of(const Machines& machines, const SlotJob& job, const Placement& p
 }
 
 bool fits(const SlotProblem& problem, const std::vector<Placement>& placements) {
-  Free free(problem.machines);
+  Capacity free(problem.machines);
   for (std::size_t i = 0; i < placements.size(); ++i) {
     if (!free.has_room(placements[i], problem.jobs[i].reserve)) return false;
     free.take(placements[i], problem.jobs[i].reserve);

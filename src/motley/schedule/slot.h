@@ -15,10 +15,6 @@
 
 namespace motley::schedule {
 
-// How far a job's ring goes.
-enum class Reach : std::uint8_t { kServer, kRack, kCluster };
-Reach reach_of(const Machines& machines, const Placement& placement);
-
 struct SlotJob {
   // What k workers are worth, by the reach of their ring; k from 0, which is worth 0, to the most that it may have. All
   // three are of one size; nothing is worth more with a longer reach.

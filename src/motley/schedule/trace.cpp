@@ -105,10 +105,69 @@ constexpr Columns kFormats[] = {
     {"job,arrival_seconds,duration_seconds,workers", "job", "arrival_seconds", "duration_seconds", "workers"},
 };
 
+const Columns& kOurs = kFormats[2];
+
+// What may follow in ours, in any order, each column or none: of jobs that may have more or fewer workers.
+struct ElasticColumn {
+  std::string_view name;
+  double least;
+  double most;
+  bool is_whole;
+  std::string_view accepted;
+  void (*set)(Elastic&, double);
+};
+constexpr ElasticColumn kElasticColumns[] = {
+    {"least", 1, kMostWorkers, true, "a whole number from 1 to the workers that it asks for",
+     [](Elastic& job, double value) { job.least = static_cast<int>(value); }},
+    {"most", 1, kMostWorkers, true, "a whole number from the workers that it asks for to 1,000,000",
+     [](Elastic& job, double value) { job.most = static_cast<int>(value); }},
+    {"compute_seconds", 1e-9, kLongest, false, "seconds of an iteration, from 1e-9 to 1e10",
+     [](Elastic& job, double value) { job.compute_seconds = value; }},
+    {"gradient_bytes", 0, 1e15, false, "bytes from 0 to 1e15",
+     [](Elastic& job, double value) { job.gradient_bytes = value; }},
+    {"restart_seconds", 0, kLongest, false, "seconds from 0 to 1e10",
+     [](Elastic& job, double value) { job.restart_seconds = value; }},
+};
+
+bool is_ours(const Line& header) {
+  const std::vector<std::string_view> ours = split(kOurs.header);
+  if (header.cells.size() < ours.size() || !std::equal(ours.begin(), ours.end(), header.cells.begin())) return false;
+  for (auto cell = header.cells.begin() + static_cast<std::ptrdiff_t>(ours.size()); cell != header.cells.end(); ++cell) {
+    if (std::ranges::find(kElasticColumns, *cell, &ElasticColumn::name) == std::end(kElasticColumns) ||
+        std::find(header.cells.begin(), cell, *cell) != cell) {
+      return false;
+    }
+  }
+  return true;
+}
+
 const Columns* format_of(const Line& header) {
   const auto found =
       std::ranges::find_if(kFormats, [&](const Columns& format) { return split(format.header) == header.cells; });
-  return found == std::end(kFormats) ? nullptr : &*found;
+  if (found == std::end(kFormats)) return is_ours(header) ? &kOurs : nullptr;
+  return &*found;
+}
+
+// What the header has of a job's elasticity; a job may always have what it asks for.
+Status read_elastic(const Reader& reader, const Line& header, const Line& line, Job& job) {
+  for (const ElasticColumn& column : kElasticColumns) {
+    const auto at = std::ranges::find(header.cells, column.name);
+    if (at == header.cells.end()) continue;
+    if (!job.elastic) {
+      job.elastic.emplace();
+      job.elastic->least = job.elastic->most = job.workers;
+    }
+    const std::string_view cell = line.cells[static_cast<std::size_t>(at - header.cells.begin())];
+    const std::optional<double> value = number(cell);
+    if (!value || *value < column.least || *value > column.most || (column.is_whole && *value != std::floor(*value))) {
+      return reader.refuse(line.number, column.name, cell, column.accepted);
+    }
+    column.set(*job.elastic, *value);
+    if (job.elastic->least > job.workers || job.elastic->most < job.workers) {
+      return reader.refuse(line.number, column.name, cell, column.accepted);
+    }
+  }
+  return {};
 }
 
 Result<Job> job_of(const Reader& reader, const Columns& format, const Line& header, const Line& line) {
@@ -138,6 +197,7 @@ Result<Job> job_of(const Reader& reader, const Columns& format, const Line& head
     return reader.refuse(line.number, format.workers, cell(format.workers), "a whole number from 1 to 1,000,000");
   }
   job.workers = static_cast<int>(*workers);
+  MOTLEY_TRY(read_elastic(reader, header, line, job));
   return job;
 }
 
@@ -182,9 +242,13 @@ Result<std::vector<Job>> read_trace(const std::filesystem::path& file) {
 }
 
 std::string format_trace(const std::vector<Job>& jobs) {
-  std::string text = std::string(kFormats[2].header) + "\n";
+  std::string text = std::string(kOurs.header) + ",least,most,compute_seconds,gradient_bytes,restart_seconds\n";
   for (const Job& job : jobs) {
-    text += fmt::format("{},{},{},{}\n", job.name, job.arrival, job.duration, job.workers);
+    Elastic elastic;
+    elastic.least = elastic.most = job.workers;
+    elastic = job.elastic.value_or(elastic);
+    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", job.name, job.arrival, job.duration, job.workers, elastic.least,
+                        elastic.most, elastic.compute_seconds, elastic.gradient_bytes, elastic.restart_seconds);
   }
   return text;
 }

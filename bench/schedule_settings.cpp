@@ -1,0 +1,94 @@
+// GADGET's experiments: the utility that every policy gets, as a share of what none can exceed. All policies stop a job
+// at the same work done, and rings have the uplinks that they reserve or do not run.
+#include <cmath>
+
+#include "bench/row_list.h"
+#include "bench/schedule_bench.h"
+#include "motley/schedule/settings.h"
+#include "motley/schedule/simulator.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr int kSeeds = 30;
+const std::vector<std::string> kPolicies = {"gadget-exact", "drf", "las", "srtf", "fifo"};
+
+struct Shares {
+  double mean = 0;
+  double half_interval = 0;  // of 95 % confidence
+};
+
+Result<Shares> shares_of(const std::string& name, int servers, int jobs, int seeds) {
+  std::vector<double> shares;
+  for (int seed = 0; seed < seeds; ++seed) {
+    const schedule::Setting setting = schedule::gadget_setting(servers, jobs, static_cast<std::uint64_t>(seed));
+    MOTLEY_ASSIGN(const auto policy,
+                  schedule::make_policy(
+                      name, {.packing = schedule::Packing::kRing, .slot_seconds = setting.slot_seconds}));
+    MOTLEY_ASSIGN(const auto outcome,
+                  schedule::simulate(setting.jobs, setting.machines, *policy, {.horizon = setting.horizon}));
+    shares.push_back(outcome.utility / schedule::utility_bound(setting));
+  }
+  Shares result;
+  const auto count = static_cast<double>(shares.size());
+  for (const double share : shares) result.mean += share / count;
+  double squares = 0;
+  for (const double share : shares) squares += (share - result.mean) * (share - result.mean);
+  result.half_interval = 1.96 * std::sqrt(squares / std::max(1.0, count - 1) / count);
+  return result;
+}
+
+Status setting(const BenchOptions& options, const std::string& name, int servers, int jobs, RowList& rows) {
+  std::string note;
+  Shares ours;
+  double best_other = 0;
+  for (const std::string& policy : kPolicies) {
+    MOTLEY_ASSIGN(const Shares shares, shares_of(policy, servers, jobs, options.quick ? 3 : kSeeds));
+    note += fmt::format("{}{} {:.4f} +- {:.4f}", note.empty() ? "" : ", ", policy, shares.mean, shares.half_interval);
+    if (policy == kPolicies.front()) {
+      ours = shares;
+    } else {
+      best_other = std::max(best_other, shares.mean);
+    }
+  }
+  rows.add(name, "share_of_bound", ours.mean, "share", true, {}, 1, best_other, note);
+  return {};
+}
+
+// The mean makespan of SJF-BCO's settings, by policy, in the order of what is published.
+Status makespans(const BenchOptions& options, int servers, RowList& rows) {
+  const int seeds = options.quick ? 3 : kSeeds;
+  std::vector<std::pair<std::string, double>> means;
+  for (const char* name : {"gadget-exact", "sjf-bco", "list-scheduling", "random-devices"}) {
+    double sum = 0;
+    for (int seed = 0; seed < seeds; ++seed) {
+      const schedule::Setting setting = schedule::sjf_bco_setting(servers, static_cast<std::uint64_t>(seed));
+      MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {.slot_seconds = setting.slot_seconds * 10,
+                                                                    .objective = schedule::Objective::kMakespan}));
+      MOTLEY_ASSIGN(const auto outcome, schedule::simulate(setting.jobs, setting.machines, *policy));
+      sum += outcome.end / setting.slot_seconds;
+    }
+    means.emplace_back(name, sum / seeds);
+  }
+  for (const auto& [policy, mean] : means) {
+    rows.add(fmt::format("sjf-bco-settings-{}", servers), "makespan_" + policy, mean, "slots", false, {}, {},
+             means[1].second, "peer: sjf-bco");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<BenchRow>> schedule_settings(const BenchOptions& options) {
+  RowList rows(options);
+  for (const int jobs : {40, 60, 80, 100}) {
+    MOTLEY_TRY(setting(options, fmt::format("gadget-settings-{}", jobs), 50, jobs, rows));
+  }
+  for (const int servers : {4, 3, 2}) {
+    MOTLEY_TRY(setting(options, fmt::format("gadget-settings-100-on-{}-servers", servers), servers, 100, rows));
+  }
+  for (const int servers : {10, 15, 20}) MOTLEY_TRY(makespans(options, servers, rows));
+  return rows.take();
+}
+
+}  // namespace motley::bench

@@ -1,0 +1,200 @@
+// The slot solver on its own: against the bound of a mixed-integer program, never over what there is, and how long
+// decisions take as clusters grow.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bench/child_process.h"
+#include "bench/row_list.h"
+#include "bench/schedule_bench.h"
+#include "motley/base/clock.h"
+#include "motley/base/random.h"
+#include "motley/schedule/slot.h"
+
+namespace motley::bench {
+namespace {
+
+using schedule::Machines;
+using schedule::Part;
+using schedule::Placement;
+using schedule::Server;
+using schedule::SlotAnswer;
+using schedule::SlotJob;
+using schedule::SlotProblem;
+
+constexpr double kMipSeconds = 60;
+constexpr int kSlots = 10'000;
+constexpr int kDecisions = 31;
+
+double between(Random& random, double low, double high) {
+  return low + (high - low) * random.uniform();
+}
+
+int whole(Random& random, int low, int high) {
+  return low + static_cast<int>(random.below(static_cast<std::uint64_t>(high - low + 1)));
+}
+
+// A job whose worth rises with its workers, less and less, and is less where its ring is longer.
+SlotJob random_job(Random& random, int most) {
+  SlotJob job;
+  const double power = between(random, 0.4, 1);
+  const double scale = between(random, 0.2, 3);
+  double kept = 1;
+  for (auto& values : job.value) {
+    values = {0};
+    for (int workers = 1; workers <= most; ++workers) values.push_back(kept * scale * std::pow(workers, power));
+    kept *= between(random, 0.7, 1);
+  }
+  job.reserve = between(random, 0.1, 5);
+  return job;
+}
+
+// GADGET's settings: servers of 1 to 8 devices in two to five racks; here uplinks are so thin that they bind.
+SlotProblem random_problem(Random& random, int servers, int jobs, int most) {
+  SlotProblem problem;
+  Machines& machines = problem.machines;
+  machines.racks = std::min(servers, whole(random, 2, 5));
+  for (int i = 0; i < servers; ++i) {
+    machines.servers.push_back({"", 1 << whole(random, 0, 3), i % machines.racks, between(random, 1, 20)});
+  }
+  for (int i = 0; i < machines.racks; ++i) machines.rack_uplinks.push_back(between(random, 2, 40));
+  for (int i = 0; i < jobs; ++i) problem.jobs.push_back(random_job(random, whole(random, 1, most)));
+  return problem;
+}
+
+nlohmann::json json_of(const SlotProblem& problem) {
+  nlohmann::json servers = nlohmann::json::array();
+  for (const Server& server : problem.machines.servers) servers.push_back({server.devices, server.uplink, server.rack});
+  nlohmann::json jobs = nlohmann::json::array();
+  for (const SlotJob& job : problem.jobs) jobs.push_back({job.reserve, job.value});
+  return {{"servers", servers}, {"racks", problem.machines.rack_uplinks}, {"jobs", jobs}};
+}
+
+// Capacities that placements exceed, added up anew from nothing but them.
+int violations(const SlotProblem& problem, const std::vector<Placement>& placements) {
+  const auto index = [](int number) { return static_cast<std::size_t>(number); };
+  const Machines& machines = problem.machines;
+  std::vector<int> devices(machines.servers.size());
+  std::vector<double> uplinks(machines.servers.size());
+  std::vector<double> racks(index(machines.racks));
+  int found = 0;
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    std::vector<int> by_rack(index(machines.racks));
+    const int workers = schedule::workers_of(placements[i]);
+    found += workers > problem.jobs[i].most();
+    for (const Part& part : placements[i]) {
+      devices[index(part.server)] += part.workers;
+      by_rack[index(machines.servers[index(part.server)].rack)] += part.workers;
+      if (part.workers < workers) uplinks[index(part.server)] += problem.jobs[i].reserve;
+    }
+    for (std::size_t rack = 0; rack < racks.size(); ++rack) {
+      if (0 < by_rack[rack] && by_rack[rack] < workers) racks[rack] += problem.jobs[i].reserve;
+    }
+  }
+  constexpr double kRounding = 1 + 1e-6;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    found += devices[i] > machines.servers[i].devices;
+    found += uplinks[i] > machines.servers[i].uplink * kRounding;
+  }
+  for (std::size_t i = 0; i < racks.size(); ++i) found += racks[i] > machines.rack_uplinks[i] * kRounding;
+  return found;
+}
+
+struct Size {
+  int servers;
+  int jobs;
+  int most;
+};
+
+Status ratio(const BenchOptions& options, RowList& rows) {
+  const std::vector<Size> sizes = options.quick ? std::vector<Size>{{3, 8, 5}}
+                                                : std::vector<Size>{{4, 10, 5}, {8, 20, 5}, {12, 50, 5}, {20, 40, 8}, {50, 100, 5}};
+  MOTLEY_ASSIGN(const auto peer, ChildProcess::start({options.python.string(),
+                                                      (options.source_folder / "bench/peers/slot_mip.py").string(),
+                                                      fmt::format("{}", kMipSeconds)}));
+  Random random(1);
+  double worst = 1;
+  std::string shares;
+  for (const Size& size : sizes) {
+    const SlotProblem problem = random_problem(random, size.servers, size.jobs, size.most);
+    const SlotAnswer answer = schedule::solve_slot(problem);
+    MOTLEY_TRY(peer->write_line(json_of(problem).dump()));
+    MOTLEY_ASSIGN(const std::string line, peer->read_line(Deadline::after(kMipSeconds * 3)));
+    const double bound = std::strtod(line.c_str(), nullptr);
+    if (!(bound > 0)) {
+      return fail(ErrorCode::kInternal, "bench/peers/slot_mip.py answers '{}'; accepted: a bound", line);
+    }
+    const double share = answer.value / bound;
+    worst = std::min(worst, share);
+    shares += fmt::format("{}{} servers, {} jobs: {:.4f} (own bound {:.4f})", shares.empty() ? "" : "; ", size.servers,
+                          size.jobs, share, answer.value / answer.bound);
+    rows.say(shares);
+  }
+  rows.add("slot-ratio", "worst_share_of_mip_bound", worst, "share", true, 0.98, 1, {},
+           fmt::format("bound of HiGHS after {:g} s; {}", kMipSeconds, shares));
+  return {};
+}
+
+void feasible(const BenchOptions& options, RowList& rows) {
+  Random random(2);
+  const int slots = options.quick ? kSlots / 10 : kSlots;
+  int found = 0;
+  for (int slot = 0; slot < slots; ++slot) {
+    const SlotProblem problem = random_problem(random, whole(random, 2, 12), whole(random, 1, 40), 8);
+    found += violations(problem, schedule::solve_slot(problem, {.rounds = 20}).placements);
+  }
+  rows.add("slot-feasible", "violations", found, "capacities", false, 0, {}, {}, fmt::format("{} random slots", slots));
+}
+
+// Slot after slot of one cluster: jobs have run on, a tenth of them are others, those that move lose something.
+void decisions(RowList& rows, int devices, int jobs, double target_ms) {
+  constexpr int kOnServer = 8;
+  Random random(3);
+  SlotProblem problem;
+  problem.machines = schedule::uniform(devices / kOnServer, kOnServer, 16);
+  for (Server& server : problem.machines.servers) server.uplink = 25;
+  problem.machines.rack_uplinks.assign(static_cast<std::size_t>(problem.machines.racks), 200);
+  const auto new_job = [&] { return random_job(random, 1 << whole(random, 0, 6)); };
+  for (int i = 0; i < jobs; ++i) problem.jobs.push_back(new_job());
+  std::vector<double> milliseconds;
+  double least_share = 1;
+  for (int decision = 0; decision < kDecisions; ++decision) {
+    const double begin = monotonic_seconds();
+    const SlotAnswer answer = schedule::solve_slot(problem);
+    milliseconds.push_back(1e3 * (monotonic_seconds() - begin));
+    least_share = std::min(least_share, answer.value / answer.bound);
+    for (std::size_t i = 0; i < problem.jobs.size(); ++i) {
+      SlotJob& job = problem.jobs[i];
+      if (random.below(10) == 0) {
+        job = new_job();
+        continue;
+      }
+      const double factor = between(random, 0.8, 1);
+      for (auto& values : job.value) {
+        for (double& value : values) value *= factor;
+      }
+      job.now = answer.placements[i];
+      job.moving = 0.05 * schedule::value_of(problem.machines, job, job.now);
+    }
+  }
+  std::ranges::sort(milliseconds);
+  const auto p95 = static_cast<std::size_t>(std::ceil(0.95 * kDecisions)) - 1;
+  const std::string note = fmt::format("{} active jobs, {} servers; least share of its own bound {:.4f}", jobs,
+                                       devices / kOnServer, least_share);
+  rows.add(fmt::format("decision-{}", devices), "median_ms", milliseconds[kDecisions / 2], "ms", false, target_ms, {},
+           {}, note);
+  rows.add(fmt::format("decision-{}", devices), "p95_ms", milliseconds[p95], "ms", false, {}, {}, {}, note);
+}
+
+}  // namespace
+
+Result<std::vector<BenchRow>> schedule_slots(const BenchOptions& options) {
+  RowList rows(options);
+  feasible(options, rows);
+  decisions(rows, 64, 100, 12);
+  decisions(rows, 2048, 500, 150);
+  decisions(rows, 16384, 4000, 1000);
+  MOTLEY_TRY(ratio(options, rows));
+  return rows.take();
+}
+
+}  // namespace motley::bench

@@ -1,0 +1,231 @@
+#include "motley/report/schedule_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "motley/page/chart.h"
+#include "motley/page/html.h"
+
+namespace motley::report {
+namespace {
+
+using page::escape;
+
+constexpr int kMostLanes = 256;              // devices that a Gantt chart shows
+constexpr std::size_t kMostBlocks = 6000;    // and jobs' parts
+constexpr std::size_t kMostTicks = 8;
+
+std::string hours(double seconds) {
+  return fmt::format("{:.2f}", seconds / 3600);
+}
+
+double per_job(const ScheduleView& view, double sum) {
+  return sum / static_cast<double>(view.jobs.size());
+}
+
+// A line over time that changes by steps, from what is added to it at each time.
+page::Series stairs(const std::string& name, int color, std::vector<std::pair<double, double>> changes, double scale) {
+  std::ranges::sort(changes);
+  page::Series series{name, color, page::LineStyle::kLine, {}, {}};
+  double value = 0;
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    value += changes[i].second;
+    if (i + 1 < changes.size() && changes[i + 1].first == changes[i].first) continue;
+    series.x.push_back(changes[i].first / 3600);
+    series.y.push_back(value * scale);
+  }
+  return series;
+}
+
+std::string queue_chart(const ScheduleView& view) {
+  page::LineChart chart{"Jobs that wait", "How many jobs have arrived and have no workers, over time, by policy.",
+                        "hours", "jobs", {}};
+  chart.from_zero = true;
+  int color = 0;
+  for (const PolicyOutcome& one : view.outcomes) {
+    std::vector<std::pair<double, double>> changes;
+    for (std::size_t i = 0; i < view.jobs.size(); ++i) {
+      changes.emplace_back(view.jobs[i].arrival, 1);
+      if (std::isfinite(one.outcome.jobs[i].finished)) changes.emplace_back(one.outcome.jobs[i].finished, -1);
+    }
+    for (const schedule::Run& run : one.outcome.runs) {
+      changes.emplace_back(run.begin, -1);
+      changes.emplace_back(run.end, 1);
+    }
+    chart.series.push_back(stairs(one.policy, color++, std::move(changes), 1));
+  }
+  return page::line_chart(chart);
+}
+
+std::string busy_chart(const ScheduleView& view) {
+  page::LineChart chart{"Devices that are busy", "The share of all devices that jobs have, over time, by policy.",
+                        "hours", "share of devices", {}};
+  chart.percent = chart.from_zero = true;
+  int color = 0;
+  for (const PolicyOutcome& one : view.outcomes) {
+    std::vector<std::pair<double, double>> changes;
+    for (const schedule::Run& run : one.outcome.runs) {
+      const double workers = schedule::workers_of(run.placement);
+      changes.emplace_back(run.begin, workers);
+      changes.emplace_back(run.end, -workers);
+    }
+    chart.series.push_back(stairs(one.policy, color++, std::move(changes), 1.0 / view.machines.devices()));
+  }
+  return page::line_chart(chart);
+}
+
+std::string completion_chart(const ScheduleView& view) {
+  page::LineChart chart{"Time from arrival to completion",
+                        "The share of jobs that are done within so many hours of their arrival, by policy.", "hours",
+                        "share of jobs", {}};
+  chart.percent = chart.from_zero = true;
+  int color = 0;
+  for (const PolicyOutcome& one : view.outcomes) {
+    std::vector<double> seconds;
+    for (std::size_t i = 0; i < view.jobs.size(); ++i) {
+      const double finished = one.outcome.jobs[i].finished;
+      if (std::isfinite(finished)) seconds.push_back(finished - view.jobs[i].arrival);
+    }
+    std::ranges::sort(seconds);
+    page::Series series{one.policy, color++, page::LineStyle::kLine, {}, {}};
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      series.x.push_back(seconds[i] / 3600);
+      series.y.push_back(static_cast<double>(i + 1) / static_cast<double>(view.jobs.size()));
+    }
+    chart.series.push_back(std::move(series));
+  }
+  return page::line_chart(chart);
+}
+
+// Hands out a server's lanes: each run keeps the lowest that are free, which need not be side by side.
+class Lanes {
+ public:
+  explicit Lanes(int count) : busy_until_(static_cast<std::size_t>(count), -1) {}
+
+  std::vector<int> take(int count, double begin, double end) {
+    std::vector<int> lanes;
+    for (std::size_t lane = 0; lane < busy_until_.size() && static_cast<int>(lanes.size()) < count; ++lane) {
+      if (busy_until_[lane] > begin) continue;
+      busy_until_[lane] = end;
+      lanes.push_back(static_cast<int>(lane));
+    }
+    return lanes;
+  }
+
+ private:
+  std::vector<double> busy_until_;
+};
+
+struct Gantt {
+  std::string html;
+  std::string hint;
+};
+
+// Of the first servers, and from the begin on for as long as there are not too many blocks.
+Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
+  std::vector<std::pair<std::string, int>> groups;
+  std::vector<int> first_lane;
+  int lanes = 0;
+  for (const schedule::Server& server : view.machines.servers) {
+    if (!groups.empty() && lanes + server.devices > kMostLanes) break;
+    first_lane.push_back(lanes);
+    groups.emplace_back(server.name, std::min(server.devices, kMostLanes));
+    lanes += groups.back().second;
+  }
+  std::vector<const schedule::Run*> runs;
+  for (const schedule::Run& run : one.outcome.runs) runs.push_back(&run);
+  std::ranges::stable_sort(runs, {}, [](const schedule::Run* run) { return run->begin; });
+
+  std::vector<Lanes> free;
+  for (const auto& [name, count] : groups) free.emplace_back(count);
+  std::vector<page::Block> blocks;
+  double end = one.outcome.end;
+  for (const schedule::Run* run : runs) {
+    if (blocks.size() >= kMostBlocks) {
+      end = run->begin;
+      break;
+    }
+    for (const schedule::Part& part : run->placement) {
+      const auto server = static_cast<std::size_t>(part.server);
+      if (server >= groups.size()) continue;
+      const std::vector<int> taken = free[server].take(part.workers, run->begin, run->end);
+      for (std::size_t i = 0; i < taken.size();) {  // lanes side by side are one block
+        std::size_t next = i + 1;
+        while (next < taken.size() && taken[next] == taken[next - 1] + 1) ++next;
+        blocks.push_back({run->begin, run->end, first_lane[server] + taken[i], static_cast<int>(next - i), run->job,
+                          fmt::format("{}: {} of {} workers on {}, {} h to {} h",
+                                      view.jobs[static_cast<std::size_t>(run->job)].name, part.workers,
+                                      schedule::workers_of(run->placement), groups[server].first, hours(run->begin),
+                                      hours(run->end))});
+        i = next;
+      }
+    }
+  }
+  std::vector<std::pair<double, std::string>> ticks;
+  for (std::size_t i = 0; i <= kMostTicks; ++i) {
+    const double at = end * static_cast<double>(i) / kMostTicks;
+    ticks.emplace_back(at, hours(at) + " h");
+  }
+  Gantt drawn;
+  drawn.html = page::gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) +
+               page::bar_axis(ticks, end);
+  drawn.hint = fmt::format("A row is a device, a colour a job. {} of {} devices, {} of {} hours.", lanes,
+                           view.machines.devices(), hours(end), hours(one.outcome.end));
+  return drawn;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
+  std::vector<std::vector<std::string>> rows = {{"policy", "mean h", "median h", "p99 h", "makespan h", "busy %",
+                                                 "utility", "unfair %", "worst", "restarts a job", "decisions", "ms each"}};
+  for (const PolicyOutcome& one : view.outcomes) {
+    const schedule::Outcome& outcome = one.outcome;
+    const schedule::Completion completion = schedule::completion_of(view.jobs, outcome);
+    const schedule::Fairness fairness = schedule::fairness_of(view.jobs, view.machines, outcome);
+    double restarts = 0;
+    for (const schedule::JobOutcome& job : outcome.jobs) restarts += job.restarts;
+    rows.push_back({one.policy, hours(completion.mean), hours(completion.median), hours(completion.p99),
+                    hours(outcome.end - outcome.begin), fmt::format("{:.1f}", 100 * outcome.busy_share),
+                    fmt::format("{:.4g}", outcome.utility), fmt::format("{:.1f}", 100 * fairness.unfair),
+                    fmt::format("{:.2f}", fairness.worst), fmt::format("{:.2f}", per_job(view, restarts)),
+                    fmt::format("{}", outcome.decisions),
+                    fmt::format("{:.4f}", 1e3 * outcome.decision_seconds / static_cast<double>(outcome.decisions))});
+  }
+  return rows;
+}
+
+std::string schedule_page(const ScheduleView& view) {
+  double device_seconds = 0;
+  for (const schedule::Job& job : view.jobs) device_seconds += job.device_seconds();
+  std::string body = fmt::format(
+      "<header><h1>{}</h1>\n<div class=\"facts\"><span>{} jobs</span><span>{} device-hours asked for</span><span>{} "
+      "devices on {} servers</span></div></header>\n<main>\n<div class=\"cards\">",
+      escape(view.trace), view.jobs.size(), hours(device_seconds), view.machines.devices(),
+      view.machines.servers.size());
+  std::vector<std::vector<std::string>> rows = schedule_rows(view);
+  const std::vector<std::string> headings = rows.front();
+  rows.erase(rows.begin());
+  for (std::vector<std::string>& row : rows) {
+    for (std::string& cell : row) cell = escape(cell);
+  }
+  std::vector<std::size_t> numeric(headings.size() - 1);
+  std::iota(numeric.begin(), numeric.end(), 1);
+  body += page::card("Policies compared", "Hours from arrival to completion. Utility is the sum of the jobs' own. Unfair are jobs that took longer than "
+                     "they would have with an equal part of the cluster; the worst one so many times as long.",
+                     page::table(headings, rows, numeric), true);
+  body += page::card("Waiting", "", queue_chart(view));
+  body += page::card("Busy devices", "", busy_chart(view));
+  body += page::card("Done within", "", completion_chart(view), true);
+  for (const PolicyOutcome& one : view.outcomes) {
+    const Gantt drawn = gantt(view, one);
+    body += page::card("Who ran where: " + one.policy, escape(drawn.hint), drawn.html, true);
+  }
+  return page::document("Schedule of " + view.trace, body + "</div></main>");
+}
+
+}  // namespace motley::report

@@ -1,0 +1,29 @@
+// What policies made of a trace of jobs, as a page that opens offline: figures side by side, the queue and the devices
+// over time, and who ran where.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "motley/schedule/simulator.h"
+
+namespace motley::report {
+
+struct PolicyOutcome {
+  std::string policy;
+  schedule::Outcome outcome;  // with its runs
+};
+
+struct ScheduleView {
+  std::string trace;
+  const std::vector<schedule::Job>& jobs;
+  const schedule::Machines& machines;
+  const std::vector<PolicyOutcome>& outcomes;
+};
+
+// The same columns for the terminal and the page, a header and a line a policy.
+std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view);
+
+std::string schedule_page(const ScheduleView& view);
+
+}  // namespace motley::report

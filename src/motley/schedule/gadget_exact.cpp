@@ -1,0 +1,120 @@
+// GADGET's online greedy, with the slot problem solved for what it is.
+//
+// Time is cut into slots. At the begin of each, every job that is there says what k workers until the end of the slot are
+// worth to it, for rings within a server, within a rack and over racks: what its utility, or the least concave function
+// above it, gains by the progress that equation (1) promises. solve_slot then packs one configuration a job. Moving or
+// resizing a job costs what it would have gained while it restarts. In a sequence of such greedy choices the sum of
+// concave utilities is at least alpha / (alpha + 1) of the best that could have been done with all arrivals known, where
+// alpha is the share that each slot's packing has of its bound (GADGET, theorem 6).
+//
+// With the completion objective a slot's worth is the share that it does of what a job has left: the shortest jobs come
+// first, and spread as far as their speed deserves. With the makespan objective it is the work done, in seconds of one
+// device, more so for jobs that have longer to go.
+//
+// Between slots nobody is moved. Whoever waits then may have what is free, best paid for first.
+#include "motley/schedule/active_jobs.h"
+#include "motley/schedule/policies.h"
+#include "motley/schedule/slot.h"
+#include "motley/schedule/speed.h"
+
+namespace motley::schedule {
+namespace {
+
+constexpr double kLeastSeconds = 1e-6;  // that a job has to go: one without duration, too, must have its turn
+
+class GadgetExact final : public Policy {
+ public:
+  explicit GadgetExact(const PolicyOptions& options) : options_(options), slots_(options.slot_seconds) {}
+
+  std::string name() const override { return "gadget-exact"; }
+
+  Decision decide(const State& state) override {
+    active_.update(state);
+    if (most_on_server_ == 0) {
+      most_on_server_ = std::ranges::max(state.machines->servers, {}, &Server::devices).devices;
+    }
+    Decision decision;
+    if (slots_.begins(state.now)) {
+      decision.changes = solve(state, active_.jobs(), *state.machines);
+    } else if (state.capacity->devices().free() > 0) {
+      std::vector<int> waiting;
+      for (const int number : active_.jobs()) {
+        if (state.placement(number).empty()) waiting.push_back(number);
+      }
+      if (!waiting.empty()) decision.changes = solve(state, waiting, state.capacity->rest());
+    }
+    if (!active_.jobs().empty()) decision.wake = slots_.next();
+    return decision;
+  }
+
+ private:
+  std::vector<Change> solve(const State& state, const std::vector<int>& jobs, const Machines& machines) {
+    longest_ = 0;
+    for (const int number : jobs) longest_ = std::max(longest_, std::max(kLeastSeconds, state.left_seconds(number)));
+    SlotProblem problem{machines, {}};
+    problem.jobs.reserve(jobs.size());
+    for (const int number : jobs) problem.jobs.push_back(slot_job(state, number));
+    SlotAnswer answer = solve_slot(problem);
+    std::vector<Change> changes;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      if (answer.placements[i] != state.placement(jobs[i])) {
+        changes.push_back({jobs[i], std::move(answer.placements[i])});
+      }
+    }
+    return changes;
+  }
+
+  SlotJob slot_job(const State& state, int number) const {
+    const Job& job = state.job(number);
+    SlotJob one;
+    one.reserve = job.reserve();
+    one.now = state.placement(number);
+    const double left = std::max(kLeastSeconds, state.left_seconds(number));
+    const double until_end = slots_.next() - state.now;
+    for (std::size_t reach = 0; reach < one.value.size(); ++reach) {
+      std::vector<double>& values = one.value[reach];
+      values.assign(static_cast<std::size_t>(std::min(job.most(), state.machines->devices())) + 1, 0);
+      for (std::size_t workers = static_cast<std::size_t>(job.least()); workers < values.size(); ++workers) {
+        const RingPlace place{static_cast<int>(workers), reach == 0 ? 1 : servers_of(static_cast<int>(workers))};
+        values[workers] = worth(job, left, until_end * speed(job, state.machines->network, place));
+      }
+    }
+    if (!one.now.empty() && job.elastic && job.elastic->restart_seconds > 0) {
+      const auto reach = static_cast<std::size_t>(reach_of(*state.machines, one.now));
+      const double value = one.value[reach][static_cast<std::size_t>(workers_of(one.now))];
+      one.moving = value * job.elastic->restart_seconds / until_end;
+    }
+    return one;
+  }
+
+  // Of so many more seconds of its duration, for a job that has so many to go. Being done before the slot ends is worth
+  // something to those who want to be done soon, and nothing to utilities.
+  double worth(const Job& job, double left, double more) const {
+    switch (options_.objective) {
+      case Objective::kCompletion: return job.utility.weight * more / left;
+      case Objective::kMakespan: return job.workers * more * (1 + left / longest_);
+      case Objective::kUtility: break;
+    }
+    const double all = job.iterations_after(job.duration);
+    const double done = std::max(0.0, job.duration - left);
+    return job.utility.envelope_at(job.iterations_after(done + std::min(left, more)), all) -
+           job.utility.envelope_at(job.iterations_after(done), all);
+  }
+
+  // The fewest servers that a ring that leaves its server may have.
+  int servers_of(int workers) const { return std::max(2, (workers + most_on_server_ - 1) / most_on_server_); }
+
+  const PolicyOptions options_;
+  ActiveJobs active_;
+  Slots slots_;
+  int most_on_server_ = 0;
+  double longest_ = 0;  // seconds that a job has to go
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_gadget_exact(const PolicyOptions& options) {
+  return std::make_unique<GadgetExact>(options);
+}
+
+}  // namespace motley::schedule

@@ -1,0 +1,38 @@
+// Where the workers of a job that has a fixed number of them are put.
+#pragma once
+
+#include <optional>
+
+#include "motley/schedule/capacity.h"
+#include "motley/schedule/job.h"
+
+namespace motley::schedule {
+
+// kAnywhere takes the servers in their order, as many devices of each as are free; kTogether never splits a job that
+// fits on one server, and gives a larger one whole idle servers and one for what is left over; kRing puts a job on as
+// few servers and racks as there is room on, uplinks included.
+enum class Packing { kAnywhere, kTogether, kRing };
+
+// What is free, for one way of packing.
+class Room {
+ public:
+  // All is free. The machines must outlive it.
+  Room(const Machines& machines, Packing packing);
+
+  int free() const { return occupancy().free(); }
+  bool has_room(const Job& job, const Placement& placement) const;
+  // Where so many workers of a job go; empty where they do not fit now. kTogether takes the first server with
+  // room, and for larger jobs the first idle ones, each filled (servers of unlike sizes: the largest first).
+  Placement place(const Job& job, int workers) const;
+  void take(const Job& job, const Placement& placement);  // which must have room
+
+ private:
+  const Occupancy& occupancy() const { return capacity_ ? capacity_->devices() : *occupancy_; }
+
+  const Machines* machines_;
+  Packing packing_;
+  std::optional<Occupancy> occupancy_;  // where uplinks do not matter
+  std::optional<Capacity> capacity_;    // where they do
+};
+
+}  // namespace motley::schedule

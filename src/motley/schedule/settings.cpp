@@ -1,0 +1,110 @@
+#include "motley/schedule/settings.h"
+
+#include <algorithm>
+
+#include "motley/base/random.h"
+#include "motley/schedule/speed.h"
+
+namespace motley::schedule {
+namespace {
+
+constexpr double kGigabit = 1e9 / 8;
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : random_(seed) {}
+
+  double between(double low, double high) { return low + (high - low) * random_.uniform(); }
+  int whole(int low, int high) {
+    return low + static_cast<int>(random_.below(static_cast<std::uint64_t>(high - low + 1)));
+  }
+
+ private:
+  Random random_;
+};
+
+}  // namespace
+
+Setting gadget_setting(int servers, int jobs, std::uint64_t seed) {
+  constexpr int kSlots = 200;
+  constexpr double kSlotSeconds = 600;  // so that limits of service in device-seconds are of the size of jobs
+  Draw draw(seed);
+  Setting setting;
+  setting.slot_seconds = kSlotSeconds;
+  setting.horizon = kSlots * kSlotSeconds;
+  setting.machines.racks = std::min(servers, draw.whole(2, 5));
+  for (int rack = 0; rack < setting.machines.racks; ++rack) {
+    setting.machines.rack_uplinks.push_back(draw.between(200, 3200) * kGigabit);
+  }
+  for (int server = 0; server < servers; ++server) {
+    setting.machines.servers.push_back({fmt::format("server{}", server), 1 << draw.whole(0, 3),
+                                        server % setting.machines.racks, draw.between(10, 100) * kGigabit});
+  }
+  std::vector<int> arrivals;
+  for (int i = 0; i < jobs; ++i) arrivals.push_back(draw.whole(0, kSlots - 1));
+  std::ranges::sort(arrivals);
+  for (int i = 0; i < jobs; ++i) {
+    Job job;
+    job.name = fmt::format("job{}", i);
+    job.arrival = arrivals[static_cast<std::size_t>(i)] * kSlotSeconds;
+    Elastic elastic;
+    elastic.most = draw.whole(1, 5);
+    elastic.reserve = draw.between(0.1, 5) * kGigabit;
+    job.workers = draw.whole(1, elastic.most);
+    job.iterations = draw.whole(1000, 6000);
+    const double iterations_a_slot = draw.between(50, 500);
+    job.duration = job.iterations / (iterations_a_slot * job.workers) * kSlotSeconds;
+    elastic.compute_seconds = kSlotSeconds / iterations_a_slot;
+    job.elastic = elastic;
+    job.utility = {Utility::Shape::kSigmoid, draw.between(1, 100), draw.between(0, 1), draw.between(300, 3000)};
+    setting.jobs.push_back(std::move(job));
+  }
+  return setting;
+}
+
+Setting sjf_bco_setting(int servers, std::uint64_t seed) {
+  constexpr std::pair<int, int> kSizes[] = {{80, 1}, {14, 2}, {26, 4}, {30, 8}, {8, 16}, {2, 32}};  // jobs, workers
+  constexpr double kBetween = 1.25e9;  // bytes a second, 10 Gb/s
+  Draw draw(seed);
+  Setting setting;
+  setting.slot_seconds = 1;
+  setting.horizon = 1200;
+  setting.machines.network = {
+      .inside = 20 * kBetween, .between = kBetween, .meeting = 0.5, .loss = 0.1, .seconds_a_server = 1e-5};
+  for (int server = 0; server < servers; ++server) {
+    setting.machines.servers.push_back({fmt::format("server{}", server), 4 << draw.whole(0, 3)});
+  }
+  for (const auto& [count, workers] : kSizes) {
+    for (int i = 0; i < count; ++i) {
+      Job job;
+      job.workers = workers;
+      job.iterations = draw.whole(1000, 6000);
+      const double seconds = draw.between(0.01, 0.05);  // of an iteration
+      Elastic elastic;
+      elastic.least = elastic.most = workers;
+      elastic.compute_seconds = seconds;
+      elastic.gradient_bytes = draw.between(0.005, 0.02) * seconds * kBetween;  // alone: up to 4 % of the time
+      job.elastic = elastic;
+      job.duration = job.iterations * iteration_seconds(elastic, setting.machines.network, {workers});
+      setting.jobs.push_back(std::move(job));
+    }
+  }
+  // In no order of size.
+  for (std::size_t i = setting.jobs.size(); i > 1; --i) {
+    std::swap(setting.jobs[i - 1], setting.jobs[static_cast<std::size_t>(draw.whole(0, static_cast<int>(i) - 1))]);
+  }
+  for (std::size_t i = 0; i < setting.jobs.size(); ++i) setting.jobs[i].name = fmt::format("job{}", i);
+  return setting;
+}
+
+double utility_bound(const Setting& setting) {
+  double bound = 0;
+  for (const Job& job : setting.jobs) {
+    const int most = std::min(job.most(), setting.machines.devices());
+    const double fastest = speed(job, setting.machines.network, {most});
+    bound += job.worth_after(std::min(job.duration, (setting.horizon - job.arrival) * fastest));
+  }
+  return bound;
+}
+
+}  // namespace motley::schedule

@@ -1,0 +1,30 @@
+#include "motley/schedule/speed.h"
+
+#include <algorithm>
+
+namespace motley::schedule {
+namespace {
+
+double bandwidth(const Elastic& job, const Network& network, const RingPlace& place) {
+  if (place.servers <= 1) return network.inside;
+  if (job.reserve > 0) return job.reserve;
+  const double rings = std::max(1.0, network.meeting * place.meeting);
+  return network.between / (rings + network.loss * (rings - 1));
+}
+
+}  // namespace
+
+double iteration_seconds(const Elastic& job, const Network& network, const RingPlace& place) {
+  const double passed = job.gradient_bytes * (place.workers - 1) / place.workers;
+  return passed * (2 / bandwidth(job, network, place) + 1 / job.reduce_rate) +
+         network.seconds_a_server * place.servers + job.compute_seconds;
+}
+
+double speed(const Job& job, const Network& network, const RingPlace& place) {
+  if (!job.elastic) return 1;
+  const double asked = iteration_seconds(*job.elastic, network, {job.workers});
+  const double now = iteration_seconds(*job.elastic, network, place);
+  return place.workers * asked / (job.workers * now);
+}
+
+}  // namespace motley::schedule

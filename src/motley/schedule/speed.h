@@ -1,0 +1,29 @@
+// How fast a job trains with so many workers in such places.
+#pragma once
+
+#include "motley/schedule/job.h"
+#include "motley/schedule/machines.h"
+
+namespace motley::schedule {
+
+// Where a ring runs, as far as its speed depends on it.
+struct RingPlace {
+  int workers = 1;
+  int servers = 1;
+  int meeting = 1;  // rings, itself among them, at the server where most meet that leave their servers
+};
+
+// Seconds of an iteration: GADGET (Yu et al., INFOCOM 2022), equation (1), with the bandwidth that contention leaves and
+// the overhead of spread rings as in SJF-BCO (Yu et al., MobiHoc 2022):
+//
+//     d (w - 1) / w (2 / B + 1 / G) + seconds_a_server * servers + compute_seconds
+//
+// where B is the bandwidth inside a server on one, the job's reserve if it has one, and between / f(k) otherwise, with
+// k = max(1, meeting share * rings that meet).
+double iteration_seconds(const Elastic& job, const Network& network, const RingPlace& place);
+
+// Seconds of its duration that a job does in a second; 1 with the workers it asks for on one server, and for jobs that
+// are not elastic.
+double speed(const Job& job, const Network& network, const RingPlace& place);
+
+}  // namespace motley::schedule
