@@ -48,7 +48,7 @@ Setting gadget_setting(int servers, int jobs, std::uint64_t seed) {
     job.name = fmt::format("job{}", i);
     job.arrival = arrivals[static_cast<std::size_t>(i)] * kSlotSeconds;
     Elastic elastic;
-    elastic.most = draw.whole(1, 5);
+    elastic.most = draw.whole(1, std::min(5, setting.machines.devices()));
     elastic.reserve = draw.between(0.1, 5) * kGigabit;
     job.workers = draw.whole(1, elastic.most);
     job.iterations = draw.whole(1000, 6000);
