@@ -5,9 +5,9 @@
 // take from each other, as far as both are busy.
 //
 // Plans are drawn by lot: cuts, types, numbers of workers, micro-batches, schedules. Those of a network are predicted
-// before any of them runs. A shared machine's speed changes within minutes, so a plan that is not emulated is profiled and
-// run in turn, several times: each run is held against the mean of what the profiles right before and right after it
-// predict, and the run whose ratio to that is the middle one counts.
+// before any of them runs. A shared machine's speed changes within minutes, so a plan that is not emulated is profiled
+// and run in turn, several times: each run is held against the mean of what the profiles right before and right after
+// it predict, and the run whose ratio to that is the middle one counts.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

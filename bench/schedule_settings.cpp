@@ -22,9 +22,8 @@ Result<Shares> shares_of(const std::string& name, int servers, int jobs, int see
   std::vector<double> shares;
   for (int seed = 0; seed < seeds; ++seed) {
     const schedule::Setting setting = schedule::gadget_setting(servers, jobs, static_cast<std::uint64_t>(seed));
-    MOTLEY_ASSIGN(const auto policy,
-                  schedule::make_policy(
-                      name, {.packing = schedule::Packing::kRing, .slot_seconds = setting.slot_seconds}));
+    MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {.packing = schedule::Packing::kRing,
+                                                                  .slot_seconds = setting.slot_seconds}));
     MOTLEY_ASSIGN(const auto outcome,
                   schedule::simulate(setting.jobs, setting.machines, *policy, {.horizon = setting.horizon}));
     shares.push_back(outcome.utility / schedule::utility_bound(setting));

@@ -106,8 +106,9 @@ struct Size {
 };
 
 Status ratio(const BenchOptions& options, RowList& rows) {
-  const std::vector<Size> sizes = options.quick ? std::vector<Size>{{3, 8, 5}}
-                                                : std::vector<Size>{{4, 10, 5}, {8, 20, 5}, {12, 50, 5}, {20, 40, 8}, {50, 100, 5}};
+  const std::vector<Size> sizes =
+      options.quick ? std::vector<Size>{{3, 8, 5}}
+                    : std::vector<Size>{{4, 10, 5}, {8, 20, 5}, {12, 50, 5}, {20, 40, 8}, {50, 100, 5}};
   MOTLEY_ASSIGN(const auto peer, ChildProcess::start({options.python.string(),
                                                       (options.source_folder / "bench/peers/slot_mip.py").string(),
                                                       fmt::format("{}", kMipSeconds)}));

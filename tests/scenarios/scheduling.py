@@ -50,6 +50,17 @@ class ScheduleSimulate(unittest.TestCase):
                 self.assertGreaterEqual(float(row["started_seconds"]), float(row["arrival_seconds"]))
         self.assertEqual(self.simulate(TRACE, "--machines", "32", "--policy", "las").splitlines()[-1].split()[0], "las")
 
+    def test_the_page_opens_offline_and_holds_no_markup_of_names(self):
+        trace = self.folder / "trace.csv"
+        trace.write_text("job,arrival_seconds,duration_seconds,workers,most\n<script>alert(1)</script>,0,0,1,2\nb,0,0,2,2\n")
+        page = self.folder / "page.html"
+        self.simulate(trace, "--machines", "2x4", "--page", page)
+        html = page.read_text()
+        self.assertNotIn("<script>alert", html)
+        self.assertNotIn("nan", html.split("<main>")[1].split("</main>")[0].lower())
+        for policy in POLICIES:
+            self.assertIn(f"Who ran where: {policy}", html)
+
     def test_packing_keeps_jobs_together(self):
         trace = self.folder / "trace.csv"
         trace.write_text("job,arrival_seconds,duration_seconds,workers\na,0,10,6\nb,0,10,6\nc,0,10,4\n")
@@ -72,6 +83,13 @@ class ScheduleSimulate(unittest.TestCase):
                 self.assertIn(words, self.simulate(trace, "--machines", "8", "--policy", "fifo", expect=2))
         self.assertIn("'8 by 8'", self.simulate(TRACE, "--machines", "8 by 8", expect=2))
         self.assertIn("--policy", self.simulate(TRACE, "--machines", "32", "--policy", "best", expect=2))
+        self.assertIn("--slot", self.simulate(TRACE, "--machines", "32", "--slot", "nan", expect=2))
+        trace.write_text(header + "a,0,1,1\n")
+        for flag in ("--csv", "--page"):
+            self.assertIn(f"{flag}: '{trace}' is the trace itself", self.simulate(trace, "--machines", "8", flag, trace, expect=2))
+        both = self.folder / "both"
+        self.assertIn("is the file of --csv", self.simulate(trace, "--machines", "8", "--csv", both, "--page", both, expect=2))
+        self.assertEqual(trace.read_text(), header + "a,0,1,1\n")
         missing = self.folder / "none.csv"
         self.assertIn(str(missing), self.simulate(missing, "--machines", "32", expect=2))
         target = self.folder / "no" / "jobs.csv"

@@ -115,7 +115,8 @@ double best_utility(const std::vector<Job>& jobs, int devices, int slots) {
   std::function<double(int, std::vector<int>)> from = [&](int slot, const std::vector<int>& had) -> double {
     if (slot == slots) {
       double utility = 0;
-      for (std::size_t i = 0; i < jobs.size(); ++i) utility += jobs[i].worth_after(std::min<double>(had[i], jobs[i].duration));
+      for (std::size_t i = 0; i < jobs.size(); ++i)
+        utility += jobs[i].worth_after(std::min<double>(had[i], jobs[i].duration));
       return utility;
     }
     double best = 0;
@@ -166,6 +167,28 @@ TEST(GadgetExact, HasAtLeastHalfOfTheBestUtility) {
   EXPECT_GE(sum / kTrials, 0.97);
 }
 
+TEST(GadgetExact, AJobAloneHasAllThatItCanUse) {
+  Job job = elastic_job("a", 0, 100, 2, 4);
+  for (const Objective objective : {Objective::kUtility, Objective::kCompletion, Objective::kMakespan}) {
+    const auto policy = make_policy("gadget-exact", {.objective = objective});
+    ASSERT_TRUE(policy);
+    EXPECT_DOUBLE_EQ(replay({job}, pool(4), **policy).jobs[0].finished, 50)
+        << "though one worker is enough for the slot";
+  }
+}
+
+// Two jobs for one device, each of which loses almost a slot when it starts again.
+TEST(GadgetExact, DoesNotTakeTurnsWhereThatCostsMoreThanItGives) {
+  for (const double restart : {1800.0, 3599.0, 3600.0, 10000.0}) {
+    std::vector<Job> jobs = {elastic_job("a", 0, 100000, 1, 1), elastic_job("b", 0, 100000, 1, 1)};
+    for (Job& job : jobs) job.elastic->restart_seconds = restart;
+    const auto policy = make_policy("gadget-exact");
+    ASSERT_TRUE(policy);
+    const Outcome outcome = replay(jobs, pool(1), **policy);
+    EXPECT_LE(outcome.end, 200000 + 12 * restart) << "restarts of " << restart << " s";
+  }
+}
+
 TEST(GadgetExact, WithTheCompletionObjectiveServesTheShortFirst) {
   const auto policy = make_policy("gadget-exact", {.slot_seconds = 10, .objective = Objective::kCompletion});
   ASSERT_TRUE(policy);
@@ -184,19 +207,19 @@ TEST(Drf, GivesEverybodyTheSame) {
   EXPECT_DOUBLE_EQ(outcome.jobs[1].finished, 25);
 }
 
-// With three jobs of 10 and one of 100 device-seconds, a new job's index is 3 / (3 * 10 + 10), and one's that has had 10
-// is 1 / 90: it makes way for a new one, which does not make way for another.
+// With three jobs of 10 and one of 100 device-seconds, a new job's index is 3 / (3 * 10 + 10), and one's that has had
+// 10 is 1 / 90: it makes way for a new one, which does not make way for another.
 TEST(Gittins, AJobThatHasHadMuchMakesWay) {
   const auto policy = make_policy("gittins");
   ASSERT_TRUE(policy);
-  const Outcome outcome = replay({{"long", 0, 100, 1}, {"b", 20, 10, 1}, {"c", 25, 10, 1}, {"d", 90, 5, 2}}, pool(2),
-                                 **policy);
+  const Outcome outcome =
+      replay({{"long", 0, 100, 1}, {"b", 20, 10, 1}, {"c", 25, 10, 1}, {"d", 90, 5, 2}}, pool(2), **policy);
   EXPECT_EQ(outcome.jobs[0].restarts, 2) << "from 25 s, when c comes, to 30 s, and while d needs both devices";
   EXPECT_DOUBLE_EQ(outcome.jobs[3].finished, 95);
   EXPECT_DOUBLE_EQ(outcome.jobs[0].finished, 110);
   const auto alone = make_policy("gittins");
-  const Outcome one = replay({{"long", 0, 100, 1}, {"b", 20, 10, 1}, {"c", 25, 10, 1}, {"d", 200, 10, 1}}, pool(1),
-                             **alone);
+  const Outcome one =
+      replay({{"long", 0, 100, 1}, {"b", 20, 10, 1}, {"c", 25, 10, 1}, {"d", 200, 10, 1}}, pool(1), **alone);
   EXPECT_DOUBLE_EQ(one.jobs[1].finished, 30);
   EXPECT_DOUBLE_EQ(one.jobs[2].finished, 40);
   EXPECT_DOUBLE_EQ(one.jobs[0].finished, 120);
@@ -213,8 +236,8 @@ TEST(Themis, ServesThoseWhoAreFarthestBehind) {
   EXPECT_EQ(outcome.jobs[0].finished, 120);
 }
 
-// Published: SJF-BCO about 530 slots, list scheduling 595, random 1,130. No schedule is shorter than the longest job, nor
-// than all work on all devices.
+// Published: SJF-BCO about 530 slots, list scheduling 595, random 1,130. No schedule is shorter than the longest job,
+// nor than all work on all devices.
 TEST(SjfBco, HasTheShorterMakespans) {
   std::map<std::string, double> sums;
   for (std::uint64_t seed = 0; seed < 3; ++seed) {

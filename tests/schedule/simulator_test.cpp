@@ -76,6 +76,13 @@ TEST(Simulator, FairnessComparesWithAnEqualPart) {
   EXPECT_DOUBLE_EQ(fairness.unfair, 0.5);
 }
 
+TEST(Simulator, FairnessDoesNotCountRounding) {
+  const std::vector<Job> jobs = {{"a", 0.1, 0.1, 1}, {"b", 0.4, 0.3, 1}, {"c", 1000.7, 0.1, 1}};
+  const auto fifo = policy("fifo");
+  const Machines machines = pool(8);
+  EXPECT_EQ(fairness_of(jobs, machines, replay(jobs, machines, *fifo)).unfair, 0);
+}
+
 // The rules of Tiresias's simulator for discretised LAS, in plain lists, every second on its own.
 std::vector<double> las_by_the_second(const std::vector<Job>& jobs, int devices) {
   const double limits[] = {3250, 7200};
@@ -225,7 +232,8 @@ TEST(Simulator, RefusesAJobThatCanNeverRun) {
   EXPECT_TRUE(simulate({}, pool(4), *fifo));
   const auto unknown = make_policy("best");
   ASSERT_FALSE(unknown);
-  EXPECT_THAT(unknown.error().message, HasSubstr("there is no 'best'; accepted: fifo, las, srtf, drf, gadget-exact, gittins, themis"));
+  EXPECT_THAT(unknown.error().message,
+              HasSubstr("there is no 'best'; accepted: fifo, las, srtf, drf, gadget-exact, gittins, themis"));
 }
 
 class Broken final : public Policy {

@@ -66,7 +66,8 @@ TEST(Trace, OursMaySayHowElasticJobsAre) {
     const auto wrong = parse_trace(header + line, "t.csv");
     return wrong ? "accepted" : wrong.error().message;
   };
-  EXPECT_THAT(refused("a,0,10,4,3,0,2\n"), HasSubstr("t.csv:2: most is '3'; accepted: a whole number from the workers"));
+  EXPECT_THAT(refused("a,0,10,4,3,0,2\n"),
+              HasSubstr("t.csv:2: most is '3'; accepted: a whole number from the workers"));
   EXPECT_THAT(refused("a,0,10,4,8,0,5\n"), HasSubstr("t.csv:2: least is '5'; accepted: a whole number from 1 to the"));
   EXPECT_THAT(refused("a,0,10,4,8,0,1.5\n"), HasSubstr("t.csv:2: least is '1.5'"));
   EXPECT_THAT(refused("a,0,10,4,8,-1,1\n"), HasSubstr("t.csv:2: gradient_bytes is '-1'; accepted: bytes from 0"));
@@ -75,6 +76,12 @@ TEST(Trace, OursMaySayHowElasticJobsAre) {
     ASSERT_FALSE(wrong) << extra;
     EXPECT_THAT(wrong.error().message, HasSubstr("none of a trace that is known here"));
   }
+}
+
+TEST(Trace, MayBeginWithAByteOrderMark) {
+  const auto trace = parse_trace("\xef\xbb\xbfjob,arrival_seconds,duration_seconds,workers\na,0,1,1\n", "t.csv");
+  ASSERT_TRUE(trace) << trace.error().message;
+  EXPECT_EQ(trace->size(), 1U);
 }
 
 TEST(Trace, MayHaveNoJobs) {

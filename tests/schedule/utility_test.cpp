@@ -26,8 +26,7 @@ std::vector<double> hull_of(const Utility& utility, double most, int steps) {
   const auto value = [&](int step) { return utility.at(most * step / steps); };
   for (int step = 1; step <= steps; ++step) {
     const auto slope = [&](int from, int to) { return (value(to) - value(from)) / (to - from); };
-    while (corners.size() > 1 &&
-           slope(corners.back(), step) >= slope(corners[corners.size() - 2], corners.back())) {
+    while (corners.size() > 1 && slope(corners.back(), step) >= slope(corners[corners.size() - 2], corners.back())) {
       corners.pop_back();
     }
     corners.push_back(step);

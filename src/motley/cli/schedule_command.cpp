@@ -1,5 +1,6 @@
 // motley schedule simulate: replays a trace of jobs on a cluster under one policy or several.
 #include <cstdio>
+#include <filesystem>
 #include <map>
 
 #include "motley/base/file.h"
@@ -45,15 +46,33 @@ void append_csv(const std::string& policy, const std::vector<schedule::Job>& job
   }
 }
 
+bool is_same_file(const std::string& one, const std::string& other) {
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(one, ignored) == std::filesystem::weakly_canonical(other, ignored);
+}
+
+// That they can be written, and that neither takes the place of the trace or of the other.
+Status check_outputs(const ScheduleArguments& arguments) {
+  for (const auto& [flag, file] : {std::pair("--csv", arguments.csv), std::pair("--page", arguments.page)}) {
+    if (file.empty()) continue;
+    if (is_same_file(file, arguments.trace)) {
+      return fail(ErrorCode::kInvalidInput, "{}: '{}' is the trace itself; accepted: another file", flag, file);
+    }
+    MOTLEY_TRY(check_writable(file));
+  }
+  if (!arguments.csv.empty() && !arguments.page.empty() && is_same_file(arguments.csv, arguments.page)) {
+    return fail(ErrorCode::kInvalidInput, "--page: '{}' is the file of --csv; accepted: another file", arguments.page);
+  }
+  return {};
+}
+
 Status run_schedule_simulate(const ScheduleArguments& arguments) {
   MOTLEY_ASSIGN(const std::vector<schedule::Job> jobs, schedule::read_trace(arguments.trace));
   MOTLEY_ASSIGN(const schedule::Machines machines, schedule::parse_machines(arguments.machines));
   if (jobs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", arguments.trace);
   }
-  for (const std::string& file : {arguments.csv, arguments.page}) {
-    if (!file.empty()) MOTLEY_TRY(check_writable(file));
-  }
+  MOTLEY_TRY(check_outputs(arguments));
   double device_seconds = 0;
   for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
   std::printf("%s: %zu jobs over %s h, %s device-hours; %d devices on %zu servers\n", arguments.trace.c_str(),
@@ -62,10 +81,9 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
 
   std::vector<report::PolicyOutcome> outcomes;
   std::string csv = "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts\n";
-  const schedule::PolicyOptions options = {
-      .packing = kPackings.at(arguments.packing),
-      .slot_seconds = arguments.slot_seconds,
-      .objective = kObjectives.at(arguments.objective)};
+  const schedule::PolicyOptions options = {.packing = kPackings.at(arguments.packing),
+                                           .slot_seconds = arguments.slot_seconds,
+                                           .objective = kObjectives.at(arguments.objective)};
   for (const std::string& name : arguments.policies.empty() ? schedule::online_policy_names() : arguments.policies) {
     MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, options));
     auto outcome = schedule::simulate(jobs, machines, *policy, {.keep_runs = !arguments.page.empty()});
@@ -100,8 +118,11 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
       ->add_option("--machines", arguments->machines,
                    "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers")
       ->required();
-  command->add_option("--policy", arguments->policies, "Which one; may be given more than once [all but sjf-bco, list-scheduling and random-devices, which are meant for "
-                      "a few hundred jobs]")
+  command
+      ->add_option("--policy", arguments->policies,
+                   "Which one; may be given more than once [all but sjf-bco, list-scheduling and random-devices, which "
+                   "are meant for "
+                   "a few hundred jobs]")
       ->check(CLI::IsMember(schedule::policy_names()));
   command
       ->add_option("--packing", arguments->packing,
@@ -109,14 +130,21 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
                    "and has whole idle servers else; ring: on as few servers and racks as can be [anywhere]")
       ->check(CLI::IsMember(kPackings));
   command
-      ->add_option("--objective", arguments->objective,
-                   "What gadget-exact aims at: utility of the jobs' own, or, knowing durations, short times to completion, or a "
-                   "short makespan [utility]")
+      ->add_option(
+          "--objective", arguments->objective,
+          "What gadget-exact aims at: utility of the jobs' own, or, knowing durations, short times to completion, or a "
+          "short makespan [utility]")
       ->check(CLI::IsMember(kObjectives));
   command
-      ->add_option("--slot", arguments->slot_seconds,
-                   fmt::format("Seconds between decisions of drf and gadget-exact [{:g}]", arguments->slot_seconds))
-      ->check(CLI::Range(1.0, 1e7));
+      ->add_option(
+          "--slot", arguments->slot_seconds,
+          fmt::format("Seconds between decisions of drf, gadget-exact and themis [{:g}]", arguments->slot_seconds))
+      ->check(CLI::Validator(
+          [](const std::string& text) -> std::string {
+            const double seconds = std::strtod(text.c_str(), nullptr);
+            return seconds >= 1 && seconds <= 1e7 ? "" : fmt::format("'{}'; accepted: seconds from 1 to 1e7", text);
+          },
+          "SECONDS"));
   command->add_option("--page", arguments->page, "Write a page of figures, charts and who ran where to this file");
   command->add_option("--csv", arguments->csv, "Write what became of each job to this file");
   command->callback([&action, arguments] { action = [arguments] { return run_schedule_simulate(*arguments); }; });

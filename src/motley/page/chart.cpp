@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kPaletteSize = 8;
 constexpr double kGanttHeight = 420;  // pixels, of all lanes where they have the space
-constexpr double kMarkWidth = 1.8;  // percent of a bar that a mark of two or three digits needs
+constexpr double kMarkWidth = 1.8;    // percent of a bar that a mark of two or three digits needs
 
 // Five significant digits are finer than a screen; whole numbers stay whole.
 Json rounded(double value) {
@@ -139,8 +139,9 @@ std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std:
                                 lane_height * lanes);
   int lane = 0;
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    svg += fmt::format("<rect class=\"group-{}\" x=\"0\" width=\"100%\" y=\"{:.1f}\" height=\"{:.1f}\"><title>{}</title></rect>",
-                       i % 2, lane * lane_height, groups[i].second * lane_height, escape(groups[i].first));
+    svg += fmt::format(
+        "<rect class=\"group-{}\" x=\"0\" width=\"100%\" y=\"{:.1f}\" height=\"{:.1f}\"><title>{}</title></rect>",
+        i % 2, lane * lane_height, groups[i].second * lane_height, escape(groups[i].first));
     lane += groups[i].second;
   }
   for (const Block& block : blocks) {

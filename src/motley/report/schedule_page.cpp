@@ -15,8 +15,8 @@ namespace {
 
 using page::escape;
 
-constexpr int kMostLanes = 256;              // devices that a Gantt chart shows
-constexpr std::size_t kMostBlocks = 6000;    // and jobs' parts
+constexpr int kMostLanes = 256;            // devices that a Gantt chart shows
+constexpr std::size_t kMostBlocks = 6000;  // and jobs' parts
 constexpr std::size_t kMostTicks = 8;
 
 std::string hours(double seconds) {
@@ -31,19 +31,24 @@ double per_job(const ScheduleView& view, double sum) {
 page::Series stairs(const std::string& name, int color, std::vector<std::pair<double, double>> changes, double scale) {
   std::ranges::sort(changes);
   page::Series series{name, color, page::LineStyle::kLine, {}, {}};
+  const auto add = [&](double seconds, double value) {
+    series.x.push_back(seconds / 3600);
+    series.y.push_back(value * scale);
+  };
   double value = 0;
   for (std::size_t i = 0; i < changes.size(); ++i) {
+    const bool is_first = i == 0 || changes[i - 1].first != changes[i].first;
+    if (is_first) add(changes[i].first, value);
     value += changes[i].second;
-    if (i + 1 < changes.size() && changes[i + 1].first == changes[i].first) continue;
-    series.x.push_back(changes[i].first / 3600);
-    series.y.push_back(value * scale);
+    const bool is_last = i + 1 == changes.size() || changes[i + 1].first != changes[i].first;
+    if (is_last) add(changes[i].first, value);
   }
   return series;
 }
 
 std::string queue_chart(const ScheduleView& view) {
-  page::LineChart chart{"Jobs that wait", "How many jobs have arrived and have no workers, over time, by policy.",
-                        "hours", "jobs", {}};
+  page::LineChart chart{
+      "Jobs that wait", "How many jobs have arrived and have no workers, over time, by policy.", "hours", "jobs", {}};
   chart.from_zero = true;
   int color = 0;
   for (const PolicyOutcome& one : view.outcomes) {
@@ -62,8 +67,11 @@ std::string queue_chart(const ScheduleView& view) {
 }
 
 std::string busy_chart(const ScheduleView& view) {
-  page::LineChart chart{"Devices that are busy", "The share of all devices that jobs have, over time, by policy.",
-                        "hours", "share of devices", {}};
+  page::LineChart chart{"Devices that are busy",
+                        "The share of all devices that jobs have, over time, by policy.",
+                        "hours",
+                        "share of devices",
+                        {}};
   chart.percent = chart.from_zero = true;
   int color = 0;
   for (const PolicyOutcome& one : view.outcomes) {
@@ -80,8 +88,10 @@ std::string busy_chart(const ScheduleView& view) {
 
 std::string completion_chart(const ScheduleView& view) {
   page::LineChart chart{"Time from arrival to completion",
-                        "The share of jobs that are done within so many hours of their arrival, by policy.", "hours",
-                        "share of jobs", {}};
+                        "The share of jobs that are done within so many hours of their arrival, by policy.",
+                        "hours",
+                        "share of jobs",
+                        {}};
   chart.percent = chart.from_zero = true;
   int color = 0;
   for (const PolicyOutcome& one : view.outcomes) {
@@ -143,7 +153,7 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
   std::vector<Lanes> free;
   for (const auto& [name, count] : groups) free.emplace_back(count);
   std::vector<page::Block> blocks;
-  double end = one.outcome.end;
+  double end = std::max(one.outcome.end, 1.0);
   for (const schedule::Run* run : runs) {
     if (blocks.size() >= kMostBlocks) {
       end = run->begin;
@@ -156,11 +166,11 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
       for (std::size_t i = 0; i < taken.size();) {  // lanes side by side are one block
         std::size_t next = i + 1;
         while (next < taken.size() && taken[next] == taken[next - 1] + 1) ++next;
-        blocks.push_back({run->begin, run->end, first_lane[server] + taken[i], static_cast<int>(next - i), run->job,
-                          fmt::format("{}: {} of {} workers on {}, {} h to {} h",
-                                      view.jobs[static_cast<std::size_t>(run->job)].name, part.workers,
-                                      schedule::workers_of(run->placement), groups[server].first, hours(run->begin),
-                                      hours(run->end))});
+        blocks.push_back(
+            {run->begin, run->end, first_lane[server] + taken[i], static_cast<int>(next - i), run->job,
+             fmt::format("{}: {} of {} workers on {}, {} h to {} h", view.jobs[static_cast<std::size_t>(run->job)].name,
+                         part.workers, schedule::workers_of(run->placement), groups[server].first, hours(run->begin),
+                         hours(run->end))});
         i = next;
       }
     }
@@ -171,8 +181,8 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
     ticks.emplace_back(at, hours(at) + " h");
   }
   Gantt drawn;
-  drawn.html = page::gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) +
-               page::bar_axis(ticks, end);
+  drawn.html =
+      page::gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) + page::bar_axis(ticks, end);
   drawn.hint = fmt::format("A row is a device, a colour a job. {} of {} devices, {} of {} hours.", lanes,
                            view.machines.devices(), hours(end), hours(one.outcome.end));
   return drawn;
@@ -182,7 +192,8 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
 
 std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
   std::vector<std::vector<std::string>> rows = {{"policy", "mean h", "median h", "p99 h", "makespan h", "busy %",
-                                                 "utility", "unfair %", "worst", "restarts a job", "decisions", "ms each"}};
+                                                 "utility", "unfair %", "worst", "restarts a job", "decisions",
+                                                 "ms each"}};
   for (const PolicyOutcome& one : view.outcomes) {
     const schedule::Outcome& outcome = one.outcome;
     const schedule::Completion completion = schedule::completion_of(view.jobs, outcome);
@@ -215,9 +226,11 @@ std::string schedule_page(const ScheduleView& view) {
   }
   std::vector<std::size_t> numeric(headings.size() - 1);
   std::iota(numeric.begin(), numeric.end(), 1);
-  body += page::card("Policies compared", "Hours from arrival to completion. Utility is the sum of the jobs' own. Unfair are jobs that took longer than "
-                     "they would have with an equal part of the cluster; the worst one so many times as long.",
-                     page::table(headings, rows, numeric), true);
+  body += page::card(
+      "Policies compared",
+      "Hours from arrival to completion. Utility is the sum of the jobs' own. Unfair are jobs that took longer than "
+      "they would have with an equal part of the cluster; the worst one so many times as long.",
+      page::table(headings, rows, numeric), true);
   body += page::card("Waiting", "", queue_chart(view));
   body += page::card("Busy devices", "", busy_chart(view));
   body += page::card("Done within", "", completion_chart(view), true);

@@ -47,9 +47,11 @@ bool Capacity::has_rack_uplink(int rack, double reserve) const {
 
 bool Capacity::has_room(const Placement& placement, double reserve) const {
   const int workers = workers_of(placement);
-  return occupancy_.has_room(placement) && std::ranges::all_of(placement, [&](const Part& part) {
-           return part.workers == workers || has_server_uplink(part.server, reserve);
-         }) && std::ranges::all_of(crossed_racks(placement), [&](int rack) { return has_rack_uplink(rack, reserve); });
+  return occupancy_.has_room(placement) &&
+         std::ranges::all_of(
+             placement,
+             [&](const Part& part) { return part.workers == workers || has_server_uplink(part.server, reserve); }) &&
+         std::ranges::all_of(crossed_racks(placement), [&](int rack) { return has_rack_uplink(rack, reserve); });
 }
 
 void Capacity::take(const Placement& placement, double reserve) {

@@ -68,8 +68,8 @@ Decision DeviceQueues::decide(const State& state) {
   for (std::size_t i = 0; i < waiting_.jobs.size(); ++i) {
     const int job = waiting_.jobs[i];
     std::vector<int>& devices = waiting_.devices[i];
-    if (std::ranges::all_of(
-            devices, [&](int device) { return job_on_[index(device)] < 0 && is_claimed[index(device)] == 0; })) {
+    if (std::ranges::all_of(devices,
+                            [&](int device) { return job_on_[index(device)] < 0 && is_claimed[index(device)] == 0; })) {
       decision.changes.push_back({job, placement_of(devices, server_of_)});
       for (const int device : devices) job_on_[index(device)] = job;
       held_[index(job)] = std::move(devices);

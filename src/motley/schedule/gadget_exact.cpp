@@ -1,11 +1,11 @@
 // GADGET's online greedy, with the slot problem solved for what it is.
 //
-// Time is cut into slots. At the begin of each, every job that is there says what k workers until the end of the slot are
-// worth to it, for rings within a server, within a rack and over racks: what its utility, or the least concave function
-// above it, gains by the progress that equation (1) promises. solve_slot then packs one configuration a job. Moving or
-// resizing a job costs what it would have gained while it restarts. In a sequence of such greedy choices the sum of
-// concave utilities is at least alpha / (alpha + 1) of the best that could have been done with all arrivals known, where
-// alpha is the share that each slot's packing has of its bound (GADGET, theorem 6).
+// Time is cut into slots. At the begin of each, every job that is there says what k workers until the end of the slot
+// are worth to it, for rings within a server, within a rack and over racks: what its utility, or the least concave
+// function above it, gains by the progress that equation (1) promises. solve_slot then packs one configuration a job.
+// Moving or resizing a job costs what it would have gained while it restarts. In a sequence of such greedy choices the
+// sum of concave utilities is at least alpha / (alpha + 1) of the best that could have been done with all arrivals
+// known, where alpha is the share that each slot's packing has of its bound (GADGET, theorem 6).
 //
 // With the completion objective a slot's worth is the share that it does of what a job has left: the shortest jobs come
 // first, and spread as far as their speed deserves. With the makespan objective it is the work done, in seconds of one
@@ -21,6 +21,8 @@ namespace motley::schedule {
 namespace {
 
 constexpr double kLeastSeconds = 1e-6;  // that a job has to go: one without duration, too, must have its turn
+
+constexpr double kSooner = 1e-3;  // of its worth, at most, for being done before a slot ends
 
 class GadgetExact final : public Policy {
  public:
@@ -70,7 +72,10 @@ class GadgetExact final : public Policy {
     one.reserve = job.reserve();
     one.now = state.placement(number);
     const double left = std::max(kLeastSeconds, state.left_seconds(number));
-    const double until_end = slots_.next() - state.now;
+    const double restart = job.elastic ? job.elastic->restart_seconds : 0;
+    const bool is_stopped = one.now.empty() && state.run_seconds(number) > 0;
+    const double until_end =
+        std::max(kLeastSeconds, slots_.next() - state.now - (is_stopped ? restart : 0));  // else it would never resume
     for (std::size_t reach = 0; reach < one.value.size(); ++reach) {
       std::vector<double>& values = one.value[reach];
       values.assign(static_cast<std::size_t>(std::min(job.most(), state.machines->devices())) + 1, 0);
@@ -79,26 +84,30 @@ class GadgetExact final : public Policy {
         values[workers] = worth(job, left, until_end * speed(job, state.machines->network, place));
       }
     }
-    if (!one.now.empty() && job.elastic && job.elastic->restart_seconds > 0) {
+    if (!one.now.empty() && restart > 0) {
       const auto reach = static_cast<std::size_t>(reach_of(*state.machines, one.now));
       const double value = one.value[reach][static_cast<std::size_t>(workers_of(one.now))];
-      one.moving = value * job.elastic->restart_seconds / until_end;
+      one.moving = value * restart / until_end;
     }
     return one;
   }
 
-  // Of so many more seconds of its duration, for a job that has so many to go. Being done before the slot ends is worth
-  // something to those who want to be done soon, and nothing to utilities.
+  // Of so many more seconds of its duration, for a job that has so many to go. What it could do beyond its end is worth
+  // little to utilities: enough to be done sooner where nobody else wants the devices.
   double worth(const Job& job, double left, double more) const {
     switch (options_.objective) {
-      case Objective::kCompletion: return job.utility.weight * more / left;
-      case Objective::kMakespan: return job.workers * more * (1 + left / longest_);
-      case Objective::kUtility: break;
+      case Objective::kCompletion:
+        return job.utility.weight * more / left;
+      case Objective::kMakespan:
+        return job.workers * more * (1 + left / longest_);
+      case Objective::kUtility:
+        break;
     }
     const double all = job.iterations_after(job.duration);
     const double done = std::max(0.0, job.duration - left);
-    return job.utility.envelope_at(job.iterations_after(done + std::min(left, more)), all) -
-           job.utility.envelope_at(job.iterations_after(done), all);
+    const double gain = job.utility.envelope_at(job.iterations_after(done + std::min(left, more)), all) -
+                        job.utility.envelope_at(job.iterations_after(done), all);
+    return more <= left ? gain : gain * (1 + kSooner * (1 - left / more));
   }
 
   // The fewest servers that a ring that leaves its server may have.

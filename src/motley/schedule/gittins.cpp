@@ -4,9 +4,9 @@
 //
 //     G(a) = max over d of P(S - a <= d | S > a) / E[min(S - a, d) | S > a]
 //
-// is the chance of its being done for each device-second spent on it; those with most run. The index is constant between
-// levels of attained service, so that two jobs alike do not preempt each other for ever, and inside a level jobs run by
-// arrival.
+// is the chance of its being done for each device-second spent on it; those with most run. The index is constant
+// between levels of attained service, so that two jobs alike do not preempt each other for ever, and inside a level
+// jobs run by arrival.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

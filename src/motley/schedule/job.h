@@ -12,8 +12,8 @@ namespace motley::schedule {
 // What a job that may have more or fewer workers says of itself. Each worker trains mini-batches of one size, so that
 // twice the workers do twice the work in an iteration.
 struct Elastic {
-  int least = 1;  // workers with which it can run
-  int most = 1;   // workers that it can use
+  int least = 1;               // workers with which it can run
+  int most = 1;                // workers that it can use
   double compute_seconds = 1;  // of an iteration: forward, backward, and what else does not depend on its workers
   double gradient_bytes = 0;
   double reduce_rate = std::numeric_limits<double>::infinity();  // bytes a second that a worker can add up

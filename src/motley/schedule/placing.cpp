@@ -63,9 +63,12 @@ bool Room::has_room(const Job& job, const Placement& placement) const {
 Placement Room::place(const Job& job, int workers) const {
   if (workers > free()) return {};
   switch (packing_) {
-    case Packing::kAnywhere: return place_anywhere(*machines_, *occupancy_, workers);
-    case Packing::kTogether: return place_together(*machines_, *occupancy_, workers);
-    case Packing::kRing: break;
+    case Packing::kAnywhere:
+      return place_anywhere(*machines_, *occupancy_, workers);
+    case Packing::kTogether:
+      return place_together(*machines_, *occupancy_, workers);
+    case Packing::kRing:
+      break;
   }
   return capacity_->find(workers, job.reserve());
 }

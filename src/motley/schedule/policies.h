@@ -20,8 +20,8 @@ std::unique_ptr<Policy> make_srtf(const PolicyOptions& options);
 // Dominant resource fairness: all jobs have as nearly the same number of workers as can be. Elastic, in slots.
 std::unique_ptr<Policy> make_drf(const PolicyOptions& options);
 
-// GADGET's greedy choice in every slot (Yu et al., INFOCOM 2022, algorithm 1), with the slot problem solved by solve_slot
-// and so without ever exceeding what there is. Elastic; with the completion objective it knows durations.
+// GADGET's greedy choice in every slot (Yu et al., INFOCOM 2022, algorithm 1), with the slot problem solved by
+// solve_slot and so without ever exceeding what there is. Elastic; with the completion objective it knows durations.
 std::unique_ptr<Policy> make_gadget_exact(const PolicyOptions& options);
 
 // The Gittins index over device-seconds, as in Tiresias: the job runs that is likeliest to be done soon for what it has

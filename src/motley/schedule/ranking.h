@@ -31,7 +31,8 @@ class Ranking {
   std::vector<Change> changes_;
   std::vector<int> given_;  // jobs with workers
   std::vector<char> got_;   // by job
-  std::vector<char> fits_;  // by workers: false once such a job was skipped, since devices only become fewer; not where uplinks matter
+  std::vector<char> fits_;  // by workers: false once such a job was skipped, since devices only become fewer; not where
+                            // uplinks matter
 };
 
 }  // namespace motley::schedule

@@ -9,6 +9,8 @@
 namespace motley::schedule {
 namespace {
 
+constexpr double kRounding = 1e-9;  // relative
+
 class Replay {
  public:
   Replay(const std::vector<Job>& jobs, const Machines& machines, Policy& policy, const SimulationOptions& options)
@@ -336,7 +338,7 @@ Fairness fairness_of(const std::vector<Job>& jobs, const Machines& machines, con
     const double ratio = took * part / jobs[i].duration;
     fairness.mean += ratio;
     fairness.worst = std::max(fairness.worst, ratio);
-    fairness.unfair += ratio > 1 ? 1 : 0;
+    fairness.unfair += ratio > 1 + kRounding ? 1 : 0;
     ++count;
   }
   if (count > 0) {

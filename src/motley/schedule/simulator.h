@@ -61,9 +61,9 @@ struct Completion {
 };
 Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome);
 
-// Finish-time fairness (Themis, Mahajan et al., NSDI 2020): how much longer a job took than it would have with a part of
-// the cluster of its own, as large as there were jobs, on average, while it was there. Jobs above 1 had less than their
-// part. Over all jobs that finished.
+// Finish-time fairness (Themis, Mahajan et al., NSDI 2020): how much longer a job took than it would have with a part
+// of the cluster of its own, as large as there were jobs, on average, while it was there. Jobs above 1 had less than
+// their part. Over all jobs that finished.
 struct Fairness {
   double mean = 0;
   double worst = 0;

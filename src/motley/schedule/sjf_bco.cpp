@@ -2,10 +2,10 @@
 // workers, and what it is compared with there.
 //
 // Jobs are taken by their number of workers, fewest first. One that asks for at most kappa gets the least used of all
-// devices; a larger one the least used devices of as few servers as have enough of them, those with least use on average
-// first, so that few rings meet. A device may be used no longer than a limit. For every kappa the limit is bisected to
-// the least at which all jobs find devices, and the queues with the least makespan are kept: here of those that the
-// simulator itself foresees, contention included.
+// devices; a larger one the least used devices of as few servers as have enough of them, those with least use on
+// average first, so that few rings meet. A device may be used no longer than a limit. For every kappa the limit is
+// bisected to the least at which all jobs find devices, and the queues with the least makespan are kept: here of those
+// that the simulator itself foresees, contention included.
 #include <algorithm>
 #include <numeric>
 
@@ -26,7 +26,8 @@ std::size_t index(int number) {
 std::vector<double> use_so_far(const QueueInput& input) {
   std::vector<double> use(input.server_of.size());
   for (std::size_t i = 0; i < input.running.jobs.size(); ++i) {
-    for (const int device : input.running.devices[i]) use[index(device)] = input.state.left_seconds(input.running.jobs[i]);
+    for (const int device : input.running.devices[i])
+      use[index(device)] = input.state.left_seconds(input.running.jobs[i]);
   }
   return use;
 }

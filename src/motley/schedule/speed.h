@@ -13,8 +13,8 @@ struct RingPlace {
   int meeting = 1;  // rings, itself among them, at the server where most meet that leave their servers
 };
 
-// Seconds of an iteration: GADGET (Yu et al., INFOCOM 2022), equation (1), with the bandwidth that contention leaves and
-// the overhead of spread rings as in SJF-BCO (Yu et al., MobiHoc 2022):
+// Seconds of an iteration: GADGET (Yu et al., INFOCOM 2022), equation (1), with the bandwidth that contention leaves
+// and the overhead of spread rings as in SJF-BCO (Yu et al., MobiHoc 2022):
 //
 //     d (w - 1) / w (2 / B + 1 / G) + seconds_a_server * servers + compute_seconds
 //

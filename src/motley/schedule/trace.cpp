@@ -132,7 +132,8 @@ constexpr ElasticColumn kElasticColumns[] = {
 bool is_ours(const Line& header) {
   const std::vector<std::string_view> ours = split(kOurs.header);
   if (header.cells.size() < ours.size() || !std::equal(ours.begin(), ours.end(), header.cells.begin())) return false;
-  for (auto cell = header.cells.begin() + static_cast<std::ptrdiff_t>(ours.size()); cell != header.cells.end(); ++cell) {
+  for (auto cell = header.cells.begin() + static_cast<std::ptrdiff_t>(ours.size()); cell != header.cells.end();
+       ++cell) {
     if (std::ranges::find(kElasticColumns, *cell, &ElasticColumn::name) == std::end(kElasticColumns) ||
         std::find(header.cells.begin(), cell, *cell) != cell) {
       return false;
@@ -204,14 +205,21 @@ Result<Job> job_of(const Reader& reader, const Columns& format, const Line& head
 }  // namespace
 
 Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // that spreadsheets put first
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   Reader reader(text, name);
   const std::optional<Line> header = reader.next();
   const Columns* format = header ? format_of(*header) : nullptr;
   if (format == nullptr) {
     std::vector<std::string_view> headers;
     for (const Columns& known : kFormats) headers.push_back(known.header);
-    return fail(ErrorCode::kInvalidInput, "{}: the first line is none of a trace that is known here; accepted: {}",
-                name, fmt::join(headers, " or "));
+    std::vector<std::string_view> more;
+    for (const ElasticColumn& column : kElasticColumns) more.push_back(column.name);
+    return fail(
+        ErrorCode::kInvalidInput,
+        "{}: the first line is none of a trace that is known here; accepted: {}, the last one also with any of {} "
+        "behind it",
+        name, fmt::join(headers, " or "), fmt::join(more, ","));
   }
   std::vector<Job> jobs;
   std::unordered_map<std::string, std::size_t> lines;  // by job

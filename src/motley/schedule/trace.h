@@ -4,8 +4,8 @@
 //   job_id,submission_time,duration,num_gpu             Microsoft ITP 2021
 //   job,arrival_seconds,duration_seconds,workers        ours, of rigid jobs
 //
-// Ours may go on with any of least,most,compute_seconds,gradient_bytes,restart_seconds (motley/schedule/job.h): then its
-// jobs may have from `least` to `most` workers; without one of these, the workers that they ask for.
+// Ours may go on with any of least,most,compute_seconds,gradient_bytes,restart_seconds (motley/schedule/job.h): then
+// its jobs may have from `least` to `most` workers; without one of these, the workers that they ask for.
 #pragma once
 
 #include <filesystem>

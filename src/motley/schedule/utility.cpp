@@ -7,8 +7,8 @@ namespace motley::schedule {
 namespace {
 
 // Where the straight line from (0, u(0)) touches a sigmoid, or `most` if that is before: up to there the line is the
-// envelope, behind it the sigmoid, which is concave there. The touching point is where the chord's slope is greatest; it
-// lies behind the middle, and slopes of chords rise up to it and fall behind it.
+// envelope, behind it the sigmoid, which is concave there. The touching point is where the chord's slope is greatest;
+// it lies behind the middle, and slopes of chords rise up to it and fall behind it.
 double touching_point(const Utility& utility, double most) {
   const double begin = utility.at(0);
   double low = std::clamp(utility.middle, 0.0, most);
@@ -26,10 +26,14 @@ double touching_point(const Utility& utility, double most) {
 
 double Utility::at(double iterations) const {
   switch (shape) {
-    case Shape::kSquareRoot: return weight * std::sqrt(iterations);
-    case Shape::kLogarithm: return weight * std::log1p(iterations);
-    case Shape::kSigmoid: return weight / (1 + std::exp(-steepness * (iterations - middle)));
-    case Shape::kLinear: break;
+    case Shape::kSquareRoot:
+      return weight * std::sqrt(iterations);
+    case Shape::kLogarithm:
+      return weight * std::log1p(iterations);
+    case Shape::kSigmoid:
+      return weight / (1 + std::exp(-steepness * (iterations - middle)));
+    case Shape::kLinear:
+      break;
   }
   return weight * iterations;
 }

@@ -6,8 +6,8 @@
 namespace motley::schedule {
 
 struct Utility {
-  // With x iterations: weight * sqrt(x), so that nobody trains on for little; weight * log(1 + x), which is proportional
-  // fairness; weight / (1 + exp(-steepness (x - middle))), as in GADGET's experiments; weight * x.
+  // With x iterations: weight * sqrt(x), so that nobody trains on for little; weight * log(1 + x), which is
+  // proportional fairness; weight / (1 + exp(-steepness (x - middle))), as in GADGET's experiments; weight * x.
   enum class Shape : std::uint8_t { kSquareRoot, kLogarithm, kSigmoid, kLinear };
   Shape shape = Shape::kSquareRoot;
   double weight = 1;
