@@ -16,7 +16,8 @@ class Draw {
 
   double between(double low, double high) { return low + (high - low) * random_.uniform(); }
   int whole(int low, int high) {
-    return low + static_cast<int>(random_.below(static_cast<std::uint64_t>(high - low + 1)));
+    const int count = high - low + 1;
+    return low + static_cast<int>(random_.below(static_cast<std::uint64_t>(count)));
   }
 
  private:

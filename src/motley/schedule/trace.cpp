@@ -105,7 +105,7 @@ constexpr Columns kFormats[] = {
     {"job,arrival_seconds,duration_seconds,workers", "job", "arrival_seconds", "duration_seconds", "workers"},
 };
 
-const Columns& kOurs = kFormats[2];
+constexpr const Columns& kOurs = kFormats[2];
 
 // What may follow in ours, in any order, each column or none: of jobs that may have more or fewer workers.
 struct ElasticColumn {
