@@ -46,44 +46,54 @@ page::Series stairs(const std::string& name, int color, std::vector<std::pair<do
   return series;
 }
 
-std::string queue_chart(const ScheduleView& view) {
-  page::LineChart chart{
-      "Jobs that wait", "How many jobs have arrived and have no workers, over time, by policy.", "hours", "jobs", {}};
+using Changes = std::vector<std::pair<double, double>>;  // seconds, and what is added to a sum then
+
+// A line a policy, of sums that change by steps.
+template <class ChangesOf>
+std::string chart_over_time(page::LineChart chart, const ScheduleView& view, double scale,
+                            const ChangesOf& changes_of) {
+  chart.x_label = "hours";
   chart.from_zero = true;
-  int color = 0;
   for (const PolicyOutcome& one : view.outcomes) {
-    std::vector<std::pair<double, double>> changes;
-    for (std::size_t i = 0; i < view.jobs.size(); ++i) {
-      changes.emplace_back(view.jobs[i].arrival, 1);
-      if (std::isfinite(one.outcome.jobs[i].finished)) changes.emplace_back(one.outcome.jobs[i].finished, -1);
-    }
-    for (const schedule::Run& run : one.outcome.runs) {
-      changes.emplace_back(run.begin, -1);
-      changes.emplace_back(run.end, 1);
-    }
-    chart.series.push_back(stairs(one.policy, color++, std::move(changes), 1));
+    chart.series.push_back(stairs(one.policy, static_cast<int>(chart.series.size()), changes_of(one.outcome), scale));
   }
   return page::line_chart(chart);
 }
 
+std::string queue_chart(const ScheduleView& view) {
+  page::LineChart chart;
+  chart.title = "Jobs that wait";
+  chart.summary = "How many jobs have arrived and have no workers, over time, by policy.";
+  chart.y_label = "jobs";
+  return chart_over_time(std::move(chart), view, 1, [&](const schedule::Outcome& outcome) {
+    Changes changes;
+    for (std::size_t i = 0; i < view.jobs.size(); ++i) {
+      changes.emplace_back(view.jobs[i].arrival, 1);
+      if (std::isfinite(outcome.jobs[i].finished)) changes.emplace_back(outcome.jobs[i].finished, -1);
+    }
+    for (const schedule::Run& run : outcome.runs) {
+      changes.emplace_back(run.begin, -1);
+      changes.emplace_back(run.end, 1);
+    }
+    return changes;
+  });
+}
+
 std::string busy_chart(const ScheduleView& view) {
-  page::LineChart chart{"Devices that are busy",
-                        "The share of all devices that jobs have, over time, by policy.",
-                        "hours",
-                        "share of devices",
-                        {}};
-  chart.percent = chart.from_zero = true;
-  int color = 0;
-  for (const PolicyOutcome& one : view.outcomes) {
-    std::vector<std::pair<double, double>> changes;
-    for (const schedule::Run& run : one.outcome.runs) {
+  page::LineChart chart;
+  chart.title = "Devices that are busy";
+  chart.summary = "The share of all devices that jobs have, over time, by policy.";
+  chart.y_label = "share of devices";
+  chart.percent = true;
+  return chart_over_time(std::move(chart), view, 1.0 / view.machines.devices(), [](const schedule::Outcome& outcome) {
+    Changes changes;
+    for (const schedule::Run& run : outcome.runs) {
       const double workers = schedule::workers_of(run.placement);
       changes.emplace_back(run.begin, workers);
       changes.emplace_back(run.end, -workers);
     }
-    chart.series.push_back(stairs(one.policy, color++, std::move(changes), 1.0 / view.machines.devices()));
-  }
-  return page::line_chart(chart);
+    return changes;
+  });
 }
 
 std::string completion_chart(const ScheduleView& view) {

@@ -82,6 +82,15 @@ Decision DeviceQueues::decide(const State& state) {
   return decision;
 }
 
+std::vector<double> use_so_far(const QueueInput& input) {
+  std::vector<double> use(input.server_of.size());
+  for (std::size_t i = 0; i < input.running.jobs.size(); ++i) {
+    for (const int device : input.running.devices[i])
+      use[index(device)] = input.state.left_seconds(input.running.jobs[i]);
+  }
+  return use;
+}
+
 double makespan_of(const QueueInput& input, const Queues& queues) {
   std::vector<Job> jobs;
   Queues all;

@@ -44,6 +44,9 @@ class DeviceQueues : public Policy {
   Queues waiting_;
 };
 
+// Seconds for which each device is used by what runs.
+std::vector<double> use_so_far(const QueueInput& input);
+
 // Seconds until all is done by these queues, contention included, if nothing more arrives.
 double makespan_of(const QueueInput& input, const Queues& queues);
 

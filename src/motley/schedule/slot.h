@@ -1,10 +1,8 @@
 // The slot problem: which of many elastic jobs gets how many devices now, and where, so that the sum of what that is
 // worth is greatest (GADGET, Yu et al., INFOCOM 2022, problem (10), without its linear program).
 //
-// Racks are a tree: between two servers there is one path. A job's workers form a ring that goes through each server
-// and each rack once, so that it needs its bandwidth on a server's uplink exactly where it has some, but not all, of
-// its workers on that server, and on a rack's uplink likewise. The numbers of workers by server therefore say
-// everything, and the problem is to pack at most one such configuration a job.
+// Numbers of workers by server say which uplinks a ring loads (motley/schedule/capacity.h), so that there is no routing
+// to choose: the problem is to pack at most one such configuration a job.
 #pragma once
 
 #include <array>
