@@ -9,6 +9,8 @@ namespace motley::bench {
 Result<std::vector<BenchRow>> schedule_anchors(const BenchOptions& options);
 // How long whole traces take.
 Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options);
+// Real traces at several loads, all policies.
+Result<std::vector<BenchRow>> schedule_traces(const BenchOptions& options);
 // GADGET's experiments, all policies.
 Result<std::vector<BenchRow>> schedule_settings(const BenchOptions& options);
 // The slot solver: how near to its bound, whether it keeps to what there is, and how long it takes.

@@ -16,14 +16,25 @@ if(MOTLEY_BUILD_TESTS)
   include(GoogleTest)
 endif()
 
+if(DEFINED ENV{MOTLEY_PYTHON})
+  set(MOTLEY_PYTHON "$ENV{MOTLEY_PYTHON}")
+else()
+  set(MOTLEY_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python")
+endif()
+
+# HiGHS comes from there, too (PyPI's highsbox); without it, policies that solve programs say so.
+execute_process(COMMAND "${MOTLEY_PYTHON}" -c "import highsbox; print(highsbox.highs_dist_dir())"
+  OUTPUT_VARIABLE highs_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE highs_failed)
+if(NOT highs_failed)
+  add_library(motley_highs INTERFACE)
+  target_include_directories(motley_highs SYSTEM INTERFACE "${highs_folder}/include/highs")
+  target_link_libraries(motley_highs INTERFACE "${highs_folder}/lib/libhighs.so")
+  target_link_options(motley_highs INTERFACE "-Wl,-rpath,${highs_folder}/lib")
+endif()
+
 # libtorch comes from a Python environment: MOTLEY_PYTHON, else .venv. Paths are asked of torch itself, because
 # find_package(Torch) fails on CUDA wheels where there is no CUDA toolkit.
 if(MOTLEY_WITH_TORCH)
-  if(DEFINED ENV{MOTLEY_PYTHON})
-    set(MOTLEY_PYTHON "$ENV{MOTLEY_PYTHON}")
-  else()
-    set(MOTLEY_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python")
-  endif()
   execute_process(
     COMMAND "${MOTLEY_PYTHON}" -c "import os, torch
 from torch.utils.cpp_extension import include_paths, library_paths

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <latch>
+#include <memory>
 
 #include "motley/base/random.h"
 #include "motley/exchange/exchange.h"
@@ -63,10 +65,17 @@ TEST(RowLinks, CarryRowsBothWaysAndLetOwnersGo) {
 }
 
 TEST(RowLinks, NameANeighbourThatDoesNotCome) {
+  std::latch has_waited(1);
   run_threads(2, true, [&](int rank, ThreadSession& session) {
+    const std::shared_ptr<void> end(nullptr, [&](void*) {
+      if (rank == 0) has_waited.count_down();
+    });
     auto links = RowLinks::connect(session, {1 - rank}, Deadline::after(20));
     ASSERT_TRUE(links) << links.error().message;
-    if (rank == 1) return;
+    if (rank == 1) {
+      has_waited.wait();  // or rank 0 would see a closed connection
+      return;
+    }
     std::vector<std::byte> rows(8);
     const auto number = (*links)->receive(1, 7, rows);
     ASSERT_TRUE(number);

@@ -68,6 +68,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"schedule",
        {{"anchors", bench::schedule_anchors},
         {"speed", bench::schedule_speed},
+        {"traces", bench::schedule_traces},
         {"settings", bench::schedule_settings},
         {"slots", bench::schedule_slots}}},
       {"simulate", {{"all", bench::simulate_bench}}},

@@ -7,8 +7,10 @@
 #include "motley/cli/commands.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
+#include "motley/schedule/cluster_machines.h"
 #include "motley/schedule/simulator.h"
 #include "motley/schedule/trace.h"
+#include "motley/schedule/workload.h"
 
 namespace motley::cli {
 namespace {
@@ -20,6 +22,13 @@ struct ScheduleArguments {
   std::string packing = "anywhere";
   std::string objective = "utility";
   double slot_seconds = schedule::PolicyOptions().slot_seconds;
+  double inside = 0;   // Gb/s; 0: no limit
+  double between = 0;  // likewise
+  double load = 0;     // 0: as recorded
+  double days = 0;     // 0: all
+  bool elastic = false;
+  std::uint64_t seed = 0;
+  std::string save_trace;
   std::string csv;
   std::string page;
 };
@@ -30,7 +39,8 @@ const std::map<std::string, schedule::Packing> kPackings = {{"anywhere", schedul
 
 const std::map<std::string, schedule::Objective> kObjectives = {{"utility", schedule::Objective::kUtility},
                                                                 {"completion", schedule::Objective::kCompletion},
-                                                                {"makespan", schedule::Objective::kMakespan}};
+                                                                {"makespan", schedule::Objective::kMakespan},
+                                                                {"fairness", schedule::Objective::kFairness}};
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
@@ -51,27 +61,62 @@ bool is_same_file(const std::string& one, const std::string& other) {
   return std::filesystem::weakly_canonical(one, ignored) == std::filesystem::weakly_canonical(other, ignored);
 }
 
-// That they can be written, and that neither takes the place of the trace or of the other.
+// That they can be written, and that none takes the place of the trace or of another.
 Status check_outputs(const ScheduleArguments& arguments) {
-  for (const auto& [flag, file] : {std::pair("--csv", arguments.csv), std::pair("--page", arguments.page)}) {
+  std::vector<std::pair<const char*, std::string>> taken = {{"the trace", arguments.trace}};
+  for (const auto& [flag, file] : {std::pair("--csv", arguments.csv), std::pair("--page", arguments.page),
+                                   std::pair("--save-trace", arguments.save_trace)}) {
     if (file.empty()) continue;
-    if (is_same_file(file, arguments.trace)) {
-      return fail(ErrorCode::kInvalidInput, "{}: '{}' is the trace itself; accepted: another file", flag, file);
+    for (const auto& [owner, other] : taken) {
+      if (is_same_file(file, other)) {
+        return fail(ErrorCode::kInvalidInput, "{}: '{}' is the file of {}; accepted: another file", flag, file, owner);
+      }
     }
     MOTLEY_TRY(check_writable(file));
-  }
-  if (!arguments.csv.empty() && !arguments.page.empty() && is_same_file(arguments.csv, arguments.page)) {
-    return fail(ErrorCode::kInvalidInput, "--page: '{}' is the file of --csv; accepted: another file", arguments.page);
+    taken.emplace_back(flag, file);
   }
   return {};
 }
 
-Status run_schedule_simulate(const ScheduleArguments& arguments) {
-  MOTLEY_ASSIGN(const std::vector<schedule::Job> jobs, schedule::read_trace(arguments.trace));
-  MOTLEY_ASSIGN(const schedule::Machines machines, schedule::parse_machines(arguments.machines));
+// The cluster, as --machines, --inside and --between have it.
+Result<schedule::Machines> machines_of(const ScheduleArguments& arguments) {
+  constexpr double kGigabit = 1e9 / 8;
+  schedule::Machines machines;
+  if (arguments.machines.ends_with(".yaml") || arguments.machines.ends_with(".yml")) {
+    MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(arguments.machines));
+    machines = schedule::machines_of(cluster);
+    if (machines.devices() == 0) {
+      return fail(ErrorCode::kInvalidInput, "{}: has no nodes with devices; accepted: one or more", arguments.machines);
+    }
+  } else {
+    MOTLEY_ASSIGN(machines, schedule::parse_machines(arguments.machines));
+  }
+  if (arguments.inside > 0) machines.network.inside = arguments.inside * kGigabit;
+  if (arguments.between > 0) machines.network.between = arguments.between * kGigabit;
+  return machines;
+}
+
+// The trace's jobs, changed as the flags ask for.
+Result<std::vector<schedule::Job>> workload_of(const ScheduleArguments& arguments, const schedule::Machines& machines) {
+  MOTLEY_ASSIGN(std::vector<schedule::Job> jobs, schedule::read_trace(arguments.trace));
   if (jobs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", arguments.trace);
   }
+  if (arguments.days > 0) jobs = schedule::busiest(jobs, arguments.days);
+  if (arguments.load > 0) {
+    if (jobs.front().arrival == jobs.back().arrival) {
+      return fail(ErrorCode::kInvalidInput, "--load: the jobs of {} all arrive at once; accepted: jobs over some time",
+                  arguments.trace);
+    }
+    schedule::set_load(jobs, machines, arguments.load);
+  }
+  if (arguments.elastic) schedule::make_elastic(jobs, arguments.seed);
+  return jobs;
+}
+
+Status run_schedule_simulate(const ScheduleArguments& arguments) {
+  MOTLEY_ASSIGN(const schedule::Machines machines, machines_of(arguments));
+  MOTLEY_ASSIGN(const std::vector<schedule::Job> jobs, workload_of(arguments, machines));
   MOTLEY_TRY(check_outputs(arguments));
   double device_seconds = 0;
   for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
@@ -84,6 +129,10 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
   const schedule::PolicyOptions options = {.packing = kPackings.at(arguments.packing),
                                            .slot_seconds = arguments.slot_seconds,
                                            .objective = kObjectives.at(arguments.objective)};
+  if (!arguments.save_trace.empty()) {
+    MOTLEY_TRY(write_file(arguments.save_trace, schedule::format_trace(jobs)));
+    std::printf("trace: %s\n", arguments.save_trace.c_str());
+  }
   for (const std::string& name : arguments.policies.empty() ? schedule::online_policy_names() : arguments.policies) {
     MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, options));
     auto outcome = schedule::simulate(jobs, machines, *policy, {.keep_runs = !arguments.page.empty()});
@@ -115,9 +164,27 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   command->add_option("TRACE", arguments->trace, "The jobs: Philly's, Microsoft ITP's or our format (docs/schedule.md)")
       ->required();
   command
-      ->add_option("--machines", arguments->machines,
-                   "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers")
+      ->add_option(
+          "--machines", arguments->machines,
+          "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers, or a cluster.yaml "
+          "with nodes")
       ->required();
+  command->add_option("--inside", arguments->inside, "Gb/s between devices of one server [no limit]")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--between", arguments->between, "Gb/s of a server's link to the others [no limit]")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option(
+          "--load", arguments->load,
+          "Move arrivals so that jobs ask for this share of all device-seconds until the last one [as recorded]")
+      ->check(CLI::Range(0.01, 100.0));
+  command->add_option("--days", arguments->days, "Only the jobs of that many days that are together busiest [all]")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--elastic", arguments->elastic,
+                    "Give each job that is not elastic the times of a well-known model, by lot: it may have from a "
+                    "quarter to four times the workers it asks for");
+  command->add_option("--seed", arguments->seed, "Of that lot [0]");
+  command->add_option("--save-trace", arguments->save_trace, "Write the jobs, so changed, to this file in our format");
   command
       ->add_option("--policy", arguments->policies,
                    "Which one; may be given more than once [all but sjf-bco, list-scheduling and random-devices, which "
@@ -132,13 +199,13 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   command
       ->add_option(
           "--objective", arguments->objective,
-          "What gadget-exact aims at: utility of the jobs' own, or, knowing durations, short times to completion, or a "
-          "short makespan [utility]")
+          "What gadget-exact aims at: utility of the jobs' own, or, knowing durations, short times to completion, a "
+          "short makespan, or that no job is behind an equal part of the cluster [utility]")
       ->check(CLI::IsMember(kObjectives));
   command
       ->add_option(
           "--slot", arguments->slot_seconds,
-          fmt::format("Seconds between decisions of drf, gadget-exact and themis [{:g}]", arguments->slot_seconds))
+          fmt::format("Seconds between decisions of policies that decide by slots [{:g}]", arguments->slot_seconds))
       ->check(CLI::Validator(
           [](const std::string& text) -> std::string {
             const double seconds = std::strtod(text.c_str(), nullptr);

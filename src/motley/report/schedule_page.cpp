@@ -18,6 +18,7 @@ using page::escape;
 constexpr int kMostLanes = 256;            // devices that a Gantt chart shows
 constexpr std::size_t kMostBlocks = 6000;  // and jobs' parts
 constexpr std::size_t kMostTicks = 8;
+constexpr const char* kDeadlines = "in time %";
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
@@ -121,6 +122,37 @@ std::string completion_chart(const ScheduleView& view) {
   return page::line_chart(chart);
 }
 
+// A mark a policy: how soon jobs are done, and how far the one treated worst is behind.
+std::string trade_off_chart(const ScheduleView& view) {
+  page::LineChart chart;
+  chart.title = "Soon or fair";
+  chart.summary =
+      "For each policy, mean hours to completion and how many times as long as with an equal part of the "
+      "cluster the job took that was treated worst.";
+  chart.x_label = "mean hours to completion";
+  chart.y_label = "times as long, worst job";
+  chart.from_zero = true;
+  for (const PolicyOutcome& one : view.outcomes) {
+    chart.series.push_back({one.policy,
+                            static_cast<int>(chart.series.size()),
+                            page::LineStyle::kMarks,
+                            {schedule::completion_of(view.jobs, one.outcome).mean / 3600},
+                            {schedule::fairness_of(view.jobs, view.machines, one.outcome).worst}});
+  }
+  return page::line_chart(chart);
+}
+
+// The share of jobs with a deadline that were done by it; none where there are no deadlines.
+std::string deadlines_met(const ScheduleView& view, const schedule::Outcome& outcome) {
+  double jobs = 0, met = 0;
+  for (std::size_t i = 0; i < view.jobs.size(); ++i) {
+    if (std::isinf(view.jobs[i].deadline)) continue;
+    ++jobs;
+    if (outcome.jobs[i].finished - view.jobs[i].arrival <= view.jobs[i].deadline) ++met;
+  }
+  return jobs > 0 ? fmt::format("{:.1f}", 100 * met / jobs) : "";
+}
+
 // Hands out a server's lanes: each run keeps the lowest that are free, which need not be side by side.
 class Lanes {
  public:
@@ -216,6 +248,10 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
                     fmt::format("{:.2f}", fairness.worst), fmt::format("{:.2f}", per_job(view, restarts)),
                     fmt::format("{}", outcome.decisions),
                     fmt::format("{:.4f}", 1e3 * outcome.decision_seconds / static_cast<double>(outcome.decisions))});
+    const std::string met = deadlines_met(view, outcome);
+    if (met.empty()) continue;
+    if (rows.front().back() != kDeadlines) rows.front().emplace_back(kDeadlines);
+    rows.back().push_back(met);
   }
   return rows;
 }
@@ -243,7 +279,8 @@ std::string schedule_page(const ScheduleView& view) {
       page::table(headings, rows, numeric), true);
   body += page::card("Waiting", "", queue_chart(view));
   body += page::card("Busy devices", "", busy_chart(view));
-  body += page::card("Done within", "", completion_chart(view), true);
+  body += page::card("Done within", "", completion_chart(view));
+  body += page::card("Soon or fair", "", trade_off_chart(view));
   for (const PolicyOutcome& one : view.outcomes) {
     const Gantt drawn = gantt(view, one);
     body += page::card("Who ran where: " + one.policy, escape(drawn.hint), drawn.html, true);

@@ -43,7 +43,7 @@ class Given final : public DeviceQueues {
 
 }  // namespace
 
-Decision DeviceQueues::decide(const State& state) {
+Result<Decision> DeviceQueues::decide(const State& state) {
   if (server_of_.empty()) {
     server_of_ = server_of_devices(*state.machines);
     job_on_.assign(server_of_.size(), -1);

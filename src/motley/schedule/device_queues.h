@@ -31,7 +31,7 @@ struct QueueInput {
 
 class DeviceQueues : public Policy {
  public:
-  Decision decide(const State& state) final;
+  Result<Decision> decide(const State& state) final;
 
  protected:
   // Queues for all that waits. Called whenever jobs have arrived.

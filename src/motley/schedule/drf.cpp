@@ -5,6 +5,7 @@
 
 #include "motley/schedule/active_jobs.h"
 #include "motley/schedule/policies.h"
+#include "motley/schedule/sharing.h"
 
 namespace motley::schedule {
 namespace {
@@ -15,10 +16,10 @@ class Drf final : public Policy {
 
   std::string name() const override { return "drf"; }
 
-  Decision decide(const State& state) override {
+  Result<Decision> decide(const State& state) override {
     active_.update(state);
     Decision decision;
-    if (slots_.begins(state.now)) decision.changes = deal(state);
+    if (slots_.begins(state.now)) decision.changes = share(state, active_.jobs(), shares(state), options_.packing);
     if (!active_.jobs().empty()) decision.wake = slots_.next();
     return decision;
   }
@@ -42,35 +43,6 @@ class Drf final : public Policy {
       if (workers[i] < job.most()) fewest.emplace(workers[i], i);
     }
     return workers;
-  }
-
-  // Those who have what they should stay where they are; the others take places by their arrival, of fewer workers
-  // where uplinks leave no room for all.
-  std::vector<Change> deal(const State& state) const {
-    const std::vector<int> workers = shares(state);
-    Room room(*state.machines, options_.packing);
-    std::vector<Change> changes;
-    std::vector<std::size_t> movers;
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-      const int number = active_.jobs()[i];
-      const Placement& now = state.placement(number);
-      if (workers_of(now) == workers[i]) {
-        room.take(state.job(number), now);
-      } else {
-        movers.push_back(i);
-      }
-    }
-    for (const std::size_t i : movers) {
-      const int number = active_.jobs()[i];
-      const Job& job = state.job(number);
-      Placement placement;
-      for (int count = workers[i]; placement.empty() && count >= job.least(); --count) {
-        placement = room.place(job, count);
-      }
-      room.take(job, placement);
-      if (placement != state.placement(number)) changes.push_back({number, std::move(placement)});
-    }
-    return changes;
   }
 
   const PolicyOptions options_;

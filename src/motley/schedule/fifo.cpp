@@ -12,7 +12,7 @@ class Fifo final : public Policy {
 
   std::string name() const override { return "fifo"; }
 
-  Decision decide(const State& state) override {
+  Result<Decision> decide(const State& state) override {
     waiting_.insert(waiting_.end(), state.arrived.begin(), state.arrived.end());
     Decision decision;
     if (waiting_.empty()) return decision;

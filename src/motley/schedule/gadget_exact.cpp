@@ -7,11 +7,16 @@
 // sum of concave utilities is at least alpha / (alpha + 1) of the best that could have been done with all arrivals
 // known, where alpha is the share that each slot's packing has of its bound (GADGET, theorem 6).
 //
-// With the completion objective a slot's worth is the share that it does of what a job has left: the shortest jobs come
-// first, and spread as far as their speed deserves. With the makespan objective it is the work done, in seconds of one
-// device, more so for jobs that have longer to go.
+// With the completion objective a slot's worth is by how much sooner a job is done, over the square root of what it has
+// left: short jobs come first, but not at any price, since devices that a ring wastes are missed by all who wait. (Over
+// what it has left, or over nothing, average times on real traces are longer.) With the makespan objective it is the
+// work done, in seconds of one device, more so for jobs that have longer to go. With the fairness objective it is by
+// how much a job's finish-time ratio (Themis's: how much longer it takes than on an equal part of the cluster) falls,
+// those that are high counting most.
 //
 // Between slots nobody is moved. Whoever waits then may have what is free, best paid for first.
+#include <cmath>
+
 #include "motley/schedule/active_jobs.h"
 #include "motley/schedule/policies.h"
 #include "motley/schedule/slot.h"
@@ -22,6 +27,8 @@ namespace {
 
 constexpr double kLeastSeconds = 1e-6;  // that a job has to go: one without duration, too, must have its turn
 
+constexpr double kUnfairness = 4;  // the power of finish-time ratios that fairness adds up
+
 constexpr double kSooner = 1e-3;  // of its worth, at most, for being done before a slot ends
 
 class GadgetExact final : public Policy {
@@ -30,11 +37,9 @@ class GadgetExact final : public Policy {
 
   std::string name() const override { return "gadget-exact"; }
 
-  Decision decide(const State& state) override {
+  Result<Decision> decide(const State& state) override {
     active_.update(state);
-    if (most_on_server_ == 0) {
-      most_on_server_ = std::ranges::max(state.machines->servers, {}, &Server::devices).devices;
-    }
+    largest_ = state.machines->largest_server();
     Decision decision;
     if (slots_.begins(state.now)) {
       decision.changes = solve(state, active_.jobs(), *state.machines);
@@ -81,7 +86,7 @@ class GadgetExact final : public Policy {
       values.assign(static_cast<std::size_t>(std::min(job.most(), state.machines->devices())) + 1, 0);
       for (std::size_t workers = static_cast<std::size_t>(job.least()); workers < values.size(); ++workers) {
         const RingPlace place{static_cast<int>(workers), reach == 0 ? 1 : servers_of(static_cast<int>(workers))};
-        values[workers] = worth(job, left, until_end * speed(job, state.machines->network, place));
+        values[workers] = worth(state, job, left, until_end * speed(job, state.machines->network, place));
       }
     }
     if (!one.now.empty() && restart > 0) {
@@ -94,12 +99,15 @@ class GadgetExact final : public Policy {
 
   // Of so many more seconds of its duration, for a job that has so many to go. What it could do beyond its end is worth
   // little to utilities: enough to be done sooner where nobody else wants the devices.
-  double worth(const Job& job, double left, double more) const {
+  double worth(const State& state, const Job& job, double left, double more) const {
     switch (options_.objective) {
       case Objective::kCompletion:
-        return job.utility.weight * more / left;
+        return job.utility.weight * sooner(state, left, more) / std::sqrt(left);
       case Objective::kMakespan:
         return job.workers * more * (1 + left / longest_);
+      case Objective::kFairness:
+        return std::pow(finish_ratio(state, job, left, 0), kUnfairness) -
+               std::pow(finish_ratio(state, job, left, more), kUnfairness);
       case Objective::kUtility:
         break;
     }
@@ -110,13 +118,28 @@ class GadgetExact final : public Policy {
     return more <= left ? gain : gain * (1 + kSooner * (1 - left / more));
   }
 
+  // Seconds by which a job is done sooner, if it does so many of those that it has left until the slot ends.
+  double sooner(const State& state, double left, double more) const {
+    const double seconds = slots_.next() - state.now;
+    return more < left ? more : seconds + left - seconds * left / more;
+  }
+
+  // How much longer the job will have taken than with its part of the cluster, if it does so many seconds of what it
+  // has left until the slot ends and goes on as it asked for.
+  double finish_ratio(const State& state, const Job& job, double left, double more) const {
+    const double to_go = slots_.next() - state.now + left - sooner(state, left, more);
+    const double wanted = static_cast<double>(active_.jobs().size()) * job.workers;
+    const double part = std::min(1.0, state.machines->devices() / wanted);
+    return (state.now - job.arrival + to_go) * part / std::max(kLeastSeconds, job.duration);
+  }
+
   // The fewest servers that a ring that leaves its server may have.
-  int servers_of(int workers) const { return std::max(2, (workers + most_on_server_ - 1) / most_on_server_); }
+  int servers_of(int workers) const { return std::max(2, (workers + largest_ - 1) / largest_); }
 
   const PolicyOptions options_;
   ActiveJobs active_;
   Slots slots_;
-  int most_on_server_ = 0;
+  int largest_ = 0;     // devices of the largest server
   double longest_ = 0;  // seconds that a job has to go
 };
 

@@ -25,7 +25,7 @@ class Gittins final : public RankedPolicy {
   using RankedPolicy::RankedPolicy;
   std::string name() const override { return "gittins"; }
 
-  Decision decide(const State& state) override {
+  Result<Decision> decide(const State& state) override {
     if (levels_.empty()) learn(state);
     return RankedPolicy::decide(state);
   }

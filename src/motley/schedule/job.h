@@ -26,6 +26,7 @@ struct Job {
   double arrival = 0;   // seconds from the trace's begin
   double duration = 0;  // seconds that it trains with the workers it asks for, all of them on one server
   int workers = 1;      // that it asks for, one device each
+  double deadline = std::numeric_limits<double>::infinity();  // seconds after its arrival by which it should be done
   std::optional<Elastic> elastic = {};  // none: it has what it asks for or nothing, and is as fast anywhere
   double iterations = 0;                // that it does in all, of one worker each; 0: one a second of its duration
   Utility utility = {};                 // what iterations are worth

@@ -27,7 +27,7 @@ class Las final : public Policy {
 
   std::string name() const override { return "las"; }
 
-  Decision decide(const State& state) override {
+  Result<Decision> decide(const State& state) override {
     queue_of_.resize(state.jobs.size());
     for (const int job : state.finished) queue_of(job) = kGone;
     for (const int job : state.arrived) {

@@ -11,6 +11,10 @@ int Machines::devices() const {
                                [](const Server& server) { return server.devices; });
 }
 
+int Machines::largest_server() const {
+  return servers.empty() ? 0 : std::ranges::max(servers, {}, &Server::devices).devices;
+}
+
 double Machines::rack_uplink(int rack) const {
   return rack_uplinks.empty() ? std::numeric_limits<double>::infinity() : rack_uplinks[static_cast<std::size_t>(rack)];
 }

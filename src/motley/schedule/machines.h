@@ -34,7 +34,8 @@ struct Machines {
   std::vector<double> rack_uplinks = {};  // bytes a second to the other racks, each way; empty: no limit
   Network network = {};
 
-  int devices() const;  // of all servers
+  int devices() const;         // of all servers
+  int largest_server() const;  // its devices
   double rack_uplink(int rack) const;
 };
 

@@ -20,6 +20,9 @@ std::unique_ptr<Policy> make_srtf(const PolicyOptions& options);
 // Dominant resource fairness: all jobs have as nearly the same number of workers as can be. Elastic, in slots.
 std::unique_ptr<Policy> make_drf(const PolicyOptions& options);
 
+// Optimus: workers go where they shorten the time to go most. Elastic, in slots; knows durations.
+std::unique_ptr<Policy> make_optimus(const PolicyOptions& options);
+
 // GADGET's greedy choice in every slot (Yu et al., INFOCOM 2022, algorithm 1), with the slot problem solved by
 // solve_slot and so without ever exceeding what there is. Elastic; with the completion objective it knows durations.
 std::unique_ptr<Policy> make_gadget_exact(const PolicyOptions& options);
@@ -30,6 +33,18 @@ std::unique_ptr<Policy> make_gittins(const PolicyOptions& options);
 
 // Finish-time fairness: those farthest behind an equal part of the cluster first. In slots; knows durations.
 std::unique_ptr<Policy> make_themis(const PolicyOptions& options);
+
+// Policies that solve programs, in slots (motley/schedule/program.h).
+//
+// Gavel's max-min policy of rigid jobs; with the completion objective the one of most throughput.
+std::unique_ptr<Policy> make_gavel(const PolicyOptions& options);
+// Sia's: how many workers each job has by a mixed-integer program over its goodput, scaled up twice at most in a round.
+// Elastic; knows no durations.
+std::unique_ptr<Policy> make_sia(const PolicyOptions& options);
+
+// ElasticFlow's: jobs with deadlines that can be met have the fewest workers that meet them; what is left goes where it
+// saves most. Elastic, in slots; knows durations.
+std::unique_ptr<Policy> make_elasticflow(const PolicyOptions& options);
 
 // SJF-BCO and what it is compared with: no preemption, devices fixed at arrival. They know durations.
 std::unique_ptr<Policy> make_sjf_bco(const PolicyOptions& options);

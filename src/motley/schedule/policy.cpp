@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "motley/schedule/policies.h"
+#include "motley/schedule/program.h"
 
 namespace motley::schedule {
 
@@ -27,15 +28,20 @@ struct Known {
   const char* name;
   std::unique_ptr<Policy> (*make)(const PolicyOptions&);
   bool is_online = true;
+  bool needs_programs = false;
 };
 constexpr Known kKnown[] = {
     {"fifo", make_fifo},
     {"las", make_las},
     {"srtf", make_srtf},
     {"drf", make_drf},
+    {"optimus", make_optimus},
     {"gadget-exact", make_gadget_exact},
     {"gittins", make_gittins},
     {"themis", make_themis},
+    {"elasticflow", make_elasticflow},
+    {"gavel", make_gavel, true, true},
+    {"sia", make_sia, true, true},
     {"sjf-bco", make_sjf_bco, false},
     {"list-scheduling", make_list_scheduling, false},
     {"random-devices", make_random_devices, false},
@@ -52,14 +58,18 @@ std::vector<std::string> policy_names() {
 std::vector<std::string> online_policy_names() {
   std::vector<std::string> names;
   for (const Known& known : kKnown) {
-    if (known.is_online) names.emplace_back(known.name);
+    if (known.is_online && (!known.needs_programs || has_program_solver())) names.emplace_back(known.name);
   }
   return names;
 }
 
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options) {
   for (const Known& known : kKnown) {
-    if (name == known.name) return known.make(options);
+    if (name != known.name) continue;
+    if (known.needs_programs && !has_program_solver()) {
+      return fail(Program().maximise().error().within("--policy " + name));
+    }
+    return known.make(options);
   }
   return fail(ErrorCode::kInvalidInput, "--policy: there is no '{}'; accepted: {}", name,
               fmt::join(policy_names(), ", "));

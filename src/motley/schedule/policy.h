@@ -64,13 +64,13 @@ class Policy {
   virtual ~Policy() = default;
   virtual std::string name() const = 0;
   // Called at every arrival and completion, once for all of an instant, and at the time that the decision before asked
-  // for.
-  virtual Decision decide(const State& state) = 0;
+  // for. Errors: kInternal where a program that it solves cannot be solved.
+  virtual Result<Decision> decide(const State& state) = 0;
 };
 
 // What policies that weigh jobs aim at: the jobs' own utilities; short times from arrival to completion; all being done
-// soon.
-enum class Objective { kUtility, kCompletion, kMakespan };
+// soon; nobody being behind an equal part of the cluster.
+enum class Objective { kUtility, kCompletion, kMakespan, kFairness };
 
 struct PolicyOptions {
   Packing packing = Packing::kAnywhere;  // of policies that do not look for places of their own
@@ -79,9 +79,9 @@ struct PolicyOptions {
 };
 // The names that make_policy knows.
 std::vector<std::string> policy_names();
-// Those of them that take long traces as they come.
+// Those of them that take long traces as they come, and can run here.
 std::vector<std::string> online_policy_names();
-// Errors: kInvalidInput for another name.
+// Errors: kInvalidInput for another name, kUnavailable for a policy that needs HiGHS where there is none.
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options = {});
 
 }  // namespace motley::schedule

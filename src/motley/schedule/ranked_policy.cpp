@@ -4,7 +4,7 @@
 
 namespace motley::schedule {
 
-Decision RankedPolicy::decide(const State& state) {
+Result<Decision> RankedPolicy::decide(const State& state) {
   for (const int job : state.arrived) waiting_.emplace(rank(state, job), job);
   running_.clear();
   for (const int job : state.running) running_.emplace_back(rank(state, job), job);

@@ -12,7 +12,7 @@ namespace motley::schedule {
 class RankedPolicy : public Policy {
  public:
   explicit RankedPolicy(const PolicyOptions& options) : ranking_(options.packing) {}
-  Decision decide(const State& state) override;
+  Result<Decision> decide(const State& state) override;
 
  protected:
   virtual double rank(const State& state, int job) const = 0;

@@ -202,7 +202,7 @@ class Replay {
   Status decide() {
     const State state{now_, jobs_, progress_, &machines_, &capacity_, arrived_, finished_, running_};
     const double begin = options_.clock->now();
-    Decision decision = policy_.decide(state);
+    MOTLEY_ASSIGN(Decision decision, policy_.decide(state));
     const double seconds = options_.clock->now() - begin;
     ++outcome_.decisions;
     outcome_.decision_seconds += seconds;

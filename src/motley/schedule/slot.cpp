@@ -197,7 +197,8 @@ class Solver {
   // another order, and keeps what is better.
   void improve() {
     if (problem_.jobs.empty()) return;
-    for (int round = 0; round < options_.rounds && !is_near(); ++round) {
+    int idle = 0;  // rounds in a row that gained nothing
+    for (int round = 0; round < options_.rounds && idle < options_.patience && !is_near(); ++round) {
       const std::vector<int> chosen = choose();
       std::vector<std::pair<int, Placement>> before;
       for (const int number : chosen) before.emplace_back(number, placement(number));
@@ -217,6 +218,7 @@ class Solver {
         if (!where.empty() && worth(number, where) > 0) put(number, std::move(where));
       }
       grow(chosen);
+      idle = value_ > value_before + kSame * bound_ ? 0 : idle + 1;
       if (value_ >= value_before - kSame * bound_) continue;
       for (const int number : chosen) put(number, {});
       for (auto& [number, where] : before) put(number, std::move(where));

@@ -44,6 +44,7 @@ bool fits(const SlotProblem& problem, const std::vector<Placement>& placements);
 struct SlotOptions {
   double gap = 0.005;  // of the bound: near enough
   int rounds = 2000;   // of improvement, at most
+  int patience = 250;  // rounds in a row without any
   std::uint64_t seed = 0;
 };
 

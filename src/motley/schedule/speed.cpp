@@ -20,6 +20,10 @@ double iteration_seconds(const Elastic& job, const Network& network, const RingP
          network.seconds_a_server * place.servers + job.compute_seconds;
 }
 
+RingPlace on_fewest_servers(int workers, int largest) {
+  return {workers, (workers + largest - 1) / largest};
+}
+
 double speed(const Job& job, const Network& network, const RingPlace& place) {
   if (!job.elastic) return 1;
   const double asked = iteration_seconds(*job.elastic, network, {job.workers});

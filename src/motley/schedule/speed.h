@@ -22,6 +22,9 @@ struct RingPlace {
 // k = max(1, meeting share * rings that meet).
 double iteration_seconds(const Elastic& job, const Network& network, const RingPlace& place);
 
+// So many workers on as few servers as can be, with nobody else, where the largest server has `largest` devices.
+RingPlace on_fewest_servers(int workers, int largest);
+
 // Seconds of its duration that a job does in a second; 1 with the workers it asks for on one server, and for jobs that
 // are not elastic.
 double speed(const Job& job, const Network& network, const RingPlace& place);

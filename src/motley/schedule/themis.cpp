@@ -19,7 +19,7 @@ class Themis final : public Policy {
 
   std::string name() const override { return "themis"; }
 
-  Decision decide(const State& state) override {
+  Result<Decision> decide(const State& state) override {
     active_.update(state);
     const bool is_slot = slots_.begins(state.now);
     order_.clear();

@@ -107,26 +107,37 @@ constexpr Columns kFormats[] = {
 
 constexpr const Columns& kOurs = kFormats[2];
 
-// What may follow in ours, in any order, each column or none: of jobs that may have more or fewer workers.
-struct ElasticColumn {
+// Of a job that may have more or fewer workers; it may always have what it asks for.
+Elastic& elastic_of(Job& job) {
+  if (!job.elastic) {
+    job.elastic.emplace();
+    job.elastic->least = job.elastic->most = job.workers;
+  }
+  return *job.elastic;
+}
+
+// What may follow in ours, in any order, each column or none.
+struct OptionalColumn {
   std::string_view name;
   double least;
   double most;
   bool is_whole;
   std::string_view accepted;
-  void (*set)(Elastic&, double);
+  void (*set)(Job&, double);
 };
-constexpr ElasticColumn kElasticColumns[] = {
+constexpr OptionalColumn kOptionalColumns[] = {
     {"least", 1, kMostWorkers, true, "a whole number from 1 to the workers that it asks for",
-     [](Elastic& job, double value) { job.least = static_cast<int>(value); }},
+     [](Job& job, double value) { elastic_of(job).least = static_cast<int>(value); }},
     {"most", 1, kMostWorkers, true, "a whole number from the workers that it asks for to 1,000,000",
-     [](Elastic& job, double value) { job.most = static_cast<int>(value); }},
+     [](Job& job, double value) { elastic_of(job).most = static_cast<int>(value); }},
     {"compute_seconds", 1e-9, kLongest, false, "seconds of an iteration, from 1e-9 to 1e10",
-     [](Elastic& job, double value) { job.compute_seconds = value; }},
+     [](Job& job, double value) { elastic_of(job).compute_seconds = value; }},
     {"gradient_bytes", 0, 1e15, false, "bytes from 0 to 1e15",
-     [](Elastic& job, double value) { job.gradient_bytes = value; }},
+     [](Job& job, double value) { elastic_of(job).gradient_bytes = value; }},
     {"restart_seconds", 0, kLongest, false, "seconds from 0 to 1e10",
-     [](Elastic& job, double value) { job.restart_seconds = value; }},
+     [](Job& job, double value) { elastic_of(job).restart_seconds = value; }},
+    {"deadline_seconds", 0, std::numeric_limits<double>::infinity(), false, "seconds from its arrival, or inf",
+     [](Job& job, double value) { job.deadline = value; }},
 };
 
 bool is_ours(const Line& header) {
@@ -134,7 +145,7 @@ bool is_ours(const Line& header) {
   if (header.cells.size() < ours.size() || !std::equal(ours.begin(), ours.end(), header.cells.begin())) return false;
   for (auto cell = header.cells.begin() + static_cast<std::ptrdiff_t>(ours.size()); cell != header.cells.end();
        ++cell) {
-    if (std::ranges::find(kElasticColumns, *cell, &ElasticColumn::name) == std::end(kElasticColumns) ||
+    if (std::ranges::find(kOptionalColumns, *cell, &OptionalColumn::name) == std::end(kOptionalColumns) ||
         std::find(header.cells.begin(), cell, *cell) != cell) {
       return false;
     }
@@ -149,22 +160,18 @@ const Columns* format_of(const Line& header) {
   return &*found;
 }
 
-// What the header has of a job's elasticity; a job may always have what it asks for.
-Status read_elastic(const Reader& reader, const Line& header, const Line& line, Job& job) {
-  for (const ElasticColumn& column : kElasticColumns) {
+Status read_optional(const Reader& reader, const Line& header, const Line& line, Job& job) {
+  for (const OptionalColumn& column : kOptionalColumns) {
     const auto at = std::ranges::find(header.cells, column.name);
     if (at == header.cells.end()) continue;
-    if (!job.elastic) {
-      job.elastic.emplace();
-      job.elastic->least = job.elastic->most = job.workers;
-    }
     const std::string_view cell = line.cells[static_cast<std::size_t>(at - header.cells.begin())];
-    const std::optional<double> value = number(cell);
+    const std::optional<double> value =
+        cell == "inf" && std::isinf(column.most) ? std::optional(column.most) : number(cell);
     if (!value || *value < column.least || *value > column.most || (column.is_whole && *value != std::floor(*value))) {
       return reader.refuse(line.number, column.name, cell, column.accepted);
     }
-    column.set(*job.elastic, *value);
-    if (job.elastic->least > job.workers || job.elastic->most < job.workers) {
+    column.set(job, *value);
+    if (job.elastic && (job.elastic->least > job.workers || job.elastic->most < job.workers)) {
       return reader.refuse(line.number, column.name, cell, column.accepted);
     }
   }
@@ -198,7 +205,7 @@ Result<Job> job_of(const Reader& reader, const Columns& format, const Line& head
     return reader.refuse(line.number, format.workers, cell(format.workers), "a whole number from 1 to 1,000,000");
   }
   job.workers = static_cast<int>(*workers);
-  MOTLEY_TRY(read_elastic(reader, header, line, job));
+  MOTLEY_TRY(read_optional(reader, header, line, job));
   return job;
 }
 
@@ -214,7 +221,7 @@ Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& n
     std::vector<std::string_view> headers;
     for (const Columns& known : kFormats) headers.push_back(known.header);
     std::vector<std::string_view> more;
-    for (const ElasticColumn& column : kElasticColumns) more.push_back(column.name);
+    for (const OptionalColumn& column : kOptionalColumns) more.push_back(column.name);
     return fail(
         ErrorCode::kInvalidInput,
         "{}: the first line is none of a trace that is known here; accepted: {}, the last one also with any of {} "
@@ -250,13 +257,14 @@ Result<std::vector<Job>> read_trace(const std::filesystem::path& file) {
 }
 
 std::string format_trace(const std::vector<Job>& jobs) {
-  std::string text = std::string(kOurs.header) + ",least,most,compute_seconds,gradient_bytes,restart_seconds\n";
+  std::string text =
+      std::string(kOurs.header) + ",least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds\n";
   for (const Job& job : jobs) {
-    Elastic elastic;
-    elastic.least = elastic.most = job.workers;
-    elastic = job.elastic.value_or(elastic);
-    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", job.name, job.arrival, job.duration, job.workers, elastic.least,
-                        elastic.most, elastic.compute_seconds, elastic.gradient_bytes, elastic.restart_seconds);
+    Job copy = job;
+    const Elastic& elastic = elastic_of(copy);
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{}\n", job.name, job.arrival, job.duration, job.workers,
+                        elastic.least, elastic.most, elastic.compute_seconds, elastic.gradient_bytes,
+                        elastic.restart_seconds, job.deadline);
   }
   return text;
 }

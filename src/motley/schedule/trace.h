@@ -4,8 +4,9 @@
 //   job_id,submission_time,duration,num_gpu             Microsoft ITP 2021
 //   job,arrival_seconds,duration_seconds,workers        ours, of rigid jobs
 //
-// Ours may go on with any of least,most,compute_seconds,gradient_bytes,restart_seconds (motley/schedule/job.h): then
-// its jobs may have from `least` to `most` workers; without one of these, the workers that they ask for.
+// Ours may go on with any of least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds
+// (motley/schedule/job.h): then its jobs may have from `least` to `most` workers; without one of these, the workers
+// that they ask for. A deadline of inf is none.
 #pragma once
 
 #include <filesystem>

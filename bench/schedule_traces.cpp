@@ -1,0 +1,181 @@
+// Real traces, made elastic, at several loads: gadget-exact with each objective beside all other policies in the same
+// simulator, with the same slots, the same network and the same stopping rule.
+#include <algorithm>
+#include <map>
+
+#include "bench/planning_cases.h"
+#include "bench/row_list.h"
+#include "bench/schedule_bench.h"
+#include "motley/base/clock.h"
+#include "motley/base/file.h"
+#include "motley/page/chart.h"
+#include "motley/page/html.h"
+#include "motley/schedule/program.h"
+#include "motley/schedule/simulator.h"
+#include "motley/schedule/trace.h"
+#include "motley/schedule/workload.h"
+
+namespace motley::bench {
+namespace {
+
+using schedule::Objective;
+
+constexpr const char* kOurs = "gadget-exact";
+constexpr std::uint64_t kSeed = 1;
+// 100 GB/s inside a server, 100 Gb/s between servers, and the contention of SJF-BCO.
+constexpr schedule::Network kNetwork = {.inside = 100e9, .between = 12.5e9, .meeting = 0.5, .loss = 0.1};
+
+struct Case {
+  std::string name;
+  std::string file;
+  const char* machines;
+  double days;  // the busiest; 0: all
+  double slot_seconds;
+  std::vector<std::string> peers;
+};
+
+const std::vector<std::string> kSorting = {"fifo", "las", "gittins", "srtf"};
+const std::vector<std::string> kSlotted = {"drf", "themis", "optimus", "elasticflow", "gavel", "sia"};
+
+std::vector<std::string> all_peers() {
+  std::vector<std::string> peers = kSorting;
+  for (const std::string& name : kSlotted) {
+    if (schedule::has_program_solver() || (name != "gavel" && name != "sia")) peers.push_back(name);
+  }
+  return peers;
+}
+
+struct Figures {
+  double mean_hours = 0;
+  double worst = 0;   // finish-time fairness
+  double unfair = 0;  // share of jobs
+  double seconds = 0;
+};
+
+class Traces {
+ public:
+  explicit Traces(const BenchOptions& options) : options_(options), rows_(options) {}
+
+  Result<std::vector<BenchRow>> run() {
+    for (const char* cluster : {"03", "05", "06"}) {
+      if (options_.quick && std::string(cluster) != "05") continue;
+      const Case one = {
+          fmt::format("itp{}", cluster), fmt::format("itp/cluster{}.csv", cluster), "16x8", 0, 600, all_peers()};
+      MOTLEY_TRY(compare(one));
+    }
+    if (!options_.quick) {
+      MOTLEY_TRY(compare({"philly-14-days", "philly.csv", "47x8", 14, 3600, all_peers()}));
+      MOTLEY_TRY(compare({"philly", "philly.csv", "47x8", 0, 3600, kSorting}));
+    }
+    MOTLEY_TRY(write_page());
+    return rows_.take();
+  }
+
+ private:
+  Status compare(const Case& one) {
+    const std::filesystem::path file = shared_data(options_) / "traces" / one.file;
+    if (!std::filesystem::exists(file)) {
+      rows_.left_out(one.name + "*", "needs " + file.string());
+      return {};
+    }
+    for (const double load : {0.7, 1.0, 1.3}) {
+      if (options_.quick && load != 1) continue;
+      const double begin = monotonic_seconds();
+      MOTLEY_ASSIGN(std::vector<schedule::Job> jobs, schedule::read_trace(file));
+      if (one.days > 0) jobs = schedule::busiest(jobs, one.days);
+      MOTLEY_ASSIGN(schedule::Machines machines, schedule::parse_machines(one.machines));
+      machines.network = kNetwork;
+      schedule::set_load(jobs, machines, load);
+      schedule::make_elastic(jobs, kSeed);
+      const double read_seconds = monotonic_seconds() - begin;
+      MOTLEY_TRY(at_load(one, load, jobs, machines, read_seconds));
+    }
+    return {};
+  }
+
+  Status at_load(const Case& one, double load, const std::vector<schedule::Job>& jobs,
+                 const schedule::Machines& machines, double read_seconds) {
+    const std::string name = load == 1 ? one.name : fmt::format("{}-load-{:g}", one.name, load);
+    std::string note =
+        fmt::format("{} jobs, {} devices, slots of {:g} s; mean hours / worst finish-time ratio / unfair:", jobs.size(),
+                    machines.devices(), one.slot_seconds);
+    page::LineChart chart;
+    chart.title = name;
+    chart.summary = "Mean hours to completion and the worst finish-time ratio, a mark a policy.";
+    chart.x_label = "mean hours to completion";
+    chart.y_label = "worst finish-time ratio";
+    chart.from_zero = true;
+    const auto add = [&](const std::string& label, const Figures& result) {
+      note += fmt::format(" {} {:.2f} / {:.2f} / {:.3f},", label, result.mean_hours, result.worst, result.unfair);
+      chart.series.push_back(
+          {label, static_cast<int>(chart.series.size()), page::LineStyle::kMarks, {result.mean_hours}, {result.worst}});
+      rows_.say(name + " " + label);
+    };
+    Figures best;
+    best.mean_hours = best.worst = std::numeric_limits<double>::infinity();
+    for (const std::string& peer : one.peers) {
+      MOTLEY_ASSIGN(const Figures result, replay(one, jobs, machines, peer, Objective::kUtility));
+      add(peer, result);
+      best.mean_hours = std::min(best.mean_hours, result.mean_hours);
+      best.worst = std::min(best.worst, result.worst);
+    }
+    std::map<Objective, Figures> ours;
+    for (const auto& [objective, label] : {std::pair(Objective::kUtility, "utility"),
+                                           {Objective::kCompletion, "completion"},
+                                           {Objective::kFairness, "fairness"}}) {
+      MOTLEY_ASSIGN(ours[objective], replay(one, jobs, machines, kOurs, objective));
+      add(fmt::format("{} ({})", kOurs, label), ours[objective]);
+    }
+    note.pop_back();
+    const bool has_target = load == 1 && one.days == 0 && one.name != "philly";
+    const Figures& sooner = ours[Objective::kCompletion];
+    rows_.add(name, "jct_ratio_to_best_peer", sooner.mean_hours / best.mean_hours, "ratio", false,
+              has_target ? std::optional(1.0) : std::nullopt, {}, 1, note);
+    rows_.add(name, "fairness_ratio_to_best_peer", ours[Objective::kFairness].worst / best.worst, "ratio", false,
+              has_target ? std::optional(1.05) : std::nullopt, {}, 1, "worst finish-time ratio; see the row above");
+    if (one.name == "philly" && load == 1) {
+      rows_.add("philly-gadget-exact", "seconds", read_seconds + sooner.seconds, "s", false, 120, {}, {},
+                fmt::format("reading included; {} jobs on {} devices, slots of an hour, completion objective",
+                            jobs.size(), machines.devices()));
+    }
+    charts_ += page::card(name, "", page::line_chart(chart));
+    return {};
+  }
+
+  static Result<Figures> replay(const Case& one, const std::vector<schedule::Job>& jobs,
+                                const schedule::Machines& machines, const std::string& name, Objective objective) {
+    MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {.packing = schedule::Packing::kRing,
+                                                                  .slot_seconds = one.slot_seconds,
+                                                                  .objective = objective}));
+    const double begin = monotonic_seconds();
+    MOTLEY_ASSIGN(const auto outcome, schedule::simulate(jobs, machines, *policy));
+    Figures result;
+    result.seconds = monotonic_seconds() - begin;
+    result.mean_hours = schedule::completion_of(jobs, outcome).mean / 3600;
+    const schedule::Fairness fairness = schedule::fairness_of(jobs, machines, outcome);
+    result.worst = fairness.worst;
+    result.unfair = fairness.unfair;
+    return result;
+  }
+
+  Status write_page() const {
+    if (options_.pages.empty()) return {};
+    return write_file(options_.pages / "schedule.html",
+                      page::document("Soon or fair",
+                                     "<header><h1>Soon or fair: policies on real traces</h1></header>"
+                                     "<main><div class=\"cards\">" +
+                                         charts_ + "</div></main>"));
+  }
+
+  const BenchOptions& options_;
+  RowList rows_;
+  std::string charts_;
+};
+
+}  // namespace
+
+Result<std::vector<BenchRow>> schedule_traces(const BenchOptions& options) {
+  return Traces(options).run();
+}
+
+}  // namespace motley::bench

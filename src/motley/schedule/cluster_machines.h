@@ -1,0 +1,13 @@
+// The cluster of a cluster.yaml as the scheduler sees it.
+#pragma once
+
+#include "motley/cluster/cluster.h"
+#include "motley/schedule/machines.h"
+
+namespace motley::schedule {
+
+// A server for each node that has devices, all in one rack. The network is as slow as the slowest link inside a node
+// and the slowest between two; without such links it has no limit there.
+Machines machines_of(const cluster::Cluster& cluster);
+
+}  // namespace motley::schedule
