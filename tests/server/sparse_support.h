@@ -15,6 +15,7 @@
 
 #include "motley/base/random.h"
 #include "motley/server/sparse_table.h"
+#include "tests/temporary_folder.h"
 
 namespace motley::server {
 
@@ -129,20 +130,6 @@ class MapStore final : public ColdStore {
   };
   std::shared_ptr<MapStoreControl> control_;
   std::size_t record_bytes_;
-};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "motley-sparse-XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() {
-    ::umount2(path.c_str(), MNT_DETACH);  // where a test has mounted something
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path path;
 };
 
 // A spec whose budget has room for about `hot_rows` rows.

@@ -97,6 +97,13 @@ void JsonReader::read(const Json& json, const std::string& path, std::string& va
   value = json.get<std::string>();
 }
 
+void JsonReader::read(const Json& json, const std::string& path, bool& value, NumberIs) {
+  if (!json.is_boolean()) {
+    refuse(json, path, "true or false");
+  }
+  value = json.get<bool>();
+}
+
 void JsonReader::read(const Json& json, const std::string& path, int& value, NumberIs) {
   if (!json.is_number_unsigned() ||
       json.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {

@@ -11,7 +11,7 @@
 //   Result<Link> read = parse_json<Link>(text, "link.json");
 //   std::string text = write_json(*read);
 //
-// A field is a std::string, double, int (0 or more), an enum that has to_string() and every_value(Enum), a struct
+// A field is a std::string, double, bool, int (0 or more), an enum that has to_string() and every_value(Enum), a struct
 // with fields(), or a vector of those.
 #pragma once
 
@@ -62,6 +62,7 @@ class JsonReader {
 
   static void read(const nlohmann::json& json, const std::string& path, std::string& value, NumberIs);
   static void read(const nlohmann::json& json, const std::string& path, int& value, NumberIs);
+  static void read(const nlohmann::json& json, const std::string& path, bool& value, NumberIs);
   static void read(const nlohmann::json& json, const std::string& path, double& value, NumberIs rule);
   template <class T>
   static void read(const nlohmann::json& json, const std::string& path, std::vector<T>& values, NumberIs rule) {

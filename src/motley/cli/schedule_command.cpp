@@ -1,13 +1,14 @@
-// motley schedule simulate: replays a trace of jobs on a cluster under one policy or several.
+// motley schedule simulate: replays a trace of jobs on a cluster under one policy or several. The other commands of
+// motley schedule are in schedule_service_command.cpp.
 #include <cstdio>
 #include <filesystem>
 #include <map>
 
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
+#include "motley/cli/schedule_machines.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
-#include "motley/schedule/cluster_machines.h"
 #include "motley/schedule/simulator.h"
 #include "motley/schedule/trace.h"
 #include "motley/schedule/workload.h"
@@ -17,15 +18,13 @@ namespace {
 
 struct ScheduleArguments {
   std::string trace;
-  std::string machines;
+  MachinesArguments machines;
   std::vector<std::string> policies;
   std::string packing = "anywhere";
   std::string objective = "utility";
   double slot_seconds = schedule::PolicyOptions().slot_seconds;
-  double inside = 0;   // Gb/s; 0: no limit
-  double between = 0;  // likewise
-  double load = 0;     // 0: as recorded
-  double days = 0;     // 0: all
+  double load = 0;  // 0: as recorded
+  double days = 0;  // 0: all
   bool elastic = false;
   std::uint64_t seed = 0;
   std::string save_trace;
@@ -36,11 +35,6 @@ struct ScheduleArguments {
 const std::map<std::string, schedule::Packing> kPackings = {{"anywhere", schedule::Packing::kAnywhere},
                                                             {"together", schedule::Packing::kTogether},
                                                             {"ring", schedule::Packing::kRing}};
-
-const std::map<std::string, schedule::Objective> kObjectives = {{"utility", schedule::Objective::kUtility},
-                                                                {"completion", schedule::Objective::kCompletion},
-                                                                {"makespan", schedule::Objective::kMakespan},
-                                                                {"fairness", schedule::Objective::kFairness}};
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
@@ -78,24 +72,6 @@ Status check_outputs(const ScheduleArguments& arguments) {
   return {};
 }
 
-// The cluster, as --machines, --inside and --between have it.
-Result<schedule::Machines> machines_of(const ScheduleArguments& arguments) {
-  constexpr double kGigabit = 1e9 / 8;
-  schedule::Machines machines;
-  if (arguments.machines.ends_with(".yaml") || arguments.machines.ends_with(".yml")) {
-    MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(arguments.machines));
-    machines = schedule::machines_of(cluster);
-    if (machines.devices() == 0) {
-      return fail(ErrorCode::kInvalidInput, "{}: has no nodes with devices; accepted: one or more", arguments.machines);
-    }
-  } else {
-    MOTLEY_ASSIGN(machines, schedule::parse_machines(arguments.machines));
-  }
-  if (arguments.inside > 0) machines.network.inside = arguments.inside * kGigabit;
-  if (arguments.between > 0) machines.network.between = arguments.between * kGigabit;
-  return machines;
-}
-
 // The trace's jobs, changed as the flags ask for.
 Result<std::vector<schedule::Job>> workload_of(const ScheduleArguments& arguments, const schedule::Machines& machines) {
   MOTLEY_ASSIGN(std::vector<schedule::Job> jobs, schedule::read_trace(arguments.trace));
@@ -115,7 +91,7 @@ Result<std::vector<schedule::Job>> workload_of(const ScheduleArguments& argument
 }
 
 Status run_schedule_simulate(const ScheduleArguments& arguments) {
-  MOTLEY_ASSIGN(const schedule::Machines machines, machines_of(arguments));
+  MOTLEY_ASSIGN(const schedule::Machines machines, machines_of(arguments.machines));
   MOTLEY_ASSIGN(const std::vector<schedule::Job> jobs, workload_of(arguments, machines));
   MOTLEY_TRY(check_outputs(arguments));
   double device_seconds = 0;
@@ -128,7 +104,7 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
   std::string csv = "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts\n";
   const schedule::PolicyOptions options = {.packing = kPackings.at(arguments.packing),
                                            .slot_seconds = arguments.slot_seconds,
-                                           .objective = kObjectives.at(arguments.objective)};
+                                           .objective = objectives().at(arguments.objective)};
   if (!arguments.save_trace.empty()) {
     MOTLEY_TRY(write_file(arguments.save_trace, schedule::format_trace(jobs)));
     std::printf("trace: %s\n", arguments.save_trace.c_str());
@@ -163,16 +139,7 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   auto arguments = std::make_shared<ScheduleArguments>();
   command->add_option("TRACE", arguments->trace, "The jobs: Philly's, Microsoft ITP's or our format (docs/schedule.md)")
       ->required();
-  command
-      ->add_option(
-          "--machines", arguments->machines,
-          "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers, or a cluster.yaml "
-          "with nodes")
-      ->required();
-  command->add_option("--inside", arguments->inside, "Gb/s between devices of one server [no limit]")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--between", arguments->between, "Gb/s of a server's link to the others [no limit]")
-      ->check(CLI::PositiveNumber);
+  add_machines(*command, arguments->machines);
   command
       ->add_option(
           "--load", arguments->load,
@@ -196,12 +163,7 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
                    "anywhere: a job takes any free devices; together: it is never split where a server could hold it, "
                    "and has whole idle servers else; ring: on as few servers and racks as can be [anywhere]")
       ->check(CLI::IsMember(kPackings));
-  command
-      ->add_option(
-          "--objective", arguments->objective,
-          "What gadget-exact aims at: utility of the jobs' own, or, knowing durations, short times to completion, a "
-          "short makespan, or that no job is behind an equal part of the cluster [utility]")
-      ->check(CLI::IsMember(kObjectives));
+  add_objective(*command, arguments->objective);
   command
       ->add_option(
           "--slot", arguments->slot_seconds,
@@ -223,6 +185,7 @@ void add_schedule(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("schedule", "Many jobs on a shared cluster");
   command->require_subcommand(1);
   add_schedule_simulate(*command, action);
+  add_schedule_service(*command, action);
 }
 
 }  // namespace motley::cli

@@ -1,6 +1,5 @@
 // First in, first out. Nothing is preempted, so that a decision costs what it starts.
-#include <deque>
-
+#include "motley/schedule/active_jobs.h"
 #include "motley/schedule/policies.h"
 
 namespace motley::schedule {
@@ -13,25 +12,24 @@ class Fifo final : public Policy {
   std::string name() const override { return "fifo"; }
 
   Result<Decision> decide(const State& state) override {
-    waiting_.insert(waiting_.end(), state.arrived.begin(), state.arrived.end());
+    active_.update(state);
     Decision decision;
-    if (waiting_.empty()) return decision;
+    if (active_.jobs().size() == state.running.size()) return decision;
     Room room(*state.machines, options_.packing);
     for (const int job : state.running) room.take(state.job(job), state.placement(job));
-    while (!waiting_.empty()) {
-      const int job = waiting_.front();
+    for (const int job : active_.jobs()) {
+      if (!state.placement(job).empty()) continue;
       Placement placement = room.place(state.job(job), state.job(job).workers);
       if (placement.empty()) break;
       room.take(state.job(job), placement);
       decision.changes.push_back({job, std::move(placement)});
-      waiting_.pop_front();
     }
     return decision;
   }
 
  private:
   const PolicyOptions options_;
-  std::deque<int> waiting_;
+  ActiveJobs active_;
 };
 
 }  // namespace

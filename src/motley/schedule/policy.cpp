@@ -29,22 +29,23 @@ struct Known {
   std::unique_ptr<Policy> (*make)(const PolicyOptions&);
   bool is_online = true;
   bool needs_programs = false;
+  bool is_live = true;
 };
 constexpr Known kKnown[] = {
     {"fifo", make_fifo},
     {"las", make_las},
-    {"srtf", make_srtf},
+    {"srtf", make_srtf, true, false, false},
     {"drf", make_drf},
     {"optimus", make_optimus},
     {"gadget-exact", make_gadget_exact},
-    {"gittins", make_gittins},
+    {"gittins", make_gittins, true, false, false},
     {"themis", make_themis},
     {"elasticflow", make_elasticflow},
     {"gavel", make_gavel, true, true},
     {"sia", make_sia, true, true},
-    {"sjf-bco", make_sjf_bco, false},
-    {"list-scheduling", make_list_scheduling, false},
-    {"random-devices", make_random_devices, false},
+    {"sjf-bco", make_sjf_bco, false, false, false},
+    {"list-scheduling", make_list_scheduling, false, false, false},
+    {"random-devices", make_random_devices, false, false, false},
 };
 
 }  // namespace
@@ -59,6 +60,14 @@ std::vector<std::string> online_policy_names() {
   std::vector<std::string> names;
   for (const Known& known : kKnown) {
     if (known.is_online && (!known.needs_programs || has_program_solver())) names.emplace_back(known.name);
+  }
+  return names;
+}
+
+std::vector<std::string> live_policy_names() {
+  std::vector<std::string> names;
+  for (const Known& known : kKnown) {
+    if (known.is_live && (!known.needs_programs || has_program_solver())) names.emplace_back(known.name);
   }
   return names;
 }

@@ -35,7 +35,7 @@ struct State {
   std::span<const Progress> progress;  // of each job
   const Machines* machines = nullptr;
   const Capacity* capacity = nullptr;
-  std::span<const int> arrived;   // since the decision before, in their order
+  std::span<const int> arrived;   // since the decision before, in their order; to a live policy they may run already
   std::span<const int> finished;  // likewise; they have no placement any more
   std::span<const int> running;   // by arrival
 
@@ -81,6 +81,9 @@ struct PolicyOptions {
 std::vector<std::string> policy_names();
 // Those of them that take long traces as they come, and can run here.
 std::vector<std::string> online_policy_names();
+// Those that can run here and keep nothing in mind of which jobs run, so that they may be asked in the midst of things
+// and what they decide may be refused.
+std::vector<std::string> live_policy_names();
 // Errors: kInvalidInput for another name, kUnavailable for a policy that needs HiGHS where there is none.
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options = {});
 

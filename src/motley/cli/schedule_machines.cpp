@@ -1,0 +1,53 @@
+#include "motley/cli/schedule_machines.h"
+
+#include "motley/schedule/cluster_machines.h"
+
+namespace motley::cli {
+
+void add_machines(CLI::App& command, MachinesArguments& arguments) {
+  command
+      .add_option("--machines", arguments.machines,
+                  "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers, or a cluster.yaml "
+                  "with nodes")
+      ->required();
+  command.add_option("--inside", arguments.inside, "Gb/s between devices of one server [no limit]")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--between", arguments.between, "Gb/s of a server's link to the others [no limit]")
+      ->check(CLI::PositiveNumber);
+}
+
+// The cluster, as --machines, --inside and --between have it.
+Result<schedule::Machines> machines_of(const MachinesArguments& arguments) {
+  constexpr double kGigabit = 1e9 / 8;
+  schedule::Machines machines;
+  if (arguments.machines.ends_with(".yaml") || arguments.machines.ends_with(".yml")) {
+    MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(arguments.machines));
+    machines = schedule::machines_of(cluster);
+    if (machines.devices() == 0) {
+      return fail(ErrorCode::kInvalidInput, "{}: has no nodes with devices; accepted: one or more", arguments.machines);
+    }
+  } else {
+    MOTLEY_ASSIGN(machines, schedule::parse_machines(arguments.machines));
+  }
+  if (arguments.inside > 0) machines.network.inside = arguments.inside * kGigabit;
+  if (arguments.between > 0) machines.network.between = arguments.between * kGigabit;
+  return machines;
+}
+
+const std::map<std::string, schedule::Objective>& objectives() {
+  static const std::map<std::string, schedule::Objective> all = {{"utility", schedule::Objective::kUtility},
+                                                                 {"completion", schedule::Objective::kCompletion},
+                                                                 {"makespan", schedule::Objective::kMakespan},
+                                                                 {"fairness", schedule::Objective::kFairness}};
+  return all;
+}
+
+void add_objective(CLI::App& command, std::string& objective) {
+  command
+      .add_option("--objective", objective,
+                  "What gadget-exact aims at: utility of the jobs' own, or, knowing durations, short times to "
+                  "completion, a short makespan, or that no job is behind an equal part of the cluster [utility]")
+      ->check(CLI::IsMember(objectives()));
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,24 @@
+// The flags that schedule's commands share: the cluster, and what a policy aims at.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+
+#include "motley/schedule/policy.h"
+
+namespace motley::cli {
+
+struct MachinesArguments {
+  std::string machines;
+  double inside = 0;   // Gb/s; 0: as the cluster file has it, else no limit
+  double between = 0;  // likewise
+};
+
+void add_machines(CLI::App& command, MachinesArguments& arguments);
+Result<schedule::Machines> machines_of(const MachinesArguments& arguments);
+
+const std::map<std::string, schedule::Objective>& objectives();  // by name
+void add_objective(CLI::App& command, std::string& objective);
+
+}  // namespace motley::cli

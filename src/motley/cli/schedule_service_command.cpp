@@ -1,0 +1,413 @@
+// motley schedule serve: live jobs on a shared cluster; and what its users type: submit, list, why, what-if, cancel,
+// drain. The latter find the service by its state folder, which has its address and its token.
+#include <fcntl.h>
+#include <httplib.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "motley/base/clock.h"
+#include "motley/base/file.h"
+#include "motley/base/log.h"
+#include "motley/cli/commands.h"
+#include "motley/cli/schedule_machines.h"
+#include "motley/report/text_columns.h"
+#include "motley/schedule/service/explain.h"
+#include "motley/schedule/service/local_executor.h"
+#include "motley/schedule/service/service.h"
+#include "motley/transport/descriptor.h"
+#include "motley/transport/socket.h"
+
+namespace motley::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr time_t kAnswerSeconds = 60;
+
+// --- The service
+
+struct ServeArguments {
+  std::string state = "runs/scheduler";
+  std::string listen = "127.0.0.1:29600";
+  MachinesArguments machines;
+  std::string policy = schedule::ControllerOptions().policy;
+  std::string objective = "utility";
+  double slot_seconds = schedule::ControllerOptions().policy_options.slot_seconds;
+  double hold_restarts = schedule::ControllerOptions().hold_restarts;
+  bool quiet = false;
+};
+
+// The folder's token, made where there is none.
+Result<transport::Secret> token_in(const std::filesystem::path& folder) {
+  const std::string file = (folder / "token").string();
+  const transport::Descriptor made(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (made.valid()) {
+    const std::string text = transport::Secret::generate().hex() + "\n";
+    if (::write(made.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        ::fsync(made.get()) != 0) {
+      return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
+    }
+  } else if (errno != EEXIST) {
+    return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
+  }
+  return transport::Secret::from_file(file);
+}
+
+Status run_serve(const ServeArguments& arguments) {
+  // Taken before threads start, so that a stop comes to the wait below.
+  sigset_t stop;
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGINT);
+  sigaddset(&stop, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  if (arguments.quiet) start_logging("warning");
+  MOTLEY_ASSIGN(const schedule::Machines machines, machines_of(arguments.machines));
+  const std::filesystem::path folder = std::filesystem::absolute(arguments.state);
+  MOTLEY_ASSIGN(auto store, schedule::Store::open(folder));
+  schedule::ControllerOptions options;
+  options.policy = arguments.policy;
+  options.policy_options.slot_seconds = arguments.slot_seconds;
+  options.policy_options.objective = objectives().at(arguments.objective);
+  options.hold_restarts = arguments.hold_restarts;
+  MOTLEY_ASSIGN(auto controller, schedule::Controller::make(std::move(store), schedule::make_local_executor(), machines,
+                                                            folder, options));
+  MOTLEY_ASSIGN(const transport::Endpoint listen, transport::parse_endpoint(arguments.listen));
+  MOTLEY_ASSIGN(const transport::Secret token, token_in(folder));
+  const std::size_t known = controller->records().size();
+  MOTLEY_ASSIGN(const auto service, schedule::Service::start({listen, token}, std::move(controller)));
+  const std::string address = transport::to_string(service->endpoint());
+  MOTLEY_TRY(write_file(folder / "address", address + "\n"));
+  spdlog::info("{} devices on {} nodes, {} jobs known; page at http://{}/ (any name, password in {})",
+               machines.devices(), machines.servers.size(), known, address, (folder / "token").string());
+  std::thread waits([&] {
+    int signal = 0;
+    while (::sigwait(&stop, &signal) != 0) continue;
+    spdlog::info("stopping ({}); jobs go on", ::strsignal(signal));
+    service->stop();
+  });
+  const Status outcome = service->wait();
+  ::pthread_kill(waits.native_handle(), SIGTERM);  // where the service ended by itself
+  waits.join();
+  return outcome;
+}
+
+// --- Its clients
+
+struct ClientArguments {
+  std::string state = "runs/scheduler";
+};
+
+class Client {
+ public:
+  static Result<Client> of(const ClientArguments& arguments) {
+    const std::filesystem::path folder = arguments.state;
+    auto address = read_file(folder / "address", 1024);
+    if (!address) {
+      return fail(ErrorCode::kInvalidInput,
+                  "--state: no service has been started on '{}'; accepted: the folder given to motley schedule serve",
+                  arguments.state);
+    }
+    while (address->ends_with('\n')) address->pop_back();
+    MOTLEY_ASSIGN(const transport::Secret token, transport::Secret::from_file((folder / "token").string()));
+    return Client(*address, token.hex());
+  }
+
+  Result<Json> get(const std::string& path) { return take(client_->Get(path.c_str())); }
+  Result<Json> post(const std::string& path, const std::string& body) {
+    return take(client_->Post(path.c_str(), body, "application/json"));
+  }
+  Result<Json> remove(const std::string& path) { return take(client_->Delete(path.c_str())); }
+
+ private:
+  Client(std::string address, const std::string& token)
+      : address_(std::move(address)), client_(std::make_unique<httplib::Client>("http://" + address_)) {
+    client_->set_bearer_token_auth(token.c_str());
+    client_->set_read_timeout(kAnswerSeconds);
+  }
+
+  Result<Json> take(const httplib::Result& result) const {
+    if (!result) {
+      return fail(ErrorCode::kUnavailable, "the scheduler at {} does not answer: {}", address_,
+                  httplib::to_string(result.error()));
+    }
+    Json json = Json::parse(result->body, nullptr, false);
+    if (json.is_discarded()) {
+      return fail(ErrorCode::kInternal, "the scheduler at {} answers {} without JSON", address_, result->status);
+    }
+    if (result->status != 200) {
+      return fail(result->status == 400 ? ErrorCode::kInvalidInput : ErrorCode::kRefused, "the scheduler at {}: {}",
+                  address_, json.value("error", "no reason given"));
+    }
+    return json;
+  }
+
+  std::string address_;
+  std::unique_ptr<httplib::Client> client_;
+};
+
+void add_state(CLI::App* command, std::string& state) {
+  command->add_option("--state", state, "The service's folder")->capture_default_str();
+}
+
+std::string seconds_in_words(double seconds) {
+  if (seconds < 0) return "-";
+  if (seconds < 120) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+struct SubmitArguments : ClientArguments {
+  std::string file;
+  std::string train;
+  schedule::SubmittedJob job;
+};
+
+// A job of motley train goes on from its checkpoint with however many workers it gets.
+std::vector<std::string> train_command(const std::string& job) {
+  return {std::filesystem::read_symlink("/proc/self/exe").string(),
+          "train",
+          std::filesystem::absolute(job).string(),
+          "--run-directory",
+          "{folder}",
+          "--workers",
+          "{workers}",
+          "--quiet",
+          "{resume}"};
+}
+
+Status run_submit(SubmitArguments arguments) {
+  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  std::string body;
+  if (!arguments.file.empty()) {
+    MOTLEY_ASSIGN(body, read_file(arguments.file, 64 << 20));
+  } else {
+    if (!arguments.train.empty()) {
+      MOTLEY_ASSIGN(const std::string is_there, read_file(arguments.train));
+      arguments.job.command = train_command(arguments.train);
+    }
+    if (arguments.job.command.empty() || arguments.job.name.empty()) {
+      return fail(ErrorCode::kInvalidInput,
+                  "motley schedule submit: has no job; accepted: --file FILE, or --name with --train JOB or a command "
+                  "behind --");
+    }
+    arguments.job.directory = std::filesystem::current_path().string();
+    body = write_json(arguments.job);
+  }
+  MOTLEY_ASSIGN(const Json answer, client.post("/v1/jobs", body));
+  std::string ids;
+  for (const Json& id : answer["ids"]) ids += fmt::format("{}{}", ids.empty() ? "" : ", ", id.get<int>());
+  std::printf("submitted: %s\n", ids.c_str());
+  return {};
+}
+
+Status run_list(const ClientArguments& arguments, const std::string& state) {
+  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  MOTLEY_ASSIGN(const Json answer, client.get(state.empty() ? "/v1/jobs" : "/v1/jobs?state=" + state));
+  std::vector<std::vector<std::string>> rows = {{"id", "name", "state", "workers", "nodes", "attempt", "last change"}};
+  for (const Json& job : answer["jobs"]) {
+    rows.push_back({fmt::format("{}", job["id"].get<int>()), job["name"].get<std::string>(),
+                    job["state"].get<std::string>(), fmt::format("{}", job["workers"].get<int>()),
+                    job["nodes"].get<std::string>(), fmt::format("{}", job["attempt"].get<int>()),
+                    job["changed"].get<std::string>()});
+  }
+  std::printf("%s", report::text_columns(rows).c_str());
+  MOTLEY_ASSIGN(const Json nodes, client.get("/v1/nodes"));
+  for (const Json& node : nodes["nodes"]) {
+    std::printf("node %s: %s, %d of %d devices used\n", node["name"].get<std::string>().c_str(),
+                node["state"].get<std::string>().c_str(), node["used"].get<int>(), node["devices"].get<int>());
+  }
+  return {};
+}
+
+Status run_why(const ClientArguments& arguments, const std::string& job) {
+  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  MOTLEY_ASSIGN(const Json why, client.get("/v1/jobs/" + job + "/why"));
+  const std::string constraint = why.value("constraint", "");
+  std::printf("%s is %s: %s\n", job.c_str(), why["state"].get<std::string>().c_str(),
+              why["reason"].get<std::string>().c_str());
+  if (!constraint.empty()) std::printf("  binds: %s\n", constraint.c_str());
+  if (why.contains("changed")) std::printf("  last change: %s\n", why["changed"].get<std::string>().c_str());
+  if (why.contains("frees")) {
+    for (const Json& line : why["frees"]) std::printf("  would free it: %s\n", line.get<std::string>().c_str());
+  }
+  if (why["starts"].get<double>() >= 0) {
+    std::printf("  expected to start in %s\n", seconds_in_words(why["starts"].get<double>()).c_str());
+  }
+  if (why["finishes"].get<double>() >= 0) {
+    std::printf("  expected to be done in %s\n", seconds_in_words(why["finishes"].get<double>()).c_str());
+  }
+  if (why.contains("price")) std::printf("  price: %s\n", why["price"].get<std::string>().c_str());
+  return {};
+}
+
+struct WhatIfArguments : ClientArguments {
+  std::vector<std::string> submit;
+  std::vector<std::string> cancel;
+  std::vector<std::string> add_nodes;
+  std::vector<std::string> drain;
+};
+
+Status run_what_if(const WhatIfArguments& arguments) {
+  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  Json change = {{"cancel", arguments.cancel},
+                 {"drain", arguments.drain},
+                 {"add_nodes", Json::array()},
+                 {"submit", Json::array()}};
+  for (const std::string& node : arguments.add_nodes) {
+    const std::size_t colon = node.rfind(':');
+    const int devices = colon == std::string::npos ? 0 : std::atoi(node.c_str() + colon + 1);
+    if (devices < 1) {
+      return fail(ErrorCode::kInvalidInput, "--add-node: '{}'; accepted: NAME:DEVICES, such as new:8", node);
+    }
+    change["add_nodes"].push_back({{"name", node.substr(0, colon)}, {"devices", devices}});
+  }
+  for (const std::string& file : arguments.submit) {
+    MOTLEY_ASSIGN(const std::string text, read_file(file, 64 << 20));
+    MOTLEY_ASSIGN(const auto job, parse_json<schedule::SubmittedJob>(text, file));
+    change["submit"].push_back(Json::parse(write_json(job)));
+  }
+  MOTLEY_ASSIGN(const Json answer, client.post("/v1/what-if", change.dump()));
+  std::vector<std::vector<std::string>> rows = {{"job", "starts in", "done in", "would start in", "would be done in"}};
+  double now = 0, then = 0;
+  int both = 0;
+  for (const Json& job : answer["jobs"]) {
+    const auto at = [&](const char* key) { return job[key].get<double>(); };
+    rows.push_back({job["name"].get<std::string>(), seconds_in_words(at("starts")), seconds_in_words(at("finishes")),
+                    seconds_in_words(at("starts_then")), seconds_in_words(at("finishes_then"))});
+    if (at("finishes") < 0 || at("finishes_then") < 0) continue;
+    now += at("finishes");
+    then += at("finishes_then");
+    ++both;
+  }
+  std::printf("%s", report::text_columns(rows).c_str());
+  if (both > 0) {
+    std::printf("on average done in %s instead of %s, over the %d jobs that are in both\n",
+                seconds_in_words(then / both).c_str(), seconds_in_words(now / both).c_str(), both);
+  }
+  return {};
+}
+
+Status run_cancel(const ClientArguments& arguments, const std::vector<std::string>& jobs) {
+  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  for (const std::string& job : jobs) {
+    MOTLEY_ASSIGN(const Json answer, client.remove("/v1/jobs/" + job));
+    std::printf("%s: %s\n", job.c_str(), answer["state"] == "cancelled" ? "cancelled" : "asked to end");
+  }
+  return {};
+}
+
+Status run_drain(const ClientArguments& arguments, const std::string& node, bool is_undone) {
+  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  const std::string path = "/v1/nodes/" + node + "/drain";
+  MOTLEY_ASSIGN(const Json answer, is_undone ? client.remove(path) : client.post(path, ""));
+  std::printf("%s: %s\n", node.c_str(), is_undone ? "takes jobs again" : "drained; its jobs move");
+  return {};
+}
+
+void add_serve(CLI::App& schedule, Action& action) {
+  CLI::App* command = schedule.add_subcommand("serve", "Accept, place, resize and explain live jobs");
+  command->footer(
+      "Nodes are parts of this machine: 4x2 are four nodes of two devices each. Example:\n"
+      "  motley schedule serve --machines 4x2 --state runs/scheduler");
+  auto arguments = std::make_shared<ServeArguments>();
+  add_machines(*command, arguments->machines);
+  add_state(command, arguments->state);
+  command->add_option("--listen", arguments->listen, "Address and port; port 0 takes any free one")
+      ->capture_default_str();
+  command->add_option("--policy", arguments->policy, "Who runs where")
+      ->capture_default_str()
+      ->check(CLI::IsMember(schedule::live_policy_names()));
+  add_objective(*command, arguments->objective);
+  command->add_option("--slot", arguments->slot_seconds, "Seconds between decisions of policies that decide by slots")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 1e7));
+  command
+      ->add_option("--hold", arguments->hold_restarts,
+                   "A job is left alone until it has run this many times as long as its restart takes")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  command->add_flag("--quiet", arguments->quiet, "Log warnings and errors only");
+  command->callback([&action, arguments] { action = [arguments] { return run_serve(*arguments); }; });
+}
+
+void add_submit(CLI::App& schedule, Action& action) {
+  CLI::App* command = schedule.add_subcommand("submit", "Give a job to the service");
+  command->footer(
+      "In a command, {workers}, {attempt}, {folder} and {resume} stand for what it is given (docs/schedule.md).\n"
+      "Examples:\n"
+      "  motley schedule submit --name fashion --train examples/fashion-mnist/job.yaml --least 1 --most 4\n"
+      "  motley schedule submit --name hello --seconds 5 -- echo hello from {workers}");
+  auto arguments = std::make_shared<SubmitArguments>();
+  schedule::SubmittedJob& job = arguments->job;
+  add_state(command, arguments->state);
+  command->add_option("--file", arguments->file, "JSON of a job, or of {\"jobs\": [...]} (docs/schedule.md)");
+  command->add_option("--name", job.name, "Unique among all jobs of the service");
+  command->add_option("--train", arguments->train, "Job file of motley train");
+  command->add_option("--workers", job.workers, "Workers that it asks for")->capture_default_str();
+  command->add_option("--least", job.least, "With which it can run [--workers]");
+  command->add_option("--most", job.most, "That it can use [--workers]");
+  command->add_option("--seconds", job.seconds, "That it should take with the workers it asks for")
+      ->capture_default_str();
+  command->add_option("--restart-seconds", job.restart_seconds, "That it loses when its workers change")
+      ->capture_default_str();
+  command->add_option("--grace-seconds", job.grace_seconds, "From the notice (SIGTERM) to the end (SIGKILL)")
+      ->capture_default_str();
+  command->add_option("--weight", job.weight, "Of its utility")->capture_default_str();
+  command->add_option("--retries", job.retries, "How often it is started again after a failure of its own")
+      ->capture_default_str();
+  command->add_option("command", job.command, "Behind --: a program and its arguments");
+  command->callback([&action, arguments] { action = [arguments] { return run_submit(*arguments); }; });
+}
+
+void add_clients(CLI::App& schedule, Action& action) {
+  CLI::App* list = schedule.add_subcommand("list", "Jobs of the service, and its nodes");
+  auto client = std::make_shared<ClientArguments>();
+  auto text = std::make_shared<std::string>();
+  auto texts = std::make_shared<std::vector<std::string>>();
+  auto is_undone = std::make_shared<bool>(false);
+  add_state(list, client->state);
+  list->add_option("--only", *text, "waiting, running, stopping, done, failed or cancelled [all]")
+      ->check(CLI::IsMember({"waiting", "running", "stopping", "done", "failed", "cancelled"}));
+  list->callback([=, &action] { action = [=] { return run_list(*client, *text); }; });
+
+  CLI::App* why = schedule.add_subcommand("why", "Why a job waits, shrank, moved or failed, and what it waits for");
+  add_state(why, client->state);
+  why->add_option("JOB", *text, "Its name")->required();
+  why->callback([=, &action] { action = [=] { return run_why(*client, *text); }; });
+
+  CLI::App* cancel = schedule.add_subcommand("cancel", "End jobs");
+  add_state(cancel, client->state);
+  cancel->add_option("JOB", *texts, "Names")->required();
+  cancel->callback([=, &action] { action = [=] { return run_cancel(*client, *texts); }; });
+
+  CLI::App* drain = schedule.add_subcommand("drain", "Let no more jobs run on a node; those that do move away");
+  add_state(drain, client->state);
+  drain->add_option("NODE", *text, "Its name")->required();
+  drain->add_flag("--undo", *is_undone, "Jobs may run there again");
+  drain->callback([=, &action] { action = [=] { return run_drain(*client, *text, *is_undone); }; });
+
+  CLI::App* what_if =
+      schedule.add_subcommand("what-if", "When jobs would be done if the cluster or its jobs were others");
+  what_if->footer("Nothing is changed. Example:\n  motley schedule what-if --add-node new:8 --cancel big");
+  auto change = std::make_shared<WhatIfArguments>();
+  add_state(what_if, change->state);
+  what_if->add_option("--add-node", change->add_nodes, "NAME:DEVICES; may be given more than once");
+  what_if->add_option("--drain", change->drain, "A node; may be given more than once");
+  what_if->add_option("--cancel", change->cancel, "A job; may be given more than once");
+  what_if->add_option("--submit", change->submit, "A file with the JSON of a job; may be given more than once");
+  what_if->callback([=, &action] { action = [=] { return run_what_if(*change); }; });
+}
+
+}  // namespace
+
+void add_schedule_service(CLI::App& schedule, Action& action) {
+  add_serve(schedule, action);
+  add_submit(schedule, action);
+  add_clients(schedule, action);
+}
+
+}  // namespace motley::cli
