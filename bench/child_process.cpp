@@ -64,6 +64,11 @@ ChildProcess::~ChildProcess() {
   ::close(output_);
 }
 
+void ChildProcess::kill() {
+  ::kill(process_, SIGKILL);
+  ::waitpid(process_, nullptr, 0);
+}
+
 Status ChildProcess::write_line(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(input_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {

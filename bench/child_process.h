@@ -27,6 +27,7 @@ class ChildProcess {
   Result<std::string> read_line(const Deadline& deadline);
   // Reads and forgets until the child closes its output, at its end.
   Status finish(const Deadline& deadline);
+  void kill();  // SIGKILL; returns when it is gone
 
  private:
   ChildProcess(std::string name, pid_t process, int input, int output)

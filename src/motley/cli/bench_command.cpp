@@ -21,6 +21,7 @@
 #include "bench/ps_groups.h"
 #include "bench/racks_bench.h"
 #include "bench/schedule_bench.h"
+#include "bench/serve_bench.h"
 #include "bench/simulate_bench.h"
 #include "bench/sparse_bench.h"
 #include "bench/sparse_net_bench.h"
@@ -71,6 +72,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"traces", bench::schedule_traces},
         {"settings", bench::schedule_settings},
         {"slots", bench::schedule_slots}}},
+      {"serve", {{"all", bench::serve_bench}}},
       {"simulate", {{"all", bench::simulate_bench}}},
       {"zero-compute", {{"all", bench::zero_compute_bench}}}};
   return all;

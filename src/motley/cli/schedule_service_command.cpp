@@ -1,7 +1,6 @@
 // motley schedule serve: live jobs on a shared cluster; and what its users type: submit, list, why, what-if, cancel,
 // drain. The latter find the service by its state folder, which has its address and its token.
 #include <fcntl.h>
-#include <httplib.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_machines.h"
 #include "motley/report/text_columns.h"
+#include "motley/schedule/service/client.h"
 #include "motley/schedule/service/explain.h"
 #include "motley/schedule/service/local_executor.h"
 #include "motley/schedule/service/service.h"
@@ -24,9 +24,7 @@
 namespace motley::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr time_t kAnswerSeconds = 60;
+using Json = schedule::Client::Json;
 
 // --- The service
 
@@ -101,54 +99,6 @@ struct ClientArguments {
   std::string state = "runs/scheduler";
 };
 
-class Client {
- public:
-  static Result<Client> of(const ClientArguments& arguments) {
-    const std::filesystem::path folder = arguments.state;
-    auto address = read_file(folder / "address", 1024);
-    if (!address) {
-      return fail(ErrorCode::kInvalidInput,
-                  "--state: no service has been started on '{}'; accepted: the folder given to motley schedule serve",
-                  arguments.state);
-    }
-    while (address->ends_with('\n')) address->pop_back();
-    MOTLEY_ASSIGN(const transport::Secret token, transport::Secret::from_file((folder / "token").string()));
-    return Client(*address, token.hex());
-  }
-
-  Result<Json> get(const std::string& path) { return take(client_->Get(path.c_str())); }
-  Result<Json> post(const std::string& path, const std::string& body) {
-    return take(client_->Post(path.c_str(), body, "application/json"));
-  }
-  Result<Json> remove(const std::string& path) { return take(client_->Delete(path.c_str())); }
-
- private:
-  Client(std::string address, const std::string& token)
-      : address_(std::move(address)), client_(std::make_unique<httplib::Client>("http://" + address_)) {
-    client_->set_bearer_token_auth(token.c_str());
-    client_->set_read_timeout(kAnswerSeconds);
-  }
-
-  Result<Json> take(const httplib::Result& result) const {
-    if (!result) {
-      return fail(ErrorCode::kUnavailable, "the scheduler at {} does not answer: {}", address_,
-                  httplib::to_string(result.error()));
-    }
-    Json json = Json::parse(result->body, nullptr, false);
-    if (json.is_discarded()) {
-      return fail(ErrorCode::kInternal, "the scheduler at {} answers {} without JSON", address_, result->status);
-    }
-    if (result->status != 200) {
-      return fail(result->status == 400 ? ErrorCode::kInvalidInput : ErrorCode::kRefused, "the scheduler at {}: {}",
-                  address_, json.value("error", "no reason given"));
-    }
-    return json;
-  }
-
-  std::string address_;
-  std::unique_ptr<httplib::Client> client_;
-};
-
 void add_state(CLI::App* command, std::string& state) {
   command->add_option("--state", state, "The service's folder")->capture_default_str();
 }
@@ -166,21 +116,20 @@ struct SubmitArguments : ClientArguments {
   schedule::SubmittedJob job;
 };
 
-// A job of motley train goes on from its checkpoint with however many workers it gets.
+// A job of motley train goes on from its checkpoint, where it came to have one, with however many workers it gets.
 std::vector<std::string> train_command(const std::string& job) {
-  return {std::filesystem::read_symlink("/proc/self/exe").string(),
-          "train",
-          std::filesystem::absolute(job).string(),
-          "--run-directory",
+  return {"bash",
+          "-c",
+          "if ls -d \"$1\"/checkpoint/step-* >/dev/null 2>&1; then how=--resume; else how=--overwrite; fi; "
+          "exec \"$0\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet $how",
+          std::filesystem::read_symlink("/proc/self/exe").string(),
           "{folder}",
-          "--workers",
-          "{workers}",
-          "--quiet",
-          "{resume}"};
+          std::filesystem::absolute(job).string(),
+          "{workers}"};
 }
 
 Status run_submit(SubmitArguments arguments) {
-  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
   std::string body;
   if (!arguments.file.empty()) {
     MOTLEY_ASSIGN(body, read_file(arguments.file, 64 << 20));
@@ -205,7 +154,7 @@ Status run_submit(SubmitArguments arguments) {
 }
 
 Status run_list(const ClientArguments& arguments, const std::string& state) {
-  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
   MOTLEY_ASSIGN(const Json answer, client.get(state.empty() ? "/v1/jobs" : "/v1/jobs?state=" + state));
   std::vector<std::vector<std::string>> rows = {{"id", "name", "state", "workers", "nodes", "attempt", "last change"}};
   for (const Json& job : answer["jobs"]) {
@@ -224,7 +173,7 @@ Status run_list(const ClientArguments& arguments, const std::string& state) {
 }
 
 Status run_why(const ClientArguments& arguments, const std::string& job) {
-  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
   MOTLEY_ASSIGN(const Json why, client.get("/v1/jobs/" + job + "/why"));
   const std::string constraint = why.value("constraint", "");
   std::printf("%s is %s: %s\n", job.c_str(), why["state"].get<std::string>().c_str(),
@@ -252,7 +201,7 @@ struct WhatIfArguments : ClientArguments {
 };
 
 Status run_what_if(const WhatIfArguments& arguments) {
-  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
   Json change = {{"cancel", arguments.cancel},
                  {"drain", arguments.drain},
                  {"add_nodes", Json::array()},
@@ -292,7 +241,7 @@ Status run_what_if(const WhatIfArguments& arguments) {
 }
 
 Status run_cancel(const ClientArguments& arguments, const std::vector<std::string>& jobs) {
-  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
   for (const std::string& job : jobs) {
     MOTLEY_ASSIGN(const Json answer, client.remove("/v1/jobs/" + job));
     std::printf("%s: %s\n", job.c_str(), answer["state"] == "cancelled" ? "cancelled" : "asked to end");
@@ -301,7 +250,7 @@ Status run_cancel(const ClientArguments& arguments, const std::vector<std::strin
 }
 
 Status run_drain(const ClientArguments& arguments, const std::string& node, bool is_undone) {
-  MOTLEY_ASSIGN(Client client, Client::of(arguments));
+  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
   const std::string path = "/v1/nodes/" + node + "/drain";
   MOTLEY_ASSIGN(const Json answer, is_undone ? client.remove(path) : client.post(path, ""));
   std::printf("%s: %s\n", node.c_str(), is_undone ? "takes jobs again" : "drained; its jobs move");

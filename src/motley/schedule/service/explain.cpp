@@ -131,6 +131,10 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
     if (std::isfinite(ends)) before.emplace_back(ends, &other);
   }
   std::ranges::sort(before);
+  if (!before.empty() && answer.starts >= 0 && answer.starts < before.front().first) {
+    answer.frees.push_back(
+        fmt::format("{} taking devices back from others, in about {}", controller.policy(), in_words(answer.starts)));
+  }
   for (const auto& [ends, other] : before) {
     if (answer.frees.size() == kMostFrees) break;
     answer.frees.push_back(fmt::format("{}, which has {} devices, done in about {}", other->job.name,

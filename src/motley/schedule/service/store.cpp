@@ -5,12 +5,14 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "motley/base/clock.h"
 #include "motley/base/file.h"
 
 namespace motley::schedule {
 namespace {
 
 constexpr int kVersion = 1;  // of the tables below
+constexpr double kLockSeconds = 1;
 
 using Statement = std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)>;
 
@@ -51,7 +53,13 @@ Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) 
   if (!store->lock_.valid()) {
     return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
   }
-  if (::flock(store->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+  // A service that was killed while it started a process may leave the lock to that process for a moment.
+  const Deadline deadline = Deadline::after(kLockSeconds);
+  while (::flock(store->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (!deadline.passed()) {
+      SteadyClock::instance().sleep_until(monotonic_seconds() + 0.02);
+      continue;
+    }
     std::string holder = read_file(lock, 64).value_or("");
     while (!holder.empty() && holder.back() == '\n') holder.pop_back();
     return fail(ErrorCode::kRefused, "{}: process {} is a service on this state already; accepted: another folder",

@@ -1,0 +1,110 @@
+"""motley schedule serve as its users meet it: a training job is resized by another one, the service is killed meanwhile,
+and every sample is used once nevertheless; refusals."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from harness import BINARY, Scenario
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class LiveJobs(Scenario):
+    def setUp(self):
+        super().setUp()
+        self.state = pathlib.Path(tempfile.mkdtemp(prefix="motley-live-"))
+        self.addCleanup(shutil.rmtree, self.state, True)
+
+    def serve(self, *flags):
+        process = subprocess.Popen([BINARY, "schedule", "serve", "--state", self.state, "--listen", "127.0.0.1:0", *flags],
+                                   stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        line = process.stderr.readline()
+        self.assertIn("page at http://", line)
+        return process
+
+    def schedule(self, command, *words, expect=0):
+        done = subprocess.run([str(word) for word in (BINARY, "schedule", command, "--state", self.state, *words)],
+                              capture_output=True, text=True, timeout=60, cwd=ROOT)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout if expect == 0 else done.stderr
+
+    def wait_until(self, job, words, seconds=240):
+        deadline = time.monotonic() + seconds
+        line = ""
+        while time.monotonic() < deadline:
+            lines = [line for line in self.schedule("list").splitlines() if f" {job} " in line]
+            line = lines[0] if lines else ""
+            if words in line:
+                return line
+            time.sleep(0.1)
+        self.fail(f"{job} did not come to be {words!r} within {seconds} s: {line}")
+
+    def test_a_training_job_shrinks_and_goes_on_though_the_service_is_killed(self):
+        job = self.folder / "job.yaml"
+        job.write_text((ROOT / "examples/fashion-mnist/job.yaml").read_text().replace("epochs: 1", "epochs: 2"))
+        flags = ("--machines", "1x2", "--policy", "drf", "--slot", "1", "--hold", "0")
+        service = self.serve(*flags)
+        self.schedule("submit", "--name", "train", "--train", job, "--workers", 1, "--most", 2, "--restart-seconds", 1)
+        self.wait_until("train", "running  2")
+        run = self.state / "jobs/train/work"
+        shutil.rmtree(self.folder / "train", True)
+        (self.folder / "train").symlink_to(run)
+        self.wait_for_step("train", 20)
+        self.schedule("submit", "--name", "other", "--seconds", 5, "--restart-seconds", 0, "--", "sleep", 8)
+        self.wait_until("train", "running  1")
+        self.assertIn("shrunk from 2 to 1 workers for other", self.schedule("why", "train"))
+        service.send_signal(signal.SIGKILL)
+        service.wait()
+        self.serve(*flags)
+        self.wait_until("other", "done")
+        line = self.wait_until("train", "done")
+        self.assertGreaterEqual(int(line.split()[4]), 2, "attempts")
+        self.assertEqual(self.not_used_once("train"), 0)
+        self.assertEqual(len([1 for line in self.lines("train") if "samples_not_used_exactly_once" in line]), 2, "epochs")
+
+    def test_why_and_what_if_tell_what_binds(self):
+        self.serve("--machines", "2x2", "--slot", "1000")
+        self.schedule("submit", "--name", "small", "--workers", 3, "--seconds", 60, "--", "sleep", 60)
+        self.wait_until("small", "running")
+        self.schedule("submit", "--name", "large", "--workers", 4, "--seconds", 60, "--", "sleep", 60)
+        self.assertIn("it needs 4 devices, and 1 of 4 are free", self.schedule("why", "large"))
+        table = self.schedule("what-if", "--add-node", "new:4")
+        self.assertIn("large", table)
+        self.assertIn("on average done in", table)
+        self.schedule("drain", "server0")
+        self.assertIn("binds: nodes", self.schedule("why", "large"))
+        self.assertIn("cancelled", self.schedule("cancel", "large"))
+        self.schedule("cancel", "small")
+        self.wait_until("small", "cancelled")
+
+    def test_refusals(self):
+        self.assertIn("no service has been started", self.schedule("list", expect=2))
+        first = self.serve("--machines", "2x2")
+        second = subprocess.run([BINARY, "schedule", "serve", "--state", self.state, "--machines", "2x2"],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn(f"process {first.pid} is a service on this state already", second.stderr)
+        self.assertIn("accepted: up to 4", self.schedule("submit", "--name", "big", "--workers", 5, "--", "true", expect=2))
+        self.assertIn("name", self.schedule("submit", "--name", "a b", "--", "true", expect=2))
+        self.assertIn("has no job", self.schedule("submit", "--name", "a", expect=2))
+        self.assertIn("there is no job 'nobody'", self.schedule("why", "nobody", expect=2))
+        self.assertIn("there is no node 'x'", self.schedule("drain", "x", expect=2))
+        self.assertIn("--add-node", self.schedule("what-if", "--add-node", "x", expect=2))
+        os.chmod(self.state / "token", 0o644)
+        self.assertIn("token", self.schedule("list", expect=2))
+        os.chmod(self.state / "token", 0o600)
+        (self.state / "token").write_text("0" * 64)
+        self.assertIn("token is missing or wrong", self.schedule("list", expect=1))
+
+
+if __name__ == "__main__":
+    unittest.main()
