@@ -11,7 +11,7 @@ namespace motley::bench {
 namespace {
 
 constexpr int kSeeds = 30;
-const std::vector<std::string> kPolicies = {"gadget-exact", "drf", "las", "srtf", "fifo"};
+constexpr const char* kOurs = "gadget-exact";
 
 struct Shares {
   double mean = 0;
@@ -41,10 +41,13 @@ Status setting(const BenchOptions& options, const std::string& name, int servers
   std::string note;
   Shares ours;
   double best_other = 0;
-  for (const std::string& policy : kPolicies) {
+  std::vector<std::string> policies = schedule::online_policy_names();
+  std::erase(policies, kOurs);
+  policies.insert(policies.begin(), kOurs);
+  for (const std::string& policy : policies) {
     MOTLEY_ASSIGN(const Shares shares, shares_of(policy, servers, jobs, options.quick ? 3 : kSeeds));
     note += fmt::format("{}{} {:.4f} +- {:.4f}", note.empty() ? "" : ", ", policy, shares.mean, shares.half_interval);
-    if (policy == kPolicies.front()) {
+    if (policy == kOurs) {
       ours = shares;
     } else {
       best_other = std::max(best_other, shares.mean);

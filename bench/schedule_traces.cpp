@@ -1,6 +1,7 @@
 // Real traces, made elastic, at several loads: gadget-exact with each objective beside all other policies in the same
 // simulator, with the same slots, the same network and the same stopping rule.
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "bench/planning_cases.h"
@@ -102,13 +103,15 @@ class Traces {
     page::LineChart chart;
     chart.title = name;
     chart.summary = "Mean hours to completion and the worst finish-time ratio, a mark a policy.";
-    chart.x_label = "mean hours to completion";
-    chart.y_label = "worst finish-time ratio";
-    chart.from_zero = true;
+    chart.x_label = "mean hours to completion, log10";
+    chart.y_label = "worst finish-time ratio, log10";
     const auto add = [&](const std::string& label, const Figures& result) {
       note += fmt::format(" {} {:.2f} / {:.2f} / {:.3f},", label, result.mean_hours, result.worst, result.unfair);
-      chart.series.push_back(
-          {label, static_cast<int>(chart.series.size()), page::LineStyle::kMarks, {result.mean_hours}, {result.worst}});
+      chart.series.push_back({label,
+                              static_cast<int>(chart.series.size()),
+                              page::LineStyle::kMarks,
+                              {std::log10(result.mean_hours)},
+                              {std::log10(result.worst)}});
       rows_.say(name + " " + label);
     };
     Figures best;

@@ -11,8 +11,8 @@ namespace motley {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "motley-test-XXXXXX").string();
+  explicit TemporaryFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "motley-test-XXXXXX").string();
     path = ::mkdtemp(name.data());
   }
   ~TemporaryFolder() {

@@ -87,6 +87,17 @@ TEST_F(LocalExecutorTest, WhatIsKilledIsLost) {
   wait_for(*executor, one, State::kLost);
 }
 
+TEST_F(LocalExecutorTest, WhatIsToEndBeforeItBeginsNeverBegins) {
+  const auto executor = make_local_executor();
+  const Attempt one = attempt("echo begun > " + (folder_.path / "begins").string());
+  ASSERT_TRUE(executor->ask_to_end(one));
+  EXPECT_EQ(executor->look(one)->state, State::kLost);
+  ASSERT_TRUE(executor->start(one));
+  SteadyClock::instance().sleep_until(monotonic_seconds() + 0.3);
+  EXPECT_EQ(executor->look(one)->state, State::kLost);
+  EXPECT_EQ(text("begins"), "");
+}
+
 TEST_F(LocalExecutorTest, ACommandThatIsNotThereEndsAsInAShell) {
   const auto executor = make_local_executor();
   Attempt one = attempt("");

@@ -317,8 +317,10 @@ Status Controller::look_at_attempts(double now) {
           live_[place].tried = now;
           MOTLEY_TRY(executor_->start(attempt));
         } else {
-          one.state = JobState::kStopping;  // so that nothing is counted as its failure
-          attempt_over(place, {AttemptStatus::State::kLost}, now);
+          if (one.state == JobState::kRunning) one.stop_by = now + one.job.grace_seconds;
+          one.state = JobState::kStopping;
+          touch(id);
+          MOTLEY_TRY(executor_->ask_to_end(attempt));  // it will never begin, which the next look sees
         }
         break;
       case AttemptStatus::State::kEnded:

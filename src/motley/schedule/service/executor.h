@@ -35,8 +35,8 @@ class Executor {
   // killed may start again what it is not sure of. The attempt outlives this process.
   virtual Status start(const Attempt& attempt) = 0;
   virtual Result<AttemptStatus> look(const Attempt& attempt) = 0;
-  // Asks all of its processes to save their work and end (SIGTERM), or ends them (SIGKILL). Does nothing for one that
-  // has ended.
+  // Asks all of its processes to save their work and end (SIGTERM), or ends them (SIGKILL). One that has not begun
+  // never will, and is lost from then on. Does nothing for one that has ended.
   virtual Status ask_to_end(const Attempt& attempt) = 0;
   virtual Status kill(const Attempt& attempt) = 0;
   // Nodes that are not there at the moment, by name.

@@ -128,6 +128,7 @@ class LocalExecutor final : public Executor {
   // To the whole session, if it is still the one that holds the lock: process numbers are used again.
   Status signal(const Attempt& attempt, int number) {
     MOTLEY_ASSIGN(const AttemptStatus status, look(attempt));
+    if (status.state == AttemptStatus::State::kUnknown) return forbid(attempt);
     if (status.state != AttemptStatus::State::kRunning) return {};
     const auto shell = number_in(attempt.folder / "begun");
     if (!shell || *shell <= 1) return {};  // it holds the lock and is about to begin; asked again it will have
@@ -135,6 +136,17 @@ class LocalExecutor final : public Executor {
       return fail(ErrorCode::kIo, "job '{}': process group {} takes no signal: {}", attempt.name, *shell, errno_text());
     }
     return {};
+  }
+
+  // A shell that comes late finds that the attempt has begun. Where one has the lock just now, it has begun indeed.
+  static Status forbid(const Attempt& attempt) {
+    MOTLEY_TRY(make_folders(attempt.folder));
+    const std::string file = (attempt.folder / "lock").string();
+    const transport::Descriptor lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (!lock.valid()) return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
+    if (std::filesystem::exists(attempt.folder / "begun")) return {};
+    return write_file(attempt.folder / "begun", "0\n");
   }
 
   std::vector<pid_t> children_;  // that have not been waited for

@@ -45,7 +45,10 @@ Status Store::run(const char* sql) {
 }
 
 Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) {
-  MOTLEY_TRY(make_folders(folder));
+  if (!std::filesystem::exists(folder)) {
+    MOTLEY_TRY(make_folders(folder));
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);  // commands and outputs may be private
+  }
   std::unique_ptr<Store> store(new Store);
   store->file_ = folder / "jobs.sqlite";
   const std::string lock = (folder / "lock").string();

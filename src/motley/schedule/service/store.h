@@ -16,8 +16,8 @@ namespace motley::schedule {
 
 class Store {
  public:
-  // Makes the folder if there is none. Errors: kRefused where another service holds it, by its process number; kCorrupt
-  // or kIo, with SQLite's words.
+  // Makes the folder if there is none, for its owner only. Errors: kRefused where another service holds it, by its
+  // process number; kCorrupt or kIo, with SQLite's words.
   static Result<std::unique_ptr<Store>> open(const std::filesystem::path& folder);
   ~Store();
 
