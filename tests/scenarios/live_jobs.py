@@ -37,16 +37,17 @@ class LiveJobs(Scenario):
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout if expect == 0 else done.stderr
 
-    def wait_until(self, job, words, seconds=240):
+    def wait_until(self, job, *wanted, seconds=240):
+        """Until the job has this state and, if given, number of workers; returns the cells of its line."""
         deadline = time.monotonic() + seconds
-        line = ""
+        cells = []
         while time.monotonic() < deadline:
-            lines = [line for line in self.schedule("list").splitlines() if f" {job} " in line]
-            line = lines[0] if lines else ""
-            if words in line:
-                return line
+            lines = [line.split() for line in self.schedule("list").splitlines()]
+            cells = next((cells for cells in lines if cells[1:2] == [job]), [])
+            if cells[2 : 2 + len(wanted)] == [str(word) for word in wanted]:
+                return cells
             time.sleep(0.1)
-        self.fail(f"{job} did not come to be {words!r} within {seconds} s: {line}")
+        self.fail(f"{job} did not come to be {wanted} within {seconds} s: {cells}")
 
     def test_a_training_job_shrinks_and_goes_on_though_the_service_is_killed(self):
         job = self.folder / "job.yaml"
@@ -54,20 +55,22 @@ class LiveJobs(Scenario):
         flags = ("--machines", "1x2", "--policy", "drf", "--slot", "1", "--hold", "0")
         service = self.serve(*flags)
         self.schedule("submit", "--name", "train", "--train", job, "--workers", 1, "--most", 2, "--restart-seconds", 1)
-        self.wait_until("train", "running  2")
+        self.wait_until("train", "running", 2)
         run = self.state / "jobs/train/work"
         shutil.rmtree(self.folder / "train", True)
         (self.folder / "train").symlink_to(run)
         self.wait_for_step("train", 20)
-        self.schedule("submit", "--name", "other", "--seconds", 5, "--restart-seconds", 0, "--", "sleep", 8)
-        self.wait_until("train", "running  1")
+        self.schedule("submit", "--name", "other", "--seconds", 5, "--restart-seconds", 0, "--",
+                      "bash", "-c", f"until [ -e {self.state}/enough ]; do sleep 0.1; done")
+        self.wait_until("train", "running", 1)
         self.assertIn("shrunk from 2 to 1 workers for other", self.schedule("why", "train"))
         service.send_signal(signal.SIGKILL)
         service.wait()
         self.serve(*flags)
+        (self.state / "enough").touch()
         self.wait_until("other", "done")
-        line = self.wait_until("train", "done")
-        self.assertGreaterEqual(int(line.split()[4]), 2, "attempts")
+        cells = self.wait_until("train", "done")
+        self.assertGreaterEqual(int(cells[4]), 2, "attempts")
         self.assertEqual(self.not_used_once("train"), 0)
         self.assertEqual(len([1 for line in self.lines("train") if "samples_not_used_exactly_once" in line]), 2, "epochs")
 
