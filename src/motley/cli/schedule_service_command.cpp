@@ -11,6 +11,7 @@
 #include "motley/base/clock.h"
 #include "motley/base/file.h"
 #include "motley/base/log.h"
+#include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_machines.h"
 #include "motley/report/text_columns.h"
@@ -104,10 +105,7 @@ void add_state(CLI::App* command, std::string& state) {
 }
 
 std::string seconds_in_words(double seconds) {
-  if (seconds < 0) return "-";
-  if (seconds < 120) return fmt::format("{:.0f} s", seconds);
-  if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
+  return seconds < 0 ? "-" : format_seconds(seconds);
 }
 
 struct SubmitArguments : ClientArguments {

@@ -255,7 +255,6 @@ void Controller::end_job(std::size_t place, JobState state, double now) {
   one.nodes.clear();
   one.stop_by = 0;
   progress_[place].placement.clear();
-  live_[place].is_present = false;
   places_.erase(one.id);
   const auto arrived = std::ranges::find(arrived_, index(place));
   if (arrived != arrived_.end()) {

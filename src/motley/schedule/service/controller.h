@@ -74,7 +74,6 @@ class Controller {
     int id = 0;
     double changed = 0;    // when its target was last changed
     double tried = -1e18;  // when its attempt was last started by this controller
-    bool is_present = true;
   };
 
   Controller() = default;

@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/units.h"
+
 namespace motley::schedule {
 namespace {
 
 constexpr std::size_t kMostFrees = 5;
-
-std::string in_words(double seconds) {
-  if (seconds < 120) return fmt::format("{:.0f} s", seconds);
-  if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
-}
 
 double told(double seconds) {
   return std::isfinite(seconds) ? seconds : -1;
@@ -91,7 +87,7 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
     answer.reason = record->state == JobState::kFailed
                         ? fmt::format("it failed {} times, last with {}, and may be started again {} times",
                                       record->failures, record->exit_code, record->job.retries)
-                        : fmt::format("it ended {} ago", in_words(now - record->finished));
+                        : fmt::format("it ended {} ago", format_seconds(now - record->finished));
     return answer;
   }
   const Controller::Present present = controller.present(now);
@@ -110,8 +106,8 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
                      ? fmt::format(
                            "with one device more it would be done in {} instead of {}, and all jobs together {} "
                            "{}",
-                           in_words(with_more[place].finishes), in_words(forecast[place].finishes),
-                           in_words(std::abs(saved)), saved >= 0 ? "sooner" : "later")
+                           format_seconds(with_more[place].finishes), format_seconds(forecast[place].finishes),
+                           format_seconds(std::abs(saved)), saved >= 0 ? "sooner" : "later")
                      : "";
 
   if (record->state != JobState::kWaiting) {
@@ -132,13 +128,13 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
   }
   std::ranges::sort(before);
   if (!before.empty() && answer.starts >= 0 && answer.starts < before.front().first) {
-    answer.frees.push_back(
-        fmt::format("{} taking devices back from others, in about {}", controller.policy(), in_words(answer.starts)));
+    answer.frees.push_back(fmt::format("{} taking devices back from others, in about {}", controller.policy(),
+                                       format_seconds(answer.starts)));
   }
   for (const auto& [ends, other] : before) {
     if (answer.frees.size() == kMostFrees) break;
     answer.frees.push_back(fmt::format("{}, which has {} devices, done in about {}", other->job.name,
-                                       workers_of(other->nodes), in_words(ends)));
+                                       workers_of(other->nodes), format_seconds(ends)));
   }
   return answer;
 }

@@ -1,6 +1,7 @@
 #include "motley/schedule/service/service.h"
 
 #include <httplib.h>
+#include <openssl/evp.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -28,21 +29,14 @@ constexpr std::string_view kBasic = "Basic ";
 
 using Json = nlohmann::ordered_json;
 
-std::string decode_base64(std::string_view text) {
-  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string bytes;
-  unsigned int buffer = 0;
-  int bits = 0;
-  for (const char letter : text) {
-    const std::size_t value = kLetters.find(letter);
-    if (value == std::string_view::npos) break;
-    buffer = (buffer << 6 | static_cast<unsigned int>(value)) & 0xffffff;
-    bits += 6;
-    if (bits >= 8) {
-      bits -= 8;
-      bytes.push_back(static_cast<char>(buffer >> bits & 0xff));
-    }
-  }
+// Empty where it is none.
+std::string decode_base64(const std::string& text) {
+  std::string bytes(text.size() / 4 * 3, '\0');
+  const auto padding = static_cast<int>(text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0);
+  const int length =
+      EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
+                      reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size() / 4 * 4));
+  bytes.resize(static_cast<std::size_t>(std::max(0, length - padding)));
   return bytes;
 }
 
@@ -51,7 +45,7 @@ bool shows(const httplib::Request& request, const transport::Secret& token) {
   if (shown.starts_with(kBearer)) {
     shown = shown.substr(kBearer.size());
   } else if (shown.starts_with(kBasic)) {
-    const std::string pair = decode_base64(std::string_view(shown).substr(kBasic.size()));
+    const std::string pair = decode_base64(shown.substr(kBasic.size()));
     const std::size_t colon = pair.find(':');
     shown = colon == std::string::npos ? "" : pair.substr(colon + 1);
   } else {
