@@ -13,6 +13,8 @@ Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options);
 Result<std::vector<BenchRow>> schedule_traces(const BenchOptions& options);
 // GADGET's experiments, all policies.
 Result<std::vector<BenchRow>> schedule_settings(const BenchOptions& options);
+// GADGET's own way with a slot, beside ours, and what its theorems promise.
+Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options);
 // The slot solver: how near to its bound, whether it keeps to what there is, and how long it takes.
 Result<std::vector<BenchRow>> schedule_slots(const BenchOptions& options);
 

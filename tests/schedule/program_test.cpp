@@ -28,6 +28,10 @@ TEST_F(ProgramTest, SolvesALinearOne) {
   EXPECT_NEAR(answer->worth, 36, 1e-9);
   EXPECT_NEAR(answer->values[0], 2, 1e-9);
   EXPECT_NEAR(answer->values[1], 6, 1e-9);
+  ASSERT_EQ(answer->prices.size(), 3U);
+  EXPECT_NEAR(answer->prices[0], 0, 1e-9);
+  EXPECT_NEAR(answer->prices[1], 1.5, 1e-9);
+  EXPECT_NEAR(answer->prices[2], 1, 1e-9);
 }
 
 TEST_F(ProgramTest, FindsTheBestOfAllKnapsacks) {

@@ -71,6 +71,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"speed", bench::schedule_speed},
         {"traces", bench::schedule_traces},
         {"settings", bench::schedule_settings},
+        {"rounding", bench::schedule_rounding},
         {"slots", bench::schedule_slots}}},
       {"serve", {{"all", bench::serve_bench}}},
       {"simulate", {{"all", bench::simulate_bench}}},

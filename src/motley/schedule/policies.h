@@ -36,6 +36,8 @@ std::unique_ptr<Policy> make_themis(const PolicyOptions& options);
 
 // Policies that solve programs, in slots (motley/schedule/program.h).
 //
+// GADGET as it was published: relaxation and randomised rounding, without what does not fit. Elastic.
+std::unique_ptr<Policy> make_gadget(const PolicyOptions& options);
 // Gavel's max-min policy of rigid jobs; with the completion objective the one of most throughput.
 std::unique_ptr<Policy> make_gavel(const PolicyOptions& options);
 // Sia's: how many workers each job has by a mixed-integer program over its goodput, scaled up twice at most in a round.

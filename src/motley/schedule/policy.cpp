@@ -41,6 +41,7 @@ constexpr Known kKnown[] = {
     {"gittins", make_gittins, true, false, false},
     {"themis", make_themis},
     {"elasticflow", make_elasticflow},
+    {"gadget", make_gadget, true, true},
     {"gavel", make_gavel, true, true},
     {"sia", make_sia, true, true},
     {"sjf-bco", make_sjf_bco, false, false, false},

@@ -30,6 +30,7 @@ bool has_program_solver() {
 }
 
 Result<Program::Answer> Program::maximise(const Limits& limits) const {
+  if (variables_.empty()) return Answer{{}, 0, 0, std::vector<double>(limits_.size())};
   const auto column = [&](double Variable::* field) {
     std::vector<double> values;
     for (const Variable& variable : variables_) values.push_back(variable.*field);
@@ -74,7 +75,8 @@ Result<Program::Answer> Program::maximise(const Limits& limits) const {
   }
   Answer answer;
   answer.values.resize(variables_.size());
-  Highs_getSolution(highs.get(), answer.values.data(), nullptr, nullptr, nullptr);
+  if (!is_mixed) answer.prices.resize(limits_.size());
+  Highs_getSolution(highs.get(), answer.values.data(), nullptr, nullptr, is_mixed ? nullptr : answer.prices.data());
   answer.worth = Highs_getObjectiveValue(highs.get());
   answer.bound = answer.worth;
   if (is_mixed) Highs_getDoubleInfoValue(highs.get(), "mip_dual_bound", &answer.bound);

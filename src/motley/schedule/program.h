@@ -26,6 +26,8 @@ class Program {
     std::vector<double> values;  // of the variables
     double worth = 0;
     double bound = 0;  // that no answer exceeds
+    // Of each limit, what one more of it would be worth; empty where variables are whole.
+    std::vector<double> prices;
   };
   struct Limits {
     double seconds = 60;

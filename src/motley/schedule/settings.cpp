@@ -26,13 +26,12 @@ class Draw {
 
 }  // namespace
 
-Setting gadget_setting(int servers, int jobs, std::uint64_t seed) {
-  constexpr int kSlots = 200;
+Setting gadget_setting(int servers, int jobs, std::uint64_t seed, int slots) {
   constexpr double kSlotSeconds = 600;  // so that limits of service in device-seconds are of the size of jobs
   Draw draw(seed);
   Setting setting;
   setting.slot_seconds = kSlotSeconds;
-  setting.horizon = kSlots * kSlotSeconds;
+  setting.horizon = slots * kSlotSeconds;
   setting.machines.racks = std::min(servers, draw.whole(2, 5));
   for (int rack = 0; rack < setting.machines.racks; ++rack) {
     setting.machines.rack_uplinks.push_back(draw.between(200, 3200) * kGigabit);
@@ -42,7 +41,7 @@ Setting gadget_setting(int servers, int jobs, std::uint64_t seed) {
                                         server % setting.machines.racks, draw.between(10, 100) * kGigabit});
   }
   std::vector<int> arrivals;
-  for (int i = 0; i < jobs; ++i) arrivals.push_back(draw.whole(0, kSlots - 1));
+  for (int i = 0; i < jobs; ++i) arrivals.push_back(draw.whole(0, slots - 1));
   std::ranges::sort(arrivals);
   for (int i = 0; i < jobs; ++i) {
     Job job;

@@ -16,12 +16,12 @@ struct Setting {
   double slot_seconds = 0;  // the papers count in slots
 };
 
-// GADGET (Yu et al., INFOCOM 2022, section VI): 200 slots; servers of 1, 2, 4 or 8 devices and uplinks of 10 to 100
+// GADGET (Yu et al., INFOCOM 2022, section VI): servers of 1, 2, 4 or 8 devices and uplinks of 10 to 100
 // Gb/s, in two to five racks with uplinks of 200 to 3,200 Gb/s; jobs of 1 to 5 workers at most, 1,000 to 6,000
 // iterations, 50 to 500 iterations a worker and slot, 0.1 to 5 Gb/s reserved, and sigmoid utilities of 1 to 100.
 // Arrivals, which the paper takes from a trace of Google's, are even over the slots here; rigid policies, which it
 // gives any number of workers, give a job one from 1 to its most. All stop once they have done their iterations.
-Setting gadget_setting(int servers, int jobs, std::uint64_t seed);
+Setting gadget_setting(int servers, int jobs, std::uint64_t seed, int slots = 200);
 
 // SJF-BCO (Yu, Ji, Rajan, Liu, MobiHoc 2022, section 7): 160 jobs that are all there at the begin, with Philly's sizes
 // of 1 to 32 devices, 1,000 to 6,000 iterations of 0.01 to 0.05 slots each, on servers of 4, 8, 16 or 32 devices.
