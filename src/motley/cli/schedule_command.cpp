@@ -139,7 +139,7 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   auto arguments = std::make_shared<ScheduleArguments>();
   command->add_option("TRACE", arguments->trace, "The jobs: Philly's, Microsoft ITP's or our format (docs/schedule.md)")
       ->required();
-  add_machines(*command, arguments->machines);
+  add_machines(*command, arguments->machines)->required();
   command
       ->add_option(
           "--load", arguments->load,

@@ -4,29 +4,27 @@
 
 namespace motley::cli {
 
-void add_machines(CLI::App& command, MachinesArguments& arguments) {
-  command
-      .add_option("--machines", arguments.machines,
-                  "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers, or a cluster.yaml "
-                  "with nodes")
-      ->required();
+CLI::Option* add_machines(CLI::App& command, MachinesArguments& arguments) {
+  CLI::Option* machines = command.add_option(
+      "--machines", arguments.machines,
+      "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers, or a cluster.yaml with nodes");
   command.add_option("--inside", arguments.inside, "Gb/s between devices of one server [no limit]")
       ->check(CLI::PositiveNumber);
   command.add_option("--between", arguments.between, "Gb/s of a server's link to the others [no limit]")
       ->check(CLI::PositiveNumber);
+  return machines;
 }
 
-// The cluster, as --machines, --inside and --between have it.
-Result<schedule::Machines> machines_of(const MachinesArguments& arguments) {
+Result<schedule::Machines> machines_of(const MachinesArguments& arguments, schedule::Machines otherwise) {
   constexpr double kGigabit = 1e9 / 8;
-  schedule::Machines machines;
+  schedule::Machines machines = std::move(otherwise);
   if (arguments.machines.ends_with(".yaml") || arguments.machines.ends_with(".yml")) {
     MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(arguments.machines));
     machines = schedule::machines_of(cluster);
     if (machines.devices() == 0) {
       return fail(ErrorCode::kInvalidInput, "{}: has no nodes with devices; accepted: one or more", arguments.machines);
     }
-  } else {
+  } else if (!arguments.machines.empty()) {
     MOTLEY_ASSIGN(machines, schedule::parse_machines(arguments.machines));
   }
   if (arguments.inside > 0) machines.network.inside = arguments.inside * kGigabit;

@@ -15,8 +15,9 @@ struct MachinesArguments {
   double between = 0;  // likewise
 };
 
-void add_machines(CLI::App& command, MachinesArguments& arguments);
-Result<schedule::Machines> machines_of(const MachinesArguments& arguments);
+CLI::Option* add_machines(CLI::App& command, MachinesArguments& arguments);  // returns --machines
+// Those that --machines names, or `otherwise`; with the links of --inside and --between.
+Result<schedule::Machines> machines_of(const MachinesArguments& arguments, schedule::Machines otherwise = {});
 
 const std::map<std::string, schedule::Objective>& objectives();  // by name
 void add_objective(CLI::App& command, std::string& objective);

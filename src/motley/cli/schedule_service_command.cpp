@@ -19,6 +19,7 @@
 #include "motley/schedule/service/explain.h"
 #include "motley/schedule/service/local_executor.h"
 #include "motley/schedule/service/service.h"
+#include "motley/schedule/service/slurm_executor.h"
 #include "motley/transport/descriptor.h"
 #include "motley/transport/socket.h"
 
@@ -33,6 +34,8 @@ struct ServeArguments {
   std::string state = "runs/scheduler";
   std::string listen = "127.0.0.1:29600";
   MachinesArguments machines;
+  std::string executor = "local";
+  schedule::SlurmOptions slurm;
   std::string policy = schedule::ControllerOptions().policy;
   std::string objective = "utility";
   double slot_seconds = schedule::ControllerOptions().policy_options.slot_seconds;
@@ -56,6 +59,30 @@ Result<transport::Secret> token_in(const std::filesystem::path& folder) {
   return transport::Secret::from_file(file);
 }
 
+// The nodes that --machines names, or all that the executor has. Those of Slurm must be Slurm's.
+Result<schedule::Machines> nodes_of(const ServeArguments& arguments) {
+  if (arguments.executor == "local") {
+    const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+    return machines_of(arguments.machines, schedule::uniform(1, static_cast<int>(cores)));
+  }
+  MOTLEY_ASSIGN(const schedule::Machines there, schedule::slurm_machines(arguments.slurm));
+  MOTLEY_ASSIGN(schedule::Machines machines, machines_of(arguments.machines, there));
+  for (const schedule::Server& server : machines.servers) {
+    const auto node = std::ranges::find(there.servers, server.name, &schedule::Server::name);
+    if (node != there.servers.end() && server.devices <= node->devices) continue;
+    std::vector<std::string> names;
+    for (const schedule::Server& one : there.servers) names.push_back(fmt::format("{} ({})", one.name, one.devices));
+    return fail(ErrorCode::kInvalidInput, "--machines: node '{}' with {} devices is none of Slurm's; accepted: {}",
+                server.name, server.devices, fmt::join(names, ", "));
+  }
+  return machines;
+}
+
+Result<std::unique_ptr<schedule::Executor>> executor_of(const ServeArguments& arguments) {
+  if (arguments.executor == "slurm") return schedule::make_slurm_executor(arguments.slurm);
+  return schedule::make_local_executor();
+}
+
 Status run_serve(const ServeArguments& arguments) {
   // Taken before threads start, so that a stop comes to the wait below.
   sigset_t stop;
@@ -64,7 +91,8 @@ Status run_serve(const ServeArguments& arguments) {
   sigaddset(&stop, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   if (arguments.quiet) start_logging("warning");
-  MOTLEY_ASSIGN(const schedule::Machines machines, machines_of(arguments.machines));
+  MOTLEY_ASSIGN(const schedule::Machines machines, nodes_of(arguments));
+  MOTLEY_ASSIGN(auto executor, executor_of(arguments));
   const std::filesystem::path folder = std::filesystem::absolute(arguments.state);
   MOTLEY_ASSIGN(auto store, schedule::Store::open(folder));
   schedule::ControllerOptions options;
@@ -72,8 +100,8 @@ Status run_serve(const ServeArguments& arguments) {
   options.policy_options.slot_seconds = arguments.slot_seconds;
   options.policy_options.objective = objectives().at(arguments.objective);
   options.hold_restarts = arguments.hold_restarts;
-  MOTLEY_ASSIGN(auto controller, schedule::Controller::make(std::move(store), schedule::make_local_executor(), machines,
-                                                            folder, options));
+  MOTLEY_ASSIGN(auto controller,
+                schedule::Controller::make(std::move(store), std::move(executor), machines, folder, options));
   MOTLEY_ASSIGN(const transport::Endpoint listen, transport::parse_endpoint(arguments.listen));
   MOTLEY_ASSIGN(const transport::Secret token, token_in(folder));
   const std::size_t known = controller->records().size();
@@ -114,12 +142,13 @@ struct SubmitArguments : ClientArguments {
   schedule::SubmittedJob job;
 };
 
-// A job of motley train goes on from its checkpoint, where it came to have one, with however many workers it gets.
+// A job of motley train goes on from its checkpoint, where it came to have one, with however many workers it gets. On
+// Slurm a task each, else processes that it starts itself.
 std::vector<std::string> train_command(const std::string& job) {
   return {"bash",
           "-c",
           "if ls -d \"$1\"/checkpoint/step-* >/dev/null 2>&1; then how=--resume; else how=--overwrite; fi; "
-          "exec \"$0\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet $how",
+          "exec $MOTLEY_SRUN \"$0\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet $how",
           std::filesystem::read_symlink("/proc/self/exe").string(),
           "{folder}",
           std::filesystem::absolute(job).string(),
@@ -258,11 +287,20 @@ Status run_drain(const ClientArguments& arguments, const std::string& node, bool
 void add_serve(CLI::App& schedule, Action& action) {
   CLI::App* command = schedule.add_subcommand("serve", "Accept, place, resize and explain live jobs");
   command->footer(
-      "Nodes are parts of this machine: 4x2 are four nodes of two devices each. Example:\n"
-      "  motley schedule serve --machines 4x2 --state runs/scheduler");
+      "Without Slurm, nodes are parts of this machine: 4x2 are four nodes of two devices each. Examples:\n"
+      "  motley schedule serve --machines 4x2 --state runs/scheduler\n"
+      "  motley schedule serve --executor slurm --partition gpu --sbatch=--account=ml");
   auto arguments = std::make_shared<ServeArguments>();
-  add_machines(*command, arguments->machines);
+  add_machines(*command, arguments->machines)
+      ->description("As in simulate [one node with this machine's cores; with Slurm: its nodes]");
   add_state(command, arguments->state);
+  command->add_option("--executor", arguments->executor, "Who runs the jobs: processes of this machine, or Slurm")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"local", "slurm"}));
+  command->add_option("--partition", arguments->slurm.partition, "Of Slurm [its default]");
+  command->add_option(
+      "--sbatch", arguments->slurm.options,
+      "A further option for each job of Slurm's, as --sbatch=--account=ml; may be given more than once");
   command->add_option("--listen", arguments->listen, "Address and port; port 0 takes any free one")
       ->capture_default_str();
   command->add_option("--policy", arguments->policy, "Who runs where")

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "motley/base/result.h"
@@ -19,6 +20,10 @@ struct Attempt {
   std::filesystem::path folder;  // the attempt's own: output, and what the executor notes
   std::vector<NodeShare> nodes;
 };
+
+// What the command finds in its environment: MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_WORKERS, and MOTLEY_NODES
+// (name:workers, comma between).
+std::vector<std::pair<std::string, std::string>> variables_of(const Attempt& attempt);
 
 struct AttemptStatus {
   // kUnknown: it never began. kLost: it ended, and nobody knows how.

@@ -112,16 +112,7 @@ class LocalExecutor final : public Executor {
     for (char** one = environ; *one != nullptr; ++one) {
       if (!std::string_view(*one).starts_with("MOTLEY_LAUNCHER")) variables.emplace_back(*one);
     }
-    int workers = 0;
-    std::string nodes;
-    for (const NodeShare& share : attempt.nodes) {
-      workers += share.workers;
-      nodes += fmt::format("{}{}:{}", nodes.empty() ? "" : ",", share.node, share.workers);
-    }
-    variables.push_back("MOTLEY_JOB=" + attempt.name);
-    variables.push_back(fmt::format("MOTLEY_ATTEMPT={}", attempt.number));
-    variables.push_back(fmt::format("MOTLEY_WORKERS={}", workers));
-    variables.push_back("MOTLEY_NODES=" + nodes);
+    for (const auto& [name, value] : variables_of(attempt)) variables.push_back(fmt::format("{}={}", name, value));
     return variables;
   }
 

@@ -9,8 +9,6 @@ namespace motley::schedule {
 
 // Each attempt is a session of its own under a shell that holds a lock in the attempt's folder for as long as the
 // command runs, notes that it has begun before it does, and notes how it ended. Its output goes to `output` there.
-// Variables MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_WORKERS and MOTLEY_NODES (name:workers, comma between) tell it where it
-// is.
 std::unique_ptr<Executor> make_local_executor();
 
 }  // namespace motley::schedule

@@ -1,0 +1,160 @@
+"""motley schedule serve on Slurm: several slurmd of this machine as nodes. Training jobs are resized, lose a node, and use
+every sample once an epoch nevertheless; what Slurm makes of ends, failures and cancellations."""
+
+import pathlib
+import shutil
+import subprocess
+import unittest
+
+import slurm_cluster
+from harness import BINARY
+from live_service import LiveService
+
+# Long enough that others come and go meanwhile.
+JOB = """
+name: {name}
+model: {{name: mlp, hidden: [128, 128]}}
+data: {{name: fashion-mnist}}
+batch: 240
+epochs: {epochs}
+seed: {seed}
+optimizer: {{name: sgd, learning_rate: 0.05, momentum: 0.9}}
+evaluate: {{every_epochs: -1}}
+checkpoint: {{every_steps: 100}}
+"""
+
+
+@unittest.skipIf(slurm_cluster.why_not(), slurm_cluster.why_not())
+class SlurmJobs(LiveService):
+    flags = ("--executor", "slurm", "--policy", "drf", "--slot", "1", "--hold", "0")
+
+    def setUp(self):
+        super().setUp()
+        self.cluster = slurm_cluster.SlurmCluster(nodes=4, cpus=2)
+        self.addCleanup(self.cluster.stop)
+        self.environment = self.cluster.environment
+
+    def folder_of(self, job):
+        return self.state / "jobs" / job
+
+    def output(self, job):
+        return "".join(file.read_text() for file in sorted(self.folder_of(job).glob("attempt-*/output")))
+
+    def write_job(self, name, epochs, seed):
+        file = self.folder / f"{name}.yaml"
+        file.write_text(JOB.format(name=name, epochs=epochs, seed=seed))
+        return file
+
+    def link_run(self, name):
+        (self.folder / name).symlink_to(self.folder_of(name) / "work")
+
+    def accuracy(self, run):
+        return [line["accuracy"] for line in self.lines(run) if "accuracy" in line][-1]
+
+    def test_training_jobs_are_resized_and_outlive_a_node(self):
+        self.serve(*self.flags)
+        epochs = {"first": 12, "second": 8, "third": 8}
+        for seed, (name, count) in enumerate(epochs.items()):
+            job = self.write_job(name, count, seed)
+            self.schedule("submit", "--name", name, "--train", job, "--workers", 2, "--least", 1, "--most", 4,
+                          "--restart-seconds", 1, "--seconds", 60)
+            self.link_run(name)
+            if name == "first":
+                self.wait_until("first", "running", 4)
+                self.wait_for_step("first", 150, seconds=120)
+        self.wait_until("third", "running")
+        self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers")
+        for name in epochs:
+            self.wait_for_step(name, 300, seconds=240)
+        on = {name: self.wait_until(name, "running")[4] for name in epochs}
+        victim = next(node for node in ("n3", "n2", "n1", "n0") if any(node in nodes for nodes in on.values()))
+        self.cluster.kill(victim)
+        hit = [name for name, nodes in on.items() if victim in nodes]
+        for name in epochs:
+            self.wait_until(name, "done", seconds=400)
+        self.assertIn(f"node {victim}: missing", self.schedule("list"))
+        for name, count in epochs.items():
+            used = [line for line in self.lines(name) if "samples_not_used_exactly_once" in line]
+            self.assertEqual(len(used), count, f"epochs of {name}")
+            self.assertEqual(self.not_used_once(name), 0, name)
+        for name in hit:
+            self.assertGreaterEqual(len(list(self.folder_of(name).glob("attempt-*"))), 2, name)
+        # As good as on its own, undisturbed.
+        job = self.folder / "second.yaml"
+        subprocess.run([BINARY, "train", job, "--run-directory", self.folder / "alone", "--workers", "1", "--quiet"], check=True,
+                       capture_output=True, timeout=300)
+        self.assertAlmostEqual(self.accuracy("second"), self.accuracy("alone"), delta=0.02)
+
+    def submit(self, name, *words, workers=1, **flags):
+        options = [word for flag, value in flags.items() for word in (f"--{flag.replace('_', '-')}", value)]
+        self.schedule("submit", "--name", name, "--workers", workers, "--restart-seconds", 0, "--seconds", 60, *options,
+                      "--", *words)
+
+    def test_tasks_are_where_they_were_put_and_ends_are_told(self):
+        self.serve(*self.flags)
+        self.submit("spread", "bash", "-c", "echo $MOTLEY_NODES; $MOTLEY_SRUN bash -c 'echo $SLURM_PROCID on $SLURMD_NODENAME'",
+                    workers=3)
+        self.submit("fails", "bash", "-c", "echo once >>begun; exit 3")
+        self.wait_until("spread", "done")
+        first, *ranks = self.output("spread").split("\n")[:4]
+        wanted = {}
+        for share in first.split(","):
+            node, workers = share.split(":")
+            wanted[node] = int(workers)
+        found = {}
+        for line in ranks:
+            node = line.split(" on ")[1]
+            found[node] = found.get(node, 0) + 1
+        self.assertEqual(found, wanted)
+        self.assertEqual(sorted(int(line.split()[0]) for line in ranks), [0, 1, 2])
+        self.wait_until("fails", "failed")
+        self.assertIn("its command ended with 3", self.schedule("why", "fails"))
+        self.submit("nothing", "no-such-program")
+        self.wait_until("nothing", "failed")
+        self.assertIn("ended with 127", self.schedule("why", "nothing"))
+
+    def test_a_cancelled_job_may_save_its_work_and_a_deaf_one_is_killed(self):
+        self.serve(*self.flags)
+        waits = "echo ready; for i in $(seq 600); do sleep 0.1; done"
+        self.submit("tasks", "bash", "-c", f"$MOTLEY_SRUN bash -c 'trap \"echo saved; exit 5\" TERM; {waits}'", workers=3)
+        self.submit("plain", "bash", "-c", f"trap 'echo saved; exit 5' TERM; {waits}")
+        self.submit("deaf", "bash", "-c", f"trap '' TERM; {waits}", grace_seconds=1)
+        for job, tasks in (("tasks", 3), ("plain", 1), ("deaf", 1)):
+            self.wait_until(job, "running")
+            self.cluster.wait(lambda job=job, tasks=tasks: self.output(job).count("ready") == tasks, f"{job} begins")
+            self.schedule("cancel", job)
+        for job, tasks in (("tasks", 3), ("plain", 1), ("deaf", 0)):
+            self.wait_until(job, "cancelled")
+            self.assertEqual(self.output(job).count("saved"), tasks, job)
+        self.cluster.wait(lambda: not self.cluster.ask("squeue", "--noheader"), "all of Slurm's jobs end")
+
+    def test_jobs_go_on_without_the_service_and_without_slurmctld(self):
+        service = self.serve(*self.flags)
+        mark = self.folder / "mark"
+        self.submit("one", "bash", "-c", f"echo begun; until [ -e {mark} ]; do sleep 0.1; done")
+        self.wait_until("one", "running")
+        service.kill()
+        service.wait()
+        self.cluster.kill("slurmctld")
+        self.cluster.start("slurmctld", "slurmctld", "-D")
+        self.cluster.wait(lambda: self.cluster.states(), "slurmctld")
+        self.serve(*self.flags)
+        mark.touch()
+        self.wait_until("one", "done")
+        self.assertEqual(self.output("one").count("begun"), 1)
+
+    def test_what_sbatch_refuses_has_failed_and_says_why(self):
+        self.serve(*self.flags, "--sbatch=--constraint=no-such-feature")
+        self.submit("refused", "true")
+        self.wait_until("refused", "failed")
+        self.assertIn("nvalid feature", self.output("refused"))
+
+    def test_nodes_that_slurm_does_not_have_are_refused(self):
+        done = subprocess.run([BINARY, "schedule", "serve", "--state", self.state, *self.flags, "--machines", "2x2"],
+                              capture_output=True, text=True, timeout=60, env=self.environment)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("node 'server0' with 2 devices is none of Slurm's; accepted: n0 (2), n1 (2)", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
