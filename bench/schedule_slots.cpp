@@ -7,7 +7,10 @@
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
 #include "motley/base/clock.h"
+#include "motley/base/file.h"
 #include "motley/base/random.h"
+#include "motley/page/chart.h"
+#include "motley/page/html.h"
 #include "motley/schedule/slot.h"
 
 namespace motley::bench {
@@ -146,8 +149,12 @@ void feasible(const BenchOptions& options, RowList& rows) {
   rows.add("slot-feasible", "violations", found, "capacities", false, 0, {}, {}, fmt::format("{} random slots", slots));
 }
 
+struct DecisionTimes {
+  double devices, median_ms, p95_ms;
+};
+
 // Slot after slot of one cluster: jobs have run on, a tenth of them are others, those that move lose something.
-void decisions(RowList& rows, int devices, int jobs, double target_ms) {
+DecisionTimes decisions(RowList& rows, int devices, int jobs, std::optional<double> target_ms) {
   constexpr int kOnServer = 8;
   Random random(3);
   SlotProblem problem;
@@ -184,6 +191,29 @@ void decisions(RowList& rows, int devices, int jobs, double target_ms) {
   rows.add(fmt::format("decision-{}", devices), "median_ms", milliseconds[kDecisions / 2], "ms", false, target_ms, {},
            {}, note);
   rows.add(fmt::format("decision-{}", devices), "p95_ms", milliseconds[p95], "ms", false, {}, {}, {}, note);
+  return {static_cast<double>(devices), milliseconds[kDecisions / 2], milliseconds[p95]};
+}
+
+// How they grow, as a page.
+Status write_growth(const BenchOptions& options, const std::vector<DecisionTimes>& all) {
+  if (options.pages.empty()) return {};
+  page::LineChart chart;
+  chart.title = "Time of a decision";
+  chart.summary = "How long a slot's decision takes as clusters grow: median and 95th percentile.";
+  chart.x_label = "devices, log10";
+  chart.y_label = "milliseconds, log10";
+  chart.series = {{"median", 0, page::LineStyle::kMarked}, {"95th percentile", 1, page::LineStyle::kMarked}};
+  for (const DecisionTimes& one : all) {
+    for (page::Series& series : chart.series) series.x.push_back(std::log10(one.devices));
+    chart.series[0].y.push_back(std::log10(one.median_ms));
+    chart.series[1].y.push_back(std::log10(one.p95_ms));
+  }
+  return write_file(
+      options.pages / "schedule-decisions.html",
+      page::document("Time of a decision",
+                     "<header><h1>How decisions of gadget-exact grow</h1></header><main>"
+                     "<div class=\"cards\">" +
+                         page::card(chart.title, chart.summary, page::line_chart(chart)) + "</div></main>"));
 }
 
 }  // namespace
@@ -191,9 +221,9 @@ void decisions(RowList& rows, int devices, int jobs, double target_ms) {
 Result<std::vector<BenchRow>> schedule_slots(const BenchOptions& options) {
   RowList rows(options);
   feasible(options, rows);
-  decisions(rows, 64, 100, 12);
-  decisions(rows, 2048, 500, 150);
-  decisions(rows, 16384, 4000, 1000);
+  MOTLEY_TRY(write_growth(options,
+                          {decisions(rows, 64, 100, 12), decisions(rows, 512, 250, {}), decisions(rows, 2048, 500, 150),
+                           decisions(rows, 8192, 2000, {}), decisions(rows, 16384, 4000, 1000)}));
   MOTLEY_TRY(ratio(options, rows));
   return rows.take();
 }
