@@ -1,8 +1,7 @@
 """motley schedule serve on Slurm: several slurmd of this machine as nodes. Training jobs are resized, lose a node, and use
 every sample once an epoch nevertheless; what Slurm makes of ends, failures and cancellations."""
 
-import pathlib
-import shutil
+import re
 import subprocess
 import unittest
 
@@ -48,6 +47,11 @@ class SlurmJobs(LiveService):
     def link_run(self, name):
         (self.folder / name).symlink_to(self.folder_of(name) / "work")
 
+    def nodes_of(self, job):
+        """Of a running job, with the workers on each."""
+        shares = [cell.split(":") for cell in self.wait_until(job, "running") if re.fullmatch(r"n\d+:\d+", cell)]
+        return {node: int(workers) for node, workers in shares}
+
     def accuracy(self, run):
         return [line["accuracy"] for line in self.lines(run) if "accuracy" in line][-1]
 
@@ -66,8 +70,8 @@ class SlurmJobs(LiveService):
         self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers")
         for name in epochs:
             self.wait_for_step(name, 300, seconds=240)
-        on = {name: self.wait_until(name, "running")[4] for name in epochs}
-        victim = next(node for node in ("n3", "n2", "n1", "n0") if any(node in nodes for nodes in on.values()))
+        on = {name: self.nodes_of(name) for name in epochs}
+        victim = max(node for nodes in on.values() for node in nodes)
         self.cluster.kill(victim)
         hit = [name for name, nodes in on.items() if victim in nodes]
         for name in epochs:
@@ -112,6 +116,19 @@ class SlurmJobs(LiveService):
         self.submit("nothing", "no-such-program")
         self.wait_until("nothing", "failed")
         self.assertIn("ended with 127", self.schedule("why", "nothing"))
+
+    def test_a_command_that_fails_with_its_node_is_not_to_blame(self):
+        self.serve(*self.flags)
+        mark = self.folder / "mark"
+        self.submit("hit", "bash", "-c",
+                    f"[ $MOTLEY_ATTEMPT -gt 1 ] && exit 0; echo begun; until [ -e {mark} ]; do sleep 0.1; done; exit 1",
+                    workers=3)
+        self.cluster.wait(lambda: "begun" in self.output("hit"), "the job begins")
+        last = max(self.nodes_of("hit"))
+        self.cluster.kill(last)
+        mark.touch()
+        self.wait_until("hit", "done")
+        self.assertIn(f"node {last}: missing", self.schedule("list"))
 
     def test_a_cancelled_job_may_save_its_work_and_a_deaf_one_is_killed(self):
         self.serve(*self.flags)
