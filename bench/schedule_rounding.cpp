@@ -153,7 +153,7 @@ Status play(Way way, const schedule::Setting& setting, std::uint64_t seed, Recor
   for (std::size_t i = 0; i < setting.jobs.size(); ++i) {
     utility += setting.jobs[i].worth_after(progress[i].done_seconds);
   }
-  record.utility.add(utility / schedule::utility_bound(setting));
+  record.utility.add(utility / schedule::utility_bound(setting.jobs, setting.machines, setting.horizon));
   return {};
 }
 

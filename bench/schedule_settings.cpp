@@ -1,9 +1,8 @@
 // GADGET's experiments: the utility that every policy gets, as a share of what none can exceed. All policies stop a job
 // at the same work done, and rings have the uplinks that they reserve or do not run.
-#include <cmath>
-
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
+#include "motley/schedule/estimate.h"
 #include "motley/schedule/settings.h"
 #include "motley/schedule/simulator.h"
 
@@ -13,12 +12,8 @@ namespace {
 constexpr int kSeeds = 30;
 constexpr const char* kOurs = "gadget-exact";
 
-struct Shares {
-  double mean = 0;
-  double half_interval = 0;  // of 95 % confidence
-};
-
-Result<Shares> shares_of(const std::string& name, int servers, int jobs, int seeds) {
+// Of utility, of what none can exceed.
+Result<schedule::Estimate> share_of(const std::string& name, int servers, int jobs, int seeds) {
   std::vector<double> shares;
   for (int seed = 0; seed < seeds; ++seed) {
     const schedule::Setting setting = schedule::gadget_setting(servers, jobs, static_cast<std::uint64_t>(seed));
@@ -26,31 +21,25 @@ Result<Shares> shares_of(const std::string& name, int servers, int jobs, int see
                                                                   .slot_seconds = setting.slot_seconds}));
     MOTLEY_ASSIGN(const auto outcome,
                   schedule::simulate(setting.jobs, setting.machines, *policy, {.horizon = setting.horizon}));
-    shares.push_back(outcome.utility / schedule::utility_bound(setting));
+    shares.push_back(outcome.utility / schedule::utility_bound(setting.jobs, setting.machines, setting.horizon));
   }
-  Shares result;
-  const auto count = static_cast<double>(shares.size());
-  for (const double share : shares) result.mean += share / count;
-  double squares = 0;
-  for (const double share : shares) squares += (share - result.mean) * (share - result.mean);
-  result.half_interval = 1.96 * std::sqrt(squares / std::max(1.0, count - 1) / count);
-  return result;
+  return schedule::estimate(shares);
 }
 
 Status setting(const BenchOptions& options, const std::string& name, int servers, int jobs, RowList& rows) {
   std::string note;
-  Shares ours;
+  schedule::Estimate ours;
   double best_other = 0;
   std::vector<std::string> policies = schedule::online_policy_names();
   std::erase(policies, kOurs);
   policies.insert(policies.begin(), kOurs);
   for (const std::string& policy : policies) {
-    MOTLEY_ASSIGN(const Shares shares, shares_of(policy, servers, jobs, options.quick ? 3 : kSeeds));
-    note += fmt::format("{}{} {:.4f} +- {:.4f}", note.empty() ? "" : ", ", policy, shares.mean, shares.half_interval);
+    MOTLEY_ASSIGN(const schedule::Estimate share, share_of(policy, servers, jobs, options.quick ? 3 : kSeeds));
+    note += fmt::format("{}{} {:.4f} +- {:.4f}", note.empty() ? "" : ", ", policy, share.mean, share.half_interval);
     if (policy == kOurs) {
-      ours = shares;
+      ours = share;
     } else {
-      best_other = std::max(best_other, shares.mean);
+      best_other = std::max(best_other, share.mean);
     }
   }
   rows.add(name, "share_of_bound", ours.mean, "share", true, {}, 1, best_other, note);

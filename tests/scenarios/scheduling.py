@@ -53,6 +53,30 @@ class ScheduleSimulate(unittest.TestCase):
                 self.assertGreaterEqual(float(row["started_seconds"]), float(row["arrival_seconds"]))
         self.assertEqual(self.simulate(TRACE, "--machines", "32", "--policy", "las").splitlines()[-1].split()[0], "las")
 
+    def test_settings_of_papers_are_drawn_by_seed(self):
+        flags = ("--policy", "gadget-exact", "--policy", "fifo")
+        one = self.simulate("gadget:2:60", *flags)
+        self.assertIn("60 jobs", one)
+        self.assertIn("of bound %", one)
+        self.assertNotEqual(one.splitlines()[0], self.simulate("gadget:2:60", "--seed", 1, *flags).splitlines()[0])
+        several = self.simulate("gadget:2:60", "--seeds", 5, *flags)
+        line = next(cells for cells in map(str.split, several.splitlines()) if cells[0] == "gadget-exact")
+        shares = []
+        for seed in range(5):
+            lines = [line.split() for line in self.simulate("gadget:2:60", "--seed", seed, *flags).splitlines()]
+            shares.append(float(next(cells for cells in lines if cells[0] == "gadget-exact")[-1]))
+        self.assertAlmostEqual(float(line[-3]), sum(shares) / 5, delta=0.01)
+        self.assertEqual(line[-2], "+-")
+        self.assertIn("sjf-bco", self.simulate("sjf-bco:10", "--policy", "sjf-bco"))
+        for words, message in ((("gadget:4",), "'gadget:4'; accepted: gadget:SERVERS:JOBS"),
+                               (("gadget:4:0",), "'gadget:4:0'; accepted"),
+                               (("gadget:2:60", "--machines", "8"), "has machines of its own"),
+                               ((TRACE,), "--machines: is missing"),
+                               ((TRACE, "--machines", "32", "--seeds", 3), "nothing of this workload is drawn by lot"),
+                               (("gadget:2:60", "--seeds", 3, "--csv", self.folder / "jobs.csv"), "with --seeds 1 only")):
+            with self.subTest(message):
+                self.assertIn(message, self.simulate(*words, expect=2))
+
     def test_the_page_opens_offline_and_holds_no_markup_of_names(self):
         trace = self.folder / "trace.csv"
         trace.write_text("job,arrival_seconds,duration_seconds,workers,most\n<script>alert(1)</script>,0,0,1,2\nb,0,0,2,2\n")

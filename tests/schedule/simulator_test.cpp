@@ -197,7 +197,7 @@ TEST(Srtf, HasTheLeastMeanCompletionOnOneDevice) {
 
 // Policies that solve something at every step.
 bool is_slow(const std::string& name) {
-  return name == "gadget-exact" || name == "gavel" || name == "sia" || name == "elasticflow";
+  return name == "gadget-exact" || name == "gadget" || name == "gavel" || name == "sia" || name == "elasticflow";
 }
 
 // Whatever the policy and the machines: no device twice (simulate checks), nothing lost, nobody faster than alone.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
 namespace motley::schedule {
@@ -113,6 +114,93 @@ TEST(Trace, SaysWhereItIsWrong) {
   ASSERT_FALSE(header);
   EXPECT_THAT(header.error().message, HasSubstr("h.csv: the first line"));
   EXPECT_THAT(header.error().message, HasSubstr("job_id,submission_time,duration,num_gpu"));
+}
+
+TEST(Trace, AlibabasPodsThatHadGpusAreJobs) {
+  const std::string header =
+      "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n";
+  const auto trace = parse_trace(header +
+                                     "pod-1,12000,16384,8,1000,,LS,Running,100,700,160\n"
+                                     "pod-2,20000,65536,0,0,,LS,Running,120,800,120\n"
+                                     "pod-3,11908,47104,1,1000,V100M16|V100M32,BE,Pending,130,250,\n"
+                                     "pod-4,6000,12288,1,460,,LS,Running,40,940,40\n",
+                                 "pods.csv");
+  ASSERT_TRUE(trace) << trace.error().message;
+  ASSERT_EQ(trace->size(), 2U) << "one has no GPU, one never began";
+  EXPECT_EQ((*trace)[0].name, "pod-4");
+  EXPECT_EQ((*trace)[0].duration, 900);
+  EXPECT_EQ((*trace)[1].arrival, 60);
+  EXPECT_EQ((*trace)[1].duration, 540) << "from when it was scheduled";
+  EXPECT_EQ((*trace)[1].workers, 8);
+  const auto wrong = parse_trace(header + "pod-1,1,1,1,1000,,LS,Running,100,150,160\n", "pods.csv");
+  ASSERT_FALSE(wrong);
+  EXPECT_THAT(wrong.error().message, HasSubstr("pods.csv:2: deletion_time is '150'; accepted: seconds from 160 on"));
+}
+
+constexpr const char* kThroughputs = R"json({
+  "v100": {"('LM (batch size 5)', 1)": {"null": 20.0, "('LM (batch size 5)', 1)": [9.0, 9.0]},
+           "('LM (batch size 5)', 4)": {"null": 50.0}},
+  "k80": {"('LM (batch size 5)', 1)": {"null": 2.0}}
+})json";
+
+TEST(Trace, GavelsHaveStepsInsteadOfSeconds) {
+  const auto throughputs = Throughputs::parse(kThroughputs, "speeds.json");
+  ASSERT_TRUE(throughputs) << throughputs.error().message;
+  const std::string early =
+      "LM (batch size 5)\tcd %s && python main.py --batch_size 5 \t--steps\t1\t1000\t500.000000\t4\n"
+      "LM (batch size 5)\tcd %s && python main.py --batch_size 5\t--steps\t1\t400\t300.000000\t1\n";
+  const auto trace = parse_trace(early, "msr.trace", {.throughputs = &*throughputs});
+  ASSERT_TRUE(trace) << trace.error().message;
+  ASSERT_EQ(trace->size(), 2U);
+  EXPECT_EQ((*trace)[0].name, "line 2");
+  EXPECT_EQ((*trace)[0].duration, 20);
+  EXPECT_EQ((*trace)[1].arrival, 200);
+  EXPECT_EQ((*trace)[1].duration, 20);
+  EXPECT_EQ((*trace)[1].workers, 4);
+
+  const auto late = parse_trace(
+      "LM (batch size 5)\tmain.py\t--steps\t1\t40\t1\t2.5\t1.2\t0\n"
+      "LM (batch size 5)\tmain.py\t--steps\t1\t40\t1\t1\t-1\t7\n",
+      "late.trace", {.throughputs = &*throughputs, .device_type = "k80"});
+  ASSERT_TRUE(late) << late.error().message;
+  EXPECT_EQ((*late)[0].duration, 20);
+  EXPECT_EQ((*late)[0].utility.weight, 2.5);
+  EXPECT_EQ((*late)[0].deadline, 24);
+  EXPECT_TRUE(std::isinf((*late)[1].deadline));
+
+  const auto refused = [&](const std::string& line) {
+    const auto wrong = parse_trace(line + "\n", "g", {.throughputs = &*throughputs});
+    return wrong ? "accepted" : wrong.error().message;
+  };
+  EXPECT_THAT(parse_trace(early, "msr.trace").error().message, HasSubstr("with a table of throughputs"));
+  EXPECT_THAT(refused("LM (batch size 5)\tc\t-n\t1\t40\t0\t2"), HasSubstr("g:1: model is 'LM (batch size 5)'"));
+  EXPECT_THAT(refused("GPT\tc\t-n\t1\t40\t0\t1"), HasSubstr("for 1 workers on 'v100'; its types: k80, v100"));
+  EXPECT_THAT(refused("LM (batch size 5)\tc\t-n\t1\tmany\t0\t1"), HasSubstr("g:1: steps is 'many'"));
+  EXPECT_THAT(refused("LM (batch size 5)\tc\t-n\t1\t40\t0\t1.5"), HasSubstr("g:1: workers is '1.5'"));
+  EXPECT_THAT(refused("LM (batch size 5)\tc\t-n\t1\t40\t-1\t1"), HasSubstr("g:1: arrival is '-1'"));
+  EXPECT_THAT(refused("LM (batch size 5)\tc\t40"), HasSubstr("g:1: has 3 fields; accepted: 7 or 9"));
+}
+
+TEST(Throughputs, SayWhereTheyAreWrong) {
+  const auto refused = [](const std::string& text) {
+    const auto wrong = Throughputs::parse(text, "s.json");
+    return wrong ? "accepted" : wrong.error().message;
+  };
+  EXPECT_THAT(refused("[]"), HasSubstr("s.json: the whole is []; accepted: an object of device types"));
+  EXPECT_THAT(refused(R"({"v100": 3})"), HasSubstr("v100 is 3; accepted: an object of jobs"));
+  EXPECT_THAT(refused(R"({"v100": {"LM": {"null": 1}}})"), HasSubstr("accepted: a key such as"));
+  EXPECT_THAT(refused(R"json({"v100": {"('LM', 1)": {}}})json"), HasSubstr("with steps a second as \"null\""));
+  EXPECT_THAT(refused("{"), HasSubstr("s.json"));
+}
+
+TEST(Throughputs, GavelsTableIsRead) {
+  const std::filesystem::path file = std::filesystem::path(MOTLEY_SHARED_DATA) / "throughputs/gavel.json";
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << "needs " << file.string();
+  const auto throughputs = Throughputs::read(file);
+  ASSERT_TRUE(throughputs) << throughputs.error().message;
+  EXPECT_THAT(throughputs->types(), ::testing::IsSupersetOf({"k80", "p100", "v100"}));
+  EXPECT_NEAR(throughputs->steps_per_second("v100", "ResNet-18 (batch size 64)", 2), 74.1359, 1e-4);
+  EXPECT_EQ(throughputs->steps_per_second("v100", "ResNet-18 (batch size 64)", 3), 0);
 }
 
 // Counts of the published traces, where they are here.

@@ -42,6 +42,47 @@ std::vector<double> hull_of(const Utility& utility, double most, int steps) {
   return hull;
 }
 
+TEST(Utility, ATableIsStraightBetweenItsPoints) {
+  const Utility table{.shape = Utility::Shape::kTable, .weight = 2, .points = {{0, 1}, {10, 1}, {20, 5}}};
+  EXPECT_TRUE(check(table));
+  EXPECT_DOUBLE_EQ(table.at(0), 2);
+  EXPECT_DOUBLE_EQ(table.at(5), 2);
+  EXPECT_DOUBLE_EQ(table.at(15), 6);
+  EXPECT_DOUBLE_EQ(table.at(100), 10);
+  EXPECT_DOUBLE_EQ(table.envelope_at(10, 20), 6) << "on the line from the first point to the last";
+  EXPECT_DOUBLE_EQ(table.envelope_at(5, 10), 2) << "where it ends before it rises";
+  const auto refused = [](std::vector<Utility::Point> points) {
+    const Status wrong = check({.shape = Utility::Shape::kTable, .points = std::move(points)});
+    return wrong ? "accepted" : wrong.error().message;
+  };
+  EXPECT_EQ(refused({{0, 0}}), "utility.points has 1 points; accepted: two or more");
+  EXPECT_EQ(refused({{1, 0}, {2, 1}}), "utility.points[0].iterations is 1; accepted: 0 for the first");
+  EXPECT_EQ(refused({{0, 0}, {0, 1}}), "utility.points[1].iterations is 0; accepted: more than the point before");
+  EXPECT_EQ(refused({{0, 2}, {1, 1}}),
+            "utility.points[1].worth is 1; accepted: no less than the point before: utilities never fall");
+}
+
+TEST(Utility, TheEnvelopeOfATableIsItsHull) {
+  Random random(6);
+  constexpr int kSteps = 200;
+  for (int trial = 0; trial < 50; ++trial) {
+    Utility utility{.shape = Utility::Shape::kTable, .weight = 1 + random.uniform()};
+    double worth = 0;
+    for (int step = 0; step <= kSteps; ++step) {
+      if (step == 0 || random.below(10) == 0) {
+        utility.points.push_back({static_cast<double>(step), worth});
+        worth += random.uniform() * random.uniform() * random.uniform();
+      }
+    }
+    utility.points.push_back({kSteps + 1.0, worth});
+    const double most = 1 + static_cast<double>(random.below(kSteps));
+    const std::vector<double> hull = hull_of(utility, most, static_cast<int>(most));
+    for (std::size_t step = 0; step < hull.size(); ++step) {
+      EXPECT_NEAR(utility.envelope_at(static_cast<double>(step), most), hull[step], 1e-9) << "trial " << trial;
+    }
+  }
+}
+
 TEST(Utility, TheEnvelopeIsTheHull) {
   Random random(4);
   constexpr int kSteps = 4000;

@@ -1,14 +1,20 @@
 // motley schedule simulate: replays a trace of jobs on a cluster under one policy or several. The other commands of
 // motley schedule are in schedule_service_command.cpp.
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <map>
+#include <optional>
+#include <sstream>
 
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_machines.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
+#include "motley/schedule/estimate.h"
+#include "motley/schedule/settings.h"
 #include "motley/schedule/simulator.h"
 #include "motley/schedule/trace.h"
 #include "motley/schedule/workload.h"
@@ -18,15 +24,18 @@ namespace {
 
 struct ScheduleArguments {
   std::string trace;
+  std::string throughputs;
+  std::string device_type = schedule::TraceOptions().device_type;
   MachinesArguments machines;
   std::vector<std::string> policies;
   std::string packing = "anywhere";
   std::string objective = "utility";
-  double slot_seconds = schedule::PolicyOptions().slot_seconds;
-  double load = 0;  // 0: as recorded
-  double days = 0;  // 0: all
+  double slot_seconds = 0;  // 0: the workload's own
+  double load = 0;          // 0: as recorded
+  double days = 0;          // 0: all
   bool elastic = false;
   std::uint64_t seed = 0;
+  int seeds = 1;
   std::string save_trace;
   std::string csv;
   std::string page;
@@ -72,53 +81,128 @@ Status check_outputs(const ScheduleArguments& arguments) {
   return {};
 }
 
-// The trace's jobs, changed as the flags ask for.
-Result<std::vector<schedule::Job>> workload_of(const ScheduleArguments& arguments, const schedule::Machines& machines) {
-  MOTLEY_ASSIGN(std::vector<schedule::Job> jobs, schedule::read_trace(arguments.trace));
-  if (jobs.empty()) {
+struct Workload {
+  std::string name;
+  std::vector<schedule::Job> jobs;
+  schedule::Machines machines;
+  double horizon = std::numeric_limits<double>::infinity();
+  double slot_seconds = schedule::PolicyOptions().slot_seconds;
+  bool is_drawn = false;  // another seed gives another one
+};
+
+// "gadget:50:100" and "sjf-bco:20"; nothing for the name of a file.
+Result<std::optional<Workload>> setting_of(const ScheduleArguments& arguments, std::uint64_t seed) {
+  constexpr const char* kAccepted = "gadget:SERVERS:JOBS or sjf-bco:SERVERS, such as gadget:50:100, or a file";
+  const bool is_gadget = arguments.trace.starts_with("gadget:");
+  if (!is_gadget && !arguments.trace.starts_with("sjf-bco:")) return std::nullopt;
+  std::vector<int> numbers;  // 0: none that is accepted
+  std::istringstream words(arguments.trace.substr(arguments.trace.find(':') + 1));
+  for (std::string word; std::getline(words, word, ':');) {
+    int number = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    const bool is_good = error == std::errc() && end == word.data() + word.size() && 1 <= number && number <= 10'000;
+    numbers.push_back(is_good ? number : 0);
+  }
+  if (numbers.size() != (is_gadget ? 2U : 1U) || std::ranges::count(numbers, 0) > 0) {
+    return fail(ErrorCode::kInvalidInput, "TRACE: '{}'; accepted: {}", arguments.trace, kAccepted);
+  }
+  if (!arguments.machines.machines.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--machines: '{}', but '{}' has machines of its own; accepted: none",
+                arguments.machines.machines, arguments.trace);
+  }
+  schedule::Setting setting =
+      is_gadget ? schedule::gadget_setting(numbers[0], numbers[1], seed) : schedule::sjf_bco_setting(numbers[0], seed);
+  MOTLEY_ASSIGN(schedule::Machines machines, machines_of(arguments.machines, std::move(setting.machines)));
+  Workload workload;
+  workload.name = arguments.trace;
+  workload.jobs = std::move(setting.jobs);
+  workload.machines = std::move(machines);
+  if (is_gadget) workload.horizon = setting.horizon;
+  workload.slot_seconds = setting.slot_seconds;
+  workload.is_drawn = true;
+  return workload;
+}
+
+Result<Workload> recorded(const ScheduleArguments& arguments) {
+  if (arguments.machines.machines.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--machines: is missing; accepted: such as 128, 16x8, or a cluster.yaml");
+  }
+  Workload workload;
+  workload.name = arguments.trace;
+  MOTLEY_ASSIGN(workload.machines, machines_of(arguments.machines));
+  std::optional<schedule::Throughputs> throughputs;
+  if (!arguments.throughputs.empty()) {
+    MOTLEY_ASSIGN(throughputs, schedule::Throughputs::read(arguments.throughputs));
+  }
+  MOTLEY_ASSIGN(workload.jobs,
+                schedule::read_trace(arguments.trace, {.throughputs = throughputs ? &*throughputs : nullptr,
+                                                       .device_type = arguments.device_type}));
+  if (workload.jobs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", arguments.trace);
   }
+  return workload;
+}
+
+// What is replayed, changed as the flags ask for.
+Result<Workload> workload_of(const ScheduleArguments& arguments, std::uint64_t seed) {
+  MOTLEY_ASSIGN(std::optional<Workload> drawn, setting_of(arguments, seed));
+  if (!drawn) {
+    MOTLEY_ASSIGN(drawn, recorded(arguments));
+  }
+  Workload workload = std::move(*drawn);
+  std::vector<schedule::Job>& jobs = workload.jobs;
   if (arguments.days > 0) jobs = schedule::busiest(jobs, arguments.days);
   if (arguments.load > 0) {
     if (jobs.front().arrival == jobs.back().arrival) {
       return fail(ErrorCode::kInvalidInput, "--load: the jobs of {} all arrive at once; accepted: jobs over some time",
                   arguments.trace);
     }
-    schedule::set_load(jobs, machines, arguments.load);
+    schedule::set_load(jobs, workload.machines, arguments.load);
   }
-  if (arguments.elastic) schedule::make_elastic(jobs, arguments.seed);
-  return jobs;
+  if (arguments.elastic) {
+    schedule::make_elastic(jobs, seed);
+    workload.is_drawn = true;
+  }
+  if (arguments.slot_seconds > 0) workload.slot_seconds = arguments.slot_seconds;
+  return workload;
 }
 
-Status run_schedule_simulate(const ScheduleArguments& arguments) {
-  MOTLEY_ASSIGN(const schedule::Machines machines, machines_of(arguments.machines));
-  MOTLEY_ASSIGN(const std::vector<schedule::Job> jobs, workload_of(arguments, machines));
-  MOTLEY_TRY(check_outputs(arguments));
+std::vector<std::string> policies_of(const ScheduleArguments& arguments) {
+  return arguments.policies.empty() ? schedule::online_policy_names() : arguments.policies;
+}
+
+Result<schedule::Outcome> replay(const ScheduleArguments& arguments, const Workload& workload, const std::string& name,
+                                 bool keep_runs) {
+  const schedule::PolicyOptions options = {.packing = kPackings.at(arguments.packing),
+                                           .slot_seconds = workload.slot_seconds,
+                                           .objective = objectives().at(arguments.objective)};
+  MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, options));
+  auto outcome = schedule::simulate(workload.jobs, workload.machines, *policy,
+                                    {.keep_runs = keep_runs, .horizon = workload.horizon});
+  if (!outcome) return fail(outcome.error().within(workload.name));
+  return outcome;
+}
+
+Status replay_once(const ScheduleArguments& arguments) {
+  MOTLEY_ASSIGN(const Workload workload, workload_of(arguments, arguments.seed));
+  const std::vector<schedule::Job>& jobs = workload.jobs;
   double device_seconds = 0;
   for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
-  std::printf("%s: %zu jobs over %s h, %s device-hours; %d devices on %zu servers\n", arguments.trace.c_str(),
-              jobs.size(), hours(jobs.back().arrival).c_str(), hours(device_seconds).c_str(), machines.devices(),
-              machines.servers.size());
-
-  std::vector<report::PolicyOutcome> outcomes;
-  std::string csv = "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts\n";
-  const schedule::PolicyOptions options = {.packing = kPackings.at(arguments.packing),
-                                           .slot_seconds = arguments.slot_seconds,
-                                           .objective = objectives().at(arguments.objective)};
+  std::printf("%s: %zu jobs over %s h, %s device-hours; %d devices on %zu servers\n", workload.name.c_str(),
+              jobs.size(), hours(jobs.back().arrival).c_str(), hours(device_seconds).c_str(),
+              workload.machines.devices(), workload.machines.servers.size());
   if (!arguments.save_trace.empty()) {
     MOTLEY_TRY(write_file(arguments.save_trace, schedule::format_trace(jobs)));
     std::printf("trace: %s\n", arguments.save_trace.c_str());
   }
-  for (const std::string& name : arguments.policies.empty() ? schedule::online_policy_names() : arguments.policies) {
-    MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, options));
-    auto outcome = schedule::simulate(jobs, machines, *policy, {.keep_runs = !arguments.page.empty()});
-    if (!outcome) {
-      return fail(outcome.error().within(arguments.trace));
-    }
-    append_csv(name, jobs, *outcome, csv);
-    outcomes.push_back({name, std::move(*outcome)});
+  std::vector<report::PolicyOutcome> outcomes;
+  std::string csv = "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts\n";
+  for (const std::string& name : policies_of(arguments)) {
+    MOTLEY_ASSIGN(schedule::Outcome outcome, replay(arguments, workload, name, !arguments.page.empty()));
+    append_csv(name, jobs, outcome, csv);
+    outcomes.push_back({name, std::move(outcome)});
   }
-  const report::ScheduleView view = {arguments.trace, jobs, machines, outcomes};
+  const report::ScheduleView view = {workload.name, jobs, workload.machines, outcomes, workload.horizon};
   std::printf("%s", report::text_columns(report::schedule_rows(view)).c_str());
   if (!arguments.csv.empty()) {
     MOTLEY_TRY(write_file(arguments.csv, csv));
@@ -131,15 +215,73 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
   return {};
 }
 
+// Of several draws of what is drawn by lot, means and intervals of 95 % confidence.
+Status replay_draws(const ScheduleArguments& arguments) {
+  struct Draws {
+    std::vector<double> mean_hours, makespan_hours, worst, share;
+  };
+  std::map<std::string, Draws> by_policy;
+  for (int draw = 0; draw < arguments.seeds; ++draw) {
+    MOTLEY_ASSIGN(const Workload workload, workload_of(arguments, arguments.seed + static_cast<std::uint64_t>(draw)));
+    if (!workload.is_drawn) {
+      return fail(ErrorCode::kInvalidInput,
+                  "--seeds: {}, but nothing of this workload is drawn by lot; accepted: 1, or more with --elastic or a "
+                  "setting such as gadget:50:100",
+                  arguments.seeds);
+    }
+    for (const std::string& name : policies_of(arguments)) {
+      MOTLEY_ASSIGN(const schedule::Outcome outcome, replay(arguments, workload, name, false));
+      Draws& draws = by_policy[name];
+      draws.mean_hours.push_back(schedule::completion_of(workload.jobs, outcome).mean / 3600);
+      draws.makespan_hours.push_back((outcome.end - outcome.begin) / 3600);
+      draws.worst.push_back(schedule::fairness_of(workload.jobs, workload.machines, outcome).worst);
+      draws.share.push_back(100 * outcome.utility /
+                            schedule::utility_bound(workload.jobs, workload.machines, workload.horizon));
+    }
+  }
+  std::vector<std::vector<std::string>> rows = {{"policy", "mean h", "makespan h", "worst", "of bound %"}};
+  const auto cell = [](const std::vector<double>& draws) {
+    const schedule::Estimate one = schedule::estimate(draws);
+    return fmt::format("{:.2f} +- {:.2f}", one.mean, one.half_interval);
+  };
+  for (const std::string& name : policies_of(arguments)) {
+    const Draws& draws = by_policy[name];
+    rows.push_back({name, cell(draws.mean_hours), cell(draws.makespan_hours), cell(draws.worst), cell(draws.share)});
+  }
+  std::printf("%s: %d draws, means and intervals of 95 %% confidence\n%s", arguments.trace.c_str(), arguments.seeds,
+              report::text_columns(rows).c_str());
+  return {};
+}
+
+Status run_schedule_simulate(const ScheduleArguments& arguments) {
+  if (arguments.seeds == 1) {
+    MOTLEY_TRY(check_outputs(arguments));
+    return replay_once(arguments);
+  }
+  for (const auto& [flag, file] : {std::pair("--csv", arguments.csv), std::pair("--page", arguments.page),
+                                   std::pair("--save-trace", arguments.save_trace)}) {
+    if (!file.empty()) return fail(ErrorCode::kInvalidInput, "{}: '{}'; accepted: with --seeds 1 only", flag, file);
+  }
+  return replay_draws(arguments);
+}
+
 void add_schedule_simulate(CLI::App& schedule, Action& action) {
   CLI::App* command = schedule.add_subcommand("simulate", "Replay a trace of jobs under one policy or several");
   command->footer(
       "Example:\n"
       "  motley schedule simulate examples/schedule/trace.csv --machines 4x8 --policy fifo --policy las");
   auto arguments = std::make_shared<ScheduleArguments>();
-  command->add_option("TRACE", arguments->trace, "The jobs: Philly's, Microsoft ITP's or our format (docs/schedule.md)")
+  command
+      ->add_option("TRACE", arguments->trace,
+                   "The jobs: a file of Philly's, Microsoft ITP's, Alibaba's, Gavel's or our format "
+                   "(docs/schedule.md); or drawn "
+                   "as a paper has them, gadget:SERVERS:JOBS or sjf-bco:SERVERS")
       ->required();
-  add_machines(*command, arguments->machines)->required();
+  command->add_option("--throughputs", arguments->throughputs,
+                      "For Gavel's traces: how fast its models are, as its simulation_throughputs.json");
+  command->add_option("--device-type", arguments->device_type, "And on which of the table's types of devices")
+      ->capture_default_str();
+  add_machines(*command, arguments->machines);
   command
       ->add_option(
           "--load", arguments->load,
@@ -150,7 +292,9 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   command->add_flag("--elastic", arguments->elastic,
                     "Give each job that is not elastic the times of a well-known model, by lot: it may have from a "
                     "quarter to four times the workers it asks for");
-  command->add_option("--seed", arguments->seed, "Of that lot [0]");
+  command->add_option("--seed", arguments->seed, "Of that lot, and of what a paper has drawn [0]");
+  command->add_option("--seeds", arguments->seeds, "Draw so often, and say how sure the means are [1]")
+      ->check(CLI::Range(1, 1000));
   command->add_option("--save-trace", arguments->save_trace, "Write the jobs, so changed, to this file in our format");
   command
       ->add_option("--policy", arguments->policies,
@@ -165,9 +309,9 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
       ->check(CLI::IsMember(kPackings));
   add_objective(*command, arguments->objective);
   command
-      ->add_option(
-          "--slot", arguments->slot_seconds,
-          fmt::format("Seconds between decisions of policies that decide by slots [{:g}]", arguments->slot_seconds))
+      ->add_option("--slot", arguments->slot_seconds,
+                   fmt::format("Seconds between decisions of policies that decide by slots [{:g}, or the paper's]",
+                               schedule::PolicyOptions().slot_seconds))
       ->check(CLI::Validator(
           [](const std::string& text) -> std::string {
             const double seconds = std::strtod(text.c_str(), nullptr);

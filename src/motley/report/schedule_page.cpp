@@ -9,6 +9,7 @@
 
 #include "motley/page/chart.h"
 #include "motley/page/html.h"
+#include "motley/schedule/settings.h"
 
 namespace motley::report {
 namespace {
@@ -19,6 +20,7 @@ constexpr int kMostLanes = 256;            // devices that a Gantt chart shows
 constexpr std::size_t kMostBlocks = 6000;  // and jobs' parts
 constexpr std::size_t kMostTicks = 8;
 constexpr const char* kDeadlines = "in time %";
+constexpr const char* kShare = "of bound %";
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
@@ -248,6 +250,11 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
                     fmt::format("{:.2f}", fairness.worst), fmt::format("{:.2f}", per_job(view, restarts)),
                     fmt::format("{}", outcome.decisions),
                     fmt::format("{:.4f}", 1e3 * outcome.decision_seconds / static_cast<double>(outcome.decisions))});
+    if (std::isfinite(view.horizon)) {
+      if (rows.size() == 2) rows.front().emplace_back(kShare);
+      rows.back().push_back(fmt::format(
+          "{:.2f}", 100 * outcome.utility / schedule::utility_bound(view.jobs, view.machines, view.horizon)));
+    }
     const std::string met = deadlines_met(view, outcome);
     if (met.empty()) continue;
     if (rows.front().back() != kDeadlines) rows.front().emplace_back(kDeadlines);
@@ -272,11 +279,11 @@ std::string schedule_page(const ScheduleView& view) {
   }
   std::vector<std::size_t> numeric(headings.size() - 1);
   std::iota(numeric.begin(), numeric.end(), 1);
-  body += page::card(
-      "Policies compared",
-      "Hours from arrival to completion. Utility is the sum of the jobs' own. Unfair are jobs that took longer than "
-      "they would have with an equal part of the cluster; the worst one so many times as long.",
-      page::table(headings, rows, numeric), true);
+  body += page::card("Policies compared",
+                     "Hours from arrival to completion. Utility is the sum of the jobs' own, and its bound what each "
+                     "would have alone. Unfair are jobs that took longer than they would have with an equal part of "
+                     "the cluster; the worst one so many times as long.",
+                     page::table(headings, rows, numeric), true);
   body += page::card("Waiting", "", queue_chart(view));
   body += page::card("Busy devices", "", busy_chart(view));
   body += page::card("Done within", "", completion_chart(view));

@@ -2,6 +2,7 @@
 // over time, and who ran where.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct ScheduleView {
   const std::vector<schedule::Job>& jobs;
   const schedule::Machines& machines;
   const std::vector<PolicyOutcome>& outcomes;
+  double horizon = std::numeric_limits<double>::infinity();  // when all ended, whatever was left to do
 };
 
 // The same columns for the terminal and the page, a header and a line a policy.

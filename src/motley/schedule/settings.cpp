@@ -97,12 +97,11 @@ Setting sjf_bco_setting(int servers, std::uint64_t seed) {
   return setting;
 }
 
-double utility_bound(const Setting& setting) {
+double utility_bound(const std::vector<Job>& jobs, const Machines& machines, double horizon) {
   double bound = 0;
-  for (const Job& job : setting.jobs) {
-    const int most = std::min(job.most(), setting.machines.devices());
-    const double fastest = speed(job, setting.machines.network, {most});
-    bound += job.worth_after(std::min(job.duration, (setting.horizon - job.arrival) * fastest));
+  for (const Job& job : jobs) {
+    const double fastest = speed(job, machines.network, {std::min(job.most(), machines.devices())});
+    bound += job.worth_after(std::min(job.duration, std::max(0.0, horizon - job.arrival) * fastest));
   }
   return bound;
 }

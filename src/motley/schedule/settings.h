@@ -28,7 +28,7 @@ Setting gadget_setting(int servers, int jobs, std::uint64_t seed, int slots = 20
 // Contention and overhead stay within 15 % of a job's time. A slot is a second here.
 Setting sjf_bco_setting(int servers, std::uint64_t seed);
 
-// What no schedule's utility exceeds: each job alone on the cluster.
-double utility_bound(const Setting& setting);
+// What no schedule's utility exceeds: each job alone on the cluster, until the horizon.
+double utility_bound(const std::vector<Job>& jobs, const Machines& machines, double horizon);
 
 }  // namespace motley::schedule

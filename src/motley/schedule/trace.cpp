@@ -8,63 +8,11 @@
 #include <unordered_map>
 
 #include "motley/base/file.h"
+#include "motley/schedule/gavel_trace.h"
+#include "motley/schedule/trace_lines.h"
 
 namespace motley::schedule {
 namespace {
-
-constexpr double kLongest = 1e10;  // seconds, of an arrival or a duration
-constexpr int kMostWorkers = 1'000'000;
-
-// A line of the file and its cells.
-struct Line {
-  std::size_t number = 0;
-  std::vector<std::string_view> cells;
-};
-
-std::vector<std::string_view> split(std::string_view line) {
-  std::vector<std::string_view> cells;
-  while (true) {
-    const std::size_t comma = line.find(',');
-    cells.push_back(line.substr(0, comma));
-    if (comma == std::string_view::npos) return cells;
-    line.remove_prefix(comma + 1);
-  }
-}
-
-class Reader {
- public:
-  Reader(std::string_view text, const std::string& name) : rest_(text), name_(name) {}
-
-  // The next line that is not empty.
-  std::optional<Line> next() {
-    while (!rest_.empty()) {
-      const std::size_t end = rest_.find('\n');
-      std::string_view line = rest_.substr(0, end);
-      rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
-      ++number_;
-      if (line.ends_with('\r')) line.remove_suffix(1);
-      if (!line.empty()) return Line{number_, split(line)};
-    }
-    return std::nullopt;
-  }
-
-  tl::unexpected<Error> refuse(std::size_t line, std::string_view field, std::string_view value,
-                               std::string_view accepted) const {
-    return fail(ErrorCode::kInvalidInput, "{}:{}: {} is '{}'; accepted: {}", name_, line, field, value, accepted);
-  }
-
- private:
-  std::string_view rest_;
-  const std::string& name_;
-  std::size_t number_ = 0;
-};
-
-std::optional<double> number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
 
 // "2017-10-09 07:01:55", in seconds since 1970 where no second leaps.
 std::optional<double> instant(std::string_view text) {
@@ -94,18 +42,41 @@ struct Columns {
   std::string_view header;
   std::string_view name;  // empty: jobs have none, and are called by their lines
   std::string_view arrival;
-  std::string_view duration;
+  std::string_view duration;  // or, where that is empty, between
+  std::string_view begin, end;
   std::string_view workers;
   bool arrives_at_instant = false;  // a date and time instead of seconds
+  // Whether it has jobs without devices and jobs that never began, which are left out.
+  bool has_others = false;
 };
 
 constexpr Columns kFormats[] = {
-    {"timestamp,duration,num_gpus,gpu_time,cluster", "", "timestamp", "duration", "num_gpus", true},
-    {"job_id,submission_time,duration,num_gpu", "job_id", "submission_time", "duration", "num_gpu"},
-    {"job,arrival_seconds,duration_seconds,workers", "job", "arrival_seconds", "duration_seconds", "workers"},
+    {.header = "timestamp,duration,num_gpus,gpu_time,cluster",
+     .arrival = "timestamp",
+     .duration = "duration",
+     .workers = "num_gpus",
+     .arrives_at_instant = true},
+    {.header = "job_id,submission_time,duration,num_gpu",
+     .name = "job_id",
+     .arrival = "submission_time",
+     .duration = "duration",
+     .workers = "num_gpu"},
+    {.header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,"
+               "scheduled_time",
+     .name = "name",
+     .arrival = "creation_time",
+     .begin = "scheduled_time",
+     .end = "deletion_time",
+     .workers = "num_gpu",
+     .has_others = true},
+    {.header = "job,arrival_seconds,duration_seconds,workers",
+     .name = "job",
+     .arrival = "arrival_seconds",
+     .duration = "duration_seconds",
+     .workers = "workers"},
 };
 
-constexpr const Columns& kOurs = kFormats[2];
+constexpr const Columns& kOurs = kFormats[3];
 
 // Of a job that may have more or fewer workers; it may always have what it asks for.
 Elastic& elastic_of(Job& job) {
@@ -126,22 +97,22 @@ struct OptionalColumn {
   void (*set)(Job&, double);
 };
 constexpr OptionalColumn kOptionalColumns[] = {
-    {"least", 1, kMostWorkers, true, "a whole number from 1 to the workers that it asks for",
+    {"least", 1, kMostTraceWorkers, true, "a whole number from 1 to the workers that it asks for",
      [](Job& job, double value) { elastic_of(job).least = static_cast<int>(value); }},
-    {"most", 1, kMostWorkers, true, "a whole number from the workers that it asks for to 1,000,000",
+    {"most", 1, kMostTraceWorkers, true, "a whole number from the workers that it asks for to 1,000,000",
      [](Job& job, double value) { elastic_of(job).most = static_cast<int>(value); }},
-    {"compute_seconds", 1e-9, kLongest, false, "seconds of an iteration, from 1e-9 to 1e10",
+    {"compute_seconds", 1e-9, kLongestSeconds, false, "seconds of an iteration, from 1e-9 to 1e10",
      [](Job& job, double value) { elastic_of(job).compute_seconds = value; }},
     {"gradient_bytes", 0, 1e15, false, "bytes from 0 to 1e15",
      [](Job& job, double value) { elastic_of(job).gradient_bytes = value; }},
-    {"restart_seconds", 0, kLongest, false, "seconds from 0 to 1e10",
+    {"restart_seconds", 0, kLongestSeconds, false, "seconds from 0 to 1e10",
      [](Job& job, double value) { elastic_of(job).restart_seconds = value; }},
     {"deadline_seconds", 0, std::numeric_limits<double>::infinity(), false, "seconds from its arrival, or inf",
      [](Job& job, double value) { job.deadline = value; }},
 };
 
-bool is_ours(const Line& header) {
-  const std::vector<std::string_view> ours = split(kOurs.header);
+bool is_ours(const TraceLine& header) {
+  const std::vector<std::string_view> ours = TraceLines::split(kOurs.header, ',');
   if (header.cells.size() < ours.size() || !std::equal(ours.begin(), ours.end(), header.cells.begin())) return false;
   for (auto cell = header.cells.begin() + static_cast<std::ptrdiff_t>(ours.size()); cell != header.cells.end();
        ++cell) {
@@ -153,69 +124,82 @@ bool is_ours(const Line& header) {
   return true;
 }
 
-const Columns* format_of(const Line& header) {
-  const auto found =
-      std::ranges::find_if(kFormats, [&](const Columns& format) { return split(format.header) == header.cells; });
+const Columns* format_of(const TraceLine& header) {
+  const auto found = std::ranges::find_if(
+      kFormats, [&](const Columns& format) { return TraceLines::split(format.header, ',') == header.cells; });
   if (found == std::end(kFormats)) return is_ours(header) ? &kOurs : nullptr;
   return &*found;
 }
 
-Status read_optional(const Reader& reader, const Line& header, const Line& line, Job& job) {
+Status read_optional(const TraceLines& lines, const TraceLine& header, const TraceLine& line, Job& job) {
   for (const OptionalColumn& column : kOptionalColumns) {
     const auto at = std::ranges::find(header.cells, column.name);
     if (at == header.cells.end()) continue;
     const std::string_view cell = line.cells[static_cast<std::size_t>(at - header.cells.begin())];
     const std::optional<double> value =
-        cell == "inf" && std::isinf(column.most) ? std::optional(column.most) : number(cell);
+        cell == "inf" && std::isinf(column.most) ? std::optional(column.most) : number_in_cell(cell);
     if (!value || *value < column.least || *value > column.most || (column.is_whole && *value != std::floor(*value))) {
-      return reader.refuse(line.number, column.name, cell, column.accepted);
+      return lines.refuse(line.number, column.name, cell, column.accepted);
     }
     column.set(job, *value);
     if (job.elastic && (job.elastic->least > job.workers || job.elastic->most < job.workers)) {
-      return reader.refuse(line.number, column.name, cell, column.accepted);
+      return lines.refuse(line.number, column.name, cell, column.accepted);
     }
   }
   return {};
 }
 
-Result<Job> job_of(const Reader& reader, const Columns& format, const Line& header, const Line& line) {
+// Seconds of a cell, or nothing.
+std::optional<double> seconds(std::string_view cell) {
+  const std::optional<double> value = number_in_cell(cell);
+  return value && 0 <= *value && *value <= kLongestSeconds ? value : std::nullopt;
+}
+
+// Nothing for a line that is left out.
+Result<std::optional<Job>> job_of(const TraceLines& lines, const Columns& format, const TraceLine& header,
+                                  const TraceLine& line) {
   const auto cell = [&](std::string_view column) {
     return line.cells[static_cast<std::size_t>(std::ranges::find(header.cells, column) - header.cells.begin())];
   };
+  constexpr std::string_view kSeconds = "seconds from 0 to 1e10";
+  if (format.has_others && (cell(format.workers) == "0" || cell(format.begin).empty())) return std::nullopt;
   Job job;
   job.name = format.name.empty() ? fmt::format("line {}", line.number) : std::string(cell(format.name));
   if (job.name.empty()) {
-    return reader.refuse(line.number, format.name, "", "a name");
+    return lines.refuse(line.number, format.name, "", "a name");
   }
   const std::string_view arrival = cell(format.arrival);
-  const std::optional<double> arrives = format.arrives_at_instant ? instant(arrival) : number(arrival);
-  if (!arrives || *arrives < 0 || *arrives > kLongest) {
-    return reader.refuse(
-        line.number, format.arrival, arrival,
-        format.arrives_at_instant ? "a date and time such as 2017-10-09 07:01:55" : "seconds from 0 to 1e10");
+  const std::optional<double> arrives = format.arrives_at_instant ? instant(arrival) : seconds(arrival);
+  if (!arrives || *arrives < 0 || *arrives > kLongestSeconds) {
+    return lines.refuse(line.number, format.arrival, arrival,
+                        format.arrives_at_instant ? "a date and time such as 2017-10-09 07:01:55" : kSeconds);
   }
   job.arrival = *arrives;
-  const std::optional<double> duration = number(cell(format.duration));
-  if (!duration || *duration < 0 || *duration > kLongest) {
-    return reader.refuse(line.number, format.duration, cell(format.duration), "seconds from 0 to 1e10");
+  if (format.duration.empty()) {
+    const std::optional<double> begin = seconds(cell(format.begin));
+    if (!begin) return lines.refuse(line.number, format.begin, cell(format.begin), kSeconds);
+    const std::optional<double> end = seconds(cell(format.end));
+    if (!end || *end < *begin) {
+      return lines.refuse(line.number, format.end, cell(format.end), fmt::format("seconds from {} on", *begin));
+    }
+    job.duration = *end - *begin;
+  } else {
+    const std::optional<double> duration = seconds(cell(format.duration));
+    if (!duration) return lines.refuse(line.number, format.duration, cell(format.duration), kSeconds);
+    job.duration = *duration;
   }
-  job.duration = *duration;
-  const std::optional<double> workers = number(cell(format.workers));
-  if (!workers || *workers < 1 || *workers > kMostWorkers || *workers != std::floor(*workers)) {
-    return reader.refuse(line.number, format.workers, cell(format.workers), "a whole number from 1 to 1,000,000");
+  const std::optional<double> workers = number_in_cell(cell(format.workers));
+  if (!workers || *workers < 1 || *workers > kMostTraceWorkers || *workers != std::floor(*workers)) {
+    return lines.refuse(line.number, format.workers, cell(format.workers), "a whole number from 1 to 1,000,000");
   }
   job.workers = static_cast<int>(*workers);
-  MOTLEY_TRY(read_optional(reader, header, line, job));
+  MOTLEY_TRY(read_optional(lines, header, line, job));
   return job;
 }
 
-}  // namespace
-
-Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name) {
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // that spreadsheets put first
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  Reader reader(text, name);
-  const std::optional<Line> header = reader.next();
+Result<std::vector<Job>> parse_table(std::string_view text, const std::string& name) {
+  TraceLines lines(text, name, ',');
+  const std::optional<TraceLine> header = lines.next();
   const Columns* format = header ? format_of(*header) : nullptr;
   if (format == nullptr) {
     std::vector<std::string_view> headers;
@@ -225,24 +209,34 @@ Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& n
     return fail(
         ErrorCode::kInvalidInput,
         "{}: the first line is none of a trace that is known here; accepted: {}, the last one also with any of {} "
-        "behind it",
+        "behind it; or Gavel's lines, with tabs",
         name, fmt::join(headers, " or "), fmt::join(more, ","));
   }
   std::vector<Job> jobs;
-  std::unordered_map<std::string, std::size_t> lines;  // by job
-  while (const std::optional<Line> line = reader.next()) {
+  std::unordered_map<std::string, std::size_t> known;  // lines, by job
+  while (const std::optional<TraceLine> line = lines.next()) {
     if (line->cells.size() != header->cells.size()) {
-      return fail(ErrorCode::kInvalidInput, "{}:{}: has {} fields; accepted: {}", name, line->number,
-                  line->cells.size(), header->cells.size());
+      return lines.refuse_count(*line, fmt::format("{}", header->cells.size()));
     }
-    MOTLEY_ASSIGN(Job job, job_of(reader, *format, *header, *line));
-    const auto [first, is_new] = lines.emplace(job.name, line->number);
+    MOTLEY_ASSIGN(std::optional<Job> job, job_of(lines, *format, *header, *line));
+    if (!job) continue;
+    const auto [first, is_new] = known.emplace(job->name, line->number);
     if (!is_new) {
-      return reader.refuse(line->number, format->name, job.name,
-                           fmt::format("a name for each job; line {} has this one", first->second));
+      return lines.refuse(line->number, format->name, job->name,
+                          fmt::format("a name for each job; line {} has this one", first->second));
     }
-    jobs.push_back(std::move(job));
+    jobs.push_back(std::move(*job));
   }
+  return jobs;
+}
+
+}  // namespace
+
+Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // that spreadsheets put first
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  MOTLEY_ASSIGN(std::vector<Job> jobs,
+                is_gavel_trace(text) ? parse_gavel_trace(text, name, options) : parse_table(text, name));
   std::ranges::stable_sort(jobs, {}, &Job::arrival);
   if (!jobs.empty()) {
     const double begin = jobs.front().arrival;
@@ -251,9 +245,9 @@ Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& n
   return jobs;
 }
 
-Result<std::vector<Job>> read_trace(const std::filesystem::path& file) {
+Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const TraceOptions& options) {
   MOTLEY_ASSIGN(const std::string text, read_file(file));
-  return parse_trace(text, file.string());
+  return parse_trace(text, file.string(), options);
 }
 
 std::string format_trace(const std::vector<Job>& jobs) {

@@ -2,11 +2,15 @@
 //
 //   timestamp,duration,num_gpus,gpu_time,cluster        Philly, as Sia's and ElasticFlow's artifacts have it
 //   job_id,submission_time,duration,num_gpu             Microsoft ITP 2021
+//   name,cpu_milli,memory_mib,num_gpu,...               Alibaba gpu-v2023, its lists of pods; those without a GPU, and
+//                                                       those that were never scheduled, are left out
 //   job,arrival_seconds,duration_seconds,workers        ours, of rigid jobs
 //
 // Ours may go on with any of least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds
 // (motley/schedule/job.h): then its jobs may have from `least` to `most` workers; without one of these, the workers
 // that they ask for. A deadline of inf is none.
+//
+// Gavel's traces have no header, and tabs between their fields (motley/schedule/gavel_trace.h).
 #pragma once
 
 #include <filesystem>
@@ -16,15 +20,22 @@
 
 #include "motley/base/result.h"
 #include "motley/schedule/job.h"
+#include "motley/schedule/throughputs.h"
 
 namespace motley::schedule {
+
+struct TraceOptions {
+  // Of Gavel's traces: how fast its models are on devices of this type.
+  const Throughputs* throughputs = nullptr;
+  std::string device_type = "v100";
+};
 
 // The jobs by arrival, those of one instant in the file's order; the first arrives at 0.
 //
 // Errors: kInvalidInput (kIo if unreadable), with file, line, field, value and what would be accepted: a header that is
 // none of these, a line that does not parse, a number that is out of bounds, a job's name for the second time.
-Result<std::vector<Job>> read_trace(const std::filesystem::path& file);
-Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name);
+Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const TraceOptions& options = {});
+Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options = {});
 
 // Our format.
 std::string format_trace(const std::vector<Job>& jobs);

@@ -42,6 +42,9 @@ Status check(const SubmittedJob& job, const Machines& machines) {
   if (job.seconds > kLongestSeconds) return refuse("seconds", job.seconds, "up to 1e9");
   if (job.restart_seconds > kLongestSeconds) return refuse("restart_seconds", job.restart_seconds, "up to 1e9");
   if (job.grace_seconds > kLongestGrace) return refuse("grace_seconds", job.grace_seconds, "up to 3600");
+  if (const Status utility = check(job.utility); !utility) {
+    return fail(utility.error().within(fmt::format("job '{}'", job.name)));
+  }
   return {};
 }
 
@@ -51,6 +54,7 @@ Job job_of(const SubmittedJob& submitted, double arrival) {
   job.arrival = arrival;
   job.duration = submitted.seconds;
   job.workers = submitted.workers;
+  job.utility = submitted.utility;
   job.utility.weight = submitted.weight;
   Elastic elastic;
   elastic.least = submitted.least > 0 ? submitted.least : submitted.workers;

@@ -27,8 +27,24 @@ struct SubmittedJob {
   double restart_seconds = 10;  // in which it trains nothing, whenever its workers change
   double grace_seconds = 30;    // from SIGTERM to SIGKILL
   double weight = 1;            // of its utility
-  int retries = 0;              // how often it is started again after it failed by itself
+  // What its progress is worth, in seconds of its own with the workers it asks for; its weight is the one above.
+  Utility utility = {};
+  int retries = 0;  // how often it is started again after it failed by itself
 };
+
+template <class Archive>
+void fields(Archive& archive, Utility::Point& point) {
+  archive.required("iterations", point.iterations);
+  archive.required("worth", point.worth);
+}
+
+template <class Archive>
+void fields(Archive& archive, Utility& utility) {
+  archive.required("shape", utility.shape);
+  archive.optional("steepness", utility.steepness, NumberIs::kPositive);
+  archive.optional("middle", utility.middle);
+  archive.optional("points", utility.points);
+}
 
 template <class Archive>
 void fields(Archive& archive, SubmittedJob& job) {
@@ -44,6 +60,7 @@ void fields(Archive& archive, SubmittedJob& job) {
   archive.required("restart_seconds", job.restart_seconds);
   archive.required("grace_seconds", job.grace_seconds);
   archive.optional("weight", job.weight, NumberIs::kPositive);
+  archive.optional("utility", job.utility);
   archive.optional("retries", job.retries);
 }
 
