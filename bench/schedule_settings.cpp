@@ -3,6 +3,7 @@
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
 #include "motley/schedule/estimate.h"
+#include "motley/schedule/program.h"
 #include "motley/schedule/settings.h"
 #include "motley/schedule/simulator.h"
 
@@ -32,6 +33,7 @@ Status setting(const BenchOptions& options, const std::string& name, int servers
   double best_other = 0;
   std::vector<std::string> policies = schedule::online_policy_names();
   std::erase(policies, kOurs);
+  if (schedule::has_program_solver()) policies.emplace_back("gadget");
   policies.insert(policies.begin(), kOurs);
   for (const std::string& policy : policies) {
     MOTLEY_ASSIGN(const schedule::Estimate share, share_of(policy, servers, jobs, options.quick ? 3 : kSeeds));

@@ -11,10 +11,10 @@ from harness import BINARY
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRACE = ROOT / "examples/schedule/trace.csv"
-POLICIES = ["fifo", "las", "srtf", "drf", "optimus", "gadget-exact", "gittins", "themis", "elasticflow", "gadget", "gavel", "sia"]
+POLICIES = ["fifo", "las", "srtf", "drf", "optimus", "gadget-exact", "gittins", "themis", "elasticflow", "gavel", "sia"]
 if "needs HiGHS" in subprocess.run([BINARY, "schedule", "simulate", TRACE, "--machines", "32", "--policy", "gavel"],
                                    capture_output=True, text=True, timeout=60).stderr:
-    POLICIES = [name for name in POLICIES if name not in ("gadget", "gavel", "sia")]
+    POLICIES = [name for name in POLICIES if name not in ("gavel", "sia")]
 
 
 class ScheduleSimulate(unittest.TestCase):

@@ -297,10 +297,10 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
       ->check(CLI::Range(1, 1000));
   command->add_option("--save-trace", arguments->save_trace, "Write the jobs, so changed, to this file in our format");
   command
-      ->add_option("--policy", arguments->policies,
-                   "Which one; may be given more than once [all but sjf-bco, list-scheduling and random-devices, which "
-                   "are meant for "
-                   "a few hundred jobs]")
+      ->add_option(
+          "--policy", arguments->policies,
+          "Which one; may be given more than once [all but gadget, sjf-bco, list-scheduling and random-devices, "
+          "which are meant for a few hundred jobs]")
       ->check(CLI::IsMember(schedule::policy_names()));
   command
       ->add_option("--packing", arguments->packing,
