@@ -208,6 +208,7 @@ Status write_growth(const BenchOptions& options, const std::vector<DecisionTimes
     chart.series[0].y.push_back(std::log10(one.median_ms));
     chart.series[1].y.push_back(std::log10(one.p95_ms));
   }
+  MOTLEY_TRY(make_folders(options.pages));
   return write_file(
       options.pages / "schedule-decisions.html",
       page::document("Time of a decision",

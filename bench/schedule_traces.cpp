@@ -163,6 +163,7 @@ class Traces {
 
   Status write_page() const {
     if (options_.pages.empty()) return {};
+    MOTLEY_TRY(make_folders(options_.pages));
     return write_file(options_.pages / "schedule.html",
                       page::document("Soon or fair",
                                      "<header><h1>Soon or fair: policies on real traces</h1></header>"
