@@ -20,6 +20,8 @@ using schedule::Placement;
 using schedule::RelaxedSlot;
 using schedule::SlotProblem;
 
+constexpr int kServers = 12;
+constexpr int kFewServers = 4;  // on which jobs compete
 constexpr int kSlots = 20;
 constexpr int kDrawings =
     20;  // of which the first is taken that keeps what the theorem promises, or the best that fits
@@ -169,7 +171,7 @@ Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options) {
   const int seeds = options.quick ? 1 : 5;
   Record all;
   double least_horizon = 1;
-  for (const int servers : {12, 4}) {
+  for (const int servers : {kServers, kFewServers}) {
     for (const auto& [jobs, published] : kPublished) {
       Record original, fitting, exact;
       for (int seed = 0; seed < seeds; ++seed) {
@@ -181,7 +183,7 @@ Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options) {
         }
       }
       rows.add(
-          fmt::format("rounding-{}{}", jobs, servers == 12 ? "" : fmt::format("-on-{}-servers", servers)),
+          fmt::format("rounding-{}{}", jobs, servers == kServers ? "" : fmt::format("-on-{}-servers", servers)),
           "share_of_slot_bound", fitting.share(), "share", true, {}, 1, published,
           fmt::format("what fits of the lots drawn; all lots, as published: {:.4f}, with more than a server has in "
                       "{:.1f} % of servers and slots, {:.1f} times as much at most; gadget-exact {:.4f}. Utility "
@@ -201,7 +203,7 @@ Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options) {
   rows.add("rounding-theorems", "servers_beyond_beta", all.beyond, "servers", false, 0, {}, {},
            fmt::format("of {} servers and slots; theorem 8: as seldom as {:.0e}; beta up to {:.0f} times what a server "
                        "has, so that it says little",
-                       all.servers, std::pow(12, -4), all.largest_beta));
+                       all.servers, std::pow(kServers, -4), all.largest_beta));
   rows.add(
       "rounding-theorems", "least_horizon_share_of_exact", least_horizon, "share", true,
       1.0 / (3 * all.largest_ring + 1), {}, {},

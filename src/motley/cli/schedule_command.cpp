@@ -143,13 +143,14 @@ Result<Workload> recorded(const ScheduleArguments& arguments) {
   return workload;
 }
 
-// What is replayed, changed as the flags ask for.
-Result<Workload> workload_of(const ScheduleArguments& arguments, std::uint64_t seed) {
+// What is replayed, changed as the flags ask for. A recorded trace is read once for all seeds, into `recording`.
+Result<Workload> workload_of(const ScheduleArguments& arguments, std::uint64_t seed,
+                             std::optional<Workload>& recording) {
   MOTLEY_ASSIGN(std::optional<Workload> drawn, setting_of(arguments, seed));
-  if (!drawn) {
-    MOTLEY_ASSIGN(drawn, recorded(arguments));
+  if (!drawn && !recording) {
+    MOTLEY_ASSIGN(recording, recorded(arguments));
   }
-  Workload workload = std::move(*drawn);
+  Workload workload = drawn ? std::move(*drawn) : *recording;
   std::vector<schedule::Job>& jobs = workload.jobs;
   if (arguments.days > 0) jobs = schedule::busiest(jobs, arguments.days);
   if (arguments.load > 0) {
@@ -184,7 +185,8 @@ Result<schedule::Outcome> replay(const ScheduleArguments& arguments, const Workl
 }
 
 Status replay_once(const ScheduleArguments& arguments) {
-  MOTLEY_ASSIGN(const Workload workload, workload_of(arguments, arguments.seed));
+  std::optional<Workload> recording;
+  MOTLEY_ASSIGN(const Workload workload, workload_of(arguments, arguments.seed, recording));
   const std::vector<schedule::Job>& jobs = workload.jobs;
   double device_seconds = 0;
   for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
@@ -221,8 +223,10 @@ Status replay_draws(const ScheduleArguments& arguments) {
     std::vector<double> mean_hours, makespan_hours, worst, share;
   };
   std::map<std::string, Draws> by_policy;
+  std::optional<Workload> recording;
   for (int draw = 0; draw < arguments.seeds; ++draw) {
-    MOTLEY_ASSIGN(const Workload workload, workload_of(arguments, arguments.seed + static_cast<std::uint64_t>(draw)));
+    MOTLEY_ASSIGN(const Workload workload,
+                  workload_of(arguments, arguments.seed + static_cast<std::uint64_t>(draw), recording));
     if (!workload.is_drawn) {
       return fail(ErrorCode::kInvalidInput,
                   "--seeds: {}, but nothing of this workload is drawn by lot; accepted: 1, or more with --elastic or a "
@@ -274,8 +278,7 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   command
       ->add_option("TRACE", arguments->trace,
                    "The jobs: a file of Philly's, Microsoft ITP's, Alibaba's, Gavel's or our format "
-                   "(docs/schedule.md); or drawn "
-                   "as a paper has them, gadget:SERVERS:JOBS or sjf-bco:SERVERS")
+                   "(docs/schedule.md); or drawn as a paper has them, gadget:SERVERS:JOBS or sjf-bco:SERVERS")
       ->required();
   command->add_option("--throughputs", arguments->throughputs,
                       "For Gavel's traces: how fast its models are, as its simulation_throughputs.json");
