@@ -395,10 +395,14 @@ TEST(Simulate, EqualsTheFixedPointOfTheRecurrencesOnRandomPlans) {
   EXPECT_GT(compared, 20'000u);
 }
 
-// With gradients of single values, each exchanged as soon as it is there and the one before it is done.
-TEST(Simulate, ExchangesBeginAsSoonAsTheLastLayersAreDone) {
+// Gradients fill buckets from the last layer on; each is exchanged as soon as all that is in it is there and the one
+// before it is done.
+TEST(Simulate, ExchangesBeginAsSoonAsBucketsAreFull) {
   Random random(31);
-  for (int trial = 0; trial < 100; ++trial) {
+  for (int trial = 0; trial < 200; ++trial) {
+    Options options;
+    options.first_bucket_bytes = 1 + 1000 * static_cast<double>(random.below(10));
+    options.bucket_bytes = options.first_bucket_bytes + 1000 * static_cast<double>(random.below(10));
     Case made = case_of({{1, 2, 0, 0, 2}}, 1 + trial % 3, plan::Schedule::kOneForwardOneBackward);
     cost::Problem& problem = made.problem;
     problem.layers.clear();
@@ -416,13 +420,24 @@ TEST(Simulate, ExchangesBeginAsSoonAsTheLastLayersAreDone) {
                                 run(made, {.exchange_overlaps = false}).critical.backward;
     double ready = backward_end, free = 0;
     for (const auto& time : problem.table) ready -= time.backward.at(8);
+    double space = options.first_bucket_bytes;  // that the bucket has left
+    double waiting = 0;                         // bytes in it
     for (int layer = layers - 1; layer >= 0; --layer) {
       ready += problem.table[static_cast<std::size_t>(layer)].backward.at(8);
       // A ring of two moves as many bytes as there are, at 1000 a second.
-      const double bytes = problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
-      if (bytes > 0) free = std::max(free, ready) + bytes / 1000;
+      for (double bytes = problem.layers[static_cast<std::size_t>(layer)].parameter_bytes; bytes > 0;) {
+        const double taken = std::min(bytes, space);
+        bytes -= taken;
+        space -= taken;
+        waiting += taken;
+        if (space > 0) continue;
+        free = std::max(free, ready) + waiting / 1000;
+        waiting = 0;
+        space = options.bucket_bytes;
+      }
     }
-    EXPECT_NEAR(run(made).step_seconds, std::max(backward_end, free), 1e-9) << "trial " << trial;
+    if (waiting > 0) free = std::max(free, ready) + waiting / 1000;
+    EXPECT_NEAR(run(made, options).step_seconds, std::max(backward_end, free), 1e-9) << "trial " << trial;
   }
 }
 

@@ -171,21 +171,33 @@ double exchange_seconds(const Problem& problem, const plan::Stage& stage, const 
                                                  : 2 * (bytes / bandwidth + latency);
 }
 
-// What is left of a stage's exchange when its last backward pass ends, where each layer's gradient is exchanged as soon
-// as all layers from it to the last are done: the largest, over the layers, of what the exchange of it and of those
-// before it takes, less the computation of those before it.
-double exposed_seconds(const Problem& problem, const plan::Stage& stage, int type, double samples, double exchange) {
+// What is left of a stage's exchange when its last backward pass ends. Gradients are exchanged in buckets, from the
+// last layer on; each begins once all layers in it are done and the one before it has been exchanged. So it is the
+// largest, over the buckets, of what the exchange of it and of all after it takes, less the computation of the layers
+// before those in it.
+double exposed_seconds(const Problem& problem, const plan::Stage& stage, int type, double samples, double exchange,
+                       const Options& options) {
   double bytes = 0;
+  double computing = 0;  // of the layers that are not done yet
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
     bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+    computing += problem.at(layer, type).backward.at(samples);
   }
-  double exchanged = 0, computed = 0, exposed = 0;
-  for (int layer = stage.first_layer; layer <= stage.last_layer && bytes > 0; ++layer) {
-    exchanged += exchange * problem.layers[static_cast<std::size_t>(layer)].parameter_bytes / bytes;
-    exposed = std::max(exposed, exchanged - computed);
-    computed += problem.at(layer, type).backward.at(samples);
+  if (bytes == 0) return exchange;
+  double exposed = 0;
+  double done = 0;     // bytes of the layers that are done
+  double started = 0;  // of the buckets that have begun
+  for (int layer = stage.last_layer; layer >= stage.first_layer; --layer) {
+    done += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+    computing -= problem.at(layer, type).backward.at(samples);
+    const double bucket = started == 0 ? options.first_bucket_bytes : options.bucket_bytes;
+    if (done == started || (done - started < bucket && layer > stage.first_layer)) continue;
+    exposed = std::max(exposed, exchange * (bytes - started) / bytes - computing);
+    // Buckets that are full begin at once, one after another; what is left over waits for the next layer.
+    const double full = std::floor((done - started - bucket) / options.bucket_bytes);
+    started = layer == stage.first_layer ? done : started + bucket + std::max(0.0, full) * options.bucket_bytes;
   }
-  return bytes > 0 ? exposed : exchange;
+  return exposed;
 }
 
 // The transfer of `bytes` between two stages either way takes as long as on the slowest link between their types.
@@ -269,8 +281,8 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
       MOTLEY_TRY(check_finite(device.forward_seconds, s, "forward pass"));
       MOTLEY_TRY(check_finite(device.backward_seconds, s, "backward pass"));
       device.stage = static_cast<int>(s);
-      exposed.emplace_back(device.backward_seconds,
-                           exposed_seconds(problem, stage, typed[s].types[group], samples * replicas.share, exchange));
+      exposed.emplace_back(device.backward_seconds, exposed_seconds(problem, stage, typed[s].types[group],
+                                                                    samples * replicas.share, exchange, options));
       for (std::int64_t i = 0; i < replicas.count; ++i) {
         device.replica = static_cast<int>(setup.devices.size()) - state.first_device;
         setup.devices.push_back(device);

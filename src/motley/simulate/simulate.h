@@ -55,7 +55,11 @@ struct Options {
   // do; of several types, those whose link binds. Else every stage has its own to its neighbours, as in the cost model.
   bool links_contended = true;
   bool exchange_overlaps = true;  // false: begins when the last backward is done, as in the cost model
-  double jitter = 0;              // relative standard deviation of computation times (log-normal, mean 1)
+  // Of gradients that are exchanged together, where it overlaps: those of the first layers that are done, and of
+  // others. As motley train has them by default (exchange.bucket_bytes).
+  double first_bucket_bytes = 1e6;
+  double bucket_bytes = 4e6;
+  double jitter = 0;  // relative standard deviation of computation times (log-normal, mean 1)
   std::uint64_t seed = 0;
   bool keep_events = true;  // false: only the sums
 };
