@@ -7,13 +7,21 @@
 // have been done with all arrivals known, where alpha is the share that each slot's packing has of its bound (GADGET,
 // theorem 6).
 //
-// Between slots nobody is moved. Whoever waits then may have what is free, best paid for first.
+// Between slots whoever waits may have what is free, best paid for first, and nobody is moved. Only with the fairness
+// objective do jobs give way: one that comes and finds no room may be done long before the slot is, and have waited
+// many times as long as it takes. Then the slot problem is posed once more, for it and those who run with most workers
+// above their least, who lose something if they give some back.
+#include <algorithm>
+
 #include "motley/schedule/active_jobs.h"
 #include "motley/schedule/policies.h"
 #include "motley/schedule/slot_worth.h"
 
 namespace motley::schedule {
 namespace {
+
+constexpr std::size_t kMostGivers = 8;   // jobs that are asked to give way at a time
+constexpr int kRoundsBetweenSlots = 20;  // of the solver's improvement
 
 class GadgetExact final : public Policy {
  public:
@@ -26,22 +34,58 @@ class GadgetExact final : public Policy {
     Decision decision;
     if (slots_.begins(state.now)) {
       decision.changes = solve(state, active_.jobs(), *state.machines);
-    } else if (state.capacity->devices().free() > 0) {
+      if (!active_.jobs().empty()) decision.wake = slots_.next();
+      return decision;
+    }
+    if (state.capacity->devices().free() > 0) {
       std::vector<int> waiting;
       for (const int number : active_.jobs()) {
         if (state.placement(number).empty()) waiting.push_back(number);
       }
       if (!waiting.empty()) decision.changes = solve(state, waiting, state.capacity->rest());
     }
+    if (options_.objective == Objective::kFairness) give_way(state, decision);
     if (!active_.jobs().empty()) decision.wake = slots_.next();
     return decision;
   }
 
  private:
-  std::vector<Change> solve(const State& state, const std::vector<int>& jobs, const Machines& machines) {
+  void give_way(const State& state, Decision& decision) {
+    Capacity capacity = *state.capacity;
+    for (const Change& change : decision.changes) capacity.take(change.placement, state.job(change.job).reserve());
+    std::vector<int> jobs;
+    int missing = -capacity.devices().free();
+    for (const int number : state.arrived) {
+      if (!state.placement(number).empty() ||
+          std::ranges::find(decision.changes, number, &Change::job) != decision.changes.end()) {
+        continue;
+      }
+      jobs.push_back(number);
+      missing += state.job(number).least();
+    }
+    if (jobs.empty()) return;
+    std::vector<std::pair<int, int>> spare;  // workers above the least, job
+    for (const int number : state.running) {
+      const int more = workers_of(state.placement(number)) - state.job(number).least();
+      if (more > 0) spare.emplace_back(more, number);
+    }
+    std::ranges::sort(spare, std::greater());
+    for (std::size_t i = 0; i < spare.size() && i < kMostGivers && missing > 0; ++i) {
+      const auto [more, number] = spare[i];
+      capacity.give_back(state.placement(number), state.job(number).reserve());
+      jobs.push_back(number);
+      missing -= more;
+    }
+    for (Change& change : solve(state, jobs, capacity.rest(), {.rounds = kRoundsBetweenSlots})) {
+      decision.changes.push_back(std::move(change));
+    }
+  }
+
+  std::vector<Change> solve(const State& state, const std::vector<int>& jobs, const Machines& machines,
+                            const SlotOptions& slot_options = {}) {
     const SlotProblem problem =
         slot_problem(state, jobs, active_.jobs().size(), machines, slots_.next(), options_.objective);
-    SlotAnswer answer = solve_slot(problem);
+    SlotAnswer answer = solve_slot(problem, slot_options);
     std::vector<Change> changes;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       if (answer.placements[i] != state.placement(jobs[i])) {
