@@ -77,6 +77,33 @@ class ScheduleSimulate(unittest.TestCase):
             with self.subTest(message):
                 self.assertIn(message, self.simulate(*words, expect=2))
 
+    def test_unlike_devices_and_failures(self):
+        machines = ["--machines", "2x4:v100,4x4:k80"]
+        trace = self.folder / "unlike.csv"
+        trace.write_text("job,arrival_seconds,duration_seconds,workers,speed_v100,speed_k80\n"
+                         "slow,0,3600,4,1,0.5\nneeds,0,3600,8,1,0\nany,0,3600,4,1,1\n")
+        file = self.folder / "jobs.csv"
+        text = self.simulate(trace, *machines, "--policy", "gadget-exact", "--objective", "completion", "--csv", file)
+        self.assertIn("24 devices on 6 servers", text)
+        finished = {row["job"]: float(row["finished_seconds"]) for row in csv.DictReader(file.open())}
+        self.assertEqual(finished["needs"], 3600, "it alone needs all of the v100s")
+        self.assertEqual(finished["slow"], 5400, "an hour on k80s, and then half an hour on v100s")
+        self.assertEqual(finished["any"], 3600)
+        self.assertIn("speed_p100 is ''", self.simulate(trace, "--machines", "8:p100", expect=2))
+        self.assertIn("knows one type of devices only",
+                      self.simulate(trace, *machines, "--policy", "sjf-bco", expect=2))
+
+        flags = ["--machines", "4x8", "--policy", "las", "--failure-hours", 5, "--repair-hours", 0.5]
+        text = self.simulate(TRACE, *flags, "--csv", file)
+        self.assertIn("jobs lost places", text)
+        lost = sum(int(row["failures"]) for row in csv.DictReader(file.open()))
+        row = text.splitlines()[-2].split()
+        self.assertEqual(row[0], "las")
+        self.assertEqual(int(row[-2]), lost)
+        self.assertGreater(lost, 0)
+        self.assertIn("+-", self.simulate(TRACE, *flags, "--seeds", 3))
+        self.assertIn("--failure-hours", self.simulate(TRACE, "--machines", "32", "--failure-hours", 0, expect=2))
+
     def test_the_page_opens_offline_and_holds_no_markup_of_names(self):
         trace = self.folder / "trace.csv"
         trace.write_text("job,arrival_seconds,duration_seconds,workers,most\n<script>alert(1)</script>,0,0,1,2\nb,0,0,2,2\n")

@@ -48,6 +48,23 @@ SlotProblem random_problem(Random& random, int servers, int devices, int jobs, i
   return problem;
 }
 
+// Servers of two types, and jobs that are not worth the same on both, or nothing on one.
+void make_unlike(SlotProblem& problem, Random& random) {
+  problem.machines.types = {"new", "old"};
+  for (Server& server : problem.machines.servers) server.type = whole(random, 0, 1);
+  for (SlotJob& job : problem.jobs) {
+    if (random.below(4) == 0) continue;  // may have both at a time
+    for (int type = 0; type < 2; ++type) {
+      const double factor = random.below(6) == 0 ? 0 : between(random, 0.1, 1);
+      Worth worth = job.value;
+      for (auto& values : worth) {
+        for (double& value : values) value *= factor;
+      }
+      job.type_values.push_back(std::move(worth));
+    }
+  }
+}
+
 // All ways to put at most so many workers on the servers.
 std::vector<Placement> all_placements(const Machines& machines, int most) {
   std::vector<Placement> all;
@@ -132,10 +149,50 @@ TEST(Slot, IsAsGoodAsTheBestOfAllPackings) {
   EXPECT_GE(worst, 0.95);
 }
 
+TEST(Slot, IsAsGoodAsTheBestOfAllPackingsOnUnlikeDevices) {
+  Random random(16);
+  double sum = 0, worst = 1;
+  constexpr int kTrials = 150;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    SCOPED_TRACE(fmt::format("trial {}", trial));
+    SlotProblem problem = random_problem(random, 3, 2, 3, 4);
+    make_unlike(problem, random);
+    if (trial % 3 == 0) start_some(problem, random);
+    const SlotAnswer answer = solve_slot(problem);
+    expect_lawful(problem, answer);
+    const double best = best_of_all(problem);
+    EXPECT_GE(answer.bound, best * (1 - 1e-12));
+    const double share = best > 0 ? answer.value / best : 1;
+    sum += share;
+    worst = std::min(worst, share);
+  }
+  EXPECT_GE(sum / kTrials, 0.999);
+  EXPECT_GE(worst, 0.95);
+}
+
+// With many small jobs there is little that whole workers and places cost: the bound must be near.
+TEST(Slot, TheBoundOnUnlikeDevicesIsNear) {
+  Random random(17);
+  for (int trial = 0; trial < 20; ++trial) {
+    SlotProblem problem = random_problem(random, 20, 8, 120, 6);
+    make_unlike(problem, random);
+    for (Server& server : problem.machines.servers) server.uplink = 1e9;
+    problem.machines.rack_uplinks.clear();
+    for (SlotJob& job : problem.jobs) {
+      job.value[1] = job.value[2] = job.value[0];
+      for (Worth& worth : job.type_values) worth[1] = worth[2] = worth[0];
+    }
+    const SlotAnswer answer = solve_slot(problem);
+    expect_lawful(problem, answer);
+    EXPECT_GE(answer.value, 0.97 * answer.bound) << "trial " << trial;
+  }
+}
+
 TEST(Slot, NeverGivesAnythingTwice) {
   Random random(7);
   for (int trial = 0; trial < 200; ++trial) {
     SlotProblem problem = random_problem(random, whole(random, 1, 12), 8, whole(random, 0, 30), 9);
+    if (trial % 4 == 0) make_unlike(problem, random);
     expect_lawful(problem, solve_slot(problem, {.rounds = 30}));
   }
 }

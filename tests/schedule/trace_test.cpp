@@ -6,6 +6,9 @@
 #include <cmath>
 #include <filesystem>
 
+#include "motley/base/file.h"
+#include "motley/model/profile.h"
+
 namespace motley::schedule {
 namespace {
 
@@ -77,6 +80,69 @@ TEST(Trace, OursMaySayHowElasticJobsAre) {
     ASSERT_FALSE(wrong) << extra;
     EXPECT_THAT(wrong.error().message, HasSubstr("none of a trace that is known here"));
   }
+}
+
+TEST(Trace, OursMaySayHowFastJobsAreOnWhat) {
+  const std::string text =
+      "job,arrival_seconds,duration_seconds,workers,speed_k80,device_hour_cost,speed_v100\na,0,10,1,0.25,3,1\n"
+      "b,0,10,1,0,0,2\n";
+  const auto jobs = parse_trace(text, "t.csv", {.types = {"v100", "k80"}});
+  ASSERT_TRUE(jobs) << jobs.error().message;
+  EXPECT_THAT(jobs->at(0).type_speeds, ::testing::ElementsAre(1, 0.25));
+  EXPECT_THAT(jobs->at(1).type_speeds, ::testing::ElementsAre(2, 0));
+  EXPECT_EQ(jobs->at(0).device_hour_cost, 3);
+  EXPECT_FALSE(jobs->at(0).elastic);
+  EXPECT_TRUE(parse_trace(text, "t.csv")->at(0).type_speeds.empty()) << "all devices are alike";
+  const auto again = parse_trace(format_trace(*jobs, {"v100", "k80"}), "again.csv", {.types = {"k80", "v100"}});
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_THAT(again->at(1).type_speeds, ::testing::ElementsAre(0, 2));
+  EXPECT_EQ(again->at(0).device_hour_cost, 3);
+
+  const auto refused = [](const std::string& changed, const std::string& type) {
+    const auto wrong =
+        parse_trace("job,arrival_seconds,duration_seconds,workers,speed_v100\n" + changed, "t.csv", {.types = {type}});
+    return wrong ? "accepted" : wrong.error().message;
+  };
+  EXPECT_EQ(refused("a,0,10,1,1\n", "v100"), "accepted");
+  EXPECT_THAT(refused("a,0,10,1,1\n", "k80"), HasSubstr("t.csv:1: speed_k80 is ''; accepted: this column, too"));
+  EXPECT_THAT(refused("a,0,10,1,-1\n", "v100"), HasSubstr("t.csv:2: speed_v100 is '-1'; accepted: a number from 0"));
+  EXPECT_THAT(refused("a,0,10,1,0\n", "v100"), HasSubstr("accepted: a type on which the job can run"));
+}
+
+TEST(Trace, OursMayNameProfiles) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "profiles";
+  std::filesystem::create_directories(folder);
+  model::Graph graph;
+  graph.name = graph.source = "two layers";
+  graph.layers = {{.name = "a", .kind = model::LayerKind::kFullyConnected, .parameters = 100, .activation_bytes = 4},
+                  {.name = "b", .kind = model::LayerKind::kFullyConnected, .inputs = {0}, .parameters = 50}};
+  model::Profile profile{graph, 8, {}, {}};
+  const model::LayerTime layer{{0.01, 0.001}, {0.02, 0.002}, {}};  // 0.054 s at 8 samples
+  const model::LayerTime slower{{0.02, 0.002}, {0.04, 0.004}, {}};
+  profile.devices.push_back({.type = "new", .rule = "made up", .fractions_rule = "made up", .layers = {layer, layer}});
+  profile.devices.push_back(
+      {.type = "old", .rule = "made up", .fractions_rule = "made up", .layers = {slower, slower}});
+  ASSERT_TRUE(write_file(folder / "profile.json", model::to_json(profile)));
+  const std::string header = "job,arrival_seconds,duration_seconds,workers,most,profile\n";
+  const auto read = [&](const std::string& line, const std::vector<std::string>& types) {
+    EXPECT_TRUE(write_file(folder / "trace.csv", header + line));
+    return read_trace(folder / "trace.csv", {.types = types});
+  };
+  const auto jobs = read("a,0,10,2,4,profile.json\nb,0,10,2,4,\n", {"older", "old", "new"});
+  ASSERT_TRUE(jobs) << jobs.error().message;
+  EXPECT_NEAR(jobs->at(0).elastic->compute_seconds, 0.108, 1e-12);
+  EXPECT_EQ(jobs->at(0).elastic->gradient_bytes, 600);
+  EXPECT_EQ(jobs->at(0).most(), 4);
+  EXPECT_THAT(jobs->at(0).type_speeds, ::testing::ElementsAre(0, ::testing::DoubleEq(0.5), 1));
+  EXPECT_TRUE(jobs->at(1).type_speeds.empty());
+  EXPECT_TRUE(read("a,0,10,2,4,profile.json\n", {})->front().type_speeds.empty());
+  const auto refused = [&](const std::string& line, const std::vector<std::string>& types) {
+    const auto wrong = read(line, types);
+    return wrong ? "accepted" : wrong.error().message;
+  };
+  EXPECT_THAT(refused("a,0,10,2,4,other.json\n", {}), HasSubstr("trace.csv:2: profile is 'other.json'; accepted: a"));
+  EXPECT_THAT(refused("a,0,10,2,4,profile.json\n", {"v100"}),
+              HasSubstr("accepted: one with a device of the cluster's (v100); it has new, old"));
 }
 
 TEST(Trace, MayBeginWithAByteOrderMark) {
@@ -157,6 +223,15 @@ TEST(Trace, GavelsHaveStepsInsteadOfSeconds) {
   EXPECT_EQ((*trace)[1].arrival, 200);
   EXPECT_EQ((*trace)[1].duration, 20);
   EXPECT_EQ((*trace)[1].workers, 4);
+
+  const auto unlike = parse_trace(early, "msr.trace", {.throughputs = &*throughputs, .types = {"k80", "v100"}});
+  ASSERT_TRUE(unlike) << unlike.error().message;
+  const double on_k80 = throughputs->steps_per_second("k80", "LM (batch size 5)", 1);
+  const double on_v100 = throughputs->steps_per_second("v100", "LM (batch size 5)", 1);
+  EXPECT_THAT((*unlike)[0].type_speeds, ::testing::ElementsAre(on_k80 / on_v100, 1));
+  const auto unknown = parse_trace(early, "msr.trace", {.throughputs = &*throughputs, .types = {"a100"}});
+  ASSERT_FALSE(unknown);
+  EXPECT_THAT(unknown.error().message, HasSubstr("the table of throughputs has no 'a100'"));
 
   const auto late = parse_trace(
       "LM (batch size 5)\tmain.py\t--steps\t1\t40\t1\t2.5\t1.2\t0\n"

@@ -72,6 +72,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"traces", bench::schedule_traces},
         {"settings", bench::schedule_settings},
         {"rounding", bench::schedule_rounding},
+        {"unlike", bench::schedule_unlike},
         {"slots", bench::schedule_slots}}},
       {"serve", {{"all", bench::serve_bench}}},
       {"simulate", {{"all", bench::simulate_bench}}},

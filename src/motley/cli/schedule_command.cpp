@@ -1,12 +1,10 @@
 // motley schedule simulate: replays a trace of jobs on a cluster under one policy or several. The other commands of
 // motley schedule are in schedule_service_command.cpp.
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
-#include <sstream>
 
 #include "motley/base/file.h"
 #include "motley/cli/commands.h"
@@ -30,9 +28,12 @@ struct ScheduleArguments {
   std::vector<std::string> policies;
   std::string packing = "anywhere";
   std::string objective = "utility";
-  double slot_seconds = 0;  // 0: the workload's own
-  double load = 0;          // 0: as recorded
-  double days = 0;          // 0: all
+  double slot_seconds = 0;   // 0: the workload's own
+  double load = 0;           // 0: as recorded
+  double days = 0;           // 0: all
+  double failure_hours = 0;  // 0: none fails
+  double repair_hours = schedule::Failures().repair_seconds / 3600;
+  double checkpoint_minutes = schedule::Failures().checkpoint_seconds / 60;
   bool elastic = false;
   std::uint64_t seed = 0;
   int seeds = 1;
@@ -54,8 +55,8 @@ void append_csv(const std::string& policy, const std::vector<schedule::Job>& job
                 std::string& text) {
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const schedule::JobOutcome& job = outcome.jobs[i];
-    text += fmt::format("{},{},{},{},{},{},{},{}\n", policy, jobs[i].name, jobs[i].workers, jobs[i].duration,
-                        jobs[i].arrival, job.started, job.finished, job.restarts);
+    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", policy, jobs[i].name, jobs[i].workers, jobs[i].duration,
+                        jobs[i].arrival, job.started, job.finished, job.restarts, job.failures);
   }
 }
 
@@ -88,69 +89,62 @@ struct Workload {
   double horizon = std::numeric_limits<double>::infinity();
   double slot_seconds = schedule::PolicyOptions().slot_seconds;
   bool is_drawn = false;  // another seed gives another one
+  std::uint64_t seed = 0;
 };
 
-// "gadget:50:100" and "sjf-bco:20"; nothing for the name of a file.
-Result<std::optional<Workload>> setting_of(const ScheduleArguments& arguments, std::uint64_t seed) {
-  constexpr const char* kAccepted = "gadget:SERVERS:JOBS or sjf-bco:SERVERS, such as gadget:50:100, or a file";
-  const bool is_gadget = arguments.trace.starts_with("gadget:");
-  if (!is_gadget && !arguments.trace.starts_with("sjf-bco:")) return std::nullopt;
-  std::vector<int> numbers;  // 0: none that is accepted
-  std::istringstream words(arguments.trace.substr(arguments.trace.find(':') + 1));
-  for (std::string word; std::getline(words, word, ':');) {
-    int number = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    const bool is_good = error == std::errc() && end == word.data() + word.size() && 1 <= number && number <= 10'000;
-    numbers.push_back(is_good ? number : 0);
-  }
-  if (numbers.size() != (is_gadget ? 2U : 1U) || std::ranges::count(numbers, 0) > 0) {
-    return fail(ErrorCode::kInvalidInput, "TRACE: '{}'; accepted: {}", arguments.trace, kAccepted);
-  }
+// Nothing where the trace is not one that a paper describes.
+Result<std::optional<Workload>> setting_of(const ScheduleArguments& arguments, std::uint64_t seed,
+                                           const std::optional<schedule::Throughputs>& throughputs) {
+  MOTLEY_ASSIGN(std::optional<schedule::Setting> setting,
+                schedule::setting_named(arguments.trace, seed, throughputs ? &*throughputs : nullptr));
+  if (!setting) return std::nullopt;
   if (!arguments.machines.machines.empty()) {
     return fail(ErrorCode::kInvalidInput, "--machines: '{}', but '{}' has machines of its own; accepted: none",
                 arguments.machines.machines, arguments.trace);
   }
-  schedule::Setting setting =
-      is_gadget ? schedule::gadget_setting(numbers[0], numbers[1], seed) : schedule::sjf_bco_setting(numbers[0], seed);
-  MOTLEY_ASSIGN(schedule::Machines machines, machines_of(arguments.machines, std::move(setting.machines)));
   Workload workload;
+  MOTLEY_ASSIGN(workload.machines, machines_of(arguments.machines, std::move(setting->machines)));
   workload.name = arguments.trace;
-  workload.jobs = std::move(setting.jobs);
-  workload.machines = std::move(machines);
-  if (is_gadget) workload.horizon = setting.horizon;
-  workload.slot_seconds = setting.slot_seconds;
+  workload.jobs = std::move(setting->jobs);
+  workload.horizon = setting->horizon;
+  workload.slot_seconds = setting->slot_seconds;
   workload.is_drawn = true;
   return workload;
 }
 
-Result<Workload> recorded(const ScheduleArguments& arguments) {
+Result<Workload> recorded(const ScheduleArguments& arguments, const std::optional<schedule::Throughputs>& throughputs) {
   if (arguments.machines.machines.empty()) {
     return fail(ErrorCode::kInvalidInput, "--machines: is missing; accepted: such as 128, 16x8, or a cluster.yaml");
   }
   Workload workload;
   workload.name = arguments.trace;
   MOTLEY_ASSIGN(workload.machines, machines_of(arguments.machines));
-  std::optional<schedule::Throughputs> throughputs;
-  if (!arguments.throughputs.empty()) {
-    MOTLEY_ASSIGN(throughputs, schedule::Throughputs::read(arguments.throughputs));
-  }
   MOTLEY_ASSIGN(workload.jobs,
                 schedule::read_trace(arguments.trace, {.throughputs = throughputs ? &*throughputs : nullptr,
-                                                       .device_type = arguments.device_type}));
+                                                       .device_type = arguments.device_type,
+                                                       .types = workload.machines.types}));
   if (workload.jobs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", arguments.trace);
   }
   return workload;
 }
 
-// What is replayed, changed as the flags ask for. A recorded trace is read once for all seeds, into `recording`.
-Result<Workload> workload_of(const ScheduleArguments& arguments, std::uint64_t seed,
-                             std::optional<Workload>& recording) {
-  MOTLEY_ASSIGN(std::optional<Workload> drawn, setting_of(arguments, seed));
-  if (!drawn && !recording) {
-    MOTLEY_ASSIGN(recording, recorded(arguments));
+// What is read once for all seeds.
+struct Read {
+  std::optional<schedule::Throughputs> throughputs;
+  std::optional<Workload> recording;
+};
+
+// What is replayed, changed as the flags ask for.
+Result<Workload> workload_of(const ScheduleArguments& arguments, std::uint64_t seed, Read& read) {
+  if (!arguments.throughputs.empty() && !read.throughputs) {
+    MOTLEY_ASSIGN(read.throughputs, schedule::Throughputs::read(arguments.throughputs));
   }
-  Workload workload = drawn ? std::move(*drawn) : *recording;
+  MOTLEY_ASSIGN(std::optional<Workload> drawn, setting_of(arguments, seed, read.throughputs));
+  if (!drawn && !read.recording) {
+    MOTLEY_ASSIGN(read.recording, recorded(arguments, read.throughputs));
+  }
+  Workload workload = drawn ? std::move(*drawn) : *read.recording;
   std::vector<schedule::Job>& jobs = workload.jobs;
   if (arguments.days > 0) jobs = schedule::busiest(jobs, arguments.days);
   if (arguments.load > 0) {
@@ -164,6 +158,8 @@ Result<Workload> workload_of(const ScheduleArguments& arguments, std::uint64_t s
     schedule::make_elastic(jobs, seed);
     workload.is_drawn = true;
   }
+  workload.seed = seed;
+  if (arguments.failure_hours > 0) workload.is_drawn = true;
   if (arguments.slot_seconds > 0) workload.slot_seconds = arguments.slot_seconds;
   return workload;
 }
@@ -178,15 +174,21 @@ Result<schedule::Outcome> replay(const ScheduleArguments& arguments, const Workl
                                            .slot_seconds = workload.slot_seconds,
                                            .objective = objectives().at(arguments.objective)};
   MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, options));
-  auto outcome = schedule::simulate(workload.jobs, workload.machines, *policy,
-                                    {.keep_runs = keep_runs, .horizon = workload.horizon});
+  schedule::SimulationOptions replay = {.keep_runs = keep_runs, .horizon = workload.horizon};
+  if (arguments.failure_hours > 0) {
+    replay.failures = {.mean_seconds = 3600 * arguments.failure_hours,
+                       .repair_seconds = 3600 * arguments.repair_hours,
+                       .checkpoint_seconds = 60 * arguments.checkpoint_minutes,
+                       .seed = workload.seed};
+  }
+  auto outcome = schedule::simulate(workload.jobs, workload.machines, *policy, replay);
   if (!outcome) return fail(outcome.error().within(workload.name));
   return outcome;
 }
 
 Status replay_once(const ScheduleArguments& arguments) {
-  std::optional<Workload> recording;
-  MOTLEY_ASSIGN(const Workload workload, workload_of(arguments, arguments.seed, recording));
+  Read read;
+  MOTLEY_ASSIGN(const Workload workload, workload_of(arguments, arguments.seed, read));
   const std::vector<schedule::Job>& jobs = workload.jobs;
   double device_seconds = 0;
   for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
@@ -194,17 +196,19 @@ Status replay_once(const ScheduleArguments& arguments) {
               jobs.size(), hours(jobs.back().arrival).c_str(), hours(device_seconds).c_str(),
               workload.machines.devices(), workload.machines.servers.size());
   if (!arguments.save_trace.empty()) {
-    MOTLEY_TRY(write_file(arguments.save_trace, schedule::format_trace(jobs)));
+    MOTLEY_TRY(write_file(arguments.save_trace, schedule::format_trace(jobs, workload.machines.types)));
     std::printf("trace: %s\n", arguments.save_trace.c_str());
   }
   std::vector<report::PolicyOutcome> outcomes;
-  std::string csv = "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts\n";
+  std::string csv =
+      "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts,failures\n";
   for (const std::string& name : policies_of(arguments)) {
     MOTLEY_ASSIGN(schedule::Outcome outcome, replay(arguments, workload, name, !arguments.page.empty()));
     append_csv(name, jobs, outcome, csv);
     outcomes.push_back({name, std::move(outcome)});
   }
-  const report::ScheduleView view = {workload.name, jobs, workload.machines, outcomes, workload.horizon};
+  const report::ScheduleView view = {
+      workload.name, jobs, workload.machines, outcomes, workload.horizon, arguments.failure_hours > 0};
   std::printf("%s", report::text_columns(report::schedule_rows(view)).c_str());
   if (!arguments.csv.empty()) {
     MOTLEY_TRY(write_file(arguments.csv, csv));
@@ -223,14 +227,14 @@ Status replay_draws(const ScheduleArguments& arguments) {
     std::vector<double> mean_hours, makespan_hours, worst, share;
   };
   std::map<std::string, Draws> by_policy;
-  std::optional<Workload> recording;
+  Read read;
   for (int draw = 0; draw < arguments.seeds; ++draw) {
     MOTLEY_ASSIGN(const Workload workload,
-                  workload_of(arguments, arguments.seed + static_cast<std::uint64_t>(draw), recording));
+                  workload_of(arguments, arguments.seed + static_cast<std::uint64_t>(draw), read));
     if (!workload.is_drawn) {
       return fail(ErrorCode::kInvalidInput,
-                  "--seeds: {}, but nothing of this workload is drawn by lot; accepted: 1, or more with --elastic or a "
-                  "setting such as gadget:50:100",
+                  "--seeds: {}, but nothing of this workload is drawn by lot; accepted: 1, or more with --elastic, "
+                  "--failure-hours or a setting such as gadget:50:100",
                   arguments.seeds);
     }
     for (const std::string& name : policies_of(arguments)) {
@@ -278,10 +282,11 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   command
       ->add_option("TRACE", arguments->trace,
                    "The jobs: a file of Philly's, Microsoft ITP's, Alibaba's, Gavel's or our format "
-                   "(docs/schedule.md); or drawn as a paper has them, gadget:SERVERS:JOBS or sjf-bco:SERVERS")
+                   "(docs/schedule.md); or drawn as a paper has them, gadget:SERVERS:JOBS, sjf-bco:SERVERS or "
+                   "gavel:JOBS:JOBS_AN_HOUR")
       ->required();
   command->add_option("--throughputs", arguments->throughputs,
-                      "For Gavel's traces: how fast its models are, as its simulation_throughputs.json");
+                      "For Gavel's traces and jobs: how fast its models are, as its simulation_throughputs.json");
   command->add_option("--device-type", arguments->device_type, "And on which of the table's types of devices")
       ->capture_default_str();
   add_machines(*command, arguments->machines);
@@ -295,7 +300,19 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   command->add_flag("--elastic", arguments->elastic,
                     "Give each job that is not elastic the times of a well-known model, by lot: it may have from a "
                     "quarter to four times the workers it asks for");
-  command->add_option("--seed", arguments->seed, "Of that lot, and of what a paper has drawn [0]");
+  command
+      ->add_option("--failure-hours", arguments->failure_hours,
+                   "Servers fail, each after so many hours on average [none fails]")
+      ->check(CLI::Range(0.001, 1e9));
+  command->add_option("--repair-hours", arguments->repair_hours, "And come back after so many")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
+      ->add_option("--checkpoint-minutes", arguments->checkpoint_minutes,
+                   "Jobs save what they did so often, and lose what they did since when a server fails under them")
+      ->check(CLI::Range(0.01, 1e6))
+      ->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Of these lots, and of what a paper has drawn [0]");
   command->add_option("--seeds", arguments->seeds, "Draw so often, and say how sure the means are [1]")
       ->check(CLI::Range(1, 1000));
   command->add_option("--save-trace", arguments->save_trace, "Write the jobs, so changed, to this file in our format");

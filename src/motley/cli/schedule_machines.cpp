@@ -7,7 +7,8 @@ namespace motley::cli {
 CLI::Option* add_machines(CLI::App& command, MachinesArguments& arguments) {
   CLI::Option* machines = command.add_option(
       "--machines", arguments.machines,
-      "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers, or a cluster.yaml with nodes");
+      "Devices: 128 in one place, 16x8 on 16 servers of 8, 16x8/4 in racks of 4 servers, 8x4:v100,16x4:k80 of unlike "
+      "types, or a cluster.yaml with nodes");
   command.add_option("--inside", arguments.inside, "Gb/s between devices of one server [no limit]")
       ->check(CLI::PositiveNumber);
   command.add_option("--between", arguments.between, "Gb/s of a server's link to the others [no limit]")

@@ -14,7 +14,9 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_machines.h"
+#include "motley/model/profile.h"
 #include "motley/report/text_columns.h"
+#include "motley/schedule/profiled_job.h"
 #include "motley/schedule/service/client.h"
 #include "motley/schedule/service/explain.h"
 #include "motley/schedule/service/local_executor.h"
@@ -139,6 +141,8 @@ std::string seconds_in_words(double seconds) {
 struct SubmitArguments : ClientArguments {
   std::string file;
   std::string train;
+  std::string profile;
+  std::vector<std::string> speeds;
   schedule::SubmittedJob job;
 };
 
@@ -153,6 +157,29 @@ std::vector<std::string> train_command(const std::string& job) {
           "{folder}",
           std::filesystem::absolute(job).string(),
           "{workers}"};
+}
+
+// How fast the job is where: as a profile says, and as flags do.
+Status set_speeds(SubmitArguments& arguments) {
+  schedule::SubmittedJob& job = arguments.job;
+  if (!arguments.profile.empty()) {
+    MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(arguments.profile));
+    const schedule::ProfiledJob profiled = schedule::profiled_job(profile);
+    job.compute_seconds = profiled.compute_seconds;
+    job.gradient_bytes = profiled.gradient_bytes;
+    for (const auto& [type, speed] : profiled.speeds) job.speeds.push_back({type, speed});
+  }
+  for (const std::string& text : arguments.speeds) {
+    const std::size_t colon = text.rfind(':');
+    const double speed = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, nullptr);
+    if (colon == 0 || !(speed > 0)) {
+      return fail(ErrorCode::kInvalidInput, "--speed: '{}'; accepted: TYPE:SPEED, such as k80:0.2", text);
+    }
+    const std::string type = text.substr(0, colon);
+    std::erase_if(job.speeds, [&](const auto& known) { return known.type == type; });
+    job.speeds.push_back({type, speed});
+  }
+  return {};
 }
 
 Status run_submit(SubmitArguments arguments) {
@@ -170,6 +197,7 @@ Status run_submit(SubmitArguments arguments) {
                   "motley schedule submit: has no job; accepted: --file FILE, or --name with --train JOB or a command "
                   "behind --");
     }
+    MOTLEY_TRY(set_speeds(arguments));
     arguments.job.directory = std::filesystem::current_path().string();
     body = write_json(arguments.job);
   }
@@ -234,12 +262,15 @@ Status run_what_if(const WhatIfArguments& arguments) {
                  {"add_nodes", Json::array()},
                  {"submit", Json::array()}};
   for (const std::string& node : arguments.add_nodes) {
-    const std::size_t colon = node.rfind(':');
+    const std::size_t colon = node.find(':');
+    const std::size_t second = colon == std::string::npos ? colon : node.find(':', colon + 1);
     const int devices = colon == std::string::npos ? 0 : std::atoi(node.c_str() + colon + 1);
     if (devices < 1) {
-      return fail(ErrorCode::kInvalidInput, "--add-node: '{}'; accepted: NAME:DEVICES, such as new:8", node);
+      return fail(ErrorCode::kInvalidInput,
+                  "--add-node: '{}'; accepted: NAME:DEVICES or NAME:DEVICES:TYPE, such as new:8 or new:8:v100", node);
     }
-    change["add_nodes"].push_back({{"name", node.substr(0, colon)}, {"devices", devices}});
+    const std::string type = second == std::string::npos ? "" : node.substr(second + 1);
+    change["add_nodes"].push_back({{"name", node.substr(0, colon)}, {"devices", devices}, {"type", type}});
   }
   for (const std::string& file : arguments.submit) {
     MOTLEY_ASSIGN(const std::string text, read_file(file, 64 << 20));
@@ -342,6 +373,17 @@ void add_submit(CLI::App& schedule, Action& action) {
   command->add_option("--grace-seconds", job.grace_seconds, "From the notice (SIGTERM) to the end (SIGKILL)")
       ->capture_default_str();
   command->add_option("--weight", job.weight, "Of its utility")->capture_default_str();
+  command->add_option("--profile", arguments->profile,
+                      "How long its iterations take by type of device, and its gradient: a profile.json of motley "
+                      "profile; --seconds hold for the first of its devices");
+  command->add_option(
+      "--speed", arguments->speeds,
+      "TYPE:SPEED, how fast it computes on a type of devices beside those for which --seconds hold; may "
+      "be given more than once, and it cannot run on types that are left out [as fast on all]");
+  command
+      ->add_option("--device-hour-cost", job.device_hour_cost,
+                   "What an hour of one of its devices costs, in the unit of its utility [0]")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--retries", job.retries, "How often it is started again after a failure of its own")
       ->capture_default_str();
   command->add_option("command", job.command, "Behind --: a program and its arguments");
@@ -380,7 +422,8 @@ void add_clients(CLI::App& schedule, Action& action) {
   what_if->footer("Nothing is changed. Example:\n  motley schedule what-if --add-node new:8 --cancel big");
   auto change = std::make_shared<WhatIfArguments>();
   add_state(what_if, change->state);
-  what_if->add_option("--add-node", change->add_nodes, "NAME:DEVICES; may be given more than once");
+  what_if->add_option("--add-node", change->add_nodes,
+                      "NAME:DEVICES or NAME:DEVICES:TYPE; may be given more than once");
   what_if->add_option("--drain", change->drain, "A node; may be given more than once");
   what_if->add_option("--cancel", change->cancel, "A job; may be given more than once");
   what_if->add_option("--submit", change->submit, "A file with the JSON of a job; may be given more than once");

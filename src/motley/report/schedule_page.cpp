@@ -255,6 +255,13 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
       rows.back().push_back(fmt::format(
           "{:.2f}", 100 * outcome.utility / schedule::utility_bound(view.jobs, view.machines, view.horizon)));
     }
+    if (view.has_failures) {
+      int failures = 0;
+      for (const schedule::JobOutcome& job : outcome.jobs) failures += job.failures;
+      if (rows.size() == 2) rows.front().insert(rows.front().end(), {"jobs lost places", "lost device-h"});
+      rows.back().push_back(fmt::format("{}", failures));
+      rows.back().push_back(hours(outcome.lost_device_seconds));
+    }
     const std::string met = deadlines_met(view, outcome);
     if (met.empty()) continue;
     if (rows.front().back() != kDeadlines) rows.front().emplace_back(kDeadlines);

@@ -21,6 +21,7 @@ struct ScheduleView {
   const schedule::Machines& machines;
   const std::vector<PolicyOutcome>& outcomes;
   double horizon = std::numeric_limits<double>::infinity();  // when all ended, whatever was left to do
+  bool has_failures = false;                                 // of servers
 };
 
 // The same columns for the terminal and the page, a header and a line a policy.

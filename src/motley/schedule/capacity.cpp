@@ -1,6 +1,7 @@
 #include "motley/schedule/capacity.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace motley::schedule {
@@ -15,16 +16,20 @@ std::size_t index(int number) {
 }  // namespace
 
 Capacity::Capacity(const Machines& machines) : machines_(&machines), occupancy_(machines) {
-  racks_.resize(index(machines.racks));
+  racks_.resize(index(machines.racks), {{}, std::vector<int>(index(machines.type_count()))});
   for (int rack = 0; rack < machines.racks; ++rack) rack_uplinks_.push_back(machines.rack_uplink(rack));
   for (int server = 0; server < static_cast<int>(machines.servers.size()); ++server) {
     server_uplinks_.push_back(machines.servers[index(server)].uplink);
     Rack& rack = racks_[index(rack_of(server))];
     rack.servers.push_back(server);
-    rack.devices += free_on(server);
+    rack.free[index(machines.servers[index(server)].type)] += free_on(server);
     by_free_.resize(std::max(by_free_.size(), index(free_on(server)) + 1));
     by_free_[index(free_on(server))].push_back(server);
   }
+}
+
+int Capacity::Rack::free_of(int type) const {
+  return type == kAnyType ? std::accumulate(free.begin(), free.end(), 0) : free[index(type)];
 }
 
 Machines Capacity::rest() const {
@@ -84,23 +89,27 @@ void Capacity::count(const Placement& placement, double reserve, int sign) {
   const int workers = workers_of(placement);
   for (const Part& part : placement) {
     by_free_[index(free_on(part.server))].push_back(part.server);
-    racks_[index(rack_of(part.server))].devices -= sign * part.workers;
+    racks_[index(rack_of(part.server))].free[index(machines_->servers[index(part.server)].type)] -= sign * part.workers;
     if (part.workers < workers) server_uplinks_[index(part.server)] -= sign * reserve;
   }
   for (const int rack : crossed_racks(placement)) rack_uplinks_[index(rack)] -= sign * reserve;
 }
 
-Placement Capacity::find(int workers, double reserve, Reach longest) const {
-  Placement found = on_one_server(workers);
-  if (found.empty() && longest >= Reach::kRack) found = in_one_rack(workers, reserve);
-  if (found.empty() && longest == Reach::kCluster) found = over_racks(workers, reserve);
+Placement Capacity::find(int workers, double reserve, int type) const {
+  Placement found = on_one_server(workers, type);
+  if (found.empty()) found = in_one_rack(workers, reserve, type);
+  if (found.empty()) found = over_racks(workers, reserve, type);
   return found;
 }
 
 // The server where least is left over.
-Placement Capacity::on_one_server(int workers) const {
+Placement Capacity::on_one_server(int workers, int type) const {
   for (std::size_t free = index(workers); free < by_free_.size(); ++free) {
-    if (!by_free_[free].empty()) return {{std::ranges::min(by_free_[free]), workers}};
+    int first = std::numeric_limits<int>::max();
+    for (const int server : by_free_[free]) {
+      if (machines_->is_of(server, type)) first = std::min(first, server);
+    }
+    if (first < std::numeric_limits<int>::max()) return {{first, workers}};
   }
   return {};
 }
@@ -125,38 +134,39 @@ Placement Capacity::fill(std::vector<int> servers, int workers) const {
   return placement;
 }
 
-std::vector<int> Capacity::usable(const Rack& rack, double reserve) const {
+std::vector<int> Capacity::usable(const Rack& rack, double reserve, int type) const {
   std::vector<int> servers;
   for (const int server : rack.servers) {
-    if (free_on(server) > 0 && has_server_uplink(server, reserve)) servers.push_back(server);
+    if (free_on(server) > 0 && machines_->is_of(server, type) && has_server_uplink(server, reserve))
+      servers.push_back(server);
   }
   return servers;
 }
 
 // The rack that has room with the fewest devices left over.
-Placement Capacity::in_one_rack(int workers, double reserve) const {
+Placement Capacity::in_one_rack(int workers, double reserve, int type) const {
   std::vector<int> order;
   for (int rack = 0; rack < machines_->racks; ++rack) {
-    if (racks_[index(rack)].devices >= workers) order.push_back(rack);
+    if (racks_[index(rack)].free_of(type) >= workers) order.push_back(rack);
   }
-  std::ranges::stable_sort(order, {}, [&](int rack) { return racks_[index(rack)].devices; });
+  std::ranges::stable_sort(order, {}, [&](int rack) { return racks_[index(rack)].free_of(type); });
   for (const int rack : order) {
-    Placement placement = fill(usable(racks_[index(rack)], reserve), workers);
+    Placement placement = fill(usable(racks_[index(rack)], reserve, type), workers);
     if (!placement.empty()) return placement;
   }
   return {};
 }
 
 // Racks with most free devices first, so that the ring goes over few.
-Placement Capacity::over_racks(int workers, double reserve) const {
+Placement Capacity::over_racks(int workers, double reserve, int type) const {
   std::vector<int> order;
   for (int rack = 0; rack < machines_->racks; ++rack) {
     if (has_rack_uplink(rack, reserve)) order.push_back(rack);
   }
-  std::ranges::stable_sort(order, std::greater(), [&](int rack) { return racks_[index(rack)].devices; });
+  std::ranges::stable_sort(order, std::greater(), [&](int rack) { return racks_[index(rack)].free_of(type); });
   Placement all;
   for (const int rack : order) {
-    const std::vector<int> servers = usable(racks_[index(rack)], reserve);
+    const std::vector<int> servers = usable(racks_[index(rack)], reserve, type);
     const int there = std::transform_reduce(servers.begin(), servers.end(), 0, std::plus<>(),
                                             [&](int server) { return free_on(server); });
     const int taken = std::min(workers, there);

@@ -24,14 +24,15 @@ class Capacity {
   void take(const Placement& placement, double reserve);  // which must have room
   void give_back(const Placement& placement, double reserve);
 
-  // So many workers with the shortest reach that there is room for, up to the longest that is asked for; on as few
-  // servers as can be, where least is left over. Empty where there is none.
-  Placement find(int workers, double reserve, Reach longest = Reach::kCluster) const;
+  // So many workers, on devices of this type, with the shortest reach that there is room for; on as few servers as can
+  // be, where least is left over. Empty where there is none.
+  Placement find(int workers, double reserve, int type = kAnyType) const;
 
  private:
   struct Rack {
     std::vector<int> servers;
-    int devices = 0;  // free
+    std::vector<int> free;  // devices by type
+    int free_of(int type) const;
   };
 
   int free_on(int server) const { return occupancy_.free_on(server); }
@@ -41,10 +42,10 @@ class Capacity {
   std::vector<int> crossed_racks(const Placement& placement) const;
   void leave_lists(const Placement& placement);
   void count(const Placement& placement, double reserve, int sign);
-  Placement on_one_server(int workers) const;
-  Placement in_one_rack(int workers, double reserve) const;
-  Placement over_racks(int workers, double reserve) const;
-  std::vector<int> usable(const Rack& rack, double reserve) const;
+  Placement on_one_server(int workers, int type) const;
+  Placement in_one_rack(int workers, double reserve, int type) const;
+  Placement over_racks(int workers, double reserve, int type) const;
+  std::vector<int> usable(const Rack& rack, double reserve, int type) const;
   Placement fill(std::vector<int> servers, int workers) const;
 
   const Machines* machines_;

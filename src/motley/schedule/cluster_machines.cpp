@@ -8,8 +8,16 @@ Machines machines_of(const cluster::Cluster& cluster) {
   Machines machines;
   for (const cluster::Node& node : cluster.nodes) {
     std::int64_t devices = 0;
-    for (const cluster::NodeDevices& one : node.devices) devices += one.count;
-    if (devices > 0) machines.servers.push_back({node.name, static_cast<int>(devices)});
+    std::string type;
+    for (const cluster::NodeDevices& one : node.devices) {
+      if (one.count == 0) continue;
+      devices += one.count;
+      if (!type.empty()) type += '+';
+      type += one.type;
+    }
+    if (devices == 0) continue;
+    machines.servers.push_back(
+        {.name = node.name, .devices = static_cast<int>(devices), .type = machines.type_named(type)});
   }
   for (const cluster::Link& link : cluster.links) {
     double& slowest = link.from == link.to ? machines.network.inside : machines.network.between;

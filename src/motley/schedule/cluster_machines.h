@@ -6,8 +6,9 @@
 
 namespace motley::schedule {
 
-// A server for each node that has devices, all in one rack. The network is as slow as the slowest link inside a node
-// and the slowest between two; without such links it has no limit there.
+// A server for each node that has devices, all in one rack, of the type that its devices have; where a node has
+// several, they are one of its own, such as "v100+cpu". The network is as slow as the slowest link inside a node and
+// the slowest between two; without such links it has no limit there.
 Machines machines_of(const cluster::Cluster& cluster);
 
 }  // namespace motley::schedule

@@ -44,6 +44,7 @@ class Given final : public DeviceQueues {
 }  // namespace
 
 Result<Decision> DeviceQueues::decide(const State& state) {
+  MOTLEY_TRY(check_alike(state, name()));
   if (server_of_.empty()) {
     server_of_ = server_of_devices(*state.machines);
     job_on_.assign(server_of_.size(), -1);

@@ -21,6 +21,7 @@ class Gadget final : public Policy {
   std::string name() const override { return "gadget"; }
 
   Result<Decision> decide(const State& state) override {
+    MOTLEY_TRY(check_alike(state, name()));
     active_.update(state);
     Decision decision;
     const std::vector<int>& jobs = active_.jobs();

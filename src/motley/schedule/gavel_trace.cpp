@@ -1,5 +1,6 @@
 #include "motley/schedule/gavel_trace.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "motley/schedule/trace_lines.h"
@@ -30,6 +31,14 @@ Result<std::vector<Job>> parse_gavel_trace(std::string_view text, const std::str
                 "(--throughputs)",
                 name);
   }
+  const std::vector<std::string> known = options.throughputs->types();
+  for (const std::string& type : options.types) {
+    if (std::ranges::find(known, type) != known.end()) continue;
+    return fail(ErrorCode::kInvalidInput,
+                "{}: the table of throughputs has no '{}', of which there are devices; "
+                "accepted: {}",
+                name, type, fmt::join(known, ", "));
+  }
   TraceLines lines(text, name, '\t');
   std::vector<Job> jobs;
   while (const std::optional<TraceLine> line = lines.next()) {
@@ -57,6 +66,10 @@ Result<std::vector<Job>> parse_gavel_trace(std::string_view text, const std::str
                                       options.device_type, fmt::join(options.throughputs->types(), ", ")));
     }
     job.duration = *steps / rate;
+    for (const std::string& type : options.types) {
+      const double there = options.throughputs->steps_per_second(type, std::string(cells[kModel]), job.workers);
+      job.type_speeds.push_back(there / rate);
+    }
     const auto arrival = number(form.arrival, 0, kLongestSeconds);
     if (!arrival) return lines.refuse(line->number, "arrival", cells[form.arrival], "seconds from 0 to 1e10");
     job.arrival = *arrival;

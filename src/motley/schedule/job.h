@@ -1,9 +1,11 @@
 // A training job as a scheduler sees it.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "motley/schedule/utility.h"
 
@@ -30,7 +32,18 @@ struct Job {
   std::optional<Elastic> elastic = {};  // none: it has what it asks for or nothing, and is as fast anywhere
   double iterations = 0;                // that it does in all, of one worker each; 0: one a second of its duration
   Utility utility = {};                 // what iterations are worth
+  double device_hour_cost = 0;          // what an hour of one of its devices costs, in the same unit: energy, rent
+  // By type of device, in the order of Machines::types: how fast it computes there, beside the devices for which its
+  // times hold; 0: it cannot run there. Then all its workers have devices of one type at a time. Empty: it is as fast
+  // on all, and may be on several.
+  std::vector<double> type_speeds = {};
 
+  // On the fastest, where no type is given.
+  double speed_on(int type) const {
+    if (type_speeds.empty()) return 1;
+    return type < 0 ? *std::max_element(type_speeds.begin(), type_speeds.end())
+                    : type_speeds[static_cast<std::size_t>(type)];
+  }
   int least() const { return elastic ? elastic->least : workers; }
   int most() const { return elastic ? elastic->most : workers; }
   double reserve() const { return elastic ? elastic->reserve : 0; }
@@ -40,6 +53,7 @@ struct Job {
     return iterations > 0 && duration > 0 ? iterations * (seconds / duration) : seconds;
   }
   double worth_after(double seconds) const { return utility.at(iterations_after(seconds)); }
+  double cost_of(double device_seconds) const { return device_hour_cost * device_seconds / 3600; }
 };
 
 }  // namespace motley::schedule

@@ -2,17 +2,31 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
+#include <string_view>
 
 namespace motley::schedule {
 
-int Machines::devices() const {
-  return std::transform_reduce(servers.begin(), servers.end(), 0, std::plus<>(),
-                               [](const Server& server) { return server.devices; });
+int Machines::devices(int type) const {
+  int devices = 0;
+  for (const Server& server : servers) {
+    if (type == kAnyType || server.type == type) devices += server.devices;
+  }
+  return devices;
 }
 
-int Machines::largest_server() const {
-  return servers.empty() ? 0 : std::ranges::max(servers, {}, &Server::devices).devices;
+int Machines::largest_server(int type) const {
+  int largest = 0;
+  for (const Server& server : servers) {
+    if (type == kAnyType || server.type == type) largest = std::max(largest, server.devices);
+  }
+  return largest;
+}
+
+int Machines::type_named(const std::string& name) {
+  const auto known = std::ranges::find(types, name);
+  const auto place = static_cast<int>(known - types.begin());
+  if (known == types.end()) types.push_back(name);
+  return place;
 }
 
 double Machines::rack_uplink(int rack) const {
@@ -33,35 +47,74 @@ Machines uniform(int servers, int devices_each, int servers_a_rack) {
   return machines;
 }
 
-Result<Machines> parse_machines(const std::string& text) {
-  constexpr int kMost = 1'000'000;
+namespace {
+
+constexpr int kMostDevices = 1'000'000;
+
+// Of "16x8/4": 16, 8 and 4; nothing where it is not understood.
+std::vector<int> numbers_of(std::string_view text) {
   std::vector<int> numbers;
   const char* at = text.data();
   const char* const end = at + text.size();
   for (const char separator : {'x', '/', '\0'}) {
     int number = 0;
     const auto [rest, error] = std::from_chars(at, end, number);
-    if (error != std::errc() || number < 1 || number > kMost) {
-      numbers.clear();
-      break;
-    }
+    if (error != std::errc() || number < 1 || number > kMostDevices) return {};
     numbers.push_back(number);
-    at = rest;
-    if (at == end) break;
-    if (*at != separator) {
-      numbers.clear();
-      break;
-    }
-    ++at;
+    if (rest == end) return numbers;
+    if (*rest != separator) return {};
+    at = rest + 1;
   }
-  if (at != end || numbers.empty() || (numbers.size() > 1 && numbers[0] > kMost / numbers[1])) {
+  return {};
+}
+
+// Servers behind those that there are, in racks of their own.
+void append(Machines& machines, const Machines& more, int type) {
+  for (Server server : more.servers) {
+    if (!machines.types.empty()) server.name = fmt::format("server{}", machines.servers.size());
+    server.rack += machines.racks;
+    server.type = type;
+    machines.servers.push_back(std::move(server));
+  }
+  machines.racks += more.racks;
+}
+
+}  // namespace
+
+Result<Machines> parse_machines(const std::string& text) {
+  const auto refuse = [&] {
     return fail(ErrorCode::kInvalidInput,
                 "machines: '{}' is not understood; accepted: a number of devices such as 128, servers of some devices "
-                "each such as 16x8, or these in racks of some servers each such as 16x8/4, of up to {} devices",
-                text, kMost);
+                "each such as 16x8, or these in racks of some servers each such as 16x8/4, of up to {} devices; with "
+                "unlike devices these with their types, such as 8x4:v100,16x4:k80",
+                text, kMostDevices);
+  };
+  Machines machines;
+  machines.racks = 0;
+  std::int64_t devices = 0;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string_view part = std::string_view(text).substr(at, end - at);
+    const std::size_t colon = part.find(':');
+    const std::vector<int> numbers = numbers_of(part.substr(0, colon));
+    if (numbers.empty()) return refuse();
+    devices += std::int64_t{numbers[0]} * (numbers.size() > 1 ? numbers[1] : 1);
+    if (devices > kMostDevices) return refuse();
+    int type = 0;
+    if (colon == std::string_view::npos) {
+      if (part.size() != text.size()) return refuse();  // of several parts each has a type
+    } else {
+      const std::string name(part.substr(colon + 1));
+      if (name.empty() || name.find(':') != std::string::npos) return refuse();
+      type = machines.type_named(name);
+    }
+    append(
+        machines,
+        numbers.size() == 1 ? pool(numbers[0]) : uniform(numbers[0], numbers[1], numbers.size() == 3 ? numbers[2] : 0),
+        type);
+    at = end + 1;
   }
-  if (numbers.size() == 1) return pool(numbers[0]);
-  return uniform(numbers[0], numbers[1], numbers.size() == 3 ? numbers[2] : 0);
+  return machines;
 }
 
 int workers_of(const Placement& placement) {
@@ -77,6 +130,13 @@ Reach reach_of(const Machines& machines, const Placement& placement) {
     return machines.servers[static_cast<std::size_t>(part.server)].rack == rack;
   });
   return in_one ? Reach::kRack : Reach::kCluster;
+}
+
+int type_of(const Machines& machines, const Placement& placement) {
+  if (placement.empty()) return kAnyType;
+  const int type = machines.servers[static_cast<std::size_t>(placement.front().server)].type;
+  return std::ranges::all_of(placement, [&](const Part& part) { return machines.is_of(part.server, type); }) ? type
+                                                                                                             : kAnyType;
 }
 
 Occupancy::Occupancy(const Machines& machines) : free_(machines.devices()) {

@@ -1,4 +1,4 @@
-// Where jobs run: servers with devices, each in a rack.
+// Where jobs run: servers with devices, each in a rack. All devices of a server are of one type.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,10 @@ struct Server {
   int devices = 1;
   int rack = 0;
   double uplink = std::numeric_limits<double>::infinity();  // bytes a second to its rack's switch, each way
+  int type = 0;                                             // of its devices: a place in Machines::types
 };
+
+inline constexpr int kAnyType = -1;
 
 // How fast gradients travel, where nothing is reserved for them. Rings that leave their servers slow each other down
 // where they meet: the model of SJF-BCO (Yu, Ji, Rajan, Liu, MobiHoc 2022). Without limits here, speed depends on no
@@ -33,9 +36,15 @@ struct Machines {
   int racks = 1;
   std::vector<double> rack_uplinks = {};  // bytes a second to the other racks, each way; empty: no limit
   Network network = {};
+  std::vector<std::string> types = {};  // names of types of devices; empty: all are alike
 
-  int devices() const;         // of all servers
-  int largest_server() const;  // its devices
+  int devices(int type = kAnyType) const;         // of all servers of this type
+  int largest_server(int type = kAnyType) const;  // its devices
+  int type_count() const { return types.empty() ? 1 : static_cast<int>(types.size()); }
+  int type_named(const std::string& name);  // its place among the types, to which it is added where it is new
+  bool is_of(int server, int type) const {
+    return type == kAnyType || servers[static_cast<std::size_t>(server)].type == type;
+  }
   double rack_uplink(int rack) const;
 };
 
@@ -44,7 +53,8 @@ Machines pool(int devices);
 // Servers alike, in racks of `servers_a_rack` each (0: all in one), the last of which may be smaller.
 Machines uniform(int servers, int devices_each, int servers_a_rack = 0);
 
-// "128" is a pool, "16x8" are 16 servers of 8 devices, "16x8/4" the same in racks of 4 servers. Errors: kInvalidInput.
+// "128" is a pool, "16x8" are 16 servers of 8 devices, "16x8/4" the same in racks of 4 servers; "8x4:v100,16x4:k80" are
+// servers with unlike devices. Errors: kInvalidInput.
 Result<Machines> parse_machines(const std::string& text);
 
 // Workers of a job on one server.
@@ -60,6 +70,8 @@ int workers_of(const Placement& placement);
 // How far a job's ring goes.
 enum class Reach : std::uint8_t { kServer, kRack, kCluster };
 Reach reach_of(const Machines& machines, const Placement& placement);
+// The type of all its devices; kAnyType where they are of several.
+int type_of(const Machines& machines, const Placement& placement);
 
 // Which devices are free.
 class Occupancy {

@@ -22,8 +22,11 @@ class Room {
   int free() const { return occupancy().free(); }
   bool has_room(const Job& job, const Placement& placement) const;
   // Where so many workers of a job go; empty where they do not fit now. kTogether takes the first server with
-  // room, and for larger jobs the first idle ones, each filled (servers of unlike sizes: the largest first).
+  // room, and for larger jobs the first idle ones, each filled (servers of unlike sizes: the largest first). A job that
+  // is not as fast on all devices has those of the type on which it is fastest of those that have room.
   Placement place(const Job& job, int workers) const;
+  // On devices of this type.
+  Placement place(const Job& job, int workers, int type) const;
   void take(const Job& job, const Placement& placement);  // which must have room
 
  private:
@@ -34,5 +37,10 @@ class Room {
   std::optional<Occupancy> occupancy_;  // where uplinks do not matter
   std::optional<Capacity> capacity_;    // where they do
 };
+
+// The types of devices of which a job may have some; kAnyType alone where it may have any.
+std::vector<int> types_of(const Job& job);
+// The most devices that a job can have at a time, all of them free.
+int most_devices(const Machines& machines, const Job& job);
 
 }  // namespace motley::schedule

@@ -22,6 +22,21 @@ double State::done_seconds(int number) const {
   return one.done_seconds + (one.runs() ? one.speed * std::max(0.0, now - std::max(one.since, one.resumes)) : 0);
 }
 
+Status check_alike(const State& state, const std::string& policy) {
+  if (!state.failed.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--policy: '{}' knows no failures; accepted: without, or another policy",
+                policy);
+  }
+  for (const int number : state.arrived) {
+    if (state.job(number).type_speeds.empty()) continue;
+    return fail(ErrorCode::kInvalidInput,
+                "--policy: '{}' knows one type of devices only, and job '{}' is not as fast on all; accepted: another "
+                "policy",
+                policy, state.job(number).name);
+  }
+  return {};
+}
+
 namespace {
 
 struct Known {
@@ -30,6 +45,7 @@ struct Known {
   bool is_online = true;
   bool needs_programs = false;
   bool is_live = true;
+  bool knows_types = true;
 };
 constexpr Known kKnown[] = {
     {"fifo", make_fifo},
@@ -43,10 +59,10 @@ constexpr Known kKnown[] = {
     {"elasticflow", make_elasticflow},
     {"gavel", make_gavel, true, true},
     {"sia", make_sia, true, true},
-    {"gadget", make_gadget, false, true},
-    {"sjf-bco", make_sjf_bco, false, false, false},
-    {"list-scheduling", make_list_scheduling, false, false, false},
-    {"random-devices", make_random_devices, false, false, false},
+    {"gadget", make_gadget, false, true, true, false},
+    {"sjf-bco", make_sjf_bco, false, false, false, false},
+    {"list-scheduling", make_list_scheduling, false, false, false, false},
+    {"random-devices", make_random_devices, false, false, false, false},
 };
 
 }  // namespace
@@ -71,6 +87,10 @@ std::vector<std::string> live_policy_names() {
     if (known.is_live && (!known.needs_programs || has_program_solver())) names.emplace_back(known.name);
   }
   return names;
+}
+
+bool knows_types(const std::string& policy) {
+  return std::ranges::any_of(kKnown, [&](const Known& known) { return policy == known.name && known.knows_types; });
 }
 
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options) {

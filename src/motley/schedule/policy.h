@@ -35,9 +35,10 @@ struct State {
   std::span<const Progress> progress;  // of each job
   const Machines* machines = nullptr;
   const Capacity* capacity = nullptr;
-  std::span<const int> arrived;   // since the decision before, in their order; to a live policy they may run already
-  std::span<const int> finished;  // likewise; they have no placement any more
-  std::span<const int> running;   // by arrival
+  std::span<const int> arrived;      // since the decision before, in their order; to a live policy they may run already
+  std::span<const int> finished;     // likewise; they have no placement any more
+  std::span<const int> running;      // by arrival
+  std::span<const int> failed = {};  // since the decision before: lost their places with a server
 
   const Job& job(int number) const { return jobs[static_cast<std::size_t>(number)]; }
   const Placement& placement(int number) const { return progress[static_cast<std::size_t>(number)].placement; }
@@ -46,6 +47,10 @@ struct State {
   double done_seconds(int number) const;    // up to now
   double left_seconds(int number) const { return job(number).duration - done_seconds(number); }
 };
+
+// For policies that know neither jobs with speeds by type of devices nor failures. Errors: kInvalidInput where there
+// are such.
+Status check_alike(const State& state, const std::string& policy);
 
 struct Change {
   int job = 0;
@@ -63,8 +68,9 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual std::string name() const = 0;
-  // Called at every arrival and completion, once for all of an instant, and at the time that the decision before asked
-  // for. Errors: kInternal where a program that it solves cannot be solved.
+  // Called at every arrival and completion, and when servers fail and come back, once for all of an instant, and at the
+  // time that the decision before asked for. Errors: kInternal where a program that it solves cannot be solved;
+  // kInvalidInput where it does not know of unlike devices or failures, and there are such.
   virtual Result<Decision> decide(const State& state) = 0;
 };
 
@@ -84,6 +90,8 @@ std::vector<std::string> online_policy_names();
 // Those that can run here and keep nothing in mind of which jobs run, so that they may be asked in the midst of things
 // and what they decide may be refused.
 std::vector<std::string> live_policy_names();
+// Whether a policy can place jobs with speeds by type of devices.
+bool knows_types(const std::string& policy);
 // Errors: kInvalidInput for another name, kUnavailable for a policy that needs HiGHS where there is none.
 Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options = {});
 

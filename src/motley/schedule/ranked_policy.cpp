@@ -6,6 +6,7 @@ namespace motley::schedule {
 
 Result<Decision> RankedPolicy::decide(const State& state) {
   for (const int job : state.arrived) waiting_.emplace(rank(state, job), job);
+  for (const int job : state.failed) waiting_.emplace(rank(state, job), job);
   running_.clear();
   for (const int job : state.running) running_.emplace_back(rank(state, job), job);
   std::ranges::sort(running_);

@@ -12,16 +12,17 @@ void Ranking::begin(const State& state) {
   fits_.assign(static_cast<std::size_t>(room_->free()) + 1, 1);
 }
 
-bool Ranking::offer(int number) {
+bool Ranking::offer(int number, int type) {
   const Job& job = state_->job(number);
   if (job.workers > room_->free()) return false;
   const Placement& now = state_->placement(number);
-  if (!now.empty() && room_->has_room(job, now)) {
+  const bool is_there = !now.empty() && (type == kAnyType || type_of(*state_->machines, now) == type);
+  if (is_there && room_->has_room(job, now)) {
     room_->take(job, now);
   } else {
     char& fits = fits_[static_cast<std::size_t>(job.workers)];
-    if (fits == 0 && packing_ != Packing::kRing) return false;
-    Placement placement = room_->place(job, job.workers);
+    if (fits == 0 && packing_ != Packing::kRing && state_->machines->type_count() == 1) return false;
+    Placement placement = type == kAnyType ? room_->place(job, job.workers) : room_->place(job, job.workers, type);
     if (placement.empty()) {
       fits = 0;
       return false;

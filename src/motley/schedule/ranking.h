@@ -16,8 +16,9 @@ class Ranking {
   // All devices are free to be given out. The state must outlive the calls up to end().
   void begin(const State& state);
   // Gives a job the workers that it asks for: where it runs now, if nobody before it took that, else where they fit.
-  // False: it gets none. To be called once a job at most.
-  bool offer(int number);
+  // False: it gets none. To be called until it got them, once for a type of devices at most.
+  bool offer(int number) { return offer(number, kAnyType); }
+  bool offer(int number, int type);  // of devices of this type; kAnyType: of whichever it may have
   // Nothing is left: all who are not offered any more get none.
   bool is_full() const { return room_->free() == 0; }
   bool got(int job) const { return got_[static_cast<std::size_t>(job)] != 0; }
@@ -32,7 +33,7 @@ class Ranking {
   std::vector<int> given_;  // jobs with workers
   std::vector<char> got_;   // by job
   std::vector<char> fits_;  // by workers: false once such a job was skipped, since devices only become fewer; not where
-                            // uplinks matter
+                            // uplinks or types of devices matter
 };
 
 }  // namespace motley::schedule

@@ -1,6 +1,6 @@
-// Sia (Jayaram Subramanya et al., SOSP 2023) where all devices are alike: in each round every job is offered numbers of
-// workers that are powers of two within a server or whole servers, and a mixed-integer program gives it one of them or
-// none,
+// Sia (Jayaram Subramanya et al., SOSP 2023): in each round every job is offered, of each type of devices on which it
+// can run, numbers of workers that are powers of two within a server or whole servers, and a mixed-integer program
+// gives it one of them or none,
 //
 //     minimise  sum over jobs i and offers j of A_ij G_ij^p  +  lambda sum_i (1 - sum_j A_ij),    p = -1/2, lambda
 //     = 1.1,
@@ -11,6 +11,7 @@
 // Goodput is throughput here: no batch sizes are adapted.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <unordered_map>
 
 #include "motley/schedule/active_jobs.h"
@@ -38,8 +39,8 @@ class Sia final : public Policy {
     for (const int job : state.finished) restarts_.erase(job);
     Decision decision;
     if (slots_.begins(state.now) && !active_.jobs().empty()) {
-      MOTLEY_ASSIGN(const std::vector<int> workers, solve(state));
-      decision.changes = share(state, active_.jobs(), workers, options_.packing);
+      MOTLEY_ASSIGN(const Given given, solve(state));
+      decision.changes = share(state, active_.jobs(), given.workers, options_.packing, given.types);
       for (const Change& change : decision.changes) {
         if (!change.placement.empty() && state.run_seconds(change.job) > 0) ++restarts_[change.job];
       }
@@ -52,41 +53,59 @@ class Sia final : public Policy {
   struct Offer {
     std::size_t place;  // among active jobs
     int workers;
+    int type;
+  };
+  struct Given {
+    std::vector<int> workers, types;  // of each active job
   };
 
-  Result<std::vector<int>> solve(const State& state) const {
-    const int largest = state.machines->largest_server();
+  Result<Given> solve(const State& state) const {
     Program program;
     std::vector<Offer> offers;
-    Program::Terms devices;
+    Program::Terms all_devices;
+    std::vector<Program::Terms> devices(static_cast<std::size_t>(state.machines->type_count()));
     for (std::size_t i = 0; i < active_.jobs().size(); ++i) {
       const int number = active_.jobs()[i];
-      const std::vector<int> sizes = sizes_of(state, number, largest);
+      std::vector<Offer> own;
+      for (const int type : types_of(state.job(number))) {
+        for (const int workers : sizes_of(state, number, type)) own.push_back({i, workers, type});
+      }
+      double smallest = std::numeric_limits<double>::infinity();
+      for (const Offer& offer : own) smallest = std::min(smallest, goodput(state, number, offer));
       Program::Terms one;
-      const double smallest = sizes.empty() ? 1 : goodput(state, number, sizes.front(), largest);
-      for (const int workers : sizes) {
-        const double ratio = goodput(state, number, workers, largest) / smallest * keeping(state, number, workers);
+      for (const Offer& offer : own) {
+        const double ratio = goodput(state, number, offer) / smallest * keeping(state, number, offer);
         const double cost = std::pow(std::max(kLeastGoodput, ratio), kPower);
         one.emplace_back(program.add_variable(kWaiting - cost, 0, 1, true), 1);
-        devices.emplace_back(one.back().first, workers);
-        offers.push_back({i, workers});
+        all_devices.emplace_back(one.back().first, offer.workers);
+        if (offer.type != kAnyType) {
+          devices[static_cast<std::size_t>(offer.type)].emplace_back(one.back().first, offer.workers);
+        }
+        offers.push_back(offer);
       }
       if (!one.empty()) program.add_limit(one, 0, 1);
     }
-    program.add_limit(devices, 0, state.machines->devices());
-    MOTLEY_ASSIGN(const Program::Answer answer, program.maximise(kLimits));
-    std::vector<int> workers(active_.jobs().size());
-    for (std::size_t i = 0; i < offers.size(); ++i) {
-      if (answer.values[i] > 0.5) workers[offers[i].place] = offers[i].workers;
+    program.add_limit(all_devices, 0, state.machines->devices());
+    for (int type = 0; type < state.machines->type_count(); ++type) {
+      const Program::Terms& terms = devices[static_cast<std::size_t>(type)];
+      if (!terms.empty()) program.add_limit(terms, 0, state.machines->devices(type));
     }
-    return workers;
+    MOTLEY_ASSIGN(const Program::Answer answer, program.maximise(kLimits));
+    Given given{std::vector<int>(active_.jobs().size()), std::vector<int>(active_.jobs().size(), kAnyType)};
+    for (std::size_t i = 0; i < offers.size(); ++i) {
+      if (answer.values[i] <= 0.5) continue;
+      given.workers[offers[i].place] = offers[i].workers;
+      given.types[offers[i].place] = offers[i].type;
+    }
+    return given;
   }
 
   // Powers of two within a server, whole servers, and what the job runs with or asks for.
-  std::vector<int> sizes_of(const State& state, int number, int largest) const {
+  std::vector<int> sizes_of(const State& state, int number, int type) const {
     const Job& job = state.job(number);
     const int now = workers_of(state.placement(number));
-    int most = std::min(job.most(), state.machines->devices());
+    const int largest = std::max(1, state.machines->largest_server(type));
+    int most = std::min(job.most(), state.machines->devices(type));
     if (state.run_seconds(number) == 0) most = job.least();  // as it is to be measured first
     if (now > 0) most = std::min(most, 2 * now);
     std::vector<int> sizes;
@@ -103,14 +122,19 @@ class Sia final : public Policy {
     return sizes;
   }
 
-  static double goodput(const State& state, int number, int workers, int largest) {
-    return speed(state.job(number), state.machines->network, on_fewest_servers(workers, largest));
+  static double goodput(const State& state, int number, const Offer& offer) {
+    RingPlace place = on_fewest_servers(offer.workers, std::max(1, state.machines->largest_server(offer.type)));
+    place.type = offer.type;
+    return speed(state.job(number), state.machines->network, place);
   }
 
   // What remains of an offer's goodput where it means a restart.
-  double keeping(const State& state, int number, int workers) const {
+  double keeping(const State& state, int number, const Offer& offer) const {
     const Job& job = state.job(number);
-    if (state.run_seconds(number) == 0 || workers == workers_of(state.placement(number)) || !job.elastic) return 1;
+    const Placement& now = state.placement(number);
+    const bool stays =
+        offer.workers == workers_of(now) && (offer.type == kAnyType || offer.type == type_of(*state.machines, now));
+    if (state.run_seconds(number) == 0 || stays || !job.elastic) return 1;
     const double age = state.now - job.arrival;
     const auto found = restarts_.find(number);
     const int restarts = found == restarts_.end() ? 0 : found->second;

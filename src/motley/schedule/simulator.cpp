@@ -4,12 +4,15 @@
 #include <cmath>
 #include <queue>
 
+#include "motley/base/random.h"
 #include "motley/schedule/speed.h"
 
 namespace motley::schedule {
 namespace {
 
-constexpr double kRounding = 1e-9;  // relative
+constexpr double kRounding = 1e-9;     // relative
+constexpr int kIdleDecisions = 2;      // in a row, after which nothing is worth its devices any more
+constexpr int kMostFailures = 10'000;  // of a job: it would never be done
 
 class Replay {
  public:
@@ -18,10 +21,13 @@ class Replay {
         machines_(machines),
         policy_(policy),
         options_(options),
+        random_(options.failures.seed),
         capacity_(machines),
+        available_(machines),
         progress_(jobs.size()),
         versions_(jobs.size()),
         begins_(jobs.size()),
+        saved_(jobs.size()),
         done_(jobs.size()),
         leaving_(machines.servers.size()) {
     outcome_.jobs.resize(jobs.size());
@@ -30,9 +36,12 @@ class Replay {
   Result<Outcome> run() {
     if (jobs_.empty()) return outcome_;
     outcome_.begin = jobs_.front().arrival;
+    for (std::size_t server = 0; server < machines_.servers.size(); ++server) await_failure(static_cast<int>(server));
     while (finished_count_ < jobs_.size()) {
-      const double next = next_event();
-      if (std::isinf(next) && std::isinf(options_.horizon)) {
+      const double next_of_jobs = next_event();
+      const double next = std::min(next_of_jobs, outages_.empty() ? next_of_jobs : outages_.top().time);
+      // A server that comes back may give room to those that wait.
+      if (std::isinf(next_of_jobs) && down_count_ == 0 && std::isinf(options_.horizon)) {
         return fail(ErrorCode::kInternal, "{} leaves {} jobs waiting for ever, such as '{}'", policy_.name(),
                     jobs_.size() - finished_count_, jobs_[first_waiting()].name);
       }
@@ -46,13 +55,16 @@ class Replay {
       }
       now_ = next;
       finish();
+      MOTLEY_TRY(fail_and_repair());
       arrive();
       MOTLEY_TRY(decide());
+      if (idle_decisions_ == kIdleDecisions) break;
     }
     outcome_.end = now_;
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
       outcome_.jobs[job].done_seconds = progress_[job].done_seconds;
-      outcome_.utility += jobs_[job].worth_after(progress_[job].done_seconds);
+      outcome_.utility +=
+          jobs_[job].worth_after(progress_[job].done_seconds) - jobs_[job].cost_of(progress_[job].device_seconds);
     }
     const double span = outcome_.end - outcome_.begin;
     outcome_.busy_share = span > 0 ? outcome_.device_seconds / (span * machines_.devices()) : 0;
@@ -66,6 +78,14 @@ class Replay {
     int job = 0;
     int version = 0;
     bool operator>(const Finish& other) const { return std::pair(time, job) > std::pair(other.time, other.job); }
+  };
+
+  // A server that fails, or comes back.
+  struct Outage {
+    double time = 0;
+    int server = 0;
+    bool begins = true;
+    bool operator>(const Outage& other) const { return std::pair(time, server) > std::pair(other.time, other.server); }
   };
 
   const Job& job(int number) const { return jobs_[static_cast<std::size_t>(number)]; }
@@ -117,6 +137,57 @@ class Replay {
     ++version(number);
   }
 
+  void await_failure(int server) {
+    const double mean = options_.failures.mean_seconds;
+    if (std::isfinite(mean)) outages_.push({now_ + random_.exponential(mean), server, true});
+  }
+
+  // Jobs on a server that fails stop, and go back to their last checkpoints.
+  Status fail_and_repair() {
+    failed_.clear();
+    while (!outages_.empty() && outages_.top().time <= now_) {
+      const Outage outage = outages_.top();
+      outages_.pop();
+      Server& server = available_.servers[static_cast<std::size_t>(outage.server)];
+      const Server& whole = machines_.servers[static_cast<std::size_t>(outage.server)];
+      if (!outage.begins) {
+        capacity_.give_back({{outage.server, whole.devices}}, 0);
+        server.devices = whole.devices;
+        --down_count_;
+        await_failure(outage.server);
+        continue;
+      }
+      for (const int number : running_) {
+        const auto is_here = [&](const Part& part) { return part.server == outage.server; };
+        if (std::ranges::any_of(progress(number).placement, is_here)) MOTLEY_TRY(lose(number));
+      }
+      std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+      capacity_.take({{outage.server, whole.devices}}, 0);
+      server.devices = 0;
+      ++down_count_;
+      outages_.push({now_ + options_.failures.repair_seconds, outage.server, false});
+    }
+    return {};
+  }
+
+  Status lose(int number) {
+    Progress& one = progress(number);
+    const int workers = workers_of(one.placement);
+    const double trained = std::max(0.0, now_ - std::max(begins_[static_cast<std::size_t>(number)], one.resumes));
+    stop(number);
+    const double since_checkpoint = one.speed * std::fmod(trained, options_.failures.checkpoint_seconds);
+    const double saved = std::max(saved_[static_cast<std::size_t>(number)], one.done_seconds - since_checkpoint);
+    outcome_.lost_device_seconds += workers * (one.done_seconds - saved) / one.speed;
+    one.done_seconds = saved;
+    failed_.push_back(number);
+    if (++outcome_.jobs[static_cast<std::size_t>(number)].failures == kMostFailures) {
+      return fail(ErrorCode::kInvalidInput,
+                  "job '{}' has failed {} times; accepted: servers that fail less often, or checkpoints more often",
+                  job(number).name, kMostFailures);
+    }
+    return {};
+  }
+
   // Whether a job's speed depends on who else runs where it does.
   bool meets_others(int number) const {
     return is_contended_ && job(number).elastic && job(number).reserve() == 0 &&
@@ -160,14 +231,14 @@ class Replay {
 
   double speed_of(int number) {
     const Placement& placement = progress(number).placement;
-    std::size_t meeting = 1;
+    RingPlace place = ring_place(machines_, placement);
     if (meets_others(number)) {
       for (const Part& part : placement) {
-        meeting = std::max(meeting, leaving_[static_cast<std::size_t>(part.server)].size());
+        place.meeting =
+            std::max(place.meeting, static_cast<int>(leaving_[static_cast<std::size_t>(part.server)].size()));
       }
     }
-    return speed(job(number), machines_.network,
-                 {workers_of(placement), static_cast<int>(placement.size()), static_cast<int>(meeting)});
+    return speed(job(number), machines_.network, place);
   }
 
   void await_finish(int number) {
@@ -200,7 +271,7 @@ class Replay {
   }
 
   Status decide() {
-    const State state{now_, jobs_, progress_, &machines_, &capacity_, arrived_, finished_, running_};
+    const State state{now_, jobs_, progress_, &available_, &capacity_, arrived_, finished_, running_, failed_};
     const double begin = options_.clock->now();
     MOTLEY_ASSIGN(Decision decision, policy_.decide(state));
     const double seconds = options_.clock->now() - begin;
@@ -225,6 +296,8 @@ class Replay {
     }
     std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
     change_speeds();
+    const bool is_idle = has_costs_ && running_.empty() && arrived_count_ == jobs_.size() && down_count_ == 0;
+    idle_decisions_ = is_idle ? idle_decisions_ + 1 : 0;
     return {};
   }
 
@@ -232,7 +305,9 @@ class Replay {
     const Job& asked = job(number);
     Progress& one = progress(number);
     const int workers = workers_of(placement);
-    if (one.runs() || workers < asked.least() || workers > asked.most() ||
+    const bool can_run = asked.type_speeds.empty() || (type_of(machines_, placement) != kAnyType &&
+                                                       asked.speed_on(type_of(machines_, placement)) > 0);
+    if (one.runs() || !can_run || workers < asked.least() || workers > asked.most() ||
         !capacity_.has_room(placement, asked.reserve())) {
       return fail(ErrorCode::kInternal, "{} gives '{}' {} workers that it may not have, at {} s", policy_.name(),
                   asked.name, workers, now_);
@@ -240,6 +315,7 @@ class Replay {
     capacity_.take(placement, asked.reserve());
     one.placement = std::move(placement);
     one.since = begins_[static_cast<std::size_t>(number)] = now_;
+    saved_[static_cast<std::size_t>(number)] = one.done_seconds;
     JobOutcome& outcome = outcome_.jobs[static_cast<std::size_t>(number)];
     if (std::isinf(outcome.started)) {
       outcome.started = now_;
@@ -260,16 +336,23 @@ class Replay {
   const Machines& machines_;
   Policy& policy_;
   const SimulationOptions& options_;
+  const bool has_costs_ = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; });
+  int idle_decisions_ = 0;  // in a row
   const bool is_contended_ = std::isfinite(machines_.network.between);
+  Random random_;
   Capacity capacity_;
+  Machines available_;  // servers that have failed have no devices
   std::vector<Progress> progress_;
   std::vector<int> versions_;   // of each job: one more whenever its finish is another
   std::vector<double> begins_;  // of each job: since when it runs where it does
+  std::vector<double> saved_;   // of each job: seconds of its duration that it had done when it began there
   std::vector<char> done_;
   std::vector<std::vector<int>> leaving_;  // by server: jobs whose rings leave it, and slow each other down
   std::vector<int> changed_;               // servers that such jobs came to or went from
   std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
-  std::vector<int> running_, arrived_, finished_;
+  std::priority_queue<Outage, std::vector<Outage>, std::greater<>> outages_;
+  int down_count_ = 0;  // servers that have failed and not come back
+  std::vector<int> running_, arrived_, finished_, failed_;
   std::size_t arrived_count_ = 0;
   std::size_t finished_count_ = 0;
   double now_ = 0;
@@ -281,11 +364,15 @@ class Replay {
 
 Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines, Policy& policy,
                          const SimulationOptions& options) {
-  const int devices = machines.devices();
   for (const Job& job : jobs) {
+    if (!job.type_speeds.empty() && static_cast<int>(job.type_speeds.size()) != machines.type_count()) {
+      return fail(ErrorCode::kInvalidInput, "job '{}' has speeds for {} types of devices; accepted: for each of {}",
+                  job.name, job.type_speeds.size(), machines.type_count());
+    }
+    const int devices = most_devices(machines, job);
     if (job.workers > devices) {
-      return fail(ErrorCode::kInvalidInput, "job '{}' asks for {} devices and can never run; there are {}", job.name,
-                  job.workers, devices);
+      return fail(ErrorCode::kInvalidInput, "job '{}' asks for {} devices and can never run; there are {}{}", job.name,
+                  job.workers, devices, job.type_speeds.empty() ? "" : " of a type on which it can");
     }
   }
   return Replay(jobs, machines, policy, options).run();

@@ -15,11 +15,7 @@ constexpr double kSooner = 1e-3;        // of its worth, at most, for being done
 class SlotWorth {
  public:
   SlotWorth(const State& state, const std::vector<int>& jobs, std::size_t active, double end, Objective objective)
-      : state_(state),
-        active_(static_cast<double>(active)),
-        end_(end),
-        objective_(objective),
-        largest_(state.machines->largest_server()) {
+      : state_(state), active_(static_cast<double>(active)), end_(end), objective_(objective) {
     for (const int number : jobs) longest_ = std::max(longest_, std::max(kLeastSeconds, state_.left_seconds(number)));
   }
 
@@ -33,23 +29,46 @@ class SlotWorth {
     const bool is_stopped = one.now.empty() && state_.run_seconds(number) > 0;
     const double until_end =
         std::max(kLeastSeconds, end_ - state_.now - (is_stopped ? restart : 0));  // else it would never resume
-    for (std::size_t reach = 0; reach < one.value.size(); ++reach) {
-      std::vector<double>& values = one.value[reach];
-      values.assign(static_cast<std::size_t>(std::min(job.most(), state_.machines->devices())) + 1, 0);
-      for (std::size_t workers = static_cast<std::size_t>(job.least()); workers < values.size(); ++workers) {
-        const RingPlace place{static_cast<int>(workers), reach == 0 ? 1 : servers_of(static_cast<int>(workers))};
-        values[workers] = worth(job, left, until_end * speed(job, state_.machines->network, place));
+    if (job.type_speeds.empty()) {
+      one.value = on_type(job, left, until_end, kAnyType);
+    } else {
+      for (int type = 0; type < state_.machines->type_count(); ++type) {
+        one.type_values.push_back(on_type(job, left, until_end, type));
       }
     }
-    if (!one.now.empty() && restart > 0) {
+    const int type = type_of(*state_.machines, one.now);
+    if (!one.now.empty() && restart > 0 && (job.type_speeds.empty() || type != kAnyType)) {
       const auto reach = static_cast<std::size_t>(reach_of(*state_.machines, one.now));
-      const double value = one.value[reach][static_cast<std::size_t>(workers_of(one.now))];
-      one.moving = value * restart / until_end;
+      const Worth& there = one.value_on(type);
+      one.moving = there[reach][static_cast<std::size_t>(workers_of(one.now))] * restart / until_end;
     }
     return one;
   }
 
  private:
+  // With devices of this type, for a job that has so many seconds to go.
+  Worth on_type(const Job& job, double left, double until_end, int type) const {
+    const int largest = state_.machines->largest_server(type);
+    Worth all;
+    for (std::size_t reach = 0; reach < all.size(); ++reach) {
+      std::vector<double>& values = all[reach];
+      values.assign(static_cast<std::size_t>(std::min(job.most(), state_.machines->devices())) + 1, 0);
+      if (job.speed_on(type) <= 0) continue;
+      for (std::size_t workers = static_cast<std::size_t>(job.least()); workers < values.size(); ++workers) {
+        RingPlace place = on_fewest_servers(static_cast<int>(workers), std::max(1, largest));
+        place.servers = reach == 0 ? 1 : std::max(2, place.servers);
+        place.type = type;
+        const double more = until_end * speed(job, state_.machines->network, place);
+        values[workers] = worth(job, left, more);
+        if (objective_ == Objective::kUtility) {
+          const double seconds = until_end * std::min(1.0, left / std::max(kLeastSeconds, more));
+          values[workers] -= job.cost_of(seconds * static_cast<double>(workers));
+        }
+      }
+    }
+    return all;
+  }
+
   // Of so many more seconds of its duration, for a job that has so many to go. What it could do beyond its end is worth
   // little to utilities: enough to be done sooner where nobody else wants the devices.
   double worth(const Job& job, double left, double more) const {
@@ -85,14 +104,10 @@ class SlotWorth {
     return (state_.now - job.arrival + to_go) * part / std::max(kLeastSeconds, job.duration);
   }
 
-  // The fewest servers that a ring that leaves its server may have.
-  int servers_of(int workers) const { return std::max(2, (workers + largest_ - 1) / largest_); }
-
   const State& state_;
   double active_;
   double end_;
   Objective objective_;
-  int largest_;         // devices of the largest server
   double longest_ = 0;  // seconds that a job has to go
 };
 

@@ -20,14 +20,21 @@ double iteration_seconds(const Elastic& job, const Network& network, const RingP
          network.seconds_a_server * place.servers + job.compute_seconds;
 }
 
+RingPlace ring_place(const Machines& machines, const Placement& placement) {
+  return {workers_of(placement), static_cast<int>(placement.size()), 1, type_of(machines, placement)};
+}
+
 RingPlace on_fewest_servers(int workers, int largest) {
   return {workers, (workers + largest - 1) / largest};
 }
 
 double speed(const Job& job, const Network& network, const RingPlace& place) {
-  if (!job.elastic) return 1;
+  const double on_type = job.speed_on(place.type);
+  if (!job.elastic || on_type <= 0) return on_type;
   const double asked = iteration_seconds(*job.elastic, network, {job.workers});
-  const double now = iteration_seconds(*job.elastic, network, place);
+  Elastic there = *job.elastic;
+  there.compute_seconds /= on_type;
+  const double now = iteration_seconds(there, network, place);
   return place.workers * asked / (job.workers * now);
 }
 

@@ -11,6 +11,7 @@ struct RingPlace {
   int workers = 1;
   int servers = 1;
   int meeting = 1;  // rings, itself among them, at the server where most meet that leave their servers
+  int type = kAnyType;
 };
 
 // Seconds of an iteration: GADGET (Yu et al., INFOCOM 2022), equation (1), with the bandwidth that contention leaves
@@ -22,11 +23,15 @@ struct RingPlace {
 // k = max(1, meeting share * rings that meet).
 double iteration_seconds(const Elastic& job, const Network& network, const RingPlace& place);
 
+// Of a ring that meets no other.
+RingPlace ring_place(const Machines& machines, const Placement& placement);
+
 // So many workers on as few servers as can be, with nobody else, where the largest server has `largest` devices.
 RingPlace on_fewest_servers(int workers, int largest);
 
-// Seconds of its duration that a job does in a second; 1 with the workers it asks for on one server, and for jobs that
-// are not elastic.
+// Seconds of its duration that a job does in a second: 1 with the workers it asks for on one server, and for jobs that
+// are not elastic, where devices are those for which its times hold; where they are not, computation goes at the pace
+// of their type (Job::type_speeds).
 double speed(const Job& job, const Network& network, const RingPlace& place);
 
 }  // namespace motley::schedule

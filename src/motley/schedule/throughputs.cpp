@@ -64,6 +64,16 @@ std::vector<std::string> Throughputs::types() const {
   return names;
 }
 
+std::vector<std::string> Throughputs::models(const std::string& type, int workers) const {
+  std::vector<std::string> models;
+  const auto found = types_.find(type);
+  if (found == types_.end()) return models;
+  for (const auto& [job, rate] : found->second) {
+    if (job.second == workers && rate > 0) models.push_back(job.first);
+  }
+  return models;
+}
+
 double Throughputs::steps_per_second(const std::string& type, const std::string& model, int workers) const {
   const auto jobs = types_.find(type);
   if (jobs == types_.end()) return 0;

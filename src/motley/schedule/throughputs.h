@@ -25,6 +25,8 @@ class Throughputs {
   static Result<Throughputs> parse(const std::string& text, const std::string& name);
 
   std::vector<std::string> types() const;
+  // Those that have been measured on a type with so many workers.
+  std::vector<std::string> models(const std::string& type, int workers) const;
   // Of so many workers together; 0 where the table has no such job on this type.
   double steps_per_second(const std::string& type, const std::string& model, int workers) const;
 

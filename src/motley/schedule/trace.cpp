@@ -4,11 +4,13 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <unordered_map>
 
 #include "motley/base/file.h"
 #include "motley/schedule/gavel_trace.h"
+#include "motley/schedule/profiled_job.h"
 #include "motley/schedule/trace_lines.h"
 
 namespace motley::schedule {
@@ -107,19 +109,27 @@ constexpr OptionalColumn kOptionalColumns[] = {
      [](Job& job, double value) { elastic_of(job).gradient_bytes = value; }},
     {"restart_seconds", 0, kLongestSeconds, false, "seconds from 0 to 1e10",
      [](Job& job, double value) { elastic_of(job).restart_seconds = value; }},
+    {"device_hour_cost", 0, 1e9, false, "what a device costs in an hour, from 0 to 1e9",
+     [](Job& job, double value) { job.device_hour_cost = value; }},
     {"deadline_seconds", 0, std::numeric_limits<double>::infinity(), false, "seconds from its arrival, or inf",
      [](Job& job, double value) { job.deadline = value; }},
 };
+
+constexpr std::string_view kSpeed = "speed_";  // and a type
+constexpr std::string_view kProfile = "profile";
+
+bool is_optional(std::string_view column) {
+  return column == kProfile ||
+         std::ranges::find(kOptionalColumns, column, &OptionalColumn::name) != std::end(kOptionalColumns) ||
+         (column.starts_with(kSpeed) && column.size() > kSpeed.size());
+}
 
 bool is_ours(const TraceLine& header) {
   const std::vector<std::string_view> ours = TraceLines::split(kOurs.header, ',');
   if (header.cells.size() < ours.size() || !std::equal(ours.begin(), ours.end(), header.cells.begin())) return false;
   for (auto cell = header.cells.begin() + static_cast<std::ptrdiff_t>(ours.size()); cell != header.cells.end();
        ++cell) {
-    if (std::ranges::find(kOptionalColumns, *cell, &OptionalColumn::name) == std::end(kOptionalColumns) ||
-        std::find(header.cells.begin(), cell, *cell) != cell) {
-      return false;
-    }
+    if (!is_optional(*cell) || std::find(header.cells.begin(), cell, *cell) != cell) return false;
   }
   return true;
 }
@@ -149,6 +159,72 @@ Status read_optional(const TraceLines& lines, const TraceLine& header, const Tra
   return {};
 }
 
+// Profiles beside the trace, each read once.
+class Profiles {
+ public:
+  Profiles(const std::filesystem::path& trace, const std::vector<std::string>& types)
+      : folder_(trace.parent_path()), types_(types) {}
+
+  Status apply(const TraceLines& lines, const TraceLine& header, const TraceLine& line, Job& job) {
+    const auto at = std::ranges::find(header.cells, kProfile);
+    if (at == header.cells.end()) return {};
+    const std::string cell(line.cells[static_cast<std::size_t>(at - header.cells.begin())]);
+    if (cell.empty()) return {};
+    if (!known_.contains(cell)) {
+      auto profile = model::read_profile(folder_ / cell);
+      if (!profile) return lines.refuse(line.number, kProfile, cell, "a profile.json: " + profile.error().message);
+      known_.emplace(cell, profiled_job(*profile));
+    }
+    const ProfiledJob& profiled = known_.at(cell);
+    elastic_of(job).compute_seconds = profiled.compute_seconds;
+    elastic_of(job).gradient_bytes = profiled.gradient_bytes;
+    std::vector<std::string> has;
+    for (const auto& [type, speed] : profiled.speeds) has.push_back(type);
+    bool is_any = types_.empty();
+    for (const std::string& type : types_) {
+      const auto found = std::ranges::find(has, type);
+      is_any = is_any || found != has.end();
+      job.type_speeds.push_back(
+          found == has.end() ? 0 : profiled.speeds[static_cast<std::size_t>(found - has.begin())].second);
+    }
+    if (is_any) return {};
+    return lines.refuse(line.number, kProfile, cell,
+                        fmt::format("one with a device of the cluster's ({}); it has {}", fmt::join(types_, ", "),
+                                    fmt::join(has, ", ")));
+  }
+
+ private:
+  std::filesystem::path folder_;
+  const std::vector<std::string>& types_;
+  std::map<std::string, ProfiledJob> known_;
+};
+
+// Where there are types of devices, and the trace has a column of speeds: one for each type.
+Status read_speeds(const TraceLines& lines, const TraceLine& header, const TraceLine& line,
+                   const std::vector<std::string>& types, Job& job) {
+  if (types.empty() || std::ranges::none_of(header.cells, [](auto cell) { return cell.starts_with(kSpeed); })) {
+    return {};
+  }
+  job.type_speeds.clear();
+  for (const std::string& type : types) {
+    const std::string column = std::string(kSpeed) + type;
+    const auto at = std::ranges::find(header.cells, column);
+    if (at == header.cells.end()) {
+      return lines.refuse(header.number, column, "", "this column, too, since there are devices of this type");
+    }
+    const std::string_view cell = line.cells[static_cast<std::size_t>(at - header.cells.begin())];
+    const std::optional<double> speed = number_in_cell(cell);
+    if (!speed || *speed < 0 || *speed > 1e6) {
+      return lines.refuse(line.number, column, cell, "a number from 0, where the job cannot run there, to 1e6");
+    }
+    job.type_speeds.push_back(*speed);
+  }
+  if (std::ranges::max(job.type_speeds) <= 0) {
+    return lines.refuse(line.number, std::string(kSpeed) + types.back(), "0", "a type on which the job can run");
+  }
+  return {};
+}
+
 // Seconds of a cell, or nothing.
 std::optional<double> seconds(std::string_view cell) {
   const std::optional<double> value = number_in_cell(cell);
@@ -157,7 +233,7 @@ std::optional<double> seconds(std::string_view cell) {
 
 // Nothing for a line that is left out.
 Result<std::optional<Job>> job_of(const TraceLines& lines, const Columns& format, const TraceLine& header,
-                                  const TraceLine& line) {
+                                  const TraceLine& line, const std::vector<std::string>& types, Profiles& profiles) {
   const auto cell = [&](std::string_view column) {
     return line.cells[static_cast<std::size_t>(std::ranges::find(header.cells, column) - header.cells.begin())];
   };
@@ -194,10 +270,12 @@ Result<std::optional<Job>> job_of(const TraceLines& lines, const Columns& format
   }
   job.workers = static_cast<int>(*workers);
   MOTLEY_TRY(read_optional(lines, header, line, job));
+  MOTLEY_TRY(profiles.apply(lines, header, line, job));
+  MOTLEY_TRY(read_speeds(lines, header, line, types, job));
   return job;
 }
 
-Result<std::vector<Job>> parse_table(std::string_view text, const std::string& name) {
+Result<std::vector<Job>> parse_table(std::string_view text, const std::string& name, const TraceOptions& options) {
   TraceLines lines(text, name, ',');
   const std::optional<TraceLine> header = lines.next();
   const Columns* format = header ? format_of(*header) : nullptr;
@@ -209,16 +287,17 @@ Result<std::vector<Job>> parse_table(std::string_view text, const std::string& n
     return fail(
         ErrorCode::kInvalidInput,
         "{}: the first line is none of a trace that is known here; accepted: {}, the last one also with any of {} "
-        "behind it; or Gavel's lines, with tabs",
+        "profile and speed_TYPE behind it; or Gavel's lines, with tabs",
         name, fmt::join(headers, " or "), fmt::join(more, ","));
   }
   std::vector<Job> jobs;
+  Profiles profiles(name, options.types);
   std::unordered_map<std::string, std::size_t> known;  // lines, by job
   while (const std::optional<TraceLine> line = lines.next()) {
     if (line->cells.size() != header->cells.size()) {
       return lines.refuse_count(*line, fmt::format("{}", header->cells.size()));
     }
-    MOTLEY_ASSIGN(std::optional<Job> job, job_of(lines, *format, *header, *line));
+    MOTLEY_ASSIGN(std::optional<Job> job, job_of(lines, *format, *header, *line, options.types, profiles));
     if (!job) continue;
     const auto [first, is_new] = known.emplace(job->name, line->number);
     if (!is_new) {
@@ -236,7 +315,7 @@ Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& n
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // that spreadsheets put first
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   MOTLEY_ASSIGN(std::vector<Job> jobs,
-                is_gavel_trace(text) ? parse_gavel_trace(text, name, options) : parse_table(text, name));
+                is_gavel_trace(text) ? parse_gavel_trace(text, name, options) : parse_table(text, name, options));
   std::ranges::stable_sort(jobs, {}, &Job::arrival);
   if (!jobs.empty()) {
     const double begin = jobs.front().arrival;
@@ -250,15 +329,26 @@ Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const Tra
   return parse_trace(text, file.string(), options);
 }
 
-std::string format_trace(const std::vector<Job>& jobs) {
+std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types) {
+  const bool has_speeds = std::ranges::any_of(jobs, [](const Job& job) { return !job.type_speeds.empty(); });
   std::string text =
-      std::string(kOurs.header) + ",least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds\n";
+      std::string(kOurs.header) + ",least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds";
+  const bool has_costs = std::ranges::any_of(jobs, [](const Job& job) { return job.device_hour_cost > 0; });
+  if (has_costs) text += ",device_hour_cost";
+  for (std::size_t type = 0; has_speeds && type < types.size(); ++type)
+    text += fmt::format(",{}{}", kSpeed, types[type]);
+  text += '\n';
   for (const Job& job : jobs) {
     Job copy = job;
     const Elastic& elastic = elastic_of(copy);
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{}\n", job.name, job.arrival, job.duration, job.workers,
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{}", job.name, job.arrival, job.duration, job.workers,
                         elastic.least, elastic.most, elastic.compute_seconds, elastic.gradient_bytes,
                         elastic.restart_seconds, job.deadline);
+    if (has_costs) text += fmt::format(",{}", job.device_hour_cost);
+    for (std::size_t type = 0; has_speeds && type < types.size(); ++type) {
+      text += fmt::format(",{}", job.speed_on(static_cast<int>(type)));
+    }
+    text += '\n';
   }
   return text;
 }

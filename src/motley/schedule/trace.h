@@ -8,7 +8,10 @@
 //
 // Ours may go on with any of least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds
 // (motley/schedule/job.h): then its jobs may have from `least` to `most` workers; without one of these, the workers
-// that they ask for. A deadline of inf is none.
+// that they ask for. A deadline of inf is none. device_hour_cost is taken from their utility. And with speed_TYPE for
+// types of devices: how fast jobs are there beside the devices for which their seconds hold, 0 where they cannot run.
+// Or with a profile: the name of a profile.json that Motley measured, beside the trace, from which compute_seconds,
+// gradient_bytes and speeds are taken; seconds hold for the first of its devices. Empty: none.
 //
 // Gavel's traces have no header, and tabs between their fields (motley/schedule/gavel_trace.h).
 #pragma once
@@ -25,9 +28,12 @@
 namespace motley::schedule {
 
 struct TraceOptions {
-  // Of Gavel's traces: how fast its models are on devices of this type.
+  // Of Gavel's traces: how fast its models are. Durations are those on devices of this type.
   const Throughputs* throughputs = nullptr;
   std::string device_type = "v100";
+  // Types of the devices there are (Machines::types). Where there are several, jobs of traces that say so are not as
+  // fast on all.
+  std::vector<std::string> types = {};
 };
 
 // The jobs by arrival, those of one instant in the file's order; the first arrives at 0.
@@ -37,7 +43,7 @@ struct TraceOptions {
 Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const TraceOptions& options = {});
 Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options = {});
 
-// Our format.
-std::string format_trace(const std::vector<Job>& jobs);
+// Our format; with speeds by these types of devices where jobs have them.
+std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types = {});
 
 }  // namespace motley::schedule

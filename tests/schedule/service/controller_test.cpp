@@ -269,6 +269,59 @@ TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
   EXPECT_THAT(refused(job("a", 3)), HasSubstr("name is that of another job"));
 }
 
+// One node has devices on which jobs that say so cannot run, or are slow.
+TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
+  Machines machines = machines_of(2, 2);
+  machines.types = {"new", "old"};
+  machines.servers[1].type = 1;
+  ControllerOptions options;
+  options.policy = "gadget-exact";
+  auto store = Store::open(folder_.path);
+  ASSERT_TRUE(store) << store.error().message;
+  auto made =
+      Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_), machines, folder_.path, options);
+  ASSERT_TRUE(made) << made.error().message;
+  controller_ = std::move(*made);
+  SubmittedJob only_old = job("only-old", 2);
+  only_old.speeds = {{"old", 1}, {"older", 5}};
+  SubmittedJob slow = job("slow-on-old", 2);
+  slow.speeds = {{"new", 1}, {"old", 0.1}};
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  ASSERT_TRUE(controller_->submit({slow, only_old}, world_.now));
+  step();
+  EXPECT_THAT(controller_->find("only-old")->nodes, ElementsAre(NodeShare{"n1", 2}));
+  EXPECT_THAT(controller_->find("slow-on-old")->nodes, ElementsAre(NodeShare{"n0", 2}));
+
+  SubmittedJob waits = job("waits", 1);
+  waits.speeds = {{"new", 1}};
+  ASSERT_TRUE(controller_->submit({waits}, world_.now));
+  step();
+  const auto why = explain(*controller_, "waits", world_.now);
+  ASSERT_TRUE(why) << why.error().message;
+  EXPECT_EQ(why->constraint, "devices");
+  EXPECT_THAT(why->reason, HasSubstr("it needs 1 devices, and 0 of 2 are free"));
+  WhatIf change;
+  change.add_nodes = {{"more", 2, "new"}};
+  const auto rows = what_if(*controller_, change, world_.now);
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_LT(rows->at(2).finishes_then, rows->at(2).finishes);
+  change.add_nodes = {{"more", 2, "newest"}};
+  EXPECT_THAT(what_if(*controller_, change, world_.now).error().message, HasSubstr("accepted: new, old"));
+
+  const auto refused = [&](const SubmittedJob& one) {
+    const auto ids = controller_->submit({one}, world_.now);
+    return ids ? std::string("taken") : ids.error().message;
+  };
+  SubmittedJob nowhere = job("nowhere", 1);
+  nowhere.speeds = {{"v100", 1}};
+  EXPECT_THAT(refused(nowhere),
+              HasSubstr("speeds is 'v100'; accepted: types of which the cluster has devices: new, old"));
+  SubmittedJob large = job("large", 3);
+  large.speeds = {{"new", 1}, {"old", 1}};
+  EXPECT_THAT(refused(large),
+              HasSubstr("least is '3'; accepted: up to 2, all devices of the cluster that it could have"));
+}
+
 TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
   make(1, 2);
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };

@@ -89,6 +89,10 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
   std::map<std::string, int> new_ids;
   for (const SubmittedJob& job : jobs) {
     MOTLEY_TRY(check(job, machines_));
+    if (!job.speeds.empty() && !knows_types(options_.policy)) {
+      return fail(ErrorCode::kInvalidInput, "job '{}': speeds are for {} types; accepted: none, as the policy is {}",
+                  job.name, job.speeds.size(), options_.policy);
+    }
     auto known = ids_.find(job.name);
     const bool is_new = known == ids_.end() && !new_ids.contains(job.name);
     if (!is_new) {
@@ -201,7 +205,7 @@ void Controller::add_live(int id) {
   const JobRecord& one = record(id);
   places_.emplace(id, live_.size());
   live_.push_back({id, one.attempt_started});
-  jobs_.push_back(job_of(one.job, one.submitted));
+  jobs_.push_back(job_of(one.job, one.submitted, machines_.types));
   Progress progress;
   progress.run_seconds = one.run_seconds;
   progress.device_seconds = one.device_seconds;
@@ -211,8 +215,7 @@ void Controller::add_live(int id) {
     progress.placement = placement_of(one.nodes);
     progress.resumes = one.attempt_started + (one.attempt > 1 ? one.job.restart_seconds : 0);
     if (!progress.placement.empty()) {
-      progress.speed = speed(jobs_.back(), machines_.network,
-                             {workers_of(progress.placement), static_cast<int>(progress.placement.size())});
+      progress.speed = speed(jobs_.back(), machines_.network, ring_place(machines_, progress.placement));
     }
   }
   progress_.push_back(std::move(progress));
@@ -241,8 +244,7 @@ void Controller::retarget(std::size_t place, Placement target, double now) {
   progress.placement = std::move(target);
   progress.resumes = now + (one.attempt > 0 ? one.job.restart_seconds : 0);
   if (!progress.placement.empty()) {
-    progress.speed = speed(jobs_[place], machines_.network,
-                           {workers_of(progress.placement), static_cast<int>(progress.placement.size())});
+    progress.speed = speed(jobs_[place], machines_.network, ring_place(machines_, progress.placement));
   }
   live_[place].changed = now;
 }
@@ -531,11 +533,12 @@ Result<std::vector<Forecast>> Controller::forecast(const Present& present) const
   std::vector<Job> jobs;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < present.jobs.size(); ++i) {
-    if (present.jobs[i].least() > present.machines.devices()) continue;  // waits until nodes come back
+    const int devices = most_devices(present.machines, present.jobs[i]);
+    if (present.jobs[i].least() > devices) continue;  // waits until nodes come back
     jobs.push_back(present.jobs[i]);
-    if (jobs.back().workers > present.machines.devices()) {
-      jobs.back().duration *= static_cast<double>(jobs.back().workers) / present.machines.devices();
-      jobs.back().workers = present.machines.devices();
+    if (jobs.back().workers > devices) {
+      jobs.back().duration *= static_cast<double>(jobs.back().workers) / devices;
+      jobs.back().workers = devices;
     }
     places.push_back(i);
   }

@@ -28,8 +28,7 @@ std::size_t place_of(const Controller::Present& present, int id) {
 void find_constraint(const Controller& controller, const Controller::Present& present, const JobRecord& record,
                      Explanation& answer) {
   const Job& job = present.jobs[place_of(present, record.id)];
-  const int available = present.machines.devices();
-  const int free = controller.free_devices();
+  const int available = most_devices(present.machines, job);
   if (available < job.least()) {
     answer.constraint = "nodes";
     answer.reason = fmt::format("it needs {} devices, and the nodes that are there have {} of {}", job.least(),
@@ -42,6 +41,14 @@ void find_constraint(const Controller& controller, const Controller::Present& pr
     }
     return;
   }
+  Machines rest = present.machines;
+  for (const JobRecord& other : controller.records()) {
+    for (const NodeShare& share : other.nodes) {
+      const auto server = std::ranges::find(rest.servers, share.node, &Server::name);
+      if (server != rest.servers.end()) server->devices = std::max(0, server->devices - share.workers);
+    }
+  }
+  const int free = most_devices(rest, job);
   std::vector<std::string> stopping;
   for (const JobRecord& other : controller.records()) {
     if (other.state == JobState::kStopping) stopping.push_back(other.job.name);
@@ -55,14 +62,7 @@ void find_constraint(const Controller& controller, const Controller::Present& pr
     }
     return;
   }
-  Machines rest = present.machines;
-  for (const JobRecord& other : controller.records()) {
-    for (const NodeShare& share : other.nodes) {
-      const auto server = std::ranges::find(rest.servers, share.node, &Server::name);
-      if (server != rest.servers.end()) server->devices = std::max(0, server->devices - share.workers);
-    }
-  }
-  if (Capacity(rest).find(job.least(), job.reserve()).empty()) {
+  if (Room(rest, Packing::kRing).place(job, job.least()).empty()) {
     answer.constraint = "uplinks";
     answer.reason = fmt::format("{} devices are free, and no uplinks with room lead to {} of them", free, job.least());
     return;
@@ -96,7 +96,8 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
   answer.finishes = told(forecast[place].finishes);
 
   Controller::Present more = present;
-  more.machines.servers.push_back({"one more", 1, 0});
+  const std::vector<int> types = types_of(present.jobs[place]);
+  more.machines.servers.push_back({.name = "one more", .type = std::max(0, types.empty() ? 0 : types.front())});
   MOTLEY_ASSIGN(const std::vector<Forecast> with_more, controller.forecast(more));
   double saved = 0;
   for (std::size_t i = 0; i < forecast.size(); ++i) {
@@ -149,7 +150,16 @@ Result<std::vector<Comparison>> what_if(const Controller& controller, const What
       return fail(ErrorCode::kInvalidInput, "add_nodes: '{}' with {} devices; accepted: a new name, and 1 or more",
                   node.name, node.devices);
     }
-    then.machines.servers.push_back({node.name, node.devices, 0});
+    const auto type = std::ranges::find(then.machines.types, node.type);
+    if (!node.type.empty() && type == then.machines.types.end()) {
+      return fail(ErrorCode::kInvalidInput, "add_nodes: '{}' with devices of type '{}'; accepted: {}", node.name,
+                  node.type,
+                  then.machines.types.empty() ? "none" : fmt::format("{}", fmt::join(then.machines.types, ", ")));
+    }
+    then.machines.servers.push_back(
+        {.name = node.name,
+         .devices = node.devices,
+         .type = node.type.empty() ? 0 : static_cast<int>(type - then.machines.types.begin())});
   }
   for (const std::string& node : change.drain) {
     const auto server = std::ranges::find(then.machines.servers, node, &Server::name);
@@ -178,7 +188,7 @@ Result<std::vector<Comparison>> what_if(const Controller& controller, const What
     if (controller.find(job.name) != nullptr) {
       return fail(ErrorCode::kInvalidInput, "submit: there is a job '{}' already", job.name);
     }
-    then.jobs.push_back(job_of(job, 0));
+    then.jobs.push_back(job_of(job, 0, then.machines.types));
     then.ids.push_back(0);
     row_of.push_back(rows.size());
     rows.push_back({job.name});

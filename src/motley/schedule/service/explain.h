@@ -39,12 +39,14 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
 struct NewNode {
   std::string name;
   int devices = 1;
+  std::string type = "";  // of its devices; empty: the cluster's first
 };
 
 template <class Archive>
 void fields(Archive& archive, NewNode& node) {
   archive.required("name", node.name);
   archive.required("devices", node.devices);
+  archive.optional("type", node.type);
 }
 
 // A change that is only thought of.

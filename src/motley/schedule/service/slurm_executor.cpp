@@ -137,14 +137,23 @@ int number_in(const std::string& text, int otherwise = 0) {
   return number;
 }
 
+struct Gpus {
+  int count = 0;
+  std::string type;  // as Slurm calls it, "gpu" where it does not; several are joined by '+'
+};
+
 // Of a node's generic resources, such as "gpu:v100:4(S:0-1),nic:2".
-int gpus_in(const std::string& resources) {
-  int gpus = 0;
+Gpus gpus_in(const std::string& resources) {
+  Gpus gpus;
   std::istringstream entries(resources);
   for (std::string entry; std::getline(entries, entry, ',');) {
     if (!entry.starts_with("gpu:")) continue;
     const std::string name = entry.substr(0, entry.find('('));
-    gpus += number_in(name.substr(name.rfind(':') + 1));
+    const std::size_t first = name.find(':');
+    const std::size_t last = name.rfind(':');
+    gpus.count += number_in(name.substr(last + 1));
+    if (!gpus.type.empty()) gpus.type += '+';
+    gpus.type += first == last ? "gpu" : name.substr(first + 1, last - first - 1);
   }
   return gpus;
 }
@@ -152,7 +161,7 @@ int gpus_in(const std::string& resources) {
 struct Node {
   std::string name;
   int cpus = 0;
-  int gpus = 0;
+  Gpus gpus;
   bool is_there = false;
 };
 
@@ -309,7 +318,7 @@ class SlurmExecutor final : public Executor {
     std::map<std::pair<int, bool>, std::vector<std::string>> parts;  // nodes by workers on each, and whether on GPUs
     for (const NodeShare& share : attempt.nodes) {
       const auto node = std::ranges::find(nodes_, share.node, &Node::name);
-      parts[{share.workers, node != nodes_.end() && node->gpus > 0}].push_back(share.node);
+      parts[{share.workers, node != nodes_.end() && node->gpus.count > 0}].push_back(share.node);
     }
     const std::string folder = attempt.folder.string();
     std::vector<std::string> words = {"sbatch", "--parsable", "--no-requeue", "--open-mode=append",
@@ -410,7 +419,12 @@ Result<std::vector<Node>> nodes_now(const SlurmOptions& options) {
 Result<Machines> slurm_machines(const SlurmOptions& options) {
   MOTLEY_ASSIGN(const std::vector<Node> nodes, nodes_now(options));
   Machines machines;
-  for (const Node& node : nodes) machines.servers.push_back({node.name, node.gpus > 0 ? node.gpus : node.cpus});
+  for (const Node& node : nodes) {
+    const bool has_gpus = node.gpus.count > 0;
+    machines.servers.push_back({.name = node.name,
+                                .devices = has_gpus ? node.gpus.count : node.cpus,
+                                .type = machines.type_named(has_gpus ? node.gpus.type : "cpu")});
+  }
   return machines;
 }
 

@@ -15,8 +15,9 @@ struct SlurmOptions {
   std::vector<std::string> options;  // further ones of sbatch, such as --account=ml
 };
 
-// The nodes of a partition. The devices of a node are its GPUs, where Slurm knows of GPUs there, else its CPUs. Errors:
-// kUnavailable where Slurm's programs are not there or do not answer.
+// The nodes of a partition. The devices of a node are its GPUs, where Slurm knows of GPUs there, of the type that it
+// has for them, else its CPUs, of type "cpu". Errors: kUnavailable where Slurm's programs are not there or do not
+// answer.
 Result<Machines> slurm_machines(const SlurmOptions& options);
 
 // An attempt is a batch job with one task a worker, `workers` of them on each node of the attempt; where nodes have

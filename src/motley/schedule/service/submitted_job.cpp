@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "motley/schedule/placing.h"
+
 namespace motley::schedule {
 namespace {
 
@@ -36,8 +38,13 @@ Status check(const SubmittedJob& job, const Machines& machines) {
   if (job.workers < 1) return refuse("workers", job.workers, "a whole number from 1");
   if (least > job.workers) return refuse("least", least, "a whole number from 1 to workers");
   if (most < job.workers) return refuse("most", most, "a whole number from workers");
-  if (least > machines.devices()) {
-    return refuse("least", least, fmt::format("up to {}, all devices of the cluster", machines.devices()));
+  const Job seen = job_of(job, 0, machines.types);
+  if (!job.speeds.empty() && types_of(seen).empty()) {
+    return refuse("speeds", job.speeds.front().type,
+                  fmt::format("types of which the cluster has devices: {}", fmt::join(machines.types, ", ")));
+  }
+  if (const int devices = most_devices(machines, seen); least > devices) {
+    return refuse("least", least, fmt::format("up to {}, all devices of the cluster that it could have", devices));
   }
   if (job.seconds > kLongestSeconds) return refuse("seconds", job.seconds, "up to 1e9");
   if (job.restart_seconds > kLongestSeconds) return refuse("restart_seconds", job.restart_seconds, "up to 1e9");
@@ -48,7 +55,7 @@ Status check(const SubmittedJob& job, const Machines& machines) {
   return {};
 }
 
-Job job_of(const SubmittedJob& submitted, double arrival) {
+Job job_of(const SubmittedJob& submitted, double arrival, const std::vector<std::string>& types) {
   Job job;
   job.name = submitted.name;
   job.arrival = arrival;
@@ -63,6 +70,11 @@ Job job_of(const SubmittedJob& submitted, double arrival) {
   elastic.gradient_bytes = submitted.gradient_bytes;
   elastic.restart_seconds = submitted.restart_seconds;
   job.elastic = elastic;
+  job.device_hour_cost = submitted.device_hour_cost;
+  for (std::size_t type = 0; !submitted.speeds.empty() && type < types.size(); ++type) {
+    const auto found = std::ranges::find(submitted.speeds, types[type], &SubmittedJob::Speed::type);
+    job.type_speeds.push_back(found == submitted.speeds.end() ? 0 : found->speed);
+  }
   return job;
 }
 

@@ -29,6 +29,15 @@ struct SubmittedJob {
   double weight = 1;            // of its utility
   // What its progress is worth, in seconds of its own with the workers it asks for; its weight is the one above.
   Utility utility = {};
+  double device_hour_cost = 0;  // what an hour of one of its devices costs, in the unit of its utility
+  // How fast it computes by type of device, beside the devices for which its seconds hold; where it is not given for a
+  // type, it cannot run there. None: it is as fast on all, and may be on several at a time.
+  struct Speed {
+    std::string type;
+    double speed = 1;
+    bool operator==(const Speed&) const = default;
+  };
+  std::vector<Speed> speeds = {};
   int retries = 0;  // how often it is started again after it failed by itself
 };
 
@@ -47,6 +56,12 @@ void fields(Archive& archive, Utility& utility) {
 }
 
 template <class Archive>
+void fields(Archive& archive, SubmittedJob::Speed& speed) {
+  archive.required("type", speed.type);
+  archive.required("speed", speed.speed, NumberIs::kPositive);
+}
+
+template <class Archive>
 void fields(Archive& archive, SubmittedJob& job) {
   archive.required("name", job.name);
   archive.required("command", job.command);
@@ -61,6 +76,8 @@ void fields(Archive& archive, SubmittedJob& job) {
   archive.required("grace_seconds", job.grace_seconds);
   archive.optional("weight", job.weight, NumberIs::kPositive);
   archive.optional("utility", job.utility);
+  archive.optional("device_hour_cost", job.device_hour_cost);
+  archive.optional("speeds", job.speeds);
   archive.optional("retries", job.retries);
 }
 
@@ -68,8 +85,8 @@ void fields(Archive& archive, SubmittedJob& job) {
 // machines, all of them free.
 Status check(const SubmittedJob& job, const Machines& machines);
 
-// As policies see it: `arrival` in seconds of whatever clock.
-Job job_of(const SubmittedJob& job, double arrival);
+// As policies see it on machines with these types of devices: `arrival` in seconds of whatever clock.
+Job job_of(const SubmittedJob& job, double arrival, const std::vector<std::string>& types);
 
 // The command with its placeholders filled in.
 std::vector<std::string> command_of(const SubmittedJob& job, int workers, int attempt, const std::string& folder);
