@@ -89,6 +89,27 @@ TEST(Failures, EveryPolicyGoesOn) {
   }
 }
 
+TEST(Failures, OfAllServersAtOnceAreWaitedFor) {
+  std::vector<Job> jobs;
+  for (int i = 0; i < 6; ++i) {
+    jobs.push_back({fmt::format("job{}", i), 100.0 * i, 300, 1 + i % 2});
+    if (i % 3 == 0) {
+      jobs.back().elastic.emplace();
+      jobs.back().elastic->most = 4;
+    }
+  }
+  for (const std::string& name : online_policy_names()) {
+    SCOPED_TRACE(name);
+    const Outcome outcome = replay(name, jobs, uniform(1, 4), {.failures = failures(200, 3)}, {.slot_seconds = 20});
+    int failed = 0;
+    for (const JobOutcome& job : outcome.jobs) {
+      EXPECT_TRUE(std::isfinite(job.finished));
+      failed += job.failures;
+    }
+    EXPECT_GT(failed, 0);
+  }
+}
+
 TEST(Failures, ThatNoJobCanBearAreSaidSo) {
   const auto policy = make_policy("fifo");
   ASSERT_TRUE(policy);

@@ -38,7 +38,7 @@ class Gavel final : public Policy {
     active_.update(state);
     for (const int job : state.finished) run_seconds_.erase(job);
     Decision decision;
-    if (slots_.begins(state.now) && !active_.jobs().empty()) {
+    if (slots_.begins(state.now) && !active_.jobs().empty() && state.machines->devices() > 0) {
       count_run_seconds(state);
       MOTLEY_ASSIGN(const std::vector<Share> shares, solve(state));
       order_.clear();

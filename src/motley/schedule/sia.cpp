@@ -123,7 +123,7 @@ class Sia final : public Policy {
   }
 
   static double goodput(const State& state, int number, const Offer& offer) {
-    RingPlace place = on_fewest_servers(offer.workers, std::max(1, state.machines->largest_server(offer.type)));
+    RingPlace place = on_fewest_servers(offer.workers, state.machines->largest_server(offer.type));
     place.type = offer.type;
     return speed(state.job(number), state.machines->network, place);
   }

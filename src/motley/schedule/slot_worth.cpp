@@ -55,7 +55,7 @@ class SlotWorth {
       values.assign(static_cast<std::size_t>(std::min(job.most(), state_.machines->devices())) + 1, 0);
       if (job.speed_on(type) <= 0) continue;
       for (std::size_t workers = static_cast<std::size_t>(job.least()); workers < values.size(); ++workers) {
-        RingPlace place = on_fewest_servers(static_cast<int>(workers), std::max(1, largest));
+        RingPlace place = on_fewest_servers(static_cast<int>(workers), largest);
         place.servers = reach == 0 ? 1 : std::max(2, place.servers);
         place.type = type;
         const double more = until_end * speed(job, state_.machines->network, place);

@@ -25,7 +25,8 @@ RingPlace ring_place(const Machines& machines, const Placement& placement) {
 }
 
 RingPlace on_fewest_servers(int workers, int largest) {
-  return {workers, (workers + largest - 1) / largest};
+  const int on_each = std::max(1, largest);
+  return {workers, (workers + on_each - 1) / on_each};
 }
 
 double speed(const Job& job, const Network& network, const RingPlace& place) {
