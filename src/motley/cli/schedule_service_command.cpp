@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -171,8 +172,9 @@ Status set_speeds(SubmitArguments& arguments) {
   }
   for (const std::string& text : arguments.speeds) {
     const std::size_t colon = text.rfind(':');
-    const double speed = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, nullptr);
-    if (colon == 0 || !(speed > 0)) {
+    char* end = nullptr;
+    const double speed = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, &end);
+    if (colon == 0 || !(speed > 0) || !std::isfinite(speed) || *end != '\0') {
       return fail(ErrorCode::kInvalidInput, "--speed: '{}'; accepted: TYPE:SPEED, such as k80:0.2", text);
     }
     const std::string type = text.substr(0, colon);
@@ -221,8 +223,10 @@ Status run_list(const ClientArguments& arguments, const std::string& state) {
   std::printf("%s", report::text_columns(rows).c_str());
   MOTLEY_ASSIGN(const Json nodes, client.get("/v1/nodes"));
   for (const Json& node : nodes["nodes"]) {
-    std::printf("node %s: %s, %d of %d devices used\n", node["name"].get<std::string>().c_str(),
-                node["state"].get<std::string>().c_str(), node["used"].get<int>(), node["devices"].get<int>());
+    const std::string type = node["type"].get<std::string>();
+    std::printf("node %s: %s, %d of %d %s used\n", node["name"].get<std::string>().c_str(),
+                node["state"].get<std::string>().c_str(), node["used"].get<int>(), node["devices"].get<int>(),
+                type.empty() ? "devices" : type.c_str());
   }
   return {};
 }

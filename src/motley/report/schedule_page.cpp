@@ -187,7 +187,9 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
   for (const schedule::Server& server : view.machines.servers) {
     if (!groups.empty() && lanes + server.devices > kMostLanes) break;
     first_lane.push_back(lanes);
-    groups.emplace_back(server.name, std::min(server.devices, kMostLanes));
+    const std::string type = view.machines.type_name(server);
+    groups.emplace_back(type.empty() ? server.name : fmt::format("{} ({})", server.name, type),
+                        std::min(server.devices, kMostLanes));
     lanes += groups.back().second;
   }
   std::vector<const schedule::Run*> runs;

@@ -22,6 +22,10 @@ int Machines::largest_server(int type) const {
   return largest;
 }
 
+std::string Machines::type_name(const Server& server) const {
+  return types.empty() ? "" : types[static_cast<std::size_t>(server.type)];
+}
+
 int Machines::type_named(const std::string& name) {
   const auto known = std::ranges::find(types, name);
   const auto place = static_cast<int>(known - types.begin());

@@ -41,7 +41,8 @@ struct Machines {
   int devices(int type = kAnyType) const;         // of all servers of this type
   int largest_server(int type = kAnyType) const;  // its devices
   int type_count() const { return types.empty() ? 1 : static_cast<int>(types.size()); }
-  int type_named(const std::string& name);  // its place among the types, to which it is added where it is new
+  std::string type_name(const Server& server) const;  // empty where all are alike
+  int type_named(const std::string& name);            // its place among the types, to which it is added where it is new
   bool is_of(int server, int type) const {
     return type == kAnyType || servers[static_cast<std::size_t>(server)].type == type;
   }

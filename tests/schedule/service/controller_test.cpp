@@ -300,6 +300,8 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   ASSERT_TRUE(why) << why.error().message;
   EXPECT_EQ(why->constraint, "devices");
   EXPECT_THAT(why->reason, HasSubstr("it needs 1 devices, and 0 of 2 are free"));
+  EXPECT_THAT(why->frees, ::testing::Contains(HasSubstr("slow-on-old, which has 2 devices")));
+  EXPECT_THAT(why->frees, ::testing::Not(::testing::Contains(HasSubstr("only-old"))));
   WhatIf change;
   change.add_nodes = {{"more", 2, "new"}};
   const auto rows = what_if(*controller_, change, world_.now);

@@ -24,6 +24,16 @@ std::size_t place_of(const Controller::Present& present, int id) {
   return static_cast<std::size_t>(std::ranges::find(present.ids, id) - present.ids.begin());
 }
 
+// Whether another job has devices of which this one may have some.
+bool has_some_for(const Controller& controller, const Job& job, const JobRecord& other) {
+  const std::vector<int> types = types_of(job);
+  return std::ranges::any_of(other.nodes, [&](const NodeShare& share) {
+    const auto server = std::ranges::find(controller.machines().servers, share.node, &Server::name);
+    return server != controller.machines().servers.end() &&
+           std::ranges::any_of(types, [&](int type) { return type == kAnyType || type == server->type; });
+  });
+}
+
 // What holds a job that waits: which constraint, and in a sentence.
 void find_constraint(const Controller& controller, const Controller::Present& present, const JobRecord& record,
                      Explanation& answer) {
@@ -123,7 +133,7 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
   // Who is done before it starts gives back what it gets.
   std::vector<std::pair<double, const JobRecord*>> before;
   for (const JobRecord& other : controller.records()) {
-    if (other.nodes.empty() || is_over(other.state)) continue;
+    if (is_over(other.state) || !has_some_for(controller, present.jobs[place], other)) continue;
     const double ends = forecast[place_of(present, other.id)].finishes;
     if (std::isfinite(ends)) before.emplace_back(ends, &other);
   }

@@ -177,8 +177,12 @@ Json Service::Parts::nodes() const {
     const char* state = controller->is_drained(server.name) ? "drained"
                         : controller->is_available(i)       ? "up"
                                                             : "missing";
-    all.push_back(
-        {{"name", server.name}, {"devices", server.devices}, {"used", used}, {"state", state}, {"jobs", jobs}});
+    all.push_back({{"name", server.name},
+                   {"type", controller->machines().type_name(server)},
+                   {"devices", server.devices},
+                   {"used", used},
+                   {"state", state},
+                   {"jobs", jobs}});
   }
   return all;
 }
@@ -263,7 +267,8 @@ void Service::Parts::get_page(httplib::Response& response) {
       for (const auto& [name, workers] : node["jobs"].items()) {
         jobs += fmt::format("{}{} ({})", jobs.empty() ? "" : ", ", escape(name), workers.get<int>());
       }
-      node_rows.push_back({escape(node["name"].get<std::string>()), escape(node["state"].get<std::string>()),
+      node_rows.push_back({escape(node["name"].get<std::string>()), escape(node["type"].get<std::string>()),
+                           escape(node["state"].get<std::string>()),
                            fmt::format("{} of {}", node["used"].get<int>(), node["devices"].get<int>()), jobs});
     }
     const std::vector<JobRecord>& records = controller->records();
@@ -287,7 +292,7 @@ void Service::Parts::get_page(httplib::Response& response) {
           "<header><h1>Scheduler</h1>\n<div class=\"facts\"><span>{} waiting</span><span>{} running</span>"
           "<span>{} over</span><span>policy {}</span></div></header>\n<main><div class=\"cards\">",
           waiting, running, over, escape(controller->policy())) +
-      page::card("Nodes", "", page::table({"node", "state", "devices used", "jobs"}, node_rows), true) +
+      page::card("Nodes", "", page::table({"node", "type", "state", "devices used", "jobs"}, node_rows), true) +
       page::card(
           "Jobs", "The newest first.",
           page::table({"id", "name", "state", "workers", "nodes", "attempt", "last change"}, job_rows, {0, 3, 5}),
