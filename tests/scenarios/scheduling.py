@@ -85,7 +85,7 @@ class ScheduleSimulate(unittest.TestCase):
         file = self.folder / "jobs.csv"
         text = self.simulate(trace, *machines, "--policy", "gadget-exact", "--objective", "completion", "--csv", file)
         self.assertIn("24 devices on 6 servers", text)
-        finished = {row["job"]: float(row["finished_seconds"]) for row in csv.DictReader(file.open())}
+        finished = {row["job"]: float(row["finished_seconds"]) for row in csv.DictReader(file.read_text().splitlines())}
         self.assertEqual(finished["needs"], 3600, "it alone needs all of the v100s")
         self.assertEqual(finished["slow"], 5400, "an hour on k80s, and then half an hour on v100s")
         self.assertEqual(finished["any"], 3600)
@@ -96,7 +96,7 @@ class ScheduleSimulate(unittest.TestCase):
         flags = ["--machines", "4x8", "--policy", "las", "--failure-hours", 5, "--repair-hours", 0.5]
         text = self.simulate(TRACE, *flags, "--csv", file)
         self.assertIn("jobs lost places", text)
-        lost = sum(int(row["failures"]) for row in csv.DictReader(file.open()))
+        lost = sum(int(row["failures"]) for row in csv.DictReader(file.read_text().splitlines()))
         row = text.splitlines()[-2].split()
         self.assertEqual(row[0], "las")
         self.assertEqual(int(row[-2]), lost)
