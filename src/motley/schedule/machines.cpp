@@ -143,6 +143,10 @@ int type_of(const Machines& machines, const Placement& placement) {
                                                                                                              : kAnyType;
 }
 
+bool is_of(const Machines& machines, const Placement& placement, int type) {
+  return type == kAnyType || type_of(machines, placement) == type;
+}
+
 Occupancy::Occupancy(const Machines& machines) : free_(machines.devices()) {
   servers_.reserve(machines.servers.size());
   for (const Server& server : machines.servers) servers_.push_back(server.devices);

@@ -73,6 +73,8 @@ enum class Reach : std::uint8_t { kServer, kRack, kCluster };
 Reach reach_of(const Machines& machines, const Placement& placement);
 // The type of all its devices; kAnyType where they are of several.
 int type_of(const Machines& machines, const Placement& placement);
+// Whether all its devices are of this type; always, where it is kAnyType.
+bool is_of(const Machines& machines, const Placement& placement, int type);
 
 // Which devices are free.
 class Occupancy {

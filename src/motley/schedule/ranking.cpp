@@ -16,7 +16,7 @@ bool Ranking::offer(int number, int type) {
   const Job& job = state_->job(number);
   if (job.workers > room_->free()) return false;
   const Placement& now = state_->placement(number);
-  const bool is_there = !now.empty() && (type == kAnyType || type_of(*state_->machines, now) == type);
+  const bool is_there = !now.empty() && is_of(*state_->machines, now, type);
   if (is_there && room_->has_room(job, now)) {
     room_->take(job, now);
   } else {

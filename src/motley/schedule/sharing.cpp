@@ -10,8 +10,7 @@ std::vector<Change> share(const State& state, const std::vector<int>& jobs, cons
   std::vector<std::size_t> movers;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const Placement& now = state.placement(jobs[i]);
-    const bool is_there = type_for(i) == kAnyType || type_of(*state.machines, now) == type_for(i);
-    if (workers_of(now) == workers[i] && (now.empty() || is_there)) {
+    if (workers_of(now) == workers[i] && (now.empty() || is_of(*state.machines, now, type_for(i)))) {
       room.take(state.job(jobs[i]), now);
     } else {
       movers.push_back(i);

@@ -132,8 +132,7 @@ class Sia final : public Policy {
   double keeping(const State& state, int number, const Offer& offer) const {
     const Job& job = state.job(number);
     const Placement& now = state.placement(number);
-    const bool stays =
-        offer.workers == workers_of(now) && (offer.type == kAnyType || offer.type == type_of(*state.machines, now));
+    const bool stays = offer.workers == workers_of(now) && is_of(*state.machines, now, offer.type);
     if (state.run_seconds(number) == 0 || stays || !job.elastic) return 1;
     const double age = state.now - job.arrival;
     const auto found = restarts_.find(number);

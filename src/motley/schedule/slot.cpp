@@ -92,8 +92,7 @@ class Solver {
                         : workers <= size(type).in_rack ? Reach::kRack
                                                         : Reach::kCluster;
     const double value = one.value_on(type)[static_cast<std::size_t>(reach)][static_cast<std::size_t>(workers)];
-    const bool may_stay =
-        workers == workers_of(one.now) && (type == kAnyType || type_of(problem_.machines, one.now) == type);
+    const bool may_stay = workers == workers_of(one.now) && is_of(problem_.machines, one.now, type);
     return workers == 0 || one.now.empty() || may_stay ? value : value - one.moving;
   }
 
@@ -298,7 +297,7 @@ class Solver {
       if (workers == 0) continue;
       const SlotJob& one = job(number);
       if (!one.now.empty() && one.moving > 0 && workers == workers_of(one.now) &&
-          (type == kAnyType || type_of(problem_.machines, one.now) == type) && free_.has_room(one.now, one.reserve)) {
+          is_of(problem_.machines, one.now, type) && free_.has_room(one.now, one.reserve)) {
         put(number, one.now);
       } else {
         order.push_back(number);
@@ -338,7 +337,7 @@ class Solver {
     if (!one.now.empty() && free_.has_room(one.now, one.reserve)) consider(one.now);
     for (int type = first_type; type < end_of_types; ++type) {
       // On other devices than before it may do as well with fewer.
-      const int least = type == kAnyType || type_of(problem_.machines, before) == type ? std::max(1, had) : 1;
+      const int least = is_of(problem_.machines, before, type) ? std::max(1, had) : 1;
       for (int workers = least; workers <= one.most(); ++workers) {
         Placement where = free_.find(workers, one.reserve, type);
         if (where.empty()) break;
@@ -467,8 +466,9 @@ class Solver {
 
 double value_of(const Machines& machines, const SlotJob& job, const Placement& placement) {
   if (placement.empty()) return 0;
-  const int type = type_of(machines, placement);
-  if (!job.type_values.empty() && type == kAnyType) return 0;
+  const bool is_typed = !job.type_values.empty();
+  const int type = is_typed ? type_of(machines, placement) : kAnyType;
+  if (is_typed && type == kAnyType) return 0;
   const auto reach = static_cast<std::size_t>(reach_of(machines, placement));
   const double value = job.value_on(type)[reach][static_cast<std::size_t>(workers_of(placement))];
   return job.now.empty() || job.now == placement ? value : value - job.moving;
