@@ -12,7 +12,7 @@
 namespace motley::bench {
 namespace {
 
-constexpr const char* kCluster = R"(version: 1
+constexpr const char* kCluster = R"(version: 2
 device_types: [{name: core, kind: cpu, count: 4}]
 workers:
   - {name: fast-a, device: core, seconds_per_sample: 0.0002 s, delay: {distribution: exponential, mean: 0.02 s}}
@@ -35,11 +35,11 @@ double mean(const std::vector<double>& values) {
 Status run(const BenchOptions& options, int seed, Way& way) {
   std::vector<std::string> flags = {"--model.name",
                                     "mlp",
-                                    "--exchange.method",
-                                    "ps",
-                                    "--optimizer.learning_rate",
+                                    "--gradient-sync.method",
+                                    "parameter-server",
+                                    "--optimizer.learning-rate",
                                     "0.05",
-                                    "--evaluate.every_epochs",
+                                    "--evaluate.every-epochs",
                                     "0",
                                     "--seed",
                                     std::to_string(seed)};
@@ -67,8 +67,8 @@ Status run(const BenchOptions& options, int seed, Way& way) {
 
 Result<std::vector<BenchRow>> consistency_bench(const BenchOptions& options) {
   std::vector<Way> ways = {{"bsp", {}, {}, {}},
-                           {"ssp-3", {"--exchange.consistency", "ssp", "--exchange.staleness", "3"}, {}, {}},
-                           {"async", {"--exchange.consistency", "async"}, {}, {}}};
+                           {"ssp-3", {"--gradient-sync.consistency", "ssp", "--gradient-sync.staleness", "3"}, {}, {}},
+                           {"async", {"--gradient-sync.consistency", "async"}, {}, {}}};
   const int seeds = options.quick ? 1 : 3;
   for (int seed = 1; seed <= seeds; ++seed) {
     for (Way& way : ways) MOTLEY_TRY(run(options, seed, way));

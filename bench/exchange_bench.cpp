@@ -108,18 +108,18 @@ class ExchangeBench {
   }
 
  private:
-  void say(const std::string& line) const {
+  void print(const std::string& line) const {
     if (options_.progress) options_.progress(line);
   }
   void add(const std::string& name, const std::string& metric, double value, const std::string& unit, bool more,
            std::optional<double> target, std::optional<double> limit, std::optional<double> peer,
            const std::string& note) {
     rows_.push_back({name, metric, value, unit, more, target, limit, peer, note});
-    say(fmt::format("{} {} {:.4g} {}", name, metric, value, unit));
+    print(fmt::format("{} {} {:.4g} {}", name, metric, value, unit));
   }
 
   Status against_gloo(int ranks) {
-    say(fmt::format("starting {} ranks of each", ranks));
+    print(fmt::format("starting {} ranks of each", ranks));
     MOTLEY_ASSIGN(ExchangeJob shared,
                   ExchangeJob::start(options_, "shared-memory", bytes_, std::vector<ExchangeJob::Place>(ranks)));
     MOTLEY_ASSIGN(ExchangeJob ring,
@@ -160,7 +160,7 @@ class ExchangeBench {
     const std::string name = "netns-1Gbps-N4-46.8MB";
     auto network = NetworkNamespaces::create(kRanks, 125e6);
     if (!network) {
-      say(fmt::format("{} left out: {}", name, network.error().message));
+      print(fmt::format("{} left out: {}", name, network.error().message));
       return {};
     }
     std::vector<ExchangeJob::Place> places;

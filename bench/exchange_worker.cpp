@@ -11,7 +11,7 @@
 #include <optional>
 #include <sstream>
 
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/collective/measure_methods.h"
 
 namespace motley::bench {
@@ -44,19 +44,19 @@ Order read_order() {
 
 // Seconds of `count` reductions. As in training, each rank has just written its values; that is not counted, but where
 // they then are in the caches is. With a group all ranks begin at once.
-Result<double> reduce(const net::Membership& members, collective::Group* meet, collective::Exchange& exchange,
-                      int bucket, std::int64_t count, std::uint64_t& step) {
+Result<double> reduce(const net::Membership& members, collective::Group* barrier_group,
+                      collective::GradientReducer& reducer, int bucket, std::int64_t count, std::uint64_t& step) {
   const Deadline deadline = Deadline::after(kSeconds);
-  const auto bytes = exchange.buffer(bucket);
+  const auto bytes = reducer.buffer(bucket);
   const std::span<float> values(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
   const float expected = static_cast<float>(members.size() + 1) / 2;
   double seconds = 0;
   for (std::int64_t round = 0; round < count; ++round) {
     std::ranges::fill(values, static_cast<float>(members.rank + 1));
-    if (meet != nullptr) MOTLEY_TRY(meet->barrier(deadline));
+    if (barrier_group != nullptr) MOTLEY_TRY(barrier_group->barrier(deadline));
     const double began = monotonic_seconds();
-    MOTLEY_TRY(exchange.start(++step, bucket, 32));
-    MOTLEY_TRY(exchange.wait(bucket, deadline));
+    MOTLEY_TRY(reducer.start(++step, bucket, 32));
+    MOTLEY_TRY(reducer.wait(bucket, deadline));
     seconds += monotonic_seconds() - began;
     if (values.front() != expected || values.back() != expected) {
       return fail(ErrorCode::kInternal, "the mean is {} and {}, not {}", values.front(), values.back(), expected);
@@ -68,17 +68,17 @@ Result<double> reduce(const net::Membership& members, collective::Group* meet, c
 // Whole steps over all buckets: a server moves the weights, or each rank its own, in one pass over memory.
 class Stepper {
  public:
-  Stepper(const net::Membership& members, collective::Group& group, collective::Exchange& exchange,
-          const collective::Layout& layout, const collective::ExchangeOptions& how)
+  Stepper(const net::Membership& members, collective::Group& group, collective::GradientReducer& reducer,
+          const collective::Layout& layout, const collective::ReducerOptions& how)
       : members_(members),
         group_(group),
-        exchange_(exchange),
+        reducer_(reducer),
         buckets_(static_cast<int>(layout.bucket_elements.size())),
         wire_(how.wire),
         update_(how.update) {
     update_.learning_rate = kLearningRate;
     for (const std::size_t elements : layout.bucket_elements) {
-      if (exchange.updates_weights()) break;
+      if (reducer.updates_weights()) break;
       weights_.emplace_back(elements);
       momentum_.emplace_back(elements);
     }
@@ -97,10 +97,10 @@ class Stepper {
       const double began = monotonic_seconds();
       if (compute_seconds > 0) SteadyClock::instance().sleep_until(began + compute_seconds);
       ++step_;
-      for (int bucket = 0; bucket < buckets_; ++bucket) MOTLEY_TRY(exchange_.start(step_, bucket, 32));
+      for (int bucket = 0; bucket < buckets_; ++bucket) MOTLEY_TRY(reducer_.start(step_, bucket, 32));
       for (int bucket = 0; bucket < buckets_; ++bucket) {
-        MOTLEY_TRY(exchange_.wait(bucket, deadline));
-        if (!exchange_.updates_weights()) update(bucket);
+        MOTLEY_TRY(reducer_.wait(bucket, deadline));
+        if (!reducer_.updates_weights()) update(bucket);
       }
       seconds += monotonic_seconds() - began;
       MOTLEY_TRY(group_.barrier(deadline));
@@ -111,11 +111,11 @@ class Stepper {
 
  private:
   std::span<float> gradient(int bucket) {
-    const auto bytes = exchange_.buffer(bucket);
+    const auto bytes = reducer_.buffer(bucket);
     return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
   }
   std::span<const float> weights(int bucket) {
-    return exchange_.updates_weights() ? exchange_.weights(bucket) : weights_[static_cast<std::size_t>(bucket)];
+    return reducer_.updates_weights() ? reducer_.weights(bucket) : weights_[static_cast<std::size_t>(bucket)];
   }
   void update(int bucket) {
     const kernels::WireInput input{gradient(bucket).data(), kernels::WireFormat::kFloat32};
@@ -146,7 +146,7 @@ class Stepper {
 
   const net::Membership& members_;
   collective::Group& group_;
-  collective::Exchange& exchange_;
+  collective::GradientReducer& reducer_;
   const int buckets_;
   const collective::WireType wire_;
   kernels::UpdateOptions update_;
@@ -228,7 +228,7 @@ Status work(const std::vector<std::string>& arguments) {
   const bool served = method.starts_with("ps-");
   const bool chooses = method.starts_with("auto");
   const bool whole_steps = served || chooses || method.ends_with("-step");
-  collective::ExchangeOptions how;
+  collective::ReducerOptions how;
   how.method = chooses                          ? collective::Method::kAuto
                : served                         ? collective::Method::kParameterServer
                : method.starts_with("tcp-ring") ? collective::Method::kTcpRing
@@ -240,7 +240,7 @@ Status work(const std::vector<std::string>& arguments) {
                               : collective::WireType::kNative;
   how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
   if (how.wire == collective::WireType::kTopK) how.update = {.rule = kernels::UpdateRule::kSgd};  // what top-k is for
-  collective::Group* const meet = method.ends_with("-meet") ? group.get() : nullptr;
+  collective::Group* const barrier_group = method.ends_with("-barrier") ? group.get() : nullptr;
   if (served || chooses) {
     how.servers_share_memory = !method.starts_with("ps-tcp");
     how.background_progress = false;  // there is nothing to compute meanwhile
@@ -252,7 +252,7 @@ Status work(const std::vector<std::string>& arguments) {
     }
     if (const char* racks = std::getenv("MOTLEY_BENCH_RACKS")) {
       std::istringstream numbers(racks);
-      for (std::string rack; std::getline(numbers, rack, ',');) how.rack_of_rank.push_back(std::stoi(rack));
+      for (std::string rack; std::getline(numbers, rack, ',');) how.rank_racks.push_back(std::stoi(rack));
     }
     if (const char* chunk = std::getenv("MOTLEY_BENCH_CHUNK")) how.chunk_bytes = std::stoull(chunk);
   }
@@ -264,23 +264,23 @@ Status work(const std::vector<std::string>& arguments) {
                   collective::measure_and_choose(*session, *group, how, layout, Deadline::after(kSeconds)));
     how.method = choice.method;
   }
-  MOTLEY_ASSIGN(const auto exchange, collective::make_exchange(*session, how));
-  MOTLEY_TRY(exchange->prepare(layout, Deadline::after(kSeconds)));
+  MOTLEY_ASSIGN(const auto reducer, collective::make_reducer(*session, how));
+  MOTLEY_TRY(reducer->prepare(layout, Deadline::after(kSeconds)));
   std::uint64_t step = 0;
   const int buckets = static_cast<int>(layout.bucket_elements.size());
   std::optional<Stepper> stepper;
-  if (exchange->updates_weights()) {
+  if (reducer->updates_weights()) {
     collective::ServerState zeros;
     for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
-    MOTLEY_TRY(exchange->load(zeros, Deadline::after(kSeconds)));
-    exchange->set_learning_rate(kLearningRate);
+    MOTLEY_TRY(reducer->load(zeros, Deadline::after(kSeconds)));
+    reducer->set_learning_rate(kLearningRate);
   }
   if (whole_steps) {
-    stepper.emplace(session->membership(), *group, *exchange, layout, how);
+    stepper.emplace(session->membership(), *group, *reducer, layout, how);
     MOTLEY_TRY(stepper->steps(2, 0));
   }
   for (int bucket = 0; bucket < buckets && !whole_steps; ++bucket) {
-    MOTLEY_TRY(reduce(session->membership(), meet, *exchange, bucket, 2, step));
+    MOTLEY_TRY(reduce(session->membership(), barrier_group, *reducer, bucket, 2, step));
   }
 
   const int right_rank = (options.rank + 1) % options.size;
@@ -288,7 +288,7 @@ Status work(const std::vector<std::string>& arguments) {
   std::unique_ptr<net::Connection> right;
   std::unique_ptr<net::Connection> left;
   StreamBuffers buffers;
-  if (options.rank == 0) std::cout << "ready " << exchange->name() << std::endl;
+  if (options.rank == 0) std::cout << "ready " << reducer->name() << std::endl;
   for (;;) {
     Order order;
     if (options.rank == 0) order = read_order();
@@ -311,7 +311,7 @@ Status work(const std::vector<std::string>& arguments) {
       if (stepper) {
         MOTLEY_ASSIGN(seconds, stepper->steps(order.second, static_cast<double>(order.third) * 1e-3));
       } else {
-        MOTLEY_ASSIGN(seconds, reduce(session->membership(), meet, *exchange, bucket, order.second, step));
+        MOTLEY_ASSIGN(seconds, reduce(session->membership(), barrier_group, *reducer, bucket, order.second, step));
       }
       seconds /= static_cast<double>(order.second);
     } else {

@@ -49,7 +49,7 @@ Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path&
       figures.losses.push_back(line["loss"]);
     }
     if (line.contains("step_seconds") && line["step"].get<std::int64_t>() > kSettledStep) {
-      (line["control"].get<bool>() ? figures.control_seconds : figures.balanced_seconds)
+      (line["baseline"].get<bool>() ? figures.baseline_seconds : figures.balanced_seconds)
           .push_back(line["step_seconds"]);
     }
   }

@@ -10,7 +10,7 @@ namespace motley::bench {
 
 struct JobRun {
   std::vector<double> balanced_seconds;  // of each step after the settling ones, with the shares that the job chose
-  std::vector<double> control_seconds;   // of the control steps with the equal split
+  std::vector<double> baseline_seconds;  // of the baseline steps with the equal split
   std::vector<BenchRow> summary;         // the rows of summary.json
   std::vector<double> losses;            // of each step
   std::string weights;                   // the last checkpoint's weights.safetensors

@@ -11,7 +11,7 @@
 
 namespace motley::bench {
 
-// Of the job's network with these flags; `batches` as --batches takes them, `seconds` as --seconds does.
+// Of the job's network with these flags; `batches` as --batch-sizes takes them, `seconds` as --time-limit does.
 Result<model::Profile> measure_profile(const BenchOptions& options, const std::filesystem::path& job,
                                        const std::vector<std::string>& flags, const std::string& batches,
                                        double seconds);

@@ -16,8 +16,8 @@
 namespace motley::bench {
 namespace {
 
-constexpr double kQueueSeconds = 0.05;    // what waits before a link at most, at its rate
-constexpr double kLeastQueueBytes = 1e6;  // and so much before a slow one, since a packet may have 64 KB
+constexpr double kQueueSeconds = 0.05;  // what waits before a link at most, at its rate
+constexpr double kMinQueueBytes = 1e6;  // and so much before a slow one, since a packet may have 64 KB
 // Not the machine's own, of whose choice a measurement would speak: BBR empties a link for 200 ms every ten seconds.
 // Reno is the one that every kernel has and lets every namespace use.
 constexpr const char* kCongestionControl = "reno";
@@ -44,7 +44,7 @@ Status shape(const std::string& space, const std::string& device, double bytes_p
                       "quantum 65536",
                       space, device, bytes_per_second * 8)));
   return run(fmt::format("tc -n {} qdisc add dev {} parent 1:1 bfifo limit {:.0f}", space, device,
-                         std::max(bytes_per_second * kQueueSeconds, kLeastQueueBytes)));
+                         std::max(bytes_per_second * kQueueSeconds, kMinQueueBytes)));
 }
 
 }  // namespace

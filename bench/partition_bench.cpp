@@ -21,15 +21,15 @@
 #include <memory>
 
 #include "motley/base/random.h"
+#include "motley/data/local/batch_split.h"
 #include "motley/data/local/ledger.h"
-#include "motley/data/local/partition.h"
 
 namespace motley::bench {
 namespace {
 
-using data::Partition;
-using data::PartitionOptions;
-using data::Shares;
+using data::BatchSplit;
+using data::BatchSplitOptions;
+using data::BatchSplitter;
 using data::WorkerCost;
 
 constexpr std::uint32_t kBatch = 256;
@@ -82,7 +82,7 @@ StepTimes finished(const Setting& setting, std::vector<data::Observation> worker
   return {std::move(workers), last + setting.common};
 }
 
-StepTimes run_shares(const Setting& setting, const Draws& draws, const Shares& shares) {
+StepTimes run_shares(const Setting& setting, const Draws& draws, const BatchSplit& shares) {
   std::vector<data::Observation> workers;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const double computed = setting.costs[i].seconds(shares[i]) * draws.noise[i] + (i == 1 ? draws.delay : 0);
@@ -126,7 +126,7 @@ const Setting& setting_at(const Horizon& horizon, std::uint64_t step) {
 
 double equal_seconds(const Horizon& horizon, std::uint64_t steps, std::uint64_t seed) {
   const std::size_t workers = horizon[0].setting.costs.size();
-  const Shares equal(workers, kBatch / static_cast<std::uint32_t>(workers));
+  const BatchSplit equal(workers, kBatch / static_cast<std::uint32_t>(workers));
   double total = 0;
   for (std::uint64_t step = 0; step < steps; ++step) {
     const Setting& setting = setting_at(horizon, step);
@@ -153,7 +153,7 @@ double original_rule_seconds(const Horizon& horizon, std::uint64_t steps, std::u
       }
     }
     // Its rounding down would leave the batch short; the first rank gets the rest, so that all do the same work.
-    Shares shares(workers);
+    BatchSplit shares(workers);
     std::uint32_t rest = kBatch;
     for (std::size_t i = workers; i-- > 0;) {
       shares[i] = i == 0 ? rest : std::max(1U, static_cast<std::uint32_t>(parts[i] * kBatch));
@@ -175,10 +175,10 @@ struct Ours {
 };
 
 Result<Ours> our_seconds(const Horizon& horizon, std::uint64_t steps, std::uint64_t seed) {
-  PartitionOptions options;
+  BatchSplitOptions options;
   options.batch = kBatch;
   options.limits.resize(horizon[0].setting.costs.size());
-  MOTLEY_ASSIGN(Partition partition, Partition::create(options));
+  MOTLEY_ASSIGN(BatchSplitter partition, BatchSplitter::create(options));
   Ours ours;
   std::uint64_t phase_begin = 0, settled = 0;
   for (std::uint64_t step = 0; step < steps; ++step) {
@@ -210,7 +210,7 @@ double optimum_seconds(const Setting& setting) {
 
 double noiseless_equal_seconds(const Setting& setting) {
   const auto share = kBatch / static_cast<std::uint32_t>(setting.costs.size());
-  return data::step_seconds(setting.costs, Shares(setting.costs.size(), share)) + setting.common;
+  return data::step_seconds(setting.costs, BatchSplit(setting.costs.size(), share)) + setting.common;
 }
 
 }  // namespace

@@ -16,11 +16,11 @@ namespace {
 // Seconds a sample of each worker.
 struct Shape {
   const char* name;
-  std::vector<double> paces;
+  std::vector<double> seconds_per_sample;
 };
 
 std::string cluster_text(const std::vector<std::string>& workers) {
-  std::string text = "version: 1\ndevice_types: [{name: core, kind: cpu, count: 8}]\nworkers:\n";
+  std::string text = "version: 2\ndevice_types: [{name: core, kind: cpu, count: 8}]\nworkers:\n";
   for (std::size_t i = 0; i < workers.size(); ++i) {
     text += fmt::format("  - {{name: worker-{}, device: core, {}}}\n", i, workers[i]);
   }
@@ -38,15 +38,15 @@ Result<BenchRow> emulated(const BenchOptions& options) {
   for (const Shape& shape : shapes) {
     std::vector<std::string> workers;
     std::vector<data::WorkerCost> costs;
-    for (const double pace : shape.paces) {
-      workers.push_back(fmt::format("seconds_per_sample: {} s", pace));
-      costs.push_back({0, pace});
+    for (const double seconds : shape.seconds_per_sample) {
+      workers.push_back(fmt::format("seconds_per_sample: {} s", seconds));
+      costs.push_back({0, seconds});
     }
     const std::vector<data::WorkerLimits> limits(costs.size());
     MOTLEY_ASSIGN(const data::MinMaxSplit best, data::solve_min_max(costs, limits, 256));
     MOTLEY_ASSIGN(const JobRun run,
                   run_job(options, options.source_folder / "examples/fashion-mnist/job.yaml", cluster_text(workers),
-                          {"--model.name", "mlp", "--steps", "70", "--evaluate.every_epochs", "0"}));
+                          {"--model.name", "mlp", "--steps", "70", "--evaluate.every-epochs", "0"}));
     const double gap = median(run.balanced_seconds) / best.seconds - 1;
     worst = std::max(worst, gap);
     note += fmt::format("{}{} {:.3f}", note.empty() ? "" : ", ", shape.name, gap);
@@ -100,9 +100,9 @@ Result<std::optional<BenchRow>> pinned(const BenchOptions& options) {
   const BusyCore busy(1);
   MOTLEY_ASSIGN(const JobRun run, run_job(options, options.source_folder / "examples/fashion-mnist/job.yaml",
                                           cluster_text({"cores: [0]", "cores: [1]"}),
-                                          {"--batch", "512", "--steps", "200", "--control.every", "20",
-                                           "--control.steps", "5", "--evaluate.every_epochs", "0"}));
-  const double ratio = median(run.balanced_seconds) / median(run.control_seconds);
+                                          {"--global-batch-size", "512", "--steps", "200", "--baseline.every", "20",
+                                           "--baseline.steps", "5", "--evaluate.every-epochs", "0"}));
+  const double ratio = median(run.balanced_seconds) / median(run.baseline_seconds);
   return std::optional<BenchRow>(BenchRow{"processes-pinned", "slowdown_against_equal", ratio, "ratio", false, 0.95,
                                           2.0 / 3, std::nullopt,
                                           "not emulated; limit: the busy loop takes exactly half of its core"});

@@ -20,7 +20,7 @@ constexpr std::int64_t kBatch = 512;
 constexpr std::uint64_t kDimension = 10;
 constexpr double kPeerDeadline = 300;  // seconds
 
-Result<double> value_of(const JobRun& run, const std::string& metric) {
+Result<double> read_value(const JobRun& run, const std::string& metric) {
   const auto found = std::ranges::find(run.summary, metric, &BenchRow::metric);
   if (found == run.summary.end()) {
     return fail(ErrorCode::kInternal, "the job's summary has no {}", metric);
@@ -36,7 +36,7 @@ Status flights(const BenchOptions& options, RowList& rows) {
   }
   const std::filesystem::path job = options.source_folder / "examples/flights/job.yaml";
   MOTLEY_ASSIGN(const JobRun run, run_job(options, job, "", {"--quiet"}));
-  MOTLEY_ASSIGN(const double auc, value_of(run, "test_auc"));
+  MOTLEY_ASSIGN(const double auc, read_value(run, "test_auc"));
 
   const std::string categories = "carrier,flight,tailnum,origin,dest,route,month,weekday,hour,plane_maker,plane_model";
   MOTLEY_ASSIGN(const auto peer,
@@ -72,25 +72,25 @@ Status cold_table(const BenchOptions& options, RowList& rows) {
   double auc_in_memory = 0, auc_cold = 0;
   for (int round = 0; round < (options.quick ? 1 : 3); ++round) {
     for (const bool is_cold : {false, true}) {
-      std::vector<std::string> flags = {"--data.samples",
+      std::vector<std::string> flags = {"--data.num-samples",
                                         std::to_string(kClicks),
-                                        "--data.values",
+                                        "--data.num-categories",
                                         std::to_string(kValues),
-                                        "--batch",
+                                        "--global-batch-size",
                                         std::to_string(kBatch),
                                         "--steps",
                                         "0",
                                         "--epochs",
                                         "1",
-                                        "--tables.rows",
+                                        "--embedding.num-embeddings",
                                         "0",
-                                        "--tables.dimension",
+                                        "--embedding.embedding-dim",
                                         std::to_string(kDimension),
                                         "--quiet"};
-      if (is_cold) flags.insert(flags.end(), {"--tables.memory", fmt::format("{} B", memory)});
+      if (is_cold) flags.insert(flags.end(), {"--embedding.memory", fmt::format("{} B", memory)});
       MOTLEY_ASSIGN(const JobRun run, run_job(options, options.source_folder / "examples/clicks/job.yaml", "", flags));
       (is_cold ? cold : in_memory).push_back(median(run.balanced_seconds));
-      MOTLEY_ASSIGN(const double auc, value_of(run, "test_auc"));
+      MOTLEY_ASSIGN(const double auc, read_value(run, "test_auc"));
       (is_cold ? auc_cold : auc_in_memory) = auc;
     }
   }

@@ -1,5 +1,5 @@
-// A job whose samples a data node sends over a link of 1 Gb/s, beside the same job with the files: CTRDNN on a file in
-// Criteo's format, asking ahead and not. One worker, so that nothing else is on the link.
+// A job whose samples a data server sends over a link of 1 Gb/s, beside the same job with the files: CTRDNN on a file
+// in Criteo's format, asking ahead and not. One worker, so that nothing else is on the link.
 #include <fstream>
 #include <map>
 
@@ -24,8 +24,8 @@ constexpr const char* kJob =
     "name: data-node\n"
     "model: {name: ctrdnn}\n"
     "data: {name: criteo, train: clicks.tsv}\n"
-    "tables: {place: worker, rows: 10000}\n"
-    "batch: 512\n"
+    "embedding: {placement: replicated, num_embeddings: 10000}\n"
+    "global_batch_size: 512\n"
     "epochs: 1\n"
     "checkpoint: {every: 0}\n";
 
@@ -44,12 +44,12 @@ Result<double> bytes_per_sample(const std::filesystem::path& file) {
   return static_cast<double>(sample_bytes(description, {}));
 }
 
-// A data node in the second namespace, and its address.
+// A data server in the second namespace, and its address.
 Result<std::unique_ptr<ChildProcess>> start_node(const BenchOptions& options, const NetworkNamespaces& network,
                                                  const std::filesystem::path& folder, std::string& address) {
   std::vector<std::string> command = network.prefix(1);
   for (const std::string& word :
-       {options.motley.string(), std::string("data-node"), (folder / "job.yaml").string(), std::string("--listen"),
+       {options.motley.string(), std::string("data-server"), (folder / "job.yaml").string(), std::string("--listen"),
         network.address(1) + ":0", std::string("--token-file"), (folder / "token").string(),
         std::string("--address-file"), (folder / "address").string(), std::string("--quiet")}) {
     command.push_back(word);
@@ -60,7 +60,7 @@ Result<std::unique_ptr<ChildProcess>> start_node(const BenchOptions& options, co
       address = text->substr(0, text->find('\n'));
       return process;
     }
-    if (deadline.passed()) return fail(ErrorCode::kTimeout, "the data node did not start within {} s", kStartSeconds);
+    if (deadline.passed()) return fail(ErrorCode::kTimeout, "the data server did not start within {} s", kStartSeconds);
     SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
   }
 }
@@ -87,9 +87,9 @@ Result<std::vector<BenchRow>> pipeline_data_node(const BenchOptions& options) {
   std::filesystem::permissions(token, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   std::string address;
   MOTLEY_ASSIGN(const auto node, start_node(options, **network, folder.path(), address));
-  const std::vector<std::string> served = {"--data.node", address, "--data.node_token", token.string()};
+  const std::vector<std::string> served = {"--data.server", address, "--data.token-file", token.string()};
   std::vector<std::string> unahead = served;
-  unahead.insert(unahead.end(), {"--data.read_ahead", "0"});
+  unahead.insert(unahead.end(), {"--data.prefetch", "0"});
   const std::map<std::string, std::vector<std::string>> ways = {
       {"local", {}}, {"share_of_local", served}, {"share_of_local_without_reading_ahead", unahead}};
   std::map<std::string, std::vector<double>> seconds;  // a step's, of each way and round

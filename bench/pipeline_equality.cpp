@@ -1,6 +1,6 @@
-// Every shape of plan (one to four stages, unlike replicas, both schedules) against one worker that runs the same job:
-// the weights after kSteps steps in float64, where stages add up by rings, and the losses in float32, where they add up
-// at a parameter server. Networks that normalise by the batch are compared with a worker that runs the same
+// Every shape of plan (one to four stages, heterogeneous replicas, both schedules) against one worker that runs the
+// same job: the weights after kSteps steps in float64, where stages add up by rings, and the losses in float32, where
+// they add up at a parameter server. Networks that normalise by the batch are compared with a worker that runs the same
 // micro-batches.
 #include <unistd.h>
 
@@ -37,23 +37,28 @@ struct Network {
 // between two runs of one worker that cut the batch otherwise.
 const std::vector<Network>& networks() {
   static const std::vector<Network> all = {
-      {"mlp", "fashion-mnist", {"--model.name", "mlp", "--model.hidden", "[64, 64, 64]", "--model.dropout", "0.2"}, 24},
+      {"mlp",
+       "fashion-mnist",
+       {"--model.name", "mlp", "--model.hidden-sizes", "[64, 64, 64]", "--model.dropout", "0.2"},
+       24},
       {"ctrdnn",
        "clicks",
-       {"--data.samples", "20000", "--data.values", "3000", "--tables.place", "worker", "--tables.rows", "2000"},
+       {"--data.num-samples", "20000", "--data.num-categories", "3000", "--embedding.placement", "replicated",
+        "--embedding.num-embeddings", "2000"},
        24},
       {"transformer",
        "text",
-       {"--model.width", "32", "--data.sequence", "16", "--model.dropout", "0.1", "--threads", "1"},
+       {"--model.hidden-size", "32", "--data.sequence-length", "16", "--model.dropout", "0.1", "--threads", "1"},
        24},
       {"tied transformer",
        "text",
-       {"--model.width", "32", "--data.sequence", "16", "--threads", "1", "--model.tied", "true", "--clip_norm", "0.5"},
+       {"--model.hidden-size", "32", "--data.sequence-length", "16", "--threads", "1", "--model.tie-embeddings", "true",
+        "--max-grad-norm", "0.5"},
        24,
        true},
       {"resnet18",
        "fashion-mnist",
-       {"--model.name", "resnet18", "--model.norm", "group", "--optimizer.learning_rate", "0.001",
+       {"--model.name", "resnet18", "--model.norm", "group", "--optimizer.learning-rate", "0.001",
         "--optimizer.momentum", "0", "--optimizer.nesterov", "false"},
        8}};
   return all;
@@ -61,7 +66,7 @@ const std::vector<Network>& networks() {
 
 const Network kBatchNorm = {"resnet18 with BatchNorm",
                             "fashion-mnist",
-                            {"--model.name", "resnet18", "--model.norm", "batch", "--optimizer.learning_rate", "0.001",
+                            {"--model.name", "resnet18", "--model.norm", "batch", "--optimizer.learning-rate", "0.001",
                              "--optimizer.momentum", "0", "--optimizer.nesterov", "false"},
                             8};
 
@@ -79,8 +84,8 @@ Result<double> relative_difference(const std::string& one, const std::string& ot
     double square = 0, difference = 0;
     for (std::size_t at = 0; at < entry.end - entry.begin; at += sizeof(double)) {
       double a = 0, b = 0;
-      std::memcpy(&a, &expected.bytes_of(entry)[at], sizeof(double));
-      std::memcpy(&b, &seen.bytes_of(*found)[at], sizeof(double));
+      std::memcpy(&a, &expected.tensor_bytes(entry)[at], sizeof(double));
+      std::memcpy(&b, &seen.tensor_bytes(*found)[at], sizeof(double));
       square += a * a;
       difference += (a - b) * (a - b);
     }
@@ -110,12 +115,13 @@ class Equality {
         rows_.left_out(network.name, "it takes minutes");
         continue;
       }
-      MOTLEY_ASSIGN(const std::vector<std::string> layers, layers_of(network));
+      MOTLEY_ASSIGN(const std::vector<std::string> layers, read_layers(network));
       MOTLEY_ASSIGN(const JobRun exact, train(network, "float64", nullptr, {}));
       MOTLEY_ASSIGN(const JobRun single, train(network, "float32", nullptr, {}));
       for (std::size_t stages = 1; stages <= 4; ++stages) {
-        for (const auto schedule : {planning::Schedule::kOneForwardOneBackward, planning::Schedule::kFillDrain}) {
-          const planning::Plan ring = draw(network, layers, stages, schedule, planning::Exchange::kRing);
+        for (const auto schedule :
+             {planning::PipelineSchedule::kOneForwardOneBackward, planning::PipelineSchedule::kGPipe}) {
+          const planning::Plan ring = draw(network, layers, stages, schedule, planning::GradientSync::kRing);
           MOTLEY_ASSIGN(const JobRun run, train(network, "float64", &ring, {}));
           MOTLEY_ASSIGN(const double difference, relative_difference(exact.weights, run.weights));
           say(ring, difference);
@@ -123,8 +129,8 @@ class Equality {
           ++shapes;
         }
         if (network.tied && stages > 1) continue;
-        const planning::Plan server = draw(network, layers, stages, planning::Schedule::kOneForwardOneBackward,
-                                           planning::Exchange::kParameterServer);
+        const planning::Plan server = draw(network, layers, stages, planning::PipelineSchedule::kOneForwardOneBackward,
+                                           planning::GradientSync::kParameterServer);
         MOTLEY_ASSIGN(const JobRun run, train(network, "float32", &server, {}));
         const double difference = loss_difference(single.losses, run.losses);
         say(server, difference);
@@ -154,9 +160,9 @@ class Equality {
   }
 
  private:
-  Result<std::vector<std::string>> layers_of(const Network& network) {
+  Result<std::vector<std::string>> read_layers(const Network& network) {
     MOTLEY_ASSIGN(model::Profile profile,
-                  measure_profile(options_, job(network), flags_of(network, "float32"), "1,2", kProfileSeconds));
+                  measure_profile(options_, job(network), make_flags(network, "float32"), "1,2", kProfileSeconds));
     std::vector<std::string> names;
     for (const model::Layer& layer : model::without_step_layer(std::move(profile)).graph.layers) {
       names.push_back(layer.name);
@@ -168,16 +174,16 @@ class Equality {
     return options_.source_folder / "examples" / network.job / "job.yaml";
   }
 
-  static std::vector<std::string> flags_of(const Network& network, const std::string& type) {
-    std::vector<std::string> flags = {"--batch", std::to_string(network.batch), "--model.dtype", type};
+  static std::vector<std::string> make_flags(const Network& network, const std::string& type) {
+    std::vector<std::string> flags = {"--global-batch-size", std::to_string(network.batch), "--model.dtype", type};
     flags.insert(flags.end(), network.flags.begin(), network.flags.end());
     return flags;
   }
 
   Result<JobRun> train(const Network& network, const std::string& type, const planning::Plan* plan,
                        const std::vector<std::string>& more) {
-    std::vector<std::string> flags = flags_of(network, type);
-    flags.insert(flags.end(), {"--steps", std::to_string(kSteps), "--quiet", "--evaluate.every_epochs=-1"});
+    std::vector<std::string> flags = make_flags(network, type);
+    flags.insert(flags.end(), {"--steps", std::to_string(kSteps), "--quiet", "--evaluate.every-epochs=-1"});
     flags.insert(flags.end(), more.begin(), more.end());
     const std::filesystem::path file =
         std::filesystem::temp_directory_path() / fmt::format("motley-bench-equality-{}.json", ::getpid());
@@ -191,9 +197,10 @@ class Equality {
     return run;
   }
 
-  // Stages of one to three replicas with shares by lot. With a server every stage has two at least, so that it is used.
+  // Stages of one to three replicas with shares at random. With a server every stage has two at least, so that it is
+  // used.
   planning::Plan draw(const Network& network, const std::vector<std::string>& layers, std::size_t stages,
-                      planning::Schedule schedule, planning::Exchange exchange, bool single = false) {
+                      planning::PipelineSchedule schedule, planning::GradientSync reducer, bool single = false) {
     planning::Plan plan;
     plan.model = network.name;
     plan.layers = layers;
@@ -201,7 +208,7 @@ class Equality {
     plan.micro_batches = single ? 4 : 1 + static_cast<std::int64_t>(random_.below(6));
     plan.schedule = schedule;
     plan.cost_model = "pipeline";
-    plan.method = "by lot";
+    plan.method = "at random";
     plan.objective = "none";
     std::vector<int> ends = {static_cast<int>(layers.size()) - 1};
     while (ends.size() < stages) {
@@ -212,7 +219,7 @@ class Equality {
     int first = 0;
     for (const int last : ends) {
       planning::Stage stage{.first_layer = first, .last_layer = last, .replicas = {}};
-      const bool is_served = exchange == planning::Exchange::kParameterServer;
+      const bool is_served = reducer == planning::GradientSync::kParameterServer;
       const std::uint64_t replicas = single ? 1 : is_served ? 2 : 1 + random_.below(3);
       std::vector<double> weights;
       double sum = 0;
@@ -223,7 +230,7 @@ class Equality {
       for (std::size_t i = 0; i < weights.size(); ++i) {
         stage.replicas.push_back({fmt::format("type{}", i), 1, weights[i] / sum});
       }
-      stage.exchange = replicas == 1 ? planning::Exchange::kNone : exchange;
+      stage.gradient_sync = replicas == 1 ? planning::GradientSync::kNone : reducer;
       stage.recompute = random_.below(4) == 0;
       plan.stages.push_back(stage);
       first = last + 1;
@@ -232,12 +239,12 @@ class Equality {
   }
 
   Result<double> same_micro_batches() {
-    MOTLEY_ASSIGN(const std::vector<std::string> layers, layers_of(kBatchNorm));
-    MOTLEY_ASSIGN(const JobRun single, train(kBatchNorm, "float64", nullptr, {"--accumulation", "4"}));
+    MOTLEY_ASSIGN(const std::vector<std::string> layers, read_layers(kBatchNorm));
+    MOTLEY_ASSIGN(const JobRun single, train(kBatchNorm, "float64", nullptr, {"--gradient-accumulation-steps", "4"}));
     double worst = 0;
     for (const std::size_t stages : {2, 3}) {
-      const planning::Plan plan =
-          draw(kBatchNorm, layers, stages, planning::Schedule::kOneForwardOneBackward, planning::Exchange::kNone, true);
+      const planning::Plan plan = draw(kBatchNorm, layers, stages, planning::PipelineSchedule::kOneForwardOneBackward,
+                                       planning::GradientSync::kNone, true);
       MOTLEY_ASSIGN(const JobRun run, train(kBatchNorm, "float64", &plan, {}));
       MOTLEY_ASSIGN(const double difference, relative_difference(single.weights, run.weights));
       say(plan, difference);
@@ -250,10 +257,10 @@ class Equality {
     std::vector<std::string> stages;
     for (const planning::Stage& stage : plan.stages) {
       stages.push_back(fmt::format("{}x[{}-{}] {}", stage.replicas.size(), stage.first_layer, stage.last_layer,
-                                   planning::to_string(stage.exchange)));
+                                   planning::to_string(stage.gradient_sync)));
     }
-    rows_.say(fmt::format("{}: {}, {} micro-batches, {}: {:.2g}", plan.model, fmt::join(stages, ", "),
-                          plan.micro_batches, planning::to_string(plan.schedule), difference));
+    rows_.print(fmt::format("{}: {}, {} micro-batches, {}: {:.2g}", plan.model, fmt::join(stages, ", "),
+                            plan.micro_batches, planning::to_string(plan.schedule), difference));
   }
 
   const BenchOptions& options_;

@@ -1,5 +1,5 @@
 // HeterPS's comparison (Liu et al., arXiv 2111.10635): CTRDNN, 2EMB, MATCHNET and NCE on CPU cores and two kinds of GPU
-// at prices (examples/clicks/cluster.yaml): the exact planner's plan for the least money at half of the throughput that
+// at prices (examples/clicks/cluster.yaml): the exact planner's plan for the lowest cost at half of the throughput that
 // all devices together could reach; the most that CPU cores alone and one kind of GPU alone can do; AIBox's placement,
 // lookups on CPUs and all else on GPUs; the plan's own devices (where it has one kind only: those of AIBox's placement)
 // placed as PaddleFleetX's examples do by hand, with their eight micro-batches, filled and drained, in equal parts; and
@@ -33,7 +33,7 @@ namespace {
 constexpr std::int64_t kBatch = 4096;
 constexpr std::int64_t kHandMicroBatches = 8;
 constexpr double kRooflineBatch = 256;          // at which an estimated layer is bound by arithmetic or by memory
-constexpr double kFloorShare = 0.5;             // of the most samples a second that all devices reach together
+constexpr double kMinThroughputFraction = 0.5;  // of the most samples a second that all devices reach together
 constexpr double kSlowSamplesPerSecond = 1500;  // of the planned run, here
 constexpr int kSteps = 6;
 constexpr int kSettledSteps = 2;  // before the first that counts
@@ -78,15 +78,16 @@ class Heterps {
   Status compare(const Model& model) {
     model_ = &model;
     MOTLEY_TRY(prepare_profile());
-    MOTLEY_ASSIGN(const planning::Plan fastest, make_plan("exact", cluster_, {"--goal", "throughput"}));
-    floor_ = kFloorShare * fastest.predicted.throughput;
-    const std::vector<std::string> least_money = {"--goal", "money", "--min-throughput", fmt::format("{}", floor_)};
-    MOTLEY_ASSIGN(const planning::Plan best, make_plan("exact", cluster_, least_money));
+    MOTLEY_ASSIGN(const planning::Plan fastest, make_plan("exact", cluster_, {"--objective", "throughput"}));
+    min_throughput_ = kMinThroughputFraction * fastest.predicted.throughput;
+    const std::vector<std::string> min_cost = {"--objective", "cost", "--min-throughput",
+                                               fmt::format("{}", min_throughput_)};
+    MOTLEY_ASSIGN(const planning::Plan best, make_plan("exact", cluster_, min_cost));
     MOTLEY_TRY(slow_down_to(best.predicted.throughput));
 
     MOTLEY_ASSIGN(const Measured planned, train(best, kSteps, kSettledSteps));
-    const auto heuristic_plan = make_plan("heuristic", cluster_, least_money);
-    Measured heuristic{"none: no counts of its placement reach the floor"};
+    const auto heuristic_plan = make_plan("heuristic", cluster_, min_cost);
+    Measured heuristic{"none: no counts of its placement reach the minimum throughput"};
     if (heuristic_plan && heuristic_plan->stages == best.stages) {
       heuristic = planned;
     } else if (heuristic_plan) {
@@ -121,9 +122,9 @@ class Heterps {
                                         cluster_file().string(),
                                         "--model.name",
                                         model_->name,
-                                        "--data.samples",
+                                        "--data.num-samples",
                                         std::to_string(kBatch),
-                                        "--batch",
+                                        "--global-batch-size",
                                         fmt::format("{:.0f}", kRooflineBatch),
                                         "--output",
                                         file.string()};
@@ -148,7 +149,7 @@ class Heterps {
                                         (folder_ / "profile.json").string(),
                                         "--cluster",
                                         (folder_ / "cluster.yaml").string(),
-                                        "--batch",
+                                        "--global-batch-size",
                                         std::to_string(kBatch),
                                         "--method",
                                         method,
@@ -172,8 +173,10 @@ class Heterps {
       for (cluster::Node& node : alone.nodes) {
         std::erase_if(node.devices, [&](const cluster::NodeDevices& held) { return held.type != type.name; });
       }
-      MOTLEY_ASSIGN(planning::Plan plan, make_plan(gpus ? "gpu-only" : "cpu-only", alone, {"--goal", "throughput"}));
-      if (!best || plan.predicted.throughput / price_of(plan) > best->predicted.throughput / price_of(*best)) {
+      MOTLEY_ASSIGN(planning::Plan plan,
+                    make_plan(gpus ? "gpu-only" : "cpu-only", alone, {"--objective", "throughput"}));
+      if (!best ||
+          plan.predicted.throughput / compute_price(plan) > best->predicted.throughput / compute_price(*best)) {
         best = std::move(plan);
       }
     }
@@ -187,11 +190,11 @@ class Heterps {
     hand.stages = {{.first_layer = 0,
                     .last_layer = model_->hand_cpu_layers - 1,
                     .replicas = {},
-                    .exchange = planning::Exchange::kParameterServer},
+                    .gradient_sync = planning::GradientSync::kParameterServer},
                    {.first_layer = model_->hand_cpu_layers,
                     .last_layer = last,
                     .replicas = {},
-                    .exchange = planning::Exchange::kRing}};
+                    .gradient_sync = planning::GradientSync::kRing}};
     std::array<std::int64_t, 2> counts = {};
     for (const planning::Stage& stage : plan.stages) {
       for (const planning::Replicas& replicas : stage.replicas) {
@@ -205,14 +208,14 @@ class Heterps {
       for (planning::Replicas& replicas : hand.stages[stage].replicas) {
         replicas.share = 1 / static_cast<double>(counts[stage]);
       }
-      if (counts[stage] == 1) hand.stages[stage].exchange = planning::Exchange::kNone;
+      if (counts[stage] == 1) hand.stages[stage].gradient_sync = planning::GradientSync::kNone;
     }
-    hand.schedule = planning::Schedule::kFillDrain;
+    hand.schedule = planning::PipelineSchedule::kGPipe;
     hand.micro_batches = kHandMicroBatches;
     return hand;
   }
 
-  static std::vector<std::string> types_of(const planning::Plan& plan) {
+  static std::vector<std::string> list_types(const planning::Plan& plan) {
     std::vector<std::string> types;
     for (const planning::Stage& stage : plan.stages) {
       for (const planning::Replicas& replicas : stage.replicas) {
@@ -222,9 +225,9 @@ class Heterps {
     return types;
   }
 
-  double price_of(const planning::Plan& plan) const {
+  double compute_price(const planning::Plan& plan) const {
     double price = 0;
-    for (const std::string& type : types_of(plan)) price += cluster_.device_type(type)->price_per_hour;
+    for (const std::string& type : list_types(plan)) price += cluster_.device_type(type)->price_per_hour;
     return price;
   }
 
@@ -261,7 +264,7 @@ class Heterps {
   }
 
   Result<Measured> train(const planning::Plan& plan, int steps, int settled) const {
-    const std::vector<std::string> types = types_of(plan);
+    const std::vector<std::string> types = list_types(plan);
     MOTLEY_ASSIGN(const auto network, connect(types));
     const int last = static_cast<int>(types.size());
     MOTLEY_ASSIGN(const ServerProcess server,
@@ -269,9 +272,9 @@ class Heterps {
     MOTLEY_TRY(write_file(folder_ / "run-plan.json", planning::to_json(plan)));
     std::vector<std::string> flags = {"--model.name",
                                       model_->name,
-                                      "--data.samples",
+                                      "--data.num-samples",
                                       std::to_string(kBatch * steps),
-                                      "--batch",
+                                      "--global-batch-size",
                                       std::to_string(kBatch),
                                       "--steps",
                                       std::to_string(steps),
@@ -281,13 +284,13 @@ class Heterps {
                                       (folder_ / "run-plan.json").string(),
                                       "--emulation",
                                       (folder_ / "emulation.json").string(),
-                                      "--shares.mode",
+                                      "--batch-split.mode",
                                       "fixed",
-                                      "--exchange.servers",
+                                      "--gradient-sync.servers",
                                       server.address(),
                                       "--checkpoint.keep",
                                       "0",
-                                      "--evaluate.every_epochs=-1",
+                                      "--evaluate.every-epochs=-1",
                                       "--deadline.join",
                                       "180",
                                       "--deadline.step",
@@ -299,7 +302,7 @@ class Heterps {
       return fail(ErrorCode::kInternal, "the job ended after {} of {} steps", seconds.size(), steps);
     }
     seconds.erase(seconds.begin(), seconds.begin() + settled);
-    return said({describe(plan), kBatch * slowness_ / median(seconds), price_of(plan)});
+    return report({describe(plan), kBatch * slowness_ / median(seconds), compute_price(plan)});
   }
 
   // Equal shares on all devices of a type.
@@ -319,17 +322,17 @@ class Heterps {
                   run_peer_in_namespaces(options_, *network, static_cast<int>(type.count), "gloo_clicks.py",
                                          {std::to_string(kFewSteps), std::to_string(samples), model_->name,
                                           (folder_ / "layers.json").string()}));
-    return said({fmt::format("DDP on {}x{}", type.count, name),
-                 static_cast<double>(samples * type.count) * slowness_ / seconds,
-                 static_cast<double>(type.count) * type.price_per_hour});
+    return report({fmt::format("DDP on {}x{}", type.count, name),
+                   static_cast<double>(samples * type.count) * slowness_ / seconds,
+                   static_cast<double>(type.count) * type.price_per_hour});
   }
 
-  const Measured& said(const Measured& measured) const {
-    rows_.say(fmt::format("{}: {}", model_->name, text_of(measured)));
+  const Measured& report(const Measured& measured) const {
+    rows_.print(fmt::format("{}: {}", model_->name, format_text(measured)));
     return measured;
   }
 
-  static std::string text_of(const Measured& measured) {
+  static std::string format_text(const Measured& measured) {
     if (measured.throughput == 0) return measured.plan;
     return fmt::format("{}: {:.0f} samples/s, {:.3f} an hour, {:.0f} million samples a dollar", measured.plan,
                        measured.throughput, measured.price_per_hour, 1e-6 * measured.per_dollar());
@@ -337,25 +340,27 @@ class Heterps {
 
   void report(const planning::Plan& best, const Measured& planned, const std::vector<Measured>& single,
               const Measured& barrier, const Measured& heuristic, const std::vector<Measured>& ddp) {
-    const auto best_of = [](const std::vector<Measured>& all) {
+    const auto find_best = [](const std::vector<Measured>& all) {
       return *std::ranges::max_element(all, {}, &Measured::per_dollar);
     };
     const std::string name = std::string("heterps-") + model_->name;
-    const double predicted = best.predicted.throughput * 3600 / price_of(best);
-    rows_.add(name, "share_of_exact_prediction", planned.per_dollar() / predicted, "share", true, 0.9, 1.0, {},
-              fmt::format("{}; predicted {:.0f} samples/s, floor {:.0f}, {} micro-batches; samples a second of the "
-                          "devices, played {:.0f} times as slow",
-                          text_of(planned), best.predicted.throughput, floor_, best.micro_batches, slowness_));
+    const double predicted = best.predicted.throughput * 3600 / compute_price(best);
+    rows_.add(
+        name, "share_of_exact_prediction", planned.per_dollar() / predicted, "share", true, 0.9, 1.0, {},
+        fmt::format("{}; predicted {:.0f} samples/s, floor {:.0f}, {} micro-batches; samples a second of the "
+                    "devices, played {:.0f} times as slow",
+                    format_text(planned), best.predicted.throughput, min_throughput_, best.micro_batches, slowness_));
     const auto add = [&](const std::string& metric, const Measured& other) {
       if (other.throughput == 0) {
         rows_.left_out(name + " " + metric, other.plan);
         return;
       }
-      rows_.add(name, metric, planned.per_dollar() / other.per_dollar(), "ratio", true, {}, {}, 1.0, text_of(other));
+      rows_.add(name, metric, planned.per_dollar() / other.per_dollar(), "ratio", true, {}, {}, 1.0,
+                format_text(other));
     };
-    add("ratio_to_best_single_type", best_of(single));
+    add("ratio_to_best_single_type", find_best(single));
     add("ratio_to_barrier", barrier);
-    add("ratio_to_ddp", best_of(ddp));
+    add("ratio_to_ddp", find_best(ddp));
     add("ratio_to_heuristic", heuristic);
     add("ratio_to_cpu_only", single[0]);
     add("ratio_to_gpu_only", single[1]);
@@ -369,8 +374,8 @@ class Heterps {
   cluster::Cluster cluster_;
   const Model* model_ = nullptr;
   model::Profile profile_;
-  double floor_ = 0;     // samples a second
-  double slowness_ = 1;  // times as long as the devices of the table take
+  double min_throughput_ = 0;  // samples a second
+  double slowness_ = 1;        // times as long as the devices of the table take
 };
 
 }  // namespace

@@ -4,10 +4,10 @@
 // behind a link of 1 Gb/s (without root: behind none), predicted from a profile that is made slower by what two workers
 // take from each other, as far as both are busy.
 //
-// Plans are drawn by lot: cuts, types, numbers of workers, micro-batches, schedules. Those of a network are predicted
-// before any of them runs. A shared machine's speed changes within minutes, so a plan that is not emulated is profiled
-// and run in turn, several times: each run is held against the mean of what the profiles right before and right after
-// it predict, and the run whose ratio to that is the middle one counts.
+// Plans are drawn at random: cuts, types, numbers of workers, micro-batches, schedules. Those of a network are
+// predicted before any of them runs. A shared machine's speed changes within minutes, so a plan that is not emulated is
+// profiled and run in turn, several times: each run is held against the mean of what the profiles right before and
+// right after it predict, and the run whose ratio to that is the middle one counts.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -35,8 +35,8 @@ namespace {
 constexpr int kEmulatedPlans = 4;  // of each network
 constexpr double kFast = 6;        // times as long as this machine
 constexpr double kSlow = 15;
-constexpr double kLeastSeconds = 0.03;  // of an emulated stage in a step: messages cost some milliseconds of real time
-constexpr double kApart = 0.05;         // plans predicted to differ by less have no order that could be wrong
+constexpr double kMinSeconds = 0.03;  // of an emulated stage in a step: messages cost some milliseconds of real time
+constexpr double kApart = 0.05;       // plans predicted to differ by less have no order that could be wrong
 constexpr std::int64_t kSteps = 30;
 constexpr std::int64_t kRealSteps = 60;     // of plans that are not emulated, which take milliseconds
 constexpr std::int64_t kSettledSteps = 20;  // that do not count
@@ -48,7 +48,7 @@ constexpr int kRealRounds = 3;
 constexpr double kRoundProfileSeconds = 8;
 constexpr const char* kProfileBatches = "1,4,8,16,32,64";
 constexpr const char* kCores =
-    "version: 1\ndevice_types: [{name: cpu, kind: cpu, count: 2}]\n"
+    "version: 2\ndevice_types: [{name: cpu, kind: cpu, count: 2}]\n"
     "workers: [{name: first, device: cpu, cores: [0]}, {name: second, device: cpu, cores: [1]}]\n";
 
 struct Network {
@@ -60,7 +60,7 @@ struct Network {
 };
 const std::vector<Network>& networks() {
   static const std::vector<Network> all = {
-      {"mlp", "fashion-mnist", {"--model.name", "mlp", "--model.hidden", "[1024, 1024, 1024]"}, 128, 2},
+      {"mlp", "fashion-mnist", {"--model.name", "mlp", "--model.hidden-sizes", "[1024, 1024, 1024]"}, 128, 2},
       {"cnn", "fashion-mnist", {"--model.name", "cnn"}, 64, 2},
       {"resnet18", "fashion-mnist", {"--model.name", "resnet18", "--model.norm", "group"}, 8, 1},
       {"vgg11", "fashion-mnist", {"--model.name", "vgg11"}, 16, 1},
@@ -86,7 +86,7 @@ class Prediction {
     if (auto links = NetworkNamespaces::create(2, kLinkBytesPerSecond)) {
       links_ = std::move(*links);
     } else {
-      rows_.say("plans that are not emulated run without shaped links: " + links.error().message);
+      rows_.print("plans that are not emulated run without shaped links: " + links.error().message);
     }
     for (const Network& network : networks()) {
       if (options_.quick && &network != &networks().front()) {
@@ -110,14 +110,14 @@ class Prediction {
   }
   std::filesystem::path emulation(const Network& network) const { return folder_ / (network.name + ".json"); }
 
-  Result<model::Profile> profile_of(const Network& network, double seconds) const {
-    std::vector<std::string> flags = {"--batch", std::to_string(network.batch)};
+  Result<model::Profile> measure_profile_of_network(const Network& network, double seconds) const {
+    std::vector<std::string> flags = {"--global-batch-size", std::to_string(network.batch)};
     flags.insert(flags.end(), network.flags.begin(), network.flags.end());
     return measure_profile(options_, job(network), flags, kProfileBatches, seconds);
   }
 
   Status predict(const Network& network) {
-    MOTLEY_ASSIGN(const model::Profile measured, profile_of(network, kProfileSeconds));
+    MOTLEY_ASSIGN(const model::Profile measured, measure_profile_of_network(network, kProfileSeconds));
     model::Profile emulated = measured;
     emulated.devices.assign(2, measured.devices.front());
     emulated.links.clear();
@@ -140,22 +140,22 @@ class Prediction {
   // Plans of at most so many devices of each type.
   Status draw(const Network& network, const model::Profile& profile, const std::vector<std::int64_t>& counts, int plans,
               bool emulated) {
-    const cluster::Cluster cluster = cluster_of(profile, counts);
+    const cluster::Cluster cluster = make_cluster(profile, counts);
     for (int drawn = 0; drawn < plans;) {
       planning::ProblemOptions settings{.cost_model = planning::CostModel::kPipeline, .batch = network.batch};
       settings.micro_batches = std::int64_t{1} << random_.below(4);
-      settings.schedule =
-          random_.below(2) == 0 ? planning::Schedule::kOneForwardOneBackward : planning::Schedule::kFillDrain;
+      settings.schedule = random_.below(2) == 0 ? planning::PipelineSchedule::kOneForwardOneBackward
+                                                : planning::PipelineSchedule::kGPipe;
       MOTLEY_ASSIGN(planning::Problem problem, planning::make_problem(profile, cluster, settings));
-      for (planning::Type& type : problem.types) type.exchange = planning::Exchange::kRing;
-      const planning::Candidate candidate = candidate_of(problem, emulated);
-      const planning::Objective objective{.goal = planning::Goal::kLeastStepTime};
+      for (planning::Type& type : problem.types) type.gradient_sync = planning::GradientSync::kRing;
+      const planning::Candidate candidate = make_candidate(problem, emulated);
+      const planning::Objective objective{.criterion = planning::Criterion::kMinStepTime};
       const planning::Evaluation evaluation = planning::evaluate(problem, candidate, objective);
-      if (!evaluation.feasible || (emulated && shortest_stage(evaluation, settings) < kLeastSeconds)) continue;
-      planning::Plan plan = planning::to_plan(problem, candidate, evaluation, objective, "by lot");
+      if (!evaluation.feasible || (emulated && shortest_stage(evaluation, settings) < kMinSeconds)) continue;
+      planning::Plan plan = planning::to_plan(problem, candidate, evaluation, objective, "at random");
       Case one{&network, emulated, std::move(plan)};
       if (emulated) {
-        MOTLEY_ASSIGN(const planning::Timeline timeline, timeline_of(profile, cluster, one.plan));
+        MOTLEY_ASSIGN(const planning::Timeline timeline, make_timeline(profile, cluster, one.plan));
         one.predicted = timeline.step_seconds;
       }
       cases_.push_back(std::move(one));
@@ -164,7 +164,7 @@ class Prediction {
     return {};
   }
 
-  static cluster::Cluster cluster_of(const model::Profile& profile, const std::vector<std::int64_t>& counts) {
+  static cluster::Cluster make_cluster(const model::Profile& profile, const std::vector<std::int64_t>& counts) {
     cluster::Cluster cluster;
     for (std::size_t type = 0; type < counts.size(); ++type) {
       cluster.device_types.push_back({profile.devices[type].type, cluster::DeviceKind::kCpu, counts[type]});
@@ -172,8 +172,8 @@ class Prediction {
     return cluster;
   }
 
-  static Result<planning::Timeline> timeline_of(const model::Profile& profile, const cluster::Cluster& cluster,
-                                                const planning::Plan& plan) {
+  static Result<planning::Timeline> make_timeline(const model::Profile& profile, const cluster::Cluster& cluster,
+                                                  const planning::Plan& plan) {
     MOTLEY_ASSIGN(const planning::Problem problem, planning::problem_of_plan(profile, cluster, plan));
     return planning::simulate(problem, plan);
   }
@@ -182,9 +182,9 @@ class Prediction {
   // in which the other one computes. That share depends on how slow they are, so it is found in rounds.
   Result<double> contended_seconds(model::Profile profile, const planning::Plan& plan) const {
     if (links_) profile.links.front().bytes_per_second = kLinkShare * kLinkBytesPerSecond;
-    const cluster::Cluster cluster = cluster_of(profile, {2});
+    const cluster::Cluster cluster = make_cluster(profile, {2});
     const double taken = 1 - profile.devices.front().compute_fraction;
-    MOTLEY_ASSIGN(planning::Timeline timeline, timeline_of(profile, cluster, plan));
+    MOTLEY_ASSIGN(planning::Timeline timeline, make_timeline(profile, cluster, plan));
     for (int round = 0; round < kContentionRounds; ++round) {
       model::Profile slower = profile;
       const std::span<model::LayerTime> layers = slower.devices.front().layers;
@@ -192,10 +192,10 @@ class Prediction {
       for (std::size_t stage = plan.stages.size(); stage-- > 0;) {
         const planning::Device& other = timeline.devices[plan.stages.size() == 1 ? 1 : 1 - stage];
         const auto begin = static_cast<std::size_t>(plan.stages[stage].first_layer);
-        slow_down(layers.subspan(begin, end - begin), 1 + taken * (1 - other.idle_share));
+        slow_down(layers.subspan(begin, end - begin), 1 + taken * (1 - other.bubble_fraction));
         end = begin;
       }
-      MOTLEY_ASSIGN(timeline, timeline_of(slower, cluster, plan));
+      MOTLEY_ASSIGN(timeline, make_timeline(slower, cluster, plan));
     }
     return timeline.step_seconds;
   }
@@ -207,7 +207,7 @@ class Prediction {
   }
 
   // Two devices of one type work both; of two types, up to four stages of up to two devices do.
-  planning::Candidate candidate_of(const planning::Problem& problem, bool emulated) {
+  planning::Candidate make_candidate(const planning::Problem& problem, bool emulated) {
     const auto layers = static_cast<std::uint64_t>(problem.layer_count());
     const std::uint64_t stages = emulated ? 1 + random_.below(4) : 1 + random_.below(2);
     std::vector<int> ends = {problem.layer_count() - 1};
@@ -242,14 +242,14 @@ class Prediction {
       std::ranges::sort(rounds, {}, [](const auto& round) { return round.first / round.second; });
       std::tie(one.predicted, one.measured) = rounds[kRealRounds / 2];
     }
-    rows_.say(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted),
-                          format_seconds(one.measured)));
+    rows_.print(fmt::format("{}: predicted {}, measured {}", describe(one), format_seconds(one.predicted),
+                            format_seconds(one.measured)));
     return {};
   }
 
   // Of a plan that is not emulated, from a profile of this moment.
   Result<double> predict_now(const Case& one) const {
-    MOTLEY_ASSIGN(const model::Profile profile, profile_of(*one.network, kRoundProfileSeconds));
+    MOTLEY_ASSIGN(const model::Profile profile, measure_profile_of_network(*one.network, kRoundProfileSeconds));
     return contended_seconds(profile, one.plan);
   }
 
@@ -257,11 +257,16 @@ class Prediction {
   Result<double> run(const Case& one) const {
     const std::filesystem::path file = folder_ / "plan.json";
     MOTLEY_TRY(write_file(file, planning::to_json(one.plan)));
-    std::vector<std::string> flags = {"--batch",       std::to_string(one.network->batch),
-                                      "--steps",       std::to_string(one.emulated ? kSteps : kRealSteps),
-                                      "--plan",        file.string(),
-                                      "--shares.mode", "fixed",
-                                      "--quiet",       "--evaluate.every_epochs=-1"};
+    std::vector<std::string> flags = {"--global-batch-size",
+                                      std::to_string(one.network->batch),
+                                      "--steps",
+                                      std::to_string(one.emulated ? kSteps : kRealSteps),
+                                      "--plan",
+                                      file.string(),
+                                      "--batch-split.mode",
+                                      "fixed",
+                                      "--quiet",
+                                      "--evaluate.every-epochs=-1"};
     flags.insert(flags.end(), one.network->flags.begin(), one.network->flags.end());
     if (one.emulated) flags.insert(flags.end(), {"--emulation", emulation(*one.network).string()});
     if (one.emulated || !links_) {
@@ -377,7 +382,7 @@ class Prediction {
     }
     const std::string body =
         "<header><h1>Planned runs</h1></header>\n<main>\n<div class=\"cards\">\n" +
-        report::card("Step time", "Of plans drawn by lot.", report::line_chart(chart), true) +
+        report::card("Step time", "Of plans drawn at random.", report::line_chart(chart), true) +
         report::card("Plans", "", report::table({"plan", "predicted", "measured", "error"}, cells, {1, 2, 3}), true) +
         "</div></main>";
     return write_file(options_.pages / "pipeline.html", report::document("Planned runs", body));

@@ -1,4 +1,4 @@
-// Rows of a click network behind a slow link: CTRDNN trained with everything that saves bytes or waiting, and with all
+// Rows of a CTR model behind a slow link: CTRDNN trained with everything that saves bytes or waiting, and with all
 // but one of it; and batches pulled and pushed at once, or category by category, or with every look-up sent.
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -33,10 +33,10 @@ struct Variant {
   std::vector<std::string> flags;
 };
 const std::vector<Variant> kVariants = {{"full", {}},
-                                        {"no prefetch", {"--tables.prefetch", "false"}},
-                                        {"no cache", {"--tables.cache_rows", "0", "--tables.cache_steps", "0"}},
-                                        {"float32", {"--tables.wire", "float32"}},
-                                        {"int8", {"--tables.wire", "int8"}}};
+                                        {"no prefetch", {"--embedding.prefetch", "false"}},
+                                        {"no cache", {"--embedding.cache-rows", "0", "--embedding.max-staleness", "0"}},
+                                        {"float32", {"--embedding.comm-dtype", "float32"}},
+                                        {"int8", {"--embedding.comm-dtype", "int8"}}};
 
 // What the runs of a variant gave.
 struct Runs {
@@ -53,7 +53,7 @@ class RowsBench {
 
   Result<std::vector<BenchRow>> run() {
     MOTLEY_ASSIGN(auto server, ServerProcess::start(options_, 1, {network_.prefix(1), network_.address(1)},
-                                                    {"--tables", (folder_ / "tables").string()}));
+                                                    {"--embedding-dir", (folder_ / "tables").string()}));
     server_.emplace(std::move(server));
     MOTLEY_TRY(train());
     MOTLEY_TRY(exchange_batches());
@@ -80,24 +80,25 @@ class RowsBench {
   }
 
   Status train_once(const Variant& variant, int steps) {
-    std::vector<std::string> flags = {"--data.samples",
+    std::vector<std::string> flags = {"--data.num-samples",
                                       std::to_string(kSamples),
-                                      "--data.values",
+                                      "--data.num-categories",
                                       std::to_string(kValues),
-                                      "--batch",
+                                      "--global-batch-size",
                                       std::to_string(kBatch),
                                       "--steps",
                                       std::to_string(steps),
-                                      "--tables.rows",
+                                      "--embedding.num-embeddings",
                                       "0",
-                                      "--tables.dimension",
+                                      "--embedding.embedding-dim",
                                       std::to_string(kDimension),
-                                      "--log_level",
+                                      "--log-level",
                                       "warn",
                                       "--threads",
                                       "1"};
-    std::vector<std::pair<std::string, std::string>> full = {
-        {"--tables.wire", "bfloat16"}, {"--tables.cache_rows", "50000"}, {"--tables.cache_steps", "8"}};
+    std::vector<std::pair<std::string, std::string>> full = {{"--embedding.comm-dtype", "bfloat16"},
+                                                             {"--embedding.cache-rows", "50000"},
+                                                             {"--embedding.max-staleness", "8"}};
     for (std::size_t i = 0; i < variant.flags.size(); i += 2) {
       std::erase_if(full, [&](const auto& flag) { return flag.first == variant.flags[i]; });
       full.emplace_back(variant.flags[i], variant.flags[i + 1]);
@@ -117,8 +118,8 @@ class RowsBench {
         runs.note = row["note"];
       }
     }
-    rows_.say(fmt::format("{}: {} a step, {} of rows, AUC {:.4f}", variant.name, format_seconds(runs.seconds.back()),
-                          format_bytes(runs.bytes), runs.auc));
+    rows_.print(fmt::format("{}: {} a step, {} of rows, AUC {:.4f}", variant.name, format_seconds(runs.seconds.back()),
+                            format_bytes(runs.bytes), runs.auc));
     return {};
   }
 

@@ -1,7 +1,7 @@
-// 1F1B against fill-drain: what a stage is idle, and what more of activations it keeps, beside what the formulas say.
+// 1F1B against gpipe: what a stage is idle, and what more of activations it keeps, beside what the formulas say.
 // Stages are emulated, all of one speed, so that both schedules take (m + S - 1) / m of the work of a step with S
 // stages and m micro-batches; a stage s keeps min(m, S - s) micro-batches' activations under 1F1B and m under
-// fill-drain (18). A transformer is trained, whose activations are real.
+// gpipe (18). A transformer is trained, whose activations are real.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -27,8 +27,9 @@ constexpr double kProfileSeconds = 10;
 constexpr double kRunSeconds = 300;
 constexpr const char* kType = "device";
 const std::vector<std::string>& network_flags() {
-  static const std::vector<std::string> flags = {"--model.layers", "8", "--model.width", "128",
-                                                 "--threads",      "1", "--batch",       std::to_string(kBatch)};
+  static const std::vector<std::string> flags = {
+      "--model.num-layers", "8", "--model.hidden-size", "128",
+      "--threads",          "1", "--global-batch-size", std::to_string(kBatch)};
   return flags;
 }
 
@@ -50,9 +51,9 @@ class Schedules {
       for (const std::int64_t micro_batches : {std::int64_t{4}, std::int64_t{16}}) {
         planning::Plan plan = even_plan(stages, micro_batches);
         MOTLEY_TRY(write_even_profile(plan));
-        plan.schedule = planning::Schedule::kOneForwardOneBackward;
+        plan.schedule = planning::PipelineSchedule::kOneForwardOneBackward;
         MOTLEY_ASSIGN(const Measured one, train(plan));
-        plan.schedule = planning::Schedule::kFillDrain;
+        plan.schedule = planning::PipelineSchedule::kGPipe;
         MOTLEY_ASSIGN(const Measured fill, train(plan));
         report(plan, one, fill);
       }
@@ -115,7 +116,7 @@ class Schedules {
                                         "--quiet",
                                         "--checkpoint.keep",
                                         "0",
-                                        "--evaluate.every_epochs=-1"};
+                                        "--evaluate.every-epochs=-1"};
     command.insert(command.end(), network_flags().begin(), network_flags().end());
     MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
     MOTLEY_TRY(process->finish(Deadline::after(kRunSeconds)));
@@ -152,7 +153,7 @@ class Schedules {
     rows_.add(name, "idle_share_1f1b", one.idle, "share", false, {}, bubble, {}, note);
     rows_.add(name, "idle_share_fill_drain", fill.idle, "share", false, {}, bubble, {}, note);
     rows_.add(name, "memory_saved_by_1f1b", fill.memory - one.memory, "B", true, {}, more, {},
-              fmt::format("of the first stage, at most {} under 1F1B, {} under fill-drain; limit: the formula",
+              fmt::format("of the first stage, at most {} under 1F1B, {} under gpipe; limit: the formula",
                           format_bytes(one.memory), format_bytes(fill.memory)));
   }
 

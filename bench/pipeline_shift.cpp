@@ -2,7 +2,7 @@
 // a tenth of what the best plan for the workers as they are now reaches.
 //
 // All workers are emulated: a device type each, all of one speed in the profile that the plan is made from. The shift
-// is a resume with another profile to imitate, where one type takes three times as long; the run goes on believing the
+// is a resume with another profile to emulate, where one type takes three times as long; the run goes on believing the
 // first. The optimum is the plan that planner/repartition finds when it is told the truth, run by itself. No worker's
 // memory holds the whole network, so that plans are pipelines and the shares of one stage are not all that can move.
 #include <algorithm>
@@ -47,7 +47,7 @@ class Shift {
 
   Result<std::vector<BenchRow>> run() {
     std::vector<std::string> flags = network_flags();
-    flags.insert(flags.end(), {"--batch", std::to_string(kBatch)});
+    flags.insert(flags.end(), {"--global-batch-size", std::to_string(kBatch)});
     MOTLEY_ASSIGN(const model::Profile measured, measure_profile(options_, job(), flags, "1,4,16,64", kProfileSeconds));
     model::Profile believed = measured;
     believed.devices.clear();
@@ -76,11 +76,11 @@ class Shift {
     const std::string profile = (folder_ / "believed.json").string();
     MOTLEY_TRY(train("run", "plan.json", "believed.json", kBefore, {"--profile", profile}));
     MOTLEY_TRY(train("run", "plan.json", "real.json", kBefore + kAfter, {"--profile", profile, "--resume"}));
-    MOTLEY_TRY(train("optimum", "optimum.json", "real.json", kBefore, {"--shares.mode", "fixed"}));
-    MOTLEY_ASSIGN(const std::vector<Step> steps, steps_of("run"));
-    MOTLEY_ASSIGN(const std::vector<Step> best_steps, steps_of("optimum"));
+    MOTLEY_TRY(train("optimum", "optimum.json", "real.json", kBefore, {"--batch-split.mode", "fixed"}));
+    MOTLEY_ASSIGN(const std::vector<Step> steps, read_steps("run"));
+    MOTLEY_ASSIGN(const std::vector<Step> best_steps, read_steps("optimum"));
     const double best = median_from(best_steps, kBefore / 2, best_steps.size());
-    MOTLEY_ASSIGN(const std::string moves, moves_of("run"));
+    MOTLEY_ASSIGN(const std::string moves, describe_moves("run"));
     report(steps, best, moves);
     return rows_.take();
   }
@@ -89,7 +89,7 @@ class Shift {
   std::filesystem::path job() const { return options_.source_folder / "examples/fashion-mnist/job.yaml"; }
 
   static std::vector<std::string> network_flags() {
-    return {"--model.name", "mlp", "--model.hidden", "[1024, 1024, 1024]"};
+    return {"--model.name", "mlp", "--model.hidden-sizes", "[1024, 1024, 1024]"};
   }
 
   // Of the workers as this profile has them, each with a type of its own.
@@ -106,7 +106,7 @@ class Shift {
       even.stages.push_back({layers * stage / 3, layers * (stage + 1) / 3 - 1, {{kTypes[stage], 1, 1}}});
     }
     MOTLEY_ASSIGN(const planning::Problem workers, planning::problem_of_plan(profile, cluster_, even));
-    MOTLEY_ASSIGN(planning::PlacedPlan best, planning::placement_of(workers, even, {0, 1, 2}));
+    MOTLEY_ASSIGN(planning::PlacedPlan best, planning::make_placement(workers, even, {0, 1, 2}));
     for (double before = 0; best.step_seconds != before;) {  // each looks at other numbers of micro-batches
       before = best.step_seconds;
       MOTLEY_ASSIGN(best, planning::repartition(workers, best, {}));
@@ -127,12 +127,12 @@ class Shift {
                                         (folder_ / emulation).string(),
                                         "--cluster",
                                         (folder_ / "cluster.yaml").string(),
-                                        "--batch",
+                                        "--global-batch-size",
                                         std::to_string(kBatch),
                                         "--steps",
                                         std::to_string(steps),
                                         "--quiet",
-                                        "--evaluate.every_epochs=-1"};
+                                        "--evaluate.every-epochs=-1"};
     const std::vector<std::string> network = network_flags();
     command.insert(command.end(), network.begin(), network.end());
     command.insert(command.end(), flags.begin(), flags.end());
@@ -141,7 +141,7 @@ class Shift {
   }
 
   // The lines of a run's metrics, as JSON.
-  Result<std::vector<nlohmann::json>> lines_of(const std::string& run) const {
+  Result<std::vector<nlohmann::json>> read_lines(const std::string& run) const {
     MOTLEY_ASSIGN(const std::string text, read_file(folder_ / run / "metrics.jsonl"));
     std::istringstream lines(text);
     std::vector<nlohmann::json> all;
@@ -149,8 +149,8 @@ class Shift {
     return all;
   }
 
-  Result<std::vector<Step>> steps_of(const std::string& run) const {
-    MOTLEY_ASSIGN(const std::vector<nlohmann::json> lines, lines_of(run));
+  Result<std::vector<Step>> read_steps(const std::string& run) const {
+    MOTLEY_ASSIGN(const std::vector<nlohmann::json> lines, read_lines(run));
     std::vector<Step> steps;
     for (const nlohmann::json& line : lines) {
       if (line.contains("step_seconds")) steps.push_back({line["step"], line["step_seconds"]});
@@ -158,8 +158,8 @@ class Shift {
     return steps;
   }
 
-  Result<std::string> moves_of(const std::string& run) const {
-    MOTLEY_ASSIGN(const std::vector<nlohmann::json> lines, lines_of(run));
+  Result<std::string> describe_moves(const std::string& run) const {
+    MOTLEY_ASSIGN(const std::vector<nlohmann::json> lines, read_lines(run));
     std::string text;
     for (const nlohmann::json& line : lines) {
       if (line.value("event", "") != "moved") continue;

@@ -1,8 +1,8 @@
-// Four unlike machines on links of 1 Gb/s (examples/unequal): the plan that `motley plan --mix` makes, data parallelism
-// with shares by speed, and data parallelism with equal shares on Gloo: bulk-synchronous, with which TAPP compares (Mao
-// et al. 2021), and overlapped, as DDP. Networks and devices are imitated: all sides sleep for what the same estimate
-// says that a layer takes, and send real bytes. A step's communication share is what of it would go with links that
-// take no time.
+// Four heterogeneous machines on links of 1 Gb/s (examples/heterogeneous): the plan that `motley plan
+// --heterogeneous-stages` makes, data parallelism with shares by speed, and data parallelism with equal shares on Gloo:
+// bulk-synchronous, with which TAPP compares (Mao et al. 2021), and overlapped, as DDP. Networks are synthetic and
+// devices emulated: all sides sleep for what the same estimate says that a layer takes, and send real bytes. A step's
+// communication share is what of it would go with links that take no time.
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kMachines = 4;
 constexpr double kLinkBytesPerSecond = 125e6;
-constexpr int kMostLayers = 32;
+constexpr int kMaxLayers = 32;
 constexpr int kSteps = 4;
 constexpr int kSettledStep = 1;  // before the first that counts
 constexpr double kPlanSeconds = 120;
@@ -57,7 +57,7 @@ class Tapp {
     double worst = -1;
     std::string worst_case;
     for (const char* model : kModels) {
-      MOTLEY_ASSIGN(const model::Graph graph, graph_of(model));
+      MOTLEY_ASSIGN(const model::Graph graph, load_graph(model));
       for (const std::int64_t batch : kBatches) {
         MOTLEY_TRY(prepare(graph, kMachines * batch));
         MOTLEY_ASSIGN(const double planned, train("plan.json"));
@@ -68,7 +68,7 @@ class Tapp {
         const std::string name = fmt::format("tapp-{}-batch-{}", model, batch);
         const std::string note = fmt::format(
             "{} a step ({} predicted) by {}; balanced data parallelism {}, equal shares on Gloo {}, overlapped {}; "
-            "imitated devices, "
+            "emulated devices, "
             "1 Gb/s",
             format_seconds(planned), format_seconds(plan_.predicted.step_seconds), describe(plan_),
             format_seconds(parallel), format_seconds(bsp), format_seconds(ddp));
@@ -102,7 +102,7 @@ class Tapp {
   }
 
  private:
-  std::filesystem::path cluster_file() const { return options_.source_folder / "examples/unequal/cluster.yaml"; }
+  std::filesystem::path cluster_file() const { return options_.source_folder / "examples/heterogeneous/cluster.yaml"; }
 
   static std::string describe(const planning::Plan& plan) {
     std::string text;
@@ -117,10 +117,11 @@ class Tapp {
   }
 
   // A published table's, or that of a transformer like GPT-2 whose vocabulary is bytes: 6 blocks, 512 wide, 128 tokens.
-  Result<model::Graph> graph_of(const std::string& name) const {
+  Result<model::Graph> load_graph(const std::string& name) const {
     if (name != kTransformer) return model::table(name);
-    const std::vector<std::string> flags = {"--model.layers", "6", "--model.width",   "512", "--model.heads", "8",
-                                            "--batch",        "4", "--data.sequence", "128"};
+    const std::vector<std::string> flags = {"--model.num-layers",     "6",  "--model.hidden-size", "512",
+                                            "--model.num-heads",      "8",  "--global-batch-size", "4",
+                                            "--data.sequence-length", "128"};
     MOTLEY_ASSIGN(const model::Profile profile,
                   measure_profile(options_, options_.source_folder / "examples/text/job.yaml", flags, "1,4", 5));
     return model::without_step_layer(profile).graph;
@@ -129,15 +130,16 @@ class Tapp {
   // The profile, the plan and its rivals for this network and batch.
   Status prepare(const model::Graph& graph, std::int64_t batch) {
     batch_ = batch;
-    profile_ = model::coarsen(model::estimate(graph, speeds_of(cluster_), static_cast<double>(batch) / kMachines),
-                              kMostLayers);
+    profile_ = model::coarsen(model::estimate(graph, list_speeds(cluster_), static_cast<double>(batch) / kMachines),
+                              kMaxLayers);
     MOTLEY_TRY(write_file(folder_ / "profile.json", model::to_json(profile_)));
     const std::filesystem::path file = folder_ / "plan.json";
     std::filesystem::remove(file);
-    MOTLEY_ASSIGN(const auto process, ChildProcess::start({options_.motley.string(), "plan", "--profile",
-                                                           (folder_ / "profile.json").string(), "--cluster",
-                                                           cluster_file().string(), "--batch", std::to_string(batch),
-                                                           "--goal", "step", "--mix", "--output", file.string()}));
+    MOTLEY_ASSIGN(
+        const auto process,
+        ChildProcess::start({options_.motley.string(), "plan", "--profile", (folder_ / "profile.json").string(),
+                             "--cluster", cluster_file().string(), "--global-batch-size", std::to_string(batch),
+                             "--objective", "step-time", "--heterogeneous-stages", "--output", file.string()}));
     MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));
     MOTLEY_ASSIGN(plan_, planning::read_plan(file));
     MOTLEY_ASSIGN(const planning::Plan parallel, parallel_plan());
@@ -153,7 +155,7 @@ class Tapp {
     plan.stages = {{.first_layer = 0,
                     .last_layer = static_cast<int>(plan.layers.size()) - 1,
                     .replicas = {},
-                    .exchange = planning::Exchange::kRing}};
+                    .gradient_sync = planning::GradientSync::kRing}};
     std::vector<planning::WorkerSpeed> speeds;
     for (std::size_t type = 0; type < cluster_.device_types.size(); ++type) {
       for (std::int64_t i = 0; i < cluster_.device_types[type].count; ++i) {
@@ -165,7 +167,7 @@ class Tapp {
     std::vector<int> places(speeds.size());
     std::iota(places.begin(), places.end(), 0);
     MOTLEY_ASSIGN(planning::PlacedPlan balanced,
-                  planning::placement_of(planning::problem_of_workers(types, speeds), plan, places));
+                  planning::make_placement(planning::problem_of_workers(types, speeds), plan, places));
     for (std::size_t i = 0; i < plan.stages[0].replicas.size(); ++i) {
       plan.stages[0].replicas[i].share = balanced.plan.stages[0].replicas[i].share;
     }
@@ -212,9 +214,10 @@ class Tapp {
     }
     const std::filesystem::path job = folder_ / "job.yaml";
     MOTLEY_TRY(write_file(
-        job, fmt::format("name: bench-tapp\nmodel:\n  name: imitation\n  path: profile.json\nplan: {}\nbatch: {}\n"
-                         "steps: {}\nshares:\n  mode: fixed\ndeadline:\n  join: 120\n  step: 120\n",
-                         plan_file, batch_, kSteps)));
+        job, fmt::format(
+                 "name: bench-tapp\nmodel:\n  name: synthetic\n  path: profile.json\nplan: {}\nglobal_batch_size: {}\n"
+                 "steps: {}\nbatch_split:\n  mode: fixed\ndeadline:\n  join: 120\n  step: 120\n",
+                 plan_file, batch_, kSteps)));
     MOTLEY_ASSIGN(std::vector<double> steps,
                   train_in_namespaces(options_, *network_, folder_, static_cast<int>(workers), job, {}));
     if (steps.size() != kSteps) {
@@ -225,7 +228,7 @@ class Tapp {
   }
 
   Result<double> train_on_gloo(const std::string& mode) const {
-    return run_peer_in_namespaces(options_, *network_, kMachines, "gloo_imitation.py",
+    return run_peer_in_namespaces(options_, *network_, kMachines, "gloo_synthetic.py",
                                   {std::to_string(kSteps), (folder_ / "layers.json").string(), mode});
   }
 

@@ -22,8 +22,8 @@ namespace {
 using planning::Answer;
 using planning::Request;
 
-constexpr planning::Goal kGoals[] = {planning::Goal::kLeastMoney, planning::Goal::kMostThroughput,
-                                     planning::Goal::kLeastStepTime};
+constexpr planning::Criterion kCriteria[] = {planning::Criterion::kMinCost, planning::Criterion::kMaxThroughput,
+                                             planning::Criterion::kMinStepTime};
 constexpr double kSameValue = 1e-9;  // relative
 
 class PlanBench {
@@ -77,24 +77,24 @@ class PlanBench {
       shape.cost_model = pipeline ? planning::CostModel::kPipeline : planning::CostModel::kHeterps;
       shape.types = 1 + static_cast<int>(random.below(4));
       // As many layers as enumeration bears: 10 on one or two types, fewer on more.
-      constexpr std::array<std::array<int, 4>, 2> kMostLayers = {{{10, 10, 7, 6}, {10, 6, 5, 4}}};
-      const int most = kMostLayers[pipeline ? 1 : 0][static_cast<std::size_t>(shape.types - 1)];
+      constexpr std::array<std::array<int, 4>, 2> kMaxLayers = {{{10, 10, 7, 6}, {10, 6, 5, 4}}};
+      const int most = kMaxLayers[pipeline ? 1 : 0][static_cast<std::size_t>(shape.types - 1)];
       shape.layers = 2 + static_cast<int>(random.below(static_cast<std::uint64_t>(most - 1)));
-      shape.most_count = 1 + static_cast<std::int64_t>(random.below(shape.types <= 2 && shape.layers <= 7 ? 4 : 2));
+      shape.max_count = 1 + static_cast<std::int64_t>(random.below(shape.types <= 2 && shape.layers <= 7 ? 4 : 2));
       shape.links = random.below(2) == 0;
       shape.memory = pipeline && random.below(2) == 0;
       shape.allow_recompute = pipeline && shape.layers <= 4 && random.below(3) == 0;
-      shape.schedule =
-          random.below(2) == 0 ? planning::Schedule::kOneForwardOneBackward : planning::Schedule::kFillDrain;
+      shape.schedule = random.below(2) == 0 ? planning::PipelineSchedule::kOneForwardOneBackward
+                                            : planning::PipelineSchedule::kGPipe;
       const planning::Problem problem = planning::random_problem(shape, random.next());
       const planning::Objective objective = planning::random_objective(
-          problem, {kGoals[i / 2 % 3], random.below(2) == 0, random.below(3) == 0, random.below(3) == 0},
+          problem, {kCriteria[i / 2 % 3], random.below(2) == 0, random.below(3) == 0, random.below(3) == 0},
           random.next());
       const Request request{.problem = problem, .objective = objective};
       MOTLEY_ASSIGN(const Answer ours, exact->plan(request));
       MOTLEY_ASSIGN(const Answer reference, brute_force->plan(request));
-      const double ours_value = ours.best ? planning::value(ours.evaluation, objective.goal) : 0;
-      const double reference_value = reference.best ? planning::value(reference.evaluation, objective.goal) : 0;
+      const double ours_value = ours.best ? planning::value(ours.evaluation, objective.criterion) : 0;
+      const double reference_value = reference.best ? planning::value(reference.evaluation, objective.criterion) : 0;
       if (!ours.proved || std::abs(ours_value - reference_value) > kSameValue * reference_value) ++mismatches;
     }
     add("random-vs-brute-force", "mismatches", mismatches, "instances", 0,
@@ -102,9 +102,9 @@ class PlanBench {
     return {};
   }
 
-  // Least money with a floor of an eighth (with two types, half) of what 64 devices of each type can do. Loose: 100,000
-  // devices of each type. Binding: of each type 0.7 of what the unlimited plan uses of it, at least one. Tight
-  // (reported): 4 of each type, and a floor of 0.7 of what these can do.
+  // Lowest cost with a minimum throughput of an eighth (with two types, half) of what 64 devices of each type can do.
+  // Loose: 100,000 devices of each type. Binding: of each type 0.7 of what the unlimited plan uses of it, at least one.
+  // Tight (reported): 4 of each type, and a minimum throughput of 0.7 of what these can do.
   Status large_instances() {
     struct Size {
       int layers, types;
@@ -121,19 +121,20 @@ class PlanBench {
         planning::Problem problem =
             planning::random_problem({.layers = size.layers, .types = size.types, .links = true}, seed);
         const auto most = [&](std::int64_t count) -> Result<double> {
-          MOTLEY_ASSIGN(const Answer answer, exact->plan({.problem = with_counts(problem, count),
-                                                          .objective = {.goal = planning::Goal::kMostThroughput},
-                                                          .seconds = size.seconds}));
+          MOTLEY_ASSIGN(const Answer answer,
+                        exact->plan({.problem = with_counts(problem, count),
+                                     .objective = {.criterion = planning::Criterion::kMaxThroughput},
+                                     .seconds = size.seconds}));
           return answer.best ? answer.evaluation.throughput : 0;
         };
         const auto gap_within_limit = [&](const planning::Objective& objective) -> Result<double> {
           MOTLEY_ASSIGN(const Answer answer,
                         exact->plan({.problem = problem, .objective = objective, .seconds = size.seconds}));
-          return answer.gap(planning::Goal::kLeastMoney);
+          return answer.gap(planning::Criterion::kMinCost);
         };
-        MOTLEY_ASSIGN(const double most_of_64, most(64));
-        const planning::Objective objective{.goal = planning::Goal::kLeastMoney,
-                                            .min_throughput = most_of_64 / (size.types == 2 ? 2 : 8)};
+        MOTLEY_ASSIGN(const double best_of_64, most(64));
+        const planning::Objective objective{.criterion = planning::Criterion::kMinCost,
+                                            .min_throughput = best_of_64 / (size.types == 2 ? 2 : 8)};
         problem = with_counts(std::move(problem), 100'000);
         MOTLEY_ASSIGN(const Answer loose, exact->plan({.problem = problem, .objective = objective}));
         all_proved = all_proved && loose.proved && loose.best;
@@ -145,10 +146,10 @@ class PlanBench {
           MOTLEY_ASSIGN(const double gap, gap_within_limit(objective));
           binding_gaps.push_back(gap);
         }
-        MOTLEY_ASSIGN(const double most_of_4, most(4));
+        MOTLEY_ASSIGN(const double best_of_4, most(4));
         problem = with_counts(std::move(problem), 4);
-        MOTLEY_ASSIGN(const double gap,
-                      gap_within_limit({.goal = planning::Goal::kLeastMoney, .min_throughput = 0.7 * most_of_4}));
+        MOTLEY_ASSIGN(const double gap, gap_within_limit({.criterion = planning::Criterion::kMinCost,
+                                                          .min_throughput = 0.7 * best_of_4}));
         tight_gaps.push_back(gap);
       }
       const std::string name = fmt::format("{}x{}", size.layers, size.types);
@@ -177,7 +178,7 @@ class PlanBench {
       planning::Problem problem;
       problem.model = "two layers";
       problem.profile_batch = batch;
-      problem.job_samples = 1e6;
+      problem.total_samples = 1e6;
       std::array<double, 2> oct{}, odt{}, alpha{}, beta{}, price{}, k{}, bandwidth{}, parameters{}, sparse{};
       const double cut = 1000 * random.uniform();
       const double link = 1e9 * (0.1 + random.uniform());
@@ -212,15 +213,14 @@ class PlanBench {
                          odt[i] / batch * (1 - beta[i] + beta[i] / k[i]));
       }
       const double throughput = 1 / std::max(et[0], et[1]);
-      const double money = 1e6 / throughput / 3600 * (price[0] * k[0] + price[1] * k[1]);
+      const double cost = 1e6 / throughput / 3600 * (price[0] * k[0] + price[1] * k[1]);
       const planning::Candidate candidate = {{0, 0, 0, static_cast<std::int64_t>(k[0]), false},
                                              {1, 1, 1, static_cast<std::int64_t>(k[1]), false}};
       const planning::Evaluation evaluation = planning::evaluate(problem, candidate, {});
-      worst =
-          std::max({worst, std::abs(evaluation.throughput / throughput - 1), std::abs(evaluation.money / money - 1)});
+      worst = std::max({worst, std::abs(evaluation.throughput / throughput - 1), std::abs(evaluation.cost / cost - 1)});
     }
     add("heterps-cost-vs-closed-form", "worst_difference", worst, "share", 1e-9,
-        "throughput and money of 100 two-stage cases, written out by hand");
+        "throughput and cost of 100 two-stage cases, written out by hand");
   }
 
   // The speed-ups over one machine at 10 Gb/s that running PipeDream's own optimizer gives.
@@ -270,7 +270,7 @@ class PlanBench {
         MOTLEY_ASSIGN(const Answer learned, planning::make_rl_lstm()->plan({.problem = planning.problem,
                                                                             .objective = planning.objective,
                                                                             .seed = static_cast<std::uint64_t>(seed)}));
-        sum += gap(learned, best, planning.objective.goal);
+        sum += gap(learned, best, planning.objective.criterion);
         longest = std::max(longest, learned.seconds);
       }
       add(table, "rl-lstm_gap", sum / seeds, "share", 0.02,
@@ -280,9 +280,9 @@ class PlanBench {
     return {};
   }
 
-  static double gap(const Answer& answer, const Answer& best, planning::Goal goal) {
+  static double gap(const Answer& answer, const Answer& best, planning::Criterion criterion) {
     if (!answer.best || !best.best) return std::numeric_limits<double>::infinity();
-    return planning::value(answer.evaluation, goal) / planning::value(best.evaluation, goal) - 1;
+    return planning::value(answer.evaluation, criterion) / planning::value(best.evaluation, criterion) - 1;
   }
 
   // Every method without a policy network on every model, both cost models: the best and the worst of them.
@@ -299,7 +299,7 @@ class PlanBench {
         for (const auto& method : planning::planners()) {
           if (method->name() == "exact" || method->name() == "brute-force") continue;
           const Result<Answer> answer = method->plan(request);
-          gaps[method->name()].push_back(answer ? gap(*answer, best, planning.objective.goal)
+          gaps[method->name()].push_back(answer ? gap(*answer, best, planning.objective.criterion)
                                                 : std::numeric_limits<double>::infinity());
         }
       }

@@ -20,13 +20,13 @@
 namespace motley::bench {
 namespace {
 
-constexpr double kMostSeconds = 3;  // of one run of one method
+constexpr double kMaxSeconds = 3;  // of one run of one method
 constexpr double kExactSeconds = 5;
 constexpr int kThreads = 2;
 
 // Several runs of one method on one problem.
 struct Cell {
-  std::vector<double> money, throughput, gap, seconds;
+  std::vector<double> cost, throughput, gap, seconds;
   int runs = 0;
   bool proved = false;
   std::string refused;
@@ -51,7 +51,7 @@ std::vector<std::unique_ptr<planning::Planner>> methods() {
   return all;
 }
 
-bool draws_lots(const std::string& method) {
+bool is_random(const std::string& method) {
   return method == "genetic" || method == "bayesian" || method.starts_with("rl-");
 }
 
@@ -68,12 +68,12 @@ void in_parallel(int count, const std::function<void(int)>& work) {
 
 Cell measure(const planning::Planner& method, const PlanningCase& planning, const planning::Answer& best, int seeds) {
   Cell cell;
-  for (int seed = 1; seed <= (draws_lots(method.name()) ? seeds : 1); ++seed) {
+  for (int seed = 1; seed <= (is_random(method.name()) ? seeds : 1); ++seed) {
     const Result<planning::Answer> answer = method.plan(
         {.problem = planning.problem,
          .objective = planning.objective,
          .seed = static_cast<std::uint64_t>(seed),
-         .seconds = method.name() == "exact" || method.name() == "brute-force" ? kExactSeconds : kMostSeconds});
+         .seconds = method.name() == "exact" || method.name() == "brute-force" ? kExactSeconds : kMaxSeconds});
     if (!answer) {
       cell.refused = answer.error().message;
       return cell;
@@ -82,10 +82,10 @@ Cell measure(const planning::Planner& method, const PlanningCase& planning, cons
     cell.seconds.push_back(answer->seconds);
     cell.proved = answer->proved;
     if (!answer->best) continue;
-    cell.money.push_back(answer->evaluation.money);
+    cell.cost.push_back(answer->evaluation.cost);
     cell.throughput.push_back(answer->evaluation.throughput);
-    cell.gap.push_back(planning::value(answer->evaluation, planning.objective.goal) /
-                           planning::value(best.evaluation, planning.objective.goal) -
+    cell.gap.push_back(planning::value(answer->evaluation, planning.objective.criterion) /
+                           planning::value(best.evaluation, planning.objective.criterion) -
                        1);
   }
   return cell;
@@ -139,12 +139,14 @@ std::vector<report::Series> growth(const std::vector<int>& sizes,
     line = {.name = method.name(), .color = index, .style = report::LineStyle::kMarked, .x = {}, .y = {}};
     for (const int size : sizes) {
       const planning::Problem problem = planning::random_problem(shape(size), 1);
-      const Result<planning::Answer> answer = method.plan(
-          {.problem = problem, .objective = {.goal = planning::Goal::kLeastMoney}, .seed = 1, .seconds = kMostSeconds});
+      const Result<planning::Answer> answer = method.plan({.problem = problem,
+                                                           .objective = {.criterion = planning::Criterion::kMinCost},
+                                                           .seed = 1,
+                                                           .seconds = kMaxSeconds});
       if (!answer) break;
       line.x.push_back(size);
       line.y.push_back(std::log10(std::max(answer->seconds, 1e-6)));
-      if (answer->seconds > kMostSeconds / 2) break;  // the next is beyond the limit
+      if (answer->seconds > kMaxSeconds / 2) break;  // the next is beyond the limit
     }
   });
   return series;
@@ -156,26 +158,26 @@ std::string table_html(const std::vector<TableRow>& rows, const std::string& cos
     if (row.cost_model != cost_model) continue;
     const Cell& cell = row.cell;
     cells.push_back(
-        {report::escape(row.model), report::escape(row.method), with_spread(cell.money, 1, 2),
+        {report::escape(row.model), report::escape(row.method), with_spread(cell.cost, 1, 2),
          with_spread(cell.throughput, 1, 0), with_spread(cell.gap, 100, 2), with_spread(cell.seconds, 1, 3),
          report::escape(!cell.refused.empty() ? cell.refused
                         : cell.proved         ? "proved"
-                                      : fmt::format("{} of {} runs found a plan", cell.money.size(), cell.runs))});
+                                      : fmt::format("{} of {} runs found a plan", cell.cost.size(), cell.runs))});
   }
-  return report::table({"model", "method", "money", "samples/s", "gap, %", "planned in, s", ""}, cells, {2, 3, 4, 5});
+  return report::table({"model", "method", "cost", "samples/s", "gap, %", "planned in, s", ""}, cells, {2, 3, 4, 5});
 }
 
 Status write_results(const BenchOptions& options, const std::vector<TableRow>& rows,
                      const std::vector<report::Series>& layers, const std::vector<report::Series>& types, int seeds) {
   std::string csv =
-      "model,cost_model,method,runs,plans,proved,money,money_deviation,throughput,gap,gap_deviation,seconds,seconds_"
+      "model,cost_model,method,runs,plans,proved,cost,cost_deviation,throughput,gap,gap_deviation,seconds,seconds_"
       "deviation\n";
   for (const TableRow& row : rows) {
     const Cell& cell = row.cell;
     csv +=
         fmt::format("{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n", row.model, row.cost_model,
-                    row.method, cell.runs, cell.money.size(), cell.proved ? 1 : 0, statistic(cell.money).mean,
-                    statistic(cell.money).deviation, statistic(cell.throughput).mean, statistic(cell.gap).mean,
+                    row.method, cell.runs, cell.cost.size(), cell.proved ? 1 : 0, statistic(cell.cost).mean,
+                    statistic(cell.cost).deviation, statistic(cell.throughput).mean, statistic(cell.gap).mean,
                     statistic(cell.gap).deviation, statistic(cell.seconds).mean, statistic(cell.seconds).deviation);
   }
   std::filesystem::create_directories(options.pages);
@@ -185,8 +187,9 @@ Status write_results(const BenchOptions& options, const std::vector<TableRow>& r
         {.title = title, .summary = title, .x_label = axis, .y_label = "log10 of seconds", .series = series});
   };
   const std::string hint = fmt::format(
-      "Least money with a floor of half of what the best single type can do; machines of examples/rent. Methods that "
-      "draw lots: mean ± "
+      "Lowest cost with a minimum throughput of half of what the best single type can do; machines of examples/rent. "
+      "Methods that "
+      "draw at random: mean ± "
       "deviation of {} seeds. Gap: to the exact plan after at most {} s.",
       seeds, kExactSeconds);
   std::string body = "<header><h1>Planning methods</h1></header>\n<main>\n<div class=\"cards\">";
@@ -195,7 +198,7 @@ Status write_results(const BenchOptions& options, const std::vector<TableRow>& r
   body += report::card("Planning time against types", "Random problems of 20 layers, steady-state cost model.",
                        chart("Planning time against types", "types", types));
   body += report::card("Steady-state cost model (heterps)", hint, table_html(rows, "heterps"), true);
-  body += report::card("Flushed pipeline (pipeline)", hint, table_html(rows, "pipeline"), true);
+  body += report::card("Synchronous pipeline (pipeline)", hint, table_html(rows, "pipeline"), true);
   return write_file(options.pages / "planners.html", report::document("Planning methods", body + "</div></main>"));
 }
 
@@ -214,10 +217,10 @@ Result<std::vector<BenchRow>> planners_bench(const BenchOptions& options) {
   const std::vector<int> many_types = options.quick ? std::vector<int>{2, 4} : std::vector<int>{2, 4, 8, 16, 32, 64};
   if (options.progress) options.progress("planning time against layers and types");
   const auto layers = growth(many_layers, [](int size) {
-    return planning::RandomProblemOptions{.layers = size, .types = 4, .most_count = 16};
+    return planning::RandomProblemOptions{.layers = size, .types = 4, .max_count = 16};
   });
   const auto types = growth(many_types, [](int size) {
-    return planning::RandomProblemOptions{.layers = 20, .types = size, .most_count = 16};
+    return planning::RandomProblemOptions{.layers = 20, .types = size, .max_count = 16};
   });
   MOTLEY_TRY(write_results(options, rows, layers, types, seeds));
 

@@ -10,7 +10,7 @@
 namespace motley::bench {
 namespace {
 
-constexpr int kMostLayers = 32;        // longer chains are joined, so that every method gets the same problem
+constexpr int kMaxLayers = 32;         // longer chains are joined, so that every method gets the same problem
 constexpr double kDenseBatch = 256;    // of a step, and what profiles are taken at
 constexpr double kSparseBatch = 4096;  // of models with tables, whose samples are small
 constexpr double kGnmtMinibatch = 32;
@@ -20,20 +20,21 @@ Result<cluster::Cluster> rental(const BenchOptions& options) {
 }
 
 planning::ProblemOptions problem_options(planning::CostModel cost_model, double batch) {
-  return {.cost_model = cost_model, .job_samples = 1e8, .batch = static_cast<std::int64_t>(batch), .micro_batches = 8};
+  return {
+      .cost_model = cost_model, .total_samples = 1e8, .batch = static_cast<std::int64_t>(batch), .micro_batches = 8};
 }
 
 // Half of the most that devices of the best single type can do.
-Result<PlanningCase> with_floor(std::string name, planning::Problem problem) {
+Result<PlanningCase> with_min_throughput(std::string name, planning::Problem problem) {
   PlanningCase planning{.name = std::move(name), .problem = std::move(problem), .objective = {}};
   double most = 0;
   for (const auto& single_type : {planning::make_cpu_only(), planning::make_gpu_only()}) {
     const Result<planning::Answer> answer = single_type->plan(
-        {.problem = planning.problem, .objective = {.goal = planning::Goal::kMostThroughput}, .seconds = 10});
+        {.problem = planning.problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}, .seconds = 10});
     if (answer && answer->best) most = std::max(most, answer->evaluation.throughput);
   }
   if (most == 0) return fail(ErrorCode::kInternal, "{}: no plan of one type fits", planning.name);
-  planning.objective = {.goal = planning::Goal::kLeastMoney, .min_throughput = most / 2};
+  planning.objective = {.criterion = planning::Criterion::kMinCost, .min_throughput = most / 2};
   return planning;
 }
 
@@ -41,7 +42,7 @@ Result<PlanningCase> with_floor(std::string name, planning::Problem problem) {
 Result<PlanningCase> imported_case(const std::filesystem::path& file, planning::CostModel cost_model) {
   const double minibatch = file.stem() == "gnmt" ? kGnmtMinibatch : 0;  // the others say it themselves
   MOTLEY_ASSIGN(model::Profile profile, model::read_pipedream(file, minibatch, "gpu"));
-  profile = model::coarsen(profile, kMostLayers);
+  profile = model::coarsen(profile, kMaxLayers);
   model::DeviceProfile slow = profile.devices.front();
   slow.type = "old-gpu";
   slow.origin = model::Origin::kScaled;
@@ -60,12 +61,12 @@ Result<PlanningCase> imported_case(const std::filesystem::path& file, planning::
                           {"old-gpu", cluster::DeviceKind::kCuda, 16, 16e9, 0.5}};
   MOTLEY_ASSIGN(planning::Problem problem,
                 planning::make_problem(profile, cluster, problem_options(cost_model, kDenseBatch)));
-  return with_floor("pipedream-" + file.stem().string(), std::move(problem));
+  return with_min_throughput("pipedream-" + file.stem().string(), std::move(problem));
 }
 
 }  // namespace
 
-std::vector<model::DeviceSpeed> speeds_of(const cluster::Cluster& cluster) {
+std::vector<model::DeviceSpeed> list_speeds(const cluster::Cluster& cluster) {
   std::vector<model::DeviceSpeed> speeds;
   for (const cluster::DeviceType& type : cluster.device_types) {
     const cluster::Speed speed = type.speed.value_or(cluster::Speed{});
@@ -86,10 +87,10 @@ Result<PlanningCase> planning_case(const BenchOptions& options, const std::strin
   MOTLEY_ASSIGN(const model::Graph graph, model::table(table));
   const bool sparse = std::ranges::any_of(graph.layers, [](const model::Layer& layer) { return layer.lookups > 0; });
   const double batch = sparse ? kSparseBatch : kDenseBatch;
-  const model::Profile profile = model::coarsen(model::estimate(graph, speeds_of(cluster), batch), kMostLayers);
+  const model::Profile profile = model::coarsen(model::estimate(graph, list_speeds(cluster), batch), kMaxLayers);
   MOTLEY_ASSIGN(planning::Problem problem,
                 planning::make_problem(profile, cluster, problem_options(cost_model, batch)));
-  return with_floor(table, std::move(problem));
+  return with_min_throughput(table, std::move(problem));
 }
 
 Result<std::vector<PlanningCase>> planning_cases(const BenchOptions& options, planning::CostModel cost_model) {

@@ -13,7 +13,8 @@ namespace motley::bench {
 struct PlanningCase {
   std::string name;
   planning::Problem problem;
-  planning::Objective objective;  // least money with a floor of half of what the best single device type can do
+  planning::Objective
+      objective;  // lowest cost with a minimum throughput of half of what the best single device type can do
 };
 
 // Every table of model::table_names() on examples/rent/cluster.yaml, and every published profile of
@@ -24,7 +25,7 @@ Result<PlanningCase> planning_case(const BenchOptions& options, const std::strin
                                    planning::CostModel cost_model);
 
 // The speeds that a cluster file states for its device types.
-std::vector<model::DeviceSpeed> speeds_of(const cluster::Cluster& cluster);
+std::vector<model::DeviceSpeed> list_speeds(const cluster::Cluster& cluster);
 
 // The folder of published data beside the checkout; empty where there is none.
 std::filesystem::path shared_data(const BenchOptions& options);

@@ -16,7 +16,7 @@ namespace motley::bench {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr std::int64_t kMostWorkers = 2;
+constexpr std::int64_t kMaxWorkers = 2;
 
 struct Model {
   std::string name;
@@ -29,7 +29,7 @@ struct Model {
 
 const std::vector<Model>& models() {
   static const std::vector<Model> all = {
-      {"mlp", {"--model.name", "mlp", "--model.hidden", "[1024, 1024]"}, "32,64,192,256", 128, 180, 10},
+      {"mlp", {"--model.name", "mlp", "--model.hidden-sizes", "[1024, 1024]"}, "32,64,192,256", 128, 180, 10},
       {"cnn", {"--model.name", "cnn"}, "16,32,96,128", 64, 180, 10},
       {"resnet18", {"--model.name", "resnet18"}, "2,4,12,16", 8, 40, 30}};
   return all;
@@ -43,7 +43,7 @@ Result<double> predict(model::Profile profile, const Model& model, std::int64_t 
   problem_options.cost_model = planning::CostModel::kPipeline;
   problem_options.batch = workers * model.batch;
   MOTLEY_ASSIGN(const planning::Problem problem, planning::make_problem(profile, cluster, problem_options));
-  return planning::evaluate_data_parallel(problem, {workers}, planning::Shares::kEqual).step_seconds;
+  return planning::evaluate_data_parallel(problem, {workers}, planning::BatchSplit::kEqual).step_seconds;
 }
 
 // Real steps, with a barrier between computation and exchange, as the cost model has it.
@@ -51,17 +51,17 @@ Result<double> measure(const BenchOptions& options, const std::filesystem::path&
                        std::int64_t workers) {
   std::vector<std::string> flags = {"--workers",
                                     fmt::format("{}", workers),
-                                    "--batch",
+                                    "--global-batch-size",
                                     fmt::format("{}", workers * model.batch),
                                     "--steps",
                                     fmt::format("{}", model.steps),
-                                    "--shares.mode",
+                                    "--batch-split.mode",
                                     "equal",
-                                    "--exchange.method",
+                                    "--gradient-sync.method",
                                     "tcp-ring",
-                                    "--exchange.overlap",
+                                    "--gradient-sync.overlap",
                                     "false",
-                                    "--evaluate.every_epochs=-1"};
+                                    "--evaluate.every-epochs=-1"};
   flags.insert(flags.end(), model.flags.begin(), model.flags.end());
   MOTLEY_ASSIGN(const JobRun run, run_job(options, job, "", flags));
   return median(run.balanced_seconds);
@@ -80,7 +80,7 @@ Result<std::vector<BenchRow>> prediction_bench(const BenchOptions& options) {
     }
     std::vector<double> errors[2];
     for (int round = 0; round < (options.quick ? 1 : kRounds); ++round) {
-      std::vector<std::string> flags = {"--batch", fmt::format("{}", kMostWorkers * model.batch)};
+      std::vector<std::string> flags = {"--global-batch-size", fmt::format("{}", kMaxWorkers * model.batch)};
       flags.insert(flags.end(), model.flags.begin(), model.flags.end());
       MOTLEY_ASSIGN(const model::Profile profiled, measure_profile(options, job, flags, model.profiled, model.seconds));
       double predicted[2];

@@ -1,4 +1,4 @@
-// What exchange.method auto chooses, beside what would have been best: the same steps with every method that is
+// What gradient_sync.method auto chooses, beside what would have been best: the same steps with every method that is
 // possible there, the optimizer's step of SGD with momentum included, in turn. Workers that move their own weights do
 // so in one fused pass, which is the least that an optimizer can take.
 #include <algorithm>
@@ -78,7 +78,7 @@ class PsAuto {
     }
     worst_ = std::max(worst_, automatic_seconds / best - 1);
     note_ += fmt::format("{}{}: {} ({})", note_.empty() ? "" : "; ", name, chosen, times);
-    rows_.say(fmt::format("{}: {} ({})", name, chosen, times));
+    rows_.print(fmt::format("{}: {} ({})", name, chosen, times));
     return {};
   }
 

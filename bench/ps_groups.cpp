@@ -3,7 +3,7 @@
 
 namespace motley::bench {
 
-std::string buckets_of(std::size_t bytes, int buckets) {
+std::string split_into_buckets(std::size_t bytes, int buckets) {
   std::string text;
   for (int bucket = 0; bucket < buckets; ++bucket) {
     const std::size_t part = bytes / static_cast<std::size_t>(buckets) / 4 * 4;
@@ -13,7 +13,7 @@ std::string buckets_of(std::size_t bytes, int buckets) {
 }
 
 std::string model_buckets() {
-  return buckets_of(kModelBytes, 12);
+  return split_into_buckets(kModelBytes, 12);
 }
 
 std::vector<ExchangeJob::Place> here(int ranks) {

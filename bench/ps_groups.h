@@ -16,16 +16,16 @@ namespace motley::bench {
 
 Result<std::vector<BenchRow>> ps_memory_rows(const BenchOptions& options);   // ranks on the server's host
 Result<std::vector<BenchRow>> ps_network_rows(const BenchOptions& options);  // over loopback and shaped links
-Result<std::vector<BenchRow>> ps_auto_rows(const BenchOptions& options);     // what exchange.method auto chooses
+Result<std::vector<BenchRow>> ps_auto_rows(const BenchOptions& options);     // what gradient_sync.method auto chooses
 Result<std::vector<BenchRow>> ps_train_rows(const BenchOptions& options);    // whole steps; long
 
 inline constexpr std::size_t kModelBytes = 46'800'000;
 inline constexpr int kServerCores = 2;  // as the limits have two threads
 inline constexpr double kLinkBytesPerSecond = 125e6;
 
-// Sizes for `motley bench-worker exchange`: the model, or `bytes`, in equal buckets.
+// Sizes for `motley bench-worker reducer`: the model, or `bytes`, in equal buckets.
 std::string model_buckets();
-std::string buckets_of(std::size_t bytes, int buckets);
+std::string split_into_buckets(std::size_t bytes, int buckets);
 // Ranks without a place of their own.
 std::vector<ExchangeJob::Place> here(int ranks);
 // Ranks on this host that use the server.

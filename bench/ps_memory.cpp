@@ -35,7 +35,7 @@ class PsMemory {
     if (ranks != 4) return {};
     {
       MOTLEY_ASSIGN(ExchangeJob gloo,
-                    ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes), {"--momentum", "--meet"}));
+                    ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes), {"--momentum", "--barrier"}));
       MOTLEY_ASSIGN(const Comparison peer, compare(pairs_, ours, [&] { return gloo.run("0 1"); }));
       rows_.add(name, "ratio_to_gloo_plus_optimizer", peer.ratio, "", false, 0.14, {}, 1.0,
                 fmt::format("{} a round; torch all_reduce and SGD with momentum {}", format_seconds(peer.ours),

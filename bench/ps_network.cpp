@@ -28,9 +28,9 @@ class PsNetwork {
       MOTLEY_ASSIGN(const ServerProcess server, ServerProcess::start(options_, kServerCores));
       MOTLEY_ASSIGN(ExchangeJob central, served_job(options_, server, "ps-tcp", ranks));
       MOTLEY_ASSIGN(ExchangeJob ring,
-                    ExchangeJob::start(options_, "tcp-ring-meet", std::to_string(kModelBytes), here(ranks)));
+                    ExchangeJob::start(options_, "tcp-ring-barrier", std::to_string(kModelBytes), here(ranks)));
       MOTLEY_ASSIGN(ExchangeJob gloo,
-                    ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes), {"--meet"}));
+                    ExchangeJob::start_gloo(options_, ranks, std::to_string(kModelBytes), {"--barrier"}));
       const auto ours = [&] { return central.run("round 0 2"); };
       // As many bytes as go to and from the server, and the arithmetic in turn with them.
       const auto stream = [&]() -> Result<double> {

@@ -105,12 +105,14 @@ class PsTrain {
     const std::filesystem::path job = folder_ / "job.yaml";
     MOTLEY_TRY(write_file(
         job,
-        fmt::format("name: bench-train\nmodel:\n  name: {}\n  outputs: 1000\ndata:\n  name: idx\n  train: images\n"
-                    "  train_targets: classes\nbatch: {}\nsteps: {}\nworkers: {}\nshares:\n  mode: equal\n"
-                    "optimizer:\n  learning_rate: 0.001\nexchange:\n  method: ps\n  servers: {}\n  wire: {}\n"
-                    "  overlap: {}\ncheckpoint:\n  every: 0\nevaluate:\n  every_epochs: -1\ndeadline:\n  join: 120\n"
-                    "  step: 120\n",
-                    network.name, network.samples * kRanks, steps, kRanks, server.address(), wire, overlap)));
+        fmt::format(
+            "name: bench-train\nmodel:\n  name: {}\n  outputs: 1000\ndata:\n  name: idx\n  train: images\n"
+            "  train_targets: classes\nglobal_batch_size: {}\nsteps: {}\nworkers: {}\nbatch_split:\n  mode: equal\n"
+            "optimizer:\n  learning_rate: 0.001\ngradient_sync:\n  method: parameter-server\n  servers: {}\n  "
+            "comm_dtype: {}\n"
+            "  overlap: {}\ncheckpoint:\n  every: 0\nevaluate:\n  every_epochs: -1\ndeadline:\n  join: 120\n"
+            "  step: 120\n",
+            network.name, network.samples * kRanks, steps, kRanks, server.address(), wire, overlap)));
     std::vector<std::string> environment = server.environment();
     environment.push_back("MOTLEY_SECRET=" + net::Secret::generate().hex());
     std::vector<std::unique_ptr<ChildProcess>> ranks;

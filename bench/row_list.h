@@ -11,11 +11,11 @@ class RowList {
  public:
   explicit RowList(const BenchOptions& options) : options_(options) {}
 
-  void say(const std::string& line) const {
+  void print(const std::string& line) const {
     if (options_.progress) options_.progress(line);
   }
   void add(BenchRow row) {
-    say(fmt::format("{} {} {:.4g} {}", row.name, row.metric, row.value, row.unit));
+    print(fmt::format("{} {} {:.4g} {}", row.name, row.metric, row.value, row.unit));
     rows_.push_back(std::move(row));
   }
   void add(const std::string& name, const std::string& metric, double value, const std::string& unit, bool more,
@@ -26,7 +26,7 @@ class RowList {
   // Rows that have been said.
   void append(const std::vector<BenchRow>& rows) { rows_.insert(rows_.end(), rows.begin(), rows.end()); }
   void left_out(const std::string& name, const std::string& why) const {
-    say(fmt::format("{} left out: {}", name, why));
+    print(fmt::format("{} left out: {}", name, why));
   }
   std::vector<BenchRow> take() { return std::move(rows_); }
 

@@ -19,24 +19,25 @@ constexpr double kPhillyLoad = 1;  // device-seconds that jobs ask for, of those
 struct Anchor {
   const char* name;
   const char* policy;
-  const char* machines;
-  scheduling::Packing packing;
+  const char* topology;
+  scheduling::PlacementStrategy strategy;
   double hours;  // from arrival to completion, on average
 };
 constexpr Anchor kAnchors[] = {
-    {"anchor-itp06-fifo", "fifo", "128", scheduling::Packing::kAnywhere, 22.56},
-    {"anchor-itp06-las", "las", "128", scheduling::Packing::kAnywhere, 10.09},
-    {"anchor-itp06-fifo-consolidated", "fifo", "16x8", scheduling::Packing::kTogether, 23.32},
+    {"anchor-itp06-fifo", "fifo", "128", scheduling::PlacementStrategy::kAny, 22.56},
+    {"anchor-itp06-las", "las", "128", scheduling::PlacementStrategy::kAny, 10.09},
+    {"anchor-itp06-fifo-consolidated", "fifo", "16x8", scheduling::PlacementStrategy::kConsolidated, 23.32},
 };
 
-Result<scheduling::Outcome> replay(const std::vector<scheduling::Job>& jobs, const scheduling::Machines& machines,
-                                   const std::string& name, scheduling::Packing packing) {
-  MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, {packing}));
-  return scheduling::simulate(jobs, machines, *policy);
+Result<scheduling::Outcome> replay(const std::vector<scheduling::Job>& jobs,
+                                   const scheduling::ClusterTopology& topology, const std::string& name,
+                                   scheduling::PlacementStrategy strategy) {
+  MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, {strategy}));
+  return scheduling::simulate(jobs, topology, *policy);
 }
 
 // Empty, and said, where it is not here.
-std::filesystem::path trace_of(const BenchOptions& options, const std::string& name, const std::string& rows) {
+std::filesystem::path find_trace(const BenchOptions& options, const std::string& name, const std::string& rows) {
   const std::filesystem::path file = shared_data(options) / "traces" / name;
   if (std::filesystem::exists(file)) return file;
   RowList(options).left_out(rows, "needs " + file.string());
@@ -47,23 +48,23 @@ std::filesystem::path trace_of(const BenchOptions& options, const std::string& n
 
 Result<std::vector<BenchRow>> schedule_anchors(const BenchOptions& options) {
   RowList rows(options);
-  const std::filesystem::path file = trace_of(options, "itp/cluster06.csv", "anchor-itp06-*");
+  const std::filesystem::path file = find_trace(options, "itp/cluster06.csv", "anchor-itp06-*");
   if (file.empty()) return rows.take();
   MOTLEY_ASSIGN(const auto jobs, scheduling::read_trace(file));
   for (const Anchor& anchor : kAnchors) {
-    MOTLEY_ASSIGN(const scheduling::Machines machines, scheduling::parse_machines(anchor.machines));
-    MOTLEY_ASSIGN(const auto outcome, replay(jobs, machines, anchor.policy, anchor.packing));
-    const double hours = scheduling::completion_of(jobs, outcome).mean / 3600;
+    MOTLEY_ASSIGN(const scheduling::ClusterTopology topology, scheduling::parse_topology(anchor.topology));
+    MOTLEY_ASSIGN(const auto outcome, replay(jobs, topology, anchor.policy, anchor.strategy));
+    const double hours = scheduling::compute_completion(jobs, outcome).mean / 3600;
     rows.add(anchor.name, "difference_to_published", std::abs(hours / anchor.hours - 1), "share", false, 0.01, {}, {},
              fmt::format("average completion {:.4f} h, published {} h; {} devices, rigid jobs, no slowdown", hours,
-                         anchor.hours, anchor.machines));
+                         anchor.hours, anchor.topology));
   }
   return rows.take();
 }
 
 Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options) {
   RowList rows(options);
-  const std::filesystem::path file = trace_of(options, "philly.csv", "philly-las");
+  const std::filesystem::path file = find_trace(options, "philly.csv", "philly-las");
   if (file.empty()) return rows.take();
   const double begin = monotonic_seconds();
   MOTLEY_ASSIGN(const auto jobs, scheduling::read_trace(file));
@@ -71,8 +72,9 @@ Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options) {
   for (const scheduling::Job& job : jobs) device_seconds += job.device_seconds();
   const double span = jobs.back().arrival - jobs.front().arrival;
   const auto devices = static_cast<int>(std::ceil(device_seconds / (kPhillyLoad * span)));
-  MOTLEY_ASSIGN(const auto outcome, replay(jobs, scheduling::pool(devices), "las", scheduling::Packing::kAnywhere));
-  const scheduling::Completion completion = scheduling::completion_of(jobs, outcome);
+  MOTLEY_ASSIGN(const auto outcome,
+                replay(jobs, scheduling::pool(devices), "las", scheduling::PlacementStrategy::kAny));
+  const scheduling::Completion completion = scheduling::compute_completion(jobs, outcome);
   rows.add(
       "philly-las", "seconds", monotonic_seconds() - begin, "s", false, 5, {}, {},
       fmt::format("reading included; {} jobs on {} devices (load {:g}), {} decisions; average completion {:.2f} h, "

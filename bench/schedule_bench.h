@@ -16,7 +16,7 @@ Result<std::vector<BenchRow>> schedule_settings(const BenchOptions& options);
 // GADGET's own way with a slot, beside ours, and what its theorems promise.
 Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options);
 // Gavel's experiments, on devices that are not alike.
-Result<std::vector<BenchRow>> schedule_unlike(const BenchOptions& options);
+Result<std::vector<BenchRow>> schedule_heterogeneous(const BenchOptions& options);
 // The slot solver: how near to its bound, whether it keeps to what there is, and how long it takes.
 Result<std::vector<BenchRow>> schedule_slots(const BenchOptions& options);
 

@@ -16,10 +16,10 @@
 namespace motley::bench {
 namespace {
 
-using scheduling::Machines;
+using scheduling::ClusterTopology;
+using scheduling::Node;
 using scheduling::Part;
 using scheduling::Placement;
-using scheduling::Server;
 using scheduling::SlotAnswer;
 using scheduling::SlotJob;
 using scheduling::SlotProblem;
@@ -51,43 +51,43 @@ SlotJob random_job(Random& random, int most) {
   return job;
 }
 
-// GADGET's settings: servers of 1 to 8 devices in two to five racks; here uplinks are so thin that they bind.
-SlotProblem random_problem(Random& random, int servers, int jobs, int most) {
+// GADGET's settings: nodes of 1 to 8 devices in two to five racks; here uplinks are so thin that they bind.
+SlotProblem random_problem(Random& random, int nodes, int jobs, int most) {
   SlotProblem problem;
-  Machines& machines = problem.machines;
-  machines.racks = std::min(servers, whole(random, 2, 5));
-  for (int i = 0; i < servers; ++i) {
-    machines.servers.push_back({"", 1 << whole(random, 0, 3), i % machines.racks, between(random, 1, 20)});
+  ClusterTopology& topology = problem.topology;
+  topology.racks = std::min(nodes, whole(random, 2, 5));
+  for (int i = 0; i < nodes; ++i) {
+    topology.nodes.push_back({"", 1 << whole(random, 0, 3), i % topology.racks, between(random, 1, 20)});
   }
-  for (int i = 0; i < machines.racks; ++i) machines.rack_uplinks.push_back(between(random, 2, 40));
+  for (int i = 0; i < topology.racks; ++i) topology.rack_uplinks.push_back(between(random, 2, 40));
   for (int i = 0; i < jobs; ++i) problem.jobs.push_back(random_job(random, whole(random, 1, most)));
   return problem;
 }
 
-nlohmann::json json_of(const SlotProblem& problem) {
-  nlohmann::json servers = nlohmann::json::array();
-  for (const Server& server : problem.machines.servers) servers.push_back({server.devices, server.uplink, server.rack});
+nlohmann::json as_json(const SlotProblem& problem) {
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const Node& node : problem.topology.nodes) nodes.push_back({node.devices, node.uplink, node.rack});
   nlohmann::json jobs = nlohmann::json::array();
   for (const SlotJob& job : problem.jobs) jobs.push_back({job.reserve, job.value});
-  return {{"servers", servers}, {"racks", problem.machines.rack_uplinks}, {"jobs", jobs}};
+  return {{"servers", nodes}, {"racks", problem.topology.rack_uplinks}, {"jobs", jobs}};
 }
 
 // Capacities that placements exceed, added up anew from nothing but them.
 int violations(const SlotProblem& problem, const std::vector<Placement>& placements) {
   const auto index = [](int number) { return static_cast<std::size_t>(number); };
-  const Machines& machines = problem.machines;
-  std::vector<int> devices(machines.servers.size());
-  std::vector<double> uplinks(machines.servers.size());
-  std::vector<double> racks(index(machines.racks));
+  const ClusterTopology& topology = problem.topology;
+  std::vector<int> devices(topology.nodes.size());
+  std::vector<double> uplinks(topology.nodes.size());
+  std::vector<double> racks(index(topology.racks));
   int found = 0;
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    std::vector<int> by_rack(index(machines.racks));
-    const int workers = scheduling::workers_of(placements[i]);
-    found += workers > problem.jobs[i].most();
+    std::vector<int> by_rack(index(topology.racks));
+    const int workers = scheduling::count_workers(placements[i]);
+    found += workers > problem.jobs[i].max_workers();
     for (const Part& part : placements[i]) {
-      devices[index(part.server)] += part.workers;
-      by_rack[index(machines.servers[index(part.server)].rack)] += part.workers;
-      if (part.workers < workers) uplinks[index(part.server)] += problem.jobs[i].reserve;
+      devices[index(part.node)] += part.workers;
+      by_rack[index(topology.nodes[index(part.node)].rack)] += part.workers;
+      if (part.workers < workers) uplinks[index(part.node)] += problem.jobs[i].reserve;
     }
     for (std::size_t rack = 0; rack < racks.size(); ++rack) {
       if (0 < by_rack[rack] && by_rack[rack] < workers) racks[rack] += problem.jobs[i].reserve;
@@ -95,15 +95,15 @@ int violations(const SlotProblem& problem, const std::vector<Placement>& placeme
   }
   constexpr double kRounding = 1 + 1e-6;
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    found += devices[i] > machines.servers[i].devices;
-    found += uplinks[i] > machines.servers[i].uplink * kRounding;
+    found += devices[i] > topology.nodes[i].devices;
+    found += uplinks[i] > topology.nodes[i].uplink * kRounding;
   }
-  for (std::size_t i = 0; i < racks.size(); ++i) found += racks[i] > machines.rack_uplinks[i] * kRounding;
+  for (std::size_t i = 0; i < racks.size(); ++i) found += racks[i] > topology.rack_uplinks[i] * kRounding;
   return found;
 }
 
 struct Size {
-  int servers;
+  int nodes;
   int jobs;
   int most;
 };
@@ -119,9 +119,9 @@ Status ratio(const BenchOptions& options, RowList& rows) {
   double worst = 1;
   std::string shares;
   for (const Size& size : sizes) {
-    const SlotProblem problem = random_problem(random, size.servers, size.jobs, size.most);
+    const SlotProblem problem = random_problem(random, size.nodes, size.jobs, size.most);
     const SlotAnswer answer = scheduling::solve_slot(problem);
-    MOTLEY_TRY(peer->write_line(json_of(problem).dump()));
+    MOTLEY_TRY(peer->write_line(as_json(problem).dump()));
     MOTLEY_ASSIGN(const std::string line, peer->read_line(Deadline::after(kMipSeconds * 3)));
     const double bound = std::strtod(line.c_str(), nullptr);
     if (!(bound > 0)) {
@@ -129,9 +129,9 @@ Status ratio(const BenchOptions& options, RowList& rows) {
     }
     const double share = answer.value / bound;
     worst = std::min(worst, share);
-    shares += fmt::format("{}{} servers, {} jobs: {:.4f} (own bound {:.4f})", shares.empty() ? "" : "; ", size.servers,
+    shares += fmt::format("{}{} nodes, {} jobs: {:.4f} (own bound {:.4f})", shares.empty() ? "" : "; ", size.nodes,
                           size.jobs, share, answer.value / answer.bound);
-    rows.say(shares);
+    rows.print(shares);
   }
   rows.add("slot-ratio", "worst_share_of_mip_bound", worst, "share", true, 0.98, 1, {},
            fmt::format("bound of HiGHS after {:g} s; {}", kMipSeconds, shares));
@@ -155,21 +155,21 @@ struct DecisionTimes {
 
 // Slot after slot of one cluster: jobs have run on, a tenth of them are others, those that move lose something.
 DecisionTimes decisions(RowList& rows, int devices, int jobs, std::optional<double> target_ms) {
-  constexpr int kOnServer = 8;
+  constexpr int kOnNode = 8;
   Random random(3);
   SlotProblem problem;
-  problem.machines = scheduling::uniform(devices / kOnServer, kOnServer, 16);
-  for (Server& server : problem.machines.servers) server.uplink = 25;
-  problem.machines.rack_uplinks.assign(static_cast<std::size_t>(problem.machines.racks), 200);
+  problem.topology = scheduling::uniform(devices / kOnNode, kOnNode, 16);
+  for (Node& node : problem.topology.nodes) node.uplink = 25;
+  problem.topology.rack_uplinks.assign(static_cast<std::size_t>(problem.topology.racks), 200);
   const auto new_job = [&] { return random_job(random, 1 << whole(random, 0, 6)); };
   for (int i = 0; i < jobs; ++i) problem.jobs.push_back(new_job());
   std::vector<double> milliseconds;
-  double least_share = 1;
+  double min_share = 1;
   for (int decision = 0; decision < kDecisions; ++decision) {
     const double begin = monotonic_seconds();
     const SlotAnswer answer = scheduling::solve_slot(problem);
     milliseconds.push_back(1e3 * (monotonic_seconds() - begin));
-    least_share = std::min(least_share, answer.value / answer.bound);
+    min_share = std::min(min_share, answer.value / answer.bound);
     for (std::size_t i = 0; i < problem.jobs.size(); ++i) {
       SlotJob& job = problem.jobs[i];
       if (random.below(10) == 0) {
@@ -181,13 +181,13 @@ DecisionTimes decisions(RowList& rows, int devices, int jobs, std::optional<doub
         for (double& value : values) value *= factor;
       }
       job.now = answer.placements[i];
-      job.moving = 0.05 * scheduling::value_of(problem.machines, job, job.now);
+      job.moving = 0.05 * scheduling::compute_value(problem.topology, job, job.now);
     }
   }
   std::ranges::sort(milliseconds);
   const auto p95 = static_cast<std::size_t>(std::ceil(0.95 * kDecisions)) - 1;
-  const std::string note = fmt::format("{} active jobs, {} servers; least share of its own bound {:.4f}", jobs,
-                                       devices / kOnServer, least_share);
+  const std::string note =
+      fmt::format("{} active jobs, {} nodes; least share of its own bound {:.4f}", jobs, devices / kOnNode, min_share);
   rows.add(fmt::format("decision-{}", devices), "median_ms", milliseconds[kDecisions / 2], "ms", false, target_ms, {},
            {}, note);
   rows.add(fmt::format("decision-{}", devices), "p95_ms", milliseconds[p95], "ms", false, {}, {}, {}, note);

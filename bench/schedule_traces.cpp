@@ -23,13 +23,14 @@ using scheduling::Objective;
 
 constexpr const char* kOurs = "gadget-exact";
 constexpr std::uint64_t kSeed = 1;
-// 100 GB/s inside a server, 100 Gb/s between servers, and the contention of SJF-BCO.
-constexpr scheduling::Network kNetwork = {.inside = 100e9, .between = 12.5e9, .meeting = 0.5, .loss = 0.1};
+// 100 GB/s inside a node, 100 Gb/s between nodes, and the contention of SJF-BCO.
+constexpr scheduling::Network kNetwork = {
+    .intra_node_bandwidth = 100e9, .inter_node_bandwidth = 12.5e9, .contention = 0.5, .loss = 0.1};
 
 struct Case {
   std::string name;
   std::string file;
-  const char* machines;
+  const char* topology;
   double days;  // the busiest; 0: all
   double slot_seconds;
   std::vector<std::string> peers;
@@ -84,22 +85,22 @@ class Traces {
       const double begin = monotonic_seconds();
       MOTLEY_ASSIGN(std::vector<scheduling::Job> jobs, scheduling::read_trace(file));
       if (one.days > 0) jobs = scheduling::busiest(jobs, one.days);
-      MOTLEY_ASSIGN(scheduling::Machines machines, scheduling::parse_machines(one.machines));
-      machines.network = kNetwork;
-      scheduling::set_load(jobs, machines, load);
+      MOTLEY_ASSIGN(scheduling::ClusterTopology topology, scheduling::parse_topology(one.topology));
+      topology.network = kNetwork;
+      scheduling::set_load(jobs, topology, load);
       scheduling::make_elastic(jobs, kSeed);
       const double read_seconds = monotonic_seconds() - begin;
-      MOTLEY_TRY(at_load(one, load, jobs, machines, read_seconds));
+      MOTLEY_TRY(at_load(one, load, jobs, topology, read_seconds));
     }
     return {};
   }
 
   Status at_load(const Case& one, double load, const std::vector<scheduling::Job>& jobs,
-                 const scheduling::Machines& machines, double read_seconds) {
+                 const scheduling::ClusterTopology& topology, double read_seconds) {
     const std::string name = load == 1 ? one.name : fmt::format("{}-load-{:g}", one.name, load);
     std::string note =
         fmt::format("{} jobs, {} devices, slots of {:g} s; mean hours / worst finish-time ratio / unfair:", jobs.size(),
-                    machines.devices(), one.slot_seconds);
+                    topology.devices(), one.slot_seconds);
     report::LineChart chart;
     chart.title = name;
     chart.summary = "Mean hours to completion and the worst finish-time ratio, a mark a policy.";
@@ -112,12 +113,12 @@ class Traces {
                               report::LineStyle::kMarks,
                               {std::log10(result.mean_hours)},
                               {std::log10(result.worst)}});
-      rows_.say(name + " " + label);
+      rows_.print(name + " " + label);
     };
     Figures best;
     best.mean_hours = best.worst = std::numeric_limits<double>::infinity();
     for (const std::string& peer : one.peers) {
-      MOTLEY_ASSIGN(const Figures result, replay(one, jobs, machines, peer, Objective::kUtility));
+      MOTLEY_ASSIGN(const Figures result, replay(one, jobs, topology, peer, Objective::kUtility));
       add(peer, result);
       best.mean_hours = std::min(best.mean_hours, result.mean_hours);
       best.worst = std::min(best.worst, result.worst);
@@ -126,7 +127,7 @@ class Traces {
     for (const auto& [objective, label] : {std::pair(Objective::kUtility, "utility"),
                                            {Objective::kCompletion, "completion"},
                                            {Objective::kFairness, "fairness"}}) {
-      MOTLEY_ASSIGN(ours[objective], replay(one, jobs, machines, kOurs, objective));
+      MOTLEY_ASSIGN(ours[objective], replay(one, jobs, topology, kOurs, objective));
       add(fmt::format("{} ({})", kOurs, label), ours[objective]);
     }
     note.pop_back();
@@ -139,23 +140,25 @@ class Traces {
     if (one.name == "philly" && load == 1) {
       rows_.add("philly-gadget-exact", "seconds", read_seconds + sooner.seconds, "s", false, 120, {}, {},
                 fmt::format("reading included; {} jobs on {} devices, slots of an hour, completion objective",
-                            jobs.size(), machines.devices()));
+                            jobs.size(), topology.devices()));
     }
     charts_ += report::card(name, "", report::line_chart(chart));
     return {};
   }
 
   static Result<Figures> replay(const Case& one, const std::vector<scheduling::Job>& jobs,
-                                const scheduling::Machines& machines, const std::string& name, Objective objective) {
-    MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, {.packing = scheduling::Packing::kRing,
-                                                                    .slot_seconds = one.slot_seconds,
-                                                                    .objective = objective}));
+                                const scheduling::ClusterTopology& topology, const std::string& name,
+                                Objective objective) {
+    MOTLEY_ASSIGN(const auto policy,
+                  scheduling::make_policy(name, {.placement = scheduling::PlacementStrategy::kCompact,
+                                                 .slot_seconds = one.slot_seconds,
+                                                 .objective = objective}));
     const double begin = monotonic_seconds();
-    MOTLEY_ASSIGN(const auto outcome, scheduling::simulate(jobs, machines, *policy));
+    MOTLEY_ASSIGN(const auto outcome, scheduling::simulate(jobs, topology, *policy));
     Figures result;
     result.seconds = monotonic_seconds() - begin;
-    result.mean_hours = scheduling::completion_of(jobs, outcome).mean / 3600;
-    const scheduling::Fairness fairness = scheduling::fairness_of(jobs, machines, outcome);
+    result.mean_hours = scheduling::compute_completion(jobs, outcome).mean / 3600;
+    const scheduling::Fairness fairness = scheduling::compute_fairness(jobs, topology, outcome);
     result.worst = fairness.worst;
     result.unfair = fairness.unfair;
     return result;

@@ -21,12 +21,12 @@ namespace {
 using Json = scheduling::Client::Json;
 
 constexpr int kBatch = 100;  // jobs in a request
-constexpr double kMostSeconds = 900;
+constexpr double kMaxSeconds = 900;
 
 class Killed {
  public:
   Killed(const BenchOptions& options, int jobs, int kills)
-      : options_(options), jobs_(jobs), kills_(kills), deadline_(Deadline::after(kMostSeconds)) {
+      : options_(options), jobs_(jobs), kills_(kills), deadline_(Deadline::after(kMaxSeconds)) {
     std::string name = (std::filesystem::temp_directory_path() / "motley-serve-XXXXXX").string();
     folder_ = ::mkdtemp(name.data());
   }
@@ -62,8 +62,8 @@ class Killed {
  private:
   Status start() {
     MOTLEY_ASSIGN(service_,
-                  ChildProcess::start({options_.motley.string(), "schedule", "serve", "--state", folder_.string(),
-                                       "--machines", "4x8", "--listen", "127.0.0.1:0", "--policy", "fifo", "--quiet"}));
+                  ChildProcess::start({options_.motley.string(), "schedule", "serve", "--state-dir", folder_.string(),
+                                       "--cluster", "4x8", "--listen", "127.0.0.1:0", "--policy", "fifo", "--quiet"}));
     return {};
   }
 
@@ -88,7 +88,7 @@ class Killed {
         if (answer || answer.error().code == ErrorCode::kInvalidInput) return answer;
       }
       if (deadline_.passed()) {
-        return fail(ErrorCode::kTimeout, "the service did not answer within {} s", kMostSeconds);
+        return fail(ErrorCode::kTimeout, "the service did not answer within {} s", kMaxSeconds);
       }
       ++repeated_;
       SteadyClock::instance().sleep_until(monotonic_seconds() + 0.05);
@@ -104,9 +104,9 @@ class Killed {
                         {"command", {"sh", "-c", "echo $MOTLEY_JOB >> " + ran}},
                         {"directory", "/"},
                         {"workers", 1},
-                        {"seconds", 1},
-                        {"restart_seconds", 0},
-                        {"grace_seconds", 30}});
+                        {"estimated_duration", 1},
+                        {"restart_cost", 0},
+                        {"grace_period", 30}});
       }
       MOTLEY_TRY(ask("/v1/jobs", Json{{"jobs", jobs}}.dump()));
     }
@@ -116,13 +116,13 @@ class Killed {
   Status wait_for_all() {
     while (true) {
       std::size_t open = 0;
-      for (const char* state : {"waiting", "running", "stopping"}) {
+      for (const char* state : {"pending", "running", "stopping"}) {
         MOTLEY_ASSIGN(const Json answer, ask(std::string("/v1/jobs?state=") + state, ""));
         open += answer["jobs"].size();
       }
       if (open == 0) break;
       if (deadline_.passed()) {
-        return fail(ErrorCode::kTimeout, "{} jobs were not done within {} s", open, kMostSeconds);
+        return fail(ErrorCode::kTimeout, "{} jobs were not done within {} s", open, kMaxSeconds);
       }
       SteadyClock::instance().sleep_until(monotonic_seconds() + 0.5);
     }

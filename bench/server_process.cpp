@@ -34,7 +34,7 @@ Result<ServerProcess> ServerProcess::start(const BenchOptions& options, int core
   std::vector<std::string> command = place.prefix;
   for (const std::string& word :
        {options.motley.string(), std::string("server"), std::string("--listen"),
-        (place.address.empty() ? "127.0.0.1" : place.address) + ":0", std::string("--cores"), std::to_string(cores),
+        (place.address.empty() ? "127.0.0.1" : place.address) + ":0", std::string("--threads"), std::to_string(cores),
         std::string("--address-file"), address_file.string(), std::string("--quiet")}) {
     command.push_back(word);
   }

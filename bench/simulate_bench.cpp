@@ -2,10 +2,10 @@
 // as far as the planners' time limits allow.
 //
 // The rows tapp-MODEL-LINK-BATCH set what TAPP (Applied Sciences 11(11):4785, 2021) compares, a pipeline whose layers a
-// policy network allocates to unequal nodes, against bulk-synchronous data parallelism with equal shares in one ring.
-// TAPP's cluster and tables are not public, so the cluster is ours: four nodes of one device each at relative speeds 1,
-// 1, 1/2 and 1/4, the fastest sustaining 4 Tflop/s and 300 GB/s, with 20 us a layer and direction, any two of them
-// joined by a link of 1 or 10 Gb/s and 0.1 ms.
+// policy network allocates to heterogeneous nodes, against bulk-synchronous data parallelism with equal shares in one
+// ring. TAPP's cluster and tables are not public, so the cluster is ours: four nodes of one device each at relative
+// speeds 1, 1, 1/2 and 1/4, the fastest sustaining 4 Tflop/s and 300 GB/s, with 20 us a layer and direction, any two of
+// them joined by a link of 1 or 10 Gb/s and 0.1 ms.
 #include "bench/simulate_bench.h"
 
 #include <algorithm>
@@ -26,7 +26,8 @@ namespace {
 
 using planning::Timeline;
 
-constexpr auto kSchedules = {planning::Schedule::kOneForwardOneBackward, planning::Schedule::kFillDrain};
+constexpr auto kPipelineSchedules = {planning::PipelineSchedule::kOneForwardOneBackward,
+                                     planning::PipelineSchedule::kGPipe};
 
 // Equal stages of one layer, each on `replicas` devices of one type: a micro-batch takes 1 s forward and 2 s backward.
 struct Balanced {
@@ -34,7 +35,7 @@ struct Balanced {
   std::int64_t replicas = 1;
   std::int64_t micro_batches = 1;
   double transfer_seconds = 0;
-  planning::Schedule schedule = planning::Schedule::kOneForwardOneBackward;
+  planning::PipelineSchedule schedule = planning::PipelineSchedule::kOneForwardOneBackward;
 };
 
 planning::Problem balanced_problem(const Balanced& balanced) {
@@ -67,16 +68,16 @@ planning::Candidate balanced_candidate(const Balanced& balanced) {
 Result<double> difference(const planning::Problem& problem, const planning::Candidate& candidate) {
   const planning::Evaluation evaluation = planning::evaluate(problem, candidate, {});
   const planning::Plan plan = planning::to_plan(problem, candidate, evaluation, {}, "given");
-  MOTLEY_ASSIGN(
-      const Timeline timeline,
-      planning::simulate(problem, plan, {.links_contended = false, .exchange_overlaps = false, .keep_events = false}));
+  MOTLEY_ASSIGN(const Timeline timeline,
+                planning::simulate(problem, plan,
+                                   {.links_contended = false, .gradient_sync_overlaps = false, .keep_events = false}));
   return evaluation.step_seconds / timeline.step_seconds - 1;
 }
 
 Status add_balanced(std::vector<BenchRow>& rows) {
   // Eight micro-batches a stage, as pipelines are run to keep their bubble small; and fewer than stages.
   double worst = 0, worst_few = 0;
-  for (const planning::Schedule schedule : kSchedules) {
+  for (const planning::PipelineSchedule schedule : kPipelineSchedules) {
     for (const int stages : {1, 2, 4, 8, 16, 32}) {
       for (const std::int64_t replicas : {1, 4}) {
         for (const double transfer : {0.0, 0.03, 0.3}) {
@@ -131,7 +132,7 @@ Status add_events(std::vector<BenchRow>& rows, const BenchOptions& options) {
 // Random candidates of random problems; what the planners see is the cost model, what would happen the simulation.
 Status add_random(std::vector<BenchRow>& rows, const BenchOptions& options) {
   const std::uint64_t instances = options.quick ? 300 : 2000;
-  for (const planning::Schedule schedule : kSchedules) {
+  for (const planning::PipelineSchedule schedule : kPipelineSchedules) {
     double sum = 0, worst = 0, sharing = 0;
     int count = 0;
     for (std::uint64_t seed = 0; seed < instances; ++seed) {
@@ -189,12 +190,12 @@ Result<planning::Problem> unequal_nodes(const model::Graph& graph, double bits_p
   const model::Profile profile = model::estimate(graph, speeds, static_cast<double>(batch));
   return planning::make_problem(profile, cluster,
                                 {.cost_model = planning::CostModel::kPipeline,
-                                 .job_samples = static_cast<double>(batch),
+                                 .total_samples = static_cast<double>(batch),
                                  .batch = batch,
                                  .micro_batches = micro_batches});
 }
 
-// One stage over all nodes with whole numbers of samples; nodes without any are left out.
+// One stage over all nodes with integers of samples; nodes without any are left out.
 planning::Plan data_parallel(const planning::Problem& problem, const std::vector<std::int64_t>& samples) {
   planning::Plan plan;
   plan.model = problem.model;
@@ -203,7 +204,7 @@ planning::Plan data_parallel(const planning::Problem& problem, const std::vector
   }
   plan.batch = problem.batch;
   planning::Stage stage{
-      .first_layer = 0, .last_layer = problem.layer_count() - 1, .exchange = planning::Exchange::kRing};
+      .first_layer = 0, .last_layer = problem.layer_count() - 1, .gradient_sync = planning::GradientSync::kRing};
   for (std::size_t i = 0; i < samples.size(); ++i) {
     if (samples[i] > 0) {
       stage.replicas.push_back({.type = problem.types[i].name,
@@ -253,7 +254,7 @@ planning::Evaluation simulated(const planning::Problem& problem, const planning:
   return evaluation;
 }
 
-Result<Timeline> best_of(const planning::Planner& planner, const planning::Request& request) {
+Result<Timeline> find_best(const planning::Planner& planner, const planning::Request& request) {
   MOTLEY_ASSIGN(const planning::Answer answer, planner.plan(request));
   if (!answer.best) {
     return fail(ErrorCode::kInternal, "'{}' found no plan of '{}'", planner.name(), request.problem.model);
@@ -265,7 +266,7 @@ Result<Timeline> best_of(const planning::Planner& planner, const planning::Reque
 }
 
 Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& options) {
-  const planning::Objective objective{.goal = planning::Goal::kLeastStepTime};
+  const planning::Objective objective{.criterion = planning::Criterion::kMinStepTime};
   const double learning_seconds = options.quick ? 1 : 5;
   const auto exact = planning::make_exact();
   const auto learned = planning::make_rl_attention();
@@ -282,7 +283,7 @@ Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& option
         // Bulk-synchronous: all compute, and then exchange.
         const std::vector<std::int64_t> equal(kSpeeds.size(), batch / kSpeeds.size());
         MOTLEY_ASSIGN(const Timeline bsp,
-                      planning::simulate(whole, data_parallel(whole, equal), {.exchange_overlaps = false}));
+                      planning::simulate(whole, data_parallel(whole, equal), {.gradient_sync_overlaps = false}));
         MOTLEY_ASSIGN(const Timeline balanced,
                       planning::simulate(whole, data_parallel(whole, balanced_samples(whole))));
         // Micro-batches are not the methods' to choose: as many as serve the exact plan best.
@@ -290,19 +291,19 @@ Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& option
         planning::Problem cut = whole;
         for (std::int64_t micro_batches = 1; micro_batches <= batch; micro_batches *= 2) {
           MOTLEY_ASSIGN(planning::Problem problem, unequal_nodes(graph, link, batch, micro_batches));
-          MOTLEY_ASSIGN(Timeline timeline, best_of(*exact, {.problem = problem, .objective = objective}));
+          MOTLEY_ASSIGN(Timeline timeline, find_best(*exact, {.problem = problem, .objective = objective}));
           if (timeline.step_seconds < best.step_seconds) {
             best = std::move(timeline);
             cut = std::move(problem);
           }
         }
         // A policy that starts among plans with more stages than nodes may find none in its time.
-        const Result<Timeline> attention = best_of(*learned, {.problem = cut,
-                                                              .objective = objective,
-                                                              .seconds = learning_seconds,
-                                                              .evaluator = [&](const planning::Candidate& candidate) {
-                                                                return simulated(cut, candidate, objective);
-                                                              }});
+        const Result<Timeline> attention = find_best(*learned, {.problem = cut,
+                                                                .objective = objective,
+                                                                .seconds = learning_seconds,
+                                                                .evaluator = [&](const planning::Candidate& candidate) {
+                                                                  return simulated(cut, candidate, objective);
+                                                                }});
         const auto add = [&](const std::string& metric, double value, const char* unit, std::optional<double> peer,
                              const std::string& note) {
           rows.push_back({.name = name,
@@ -318,7 +319,7 @@ Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& option
                              timeline.devices.size(), cut.micro_batches);
         };
         const auto share_reduction = [&](const Timeline& timeline) {
-          return 1 - timeline.communication_share / bsp.communication_share;
+          return 1 - timeline.communication_fraction / bsp.communication_fraction;
         };
         if (attention) {
           const std::string published = "peer: TAPP's published mean, on its own cluster; " + simulation(*attention);

@@ -1,5 +1,5 @@
 // The bench `simulate`: the simulator against the cost model's formulas, its speed, and pipelines on a cluster of
-// unequal nodes against data parallelism.
+// heterogeneous nodes against data parallelism.
 #pragma once
 
 #include "bench/bench.h"

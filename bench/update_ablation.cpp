@@ -34,7 +34,7 @@ struct Free {
   void operator()(float* memory) const { std::free(memory); }
 };
 using Buffer = std::unique_ptr<float[], Free>;
-Buffer buffer_of(std::size_t elements) {
+Buffer make_buffer(std::size_t elements) {
   const std::size_t bytes = (elements * sizeof(float) + 63) / 64 * 64;
   return Buffer(static_cast<float*>(std::aligned_alloc(64, bytes)));
 }
@@ -124,10 +124,10 @@ double seconds_per_pass(UpdateVariant variant, int workers, std::size_t bytes, i
   // The ends of chunks and shares lie on cache lines, which streaming stores need.
   const std::size_t chunks = std::max<std::size_t>(bytes / sizeof(float) / kChunk, 1);
   const std::size_t elements = chunks * kChunk;
-  Buffers buffers{.gradients = {}, .copies = {}, .weights = buffer_of(elements), .momentum = buffer_of(elements)};
+  Buffers buffers{.gradients = {}, .copies = {}, .weights = make_buffer(elements), .momentum = make_buffer(elements)};
   for (int worker = 0; worker < workers; ++worker) {
-    buffers.gradients.push_back(buffer_of(elements));
-    if (variant == UpdateVariant::kMemcpy) buffers.copies.push_back(buffer_of(elements));
+    buffers.gradients.push_back(make_buffer(elements));
+    if (variant == UpdateVariant::kMemcpy) buffers.copies.push_back(make_buffer(elements));
   }
   const auto pass_over = [&](std::size_t begin) {
     switch (variant) {
@@ -142,7 +142,7 @@ double seconds_per_pass(UpdateVariant variant, int workers, std::size_t bytes, i
     }
   };
   std::vector<double> seconds;
-  std::barrier meeting(threads);
+  std::barrier barrier(threads);
   const auto work = [&](int thread) {
     run_on_core(thread);
     const std::size_t first = chunks * static_cast<std::size_t>(thread) / static_cast<std::size_t>(threads);
@@ -155,10 +155,10 @@ double seconds_per_pass(UpdateVariant variant, int workers, std::size_t bytes, i
     fill(buffers.momentum, 0);
     for (int pass = 0; pass <= kPasses; ++pass) {
       for (const Buffer& gradient : buffers.gradients) fill(gradient, 1e-3F);
-      meeting.arrive_and_wait();
+      barrier.arrive_and_wait();
       const double began = monotonic_seconds();
       for (std::size_t chunk = first; chunk < last; ++chunk) pass_over(chunk * kChunk);
-      meeting.arrive_and_wait();
+      barrier.arrive_and_wait();
       if (thread == 0 && pass > 0) seconds.push_back(monotonic_seconds() - began);  // the first pass warms up
     }
   };

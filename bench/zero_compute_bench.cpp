@@ -1,5 +1,5 @@
 // Workers that compute nothing, as PHub's ZeroComputeEngine had them: what is left of a step is the exchange. Models
-// are those of its evaluation, with the tensors of the model room's tables; a second table adds its times of
+// are those of its evaluation, with the tensors of the model module's tables; a second table adds its times of
 // computation as sleeps. Combinations that would not fit into memory are left out by name.
 #include "bench/zero_compute_bench.h"
 
@@ -19,8 +19,8 @@
 namespace motley::bench {
 namespace {
 
-constexpr double kMostMemory = 16e9;       // bytes that all processes of a combination may take
-constexpr double kBucketBytes = 4e6;       // as exchange.bucket_bytes
+constexpr double kMaxMemory = 16e9;        // bytes that all processes of a combination may take
+constexpr double kBucketBytes = 4e6;       // as gradient_sync.bucket_size
 constexpr double kBatchSeconds = 0.5;      // rounds of a batch take about this long
 constexpr double kLongRoundSeconds = 0.5;  // one is enough then
 constexpr const char* kLinks[] = {"10 Gb/s", "56 Gb/s"};
@@ -46,7 +46,7 @@ constexpr Published kModels[] = {{"AlexNet", "alexnet", 16, {3.3, 7.7}},
 // server, too), and so often besides.
 struct Way {
   const char* name;
-  const char* method;  // of `motley bench-worker exchange`, or Gloo's algorithm
+  const char* method;  // of `motley bench-worker reducer`, or Gloo's algorithm
   int servers;
   bool ours;
   int copies_a_rank;
@@ -67,7 +67,7 @@ struct Model {
 };
 
 // Layers are gathered into buckets from the last to the first, as in training.
-Result<Model> model_of(const Published& published) {
+Result<Model> load_model(const Published& published) {
   MOTLEY_ASSIGN(const model::Graph graph, model::table(published.table));
   Model model{.published = published};
   double bucket = 0;
@@ -91,12 +91,12 @@ double available_memory() {
   while (lines >> word) {
     if (double kilobytes = 0; word == "MemAvailable:" && lines >> kilobytes) return kilobytes * 1024;
   }
-  return kMostMemory;
+  return kMaxMemory;
 }
 
 // Seconds of a round; not a number where it was left out.
 struct Cell {
-  double exchange = std::nan("");
+  double reducer = std::nan("");
   double with_compute = std::nan("");
 };
 struct Line {
@@ -114,7 +114,7 @@ class ZeroCompute {
       const bool small =
           std::string_view(published.table) == "resnet18" || std::string_view(published.table) == "googlenet";
       if (options_.quick && !small) continue;
-      MOTLEY_ASSIGN(Model model, model_of(published));
+      MOTLEY_ASSIGN(Model model, load_model(published));
       models_.push_back(std::move(model));
     }
     const std::vector<int> counts = options_.quick ? std::vector<int>{2} : std::vector<int>{1, 2, 4, 8};
@@ -134,7 +134,7 @@ class ZeroCompute {
       if (ranks == 1 && way.servers == 0) continue;  // nothing to exchange
       const std::string name = fmt::format("{}, N={}, {}", model.published.name, ranks, way.name);
       const double memory = (way.copies_a_rank * ranks + way.copies) * model.bytes;
-      if (memory > std::min(kMostMemory, 0.8 * available_memory())) {
+      if (memory > std::min(kMaxMemory, 0.8 * available_memory())) {
         rows_.left_out(name, fmt::format("it takes {} of memory", format_bytes(memory)));
         continue;
       }
@@ -145,7 +145,7 @@ class ZeroCompute {
         }
       }
       MOTLEY_ASSIGN(line.cells[at], rounds(model, ranks, way, with_compute));
-      rows_.say(fmt::format("{}: {}", name, format_seconds(line.cells[at].exchange)));
+      rows_.print(fmt::format("{}: {}", name, format_seconds(line.cells[at].gradient_sync)));
     }
     lines_.push_back(line);
     return {};
@@ -170,7 +170,7 @@ class ZeroCompute {
       MOTLEY_ASSIGN(const double one, batch(count, 0));
       seconds.push_back(one);
     }
-    cell.exchange = median(seconds);
+    cell.gradient_sync = median(seconds);
     if (with_compute) {
       MOTLEY_ASSIGN(cell.with_compute, batch(is_long ? 1 : 2, model.published.compute_milliseconds));
     }
@@ -198,15 +198,15 @@ class ZeroCompute {
   }
 
   void add_rows(const Line& line) {
-    const double ours = best(line, true, &Cell::exchange);
-    const double gloo = best(line, false, &Cell::exchange);
+    const double ours = best(line, true, &Cell::reducer);
+    const double gloo = best(line, false, &Cell::reducer);
     const auto figure = [](double value) { return std::isfinite(value) ? std::optional(value) : std::nullopt; };
     const std::string name = fmt::format("{}-N{}", line.model->published.table, line.ranks);
     if (std::isfinite(ours)) {
       std::string note = "of all workers together, best of ours; peer: best of Gloo";
       for (std::size_t at = 0; at < kWayCount; ++at) {
-        if (std::isfinite(line.cells[at].exchange)) {
-          note += fmt::format("; {} {:.3g}", kWays[at].name, line.ranks / line.cells[at].exchange);
+        if (std::isfinite(line.cells[at].gradient_sync)) {
+          note += fmt::format("; {} {:.3g}", kWays[at].name, line.ranks / line.cells[at].gradient_sync);
         }
       }
       rows_.add(name, "exchanges_per_second", line.ranks / ours, "", true, {}, {}, figure(line.ranks / gloo), note);
@@ -234,7 +234,7 @@ class ZeroCompute {
       std::vector<std::string> row = {report::escape(line.model->published.name),
                                       fmt::format("{:.0f}", line.model->bytes / 1e6), std::to_string(line.ranks)};
       for (const Cell& cell : line.cells) {
-        row.push_back(std::isfinite(cell.exchange) ? fmt::format("{:.3g}", line.ranks / cell.exchange) : "–");
+        row.push_back(std::isfinite(cell.gradient_sync) ? fmt::format("{:.3g}", line.ranks / cell.gradient_sync) : "–");
       }
       cells.push_back(std::move(row));
     }
@@ -269,9 +269,9 @@ class ZeroCompute {
       report::Series series{
           .name = kWays[at].name, .color = static_cast<int>(at), .style = report::LineStyle::kMarked, .x = {}, .y = {}};
       for (const Line& line : lines_) {
-        if (line.model != &model || !std::isfinite(line.cells[at].exchange)) continue;
+        if (line.model != &model || !std::isfinite(line.cells[at].gradient_sync)) continue;
         series.x.push_back(line.ranks);
-        series.y.push_back(line.ranks / line.cells[at].exchange);
+        series.y.push_back(line.ranks / line.cells[at].gradient_sync);
       }
       chart.series.push_back(std::move(series));
     }

@@ -67,10 +67,10 @@ def train(name, job, *flags):
     command = [*map(str, (FOLDER / "motley", "train", job, "--run-directory", run, "--quiet", *flags))]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=MOST_SECONDS)
-        said = "" if done.returncode == 0 else done.stdout[-4000:] or f"exit code {done.returncode}"
+        printed = "" if done.returncode == 0 else done.stdout[-4000:] or f"exit code {done.returncode}"
     except subprocess.TimeoutExpired:
-        said = f"not done after {MOST_SECONDS} s"
-    if said:
+        printed = f"not done after {MOST_SECONDS} s"
+    if printed:
         failures.append(f"{' '.join(command)}\n{said}")
         return None
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -81,7 +81,7 @@ def measure(case, job, on_gpu, on_cpu):
     """A job on the GPU with copies that overlap and without, and on the CPU: step times, and that the losses agree."""
     name = job.stem
     runs = {"copies overlap": train(f"{name}-overlap", job, *on_gpu),
-            "copies waited for": train(f"{name}-waits", job, *on_gpu, "--exchange.overlap", "false"),
+            "copies waited for": train(f"{name}-waits", job, *on_gpu, "--gradient-sync.overlap", "false"),
             "on CPUs only": train(f"{name}-cpu", job, *on_cpu)}
     for name, steps in runs.items():
         if steps:
@@ -101,23 +101,23 @@ def planned():
     files = {}
     for name, kind in (("gpu", "cuda"), ("cpu", "cpu")):
         files[name] = FOLDER / f"plan-{name}.json"
-        stage = {"exchange": "none", "recompute": False}
+        stage = {"gradient_sync": "none", "recompute": False}
         files[name].write_text(json.dumps({
-            "version": 1, "model": "ctrdnn", "layers": layers, "batch": 2048, "micro_batches": 8, "schedule": "1f1b",
+            "version": 2, "model": "ctrdnn", "layers": layers, "global_batch_size": 2048, "micro_batches": 8, "pipeline_schedule": "1f1b",
             "stages": [
                 {"first_layer": "lookup", "last_layer": "lookup", "replicas": [{"type": "rows", "count": 2}], **stage,
-                 "exchange": "ring"},
+                 "gradient_sync": "ring"},
                 {"first_layer": "fc1", "last_layer": "output", "replicas": [{"type": "dense", "count": 1}], **stage}]}))
         (FOLDER / f"cluster-{name}.yaml").write_text(
-            "version: 1\n"
+            "version: 2\n"
             f"device_types: [{{name: rows, kind: cpu, count: 2}}, {{name: dense, kind: {kind}, count: 1}}]\n")
     job = FOLDER / "planned.yaml"
     job.write_text(
         "name: planned\n"
-        "model: {name: ctrdnn, hidden: [512, 512, 512]}\n"
-        "data: {name: clicks, samples: 1000000, values: 100000}\n"
-        "batch: 2048\nsteps: 40\nevaluate: {every_epochs: -1}\ncheckpoint: {every: 0 s}\nadapt: false\n"
-        "shares: {mode: fixed}\n"
+        "model: {name: ctrdnn, hidden_sizes: [512, 512, 512]}\n"
+        "data: {name: clicks, num_samples: 1000000, num_categories: 100000}\n"
+        "global_batch_size: 2048\nsteps: 40\nevaluate: {every_epochs: -1}\ncheckpoint: {every: 0 s}\nreplan: false\n"
+        "batch_split: {mode: fixed}\n"
         "optimizer: {name: sgd, learning_rate: 0.01, momentum: 0}\n")
     on = {name: ("--plan", files[name], "--cluster", FOLDER / f"cluster-{name}.yaml") for name in files}
     measure("ctrdnn, rows on CPUs", job, on["gpu"], on["cpu"])
@@ -130,10 +130,10 @@ def data_parallel():
     job = FOLDER / "parallel.yaml"
     job.write_text(
         "name: parallel\n"
-        "model: {name: transformer, layers: 2, width: 128, heads: 4}\n"
-        f"data: {{name: text, train: {text}, sequence: 64}}\n"
-        "batch: 16\nsteps: 40\nworkers: 2\nevaluate: {every_epochs: -1}\ncheckpoint: {every: 0 s}\n"
-        "shares: {mode: equal}\n"
+        "model: {name: transformer, num_layers: 2, hidden_size: 128, num_heads: 4}\n"
+        f"data: {{name: text, train: {text}, sequence_length: 64}}\n"
+        "global_batch_size: 16\nsteps: 40\nworkers: 2\nevaluate: {every_epochs: -1}\ncheckpoint: {every: 0 s}\n"
+        "batch_split: {mode: equal}\n"
         "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n")
     measure("transformer, 2 workers", job, ("--device", "cuda"), ("--device", "cpu"))
 

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 
-rank, ranks, meeting, interface, steps, samples, wire = sys.argv[1:]
+rank, ranks, rendezvous, interface, steps, samples, wire = sys.argv[1:]
 os.environ["GLOO_SOCKET_IFNAME"] = interface
 
 import torch
@@ -36,7 +36,7 @@ def vgg11():
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-dist.init_process_group("gloo", init_method="tcp://" + meeting, rank=int(rank), world_size=int(ranks))
+dist.init_process_group("gloo", init_method="tcp://" + rendezvous, rank=int(rank), world_size=int(ranks))
 model = nn.parallel.DistributedDataParallel(vgg11(), gradient_as_bucket_view=True)
 if wire == "bf16":
     model.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))

@@ -1,10 +1,10 @@
 """PyTorch's Gloo as a peer: all_reduce of float32 tensors among processes over loopback, one timed batch per line.
 
-    gloo_allreduce.py RANKS BYTES[,BYTES...] [--momentum] [--meet]
+    gloo_allreduce.py RANKS BYTES[,BYTES...] [--momentum] [--barrier]
 
 Each line "INDEX COUNT" on standard input runs COUNT all_reduces of the INDEX-th size; the answer is the seconds per
 all_reduce of the slowest rank. With --momentum each is followed by a step of torch.optim.SGD with momentum, which
-counts too. With --meet all ranks begin a round at once. End of input ends the processes. Prints "ready" first.
+counts too. With --barrier all ranks begin a round at once. End of input ends the processes. Prints "ready" first.
 """
 
 import argparse
@@ -25,20 +25,20 @@ def main():
     parser.add_argument("ranks", type=int)
     parser.add_argument("sizes", type=lambda text: [int(size) for size in text.split(",")])
     parser.add_argument("--momentum", action="store_true")
-    parser.add_argument("--meet", action="store_true")
+    parser.add_argument("--barrier", action="store_true")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--meeting")
     arguments = parser.parse_args()
     ranks, sizes, rank = arguments.ranks, arguments.sizes, arguments.rank
     if rank == 0:
         folder = tempfile.TemporaryDirectory()
-        meeting = os.path.join(folder.name, "store")
-        command = [sys.executable, __file__, *sys.argv[1:], "--meeting", meeting, "--rank"]
+        rendezvous = os.path.join(folder.name, "store")
+        command = [sys.executable, __file__, *sys.argv[1:], "--meeting", rendezvous, "--rank"]
         others = [subprocess.Popen([*command, str(r)], stdin=subprocess.DEVNULL) for r in range(1, ranks)]
     else:
-        meeting = arguments.meeting
+        rendezvous = arguments.rendezvous
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=ranks)
     tensors = [torch.zeros(size // 4) for size in sizes]
     optimizers = []
     for tensor in tensors:
@@ -64,7 +64,7 @@ def main():
         total = 0.0
         for _ in range(count):
             tensors[index].fill_(rank + 1)  # as in training, each rank has just written its values; not counted
-            if arguments.meet:
+            if arguments.barrier:
                 dist.barrier()
             began = time.perf_counter()
             dist.all_reduce(tensors[index])

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 
-rank, ranks, meeting, interface, steps, samples, network, file = sys.argv[1:]
+rank, ranks, rendezvous, interface, steps, samples, network, file = sys.argv[1:]
 os.environ["GLOO_SOCKET_IFNAME"] = interface
 samples = int(samples)
 
@@ -130,7 +130,7 @@ class Network(nn.Module):
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-dist.init_process_group("gloo", init_method="tcp://" + meeting, rank=int(rank), world_size=int(ranks))
+dist.init_process_group("gloo", init_method="tcp://" + rendezvous, rank=int(rank), world_size=int(ranks))
 # All begin with the same weights, which need not cross slow links for it.
 model = nn.parallel.DistributedDataParallel(Network(), gradient_as_bucket_view=True, init_sync=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -61,23 +61,23 @@ class Rank {
     } else {
       algorithm_ = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context_, pointers, count);
     }
-    seconds_of(0);
+    time_round(0);
   }
 
   void serve() {
     if (rank_ == 0) std::cout << "ready" << std::endl;
     for (;;) {
-      const Command command = hear();
+      const Command command = receive_command();
       if (command.count == 0) return;
       double total = 0;
-      for (std::int64_t round = 0; round < command.count; ++round) total += seconds_of(command.milliseconds);
+      for (std::int64_t round = 0; round < command.count; ++round) total += time_round(command.milliseconds);
       const double seconds = slowest(total) / static_cast<double>(command.count);
       if (rank_ == 0) std::cout << seconds << std::endl;
     }
   }
 
  private:
-  Command hear() {
+  Command receive_command() {
     Command command;
     if (rank_ == 0) {
       std::string line;
@@ -92,7 +92,7 @@ class Rank {
     return command;
   }
 
-  double seconds_of(std::int64_t milliseconds) {
+  double time_round(std::int64_t milliseconds) {
     std::ranges::fill(values_, static_cast<float>(rank_ + 1));  // as in training, just written; not counted
     gloo::BarrierOptions together(context_);
     gloo::barrier(together);

@@ -15,7 +15,7 @@
 namespace {
 
 // Ranks that wait for a command sleep: MPI's own waits would take the cores from whoever is measured meanwhile.
-long hear(int rank) {
+long receive_command(int rank) {
   long count = 0;
   if (rank == 0 && std::scanf("%ld", &count) != 1) count = 0;
   MPI_Request request;
@@ -27,7 +27,7 @@ long hear(int rank) {
   }
 }
 
-double seconds_of(std::vector<float>& values, int rank) {
+double time_round(std::vector<float>& values, int rank) {
   std::ranges::fill(values, static_cast<float>(rank + 1));  // as in training, just written; not counted
   MPI_Barrier(MPI_COMM_WORLD);
   const double began = MPI_Wtime();
@@ -42,14 +42,14 @@ int main(int count_of_arguments, char** arguments) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   std::vector<float> values(std::strtoul(arguments[1], nullptr, 10) / sizeof(float));
-  seconds_of(values, rank);
+  time_round(values, rank);
   if (rank == 0) {
     std::puts("ready");
     std::fflush(stdout);
   }
-  while (const long count = hear(rank)) {
+  while (const long count = receive_command(rank)) {
     double total = 0;
-    for (long round = 0; round < count; ++round) total += seconds_of(values, rank);
+    for (long round = 0; round < count; ++round) total += time_round(values, rank);
     double slowest = 0;
     MPI_Reduce(&total, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
     if (rank == 0) {

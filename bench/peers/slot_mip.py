@@ -1,7 +1,7 @@
 """Bounds of slot problems by a mixed-integer program (HiGHS): a problem a line as JSON, the bound a line back.
 
 A problem has servers [devices, uplink, rack], racks [uplink], and jobs [reserve, values]: values[reach][k] is what k
-workers are worth in a ring within one server (0), within one rack (1) or over racks (2). A job has at most one pair of
+workers are utility in a ring within one server (0), within one rack (1) or over racks (2). A job has at most one pair of
 reach and k; its workers are y on each server. A server where all of them are is `home`; one that its ring leaves is
 `left`; racks likewise.
 """
@@ -14,12 +14,12 @@ import highspy
 
 class Program:
     def __init__(self):
-        self.worth, self.high, self.rows = [], [], []
+        self.utility, self.high, self.rows = [], [], []
 
-    def variable(self, high, worth=0.0):
-        self.worth.append(worth)
+    def variable(self, high, utility=0.0):
+        self.utility.append(utility)
         self.high.append(high)
-        return len(self.worth) - 1
+        return len(self.utility) - 1
 
     def at_most(self, high, terms):
         self.rows.append((-highspy.kHighsInf, high, terms))
@@ -29,10 +29,10 @@ class Program:
 
     def bound(self, seconds):
         model = highspy.HighsLp()
-        model.num_col_, model.num_row_ = len(self.worth), len(self.rows)
+        model.num_col_, model.num_row_ = len(self.utility), len(self.rows)
         model.sense_ = highspy.ObjSense.kMaximize
-        model.col_cost_, model.col_lower_, model.col_upper_ = self.worth, [0.0] * len(self.worth), self.high
-        model.integrality_ = [highspy.HighsVarType.kInteger] * len(self.worth)
+        model.col_cost_, model.col_lower_, model.col_upper_ = self.utility, [0.0] * len(self.utility), self.high
+        model.integrality_ = [highspy.HighsVarType.kInteger] * len(self.utility)
         model.row_lower_ = [low for low, _, _ in self.rows]
         model.row_upper_ = [high for _, high, _ in self.rows]
         start, index, value = [0], [], []

@@ -80,7 +80,7 @@ TEST(ClusterFile, ReadsBackAsWritten) {
 
 TEST(ClusterFile, ReadsUnitsAndDefaultsAsUsersWriteThem) {
   const auto cluster = parse_cluster(R"(
-version: 1
+version: 2
 device_types:
   - {name: cpu, kind: cpu, memory: 24 GB, price_per_hour: 0.1}
 nodes:
@@ -110,19 +110,19 @@ workers:
 }
 
 TEST(ClusterFile, RefusesWhatCannotBe) {
-  const std::string types = "version: 1\ndevice_types: [{name: cpu, kind: cpu}]\n";
+  const std::string types = "version: 2\ndevice_types: [{name: cpu, kind: cpu}]\n";
   const std::pair<std::string, std::string> cases[] = {
       {"", "version is missing"},
-      {"version: 2\n" + types.substr(11), "version is '2'; accepted: a whole number from 1 to 1"},
-      {"version: 1\n", "device_types is missing"},
-      {"version: 1\ndevice_types: [{name: a b, kind: tpu}]\n", "device_types[0].kind is 'tpu'"},
-      {"version: 1\ndevice_types: [{name: a b, kind: cpu}]\n", "device_types[0].name is 'a b'"},
+      {"version: 2\n" + types.substr(11), "version is '2'; accepted: an integer from 1 to 1"},
+      {"version: 2\n", "device_types is missing"},
+      {"version: 2\ndevice_types: [{name: a b, kind: tpu}]\n", "device_types[0].kind is 'tpu'"},
+      {"version: 2\ndevice_types: [{name: a b, kind: cpu}]\n", "device_types[0].name is 'a b'"},
       {types + "nodes: [{name: n}, {name: n}]\n", "nodes[1].name is 'n', which an earlier one has too"},
       {types + "nodes: [{name: n, devices: [{type: cpu, count: 3}]}]\n", "is 3, 2 more than device_types has of 'cpu'"},
       {types + "links: [{from: a, to: b, bandwidth: 1 Gb/s}]\n", "links[0].from is 'a'; accepted: none"},
       {types + "workers: [{name: w, device: gpu}]\n", "workers[0].device is 'gpu'; accepted: cpu"},
       {types + "workers: [{name: w, device: cpu, min_samples: 4, max_samples: 3}]\n",
-       "max_samples is '3'; accepted: a whole number from 4"},
+       "max_samples is '3'; accepted: an integer from 4"},
       {types + "workers: [{name: w, device: cpu, seconds_per_sample: 0}]\n", "above 0"},
       {types + "workers: [{name: w, device: cpu, seconds_per_sample: 3 KB}]\n", "seconds_per_sample is '3 KB'"},
       {types + "workers: [{name: w, device: cpu, delay: 1}]\n", "delay needs seconds_per_sample"},
@@ -133,7 +133,7 @@ TEST(ClusterFile, RefusesWhatCannotBe) {
       {types +
            "workers: [{name: w, device: cpu, seconds_per_sample: 1, changes: [{from_step: 5, delay: 1}, {from_step: "
            "5, delay: 2}]}]\n",
-       "changes[1].from_step is '5'; accepted: a whole number of at least 6"},
+       "changes[1].from_step is '5'; accepted: an integer of at least 6"},
       {types + "workers: [{name: w, device: cpu, seconds_per_sample: 1, changes: [{from_step: 5}]}]\n",
        "changes[0] changes nothing"},
   };

@@ -23,7 +23,7 @@ MethodQuestion four_ranks() {
   return question;
 }
 
-double seconds_of(const MethodChoice& choice, Method method) {
+double find_seconds(const MethodChoice& choice, Method method) {
   for (const MethodEstimate& estimate : choice.estimates) {
     if (estimate.method == method) return estimate.seconds;
   }
@@ -33,8 +33,8 @@ double seconds_of(const MethodChoice& choice, Method method) {
 TEST(ChooseMethod, ServerWithAFatLinkBeatsTheRing) {
   const MethodChoice choice = choose_method(four_ranks());
   EXPECT_EQ(choice.method, Method::kParameterServer);
-  EXPECT_NEAR(seconds_of(choice, Method::kParameterServer), 0.3744, 1e-9);
-  EXPECT_NEAR(seconds_of(choice, Method::kTcpRing), 0.5616 + 0.010, 1e-9);
+  EXPECT_NEAR(find_seconds(choice, Method::kParameterServer), 0.3744, 1e-9);
+  EXPECT_NEAR(find_seconds(choice, Method::kTcpRing), 0.5616 + 0.010, 1e-9);
   EXPECT_EQ(choice.estimates.front().method, choice.method);
 }
 
@@ -43,17 +43,17 @@ TEST(ChooseMethod, ServerBehindALinkLikeTheRanksLoses) {
   question.server_link = 125e6;
   const MethodChoice choice = choose_method(question);
   EXPECT_EQ(choice.method, Method::kTcpRing);
-  EXPECT_NEAR(seconds_of(choice, Method::kParameterServer), 4 * 0.3744, 1e-9);
+  EXPECT_NEAR(find_seconds(choice, Method::kParameterServer), 4 * 0.3744, 1e-9);
   question.servers = 4;  // shared out among four of them it is the ranks' links again
-  EXPECT_NEAR(seconds_of(choose_method(question), Method::kParameterServer), 0.3744, 1e-9);
+  EXPECT_NEAR(find_seconds(choose_method(question), Method::kParameterServer), 0.3744, 1e-9);
 }
 
 TEST(ChooseMethod, SixteenBitsHalveWhatLinksCarryAndNotTheStep) {
   MethodQuestion question = four_ranks();
   question.wire_share = 0.5;
   const MethodChoice choice = choose_method(question);
-  EXPECT_NEAR(seconds_of(choice, Method::kParameterServer), 0.1872, 1e-9);
-  EXPECT_NEAR(seconds_of(choice, Method::kTcpRing), 0.2808 + 0.010, 1e-9);
+  EXPECT_NEAR(find_seconds(choice, Method::kParameterServer), 0.1872, 1e-9);
+  EXPECT_NEAR(find_seconds(choice, Method::kTcpRing), 0.2808 + 0.010, 1e-9);
 }
 
 TEST(ChooseMethod, MessagesCountForTheRing) {
@@ -65,7 +65,7 @@ TEST(ChooseMethod, MessagesCountForTheRing) {
   // 6 messages of the ring against 2 of the server, which carries three times as long.
   const MethodChoice choice = choose_method(question);
   EXPECT_EQ(choice.method, Method::kParameterServer);
-  EXPECT_NEAR(seconds_of(choice, Method::kParameterServer), 2e-3 + 96e-6, 1e-12);
+  EXPECT_NEAR(find_seconds(choice, Method::kParameterServer), 2e-3 + 96e-6, 1e-12);
 }
 
 TEST(ChooseMethod, OnOneHostMemoryDecides) {
@@ -80,9 +80,9 @@ TEST(ChooseMethod, OnOneHostMemoryDecides) {
   question.server_memory = 20e9;
   const MethodChoice choice = choose_method(question);
   EXPECT_EQ(choice.method, Method::kParameterServer);
-  EXPECT_NEAR(seconds_of(choice, Method::kParameterServer), 8.0 / 20, 1e-9);  // N + 2 + 2 S = 8 times the model
-  EXPECT_NEAR(seconds_of(choice, Method::kSharedMemory), 7.0 / 5, 1e-9);      // 2 + 3 + 2 S = 7 times, by each rank
-  EXPECT_EQ(seconds_of(choice, Method::kTcpRing), -1);
+  EXPECT_NEAR(find_seconds(choice, Method::kParameterServer), 8.0 / 20, 1e-9);  // N + 2 + 2 S = 8 times the model
+  EXPECT_NEAR(find_seconds(choice, Method::kSharedMemory), 7.0 / 5, 1e-9);      // 2 + 3 + 2 S = 7 times, by each rank
+  EXPECT_EQ(find_seconds(choice, Method::kTcpRing), -1);
 
   question.server_memory = 5e9;                                      // one core of four
   EXPECT_EQ(choose_method(question).method, Method::kSharedMemory);  // 8 / 5 against 7 / 5
@@ -93,7 +93,7 @@ TEST(ChooseMethod, OnOneHostMemoryDecides) {
 TEST(ChooseMethod, ServerThatOnlySumsLeavesTheStepToRanks) {
   MethodQuestion question = four_ranks();
   question.server_steps = false;
-  EXPECT_NEAR(seconds_of(choose_method(question), Method::kParameterServer), 0.3744 + 0.010, 1e-9);
+  EXPECT_NEAR(find_seconds(choose_method(question), Method::kParameterServer), 0.3744 + 0.010, 1e-9);
 }
 
 TEST(ChooseMethod, WithoutAServerOrARingThereIsNoChoice) {

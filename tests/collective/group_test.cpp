@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "motley/base/random.h"
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::collective {
@@ -138,9 +138,9 @@ TEST(Group, AKilledProcessIsNamed) {
     auto group = make_group(session);
     if (!group || !(*group)->barrier(Deadline::after(30))) return 2;
     if (rank == 1) ::kill(::getpid(), SIGKILL);
-    const Status met = (*group)->barrier(Deadline::after(60));
-    if (met || met.error().rank != 1) return 3;
-    session.abort(met.error());
+    const Status status = (*group)->barrier(Deadline::after(60));
+    if (status || status.error().rank != 1) return 3;
+    session.abort(status.error());
     return 0;
   });
   EXPECT_TRUE(WIFEXITED(ends[0]) && WEXITSTATUS(ends[0]) == 0) << ends[0];

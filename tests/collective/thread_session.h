@@ -86,7 +86,7 @@ class ThreadSession final : public net::Session {
     hub_.fail_with(named);
   }
   void set_phase(std::uint64_t, const char*) override {}
-  std::string last_heard(int rank) const override { return fmt::format("phase of {}", rank); }
+  std::string last_seen(int rank) const override { return fmt::format("phase of {}", rank); }
   void leave() override {}
 
  private:

@@ -1,5 +1,5 @@
-// Whatever bytes a worker or a data node sends: decoded or refused, what was decoded is what was sent, and samples are
-// as the description says or refused.
+// Whatever bytes a worker or a data server sends: decoded or refused, what was decoded is what was sent, and samples
+// are as the description says or refused.
 #include <algorithm>
 #include <vector>
 

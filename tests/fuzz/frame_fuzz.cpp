@@ -1,5 +1,5 @@
-// Everything that a stranger or a damaged peer may send, through the parsers: frame headers, handshake messages,
-// control messages, and the handshake's two state machines. The first byte chooses which.
+// Everything that an unauthenticated peer or a damaged peer may send, through the parsers: frame headers, handshake
+// messages, control messages, and the handshake's two state machines. The first byte chooses which.
 #include <cstddef>
 #include <cstdint>
 #include <span>

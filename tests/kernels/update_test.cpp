@@ -23,8 +23,8 @@ constexpr WireFormat kFormats[] = {WireFormat::kFloat32, WireFormat::kBfloat16, 
 constexpr std::size_t kShift = 3;  // elements by which buffers are out of line
 
 Bytes on_the_wire(const std::vector<float>& values, WireFormat format) {
-  Bytes bytes((values.size() + kShift) * bytes_of(format));
-  std::byte* const to = bytes.data() + kShift * bytes_of(format);
+  Bytes bytes((values.size() + kShift) * byte_size(format));
+  std::byte* const to = bytes.data() + kShift * byte_size(format);
   if (format == WireFormat::kFloat32) {
     std::memcpy(to, values.data(), values.size() * sizeof(float));
   } else if (format == WireFormat::kBfloat16) {
@@ -36,7 +36,7 @@ Bytes on_the_wire(const std::vector<float>& values, WireFormat format) {
 }
 
 float element(const Bytes& bytes, WireFormat format, std::size_t e) {
-  const std::byte* const from = bytes.data() + (kShift + e) * bytes_of(format);
+  const std::byte* const from = bytes.data() + (kShift + e) * byte_size(format);
   float value;
   std::uint16_t half;
   if (format == WireFormat::kFloat32) {
@@ -71,7 +71,7 @@ struct Problem {
   std::vector<WireInput> wire_inputs() const {
     std::vector<WireInput> result;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      result.push_back({inputs[i].data() + kShift * bytes_of(formats[i]), formats[i]});
+      result.push_back({inputs[i].data() + kShift * byte_size(formats[i]), formats[i]});
     }
     return result;
   }
@@ -117,7 +117,7 @@ Arrays update(const Problem& problem, const std::vector<WireInput>& inputs, cons
   float* const state[] = {arrays.first.data() + kShift, arrays.second.data() + kShift};
   const WireFormat format = problem.wire.value_or(WireFormat::kFloat32);
   fused_update(inputs, coefficients, problem.scale, problem.options, arrays.weights.data() + kShift, state,
-               problem.wire ? arrays.wire.data() + kShift * bytes_of(format) : nullptr, format, problem.count,
+               problem.wire ? arrays.wire.data() + kShift * byte_size(format) : nullptr, format, problem.count,
                instructions);
   return arrays;
 }
@@ -172,7 +172,7 @@ Arrays plain(const Problem& problem) {
   if (problem.wire) {
     const std::vector<float> weights(arrays.weights.begin() + kShift, arrays.weights.end() - 1);
     const Bytes bytes = on_the_wire(weights, *problem.wire);
-    const std::size_t shift = kShift * bytes_of(*problem.wire);
+    const std::size_t shift = kShift * byte_size(*problem.wire);
     std::copy(bytes.begin() + static_cast<std::ptrdiff_t>(shift), bytes.end(),
               arrays.wire.begin() + static_cast<std::ptrdiff_t>(shift));
   }
@@ -271,9 +271,9 @@ TEST(FusedUpdate, MayWriteIntoTheBuffersOfItsInputs) {
     float* const state[] = {same.before.first.data() + kShift, same.before.second.data() + kShift};
     auto wire_inputs = same.wire_inputs();
     fused_update(wire_inputs, same.coefficients, same.scale, same.options, same.before.weights.data() + kShift, state,
-                 same.inputs.back().data() + kShift * bytes_of(*same.wire), *same.wire, same.count);
+                 same.inputs.back().data() + kShift * byte_size(*same.wire), *same.wire, same.count);
     expect_same(same.before.weights, expected.weights);
-    const auto begin = static_cast<std::ptrdiff_t>(kShift * bytes_of(*same.wire));
+    const auto begin = static_cast<std::ptrdiff_t>(kShift * byte_size(*same.wire));
     ASSERT_TRUE(
         std::equal(same.inputs.back().begin() + begin, same.inputs.back().end(), expected.wire.begin() + begin));
 

@@ -27,12 +27,12 @@ bool reads(const Layer& layer, int input) {
 double carried(const Graph& graph, int cut) {
   const int count = static_cast<int>(graph.layers.size());
   double bytes = 0;
-  for (int made = 0; made < cut; ++made) {
+  for (int created = 0; created < cut; ++created) {
     bool is_read = false;
     for (int reader = cut; reader < count; ++reader) {
-      is_read = is_read || reads(graph.layers[reader], made);
+      is_read = is_read || reads(graph.layers[reader], created);
     }
-    bytes += is_read ? graph.layers[made].activation_bytes : 0;
+    bytes += is_read ? graph.layers[created].activation_bytes : 0;
   }
   bool is_input_read = false;
   for (int reader = cut; reader < count; ++reader) {
@@ -158,7 +158,7 @@ TEST(Graph, CoarseningJoinsTheDearestPairFirst) {
     }
     std::vector<std::pair<int, int>> before;
     coarsen(graph, static_cast<int>(graph.layers.size()), &before, work);
-    for (int most = static_cast<int>(graph.layers.size()) - 1; most >= 1; --most) {
+    for (int most = static_cast<int>(graph.layers.size()) - 1; most >= 1; --max - workers) {
       std::vector<std::pair<int, int>> after;
       coarsen(graph, most, &after, work);
       const auto total = [&](std::pair<int, int> block) {
@@ -173,7 +173,7 @@ TEST(Graph, CoarseningJoinsTheDearestPairFirst) {
                            [](const Layer& layer) { return layer.lookups > 0; });
       };
       // The pair that is gone is at least as dear as each one that could have gone.
-      const auto dearness = [&](std::size_t i) {
+      const auto cut_cost = [&](std::size_t i) {
         const double price = carried(graph, before[i + 1].first) * (1 / total(before[i]) + 1 / total(before[i + 1]));
         return std::pair(is_sparse(before[i]) == is_sparse(before[i + 1]), price);
       };
@@ -184,9 +184,9 @@ TEST(Graph, CoarseningJoinsTheDearestPairFirst) {
       ASSERT_LT(joined + 1, before.size());
       ASSERT_EQ(after[joined], std::pair(before[joined].first, before[joined + 1].second));
       for (std::size_t i = 0; i + 1 < before.size(); ++i) {
-        ASSERT_GE(dearness(joined).first, dearness(i).first) << "seed " << seed;
-        if (dearness(joined).first == dearness(i).first) {
-          ASSERT_GE(dearness(joined).second, dearness(i).second * (1 - 1e-12)) << "seed " << seed;
+        ASSERT_GE(cut_cost(joined).first, cut_cost(i).first) << "seed " << seed;
+        if (cut_cost(joined).first == cut_cost(i).first) {
+          ASSERT_GE(cut_cost(joined).second, cut_cost(i).second * (1 - 1e-12)) << "seed " << seed;
         }
       }
       before = after;
@@ -218,8 +218,8 @@ TEST(Graph, RefusesWhatIsNoGraph) {
   for (const auto& [name, member] :
        {std::pair("parameters", &Layer::parameters), std::pair("activation_bytes", &Layer::activation_bytes),
         std::pair("inner_bytes", &Layer::inner_bytes), std::pair("flops", &Layer::flops),
-        std::pair("lookups", &Layer::lookups), std::pair("row_bytes", &Layer::row_bytes),
-        std::pair("table_rows", &Layer::table_rows)}) {
+        std::pair("lookups", &Layer::lookups), std::pair("embedding_row_bytes", &Layer::row_bytes),
+        std::pair("num_embeddings", &Layer::table_rows)}) {
     for (const double value :
          {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
       EXPECT_THAT(message([&](Graph& graph) { graph.layers[1].*member = value; }),

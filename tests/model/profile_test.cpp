@@ -54,16 +54,16 @@ Profile random_profile(std::uint64_t seed) {
 // Every field that there is has a value that is written.
 Json complete() {
   const std::string text = R"({
-    "version": 1,
+    "version": 2,
     "graph": {"name": "net", "source": "a paper", "input_bytes": 8, "layers": [
       {"name": "first", "kind": "embedding", "inputs": [], "parameters": 1, "activation_bytes": 2, "inner_bytes": 3,
-       "flops": 4, "lookups": 5, "row_bytes": 6, "table_rows": 7},
+       "flops": 4, "lookups": 5, "embedding_row_bytes": 6, "num_embeddings": 7},
       {"name": "second", "kind": "loss", "inputs": [0]}]},
-    "batch": 16,
+    "batch_size": 16,
     "devices": [{"type": "gpu", "origin": "scaled", "rule": "half of cpu", "compute_fraction": 0.5,
       "communication_fraction": 1, "fractions_origin": "fitted", "fractions_rule": "1 and 2 workers", "layers": [
         {"forward": {"fixed": 0.1, "per_sample": 0.01}, "backward": {"fixed": 0.2, "per_sample": 0.02},
-         "measurements": [{"batch": 4, "forward_seconds": 1, "backward_seconds": 2, "spread": 0.1}]},
+         "measurements": [{"batch_size": 4, "forward_seconds": 1, "backward_seconds": 2, "spread": 0.1}]},
         {"forward": {}, "backward": {}}]}],
     "links": [{"from": "gpu", "to": "gpu", "bytes_per_second": 1e9, "latency_seconds": 1e-6, "origin": "measured"}]
   })";
@@ -202,16 +202,16 @@ TEST(Profile, RefusalsNameFileFieldValueAndWhatIsAccepted) {
   };
   EXPECT_EQ(of("/devices/0/layers/0/forward/fixed", -1),
             "net.json: field 'devices[0].layers[0].forward.fixed' is -1; accepted is a finite number, 0 or more");
-  EXPECT_EQ(of("/version", 2), "net.json: field 'version' is 2; accepted is 1");
-  EXPECT_EQ(of("/batchs", 2),
-            "net.json: unknown field 'batchs'; accepted are version, graph, batch, devices, links; "
-            "did you mean 'batch'?");
+  EXPECT_EQ(of("/version", 3), "net.json: field 'version' is 3; accepted is 2");
+  EXPECT_EQ(of("/batch_sizes", 2),
+            "net.json: unknown field 'batch_sizes'; accepted are version, graph, batch_size, devices, links; "
+            "did you mean 'batch_size'?");
   EXPECT_EQ(of("/devices/0/origin", "made-up"),
             "net.json: field 'devices[0].origin' is \"made-up\"; accepted is "
             "\"measured\", \"fitted\", \"scaled\", \"published\"");
   EXPECT_THAT(of("/graph/layers/1/inputs", {1}), HasSubstr("net.json: graph 'net': field 'layers[1].inputs'"));
   EXPECT_THAT(of("/graph/layers/1/inputs", {0.5}),
-              HasSubstr("'graph.layers[1].inputs[0]' is 0.5; accepted is a whole"));
+              HasSubstr("'graph.layers[1].inputs[0]' is 0.5; accepted is an integer"));
   EXPECT_THAT(of("/graph/layers/1/name", "first"), HasSubstr("'layers[1].name' is 'first'"));
   EXPECT_THAT(
       of("/devices/0/layers", Json::array()),
@@ -229,8 +229,8 @@ TEST(Profile, RefusalsNameFileFieldValueAndWhatIsAccepted) {
   };
   EXPECT_THAT(text(""), HasSubstr("net.json: this is not JSON"));
   EXPECT_THAT(text("[1]"), HasSubstr("net.json: the whole is [1]; accepted is an object"));
-  EXPECT_THAT(text(R"({"version": 1, "batch": NaN})"), HasSubstr("net.json: this is not JSON"));
-  EXPECT_THAT(text(R"({"version": 1, "batch": 1e999})"), HasSubstr("net.json: this is not JSON"));
+  EXPECT_THAT(text(R"({"version": 2, "batch_size": NaN})"), HasSubstr("net.json: this is not JSON"));
+  EXPECT_THAT(text(R"({"version": 2, "batch_size": 1e999})"), HasSubstr("net.json: this is not JSON"));
   EXPECT_THAT(text(R"({"version": 1, "version": 1})"), HasSubstr("\"version\" is given twice"));
   EXPECT_THAT(text(std::string(100000, '[')), HasSubstr("net.json: "));
   const auto absent = read_profile("there/is/none.json");
@@ -249,7 +249,7 @@ TEST(Profile, EstimateIsTheRoofline) {
                                    {{.type = "slow-memory",
                                      .flops_per_second = 1e6,
                                      .bytes_per_second = 1e3,
-                                     .fixed_seconds = 0.5,
+                                     .layer_overhead_seconds = 0.5,
                                      .lookups_per_second = 100},
                                     {.type = "slow-arithmetic",
                                      .flops_per_second = 10,

@@ -8,11 +8,11 @@
 
 namespace motley::model {
 
-// Sizes are whole numbers, so that sums are exact in any order.
-inline Graph random_graph(std::uint64_t seed, int most_layers = 14) {
+// Sizes are integers, so that sums are exact in any order.
+inline Graph random_graph(std::uint64_t seed, int max_layers = 14) {
   Random random(seed);
   Graph graph{.name = fmt::format("random{}", seed), .source = "drawn", .input_bytes = 1.0 + random.below(1000)};
-  const int count = 1 + static_cast<int>(random.below(most_layers));
+  const int count = 1 + static_cast<int>(random.below(max_layers));
   for (int i = 0; i < count; ++i) {
     Layer layer{.name = fmt::format("layer{}", i),
                 .kind = static_cast<LayerKind>(random.below(static_cast<std::uint64_t>(LayerKind::kOther) + 1)),

@@ -100,7 +100,7 @@ TEST(Tables, HaveTheNamedNumbersOfLayers) {
   }
 }
 
-TEST(Tables, ClickModelsHaveTheReferencesSizes) {
+TEST(Tables, CtrModelsHaveTheReferencesSizes) {
   for (const char* name : {"ctrdnn-8", "ctrdnn-12", "ctrdnn-16", "ctrdnn-20"}) {
     const Graph graph = *table(name);
     EXPECT_EQ(sum(graph, &Layer::lookups), 26) << name;

@@ -67,7 +67,7 @@ std::vector<Joined> join_all(int size, const Secret& secret = Secret::generate()
 }
 
 // Waits for the session to fail; the test ends with an error if it does not.
-Error failure_of(const Session& session) {
+Error await_failure_of_session(const Session& session) {
   const Deadline deadline = Deadline::after(20);
   while (session.health() && !deadline.passed()) {
     SteadyClock::instance().sleep_until(monotonic_seconds() + 0.005);
@@ -195,13 +195,13 @@ TEST(Session, WrongSecretFingerprintSizeAndBusyPort) {
   EXPECT_TRUE(Session::join(open, secret).has_value());
 }
 
-TEST(Session, StrangersDoNotDisturb) {
+TEST(Session, UnauthenticatedPeersDoNotDisturb) {
   const auto port = free_port();
   const Secret secret = Secret::generate();
   Joined zero = fail(ErrorCode::kInternal, "did not run");
   std::thread first([&] { zero = Session::join(options_for(0, 2, port), secret); });
   // Silent ones, talkative ones and one that leaves in the middle, all before the real rank.
-  std::vector<Descriptor> strangers;
+  std::vector<Descriptor> unauthenticated;
   Random random(5);
   for (int i = 0; i < 40; ++i) {
     Result<Descriptor> socket = fail(ErrorCode::kInternal, "");
@@ -218,7 +218,7 @@ TEST(Session, StrangersDoNotDisturb) {
     }
     (void)::send(socket->get(), noise.data(), noise.size(), MSG_NOSIGNAL);
     if (i % 3 != 0) {
-      strangers.push_back(std::move(*socket));
+      unauthenticated.push_back(std::move(*socket));
     }
   }
   Joined one = Session::join(options_for(1, 2, port), secret);
@@ -237,7 +237,7 @@ TEST(Session, TheFirstCauseIsToldByAll) {
   (*sessions[2])->abort({ErrorCode::kDiverged, "the loss is NaN", -1});
   consequence.join();
   for (auto& session : sessions) {
-    const Error error = failure_of(**session);
+    const Error error = await_failure_of_session(**session);
     EXPECT_EQ(error.rank, 2);
     EXPECT_EQ(error.code, ErrorCode::kDiverged);
     EXPECT_EQ(error.message, "rank 2 failed: the loss is NaN");
@@ -248,7 +248,7 @@ TEST(Session, AReportAboutAnotherRankBlamesThatRank) {
   auto sessions = join_all(3);
   (*sessions[1])->abort({ErrorCode::kPeerLost, "rank 2 closed its connection", 2});
   for (auto& session : sessions) {
-    const Error error = failure_of(**session);
+    const Error error = await_failure_of_session(**session);
     EXPECT_EQ(error.rank, 2);
     EXPECT_NE(error.message.find("rank 2 closed its connection"), std::string::npos);
   }
@@ -259,7 +259,7 @@ TEST(Session, ARankThatEndsWithoutLeavingIsNamed) {
   (*sessions[2])->set_phase(12, "backward");
   sessions[2]->reset();
   for (int rank = 0; rank < 2; ++rank) {
-    const Error error = failure_of(**sessions[rank]);
+    const Error error = await_failure_of_session(**sessions[rank]);
     EXPECT_EQ(error.rank, 2);
     EXPECT_EQ(error.code, ErrorCode::kPeerLost);
     EXPECT_NE(error.message.find("rank 2 ended"), std::string::npos) << error.message;
@@ -270,12 +270,12 @@ TEST(Session, TheLossOfRankZeroIsNamed) {
   auto sessions = join_all(3);
   sessions[0]->reset();
   for (int rank = 1; rank < 3; ++rank) {
-    EXPECT_EQ(failure_of(**sessions[rank]).rank, 0);
+    EXPECT_EQ(await_failure_of_session(**sessions[rank]).rank, 0);
   }
 }
 
 // Ranks as processes, of which one gets a signal; what the others say.
-std::vector<std::string> survivors_of(int size, int victim, int signal, double silence) {
+std::vector<std::string> find_survivors(int size, int victim, int signal, double silence) {
   const std::string port = std::to_string(free_port());
   ::setenv(kSecretVariable, Secret::generate().hex().c_str(), 1);
   std::vector<pid_t> processes;
@@ -301,10 +301,10 @@ std::vector<std::string> survivors_of(int size, int victim, int signal, double s
     EXPECT_STREQ(line, "joined\n");
   }
   ::kill(processes[victim], signal);
-  std::vector<std::string> said;
+  std::vector<std::string> lines;
   for (int rank = 0; rank < size; ++rank) {
     if (rank != victim && std::fgets(line, sizeof line, outputs[rank]) != nullptr) {
-      said.emplace_back(line);
+      lines.emplace_back(line);
     }
   }
   ::kill(processes[victim], SIGKILL);
@@ -312,23 +312,23 @@ std::vector<std::string> survivors_of(int size, int victim, int signal, double s
     std::fclose(outputs[rank]);
     ::waitpid(processes[rank], nullptr, 0);
   }
-  return said;
+  return lines;
 }
 
 TEST(Session, AKilledProcessIsNamedByEverySurvivor) {
   for (const int victim : {0, 2}) {
-    const auto said = survivors_of(4, victim, SIGKILL, 30);
-    ASSERT_EQ(said.size(), 3U);
-    for (const std::string& words : said) {
+    const auto lines = find_survivors(4, victim, SIGKILL, 30);
+    ASSERT_EQ(lines.size(), 3U);
+    for (const std::string& words : lines) {
       EXPECT_TRUE(words.starts_with(fmt::format("{} rank {} ended", victim, victim))) << words;
     }
   }
 }
 
 TEST(Session, AStoppedProcessIsNamedAfterItsSilence) {
-  const auto said = survivors_of(3, 1, SIGSTOP, 2);
-  ASSERT_EQ(said.size(), 2U);
-  for (const std::string& words : said) {
+  const auto lines = find_survivors(3, 1, SIGSTOP, 2);
+  ASSERT_EQ(lines.size(), 2U);
+  for (const std::string& words : lines) {
     EXPECT_TRUE(words.starts_with("1 rank 1 has been silent")) << words;
   }
 }

@@ -40,25 +40,25 @@ NetworkSpec token_network(bool tied = false) {
   return spec;
 }
 
-std::unique_ptr<Network> network_of(const NetworkSpec& spec) {
+std::unique_ptr<Network> load_network(const NetworkSpec& spec) {
   auto network = make_network(spec, 7);
   EXPECT_TRUE(network) << network.error().message;
   return std::move(*network);
 }
 
-std::vector<std::string> names_of(const std::vector<ChainLayer>& layers) {
+std::vector<std::string> list_names(const std::vector<ChainLayer>& layers) {
   std::vector<std::string> names;
   for (const ChainLayer& layer : layers) names.push_back(layer.name);
   return names;
 }
 
-std::set<std::string> names_of(const NamedTensors& tensors) {
+std::set<std::string> list_names(const NamedTensors& tensors) {
   std::set<std::string> names;
   for (const NamedTensor& tensor : tensors) names.insert(tensor.name);
   return names;
 }
 
-std::unique_ptr<Stage> stage_of(std::unique_ptr<Network> network, bool input_gradients) {
+std::unique_ptr<Stage> load_stage(std::unique_ptr<Network> network, bool input_gradients) {
   StageOptions options;
   options.dtype = torch::kFloat64;
   options.input_gradients = input_gradients;
@@ -71,8 +71,8 @@ std::unique_ptr<Stage> stage_of(std::unique_ptr<Network> network, bool input_gra
 // of a tensor that several parts have is the sum of theirs.
 void expect_same(const NetworkSpec& spec, int first_cut, int second_cut) {
   SCOPED_TRACE(fmt::format("{} cut before layers {} and {}", spec.name, first_cut, second_cut));
-  const auto whole = stage_of(network_of(spec), true);
-  const std::vector<std::string> names = names_of(layers_of(*network_of(spec)));
+  const auto whole = load_stage(load_network(spec), true);
+  const std::vector<std::string> names = list_names(list_layers(*load_network(spec)));
   const int cuts[] = {0, first_cut, second_cut, static_cast<int>(names.size())};
   torch::manual_seed(3);
   std::vector<std::int64_t> shape = spec.input_shape;
@@ -85,20 +85,20 @@ void expect_same(const NetworkSpec& spec, int first_cut, int second_cut) {
   torch::Tensor values = input;
   std::set<std::string> seen;
   for (int i = 0; i < 3; ++i) {
-    auto part = take_part(network_of(spec), names, cuts[i], cuts[i + 1] - 1);
+    auto part = take_part(load_network(spec), names, cuts[i], cuts[i + 1] - 1);
     ASSERT_TRUE(part) << part.error().message;
     EXPECT_EQ(values.sizes().slice(1).vec(), part->input_shape);
-    parts.push_back(stage_of(std::move(part->network), true));
+    parts.push_back(load_stage(std::move(part->network), true));
     const auto outputs = parts.back()->forward(0, {values});
     ASSERT_TRUE(outputs) << outputs.error().message;
     values = outputs->front();
     EXPECT_EQ(values.sizes().slice(1).vec(), part->output_shape);
-    for (const std::string& name : names_of(parts.back()->state())) {
+    for (const std::string& name : list_names(parts.back()->state())) {
       const bool is_shared = std::ranges::find(part->shared, name, &SharedTensor::name) != part->shared.end();
       EXPECT_TRUE(seen.insert(name).second || is_shared) << name;
     }
   }
-  EXPECT_EQ(seen, names_of(whole->state()));
+  EXPECT_EQ(seen, list_names(whole->state()));
   const auto expected = whole->forward(0, {input});
   ASSERT_TRUE(expected) << expected.error().message;
   EXPECT_TRUE(torch::equal(values, expected->front()));
@@ -150,21 +150,21 @@ TEST(NetworkPart, PartsComputeWhatTheWholeDoes) {
 
 TEST(NetworkPart, ATiedTensorIsInEveryPartThatReadsIt) {
   const NetworkSpec spec = token_network(true);
-  const std::vector<std::string> names = names_of(layers_of(*network_of(spec)));
+  const std::vector<std::string> names = list_names(list_layers(*load_network(spec)));
   ASSERT_EQ(names.size(), 5U);
   for (int layer = 0; layer < 5; ++layer) {
-    const auto part = take_part(network_of(spec), names, layer, layer);
+    const auto part = take_part(load_network(spec), names, layer, layer);
     ASSERT_TRUE(part) << part.error().message;
-    EXPECT_EQ(names_of(part->network->parameters()).contains("embedding.token.weight"), layer == 0 || layer == 4);
+    EXPECT_EQ(list_names(part->network->parameters()).contains("embedding.token.weight"), layer == 0 || layer == 4);
     ASSERT_EQ(part->shared.size(), 1U);
     EXPECT_EQ(part->shared[0].name, "embedding.token.weight");
     EXPECT_EQ(part->shared[0].layers, (std::vector{0, 4}));
     EXPECT_TRUE(part->shared[0].trained);
   }
-  const auto last = take_part(network_of(spec), names, 4, 4);
+  const auto last = take_part(load_network(spec), names, 4, 4);
   const NamedTensors parameters = last->network->parameters();
   ASSERT_EQ(parameters.size(), 1U);
-  for (const NamedTensor& parameter : network_of(spec)->parameters()) {
+  for (const NamedTensor& parameter : load_network(spec)->parameters()) {
     if (parameter.name != parameters[0].name) continue;
     EXPECT_TRUE(torch::equal(parameters[0].tensor, parameter.tensor));
   }
@@ -204,15 +204,15 @@ struct ScriptFile {
 
 TEST(NetworkPart, TakesPartsOfTorchScript) {
   const ScriptFile file(false);
-  const auto network = network_of(file.spec);
-  const std::vector<std::string> names = names_of(layers_of(*network));
+  const auto network = load_network(file.spec);
+  const std::vector<std::string> names = list_names(list_layers(*network));
   ASSERT_GE(names.size(), 5U) << fmt::format("{}", fmt::join(names, " "));
   std::set<std::string> seen;
   for (int i = 0; i < static_cast<int>(names.size()); ++i) {
-    const auto part = take_part(network_of(file.spec), names, i, i);
+    const auto part = take_part(load_network(file.spec), names, i, i);
     ASSERT_TRUE(part) << part.error().message;
     for (const NamedTensors& tensors : {part->network->parameters(), part->network->buffers()}) {
-      for (const std::string& name : names_of(tensors)) {
+      for (const std::string& name : list_names(tensors)) {
         EXPECT_TRUE(seen.insert(name).second) << name;
         EXPECT_TRUE(name != "unused" || i == 0);
       }
@@ -223,12 +223,12 @@ TEST(NetworkPart, TakesPartsOfTorchScript) {
 
 TEST(NetworkPart, KnowsTensorsOfTorchScriptThatLayersShare) {
   const ScriptFile file(true);
-  EXPECT_EQ(names_of(network_of(file.spec)->parameters()), (std::set<std::string>{"first", "second", "unused"}));
-  const int count = static_cast<int>(layers_of(*network_of(file.spec)).size());
+  EXPECT_EQ(list_names(load_network(file.spec)->parameters()), (std::set<std::string>{"first", "second", "unused"}));
+  const int count = static_cast<int>(list_layers(*load_network(file.spec)).size());
   ASSERT_GE(count, 5);
   expect_same(file.spec, 1, count - 1);
   expect_same(file.spec, 2, 3);
-  const auto part = take_part(network_of(file.spec), names_of(layers_of(*network_of(file.spec))), 1, 1);
+  const auto part = take_part(load_network(file.spec), list_names(list_layers(*load_network(file.spec))), 1, 1);
   ASSERT_TRUE(part) << part.error().message;
   ASSERT_EQ(part->shared.size(), 2U);
   for (const SharedTensor& tensor : part->shared) {
@@ -239,13 +239,13 @@ TEST(NetworkPart, KnowsTensorsOfTorchScriptThatLayersShare) {
 
 TEST(NetworkPart, RefusesAnotherNetworksNames) {
   const NetworkSpec spec = image_network("mlp");
-  std::vector<std::string> names = names_of(layers_of(*network_of(spec)));
+  std::vector<std::string> names = list_names(list_layers(*load_network(spec)));
   names[1] = "other";
-  auto part = take_part(network_of(spec), names, 0, 1);
+  auto part = take_part(load_network(spec), names, 0, 1);
   ASSERT_FALSE(part);
   EXPECT_THAT(part.error().message, HasSubstr("layers[1] is 'other', but the network 'mlp' has 'fc1' there"));
   names.pop_back();
-  part = take_part(network_of(spec), names, 0, 1);
+  part = take_part(load_network(spec), names, 0, 1);
   ASSERT_FALSE(part);
   EXPECT_THAT(part.error().message, HasSubstr("layers"));
 }

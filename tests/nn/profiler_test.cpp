@@ -20,7 +20,7 @@ namespace {
 using model::LayerKind;
 using ::testing::HasSubstr;
 
-std::unique_ptr<Network> network_of(const std::string& name, std::vector<std::int64_t> shape, std::int64_t outputs) {
+std::unique_ptr<Network> load_network(const std::string& name, std::vector<std::int64_t> shape, std::int64_t outputs) {
   NetworkSpec spec;
   spec.name = name;
   spec.input_shape = std::move(shape);
@@ -30,7 +30,7 @@ std::unique_ptr<Network> network_of(const std::string& name, std::vector<std::in
   return std::move(*network);
 }
 
-double parameters_of(const Network& network) {
+double count_parameters(const Network& network) {
   double count = 0;
   for (const NamedTensor& parameter : network.parameters()) {
     count += static_cast<double>(parameter.tensor.numel());
@@ -40,13 +40,13 @@ double parameters_of(const Network& network) {
 
 torch::Tensor run_chain(Network& network, const torch::Tensor& input) {
   Tensors values = {input};
-  for (const ChainLayer& layer : layers_of(network)) {
+  for (const ChainLayer& layer : list_layers(network)) {
     values = layer.forward(values);
   }
   return values.front();
 }
 
-torch::Tensor batch_of(const Network& network, std::int64_t samples) {
+torch::Tensor make_batch(const Network& network, std::int64_t samples) {
   std::vector<std::int64_t> shape = network.sample_shape();
   shape.insert(shape.begin(), samples);
   return torch::randn(shape);
@@ -56,7 +56,7 @@ TEST(ModelGraph, ChainsOfOurNetworksComputeWhatTheNetworksDo) {
   torch::manual_seed(1);
   for (const char* name : {"mlp", "cnn", "resnet18", "vgg11"}) {
     SCOPED_TRACE(name);
-    const auto network = network_of(name, {1, 16, 16}, 10);
+    const auto network = load_network(name, {1, 16, 16}, 10);
     const NamedTensors buffers = network->buffers();
     const torch::Tensor buffers_before = buffers.empty() ? torch::zeros(1) : buffers.back().tensor.clone();
     const auto graph = model_graph(*network);
@@ -70,16 +70,16 @@ TEST(ModelGraph, ChainsOfOurNetworksComputeWhatTheNetworksDo) {
     for (const model::Layer& layer : graph->layers) {
       parameters += layer.parameters;
     }
-    EXPECT_EQ(parameters, parameters_of(*network));
+    EXPECT_EQ(parameters, count_parameters(*network));
 
     network->train(false);
-    const torch::Tensor inputs = batch_of(*network, 3);
+    const torch::Tensor inputs = make_batch(*network, 3);
     EXPECT_TRUE(torch::equal(run_chain(*network, inputs), network->forward({inputs}).front()));
   }
 }
 
 TEST(ModelGraph, SizesOfTheCnnAreThoseCountedByHand) {
-  const auto network = network_of("cnn", {1, 28, 28}, 10);
+  const auto network = load_network("cnn", {1, 28, 28}, 10);
   const auto graph = model_graph(*network);
   ASSERT_TRUE(graph) << graph.error().message;
   struct Expected {
@@ -114,7 +114,7 @@ TEST(ModelGraph, SizesOfTheCnnAreThoseCountedByHand) {
 
 // A residual block keeps the output of its first convolution, that of each normalisation, and what is under the ReLUs.
 TEST(ModelGraph, ResidualBlocksAreLayersThatKeepValuesInside) {
-  const auto network = network_of("resnet18", {1, 8, 8}, 10);
+  const auto network = load_network("resnet18", {1, 8, 8}, 10);
   const auto graph = model_graph(*network);
   ASSERT_TRUE(graph) << graph.error().message;
   const auto block = std::ranges::find(graph->layers, "layer1.0", &model::Layer::name);
@@ -151,7 +151,7 @@ class ScriptTest : public ::testing::Test {
     return std::move(*network);
   }
   static void expect_same(Network& network) {
-    const torch::Tensor inputs = batch_of(network, 5);
+    const torch::Tensor inputs = make_batch(network, 5);
     EXPECT_TRUE(torch::equal(run_chain(network, inputs), network.forward({inputs}).front()));
   }
   static std::vector<std::string> names(const model::Graph& graph) {
@@ -428,7 +428,7 @@ TEST(Profiler, GoesOnWithoutABatchOfOneThatTheNetworkRefusesAndSaysSoOfOthers) {
 TEST(Profiler, ProfilesARealNetworkToAValidFile) {
   for (const bool reads_tokens : {false, true}) {
     torch::manual_seed(6);
-    const auto network = reads_tokens ? network_of("transformer", {8}, 50) : network_of("cnn", {1, 28, 28}, 10);
+    const auto network = reads_tokens ? load_network("transformer", {8}, 50) : load_network("cnn", {1, 28, 28}, 10);
     const auto graph = step_graph(*network);
     ASSERT_TRUE(graph) << graph.error().message;
     StepSpec step;

@@ -17,8 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-NetworkSpec spec_of(const std::string& name, std::vector<std::int64_t> shape, std::int64_t outputs,
-                    const std::string& dtype = "float32") {
+NetworkSpec make_spec(const std::string& name, std::vector<std::int64_t> shape, std::int64_t outputs,
+                      const std::string& dtype = "float32") {
   NetworkSpec spec;
   spec.name = name;
   spec.input_shape = std::move(shape);
@@ -27,13 +27,13 @@ NetworkSpec spec_of(const std::string& name, std::vector<std::int64_t> shape, st
   return spec;
 }
 
-std::unique_ptr<Stage> stage_of(const NetworkSpec& spec, StageOptions options = {}) {
+std::unique_ptr<Stage> load_stage(const NetworkSpec& spec, StageOptions options = {}) {
   auto stage = make_stage(spec, 7, options);
   EXPECT_TRUE(stage) << stage.error().message;
   return std::move(*stage);
 }
 
-torch::Tensor batch_of(const NetworkSpec& spec, std::int64_t samples) {
+torch::Tensor make_batch(const NetworkSpec& spec, std::int64_t samples) {
   std::vector<std::int64_t> shape = spec.input_shape;
   shape.insert(shape.begin(), samples);
   return torch::randn(shape, spec.dtype == "float64" ? torch::kFloat64 : torch::kFloat32);
@@ -48,7 +48,7 @@ class ScriptFile {
   }
   ~ScriptFile() { std::filesystem::remove(path_); }
   NetworkSpec spec(std::vector<std::int64_t> input_shape) const {
-    NetworkSpec spec = spec_of("torchscript", std::move(input_shape), 0);
+    NetworkSpec spec = make_spec("torchscript", std::move(input_shape), 0);
     spec.path = path_.string();
     return spec;
   }
@@ -64,30 +64,30 @@ struct ShapeCase {
 
 TEST(Networks, HaveTheirShapesAndAGradientForEveryParameter) {
   torch::manual_seed(1);
-  NetworkSpec group = spec_of("resnet18", {3, 32, 32}, 10);
+  NetworkSpec group = make_spec("resnet18", {3, 32, 32}, 10);
   group.norm = "group";
-  NetworkSpec vgg_norm = spec_of("vgg11", {1, 28, 28}, 10);
+  NetworkSpec vgg_norm = make_spec("vgg11", {1, 28, 28}, 10);
   vgg_norm.norm = "batch";
-  NetworkSpec vgg_large = spec_of("vgg11", {3, 224, 224}, 5);
+  NetworkSpec vgg_large = make_spec("vgg11", {3, 224, 224}, 5);
   vgg_large.hidden = {8};
   const std::int64_t resnet_small = 11'689'512 - (512 + 1) * 1000 - 7 * 7 * 3 * 64;  // without stem and classifier
   const std::int64_t vgg_features = 9'220'480 - 3 * 9 * 64;
   const std::vector<ShapeCase> cases = {
-      {spec_of("mlp", {1, 28, 28}, 10), 784 * 128 + 128 + 128 * 10 + 10},
-      {spec_of("cnn", {1, 28, 28}, 10), 25 * 24 + 24 + 9 * 24 * 48 + 48 + 48 * 49 * 64 + 64 + 650},
-      {spec_of("cnn", {3, 33, 20}, 4), 75 * 24 + 24 + 9 * 24 * 48 + 48 + 48 * 9 * 5 * 64 + 64 + 65 * 4},
-      {spec_of("resnet18", {1, 28, 28}, 10), resnet_small + 9 * 64 + 513 * 10},
+      {make_spec("mlp", {1, 28, 28}, 10), 784 * 128 + 128 + 128 * 10 + 10},
+      {make_spec("cnn", {1, 28, 28}, 10), 25 * 24 + 24 + 9 * 24 * 48 + 48 + 48 * 49 * 64 + 64 + 650},
+      {make_spec("cnn", {3, 33, 20}, 4), 75 * 24 + 24 + 9 * 24 * 48 + 48 + 48 * 9 * 5 * 64 + 64 + 65 * 4},
+      {make_spec("resnet18", {1, 28, 28}, 10), resnet_small + 9 * 64 + 513 * 10},
       {group, resnet_small + 27 * 64 + 513 * 10},
-      {spec_of("resnet18", {3, 224, 224}, 1000), 11'689'512},
+      {make_spec("resnet18", {3, 224, 224}, 1000), 11'689'512},
       {vgg_norm, vgg_features + 9 * 64 + 513 * 512 + 513 * 10 + 2 * (64 + 128 + 256 * 2 + 512 * 4)},
-      {spec_of("vgg11", {3, 32, 32}, 10), vgg_features + 27 * 64 + 513 * 512 + 513 * 10},
+      {make_spec("vgg11", {3, 32, 32}, 10), vgg_features + 27 * 64 + 513 * 512 + 513 * 10},
       {vgg_large, vgg_features + 27 * 64 + (512 * 49 + 1) * 8 + 9 * 5},
   };
   for (const ShapeCase& example : cases) {
     const std::string what = example.spec.name + " " + format_shape(example.spec.input_shape);
-    const auto stage = stage_of(example.spec);
+    const auto stage = load_stage(example.spec);
     EXPECT_EQ(stage->parameter_count(), example.parameters) << what;
-    const auto outputs = stage->forward(0, {batch_of(example.spec, 2)});
+    const auto outputs = stage->forward(0, {make_batch(example.spec, 2)});
     ASSERT_TRUE(outputs) << outputs.error().message;
     ASSERT_EQ(outputs->front().sizes(), (std::vector<std::int64_t>{2, example.spec.outputs})) << what;
     ASSERT_TRUE(stage->backward(0, {torch::randn_like(outputs->front())}));
@@ -99,7 +99,7 @@ TEST(Networks, HaveTheirShapesAndAGradientForEveryParameter) {
 }
 
 TEST(Networks, InitialWeightsDependOnTheSeedAlone) {
-  const NetworkSpec spec = spec_of("cnn", {1, 28, 28}, 10);
+  const NetworkSpec spec = make_spec("cnn", {1, 28, 28}, 10);
   torch::manual_seed(5);
   const auto one = *make_stage(spec, 3, {});
   torch::manual_seed(6);
@@ -115,13 +115,13 @@ TEST(Networks, InitialWeightsDependOnTheSeedAlone) {
 // The directional derivative along a random direction, by central differences in double precision.
 TEST(Networks, GradientsAreThoseOfFiniteDifferences) {
   torch::manual_seed(2);
-  NetworkSpec group = spec_of("resnet18", {1, 8, 8}, 3, "float64");
+  NetworkSpec group = make_spec("resnet18", {1, 8, 8}, 3, "float64");
   group.norm = "group";
   for (const NetworkSpec& spec :
-       {spec_of("mlp", {5}, 3, "float64"), spec_of("cnn", {1, 8, 8}, 3, "float64"),
-        spec_of("resnet18", {1, 8, 8}, 3, "float64"), group, spec_of("vgg11", {1, 8, 8}, 3, "float64")}) {
-    const auto stage = stage_of(spec);
-    const torch::Tensor inputs = batch_of(spec, 4);
+       {make_spec("mlp", {5}, 3, "float64"), make_spec("cnn", {1, 8, 8}, 3, "float64"),
+        make_spec("resnet18", {1, 8, 8}, 3, "float64"), group, make_spec("vgg11", {1, 8, 8}, 3, "float64")}) {
+    const auto stage = load_stage(spec);
+    const torch::Tensor inputs = make_batch(spec, 4);
     const torch::Tensor targets = torch::randint(0, 3, {4});
     const auto loss_and_gradient = [&] {
       const auto outputs = stage->forward(0, {inputs});
@@ -152,16 +152,16 @@ TEST(Networks, GradientsAreThoseOfFiniteDifferences) {
 }
 
 TEST(Stage, RecomputationGivesTheSameBits) {
-  NetworkSpec spec = spec_of("vgg11", {1, 8, 8}, 3);
+  NetworkSpec spec = make_spec("vgg11", {1, 8, 8}, 3);
   spec.norm = "batch";
   spec.dropout = 0.4;
-  const torch::Tensor inputs = batch_of(spec, 6);
+  const torch::Tensor inputs = make_batch(spec, 6);
   const torch::Tensor gradient = torch::randn({6, 3});
   std::vector<NamedTensors> states;
   std::vector<Tensors> gradients;
   std::vector<torch::Tensor> drawn_after;
   for (const bool recompute : {false, true}) {
-    const auto stage = stage_of(spec, {.recompute = recompute, .input_gradients = true});
+    const auto stage = load_stage(spec, {.recompute = recompute, .input_gradients = true});
     seed_randomness(1, 2, 3, 4, std::vector<std::uint32_t>{9, 8, 7, 6, 5, 4});
     ASSERT_TRUE(stage->forward(0, {inputs}));
     ASSERT_TRUE(stage->forward(1, {inputs * 2}));
@@ -187,13 +187,13 @@ TEST(Stage, RecomputationGivesTheSameBits) {
 
 // Two stages in a row, driven by hand, give what one network of both gives; micro-batches may interleave.
 TEST(Stage, AChainOfStagesEqualsTheWhole) {
-  NetworkSpec first_spec = spec_of("mlp", {6}, 5, "float64");
+  NetworkSpec first_spec = make_spec("mlp", {6}, 5, "float64");
   first_spec.hidden = {4};
-  NetworkSpec second_spec = spec_of("mlp", {5}, 2, "float64");
+  NetworkSpec second_spec = make_spec("mlp", {5}, 2, "float64");
   second_spec.hidden = {3};
-  const auto first = stage_of(first_spec);
-  const auto second = stage_of(second_spec, {.input_gradients = true});
-  const torch::Tensor inputs[] = {batch_of(first_spec, 3), batch_of(first_spec, 4)};
+  const auto first = load_stage(first_spec);
+  const auto second = load_stage(second_spec, {.input_gradients = true});
+  const torch::Tensor inputs[] = {make_batch(first_spec, 3), make_batch(first_spec, 4)};
   for (const int id : {0, 1}) {
     const Tensors between = *first->forward(id, {inputs[id]});
     ASSERT_TRUE(second->forward(id, between));
@@ -219,31 +219,31 @@ TEST(Stage, AChainOfStagesEqualsTheWhole) {
 }
 
 TEST(Stage, SaysWhatDoesNotFit) {
-  const NetworkSpec spec = spec_of("cnn", {1, 28, 28}, 10);
-  const auto stage = stage_of(spec);
+  const NetworkSpec spec = make_spec("cnn", {1, 28, 28}, 10);
+  const auto stage = load_stage(spec);
   const auto wrong = stage->forward(0, {torch::zeros({2, 3, 32, 32})});
   ASSERT_FALSE(wrong);
   EXPECT_THAT(wrong.error().message, HasSubstr("1x28x28"));
   EXPECT_THAT(wrong.error().message, HasSubstr("2x3x32x32"));
   EXPECT_FALSE(stage->backward(0, {torch::zeros({2, 10})})) << "no forward came before";
-  ASSERT_TRUE(stage->forward(0, {batch_of(spec, 2)}));
-  EXPECT_FALSE(stage->forward(0, {batch_of(spec, 2)})) << "the id is taken";
+  ASSERT_TRUE(stage->forward(0, {make_batch(spec, 2)}));
+  EXPECT_FALSE(stage->forward(0, {make_batch(spec, 2)})) << "the id is taken";
   EXPECT_FALSE(stage->backward(0, {torch::zeros({2, 9})})) << "the gradient has another shape";
 }
 
 TEST(Stage, EvaluationKeepsNothing) {
-  const NetworkSpec spec = spec_of("resnet18", {1, 8, 8}, 3);
-  const auto stage = stage_of(spec);
+  const NetworkSpec spec = make_spec("resnet18", {1, 8, 8}, 3);
+  const auto stage = load_stage(spec);
   stage->train(false);
-  const torch::Tensor inputs = batch_of(spec, 2);
+  const torch::Tensor inputs = make_batch(spec, 2);
   const torch::Tensor first = stage->forward(0, {inputs})->front();
   EXPECT_TRUE(torch::equal(first, stage->forward(0, {inputs})->front())) << "running statistics must not move";
   EXPECT_FALSE(stage->backward(0, {torch::ones_like(first)}));
 }
 
 TEST(Stage, LoadsOnlyAStateThatFits) {
-  const auto stage = stage_of(spec_of("mlp", {4}, 2));
-  const auto other = *make_stage(spec_of("mlp", {4}, 2), 99, {});
+  const auto stage = load_stage(make_spec("mlp", {4}, 2));
+  const auto other = *make_stage(make_spec("mlp", {4}, 2), 99, {});
   NamedTensors state = other->state();
   std::swap(state.front(), state.back());
   ASSERT_TRUE(stage->load_state(state)) << "the order does not matter";
@@ -260,10 +260,10 @@ TEST(Stage, LoadsOnlyAStateThatFits) {
 }
 
 TEST(Stage, AutocastComputesInBfloat16AndKeepsWeights) {
-  const NetworkSpec spec = spec_of("mlp", {64}, 8);
-  const torch::Tensor inputs = batch_of(spec, 16);
-  const auto exact = stage_of(spec);
-  const auto cast = stage_of(spec, {.autocast = true});
+  const NetworkSpec spec = make_spec("mlp", {64}, 8);
+  const torch::Tensor inputs = make_batch(spec, 16);
+  const auto exact = load_stage(spec);
+  const auto cast = load_stage(spec, {.autocast = true});
   const torch::Tensor expected = exact->forward(0, {inputs})->front();
   const torch::Tensor found = cast->forward(0, {inputs})->front();
   EXPECT_EQ(found.scalar_type(), torch::kBFloat16);
@@ -283,7 +283,7 @@ TEST(TorchScript, TrainsFromAFile) {
   module.register_parameter("bias", torch::zeros({2}).requires_grad_(), false);
   module.define("def forward(self, x):\n  return torch.matmul(x, self.weight.t()) + self.bias * self.frozen\n");
   const ScriptFile file(module);
-  const auto stage = stage_of(file.spec({3}));
+  const auto stage = load_stage(file.spec({3}));
   ASSERT_EQ(stage->parameters().size(), 2u);
   EXPECT_EQ(stage->parameters()[0].name, "weight");
   ASSERT_EQ(stage->buffers().size(), 1u);
@@ -313,7 +313,7 @@ TEST(TorchScript, TakesAndReturnsSeveralTensors) {
   module.register_parameter("scale", torch::tensor({2.0F}).requires_grad_(), false);
   module.define("def forward(self, x, y):\n  return (x * y * self.scale, x + y)\n");
   const ScriptFile file(module);
-  const auto stage = stage_of(file.spec({}), {.input_gradients = true});
+  const auto stage = load_stage(file.spec({}), {.input_gradients = true});
   const torch::Tensor x = torch::randn({4});
   const torch::Tensor y = torch::randn({4});
   const Tensors outputs = *stage->forward(0, {x, y});
@@ -325,7 +325,7 @@ TEST(TorchScript, TakesAndReturnsSeveralTensors) {
 }
 
 TEST(TorchScript, RefusesWhatIsNoModule) {
-  NetworkSpec spec = spec_of("torchscript", {3}, 0);
+  NetworkSpec spec = make_spec("torchscript", {3}, 0);
   spec.path = "/nowhere/model.pt";
   EXPECT_THAT(make_network(spec, 0).error().message, HasSubstr("/nowhere/model.pt"));
   spec.path = "/proc/self/exe";
@@ -339,14 +339,14 @@ TEST(Networks, RefuseSettingsThatTheyDoNotHave) {
     const auto network = make_network(spec, 0);
     return network ? std::string("accepted") : network.error().message;
   };
-  EXPECT_THAT(message(spec_of("lenet", {1, 28, 28}, 10)), HasSubstr("accepted: mlp, cnn, resnet18"));
-  EXPECT_THAT(message(spec_of("cnn", {784}, 10)), HasSubstr("model.input_shape"));
-  EXPECT_THAT(message(spec_of("mlp", {784}, 0)), HasSubstr("model.outputs"));
-  EXPECT_THAT(message(spec_of("mlp", {784}, 2, "int8")), HasSubstr("model.dtype"));
-  NetworkSpec spec = spec_of("cnn", {1, 28, 28}, 10);
+  EXPECT_THAT(message(make_spec("lenet", {1, 28, 28}, 10)), HasSubstr("accepted: mlp, cnn, resnet18"));
+  EXPECT_THAT(message(make_spec("cnn", {784}, 10)), HasSubstr("model.input_shape"));
+  EXPECT_THAT(message(make_spec("mlp", {784}, 0)), HasSubstr("model.outputs"));
+  EXPECT_THAT(message(make_spec("mlp", {784}, 2, "int8")), HasSubstr("model.dtype"));
+  NetworkSpec spec = make_spec("cnn", {1, 28, 28}, 10);
   spec.dropout = 0.5;
   EXPECT_THAT(message(spec), HasSubstr("model.dropout"));
-  spec = spec_of("resnet18", {1, 28, 28}, 10);
+  spec = make_spec("resnet18", {1, 28, 28}, 10);
   spec.norm = "layer";
   EXPECT_THAT(message(spec), HasSubstr("batch, group"));
 }
@@ -382,17 +382,17 @@ TEST_P(Cuda, AStageGivesWhatItGivesOnTheCpu) {
   }
   const std::string name = GetParam();
   const bool reads_tokens = name == "transformer";
-  NetworkSpec spec = spec_of(name, name == "mlp" ? std::vector<std::int64_t>{20} : std::vector<std::int64_t>{1, 28, 28},
-                             10, "float64");
+  NetworkSpec spec = make_spec(
+      name, name == "mlp" ? std::vector<std::int64_t>{20} : std::vector<std::int64_t>{1, 28, 28}, 10, "float64");
   if (reads_tokens) {
     spec.input_shape = {12};
     spec.layers = 2;
     spec.width = 16;
     spec.heads = 2;
   }
-  const torch::Tensor inputs = reads_tokens ? torch::randint(10, {8, 12}, torch::kFloat64) : batch_of(spec, 8);
-  const auto host = stage_of(spec, {.input_gradients = true});
-  const auto device = stage_of(spec, {.device = *parse_device("cuda"), .input_gradients = true});
+  const torch::Tensor inputs = reads_tokens ? torch::randint(10, {8, 12}, torch::kFloat64) : make_batch(spec, 8);
+  const auto host = load_stage(spec, {.input_gradients = true});
+  const auto device = load_stage(spec, {.device = *parse_device("cuda"), .input_gradients = true});
   std::vector<Tensors> found;  // outputs, then gradients of the input where it has any, then of the weights
   torch::Tensor output_gradient;
   for (Stage* stage : {host.get(), device.get()}) {

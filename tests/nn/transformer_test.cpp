@@ -30,7 +30,7 @@ NetworkSpec small_transformer() {
   return spec;
 }
 
-std::unique_ptr<Stage> stage_of(const NetworkSpec& spec) {
+std::unique_ptr<Stage> find_stage(const NetworkSpec& spec) {
   auto stage = make_stage(spec, 7, {});
   EXPECT_TRUE(stage) << stage.error().message;
   return std::move(*stage);
@@ -97,7 +97,7 @@ torch::Tensor plain_forward(const torch::Tensor& tokens, const Weights& weights)
 void expect_what_the_definition_says(bool tied) {
   NetworkSpec spec = small_transformer();
   spec.tied = tied;
-  const auto stage = stage_of(spec);
+  const auto stage = find_stage(spec);
   torch::manual_seed(4);
   Weights weights;
   std::int64_t parameters = 0;
@@ -140,11 +140,11 @@ TEST(Transformer, CountsTiedWeightsWhereTheFirstLayerIs) {
   EXPECT_EQ(graph->layers.front().parameters, (kTokens + kPositions) * kWidth);
   EXPECT_EQ(graph->layers.back().parameters, 0);
   EXPECT_EQ(graph->layers.back().kind, model::LayerKind::kFullyConnected);
-  EXPECT_EQ(layers_of(**network).back().shared, std::vector<std::string>{kTokenWeights});
+  EXPECT_EQ(list_layers(**network).back().shared, std::vector<std::string>{kTokenWeights});
 }
 
 TEST(Transformer, APositionSeesNothingThatFollowsIt) {
-  const auto stage = stage_of(small_transformer());
+  const auto stage = find_stage(small_transformer());
   stage->train(false);
   torch::manual_seed(5);
   const torch::Tensor tokens = random_tokens(2);
@@ -163,7 +163,7 @@ TEST(Transformer, APositionSeesNothingThatFollowsIt) {
 TEST(Transformer, StartsWithGpt2sWeights) {
   NetworkSpec spec = small_transformer();
   spec.width = 128;
-  const auto stage = stage_of(spec);
+  const auto stage = find_stage(spec);
   for (const NamedTensor& parameter : stage->parameters()) {
     const std::string& name = parameter.name;
     if (name.ends_with(".bias")) {
@@ -181,9 +181,9 @@ TEST(Transformer, StartsWithGpt2sWeights) {
 TEST(Transformer, DropsValuesInTrainingOnly) {
   NetworkSpec spec = small_transformer();
   const torch::Tensor tokens = random_tokens(2);
-  const auto without = stage_of(spec);
+  const auto without = find_stage(spec);
   spec.dropout = 0.5;
-  const auto with = stage_of(spec);
+  const auto with = find_stage(spec);
   const torch::Tensor expected = without->forward(0, {tokens})->front();
   EXPECT_FALSE(torch::allclose(with->forward(0, {tokens})->front(), expected));
   with->train(false);
@@ -196,7 +196,7 @@ TEST(Transformer, HasItsDefaultsAndItsLayers) {
   auto network = make_network(spec, 7);
   ASSERT_TRUE(network) << network.error().message;
   std::vector<std::string> names;
-  for (const ChainLayer& layer : layers_of(**network)) names.push_back(layer.name);
+  for (const ChainLayer& layer : list_layers(**network)) names.push_back(layer.name);
   EXPECT_THAT(names, ElementsAre("embedding", "block1", "block2", "block3", "block4", "norm", "output"));
   EXPECT_THAT((*network)->parameters().back().tensor.sizes(), ElementsAre(kTokens, 128));
 }
@@ -209,25 +209,26 @@ TEST(Transformer, RefusesWhatItCannotBe) {
   };
   const NetworkSpec good = small_transformer();
   EXPECT_EQ(message(good, [](NetworkSpec&) {}), "accepted");
-  EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.heads = 3; }),
-              HasSubstr("model.width: 8 cannot be divided among 3 heads (model.heads); accepted: multiples of 3"));
-  EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.layers = -1; }), HasSubstr("model.layers: -1"));
+  EXPECT_THAT(
+      message(good, [](NetworkSpec& spec) { spec.heads = 3; }),
+      HasSubstr("model.hidden_size: 8 cannot be divided among 3 heads (model.num_heads); accepted: multiples of 3"));
+  EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.layers = -1; }), HasSubstr("model.num_layers: -1"));
   EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.heads = 1 << 20; }), HasSubstr("accepted: 1 to 65536"));
   EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.input_shape = {1, 28, 28}; }),
               HasSubstr("model.input_shape: network 'transformer' takes sequences of token ids, such as [64]; given: "
                         "1x28x28"));
-  EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.hidden = {4}; }), HasSubstr("model.hidden"));
+  EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.hidden = {4}; }), HasSubstr("model.hidden_sizes"));
   EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.norm = "batch"; }), HasSubstr("model.norm"));
   EXPECT_THAT(message(good, [](NetworkSpec& spec) { spec.name = "mlp"; }),
-              HasSubstr("model.layers: network 'mlp' has no such setting"));
+              HasSubstr("model.num_layers: network 'mlp' has no such setting"));
   NetworkSpec tied_mlp;
   tied_mlp.name = "mlp";
   tied_mlp.input_shape = {4};
   tied_mlp.outputs = 2;
   EXPECT_EQ(message(tied_mlp, [](NetworkSpec&) {}), "accepted");
   EXPECT_THAT(message(tied_mlp, [](NetworkSpec& spec) { spec.tied = true; }),
-              HasSubstr("model.tied: network 'mlp' has no such setting"));
-  const auto stage = stage_of(good);
+              HasSubstr("model.tie_embeddings: network 'mlp' has no such setting"));
+  const auto stage = find_stage(good);
   const auto outside = stage->forward(0, {torch::full({1, kPositions}, double(kTokens))});
   ASSERT_FALSE(outside) << "a token that does not exist";
   EXPECT_EQ(outside.error().code, ErrorCode::kInvalidInput);

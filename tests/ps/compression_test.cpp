@@ -15,8 +15,8 @@
 namespace motley::ps {
 namespace {
 
-using collective::ExchangeOptions;
 using collective::Layout;
+using collective::ReducerOptions;
 using collective::ServerState;
 using collective::WireType;
 using kernels::UpdateRule;
@@ -32,7 +32,7 @@ double gradient(int rank, std::uint64_t step, int bucket, std::size_t e) {
   return static_cast<float>(2 * random.uniform() - 1);
 }
 // Changes from step to step; rank 1 has nothing in step 2, nobody in step 4.
-double weight_of(int rank, std::uint64_t step) {
+double make_weight(int rank, std::uint64_t step) {
   if (step == 4 || (step == 2 && rank == 1)) return 0;
   return 8.0 * static_cast<double>(1 + (static_cast<std::uint64_t>(rank) + step) % 3);
 }
@@ -94,10 +94,10 @@ class Reference {
         segment_(segment),
         left_(static_cast<std::size_t>(size), Values(segment.count)),
         weights_(segment.count),
-        told_(segment.count),
+        acknowledged_(segment.count),
         momentum_(segment.count) {
     for (std::size_t e = 0; e < segment.count && c.rule != UpdateRule::kSum; ++e) {
-      weights_[e] = told_[e] = start_weight(segment.bucket, segment.begin + e);
+      weights_[e] = acknowledged_[e] = start_weight(segment.bucket, segment.begin + e);
     }
   }
   // What the ranks then hold.
@@ -106,7 +106,7 @@ class Reference {
     Values sum(segment_.count);
     double total = 0;
     for (std::size_t rank = 0; rank < size; ++rank) {
-      const double weight = weight_of(static_cast<int>(rank), step);
+      const double weight = make_weight(static_cast<int>(rank), step);
       total += weight;
       if (weight == 0) continue;
       for (std::size_t e = 0; e < segment_.count; ++e) {
@@ -117,8 +117,8 @@ class Reference {
     }
     if (case_.rule == UpdateRule::kSum) {
       if (total == 0) return Values(segment_.count);
-      for (std::size_t e = 0; e < segment_.count; ++e) told_[e] += sum[e] / total;
-      return answer(told_, size);
+      for (std::size_t e = 0; e < segment_.count; ++e) acknowledged_[e] += sum[e] / total;
+      return answer(acknowledged_, size);
     }
     for (std::size_t e = 0; e < segment_.count; ++e) {
       const double mean = total == 0 ? 0 : sum[e] / total;
@@ -126,10 +126,10 @@ class Reference {
       weights_[e] -= kRate * momentum_[e];
     }
     Values change(segment_.count);
-    for (std::size_t e = 0; e < segment_.count; ++e) change[e] = weights_[e] - told_[e];
+    for (std::size_t e = 0; e < segment_.count; ++e) change[e] = weights_[e] - acknowledged_[e];
     const Values sent = answer(change, size);
-    for (std::size_t e = 0; e < segment_.count; ++e) told_[e] += sent[e];
-    return told_;
+    for (std::size_t e = 0; e < segment_.count; ++e) acknowledged_[e] += sent[e];
+    return acknowledged_;
   }
 
  private:
@@ -142,7 +142,7 @@ class Reference {
   const Case case_;
   const collective::Segment segment_;
   std::vector<Values> left_;  // by rank: of w g
-  Values weights_, told_, momentum_;
+  Values weights_, acknowledged_, momentum_;
 };
 
 const net::Secret& token() {
@@ -152,7 +152,7 @@ const net::Secret& token() {
 
 struct Servers {
   std::vector<std::unique_ptr<Service>> services;
-  ExchangeOptions options;
+  ReducerOptions options;
   Servers(int count, int cores) {
     options.method = collective::Method::kParameterServer;
     options.servers_share_memory = false;
@@ -166,11 +166,11 @@ struct Servers {
   }
 };
 
-Status run_rank(net::Session& session, const ExchangeOptions& options, const Layout& layout, std::uint64_t steps,
+Status run_rank(net::Session& session, const ReducerOptions& options, const Layout& layout, std::uint64_t steps,
                 std::vector<std::vector<float>>& held) {
-  MOTLEY_ASSIGN(const auto exchange, make_exchange(session, options));
-  MOTLEY_TRY(exchange->prepare(layout, Deadline::after(20)));
-  if (exchange->updates_weights()) {
+  MOTLEY_ASSIGN(const auto reducer, make_reducer(session, options));
+  MOTLEY_TRY(reducer->prepare(layout, Deadline::after(20)));
+  if (reducer->updates_weights()) {
     ServerState start;
     for (std::size_t bucket = 0; bucket < layout.bucket_elements.size(); ++bucket) {
       auto& values = start.weights.emplace_back();
@@ -178,27 +178,26 @@ Status run_rank(net::Session& session, const ExchangeOptions& options, const Lay
         values.push_back(static_cast<float>(start_weight(static_cast<int>(bucket), e)));
       }
     }
-    MOTLEY_TRY(exchange->load(start, Deadline::after(20)));
+    MOTLEY_TRY(reducer->load(start, Deadline::after(20)));
   }
-  exchange->set_learning_rate(kRate);
+  reducer->set_learning_rate(kRate);
   const int rank = session.membership().rank;
   const int buckets = static_cast<int>(layout.bucket_elements.size());
   for (std::uint64_t step = 0; step < steps; ++step) {
-    const double weight = weight_of(rank, step);
+    const double weight = make_weight(rank, step);
     for (int bucket = 0; bucket < buckets; ++bucket) {
-      const auto bytes = exchange->buffer(bucket);
+      const auto bytes = reducer->buffer(bucket);
       const std::span values(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
       for (std::size_t e = 0; e < values.size(); ++e) {
         values[e] = weight == 0 ? NAN : static_cast<float>(gradient(rank, step, bucket, e));
       }
-      MOTLEY_TRY(exchange->start(step, bucket, weight));
+      MOTLEY_TRY(reducer->start(step, bucket, weight));
     }
     held.clear();
     for (int bucket = 0; bucket < buckets; ++bucket) {
-      MOTLEY_TRY(exchange->wait(bucket, Deadline::after(20)));
-      const auto* values = exchange->updates_weights()
-                               ? exchange->weights(bucket).data()
-                               : reinterpret_cast<const float*>(exchange->buffer(bucket).data());
+      MOTLEY_TRY(reducer->wait(bucket, Deadline::after(20)));
+      const auto* values = reducer->updates_weights() ? reducer->weights(bucket).data()
+                                                      : reinterpret_cast<const float*>(reducer->buffer(bucket).data());
       held.emplace_back(values, values + layout.bucket_elements[static_cast<std::size_t>(bucket)]);
     }
   }
@@ -243,7 +242,7 @@ TEST_P(Lossy, EqualsTheReference) {
   }
 }
 
-TEST(LossyExchange, IsNotUsedInSharedMemory) {
+TEST(LossyReducer, IsNotUsedInSharedMemory) {
   Servers servers(1, 1);
   servers.options.servers_share_memory = true;
   servers.options.wire = WireType::kTopK;
@@ -255,35 +254,36 @@ TEST(LossyExchange, IsNotUsedInSharedMemory) {
     const Status ran = run_rank(session, servers.options, layout, 1, held);
     ASSERT_TRUE(ran) << ran.error().message;
     for (std::size_t e = 0; e < held[0].size(); ++e) {  // all values have moved by all of the gradient
-      const double one = weight_of(0, 0) * gradient(0, 0, 0, e);
-      const double other = weight_of(1, 0) * gradient(1, 0, 0, e);
-      EXPECT_NEAR(held[0][e], start_weight(0, e) - kRate * (one + other) / (weight_of(0, 0) + weight_of(1, 0)), 1e-6);
+      const double one = make_weight(0, 0) * gradient(0, 0, 0, e);
+      const double other = make_weight(1, 0) * gradient(1, 0, 0, e);
+      EXPECT_NEAR(held[0][e], start_weight(0, e) - kRate * (one + other) / (make_weight(0, 0) + make_weight(1, 0)),
+                  1e-6);
     }
   });
 }
 
-TEST(LossyExchange, NamesWhatIsWrong) {
+TEST(LossyReducer, NamesWhatIsWrong) {
   Servers servers(1, 1);
   Layout layout;
   layout.bucket_elements = {300};
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
     for (const double top_k : {0.0, -1.0, 0.7, std::nan("")}) {
-      ExchangeOptions options = servers.options;
+      ReducerOptions options = servers.options;
       options.wire = WireType::kTopK;
       options.top_k = top_k;
       std::vector<std::vector<float>> held;
       const Status ran = run_rank(session, options, layout, 1, held);
       ASSERT_FALSE(ran);
-      EXPECT_THAT(ran.error().message, HasSubstr("exchange.top_k"));
+      EXPECT_THAT(ran.error().message, HasSubstr("gradient_sync.top_k"));
     }
     for (const WireType wire : {WireType::kInt8, WireType::kTopK, WireType::kAuto}) {
-      const auto made = make_exchange(session, {.method = collective::Method::kTcpRing, .wire = wire});
-      ASSERT_FALSE(made);
-      EXPECT_THAT(made.error().message, HasSubstr("exchange.wire"));
+      const auto created = make_reducer(session, {.method = collective::Method::kTcpRing, .wire = wire});
+      ASSERT_FALSE(created);
+      EXPECT_THAT(created.error().message, HasSubstr("gradient_sync.comm_dtype"));
     }
   });
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
-    ExchangeOptions options = servers.options;
+    ReducerOptions options = servers.options;
     options.wire = WireType::kTopK;
     options.top_k = rank == 0 ? 0.1 : 0.2;
     std::vector<std::vector<float>> held;
@@ -308,7 +308,7 @@ TEST(ChooseWire, ChoosesAlikeOnAllRanksAndNeverInSharedMemory) {
       const auto wire = choose_wire(session, **group, servers.options, layout, Deadline::after(20));
       ASSERT_TRUE(wire) << wire.error().message;
       chosen[static_cast<std::size_t>(rank)] = *wire;
-      ExchangeOptions options = servers.options;  // the job's own exchange is not in the way of the trials'
+      ReducerOptions options = servers.options;  // the job's own exchange is not in the way of the trials'
       options.wire = *wire;
       std::vector<std::vector<float>> held;
       const Status ran = run_rank(session, options, layout, 2, held);

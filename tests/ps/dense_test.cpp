@@ -8,7 +8,7 @@
 
 #include "motley/base/random.h"
 #include "motley/collective/chunk_map.h"
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/ps/service.h"
 #include "tests/collective/ranks.h"
 #include "tests/ps/metric_value.h"
@@ -16,9 +16,9 @@
 namespace motley::ps {
 namespace {
 
-using collective::Exchange;
-using collective::ExchangeOptions;
+using collective::GradientReducer;
 using collective::Layout;
+using collective::ReducerOptions;
 using collective::ServerState;
 using collective::WireType;
 using kernels::UpdateRule;
@@ -60,7 +60,7 @@ const net::Secret& token() {
   return secret;
 }
 
-kernels::UpdateOptions update_of(UpdateRule rule) {
+kernels::UpdateOptions make_update(UpdateRule rule) {
   return {.rule = rule, .momentum = 0.9, .weight_decay = 0.01};
 }
 
@@ -68,7 +68,7 @@ double gradient(std::uint64_t seed, int rank, std::uint64_t step, int bucket, st
   Random random(mix({seed, static_cast<std::uint64_t>(rank), step, static_cast<std::uint64_t>(bucket), e}));
   return static_cast<float>(2 * random.uniform() - 1);
 }
-double weight_of(std::uint64_t seed, int rank, std::uint64_t step) {
+double make_weight(std::uint64_t seed, int rank, std::uint64_t step) {
   if (step == 2) return 16;
   return static_cast<double>(Random(mix({seed, 9, static_cast<std::uint64_t>(rank), step})).below(50));
 }
@@ -140,7 +140,7 @@ struct Servers {
   }
 };
 
-Layout layout_of(std::uint64_t seed, int buckets, std::size_t largest) {
+Layout make_layout(std::uint64_t seed, int buckets, std::size_t largest) {
   Layout layout;
   Random random(seed);
   for (int bucket = 0; bucket < buckets; ++bucket) layout.bucket_elements.push_back(1 + random.below(largest));
@@ -160,32 +160,32 @@ ServerState initial_state(std::uint64_t seed, const Layout& layout) {
 }
 
 // One rank of a job for some steps; returns what it then holds: weights, or the last gradients.
-std::vector<std::vector<float>> take_part(Exchange& exchange, std::uint64_t seed, int rank, const Layout& layout,
+std::vector<std::vector<float>> take_part(GradientReducer& reducer, std::uint64_t seed, int rank, const Layout& layout,
                                           std::uint64_t first, std::uint64_t steps) {
   std::vector<std::vector<float>> held;
   for (std::uint64_t step = first; step < first + steps; ++step) {
-    exchange.set_learning_rate(0.1 / static_cast<double>(step + 1));
-    const double weight = weight_of(seed, rank, step);
+    reducer.set_learning_rate(0.1 / static_cast<double>(step + 1));
+    const double weight = make_weight(seed, rank, step);
     for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
       const int bucket = static_cast<int>(b);
-      auto* values = reinterpret_cast<float*>(exchange.buffer(bucket).data());
+      auto* values = reinterpret_cast<float*>(reducer.buffer(bucket).data());
       for (std::size_t e = 0; e < layout.bucket_elements[b]; ++e) {
         values[e] = weight == 0 ? NAN : static_cast<float>(gradient(seed, rank, step, bucket, e));
       }
-      const Status started = exchange.start(step, bucket, weight);
+      const Status started = reducer.start(step, bucket, weight);
       EXPECT_TRUE(started) << started.error().message;
     }
     held.clear();
     for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
       const int bucket = static_cast<int>(b);
-      const auto outcome = exchange.wait(bucket, Deadline::after(30));
+      const auto outcome = reducer.wait(bucket, Deadline::after(30));
       if (!outcome) {
         ADD_FAILURE() << "rank " << rank << ": " << outcome.error().message;
         return held;
       }
       EXPECT_EQ(outcome->version, step);
-      const auto* values = exchange.updates_weights() ? exchange.weights(bucket).data()
-                                                      : reinterpret_cast<const float*>(exchange.buffer(bucket).data());
+      const auto* values = reducer.updates_weights() ? reducer.weights(bucket).data()
+                                                     : reinterpret_cast<const float*>(reducer.buffer(bucket).data());
       held.emplace_back(values, values + layout.bucket_elements[b]);
     }
   }
@@ -210,15 +210,15 @@ std::vector<Reference> reference_after(std::uint64_t seed, int size, const Layou
   const ServerState start = initial_state(seed, layout);
   std::vector<Reference> references;
   for (std::size_t bucket = 0; bucket < layout.bucket_elements.size(); ++bucket) {
-    references.emplace_back(update_of(rule),
+    references.emplace_back(make_update(rule),
                             std::vector<double>(start.weights[bucket].begin(), start.weights[bucket].end()));
     for (std::uint64_t step = 0; step < steps; ++step) {
       double total = 0;
-      for (int rank = 0; rank < size; ++rank) total += weight_of(seed, rank, step);
+      for (int rank = 0; rank < size; ++rank) total += make_weight(seed, rank, step);
       std::vector<double> mean(layout.bucket_elements[bucket]);
       for (int rank = 0; rank < size && total > 0; ++rank) {
         for (std::size_t e = 0; e < mean.size(); ++e) {
-          mean[e] += weight_of(seed, rank, step) / total * gradient(seed, rank, step, static_cast<int>(bucket), e);
+          mean[e] += make_weight(seed, rank, step) / total * gradient(seed, rank, step, static_cast<int>(bucket), e);
         }
       }
       references.back().step(mean, 0.1 / static_cast<double>(step + 1));
@@ -232,25 +232,25 @@ TEST_P(EveryPath, DoesWhatOneWorkerWouldDo) {
   for (const int size : {1, 2, 4}) {
     const std::uint64_t seed = mix({static_cast<std::uint64_t>(size), 5});
     Servers servers(c.servers, c.cores);
-    const Layout layout = layout_of(seed, 4, 40000);
+    const Layout layout = make_layout(seed, 4, 40000);
     const std::uint64_t steps = 5;
     const auto references = reference_after(seed, size, layout, c.rule, steps);
     std::vector<std::vector<std::vector<float>>> held(static_cast<std::size_t>(size));
     collective::run_threads(size, true, [&](int rank, collective::ThreadSession& session) {
-      ExchangeOptions options;
+      ReducerOptions options;
       options.method = collective::Method::kParameterServer;
       options.wire = c.wire;
       options.servers = servers.addresses;
       options.servers_share_memory = c.shares_memory;
-      options.update = update_of(c.rule);
+      options.update = make_update(c.rule);
       options.chunk_bytes = c.chunk_bytes;
-      auto exchange = make_exchange(session, options);
-      ASSERT_TRUE(exchange) << exchange.error().message;
-      const Status prepared = (*exchange)->prepare(layout, Deadline::after(30));
+      auto reducer = make_reducer(session, options);
+      ASSERT_TRUE(reducer) << reducer.error().message;
+      const Status prepared = (*reducer)->prepare(layout, Deadline::after(30));
       ASSERT_TRUE(prepared) << prepared.error().message;
-      const Status loaded = (*exchange)->load(initial_state(seed, layout), Deadline::after(30));
+      const Status loaded = (*reducer)->load(initial_state(seed, layout), Deadline::after(30));
       ASSERT_TRUE(loaded) << loaded.error().message;
-      held[static_cast<std::size_t>(rank)] = take_part(**exchange, seed, rank, layout, 0, steps);
+      held[static_cast<std::size_t>(rank)] = take_part(**reducer, seed, rank, layout, 0, steps);
     });
     const double tolerance = c.wire == WireType::kNative ? 2e-6 : c.wire == WireType::kBfloat16 ? 0.03 : 2e-3;
     for (int rank = 0; rank < size; ++rank) {
@@ -268,87 +268,87 @@ TEST(SharedMemory, CoresThatComeLateDoNothingTwice) {
   const Layout layout{.type = collective::DataType::kFloat32, .bucket_elements = {50, 3000, 1, 700}};
   Servers servers(1, 6);
   collective::run_threads(kSize, true, [&](int rank, collective::ThreadSession& session) {
-    ExchangeOptions options;
+    ReducerOptions options;
     options.method = collective::Method::kParameterServer;
     options.servers = servers.addresses;
     options.update = {.rule = UpdateRule::kSgd};
     options.chunk_bytes = 64;
-    auto exchange = make_exchange(session, options);
-    ASSERT_TRUE(exchange) << exchange.error().message;
-    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(30)));
+    auto reducer = make_reducer(session, options);
+    ASSERT_TRUE(reducer) << reducer.error().message;
+    ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(30)));
     ServerState zeros;
     for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
-    ASSERT_TRUE((*exchange)->load(zeros, Deadline::after(30)));
-    // Sums of small whole numbers have no rounding: the mean of ranks 0, 1, 2 is 1, times the rate's -1/4.
-    (*exchange)->set_learning_rate(0.25);
+    ASSERT_TRUE((*reducer)->load(zeros, Deadline::after(30)));
+    // Sums of small integers have no rounding: the mean of ranks 0, 1, 2 is 1, times the rate's -1/4.
+    (*reducer)->set_learning_rate(0.25);
     for (std::uint64_t step = 0; step < kSteps; ++step) {
       const bool together = step % 3 == 0;
       for (int bucket = 0; bucket < 4; ++bucket) {
-        const auto values = (*exchange)->buffer(bucket);
+        const auto values = (*reducer)->buffer(bucket);
         std::fill_n(reinterpret_cast<float*>(values.data()), values.size() / sizeof(float), static_cast<float>(rank));
-        ASSERT_TRUE((*exchange)->start(step, bucket, 1));
+        ASSERT_TRUE((*reducer)->start(step, bucket, 1));
         if (!together) {
-          ASSERT_TRUE((*exchange)->wait(bucket, Deadline::after(30)));
+          ASSERT_TRUE((*reducer)->wait(bucket, Deadline::after(30)));
         }
       }
       for (int bucket = 0; bucket < 4; ++bucket) {
         if (together) {
-          ASSERT_TRUE((*exchange)->wait(bucket, Deadline::after(30)));
+          ASSERT_TRUE((*reducer)->wait(bucket, Deadline::after(30)));
         }
-        EXPECT_THAT((*exchange)->weights(bucket), ::testing::Each(-0.25F * static_cast<float>(step + 1)));
+        EXPECT_THAT((*reducer)->weights(bucket), ::testing::Each(-0.25F * static_cast<float>(step + 1)));
       }
     }
   });
 }
 
 // What one rank does with a job until something fails; the last error.
-Status try_to_train(collective::ThreadSession& session, const ExchangeOptions& options, const Layout& layout, int steps,
+Status try_to_train(collective::ThreadSession& session, const ReducerOptions& options, const Layout& layout, int steps,
                     double seconds = 20) {
-  MOTLEY_ASSIGN(const auto exchange, make_exchange(session, options));
-  MOTLEY_TRY(exchange->prepare(layout, Deadline::after(seconds)));
-  MOTLEY_TRY(exchange->load(initial_state(1, layout), Deadline::after(seconds)));
-  exchange->set_learning_rate(0.1);
+  MOTLEY_ASSIGN(const auto reducer, make_reducer(session, options));
+  MOTLEY_TRY(reducer->prepare(layout, Deadline::after(seconds)));
+  MOTLEY_TRY(reducer->load(initial_state(1, layout), Deadline::after(seconds)));
+  reducer->set_learning_rate(0.1);
   for (int step = 0; step < steps; ++step) {
     for (std::size_t bucket = 0; bucket < layout.bucket_elements.size(); ++bucket) {
-      MOTLEY_TRY(exchange->start(static_cast<std::uint64_t>(step), static_cast<int>(bucket), 1));
+      MOTLEY_TRY(reducer->start(static_cast<std::uint64_t>(step), static_cast<int>(bucket), 1));
     }
     for (std::size_t bucket = 0; bucket < layout.bucket_elements.size(); ++bucket) {
-      MOTLEY_TRY(exchange->wait(static_cast<int>(bucket), Deadline::after(seconds)));
+      MOTLEY_TRY(reducer->wait(static_cast<int>(bucket), Deadline::after(seconds)));
     }
   }
   return {};
 }
 
-ExchangeOptions options_for(const Servers& servers, bool shares_memory) {
-  ExchangeOptions options;
+ReducerOptions options_for(const Servers& servers, bool shares_memory) {
+  ReducerOptions options;
   options.method = collective::Method::kParameterServer;
   options.servers = servers.addresses;
   options.servers_share_memory = shares_memory;
-  options.update = update_of(UpdateRule::kMomentum);
+  options.update = make_update(UpdateRule::kMomentum);
   return options;
 }
 
 // Both ways to the server.
 class EitherWay : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Server, EitherWay, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "memory" : "lanes"; });
+                         [](const auto& info) { return info.param ? "memory" : "channels"; });
 
 TEST_P(EitherWay, StateGoesOnWhereItWasSaved) {
-  const Layout layout = layout_of(3, 3, 20000);
+  const Layout layout = make_layout(3, 3, 20000);
   const auto references = reference_after(3, 2, layout, UpdateRule::kMomentum, 6);
   ServerState saved;
   std::vector<std::vector<std::vector<float>>> held(2);
   for (const int part : {0, 1}) {
     Servers servers(part == 0 || GetParam() ? 1 : 2, 2);  // onto another number of servers
     collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
-      auto exchange = make_exchange(session, options_for(servers, GetParam()));
-      ASSERT_TRUE(exchange);
-      ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(30)));
+      auto reducer = make_reducer(session, options_for(servers, GetParam()));
+      ASSERT_TRUE(reducer);
+      ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(30)));
       const ServerState start = part == 0 ? initial_state(3, layout) : saved;
-      ASSERT_TRUE((*exchange)->load(start, Deadline::after(30)));
-      held[static_cast<std::size_t>(rank)] = take_part(**exchange, 3, rank, layout, part == 0 ? 0 : 3, 3);
+      ASSERT_TRUE((*reducer)->load(start, Deadline::after(30)));
+      held[static_cast<std::size_t>(rank)] = take_part(**reducer, 3, rank, layout, part == 0 ? 0 : 3, 3);
       if (rank == 0 && part == 0) {
-        auto state = (*exchange)->save(Deadline::after(30));
+        auto state = (*reducer)->save(Deadline::after(30));
         ASSERT_TRUE(state) << state.error().message;
         EXPECT_EQ(state->updates, 3);
         saved = std::move(*state);
@@ -360,25 +360,25 @@ TEST_P(EitherWay, StateGoesOnWhereItWasSaved) {
 
 TEST_P(EitherWay, ARankThatIsLostEndsTheJobAndNoOther) {
   Servers servers(1, 2);
-  const Layout layout = layout_of(4, 2, 30000);
+  const Layout layout = make_layout(4, 2, 30000);
   std::thread other([&] {
     collective::run_threads(2, true, [&](int, collective::ThreadSession& session) {
-      ExchangeOptions options = options_for(servers, GetParam());
+      ReducerOptions options = options_for(servers, GetParam());
       EXPECT_TRUE(try_to_train(session, options, layout, 200));
     });
   });
   collective::run_threads(3, true, [&](int rank, collective::ThreadSession& session) {
     session.set_job("second");
-    const auto exchange = make_exchange(session, options_for(servers, GetParam()));
-    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
-    ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    const auto reducer = make_reducer(session, options_for(servers, GetParam()));
+    ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(20)));
+    ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
     if (rank == 1) {
-      (*exchange)->abort({ErrorCode::kInternal, "rank 1 has had enough", 1});
+      (*reducer)->abort({ErrorCode::kInternal, "rank 1 has had enough", 1});
       return;  // its connections close without a word
     }
     session.forget_failure();  // only the server knows
-    ASSERT_TRUE((*exchange)->start(0, 0, 1));
-    const auto outcome = (*exchange)->wait(0, Deadline::after(20));
+    ASSERT_TRUE((*reducer)->start(0, 0, 1));
+    const auto outcome = (*reducer)->wait(0, Deadline::after(20));
     ASSERT_FALSE(outcome);
     EXPECT_THAT(outcome.error().message, HasSubstr("rank 1"));
   });
@@ -387,14 +387,14 @@ TEST_P(EitherWay, ARankThatIsLostEndsTheJobAndNoOther) {
 
 TEST_P(EitherWay, AServerThatEndsIsNamed) {
   auto servers = std::make_unique<Servers>(1, 2);
-  const Layout layout = layout_of(4, 2, 30000);
+  const Layout layout = make_layout(4, 2, 30000);
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
-    const auto exchange = make_exchange(session, options_for(*servers, GetParam()));
-    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
-    ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    const auto reducer = make_reducer(session, options_for(*servers, GetParam()));
+    ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(20)));
+    ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
     servers.reset();
-    ASSERT_TRUE((*exchange)->start(0, 0, 1));
-    const auto outcome = (*exchange)->wait(0, Deadline::after(20));
+    ASSERT_TRUE((*reducer)->start(0, 0, 1));
+    const auto outcome = (*reducer)->wait(0, Deadline::after(20));
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error().code, ErrorCode::kServerLost) << outcome.error().message;
     EXPECT_THAT(outcome.error().message, HasSubstr("server at 127.0.0.1:"));
@@ -403,17 +403,17 @@ TEST_P(EitherWay, AServerThatEndsIsNamed) {
 
 TEST_P(EitherWay, AMissingRankIsNamedAtTheDeadline) {
   Servers servers(1, 2);
-  const Layout layout = layout_of(4, 1, 30000);
+  const Layout layout = make_layout(4, 1, 30000);
   collective::run_threads(3, true, [&](int rank, collective::ThreadSession& session) {
-    const auto exchange = make_exchange(session, options_for(servers, GetParam()));
-    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
-    ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    const auto reducer = make_reducer(session, options_for(servers, GetParam()));
+    ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(20)));
+    ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
     if (rank == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
       return;
     }
-    ASSERT_TRUE((*exchange)->start(0, 0, 1));
-    const auto outcome = (*exchange)->wait(0, Deadline::after(0.3));
+    ASSERT_TRUE((*reducer)->start(0, 0, 1));
+    const auto outcome = (*reducer)->wait(0, Deadline::after(0.3));
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error().code, ErrorCode::kTimeout);
     EXPECT_EQ(outcome.error().rank, 1);
@@ -425,7 +425,7 @@ TEST(Server, TurnsAwayAnotherToken) {
   Servers servers(1, 1);
   servers.addresses[0].token = net::Secret::generate();
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
-    const Status tried = try_to_train(session, options_for(servers, true), layout_of(1, 1, 100), 1);
+    const Status tried = try_to_train(session, options_for(servers, true), make_layout(1, 1, 100), 1);
     ASSERT_FALSE(tried);
     EXPECT_EQ(tried.error().code, ErrorCode::kRefused) << tried.error().message;
   });
@@ -444,26 +444,26 @@ TEST(Server, NamesWhatDiffersBetweenRanks) {
 
 TEST(Server, HasOneJobOfAName) {
   Servers servers(1, 1);
-  const Layout layout = layout_of(1, 1, 100);
+  const Layout layout = make_layout(1, 1, 100);
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
-    const auto exchange = make_exchange(session, options_for(servers, true));
-    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
+    const auto reducer = make_reducer(session, options_for(servers, true));
+    ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(20)));
     collective::run_threads(1, true, [&](int, collective::ThreadSession& second) {
       const Status tried = try_to_train(second, options_for(servers, true), layout, 1);
       ASSERT_FALSE(tried);
       EXPECT_THAT(tried.error().message, HasSubstr("is running here already"));
     });
-    EXPECT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    EXPECT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
   });
 }
 
 TEST(Server, RefusesAJobBeyondItsQuota) {
   auto service = Service::start({.cores = 1, .quota_bytes = 1 << 20}, token());
   ASSERT_TRUE(service);
-  ExchangeOptions options;
+  ReducerOptions options;
   options.method = collective::Method::kParameterServer;
   options.servers = {{(*service)->endpoint(), token()}};
-  options.update = update_of(UpdateRule::kAdam);
+  options.update = make_update(UpdateRule::kAdam);
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
     Layout layout;
     layout.bucket_elements = {100'000};
@@ -478,43 +478,44 @@ TEST(Server, RefusesAJobBeyondItsQuota) {
 TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {
   Servers servers(1, 2);
   const Service& service = *servers.services[0];
-  const Layout layout = layout_of(4, 3, 100'000);
+  const Layout layout = make_layout(4, 3, 100'000);
   const std::string job = R"(tenant="local",job="job")";
   std::barrier both(2);
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
-    const auto exchange = make_exchange(session, options_for(servers, GetParam()));
-    ASSERT_TRUE((*exchange)->prepare(layout, Deadline::after(20)));
-    ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+    const auto reducer = make_reducer(session, options_for(servers, GetParam()));
+    ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(20)));
+    ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
     if (rank == 1) {
       const std::string missing = "missing_rank{" + job + R"(,rank="1"})";
-      for (const Deadline deadline = Deadline::after(20); value_of(service, missing) != 1;) {
+      for (const Deadline deadline = Deadline::after(20); compute_value(service, missing) != 1;) {
         ASSERT_FALSE(deadline.passed());
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     }
-    for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*exchange)->start(0, bucket, 1));
-    for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*exchange)->wait(bucket, Deadline::after(20)));
+    for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*reducer)->start(0, bucket, 1));
+    for (int bucket = 0; bucket < 3; ++bucket) ASSERT_TRUE((*reducer)->wait(bucket, Deadline::after(20)));
     both.arrive_and_wait();
     if (rank == 0) {
       std::size_t elements = 0;
       for (const std::uint64_t count : layout.bucket_elements) elements += count;
       const auto map = collective::make_chunk_map(layout.bucket_elements, 4, 32 << 10, 2);
-      EXPECT_EQ(value_of(service, "segments_total{" + job + "}"), static_cast<double>(map.segments.size()));
-      EXPECT_EQ(value_of(service, "segment_latency_seconds_count{" + job + "}"),
+      EXPECT_EQ(compute_value(service, "segments_total{" + job + "}"), static_cast<double>(map.segments.size()));
+      EXPECT_EQ(compute_value(service, "segment_latency_seconds_count{" + job + "}"),
                 static_cast<double>(map.segments.size()));
-      EXPECT_EQ(value_of(service, "aggregated_bytes_total{" + job + "}"), 8.0 * static_cast<double>(elements));
+      EXPECT_EQ(compute_value(service, "aggregated_bytes_total{" + job + "}"), 8.0 * static_cast<double>(elements));
       const double sent = GetParam() ? 0 : 8.0 * static_cast<double>(elements);
-      EXPECT_EQ(value_of(service, "received_bytes_total{" + job + "}"), sent);
-      EXPECT_EQ(value_of(service, "sent_bytes_total{" + job + "}"), sent);
+      EXPECT_EQ(compute_value(service, "received_bytes_total{" + job + "}"), sent);
+      EXPECT_EQ(compute_value(service, "sent_bytes_total{" + job + "}"), sent);
       // In memory this is looked up four times a second.
-      for (const Deadline deadline = Deadline::after(20); value_of(service, "segments_waiting{" + job + "}") != 0;) {
+      for (const Deadline deadline = Deadline::after(20);
+           compute_value(service, "segments_waiting{" + job + "}") != 0;) {
         ASSERT_FALSE(deadline.passed());
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-      EXPECT_EQ(value_of(service, "rank_last_total{" + job + R"(,rank="0"})"), 0);
-      EXPECT_EQ(value_of(service, "rank_last_total{" + job + R"(,rank="1"})"), 3);
-      EXPECT_GT(value_of(service, "rank_waited_seconds_total{" + job + R"(,rank="1"})"), 0);
-      EXPECT_EQ(value_of(service, "job_ranks{" + job + "}"), 2);
+      EXPECT_EQ(compute_value(service, "rank_last_total{" + job + R"(,rank="0"})"), 0);
+      EXPECT_EQ(compute_value(service, "rank_last_total{" + job + R"(,rank="1"})"), 3);
+      EXPECT_GT(compute_value(service, "rank_waited_seconds_total{" + job + R"(,rank="1"})"), 0);
+      EXPECT_EQ(compute_value(service, "job_ranks{" + job + "}"), 2);
     }
     both.arrive_and_wait();
   });
@@ -529,11 +530,11 @@ struct TwoTenants {
                                                     {"a", {tokens[0], quota_bytes, 1}}, {"b", {tokens[1], 0, 3}}}));
     if (started) service = std::move(*started);
   }
-  ExchangeOptions options(int token) const {
-    ExchangeOptions options;
+  ReducerOptions options(int token) const {
+    ReducerOptions options;
     options.method = collective::Method::kParameterServer;
     options.servers = {{service->endpoint(), tokens[token]}};
-    options.update = update_of(UpdateRule::kAdam);
+    options.update = make_update(UpdateRule::kAdam);
     return options;
   }
 };
@@ -541,7 +542,7 @@ struct TwoTenants {
 TEST(Tenants, OpenTheirOwnJobsOnly) {
   const TwoTenants server(0);
   ASSERT_TRUE(server.service);
-  const Layout layout = layout_of(1, 1, 1000);
+  const Layout layout = make_layout(1, 1, 1000);
   std::string words;
   for (const auto& [tenant, token] : {std::pair("b", 0), std::pair("a", 1), std::pair("nobody", 0)}) {
     collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
@@ -557,8 +558,8 @@ TEST(Tenants, OpenTheirOwnJobsOnly) {
   }
   // The server counts a refusal after it has sent it.
   const std::string refused = R"(refused_connections_total{where="handshake"})";
-  for (const Deadline deadline = Deadline::after(20); value_of(*server.service, refused) != 3;) {
-    ASSERT_FALSE(deadline.passed()) << value_of(*server.service, refused) << " refusals were counted";
+  for (const Deadline deadline = Deadline::after(20); compute_value(*server.service, refused) != 3;) {
+    ASSERT_FALSE(deadline.passed()) << compute_value(*server.service, refused) << " refusals were counted";
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -566,7 +567,7 @@ TEST(Tenants, OpenTheirOwnJobsOnly) {
 TEST(Tenants, MayUseOneNameForTheirJobs) {
   const TwoTenants server(0);
   ASSERT_TRUE(server.service);
-  const Layout layout = layout_of(1, 2, 30'000);
+  const Layout layout = make_layout(1, 2, 30'000);
   collective::run_threads(2, true, [&](int number, collective::ThreadSession&) {  // a job each
     collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
       session.set_tenant(number == 0 ? "a" : "b");
@@ -586,8 +587,8 @@ TEST(Tenants, HaveAQuotaOverAllTheirJobs) {
     collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
       session.set_job(name);
       session.set_tenant(tenant);
-      const auto exchange = make_exchange(session, server.options(token));
-      const Status prepared = (*exchange)->prepare(layout, Deadline::after(20));
+      const auto reducer = make_reducer(session, server.options(token));
+      const Status prepared = (*reducer)->prepare(layout, Deadline::after(20));
       if (!during) {
         ASSERT_FALSE(prepared) << name;
         EXPECT_THAT(prepared.error().message, HasSubstr("the quota of tenant 'a'"));
@@ -595,7 +596,7 @@ TEST(Tenants, HaveAQuotaOverAllTheirJobs) {
       }
       ASSERT_TRUE(prepared) << prepared.error().message;
       during();
-      ASSERT_TRUE((*exchange)->load(initial_state(1, layout), Deadline::after(20)));
+      ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
     });
   };
   run_job("first", "a", 0, [&] {
@@ -603,7 +604,7 @@ TEST(Tenants, HaveAQuotaOverAllTheirJobs) {
     run_job("second", "b", 1, [] {});
   });
   // The first has left, which the server learns a moment later.
-  for (const Deadline deadline = Deadline::after(20); value_of(*server.service, "jobs") != 0;) {
+  for (const Deadline deadline = Deadline::after(20); compute_value(*server.service, "jobs") != 0;) {
     ASSERT_FALSE(deadline.passed());
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -1,4 +1,4 @@
-// What exchange.method auto finds out where there is a server: one choice on all ranks, and no trace of the probe.
+// What gradient_sync.method auto finds out where there is a server: one choice on all ranks, and no trace of the probe.
 #include "motley/collective/measure_methods.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ Chosen choose(int ranks, bool one_host, collective::WireType wire,
     ADD_FAILURE() << service.error().message;
     return chosen;
   }
-  collective::ExchangeOptions options;
+  collective::ReducerOptions options;
   options.servers = {{(*service)->endpoint(), token}};
   options.wire = wire;
   options.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
@@ -44,25 +44,25 @@ Chosen choose(int ranks, bool one_host, collective::WireType wire,
     ASSERT_TRUE(group);
     const auto choice = collective::measure_and_choose(session, **group, options, layout, Deadline::after(kSeconds));
     ASSERT_TRUE(choice) << choice.error().message;
-    collective::ExchangeOptions how = options;
+    collective::ReducerOptions how = options;
     how.method = choice->method;
-    const auto made = collective::make_exchange(session, how);
-    ASSERT_TRUE(made) << made.error().message;
-    const Status prepared = (*made)->prepare(layout, Deadline::after(kSeconds));
+    const auto created = collective::make_reducer(session, how);
+    ASSERT_TRUE(created) << created.error().message;
+    const Status prepared = (*created)->prepare(layout, Deadline::after(kSeconds));
     ASSERT_TRUE(prepared) << prepared.error().message;
-    if ((*made)->updates_weights()) {
+    if ((*created)->updates_weights()) {
       collective::ServerState zeros;
       for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
-      ASSERT_TRUE((*made)->load(zeros, Deadline::after(kSeconds)));
+      ASSERT_TRUE((*created)->load(zeros, Deadline::after(kSeconds)));
     }
     for (int bucket = 0; bucket < 2; ++bucket) {
-      std::ranges::fill((*made)->buffer(bucket), std::byte{0});
-      ASSERT_TRUE((*made)->start(1, bucket, 1));
+      std::ranges::fill((*created)->buffer(bucket), std::byte{0});
+      ASSERT_TRUE((*created)->start(1, bucket, 1));
     }
-    for (int bucket = 0; bucket < 2; ++bucket) ASSERT_TRUE((*made)->wait(bucket, Deadline::after(kSeconds)));
+    for (int bucket = 0; bucket < 2; ++bucket) ASSERT_TRUE((*created)->wait(bucket, Deadline::after(kSeconds)));
     const std::lock_guard lock(mutex);
     chosen.by_rank.push_back(*choice);
-    chosen.exchanges.push_back((*made)->name());
+    chosen.exchanges.push_back((*created)->name());
   });
   EXPECT_EQ(chosen.by_rank.size(), static_cast<std::size_t>(ranks));
   for (const auto& choice : chosen.by_rank) EXPECT_EQ(choice.method, chosen.by_rank.front().method);

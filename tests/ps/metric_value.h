@@ -11,7 +11,7 @@
 namespace motley::ps {
 
 // Of the sample with this name and these labels, such as R"(jobs_ended_total{how="left"})"; -1 where there is none.
-inline double value_of(const Service& service, const std::string& sample) {
+inline double compute_value(const Service& service, const std::string& sample) {
   const std::string name = fmt::format("motley_server_{} ", sample);
   std::istringstream lines(service.metrics().text());
   for (std::string line; std::getline(lines, line);) {

@@ -11,8 +11,8 @@
 
 #include "motley/base/random.h"
 #include "motley/ps/arrivals.h"
-#include "motley/ps/fair_turns.h"
 #include "motley/ps/stall_watch.h"
+#include "motley/ps/weighted_round_robin.h"
 
 namespace motley::ps {
 namespace {
@@ -48,8 +48,8 @@ TEST(Arrivals, KnowWhoWasLastAndHowLongSegmentsTook) {
       round.push_back({.segment = false, .judged = random.below(3) > 0});
       for (std::uint64_t segment = 0; segment < 1 + random.below(4); ++segment) round.push_back({.segment = true});
     }
-    ShareMetrics metrics;
-    metrics.ranks = std::vector<ShareMetrics::Rank>(ranks);
+    ShardMetrics metrics;
+    metrics.ranks = std::vector<ShardMetrics::Rank>(ranks);
     Arrivals arrivals(round, ranks, metrics);
 
     std::vector<std::vector<double>> times(ranks);
@@ -61,7 +61,7 @@ TEST(Arrivals, KnowWhoWasLastAndHowLongSegmentsTook) {
     const std::uint64_t rounds = 6;
     while (taken < rounds * round.size()) {
       now += random.uniform();
-      // A rank is at most a round ahead of what was taken, as lanes are.
+      // A rank is at most a round ahead of what was taken, as channels are.
       const auto rank = static_cast<std::size_t>(random.below(ranks));
       const std::uint64_t have = times[rank].size();
       const std::uint64_t end = have + random.below(taken + round.size() - have + 1);
@@ -104,7 +104,7 @@ TEST(Arrivals, KnowWhoWasLastAndHowLongSegmentsTook) {
 }
 
 TEST(Arrivals, KnowWhereABucketEnds) {
-  ShareMetrics metrics;
+  ShardMetrics metrics;
   const Arrivals arrivals({{false}, {true}, {true}, {false}, {true}}, 1, metrics);
   EXPECT_EQ(arrivals.end_of_bucket(0), 3);
   EXPECT_EQ(arrivals.end_of_bucket(3), 5);
@@ -112,7 +112,7 @@ TEST(Arrivals, KnowWhereABucketEnds) {
 }
 
 // Segments that each job gets of so many turns, when those in `busy` always have work.
-std::map<std::uint64_t, int> taken_of(FairTurns& turns, int count, const std::set<std::uint64_t>& busy) {
+std::map<std::uint64_t, int> count_taken(WeightedRoundRobin& turns, int count, const std::set<std::uint64_t>& busy) {
   std::map<std::uint64_t, int> taken;
   for (int turn = 0; turn < count; ++turn) {
     EXPECT_TRUE(turns.take([&](std::uint64_t job) {
@@ -124,40 +124,40 @@ std::map<std::uint64_t, int> taken_of(FairTurns& turns, int count, const std::se
   return taken;
 }
 
-TEST(FairTurns, GiveATenantOfEightJobsNoMoreThanATenantOfOne) {
-  FairTurns turns;
+TEST(WeightedRoundRobin, GiveATenantOfEightJobsNoMoreThanATenantOfOne) {
+  WeightedRoundRobin turns;
   std::set<std::uint64_t> all;
   for (std::uint64_t job = 1; job <= 8; ++job) turns.add(job, "many", 1);
   turns.add(9, "one", 1);
   for (std::uint64_t job = 1; job <= 9; ++job) all.insert(job);
-  const auto taken = taken_of(turns, 1600, all);
+  const auto taken = count_taken(turns, 1600, all);
   EXPECT_EQ(taken.at(9), 800);
   for (std::uint64_t job = 1; job <= 8; ++job) EXPECT_EQ(taken.at(job), 100) << job;
 }
 
-TEST(FairTurns, FollowShares) {
-  FairTurns turns;
+TEST(WeightedRoundRobin, FollowShares) {
+  WeightedRoundRobin turns;
   turns.add(1, "a", 3);
   turns.add(2, "b", 1);
   turns.add(3, "b", 1);
-  const auto taken = taken_of(turns, 800, {1, 2, 3});
+  const auto taken = count_taken(turns, 800, {1, 2, 3});
   EXPECT_EQ(taken.at(1), 600);
   EXPECT_EQ(taken.at(2), 100);
   EXPECT_EQ(taken.at(3), 100);
 }
 
-TEST(FairTurns, LeaveNothingUndoneAndSaveNothingUp) {
-  FairTurns turns;
+TEST(WeightedRoundRobin, LeaveNothingUndoneAndSaveNothingUp) {
+  WeightedRoundRobin turns;
   EXPECT_FALSE(turns.take([](std::uint64_t) { return true; }));
   turns.add(1, "a", 2);
   turns.add(2, "b", 5);
   EXPECT_FALSE(turns.take([](std::uint64_t) { return false; }));
-  EXPECT_EQ(taken_of(turns, 500, {1}).at(1), 500);  // b has nothing to do
-  const auto taken = taken_of(turns, 700, {1, 2});  // and gets no more for it later
+  EXPECT_EQ(count_taken(turns, 500, {1}).at(1), 500);  // b has nothing to do
+  const auto taken = count_taken(turns, 700, {1, 2});  // and gets no more for it later
   EXPECT_EQ(taken.at(1), 200);
   EXPECT_EQ(taken.at(2), 500);
   turns.remove(2);
-  EXPECT_EQ(taken_of(turns, 10, {1, 2}).at(1), 10);
+  EXPECT_EQ(count_taken(turns, 10, {1, 2}).at(1), 10);
   turns.remove(1);
   EXPECT_FALSE(turns.take([](std::uint64_t) { return true; }));
 }
@@ -191,8 +191,8 @@ TEST(Metrics, TextNamesEveryFamilyOnceBeforeItsSamples) {
   job->tenant = "a";
   job->job = "odd \"name\"\\ \xc3\xa9\n";
   job->bytes = 300;
-  job->shares[1].bytes_in.add(7);
-  job->shares[0].bytes_in.add(5);
+  job->shards[1].bytes_in.add(7);
+  job->shards[0].bytes_in.add(5);
   job->missing[1].set(true);
   metrics.add(job);
   const std::string text = metrics.text();
@@ -245,7 +245,7 @@ TEST(MemoryQuota, HoldsForAllJobsOfATenantTogether) {
     ASSERT_FALSE(more);
     EXPECT_EQ(more.error().code, ErrorCode::kRefused);
     EXPECT_THAT(more.error().message, HasSubstr("'a/first' needs 1 B here; of the quota of tenant 'a', 100 B, 100 B"));
-    second.give_back(10);
+    second.release(10);
     EXPECT_TRUE(first.take(10));
   }
   EXPECT_EQ(memory.taken().at("a"), 70u);

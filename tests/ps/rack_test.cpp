@@ -7,7 +7,7 @@
 
 #include "motley/base/random.h"
 #include "motley/collective/chunk_map.h"
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/collective/link_probe.h"
 #include "motley/collective/server_protocol.h"
 #include "motley/ps/service.h"
@@ -16,9 +16,9 @@
 namespace motley::ps {
 namespace {
 
-using collective::Exchange;
-using collective::ExchangeOptions;
+using collective::GradientReducer;
 using collective::Layout;
+using collective::ReducerOptions;
 using collective::ServerState;
 using collective::WireType;
 using kernels::UpdateRule;
@@ -50,12 +50,12 @@ struct Servers {
   }
 };
 
-ExchangeOptions options_for(const std::vector<collective::ServerAddress>& servers, std::vector<int> racks,
-                            UpdateRule rule = UpdateRule::kMomentum) {
-  ExchangeOptions options;
+ReducerOptions options_for(const std::vector<collective::ServerAddress>& servers, std::vector<int> racks,
+                           UpdateRule rule = UpdateRule::kMomentum) {
+  ReducerOptions options;
   options.method = collective::Method::kParameterServer;
   options.servers = servers;
-  options.rack_of_rank = std::move(racks);
+  options.rank_racks = std::move(racks);
   options.servers_share_memory = false;
   // Adam divides by the root of a mean of squares: where that is tiny, rounding the mean gradient otherwise would show.
   options.update = {.rule = rule, .momentum = 0.9, .weight_decay = 0.01, .epsilon = 1e-2};
@@ -80,32 +80,32 @@ ServerState random_state(std::uint64_t seed, const Layout& layout) {
 }
 
 // A third of all is zero; in step 1 only rank 0 has something, in step 2 nobody has.
-double weight_of(std::uint64_t seed, int rank, std::uint64_t step) {
+double make_weight(std::uint64_t seed, int rank, std::uint64_t step) {
   if (step == 1 || step == 2) return step == 1 && rank == 0 ? 7 : 0;
   Random random(mix({seed, 9, static_cast<std::uint64_t>(rank), step}));
   return random.below(3) == 0 ? 0 : static_cast<double>(1 + random.below(40));
 }
 
-Status take_part(Exchange& exchange, std::uint64_t seed, int rank, const Layout& layout, std::uint64_t first,
+Status take_part(GradientReducer& reducer, std::uint64_t seed, int rank, const Layout& layout, std::uint64_t first,
                  std::uint64_t steps, Held& held) {
   for (std::uint64_t step = first; step < first + steps; ++step) {
-    exchange.set_learning_rate(0.1 / static_cast<double>(step + 1));
-    const double weight = weight_of(seed, rank, step);
+    reducer.set_learning_rate(0.1 / static_cast<double>(step + 1));
+    const double weight = make_weight(seed, rank, step);
     for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
-      auto* values = reinterpret_cast<float*>(exchange.buffer(static_cast<int>(b)).data());
+      auto* values = reinterpret_cast<float*>(reducer.buffer(static_cast<int>(b)).data());
       Random random(mix({seed, static_cast<std::uint64_t>(rank), step, b}));
       for (std::size_t e = 0; e < layout.bucket_elements[b]; ++e) {
         const auto value = static_cast<float>(2 * random.uniform() - 1);
         values[e] = weight == 0 ? NAN : value;
       }
-      MOTLEY_TRY(exchange.start(step, static_cast<int>(b), weight));
+      MOTLEY_TRY(reducer.start(step, static_cast<int>(b), weight));
     }
     held.clear();
     for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
       const int bucket = static_cast<int>(b);
-      MOTLEY_TRY(exchange.wait(bucket, Deadline::after(30)));
-      const auto* values = exchange.updates_weights() ? exchange.weights(bucket).data()
-                                                      : reinterpret_cast<const float*>(exchange.buffer(bucket).data());
+      MOTLEY_TRY(reducer.wait(bucket, Deadline::after(30)));
+      const auto* values = reducer.updates_weights() ? reducer.weights(bucket).data()
+                                                     : reinterpret_cast<const float*>(reducer.buffer(bucket).data());
       held.emplace_back(values, values + layout.bucket_elements[b]);
     }
   }
@@ -113,20 +113,20 @@ Status take_part(Exchange& exchange, std::uint64_t seed, int rank, const Layout&
 }
 
 // What all ranks hold after some steps of a job of its own; `saved`: also the state that rank 0 then saves.
-std::vector<Held> train(const ExchangeOptions& options, int size, std::uint64_t seed, std::uint64_t first,
+std::vector<Held> train(const ReducerOptions& options, int size, std::uint64_t seed, std::uint64_t first,
                         std::uint64_t steps, const ServerState& from, ServerState* saved = nullptr) {
   const Layout layout = random_layout(seed);
   std::vector<Held> held(static_cast<std::size_t>(size));
   collective::run_threads(size, true, [&](int rank, collective::ThreadSession& session) {
     const auto work = [&]() -> Status {
-      MOTLEY_ASSIGN(const auto exchange, make_exchange(session, options));
-      MOTLEY_TRY(exchange->prepare(layout, Deadline::after(30)));
+      MOTLEY_ASSIGN(const auto reducer, make_reducer(session, options));
+      MOTLEY_TRY(reducer->prepare(layout, Deadline::after(30)));
       if (options.method == collective::Method::kParameterServer) {
-        MOTLEY_TRY(exchange->load(from, Deadline::after(30)));
+        MOTLEY_TRY(reducer->load(from, Deadline::after(30)));
       }
-      MOTLEY_TRY(take_part(*exchange, seed, rank, layout, first, steps, held[static_cast<std::size_t>(rank)]));
+      MOTLEY_TRY(take_part(*reducer, seed, rank, layout, first, steps, held[static_cast<std::size_t>(rank)]));
       if (rank == 0 && saved != nullptr) {
-        MOTLEY_ASSIGN(*saved, exchange->save(Deadline::after(30)));
+        MOTLEY_ASSIGN(*saved, reducer->save(Deadline::after(30)));
       }
       return {};
     };
@@ -186,13 +186,13 @@ TEST_P(EveryHierarchy, DoesWhatOneServerDoes) {
   for (const std::uint64_t seed : {1u, 2u}) {
     const ServerState start = random_state(seed, random_layout(seed));
     const Servers racks(c.cores);
-    ExchangeOptions options = options_for(racks.addresses, c.racks, c.rule);
+    ReducerOptions options = options_for(racks.addresses, c.racks, c.rule);
     options.wire = c.wire;
     options.chunk_bytes = c.chunk_bytes;
     const auto held = train(options, size, seed, 0, 5, start);
     const Servers one({2});
     options.servers = one.addresses;
-    options.rack_of_rank.clear();
+    options.rank_racks.clear();
     const auto flat = train(options, size, seed, 0, 5, start);
     const double tolerance = c.wire == WireType::kNative ? 1e-6 : c.wire == WireType::kBfloat16 ? 0.03 : 2e-3;
     for (const Held& mine : held) {
@@ -206,9 +206,9 @@ TEST(Racks, GiveTheMeanThatTheRingGives) {
   for (const std::vector<int>& racks : {std::vector<int>{0, 0, 1, 1}, {0, 1, 1, 2, 0}}) {
     const int size = static_cast<int>(racks.size());
     const Servers servers(std::vector<int>(static_cast<std::size_t>(racks.back() == 0 ? 3 : 2), 1));
-    const ExchangeOptions options = options_for(servers.addresses, racks, UpdateRule::kSum);
+    const ReducerOptions options = options_for(servers.addresses, racks, UpdateRule::kSum);
     const auto held = train(options, size, 3, 0, 4, random_state(3, random_layout(3)));
-    ExchangeOptions ring;
+    ReducerOptions ring;
     ring.method = collective::Method::kTcpRing;
     const auto mean = train(ring, size, 3, 0, 4, {});
     for (std::size_t rank = 0; rank < held.size(); ++rank) {
@@ -222,8 +222,8 @@ TEST(Racks, StateGoesFromRacksToOneServerAndBack) {
   const ServerState start = random_state(5, random_layout(5));
   const Servers one({2});
   const Servers two({2, 1});
-  const ExchangeOptions flat = options_for(one.addresses, {}, UpdateRule::kAdam);
-  const ExchangeOptions hierarchical = options_for(two.addresses, racks, UpdateRule::kAdam);
+  const ReducerOptions flat = options_for(one.addresses, {}, UpdateRule::kAdam);
+  const ReducerOptions hierarchical = options_for(two.addresses, racks, UpdateRule::kAdam);
   const auto straight = train(flat, 4, 5, 0, 9, start);
   ServerState third;
   ServerState sixth;
@@ -236,23 +236,23 @@ TEST(Racks, StateGoesFromRacksToOneServerAndBack) {
 
 // What each rank of a job with two racks of two steps into; all begin at once, and those for which `goes_on` is false
 // end there.
-std::vector<Error> errors_of(const std::vector<collective::ServerAddress>& servers,
-                             const std::function<bool(int, Exchange&)>& goes_on, double seconds = 20) {
+std::vector<Error> collect_errors(const std::vector<collective::ServerAddress>& servers,
+                                  const std::function<bool(int, GradientReducer&)>& goes_on, double seconds = 20) {
   const Layout layout = random_layout(7);
   std::vector<Error> errors(4);
   std::barrier begun(4);
   collective::run_threads(4, true, [&](int rank, collective::ThreadSession& session) {
-    const auto exchange = make_exchange(session, options_for(servers, {0, 0, 1, 1}));
-    Status prepared = (*exchange)->prepare(layout, Deadline::after(20));
-    if (prepared) prepared = (*exchange)->load(random_state(7, layout), Deadline::after(20));
+    const auto reducer = make_reducer(session, options_for(servers, {0, 0, 1, 1}));
+    Status prepared = (*reducer)->prepare(layout, Deadline::after(20));
+    if (prepared) prepared = (*reducer)->load(random_state(7, layout), Deadline::after(20));
     session.forget_failure();  // each learns it from its server
     begun.arrive_and_wait();
     ASSERT_TRUE(prepared) << prepared.error().message;
-    if (!goes_on(rank, **exchange)) return;
+    if (!goes_on(rank, **reducer)) return;
     const auto work = [&]() -> Status {
       for (std::uint64_t step = 0; step < 1000; ++step) {
-        for (int bucket = 0; bucket < 3; ++bucket) MOTLEY_TRY((*exchange)->start(step, bucket, 1));
-        for (int bucket = 0; bucket < 3; ++bucket) MOTLEY_TRY((*exchange)->wait(bucket, Deadline::after(seconds)));
+        for (int bucket = 0; bucket < 3; ++bucket) MOTLEY_TRY((*reducer)->start(step, bucket, 1));
+        for (int bucket = 0; bucket < 3; ++bucket) MOTLEY_TRY((*reducer)->wait(bucket, Deadline::after(seconds)));
       }
       return {};
     };
@@ -301,10 +301,11 @@ TEST(Racks, AKilledServerIsNamedInAllRacks) {
   const auto secret = token();  // before the fork: both sides have the same
   ServerProcess first;
   ServerProcess second;
-  const auto errors = errors_of({{first.endpoint(), secret}, {second.endpoint(), secret}}, [&](int rank, Exchange&) {
-    if (rank == 0) second.kill();
-    return true;
-  });
+  const auto errors =
+      collect_errors({{first.endpoint(), secret}, {second.endpoint(), secret}}, [&](int rank, GradientReducer&) {
+        if (rank == 0) second.kill();
+        return true;
+      });
   for (int rank = 0; rank < 4; ++rank) {
     const Error& error = errors[static_cast<std::size_t>(rank)];
     EXPECT_EQ(error.code, ErrorCode::kServerLost) << rank << ": " << error.message;
@@ -316,8 +317,8 @@ TEST(Racks, AKilledServerIsNamedInAllRacks) {
 
 TEST(Racks, ALostRankIsNamedInAllRacks) {
   const Servers servers({1, 1});
-  const auto errors = errors_of(servers.addresses, [&](int rank, Exchange& exchange) {
-    if (rank == 3) exchange.abort({ErrorCode::kInternal, "rank 3 has had enough", 3});
+  const auto errors = collect_errors(servers.addresses, [&](int rank, GradientReducer& reducer) {
+    if (rank == 3) reducer.abort({ErrorCode::kInternal, "rank 3 has had enough", 3});
     return rank != 3;
   });
   for (int rank = 0; rank < 3; ++rank) {
@@ -329,9 +330,9 @@ TEST(Racks, ALostRankIsNamedInAllRacks) {
 
 TEST(Racks, AMissingRankOfAnotherRackIsNamedAtTheDeadline) {
   const Servers servers({1, 2});
-  const auto errors = errors_of(
+  const auto errors = collect_errors(
       servers.addresses,
-      [&](int rank, Exchange&) {
+      [&](int rank, GradientReducer&) {
         if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         return rank != 2;
       },
@@ -343,9 +344,9 @@ TEST(Racks, AMissingRankOfAnotherRackIsNamedAtTheDeadline) {
   }
 }
 
-Status prepare_with(collective::ThreadSession& session, const ExchangeOptions& options, double seconds) {
-  MOTLEY_ASSIGN(const auto exchange, make_exchange(session, options));
-  Status prepared = exchange->prepare(random_layout(1), Deadline::after(seconds));
+Status prepare_with(collective::ThreadSession& session, const ReducerOptions& options, double seconds) {
+  MOTLEY_ASSIGN(const auto reducer, make_reducer(session, options));
+  Status prepared = reducer->prepare(random_layout(1), Deadline::after(seconds));
   if (!prepared) session.abort(prepared.error());
   return prepared;
 }
@@ -354,7 +355,7 @@ TEST(Racks, RanksThatDoNotAgreeAreRefused) {
   for (const std::vector<int>& other : {std::vector<int>{0, 1, 0, 1}, {0, 0, 1, 0}, {1, 1, 0, 0}}) {
     const Servers servers({1, 1});
     collective::run_threads(4, true, [&](int rank, collective::ThreadSession& session) {
-      const ExchangeOptions options = options_for(servers.addresses, rank == 3 ? other : std::vector<int>{0, 0, 1, 1});
+      const ReducerOptions options = options_for(servers.addresses, rank == 3 ? other : std::vector<int>{0, 0, 1, 1});
       const Status prepared = prepare_with(session, options, 1);
       if (prepared) ADD_FAILURE() << "rank " << rank << " was let in";
     });
@@ -403,7 +404,7 @@ TEST(Racks, RanksAgreeOnTheSpeedsOfTheirLinks) {
 
 TEST(Shards, OfServersWithOtherSpeedsGiveTheSameWeights) {
   const Servers servers({2, 1, 1});
-  ExchangeOptions options = options_for(servers.addresses, {}, UpdateRule::kNesterov);
+  ReducerOptions options = options_for(servers.addresses, {}, UpdateRule::kNesterov);
   const ServerState start = random_state(6, random_layout(6));
   const auto even = train(options, 3, 6, 0, 5, start);
   options.server_speeds = {1, 5, 0.5};
@@ -413,7 +414,7 @@ TEST(Shards, OfServersWithOtherSpeedsGiveTheSameWeights) {
 TEST(Shards, ThatRanksDivideOtherwiseAreRefused) {
   const Servers servers({1, 1});
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
-    ExchangeOptions options = options_for(servers.addresses, {});
+    ReducerOptions options = options_for(servers.addresses, {});
     options.server_speeds = {1, rank == 0 ? 1.0 : 2.0};
     const Status prepared = prepare_with(session, options, 20);
     ASSERT_FALSE(prepared);
@@ -453,9 +454,9 @@ TEST(RackPlan, NumbersRacksByTheirFirstRanks) {
   const std::vector<std::string> servers = {"a:1", "b:2", "c:3"};
   const auto plan = collective::make_rack_plan(servers, std::vector<int>{2, 0, 2, 1, 0}, 5);
   ASSERT_TRUE(plan) << plan.error().message;
-  EXPECT_THAT(plan->rack_of_rank, ElementsAre(0, 1, 0, 2, 1));
+  EXPECT_THAT(plan->rank_racks, ElementsAre(0, 1, 0, 2, 1));
   EXPECT_THAT(plan->servers, ElementsAre("c:3", "a:1", "b:2"));
-  EXPECT_THAT(plan->ranks_of(1), ElementsAre(1, 4));
+  EXPECT_THAT(plan->list_ranks(1), ElementsAre(1, 4));
 }
 
 TEST(RackPlan, SaysWhatIsWrong) {

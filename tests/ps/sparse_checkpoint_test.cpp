@@ -100,7 +100,7 @@ TEST_F(SparseCheckpoint, RestoresEachStepOfAChain) {
 TEST_F(SparseCheckpoint, RestoresOntoOtherNumbersOfShards) {
   const SparseTableSpec spec = small_spec(Kind::kAdam, 3, 320);
   const auto owns = [](std::size_t shard, std::size_t shards) {
-    return [=](std::uint64_t id) { return shard_of(id, shards) == shard; };
+    return [=](std::uint64_t id) { return find_shard(id, shards) == shard; };
   };
   // One table as a whole, and the same pushes split onto two shards.
   auto whole = make(spec);
@@ -115,7 +115,7 @@ TEST_F(SparseCheckpoint, RestoresOntoOtherNumbersOfShards) {
       Ids own;
       Floats own_gradients;
       for (std::size_t i = 0; i < ids.size(); ++i) {
-        if (shard_of(ids[i], 2) != shard) continue;
+        if (find_shard(ids[i], 2) != shard) continue;
         own.push_back(ids[i]);
         own_gradients.insert(own_gradients.end(), &gradients[3 * i], &gradients[3 * i] + 3);
       }
@@ -132,7 +132,7 @@ TEST_F(SparseCheckpoint, RestoresOntoOtherNumbersOfShards) {
       ASSERT_TRUE(restored) << restored.error().message;
       rows += (*restored)->statistics().rows;
       for (const std::uint64_t id : all_ids(700)) {
-        if (shard_of(id, shards) == shard) {
+        if (find_shard(id, shards) == shard) {
           ASSERT_EQ(pull_all(**restored, {id}), pull_all(*whole, {id}));
         }
       }

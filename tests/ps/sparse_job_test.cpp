@@ -37,7 +37,7 @@ constexpr std::size_t kFeatures = 3;
 constexpr int kExitWithError = 3;
 
 // Feature f of a sample as an id; some are frequent. The label follows from hidden weights.
-Ids features_of(std::uint32_t sample) {
+Ids convert_features(std::uint32_t sample) {
   Ids ids;
   for (std::uint64_t f = 0; f < kFeatures; ++f) {
     Random random(mix({sample, f}));
@@ -45,21 +45,21 @@ Ids features_of(std::uint32_t sample) {
   }
   return ids;
 }
-double label_of(std::uint32_t sample) {
+double make_label(std::uint32_t sample) {
   double sum = 0;
-  for (const std::uint64_t id : features_of(sample)) sum += Random(id).normal();
+  for (const std::uint64_t id : convert_features(sample)) sum += Random(id).normal();
   return sum > 0 ? 1 : 0;
 }
 Ids every_id() {
   Ids ids;
   for (std::uint32_t sample = 0; sample < kSamples; ++sample) {
-    for (const std::uint64_t id : features_of(sample)) ids.push_back(id);
+    for (const std::uint64_t id : convert_features(sample)) ids.push_back(id);
   }
   std::ranges::sort(ids);
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;
 }
-double error_of(double sum, double label) {
+double compute_error(double sum, double label) {
   return 1 / (1 + std::exp(-sum)) - label;
 }
 
@@ -113,10 +113,10 @@ Status train(const fs::path& folder, net::Session& session, const std::vector<co
   MOTLEY_ASSIGN(const auto client, collective::SparseClient::open(session, options, Deadline::after(60)));
   for (std::int64_t step = checkpoint.step + 1; step <= kSteps; ++step) {
     const data::Range window = ledger.next(kBatch);
-    const auto samples = ledger.samples(data::part_of(window, kShares, rank));
+    const auto samples = ledger.samples(data::rank_range(window, kShares, rank));
     Ids ids;
     for (const std::uint32_t sample : samples) {
-      for (const std::uint64_t id : features_of(sample)) ids.push_back(id);
+      for (const std::uint64_t id : convert_features(sample)) ids.push_back(id);
     }
     Floats weights(ids.size());
     MOTLEY_TRY(client->pull(0, ids, weights, Deadline::after(60)));
@@ -124,7 +124,7 @@ Status train(const fs::path& folder, net::Session& session, const std::vector<co
     for (std::size_t i = 0; i < samples.size(); ++i) {
       double sum = 0;
       for (std::size_t f = 0; f < kFeatures; ++f) sum += weights[i * kFeatures + f];
-      const double error = error_of(sum, label_of(samples[i])) / static_cast<double>(samples.size());
+      const double error = compute_error(sum, make_label(samples[i])) / static_cast<double>(samples.size());
       std::fill_n(&gradients[i * kFeatures], kFeatures, static_cast<float>(error));
     }
     counts.record(samples);
@@ -283,8 +283,9 @@ TEST_F(SparseJobOfProcesses, GoesOnAfterAServerWasKilledAsIfNothingHadHappened) 
     std::map<std::uint64_t, double> gradients;
     for (const std::uint32_t sample : ledger.samples(window)) {
       double sum = 0;
-      for (const std::uint64_t id : features_of(sample)) sum += reference[id];
-      for (const std::uint64_t id : features_of(sample)) gradients[id] += error_of(sum, label_of(sample)) / kBatch;
+      for (const std::uint64_t id : convert_features(sample)) sum += reference[id];
+      for (const std::uint64_t id : convert_features(sample))
+        gradients[id] += compute_error(sum, make_label(sample)) / kBatch;
     }
     for (const auto& [id, gradient] : gradients) reference[id] -= kRate * gradient;
     ASSERT_TRUE(ledger.commit(window));

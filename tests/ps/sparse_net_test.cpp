@@ -50,7 +50,7 @@ struct Servers {
   }
 };
 
-SparseTableOptions table_of(const std::string& name, std::size_t dimension, Kind kind) {
+SparseTableOptions make_table_options(const std::string& name, std::size_t dimension, Kind kind) {
   SparseTableOptions table;
   table.name = name;
   table.dimension = dimension;
@@ -60,7 +60,7 @@ SparseTableOptions table_of(const std::string& name, std::size_t dimension, Kind
   return table;
 }
 
-SparseTableSpec spec_of(const SparseTableOptions& table) {
+SparseTableSpec make_spec(const SparseTableOptions& table) {
   SparseTableSpec spec;
   spec.name = table.name;
   spec.dimension = table.dimension;
@@ -75,7 +75,7 @@ struct Batch {
   Floats gradients;
   double weight = 0;
 };
-Batch batch_of(std::size_t dimension, int rank, std::int64_t step, std::size_t count = 60) {
+Batch make_batch(std::size_t dimension, int rank, std::int64_t step, std::size_t count = 60) {
   Random random(mix({dimension, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(step)}));
   Batch batch;
   batch.ids = random_ids(random, random.below(5) == 0 ? 0 : 1 + random.below(count), 300);
@@ -111,11 +111,11 @@ void merge_into(const Batch& batch, std::size_t dimension, double total, Ids& id
 void apply_step(SparseTable& table, ReferenceTable* reference, int size, std::int64_t step) {
   const std::size_t dimension = table.spec().dimension;
   double total = 0;
-  for (int rank = 0; rank < size; ++rank) total += batch_of(dimension, rank, step).weight;
+  for (int rank = 0; rank < size; ++rank) total += make_batch(dimension, rank, step).weight;
   Ids ids;
   Floats gradients;
   for (int rank = 0; rank < size && total > 0; ++rank) {
-    merge_into(batch_of(dimension, rank, step), dimension, total, ids, gradients);
+    merge_into(make_batch(dimension, rank, step), dimension, total, ids, gradients);
   }
   if (ids.empty()) return;
   ASSERT_TRUE(table.push(ids, gradients));
@@ -141,7 +141,7 @@ Floats pull(SparseClient& client, std::size_t table, const Ids& ids) {
 }
 
 void push_batch(SparseClient& client, std::size_t table, int rank) {
-  Batch batch = batch_of(client.table(table).dimension, rank, client.step() + 1);
+  Batch batch = make_batch(client.table(table).dimension, rank, client.step() + 1);
   if (batch.weight == 0) batch.gradients.assign(batch.gradients.size(), NAN);  // which are nobody's
   const Status pushed = client.push(table, batch.ids, batch.gradients, batch.weight);
   ASSERT_TRUE(pushed) << pushed.error().message;
@@ -153,7 +153,7 @@ void finish(SparseClient& client, double weight) {
 // Several tables' batches of a step weigh the same, as the samples are the same.
 void take_step(SparseClient& client, int rank) {
   push_batch(client, 0, rank);
-  finish(client, batch_of(client.table(0).dimension, rank, client.step() + 1).weight);
+  finish(client, make_batch(client.table(0).dimension, rank, client.step() + 1).weight);
 }
 
 struct Case {
@@ -170,11 +170,11 @@ INSTANTIATE_TEST_SUITE_P(SparseNet, EveryNumber,
 TEST_P(EveryNumber, OfServersAndRanksGivesTheRowsOfOneTable) {
   const auto [server_count, ranks, kind] = GetParam();
   const Servers servers(server_count);
-  const SparseTableOptions options = table_of("a", 5, kind);
-  const auto table = SparseTable::create(spec_of(options)).value();
-  ReferenceTable reference(spec_of(options));
+  const SparseTableOptions options = make_table_options("a", 5, kind);
+  const auto table = SparseTable::create(make_spec(options)).value();
+  ReferenceTable reference(make_spec(options));
   collective::run_threads(ranks, true, [&](int rank, ThreadSession& session) {
-    const auto client = open(session, servers, {table_of("other", 3, Kind::kSgd), options});
+    const auto client = open(session, servers, {make_table_options("other", 3, Kind::kSgd), options});
     Random pace(mix({99, static_cast<std::uint64_t>(rank)}));
     for (std::int64_t step = 1; step <= 12; ++step) {
       const Floats rows = pull(*client, 1, all_ids());
@@ -187,7 +187,7 @@ TEST_P(EveryNumber, OfServersAndRanksGivesTheRowsOfOneTable) {
         apply_step(*table, &reference, ranks, step);
       }
       std::this_thread::sleep_for(std::chrono::microseconds(pace.below(2000)));
-      const Batch batch = batch_of(5, rank, step);
+      const Batch batch = make_batch(5, rank, step);
       push_batch(*client, 1, rank);
       finish(*client, batch.weight);
     }
@@ -197,8 +197,8 @@ TEST_P(EveryNumber, OfServersAndRanksGivesTheRowsOfOneTable) {
 // Batches of many frames, and pulls that are under way together and waited for in another order.
 TEST(SparseNet, CarriesLargeBatchesAndSeveralAtOnce) {
   const Servers servers(2);
-  const SparseTableOptions options = table_of("large", 32, Kind::kAdagrad);
-  const auto table = SparseTable::create(spec_of(options)).value();
+  const SparseTableOptions options = make_table_options("large", 32, Kind::kAdagrad);
+  const auto table = SparseTable::create(make_spec(options)).value();
   collective::run_threads(1, true, [&](int, ThreadSession& session) {
     const auto client = open(session, servers, {options});
     Random random(3);
@@ -228,9 +228,9 @@ TEST(SparseNet, CarriesLargeBatchesAndSeveralAtOnce) {
 // Rows asked for before they are due come when they are, as they are then.
 TEST(SparseNet, BringsRowsOfLaterSteps) {
   const Servers servers(2);
-  const SparseTableOptions options = table_of("a", 4, Kind::kAdam);
+  const SparseTableOptions options = make_table_options("a", 4, Kind::kAdam);
   collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
-    const auto table = SparseTable::create(spec_of(options)).value();
+    const auto table = SparseTable::create(make_spec(options)).value();
     const auto client = open(session, servers, {options});
     std::deque<SparseClient::Ticket> tickets;
     for (std::int64_t after = 0; after < 3; ++after) {
@@ -253,7 +253,7 @@ TEST(SparseNet, NamesServerTableAndRankWhenADeadlinePasses) {
   const Servers servers(1);
   std::atomic<bool> seen = false;
   collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
-    const auto client = open(session, servers, {table_of("users", 2, Kind::kSgd)});
+    const auto client = open(session, servers, {make_table_options("users", 2, Kind::kSgd)});
     if (rank == 1) {
       while (!seen) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
@@ -276,12 +276,12 @@ TEST(SparseNet, NamesServerTableAndRankWhenADeadlinePasses) {
 
 TEST(SparseNet, AppliesPushesAsTheyComeInAsynchronousMode) {
   const Servers servers(2);
-  const SparseTableOptions options = table_of("a", 3, Kind::kAdagrad);
+  const SparseTableOptions options = make_table_options("a", 3, Kind::kAdagrad);
   collective::run_threads(1, true, [&](int, ThreadSession& session) {
-    const auto table = SparseTable::create(spec_of(options)).value();
+    const auto table = SparseTable::create(make_spec(options)).value();
     const auto client = open(session, servers, {options}, SparseMode::kAsynchronous);
     for (std::int64_t step = 1; step <= 10; ++step) {
-      Batch batch = batch_of(3, 0, step, step == 5 ? 200'000 : 100);
+      Batch batch = make_batch(3, 0, step, step == 5 ? 200'000 : 100);
       batch.weight = 6;
       ASSERT_TRUE(client->push(0, batch.ids, batch.gradients, 6));
       Ids ids;
@@ -293,7 +293,7 @@ TEST(SparseNet, AppliesPushesAsTheyComeInAsynchronousMode) {
     }
   });
   // SGD's updates commute: of two ranks nothing is lost and nothing done twice.
-  const SparseTableOptions plain = table_of("plain", 1, Kind::kSgd);
+  const SparseTableOptions plain = make_table_options("plain", 1, Kind::kSgd);
   std::atomic<int> seen = 0;
   std::atomic<int> done = 0;
   collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
@@ -331,15 +331,15 @@ TEST(SparseNet, CarriesRowsInTheFormOfTheirTable) {
   const Servers servers(2);
   for (const collective::WireType wire : {collective::WireType::kNative, collective::WireType::kBfloat16,
                                           collective::WireType::kFloat16, collective::WireType::kInt8}) {
-    SparseTableOptions options = table_of("a", 10, Kind::kAdagrad);
+    SparseTableOptions options = make_table_options("a", 10, Kind::kAdagrad);
     options.wire = wire;
-    const SparseTableOptions plain = table_of("plain", 3, Kind::kSgd);
-    const auto table = SparseTable::create(spec_of(options)).value();
+    const SparseTableOptions plain = make_table_options("plain", 3, Kind::kSgd);
+    const auto table = SparseTable::create(make_spec(options)).value();
     collective::run_threads(1, true, [&](int, ThreadSession& session) {
       session.set_job(fmt::format("wire {}", static_cast<int>(wire)));
       const auto client = open(session, servers, {options, plain});
       for (std::int64_t step = 1; step <= 6; ++step) {
-        const Batch batch = batch_of(10, 0, step, step == 3 ? 200'000 : 100);
+        const Batch batch = make_batch(10, 0, step, step == 3 ? 200'000 : 100);
         Ids ids;
         Floats sums;
         Batch own = batch;
@@ -367,7 +367,7 @@ TEST(SparseNet, CarriesRowsInTheFormOfTheirTable) {
 
 TEST(SparseNet, RefusesFormsThatRowsDoNotHaveOrRanksDoNotShare) {
   const Servers servers(1);
-  SparseTableOptions options = table_of("a", 2, Kind::kSgd);
+  SparseTableOptions options = make_table_options("a", 2, Kind::kSgd);
   collective::run_threads(1, true, [&](int, ThreadSession& session) {
     options.wire = collective::WireType::kTopK;
     const auto client = SparseClient::open(session, {servers.addresses, {options}}, soon());
@@ -375,7 +375,7 @@ TEST(SparseNet, RefusesFormsThatRowsDoNotHaveOrRanksDoNotShare) {
     EXPECT_THAT(client.error().message, HasSubstr("accepted: float32, bfloat16, float16, int8"));
   });
   collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
-    SparseTableOptions own = table_of("a", 2, Kind::kSgd);
+    SparseTableOptions own = make_table_options("a", 2, Kind::kSgd);
     own.wire = rank == 0 ? collective::WireType::kNative : collective::WireType::kInt8;
     const auto client = SparseClient::open(session, {servers.addresses, {own}}, soon());
     ASSERT_FALSE(client);
@@ -385,11 +385,11 @@ TEST(SparseNet, RefusesFormsThatRowsDoNotHaveOrRanksDoNotShare) {
 
 TEST(SparseNet, CachesRowsForABoundedNumberOfSteps) {
   const Servers servers(1);
-  const SparseTableOptions options = table_of("a", 2, Kind::kSgd);
+  const SparseTableOptions options = make_table_options("a", 2, Kind::kSgd);
   constexpr std::int64_t kStaleness = 2;
   std::vector<Floats> states;  // all rows before step i + 1
   {
-    const auto table = SparseTable::create(spec_of(options)).value();
+    const auto table = SparseTable::create(make_spec(options)).value();
     for (std::int64_t step = 1; step <= 40; ++step) {
       states.push_back(pull_all(*table, all_ids()));
       apply_step(*table, nullptr, 2, step);
@@ -418,7 +418,7 @@ TEST(SparseNet, CachesRowsForABoundedNumberOfSteps) {
         }
         ASSERT_TRUE(found) << "row " << at << " in step " << step << " is older than " << kStaleness << " steps";
       }
-      const Batch batch = batch_of(2, rank, step);
+      const Batch batch = make_batch(2, rank, step);
       ASSERT_TRUE(client->push(0, batch.ids, batch.gradients, batch.weight));
       finish(*client, batch.weight);
     }
@@ -429,9 +429,10 @@ TEST(SparseNet, CachesRowsForABoundedNumberOfSteps) {
 // A checkpoint is of its step although training goes on; from it any number of servers makes the same rows.
 TEST(SparseNet, GoesOnFromACheckpointWithAnotherNumberOfServers) {
   TemporaryFolder folder;
-  const std::vector<SparseTableOptions> tables = {table_of("a", 4, Kind::kAdam), table_of("b/../%", 2, Kind::kAdagrad)};
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 4, Kind::kAdam),
+                                                  make_table_options("b/../%", 2, Kind::kAdagrad)};
   std::vector<std::unique_ptr<SparseTable>> expected;
-  for (const auto& options : tables) expected.push_back(SparseTable::create(spec_of(options)).value());
+  for (const auto& options : tables) expected.push_back(SparseTable::create(make_spec(options)).value());
   std::int64_t step = 0;
   int written_by = 0;
   for (const int count : {2, 3, 3, 1}) {
@@ -444,7 +445,7 @@ TEST(SparseNet, GoesOnFromACheckpointWithAnotherNumberOfServers) {
       for (int i = 0; i < 12; ++i) {
         const double weight = rank + 1;
         for (std::size_t t = 0; t < 2; ++t) {
-          const Batch batch = batch_of(tables[t].dimension, rank, client->step() + 1);
+          const Batch batch = make_batch(tables[t].dimension, rank, client->step() + 1);
           ASSERT_TRUE(client->push(t, batch.ids, batch.gradients, weight));
         }
         finish(*client, weight);
@@ -468,7 +469,7 @@ TEST(SparseNet, GoesOnFromACheckpointWithAnotherNumberOfServers) {
         Ids ids;
         Floats gradients;
         for (int rank = 0; rank < 2; ++rank) {
-          Batch batch = batch_of(tables[t].dimension, rank, done);
+          Batch batch = make_batch(tables[t].dimension, rank, done);
           batch.weight = rank + 1;
           merge_into(batch, tables[t].dimension, 3, ids, gradients);
         }
@@ -483,7 +484,7 @@ TEST(SparseNet, GoesOnFromACheckpointWithAnotherNumberOfServers) {
 
 TEST(SparseNet, SaysWhatACheckpointLacks) {
   TemporaryFolder folder;
-  const std::vector<SparseTableOptions> tables = {table_of("a", 4, Kind::kSgd)};
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 4, Kind::kSgd)};
   const Servers without(1);
   collective::run_threads(1, true, [&](int, ThreadSession& session) {
     const auto client = open(session, without, tables);
@@ -491,7 +492,7 @@ TEST(SparseNet, SaysWhatACheckpointLacks) {
     ASSERT_TRUE(client->start_checkpoint());
     const auto saved = client->wait_for_checkpoint(soon());
     ASSERT_FALSE(saved);
-    EXPECT_THAT(saved.error().message, HasSubstr("--tables"));
+    EXPECT_THAT(saved.error().message, HasSubstr("--embedding-dir"));
     pull(*client, 0, all_ids());  // the job goes on
   });
   const Servers with(1, folder.path);
@@ -518,8 +519,8 @@ std::vector<std::byte> push_frame(collective::SparsePush head, std::uint64_t id,
   std::memcpy(bytes.data() + sizeof(head) + sizeof(id), &gradient, sizeof(gradient));
   return bytes;
 }
-collective::SparseOpen open_of(int size, const std::vector<SparseTableOptions>& tables, std::int64_t step,
-                               int written_by, SparseMode mode = SparseMode::kSynchronous) {
+collective::SparseOpen make_open(int size, const std::vector<SparseTableOptions>& tables, std::int64_t step,
+                                 int written_by, SparseMode mode = SparseMode::kSynchronous) {
   return {.size = size, .mode = mode, .step = step, .written_by = written_by, .tables = tables};
 }
 
@@ -527,7 +528,7 @@ collective::SparseOpen open_of(int size, const std::vector<SparseTableOptions>& 
 // on nothing of its push is to be seen.
 TEST(SparseNet, LeavesNothingOfARankThatDiesWhilePushing) {
   TemporaryFolder folder;
-  const std::vector<SparseTableOptions> tables = {table_of("a", 1, Kind::kSgd)};
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 1, Kind::kSgd)};
   for (const SparseMode mode : {SparseMode::kSynchronous, SparseMode::kAsynchronous}) {
     const Servers servers(1, folder.path / (mode == SparseMode::kSynchronous ? "one" : "other"));
     Floats before;
@@ -551,7 +552,7 @@ TEST(SparseNet, LeavesNothingOfARankThatDiesWhilePushing) {
         return;
       }
       const auto connection = raw_rank(servers, session);
-      ASSERT_TRUE(connection->send(collective::kSparseOpen, 0, collective::encode(open_of(2, tables, 0, 0, mode)),
+      ASSERT_TRUE(connection->send(collective::kSparseOpen, 0, collective::encode(make_open(2, tables, 0, 0, mode)),
                                    soon(), "open"));
       ASSERT_EQ(connection->receive(soon(), "opened").value().header.type, collective::kSparseOpened);
       const std::array<double, 1> weight = {1};
@@ -569,7 +570,7 @@ TEST(SparseNet, LeavesNothingOfARankThatDiesWhilePushing) {
 // Nothing is read from a rank while a request of its waits for others; that it has ended is seen all the same.
 TEST(SparseNet, NoticesARankThatDiesWhileItsRequestWaits) {
   const Servers servers(1);
-  const std::vector<SparseTableOptions> tables = {table_of("a", 1, Kind::kSgd)};
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 1, Kind::kSgd)};
   collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
     if (rank == 1) {
       const auto client = open(session, servers, tables);
@@ -583,7 +584,7 @@ TEST(SparseNet, NoticesARankThatDiesWhileItsRequestWaits) {
     }
     const auto connection = raw_rank(servers, session);
     ASSERT_TRUE(
-        connection->send(collective::kSparseOpen, 0, collective::encode(open_of(2, tables, 0, 0)), soon(), "open"));
+        connection->send(collective::kSparseOpen, 0, collective::encode(make_open(2, tables, 0, 0)), soon(), "open"));
     ASSERT_EQ(connection->receive(soon(), "opened").value().header.type, collective::kSparseOpened);
     ASSERT_TRUE(connection->send(collective::kSparseSave, 5, {}, soon(), "a checkpoint of a step to come"));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -592,7 +593,7 @@ TEST(SparseNet, NoticesARankThatDiesWhileItsRequestWaits) {
 
 TEST(SparseNet, RefusesWhatIsNoRequestAndGoesOnForOthers) {
   const Servers servers(1);
-  const std::vector<SparseTableOptions> tables = {table_of("a", 1, Kind::kSgd)};
+  const std::vector<SparseTableOptions> tables = {make_table_options("a", 1, Kind::kSgd)};
   collective::Hub hub(collective::unique_session());
   ThreadSession other_session(hub, 0, 1);
   other_session.set_job("other");
@@ -601,7 +602,7 @@ TEST(SparseNet, RefusesWhatIsNoRequestAndGoesOnForOthers) {
     collective::run_threads(1, true, [&](int, ThreadSession& session) {
       const auto connection = raw_rank(servers, session);
       ASSERT_TRUE(
-          connection->send(collective::kSparseOpen, 0, collective::encode(open_of(1, tables, 0, 0)), soon(), ""));
+          connection->send(collective::kSparseOpen, 0, collective::encode(make_open(1, tables, 0, 0)), soon(), ""));
       ASSERT_EQ(connection->receive(soon(), "").value().header.type, collective::kSparseOpened);
       say(*connection);
       const auto answer = connection->receive(soon(), "the reason");
@@ -623,15 +624,16 @@ TEST(SparseNet, RefusesWhatIsNoRequestAndGoesOnForOthers) {
   expect_refused(frame(collective::kSparsePush, 0, std::vector<std::byte>(24 + 12 * 30'000)), "malformed push");
   expect_refused(frame(collective::kSparseFinish, 5, std::vector<std::byte>(8)), "finished step 5");
   expect_refused(frame(collective::kSparseFinish, 1, {}), "no weight");
-  expect_refused(frame(collective::kSparseOpen, 0, collective::encode(open_of(1, tables, 0, 0))), "already");
+  expect_refused(frame(collective::kSparseOpen, 0, collective::encode(make_open(1, tables, 0, 0))), "already");
   expect_refused(frame(collective::kSparseRows, 0, {}), "no such frame");
 }
 
 TEST(SparseProtocol, SurvivesAnyBytes) {
   Random random(17);
-  std::vector<SparseTableOptions> tables = {table_of("a", 3, Kind::kAdam), table_of("b", 1, Kind::kSgd)};
+  std::vector<SparseTableOptions> tables = {make_table_options("a", 3, Kind::kAdam),
+                                            make_table_options("b", 1, Kind::kSgd)};
   tables[1].wire = collective::WireType::kInt8;
-  const std::vector<std::byte> good = collective::encode(open_of(2, tables, 4, 3));
+  const std::vector<std::byte> good = collective::encode(make_open(2, tables, 4, 3));
   const auto decoded = collective::decode_sparse_open(good);
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->tables, tables);
@@ -666,14 +668,14 @@ TEST(SparseProtocol, SurvivesAnyBytes) {
 TEST(SparseNet, HoldsJobsToTheirQuotas) {
   const Servers servers(1, {}, 1 << 20);
   collective::Hub hub(collective::unique_session());
-  const auto session_of = [&](const char* job) {
+  const auto make_session = [&](const char* job) {
     auto session = std::make_unique<ThreadSession>(hub, 0, 1);
     session->set_job(job);
     return session;
   };
-  auto table = table_of("wide", 64, Kind::kSgd);
+  auto table = make_table_options("wide", 64, Kind::kSgd);
   const auto refused = [&](const char* job) {
-    const auto session = session_of(job);
+    const auto session = make_session(job);
     const auto client = SparseClient::open(*session, {servers.addresses, {table}}, soon());
     EXPECT_FALSE(client);
     return client ? Error{} : client.error();
@@ -687,10 +689,10 @@ TEST(SparseNet, HoldsJobsToTheirQuotas) {
   EXPECT_THAT(error.message, HasSubstr("local/too much"));
 
   table.memory_bytes = 100'000;
-  const auto good_session = session_of("good");
+  const auto good_session = make_session("good");
   const auto good = open(*good_session, servers, {table});
   {
-    const auto session = session_of("grows");
+    const auto session = make_session("grows");
     const auto client = open(*session, servers, {table});
     Status status;
     for (std::uint64_t id = 0; id < 4000 && status; id += 50) {
@@ -707,7 +709,7 @@ TEST(SparseNet, HoldsJobsToTheirQuotas) {
     EXPECT_THAT(status.error().message, HasSubstr("quota"));
   }
   {
-    const auto session = session_of("pushes");
+    const auto session = make_session("pushes");
     const auto client = open(*session, servers, {table});
     Status status;
     for (int i = 0; i < 100 && status; ++i) {
@@ -732,7 +734,7 @@ TEST(SparseNet, CountsTheTablesOfATenantTogetherAndTellsWhatTheyDo) {
     ThreadSession session(hub, rank, size);
     session.set_job(job);
     session.set_tenant("a");
-    auto table = table_of("users", 4, Kind::kSgd);
+    auto table = make_table_options("users", 4, Kind::kSgd);
     table.memory_bytes = memory_bytes;
     const auto client = SparseClient::open(session, {addresses, {table}}, soon());
     use(client);
@@ -748,19 +750,19 @@ TEST(SparseNet, CountsTheTablesOfATenantTogetherAndTellsWhatTheyDo) {
   open_as("one", 0, 1, 700'000, [&](const auto& client) {
     ASSERT_TRUE(client) << client.error().message;
     open_as("two", 0, 1, 700'000, refused_with("of the quota of tenant 'a', 1 MB, 700 KB are taken"));
-    EXPECT_EQ(value_of(*service, R"(tenant_memory_bytes{tenant="a"})"), 700'000);
+    EXPECT_EQ(compute_value(*service, R"(tenant_memory_bytes{tenant="a"})"), 700'000);
     ASSERT_TRUE((*client)->push(0, Ids{1, 2, 3}, Floats(12), 1));
     finish(**client, 1);
     pull(**client, 0, {1, 2});
     const std::string job = R"(tenant="a",job="one")";
-    EXPECT_EQ(value_of(*service, "table_rows{" + job + R"(,table="users"})"), 3);
-    EXPECT_EQ(value_of(*service, "table_rows_in_memory{" + job + R"(,table="users"})"), 3);
-    EXPECT_GE(value_of(*service, "table_hits_total{" + job + R"(,table="users"})"), 2);
-    EXPECT_EQ(value_of(*service, "sparse_step{" + job + "}"), 1);
-    EXPECT_EQ(value_of(*service, "sparse_waiting_bytes{" + job + "}"), 0);
+    EXPECT_EQ(compute_value(*service, "table_rows{" + job + R"(,table="users"})"), 3);
+    EXPECT_EQ(compute_value(*service, "table_rows_in_memory{" + job + R"(,table="users"})"), 3);
+    EXPECT_GE(compute_value(*service, "table_hits_total{" + job + R"(,table="users"})"), 2);
+    EXPECT_EQ(compute_value(*service, "sparse_step{" + job + "}"), 1);
+    EXPECT_EQ(compute_value(*service, "sparse_waiting_bytes{" + job + "}"), 0);
   });
   // The tables' memory is free again once their job has gone, which the server learns a moment later.
-  for (const Deadline deadline = soon(); value_of(*service, R"(tenant_memory_bytes{tenant="a"})") != 0;) {
+  for (const Deadline deadline = soon(); compute_value(*service, R"(tenant_memory_bytes{tenant="a"})") != 0;) {
     ASSERT_FALSE(deadline.passed());
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -773,15 +775,16 @@ TEST(SparseNet, TellsWhomTheTablesWaitFor) {
   const std::string job = R"(tenant="local",job="job")";
   std::atomic<bool> seen = false;
   collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
-    const auto client = open(session, servers, {table_of("users", 4, Kind::kSgd)});
+    const auto client = open(session, servers, {make_table_options("users", 4, Kind::kSgd)});
     if (rank == 1) {
       ASSERT_TRUE(client->push(0, Ids{1, 2, 3}, Floats(12), 1));
       finish(*client, 1);
-      for (const Deadline deadline = soon(); value_of(service, "sparse_missing_rank{" + job + R"(,rank="0"})") != 1;) {
+      for (const Deadline deadline = soon();
+           compute_value(service, "sparse_missing_rank{" + job + R"(,rank="0"})") != 1;) {
         ASSERT_FALSE(deadline.passed());
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-      EXPECT_EQ(value_of(service, "sparse_waiting_bytes{" + job + "}"), 3 * (8 + 4 * 4));
+      EXPECT_EQ(compute_value(service, "sparse_waiting_bytes{" + job + "}"), 3 * (8 + 4 * 4));
       seen = true;
     } else {
       for (const Deadline deadline = soon(); !seen && !deadline.passed();) {
@@ -790,14 +793,14 @@ TEST(SparseNet, TellsWhomTheTablesWaitFor) {
       finish(*client, 1);
     }
     pull(*client, 0, {1});
-    EXPECT_EQ(value_of(service, "sparse_missing_rank{" + job + R"(,rank="0"})"), -1);
+    EXPECT_EQ(compute_value(service, "sparse_missing_rank{" + job + R"(,rank="0"})"), -1);
   });
 }
 
 TEST(SparseNet, LetsOneRunOfAJobInAtATime) {
   TemporaryFolder folder;
   const Servers servers(1, folder.path);
-  auto tables = std::vector{table_of("a", 2, Kind::kSgd)};
+  auto tables = std::vector{make_table_options("a", 2, Kind::kSgd)};
   tables[0].memory_bytes = 1 << 20;
   collective::Hub hub(collective::unique_session());
   collective::Hub later(collective::unique_session());
@@ -821,7 +824,7 @@ TEST(SparseNet, ARankThatSeesOtherTablesEndsTheJobForAll) {
   const Servers servers(1);
   collective::run_threads(2, true, [&](int rank, ThreadSession& session) {
     const auto client = SparseClient::open(
-        session, {servers.addresses, {table_of("a", 2, rank == 0 ? Kind::kSgd : Kind::kAdam)}}, soon());
+        session, {servers.addresses, {make_table_options("a", 2, rank == 0 ? Kind::kSgd : Kind::kAdam)}}, soon());
     ASSERT_FALSE(client);
     EXPECT_THAT(client.error().message, HasSubstr("do not agree about the sparse tables"));
   });
@@ -840,10 +843,10 @@ TEST(SparseNet, AFullDiskEndsOneJobOnly) {
     collective::Hub hub(collective::unique_session());
     ThreadSession small_session(hub, 0, 1);
     small_session.set_job("small");
-    auto small_table = table_of("small", 4, Kind::kSgd);
+    auto small_table = make_table_options("small", 4, Kind::kSgd);
     const auto small = open(small_session, servers, {small_table});
     collective::run_threads(1, true, [&](int, ThreadSession& session) {
-      auto table = table_of("big", 256, Kind::kSgd);
+      auto table = make_table_options("big", 256, Kind::kSgd);
       table.memory_bytes = 4 << 20;
       const auto client = open(session, servers, {table});
       Status status;

@@ -97,17 +97,17 @@ TEST(SparseTable, RefusesWhatExceedsAQuotaAndAppliesNothingOfIt) {
 }
 
 TEST(SparseTable, NamesTheFieldThatCannotBe) {
-  const auto message_of = [](auto change) {
+  const auto error_message = [](auto change) {
     SparseTableSpec spec = small_spec(Kind::kAdam, 4);
     change(spec);
     const auto table = SparseTable::create(spec);
     return table ? std::string() : table.error().message;
   };
-  EXPECT_THAT(message_of([](auto& spec) { spec.dimension = 0; }), HasSubstr("dimension is 0"));
-  EXPECT_THAT(message_of([](auto& spec) { spec.optimizer.beta2 = 1; }), HasSubstr("beta2 is 1"));
-  EXPECT_THAT(message_of([](auto& spec) { spec.optimizer.epsilon = 0; }), HasSubstr("epsilon is 0"));
-  EXPECT_THAT(message_of([](auto& spec) { spec.optimizer.learning_rate = -1; }), HasSubstr("learning_rate is -1"));
-  EXPECT_THAT(message_of([](auto& spec) {
+  EXPECT_THAT(error_message([](auto& spec) { spec.dimension = 0; }), HasSubstr("dimension is 0"));
+  EXPECT_THAT(error_message([](auto& spec) { spec.optimizer.beta2 = 1; }), HasSubstr("beta2 is 1"));
+  EXPECT_THAT(error_message([](auto& spec) { spec.optimizer.epsilon = 0; }), HasSubstr("epsilon is 0"));
+  EXPECT_THAT(error_message([](auto& spec) { spec.optimizer.learning_rate = -1; }), HasSubstr("learning_rate is -1"));
+  EXPECT_THAT(error_message([](auto& spec) {
                 spec.cold_folder = "anywhere";
                 spec.memory_bytes = 10;
               }),
@@ -116,7 +116,7 @@ TEST(SparseTable, NamesTheFieldThatCannotBe) {
   EXPECT_EQ(table->push(Ids{1, 2}, Floats(7)).error().code, ErrorCode::kInvalidInput);
 }
 
-// Whole numbers add up exactly in any order: no push is lost and none is applied twice or in part.
+// Integers add up exactly in any order: no push is lost and none is applied twice or in part.
 TEST(SparseTable, LosesNothingAmongThreads) {
   SparseTableSpec spec = small_spec(Kind::kSgd, 3);
   spec.optimizer.learning_rate = 1;

@@ -262,7 +262,7 @@ TEST(SparseTiersFailures, QuotasCountRowsInBothTiers) {
   EXPECT_EQ(tiered.table->statistics().rows, 500U);
 }
 
-// As in memory: whole numbers add up exactly. Three threads push, one pulls, prefetches come and go.
+// As in memory: integers add up exactly. Three threads push, one pulls, prefetches come and go.
 TEST(SparseTiersThreads, LoseNothing) {
   SparseTableSpec spec = small_spec(Kind::kSgd, 2, 320);
   spec.optimizer.learning_rate = 1;

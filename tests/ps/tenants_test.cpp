@@ -39,21 +39,21 @@ TEST_F(TenantsFile, GivesEachItsTokenQuotaAndShare) {
                           "  - {name: speech, token: 000102030405060708090a0b0c0d0e0f}\n");
   const auto tenants = Tenants::read(path);
   ASSERT_TRUE(tenants) << tenants.error().message;
-  EXPECT_EQ(tenants->token_of("vision").bytes(), "the token of vision");
-  EXPECT_EQ(tenants->token_of("speech").hex(), "000102030405060708090a0b0c0d0e0f");
-  EXPECT_EQ(tenants->quota_of("vision"), 16'000'000'000u);
-  EXPECT_EQ(tenants->share_of("vision"), 2);
-  EXPECT_EQ(tenants->quota_of("speech"), 0u);
-  EXPECT_EQ(tenants->share_of("speech"), 1);
-  const std::string unknown = tenants->token_of("nobody").bytes();
+  EXPECT_EQ(tenants->find_token("vision").bytes(), "the token of vision");
+  EXPECT_EQ(tenants->find_token("speech").hex(), "000102030405060708090a0b0c0d0e0f");
+  EXPECT_EQ(tenants->find_quota("vision"), 16'000'000'000u);
+  EXPECT_EQ(tenants->find_weight("vision"), 2);
+  EXPECT_EQ(tenants->find_quota("speech"), 0u);
+  EXPECT_EQ(tenants->find_weight("speech"), 1);
+  const std::string unknown = tenants->find_token("nobody").bytes();
   EXPECT_EQ(unknown.size(), 32u);  // one that nobody knows, the same at each asking
-  EXPECT_EQ(unknown, tenants->token_of("nobody").bytes());
-  EXPECT_NE(unknown, Tenants::read(path)->token_of("nobody").bytes());
+  EXPECT_EQ(unknown, tenants->find_token("nobody").bytes());
+  EXPECT_NE(unknown, Tenants::read(path)->find_token("nobody").bytes());
 }
 
 TEST_F(TenantsFile, OneTokenIsForAll) {
   const Tenants tenants(*net::Secret::from_text("one token for them all", "token"));
-  EXPECT_EQ(tenants.token_of("anybody").bytes(), "one token for them all");
+  EXPECT_EQ(tenants.find_token("anybody").bytes(), "one token for them all");
   EXPECT_TRUE(tenants.named().empty());
 }
 

@@ -1,5 +1,5 @@
 // A run directory made up for tests: four workers of speeds 1, 1, 1/2, 1/4 whose shares settle within a few steps, with
-// noise, control steps, evaluations, a checkpoint, decisions and a timeline, all as docs/run-directory.md says.
+// noise, baseline steps, evaluations, a checkpoint, decisions and a timeline, all as docs/run-directory.md says.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct FakeRun {
   std::vector<double> speeds = {1, 1, 0.5, 0.25};
   std::vector<std::string> names = {"fast-a", "fast-b", "half", "quarter"};
   int steps = 700;
-  int control_every = 25;
+  int baseline_every = 25;
   std::string mode = "dynamic";
   bool finished = true;
   double row_bytes = 0;  // of the first worker's rows, pulled in a step; the others look none up
@@ -45,18 +45,12 @@ struct FakeRun {
                         {"device", "cpu"},
                         {"emulated", Json(fmt::format("{:.1f} ms a sample", 1e3 * seconds_per_sample / speeds[i]))}});
     }
-    const Json head = {{"motley_version", "0.1.0"},
-                       {"started", 1773480413.5},
-                       {"workers", people},
-                       {"exchange", "shared-memory"},
-                       {"finished", finished},
-                       {"exit", finished ? "done" : ""},
-                       {"error", nullptr},
-                       {"machine", "2 cores, 8 GB"},
-                       {"batch", batch},
-                       {"training_samples", 60000},
-                       {"price_per_hour", price},
-                       {"planned", planned}};
+    const Json head = {{"motley_version", "0.1.0"},  {"started", 1773480413.5},
+                       {"workers", people},          {"gradient_sync", "shared-memory"},
+                       {"finished", finished},       {"exit", finished ? "done" : ""},
+                       {"error", nullptr},           {"machine", "2 cores, 8 GB"},
+                       {"global_batch_size", batch}, {"training_samples", 60000},
+                       {"price_per_hour", price},    {"planned", planned}};
     (void)write_file(folder / "run.json", head.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     (void)write_file(folder / "job.yaml", job);
 
@@ -68,9 +62,9 @@ struct FakeRun {
     Json trace = Json::array();
     double time = 0;
     for (int step = 0; step < steps; ++step) {
-      const bool control = workers > 1 && step > 0 && step % control_every == 0;
-      const double learned = control ? 0 : std::min(1.0, step / 4 / 3.0);
-      std::vector<double> samples(workers), compute(workers), load(workers), exchange(workers), wait(workers);
+      const bool baseline = workers > 1 && step > 0 && step % baseline_every == 0;
+      const double learned = baseline ? 0 : std::min(1.0, step / 4 / 3.0);
+      std::vector<double> samples(workers), compute(workers), load(workers), gradient_sync(workers), wait(workers);
       double last = 0;
       for (std::size_t i = 0; i < workers; ++i) {
         samples[i] =
@@ -80,7 +74,7 @@ struct FakeRun {
         last = std::max(last, load[i] + compute[i]);
       }
       for (std::size_t i = 0; i < workers; ++i) {
-        exchange[i] = workers > 1 ? 4e-3 * (1 + 0.1 * random.uniform()) : 0;
+        gradient_sync[i] = workers > 1 ? 4e-3 * (1 + 0.1 * random.uniform()) : 0;
         wait[i] = std::max(0.0, last - load[i] - compute[i]);
       }
       const double seconds = last + (workers > 1 ? 4.4e-3 : 0) + (step == 350 ? 1.2 : 0);
@@ -103,9 +97,9 @@ struct FakeRun {
           at -= compute[i] / 4;
           span("emulated", 0, compute[i] / 4);
           at -= 2e-3;
-          span("exchange", 1, 2e-3);
+          span("gradient_sync", 1, 2e-3);
           span("wait", 1, wait[i]);
-          span("exchange", 1, exchange[i]);
+          span("gradient_sync", 1, gradient_sync[i]);
           span("optimizer", 0, 1e-3);
         }
       }
@@ -120,12 +114,12 @@ struct FakeRun {
           {"learning_rate", 0.05},
           {"step_seconds", seconds},
           {"mode", mode},
-          {"control", control},
-          {"shares", samples},
+          {"baseline", baseline},
+          {"batch_split", samples},
           {"samples", samples},
           {"compute_seconds", compute},
           {"load_seconds", load},
-          {"exchange_seconds", exchange},
+          {"gradient_sync_seconds", gradient_sync},
           {"wait_seconds", wait},
           {"predicted_seconds", step < 4 ? Json(nullptr) : Json(batch * seconds_per_sample / total_speed + 5.5e-3)}};
       if (row_bytes > 0) {
@@ -135,12 +129,12 @@ struct FakeRun {
           return values;
         };
         line["sent_bytes"] = std::vector<double>(workers, 2e6);
-        line["rows"] = {{"pulled_bytes", of_first(row_bytes)},
-                        {"pushed_bytes", of_first(row_bytes / 2)},
-                        {"wait_seconds", of_first(0.25e-3)},
-                        {"needed", of_first(1000)},
-                        {"cached", of_first(400)},
-                        {"ahead", of_first(450)}};
+        line["embedding"] = {{"pulled_bytes", of_first(row_bytes)},
+                             {"pushed_bytes", of_first(row_bytes / 2)},
+                             {"wait_seconds", of_first(0.25e-3)},
+                             {"needed", of_first(1000)},
+                             {"cached", of_first(400)},
+                             {"prefetched", of_first(450)}};
       }
       if (step == 4 || step == 8 || step == 12) {
         line["decision"] = decision;

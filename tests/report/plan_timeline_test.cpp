@@ -29,7 +29,7 @@ Simulated simulated(int stages, std::int64_t replicas, std::int64_t micro_batche
     problem.cut_bytes.push_back(1);
     plan.layers.push_back(problem.layers.back().name);
     plan.stages.push_back({s, s, {{name, replicas, 1.0 / static_cast<double>(replicas)}}});
-    plan.stages.back().exchange = replicas > 1 ? planning::Exchange::kRing : planning::Exchange::kNone;
+    plan.stages.back().gradient_sync = replicas > 1 ? planning::GradientSync::kRing : planning::GradientSync::kNone;
   }
   problem.cut_bytes.push_back(0);
   plan.batch = kSamples * micro_batches;
@@ -42,10 +42,10 @@ Simulated simulated(int stages, std::int64_t replicas, std::int64_t micro_batche
 }
 
 TEST(PlanTimeline, DrawsEveryDeviceTransferAndMicroBatch) {
-  const Simulated made = simulated(2, 1, 3, "unit");
+  const Simulated created = simulated(2, 1, 3, "unit");
   // 1F1B holds two micro-batches: 2 * 3 + 2 * 0.5 s for the first, and 3 s for the second, 7 s after the first, the
   // third.
-  const std::string html = plan_timeline(made.timeline, made.plan);
+  const std::string html = plan_timeline(created.timeline, created.plan);
   EXPECT_THAT(html, HasSubstr("unit0 on 1 × unit"));
   EXPECT_THAT(html, HasSubstr("<title>forward 0: 1 s, from 1.5 s</title>"));
   EXPECT_THAT(html, HasSubstr("sends activations 2: 500 ms"));
@@ -57,21 +57,21 @@ TEST(PlanTimeline, DrawsEveryDeviceTransferAndMicroBatch) {
     ++forwards;
   }
   EXPECT_EQ(forwards, 2 * 3 + 1u) << "and once on the critical path";
-  EXPECT_THAT(html, Not(HasSubstr("exchange of gradients")));
+  EXPECT_THAT(html, Not(HasSubstr("gradient synchronisation")));
 }
 
 TEST(PlanTimeline, StaysSmallForLargePlans) {
-  const Simulated made = simulated(24, 32, 300, "unit");
-  const std::string html = simulation_page(made.timeline, made.plan);
+  const Simulated created = simulated(24, 32, 300, "unit");
+  const std::string html = simulation_page(created.timeline, created.plan);
   EXPECT_THAT(html, HasSubstr("24 more"));
   EXPECT_THAT(html, HasSubstr("many micro-batches"));
-  EXPECT_THAT(html, HasSubstr("exchange of gradients"));
+  EXPECT_THAT(html, HasSubstr("gradient synchronisation"));
   EXPECT_LT(html.size(), 5'000'000u);
 }
 
 TEST(PlanTimeline, HostileNamesStayText) {
-  const Simulated made = simulated(2, 2, 2, "</svg><script>alert(1)</script>\"'&");
-  const std::string html = simulation_page(made.timeline, made.plan);
+  const Simulated created = simulated(2, 2, 2, "</svg><script>alert(1)</script>\"'&");
+  const std::string html = simulation_page(created.timeline, created.plan);
   EXPECT_THAT(html, Not(HasSubstr("<script>alert")));
   EXPECT_THAT(html, HasSubstr("&lt;script&gt;alert(1)"));
 }

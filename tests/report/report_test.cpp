@@ -80,7 +80,7 @@ std::string markup(const std::string& html) {
   return open.empty() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << "open: " << open.back();
 }
 
-std::string page_of(const fs::path& folder) {
+std::string render_page(const fs::path& folder) {
   auto html = render_run(folder);
   EXPECT_TRUE(html) << html.error().message;
   EXPECT_TRUE(well_formed(html.value_or("")));
@@ -93,14 +93,14 @@ TEST(Figures, OptimumIsTheClosedFormForUnequalSpeeds) {
   const auto run = read_run(folder.path);
   ASSERT_TRUE(run) << run.error().message;
   EXPECT_EQ(run->steps.size(), 700u);
-  const Figures figures = figures_of(*run);
+  const Figures figures = compute_figures(*run);
   ASSERT_TRUE(figures.balanced && figures.equal && figures.optimum);
   EXPECT_EQ(figures.equal->steps, 27u);
   // 256 samples at 1.5 ms and speeds 1 + 1 + 1/2 + 1/4, some load and the exchange.
   EXPECT_NEAR(figures.optimum->seconds, 256 * 1.5e-3 / 2.75 + 1.4e-3 + 4.1e-3, 3e-3);
   EXPECT_GT(*figures.speedup(), 2.5);
   EXPECT_LE(*figures.speedup(), *figures.possible_speedup());
-  EXPECT_LT(*figures.worst_wait_share(), 0.1);
+  EXPECT_LT(*figures.max_wait_fraction(), 0.1);
 }
 
 TEST(Figures, OptimumBalancesAnyWorkersAndKeepsTheirSamples) {
@@ -116,7 +116,7 @@ TEST(Figures, OptimumBalancesAnyWorkersAndKeepsTheirSamples) {
       step.workers.push_back(phases);
     }
     step.seconds = slowest + 0.1;
-    const auto best = optimum_of(step);
+    const auto best = compute_optimum(step);
     ASSERT_TRUE(best);
     double kept = 0;
     for (std::size_t i = 0; i < best->workers.size(); ++i) {
@@ -152,10 +152,10 @@ TEST(Report, ShowsTheWholeRunAndLoadsNothing) {
 TEST(Report, APlannedRunHasNoSharesAndNoOptimum) {
   Folder folder;
   FakeRun run;
-  run.control_every = 1000;
+  run.baseline_every = 1000;
   run.mode = "plan";
   run.write(folder.path);
-  const std::string html = page_of(folder.path);
+  const std::string html = render_page(folder.path);
   EXPECT_TRUE(well_formed(html));
   EXPECT_THAT(html, HasSubstr("As planned"));
   for (const char* text : {"Optimum", "Each worker's share", "As Motley split it"}) {
@@ -171,7 +171,7 @@ void write_plan(const fs::path& folder) {
   model::DeviceProfile device{.type = "unit"};
   for (int layer = 0; layer < 2; ++layer) {
     plan.layers.push_back(fmt::format("layer-{}", layer));
-    plan.stages.push_back({layer, layer, {{"unit", 2, 0.5}}, planning::Exchange::kRing});
+    plan.stages.push_back({layer, layer, {{"unit", 2, 0.5}}, planning::GradientSync::kRing});
     profile.graph.layers.push_back({.name = plan.layers.back()});
     if (layer > 0) profile.graph.layers.back().inputs = {layer - 1};
     device.layers.push_back({{0, 1e-3}, {0, 2e-3}, {}});
@@ -188,13 +188,13 @@ void write_plan(const fs::path& folder) {
 TEST(Report, HoldsAPlannedRunAgainstItsPrediction) {
   Folder folder;
   FakeRun run;
-  run.control_every = 1000;
+  run.baseline_every = 1000;
   run.mode = "plan";
   run.price = 1.8;
   run.planned = {{"plan", "plan.json"}, {"profile", "profile.json"}, {"cluster", nullptr}};
   run.write(folder.path);
   write_plan(folder.path);
-  const std::string html = markup(page_of(folder.path));
+  const std::string html = markup(render_page(folder.path));
   for (const char* text : {"planned: 2 stages, 4 micro-batches, 1f1b", "predicted 100 ms, +", "One step as predicted",
                            "layer-1 on 2 × unit", "idle, predicted", "Money for an epoch", "1.8 an hour"}) {
     EXPECT_THAT(html, HasSubstr(text));
@@ -207,7 +207,7 @@ TEST(Report, HoldsAPlannedRunAgainstItsPrediction) {
 
   run.planned["profile"] = nullptr;
   run.write(folder.path);
-  EXPECT_THAT(page_of(folder.path), HasSubstr("Not drawn: the profile"));
+  EXPECT_THAT(render_page(folder.path), HasSubstr("Not drawn: the profile"));
   ASSERT_TRUE(write_file(folder.path / "plan.json", "{}"));
   const auto damaged = read_run(folder.path);
   ASSERT_FALSE(damaged);
@@ -218,14 +218,14 @@ TEST(Report, SaysWhereBytesAndWaitsGo) {
   Folder folder;
   FakeRun plain;
   plain.write(folder.path);
-  EXPECT_THAT(page_of(folder.path), Not(HasSubstr("Where bytes and waits go"))) << "in shared memory nothing goes";
+  EXPECT_THAT(render_page(folder.path), Not(HasSubstr("Where bytes and waits go"))) << "in shared memory nothing goes";
 
   FakeRun looks_up;
   looks_up.row_bytes = 3.2e6;
   looks_up.write(folder.path);
   const auto run = read_run(folder.path);
   ASSERT_TRUE(run) << run.error().message;
-  const Figures figures = figures_of(*run);
+  const Figures figures = compute_figures(*run);
   ASSERT_TRUE(figures.balanced);
   ASSERT_EQ(figures.balanced->traffic.size(), 4u);
   const Traffic& first = figures.balanced->traffic[0];
@@ -234,7 +234,7 @@ TEST(Report, SaysWhereBytesAndWaitsGo) {
   EXPECT_EQ(first.pushed, 1.6e6);
   EXPECT_EQ(first.rows_wait, 0.25e-3);
   EXPECT_EQ(figures.balanced->traffic[3].pulled, 0);
-  const std::string html = page_of(folder.path);
+  const std::string html = render_page(folder.path);
   for (const char* text : {"Where bytes and waits go", "3.2 MB", "1.6 MB", "40.0 %", "75.0 %"}) {
     EXPECT_THAT(html, HasSubstr(text));
   }
@@ -248,7 +248,7 @@ TEST(Report, HostileTextStaysText) {
   run.decision = hostile;
   run.job = hostile;
   run.write(folder.path);
-  const std::string html = page_of(folder.path);
+  const std::string html = render_page(folder.path);
   EXPECT_THAT(html, Not(HasSubstr("<script>alert")));
   EXPECT_THAT(html, Not(HasSubstr("<img")));
   EXPECT_THAT(markup(html), HasSubstr("&lt;script&gt;alert(1)"));
@@ -261,19 +261,19 @@ TEST(Report, OneWorkerAndAnEmptyRun) {
   one.names = {"alone"};
   one.steps = 30;
   one.write(folder.path / "one");
-  EXPECT_THAT(page_of(folder.path / "one"), HasSubstr("1 worker<"));
+  EXPECT_THAT(render_page(folder.path / "one"), HasSubstr("1 worker<"));
 
   FakeRun empty;
   empty.finished = false;
   empty.steps = 0;
   empty.write(folder.path / "empty");
-  const std::string html = page_of(folder.path / "empty");
+  const std::string html = render_page(folder.path / "empty");
   EXPECT_THAT(html, HasSubstr("No steps yet"));
   EXPECT_THAT(html, HasSubstr("did not finish"));
 
   ASSERT_TRUE(make_folders(folder.path / "bare"));
   ASSERT_TRUE(write_file(folder.path / "bare" / "run.json", R"({"workers":[],"error":"no <worker> came"})"));
-  EXPECT_THAT(page_of(folder.path / "bare"), HasSubstr("no &lt;worker&gt; came"));
+  EXPECT_THAT(render_page(folder.path / "bare"), HasSubstr("no &lt;worker&gt; came"));
 }
 
 TEST(Report, AKilledRunLosesOnlyItsTornLine) {
@@ -290,7 +290,7 @@ TEST(Report, AKilledRunLosesOnlyItsTornLine) {
     ASSERT_TRUE(read) << read.error().message;
     EXPECT_TRUE(read->torn);
     EXPECT_EQ(read->steps.size(), 59u);
-    EXPECT_THAT(page_of(folder.path), HasSubstr("Cut short"));
+    EXPECT_THAT(render_page(folder.path), HasSubstr("Cut short"));
   }
   ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", whole.substr(0, whole.size() - 1)));
   EXPECT_EQ(read_run(folder.path)->steps.size(), 60u) << "only the end of the line is missing";
@@ -329,7 +329,7 @@ TEST(Report, DamageIsNamedByFileLineAndField) {
   EXPECT_THAT(message("{\"step\":"), HasSubstr("metrics.jsonl' line 11"));
   EXPECT_THAT(message("[1]"), HasSubstr("line 11: the line must be a JSON object"));
   EXPECT_THAT(message("{}"), HasSubstr("'step'"));
-  EXPECT_THAT(message(R"({"step":-1})"), HasSubstr("'step' of the line is -1; accepted is a whole number"));
+  EXPECT_THAT(message(R"({"step":-1})"), HasSubstr("'step' of the line is -1; accepted is an integer"));
   EXPECT_THAT(message(R"({"step":1,"time":1,"loss":"low","step_seconds":1,"mode":"equal"})"), HasSubstr("'loss'"));
   EXPECT_THAT(message(R"({"step":1,"time":1,"loss":1,"step_seconds":1,"mode":"equal","wait_seconds":[null]})"),
               HasSubstr("'wait_seconds'"));
@@ -353,7 +353,7 @@ TEST(Report, LongRunsStaySmall) {
   FakeRun run;
   run.steps = 20000;
   run.write(folder.path);
-  EXPECT_LT(page_of(folder.path).size(), 2'000'000u);
+  EXPECT_LT(render_page(folder.path).size(), 2'000'000u);
 }
 
 // A browser runs the page's scripts: every chart is drawn, and nothing complains.

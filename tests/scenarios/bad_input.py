@@ -13,20 +13,20 @@ class BadInput(Scenario):
         return last
 
     def test_unknown_keys_and_values(self):
-        self.job.write_text(self.job.read_text() + "bacth: 5\n")
+        self.job.write_text(self.job.read_text() + "global_bacth_size: 5\n")
         message = self.refuse()
         self.assertIn("job.yaml:10", message)
-        self.assertIn("unknown key 'bacth'; did you mean 'batch'?", message)
+        self.assertIn("unknown key 'global_bacth_size'; did you mean 'global_batch_size'?", message)
         self.assertFalse((self.folder / "refused").exists())
 
     def test_flags(self):
-        self.assertIn("accepted: a whole number from 1", self.refuse("--batch", "0"))
+        self.assertIn("accepted: an integer from 1", self.refuse("--global-batch-size", "0"))
         self.assertIn("accepted: one of mlp, cnn", self.refuse("--model.name", "resnet"))
         self.assertIn("optimizer.nesterov", self.refuse("--optimizer.nesterov", "true", "--optimizer.momentum", "0"))
 
     def test_a_batch_smaller_than_the_workers(self):
-        self.assertIn("batch: 3 is smaller than the number of workers; accepted: 4 or more",
-                      self.refuse("--batch", 3, "--workers", 4))
+        self.assertIn("global_batch_size: 3 is smaller than the number of workers; accepted: 4 or more",
+                      self.refuse("--global-batch-size", 3, "--workers", 4))
 
     def test_missing_and_damaged_data(self):
         message = self.refuse("--data.train", self.folder / "nowhere.npy")
@@ -39,7 +39,7 @@ class BadInput(Scenario):
         (self.folder / "text.txt").write_text("too short")
         text = ("--data.name", "text", "--data.train", self.folder / "text.txt", "--data.test", "")
         self.assertIn("accepted with data.name text: transformer, torchscript", self.refuse(*text))
-        transformer = ("--model.name", "transformer", "--model.hidden", "[]")
+        transformer = ("--model.name", "transformer", "--model.hidden-sizes", "[]")
         self.assertIn("accepted with it: data.name text, not npy", self.refuse(*transformer))
         self.assertIn("text.txt: 8 of its 9 bytes are used here; accepted: 65 or more",
                       self.refuse(*text, *transformer))
@@ -52,12 +52,12 @@ class BadInput(Scenario):
     def test_a_run_is_not_overwritten_for_input_that_is_not_there(self):
         self.train("refused", "--steps", 2)
         weights = self.weights("refused")
-        for key, value in (("--data.train", "nowhere.npy"), ("--data.test_targets", "nowhere.npy"),
-                           ("--model.path", "nowhere.pt"), ("--cluster", "nowhere.yaml"), ("--shares.replay", "nowhere")):
-            mode = ("--shares.mode", "replay") if key == "--shares.replay" else ()
+        for key, value in (("--data.train", "nowhere.npy"), ("--data.test-targets", "nowhere.npy"),
+                           ("--model.path", "nowhere.pt"), ("--cluster", "nowhere.yaml"), ("--batch-split.replay", "nowhere")):
+            mode = ("--batch-split.mode", "replay") if key == "--batch-split.replay" else ()
             self.assertIn("nowhere", self.refuse("--overwrite", key, self.folder / value, *mode))
-        self.assertIn("shares.fixed: 2 numbers", self.refuse("--overwrite", "--workers", 3, "--shares.mode", "fixed",
-                                                             "--shares.fixed", "1,2"))
+        self.assertIn("batch_split.fixed: 2 numbers", self.refuse("--overwrite", "--workers", 3, "--batch-split.mode", "fixed",
+                                                             "--batch-split.fixed", "1,2"))
         self.assertEqual(self.weights("refused").keys(), weights.keys())
         self.train("refused", "--steps", 4, "--resume")
 

@@ -1,4 +1,4 @@
-"""Click networks whose rows parameter servers have: as one worker trains them, however many there are, through plans,
+"""CTR models whose rows parameter servers have: as one worker trains them, however many there are, through plans,
 stops and lost servers."""
 
 import json
@@ -10,13 +10,13 @@ import planned
 from harness import children, relative_difference
 
 JOB = """name: clicks
-model: {name: ctrdnn, hidden: [16, 16]}
-data: {name: clicks, samples: 1200, values: 2000}
-tables: {optimizer: adagrad, learning_rate: 0.05}
-batch: 60
+model: {name: ctrdnn, hidden_sizes: [16, 16]}
+data: {name: clicks, num_samples: 1200, num_categories: 2000}
+embedding: {optimizer: adagrad, learning_rate: 0.05}
+global_batch_size: 60
 epochs: 2
 optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}
-exchange: {bucket_bytes: 4096}
+gradient_sync: {bucket_size: 4096}
 deadline: {join: 60 s, step: 20 s}
 """
 
@@ -31,12 +31,12 @@ class Clicks(planned.PlannedJobs):
 
     def test_workers_train_what_one_worker_trains(self):
         for optimizer in ("sgd", "adagrad", "adam"):
-            self.train(f"one-{optimizer}", "--workers", 1, "--tables.optimizer", optimizer)
-            for name, flags in (("ring", ()), ("pull", ("--shares.mode", "pull")), ("server", ("--exchange.method", "ps")),
-                                ("parts", ("--accumulation", 3))):
+            self.train(f"one-{optimizer}", "--workers", 1, "--embedding.optimizer", optimizer)
+            for name, flags in (("ring", ()), ("pull", ("--batch-split.mode", "work-queue")), ("server", ("--gradient-sync.method", "parameter-server")),
+                                ("parts", ("--gradient-accumulation-steps", 3))):
                 with self.subTest(optimizer=optimizer, how=name):
                     run = f"{name}-{optimizer}"
-                    self.train(run, "--workers", 3, "--tables.optimizer", optimizer, *flags)
+                    self.train(run, "--workers", 3, "--embedding.optimizer", optimizer, *flags)
                     self.assert_same(f"one-{optimizer}", run, 1e-3)
         rows = [line["evaluation"]["auc"] for line in self.lines("one-adagrad") if "evaluation" in line]
         self.assertGreater(rows[-1], 0.55, "rows that do not learn give 0.5")
@@ -44,7 +44,7 @@ class Clicks(planned.PlannedJobs):
     def test_every_network_trains(self):
         for model in ("2emb", "matchnet"):
             with self.subTest(model):
-                flags = ("--model.name", model, *(("--model.hidden", "16,16") if model == "2emb" else ("--model.hidden", "[]")))
+                flags = ("--model.name", model, *(("--model.hidden-sizes", "16,16") if model == "2emb" else ("--model.hidden-sizes", "[]")))
                 self.train(f"one-{model}", *flags, "--workers", 1)
                 self.train(f"two-{model}", *flags, "--workers", 2)
                 self.assert_same(f"one-{model}", f"two-{model}", 1e-3)
@@ -63,11 +63,11 @@ class Clicks(planned.PlannedJobs):
         self.assert_same("one", "auto", 1e-3)
 
     def test_rows_of_the_workers_own_give_the_weights_of_one_worker(self):
-        own = ("--tables.place", "worker", "--tables.rows", 500, "--model.dtype", "float64")
+        own = ("--embedding.placement", "replicated", "--embedding.num-embeddings", 500, "--model.dtype", "float64")
         self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4], *own)
 
     def test_a_run_goes_on_as_if_it_had_not_stopped(self):
-        for name, more in (("whole", ()), ("planned", ("--shares.mode", "fixed", "--plan", self.plan("plan", [(0, [0.5, 0.5], {}), (3, [1], {})])))):
+        for name, more in (("whole", ()), ("planned", ("--batch-split.mode", "fixed", "--plan", self.plan("plan", [(0, [0.5, 0.5], {}), (3, [1], {})])))):
             with self.subTest(name):
                 self.train(f"{name}-whole", *more, "--steps", 30)
                 self.train(name, *more, "--steps", 13)
@@ -76,7 +76,7 @@ class Clicks(planned.PlannedJobs):
                 self.assertEqual(self.not_used_once(name), 0)
 
     def test_a_lost_server_costs_no_sample(self):
-        flags = ("--workers", 2, "--shares.mode", "equal", "--checkpoint.every_steps", 20, "--epochs", 6)
+        flags = ("--workers", 2, "--batch-split.mode", "equal", "--checkpoint.every-steps", 20, "--epochs", 6)
         self.train("whole", *flags)
         job = self.start("killed", *flags)
         self.wait_for_step("killed", 45)
@@ -89,22 +89,22 @@ class Clicks(planned.PlannedJobs):
 
     def rows(self, run, key):
         """What the run's steps have under `rows` by this key, of all workers, after the first steps."""
-        return sum(sum(line["rows"][key]) for line in self.lines(run) if "loss" in line and line["step"] > 5)
+        return sum(sum(line["embedding"][key]) for line in self.lines(run) if "loss" in line and line["step"] > 5)
 
     def auc(self, run):
         return [line["evaluation"]["auc"] for line in self.lines(run) if "evaluation" in line][-1]
 
     def test_narrow_and_cached_rows_reach_the_auc_of_exact_ones_with_fewer_bytes(self):
-        more = ("--workers", 2, "--data.samples", 8000, "--epochs", 3, "--shares.mode", "equal")
+        more = ("--workers", 2, "--data.num-samples", 8000, "--epochs", 3, "--batch-split.mode", "equal")
         self.train("exact", *more)
         self.assertGreater(self.auc("exact"), 0.6)
         self.assertEqual(self.rows("exact", "cached"), 0)
         for name, flags, most_pulled, most_pushed in (
-                ("bfloat16", ("--tables.wire", "bfloat16"), 0.7, 0.7),
-                ("float16", ("--tables.wire", "float16"), 0.7, 0.7),
-                ("int8", ("--tables.wire", "int8"), 0.6, 0.6),
-                ("cached", ("--tables.cache_rows", 500, "--tables.cache_steps", 4), 0.8, 1.01),
-                ("both", ("--tables.wire", "bfloat16", "--tables.cache_rows", 500, "--tables.cache_steps", 4), 0.6, 0.7)):
+                ("bfloat16", ("--embedding.comm-dtype", "bfloat16"), 0.7, 0.7),
+                ("float16", ("--embedding.comm-dtype", "float16"), 0.7, 0.7),
+                ("int8", ("--embedding.comm-dtype", "int8"), 0.6, 0.6),
+                ("cached", ("--embedding.cache-rows", 500, "--embedding.max-staleness", 4), 0.8, 1.01),
+                ("both", ("--embedding.comm-dtype", "bfloat16", "--embedding.cache-rows", 500, "--embedding.max-staleness", 4), 0.6, 0.7)):
             with self.subTest(name):
                 self.train(name, *more, *flags)
                 self.assertAlmostEqual(self.auc(name), self.auc("exact"), delta=0.02)
@@ -112,7 +112,7 @@ class Clicks(planned.PlannedJobs):
                 self.assertLess(self.rows(name, "pulled_bytes"), most_pulled * self.rows("exact", "pulled_bytes"))
                 self.assertLess(self.rows(name, "pushed_bytes"), most_pushed * self.rows("exact", "pushed_bytes"))
         self.assertGreater(self.rows("both", "cached"), 0.2 * self.rows("both", "needed"))
-        self.assertGreater(self.rows("both", "ahead"), 0)
+        self.assertGreater(self.rows("both", "prefetched"), 0)
         page = (self.folder / "both" / "report.html").read_text()
         self.assertIn("Where bytes and waits go", page)
         summary = json.loads((self.folder / "both" / "summary.json").read_text())
@@ -120,45 +120,45 @@ class Clicks(planned.PlannedJobs):
 
     def test_asking_ahead_changes_nothing_but_when(self):
         self.train("ahead", "--workers", 1)
-        self.train("late", "--workers", 1, "--tables.prefetch", "false")
+        self.train("late", "--workers", 1, "--embedding.prefetch", "false")
         self.assert_bitwise("ahead", "late")
-        self.assertGreater(self.rows("ahead", "ahead"), 0)
-        self.assertEqual(self.rows("late", "ahead"), 0)
+        self.assertGreater(self.rows("ahead", "prefetched"), 0)
+        self.assertEqual(self.rows("late", "prefetched"), 0)
         self.assertEqual(self.rows("ahead", "needed"), self.rows("late", "needed"))
 
     def test_cached_rows_do_not_depend_on_the_clock(self):
-        cache = ("--workers", 2, "--shares.mode", "equal", "--tables.cache_rows", 300, "--tables.cache_steps", 3)
+        cache = ("--workers", 2, "--batch-split.mode", "equal", "--embedding.cache-rows", 300, "--embedding.max-staleness", 3)
         for name in ("one", "other"):
             self.train(name, *cache)
         self.assert_bitwise("one", "other")
         asked = self.rows("one", "needed") - self.rows("one", "cached")
-        self.assertGreater(self.rows("one", "ahead"), 0.9 * asked, "all but those of an epoch's first step")
+        self.assertGreater(self.rows("one", "prefetched"), 0.9 * asked, "all but those of an epoch's first step")
 
     def test_a_run_that_goes_on_begins_with_an_empty_cache(self):
-        cache = ("--workers", 2, "--tables.cache_rows", 1000, "--tables.cache_steps", 5)
+        cache = ("--workers", 2, "--embedding.cache-rows", 1000, "--embedding.max-staleness", 5)
         self.train("run", *cache, "--steps", 13)
         self.train("run", *cache, "--steps", 30, "--resume")
-        cached = {line["step"]: sum(line["rows"]["cached"]) for line in self.lines("run") if "loss" in line}
+        cached = {line["step"]: sum(line["embedding"]["cached"]) for line in self.lines("run") if "loss" in line}
         self.assertGreater(cached[13], 0)
         self.assertEqual(cached[14], 0)
         self.assertGreater(cached[15], 0)
         self.assertEqual(self.not_used_once("run"), 0)
 
     def test_what_does_not_go_together_is_refused(self):
-        for flags, words in ((("--clip_norm", 1), "clip_norm: 1"),
-                             (("--exchange.method", "ps", "--exchange.consistency", "async"), "exchange.consistency: async"),
+        for flags, words in ((("--max-grad-norm", 1), "max_grad_norm: 1"),
+                             (("--gradient-sync.method", "parameter-server", "--gradient-sync.consistency", "async"), "gradient_sync.consistency: async"),
                              (("--model.name", "mlp"), "model.name: mlp looks no categories up"),
                              (("--data.name", "text"), "reads no tokens"),
-                             (("--tables.place", "worker", "--tables.rows", 0), "tables.rows: 0"),
-                             (("--tables.place", "worker", "--tables.memory", "1 MB"), "tables.memory"),
-                             (("--tables.cache_steps", 4), "tables.cache_steps: 4 is given, but tables.cache_rows is 0"),
-                             (("--tables.cache_rows", 100), "tables.cache_rows: 100 is given, but tables.cache_steps is 0"),
-                             (("--tables.cache_rows", -1), "tables.cache_rows"),
-                             (("--tables.wire", "top-k"), "accepted: one of float32, bfloat16, float16, int8"),
-                             (("--tables.place", "worker", "--tables.wire", "int8"), "tables.wire: accepted"),
-                             (("--tables.place", "worker", "--tables.cache_rows", 9, "--tables.cache_steps", 2), "tables.cache_rows: accepted"),
-                             (("--tables.optimizer", "lion"), "accepted: one of adagrad, adam, sgd"),
-                             (("--model.name", "nce", "--model.hidden", "[]"), "model.outputs: 2")):
+                             (("--embedding.placement", "replicated", "--embedding.num-embeddings", 0), "embedding.num_embeddings: 0"),
+                             (("--embedding.placement", "replicated", "--embedding.memory", "1 MB"), "embedding.memory"),
+                             (("--embedding.max-staleness", 4), "embedding.max_staleness: 4 is given, but embedding.cache_rows is 0"),
+                             (("--embedding.cache-rows", 100), "embedding.cache_rows: 100 is given, but embedding.max_staleness is 0"),
+                             (("--embedding.cache-rows", -1), "embedding.cache_rows"),
+                             (("--embedding.comm-dtype", "top-k"), "accepted: one of float32, bfloat16, float16, int8"),
+                             (("--embedding.placement", "replicated", "--embedding.comm-dtype", "int8"), "embedding.comm_dtype: accepted"),
+                             (("--embedding.placement", "replicated", "--embedding.cache-rows", 9, "--embedding.max-staleness", 2), "embedding.cache_rows: accepted"),
+                             (("--embedding.optimizer", "lion"), "accepted: one of adagrad, adam, sgd"),
+                             (("--model.name", "nce", "--model.hidden-sizes", "[]"), "model.outputs: 2")):
             with self.subTest(flags):
                 self.assertIn(words, self.train("refused", *flags, "--overwrite", expect=2))
 

@@ -23,7 +23,7 @@ class Compressing(Scenario):
         for index in range(count):
             address = self.folder / f"address-{index}"
             server = subprocess.Popen(
-                [BINARY, "server", "--listen", "127.0.0.1:0", "--cores", "1", "--token-file", token,
+                [BINARY, "server", "--listen", "127.0.0.1:0", "--threads", "1", "--token-file", token,
                  "--address-file", address, "--quiet"],
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self.addCleanup(server.wait)
@@ -33,7 +33,7 @@ class Compressing(Scenario):
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.02)
             addresses.append(address.read_text().strip())
-        return ("--exchange.method", "ps", "--exchange.servers", ",".join(addresses), "--exchange.server_token", token)
+        return ("--gradient-sync.method", "parameter-server", "--gradient-sync.servers", ",".join(addresses), "--gradient-sync.token-file", token)
 
     def accuracy(self, run):
         return [line["evaluation"]["accuracy"] for line in self.lines(run) if "evaluation" in line][-1]
@@ -47,12 +47,12 @@ class Compressing(Scenario):
             numpy.save(self.folder / f"{name}.npy", (pixels / 255 - 0.3).astype(numpy.float32))
             numpy.save(self.folder / f"{name}_targets.npy",
                        numpy.frombuffer(labels, numpy.uint8, offset=8)[:count].astype(numpy.int64))
-        flags = (*self.served(2), "--workers", 2, "--shares.mode", "equal", "--batch", 40, "--epochs", 6,
-                 "--model.hidden", "64", "--schedule.name", "cosine")
-        momentum = ("--optimizer.momentum", 0.9, "--optimizer.learning_rate", 0.02)
-        plain = ("--optimizer.momentum", 0, "--optimizer.learning_rate", 0.2)
-        for optimizer, wires in ((momentum, (("bfloat16",), ("int8",), ("top-k", "--exchange.top_k", 0.1))),
-                                 (plain, (("int8",), ("top-k", "--exchange.top_k", 0.02)))):
+        flags = (*self.served(2), "--workers", 2, "--batch-split.mode", "equal", "--global-batch-size", 40, "--epochs", 6,
+                 "--model.hidden-sizes", "64", "--lr-scheduler.name", "cosine")
+        momentum = ("--optimizer.momentum", 0.9, "--optimizer.learning-rate", 0.02)
+        plain = ("--optimizer.momentum", 0, "--optimizer.learning-rate", 0.2)
+        for optimizer, wires in ((momentum, (("bfloat16",), ("int8",), ("top-k", "--gradient-sync.top-k", 0.1))),
+                                 (plain, (("int8",), ("top-k", "--gradient-sync.top-k", 0.02)))):
             reference = f"float32-{optimizer[1]}"
             self.train(reference, *flags, *optimizer)
             expected = self.accuracy(reference)
@@ -60,45 +60,45 @@ class Compressing(Scenario):
             for wire in wires:
                 with self.subTest(optimizer=optimizer, wire=wire):
                     run = f"{wire[0]}-{optimizer[1]}"
-                    self.train(run, *flags, *optimizer, "--exchange.wire", *wire)
+                    self.train(run, *flags, *optimizer, "--gradient-sync.comm-dtype", *wire)
                     self.assertGreater(self.accuracy(run), expected - 0.01)
                     # What was lost shows: the weights are others than float32's.
                     self.assertGreater(relative_difference(self.weights(reference), self.weights(run)), 1e-5)
 
     def test_a_run_goes_on_with_another_type(self):
-        flags = (*self.served(2), "--workers", 2, "--shares.mode", "equal")
-        self.train("run", *flags, "--exchange.wire", "top-k", "--exchange.top_k", 0.1, "--steps", 7)
-        self.train("run", *flags, "--exchange.wire", "int8", "--clip_norm", 0.5, "--steps", 13, "--resume")
-        self.train("run", *flags, "--exchange.wire", "float32", "--clip_norm", 0, "--steps", 0, "--resume")
+        flags = (*self.served(2), "--workers", 2, "--batch-split.mode", "equal")
+        self.train("run", *flags, "--gradient-sync.comm-dtype", "top-k", "--gradient-sync.top-k", 0.1, "--steps", 7)
+        self.train("run", *flags, "--gradient-sync.comm-dtype", "int8", "--max-grad-norm", 0.5, "--steps", 13, "--resume")
+        self.train("run", *flags, "--gradient-sync.comm-dtype", "float32", "--max-grad-norm", 0, "--steps", 0, "--resume")
         self.assertEqual(self.not_used_once("run"), 0)
         self.assertEqual(sorted(self.losses("run")), list(range(1, 21)))
 
     def test_auto_says_what_it_chose_and_why(self):
-        flags = ("--workers", 2, "--shares.mode", "equal", "--exchange.wire", "auto")
+        flags = ("--workers", 2, "--batch-split.mode", "equal", "--gradient-sync.comm-dtype", "auto")
         output = self.train("apart", *self.served(2), *flags)
-        self.assertRegex(output, r"exchange.wire: auto chose (float32|bfloat16|int8): a round of .* takes float32 .*, "
+        self.assertRegex(output, r"gradient_sync.comm_dtype: auto chose (float32|bfloat16|int8): a round of .* takes float32 .*, "
                                  r"bfloat16 .*, int8 ")
-        output = self.train("memory", "--exchange.method", "ps", *flags)
-        self.assertIn("exchange.wire: auto: the server and all ranks share memory", output)
+        output = self.train("memory", "--gradient-sync.method", "parameter-server", *flags)
+        self.assertIn("gradient_sync.comm_dtype: auto: the server and all ranks share memory", output)
 
     def test_shared_memory_says_that_nothing_is_sent(self):
-        flags = ("--workers", 2, "--shares.mode", "equal", "--exchange.method", "ps")
-        output = self.train("int8", *flags, "--exchange.wire", "int8")
-        self.assertIn("exchange.wire: int8 is not used", output)
+        flags = ("--workers", 2, "--batch-split.mode", "equal", "--gradient-sync.method", "parameter-server")
+        output = self.train("int8", *flags, "--gradient-sync.comm-dtype", "int8")
+        self.assertIn("gradient_sync.comm_dtype: int8 is not used", output)
         self.train("float32", *flags)
         self.assertEqual(relative_difference(self.weights("float32"), self.weights("int8")), 0)
 
     def test_what_does_not_fit_is_refused(self):
-        ps = ("--exchange.method", "ps")
-        for flags in (("--exchange.wire", "int8"),
-                      ("--exchange.wire", "auto", "--exchange.method", "tcp-ring"),
-                      (*ps, "--exchange.wire", "top-k", "--exchange.consistency", "async"),
-                      (*ps, "--exchange.wire", "int4")):
+        ps = ("--gradient-sync.method", "parameter-server")
+        for flags in (("--gradient-sync.comm-dtype", "int8"),
+                      ("--gradient-sync.comm-dtype", "auto", "--gradient-sync.method", "tcp-ring"),
+                      (*ps, "--gradient-sync.comm-dtype", "top-k", "--gradient-sync.consistency", "async"),
+                      (*ps, "--gradient-sync.comm-dtype", "int4")):
             with self.subTest(flags=flags):
-                self.assertIn("exchange.wire", self.train("refused", *flags, expect=2))
+                self.assertIn("gradient_sync.comm_dtype", self.train("refused", *flags, expect=2))
         for density in (0, 0.6):
-            output = self.train("refused", *ps, "--exchange.wire", "top-k", "--exchange.top_k", density, expect=2)
-            self.assertIn("exchange.top_k", output)
+            output = self.train("refused", *ps, "--gradient-sync.comm-dtype", "top-k", "--gradient-sync.top-k", density, expect=2)
+            self.assertIn("gradient_sync.top_k", output)
 
 
 if __name__ == "__main__":

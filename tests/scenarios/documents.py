@@ -34,7 +34,7 @@ class Documents(unittest.TestCase):
         self.assertTrue(examples)
         for example in examples:
             validator.validate(yaml.safe_load(example.read_text()))
-        for mistake in ({"bacth": 5}, {"batch": 0}, {"optimizer": {"name": "lion"}}, {"optimizer": 3}):
+        for mistake in ({"global_bacth_size": 5}, {"global_batch_size": 0}, {"optimizer": {"name": "lion"}}, {"optimizer": 3}):
             self.assertFalse(validator.is_valid(mistake), mistake)
 
 

@@ -17,8 +17,8 @@ class Equality(Scenario):
             shares = [b - a for a, b in zip([0, *cuts], [*cuts, 60])]
             run = f"split{number}"
             with self.subTest(method=method, shares=shares):
-                self.train(run, *double, "--workers", workers, "--exchange.method", method, "--shares.mode", "fixed",
-                           "--shares.fixed", ",".join(map(str, shares)), "--accumulation", choose.choice([1, 3]))
+                self.train(run, *double, "--workers", workers, "--gradient-sync.method", method, "--batch-split.mode", "fixed",
+                           "--batch-split.fixed", ",".join(map(str, shares)), "--gradient-accumulation-steps", choose.choice([1, 3]))
                 self.assertLess(relative_difference(self.weights("one"), self.weights(run)), 1e-6)
                 self.assertEqual(self.not_used_once(run), 0)
 
@@ -27,23 +27,23 @@ class Equality(Scenario):
         self.train("one", *double, "--workers", 1)
         for method in ("shared-memory", "tcp-ring"):
             with self.subTest(method=method):
-                self.train(method, *double, "--workers", 3, "--shares.mode", "pull", "--exchange.method", method)
+                self.train(method, *double, "--workers", 3, "--batch-split.mode", "work-queue", "--gradient-sync.method", method)
                 self.assertLess(relative_difference(self.weights("one"), self.weights(method)), 1e-6)
                 self.assertEqual(self.not_used_once(method), 0)
 
     def test_runs_repeat_bitwise_and_two_workers_agree_between_methods(self):
-        same = ("--workers", 2, "--shares.mode", "equal")
-        self.train("a", *same, "--exchange.method", "shared-memory")
-        self.train("b", *same, "--exchange.method", "shared-memory")
-        self.train("c", *same, "--exchange.method", "tcp-ring")
+        same = ("--workers", 2, "--batch-split.mode", "equal")
+        self.train("a", *same, "--gradient-sync.method", "shared-memory")
+        self.train("b", *same, "--gradient-sync.method", "shared-memory")
+        self.train("c", *same, "--gradient-sync.method", "tcp-ring")
         self.assert_bitwise("a", "b")
         self.assert_bitwise("a", "c")
         self.assertEqual(self.losses("a"), self.losses("b"))
 
     def test_overlap_changes_no_bit(self):
-        same = ("--workers", 3, "--shares.mode", "fixed", "--shares.fixed", "10,20,30", "--model.hidden", "64,64")
+        same = ("--workers", 3, "--batch-split.mode", "fixed", "--batch-split.fixed", "10,20,30", "--model.hidden-sizes", "64,64")
         self.train("with", *same)
-        self.train("without", *same, "--exchange.overlap", "false")
+        self.train("without", *same, "--gradient-sync.overlap", "false")
         self.assert_bitwise("with", "without")
 
 

@@ -13,7 +13,7 @@ from harness import Scenario
 class Faults(Scenario):
     def kill_one(self, method, victim, how):
         paces = self.cluster([0.002, 0.002, 0.002])
-        flags = ("--cluster", paces, "--exchange.method", method, "--checkpoint.every_steps", 4, "--deadline.step", "6 s")
+        flags = ("--cluster", paces, "--gradient-sync.method", method, "--checkpoint.every-steps", 4, "--deadline.step", "6 s")
         run = f"{method}-{victim}"
         process = self.start(run, *flags)
         self.wait_for_step(run, 9)
@@ -57,7 +57,7 @@ class Faults(Scenario):
 
     def test_a_loss_that_is_no_number_stops_the_job(self):
         self.train("run", "--workers", 2, "--steps", 5)
-        output = self.train("run", "--workers", 2, "--steps", 40, "--optimizer.learning_rate", 1e30, "--resume", expect=1)
+        output = self.train("run", "--workers", 2, "--steps", 40, "--optimizer.learning-rate", 1e30, "--resume", expect=1)
         self.assertIn("the loss is", output.strip().splitlines()[-1])
         self.assertIn("step 5", output.strip().splitlines()[-1])
         self.train("run", "--workers", 2, "--steps", 10, "--resume")
@@ -79,18 +79,18 @@ class Faults(Scenario):
 
     def test_a_full_disk_keeps_the_last_checkpoint(self):
         disk = self.small_disk("600k")
-        self.train("disk/run", "--workers", 2, "--steps", 5, "--model.hidden", "64", "--timeline.steps", 0)
+        self.train("disk/run", "--workers", 2, "--steps", 5, "--model.hidden-sizes", "64", "--timeline.steps", 0)
         self.fill(disk)
-        output = self.train("disk/run", "--workers", 2, "--steps", 9, "--model.hidden", "64", "--resume", expect=1)
+        output = self.train("disk/run", "--workers", 2, "--steps", 9, "--model.hidden-sizes", "64", "--resume", expect=1)
         self.assertIn("No space left", output)
         (disk / "filler").unlink()
-        self.train("disk/run", "--workers", 2, "--steps", 9, "--model.hidden", "64", "--timeline.steps", 0, "--resume")
+        self.train("disk/run", "--workers", 2, "--steps", 9, "--model.hidden-sizes", "64", "--timeline.steps", 0, "--resume")
         self.assertEqual(max(self.losses("disk/run")), 9)
 
     def test_a_disk_that_fills_up_is_the_last_line(self):
         disk = self.small_disk("900k")
         process = self.start("disk/run", "--cluster", self.cluster([0.001, 0.001]), "--epochs", 20,
-                             "--checkpoint.every_steps", 100, "--model.hidden", "64")
+                             "--checkpoint.every-steps", 100, "--model.hidden-sizes", "64")
         self.wait_for_step("disk/run", 3)
         self.fill(disk)
         output = process.communicate(timeout=60)[0]

@@ -72,13 +72,13 @@ class Scenario(unittest.TestCase):
         self.job = self.folder / "job.yaml"
         self.job.write_text(
             "name: scenario\n"
-            "model: {name: mlp, hidden: [16]}\n"
+            "model: {name: mlp, hidden_sizes: [16]}\n"
             "data: {name: npy, train: train.npy, train_targets: train_targets.npy,\n"
             "       test: test.npy, test_targets: test_targets.npy}\n"
-            "batch: 60\n"
+            "global_batch_size: 60\n"
             "epochs: 2\n"
             "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n"
-            "exchange: {bucket_bytes: 4096}\n"
+            "gradient_sync: {bucket_size: 4096}\n"
             "deadline: {join: 60 s, step: 20 s}\n"
         )
 
@@ -142,8 +142,8 @@ class Scenario(unittest.TestCase):
         return {line["step"]: line["loss"] for line in self.lines(run) if "loss" in line}
 
     def not_used_once(self, run):
-        counts = [line["samples_not_used_exactly_once"] for line in self.lines(run)
-                  if "samples_not_used_exactly_once" in line]
+        counts = [line["samples_lost_or_duplicated"] for line in self.lines(run)
+                  if "samples_lost_or_duplicated" in line]
         self.assertTrue(counts, "the run audited no epoch")
         return sum(counts)
 
@@ -159,7 +159,7 @@ class Scenario(unittest.TestCase):
 
     def cluster(self, paces, **extra):
         """A cluster file with a worker of each emulated pace (seconds a sample), or None for one as it is."""
-        text = "version: 1\ndevice_types: [{name: core, kind: cpu, count: 16}]\nworkers:\n"
+        text = "version: 2\ndevice_types: [{name: core, kind: cpu, count: 16}]\nworkers:\n"
         for rank, pace in enumerate(paces):
             text += f"  - {{name: w{rank}, device: core"
             text += f", seconds_per_sample: {pace} s" if pace else ""

@@ -18,13 +18,13 @@ class Launchers(Scenario):
         return done.stdout
 
     def compare(self, run):
-        self.train("own", "--workers", 2, "--shares.mode", "equal")
+        self.train("own", "--workers", 2, "--batch-split.mode", "equal")
         self.assert_bitwise("own", run)
         self.assertTrue((self.folder / run / "report.html").exists())
         self.assertEqual(self.not_used_once(run), 0)
         self.assertFalse((self.folder / run / "rendezvous.json").exists(), "the file holds a secret")
 
-    flags = ("--workers", "2", "--shares.mode", "equal")
+    flags = ("--workers", "2", "--batch-split.mode", "equal")
 
     def test_torchrun(self):
         torchrun = pathlib.Path(sys.executable).parent / "torchrun"

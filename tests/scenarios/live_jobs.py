@@ -15,15 +15,15 @@ class LiveJobs(LiveService):
     def test_a_training_job_shrinks_and_goes_on_though_the_service_is_killed(self):
         job = self.folder / "job.yaml"
         job.write_text((ROOT / "examples/fashion-mnist/job.yaml").read_text().replace("epochs: 1", "epochs: 2"))
-        flags = ("--machines", "1x2", "--policy", "drf", "--slot", "1", "--hold", "0")
+        flags = ("--cluster", "1x2", "--policy", "drf", "--slot-duration", "1", "--preemption-cooldown", "0")
         service = self.serve(*flags)
-        self.schedule("submit", "--name", "train", "--train", job, "--workers", 1, "--most", 2, "--restart-seconds", 1)
+        self.schedule("submit", "--name", "train", "--train", job, "--workers", 1, "--max-workers", 2, "--restart-cost", 1)
         self.wait_until("train", "running", 2)
         run = self.state / "jobs/train/work"
         shutil.rmtree(self.folder / "train", True)
         (self.folder / "train").symlink_to(run)
         self.wait_for_step("train", 20)
-        self.schedule("submit", "--name", "other", "--seconds", 5, "--restart-seconds", 0, "--",
+        self.schedule("submit", "--name", "other", "--estimated-duration", 5, "--restart-cost", 0, "--",
                       "bash", "-c", f"until [ -e {self.state}/enough ]; do sleep 0.1; done")
         self.wait_until("train", "running", 1)
         self.assertIn("shrunk from 2 to 1 workers for other", self.schedule("why", "train"))
@@ -31,22 +31,22 @@ class LiveJobs(LiveService):
         service.wait()
         self.serve(*flags)
         (self.state / "enough").touch()
-        self.wait_until("other", "done")
-        cells = self.wait_until("train", "done")
+        self.wait_until("other", "completed")
+        cells = self.wait_until("train", "completed")
         self.assertGreaterEqual(int(cells[4]), 2, "attempts")
         self.assertEqual(self.not_used_once("train"), 0)
-        self.assertEqual(len([1 for line in self.lines("train") if "samples_not_used_exactly_once" in line]), 2, "epochs")
+        self.assertEqual(len([1 for line in self.lines("train") if "samples_lost_or_duplicated" in line]), 2, "epochs")
 
     def test_why_and_what_if_tell_what_binds(self):
-        self.serve("--machines", "2x2", "--slot", "1000")
-        self.schedule("submit", "--name", "small", "--workers", 3, "--seconds", 60, "--", "sleep", 60)
+        self.serve("--cluster", "2x2", "--slot-duration", "1000")
+        self.schedule("submit", "--name", "small", "--workers", 3, "--estimated-duration", 60, "--", "sleep", 60)
         self.wait_until("small", "running")
-        self.schedule("submit", "--name", "large", "--workers", 4, "--seconds", 60, "--", "sleep", 60)
+        self.schedule("submit", "--name", "large", "--workers", 4, "--estimated-duration", 60, "--", "sleep", 60)
         self.assertIn("it needs 4 devices, and 1 of 4 are free", self.schedule("why", "large"))
         table = self.schedule("what-if", "--add-node", "new:4")
         self.assertIn("large", table)
         self.assertIn("on average done in", table)
-        self.schedule("drain", "server0")
+        self.schedule("drain", "node0")
         self.assertIn("binds: nodes", self.schedule("why", "large"))
         self.assertIn("cancelled", self.schedule("cancel", "large"))
         self.schedule("cancel", "small")
@@ -54,8 +54,8 @@ class LiveJobs(LiveService):
 
     def test_refusals(self):
         self.assertIn("no service has been started", self.schedule("list", expect=2))
-        first = self.serve("--machines", "2x2")
-        second = subprocess.run([BINARY, "schedule", "serve", "--state", self.state, "--machines", "2x2"],
+        first = self.serve("--cluster", "2x2")
+        second = subprocess.run([BINARY, "schedule", "serve", "--state-dir", self.state, "--cluster", "2x2"],
                                 capture_output=True, text=True, timeout=60)
         self.assertEqual(second.returncode, 1)
         self.assertIn(f"process {first.pid} is a service on this state already", second.stderr)

@@ -21,7 +21,7 @@ class LiveService(Scenario):
 
     def serve(self, *flags):
         """The service, once it answers."""
-        process = subprocess.Popen([BINARY, "schedule", "serve", "--state", self.state, "--listen", "127.0.0.1:0", *flags],
+        process = subprocess.Popen([BINARY, "schedule", "serve", "--state-dir", self.state, "--listen", "127.0.0.1:0", *flags],
                                    stderr=subprocess.PIPE, text=True, env=self.environment)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
@@ -31,7 +31,7 @@ class LiveService(Scenario):
         return process
 
     def schedule(self, command, *words, expect=0):
-        done = subprocess.run([str(word) for word in (BINARY, "schedule", command, "--state", self.state, *words)],
+        done = subprocess.run([str(word) for word in (BINARY, "schedule", command, "--state-dir", self.state, *words)],
                               capture_output=True, text=True, timeout=60, cwd=ROOT)
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout if expect == 0 else done.stderr

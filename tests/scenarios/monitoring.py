@@ -91,9 +91,9 @@ class Monitoring(Scenario):
 
     def test_a_jobs_metrics_while_a_rank_sleeps(self):
         token = self.private_file("token", "a token that nobody guesses\n")
-        _, address, metrics = self.serve("--token-file", token, "--stall-seconds", 1)
-        served = ("--exchange.method", "ps", "--exchange.servers", address, "--exchange.server_token", token,
-                  "--cluster", self.cluster([0.001, 0.001]), "--shares.mode", "equal", "--epochs", 500,
+        _, address, metrics = self.serve("--token-file", token, "--stall-timeout", 1)
+        served = ("--gradient-sync.method", "parameter-server", "--gradient-sync.servers", address, "--gradient-sync.token-file", token,
+                  "--cluster", self.cluster([0.001, 0.001]), "--batch-split.mode", "equal", "--epochs", 500,
                   "--deadline.step", "60 s")
         job = self.start("run", *served)
         ours = {"tenant": "local", "job": "scenario"}
@@ -127,7 +127,7 @@ class Monitoring(Scenario):
 
         sleeper = self.worker_processes(job.pid)[1]
         last = values(scrape(metrics), "rank_last_total", **ours, rank="1")
-        said = self.stall(sleeper, r"job 'local/scenario' has stood still for .* at step \d+, bucket \d+: nothing comes from rank 1\n")
+        printed = self.stall(sleeper, r"job 'local/scenario' has stood still for .* at step \d+, bucket \d+: nothing comes from rank 1\n")
         stalled = scrape(metrics)
         self.assertGreaterEqual(values(stalled, "stall_seconds", **ours)[0], 1)
         self.assertEqual(values(stalled, "missing_rank", **ours, rank="1"), [1])
@@ -135,7 +135,7 @@ class Monitoring(Scenario):
         time.sleep(1.5)  # a stall is told of once
         os.kill(sleeper, signal.SIGCONT)
         after = self.wait_for_sample(metrics, lambda f: values(f, "stall_seconds", **ours) == [0])
-        self.assertEqual(self.log.read_text().count("has stood still"), 1, said.group(0))
+        self.assertEqual(self.log.read_text().count("has stood still"), 1, printed.group(0))
         self.assertGreater(values(after, "rank_last_total", **ours, rank="1"), last)
         self.assertGreater(values(after, "rank_waited_seconds_total", **ours, rank="1")[0], 2)
         os.kill(job.pid, signal.SIGINT)
@@ -162,7 +162,7 @@ class Monitoring(Scenario):
         token = self.private_file("token", "a token that nobody guesses\n")
         tenants = "tenants:\n  - {name: a, token: 0123456789abcdef, quota: 1e40 GB}\n"
         for flags, word in ((("--quota", "nan"), "quota"), (("--quota", "1e300"), "quota"), (("--quota", "1e-12"), "quota"),
-                            (("--stall-seconds", "nan"), "stall-seconds"), (("--tables", "/proc/nope"), "/proc/nope"),
+                            (("--stall-timeout", "nan"), "stall-timeout"), (("--embedding-dir", "/proc/nope"), "/proc/nope"),
                             (("--tenants", self.private_file("tenants.yaml", tenants)), "quota")):
             with self.subTest(flags):
                 known = [] if flags[0] == "--tenants" else ["--token-file", token]
@@ -177,13 +177,13 @@ class Monitoring(Scenario):
         tenants = self.private_file("tenants.yaml", "tenants:\n  - {name: vision, token_file: vision.token, share: 2}\n"
                                                     "  - {name: speech, token_file: speech.token, quota: 1 KB}\n")
         _, address, metrics = self.serve("--tenants", tenants)
-        served = ("--exchange.method", "ps", "--exchange.servers", address, "--workers", 2)
-        self.train("one", *served, "--exchange.tenant", "vision", "--exchange.server_token", vision)
-        output = self.train("two", *served, "--exchange.tenant", "vision", "--exchange.server_token", speech, expect=1)
+        served = ("--gradient-sync.method", "parameter-server", "--gradient-sync.servers", address, "--workers", 2)
+        self.train("one", *served, "--gradient-sync.tenant", "vision", "--gradient-sync.token-file", vision)
+        output = self.train("two", *served, "--gradient-sync.tenant", "vision", "--gradient-sync.token-file", speech, expect=1)
         self.assertIn("secret differs", output)
-        output = self.train("three", *served, "--exchange.server_token", vision, expect=1)  # no tenant of that name
+        output = self.train("three", *served, "--gradient-sync.token-file", vision, expect=1)  # no tenant of that name
         self.assertIn("secret differs", output)
-        output = self.train("four", *served, "--exchange.tenant", "speech", "--exchange.server_token", speech, expect=1)
+        output = self.train("four", *served, "--gradient-sync.tenant", "speech", "--gradient-sync.token-file", speech, expect=1)
         self.assertIn("the quota of tenant 'speech'", output)
         families = scrape(metrics)
         self.assertGreaterEqual(values(families, "refused_connections_total", where="handshake")[0], 2)
@@ -195,10 +195,10 @@ class Monitoring(Scenario):
             self.assertEqual(done.returncode, 0, done.stdout)
             return done.stdout
 
-        told = json.loads(check("--server", "--model", "resnet50", "--link-gbps", 0.001, "--json"))["server"]
-        self.assertEqual(told["runs_out_first"], "link")
-        self.assertEqual(told["workers"], 0)
-        for resource in told["resources"]:
+        answer = json.loads(check("--server", "--model", "resnet50", "--link-gbps", 0.001, "--json"))["server"]
+        self.assertEqual(answer["runs_out_first"], "link")
+        self.assertEqual(answer["workers"], 0)
+        for resource in answer["resources"]:
             need = resource["needed_for_all"] + resource["workers"] * resource["needed_for_each_worker"]
             self.assertAlmostEqual(need / resource["available"], 1, places=6)
         text = check("--racks", 4, "--workers-per-rack", 8, "--model", "alexnet")

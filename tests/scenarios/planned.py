@@ -1,4 +1,4 @@
-"""A planned job trains what one worker trains, whatever the plan: stages, unlike replicas, schedules, exchanges."""
+"""A planned job trains what one worker trains, whatever the plan: stages, heterogeneous replicas, schedules, exchanges."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import unittest
 from harness import BINARY, Scenario, relative_difference
 
 LAYERS = ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "output"]
-SCRIPT = ("--model.name", "torchscript", "--model.hidden", "", "--model.dtype", "float64")
-NETWORK = ("--model.hidden", "16,16,16")
+SCRIPT = ("--model.name", "torchscript", "--model.hidden-sizes", "", "--model.dtype", "float64")
+NETWORK = ("--model.hidden-sizes", "16,16,16")
 DOUBLE = (*NETWORK, "--model.dtype", "float64")
 
 
@@ -27,14 +27,14 @@ class PlannedJobs(Scenario):
         entries = []
         first = 0
         for last, shares, more in cuts:
-            replicas = [{"type": f"type{i}", "count": 1, "share": share} for i, share in enumerate(shares)]
+            replicas = [{"type": f"type{i}", "count": 1, "batch_fraction": share} for i, share in enumerate(shares)]
             exchange = "none" if len(shares) == 1 else "ring"
             entries.append({"first_layer": self.layers[first], "last_layer": self.layers[last], "replicas": replicas,
-                            "exchange": exchange, "recompute": False, **more})
+                            "gradient_sync": exchange, "recompute": False, **more})
             first = last + 1
-        plan = {"version": 1, "model": self.model, "layers": self.layers, "batch": 60, "micro_batches": micro_batches,
-                "schedule": schedule, "stages": entries, "cost_model": "pipeline", "method": "by hand",
-                "objective": "a test", "predicted": {"step_seconds": 0, "throughput": 0, "price_per_hour": 0, "money": 0},
+        plan = {"version": 2, "model": self.model, "layers": self.layers, "global_batch_size": 60, "micro_batches": micro_batches,
+                "pipeline_schedule": schedule, "stages": entries, "cost_model": "pipeline", "method": "by hand",
+                "objective": "a test", "predicted": {"step_seconds": 0, "throughput": 0, "hourly_cost": 0, "cost": 0},
                 **fields}
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(plan))
@@ -51,7 +51,7 @@ class PlannedJobs(Scenario):
                                 "backward": {"fixed": 0, "per_sample": 2 * seconds}} for _ in layers]}
                    for name, seconds in seconds_per_sample.items()]
         path = self.folder / f"{name}.json"
-        path.write_text(json.dumps({"version": 1, "batch": 60, "devices": devices, "graph": {
+        path.write_text(json.dumps({"version": 2, "batch_size": 60, "devices": devices, "graph": {
             "name": self.model, "source": "by hand", "input_bytes": 48, "layers": layers}}))
         return path
 
@@ -62,12 +62,12 @@ class PlannedJobs(Scenario):
         words = [" ".join(choose.choices(["a", "row", "of", "words"], k=3)) for _ in range(600)]
         (self.folder / "text.txt").write_text("\n".join(words))
         self.job.write_text(
-            "model: {name: transformer, layers: 3, width: 16, heads: 2, dropout: 0.1, dtype: float64}\n"
-            "data: {name: text, train: text.txt, sequence: 8}\n"
-            "batch: 60\n"
+            "model: {name: transformer, num_layers: 3, hidden_size: 16, num_heads: 2, dropout: 0.1, dtype: float64}\n"
+            "data: {name: text, train: text.txt, sequence_length: 8}\n"
+            "global_batch_size: 60\n"
             "epochs: 2\n"
             "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n"
-            "exchange: {bucket_bytes: 4096}\n"
+            "gradient_sync: {bucket_size: 4096}\n"
             "deadline: {join: 60 s, step: 20 s}\n"
         )
 
@@ -98,15 +98,15 @@ class PlannedJobs(Scenario):
                 self.assertAlmostEqual(evaluations[1][step][key], value, delta=100 * bound)
 
     def assert_shapes_give_the_weights_of_one_worker(self, counts, *flags):
-        self.train("one", *flags, "--workers", 1, "--clip_norm", 1)
+        self.train("one", *flags, "--workers", 1, "--max-grad-norm", 1)
         choose = random.Random(5)
         for number, count in enumerate(counts):
             stages = self.random_stages(choose, count)
-            schedule = ["1f1b", "fill-drain"][number % 2]
+            schedule = ["1f1b", "gpipe"][number % 2]
             micro_batches = choose.choice([1, 3, 4, 7])
             with self.subTest(stages=stages, schedule=schedule, micro_batches=micro_batches):
                 plan = self.plan(f"plan{number}", stages, micro_batches, schedule)
-                self.train(f"planned{number}", *flags, "--plan", plan, "--clip_norm", 1)
+                self.train(f"planned{number}", *flags, "--plan", plan, "--max-grad-norm", 1)
                 self.assert_same("one", f"planned{number}", 1e-9)
 
 
@@ -119,19 +119,19 @@ class Planned(PlannedJobs):
         self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4])
 
     def test_stages_that_meet_at_a_server_or_over_tcp(self):
-        stages = [(2, [0.25, 0.75], {"exchange": "parameter-server"}), (7, [0.5, 0.5], {})]
+        stages = [(2, [0.25, 0.75], {"gradient_sync": "parameter-server"}), (7, [0.5, 0.5], {})]
         self.train("one", *NETWORK, "--workers", 1)
         self.train("served", *NETWORK, "--plan", self.plan("served", stages))
         self.assert_same("one", "served", 1e-4)
         stages = [(2, [0.25, 0.75], {}), (7, [0.5, 0.2, 0.3], {})]
-        self.train("ring", *NETWORK, "--plan", self.plan("ring", stages), "--exchange.method", "tcp-ring")
+        self.train("ring", *NETWORK, "--plan", self.plan("ring", stages), "--gradient-sync.method", "tcp-ring")
         self.assert_same("one", "ring", 1e-4)
 
     def test_a_run_goes_on_with_another_plan_or_none(self):
-        adam = (*DOUBLE, "--optimizer.name", "adam", "--optimizer.learning_rate", 0.01)
+        adam = (*DOUBLE, "--optimizer.name", "adam", "--optimizer.learning-rate", 0.01)
         self.train("one", *adam, "--workers", 1)
         first = self.plan("first", [(2, [1], {}), (7, [0.5, 0.5], {})])
-        second = self.plan("second", [(4, [0.3, 0.7], {}), (5, [1], {}), (7, [1], {})], 5, "fill-drain")
+        second = self.plan("second", [(4, [0.3, 0.7], {}), (5, [1], {}), (7, [1], {})], 5, "gpipe")
         for name, plan in (("same", first), ("other", second), ("none", None)):
             with self.subTest(then=name):
                 self.train(name, *adam, "--plan", first, "--steps", 7)
@@ -143,27 +143,27 @@ class Planned(PlannedJobs):
         self.train("one", *DOUBLE, "--workers", 1, "--steps", 80)
         plan = self.plan("plan", [(4, [0.5, 0.5], {}), (7, [1], {})])
         profile = self.profile({"type0": 1e-4, "type1": 3e-4})
-        emulated = (*DOUBLE, "--plan", plan, "--emulation", profile, "--adapt", "false")
+        emulated = (*DOUBLE, "--plan", plan, "--emulation", profile, "--replan", "false")
         self.train("planned", *emulated, "--steps", 50)
         self.train("planned", *emulated, "--steps", 80, "--resume")
         self.assert_same("one", "planned", 1e-9)
         workers = json.loads((self.folder / "planned" / "run.json").read_text())["workers"]
         self.assertTrue(all(worker["emulated"].startswith("by the profile ") for worker in workers), workers)
-        steps = [line for line in self.lines("planned") if "shares" in line]
-        self.assertEqual(steps[0]["shares"], [30, 30, 60])
-        self.assertLess(steps[-1]["shares"][1], 20, "a device of a third of the other's speed should have 15 of 60")
-        self.assertEqual(sum(steps[-1]["shares"][:2]), 60)
-        self.assertLess(steps[50]["shares"][1], 25, "a checkpoint keeps what was learnt")
+        steps = [line for line in self.lines("planned") if "batch_split" in line]
+        self.assertEqual(steps[0]["batch_split"], [30, 30, 60])
+        self.assertLess(steps[-1]["batch_split"][1], 20, "a device of a third of the other's speed should have 15 of 60")
+        self.assertEqual(sum(steps[-1]["batch_split"][:2]), 60)
+        self.assertLess(steps[50]["batch_split"][1], 25, "a checkpoint keeps what was learnt")
         decisions = [line["decision"] for line in steps if "decision" in line]
         self.assertTrue(decisions and all(text.startswith("stage 0: ") for text in decisions), decisions)
 
-        self.train("fixed", *emulated, "--steps", 30, "--shares.mode", "fixed")
-        self.assertEqual({tuple(line["shares"]) for line in self.lines("fixed") if "shares" in line}, {(30, 30, 60)})
+        self.train("fixed", *emulated, "--steps", 30, "--batch-split.mode", "fixed")
+        self.assertEqual({tuple(line["batch_split"]) for line in self.lines("fixed") if "batch_split" in line}, {(30, 30, 60)})
 
     def test_a_run_moves_to_a_plan_for_the_speeds_that_it_sees(self):
         """The profile says that both workers are alike; one takes three times as long."""
         steps = 300
-        adam = (*DOUBLE, "--optimizer.name", "adam", "--optimizer.learning_rate", 0.01)
+        adam = (*DOUBLE, "--optimizer.name", "adam", "--optimizer.learning-rate", 0.01)
         self.train("one", *adam, "--workers", 1, "--steps", steps + 20)
         plan = self.plan("plan", [(4, [1], {}), (7, [1], {})])
         stages = json.loads(plan.read_text())
@@ -172,7 +172,7 @@ class Planned(PlannedJobs):
         # The slow worker has the first of two stages. It has so little memory that it can hold two layers at the end, where
         # one micro-batch is under way at a time, and but one at the front: the workers swap.
         small = self.folder / "small.yaml"
-        small.write_text("version: 1\ndevice_types: [{name: type0, kind: cpu, count: 1, memory: 25 KB}, "
+        small.write_text("version: 2\ndevice_types: [{name: type0, kind: cpu, count: 1, memory: 25 KB}, "
                          "{name: type1, kind: cpu, count: 1}]\n")
         flags = (*adam, "--plan", plan, "--profile", self.profile({"type0": 2e-5, "type1": 2e-5}, "believed"),
                  "--emulation", self.profile({"type0": 6e-5, "type1": 2e-5}, "real"))
@@ -188,7 +188,7 @@ class Planned(PlannedJobs):
                     layers = LAYERS.index(stage["last_layer"]) - LAYERS.index(stage["first_layer"]) + 1
                     workers = sum(replicas["count"] for replicas in stage["replicas"])
                     for replicas in stage["replicas"]:
-                        work[replicas["type"]] += layers * replicas["count"] * replicas.get("share", 1 / workers)
+                        work[replicas["type"]] += layers * replicas["count"] * replicas.get("batch_fraction", 1 / workers)
                 self.assertAlmostEqual(sum(work.values()), len(LAYERS))
                 self.assertLess(work["type0"], 4, "the slow worker had five of eight layers")
                 if name == "swapped":
@@ -196,7 +196,7 @@ class Planned(PlannedJobs):
                 self.train(name, *flags, *more, "--steps", steps + 20, "--resume")
                 self.assert_same("one", name, 1e-9)
 
-        output = self.train("stays", *flags, "--steps", 60, "--adapt", "false")
+        output = self.train("stays", *flags, "--steps", 60, "--replan", "false")
         self.assertEqual([line for line in self.lines("stays") if line.get("event") == "moved"], [], output)
 
     def test_plan_auto_profiles_plans_and_trains(self):
@@ -223,19 +223,19 @@ class Planned(PlannedJobs):
     def test_plans_that_do_not_fit_are_refused(self):
         fits = [(2, [1], {}), (7, [1], {})]
         for name, flags, fields, words in (
-                ("batch", ("--batch", 64), {}, "batch: 64"),
+                ("batch", ("--global-batch-size", 64), {}, "global_batch_size: 64"),
                 ("layers", (), {"layers": ["other", *LAYERS[1:]], "stages": [
                     {"first_layer": "other", "last_layer": "output", "replicas": [{"type": "a", "count": 1}],
-                     "exchange": "none", "recompute": False}]}, "layers[0] is 'other'"),
+                     "gradient_sync": "none", "recompute": False}]}, "layers[0] is 'other'"),
                 ("workers", ("--workers", 3), {}, "workers: 3"),
-                ("accumulation", ("--accumulation", 2), {}, "accumulation: 2"),
-                ("shares", ("--shares.mode", "equal"), {}, "shares.mode: equal"),
-                ("server", ("--exchange.method", "ps"), {}, "exchange.method: ps"),
+                ("gradient accumulation", ("--gradient-accumulation-steps", 2), {}, "gradient_accumulation_steps: 2"),
+                ("shares", ("--batch-split.mode", "equal"), {}, "batch_split.mode: equal"),
+                ("server", ("--gradient-sync.method", "parameter-server"), {}, "gradient_sync.method: parameter-server"),
                 ("cluster", [None, None], {}, "no device type"),
                 ("emulated", [0.001, 0.001], {}, "is emulated"),
                 ("layers of the profile", ("--emulation", self.profile({"type0": 1e-4})), {"layers": LAYERS[:7] + ["last"], "stages": [
                     {"first_layer": "flatten", "last_layer": "last", "replicas": [{"type": "type0", "count": 1}],
-                     "exchange": "none", "recompute": False}]}, "'last'"),
+                     "gradient_sync": "none", "recompute": False}]}, "'last'"),
                 ("type", ("--emulation", self.profile({"other": 1e-4})), {}, "no device type 'type0'")):
             with self.subTest(name):
                 if isinstance(flags, list):
@@ -251,7 +251,7 @@ class Planned(PlannedJobs):
 class Tied(PlannedJobs):
     """Layers that share a tensor are in several stages."""
 
-    tied = ("--model.tied", "true")
+    tied = ("--model.tie-embeddings", "true")
 
     def test_a_tied_transformer_gives_the_weights_of_one_worker(self):
         self.use_transformer()
@@ -263,10 +263,10 @@ class Tied(PlannedJobs):
 
     def test_a_tied_run_goes_on_with_another_plan_or_none(self):
         self.use_transformer()
-        adam = (*self.tied, "--optimizer.name", "adamw", "--optimizer.learning_rate", 0.01, "--clip_norm", 0.5)
+        adam = (*self.tied, "--optimizer.name", "adamw", "--optimizer.learning-rate", 0.01, "--max-grad-norm", 0.5)
         self.train("one", *adam, "--workers", 1, "--steps", 20)
         first = self.plan("first", [(1, [0.25, 0.75], {}), (5, [0.5, 0.2, 0.3], {})])
-        second = self.plan("second", [(0, [1], {}), (3, [0.3, 0.7], {}), (5, [0.6, 0.4], {})], 5, "fill-drain")
+        second = self.plan("second", [(0, [1], {}), (3, [0.3, 0.7], {}), (5, [0.6, 0.4], {})], 5, "gpipe")
         for name, plan in (("other", second), ("none", None)):
             with self.subTest(then=name):
                 self.train(name, *adam, "--plan", first, "--steps", 7)
@@ -277,7 +277,7 @@ class Tied(PlannedJobs):
     def test_a_tied_run_moves_to_another_plan(self):
         """The profile says that both workers are alike; one takes three times as long, and has most of the layers."""
         self.use_transformer()
-        adam = (*self.tied, "--optimizer.name", "adam", "--optimizer.learning_rate", 0.01)
+        adam = (*self.tied, "--optimizer.name", "adam", "--optimizer.learning-rate", 0.01)
         self.train("one", *adam, "--workers", 1, "--steps", 200)
         plan = self.plan("plan", [(4, [1], {}), (5, [1], {})])
         stages = json.loads(plan.read_text())
@@ -311,12 +311,12 @@ class Tied(PlannedJobs):
         torch.manual_seed(3)
         for share_statistics in (False, True):
             torch.jit.script(Network(share_statistics)).save(str(self.folder / f"{share_statistics}.pt"))
-        flags = (*SCRIPT, "--clip_norm", 1)
+        flags = (*SCRIPT, "--max-grad-norm", 1)
         self.layers = [layer["name"] for layer in self.profiled_layers("False.pt")]
         self.assertEqual(self.layers, ["first", "relu", "norm", "second", "relu#2", "third", "relu#3", "norm#2", "last"])
         self.train("one", *flags, "--model.path", self.folder / "False.pt", "--workers", 1)
         stages = [(1, [0.5, 0.5], {}), (4, [1], {}), (8, [0.25, 0.75], {})]
-        for schedule in ("1f1b", "fill-drain"):
+        for schedule in ("1f1b", "gpipe"):
             with self.subTest(schedule):
                 self.train(schedule, *flags, "--model.path", self.folder / "False.pt",
                            "--plan", self.plan(schedule, stages, 4, schedule))
@@ -328,7 +328,7 @@ class Tied(PlannedJobs):
 
     def test_what_cannot_be_tied_across_stages_is_refused(self):
         self.use_transformer()
-        stages = [(2, [0.25, 0.75], {"exchange": "parameter-server"}), (5, [1], {})]
+        stages = [(2, [0.25, 0.75], {"gradient_sync": "parameter-server"}), (5, [1], {})]
         flags = (*self.tied, "--model.dtype", "float32")
         output = self.train("served", *flags, "--plan", self.plan("served", stages), expect=2)
         self.assertIn("layers 'embedding', 'output' share 'embedding.token.weight' and are in stages 0, 1, of which stage 0 "
@@ -367,17 +367,17 @@ class Skips(PlannedJobs):
         self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4, 4], *SCRIPT, "--model.path", self.folder / "network.pt")
 
 
-class Imitated(PlannedJobs):
+class Synthetic(PlannedJobs):
     """Networks that only send and sleep."""
 
     def setUp(self):
         super().setUp()
-        self.job.write_text(self.job.read_text().replace("model: {name: mlp, hidden: [16]}", "model: {name: imitation}"))
-        self.imitated = self.profile({"type0": 0.0004, "type1": 0.0008})
+        self.job.write_text(self.job.read_text().replace("model: {name: mlp, hidden_sizes: [16]}", "model: {name: synthetic}"))
+        self.synthetic = self.profile({"type0": 0.0004, "type1": 0.0008})
 
     def test_workers_take_the_time_of_their_layers_and_keep_no_weights(self):
         plan = self.plan("plan", [(3, [1], {}), (7, [0.5, 0.5], {})])
-        output = self.train("run", "--model.path", self.imitated, "--plan", plan, "--steps", 4, "--shares.mode", "fixed")
+        output = self.train("run", "--model.path", self.synthetic, "--plan", plan, "--steps", 4, "--batch-split.mode", "fixed")
         steps = [line for line in self.lines("run") if "step_seconds" in line]
         self.assertEqual(len(steps), 4, output)
         # A sample takes 3 times its forward pass; the last layer has the time of "step", too.
@@ -389,30 +389,30 @@ class Imitated(PlannedJobs):
         self.assertEqual(list((self.folder / "run/checkpoint").glob("*")), [])
         self.assertTrue((self.folder / "run/report.html").exists())
 
-    def test_plan_auto_plans_from_what_is_imitated(self):
-        cluster = self.folder / "unlike.yaml"
+    def test_plan_auto_plans_from_the_synthetic_profile(self):
+        cluster = self.folder / "heterogeneous.yaml"
         cluster.write_text(
-            "version: 1\n"
+            "version: 2\n"
             "device_types: [{name: type0, kind: cpu, count: 1}, {name: type1, kind: cuda, count: 1}]\n"
             "nodes: [{name: a, devices: [{type: type0, count: 1}]}, {name: b, devices: [{type: type1, count: 1}]}]\n"
             "links: [{from: a, to: b, bandwidth: 10 Gb/s, latency: 10 us}]\n")
-        output = self.train("run", "--model.path", self.imitated, "--plan", "auto", "--cluster", cluster, "--steps", 2)
+        output = self.train("run", "--model.path", self.synthetic, "--plan", "auto", "--cluster", cluster, "--steps", 2)
         self.assertIn("predicted", output)
         plan = json.loads((self.folder / "run/plan.json").read_text())
         used = {replica["type"] for stage in plan["stages"] for replica in stage["replicas"]}
         self.assertEqual(used, {"type0", "type1"}, "on a fast link both are of use")
         self.assertLess(plan["predicted"]["step_seconds"], 9 * 60 * 3 * 0.0004, "and faster than the fast one alone")
 
-    def test_what_cannot_be_imitated_is_refused(self):
+    def test_what_cannot_be_synthetic_is_refused(self):
         plan = self.plan("plan", [(7, [1], {})])
         for name, flags, words in (
-                ("no plan", ("--model.path", self.imitated), "plan: none"),
+                ("no plan", ("--model.path", self.synthetic), "plan: none"),
                 ("no profile", ("--plan", plan), "model.path: empty"),
                 ("missing", ("--plan", plan, "--model.path", "missing.json"), "missing.json"),
-                ("double", ("--plan", plan, "--model.path", self.imitated, "--model.dtype", "float64"), "model.dtype"),
+                ("double", ("--plan", plan, "--model.path", self.synthetic, "--model.dtype", "float64"), "model.dtype"),
                 ("other layers", ("--plan", self.plan("other", [(7, [1], {})], layers=["x", *LAYERS[1:]], stages=[
                     {"first_layer": "x", "last_layer": "output", "replicas": [{"type": "type0", "count": 1}],
-                     "exchange": "none", "recompute": False}]), "--model.path", self.imitated), "'x'")):
+                     "gradient_sync": "none", "recompute": False}]), "--model.path", self.synthetic), "'x'")):
             with self.subTest(name):
                 self.assertIn(words, self.train("run", *flags, expect=2))
 
@@ -422,13 +422,13 @@ class MeasuredPlans(PlannedJobs):
 
     def measure(self, *flags, expect=0, method="rl-attention", batch=60):
         cluster = self.folder / "types.yaml"
-        cluster.write_text("version: 1\n"
+        cluster.write_text("version: 2\n"
                            "device_types: [{name: type0, kind: cpu, count: 1}, {name: type1, kind: cpu, count: 1}]\n")
         done = subprocess.run(
             [BINARY, "plan", "--profile", str(self.profile({"type0": 2e-5, "type1": 6e-5}, "believed")),
-             "--cluster", str(cluster), "--batch", str(batch), "--micro-batches", "2", "--method", method,
+             "--cluster", str(cluster), "--global-batch-size", str(batch), "--micro-batches", "2", "--method", method,
              "--measure", str(self.job), "--measure-steps", "3", "--output", str(self.folder / "plan.json"),
-             "--page", str(self.folder / "plan.html"), *map(str, flags)],
+             "--html", str(self.folder / "plan.html"), *map(str, flags)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=170)
         self.assertEqual(done.returncode, expect, done.stdout)
         return done.stdout
@@ -438,7 +438,7 @@ class MeasuredPlans(PlannedJobs):
         real = self.profile({"type0": 4e-4, "type1": 4e-5}, "real")
         text = self.job.read_text().replace("hidden: [16]", "hidden: [16, 16, 16]")
         self.job.write_text(f"{text}emulation: {real}\n")
-        output = self.measure("--measure-plans", 6, "--seconds", 60)
+        output = self.measure("--measure-plans", 6, "--time-limit", 60)
         runs = re.findall(r"(?m)^\d+ of 6: ([\d.]+) (m?s) \(predicted ", output)
         self.assertGreaterEqual(len(runs), 2, output)
         measured = [float(value) / (1000 if unit == "ms" else 1) for value, unit in runs]
@@ -451,7 +451,7 @@ class MeasuredPlans(PlannedJobs):
         self.train("run", "--plan", self.folder / "plan.json", "--steps", 3)
 
     def test_what_cannot_be_measured_is_said(self):
-        output = self.measure("--measure-plans", 2, "--seconds", 20, expect=1)
+        output = self.measure("--measure-plans", 2, "--time-limit", 20, expect=1)
         self.assertIn("layers has 8 names, but the network 'mlp' has", output)  # the job's has fewer
         self.assertIn("--method exact", self.measure(method="exact", expect=2))
         self.assertIn("--what-if", self.measure("--what-if", "type0.count=2", expect=2))

@@ -29,11 +29,11 @@ class Planning(unittest.TestCase):
         return done.stdout if expect == 0 else done.stderr.strip().splitlines()[-1]
 
     def ctrdnn(self, *arguments, expect=0):
-        return self.plan("--model", "ctrdnn-16", "--cluster", RENT, "--cost-model", "heterps", "--batch", 4096,
+        return self.plan("--model", "ctrdnn-16", "--cluster", RENT, "--cost-model", "heterps", "--global-batch-size", 4096,
                          *arguments, expect=expect)
 
     def test_a_plan_is_written_whole_and_proved(self):
-        text = self.ctrdnn("--min-throughput", 1000000, "--page", "plan.html")
+        text = self.ctrdnn("--min-throughput", 1000000, "--html", "plan.html")
         self.assertIn("proved optimal", text)
         plan = json.loads((self.folder / "plan.json").read_text())
         self.assertGreaterEqual(plan["predicted"]["throughput"], 1000000 * (1 - 1e-9))
@@ -41,8 +41,8 @@ class Planning(unittest.TestCase):
         self.assertIn("<svg", (self.folder / "plan.html").read_text())
 
     def test_an_open_number_of_micro_batches_is_the_best_of_them(self):
-        arguments = ["--profile", PIPELINE / "profile.json", "--cluster", PIPELINE / "cluster.yaml", "--batch", 24,
-                     "--seconds", 20]
+        arguments = ["--profile", PIPELINE / "profile.json", "--cluster", PIPELINE / "cluster.yaml", "--global-batch-size", 24,
+                     "--time-limit", 20]
 
         def throughput(*more):
             self.plan(*arguments, *more)
@@ -57,20 +57,20 @@ class Planning(unittest.TestCase):
 
     def test_a_plan_is_simulated_as_it_was_written(self):
         arguments = ["--profile", PIPELINE / "profile.json", "--cluster", PIPELINE / "cluster.yaml"]
-        self.plan(*arguments, "--batch", 64, "--seconds", 10)
+        self.plan(*arguments, "--global-batch-size", 64, "--time-limit", 10)
         done = subprocess.run([BINARY, "simulate", "plan.json", *map(str, arguments)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, cwd=self.folder, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_an_impossible_target_says_what_is_possible(self):
         message = self.ctrdnn("--min-throughput", 1e12, expect=2)
-        self.assertRegex(message, r"no plan reaches 1,000,000,000,000 samples/s: the best is [\d,]+ with .*; layer \S+ binds")
+        self.assertRegex(message, r"no plan reaches 1,000,000,000,000 samples/s: the best is [\d,]+ with .*; layer \S+ is the bottleneck")
         best = float(re.search(r"the best is ([\d,]+)", message)[1].replace(",", ""))
         self.ctrdnn("--min-throughput", 0.999 * best)
         self.assertFalse((self.folder / "none.json").exists())
 
     def test_every_method_is_compared(self):
-        text = self.ctrdnn("--min-throughput", 100000, "--compare", "--seconds", 2)
+        text = self.ctrdnn("--min-throughput", 100000, "--compare", "--time-limit", 2)
         for method in ("exact", "brute-force", "cpu-only", "gpu-only", "heuristic", "greedy", "genetic", "bayesian",
                        "pipedream", "rl-lstm", "rl-rnn", "rl-attention"):
             self.assertRegex(text, rf"(?m)^  {method} ")
@@ -84,11 +84,11 @@ class Planning(unittest.TestCase):
         self.assertIn("--profile, --model: neither is given", self.plan(expect=2))
         self.assertIn("accepted: TYPE.QUANTITY=VALUE", self.ctrdnn("--what-if", "gpu.price=1", expect=2))
         self.assertIn("min_throughput", self.ctrdnn("--min-throughput", "nan", expect=2))
-        self.assertIn("--micro-batches: 99 is more", self.plan("--model", "nce", "--cluster", RENT, "--batch", 8, "--micro-batches", 99, expect=2))
+        self.assertIn("--micro-batches: 99 is more", self.plan("--model", "nce", "--cluster", RENT, "--global-batch-size", 8, "--micro-batches", 99, expect=2))
         cluster = self.folder / "cluster.yaml"
         cluster.write_text(RENT.read_text().replace("price_per_hour: 2.42", "price_per_hour: -2.42"))
         self.assertRegex(self.plan("--model", "nce", "--cluster", cluster, expect=2), r"cluster.yaml:\d+: .*price_per_hour")
-        cluster.write_text("version: 1\ndevice_types:\n  - {name: cpu, kind: cpu}\n")
+        cluster.write_text("version: 2\ndevice_types:\n  - {name: cpu, kind: cpu}\n")
         self.assertIn("'cpu' has no speed", self.plan("--model", "nce", "--cluster", cluster, expect=2))
         profile = json.loads((PIPELINE / "profile.json").read_text())
         profile["devices"] = profile["devices"][:1]
@@ -98,7 +98,7 @@ class Planning(unittest.TestCase):
         self.assertFalse((self.folder / "plan.json").exists())
 
     def test_an_interrupt_keeps_the_best_so_far(self):
-        process = subprocess.Popen([BINARY, "plan", "--model", "resnet101", "--cluster", str(RENT), "--seconds", "100"],
+        process = subprocess.Popen([BINARY, "plan", "--model", "resnet101", "--cluster", str(RENT), "--time-limit", "100"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
         time.sleep(2)
         process.send_signal(signal.SIGINT)

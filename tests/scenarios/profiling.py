@@ -19,13 +19,13 @@ class Profile(Scenario):
         return json.loads(output.read_text()), done.stdout
 
     def test_layers_devices_and_links(self):
-        profile, text = self.profile("--batches", "2,8", "--seconds", 2, "--scale", "gpu=cpu*0.05")
+        profile, text = self.profile("--batch-sizes", "2,8", "--time-limit", 2, "--scale", "gpu=cpu*0.05")
         layers = profile["graph"]["layers"]
         self.assertEqual([layer["name"] for layer in layers], ["flatten", "fc1", "relu1", "output", "step"])
         self.assertEqual(sum(layer.get("parameters", 0) for layer in layers), 12 * 16 + 16 + 16 * 4 + 4)
         cpu, gpu = profile["devices"]
         self.assertEqual((cpu["type"], cpu["origin"]), ("cpu", "measured"))
-        self.assertEqual([point["batch"] for point in cpu["layers"][1]["measurements"]], [2, 8])
+        self.assertEqual([point["batch_size"] for point in cpu["layers"][1]["measurements"]], [2, 8])
         self.assertEqual((gpu["type"], gpu["origin"]), ("gpu", "scaled"))
         self.assertIn("0.05 times the seconds of 'cpu'", gpu["rule"])
         for layer, scaled in zip(cpu["layers"], gpu["layers"]):
@@ -40,10 +40,10 @@ class Profile(Scenario):
 
     def test_types_of_a_cluster_file(self):
         cluster = self.folder / "cluster.yaml"
-        types = "version: 1\ndevice_types: [{name: here, kind: cpu}, {name: slow, kind: cpu}%s]\nworkers:\n"
+        types = "version: 2\ndevice_types: [{name: here, kind: cpu}, {name: slow, kind: cpu}%s]\nworkers:\n"
         slow = "  - {name: a, device: slow, seconds_per_sample: 5 ms}\n  - {name: b, device: slow, seconds_per_sample: 5 ms}\n"
         cluster.write_text(types % "" + slow)
-        profile, _ = self.profile("--cluster", cluster, "--batches", "2,8", "--seconds", 2)
+        profile, _ = self.profile("--cluster", cluster, "--batch-sizes", "2,8", "--time-limit", 2)
         here, paced = profile["devices"]
         self.assertEqual((here["origin"], paced["origin"]), ("measured", "scaled"))
         self.assertIn("seconds_per_sample", paced["rule"])
@@ -62,11 +62,11 @@ class Profile(Scenario):
 
     def test_an_estimate_is_that_of_the_stated_speeds(self):
         cluster = self.folder / "cluster.yaml"
-        types = "version: 1\ndevice_types: [{name: here, kind: cpu, count: 2%s}]\n"
+        types = "version: 2\ndevice_types: [{name: here, kind: cpu, count: 2%s}]\n"
         cluster.write_text(types % "")
         self.assertIn("'here' has no speed", self.profile("--estimate", "--cluster", cluster, expect=2))
         self.assertIn("needs --cluster", self.profile("--estimate", expect=2))
-        cluster.write_text(types % ", speed: {flops_per_second: 1e6, memory_bandwidth: 1 GB/s, fixed: 1 ms}")
+        cluster.write_text(types % ", speed: {flops_per_second: 1e6, memory_bandwidth: 1 GB/s, layer_overhead: 1 ms}")
         profile, text = self.profile("--estimate", "--cluster", cluster)
         (device,) = profile["devices"]
         self.assertEqual((device["type"], device["origin"]), ("here", "scaled"))
@@ -79,8 +79,8 @@ class Profile(Scenario):
         self.assertIn("gpu=cpu*0.05", self.profile("--scale", "gpu=cpu", expect=2))
         self.assertIn("above 0", self.profile("--scale", "gpu=cpu*-1", expect=2))
         self.assertIn("given twice", self.profile("--scale", "gpu=cpu*2", "--scale", "gpu=cpu*3", expect=2))
-        self.assertIn("growing batch sizes", self.profile("--batches", "4,1", expect=2))
-        self.assertIn("accepted: cpu", self.profile("--scale", "gpu=tpu*2", "--batches", "2,4", "--seconds", 1, expect=2))
+        self.assertIn("growing batch sizes", self.profile("--batch-sizes", "4,1", expect=2))
+        self.assertIn("accepted: cpu", self.profile("--scale", "gpu=tpu*2", "--batch-sizes", "2,4", "--time-limit", 1, expect=2))
         self.assertIn("accepted: one of mlp, cnn", self.profile("--model.name", "resnet", expect=2))
 
 

@@ -11,7 +11,7 @@ from harness import Scenario, interrupt
 
 
 class Resume(Scenario):
-    fixed = ("--shares.mode", "fixed", "--shares.fixed", "10,20,30", "--workers", 3)
+    fixed = ("--batch-split.mode", "fixed", "--batch-split.fixed", "10,20,30", "--workers", 3)
 
     def test_fixed_shares_resume_bitwise(self):
         self.train("whole", *self.fixed, "--steps", 20, "--model.dropout", 0.2)
@@ -22,7 +22,7 @@ class Resume(Scenario):
         self.assertEqual(self.not_used_once("halves"), 0)
 
     def test_adam_resumes_bitwise(self):
-        adam = (*self.fixed, "--optimizer.name", "adamw", "--optimizer.learning_rate", 0.01, "--clip_norm", 1)
+        adam = (*self.fixed, "--optimizer.name", "adamw", "--optimizer.learning-rate", 0.01, "--max-grad-norm", 1)
         self.train("whole", *adam, "--steps", 15)
         self.train("halves", *adam, "--steps", 4)
         self.train("halves", *adam, "--steps", 15, "--resume")
@@ -31,8 +31,8 @@ class Resume(Scenario):
     def test_recorded_shares_replay_bitwise(self):
         paces = self.cluster([0.0004, 0.0008, 0.0016])
         self.train("first", "--cluster", paces, "--epochs", 3)
-        self.assertGreater(len({tuple(line["shares"]) for line in self.lines("first") if "shares" in line}), 1)
-        replay = ("--workers", 3, "--epochs", 3, "--shares.mode", "replay", "--shares.replay", self.folder / "first")
+        self.assertGreater(len({tuple(line["batch_split"]) for line in self.lines("first") if "batch_split" in line}), 1)
+        replay = ("--workers", 3, "--epochs", 3, "--batch-split.mode", "replay", "--batch-split.replay", self.folder / "first")
         self.train("again", *replay)
         self.assert_bitwise("first", "again")
         self.train("halves", *replay, "--steps", 11)
@@ -40,7 +40,7 @@ class Resume(Scenario):
         self.assert_bitwise("first", "halves")
 
     def test_another_number_of_workers_uses_the_same_samples(self):
-        self.train("whole", "--workers", 2, "--shares.mode", "equal")
+        self.train("whole", "--workers", 2, "--batch-split.mode", "equal")
         self.train("changed", "--workers", 3, "--steps", 6)
         self.train("changed", "--workers", 2, "--resume")
         self.assertEqual(self.not_used_once("changed"), 0)
@@ -50,7 +50,7 @@ class Resume(Scenario):
             self.assertAlmostEqual(loss, changed[step], delta=1e-4, msg=f"step {step}")
 
     def test_a_run_may_keep_no_checkpoint(self):
-        self.train("none", "--steps", 5, "--checkpoint.keep", 0, "--checkpoint.every_steps", 2)
+        self.train("none", "--steps", 5, "--checkpoint.keep", 0, "--checkpoint.every-steps", 2)
         self.assertFalse((self.folder / "none/checkpoint").exists())
         self.assertEqual(len(self.losses("none")), 5)
 
@@ -71,7 +71,7 @@ class Resume(Scenario):
 
     def test_a_damaged_checkpoint_is_passed_over(self):
         self.train("whole", *self.fixed, "--steps", 20)
-        self.train("run", *self.fixed, "--steps", 12, "--checkpoint.every_steps", 5)
+        self.train("run", *self.fixed, "--steps", 12, "--checkpoint.every-steps", 5)
         newest = self.folder / "run" / "checkpoint" / "step-00000012" / "weights.safetensors"
         content = bytearray(newest.read_bytes())
         content[-5] ^= 1
@@ -83,7 +83,7 @@ class Resume(Scenario):
 
     def test_a_damaged_manifest_is_passed_over(self):
         self.train("whole", *self.fixed, "--steps", 20)
-        self.train("run", *self.fixed, "--steps", 12, "--checkpoint.every_steps", 5)
+        self.train("run", *self.fixed, "--steps", 12, "--checkpoint.every-steps", 5)
         manifest = self.folder / "run" / "checkpoint" / "step-00000012" / "manifest.json"
         good = json.loads(manifest.read_text())
         with open(self.folder / "run" / "metrics.jsonl", "a") as metrics:
@@ -119,8 +119,8 @@ class Resume(Scenario):
         self.train("run", *self.fixed, "--steps", 7)
         files = [self.folder / "run" / name for name in ("job.yaml", "metrics.jsonl")]
         before = [file.read_bytes() for file in files]
-        for key, value in (("model.hidden", 32), ("optimizer.name", "adamw")):
-            last = self.train("run", f"--{key}", value, "--resume", expect=2, job=False).strip().splitlines()[-1]
+        for key, value in (("model.hidden_sizes", 32), ("optimizer.name", "adamw")):
+            last = self.train("run", f"--{key.replace('_', '-')}", value, "--resume", expect=2, job=False).strip().splitlines()[-1]
             self.assertIn(f"{key} is", last)
             self.assertEqual([file.read_bytes() for file in files], before)
         self.train("run", "--steps", 20, "--resume", job=False)

@@ -12,7 +12,7 @@ from harness import BINARY
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRACE = ROOT / "examples/schedule/trace.csv"
 POLICIES = ["fifo", "las", "srtf", "drf", "optimus", "gadget-exact", "gittins", "themis", "elasticflow", "gavel", "sia"]
-if "needs HiGHS" in subprocess.run([BINARY, "schedule", "simulate", TRACE, "--machines", "32", "--policy", "gavel"],
+if "needs HiGHS" in subprocess.run([BINARY, "schedule", "simulate", TRACE, "--cluster", "32", "--policy", "gavel"],
                                    capture_output=True, text=True, timeout=60).stderr:
     POLICIES = [name for name in POLICIES if name not in ("gavel", "sia")]
 
@@ -37,7 +37,7 @@ class ScheduleSimulate(unittest.TestCase):
 
     def test_prints_a_line_a_policy_and_writes_what_became_of_each_job(self):
         file = self.folder / "jobs.csv"
-        text = self.simulate(TRACE, "--machines", "4x8", "--csv", file)
+        text = self.simulate(TRACE, "--cluster", "4x8", "--csv", file)
         self.assertIn("60 jobs", text)
         self.assertIn("32 devices on 4 servers", text)
         lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()[0] in POLICIES}
@@ -51,7 +51,7 @@ class ScheduleSimulate(unittest.TestCase):
             self.assertAlmostEqual(float(line[0]), sum(completion) / 60 / 3600, delta=0.006)
             for row in own:
                 self.assertGreaterEqual(float(row["started_seconds"]), float(row["arrival_seconds"]))
-        self.assertEqual(self.simulate(TRACE, "--machines", "32", "--policy", "las").splitlines()[-1].split()[0], "las")
+        self.assertEqual(self.simulate(TRACE, "--cluster", "32", "--policy", "las").splitlines()[-1].split()[0], "las")
 
     def test_settings_of_papers_are_drawn_by_seed(self):
         flags = ("--policy", "gadget-exact", "--policy", "fifo")
@@ -59,7 +59,7 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertIn("60 jobs", one)
         self.assertIn("of bound %", one)
         self.assertNotEqual(one.splitlines()[0], self.simulate("gadget:2:60", "--seed", 1, *flags).splitlines()[0])
-        several = self.simulate("gadget:2:60", "--seeds", 5, *flags)
+        several = self.simulate("gadget:2:60", "--repetitions", 5, *flags)
         line = next(cells for cells in map(str.split, several.splitlines()) if cells[0] == "gadget-exact")
         shares = []
         for seed in range(5):
@@ -70,16 +70,16 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertIn("sjf-bco", self.simulate("sjf-bco:10", "--policy", "sjf-bco"))
         for words, message in ((("gadget:4",), "'gadget:4'; accepted: gadget:SERVERS:JOBS"),
                                (("gadget:4:0",), "'gadget:4:0'; accepted"),
-                               (("gadget:2:60", "--machines", "8"), "has machines of its own"),
-                               ((TRACE,), "--machines: is missing"),
-                               ((TRACE, "--machines", "32", "--seeds", 3), "nothing of this workload is drawn by lot"),
-                               (("gadget:2:60", "--seeds", 3, "--csv", self.folder / "jobs.csv"), "with --seeds 1 only")):
+                               (("gadget:2:60", "--cluster", "8"), "has a cluster of its own"),
+                               ((TRACE,), "--cluster: is missing"),
+                               ((TRACE, "--cluster", "32", "--repetitions", 3), "nothing of this workload is drawn at random"),
+                               (("gadget:2:60", "--repetitions", 3, "--csv", self.folder / "jobs.csv"), "with --repetitions 1 only")):
             with self.subTest(message):
                 self.assertIn(message, self.simulate(*words, expect=2))
 
-    def test_unlike_devices_and_failures(self):
-        machines = ["--machines", "2x4:v100,4x4:k80"]
-        trace = self.folder / "unlike.csv"
+    def test_heterogeneous_devices_and_failures(self):
+        machines = ["--cluster", "2x4:v100,4x4:k80"]
+        trace = self.folder / "heterogeneous.csv"
         trace.write_text("job,arrival_seconds,duration_seconds,workers,speed_v100,speed_k80\n"
                          "slow,0,3600,4,1,0.5\nneeds,0,3600,8,1,0\nany,0,3600,4,1,1\n")
         file = self.folder / "jobs.csv"
@@ -89,11 +89,11 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertEqual(finished["needs"], 3600, "it alone needs all of the v100s")
         self.assertEqual(finished["slow"], 5400, "an hour on k80s, and then half an hour on v100s")
         self.assertEqual(finished["any"], 3600)
-        self.assertIn("speed_p100 is ''", self.simulate(trace, "--machines", "8:p100", expect=2))
+        self.assertIn("speed_p100 is ''", self.simulate(trace, "--cluster", "8:p100", expect=2))
         self.assertIn("knows one type of devices only",
                       self.simulate(trace, *machines, "--policy", "sjf-bco", expect=2))
 
-        flags = ["--machines", "4x8", "--policy", "las", "--failure-hours", 5, "--repair-hours", 0.5]
+        flags = ["--cluster", "4x8", "--policy", "las", "--mtbf", 5, "--mttr", 0.5]
         text = self.simulate(TRACE, *flags, "--csv", file)
         self.assertIn("jobs lost places", text)
         lost = sum(int(row["failures"]) for row in csv.DictReader(file.read_text().splitlines()))
@@ -101,26 +101,26 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertEqual(row[0], "las")
         self.assertEqual(int(row[-2]), lost)
         self.assertGreater(lost, 0)
-        self.assertIn("+-", self.simulate(TRACE, *flags, "--seeds", 3))
-        self.assertIn("--failure-hours", self.simulate(TRACE, "--machines", "32", "--failure-hours", 0, expect=2))
+        self.assertIn("+-", self.simulate(TRACE, *flags, "--repetitions", 3))
+        self.assertIn("--mtbf", self.simulate(TRACE, "--cluster", "32", "--mtbf", 0, expect=2))
 
     def test_the_page_opens_offline_and_holds_no_markup_of_names(self):
         trace = self.folder / "trace.csv"
-        trace.write_text("job,arrival_seconds,duration_seconds,workers,most\n<script>alert(1)</script>,0,0,1,2\nb,0,0,2,2\n")
+        trace.write_text("job,arrival_seconds,duration_seconds,workers,max_workers\n<script>alert(1)</script>,0,0,1,2\nb,0,0,2,2\n")
         page = self.folder / "page.html"
-        self.simulate(trace, "--machines", "2x4", "--page", page)
+        self.simulate(trace, "--cluster", "2x4", "--html", page)
         html = page.read_text()
         self.assertNotIn("<script>alert", html)
         self.assertNotIn("nan", html.split("<main>")[1].split("</main>")[0].lower())
         for policy in POLICIES:
             self.assertIn(f"Who ran where: {policy}", html)
 
-    def test_packing_keeps_jobs_together(self):
+    def test_consolidated_placement_keeps_jobs_together(self):
         trace = self.folder / "trace.csv"
         trace.write_text("job,arrival_seconds,duration_seconds,workers\na,0,10,6\nb,0,10,6\nc,0,10,4\n")
-        for packing, finished in (("anywhere", ["10.0", "10.0", "10.0"]), ("together", ["10.0", "10.0", "20.0"])):
+        for placement, finished in (("any", ["10.0", "10.0", "10.0"]), ("consolidated", ["10.0", "10.0", "20.0"])):
             file = self.folder / "jobs.csv"
-            self.simulate(trace, "--machines", "2x8", "--policy", "fifo", "--packing", packing, "--csv", file)
+            self.simulate(trace, "--cluster", "2x8", "--policy", "fifo", "--placement", placement, "--csv", file)
             with file.open() as table:
                 self.assertEqual([f"{float(row['finished_seconds'])}" for row in csv.DictReader(table)], finished)
 
@@ -134,20 +134,20 @@ class ScheduleSimulate(unittest.TestCase):
                             (header + "big,0,1,9\n", "job 'big' asks for 9 devices and can never run; there are 8")):
             with self.subTest(words):
                 trace.write_text(text)
-                self.assertIn(words, self.simulate(trace, "--machines", "8", "--policy", "fifo", expect=2))
-        self.assertIn("'8 by 8'", self.simulate(TRACE, "--machines", "8 by 8", expect=2))
-        self.assertIn("--policy", self.simulate(TRACE, "--machines", "32", "--policy", "best", expect=2))
-        self.assertIn("--slot", self.simulate(TRACE, "--machines", "32", "--slot", "nan", expect=2))
+                self.assertIn(words, self.simulate(trace, "--cluster", "8", "--policy", "fifo", expect=2))
+        self.assertIn("'8 by 8'", self.simulate(TRACE, "--cluster", "8 by 8", expect=2))
+        self.assertIn("--policy", self.simulate(TRACE, "--cluster", "32", "--policy", "best", expect=2))
+        self.assertIn("--slot-duration", self.simulate(TRACE, "--cluster", "32", "--slot-duration", "nan", expect=2))
         trace.write_text(header + "a,0,1,1\n")
-        for flag in ("--csv", "--page"):
-            self.assertIn(f"{flag}: '{trace}' is the file of the trace", self.simulate(trace, "--machines", "8", flag, trace, expect=2))
+        for flag in ("--csv", "--html"):
+            self.assertIn(f"{flag}: '{trace}' is the file of the trace", self.simulate(trace, "--cluster", "8", flag, trace, expect=2))
         both = self.folder / "both"
-        self.assertIn("is the file of --csv", self.simulate(trace, "--machines", "8", "--csv", both, "--page", both, expect=2))
+        self.assertIn("is the file of --csv", self.simulate(trace, "--cluster", "8", "--csv", both, "--html", both, expect=2))
         self.assertEqual(trace.read_text(), header + "a,0,1,1\n")
         missing = self.folder / "none.csv"
-        self.assertIn(str(missing), self.simulate(missing, "--machines", "32", expect=2))
+        self.assertIn(str(missing), self.simulate(missing, "--cluster", "32", expect=2))
         target = self.folder / "no" / "jobs.csv"
-        self.assertIn(str(target), self.simulate(TRACE, "--machines", "32", "--csv", target, expect=2))
+        self.assertIn(str(target), self.simulate(TRACE, "--cluster", "32", "--csv", target, expect=2))
 
 
 if __name__ == "__main__":

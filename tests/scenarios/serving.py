@@ -12,35 +12,35 @@ from harness import BINARY, Scenario, children, read_safetensors, relative_diffe
 class Serving(Scenario):
     optimizers = {
         "sgd": ("--optimizer.momentum", 0),
-        "nesterov": ("--optimizer.momentum", 0.9, "--optimizer.nesterov", "true", "--optimizer.weight_decay", 0.01),
-        "adam": ("--optimizer.name", "adam", "--optimizer.learning_rate", 0.003, "--optimizer.momentum", 0),
-        "adamw": ("--optimizer.name", "adamw", "--optimizer.learning_rate", 0.003, "--optimizer.momentum", 0),
-        "clipped": ("--clip_norm", 0.3),
+        "nesterov": ("--optimizer.momentum", 0.9, "--optimizer.nesterov", "true", "--optimizer.weight-decay", 0.01),
+        "adam": ("--optimizer.name", "adam", "--optimizer.learning-rate", 0.003, "--optimizer.momentum", 0),
+        "adamw": ("--optimizer.name", "adamw", "--optimizer.learning-rate", 0.003, "--optimizer.momentum", 0),
+        "clipped": ("--max-grad-norm", 0.3),
     }
 
     def test_every_optimizer_gives_the_weights_of_the_ring(self):
-        same = ("--workers", 3, "--shares.mode", "fixed", "--shares.fixed", "10,20,30")
+        same = ("--workers", 3, "--batch-split.mode", "fixed", "--batch-split.fixed", "10,20,30")
         for name, flags in self.optimizers.items():
             with self.subTest(optimizer=name):
                 self.train(f"{name}-ring", *same, *flags)
-                self.train(f"{name}-ps", *same, *flags, "--exchange.method", "ps")
+                self.train(f"{name}-ps", *same, *flags, "--gradient-sync.method", "parameter-server")
                 one, other = self.weights(f"{name}-ring"), self.weights(f"{name}-ps")
                 self.assertLess(relative_difference(one, other), 1e-5)
                 self.assertEqual(self.not_used_once(f"{name}-ps"), 0)
 
     def test_a_run_goes_on_with_another_exchange(self):
-        flags = ("--workers", 2, "--shares.mode", "equal", *self.optimizers["adamw"])
+        flags = ("--workers", 2, "--batch-split.mode", "equal", *self.optimizers["adamw"])
         self.train("whole", *flags)
-        self.train("parts", *flags, "--steps", 7, "--exchange.method", "ps")
-        self.train("parts", *flags, "--steps", 13, "--exchange.method", "ring", "--resume")
-        self.train("parts", *flags, "--exchange.method", "ps", "--exchange.servers", "", "--steps", 0, "--resume")
+        self.train("parts", *flags, "--steps", 7, "--gradient-sync.method", "parameter-server")
+        self.train("parts", *flags, "--steps", 13, "--gradient-sync.method", "ring", "--resume")
+        self.train("parts", *flags, "--gradient-sync.method", "parameter-server", "--gradient-sync.servers", "", "--steps", 0, "--resume")
         self.assertLess(relative_difference(self.weights("whole"), self.weights("parts")), 1e-5)
         newest = [sorted((self.folder / run / "checkpoint").glob("step-*"))[-1] for run in ("whole", "parts")]
         one, other = (read_safetensors(step / "optimizer.safetensors") for step in newest)
         self.assertLess(relative_difference(one, other), 1e-4)
 
     def test_a_killed_server_takes_the_job_back_to_its_checkpoint(self):
-        flags = ("--cluster", self.cluster([0.002, 0.002]), "--exchange.method", "ps", "--checkpoint.every_steps", 4)
+        flags = ("--cluster", self.cluster([0.002, 0.002]), "--gradient-sync.method", "parameter-server", "--checkpoint.every-steps", 4)
         process = self.start("run", *flags)
         self.wait_for_step("run", 9)
         (server,) = children(process.pid, "server")
@@ -51,7 +51,7 @@ class Serving(Scenario):
         self.assertIn("resumed after step", output)
         self.assertEqual(self.not_used_once("run"), 0)
         self.assertEqual(sorted(self.losses("run")), list(range(1, 21)))
-        undisturbed = ("--cluster", self.cluster([0.002, 0.002]), "--shares.mode", "replay", "--shares.replay",
+        undisturbed = ("--cluster", self.cluster([0.002, 0.002]), "--batch-split.mode", "replay", "--batch-split.replay",
                        self.folder / "run")
         self.train("again", *undisturbed)
         self.assertLess(relative_difference(self.weights("run"), self.weights("again")), 1e-5)
@@ -79,34 +79,34 @@ class Serving(Scenario):
     def test_servers_stand_where_the_job_says(self):
         token = self.token()
         servers = ",".join(self.server(token, f"address-{rack}")[1] for rack in range(2))
-        same = ("--workers", 3, "--shares.mode", "fixed", "--shares.fixed", "10,20,30")
-        placed = ("--exchange.method", "ps", "--exchange.placement")
-        named = ("--exchange.servers", servers, "--exchange.server_token", token)
+        same = ("--workers", 3, "--batch-split.mode", "fixed", "--batch-split.fixed", "10,20,30")
+        placed = ("--gradient-sync.method", "parameter-server", "--gradient-sync.placement")
+        named = ("--gradient-sync.servers", servers, "--gradient-sync.token-file", token)
         self.train("ring", *same)
         for name, flags in {
             "central": named,
             "sharded": named,
-            "hierarchical": (*named, "--exchange.racks", "0,1,1"),
-            "auto": (*named, "--exchange.racks", "1,0,1"),
+            "hierarchical": (*named, "--gradient-sync.racks", "0,1,1"),
+            "auto": (*named, "--gradient-sync.racks", "1,0,1"),
             "colocated": (),
         }.items():
             with self.subTest(placement=name):
                 output = self.train(name, *same, *placed, name, *flags)
                 self.assertLess(relative_difference(self.weights("ring"), self.weights(name)), 1e-5)
-                self.assertEqual(name == "auto", "exchange.placement auto: " in output, output)
+                self.assertEqual(name == "auto", "gradient_sync.placement auto: " in output, output)
         for racks in ("0,0,0", "0,1", "0,1,2"):
-            output = self.train("bad", *same, *placed, "hierarchical", *named, "--exchange.racks", racks, expect=2)
-            self.assertIn("exchange.racks", output)
+            output = self.train("bad", *same, *placed, "hierarchical", *named, "--gradient-sync.racks", racks, expect=2)
+            self.assertIn("gradient_sync.racks", output)
         output = self.train("bad", *same, *placed, "colocated", *named, expect=2)
-        self.assertIn("exchange.placement", output)
-        output = self.train("bad", *same, *placed, "hierarchical", "--exchange.racks", "0,0,1", expect=2)
-        self.assertIn("exchange.servers", output)
+        self.assertIn("gradient_sync.placement", output)
+        output = self.train("bad", *same, *placed, "hierarchical", "--gradient-sync.racks", "0,0,1", expect=2)
+        self.assertIn("gradient_sync.servers", output)
 
     def test_jobs_share_a_server_that_runs_apart(self):
         token = self.token()
         server, address = self.server(token)
-        served = ("--exchange.method", "ps", "--exchange.servers", address,
-                  "--exchange.server_token", token, "--workers", 2, "--shares.mode", "equal")
+        served = ("--gradient-sync.method", "parameter-server", "--gradient-sync.servers", address,
+                  "--gradient-sync.token-file", token, "--workers", 2, "--batch-split.mode", "equal")
         other = self.start("other", *served, "--name", "other", "--epochs", 8)
         self.train("one", *served)
         refused = self.folder / "refused"
@@ -115,21 +115,21 @@ class Serving(Scenario):
         output = self.train("two", *served[:5], refused, *served[6:], expect=1)
         self.assertIn("secret differs", output)
         self.assertEqual(other.wait(timeout=60), 0, other.stdout.read())
-        self.train("alone", "--workers", 2, "--shares.mode", "equal")
+        self.train("alone", "--workers", 2, "--batch-split.mode", "equal")
         self.assertLess(relative_difference(self.weights("one"), self.weights("alone")), 1e-5)
-        output = self.train("auto", "--exchange.method", "auto", *served[2:])
-        self.assertRegex(output, "exchange.method auto: .*parameter-server: .* of memory")
+        output = self.train("auto", "--gradient-sync.method", "auto", *served[2:])
+        self.assertRegex(output, "gradient_sync.method auto: .*parameter-server: .* of memory")
         self.assertLess(relative_difference(self.weights("auto"), self.weights("alone")), 1e-5)
         server.terminate()
         self.assertEqual(server.wait(timeout=20), 0)
 
     def test_bad_servers_are_refused_by_name(self):
-        served = ("--exchange.method", "ps", "--deadline.join", "2 s")
-        output = self.train("a", *served, "--exchange.servers", "nowhere", expect=2)
-        self.assertIn("exchange.servers", output)
-        output = self.train("b", *served, "--exchange.servers", "127.0.0.1:1", "--exchange.server_token",
+        served = ("--gradient-sync.method", "parameter-server", "--deadline.join", "2 s")
+        output = self.train("a", *served, "--gradient-sync.servers", "nowhere", expect=2)
+        self.assertIn("gradient_sync.servers", output)
+        output = self.train("b", *served, "--gradient-sync.servers", "127.0.0.1:1", "--gradient-sync.token-file",
                             self.folder / "none", expect=2)
-        self.assertIn("exchange.server_token", output)
+        self.assertIn("gradient_sync.token_file", output)
         output = self.train("c", *served, "--model.dtype", "float64", expect=2)
         self.assertIn("float64", output)
 

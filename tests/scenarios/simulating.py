@@ -42,7 +42,7 @@ class Simulate(unittest.TestCase):
 
     def test_prints_time_and_idleness_and_writes_the_trace(self):
         trace = self.folder / "trace.json"
-        text = self.simulate("--trace", trace)
+        text = self.simulate("--timeline", trace)
         for words in ("vgg16: 256 samples in 16 micro-batches", "step ", "the plan says", "throughput", "critical path"):
             self.assertIn(words, text)
         self.assertRegex(text, r"stage 0 +large 0 to 1 +computes .* idle [\d.]+ %")
@@ -55,7 +55,7 @@ class Simulate(unittest.TestCase):
         self.assertLess(self.throughput("--straggler", "0:1:2"), as_planned)
         self.assertNotEqual(self.throughput("--jitter", 0.3), as_planned)
         self.assertEqual(self.throughput("--jitter", 0.3, "--seed", 4), self.throughput("--jitter", 0.3, "--seed", 4))
-        self.assertGreater(self.throughput("--batch", 512, "--micro-batches", 32), as_planned)
+        self.assertGreater(self.throughput("--global-batch-size", 512, "--micro-batches", 32), as_planned)
 
     def test_refusals_name_file_field_and_value(self):
         for flags, words in (
@@ -64,10 +64,10 @@ class Simulate(unittest.TestCase):
             (("--straggler", "7:0:2"), "stragglers[0].stage is 7; the plan has stages 0 to 1"),
             (("--jitter", "-1"), "jitter is -1"),
             (("--micro-batches", 256), "stages[0] has 2 replicas, but a micro-batch has 1 samples"),
-            (("--batch", 4), "micro_batches"),
+            (("--global-batch-size", 4), "micro_batches"),
         ):
             self.assertIn(words, self.simulate(*flags, expect=2))
-        self.simulate("--batch", 0, expect=2)
+        self.simulate("--global-batch-size", 0, expect=2)
         plan = json.loads(self.plan.read_text())
         plan["stages"][1]["replicas"][0]["type"] = "abacus"
         self.plan.write_text(json.dumps(plan))

@@ -12,9 +12,9 @@ from live_service import LiveService
 # Long enough that others come and go meanwhile.
 JOB = """
 name: {name}
-model: {{name: mlp, hidden: [128, 128]}}
+model: {{name: mlp, hidden_sizes: [128, 128]}}
 data: {{name: fashion-mnist}}
-batch: 240
+global_batch_size: 240
 epochs: {epochs}
 seed: {seed}
 optimizer: {{name: sgd, learning_rate: 0.05, momentum: 0.9}}
@@ -25,7 +25,7 @@ checkpoint: {{every_steps: 100}}
 
 @unittest.skipIf(slurm_cluster.why_not(), slurm_cluster.why_not())
 class SlurmJobs(LiveService):
-    flags = ("--executor", "slurm", "--policy", "drf", "--slot", "1", "--hold", "0")
+    flags = ("--executor", "slurm", "--policy", "drf", "--slot-duration", "1", "--preemption-cooldown", "0")
 
     def setUp(self):
         super().setUp()
@@ -60,8 +60,8 @@ class SlurmJobs(LiveService):
         epochs = {"first": 12, "second": 8, "third": 8}
         for seed, (name, count) in enumerate(epochs.items()):
             job = self.write_job(name, count, seed)
-            self.schedule("submit", "--name", name, "--train", job, "--workers", 2, "--least", 1, "--most", 4,
-                          "--restart-seconds", 1, "--seconds", 60)
+            self.schedule("submit", "--name", name, "--train", job, "--workers", 2, "--min-workers", 1, "--max-workers", 4,
+                          "--restart-cost", 1, "--estimated-duration", 60)
             self.link_run(name)
             if name == "first":
                 self.wait_until("first", "running", 4)
@@ -75,10 +75,10 @@ class SlurmJobs(LiveService):
         self.cluster.kill(victim)
         hit = [name for name, nodes in on.items() if victim in nodes]
         for name in epochs:
-            self.wait_until(name, "done", seconds=400)
+            self.wait_until(name, "completed", seconds=400)
         self.assertIn(f"node {victim}: missing", self.schedule("list"))
         for name, count in epochs.items():
-            used = [line for line in self.lines(name) if "samples_not_used_exactly_once" in line]
+            used = [line for line in self.lines(name) if "samples_lost_or_duplicated" in line]
             self.assertEqual(len(used), count, f"epochs of {name}")
             self.assertEqual(self.not_used_once(name), 0, name)
         for name in hit:
@@ -91,7 +91,7 @@ class SlurmJobs(LiveService):
 
     def submit(self, name, *words, workers=1, **flags):
         options = [word for flag, value in flags.items() for word in (f"--{flag.replace('_', '-')}", value)]
-        self.schedule("submit", "--name", name, "--workers", workers, "--restart-seconds", 0, "--seconds", 60, *options,
+        self.schedule("submit", "--name", name, "--workers", workers, "--restart-cost", 0, "--estimated-duration", 60, *options,
                       "--", *words)
 
     def test_tasks_are_where_they_were_put_and_ends_are_told(self):
@@ -99,7 +99,7 @@ class SlurmJobs(LiveService):
         self.submit("spread", "bash", "-c", "echo $MOTLEY_NODES; $MOTLEY_SRUN bash -c 'echo $SLURM_PROCID on $SLURMD_NODENAME'",
                     workers=3)
         self.submit("fails", "bash", "-c", "echo once >>begun; exit 3")
-        self.wait_until("spread", "done")
+        self.wait_until("spread", "completed")
         first, *ranks = self.output("spread").split("\n")[:4]
         wanted = {}
         for share in first.split(","):
@@ -127,7 +127,7 @@ class SlurmJobs(LiveService):
         last = max(self.nodes_of("hit"))
         self.cluster.kill(last)
         mark.touch()
-        self.wait_until("hit", "done")
+        self.wait_until("hit", "completed")
         self.assertIn(f"node {last}: missing", self.schedule("list"))
 
     def test_a_cancelled_job_may_save_its_work_and_a_deaf_one_is_killed(self):
@@ -157,7 +157,7 @@ class SlurmJobs(LiveService):
         self.cluster.wait(lambda: self.cluster.states(), "slurmctld")
         self.serve(*self.flags)
         mark.touch()
-        self.wait_until("one", "done")
+        self.wait_until("one", "completed")
         self.assertEqual(self.output("one").count("begun"), 1)
 
     def test_what_sbatch_refuses_has_failed_and_says_why(self):
@@ -167,10 +167,10 @@ class SlurmJobs(LiveService):
         self.assertIn("nvalid feature", self.output("refused"))
 
     def test_nodes_that_slurm_does_not_have_are_refused(self):
-        done = subprocess.run([BINARY, "schedule", "serve", "--state", self.state, *self.flags, "--machines", "2x2"],
+        done = subprocess.run([BINARY, "schedule", "serve", "--state-dir", self.state, *self.flags, "--cluster", "2x2"],
                               capture_output=True, text=True, timeout=60, env=self.environment)
         self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("node 'server0' with 2 devices is none of Slurm's; accepted: n0 (2), n1 (2)", done.stderr)
+        self.assertIn("node 'node0' with 2 devices is none of Slurm's; accepted: n0 (2), n1 (2)", done.stderr)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 Job elastic_job(const std::string& name, double arrival, double duration, int workers, int most) {
   Job job{name, arrival, duration, workers};
   job.elastic.emplace();
-  job.elastic->most = most;
+  job.elastic->max_workers = most;
   return job;
 }
 
@@ -42,16 +42,16 @@ class Script final : public Policy {
   std::vector<std::pair<double, std::vector<Change>>> script_;
 };
 
-Outcome replay(const std::vector<Job>& jobs, const Machines& machines, Policy& policy,
+Outcome replay(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
                const SimulationOptions& options = {}) {
-  const auto outcome = simulate(jobs, machines, policy, options);
+  const auto outcome = simulate(jobs, topology, policy, options);
   EXPECT_TRUE(outcome) << outcome.error().message;
   return outcome ? *outcome : Outcome();
 }
 
 TEST(Elastic, GrowsAndShrinksAndLosesItsRestarts) {
   Job job = elastic_job("a", 0, 100, 2, 4);
-  job.elastic->restart_seconds = 5;
+  job.elastic->restart_cost_seconds = 5;
   // 20 s at speed 1; from then on speed 2, but for 5 s: 30 s do 50 more; then 5 s of nothing and 30 s at 1.
   Script script({{0, {{0, {{0, 2}}}}}, {20, {{0, {{0, 4}}}}}, {50, {{0, {{0, 2}}}}}});
   const Outcome outcome = replay({job}, pool(4), script);
@@ -62,18 +62,18 @@ TEST(Elastic, GrowsAndShrinksAndLosesItsRestarts) {
 }
 
 TEST(Elastic, RingsThatMeetSlowEachOtherDown) {
-  Machines machines = uniform(3, 4);
-  machines.network.between = 10;
+  ClusterTopology topology = uniform(3, 4);
+  topology.network.inter_node_bandwidth = 10;
   std::vector<Job> jobs;
   for (const char* name : {"a", "b"}) {
     Job job = elastic_job(name, 0, 100, 4, 4);
     job.elastic->compute_seconds = 1;
-    job.elastic->gradient_bytes = 4;  // 0.6 s of an iteration on two servers, alone; 1.2 s where two rings meet
+    job.elastic->gradient_bytes = 4;  // 0.6 s of an iteration on two nodes, alone; 1.2 s where two rings meet
     jobs.push_back(job);
   }
-  // a on servers 0 and 1, b on 1 and 2: 2.2 s an iteration. At 66 s, b has done 30 s and moves to a place of its own.
+  // a on nodes 0 and 1, b on 1 and 2: 2.2 s an iteration. At 66 s, b has done 30 s and moves to a place of its own.
   Script script({{0, {{0, {{0, 2}, {1, 2}}}, {1, {{1, 2}, {2, 2}}}}}, {66, {{1, {{2, 4}}}}}});
-  const Outcome outcome = replay(jobs, machines, script);
+  const Outcome outcome = replay(jobs, topology, script);
   EXPECT_DOUBLE_EQ(outcome.jobs[1].finished, 66 + 70);
   EXPECT_DOUBLE_EQ(outcome.jobs[0].finished, 66 + 70 * 1.6);
 }
@@ -92,17 +92,17 @@ TEST(Elastic, TheHorizonEndsAll) {
 
 TEST(Elastic, ChecksNumbersOfWorkersAndUplinks) {
   Job job = elastic_job("a", 0, 100, 2, 3);
-  job.elastic->least = 2;
-  const auto message = [&](const Job& one, const Machines& machines, Placement placement) {
+  job.elastic->min_workers = 2;
+  const auto message = [&](const Job& one, const ClusterTopology& topology, Placement placement) {
     Script script({{0, {{0, std::move(placement)}}}});
-    const auto outcome = simulate({one}, machines, script);
+    const auto outcome = simulate({one}, topology, script);
     return outcome ? "accepted" : outcome.error().message;
   };
   EXPECT_EQ(message(job, pool(4), {{0, 3}}), "accepted");
   EXPECT_THAT(message(job, pool(4), {{0, 4}}), HasSubstr("gives 'a' 4 workers that it may not have"));
   EXPECT_THAT(message(job, pool(4), {{0, 1}}), HasSubstr("gives 'a' 1 workers that it may not have"));
-  Machines thin = uniform(2, 2);
-  thin.servers[1].uplink = 3;
+  ClusterTopology thin = uniform(2, 2);
+  thin.nodes[1].uplink = 3;
   job.elastic->reserve = 3;
   EXPECT_EQ(message(job, thin, {{0, 1}, {1, 1}}), "accepted");
   job.elastic->reserve = 4;
@@ -116,7 +116,7 @@ double best_utility(const std::vector<Job>& jobs, int devices, int slots) {
     if (slot == slots) {
       double utility = 0;
       for (std::size_t i = 0; i < jobs.size(); ++i)
-        utility += jobs[i].worth_after(std::min<double>(had[i], jobs[i].duration));
+        utility += jobs[i].utility_after(std::min<double>(had[i], jobs[i].duration));
       return utility;
     }
     double best = 0;
@@ -125,7 +125,7 @@ double best_utility(const std::vector<Job>& jobs, int devices, int slots) {
         best = std::max(best, from(slot + 1, now));
         return;
       }
-      const int most = jobs[i].arrival <= slot ? std::min(left, jobs[i].most()) : 0;
+      const int most = jobs[i].arrival <= slot ? std::min(left, jobs[i].max_workers()) : 0;
       for (int workers = 0; workers <= most; ++workers) {
         std::vector<int> next = now;
         next[i] += workers;
@@ -181,7 +181,7 @@ TEST(GadgetExact, AJobAloneHasAllThatItCanUse) {
 TEST(GadgetExact, DoesNotTakeTurnsWhereThatCostsMoreThanItGives) {
   for (const double restart : {1800.0, 3599.0, 3600.0, 10000.0}) {
     std::vector<Job> jobs = {elastic_job("a", 0, 100000, 1, 1), elastic_job("b", 0, 100000, 1, 1)};
-    for (Job& job : jobs) job.elastic->restart_seconds = restart;
+    for (Job& job : jobs) job.elastic->restart_cost_seconds = restart;
     const auto policy = make_policy("gadget-exact");
     ASSERT_TRUE(policy);
     const Outcome outcome = replay(jobs, pool(1), **policy);
@@ -247,11 +247,11 @@ TEST(SjfBco, HasTheShorterMakespans) {
       least = std::max(least, job.duration);
       work += job.device_seconds();
     }
-    least = std::max(least, work / setting.machines.devices());
+    least = std::max(least, work / setting.topology.devices());
     for (const char* name : {"sjf-bco", "list-scheduling", "random-devices"}) {
       const auto policy = make_policy(name);
       ASSERT_TRUE(policy);
-      const Outcome outcome = replay(setting.jobs, setting.machines, **policy);
+      const Outcome outcome = replay(setting.jobs, setting.topology, **policy);
       EXPECT_GE(outcome.end, least);
       for (const JobOutcome& job : outcome.jobs) EXPECT_EQ(job.restarts, 0);
       sums[name] += outcome.end;
@@ -263,17 +263,18 @@ TEST(SjfBco, HasTheShorterMakespans) {
 
 // In GADGET's settings and in tighter ones: the simulator takes every placement, and no policy gets more than there is.
 TEST(Settings, EveryPolicyKeepsToWhatThereIs) {
-  for (const int servers : {2, 4, 50}) {
+  for (const int nodes : {2, 4, 50}) {
     for (std::uint64_t seed = 0; seed < 2; ++seed) {
-      const Setting setting = gadget_setting(servers, 60, seed);
+      const Setting setting = gadget_setting(nodes, 60, seed);
       for (const std::string& name : policy_names()) {
         if (!make_policy(name)) continue;  // needs HiGHS, and this build has none
-        SCOPED_TRACE(fmt::format("{} on {} servers, seed {}", name, servers, seed));
-        const auto policy = make_policy(name, {.packing = Packing::kRing, .slot_seconds = setting.slot_seconds});
+        SCOPED_TRACE(fmt::format("{} on {} nodes, seed {}", name, nodes, seed));
+        const auto policy =
+            make_policy(name, {.placement = PlacementStrategy::kCompact, .slot_seconds = setting.slot_seconds});
         ASSERT_TRUE(policy);
-        const Outcome outcome = replay(setting.jobs, setting.machines, **policy, {.horizon = setting.horizon});
-        EXPECT_LE(outcome.utility, utility_bound(setting.jobs, setting.machines, setting.horizon) * (1 + 1e-9));
-        EXPECT_LE(outcome.busy_share, 1 + 1e-9);
+        const Outcome outcome = replay(setting.jobs, setting.topology, **policy, {.horizon = setting.horizon});
+        EXPECT_LE(outcome.utility, utility_bound(setting.jobs, setting.topology, setting.horizon) * (1 + 1e-9));
+        EXPECT_LE(outcome.utilisation, 1 + 1e-9);
         EXPECT_GT(outcome.utility, 0);
       }
     }

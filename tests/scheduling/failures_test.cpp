@@ -12,27 +12,27 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Outcome replay(const std::string& name, const std::vector<Job>& jobs, const Machines& machines,
+Outcome replay(const std::string& name, const std::vector<Job>& jobs, const ClusterTopology& topology,
                const SimulationOptions& options, const PolicyOptions& policy_options = {}) {
   const auto policy = make_policy(name, policy_options);
   EXPECT_TRUE(policy) << policy.error().message;
-  const auto outcome = simulate(jobs, machines, **policy, options);
+  const auto outcome = simulate(jobs, topology, **policy, options);
   EXPECT_TRUE(outcome) << outcome.error().message;
   return outcome ? *outcome : Outcome();
 }
 
 Failures failures(double mean, std::uint64_t seed) {
-  return {.mean_seconds = mean, .repair_seconds = 50, .checkpoint_seconds = 30, .seed = seed};
+  return {.mtbf_seconds = mean, .mttr_seconds = 50, .checkpoint_interval_seconds = 30, .seed = seed};
 }
 
-// One job on the only server: it takes as long as its work, what it lost, and the repairs.
+// One job on the only node: it takes as long as its work, what it lost, and the repairs.
 TEST(Failures, CostWhatWasNotSavedAndTheRepair) {
   int failed = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Job job{"a", 0, 1000, 2};
     job.elastic.emplace();
-    job.elastic->least = job.elastic->most = 2;
-    job.elastic->restart_seconds = 7;
+    job.elastic->min_workers = job.elastic->max_workers = 2;
+    job.elastic->restart_cost_seconds = 7;
     const Outcome outcome = replay("fifo", {job}, uniform(1, 2), {.failures = failures(400, seed)});
     const JobOutcome& one = outcome.jobs[0];
     EXPECT_EQ(one.restarts, one.failures);
@@ -55,7 +55,7 @@ TEST(Failures, TakeNothingWhereNobodyRuns) {
   EXPECT_EQ(rare.jobs[0].finished, without.jobs[0].finished);
 }
 
-// Whatever the policy: all are done, and nobody was given a server that had failed (simulate checks).
+// Whatever the policy: all are done, and nobody was given a node that had failed (simulate checks).
 TEST(Failures, EveryPolicyGoesOn) {
   Random random(4);
   for (int trial = 0; trial < 4; ++trial) {
@@ -67,15 +67,15 @@ TEST(Failures, EveryPolicyGoesOn) {
       arrival += static_cast<double>(random.below(300));
       if (random.below(2) == 0) {
         job.elastic.emplace();
-        job.elastic->most = 2 * job.workers;
-        job.elastic->restart_seconds = 5;
+        job.elastic->max_workers = 2 * job.workers;
+        job.elastic->restart_cost_seconds = 5;
       }
       jobs.push_back(std::move(job));
     }
     for (const std::string& name : online_policy_names()) {
       SCOPED_TRACE(fmt::format("trial {} of {}", trial, name));
       const Outcome outcome = replay(name, jobs, uniform(4, 4, 2), {.failures = failures(900, 7)},
-                                     {.packing = Packing::kRing, .slot_seconds = 100});
+                                     {.placement = PlacementStrategy::kCompact, .slot_seconds = 100});
       int failed = 0;
       for (const JobOutcome& job : outcome.jobs) {
         EXPECT_TRUE(std::isfinite(job.finished));
@@ -83,19 +83,19 @@ TEST(Failures, EveryPolicyGoesOn) {
       }
       EXPECT_GT(failed, 0);
       const Outcome again = replay(name, jobs, uniform(4, 4, 2), {.failures = failures(900, 7)},
-                                   {.packing = Packing::kRing, .slot_seconds = 100});
+                                   {.placement = PlacementStrategy::kCompact, .slot_seconds = 100});
       EXPECT_EQ(outcome.end, again.end);
     }
   }
 }
 
-TEST(Failures, OfAllServersAtOnceAreWaitedFor) {
+TEST(Failures, OfAllNodesAtOnceAreWaitedFor) {
   std::vector<Job> jobs;
   for (int i = 0; i < 6; ++i) {
     jobs.push_back({fmt::format("job{}", i), 100.0 * i, 300, 1 + i % 2});
     if (i % 3 == 0) {
       jobs.back().elastic.emplace();
-      jobs.back().elastic->most = 4;
+      jobs.back().elastic->max_workers = 4;
     }
   }
   for (const std::string& name : online_policy_names()) {
@@ -113,10 +113,11 @@ TEST(Failures, OfAllServersAtOnceAreWaitedFor) {
 TEST(Failures, ThatNoJobCanBearAreSaidSo) {
   const auto policy = make_policy("fifo");
   ASSERT_TRUE(policy);
-  const auto outcome = simulate({{"a", 0, 1000, 1}}, pool(1), **policy,
-                                {.failures = {.mean_seconds = 1, .repair_seconds = 1, .checkpoint_seconds = 500}});
+  const auto outcome =
+      simulate({{"a", 0, 1000, 1}}, pool(1), **policy,
+               {.failures = {.mtbf_seconds = 1, .mttr_seconds = 1, .checkpoint_interval_seconds = 500}});
   ASSERT_FALSE(outcome);
-  EXPECT_THAT(outcome.error().message, HasSubstr("job 'a' has failed 10000 times; accepted: servers that fail less"));
+  EXPECT_THAT(outcome.error().message, HasSubstr("job 'a' has failed 10000 times; accepted: nodes that fail less"));
 }
 
 TEST(Failures, ArePoliciesOwnToRefuse) {
@@ -129,7 +130,7 @@ TEST(Failures, ArePoliciesOwnToRefuse) {
 
 // The root of the seconds trained, less what devices cost: the last second that is worth its device is at
 // (3600 / (2 cost))^2.
-TEST(Cost, AJobTrainsForAsLongAsItIsWorthItsDevices) {
+TEST(Cost, AJobTrainsForAsLongAsItIsUtilityItsDevices) {
   Job job{"a", 0, 10000, 1};
   job.device_hour_cost = 36;
   const Outcome outcome = replay("gadget-exact", {job}, pool(1), {}, {.slot_seconds = 100});
@@ -145,15 +146,15 @@ TEST(Cost, MakesJobsTakeFewerWorkersThatDoLess) {
   Job job{"a", 0, 4000, 1};
   job.utility = {Utility::Shape::kLinear};
   job.elastic.emplace();
-  job.elastic->most = 8;
+  job.elastic->max_workers = 8;
   job.elastic->gradient_bytes = 1;  // 1 s of computation, and 2 (w - 1) / w of exchange
-  Machines machines = pool(8);
-  machines.network.inside = 1;
+  ClusterTopology topology = pool(8);
+  topology.network.intra_node_bandwidth = 1;
   const auto workers_at = [&](double cost) {
     job.device_hour_cost = cost;
     const auto policy = make_policy("gadget-exact", {.slot_seconds = 100});
-    const auto outcome = simulate({job}, machines, **policy, {.keep_runs = true});
-    return outcome && !outcome->runs.empty() ? workers_of(outcome->runs.front().placement) : 0;
+    const auto outcome = simulate({job}, topology, **policy, {.keep_runs = true});
+    return outcome && !outcome->runs.empty() ? count_workers(outcome->runs.front().placement) : 0;
   };
   EXPECT_EQ(workers_at(0), 8);
   EXPECT_LT(workers_at(1500), 8);

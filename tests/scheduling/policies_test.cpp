@@ -10,11 +10,11 @@
 namespace motley::scheduling {
 namespace {
 
-Outcome replay(const std::string& name, const std::vector<Job>& jobs, const Machines& machines,
+Outcome replay(const std::string& name, const std::vector<Job>& jobs, const ClusterTopology& topology,
                const PolicyOptions& options, const SimulationOptions& simulation = {}) {
   const auto policy = make_policy(name, options);
   EXPECT_TRUE(policy) << policy.error().message;
-  const auto outcome = simulate(jobs, machines, **policy, simulation);
+  const auto outcome = simulate(jobs, topology, **policy, simulation);
   EXPECT_TRUE(outcome) << outcome.error().message;
   return outcome ? *outcome : Outcome();
 }
@@ -22,7 +22,7 @@ Outcome replay(const std::string& name, const std::vector<Job>& jobs, const Mach
 Job elastic_job(const std::string& name, double arrival, double duration, int workers, int most) {
   Job job{name, arrival, duration, workers};
   job.elastic.emplace();
-  job.elastic->most = most;
+  job.elastic->max_workers = most;
   return job;
 }
 
@@ -33,7 +33,7 @@ TEST(Optimus, ShortensWhatIsLongest) {
       replay("optimus", jobs, pool(4), {.slot_seconds = 10000}, {.keep_runs = true, .horizon = 100});
   std::vector<int> workers(2);
   for (const scheduling::Run& run : outcome.runs)
-    workers[static_cast<std::size_t>(run.job)] = workers_of(run.placement);
+    workers[static_cast<std::size_t>(run.job)] = count_workers(run.placement);
   EXPECT_THAT(workers, ::testing::ElementsAre(3, 1));
 }
 
@@ -107,7 +107,7 @@ TEST_F(ProgramPolicies, SiaDoublesARoundAndServesAll) {
   const Outcome outcome = replay("sia", {elastic_job("a", 0, 1e6, 1, 8)}, uniform(1, 8), {.slot_seconds = 60},
                                  {.keep_runs = true, .horizon = 600});
   std::vector<int> workers;
-  for (const scheduling::Run& run : outcome.runs) workers.push_back(workers_of(run.placement));
+  for (const scheduling::Run& run : outcome.runs) workers.push_back(count_workers(run.placement));
   EXPECT_THAT(workers, ::testing::ElementsAre(1, 2, 4, 8));
 
   std::vector<Job> jobs;

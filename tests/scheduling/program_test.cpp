@@ -1,4 +1,4 @@
-// Programs against the best of all whole numbers, and against linear programs worked out by hand.
+// Programs against the best of all integers, and against linear programs worked out by hand.
 #include "motley/scheduling/policies/program.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ TEST_F(ProgramTest, SolvesALinearOne) {
   program.add_limit({{x, 3}, {y, 2}}, -Program::kUnlimited, 18);
   const auto answer = program.maximise();
   ASSERT_TRUE(answer) << answer.error().message;
-  EXPECT_NEAR(answer->worth, 36, 1e-9);
+  EXPECT_NEAR(answer->objective, 36, 1e-9);
   EXPECT_NEAR(answer->values[0], 2, 1e-9);
   EXPECT_NEAR(answer->values[1], 6, 1e-9);
   ASSERT_EQ(answer->prices.size(), 3U);
@@ -40,26 +40,26 @@ TEST_F(ProgramTest, FindsTheBestOfAllKnapsacks) {
     constexpr int kItems = 10;
     Program program;
     Program::Terms weights;
-    std::vector<double> worths;
+    std::vector<double> objectives;
     for (int i = 0; i < kItems; ++i) {
-      worths.push_back(1 + random.uniform());
-      weights.emplace_back(program.add_variable(worths.back(), 0, 1, true), 1 + random.uniform());
+      objectives.push_back(1 + random.uniform());
+      weights.emplace_back(program.add_variable(objectives.back(), 0, 1, true), 1 + random.uniform());
     }
-    const double most = 6;
-    program.add_limit(weights, 0, most);
+    const double upper = 6;
+    program.add_limit(weights, 0, upper);
     const auto answer = program.maximise({.gap = 0});
     ASSERT_TRUE(answer) << answer.error().message;
     double best = 0;
     for (int chosen = 0; chosen < 1 << kItems; ++chosen) {
-      double worth = 0, weight = 0;
+      double objective = 0, weight = 0;
       for (int i = 0; i < kItems; ++i) {
         if ((chosen >> i & 1) == 0) continue;
-        worth += worths[static_cast<std::size_t>(i)];
+        objective += objectives[static_cast<std::size_t>(i)];
         weight += weights[static_cast<std::size_t>(i)].second;
       }
-      if (weight <= most) best = std::max(best, worth);
+      if (weight <= upper) best = std::max(best, objective);
     }
-    EXPECT_NEAR(answer->worth, best, 1e-6);
+    EXPECT_NEAR(answer->objective, best, 1e-6);
     EXPECT_GE(answer->bound, best - 1e-6);
   }
 }

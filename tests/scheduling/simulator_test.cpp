@@ -17,14 +17,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::unique_ptr<Policy> policy(const std::string& name, Packing packing = Packing::kAnywhere) {
-  auto made = make_policy(name, {packing});
-  EXPECT_TRUE(made) << made.error().message;
-  return std::move(*made);
+std::unique_ptr<Policy> policy(const std::string& name, PlacementStrategy strategy = PlacementStrategy::kAny) {
+  auto created = make_policy(name, {strategy});
+  EXPECT_TRUE(created) << created.error().message;
+  return std::move(*created);
 }
 
-Outcome replay(const std::vector<Job>& jobs, const Machines& machines, Policy& policy) {
-  const auto outcome = simulate(jobs, machines, policy);
+Outcome replay(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy) {
+  const auto outcome = simulate(jobs, topology, policy);
   EXPECT_TRUE(outcome) << outcome.error().message;
   return outcome ? *outcome : Outcome();
 }
@@ -36,14 +36,14 @@ std::vector<double> finishes(const Outcome& outcome) {
 }
 
 // Whole seconds; some arrive together, some are longer than the limits of LAS's queues.
-std::vector<Job> random_jobs(Random& random, int count, int most_workers) {
+std::vector<Job> random_jobs(Random& random, int count, int max_workers) {
   std::vector<Job> jobs;
   double arrival = 0;
   for (int i = 0; i < count; ++i) {
     if (i > 0 && random.below(3) > 0) arrival += static_cast<double>(random.below(4000));
     const double duration = static_cast<double>(1 + random.below(random.below(2) == 0 ? 500 : 20000));
     jobs.push_back({fmt::format("job{}", i), arrival, duration,
-                    1 + static_cast<int>(random.below(static_cast<std::uint64_t>(most_workers)))});
+                    1 + static_cast<int>(random.below(static_cast<std::uint64_t>(max_workers)))});
   }
   return jobs;
 }
@@ -57,8 +57,8 @@ TEST(Simulator, FifoStartsJobsInTheirOrder) {
   EXPECT_EQ(outcome.begin, 0);
   EXPECT_EQ(outcome.end, 161);
   EXPECT_DOUBLE_EQ(outcome.device_seconds, 300 + 100 + 5 + 4);
-  EXPECT_DOUBLE_EQ(outcome.busy_share, 409.0 / (4 * 161));
-  const Completion completion = completion_of(jobs, outcome);
+  EXPECT_DOUBLE_EQ(outcome.utilisation, 409.0 / (4 * 161));
+  const Completion completion = compute_completion(jobs, outcome);
   EXPECT_DOUBLE_EQ(completion.mean, (100 + 140 + 85 + 1) / 4.0);
   EXPECT_DOUBLE_EQ(completion.median, 85);
   EXPECT_DOUBLE_EQ(completion.p99, 140);
@@ -69,8 +69,8 @@ TEST(Simulator, FairnessComparesWithAnEqualPart) {
   // took, and it asks for both devices, so that its own part would have taken 15 s.
   const std::vector<Job> jobs = {{"a", 0, 10, 2}, {"b", 0, 10, 2}};
   const auto fifo = policy("fifo");
-  const Machines machines = pool(2);
-  const Fairness fairness = fairness_of(jobs, machines, replay(jobs, machines, *fifo));
+  const ClusterTopology topology = pool(2);
+  const Fairness fairness = compute_fairness(jobs, topology, replay(jobs, topology, *fifo));
   EXPECT_DOUBLE_EQ(fairness.worst, 20.0 / 15);
   EXPECT_DOUBLE_EQ(fairness.mean, (20.0 / 15 + 10.0 / 20) / 2);
   EXPECT_DOUBLE_EQ(fairness.unfair, 0.5);
@@ -79,8 +79,8 @@ TEST(Simulator, FairnessComparesWithAnEqualPart) {
 TEST(Simulator, FairnessDoesNotCountRounding) {
   const std::vector<Job> jobs = {{"a", 0.1, 0.1, 1}, {"b", 0.4, 0.3, 1}, {"c", 1000.7, 0.1, 1}};
   const auto fifo = policy("fifo");
-  const Machines machines = pool(8);
-  EXPECT_EQ(fairness_of(jobs, machines, replay(jobs, machines, *fifo)).unfair, 0);
+  const ClusterTopology topology = pool(8);
+  EXPECT_EQ(compute_fairness(jobs, topology, replay(jobs, topology, *fifo)).unfair, 0);
 }
 
 // The rules of Tiresias's simulator for discretised LAS, in plain lists, every second on its own.
@@ -155,7 +155,7 @@ TEST(Las, IsWhatItsRulesSayEverySecond) {
 }
 
 // The least sum of completion times on one device, by trying every order of whole seconds.
-double least_sum(const std::vector<Job>& jobs) {
+double min_sum(const std::vector<Job>& jobs) {
   std::map<std::vector<double>, double> known;  // by the time, and what is left of each job
   std::function<double(double, std::vector<double>)> from = [&](double now, std::vector<double> left) -> double {
     std::vector<double> key = left;
@@ -191,7 +191,7 @@ TEST(Srtf, HasTheLeastMeanCompletionOnOneDevice) {
     }
     const auto srtf = policy("srtf");
     const Outcome outcome = replay(jobs, pool(1), *srtf);
-    EXPECT_DOUBLE_EQ(completion_of(jobs, outcome).mean * 4, least_sum(jobs)) << "trial " << trial;
+    EXPECT_DOUBLE_EQ(compute_completion(jobs, outcome).mean * 4, min_sum(jobs)) << "trial " << trial;
   }
 }
 
@@ -205,13 +205,13 @@ TEST(Simulator, KeepsItsLaws) {
   Random random(5);
   for (int trial = 0; trial < 60; ++trial) {
     const std::vector<Job> jobs = random_jobs(random, 40, 12);
-    const Machines machines = trial % 2 == 0 ? uniform(3, 8) : pool(16);
+    const ClusterTopology topology = trial % 2 == 0 ? uniform(3, 8) : pool(16);
     for (const std::string& name : policy_names()) {
       if (!make_policy(name)) continue;  // needs HiGHS, and this build has none
       if (trial % 10 > 1 && is_slow(name)) continue;
       SCOPED_TRACE(fmt::format("trial {} of {}", trial, name));
-      const auto one = policy(name, trial % 4 == 0 ? Packing::kTogether : Packing::kAnywhere);
-      const Outcome outcome = replay(jobs, machines, *one);
+      const auto one = policy(name, trial % 4 == 0 ? PlacementStrategy::kConsolidated : PlacementStrategy::kAny);
+      const Outcome outcome = replay(jobs, topology, *one);
       double device_seconds = 0;
       for (std::size_t i = 0; i < jobs.size(); ++i) {
         device_seconds += jobs[i].device_seconds();
@@ -225,7 +225,7 @@ TEST(Simulator, KeepsItsLaws) {
         }
       }
       EXPECT_NEAR(outcome.device_seconds, device_seconds, 1e-6);
-      EXPECT_LE(outcome.busy_share, 1 + 1e-12);
+      EXPECT_LE(outcome.utilisation, 1 + 1e-12);
     }
   }
 }
@@ -266,7 +266,7 @@ TEST(Simulator, ChecksWhatPoliciesReturn) {
   EXPECT_THAT(message({{{0, {{0, 1}}}}, 0}), HasSubstr("wants to be woken at 0"));
 }
 
-// What Tiresias's simulator prints for this trace, on 128 devices in one place, and with 16 servers of 8.
+// What Tiresias's simulator prints for this trace, on 128 devices in one place, and with 16 nodes of 8.
 TEST(Simulator, GivesThePublishedMeansOfARealTrace) {
   const std::filesystem::path file = std::filesystem::path(MOTLEY_SHARED_DATA) / "traces/itp/cluster06.csv";
   if (!std::filesystem::exists(file)) {
@@ -274,13 +274,13 @@ TEST(Simulator, GivesThePublishedMeansOfARealTrace) {
   }
   const auto jobs = read_trace(file);
   ASSERT_TRUE(jobs) << jobs.error().message;
-  const auto hours = [&](const std::string& name, const Machines& machines, Packing packing) {
-    const auto one = policy(name, packing);
-    return completion_of(*jobs, replay(*jobs, machines, *one)).mean / 3600;
+  const auto hours = [&](const std::string& name, const ClusterTopology& topology, PlacementStrategy strategy) {
+    const auto one = policy(name, strategy);
+    return compute_completion(*jobs, replay(*jobs, topology, *one)).mean / 3600;
   };
-  EXPECT_NEAR(hours("fifo", pool(128), Packing::kAnywhere), 22.56, 0.005);
-  EXPECT_NEAR(hours("las", pool(128), Packing::kAnywhere), 10.09, 0.005);
-  EXPECT_NEAR(hours("fifo", uniform(16, 8), Packing::kTogether), 23.32, 0.005);
+  EXPECT_NEAR(hours("fifo", pool(128), PlacementStrategy::kAny), 22.56, 0.005);
+  EXPECT_NEAR(hours("las", pool(128), PlacementStrategy::kAny), 10.09, 0.005);
+  EXPECT_NEAR(hours("fifo", uniform(16, 8), PlacementStrategy::kConsolidated), 23.32, 0.005);
 }
 
 }  // namespace

@@ -36,47 +36,47 @@ SlotJob random_job(Random& random, int most) {
   return job;
 }
 
-SlotProblem random_problem(Random& random, int servers, int devices, int jobs, int most) {
+SlotProblem random_problem(Random& random, int nodes, int devices, int jobs, int most) {
   SlotProblem problem;
-  problem.machines.racks = whole(random, 1, 2);
-  for (int i = 0; i < servers; ++i) {
-    problem.machines.servers.push_back({fmt::format("s{}", i), whole(random, 1, devices),
-                                        whole(random, 0, problem.machines.racks - 1), between(random, 1, 8)});
+  problem.topology.racks = whole(random, 1, 2);
+  for (int i = 0; i < nodes; ++i) {
+    problem.topology.nodes.push_back({fmt::format("s{}", i), whole(random, 1, devices),
+                                      whole(random, 0, problem.topology.racks - 1), between(random, 1, 8)});
   }
-  for (int i = 0; i < problem.machines.racks; ++i) problem.machines.rack_uplinks.push_back(between(random, 1, 8));
+  for (int i = 0; i < problem.topology.racks; ++i) problem.topology.rack_uplinks.push_back(between(random, 1, 8));
   for (int i = 0; i < jobs; ++i) problem.jobs.push_back(random_job(random, whole(random, 1, most)));
   return problem;
 }
 
 // Servers of two types, and jobs that are not worth the same on both, or nothing on one.
-void make_unlike(SlotProblem& problem, Random& random) {
-  problem.machines.types = {"new", "old"};
-  for (Server& server : problem.machines.servers) server.type = whole(random, 0, 1);
+void make_heterogeneous(SlotProblem& problem, Random& random) {
+  problem.topology.types = {"new", "old"};
+  for (Node& node : problem.topology.nodes) node.type = whole(random, 0, 1);
   for (SlotJob& job : problem.jobs) {
     if (random.below(4) == 0) continue;  // may have both at a time
     for (int type = 0; type < 2; ++type) {
       const double factor = random.below(6) == 0 ? 0 : between(random, 0.1, 1);
-      Worth worth = job.value;
-      for (auto& values : worth) {
+      WorkerUtilities utility = job.value;
+      for (auto& values : utility) {
         for (double& value : values) value *= factor;
       }
-      job.type_values.push_back(std::move(worth));
+      job.type_values.push_back(std::move(utility));
     }
   }
 }
 
-// All ways to put at most so many workers on the servers.
-std::vector<Placement> all_placements(const Machines& machines, int most) {
+// All ways to put at most so many workers on the nodes.
+std::vector<Placement> all_placements(const ClusterTopology& topology, int most) {
   std::vector<Placement> all;
-  std::function<void(std::size_t, int, Placement)> from = [&](std::size_t server, int left, const Placement& so_far) {
-    if (server == machines.servers.size()) {
+  std::function<void(std::size_t, int, Placement)> from = [&](std::size_t node, int left, const Placement& so_far) {
+    if (node == topology.nodes.size()) {
       all.push_back(so_far);
       return;
     }
-    for (int workers = 0; workers <= std::min(left, machines.servers[server].devices); ++workers) {
+    for (int workers = 0; workers <= std::min(left, topology.nodes[node].devices); ++workers) {
       Placement more = so_far;
-      if (workers > 0) more.push_back({static_cast<int>(server), workers});
-      from(server + 1, left - workers, more);
+      if (workers > 0) more.push_back({static_cast<int>(node), workers});
+      from(node + 1, left - workers, more);
     }
   };
   from(0, most, {});
@@ -85,7 +85,7 @@ std::vector<Placement> all_placements(const Machines& machines, int most) {
 
 double best_of_all(const SlotProblem& problem) {
   std::vector<std::vector<Placement>> placements;
-  for (const SlotJob& job : problem.jobs) placements.push_back(all_placements(problem.machines, job.most()));
+  for (const SlotJob& job : problem.jobs) placements.push_back(all_placements(problem.topology, job.max_workers()));
   double best = 0;
   std::vector<Placement> chosen;
   std::function<void(double)> from = [&](double value) {
@@ -97,7 +97,7 @@ double best_of_all(const SlotProblem& problem) {
     const std::size_t number = chosen.size();
     for (const Placement& placement : placements[number]) {
       chosen.push_back(placement);
-      from(value + value_of(problem.machines, problem.jobs[number], placement));
+      from(value + compute_value(problem.topology, problem.jobs[number], placement));
       chosen.pop_back();
     }
   };
@@ -110,8 +110,8 @@ void expect_lawful(const SlotProblem& problem, const SlotAnswer& answer) {
   EXPECT_TRUE(fits(problem, answer.placements));
   double value = 0;
   for (std::size_t i = 0; i < problem.jobs.size(); ++i) {
-    EXPECT_LE(workers_of(answer.placements[i]), problem.jobs[i].most());
-    value += value_of(problem.machines, problem.jobs[i], answer.placements[i]);
+    EXPECT_LE(count_workers(answer.placements[i]), problem.jobs[i].max_workers());
+    value += compute_value(problem.topology, problem.jobs[i], answer.placements[i]);
   }
   EXPECT_NEAR(answer.value, value, 1e-9 * (1 + value));
   EXPECT_LE(answer.value, answer.bound * (1 + 1e-12));
@@ -121,7 +121,7 @@ void expect_lawful(const SlotProblem& problem, const SlotAnswer& answer) {
 void start_some(SlotProblem& problem, Random& random) {
   std::vector<Placement> placements;
   for (SlotJob& job : problem.jobs) {
-    const std::vector<Placement> all = all_placements(problem.machines, job.most());
+    const std::vector<Placement> all = all_placements(problem.topology, job.max_workers());
     placements.push_back(all[random.below(all.size())]);
     if (!fits(problem, placements)) placements.back().clear();
     job.now = placements.back();
@@ -129,14 +129,14 @@ void start_some(SlotProblem& problem, Random& random) {
   }
 }
 
-void compare_with_all_packings(std::uint64_t seed, bool is_unlike) {
+void compare_with_all_packings(std::uint64_t seed, bool is_heterogeneous) {
   Random random(seed);
   double sum = 0, worst = 1;
   constexpr int kTrials = 150;
   for (int trial = 0; trial < kTrials; ++trial) {
     SCOPED_TRACE(fmt::format("trial {}", trial));
     SlotProblem problem = random_problem(random, 3, 2, 3, 4);
-    if (is_unlike) make_unlike(problem, random);
+    if (is_heterogeneous) make_heterogeneous(problem, random);
     if (trial % 3 == 0) start_some(problem, random);
     const SlotAnswer answer = solve_slot(problem);
     expect_lawful(problem, answer);
@@ -154,21 +154,21 @@ TEST(Slot, IsAsGoodAsTheBestOfAllPackings) {
   compare_with_all_packings(6, false);
 }
 
-TEST(Slot, IsAsGoodAsTheBestOfAllPackingsOnUnlikeDevices) {
+TEST(Slot, IsAsGoodAsTheBestOfAllPackingsOnHeterogeneousDevices) {
   compare_with_all_packings(16, true);
 }
 
 // With many small jobs there is little that whole workers and places cost: the bound must be near.
-TEST(Slot, TheBoundOnUnlikeDevicesIsNear) {
+TEST(Slot, TheBoundOnHeterogeneousDevicesIsNear) {
   Random random(17);
   for (int trial = 0; trial < 20; ++trial) {
     SlotProblem problem = random_problem(random, 20, 8, 120, 6);
-    make_unlike(problem, random);
-    for (Server& server : problem.machines.servers) server.uplink = 1e9;
-    problem.machines.rack_uplinks.clear();
+    make_heterogeneous(problem, random);
+    for (Node& node : problem.topology.nodes) node.uplink = 1e9;
+    problem.topology.rack_uplinks.clear();
     for (SlotJob& job : problem.jobs) {
       job.value[1] = job.value[2] = job.value[0];
-      for (Worth& worth : job.type_values) worth[1] = worth[2] = worth[0];
+      for (WorkerUtilities& utility : job.type_values) utility[1] = utility[2] = utility[0];
     }
     const SlotAnswer answer = solve_slot(problem);
     expect_lawful(problem, answer);
@@ -180,7 +180,7 @@ TEST(Slot, NeverGivesAnythingTwice) {
   Random random(7);
   for (int trial = 0; trial < 200; ++trial) {
     SlotProblem problem = random_problem(random, whole(random, 1, 12), 8, whole(random, 0, 30), 9);
-    if (trial % 4 == 0) make_unlike(problem, random);
+    if (trial % 4 == 0) make_heterogeneous(problem, random);
     expect_lawful(problem, solve_slot(problem, {.rounds = 30}));
   }
 }
@@ -196,7 +196,7 @@ TEST(Slot, IsTheSameEveryTime) {
 
 TEST(Slot, AJobStaysWhereItIsIfMovingIsDear) {
   SlotProblem problem;
-  problem.machines = uniform(2, 4);
+  problem.topology = uniform(2, 4);
   SlotJob job;
   for (auto& values : job.value) values = {0, 1, 2, 3, 4};
   job.now = {{1, 3}};
@@ -204,18 +204,18 @@ TEST(Slot, AJobStaysWhereItIsIfMovingIsDear) {
   problem.jobs = {job};
   EXPECT_EQ(solve_slot(problem).placements[0], job.now) << "a fourth worker is worth less than the move";
   problem.jobs[0].moving = 0.5;
-  EXPECT_EQ(workers_of(solve_slot(problem).placements[0]), 4);
+  EXPECT_EQ(count_workers(solve_slot(problem).placements[0]), 4);
 }
 
 TEST(Slot, UplinksBindOnlyRingsThatGoOverThem) {
   SlotProblem problem;
-  problem.machines = uniform(2, 2);
-  for (Server& server : problem.machines.servers) server.uplink = 1;
+  problem.topology = uniform(2, 2);
+  for (Node& node : problem.topology.nodes) node.uplink = 1;
   SlotJob job;
   for (auto& values : job.value) values = {0, 1, 2, 3.5};
   job.reserve = 0.75;
   problem.jobs = {job};
-  EXPECT_EQ(workers_of(solve_slot(problem).placements[0]), 3);
+  EXPECT_EQ(count_workers(solve_slot(problem).placements[0]), 3);
   problem.jobs = {job, job};  // two rings over both uplinks would need 1.5
   const SlotAnswer answer = solve_slot(problem);
   EXPECT_DOUBLE_EQ(answer.value, 4.5) << "three and one, or two and two within a server";

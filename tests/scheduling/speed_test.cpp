@@ -8,8 +8,8 @@ namespace {
 
 Elastic ring() {
   Elastic job;
-  job.least = 1;
-  job.most = 8;
+  job.min_workers = 1;
+  job.max_workers = 8;
   job.compute_seconds = 0.5;
   job.gradient_bytes = 100;
   job.reduce_rate = 400;
@@ -18,10 +18,10 @@ Elastic ring() {
 
 TEST(Speed, IsEquationOne) {
   Network network;
-  network.inside = 50;
-  network.between = 20;
+  network.intra_node_bandwidth = 50;
+  network.inter_node_bandwidth = 20;
   network.loss = 0.25;
-  network.seconds_a_server = 0.125;
+  network.seconds_per_node = 0.125;
   const Elastic job = ring();
   // 100 * 3/4 * (2/50 + 1/400) = 3.1875
   EXPECT_DOUBLE_EQ(iteration_seconds(job, network, {4, 1, 1}), 3.1875 + 0.125 + 0.5);
@@ -30,7 +30,7 @@ TEST(Speed, IsEquationOne) {
   EXPECT_DOUBLE_EQ(iteration_seconds(job, network, {4, 2, 1}), 7.6875 + 0.25 + 0.5);
   // Three rings meet: 20 / (3 + 0.25 * 2) bytes a second.
   EXPECT_DOUBLE_EQ(iteration_seconds(job, network, {4, 2, 3}), 75 * (2 * 3.5 / 20 + 1.0 / 400) + 0.25 + 0.5);
-  network.meeting = 0.5;
+  network.contention = 0.5;
   EXPECT_DOUBLE_EQ(iteration_seconds(job, network, {4, 2, 3}), 75 * (2 * 1.625 / 20 + 1.0 / 400) + 0.25 + 0.5);
   EXPECT_DOUBLE_EQ(iteration_seconds(job, network, {4, 2, 1}), 7.6875 + 0.25 + 0.5) << "a ring alone is not slowed";
   Elastic reserved = job;
@@ -40,7 +40,7 @@ TEST(Speed, IsEquationOne) {
 
 TEST(Speed, OneIsWhatAJobHasWithWhatItAsksFor) {
   Network network;
-  network.inside = 50;
+  network.intra_node_bandwidth = 50;
   Job job{"a", 0, 100, 4};
   EXPECT_EQ(speed(job, network, {4, 3, 7}), 1) << "a rigid job is as fast anywhere";
   job.elastic = ring();

@@ -51,18 +51,18 @@ TEST(Trace, ReadsTheFormatsByTheirHeaders) {
 }
 
 TEST(Trace, OursMaySayHowElasticJobsAre) {
-  const std::string header = "job,arrival_seconds,duration_seconds,workers,most,gradient_bytes,least\n";
+  const std::string header = "job,arrival_seconds,duration_seconds,workers,max_workers,gradient_bytes,min_workers\n";
   const auto trace = parse_trace(header + "a,0,10,4,8,1e9,2\n", "t.csv");
   ASSERT_TRUE(trace) << trace.error().message;
   const Job& job = trace->front();
   ASSERT_TRUE(job.elastic);
-  EXPECT_EQ(job.least(), 2);
-  EXPECT_EQ(job.most(), 8);
+  EXPECT_EQ(job.min_workers(), 2);
+  EXPECT_EQ(job.max_workers(), 8);
   EXPECT_EQ(job.elastic->gradient_bytes, 1e9);
   const auto again = parse_trace(format_trace(*trace), "again.csv");
   ASSERT_TRUE(again) << again.error().message;
-  EXPECT_EQ(again->front().least(), 2);
-  EXPECT_EQ(again->front().most(), 8);
+  EXPECT_EQ(again->front().min_workers(), 2);
+  EXPECT_EQ(again->front().max_workers(), 8);
   EXPECT_EQ(again->front().elastic->gradient_bytes, 1e9);
   EXPECT_FALSE(parse_trace("job,arrival_seconds,duration_seconds,workers\na,0,1,1\n", "t.csv")->front().elastic);
 
@@ -71,11 +71,12 @@ TEST(Trace, OursMaySayHowElasticJobsAre) {
     return wrong ? "accepted" : wrong.error().message;
   };
   EXPECT_THAT(refused("a,0,10,4,3,0,2\n"),
-              HasSubstr("t.csv:2: most is '3'; accepted: a whole number from the workers"));
-  EXPECT_THAT(refused("a,0,10,4,8,0,5\n"), HasSubstr("t.csv:2: least is '5'; accepted: a whole number from 1 to the"));
-  EXPECT_THAT(refused("a,0,10,4,8,0,1.5\n"), HasSubstr("t.csv:2: least is '1.5'"));
+              HasSubstr("t.csv:2: max_workers is '3'; accepted: an integer from the workers"));
+  EXPECT_THAT(refused("a,0,10,4,8,0,5\n"),
+              HasSubstr("t.csv:2: min_workers is '5'; accepted: an integer from 1 to the"));
+  EXPECT_THAT(refused("a,0,10,4,8,0,1.5\n"), HasSubstr("t.csv:2: min_workers is '1.5'"));
   EXPECT_THAT(refused("a,0,10,4,8,-1,1\n"), HasSubstr("t.csv:2: gradient_bytes is '-1'; accepted: bytes from 0"));
-  for (const char* extra : {"most,most", "mast"}) {
+  for (const char* extra : {"max_workers,max_workers", "mast"}) {
     const auto wrong = parse_trace(fmt::format("job,arrival_seconds,duration_seconds,workers,{}\n", extra), "t.csv");
     ASSERT_FALSE(wrong) << extra;
     EXPECT_THAT(wrong.error().message, HasSubstr("none of a trace that is known here"));
@@ -123,7 +124,7 @@ TEST(Trace, OursMayNameProfiles) {
   profile.devices.push_back(
       {.type = "old", .rule = "made up", .fractions_rule = "made up", .layers = {slower, slower}});
   ASSERT_TRUE(write_file(folder / "profile.json", model::to_json(profile)));
-  const std::string header = "job,arrival_seconds,duration_seconds,workers,most,profile\n";
+  const std::string header = "job,arrival_seconds,duration_seconds,workers,max_workers,profile\n";
   const auto read = [&](const std::string& line, const std::vector<std::string>& types) {
     EXPECT_TRUE(write_file(folder / "trace.csv", header + line));
     return read_trace(folder / "trace.csv", {.types = types});
@@ -132,7 +133,7 @@ TEST(Trace, OursMayNameProfiles) {
   ASSERT_TRUE(jobs) << jobs.error().message;
   EXPECT_NEAR(jobs->at(0).elastic->compute_seconds, 0.108, 1e-12);
   EXPECT_EQ(jobs->at(0).elastic->gradient_bytes, 600);
-  EXPECT_EQ(jobs->at(0).most(), 4);
+  EXPECT_EQ(jobs->at(0).max_workers(), 4);
   EXPECT_THAT(jobs->at(0).type_speeds, ::testing::ElementsAre(0, ::testing::DoubleEq(0.5), 1));
   EXPECT_TRUE(jobs->at(1).type_speeds.empty());
   EXPECT_TRUE(read("a,0,10,2,4,profile.json\n", {})->front().type_speeds.empty());
@@ -166,7 +167,7 @@ TEST(Trace, SaysWhereItIsWrong) {
   EXPECT_THAT(refused("b,1,,3\n"), HasSubstr("t.csv:3: duration_seconds is ''"));
   EXPECT_THAT(refused("b,1,nan,3\n"), HasSubstr("t.csv:3: duration_seconds is 'nan'"));
   EXPECT_THAT(refused("b,1,1e300,3\n"), HasSubstr("t.csv:3: duration_seconds is '1e300'"));
-  EXPECT_THAT(refused("\nb,1,2,0\n"), HasSubstr("t.csv:4: workers is '0'; accepted: a whole number from 1"));
+  EXPECT_THAT(refused("\nb,1,2,0\n"), HasSubstr("t.csv:4: workers is '0'; accepted: an integer from 1"));
   EXPECT_THAT(refused("b,1,2,1.5\n"), HasSubstr("t.csv:3: workers is '1.5'"));
   EXPECT_THAT(refused("b,1,2\n"), HasSubstr("t.csv:3: has 3 fields; accepted: 4"));
   EXPECT_THAT(refused(",1,2,3\n"), HasSubstr("t.csv:3: job is ''"));
@@ -224,11 +225,11 @@ TEST(Trace, GavelsHaveStepsInsteadOfSeconds) {
   EXPECT_EQ((*trace)[1].duration, 20);
   EXPECT_EQ((*trace)[1].workers, 4);
 
-  const auto unlike = parse_trace(early, "msr.trace", {.throughputs = &*throughputs, .types = {"k80", "v100"}});
-  ASSERT_TRUE(unlike) << unlike.error().message;
+  const auto heterogeneous = parse_trace(early, "msr.trace", {.throughputs = &*throughputs, .types = {"k80", "v100"}});
+  ASSERT_TRUE(heterogeneous) << heterogeneous.error().message;
   const double on_k80 = throughputs->steps_per_second("k80", "LM (batch size 5)", 1);
   const double on_v100 = throughputs->steps_per_second("v100", "LM (batch size 5)", 1);
-  EXPECT_THAT((*unlike)[0].type_speeds, ::testing::ElementsAre(on_k80 / on_v100, 1));
+  EXPECT_THAT((*heterogeneous)[0].type_speeds, ::testing::ElementsAre(on_k80 / on_v100, 1));
   const auto unknown = parse_trace(early, "msr.trace", {.throughputs = &*throughputs, .types = {"a100"}});
   ASSERT_FALSE(unknown);
   EXPECT_THAT(unknown.error().message, HasSubstr("the table of throughputs has no 'a100'"));

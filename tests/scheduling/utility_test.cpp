@@ -21,7 +21,7 @@ TEST(Utility, HasTheShapesThatItSays) {
 }
 
 // The upper hull of a sigmoid at so many steps between 0 and `most`.
-std::vector<double> hull_of(const Utility& utility, double most, int steps) {
+std::vector<double> compute_hull(const Utility& utility, double most, int steps) {
   std::vector<int> corners = {0};
   const auto value = [&](int step) { return utility.at(most * step / steps); };
   for (int step = 1; step <= steps; ++step) {
@@ -59,7 +59,7 @@ TEST(Utility, ATableIsStraightBetweenItsPoints) {
   EXPECT_EQ(refused({{1, 0}, {2, 1}}), "utility.points[0].iterations is 1; accepted: 0 for the first");
   EXPECT_EQ(refused({{0, 0}, {0, 1}}), "utility.points[1].iterations is 0; accepted: more than the point before");
   EXPECT_EQ(refused({{0, 2}, {1, 1}}),
-            "utility.points[1].worth is 1; accepted: no less than the point before: utilities never fall");
+            "utility.points[1].utility is 1; accepted: no less than the point before: utilities never fall");
 }
 
 TEST(Utility, TheEnvelopeOfATableIsItsHull) {
@@ -67,16 +67,16 @@ TEST(Utility, TheEnvelopeOfATableIsItsHull) {
   constexpr int kSteps = 200;
   for (int trial = 0; trial < 50; ++trial) {
     Utility utility{.shape = Utility::Shape::kTable, .weight = 1 + random.uniform()};
-    double worth = 0;
+    double utility = 0;
     for (int step = 0; step <= kSteps; ++step) {
       if (step == 0 || random.below(10) == 0) {
-        utility.points.push_back({static_cast<double>(step), worth});
-        worth += random.uniform() * random.uniform() * random.uniform();
+        utility.points.push_back({static_cast<double>(step), utility});
+        utility += random.uniform() * random.uniform() * random.uniform();
       }
     }
-    utility.points.push_back({kSteps + 1.0, worth});
+    utility.points.push_back({kSteps + 1.0, utility});
     const double most = 1 + static_cast<double>(random.below(kSteps));
-    const std::vector<double> hull = hull_of(utility, most, static_cast<int>(most));
+    const std::vector<double> hull = compute_hull(utility, most, static_cast<int>(most));
     for (std::size_t step = 0; step < hull.size(); ++step) {
       EXPECT_NEAR(utility.envelope_at(static_cast<double>(step), most), hull[step], 1e-9) << "trial " << trial;
     }
@@ -91,7 +91,7 @@ TEST(Utility, TheEnvelopeIsTheHull) {
     const Utility utility{Utility::Shape::kSigmoid, 2, 0.5 + 20 * random.uniform(), 8 * random.uniform()};
     SCOPED_TRACE(testing::Message() << "trial " << trial << ": steepness " << utility.steepness << ", middle "
                                     << utility.middle << ", most " << most);
-    const std::vector<double> hull = hull_of(utility, most, kSteps);
+    const std::vector<double> hull = compute_hull(utility, most, kSteps);
     for (int step = 0; step <= kSteps; step += 7) {
       const double at = most * step / kSteps;
       EXPECT_NEAR(utility.envelope_at(at, most), hull[static_cast<std::size_t>(step)], 1e-5);

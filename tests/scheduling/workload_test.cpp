@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "motley/base/random.h"
-#include "motley/scheduling/trace/cluster_machines.h"
+#include "motley/scheduling/trace/topology_of_cluster.h"
 
 namespace motley::scheduling {
 namespace {
@@ -24,13 +24,13 @@ std::vector<Job> random_jobs(Random& random, int count) {
 TEST(Workload, HasTheLoadThatIsAskedFor) {
   Random random(1);
   std::vector<Job> jobs = random_jobs(random, 50);
-  const Machines machines = uniform(4, 8);
+  const ClusterTopology topology = uniform(4, 8);
   for (const double load : {0.7, 1.3}) {
-    set_load(jobs, machines, load);
+    set_load(jobs, topology, load);
     double asked = 0;
     for (const Job& job : jobs) asked += job.duration * job.workers;
     EXPECT_NEAR(asked / (32 * jobs.back().arrival), load, 1e-9);
-    EXPECT_NEAR(load_of(jobs, machines), load, 1e-9);
+    EXPECT_NEAR(compute_load(jobs, topology), load, 1e-9);
   }
 }
 
@@ -68,14 +68,14 @@ TEST(Workload, ElasticJobsKeepWhatTheyAskFor) {
     ASSERT_TRUE(jobs[i].elastic);
     EXPECT_EQ(jobs[i].workers, rigid[i].workers);
     EXPECT_EQ(jobs[i].duration, rigid[i].duration);
-    EXPECT_EQ(jobs[i].least(), static_cast<int>(std::ceil(rigid[i].workers / 4.0)));
-    EXPECT_EQ(jobs[i].most(), 4 * rigid[i].workers);
+    EXPECT_EQ(jobs[i].min_workers(), static_cast<int>(std::ceil(rigid[i].workers / 4.0)));
+    EXPECT_EQ(jobs[i].max_workers(), 4 * rigid[i].workers);
     EXPECT_EQ(jobs[i].elastic->gradient_bytes, again[i].elastic->gradient_bytes);
   }
 }
 
-TEST(Workload, MachinesOfAClusterAreItsNodes) {
-  const auto cluster = cluster::parse_cluster(R"(version: 1
+TEST(Workload, TopologyOfAClusterAreItsNodes) {
+  const auto cluster = cluster::parse_cluster(R"(version: 2
 device_types:
   - {name: gpu, kind: cuda, count: 6}
   - {name: cpu, kind: cpu, count: 2}
@@ -88,13 +88,13 @@ links:
 )",
                                               "cluster.yaml");
   ASSERT_TRUE(cluster) << cluster.error().message;
-  const Machines machines = machines_of(*cluster);
-  ASSERT_EQ(machines.servers.size(), 2u);
-  EXPECT_EQ(machines.servers[0].name, "big");
-  EXPECT_EQ(machines.servers[0].devices, 6);
-  EXPECT_EQ(machines.servers[1].devices, 2);
-  EXPECT_DOUBLE_EQ(machines.network.inside, 1e10);
-  EXPECT_DOUBLE_EQ(machines.network.between, 1e9);
+  const ClusterTopology topology = make_topology(*cluster);
+  ASSERT_EQ(topology.nodes.size(), 2u);
+  EXPECT_EQ(topology.nodes[0].name, "big");
+  EXPECT_EQ(topology.nodes[0].devices, 6);
+  EXPECT_EQ(topology.nodes[1].devices, 2);
+  EXPECT_DOUBLE_EQ(topology.network.intra_node_bandwidth, 1e10);
+  EXPECT_DOUBLE_EQ(topology.network.inter_node_bandwidth, 1e9);
 }
 
 }  // namespace

@@ -54,11 +54,11 @@ TEST(Options, RefusalsNameKeyValueAndWhatIsAccepted) {
     const Status status = table().set(config, key, value);
     return status ? std::string("accepted") : status.error().message;
   };
-  EXPECT_EQ(message("count", "11"), "count: '11' is not accepted; accepted: a whole number from 1 to 10");
-  EXPECT_EQ(message("count", "7x"), "count: '7x' is not accepted; accepted: a whole number from 1 to 10");
+  EXPECT_EQ(message("count", "11"), "count: '11' is not accepted; accepted: an integer from 1 to 10");
+  EXPECT_EQ(message("count", "7x"), "count: '7x' is not accepted; accepted: an integer from 1 to 10");
   EXPECT_EQ(message("mode", "medium"), "mode: 'medium' is not accepted; accepted: one of fast, slow");
   EXPECT_THAT(message("rate", "nan"), ::testing::HasSubstr("a number of at least 0"));
-  EXPECT_THAT(message("shape", "[1, 0]"), ::testing::HasSubstr("a list of whole numbers"));
+  EXPECT_THAT(message("shape", "[1, 0]"), ::testing::HasSubstr("a list of integers"));
   EXPECT_EQ(message("cuont", "1"), "unknown key 'cuont'; did you mean 'count'?");
   EXPECT_EQ(message("zzzzzzzz", "1"), "unknown key 'zzzzzzzz'");
 }

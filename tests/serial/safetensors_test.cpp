@@ -13,27 +13,27 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string file_of(const std::string& header, std::size_t data_bytes) {
+std::string make_file(const std::string& header, std::size_t data_bytes) {
   const std::uint64_t size = header.size();
   std::string file(sizeof(size), '\0');
   std::memcpy(file.data(), &size, sizeof(size));
   return file + header + std::string(data_bytes, 'x');
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) {
+std::span<const std::byte> byte_size(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
 Result<SafetensorsFile> parse(const std::string& file) {
-  return parse_safetensors(bytes_of(file));
+  return parse_safetensors(byte_size(file));
 }
 
 TEST(Safetensors, ReadsWhatItWrites) {
   const std::string numbers = "12345678abcdefgh12345678";
-  const std::string file = encode_safetensors({{"small", "U8", {3}, bytes_of(numbers).first(3)},
+  const std::string file = encode_safetensors({{"small", "U8", {3}, byte_size(numbers).first(3)},
                                                {"empty", "F32", {0, 7}, {}},
-                                               {"scalar", "I64", {}, bytes_of(numbers).first(8)},
-                                               {"matrix \"é\"", "F64", {3, 1}, bytes_of(numbers)}},
+                                               {"scalar", "I64", {}, byte_size(numbers).first(8)},
+                                               {"matrix \"é\"", "F64", {3, 1}, byte_size(numbers)}},
                                               {{"format", "pt"}});
   const auto parsed = parse(file);
   ASSERT_TRUE(parsed) << parsed.error().message;
@@ -42,7 +42,7 @@ TEST(Safetensors, ReadsWhatItWrites) {
   EXPECT_EQ((file.size() - parsed->data.size()) % 8, 0u) << "data is aligned";
   for (const SafetensorsEntry& entry : parsed->entries) {
     EXPECT_EQ(entry.begin % safetensors_type_bytes(entry.type), 0u) << entry.name;
-    const auto found = parsed->bytes_of(entry);
+    const auto found = parsed->byte_size(entry);
     EXPECT_EQ(std::memcmp(found.data(), numbers.data(), found.size()), 0) << entry.name;
   }
   EXPECT_TRUE(parse(encode_safetensors({})));
@@ -50,7 +50,7 @@ TEST(Safetensors, ReadsWhatItWrites) {
 
 TEST(Safetensors, RefusesDamageByName) {
   const auto message = [](const std::string& header, std::size_t data_bytes) {
-    const auto parsed = parse(file_of(header, data_bytes));
+    const auto parsed = parse(make_file(header, data_bytes));
     return parsed ? std::string("accepted") : parsed.error().message;
   };
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
@@ -90,7 +90,7 @@ TEST(Safetensors, RefusesDamageByName) {
 TEST(Safetensors, SurvivesDamagedBytes) {
   const std::string numbers(64, 'n');
   const std::string good = encode_safetensors(
-      {{"w", "F32", {4, 2}, bytes_of(numbers).first(32)}, {"b", "BF16", {16}, bytes_of(numbers).first(32)}});
+      {{"w", "F32", {4, 2}, byte_size(numbers).first(32)}, {"b", "BF16", {16}, byte_size(numbers).first(32)}});
   Random random(17);
   int refused = 0;
   for (int round = 0; round < 5000; ++round) {

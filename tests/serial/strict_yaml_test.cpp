@@ -53,7 +53,7 @@ workers:
   EXPECT_EQ(file.bytes("memory"), 16.0 * 1073741824);
   EXPECT_EQ(file.bytes_per_second("link"), 1.25e8);
   EXPECT_EQ(file.choice("mode", {"fixed", "dynamic"}), "dynamic");
-  EXPECT_EQ(file.choice_of<int>("mode", {{"fixed", 1}, {"dynamic", 2}}), 2);
+  EXPECT_EQ(file.choose_from<int>("mode", {{"fixed", 1}, {"dynamic", 2}}), 2);
   EXPECT_THAT(file.numbers("betas"), ElementsAre(0.9, 0.999));
   EXPECT_THAT(file.integers("cores"), ElementsAre(0, 3));
   EXPECT_THAT(file.texts("hosts"), ElementsAre("alpha", "beta"));
@@ -71,12 +71,12 @@ TEST(StrictYaml, AbsentValuesAreFallbacksOrNamed) {
   EXPECT_FALSE(file.has("empty"));
   EXPECT_EQ(file.number("empty", {.fallback = 3}), 3);
   EXPECT_EQ(file.text("a.b", "c"), "c");
-  EXPECT_EQ(file.choice_of<int>("d", {{"one", 1}, {"two", 2}}, 2), 2);
+  EXPECT_EQ(file.choose_from<int>("d", {{"one", 1}, {"two", 2}}, 2), 2);
   EXPECT_TRUE(file.boolean("e", true));
   EXPECT_TRUE(file.list("f").empty());
   EXPECT_EQ(message(file), "");
   file.integer("model.depth", {.min = 1, .max = 9});
-  EXPECT_EQ(message(file), "job.yaml:1: model.depth is missing; accepted: a whole number from 1 to 9");
+  EXPECT_EQ(message(file), "job.yaml:1: model.depth is missing; accepted: an integer from 1 to 9");
 }
 
 TEST(StrictYaml, RefusalsNameLinePathValueAndWhatIsAccepted) {
@@ -90,9 +90,9 @@ TEST(StrictYaml, RefusalsNameLinePathValueAndWhatIsAccepted) {
       {".inf", [](const StrictYaml& f) { f.number("a.b"); }, "is '.inf'; accepted: a number"},
       {"1e400", [](const StrictYaml& f) { f.number("a.b"); }, "is '1e400'; accepted: a number"},
       {"1.5", [](const StrictYaml& f) { f.integer("a.b", {.min = 1}); },
-       "is '1.5'; accepted: a whole number of at least 1"},
+       "is '1.5'; accepted: an integer of at least 1"},
       {"99999999999999999999", [](const StrictYaml& f) { f.integer("a.b"); },
-       "is '99999999999999999999'; accepted: a whole number"},
+       "is '99999999999999999999'; accepted: an integer"},
       {"yes", [](const StrictYaml& f) { f.boolean("a.b"); }, "is 'yes'; accepted: true, false"},
       {"3 KB", [](const StrictYaml& f) { f.seconds("a.b", {.min = 1}); },
        "is '3 KB'; accepted: a time such as '250 ms' or '5 min' of at least 1 s"},
@@ -101,7 +101,7 @@ TEST(StrictYaml, RefusalsNameLinePathValueAndWhatIsAccepted) {
       {"dynamc", [](const StrictYaml& f) { f.choice("a.b", {"fixed", "dynamic"}); },
        "is 'dynamc', did you mean 'dynamic'?; accepted: fixed, dynamic"},
       {"[1, x]", [](const StrictYaml& f) { f.integers("a.b", {.min = 0}); },
-       "[1] is 'x'; accepted: a whole number of at least 0"},
+       "[1] is 'x'; accepted: an integer of at least 0"},
       {"[]", [](const StrictYaml& f) { f.list("a.b", {.min_size = 1, .max_size = 8}); },
        "has 0 elements; accepted: from 1 to 8 of them"},
       {"{c: 1}", [](const StrictYaml& f) { f.text("a.b"); }, "is a mapping; accepted: a text"},

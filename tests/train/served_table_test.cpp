@@ -43,12 +43,12 @@ class ServedTableTest : public ::testing::Test {
   }
 };
 
-Job job_of(std::int64_t cache_rows, std::int64_t cache_steps) {
+Job make_job(std::int64_t cache_rows, std::int64_t cache_steps) {
   Job job;
-  job.tables_optimizer = "sgd";
-  job.tables_learning_rate = 0.5;
-  job.tables_cache_rows = cache_rows;
-  job.tables_cache_steps = cache_steps;
+  job.embedding_optimizer = "sgd";
+  job.embedding_learning_rate = 0.5;
+  job.embedding_cache_rows = cache_rows;
+  job.embedding_max_staleness = cache_steps;
   return job;
 }
 
@@ -64,7 +64,7 @@ Rows values(const torch::Tensor& rows) {
 }
 
 // All rows as they are, by number.
-std::map<std::uint64_t, Rows> state_of(ServedTable& table) {
+std::map<std::uint64_t, Rows> read_state(ServedTable& table) {
   Ids all;
   for (std::uint64_t id = 0; id < kRows; ++id) all.push_back(id);
   const Rows rows = values(table.exact_rows(all, soon()).value());
@@ -109,12 +109,12 @@ INSTANTIATE_TEST_SUITE_P(ServedTable, EveryWay,
 
 TEST_P(EveryWay, AsksForWhatItLacksAndGivesRowsOfTheStepsThatItMay) {
   const auto [cache_steps, prefetches] = GetParam();
-  Job job = job_of(cache_steps ? 1000 : 0, cache_steps.value_or(0));
-  job.tables_prefetch = prefetches;
+  Job job = make_job(cache_steps ? 1000 : 0, cache_steps.value_or(0));
+  job.embedding_prefetch = prefetches;
   with_table(job, [&](ServedTable& table) {
     Random random(mix({static_cast<std::uint64_t>(cache_steps.value_or(0)), prefetches ? 1U : 0U}));
     Model model(cache_steps);
-    std::vector<std::map<std::uint64_t, Rows>> states = {state_of(table)};  // after each step
+    std::vector<std::map<std::uint64_t, Rows>> states = {read_state(table)};  // after each step
     struct Ahead {
       Ids ids;
       std::int64_t wanted, after;
@@ -172,7 +172,7 @@ TEST_P(EveryWay, AsksForWhatItLacksAndGivesRowsOfTheStepsThatItMay) {
         ASSERT_TRUE(table.push(ids, 0, gradient, static_cast<double>(samples)));
       }
       ASSERT_TRUE(table.finish_step(has_samples ? static_cast<double>(ids.size()) / kCategories : 0, soon()));
-      states.push_back(state_of(table));
+      states.push_back(read_state(table));
     }
     EXPECT_EQ(oldest, cache_steps.value_or(0)) << "the bound is made use of";
   });
@@ -182,8 +182,8 @@ TEST_P(EveryWay, AsksForWhatItLacksAndGivesRowsOfTheStepsThatItMay) {
 // has.
 TEST_F(ServedTableTest, CountsBytesOnTheWire) {
   for (const auto& [wire, row_bytes] : {std::pair{"float32", 16}, {"bfloat16", 8}, {"int8", 8}}) {
-    Job job = job_of(100, 5);
-    job.tables_wire = wire;
+    Job job = make_job(100, 5);
+    job.embedding_comm_dtype = wire;
     with_table(job, [&](ServedTable& table) {
       ASSERT_TRUE(table.rows({1, 2, 3, 1, 2, 3 + kRows}, soon()));
       EXPECT_EQ(table.counts().pulled_bytes, 64 + 48 + 3 * (8 + row_bytes));

@@ -42,8 +42,8 @@ TEST(StageLayout, RanksFillThePlacesThatTheyAreGiven) {
     const StageLayout layout(plan, places);
     for (std::size_t place = 0; place < places.size(); ++place) {
       const auto at = static_cast<int>(place);
-      EXPECT_EQ(layout.stage_of(places[place]), in_order.stage_of(at));
-      EXPECT_EQ(layout.type_of(places[place]), in_order.type_of(at));
+      EXPECT_EQ(layout.find_stage(places[place]), in_order.find_stage(at));
+      EXPECT_EQ(layout.device_type(places[place]), in_order.device_type(at));
       EXPECT_NEAR(layout.share(places[place]), in_order.share(at), 1e-12);
     }
   }
@@ -54,12 +54,12 @@ TEST(StageLayout, SendersOfAStageHaveAsManyReceiversAsCanBe) {
   for (int trial = 0; trial < 100; ++trial) {
     const StageLayout layout(random_plan(random));
     for (int from = 0; from < layout.stages(); ++from) {
-      const std::vector<int> senders = layout.ranks_of(from);
-      const std::vector<int> receivers = layout.ranks_of(layout.stages() - 1);
+      const std::vector<int> senders = layout.list_ranks(from);
+      const std::vector<int> receivers = layout.list_ranks(layout.stages() - 1);
       std::map<int, std::size_t> sends;
       for (const int rank : receivers) ++sends[layout.sender_to(rank, from)];
       for (const auto& [rank, count] : sends) {
-        EXPECT_EQ(layout.stage_of(rank), from);
+        EXPECT_EQ(layout.find_stage(rank), from);
         EXPECT_LE(count, (receivers.size() + senders.size() - 1) / senders.size());
       }
       EXPECT_EQ(sends.size(), std::min(senders.size(), receivers.size()));
@@ -87,10 +87,10 @@ TEST(StageLayout, EveryRowGoesThroughEveryStageOnce) {
     if (trial % 2 == 1) {
       const int stage = static_cast<int>(random.below(static_cast<std::uint64_t>(layout.stages())));
       std::vector<double> weights;
-      for (std::size_t i = 0; i < layout.ranks_of(stage).size(); ++i) {
+      for (std::size_t i = 0; i < layout.list_ranks(stage).size(); ++i) {
         weights.push_back(i == 0 ? 1 : random.below(3) == 0 ? 0 : random.uniform());
       }
-      layout.set_shares(stage, weights);
+      layout.set_split(stage, weights);
     }
     const auto begin = static_cast<std::uint32_t>(random.below(1000));
     const data::Range window{begin, begin + 1 + static_cast<std::uint32_t>(random.below(100))};
@@ -107,14 +107,14 @@ TEST(StageLayout, EveryRowGoesThroughEveryStageOnce) {
       std::uint32_t samples = 0;
       for (const StageLayout::MicroBatch& micro_batch : micro_batches) {
         std::uint32_t row = 0;
-        for (const int rank : layout.ranks_of(stage)) {
+        for (const int rank : layout.list_ranks(stage)) {
           const data::Range rows = layout.rows(rank, micro_batch);
           EXPECT_EQ(rows.begin, row);
           row = rows.end;
           for (const int other : {stage - 1, stage + 1}) {
             std::uint32_t covered = rows.begin;
             for (const auto& [peer, shared] : layout.pieces(rank, other, micro_batch)) {
-              EXPECT_EQ(layout.stage_of(peer), other);
+              EXPECT_EQ(layout.find_stage(peer), other);
               EXPECT_EQ(shared.begin, covered);
               covered = shared.end;
             }
@@ -124,9 +124,9 @@ TEST(StageLayout, EveryRowGoesThroughEveryStageOnce) {
         }
         EXPECT_EQ(row, micro_batch.size());
       }
-      for (const int rank : layout.ranks_of(stage)) {
+      for (const int rank : layout.list_ranks(stage)) {
         EXPECT_EQ(rank, ranks++);
-        EXPECT_EQ(layout.stage_of(rank), stage);
+        EXPECT_EQ(layout.find_stage(rank), stage);
         samples += layout.samples(rank, window);
       }
       EXPECT_EQ(samples, window.size());
@@ -140,8 +140,8 @@ TEST(StageLayout, SharesAreThoseOfThePlan) {
   plan.micro_batches = 2;
   plan.stages.push_back({.first_layer = 0, .last_layer = 0, .replicas = {{"fast", 2, 0.375}, {"slow", 2, 0.125}}});
   const StageLayout layout(plan);
-  EXPECT_EQ(layout.type_of(1), "fast");
-  EXPECT_EQ(layout.type_of(2), "slow");
+  EXPECT_EQ(layout.device_type(1), "fast");
+  EXPECT_EQ(layout.device_type(2), "slow");
   EXPECT_EQ(layout.rows(0, {{0, 80}}), (data::Range{0, 30}));
   EXPECT_EQ(layout.rows(3, {{0, 80}}), (data::Range{70, 80}));
   EXPECT_EQ(layout.samples(1, {0, 160}), 60U);
@@ -161,7 +161,7 @@ TEST(StageLayout, ManySmallMicroBatchesAddUpToTheShares) {
     const std::uint64_t second = random.below(batch - first + 1);
     const double weights[] = {static_cast<double>(first), static_cast<double>(second),
                               static_cast<double>(batch - first - second)};
-    layout.set_shares(0, weights);
+    layout.set_split(0, weights);
     for (int rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(layout.samples(rank, {0, batch}), weights[rank]) << rows << " rows a micro-batch, rank " << rank;
       EXPECT_NEAR(layout.share(rank), weights[rank] / batch, 1e-12);

@@ -94,7 +94,7 @@ TEST(TensorBoard, NamesTheFolderThatCannotBeMade) {
 }
 
 TEST(Timeline, ThinsItselfEvenlyAndStaysInBounds) {
-  TimelineRecorder recorder(0, "", {.first_steps = 10, .every = 1, .most_spans = 400});
+  TimelineRecorder recorder(0, "", {.first_steps = 10, .every = 1, .max_spans = 400});
   constexpr int kSteps = 20000;
   for (int step = 0; step < kSteps; ++step) {
     for (const Phase phase : {Phase::kLoad, Phase::kForward, Phase::kBackward}) {
@@ -145,7 +145,7 @@ TEST(Timeline, MergesRanksIntoOneTraceWithoutOverlapOnAThread) {
     std::thread other([&] {
       for (int i = 0; i < 50; ++i) {
         const double begin = 1000 + i + 0.25 * rank;
-        recorder.record(Phase::kExchange, i, begin, begin + 1.7);  // overlaps the next
+        recorder.record(Phase::kGradientSync, i, begin, begin + 1.7);  // overlaps the next
       }
     });
     for (int i = 0; i < 50; ++i) {

@@ -1,5 +1,5 @@
 // Errors as values. Functions that can fail in ways a user can cause return Result<T> (or Status for no value);
-// exceptions stay inside a function or come from libraries and are caught at the edge of a room.
+// exceptions stay inside a function or come from libraries and are caught at the edge of a module.
 #pragma once
 
 #include <fmt/format.h>

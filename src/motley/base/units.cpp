@@ -65,13 +65,14 @@ Result<double> parse_bytes(std::string_view text) {
 
 Result<double> parse_bytes_per_second(std::string_view text) {
   static const std::map<std::string, double, std::less<>> units = [] {
-    std::map<std::string, double, std::less<>> made;
+    std::map<std::string, double, std::less<>> created;
     for (const auto& [prefix, factor] :
          std::map<std::string, double>{{"", 1}, {"K", 1e3}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}}) {
-      made[prefix + "b/s"] = made[prefix + "bps"] = made[prefix + "bit/s"] = made[prefix + "bit"] = factor / 8;
-      made[prefix + "B/s"] = made[prefix + "Bps"] = factor;
+      created[prefix + "b/s"] = created[prefix + "bps"] = created[prefix + "bit/s"] = created[prefix + "bit"] =
+          factor / 8;
+      created[prefix + "B/s"] = created[prefix + "Bps"] = factor;
     }
-    return made;
+    return created;
   }();
   return parse(text, units, "a rate such as '1 Gb/s' (bits) or '10 GB/s' (bytes)");
 }

@@ -11,7 +11,7 @@
 #include "motley/cluster/cluster.h"
 #include "motley/cluster/machine.h"
 #include "motley/planning/methods.h"
-#include "motley/planning/replan/mixed_stages.h"
+#include "motley/planning/replan/heterogeneous_stages.h"
 #include "motley/train/launch/progress.h"
 #include "motley/train/profile/profile_job.h"
 
@@ -22,7 +22,7 @@ constexpr double kProfileSeconds = 20;
 constexpr double kPlanSeconds = 30;
 
 // This machine, with a CPU device for each worker of the job's threads that it has cores for.
-cluster::Cluster machine_of(const train::Job& job) {
+cluster::Cluster describe_machine(const train::Job& job) {
   const cluster::Machine machine = cluster::detect_machine();
   cluster::Cluster cluster = cluster::default_cluster(machine);
   cluster.workers.clear();
@@ -38,9 +38,9 @@ cluster::Cluster machine_of(const train::Job& job) {
   return cluster;
 }
 
-// Of the job's network on this machine; of one that is imitated, what it is imitated from.
-Result<model::Profile> profile_of(const train::Job& job) {
-  if (train::imitates(job)) {
+// Of the job's network on this machine; of one that is synthetic, what it is made from.
+Result<model::Profile> load_profile(const train::Job& job) {
+  if (train::is_synthetic(job)) {
     return model::read_profile(job.model_path);
   }
   train::ProgressLine progress;
@@ -59,17 +59,17 @@ Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::p
   std::string cluster_file = job.cluster;
   if (cluster_file.empty()) {
     cluster_file = (folder / "cluster.yaml").string();
-    MOTLEY_TRY(write_file(cluster_file, cluster::to_yaml(machine_of(job))));
+    MOTLEY_TRY(write_file(cluster_file, cluster::to_yaml(describe_machine(job))));
   }
-  MOTLEY_ASSIGN(const model::Profile profile, profile_of(job));
+  MOTLEY_ASSIGN(const model::Profile profile, load_profile(job));
   MOTLEY_TRY(write_file(profile_file, model::to_json(profile)));
 
   PlanningInput input;
   input.profile = profile_file.string();
   input.cluster = cluster_file;
-  input.batch = job.batch;
+  input.batch = job.global_batch_size;
   MOTLEY_ASSIGN(const std::vector<planning::Problem> problems, planning_problems(input));
-  const planning::Objective objective{.goal = planning::Goal::kMostThroughput};
+  const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
   const InterruptStop interrupt;
   MOTLEY_ASSIGN(const Solved solved,
                 solve(*planning::make_exact(), problems, objective, {.seconds = kPlanSeconds}, interrupt.token()));
@@ -81,11 +81,12 @@ Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::p
   const planning::Plan best =
       planning::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
   // Stages that mix types have no server to meet at.
-  return job.exchange_method == "ps" ? Result<planning::Plan>(best)
-                                     : planning::mix_stages(*solved.problem, best, interrupt.token());
+  return job.gradient_sync_method == "parameter-server"
+             ? Result<planning::Plan>(best)
+             : planning::find_heterogeneous_stages(*solved.problem, best, interrupt.token());
 }
 
-std::int64_t workers_of(const planning::Stage& stage) {
+std::int64_t count_workers(const planning::Stage& stage) {
   std::int64_t count = 0;
   for (const planning::Replicas& replicas : stage.replicas) count += replicas.count;
   return count;
@@ -93,10 +94,10 @@ std::int64_t workers_of(const planning::Stage& stage) {
 
 // All workers compute the whole network, and are all that the job has.
 Result<bool> is_data_parallel(const train::Job& job, const planning::Plan& plan) {
-  if (train::imitates(job) || plan.stages.size() != 1 || plan.stages[0].recompute) return false;
+  if (train::is_synthetic(job) || plan.stages.size() != 1 || plan.stages[0].recompute) return false;
   if (job.cluster.empty()) return true;
   MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
-  return static_cast<std::int64_t>(cluster.workers.size()) == workers_of(plan.stages[0]);
+  return static_cast<std::int64_t>(cluster.workers.size()) == count_workers(plan.stages[0]);
 }
 
 }  // namespace
@@ -116,8 +117,8 @@ Result<train::Job> plan_automatically(train::Job job, const train::RunDirectory&
   }
   MOTLEY_ASSIGN(const bool whole, is_data_parallel(job, plan));
   if (whole) {
-    job.workers = workers_of(plan.stages[0]);
-    job.accumulation = plan.micro_batches;
+    job.workers = count_workers(plan.stages[0]);
+    job.gradient_accumulation_steps = plan.micro_batches;
   } else {
     job.plan = plan_file.string();
     job.profile = std::filesystem::absolute(run.folder() / "profile.json").string();

@@ -72,7 +72,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"traces", bench::schedule_traces},
         {"settings", bench::schedule_settings},
         {"rounding", bench::schedule_rounding},
-        {"unlike", bench::schedule_unlike},
+        {"unlike", bench::schedule_heterogeneous},
         {"slots", bench::schedule_slots}}},
       {"serve", {{"all", bench::serve_bench}}},
       {"simulate", {{"all", bench::simulate_bench}}},
@@ -178,7 +178,7 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--part", arguments->parts, "Run only this part of it (may be given more than once)");
   command->add_option("--json", arguments->json,
                       "Also write the rows to this file; with --part, into it: it keeps the other parts' rows");
-  command->add_option("--pages", arguments->pages, "Folder for pages and tables that some write")
+  command->add_option("--html-dir", arguments->pages, "Folder for pages and tables that some write")
       ->capture_default_str();
   command->add_flag("--list", arguments->list, "Print the names of those that tools/bench runs");
   command->add_flag("--quick", arguments->quick, "Stay under a minute; leaves out rows marked long");

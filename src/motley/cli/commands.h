@@ -20,7 +20,7 @@ void add_train(CLI::App& app, Action& action);
 void add_schedule(CLI::App& app, Action& action);
 void add_schedule_service(CLI::App& schedule, Action& action);  // below add_schedule's command
 void add_server(CLI::App& app, Action& action);
-void add_data_node(CLI::App& app, Action& action);
+void add_data_server(CLI::App& app, Action& action);
 void add_report(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 

@@ -10,8 +10,9 @@ std::function<JobFlags()> add_job_flags(CLI::App& command) {
   std::vector<CLI::Option*> options;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const OptionText& option = entries[i].text;
-    options.push_back(
-        command.add_option("--" + option.key, (*texts)[i], option.help)->type_name("")->group("Keys of the job"));
+    options.push_back(command.add_option("--" + flag_name(option.key), (*texts)[i], option.help)
+                          ->type_name("")
+                          ->group("Keys of the job"));
   }
   return [texts, options] {
     JobFlags flags;

@@ -26,7 +26,7 @@ int exit_code(const motley::Error& error) {
 
 int main(int argc, char** argv) {
   motley::start_logging("info");
-  CLI::App app("Trains deep networks on mixed hardware, so that unequal workers finish together.", "motley");
+  CLI::App app("Trains deep networks on mixed hardware, so that heterogeneous workers finish together.", "motley");
   app.set_version_flag("--version", "motley " MOTLEY_VERSION);
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   motley::cli::add_train(app, action);
   motley::cli::add_schedule(app, action);
   motley::cli::add_server(app, action);
-  motley::cli::add_data_node(app, action);
+  motley::cli::add_data_server(app, action);
   motley::cli::add_report(app, action);
   motley::cli::add_bench(app, action);
   try {

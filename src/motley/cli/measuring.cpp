@@ -33,13 +33,13 @@ MeasuredSteps::MeasuredSteps(train::Job job, const planning::Problem& problem, p
       deadline_(Deadline::after(limits.seconds)),
       stop_(std::move(stop)) {}
 
-planning::Plan MeasuredSteps::plan_of(const planning::Candidate& candidate) const {
+planning::Plan MeasuredSteps::build_plan(const planning::Candidate& candidate) const {
   return planning::to_plan(problem_, candidate, planning::evaluate(problem_, candidate, objective_), objective_,
                            "measured");
 }
 
 planning::Evaluation MeasuredSteps::evaluate(const planning::Candidate& candidate) {
-  const planning::Plan plan = plan_of(candidate);
+  const planning::Plan plan = build_plan(candidate);
   const auto known = seconds_.find(planning::to_json(plan));
   std::optional<double> seconds;
   std::string failure = "it did not run";
@@ -77,7 +77,7 @@ planning::Evaluation MeasuredSteps::evaluate(const planning::Candidate& candidat
 }
 
 std::optional<planning::Measured> MeasuredSteps::measured(const planning::Candidate& candidate) const {
-  const auto found = seconds_.find(planning::to_json(plan_of(candidate)));
+  const auto found = seconds_.find(planning::to_json(build_plan(candidate)));
   if (found == seconds_.end() || !found->second) return std::nullopt;
   return planning::Measured{.step_seconds = *found->second, .steps = limits_.steps};
 }

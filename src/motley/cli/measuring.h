@@ -36,7 +36,7 @@ class MeasuredSteps {
   const std::string& first_failure() const { return first_failure_; }  // "": there was none
 
  private:
-  planning::Plan plan_of(const planning::Candidate& candidate) const;
+  planning::Plan build_plan(const planning::Candidate& candidate) const;
 
   train::Job job_;
   const planning::Problem& problem_;

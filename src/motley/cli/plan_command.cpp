@@ -14,7 +14,7 @@
 #include "motley/cli/solving.h"
 #include "motley/planning/learned/learned.h"
 #include "motley/planning/methods.h"
-#include "motley/planning/replan/mixed_stages.h"
+#include "motley/planning/replan/heterogeneous_stages.h"
 #include "motley/planning/search/planner.h"
 #include "motley/planning/search/what_if.h"
 #include "motley/report/plan_view.h"
@@ -22,18 +22,18 @@
 namespace motley::cli {
 namespace {
 
-constexpr double kMostMarginalSeconds = 6;  // for the table of one device more or fewer
+constexpr double kMaxMarginalSeconds = 6;  // for the table of one device more or fewer
 
 struct PlanArguments {
   PlanningInput input;
   std::string method = "exact";
-  std::string goal;
+  std::string criterion;
   double min_throughput = 0;
-  double max_money = std::numeric_limits<double>::infinity();
-  double max_price = std::numeric_limits<double>::infinity();
+  double max_cost = std::numeric_limits<double>::infinity();
+  double max_hourly_cost = std::numeric_limits<double>::infinity();
   SearchLimits search;
   bool compare = false;
-  bool mix = false;
+  bool heterogeneous_stages = false;
   std::string measure;  // a job file; "": plans are valued by the cost model
   std::int64_t measure_steps = MeasureLimits{}.steps;
   std::int64_t measure_plans = MeasureLimits{}.plans;
@@ -50,17 +50,17 @@ std::vector<std::unique_ptr<planning::Planner>> every_planner() {
   return all;
 }
 
-Result<planning::Objective> objective_of(const PlanArguments& arguments) {
+Result<planning::Objective> make_objective(const PlanArguments& arguments) {
   planning::Objective objective;
-  const std::string goal = !arguments.goal.empty()        ? arguments.goal
-                           : arguments.min_throughput > 0 ? "money"
-                                                          : "throughput";
-  objective.goal = goal == "money"        ? planning::Goal::kLeastMoney
-                   : goal == "throughput" ? planning::Goal::kMostThroughput
-                                          : planning::Goal::kLeastStepTime;
+  const std::string criterion = !arguments.criterion.empty()   ? arguments.criterion
+                                : arguments.min_throughput > 0 ? "cost"
+                                                               : "throughput";
+  objective.criterion = criterion == "cost"         ? planning::Criterion::kMinCost
+                        : criterion == "throughput" ? planning::Criterion::kMaxThroughput
+                                                    : planning::Criterion::kMinStepTime;
   objective.min_throughput = arguments.min_throughput;
-  objective.max_money = arguments.max_money;
-  objective.max_price_per_hour = arguments.max_price;
+  objective.max_cost = arguments.max_cost;
+  objective.max_hourly_cost = arguments.max_hourly_cost;
   MOTLEY_TRY(planning::validate(objective));
   return objective;
 }
@@ -68,13 +68,13 @@ Result<planning::Objective> objective_of(const PlanArguments& arguments) {
 // Why there is no plan, found by asking for the most that the same devices can do.
 Error impossible(const planning::Request& request) {
   planning::Request free{.problem = request.problem,
-                         .objective = {.goal = planning::Goal::kMostThroughput},
+                         .objective = {.criterion = planning::Criterion::kMaxThroughput},
                          .seed = request.seed,
                          .seconds = request.seconds,
                          .clock = request.clock,
                          .stop = request.stop};
   const Result<planning::Answer> most = planning::make_exact()->plan(free);
-  free.objective.goal = planning::Goal::kLeastMoney;
+  free.objective.criterion = planning::Criterion::kMinCost;
   const Result<planning::Answer> least = planning::make_exact()->plan(free);
   if (!most) return most.error();
   return {ErrorCode::kInvalidInput,
@@ -83,16 +83,17 @@ Error impossible(const planning::Request& request) {
 }
 
 // Mixing looks for the shortest step in any number of micro-batches, whatever it costs.
-Status check_mix(const PlanArguments& arguments, const planning::Objective& objective) {
+Status check_heterogeneous_stages(const PlanArguments& arguments, const planning::Objective& objective) {
   const PlanArguments none;
   const auto refuse = [](const std::string& given, const std::string& accepted) {
-    return fail(ErrorCode::kInvalidInput, "--mix: given with {}; accepted: {}", given, accepted);
+    return fail(ErrorCode::kInvalidInput, "--heterogeneous-stages: given with {}; accepted: {}", given, accepted);
   };
   if (arguments.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
-  if (objective.goal == planning::Goal::kLeastMoney) return refuse("the goal money", "--goal throughput or step");
-  if (arguments.min_throughput != none.min_throughput || arguments.max_money != none.max_money ||
-      arguments.max_price != none.max_price) {
-    return refuse("a limit", "neither --min-throughput nor --max-cost nor --max-price");
+  if (objective.criterion == planning::Criterion::kMinCost)
+    return refuse("the objective cost", "--objective throughput or step-time");
+  if (arguments.min_throughput != none.min_throughput || arguments.max_cost != none.max_cost ||
+      arguments.max_hourly_cost != none.max_hourly_cost) {
+    return refuse("a limit", "neither --min-throughput nor --max-cost nor --max-hourly-cost");
   }
   if (arguments.input.micro_batches != 0) return refuse("--micro-batches", "0, the best number that is found");
   return {};
@@ -107,16 +108,16 @@ Result<train::Job> job_to_measure(const PlanArguments& arguments) {
     return refuse("--method exact, which computes with the cost model", "a method that searches, such as rl-attention");
   }
   if (arguments.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
-  if (arguments.compare || arguments.mix || !arguments.what_ifs.empty()) {
-    return refuse(arguments.compare ? "--compare"
-                  : arguments.mix   ? "--mix"
-                                    : "--what-if",
-                  "neither --compare nor --mix nor --what-if");
+  if (arguments.compare || arguments.heterogeneous_stages || !arguments.what_ifs.empty()) {
+    return refuse(arguments.compare                ? "--compare"
+                  : arguments.heterogeneous_stages ? "--heterogeneous-stages"
+                                                   : "--what-if",
+                  "neither --compare nor --heterogeneous-stages nor --what-if");
   }
   MOTLEY_ASSIGN(train::Job job, train::read_job(arguments.measure));
-  if (job.batch != arguments.input.batch) {
-    return fail(ErrorCode::kInvalidInput, "--batch: {}, but a step of {} has {} samples; accepted: {}",
-                arguments.input.batch, arguments.measure, job.batch, job.batch);
+  if (job.global_batch_size != arguments.input.batch) {
+    return fail(ErrorCode::kInvalidInput, "--global-batch-size: {}, but a step of {} has {} samples; accepted: {}",
+                arguments.input.batch, arguments.measure, job.global_batch_size, job.global_batch_size);
   }
   if (job.cluster.empty() && !arguments.input.cluster.empty()) {
     job.cluster = std::filesystem::absolute(arguments.input.cluster).string();
@@ -134,7 +135,7 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const 
                                           const planning::Objective& objective, const std::stop_token& stop) {
   MOTLEY_ASSIGN(const train::Job job, job_to_measure(arguments));
   SearchLimits brief = arguments.search;
-  brief.seconds = std::min(brief.seconds, kMostMarginalSeconds);
+  brief.seconds = std::min(brief.seconds, kMaxMarginalSeconds);
   MOTLEY_ASSIGN(Solved by_cost_model, solve(*planning::make_exact(), problems, objective, brief, stop));
   const planning::Problem& problem = *by_cost_model.problem;
   MeasuredSteps steps(
@@ -151,13 +152,13 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const 
                     .seconds = arguments.search.seconds,
                     .stop = stop,
                     .evaluator = [&](const planning::Candidate& candidate) { return steps.evaluate(candidate); },
-                    .most_evaluations = arguments.measure_plans}));
+                    .max_evaluations = arguments.measure_plans}));
   if (!answer.best) {
     return fail(ErrorCode::kUnavailable, "{}: of {} plans that were tried {} did not run{}{}; {}", arguments.measure,
                 steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "", steps.first_failure(),
                 steps.failed() == steps.plans() && steps.plans() > 0
                     ? "does the job suit the plan's profile and cluster?"
-                    : "give it longer with --seconds, or a lower floor");
+                    : "give it longer with --time-limit, or a lower minimum throughput");
   }
   const report::Measuring measuring{
       .best = *steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
@@ -169,9 +170,9 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const 
 
 Status run_plan(const PlanArguments& arguments) {
   MOTLEY_ASSIGN(const std::vector<planning::Problem> problems, planning_problems(arguments.input));
-  MOTLEY_ASSIGN(const planning::Objective objective, objective_of(arguments));
-  if (arguments.mix) {
-    MOTLEY_TRY(check_mix(arguments, objective));
+  MOTLEY_ASSIGN(const planning::Objective objective, make_objective(arguments));
+  if (arguments.heterogeneous_stages) {
+    MOTLEY_TRY(check_heterogeneous_stages(arguments, objective));
   }
   MOTLEY_TRY(check_writable(arguments.output));
   if (!arguments.page.empty()) {
@@ -198,8 +199,9 @@ Status run_plan(const PlanArguments& arguments) {
   }
   const planning::Answer& answer = solved.answer;
   if (!answer.best && answer.proved) {
-    MOTLEY_ASSIGN(const Solved most, solve(*planning::make_exact(), problems, {.goal = planning::Goal::kMostThroughput},
-                                           arguments.search, interrupt.token()));
+    MOTLEY_ASSIGN(const Solved most,
+                  solve(*planning::make_exact(), problems, {.criterion = planning::Criterion::kMaxThroughput},
+                        arguments.search, interrupt.token()));
     return fail(impossible({.problem = *most.problem,
                             .objective = objective,
                             .seed = arguments.search.seed,
@@ -209,7 +211,7 @@ Status run_plan(const PlanArguments& arguments) {
   if (!answer.best) {
     return fail(ErrorCode::kUnavailable, "{} found no plan for {} within {}; that does not mean that there is none: {}",
                 arguments.method, planning::describe(objective), format_seconds(answer.seconds),
-                arguments.method == "exact" ? "give it longer with --seconds" : "ask --method exact");
+                arguments.method == "exact" ? "give it longer with --time-limit" : "ask --method exact");
   }
   const planning::Problem& problem = *solved.problem;
   const planning::Request request{.problem = problem,
@@ -227,7 +229,7 @@ Status run_plan(const PlanArguments& arguments) {
                         .what_ifs = {},
                         .methods = {}};
   planning::Request brief = request;
-  brief.seconds = std::min(request.seconds, kMostMarginalSeconds);
+  brief.seconds = std::min(request.seconds, kMaxMarginalSeconds);
   if (!measuring) {
     MOTLEY_ASSIGN(view.marginals, planning::marginals(*planning::make_exact(), brief));
   }
@@ -253,8 +255,8 @@ Status run_plan(const PlanArguments& arguments) {
   planning::Plan plan = planning::to_plan(problem, *answer.best, answer.evaluation, objective, arguments.method);
   if (answer.bound > 0) plan.bound = answer.bound;
   if (measuring) plan.measured = measuring->best;
-  if (arguments.mix) {
-    MOTLEY_ASSIGN(plan, planning::mix_stages(problem, plan, interrupt.token()));
+  if (arguments.heterogeneous_stages) {
+    MOTLEY_ASSIGN(plan, planning::find_heterogeneous_stages(problem, plan, interrupt.token()));
     std::printf("\nwith stages that mix types, replayed: %s a step%s\n",
                 format_seconds(plan.predicted.step_seconds).c_str(),
                 arguments.page.empty() ? "" : "; the page shows the plan before");
@@ -276,9 +278,10 @@ void add_plan(CLI::App& app, Action& action) {
       "Examples:\n"
       "  motley plan --model ctrdnn-16 --cluster examples/rent/cluster.yaml --cost-model heterps --min-throughput "
       "200000\n"
-      "  motley plan --model vgg16 --cluster examples/rent/cluster.yaml --compare --page plan.html\n"
+      "  motley plan --model vgg16 --cluster examples/rent/cluster.yaml --compare --html plan.html\n"
       "  motley plan --profile profile.json --what-if cpu.price=0.01..1\n"
-      "  motley plan --profile profile.json --method rl-attention --measure examples/fashion-mnist/job.yaml --seconds "
+      "  motley plan --profile profile.json --method rl-attention --measure examples/fashion-mnist/job.yaml "
+      "--time-limit "
       "300");
   auto arguments = std::make_shared<PlanArguments>();
   add_planning_input(*command, arguments->input);
@@ -288,18 +291,20 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::IsMember(methods))
       ->capture_default_str();
   command
-      ->add_option("--goal", arguments->goal,
-                   "What to be best at; by default money with --min-throughput, else throughput")
-      ->check(CLI::IsMember({"money", "throughput", "step"}));
+      ->add_option("--objective", arguments->criterion,
+                   "What to be best at; by default cost with --min-throughput, else throughput")
+      ->check(CLI::IsMember({"cost", "throughput", "step-time"}));
   command->add_option("--min-throughput", arguments->min_throughput, "Samples a second that must be reached");
-  command->add_option("--max-cost", arguments->max_money, "Money that the whole job may cost (see --samples)");
-  command->add_option("--max-price", arguments->max_price, "Money an hour that all devices together may cost");
-  command->add_option("--seconds", arguments->search.seconds, "Time limit of each method; the best so far is kept")
+  command->add_option("--max-cost", arguments->max_cost, "The most that the whole job may cost (see --total-samples)");
+  command->add_option("--max-hourly-cost", arguments->max_hourly_cost,
+                      "The most that all devices together may cost an hour");
+  command->add_option("--time-limit", arguments->search.seconds, "Time limit of each method; the best so far is kept")
       ->check(above_zero())
       ->capture_default_str();
-  command->add_option("--seed", arguments->search.seed, "Seed of the methods that draw lots")->capture_default_str();
+  command->add_option("--seed", arguments->search.seed, "Seed of the methods that draw at random")
+      ->capture_default_str();
   command->add_flag("--compare", arguments->compare, "Run every method");
-  command->add_flag("--mix", arguments->mix,
+  command->add_flag("--heterogeneous-stages", arguments->heterogeneous_stages,
                     "Then look for a shorter step with stages that mix device types (pipeline; few devices)");
   command
       ->add_option("--measure", arguments->measure,
@@ -315,7 +320,7 @@ void add_plan(CLI::App& app, Action& action) {
                       "TYPE.price=VALUE (or count, memory, speed, bandwidth; or throughput=VALUE), or =LOW..HIGH: "
                       "where the answer changes");
   command->add_option("--output", arguments->output, "File of the plan")->capture_default_str();
-  command->add_option("--page", arguments->page, "Also write a page with the pipeline drawn");
+  command->add_option("--html", arguments->page, "Also write a page with the pipeline drawn");
   command->callback([&action, arguments] { action = [arguments] { return run_plan(*arguments); }; });
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr double kCacheLineBytes = 64;  // the least that a random row reads
 
 // The speeds that the cluster file states, for models that were never measured.
-Result<std::vector<model::DeviceSpeed>> speeds_of(const cluster::Cluster& cluster, const std::string& file) {
+Result<std::vector<model::DeviceSpeed>> list_speeds(const cluster::Cluster& cluster, const std::string& file) {
   std::vector<model::DeviceSpeed> speeds;
   for (const cluster::DeviceType& type : cluster.device_types) {
     if (!type.speed) {
@@ -26,7 +26,7 @@ Result<std::vector<model::DeviceSpeed>> speeds_of(const cluster::Cluster& cluste
     speeds.push_back({.type = type.name,
                       .flops_per_second = type.speed->flops_per_second,
                       .bytes_per_second = type.speed->memory_bytes_per_second,
-                      .fixed_seconds = type.speed->fixed_seconds,
+                      .layer_overhead_seconds = type.speed->layer_overhead_seconds,
                       .lookups_per_second = type.speed->lookups_per_second > 0
                                                 ? type.speed->lookups_per_second
                                                 : type.speed->memory_bytes_per_second / kCacheLineBytes,
@@ -57,7 +57,7 @@ void warn_of_missing_links(const planning::Problem& problem) {
 
 Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::string& file, const model::Graph& graph,
                                    std::int64_t batch) {
-  MOTLEY_ASSIGN(const std::vector<model::DeviceSpeed> speeds, speeds_of(cluster, file));
+  MOTLEY_ASSIGN(const std::vector<model::DeviceSpeed> speeds, list_speeds(cluster, file));
   return model::estimate(graph, speeds, static_cast<double>(batch));
 }
 
@@ -77,13 +77,13 @@ void add_planning_input(CLI::App& command, PlanningInput& input) {
   command.add_option("--model", input.model, "A published model instead, estimated from the cluster's speeds")
       ->check(CLI::IsMember(model::table_names()));
   command.add_option("--cluster", input.cluster, "Device types, prices, counts and links; default: this machine");
-  command.add_option("--cost-model", input.cost_model, "pipeline: flushed steps; heterps: steady state")
+  command.add_option("--cost-model", input.cost_model, "pipeline: synchronous pipeline; heterps: steady state")
       ->check(CLI::IsMember({"pipeline", "heterps"}))
       ->capture_default_str();
-  command.add_option("--schedule", input.schedule, "Order of micro-batches (pipeline)")
-      ->check(CLI::IsMember({"1f1b", "fill-drain"}))
+  command.add_option("--pipeline-schedule", input.schedule, "Order of micro-batches (pipeline)")
+      ->check(CLI::IsMember({"1f1b", "gpipe"}))
       ->capture_default_str();
-  command.add_option("--batch", input.batch, "Samples of a step")
+  command.add_option("--global-batch-size", input.batch, "Samples of a step")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}))
       ->capture_default_str();
   command
@@ -91,11 +91,11 @@ void add_planning_input(CLI::App& command, PlanningInput& input) {
                   "Into which a step is cut (pipeline); 0: the best power of two up to 64")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
       ->capture_default_str();
-  command.add_option("--samples", input.samples, "Samples that the job trains on in all, for its money")
+  command.add_option("--total-samples", input.total_samples, "Samples that the job trains on in all, for its cost")
       ->check(above_zero())
       ->capture_default_str();
   command.add_flag("--recompute", input.recompute, "Stages may recompute activations to save memory (pipeline)");
-  command.add_option("--most-layers", input.most_layers, "Longer chains are joined to so many blocks")
+  command.add_option("--max-layers", input.max_layers, "Longer chains are joined to so many blocks")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }
@@ -128,22 +128,22 @@ Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& in
   }
   const bool pipeline = input.cost_model == "pipeline";
   std::vector<std::int64_t> counts = {std::max<std::int64_t>(1, input.micro_batches)};
-  while (pipeline && input.micro_batches == 0 && 2 * counts.back() <= std::min(input.batch, kMostMicroBatches)) {
+  while (pipeline && input.micro_batches == 0 && 2 * counts.back() <= std::min(input.batch, kMaxMicroBatches)) {
     counts.push_back(2 * counts.back());
   }
   MOTLEY_ASSIGN(const PlanningData data, planning_data(input));
-  const model::Profile profile = model::coarsen(model::without_step_layer(data.profile), input.most_layers);
+  const model::Profile profile = model::coarsen(model::without_step_layer(data.profile), input.max_layers);
   std::vector<planning::Problem> problems;
   for (const std::int64_t count : counts) {
-    Result<planning::Problem> problem =
-        planning::make_problem(profile, data.cluster,
-                               {.cost_model = pipeline ? planning::CostModel::kPipeline : planning::CostModel::kHeterps,
-                                .job_samples = input.samples,
-                                .batch = input.batch,
-                                .micro_batches = count,
-                                .schedule = input.schedule == "1f1b" ? planning::Schedule::kOneForwardOneBackward
-                                                                     : planning::Schedule::kFillDrain,
-                                .allow_recompute = input.recompute});
+    Result<planning::Problem> problem = planning::make_problem(
+        profile, data.cluster,
+        {.cost_model = pipeline ? planning::CostModel::kPipeline : planning::CostModel::kHeterps,
+         .total_samples = input.total_samples,
+         .batch = input.batch,
+         .micro_batches = count,
+         .schedule = input.schedule == "1f1b" ? planning::PipelineSchedule::kOneForwardOneBackward
+                                              : planning::PipelineSchedule::kGPipe,
+         .allow_recompute = input.recompute});
     if (!problem) {
       return fail(input.cluster.empty() ? problem.error().within("planning for this machine, as no --cluster is given")
                                         : problem.error());

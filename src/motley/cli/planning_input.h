@@ -19,9 +19,9 @@ struct PlanningInput {
   std::string schedule = "1f1b";
   std::int64_t batch = 256;
   std::int64_t micro_batches = 0;  // 0: whichever is best
-  double samples = 1e9;
+  double total_samples = 1e9;
   bool recompute = false;
-  int most_layers = 64;
+  int max_layers = 64;
 };
 
 // Accepts finite numbers above 0.
@@ -42,10 +42,10 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
                                    std::int64_t batch);
 
 // The problems that differ in the number of micro-batches alone: that of the input, or the powers of two up to
-// kMostMicroBatches. Warns on stderr of pairs of types between which no link is stated: what is sent there costs
+// kMaxMicroBatches. Warns on stderr of pairs of types between which no link is stated: what is sent there costs
 // nothing. Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,
 // and those of the files and of planning::make_problem.
-inline constexpr std::int64_t kMostMicroBatches = 64;
+inline constexpr std::int64_t kMaxMicroBatches = 64;
 Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input);
 
 }  // namespace motley::cli

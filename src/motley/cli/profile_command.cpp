@@ -56,9 +56,9 @@ void print_device(const model::Profile& profile, const model::DeviceProfile& dev
               device.fractions_rule.c_str());
 }
 
-Result<train::Job> job_of(const ProfileArguments& arguments) {
+Result<train::Job> make_job(const ProfileArguments& arguments) {
   MOTLEY_ASSIGN(train::Job job, read_job_with(arguments.job, arguments.flags));
-  if (train::imitates(job)) {
+  if (train::is_synthetic(job)) {
     return fail(ErrorCode::kInvalidInput, "model.name: {}; accepted: a network that is here to be measured",
                 job.model_name);
   }
@@ -67,14 +67,14 @@ Result<train::Job> job_of(const ProfileArguments& arguments) {
 
 // What the job's network is estimated to take on the cluster's device types.
 Result<model::Profile> estimate_job(const ProfileArguments& arguments) {
-  MOTLEY_ASSIGN(train::Job job, job_of(arguments));
+  MOTLEY_ASSIGN(train::Job job, make_job(arguments));
   if (job.cluster.empty()) {
     return fail(ErrorCode::kInvalidInput, "--estimate: needs --cluster, whose device types say how fast they are");
   }
   MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
   const std::string file = std::exchange(job.cluster, "");  // what could be rented need not be here
-  MOTLEY_ASSIGN(const model::Graph graph, train::graph_of(job));
-  return estimate_on(cluster, file, graph, job.batch);
+  MOTLEY_ASSIGN(const model::Graph graph, train::load_graph(job));
+  return estimate_on(cluster, file, graph, job.global_batch_size);
 }
 
 // The same of a published model.
@@ -88,7 +88,7 @@ Result<model::Profile> estimate_model(const ProfileArguments& arguments) {
   PlanningInput input;
   input.model = arguments.model;
   input.cluster = job.cluster;
-  input.batch = job.batch;
+  input.batch = job.global_batch_size;
   MOTLEY_ASSIGN(PlanningData data, planning_data(input));
   return std::move(data.profile);
 }
@@ -96,7 +96,7 @@ Result<model::Profile> estimate_model(const ProfileArguments& arguments) {
 Result<model::Profile> measure(const ProfileArguments& arguments) {
   if (!std::ranges::is_sorted(arguments.batches, std::ranges::less_equal{}) || arguments.batches.front() < 1) {
     return fail(ErrorCode::kInvalidInput,
-                "--batches: {} is not a list of growing batch sizes; accepted: whole numbers from 1, such as 1,4,16",
+                "--batch-sizes: {} is not a list of growing batch sizes; accepted: integers from 1, such as 1,4,16",
                 fmt::join(arguments.batches, ","));
   }
   train::ProfileJobOptions options;
@@ -109,7 +109,7 @@ Result<model::Profile> measure(const ProfileArguments& arguments) {
   }
   train::ProgressLine progress;
   options.progress = [&](const std::string& text) { progress.show(text); };
-  MOTLEY_ASSIGN(const train::Job job, job_of(arguments));
+  MOTLEY_ASSIGN(const train::Job job, make_job(arguments));
   Result<model::Profile> profile = train::profile_job(job, options);
   progress.clear();
   return profile;
@@ -151,7 +151,7 @@ void add_profile(CLI::App& app, Action& action) {
       "  motley profile examples/fashion-mnist/job.yaml\n"
       "  motley profile examples/fashion-mnist/job.yaml --model.name resnet18 --scale gpu=cpu*0.05 --output r18.json\n"
       "  motley profile examples/clicks/job.yaml --estimate --cluster examples/clicks/cluster.yaml\n"
-      "  motley profile --model vgg16 --cluster examples/unequal/cluster.yaml --batch 128");
+      "  motley profile --model vgg16 --cluster examples/heterogeneous/cluster.yaml --global-batch-size 128");
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("JOB", arguments->job, "Job file (docs/job.md)");
   command->add_option("--model", arguments->model, "A published model instead, estimated from the cluster's speeds")
@@ -159,10 +159,11 @@ void add_profile(CLI::App& app, Action& action) {
   command->add_flag("--estimate", arguments->estimate,
                     "Measure nothing: from the sizes of the job's network and the speeds in the cluster file");
   command->add_option("--output", arguments->output, "File to write")->capture_default_str();
-  command->add_option("--batches", arguments->batches, "Batch sizes to measure, ascending")
+  command->add_option("--batch-sizes", arguments->batches, "Batch sizes to measure, ascending")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "About how long to measure; starting processes is not counted")
+  command
+      ->add_option("--time-limit", arguments->seconds, "About how long to measure; starting processes is not counted")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
   command->add_option("--scale", arguments->scales, "TYPE=TYPE*FACTOR: a device that is not here, from one that is");

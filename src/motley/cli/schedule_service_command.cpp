@@ -14,7 +14,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
-#include "motley/cli/schedule_machines.h"
+#include "motley/cli/schedule_cluster.h"
 #include "motley/model/profile.h"
 #include "motley/net/descriptor.h"
 #include "motley/net/socket.h"
@@ -36,24 +36,24 @@ using Json = scheduling::Client::Json;
 struct ServeArguments {
   std::string state = "runs/scheduler";
   std::string listen = "127.0.0.1:29600";
-  MachinesArguments machines;
+  ClusterArguments topology;
   std::string executor = "local";
   scheduling::SlurmOptions slurm;
   std::string policy = scheduling::ControllerOptions().policy;
   std::string objective = "utility";
   double slot_seconds = scheduling::ControllerOptions().policy_options.slot_seconds;
-  double hold_restarts = scheduling::ControllerOptions().hold_restarts;
+  double preemption_cooldown = scheduling::ControllerOptions().preemption_cooldown;
   bool quiet = false;
 };
 
 // The folder's token, made where there is none.
 Result<net::Secret> token_in(const std::filesystem::path& folder) {
   const std::string file = (folder / "token").string();
-  const net::Descriptor made(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (made.valid()) {
+  const net::Descriptor created(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (created.valid()) {
     const std::string text = net::Secret::generate().hex() + "\n";
-    if (::write(made.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::fsync(made.get()) != 0) {
+    if (::write(created.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        ::fsync(created.get()) != 0) {
       return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
     }
   } else if (errno != EEXIST) {
@@ -62,26 +62,26 @@ Result<net::Secret> token_in(const std::filesystem::path& folder) {
   return net::Secret::from_file(file);
 }
 
-// The nodes that --machines names, or all that the executor has. Those of Slurm must be Slurm's.
-Result<scheduling::Machines> nodes_of(const ServeArguments& arguments) {
+// The nodes that --cluster names, or all that the executor has. Those of Slurm must be Slurm's.
+Result<scheduling::ClusterTopology> read_nodes(const ServeArguments& arguments) {
   if (arguments.executor == "local") {
     const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-    return machines_of(arguments.machines, scheduling::uniform(1, static_cast<int>(cores)));
+    return make_topology(arguments.topology, scheduling::uniform(1, static_cast<int>(cores)));
   }
-  MOTLEY_ASSIGN(const scheduling::Machines there, scheduling::slurm_machines(arguments.slurm));
-  MOTLEY_ASSIGN(scheduling::Machines machines, machines_of(arguments.machines, there));
-  for (const scheduling::Server& server : machines.servers) {
-    const auto node = std::ranges::find(there.servers, server.name, &scheduling::Server::name);
-    if (node != there.servers.end() && server.devices <= node->devices) continue;
+  MOTLEY_ASSIGN(const scheduling::ClusterTopology there, scheduling::slurm_topology(arguments.slurm));
+  MOTLEY_ASSIGN(scheduling::ClusterTopology topology, make_topology(arguments.topology, there));
+  for (const scheduling::Node& node : topology.nodes) {
+    const auto known = std::ranges::find(there.nodes, node.name, &scheduling::Node::name);
+    if (known != there.nodes.end() && node.devices <= known->devices) continue;
     std::vector<std::string> names;
-    for (const scheduling::Server& one : there.servers) names.push_back(fmt::format("{} ({})", one.name, one.devices));
-    return fail(ErrorCode::kInvalidInput, "--machines: node '{}' with {} devices is none of Slurm's; accepted: {}",
-                server.name, server.devices, fmt::join(names, ", "));
+    for (const scheduling::Node& one : there.nodes) names.push_back(fmt::format("{} ({})", one.name, one.devices));
+    return fail(ErrorCode::kInvalidInput, "--cluster: node '{}' with {} devices is none of Slurm's; accepted: {}",
+                node.name, node.devices, fmt::join(names, ", "));
   }
-  return machines;
+  return topology;
 }
 
-Result<std::unique_ptr<scheduling::Executor>> executor_of(const ServeArguments& arguments) {
+Result<std::unique_ptr<scheduling::Executor>> make_executor(const ServeArguments& arguments) {
   if (arguments.executor == "slurm") return scheduling::make_slurm_executor(arguments.slurm);
   return scheduling::make_local_executor();
 }
@@ -94,17 +94,17 @@ Status run_serve(const ServeArguments& arguments) {
   sigaddset(&stop, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   if (arguments.quiet) start_logging("warning");
-  MOTLEY_ASSIGN(const scheduling::Machines machines, nodes_of(arguments));
-  MOTLEY_ASSIGN(auto executor, executor_of(arguments));
+  MOTLEY_ASSIGN(const scheduling::ClusterTopology topology, read_nodes(arguments));
+  MOTLEY_ASSIGN(auto executor, make_executor(arguments));
   const std::filesystem::path folder = std::filesystem::absolute(arguments.state);
   MOTLEY_ASSIGN(auto store, scheduling::Store::open(folder));
   scheduling::ControllerOptions options;
   options.policy = arguments.policy;
   options.policy_options.slot_seconds = arguments.slot_seconds;
   options.policy_options.objective = objectives().at(arguments.objective);
-  options.hold_restarts = arguments.hold_restarts;
+  options.preemption_cooldown = arguments.preemption_cooldown;
   MOTLEY_ASSIGN(auto controller,
-                scheduling::Controller::make(std::move(store), std::move(executor), machines, folder, options));
+                scheduling::Controller::make(std::move(store), std::move(executor), topology, folder, options));
   MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(arguments.listen));
   MOTLEY_ASSIGN(const net::Secret token, token_in(folder));
   const std::size_t known = controller->records().size();
@@ -112,7 +112,7 @@ Status run_serve(const ServeArguments& arguments) {
   const std::string address = net::to_string(service->endpoint());
   MOTLEY_TRY(write_file(folder / "address", address + "\n"));
   spdlog::info("{} devices on {} nodes, {} jobs known; page at http://{}/ (any name, password in {})",
-               machines.devices(), machines.servers.size(), known, address, (folder / "token").string());
+               topology.devices(), topology.nodes.size(), known, address, (folder / "token").string());
   std::thread waits([&] {
     int signal = 0;
     while (::sigwait(&stop, &signal) != 0) continue;
@@ -132,10 +132,10 @@ struct ClientArguments {
 };
 
 void add_state(CLI::App* command, std::string& state) {
-  command->add_option("--state", state, "The service's folder")->capture_default_str();
+  command->add_option("--state-dir", state, "The service's folder")->capture_default_str();
 }
 
-std::string seconds_in_words(double seconds) {
+std::string format_duration(double seconds) {
   return seconds < 0 ? "-" : format_seconds(seconds);
 }
 
@@ -218,7 +218,7 @@ Status run_list(const ClientArguments& arguments, const std::string& state) {
     rows.push_back({fmt::format("{}", job["id"].get<int>()), job["name"].get<std::string>(),
                     job["state"].get<std::string>(), fmt::format("{}", job["workers"].get<int>()),
                     job["nodes"].get<std::string>(), fmt::format("{}", job["attempt"].get<int>()),
-                    job["changed"].get<std::string>()});
+                    job["last_change"].get<std::string>()});
   }
   std::printf("%s", report::text_columns(rows).c_str());
   MOTLEY_ASSIGN(const Json nodes, client.get("/v1/nodes"));
@@ -234,21 +234,21 @@ Status run_list(const ClientArguments& arguments, const std::string& state) {
 Status run_why(const ClientArguments& arguments, const std::string& job) {
   MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
   MOTLEY_ASSIGN(const Json why, client.get("/v1/jobs/" + job + "/why"));
-  const std::string constraint = why.value("constraint", "");
+  const std::string blocked_by = why.value("blocked_by", "");
   std::printf("%s is %s: %s\n", job.c_str(), why["state"].get<std::string>().c_str(),
               why["reason"].get<std::string>().c_str());
-  if (!constraint.empty()) std::printf("  binds: %s\n", constraint.c_str());
-  if (why.contains("changed")) std::printf("  last change: %s\n", why["changed"].get<std::string>().c_str());
-  if (why.contains("frees")) {
-    for (const Json& line : why["frees"]) std::printf("  would free it: %s\n", line.get<std::string>().c_str());
+  if (!blocked_by.empty()) std::printf("  binds: %s\n", blocked_by.c_str());
+  if (why.contains("last_change")) std::printf("  last change: %s\n", why["last_change"].get<std::string>().c_str());
+  if (why.contains("unblocked_by")) {
+    for (const Json& line : why["unblocked_by"]) std::printf("  would free it: %s\n", line.get<std::string>().c_str());
   }
-  if (why["starts"].get<double>() >= 0) {
-    std::printf("  expected to start in %s\n", seconds_in_words(why["starts"].get<double>()).c_str());
+  if (why["starts_in_seconds"].get<double>() >= 0) {
+    std::printf("  expected to start in %s\n", format_duration(why["starts_in_seconds"].get<double>()).c_str());
   }
-  if (why["finishes"].get<double>() >= 0) {
-    std::printf("  expected to be done in %s\n", seconds_in_words(why["finishes"].get<double>()).c_str());
+  if (why["finishes_in_seconds"].get<double>() >= 0) {
+    std::printf("  expected to be done in %s\n", format_duration(why["finishes_in_seconds"].get<double>()).c_str());
   }
-  if (why.contains("price")) std::printf("  price: %s\n", why["price"].get<std::string>().c_str());
+  if (why.contains("one_more_device")) std::printf("  price: %s\n", why["one_more_device"].get<std::string>().c_str());
   return {};
 }
 
@@ -287,17 +287,18 @@ Status run_what_if(const WhatIfArguments& arguments) {
   int both = 0;
   for (const Json& job : answer["jobs"]) {
     const auto at = [&](const char* key) { return job[key].get<double>(); };
-    rows.push_back({job["name"].get<std::string>(), seconds_in_words(at("starts")), seconds_in_words(at("finishes")),
-                    seconds_in_words(at("starts_then")), seconds_in_words(at("finishes_then"))});
-    if (at("finishes") < 0 || at("finishes_then") < 0) continue;
-    now += at("finishes");
-    then += at("finishes_then");
+    rows.push_back({job["name"].get<std::string>(), format_duration(at("starts_in_seconds")),
+                    format_duration(at("finishes_in_seconds")), format_duration(at("would_start_in_seconds")),
+                    format_duration(at("would_finish_in_seconds"))});
+    if (at("finishes_in_seconds") < 0 || at("would_finish_in_seconds") < 0) continue;
+    now += at("finishes_in_seconds");
+    then += at("would_finish_in_seconds");
     ++both;
   }
   std::printf("%s", report::text_columns(rows).c_str());
   if (both > 0) {
     std::printf("on average done in %s instead of %s, over the %d jobs that are in both\n",
-                seconds_in_words(then / both).c_str(), seconds_in_words(now / both).c_str(), both);
+                format_duration(then / both).c_str(), format_duration(now / both).c_str(), both);
   }
   return {};
 }
@@ -323,10 +324,10 @@ void add_serve(CLI::App& schedule, Action& action) {
   CLI::App* command = schedule.add_subcommand("serve", "Accept, place, resize and explain live jobs");
   command->footer(
       "Without Slurm, nodes are parts of this machine: 4x2 are four nodes of two devices each. Examples:\n"
-      "  motley schedule serve --machines 4x2 --state runs/scheduler\n"
+      "  motley schedule serve --cluster 4x2 --state-dir runs/scheduler\n"
       "  motley schedule serve --executor slurm --partition gpu --sbatch=--account=ml");
   auto arguments = std::make_shared<ServeArguments>();
-  add_machines(*command, arguments->machines)
+  add_cluster(*command, arguments->topology)
       ->description("As in simulate [one node with this machine's cores; with Slurm: its nodes]");
   add_state(command, arguments->state);
   command->add_option("--executor", arguments->executor, "Who runs the jobs: processes of this machine, or Slurm")
@@ -342,11 +343,13 @@ void add_serve(CLI::App& schedule, Action& action) {
       ->capture_default_str()
       ->check(CLI::IsMember(scheduling::live_policy_names()));
   add_objective(*command, arguments->objective);
-  command->add_option("--slot", arguments->slot_seconds, "Seconds between decisions of policies that decide by slots")
+  command
+      ->add_option("--slot-duration", arguments->slot_seconds,
+                   "Seconds between decisions of policies that decide by slots")
       ->capture_default_str()
       ->check(CLI::Range(0.1, 1e7));
   command
-      ->add_option("--hold", arguments->hold_restarts,
+      ->add_option("--preemption-cooldown", arguments->preemption_cooldown,
                    "A job is left alone until it has run this many times as long as its restart takes")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
@@ -359,8 +362,9 @@ void add_submit(CLI::App& schedule, Action& action) {
   command->footer(
       "In a command, {workers}, {attempt}, {folder} and {resume} stand for what it is given (docs/schedule.md).\n"
       "Examples:\n"
-      "  motley schedule submit --name fashion --train examples/fashion-mnist/job.yaml --least 1 --most 4\n"
-      "  motley schedule submit --name hello --seconds 5 -- echo hello from {workers}");
+      "  motley schedule submit --name fashion --train examples/fashion-mnist/job.yaml --min-workers 1 --max-workers "
+      "4\n"
+      "  motley schedule submit --name hello --estimated-duration 5 -- echo hello from {workers}");
   auto arguments = std::make_shared<SubmitArguments>();
   scheduling::SubmittedJob& job = arguments->job;
   add_state(command, arguments->state);
@@ -368,27 +372,27 @@ void add_submit(CLI::App& schedule, Action& action) {
   command->add_option("--name", job.name, "Unique among all jobs of the service");
   command->add_option("--train", arguments->train, "Job file of motley train");
   command->add_option("--workers", job.workers, "Workers that it asks for")->capture_default_str();
-  command->add_option("--least", job.least, "With which it can run [--workers]");
-  command->add_option("--most", job.most, "That it can use [--workers]");
-  command->add_option("--seconds", job.seconds, "That it should take with the workers it asks for")
+  command->add_option("--min-workers", job.min_workers, "With which it can run [--workers]");
+  command->add_option("--max-workers", job.max_workers, "That it can use [--workers]");
+  command->add_option("--estimated-duration", job.estimated_seconds, "That it should take with the workers it asks for")
       ->capture_default_str();
-  command->add_option("--restart-seconds", job.restart_seconds, "That it loses when its workers change")
+  command->add_option("--restart-cost", job.restart_cost_seconds, "That it loses when its workers change")
       ->capture_default_str();
-  command->add_option("--grace-seconds", job.grace_seconds, "From the notice (SIGTERM) to the end (SIGKILL)")
+  command->add_option("--grace-period", job.grace_seconds, "From the notice (SIGTERM) to the end (SIGKILL)")
       ->capture_default_str();
   command->add_option("--weight", job.weight, "Of its utility")->capture_default_str();
   command->add_option("--profile", arguments->profile,
                       "How long its iterations take by type of device, and its gradient: a profile.json of motley "
-                      "profile; --seconds hold for the first of its devices");
+                      "profile; --estimated-duration hold for the first of its devices");
   command->add_option(
       "--speed", arguments->speeds,
-      "TYPE:SPEED, how fast it computes on a type of devices beside those for which --seconds hold; may "
+      "TYPE:SPEED, how fast it computes on a type of devices beside those for which --estimated-duration hold; may "
       "be given more than once, and it cannot run on types that are left out [as fast on all]");
   command
       ->add_option("--device-hour-cost", job.device_hour_cost,
                    "What an hour of one of its devices costs, in the unit of its utility [0]")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--retries", job.retries, "How often it is started again after a failure of its own")
+  command->add_option("--max-retries", job.max_retries, "How often it is started again after a failure of its own")
       ->capture_default_str();
   command->add_option("command", job.command, "Behind --: a program and its arguments");
   command->callback([&action, arguments] { action = [arguments] { return run_submit(*arguments); }; });
@@ -401,8 +405,8 @@ void add_clients(CLI::App& schedule, Action& action) {
   auto texts = std::make_shared<std::vector<std::string>>();
   auto is_undone = std::make_shared<bool>(false);
   add_state(list, client->state);
-  list->add_option("--only", *text, "waiting, running, stopping, done, failed or cancelled [all]")
-      ->check(CLI::IsMember({"waiting", "running", "stopping", "done", "failed", "cancelled"}));
+  list->add_option("--states", *text, "pending, running, stopping, completed, failed or cancelled [all]")
+      ->check(CLI::IsMember({"pending", "running", "stopping", "completed", "failed", "cancelled"}));
   list->callback([=, &action] { action = [=] { return run_list(*client, *text); }; });
 
   CLI::App* why = schedule.add_subcommand("why", "Why a job waits, shrank, moved or failed, and what it waits for");

@@ -41,7 +41,7 @@ double fastest_seconds(const model::Profile& profile, double batch) {
   return fastest;
 }
 
-Result<Asked> asked_of(const ServerCheck& check) {
+Result<Asked> read_request(const ServerCheck& check) {
   Asked asked;
   model::Graph graph;
   if (!check.profile.empty()) {
@@ -234,7 +234,7 @@ ordered_json racks_json(const ServerCheck& check, const Asked& asked, const std:
                        {"racks", check.racks},
                        {"workers_per_rack", check.workers_per_rack}};
   for (const RackWay& way : rack_ways(check, asked, slots)) {
-    json["ways"].push_back({{"name", way.name}, {"exchange_seconds", way.seconds}});
+    json["ways"].push_back({{"name", way.name}, {"gradient_sync_seconds", way.seconds}});
   }
   json["switch_slots_for_full_rate"] = slots;
   return json;
@@ -251,13 +251,13 @@ void add_server_check(CLI::App& command, ServerCheck& check) {
                   "How long a worker computes for a batch; default: of the profile, or as published for the model")
       ->check(above_zero());
   command.add_option("--profile", check.profile, "A profile.json instead of a model")->excludes(model);
-  command.add_option("--batch", check.batch, "Samples of a worker's batch; default: the profile's")
+  command.add_option("--batch-size", check.batch, "Samples of a worker's batch; default: the profile's")
       ->check(above_zero())
       ->needs("--profile");
   command.add_option("--optimizer", check.optimizer, "What the server keeps state for")
       ->check(CLI::IsMember({"sgd", "momentum", "adam"}))
       ->capture_default_str();
-  command.add_option("--wire", check.wire, "Type on the wire")
+  command.add_option("--comm-dtype", check.wire, "Type on the wire")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
   command
@@ -298,7 +298,7 @@ void add_server_check(CLI::App& command, ServerCheck& check) {
 }
 
 Status run_server_check(const ServerCheck& check) {
-  MOTLEY_ASSIGN(const Asked asked, asked_of(check));
+  MOTLEY_ASSIGN(const Asked asked, read_request(check));
   const std::string& name = check.profile.empty() ? check.model : check.profile;
   ordered_json json;
   if (check.server) {

@@ -17,7 +17,7 @@
 namespace motley::cli {
 namespace {
 
-constexpr double kMostGigabytes = 1e9;
+constexpr double kMaxGigabytes = 1e9;
 
 struct ServerArguments {
   std::string listen = "127.0.0.1:29500";
@@ -34,7 +34,7 @@ struct ServerArguments {
   double stall_seconds = 10;
 };
 
-Result<ps::Tenants> tenants_of(const ServerArguments& arguments) {
+Result<ps::Tenants> read_tenants(const ServerArguments& arguments) {
   if (!arguments.tenants.empty()) {
     return ps::Tenants::read(arguments.tenants);
   }
@@ -47,7 +47,7 @@ Result<ps::Tenants> tenants_of(const ServerArguments& arguments) {
 }
 
 // Null where none is asked for.
-Result<std::unique_ptr<ps::MetricsService>> metrics_of(const ServerArguments& arguments, const ps::Service& service) {
+Result<std::unique_ptr<ps::MetricsService>> make_metrics(const ServerArguments& arguments, const ps::Service& service) {
   if (arguments.metrics.empty()) {
     return nullptr;
   }
@@ -76,21 +76,21 @@ Status run_server(const ServerArguments& arguments) {
   MOTLEY_ASSIGN(options.listen, net::parse_endpoint(arguments.listen));
   options.cores = arguments.cores;
   options.pin_cores = arguments.pin;
-  if (!(arguments.quota_gigabytes >= 0 && arguments.quota_gigabytes <= kMostGigabytes) ||
+  if (!(arguments.quota_gigabytes >= 0 && arguments.quota_gigabytes <= kMaxGigabytes) ||
       (arguments.quota_gigabytes > 0 && arguments.quota_gigabytes < 1e-9)) {
     return fail(ErrorCode::kInvalidInput, "--quota: {}; accepted: 0 for no limit, or 1e-9 to {} GB",
-                arguments.quota_gigabytes, kMostGigabytes);
+                arguments.quota_gigabytes, kMaxGigabytes);
   }
   if (!(arguments.stall_seconds >= 0)) {
-    return fail(ErrorCode::kInvalidInput, "--stall-seconds: {}; accepted: 0 for never, or seconds",
+    return fail(ErrorCode::kInvalidInput, "--stall-timeout: {}; accepted: 0 for never, or seconds",
                 arguments.stall_seconds);
   }
   options.quota_bytes = static_cast<std::size_t>(arguments.quota_gigabytes * 1e9);
   options.tables = arguments.tables;
   options.stall_seconds = arguments.stall_seconds;
-  MOTLEY_ASSIGN(const ps::Tenants tenants, tenants_of(arguments));
+  MOTLEY_ASSIGN(const ps::Tenants tenants, read_tenants(arguments));
   MOTLEY_ASSIGN(const auto service, ps::Service::start(options, tenants));
-  MOTLEY_ASSIGN(const auto metrics, metrics_of(arguments, *service));
+  MOTLEY_ASSIGN(const auto metrics, make_metrics(arguments, *service));
   const std::string address = net::to_string(service->endpoint());
   if (!arguments.address_file.empty()) {
     MOTLEY_TRY(write_file(arguments.address_file, address + "\n"));
@@ -111,7 +111,7 @@ Status run_server(const ServerArguments& arguments) {
 void add_server(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("server", "Run a parameter server for many jobs");
   command->footer(
-      "Jobs use it with exchange.method ps and exchange.servers. Example:\n"
+      "Jobs use it with gradient_sync.method parameter-server and gradient_sync.servers. Example:\n"
       "  head -c 32 /dev/urandom | base64 > token && chmod 600 token\n"
       "  motley server --listen 127.0.0.1:29500 --token-file token");
   auto arguments = std::make_shared<ServerArguments>();
@@ -120,9 +120,9 @@ void add_server(CLI::App& app, Action& action) {
   command->add_option("--token-file", arguments->token_file,
                       "File (mode 0600) with the token that jobs must know; default: the variable MOTLEY_SERVER_TOKEN");
   command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");
-  command->add_option("--tables", arguments->tables,
+  command->add_option("--embedding-dir", arguments->tables,
                       "Folder for sparse tables: rows that memory has no room for, and checkpoints");
-  command->add_option("--cores", arguments->cores, "Threads that sum and update; 0: one for each core")
+  command->add_option("--threads", arguments->cores, "Threads that sum and update; 0: one for each core")
       ->check(CLI::Range(0, 1024));
   command->add_flag("--pin", arguments->pin, "Bind each of these threads to a core of its own");
   command->add_option("--quota", arguments->quota_gigabytes, "Memory that one job may take, in GB; 0: no limit")
@@ -138,7 +138,7 @@ void add_server(CLI::App& app, Action& action) {
                    "File (mode 0600) with the bearer token that scrapers must show")
       ->needs("--metrics");
   command
-      ->add_option("--stall-seconds", arguments->stall_seconds,
+      ->add_option("--stall-timeout", arguments->stall_seconds,
                    "Log a job that waits and does not move for so long, and for whom it waits; 0: never")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);

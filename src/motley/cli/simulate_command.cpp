@@ -52,7 +52,7 @@ Result<planning::Straggler> parse_straggler(const std::string& text) {
 void print_devices(const planning::Timeline& timeline) {
   const auto& devices = timeline.devices;
   const auto alike = [](const planning::Device& a, const planning::Device& b) {
-    return a.stage == b.stage && a.type == b.type && std::abs(a.idle_share - b.idle_share) < 5e-4;
+    return a.stage == b.stage && a.type == b.type && std::abs(a.bubble_fraction - b.bubble_fraction) < 5e-4;
   };
   for (std::size_t first = 0; first < devices.size();) {
     std::size_t next = first + 1;
@@ -62,10 +62,10 @@ void print_devices(const planning::Timeline& timeline) {
     const planning::Device& device = devices[first];
     const std::string replicas = next - first == 1 ? fmt::format("{}", device.replica)
                                                    : fmt::format("{} to {}", device.replica, devices[next - 1].replica);
-    std::printf("%s",
-                fmt::format("  stage {:<3} {:<24} computes {:<12} idle {:.1f} %\n", device.stage,
-                            device.type + " " + replicas, format_seconds(device.busy_seconds), 100 * device.idle_share)
-                    .c_str());
+    std::printf("%s", fmt::format("  stage {:<3} {:<24} computes {:<12} bubble {:.1f} %\n", device.stage,
+                                  device.type + " " + replicas, format_seconds(device.busy_seconds),
+                                  100 * device.bubble_fraction)
+                          .c_str());
     first = next;
   }
 }
@@ -81,8 +81,9 @@ void print(const planning::Plan& plan, const planning::Timeline& timeline) {
   text += fmt::format("\nthroughput  {} samples/s\n", format_number(static_cast<double>(plan.batch) / step));
   text += "time goes along the critical path to\n";
   const planning::Path& path = timeline.critical;
-  for (const auto& [name, seconds] : {std::pair{"forward", path.forward}, std::pair{"backward", path.backward},
-                                      std::pair{"transfers", path.transfer}, std::pair{"exchange", path.exchange}}) {
+  for (const auto& [name, seconds] :
+       {std::pair{"forward", path.forward}, std::pair{"backward", path.backward}, std::pair{"transfers", path.transfer},
+        std::pair{"gradient synchronisation", path.gradient_sync}}) {
     if (seconds > 0) {
       text += fmt::format("  {:<10} {:<12} {:.1f} %\n", name, format_seconds(seconds), 100 * seconds / step);
     }
@@ -135,25 +136,27 @@ void add_simulate(CLI::App& app, Action& action) {
   command->footer(
       "Example:\n"
       "  motley simulate examples/pipeline/plan.json --profile examples/pipeline/profile.json \\\n"
-      "      --cluster examples/pipeline/cluster.yaml --straggler 1:0:1.5 --page step.html");
+      "      --cluster examples/pipeline/cluster.yaml --straggler 1:0:1.5 --html step.html");
   auto arguments = std::make_shared<SimulateArguments>();
   command->add_option("PLAN", arguments->plan, "The plan (plan.json)")->required();
   command->add_option("--profile", arguments->profile, "What the layers take (profile.json)");
   command->add_option("--model", arguments->model, "A published model instead, as for motley plan")
       ->check(CLI::IsMember(model::table_names()));
   command->add_option("--cluster", arguments->cluster, "Device types and links (cluster.yaml)")->required();
-  command->add_option("--trace", arguments->trace, "Write the timeline to this file for chrome://tracing or Perfetto");
-  command->add_option("--page", arguments->page, "Write a page with the timeline's picture to this file");
+  command->add_option("--timeline", arguments->trace,
+                      "Write the timeline to this file for chrome://tracing or Perfetto");
+  command->add_option("--html", arguments->page, "Write a page with the timeline's picture to this file");
   command
       ->add_option("--straggler", arguments->stragglers,
                    "STAGE:REPLICA:SLOWDOWN, a device that is slower than its profile; may be repeated")
       ->expected(1);
   command->add_option("--jitter", arguments->options.jitter, "Relative standard deviation of computation times [0]");
   command->add_option("--seed", arguments->options.seed, "Of the jitter [0]");
-  command->add_option("--batch", arguments->batch, "Samples of a step [the plan's]")->check(CLI::PositiveNumber);
+  command->add_option("--global-batch-size", arguments->batch, "Samples of a step [the plan's]")
+      ->check(CLI::PositiveNumber);
   command->add_option("--micro-batches", arguments->micro_batches, "That a step is cut into [the plan's]")
       ->check(CLI::PositiveNumber);
-  command->add_flag("--own-links", arguments->own_links,
+  command->add_flag("--dedicated-links", arguments->own_links,
                     "Give each stage its own link to its neighbours, as the cost model does; else stages between the "
                     "same device types share one");
   command->callback([&action, arguments] { action = [arguments] { return run_simulate(*arguments); }; });

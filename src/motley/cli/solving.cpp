@@ -47,11 +47,11 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
                                 .stop = stop}));
     all_proved = all_proved && answer.proved;
     const bool feasible = answer.best.has_value();
-    const double value = feasible ? planning::value(answer.evaluation, objective.goal) : 0;
+    const double value = feasible ? planning::value(answer.evaluation, objective.criterion) : 0;
     if (feasible || !answer.proved) bound = std::min(bound, answer.proved ? value : answer.bound);
     seconds += answer.seconds;
     const bool better = feasible && (best.problem == nullptr || !best.answer.best ||
-                                     value < planning::value(best.answer.evaluation, objective.goal));
+                                     value < planning::value(best.answer.evaluation, objective.criterion));
     if (best.problem == nullptr || better) best = {&problem, std::move(answer)};
   }
   best.answer.proved = all_proved;

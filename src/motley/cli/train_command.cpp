@@ -119,7 +119,7 @@ Status run_train(const TrainArguments& arguments) {
   if (role.launcher != "none") {
     std::optional<train::RunLock> lock;
     if (role.rank == 0) {
-      MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
+      MOTLEY_ASSIGN(const cluster::Cluster cluster, train::make_cluster(job));
       MOTLEY_TRY(train::check_inputs(job, cluster));
       MOTLEY_ASSIGN(train::RunLock held, run.prepare(arguments.resume, arguments.overwrite));
       lock.emplace(std::move(held));
@@ -132,7 +132,7 @@ Status run_train(const TrainArguments& arguments) {
   }
 
   const auto check = [&]() -> Status {
-    MOTLEY_ASSIGN(const cluster::Cluster cluster, train::cluster_of(job));
+    MOTLEY_ASSIGN(const cluster::Cluster cluster, train::make_cluster(job));
     MOTLEY_TRY(train::check_inputs(job, cluster));
     job.workers = static_cast<std::int64_t>(cluster.workers.size());
     return {};
@@ -168,7 +168,7 @@ void add_train(CLI::App& app, Action& action) {
       app.add_subcommand("train", "Train a job: starts its workers here, or joins as the rank it is given");
   command->footer(
       "Every key of the job file is also a flag. Examples:\n"
-      "  motley train examples/fashion-mnist/job.yaml --workers 2 --batch 128\n"
+      "  motley train examples/fashion-mnist/job.yaml --workers 2 --global-batch-size 128\n"
       "  motley train examples/fashion-mnist/job.yaml --plan auto\n"
       "  motley train examples/fashion-mnist/job.yaml --plan plan.json\n"
       "  motley train --resume --run-directory runs/demo\n"

@@ -13,7 +13,7 @@
 namespace motley::cluster {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 const std::vector<std::pair<std::string, DeviceKind>>& device_kinds() {
   static const std::vector<std::pair<std::string, DeviceKind>> kinds = {{"cpu", DeviceKind::kCpu},
@@ -57,7 +57,7 @@ Delay read_delay(const StrictYaml& section) {
   }
   const StrictYaml delay = section.section("delay");
   Delay result;
-  result.kind = delay.choice_of<Delay::Kind>("distribution", delay_kinds());
+  result.kind = delay.choose_from<Delay::Kind>("distribution", delay_kinds());
   switch (result.kind) {
     case Delay::Kind::kFixed:
       result.seconds = delay.seconds("seconds");
@@ -100,7 +100,7 @@ std::optional<Emulation> read_emulation(const StrictYaml& worker) {
   emulation.delay = read_delay(worker);
   std::int64_t earliest = 1;
   for (const StrictYaml& section : worker.list("changes")) {
-    PaceChange change;
+    SpeedChange change;
     change.from_step = section.integer("from_step", {.min = earliest});
     earliest = std::max(earliest, change.from_step) + 1;
     if (section.has("seconds_per_sample")) {
@@ -122,7 +122,7 @@ Speed read_speed(const StrictYaml& section) {
   speed.flops_per_second = section.number("flops_per_second", {.above = 0.0});
   speed.memory_bytes_per_second = section.bytes_per_second("memory_bandwidth");
   speed.lookups_per_second = section.number("lookups_per_second", {.min = 0, .fallback = 0});
-  speed.fixed_seconds = section.seconds("fixed", {.min = 0, .fallback = 0});
+  speed.layer_overhead_seconds = section.seconds("layer_overhead", {.min = 0, .fallback = 0});
   speed.compute_fraction = section.number("compute_fraction", {.min = 0, .max = 1, .fallback = 1});
   speed.communication_fraction = section.number("communication_fraction", {.min = 0, .max = 1, .fallback = 1});
   return speed;
@@ -176,7 +176,7 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
   for (const StrictYaml& section : file.list("device_types", {.min_size = 1, .max_size = 1000})) {
     DeviceType type;
     type.name = read_name(section, types);
-    type.kind = section.choice_of<DeviceKind>("kind", device_kinds());
+    type.kind = section.choose_from<DeviceKind>("kind", device_kinds());
     type.count = section.integer("count", {.min = 0, .max = 1'000'000, .fallback = 1});
     type.memory_bytes = section.bytes("memory", {.min = 0, .fallback = 0});
     type.price_per_hour = section.number("price_per_hour", {.min = 0, .fallback = 0});
@@ -247,7 +247,7 @@ void put_speed(YAML::Emitter& out, const Speed& speed) {
   put(out, "flops_per_second", digits(speed.flops_per_second));
   put(out, "memory_bandwidth", digits(speed.memory_bytes_per_second) + " B/s");
   put(out, "lookups_per_second", digits(speed.lookups_per_second));
-  put(out, "fixed", digits(speed.fixed_seconds));
+  put(out, "layer_overhead", digits(speed.layer_overhead_seconds));
   put(out, "compute_fraction", digits(speed.compute_fraction));
   put(out, "communication_fraction", digits(speed.communication_fraction));
   out << YAML::EndMap;
@@ -290,7 +290,7 @@ void put_worker(YAML::Emitter& out, const Worker& worker) {
     put(out, "seconds_per_sample", digits(worker.emulation->seconds_per_sample));
     put_delay(out, worker.emulation->delay);
     out << YAML::Key << "changes" << YAML::Value << YAML::BeginSeq;
-    for (const PaceChange& change : worker.emulation->changes) {
+    for (const SpeedChange& change : worker.emulation->changes) {
       out << YAML::BeginMap;
       put(out, "from_step", change.from_step);
       if (change.seconds_per_sample) {

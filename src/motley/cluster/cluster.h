@@ -24,7 +24,7 @@ struct Speed {
   double flops_per_second = 0;         // fp32, that real layers reach
   double memory_bytes_per_second = 0;  // memory bandwidth
   double lookups_per_second = 0;       // random rows of a sparse table; 0: as many as the bandwidth allows
-  double fixed_seconds = 0;            // a layer and direction takes at least this
+  double layer_overhead_seconds = 0;   // a layer and direction takes at least this
   double compute_fraction = 1;         // alpha: the share of computation that several devices divide
   double communication_fraction = 1;   // beta: likewise of communication
 
@@ -36,7 +36,7 @@ struct DeviceType {
   DeviceKind kind = DeviceKind::kCpu;
   std::int64_t count = 1;     // in the whole cluster
   double memory_bytes = 0;    // of one device; 0: not known
-  double price_per_hour = 0;  // of one device, in whatever money all prices of the file are in
+  double price_per_hour = 0;  // of one device, in the currency of all prices of the file
   std::optional<Speed> speed = {};
 
   bool operator==(const DeviceType&) const = default;

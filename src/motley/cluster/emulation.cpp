@@ -56,7 +56,7 @@ double emulated_seconds(const Emulation& emulation, std::uint64_t step, std::int
   }
   double seconds_per_sample = emulation.seconds_per_sample;
   Delay delay = emulation.delay;
-  for (const PaceChange& change : emulation.changes) {
+  for (const SpeedChange& change : emulation.changes) {
     if (static_cast<std::uint64_t>(change.from_step) > step) {
       break;
     }

@@ -24,19 +24,19 @@ struct Delay {
 };
 
 // From step `from_step` on; what is not given stays as it was.
-struct PaceChange {
+struct SpeedChange {
   std::int64_t from_step = 0;
   std::optional<double> seconds_per_sample;
   std::optional<Delay> delay;
 
-  bool operator==(const PaceChange&) const = default;
+  bool operator==(const SpeedChange&) const = default;
 };
 
 // An emulated worker's pace: a step of b > 0 samples takes seconds_per_sample * b + delay.
 struct Emulation {
   double seconds_per_sample = 0;  // > 0
   Delay delay;
-  std::vector<PaceChange> changes;  // by growing from_step
+  std::vector<SpeedChange> changes;  // by growing from_step
 
   bool operator==(const Emulation&) const = default;
 };

@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Files of /proc and /sys tell no size, so that they are read as streams.
-std::string content_of(const fs::path& path) {
+std::string read_content(const fs::path& path) {
   std::ifstream file(path);
   std::ostringstream content;
   content << file.rdbuf();
@@ -52,7 +52,7 @@ void lower(std::optional<double>& limit, std::optional<double> other) {
 }
 
 // The text after "name<blanks>: " or "name:" in a file of such lines.
-std::string field_of(const std::string& content, std::string_view name) {
+std::string find_field(const std::string& content, std::string_view name) {
   std::istringstream lines(content);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t colon = line.find(':');
@@ -76,7 +76,7 @@ bool on_path(const std::string& program) {
 }
 
 // What the shell command prints, or nothing if it fails or takes longer than 5 s. Only for fixed commands.
-std::optional<std::string> output_of(const char* command) {
+std::optional<std::string> read_output(const char* command) {
   const std::string guarded = std::string("timeout 5 ") + command + " 2>/dev/null";
   std::FILE* pipe = ::popen(guarded.c_str(), "r");
   if (pipe == nullptr) {
@@ -95,7 +95,7 @@ std::vector<Gpu> detect_gpus() {
   if (!on_path("nvidia-smi")) {
     return gpus;
   }
-  const auto listed = output_of("nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits");
+  const auto listed = read_output("nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits");
   std::istringstream lines(listed.value_or(""));
   for (std::string line; std::getline(lines, line);) {
     const std::size_t comma = line.rfind(',');
@@ -224,7 +224,7 @@ GroupLimits read_group_limits(const fs::path& root, std::string_view membership)
       group /= part;
     }
     for (;; group = group.parent_path()) {
-      const std::string quota = content_of(group / "cpu.max");  // "max 100000" or "150000 100000"
+      const std::string quota = read_content(group / "cpu.max");  // "max 100000" or "150000 100000"
       if (const std::size_t blank = quota.find(' '); blank != std::string::npos) {
         const auto allowed = leading_number(quota);
         const auto period = leading_number(std::string_view(quota).substr(blank + 1));
@@ -232,13 +232,13 @@ GroupLimits read_group_limits(const fs::path& root, std::string_view membership)
           lower(limits.processors, *allowed / *period);
         }
       }
-      lower(limits.memory_bytes, leading_number(content_of(group / "memory.max")));
-      const auto allowed = leading_number(content_of(group / "cpu.cfs_quota_us"));  // -1: no limit
-      const auto period = leading_number(content_of(group / "cpu.cfs_period_us"));
+      lower(limits.memory_bytes, leading_number(read_content(group / "memory.max")));
+      const auto allowed = leading_number(read_content(group / "cpu.cfs_quota_us"));  // -1: no limit
+      const auto period = leading_number(read_content(group / "cpu.cfs_period_us"));
       if (allowed && period && *period > 0) {
         lower(limits.processors, *allowed / *period);
       }
-      lower(limits.memory_bytes, leading_number(content_of(group / "memory.limit_in_bytes")));
+      lower(limits.memory_bytes, leading_number(read_content(group / "memory.limit_in_bytes")));
       if (group == top || !group.has_relative_path()) {
         break;
       }
@@ -254,7 +254,7 @@ std::vector<NetworkCard> network_cards(const fs::path& root) {
     if (!fs::exists(entry.path() / "device", ignored)) {
       continue;
     }
-    const auto megabits = leading_number(content_of(entry.path() / "speed"));  // -1, or not readable: no link
+    const auto megabits = leading_number(read_content(entry.path() / "speed"));  // -1, or not readable: no link
     if (megabits && *megabits > 0) {
       cards.push_back({entry.path().filename().string(), *megabits * 1e6 / 8});
     }
@@ -265,9 +265,9 @@ std::vector<NetworkCard> network_cards(const fs::path& root) {
 
 Machine detect_machine() {
   Machine machine;
-  machine.processor = field_of(content_of("/proc/cpuinfo"), "model name");
+  machine.processor = find_field(read_content("/proc/cpuinfo"), "model name");
   machine.topology = topology_text();
-  const GroupLimits limits = read_group_limits("/sys/fs/cgroup", content_of("/proc/self/cgroup"));
+  const GroupLimits limits = read_group_limits("/sys/fs/cgroup", read_content("/proc/self/cgroup"));
   machine.cores = cores_of_affinity();
   if (limits.processors) {
     machine.cores = std::clamp(static_cast<int>(std::ceil(*limits.processors)), 1, machine.cores);
@@ -323,8 +323,8 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
                                machine.processor.empty() ? "model unknown" : machine.processor,
                                machine.topology.empty() ? "" : "; ", machine.topology),
                    ""});
-  constexpr double kLeastMemory = 1e9;
-  items.push_back({"memory", machine.memory_bytes >= kLeastMemory, true, format_bytes(machine.memory_bytes),
+  constexpr double kMinMemory = 1e9;
+  items.push_back({"memory", machine.memory_bytes >= kMinMemory, true, format_bytes(machine.memory_bytes),
                    "a job needs 1 GB at least: raise the limit of the container or control group"});
   items.push_back({"libtorch", !torch_version.empty(), true, torch_version.empty() ? "not built in" : torch_version,
                    "run tools/setup, then tools/build"});
@@ -338,8 +338,8 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
                    "librocksdb-dev, then tools/build"});
 
   const std::string shared = shared_memory_problem();
-  constexpr double kLeastShared = 256e6;
-  const bool room = machine.shared_memory_free >= kLeastShared;
+  constexpr double kMinShared = 256e6;
+  const bool room = machine.shared_memory_free >= kMinShared;
   items.push_back({"shared memory", shared.empty() && room, false,
                    shared.empty() ? format_bytes(machine.shared_memory_free) + " free in /dev/shm" : shared,
                    "workers of one machine exchange over it, and over slower TCP without it; 256 MB are enough for "
@@ -365,7 +365,7 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
   items.push_back({"GPU", !gpus.empty(), false, gpus.empty() ? "none that nvidia-smi lists" : gpus,
                    "jobs run on cpu; for cuda: NVIDIA's driver, and MOTLEY_PYTHON set to a Python with a CUDA build of "
                    "PyTorch before tools/build"});
-  const bool namespaces = on_path("unshare") && output_of("unshare --net true").has_value();
+  const bool namespaces = on_path("unshare") && read_output("unshare --net true").has_value();
   items.push_back({"network namespaces", namespaces, false, namespaces ? "allowed" : "not allowed",
                    "shaped links in benchmarks are left out; run them as root, in a container with --privileged"});
   const struct {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 
 namespace motley::collective {
 

@@ -88,9 +88,9 @@ Result<std::vector<double>> measure_servers(net::Session& session, Group& group,
 }
 
 Result<RackSpeeds> measure_racks(net::Session& session, Group& group, const std::vector<ServerAddress>& servers,
-                                 const std::vector<int>& rack_of_rank, const Deadline& deadline) {
+                                 const std::vector<int>& rank_racks, const Deadline& deadline) {
   const auto racks = servers.size();
-  const auto own = static_cast<std::size_t>(rack_of_rank[static_cast<std::size_t>(session.membership().rank)]);
+  const auto own = static_cast<std::size_t>(rank_racks[static_cast<std::size_t>(session.membership().rank)]);
   std::vector<double> slowest;            // by way: a worker's
   std::vector<std::vector<double>> sums;  // by way and rack
   for (const std::size_t server : {own, (own + 1) % racks}) {
@@ -98,7 +98,7 @@ Result<RackSpeeds> measure_racks(net::Session& session, Group& group, const std:
     slowest.push_back(*std::ranges::min_element(speeds));
     auto& sum = sums.emplace_back(racks);
     for (std::size_t rank = 0; rank < speeds.size(); ++rank) {
-      sum[static_cast<std::size_t>(rack_of_rank[rank])] += speeds[rank];
+      sum[static_cast<std::size_t>(rank_racks[rank])] += speeds[rank];
     }
   }
   RackSpeeds found = {.worker_bytes_per_second = slowest[0],

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 
 namespace motley::collective {
 
@@ -20,9 +20,9 @@ Result<std::vector<double>> measure_servers(net::Session& session, Group& group,
                                             const std::vector<ServerAddress>& servers, const Deadline& deadline);
 
 // Collective: all ranks talk at once with their own rack's server, and then with the next rack's. Takes about a second.
-// A link that is not the narrowest of its way counts as what went over it. `rack_of_rank` as in ExchangeOptions, with
+// A link that is not the narrowest of its way counts as what went over it. `rank_racks` as in ReducerOptions, with
 // two racks or more.
 Result<RackSpeeds> measure_racks(net::Session& session, Group& group, const std::vector<ServerAddress>& servers,
-                                 const std::vector<int>& rack_of_rank, const Deadline& deadline);
+                                 const std::vector<int>& rank_racks, const Deadline& deadline);
 
 }  // namespace motley::collective

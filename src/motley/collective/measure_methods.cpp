@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <numeric>
 
-#include "motley/collective/server_exchange.h"
-#include "motley/collective/tcp_ring_exchange.h"
+#include "motley/collective/server_reducer.h"
+#include "motley/collective/tcp_ring_reducer.h"
 
 namespace motley::collective {
 namespace {
 
-constexpr std::size_t kMostProbeElements = 1 << 20;  // 4 MB: 34 ms at 1 Gb/s
+constexpr std::size_t kMaxProbeElements = 1 << 20;  // 4 MB: 34 ms at 1 Gb/s
 constexpr std::size_t kSmallElements = 16;
 constexpr int kRounds = 3;
 
@@ -23,7 +23,7 @@ Result<double> slowest(Group& group, double mine, const Deadline& deadline) {
   return *std::ranges::max_element(all);
 }
 
-double median_of(std::vector<double> values) {
+double compute_median(std::vector<double> values) {
   std::ranges::nth_element(values, values.begin() + kRounds / 2);
   return values[kRounds / 2];
 }
@@ -33,7 +33,7 @@ struct Rounds {
   double probe = 0;
   double small = 0;
 };
-Result<Rounds> time_rounds(Exchange& exchange, Group& group, const Deadline& deadline) {
+Result<Rounds> time_rounds(GradientReducer& reducer, Group& group, const Deadline& deadline) {
   std::vector<double> seconds[2];
   std::uint64_t step = 0;
   for (int round = 0; round <= kRounds; ++round) {  // the first warms up
@@ -41,18 +41,18 @@ Result<Rounds> time_rounds(Exchange& exchange, Group& group, const Deadline& dea
     for (int bucket = 0; bucket < 2; ++bucket) {
       MOTLEY_TRY(group.barrier(deadline));
       const double began = monotonic_seconds();
-      MOTLEY_TRY(exchange.start(step, bucket, 1));
-      MOTLEY_TRY(exchange.wait(bucket, deadline));
+      MOTLEY_TRY(reducer.start(step, bucket, 1));
+      MOTLEY_TRY(reducer.wait(bucket, deadline));
       MOTLEY_ASSIGN(const double all, slowest(group, monotonic_seconds() - began, deadline));
       if (round > 0) seconds[bucket].push_back(all);
     }
   }
-  return Rounds{median_of(seconds[0]), median_of(seconds[1])};
+  return Rounds{compute_median(seconds[0]), compute_median(seconds[1])};
 }
 
 // What this rank reads and writes per second while all take the optimizer's step, in memory beyond the caches.
-double memory_rate(const kernels::UpdateOptions& update, Group& group, const Deadline& deadline, Status& met) {
-  constexpr std::size_t kElements = 4 * kMostProbeElements;
+double memory_rate(const kernels::UpdateOptions& update, Group& group, const Deadline& deadline, Status& status) {
+  constexpr std::size_t kElements = 4 * kMaxProbeElements;
   std::vector<float> gradient(kElements);
   std::vector<float> weights(kElements);
   std::vector<std::vector<float>> state(static_cast<std::size_t>(kernels::state_arrays(update.rule)),
@@ -62,41 +62,41 @@ double memory_rate(const kernels::UpdateOptions& update, Group& group, const Dea
   const kernels::WireInput input{gradient.data(), kernels::WireFormat::kFloat32};
   const float one = 1;
   std::vector<double> seconds;
-  for (int round = 0; round < kRounds && met; ++round) {
-    met = group.barrier(deadline);
+  for (int round = 0; round < kRounds && status; ++round) {
+    status = group.barrier(deadline);
     const double began = monotonic_seconds();
     kernels::fused_update({&input, 1}, {&one, 1}, 1, update, weights.data(), arrays.data(), nullptr,
                           kernels::WireFormat::kFloat32, kElements);
     seconds.push_back(monotonic_seconds() - began);
   }
-  if (!met) return 0;
-  return static_cast<double>((3 + 2 * state.size()) * kElements * sizeof(float)) / median_of(seconds);
+  if (!status) return 0;
+  return static_cast<double>((3 + 2 * state.size()) * kElements * sizeof(float)) / compute_median(seconds);
 }
 
 }  // namespace
 
-Result<MethodChoice> measure_and_choose(net::Session& session, Group& group, const ExchangeOptions& options,
+Result<MethodChoice> measure_and_choose(net::Session& session, Group& group, const ReducerOptions& options,
                                         const Layout& layout, const Deadline& deadline) {
   const net::Membership& members = session.membership();
   const int ranks = members.size();
   MethodQuestion question{.ranks = ranks, .one_host = members.on_one_host()};
   const std::size_t elements =
       std::accumulate(layout.bucket_elements.begin(), layout.bucket_elements.end(), std::size_t{0});
-  question.bytes = static_cast<double>(elements * bytes_of(layout.type));
+  question.bytes = static_cast<double>(elements * byte_size(layout.type));
   question.wire_share = options.wire == WireType::kNative ? 1 : 0.5;
   question.ring_allowed = options.wire <= WireType::kBfloat16;
   question.state_arrays = kernels::state_arrays(options.update.rule);
   question.server_steps = options.update.rule != kernels::UpdateRule::kSum;
-  const Layout probe{.bucket_elements = {std::clamp(elements, kSmallElements, kMostProbeElements), kSmallElements}};
+  const Layout probe{.bucket_elements = {std::clamp(elements, kSmallElements, kMaxProbeElements), kSmallElements}};
   const double probe_bytes = static_cast<double>(probe.bucket_elements[0] * sizeof(float)) * question.wire_share;
 
-  Status met;
-  const double own_rate = memory_rate(options.update, group, deadline, met);
-  MOTLEY_TRY(met);
+  Status status;
+  const double own_rate = memory_rate(options.update, group, deadline, status);
+  MOTLEY_TRY(status);
   MOTLEY_ASSIGN(const auto rates, group.all_gather(std::span(&own_rate, 1), deadline));
   question.rank_memory = *std::ranges::min_element(rates);
   if (!question.one_host && question.ring_allowed) {
-    TcpRingExchange ring(session, options);
+    TcpRingReducer ring(session, options);
     MOTLEY_TRY(ring.prepare(probe, deadline));
     MOTLEY_ASSIGN(const Rounds seconds, time_rounds(ring, group, deadline));
     question.latency = seconds.small;  // a few bytes go to all ranks at once
@@ -105,9 +105,9 @@ Result<MethodChoice> measure_and_choose(net::Session& session, Group& group, con
   }
   // Servers hold weights in float32 only.
   if (!options.servers.empty() && layout.type == DataType::kFloat32) {
-    ExchangeOptions there = options;
+    ReducerOptions there = options;
     there.job_suffix = "-probe";
-    ServerExchange server(session, there);
+    ServerReducer server(session, there);
     MOTLEY_TRY(server.prepare(probe, deadline));
     ServerState zeros;
     for (const std::size_t size : probe.bucket_elements) zeros.weights.emplace_back(size);

@@ -13,26 +13,26 @@ constexpr double kMaxMilliseconds = 4e9;
 
 }  // namespace
 
-std::vector<int> RackPlan::ranks_of(int rack) const {
+std::vector<int> RackPlan::list_ranks(int rack) const {
   std::vector<int> ranks;
-  for (std::size_t rank = 0; rank < rack_of_rank.size(); ++rank) {
-    if (rack_of_rank[rank] == rack) ranks.push_back(static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < rank_racks.size(); ++rank) {
+    if (rank_racks[rank] == rack) ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }
 
-Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rack_of_rank, int size) {
-  if (static_cast<int>(rack_of_rank.size()) != size) {
+Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size) {
+  if (static_cast<int>(rank_racks.size()) != size) {
     return fail(ErrorCode::kInvalidInput, "racks: {} numbers are given for {} workers; accepted: one for each",
-                rack_of_rank.size(), size);
+                rank_racks.size(), size);
   }
   RackPlan plan;
   std::vector<int> number(servers.size(), -1);
-  for (std::size_t rank = 0; rank < rack_of_rank.size(); ++rank) {
-    const int server = rack_of_rank[rank];
+  for (std::size_t rank = 0; rank < rank_racks.size(); ++rank) {
+    const int server = rank_racks[rank];
     if (server < 0 || server >= static_cast<int>(servers.size())) {
       return fail(ErrorCode::kInvalidInput,
-                  "racks: worker {} is given server {}; accepted: 0 to {}, in the order of exchange.servers", rank,
+                  "racks: worker {} is given server {}; accepted: 0 to {}, in the order of gradient_sync.servers", rank,
                   server, static_cast<int>(servers.size()) - 1);
     }
     int& rack = number[static_cast<std::size_t>(server)];
@@ -40,7 +40,7 @@ Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<
       rack = plan.racks();
       plan.servers.push_back(servers[static_cast<std::size_t>(server)]);
     }
-    plan.rack_of_rank.push_back(rack);
+    plan.rank_racks.push_back(rack);
   }
   if (const auto unused = std::ranges::find(number, -1); unused != number.end()) {
     return fail(ErrorCode::kInvalidInput, "racks: no worker is given the server {}; accepted: one or more for each",
@@ -50,8 +50,8 @@ Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<
 }
 
 void encode(net::ByteWriter& writer, const RackPlan& plan) {
-  writer.put(static_cast<std::uint16_t>(plan.rack_of_rank.size()));
-  for (const int rack : plan.rack_of_rank) writer.put(static_cast<std::uint16_t>(rack));
+  writer.put(static_cast<std::uint16_t>(plan.rank_racks.size()));
+  for (const int rack : plan.rank_racks) writer.put(static_cast<std::uint16_t>(rack));
   writer.put(static_cast<std::uint16_t>(plan.servers.size()));
   for (const std::string& server : plan.servers) writer.put_text(server, kMaxServerBytes);
   writer.put(static_cast<std::uint8_t>(plan.between_servers ? 1 : 0));
@@ -74,10 +74,10 @@ Result<RackPlan> decode_rack_plan(net::ByteReader& reader) {
   const auto milliseconds = reader.get<std::uint32_t>();
   plan.seconds = milliseconds / 1000.0;
   const auto numbered = make_rack_plan(plan.servers, racks, static_cast<int>(ranks));
-  if (!reader.ok() || between > 1 || milliseconds > kMaxMilliseconds || !numbered || numbered->rack_of_rank != racks) {
+  if (!reader.ok() || between > 1 || milliseconds > kMaxMilliseconds || !numbered || numbered->rank_racks != racks) {
     return fail(ErrorCode::kCorrupt, "a malformed plan of {} racks for {} ranks", servers, ranks);
   }
-  plan.rack_of_rank = std::move(racks);
+  plan.rank_racks = std::move(racks);
   return plan;
 }
 

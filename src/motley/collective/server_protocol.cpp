@@ -57,7 +57,7 @@ std::vector<std::byte> encode(const ServerJoin& join) {
     writer.put(static_cast<std::uint32_t>(value));
   }
   writer.put(join.chunk_bytes);
-  writer.put(static_cast<std::uint8_t>(join.relaxed ? 1 : 0));
+  writer.put(static_cast<std::uint8_t>(join.is_async ? 1 : 0));
   writer.put(static_cast<std::uint8_t>(join.wire.type));
   put_double(writer, join.wire.density);
   const kernels::UpdateOptions& update = join.update;
@@ -85,8 +85,8 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
     *value = static_cast<int>(reader.get<std::uint32_t>());
   }
   join.chunk_bytes = reader.get<std::uint64_t>();
-  const auto relaxed = reader.get<std::uint8_t>();
-  join.relaxed = relaxed != 0;
+  const auto is_async = reader.get<std::uint8_t>();
+  join.is_async = is_async != 0;
   const auto wire = reader.get<std::uint8_t>();
   join.wire = {static_cast<WireType>(wire), get_double(reader)};
   const auto rule = reader.get<std::uint8_t>();
@@ -114,19 +114,19 @@ Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
                         return speed > 0 && std::isfinite(speed);
                       }));
   const RackPlan& racks = join.racks;
-  const std::size_t racked = racks.between_servers ? racks.servers.size() : racks.rack_of_rank.size();
+  const std::size_t racked = racks.between_servers ? racks.servers.size() : racks.rank_racks.size();
   const bool racks_fit = (racks.empty() && !racks.between_servers) || racked == static_cast<std::size_t>(join.size);
   const bool density_fits = join.wire.type == WireType::kTopK
                                 ? join.wire.density > 0 && join.wire.density <= kLargestDensity
                                 : std::bit_cast<std::uint64_t>(join.wire.density) == 0;
-  const bool may_lose = relaxed == 0 && racks.empty() && !racks.between_servers;
+  const bool may_lose = is_async == 0 && racks.empty() && !racks.between_servers;
   const bool wire_fits = wire <= 4 && density_fits && (may_lose || !join.wire.lossy());
   const bool sensible = join.size >= 1 && join.size <= kMaxRanks && join.bins >= 1 && join.bins <= kMaxBins &&
                         join.first_bin >= 0 && join.first_bin < join.bins && join.cores >= 0 &&
                         join.cores <= kMaxBins && racks_fit && speeds_fit && wire_fits && rule <= 5 && buckets > 0 &&
                         elements <= kMaxElements && join.chunk_bytes >= kSmallestChunkBytes &&
-                        join.chunk_bytes <= kMaxElements && relaxed <= 1 &&
-                        (relaxed == 0 || join.update.rule != kernels::UpdateRule::kSum);
+                        join.chunk_bytes <= kMaxElements && is_async <= 1 &&
+                        (is_async == 0 || join.update.rule != kernels::UpdateRule::kSum);
   if (!reader.complete() || !sensible) {
     return malformed("join", bytes);
   }
@@ -182,21 +182,21 @@ Result<Error> decode_server_failed(std::span<const std::byte> bytes) {
 }
 
 ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size,
-                           bool relaxed)
+                           bool is_async)
     : data_(data), size_(size) {
-  const std::size_t said = bucket_elements.size() * static_cast<std::size_t>(size);
+  const std::size_t announced = bucket_elements.size() * static_cast<std::size_t>(size);
   buckets_at_ = static_cast<std::size_t>(cores) * sizeof(CoreState);
-  said_at_ = buckets_at_ + bucket_elements.size() * sizeof(BucketState);
-  answered_at_ = said_at_ + said * sizeof(Said);
-  rounds_at_ = answered_at_ + (relaxed ? said * sizeof(Answered) : 0);
-  const std::size_t rounds = relaxed ? said * static_cast<std::size_t>(size) * sizeof(std::uint32_t) : 0;
+  announced_at_ = buckets_at_ + bucket_elements.size() * sizeof(BucketState);
+  answered_at_ = announced_at_ + announced * sizeof(Announced);
+  rounds_at_ = answered_at_ + (is_async ? announced * sizeof(Answered) : 0);
+  const std::size_t rounds = is_async ? announced * static_cast<std::size_t>(size) * sizeof(std::uint32_t) : 0;
   values_at_ = rounds_at_ + (rounds + 63) / 64 * 64;
   value_bytes_ = value_offsets(bucket_elements).back();
 }
 
-std::size_t ServerRegion::bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool relaxed) {
-  const ServerRegion region(nullptr, bucket_elements, cores, size, relaxed);
-  return region.values_at_ + static_cast<std::size_t>(relaxed ? size : 1) * region.value_bytes_;
+std::size_t ServerRegion::bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async) {
+  const ServerRegion region(nullptr, bucket_elements, cores, size, is_async);
+  return region.values_at_ + static_cast<std::size_t>(is_async ? size : 1) * region.value_bytes_;
 }
 
 std::vector<std::size_t> ServerRegion::value_offsets(std::span<const std::uint64_t> bucket_elements) {

@@ -28,7 +28,7 @@ struct alignas(64) SharedGroup::Slot {
   struct {
     Operation operation;
     std::uint64_t total;  // bytes of the whole operation
-  } said[2];
+  } announced[2];
   cpu_set_t cores;  // that this rank may run on
 };
 
@@ -88,12 +88,12 @@ Result<std::unique_ptr<SharedGroup>> SharedGroup::create(net::Session& session, 
   return group;
 }
 
-Status SharedGroup::meet(Operation operation, std::span<const std::byte> mine, std::size_t total,
-                         const Deadline& deadline) {
+Status SharedGroup::synchronise(Operation operation, std::span<const std::byte> mine, std::size_t total,
+                                const Deadline& deadline) {
   if (!failed_) return failed_;
   ++sequence_;
   Slot& own = slot(rank_);
-  own.said[sequence_ % 2] = {operation, total};
+  own.announced[sequence_ % 2] = {operation, total};
   if (!mine.empty()) std::memcpy(chunk(rank_), mine.data(), mine.size());
   own.sequence.store(sequence_, std::memory_order_release);
   auto& arrived = region_->at<Control>(0)->arrived;
@@ -112,11 +112,11 @@ Status SharedGroup::meet(Operation operation, std::span<const std::byte> mine, s
     });
   });
   for (int rank = 0; rank < size_ && failed_; ++rank) {
-    const auto& said = slot(rank).said[sequence_ % 2];
-    if (said.operation != operation || said.total != total) {
+    const auto& announced = slot(rank).announced[sequence_ % 2];
+    if (announced.operation != operation || announced.total != total) {
       failed_ = fail(Error{ErrorCode::kInvalidInput,
                            fmt::format("{} with {} bytes: rank {} came with {} and {} bytes", name(), total, rank,
-                                       kOperationNames[static_cast<int>(said.operation)], said.total),
+                                       kOperationNames[static_cast<int>(announced.operation)], announced.total),
                            rank});
     }
   }
@@ -129,7 +129,7 @@ Result<std::vector<double>> SharedGroup::all_gather(std::span<const double> valu
   std::size_t begin = 0;
   do {
     const auto part = values.subspan(begin, std::min(kMost, values.size() - begin));
-    MOTLEY_TRY(meet(Operation::kAllGather, std::as_bytes(part), values.size_bytes(), deadline));
+    MOTLEY_TRY(synchronise(Operation::kAllGather, std::as_bytes(part), values.size_bytes(), deadline));
     for (int rank = 0; rank < size_ && !part.empty(); ++rank) {
       std::memcpy(all.data() + static_cast<std::size_t>(rank) * values.size() + begin, chunk(rank), part.size_bytes());
     }
@@ -152,7 +152,7 @@ Status SharedGroup::broadcast(std::span<std::byte> bytes, int root, const Deadli
   do {
     const auto part = bytes.subspan(begin, std::min(kChunkBytes, bytes.size() - begin));
     const auto mine = rank_ == root ? std::span<const std::byte>(part) : std::span<const std::byte>{};
-    MOTLEY_TRY(meet(Operation::kBroadcast, mine, bytes.size(), deadline));
+    MOTLEY_TRY(synchronise(Operation::kBroadcast, mine, bytes.size(), deadline));
     if (rank_ != root && !part.empty()) std::memcpy(part.data(), chunk(root), part.size());
     begin += part.size();
   } while (begin < bytes.size());
@@ -160,7 +160,7 @@ Status SharedGroup::broadcast(std::span<std::byte> bytes, int root, const Deadli
 }
 
 Status SharedGroup::barrier(const Deadline& deadline) {
-  return meet(Operation::kBarrier, {}, 0, deadline);
+  return synchronise(Operation::kBarrier, {}, 0, deadline);
 }
 
 Result<std::int64_t> SharedGroup::fetch_add(int counter, std::int64_t amount, const Deadline&) {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/collective/shared_counter.h"
 #include "motley/net/region.h"
 
@@ -36,7 +36,7 @@ class SharedGroup final : public Group {
   SharedGroup(net::Session& session, std::unique_ptr<net::Region> region);
   Slot& slot(int rank) const;
   std::byte* chunk(int rank) const;
-  Status meet(Operation operation, std::span<const std::byte> mine, std::size_t total, const Deadline& deadline);
+  Status synchronise(Operation operation, std::span<const std::byte> mine, std::size_t total, const Deadline& deadline);
 
   net::Session& session_;
   std::unique_ptr<net::Region> region_;

@@ -24,7 +24,7 @@ SparseCache::Missing SparseCache::take(std::span<const std::uint64_t> ids, std::
       Entry& entry = entries_[slot];
       if (entry.batch != batch_) {
         entry.batch = batch_;
-        entry.frequency = std::min<std::uint8_t>(entry.frequency + 1, kMostFrequency);
+        entry.frequency = std::min<std::uint8_t>(entry.frequency + 1, kMaxFrequency);
         ++missing.found;
       }
       std::copy_n(values(slot), dimension_, rows.data() + i * dimension_);

@@ -35,7 +35,7 @@ class SparseCache {
   void put(const Missing& missing, std::span<const float> answers, std::int64_t after, std::span<float> rows);
 
  private:
-  static constexpr std::uint8_t kMostFrequency = 15;
+  static constexpr std::uint8_t kMaxFrequency = 15;
 
   struct Entry {
     std::uint64_t id = 0;

@@ -23,7 +23,7 @@ constexpr int kPollMilliseconds = 50;
 
 // With room for so many bytes behind the ids.
 template <class Head>
-std::vector<std::byte> frame_of(const Head& head, std::span<const std::uint64_t> ids, std::size_t more = 0) {
+std::vector<std::byte> make_frame(const Head& head, std::span<const std::uint64_t> ids, std::size_t more = 0) {
   std::vector<std::byte> bytes(sizeof(Head) + ids.size_bytes() + more);
   std::memcpy(bytes.data(), &head, sizeof(Head));
   if (!ids.empty()) std::memcpy(bytes.data() + sizeof(Head), ids.data(), ids.size_bytes());
@@ -116,7 +116,7 @@ SparseClient::Grouped SparseClient::group(std::span<const std::uint64_t> ids) co
       at = static_cast<std::uint32_t>(distinct.size());
       place.insert(ids[i], hash, at);
       distinct.push_back(ids[i]);
-      server_of.push_back(static_cast<std::uint32_t>(shard_of(ids[i], servers_.size())));
+      server_of.push_back(static_cast<std::uint32_t>(find_shard(ids[i], servers_.size())));
       ++next[server_of.back() + 1];
     }
     grouped.row_of[i] = at;
@@ -156,7 +156,7 @@ Result<SparseClient::Ticket> SparseClient::start_pull(std::size_t table, std::sp
     for (std::size_t row = grouped.begin[server]; row < grouped.begin[server + 1];) {
       const std::size_t count = std::min(rows_in_frame(dimension), grouped.begin[server + 1] - row);
       const SparsePull head = {.after = after, .table = static_cast<std::uint32_t>(table)};
-      std::vector<std::byte> frame = frame_of(head, std::span(grouped.ids).subspan(row, count));
+      std::vector<std::byte> frame = make_frame(head, std::span(grouped.ids).subspan(row, count));
       traffic_.pulled_bytes += net::kFrameBytes + frame.size();
       traffic_.pulled_rows += count;
       servers_[server].connection->post_owned(kSparsePull, next_frame_, std::move(frame));
@@ -219,7 +219,7 @@ Status SparseClient::push(std::size_t table, std::span<const std::uint64_t> ids,
                                .table = static_cast<std::uint32_t>(table),
                                .more = row + count < end ? 1U : 0U};
       std::vector<std::byte> frame =
-          frame_of(head, std::span(grouped.ids).subspan(row, count), count * form.row_bytes());
+          make_frame(head, std::span(grouped.ids).subspan(row, count), count * form.row_bytes());
       form.write(std::span<const float>(sums).subspan(row * dimension, count * dimension),
                  frame.data() + frame.size() - count * form.row_bytes());
       traffic_.pushed_bytes += net::kFrameBytes + frame.size();
@@ -236,7 +236,7 @@ Status SparseClient::finish_step(double weight, const Deadline& deadline) {
   ++step_;
   const SparseFinish finish = {weight};
   for (Server& server : servers_) {
-    server.connection->post_owned(kSparseFinish, static_cast<std::uint64_t>(step_), frame_of(finish, {}));
+    server.connection->post_owned(kSparseFinish, static_cast<std::uint64_t>(step_), make_frame(finish, {}));
   }
   return wait_until(deadline, fmt::format("sending the gradients of step {}", step_), [&] {
     const auto late =
@@ -320,12 +320,12 @@ Status SparseClient::lose(const Error& error) {
 Status SparseClient::progress() {
   if (failure_) return fail(*failure_);
   for (std::size_t server = 0; server < servers_.size(); ++server) {
-    if (const Status heard = hear(server); !heard) return lose(heard.error());
+    if (const Status status = receive_from(server); !status) return lose(status.error());
   }
   return {};
 }
 
-Status SparseClient::hear(std::size_t index) {
+Status SparseClient::receive_from(std::size_t index) {
   Server& server = servers_[index];
   const auto lost = [&](const Error& error) {
     return fail(ErrorCode::kServerLost, "the {} was lost: {}", server.name,

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/base/clock.h"
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/collective/sparse_protocol.h"
 #include "motley/net/handshake.h"
 #include "motley/net/tcp_connection.h"
@@ -103,7 +103,7 @@ class SparseClient {
   Grouped group(std::span<const std::uint64_t> ids) const;
   Status check_batch(std::size_t table, std::size_t ids, std::size_t floats) const;
   Status progress();
-  Status hear(std::size_t server);
+  Status receive_from(std::size_t server);
   Status handle(std::size_t server, const net::Message& message);
   Status lose(const Error& error);
   template <class Late>

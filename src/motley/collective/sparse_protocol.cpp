@@ -80,7 +80,7 @@ bool read_head(std::span<const std::byte> bytes, std::span<const SparseTableOpti
 
 }  // namespace
 
-std::size_t shard_of(std::uint64_t id, std::size_t servers) {
+std::size_t find_shard(std::uint64_t id, std::size_t servers) {
   return mix({id}) % servers;
 }
 

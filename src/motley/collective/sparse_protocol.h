@@ -50,7 +50,7 @@ struct SparseTableOptions {
 };
 
 // Which of `servers` has the rows of an id.
-std::size_t shard_of(std::uint64_t id, std::size_t servers);
+std::size_t find_shard(std::uint64_t id, std::size_t servers);
 
 inline constexpr std::uint32_t kSparseConnection = 0x2001;  // purpose
 

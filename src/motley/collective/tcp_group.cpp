@@ -47,7 +47,7 @@ std::string TcpGroup::name(Operation operation) const {
 Status TcpGroup::send(int peer, Operation operation, std::span<const std::byte> bytes, const Deadline& deadline) {
   const std::string what = name(operation);
   const Status sent = peers_[peer]->send(static_cast<std::uint16_t>(operation), sequence_, bytes, deadline, what);
-  return sent ? sent : fail(cause_of(session_, sent.error()).within(what));
+  return sent ? sent : fail(find_cause(session_, sent.error()).within(what));
 }
 
 Status TcpGroup::receive(int peer, Operation operation, std::span<std::byte> into, const Deadline& deadline) {
@@ -59,7 +59,7 @@ Status TcpGroup::receive(int peer, Operation operation, std::span<std::byte> int
       MOTLEY_TRY(check_wait(session_, deadline, what, [peer] { return std::vector<int>{peer}; }));
       continue;
     }
-    if (!message) return fail(cause_of(session_, message.error()).within(what));
+    if (!message) return fail(find_cause(session_, message.error()).within(what));
     const net::FrameHeader& header = message->header;
     if (header.type != static_cast<std::uint16_t>(operation) || header.tag != sequence_ ||
         message->payload.size() != into.size()) {
@@ -184,7 +184,7 @@ Result<std::int64_t> TcpGroup::ask(Operation operation, const Request& request, 
       MOTLEY_TRY(check_wait(session_, deadline, what, [] { return std::vector<int>{0}; }));
       continue;
     }
-    if (!message) return fail(cause_of(session_, message.error()).within(what));
+    if (!message) return fail(find_cause(session_, message.error()).within(what));
     std::int64_t value = 0;
     if (message->payload.size() != sizeof(value)) {
       return fail(

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/net/connection.h"
 
 namespace motley::collective {

@@ -9,14 +9,14 @@ namespace motley::collective {
 std::string describe_ranks(const net::Session& session, const std::vector<int>& ranks) {
   std::string text;
   for (int rank : ranks) {
-    const std::string heard = session.last_heard(rank);
+    const std::string seen = session.last_seen(rank);
     text += fmt::format("{}rank {}{}", text.empty() ? "" : ", ", session.job_rank(rank),
-                        heard.empty() ? "" : fmt::format(" (last heard: {})", heard));
+                        seen.empty() ? "" : fmt::format(" (last seen: {})", seen));
   }
   return text.empty() ? "this rank" : text;
 }
 
-Error cause_of(const net::Session& session, const Error& error) {
+Error find_cause(const net::Session& session, const Error& error) {
   if (error.code != ErrorCode::kPeerLost) return error;
   const Deadline deadline = Deadline::after(1);
   while (session.health() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,4 +1,4 @@
-// What every wait of this room asks now and then, and how it names those it waits for.
+// What every wait of this module asks now and then, and how it names those it waits for.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ std::string describe_ranks(const net::Session& session, const std::vector<int>& 
 
 // A connection broke with `error`. Its other end may have given up because a third rank was lost; the session knows
 // then, or within a second. Returns the session's error if there is one, else `error`.
-Error cause_of(const net::Session& session, const Error& error);
+Error find_cause(const net::Session& session, const Error& error);
 
 // An error if a rank is lost, or if the deadline has passed; `operation` ("all_gather, operation 17") says what was
 // being done, and `missing()` returns the ranks that it waits for.

@@ -8,7 +8,7 @@
 
 #include "motley/base/log.h"
 #include "motley/base/units.h"
-#include "motley/collective/server_exchange.h"
+#include "motley/collective/server_reducer.h"
 
 namespace motley::collective {
 namespace {
@@ -27,11 +27,11 @@ Layout trial_layout(const Layout& layout) {
 }
 
 // Of a round, on the slowest rank; all ranks get the same.
-Result<double> round_seconds(Exchange& exchange, Group& group, std::uint64_t round, const Deadline& deadline) {
+Result<double> round_seconds(GradientReducer& reducer, Group& group, std::uint64_t round, const Deadline& deadline) {
   MOTLEY_TRY(group.barrier(deadline));
   const double began = monotonic_seconds();
-  for (int bucket = 0; bucket < static_cast<int>(kBuckets); ++bucket) MOTLEY_TRY(exchange.start(round, bucket, 1));
-  for (int bucket = 0; bucket < static_cast<int>(kBuckets); ++bucket) MOTLEY_TRY(exchange.wait(bucket, deadline));
+  for (int bucket = 0; bucket < static_cast<int>(kBuckets); ++bucket) MOTLEY_TRY(reducer.start(round, bucket, 1));
+  for (int bucket = 0; bucket < static_cast<int>(kBuckets); ++bucket) MOTLEY_TRY(reducer.wait(bucket, deadline));
   const double seconds = monotonic_seconds() - began;
   MOTLEY_ASSIGN(const auto all, group.all_gather(std::span(&seconds, 1), deadline));
   return *std::ranges::max_element(all);
@@ -42,36 +42,37 @@ Result<double> round_seconds(Exchange& exchange, Group& group, std::uint64_t rou
 WireType best_wire(std::span<const WireTrial> trials) {
   const WireTrial* best = &trials.front();
   for (const WireTrial& trial : trials) {
-    if (trial.seconds < kWorthWhile * best->seconds) best = &trial;
+    if (trial.seconds < kMaxTimeRatio * best->seconds) best = &trial;
   }
   return best->type;
 }
 
-Result<WireType> choose_wire(net::Session& session, Group& group, const ExchangeOptions& options, const Layout& layout,
+Result<WireType> choose_wire(net::Session& session, Group& group, const ReducerOptions& options, const Layout& layout,
                              const Deadline& deadline) {
   const Layout part = trial_layout(layout);
   std::vector<WireTrial> trials;
   std::string measured;
   for (const WireType type : {WireType::kNative, WireType::kBfloat16, WireType::kInt8}) {
-    ExchangeOptions trial = options;
+    ReducerOptions trial = options;
     trial.wire = type;
     trial.update = {};  // no weights: the servers only add up
     trial.job_suffix = fmt::format(" (trial of {})", to_string(WireForm{type}));
-    ServerExchange exchange(session, trial);
-    MOTLEY_TRY(exchange.prepare(part, deadline));
+    ServerReducer reducer(session, trial);
+    MOTLEY_TRY(reducer.prepare(part, deadline));
     const bool speaks = session.membership().rank == 0;
-    if (exchange.in_memory()) {
-      if (speaks) spdlog::info("exchange.wire: auto: the server and all ranks share memory, where nothing is sent");
+    if (reducer.in_memory()) {
+      if (speaks)
+        spdlog::info("gradient_sync.comm_dtype: auto: the server and all ranks share memory, where nothing is sent");
       return WireType::kNative;
     }
     for (std::size_t bucket = 0; bucket < kBuckets; ++bucket) {
-      const auto bytes = exchange.buffer(static_cast<int>(bucket));
+      const auto bytes = reducer.buffer(static_cast<int>(bucket));
       std::ranges::fill(std::span(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)), 1.0F);
     }
     std::vector<double> rounds;
     double spent = 0;
     for (int round = 0; round < kRounds && (rounds.size() < 2 || spent < kEnoughSeconds); ++round) {
-      MOTLEY_ASSIGN(const double seconds, round_seconds(exchange, group, static_cast<std::uint64_t>(round), deadline));
+      MOTLEY_ASSIGN(const double seconds, round_seconds(reducer, group, static_cast<std::uint64_t>(round), deadline));
       rounds.push_back(seconds);
       spent += seconds;
     }
@@ -81,7 +82,7 @@ Result<WireType> choose_wire(net::Session& session, Group& group, const Exchange
   }
   const WireType best = best_wire(trials);
   if (session.membership().rank == 0) {
-    spdlog::info("exchange.wire: auto chose {}: a round of {} takes {}", to_string(WireForm{best}),
+    spdlog::info("gradient_sync.comm_dtype: auto chose {}: a round of {} takes {}", to_string(WireForm{best}),
                  format_bytes(static_cast<double>(kBuckets * part.bucket_elements[0] * sizeof(float))), measured);
   }
   return best;

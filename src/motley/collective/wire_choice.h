@@ -2,7 +2,7 @@
 // with the processors that the job will use.
 #pragma once
 
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 
 namespace motley::collective {
 
@@ -13,14 +13,14 @@ struct WireTrial {
 };
 
 // A type is taken instead of one that loses less only where it saves a tenth of the time.
-inline constexpr double kWorthWhile = 0.9;
+inline constexpr double kMaxTimeRatio = 0.9;
 
 // From the trials, of which each type loses more than those before it.
 WireType best_wire(std::span<const WireTrial> trials);
 
 // Collective. Rank 0 logs what was chosen and why. kNative where nothing is sent at all. Top-k is not among the
 // choices: how many more steps it costs is for the job to know.
-Result<WireType> choose_wire(net::Session& session, Group& group, const ExchangeOptions& options, const Layout& layout,
+Result<WireType> choose_wire(net::Session& session, Group& group, const ReducerOptions& options, const Layout& layout,
                              const Deadline& deadline);
 
 }  // namespace motley::collective

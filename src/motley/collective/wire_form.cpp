@@ -47,7 +47,7 @@ std::size_t WireForm::frame_bytes(std::size_t count) const {
     case WireType::kTopK:
       return kept(count) * (sizeof(std::uint32_t) + sizeof(float));
     default:
-      return count * kernels::bytes_of(format());
+      return count * kernels::byte_size(format());
   }
 }
 

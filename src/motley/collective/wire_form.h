@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/collective/chunk_map.h"
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/kernels/update.h"
 
 namespace motley::collective {

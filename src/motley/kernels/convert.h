@@ -12,7 +12,7 @@ namespace motley::kernels {
 
 enum class WireFormat { kFloat32, kBfloat16, kFloat16 };
 
-constexpr std::size_t bytes_of(WireFormat format) {
+constexpr std::size_t byte_size(WireFormat format) {
   return format == WireFormat::kFloat32 ? 4 : 2;
 }
 

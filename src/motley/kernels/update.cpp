@@ -67,7 +67,7 @@ void set_moments(const UpdateOptions& options, Factors& factors) {
   factors.root = static_cast<float>(1 / std::sqrt(bias(options.beta2)));
 }
 
-Factors factors_of(const UpdateOptions& options) {
+Factors compute_factors(const UpdateOptions& options) {
   Factors factors{};
   factors.learning_rate = static_cast<float>(options.learning_rate);
   factors.weight_decay = static_cast<float>(options.weight_decay);
@@ -87,7 +87,7 @@ Factors factors_of(const UpdateOptions& options) {
 }
 
 // A part of a step of momentum moves the weights by gradient and momentum, as Nesterov's form does.
-UpdateRule form_of(const UpdateOptions& options) {
+UpdateRule select_rule(const UpdateOptions& options) {
   return options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
 }
 
@@ -155,8 +155,8 @@ void write_wire(const float* weights, void* wire, WireFormat format, std::size_t
 void fused_update(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale,
                   const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
                   WireFormat wire_format, std::size_t count, Instructions instructions) {
-  const Factors factors = factors_of(options);
-  const UpdateRule form = form_of(options);
+  const Factors factors = compute_factors(options);
+  const UpdateRule form = select_rule(options);
   const int states = state_arrays(form);
   alignas(64) float gradient[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {

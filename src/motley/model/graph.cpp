@@ -29,10 +29,10 @@ std::vector<int> last_readers(const Graph& graph) {
 // What separates two neighbours decides whether they are joined: a cut goes first whose bytes are many for the work on
 // its sides, of which the smaller one counts most (half their harmonic mean). Where a sparse layer meets a dense one is
 // where plans cut, so those go last.
-struct Dearness {
+struct CutCost {
   bool alike = true;  // both sparse or both dense
   double bytes_per_work = 0;
-  auto operator<=>(const Dearness&) const = default;
+  auto operator<=>(const CutCost&) const = default;
 };
 
 struct Block {
@@ -50,23 +50,23 @@ std::vector<Block> join_neighbours(const Graph& graph, int most, const std::vect
     blocks.push_back({i, i, work.empty() ? layer.flops + layer.lookups * layer.row_bytes : work[i], layer.lookups > 0});
   }
   while (static_cast<int>(blocks.size()) > std::max(most, 1)) {
-    const auto dearness = [&](std::size_t i) {
+    const auto cut_cost = [&](std::size_t i) {
       const Block& left = blocks[i];
       const Block& right = blocks[i + 1];
       const double separated = left.work > 0 && right.work > 0 ? 1 / (1 / left.work + 1 / right.work) : 0;
-      return Dearness{left.sparse == right.sparse,
-                      separated > 0 ? cuts[right.first] / separated : std::numeric_limits<double>::infinity()};
+      return CutCost{left.sparse == right.sparse,
+                     separated > 0 ? cuts[right.first] / separated : std::numeric_limits<double>::infinity()};
     };
-    std::size_t dearest = 0;
+    std::size_t costliest = 0;
     for (std::size_t i = 1; i + 1 < blocks.size(); ++i) {
-      if (dearness(i) > dearness(dearest)) {
-        dearest = i;
+      if (cut_cost(i) > cut_cost(costliest)) {
+        costliest = i;
       }
     }
-    Block& left = blocks[dearest];
-    const Block& right = blocks[dearest + 1];
+    Block& left = blocks[costliest];
+    const Block& right = blocks[costliest + 1];
     left = {left.first, right.last, left.work + right.work, left.sparse || right.sparse};
-    blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(dearest) + 1);
+    blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(costliest) + 1);
   }
   return blocks;
 }
@@ -158,8 +158,8 @@ Status validate(const Graph& graph) {
     for (const auto& [field, value] :
          {std::pair("parameters", layer.parameters), std::pair("activation_bytes", layer.activation_bytes),
           std::pair("inner_bytes", layer.inner_bytes), std::pair("flops", layer.flops),
-          std::pair("lookups", layer.lookups), std::pair("row_bytes", layer.row_bytes),
-          std::pair("table_rows", layer.table_rows)}) {
+          std::pair("lookups", layer.lookups), std::pair("embedding_row_bytes", layer.row_bytes),
+          std::pair("num_embeddings", layer.table_rows)}) {
       if (!is_size(value)) {
         return fail(ErrorCode::kInvalidInput,
                     "graph '{}': field 'layers[{}].{}' of layer '{}' is {}; accepted is a finite number, 0 or more",
@@ -174,9 +174,9 @@ std::vector<double> cut_bytes(const Graph& graph) {
   const std::size_t count = graph.layers.size();
   const std::vector<int> last = last_readers(graph);
   std::vector<double> bytes(count + 1, 0.0);
-  for (std::size_t made = 0; made < count; ++made) {
-    for (int cut = static_cast<int>(made) + 1; cut <= last[made]; ++cut) {
-      bytes[cut] += graph.layers[made].activation_bytes;
+  for (std::size_t created = 0; created < count; ++created) {
+    for (int cut = static_cast<int>(created) + 1; cut <= last[created]; ++cut) {
+      bytes[cut] += graph.layers[created].activation_bytes;
     }
   }
   for (int cut = 0; cut <= last[count]; ++cut) {

@@ -78,7 +78,7 @@ std::string operation(std::string_view description) {
   return std::string(description.substr(0, end));
 }
 
-LayerKind kind_of(const std::string& operation) {
+LayerKind find_kind(const std::string& operation) {
   static const std::map<std::string, LayerKind, std::less<>> kinds = {{"Conv2d", LayerKind::kConvolution},
                                                                       {"Linear", LayerKind::kFullyConnected},
                                                                       {"Classifier", LayerKind::kFullyConnected},
@@ -192,7 +192,7 @@ std::vector<int> topological_order(const Nodes& nodes) {
   return order;
 }
 
-std::optional<double> told_batch(const Nodes& nodes) {
+std::optional<double> find_batch(const Nodes& nodes) {
   constexpr std::string_view kKey = "out_features=";
   for (const auto& [id, node] : nodes) {
     const std::size_t at = node.description.find(kKey);
@@ -236,13 +236,13 @@ Result<Profile> parse_pipedream(std::string_view text, const std::string& name, 
                 stuck->first);
   }
   if (batch == 0) {
-    const std::optional<double> told = told_batch(nodes);
-    if (!told) {
+    const std::optional<double> found_batch = find_batch(nodes);
+    if (!found_batch) {
       return fail(ErrorCode::kInvalidInput,
                   "{}: no layer 'Linear(... out_features=N ...)' tells the minibatch; give the number of samples",
                   name);
     }
-    batch = *told;
+    batch = *found_batch;
   }
   if (!std::isfinite(batch) || batch < 1) {
     return fail(ErrorCode::kInvalidInput, "{}: minibatch is {}; accepted is a finite number, 1 or more", name, batch);
@@ -268,7 +268,7 @@ Result<Profile> parse_pipedream(std::string_view text, const std::string& name, 
       continue;
     }
     Layer layer{.name = fmt::format("node{} {}", id, operation(node.description)),
-                .kind = is_input ? LayerKind::kInput : kind_of(operation(node.description)),
+                .kind = is_input ? LayerKind::kInput : find_kind(operation(node.description)),
                 .parameters = node.parameter_bytes / kBytesPerValue,
                 .activation_bytes = node.activation_bytes / batch};
     for (const int input : node.inputs) {

@@ -36,8 +36,8 @@ static void fields(Archive& archive, Layer& layer) {
   archive.optional("inner_bytes", layer.inner_bytes);
   archive.optional("flops", layer.flops);
   archive.optional("lookups", layer.lookups);
-  archive.optional("row_bytes", layer.row_bytes);
-  archive.optional("table_rows", layer.table_rows);
+  archive.optional("embedding_row_bytes", layer.row_bytes);
+  archive.optional("num_embeddings", layer.table_rows);
 }
 
 template <class Archive>
@@ -56,7 +56,7 @@ static void fields(Archive& archive, Affine& time) {
 
 template <class Archive>
 static void fields(Archive& archive, Measurement& measurement) {
-  archive.required("batch", measurement.batch, NumberIs::kPositive);
+  archive.required("batch_size", measurement.batch, NumberIs::kPositive);
   archive.required("forward_seconds", measurement.forward_seconds);
   archive.optional("backward_seconds", measurement.backward_seconds);
   archive.optional("spread", measurement.spread);
@@ -92,9 +92,9 @@ static void fields(Archive& archive, ProfiledLink& link) {
 
 template <class Archive>
 static void fields(Archive& archive, Profile& profile) {
-  archive.version(1);
+  archive.version(2);
   archive.required("graph", profile.graph);
-  archive.required("batch", profile.batch, NumberIs::kPositive);
+  archive.required("batch_size", profile.batch, NumberIs::kPositive);
   archive.required("devices", profile.devices);
   archive.optional("links", profile.links);
 }
@@ -182,10 +182,10 @@ Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, dou
     DeviceProfile device{
         .type = speed.type,
         .origin = Origin::kScaled,
-        .rule =
-            fmt::format("computed, not measured: the larger of operations at {:g} flop/s and memory traffic at {:g} "
-                        "B/s, rows of tables at {:g}/s, {:g} s a layer and direction; backward is twice forward",
-                        speed.flops_per_second, speed.bytes_per_second, speed.lookups_per_second, speed.fixed_seconds),
+        .rule = fmt::format(
+            "computed, not measured: the larger of operations at {:g} flop/s and memory traffic at {:g} "
+            "B/s, rows of tables at {:g}/s, {:g} s a layer and direction; backward is twice forward",
+            speed.flops_per_second, speed.bytes_per_second, speed.lookups_per_second, speed.layer_overhead_seconds),
         .compute_fraction = speed.compute_fraction,
         .communication_fraction = speed.communication_fraction,
         .fractions_origin = Origin::kScaled,
@@ -202,8 +202,8 @@ Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, dou
       if (layer.lookups > 0) {
         forward.per_sample += layer.lookups / speed.lookups_per_second;
       }
-      device.layers.push_back({.forward = {speed.fixed_seconds + forward.fixed, forward.per_sample},
-                               .backward = {speed.fixed_seconds + 2 * forward.fixed, 2 * forward.per_sample}});
+      device.layers.push_back({.forward = {speed.layer_overhead_seconds + forward.fixed, forward.per_sample},
+                               .backward = {speed.layer_overhead_seconds + 2 * forward.fixed, 2 * forward.per_sample}});
     }
     profile.devices.push_back(std::move(device));
   }

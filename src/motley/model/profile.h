@@ -81,13 +81,13 @@ Result<Profile> parse_profile(std::string_view text, const std::string& name);
 std::string to_json(const Profile& profile);  // reads back to an equal value
 
 // A profile without measurements: each layer's time on a device that sustains `flops_per_second` and reads memory at
-// `bytes_per_second`, the larger of the two (the roofline model; backward = twice forward), plus `fixed_seconds` a
-// layer and direction. Origin kScaled, with the rule in words.
+// `bytes_per_second`, the larger of the two (the roofline model; backward = twice forward), plus
+// `layer_overhead_seconds` a layer and direction. Origin kScaled, with the rule in words.
 struct DeviceSpeed {
   std::string type;
   double flops_per_second = 0;  // above 0
   double bytes_per_second = 0;  // above 0
-  double fixed_seconds = 0;
+  double layer_overhead_seconds = 0;
   double lookups_per_second = 0;  // random rows of a sparse table; above 0 where a layer has lookups
   double compute_fraction = 1;
   double communication_fraction = 1;

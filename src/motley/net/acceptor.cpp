@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kHandshakeSeconds = 5;
 constexpr double kPauseSeconds = 0.25;  // where this process has as many descriptors as it may
-// Strangers at a time; one more turns out the oldest, which is the one least likely to be a rank.
+// Unauthenticated peers at a time; one more turns out the oldest, which is the one least likely to be a rank.
 constexpr std::size_t kMaxPending = 256;
 
 // Handshake messages are smaller than any socket buffer, so one call sends them whole or never will.
@@ -60,9 +60,9 @@ Result<bool> exchange(const Descriptor& socket, Handshake& handshake, std::vecto
 
 }  // namespace
 
-Acceptor::Acceptor(Descriptor listener, Handshake::SecretOf secret_of, Claim own, Handshake::Check check)
+Acceptor::Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check)
     : listener_(std::move(listener)),
-      secret_of_(std::move(secret_of)),
+      find_secret_(std::move(find_secret)),
       own_(std::move(own)),
       check_(std::move(check)) {}
 
@@ -86,12 +86,12 @@ bool Acceptor::advance(Pending& pending, Status& status) {
   return *result;
 }
 
-std::vector<Acceptor::Guest> Acceptor::step() {
+std::vector<Acceptor::PendingConnection> Acceptor::step() {
   errno = 0;
   for (Descriptor socket = accept_from(listener_); socket.valid(); socket = accept_from(listener_)) {
     std::string address = to_string(remote_endpoint(socket));
     pending_.push_back({std::move(socket), std::move(address),
-                        Handshake(Handshake::Role::kAcceptor, secret_of_, own_, check_),
+                        Handshake(Handshake::Role::kAcceptor, find_secret_, own_, check_),
                         monotonic_seconds() + kHandshakeSeconds});
     if (pending_.size() > kMaxPending) {
       pending_.pop_front();
@@ -103,7 +103,7 @@ std::vector<Acceptor::Guest> Acceptor::step() {
     }
     listens_from_ = monotonic_seconds() + kPauseSeconds;
   }
-  std::vector<Guest> decided;
+  std::vector<PendingConnection> decided;
   for (auto pending = pending_.begin(); pending != pending_.end();) {
     Status status;
     if (!advance(*pending, status)) {
@@ -117,8 +117,9 @@ std::vector<Acceptor::Guest> Acceptor::step() {
   return decided;
 }
 
-Result<Host> knock(const Endpoint& endpoint, const Secret& secret, const Claim& own, const Handshake::Check& check,
-                   const Deadline& deadline, const std::function<bool()>& cancelled) {
+Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                                      const Handshake::Check& check, const Deadline& deadline,
+                                      const std::function<bool()>& cancelled) {
   MOTLEY_ASSIGN(Descriptor socket, connect_to(endpoint, deadline, cancelled));
   const Deadline patience = Deadline::after(std::min(deadline.remaining(), kHandshakeSeconds));
   Handshake handshake(Handshake::Role::kConnector, secret, own, check);

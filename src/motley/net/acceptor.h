@@ -1,5 +1,5 @@
-// A listening socket on which strangers may knock: runs many handshakes at once without blocking, each with a deadline
-// of its own, so that a silent or hostile connection costs nobody else anything.
+// A listening socket to which unauthenticated peers may connect: runs many handshakes at once without blocking, each
+// with a deadline of its own, so that a silent or hostile connection costs nobody else anything.
 #pragma once
 
 #include <poll.h>
@@ -16,7 +16,7 @@ namespace motley::net {
 class Acceptor {
  public:
   // One who knocked, when it is decided whether it may come in.
-  struct Guest {
+  struct PendingConnection {
     Descriptor socket;
     std::string address;  // "10.0.0.5:4711"
     Claim claim;          // to be believed only if `proved`
@@ -25,7 +25,7 @@ class Acceptor {
   };
 
   // `check` judges those who proved that they know the secret.
-  Acceptor(Descriptor listener, Handshake::SecretOf secret_of, Claim own, Handshake::Check check);
+  Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check);
   Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check)
       : Acceptor(std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
 
@@ -33,7 +33,7 @@ class Acceptor {
   // Adds what to wait for; a poll with a timeout of kTick at most keeps the deadlines.
   void add_to(std::vector<pollfd>& polled) const;
   // Does what can be done without blocking; returns those decided since the last call.
-  std::vector<Guest> step();
+  std::vector<PendingConnection> step();
 
   static constexpr int kTickMilliseconds = 250;
 
@@ -49,7 +49,7 @@ class Acceptor {
   bool advance(Pending& pending, Status& status);
 
   Descriptor listener_;
-  Handshake::SecretOf secret_of_;
+  Handshake::FindSecret find_secret_;
   Claim own_;
   Handshake::Check check_;
   std::list<Pending> pending_;  // oldest first
@@ -62,7 +62,8 @@ struct Host {
   Descriptor socket;
   Claim claim;
 };
-Result<Host> knock(const Endpoint& endpoint, const Secret& secret, const Claim& own, const Handshake::Check& check,
-                   const Deadline& deadline, const std::function<bool()>& cancelled = {});
+Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                                      const Handshake::Check& check, const Deadline& deadline,
+                                      const std::function<bool()>& cancelled = {});
 
 }  // namespace motley::net

@@ -25,7 +25,8 @@ struct Identity {
   int rank = 0;
   std::uint64_t session = 0;
   std::uint64_t epoch = 0;
-  std::uint32_t purpose = 0;  // which of several connections between two ranks this is (control, ring lane 0, 1, ...)
+  std::uint32_t purpose =
+      0;  // which of several connections between two ranks this is (control, ring channel 0, 1, ...)
 };
 
 struct FrameHeader {

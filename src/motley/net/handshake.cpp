@@ -13,11 +13,11 @@ namespace {
 constexpr std::uint32_t kHandshakeMagic = 0x484c544dU;  // "MTLH"
 constexpr std::size_t kMaxReasonBytes = 1024;
 
-std::span<const std::byte> bytes_of(std::string_view text) {
+std::span<const std::byte> as_raw_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-const char* name_of(HandshakeKind kind) {
+const char* to_string(HandshakeKind kind) {
   switch (kind) {
     case HandshakeKind::kHello:
       return "hello";
@@ -71,7 +71,7 @@ Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHand
     return fail(ErrorCode::kCorrupt, "handshake message of unknown kind {}", kind);
   }
   if (header.length > kMaxHandshakeBytes) {
-    return fail(ErrorCode::kCorrupt, "a handshake {} of {} bytes; at most {} are accepted", name_of(header.kind),
+    return fail(ErrorCode::kCorrupt, "a handshake {} of {} bytes; at most {} are accepted", to_string(header.kind),
                 header.length, kMaxHandshakeBytes);
   }
   return header;
@@ -108,8 +108,8 @@ Result<Verdict> decode_verdict(std::span<const std::byte> body) {
   return verdict;
 }
 
-Handshake::Handshake(Role role, SecretOf secret_of, Claim own, Check check)
-    : role_(role), secret_of_(std::move(secret_of)), own_(std::move(own)), check_(std::move(check)) {
+Handshake::Handshake(Role role, FindSecret find_secret, Claim own, Check check)
+    : role_(role), find_secret_(std::move(find_secret)), own_(std::move(own)), check_(std::move(check)) {
   fill_random(nonce_);
   if (role_ == Role::kConnector) {
     hello_ = greeting();
@@ -153,15 +153,15 @@ Proof Handshake::connector_proof() const {
   ByteWriter lengths;
   lengths.put(static_cast<std::uint32_t>(hello_.size()));
   lengths.put(static_cast<std::uint32_t>(challenge_.size()));
-  return prove(secret_of_(peer_), {bytes_of("motley handshake 1 connector"), lengths.take(), hello_, challenge_});
+  return prove(find_secret_(peer_), {as_raw_bytes("motley handshake 1 connector"), lengths.take(), hello_, challenge_});
 }
 
 Proof Handshake::acceptor_proof(std::span<const std::byte> verdict) const {
   ByteWriter lengths;
   lengths.put(static_cast<std::uint32_t>(hello_.size()));
   lengths.put(static_cast<std::uint32_t>(challenge_.size()));
-  return prove(secret_of_(peer_), {bytes_of("motley handshake 1 acceptor"), lengths.take(), hello_, challenge_,
-                                   connector_proof(), verdict});
+  return prove(find_secret_(peer_), {as_raw_bytes("motley handshake 1 acceptor"), lengths.take(), hello_, challenge_,
+                                     connector_proof(), verdict});
 }
 
 Status Handshake::feed(std::span<const std::byte> bytes) {
@@ -181,11 +181,11 @@ Status Handshake::feed(std::span<const std::byte> bytes) {
   }
   const HandshakeHeader& header = *decoded;
   if (header.kind != expected_) {
-    return fail(ErrorCode::kRefused, "the peer sent a handshake {} where a {} was expected", name_of(header.kind),
-                name_of(expected_));
+    return fail(ErrorCode::kRefused, "the peer sent a handshake {} where a {} was expected", to_string(header.kind),
+                to_string(expected_));
   }
   if (header.length == 0) {
-    return fail(ErrorCode::kCorrupt, "an empty handshake {}", name_of(header.kind));
+    return fail(ErrorCode::kCorrupt, "an empty handshake {}", to_string(header.kind));
   }
   reading_header_ = false;
   wanted_ = header.length;
@@ -230,7 +230,7 @@ Status Handshake::on_proof(std::span<const std::byte> body) {
   VerdictCode code = VerdictCode::kAccepted;
   if (!same_proof(body, connector_proof())) {
     code = VerdictCode::kSecretDiffers;
-    status = secret_differs(secret_of_(peer_));
+    status = secret_differs(find_secret_(peer_));
   } else {
     proved_ = true;
     status = check_(peer_);
@@ -248,7 +248,7 @@ Status Handshake::on_verdict(std::span<const std::byte> body) {
   MOTLEY_ASSIGN(const Verdict verdict, decode_verdict(body));
   if (verdict.code == VerdictCode::kSecretDiffers ||
       !same_proof(verdict.proof, acceptor_proof(body.first(body.size() - kProofBytes)))) {
-    return secret_differs(secret_of_(peer_));
+    return secret_differs(find_secret_(peer_));
   }
   proved_ = true;
   if (verdict.code == VerdictCode::kRefused) {

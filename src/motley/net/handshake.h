@@ -55,7 +55,7 @@ struct Verdict {
   Proof proof{};       // over all before it in the message
 };
 
-// The parsers of what a stranger may send. Bodies must be used up entirely.
+// The parsers of what an unauthenticated peer may send. Bodies must be used up entirely.
 Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHandshakeHeaderBytes> bytes);
 Result<Greeting> decode_greeting(std::span<const std::byte> body);
 Result<Verdict> decode_verdict(std::span<const std::byte> body);
@@ -70,9 +70,9 @@ class Handshake {
 
   // The secret that a peer must prove to know, by what it claims; asked for once its greeting has come. A peer that
   // nobody knows must get one that nobody knows, so that it is refused as for a wrong secret.
-  using SecretOf = std::function<Secret(const Claim& peer)>;
+  using FindSecret = std::function<Secret(const Claim& peer)>;
 
-  Handshake(Role role, SecretOf secret_of, Claim own, Check check);
+  Handshake(Role role, FindSecret find_secret, Claim own, Check check);
   Handshake(Role role, const Secret& secret, Claim own, Check check)
       : Handshake(role, [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
 
@@ -97,7 +97,7 @@ class Handshake {
   Proof acceptor_proof(std::span<const std::byte> verdict) const;
 
   Role role_;
-  SecretOf secret_of_;
+  FindSecret find_secret_;
   Claim own_;
   Check check_;
   std::array<std::byte, kNonceBytes> nonce_;

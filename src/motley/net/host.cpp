@@ -28,7 +28,7 @@ Result<std::unique_ptr<TcpConnection>> connect_to_host(const Endpoint& endpoint,
                                                        const std::function<bool()>& cancelled) {
   const auto anybody = [](const Claim&) -> Status { return {}; };
   for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
-    auto host = knock(endpoint, secret, own, anybody, deadline, cancelled);
+    auto host = connect_and_authenticate(endpoint, secret, own, anybody, deadline, cancelled);
     if (host) {
       Identity identity = host->claim.identity;
       identity.session = own.identity.session;

@@ -6,7 +6,7 @@
 namespace motley::net {
 
 struct LinkSpeed {
-  double bytes_per_second = 0;  // in each of two directions that are both in use, as in an exchange of gradients
+  double bytes_per_second = 0;  // in each of two directions that are both in use, as in an gradient synchronisation
   double latency_seconds = 0;   // half of a round trip of a few bytes
 };
 

@@ -74,15 +74,15 @@ std::vector<std::byte> encode(const Membership& membership) {
   return writer.take();
 }
 
-std::vector<std::byte> encode(const std::vector<Pulse>& pulses) {
+std::vector<std::byte> encode(const std::vector<Heartbeat>& heartbeats) {
   ByteWriter writer;
-  put_rank(writer, static_cast<int>(pulses.size()));
-  for (const Pulse& pulse : pulses) {
-    put_rank(writer, pulse.rank);
-    writer.put(static_cast<std::uint8_t>(pulse.state));
-    writer.put(pulse.step);
-    writer.put(static_cast<std::uint64_t>(std::max(0.0, pulse.age) * 1e3));
-    writer.put_text(pulse.phase, kMaxPhaseBytes);
+  put_rank(writer, static_cast<int>(heartbeats.size()));
+  for (const Heartbeat& heartbeat : heartbeats) {
+    put_rank(writer, heartbeat.rank);
+    writer.put(static_cast<std::uint8_t>(heartbeat.state));
+    writer.put(heartbeat.step);
+    writer.put(static_cast<std::uint64_t>(std::max(0.0, heartbeat.age) * 1e3));
+    writer.put_text(heartbeat.phase, kMaxPhaseBytes);
   }
   return writer.take();
 }
@@ -137,25 +137,25 @@ Result<Membership> decode_membership(std::span<const std::byte> bytes) {
   return membership;
 }
 
-Result<std::vector<Pulse>> decode_heartbeat(std::span<const std::byte> bytes) {
+Result<std::vector<Heartbeat>> decode_heartbeat(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   const auto count = reader.get<std::uint32_t>();
-  std::vector<Pulse> pulses;
+  std::vector<Heartbeat> heartbeats;
   bool good = true;
   for (std::uint32_t i = 0; i < count && reader.ok(); ++i) {
-    Pulse& pulse = pulses.emplace_back();
-    pulse.rank = get_rank(reader);
+    Heartbeat& heartbeat = heartbeats.emplace_back();
+    heartbeat.rank = get_rank(reader);
     const auto state = reader.get<std::uint8_t>();
-    pulse.state = static_cast<RankState>(state);
-    pulse.step = reader.get<std::uint64_t>();
-    pulse.age = static_cast<double>(reader.get<std::uint64_t>()) * 1e-3;
-    pulse.phase = reader.get_text(kMaxPhaseBytes);
-    good = good && state <= 1 && is_rank(pulse.rank);
+    heartbeat.state = static_cast<RankState>(state);
+    heartbeat.step = reader.get<std::uint64_t>();
+    heartbeat.age = static_cast<double>(reader.get<std::uint64_t>()) * 1e-3;
+    heartbeat.phase = reader.get_text(kMaxPhaseBytes);
+    good = good && state <= 1 && is_rank(heartbeat.rank);
   }
   if (!reader.complete() || !good) {
     return malformed("heartbeat", bytes);
   }
-  return pulses;
+  return heartbeats;
 }
 
 Result<AbortMessage> decode_abort(std::span<const std::byte> bytes) {

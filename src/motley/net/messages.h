@@ -31,7 +31,7 @@ struct JoinMessage {
 
 enum class RankState : std::uint8_t { kPresent = 0, kLeft = 1 };
 
-struct Pulse {
+struct Heartbeat {
   int rank = 0;
   RankState state = RankState::kPresent;
   std::uint64_t step = 0;
@@ -47,14 +47,14 @@ struct AbortMessage {
 std::vector<std::byte> encode(const JoinMessage& message);
 std::vector<std::byte> encode(const std::vector<int>& missing);
 std::vector<std::byte> encode(const Membership& membership);
-std::vector<std::byte> encode(const std::vector<Pulse>& pulses);
+std::vector<std::byte> encode(const std::vector<Heartbeat>& heartbeats);
 std::vector<std::byte> encode(const AbortMessage& message);
 
 // kCorrupt for bytes that are no such message. Nothing is allocated for what is not there.
 Result<JoinMessage> decode_join(std::span<const std::byte> bytes);
 Result<std::vector<int>> decode_waiting(std::span<const std::byte> bytes);
 Result<Membership> decode_membership(std::span<const std::byte> bytes);  // .rank: the receiver's
-Result<std::vector<Pulse>> decode_heartbeat(std::span<const std::byte> bytes);
+Result<std::vector<Heartbeat>> decode_heartbeat(std::span<const std::byte> bytes);
 Result<AbortMessage> decode_abort(std::span<const std::byte> bytes);
 
 }  // namespace motley::net

@@ -34,9 +34,7 @@ class PartialSession final : public Session {
   Status health() const override { return whole_.health(); }
   void abort(const Error& error) override { whole_.abort(error); }
   void set_phase(std::uint64_t step, const char* phase) override { whole_.set_phase(step, phase); }
-  std::string last_heard(int rank) const override {
-    return whole_.last_heard(ranks_.at(static_cast<std::size_t>(rank)));
-  }
+  std::string last_seen(int rank) const override { return whole_.last_seen(ranks_.at(static_cast<std::size_t>(rank))); }
   void leave() override {}
 
  private:

@@ -16,7 +16,7 @@
 namespace motley::net {
 namespace {
 
-std::string path_of(const std::string& name) {
+std::string shared_path(const std::string& name) {
   return "/motley-" + name;
 }
 
@@ -24,7 +24,7 @@ std::string path_of(const std::string& name) {
 Result<std::byte*> map_all(int descriptor, std::size_t bytes, const std::string& name) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
   if (data == MAP_FAILED) {
-    return fail(ErrorCode::kIo, "cannot map the shared memory '/dev/shm{}' of {}: {}", path_of(name),
+    return fail(ErrorCode::kIo, "cannot map the shared memory '/dev/shm{}' of {}: {}", shared_path(name),
                 format_bytes(static_cast<double>(bytes)), errno_text());
   }
   ::madvise(data, bytes, MADV_HUGEPAGE);  // a wish, for systems whose shared memory takes advice
@@ -39,7 +39,7 @@ Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::siz
     return fail(ErrorCode::kInvalidInput, "the shared memory '{}' cannot have {} bytes", name, bytes);
   }
   bytes = (bytes + page - 1) / page * page;
-  const std::string path = path_of(name);
+  const std::string path = shared_path(name);
   Descriptor descriptor(::shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!descriptor.valid()) {
     return fail(ErrorCode::kIo, "cannot create the shared memory '/dev/shm{}': {}", path, errno_text());
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::siz
 }
 
 Result<std::unique_ptr<Region>> Region::map(const std::string& name, std::size_t bytes) {
-  const std::string path = path_of(name);
+  const std::string path = shared_path(name);
   Descriptor descriptor(::shm_open(path.c_str(), O_RDWR | O_CLOEXEC, 0));
   struct stat status{};
   if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
@@ -92,7 +92,7 @@ Region::~Region() {
 
 void Region::unlink() {
   if (linked_) {
-    ::shm_unlink(path_of(name_).c_str());
+    ::shm_unlink(shared_path(name_).c_str());
     linked_ = false;
   }
 }

@@ -17,7 +17,7 @@
 namespace motley::net {
 namespace {
 
-constexpr double kTellSeconds = 5;  // to send the membership, or why there is none
+constexpr double kFarewellSeconds = 5;  // to send the membership, or why there is none
 // How much longer than its own patience a rank waits for rank 0's word on who is missing.
 constexpr double kVerdictSeconds = 2;
 
@@ -44,48 +44,48 @@ std::string join_numbers(const std::vector<int>& ranks) {
 }
 
 // Rank 0's view of those who come.
-class Host0 {
+class RendezvousHost {
  public:
-  Host0(const SessionOptions& options, const Secret& secret, Descriptor listener, std::uint64_t session)
+  RendezvousHost(const SessionOptions& options, const Secret& secret, Descriptor listener, std::uint64_t session)
       : options_(options),
         own_(own_claim(options, session)),
         where_(local_endpoint(listener)),
         acceptor_(std::move(listener), secret, own_, [this](const Claim& peer) { return judge(peer); }),
-        guests_(static_cast<std::size_t>(options.size)),
+        controls_(static_cast<std::size_t>(options.size)),
         joins_(static_cast<std::size_t>(options.size)) {}
 
   Status wait_for_all(const Deadline& deadline) {
-    std::vector<int> told;
+    std::vector<int> reported;
     for (;;) {
       std::vector<pollfd> polled;
       acceptor_.add_to(polled);
-      for (const auto& guest : guests_) {
-        if (guest) {
+      for (const auto& control : controls_) {
+        if (control) {
           polled.push_back(
-              {guest->descriptor(), static_cast<short>(POLLIN | (guest->wants_to_write() ? POLLOUT : 0)), 0});
+              {control->descriptor(), static_cast<short>(POLLIN | (control->wants_to_write() ? POLLOUT : 0)), 0});
         }
       }
       ::poll(polled.data(), polled.size(), std::min(deadline.remaining_milliseconds(), Acceptor::kTickMilliseconds));
-      hear_guests();
-      for (Acceptor::Guest& knocked : acceptor_.step()) {
-        receive(std::move(knocked));
+      receive_joins();
+      for (Acceptor::PendingConnection& pending : acceptor_.step()) {
+        receive(std::move(pending));
       }
-      hear_guests();
+      receive_joins();
       if (fatal_) {
-        return tell_failure(*fatal_);
+        return send_failure(*fatal_);
       }
       const std::vector<int> missing = missing_ranks();
       if (missing.empty()) {
         return {};
       }
       if (deadline.passed()) {
-        return tell_failure(missing_error(missing));
+        return send_failure(missing_error(missing));
       }
-      if (missing != told) {
-        told = missing;
-        for (auto& guest : guests_) {
-          if (guest) {
-            guest->post_owned(kWaiting, 0, encode(missing));
+      if (missing != reported) {
+        reported = missing;
+        for (auto& control : controls_) {
+          if (control) {
+            control->post_owned(kWaiting, 0, encode(missing));
           }
         }
       }
@@ -93,8 +93,8 @@ class Host0 {
   }
 
   const Member& member(int rank) const { return joins_[static_cast<std::size_t>(rank)]->member; }
-  TcpConnection& guest(int rank) { return *guests_[static_cast<std::size_t>(rank)]; }
-  std::vector<std::unique_ptr<TcpConnection>> take_guests() { return std::move(guests_); }
+  TcpConnection& control(int rank) { return *controls_[static_cast<std::size_t>(rank)]; }
+  std::vector<std::unique_ptr<TcpConnection>> take_controls() { return std::move(controls_); }
 
  private:
   // Whoever gets here knows the secret. A rank of this job that was started differently ends the start for all, since
@@ -116,49 +116,49 @@ class Host0 {
       }
       return same;
     }
-    if (const auto& there = guests_[static_cast<std::size_t>(rank)]) {
+    if (const auto& existing = controls_[static_cast<std::size_t>(rank)]) {
       return fail(ErrorCode::kRefused, "rank {} has joined already ({}); was it started twice?", rank,
-                  there->peer_name());
+                  existing->peer_name());
     }
     return {};
   }
 
-  void receive(Acceptor::Guest knocked) {
-    const int rank = knocked.claim.identity.rank;
-    if (knocked.accepted && guests_[static_cast<std::size_t>(rank)]) {
+  void receive(Acceptor::PendingConnection pending) {
+    const int rank = pending.claim.identity.rank;
+    if (pending.accepted && controls_[static_cast<std::size_t>(rank)]) {
       return;  // two at the same moment: the first one stays
     }
-    if (!knocked.accepted) {
-      spdlog::warn("turned away a connection from {}: {}", knocked.address, knocked.accepted.error().message);
-      if (knocked.accepted.error().code == ErrorCode::kRefused && rank < options_.size) {
+    if (!pending.accepted) {
+      spdlog::warn("turned away a connection from {}: {}", pending.address, pending.accepted.error().message);
+      if (pending.accepted.error().code == ErrorCode::kRefused && rank < options_.size) {
         turned_away_[rank] = fmt::format("a connection from {} that claimed to be rank {} was refused: {}",
-                                         knocked.address, rank, knocked.accepted.error().message);
+                                         pending.address, rank, pending.accepted.error().message);
       }
       return;
     }
-    Identity peer = knocked.claim.identity;
+    Identity peer = pending.claim.identity;
     peer.session = own_.identity.session;
     peer.epoch = own_.identity.epoch;
-    guests_[static_cast<std::size_t>(rank)] =
-        std::make_unique<TcpConnection>(std::move(knocked.socket), std::move(peer), true);
+    controls_[static_cast<std::size_t>(rank)] =
+        std::make_unique<TcpConnection>(std::move(pending.socket), std::move(peer), true);
   }
 
-  void hear_guests() {
+  void receive_joins() {
     for (int rank = 1; rank < options_.size; ++rank) {
-      auto& guest = guests_[static_cast<std::size_t>(rank)];
-      if (guest && !hear(rank, *guest)) {
-        guest.reset();
+      auto& control = controls_[static_cast<std::size_t>(rank)];
+      if (control && !receive_join(rank, *control)) {
+        control.reset();
         joins_[static_cast<std::size_t>(rank)].reset();
       }
     }
   }
 
   // False if the rank has gone again; its place is then free for another attempt.
-  bool hear(int rank, TcpConnection& guest) {
-    if (!guest.progress()) {
+  bool receive_join(int rank, TcpConnection& control) {
+    if (!control.progress()) {
       return false;
     }
-    const auto message = guest.try_receive();
+    const auto message = control.try_receive();
     if (!message) {
       return false;
     }
@@ -177,7 +177,7 @@ class Host0 {
       return true;
     }
     if (join->member.address.empty()) {
-      join->member.address = remote_endpoint(guest.socket()).host;
+      join->member.address = remote_endpoint(control.socket()).host;
     }
     joins_[static_cast<std::size_t>(rank)] = std::move(*join);
     return true;
@@ -207,15 +207,15 @@ class Host0 {
     return error;
   }
 
-  Status tell_failure(const Error& error) {
-    const Deadline deadline = Deadline::after(kTellSeconds);
-    for (auto& guest : guests_) {
-      if (guest) {
-        guest->post_owned(kAbort, 0, encode(AbortMessage{0, error}));
-        while (guest->progress() && guest->wants_to_write() && !deadline.passed()) {
-          wait_for(guest->descriptor(), POLLOUT, 50);
+  Status send_failure(const Error& error) {
+    const Deadline deadline = Deadline::after(kFarewellSeconds);
+    for (auto& control : controls_) {
+      if (control) {
+        control->post_owned(kAbort, 0, encode(AbortMessage{0, error}));
+        while (control->progress() && control->wants_to_write() && !deadline.passed()) {
+          wait_for(control->descriptor(), POLLOUT, 50);
         }
-        guest->finish_sending();
+        control->finish_sending();
       }
     }
     return fail(error);
@@ -225,7 +225,7 @@ class Host0 {
   Claim own_;
   Endpoint where_;
   Acceptor acceptor_;
-  std::vector<std::unique_ptr<TcpConnection>> guests_;
+  std::vector<std::unique_ptr<TcpConnection>> controls_;
   std::vector<std::optional<JoinMessage>> joins_;
   std::map<int, std::string> turned_away_;
   std::optional<Error> fatal_;
@@ -254,7 +254,7 @@ Result<Gathering> gather(const SessionOptions& options, const Secret& secret) {
   membership.epoch = 1;
   membership.members.push_back(std::move(data.second));
 
-  Host0 host(options, secret, std::move(listener), membership.session);
+  RendezvousHost host(options, secret, std::move(listener), membership.session);
   MOTLEY_TRY(host.wait_for_all(deadline));
 
   // Where rank 0, or a rank on its machine that came over loopback, listens on every address, others reach it where
@@ -264,9 +264,9 @@ Result<Gathering> gather(const SessionOptions& options, const Secret& secret) {
   }
   Member& own = membership.members.front();
   if (own.address.empty()) {
-    own.address = options.size > 1 ? local_endpoint(host.guest(1).socket()).host : "127.0.0.1";
+    own.address = options.size > 1 ? local_endpoint(host.control(1).socket()).host : "127.0.0.1";
     for (int rank = 1; rank < options.size; ++rank) {
-      const std::string reached = local_endpoint(host.guest(rank).socket()).host;
+      const std::string reached = local_endpoint(host.control(rank).socket()).host;
       if (membership.members[static_cast<std::size_t>(rank)].host_id != own.host_id) {
         own.address = reached;
       }
@@ -278,15 +278,15 @@ Result<Gathering> gather(const SessionOptions& options, const Secret& secret) {
     }
   }
 
-  gathering.controls = host.take_guests();
-  const Deadline told = Deadline::after(kTellSeconds);
+  gathering.controls = host.take_controls();
+  const Deadline reported = Deadline::after(kFarewellSeconds);
   for (int rank = 1; rank < options.size; ++rank) {
     TcpConnection& control = *gathering.controls[static_cast<std::size_t>(rank)];
     membership.rank = rank;
     control.post_owned(kMembership, 0, encode(membership));
     while (control.wants_to_write()) {
       MOTLEY_TRY(control.progress());
-      if (told.passed()) {
+      if (reported.passed()) {
         return fail(Error{ErrorCode::kTimeout, control.peer_name() + ": it did not take the membership", rank});
       }
       if (control.wants_to_write()) {
@@ -315,12 +315,12 @@ Result<Gathering> attend(const SessionOptions& options, const Secret& secret) {
   std::optional<Host> host;
   double pause = 0.02;
   for (Error last; !host;) {
-    auto knocked = knock(options.rendezvous, secret, own, check, deadline);
-    if (knocked) {
-      host = std::move(*knocked);
+    auto pending = connect_and_authenticate(options.rendezvous, secret, own, check, deadline);
+    if (pending) {
+      host = std::move(*pending);
       break;
     }
-    last = knocked.error();
+    last = pending.error();
     if (last.code == ErrorCode::kRefused || last.code == ErrorCode::kInvalidInput) {
       last.rank = 0;
       return fail(last.within("joining rank 0"));

@@ -82,8 +82,8 @@ class Session {
   // Says what this rank is doing ("step 12, backward"), for other ranks' messages when it stops answering. Cheap.
   // `phase` is a string literal, or lives as long as the session.
   virtual void set_phase(std::uint64_t step, const char* phase) = 0;
-  // What a rank was last heard doing: "step 12, backward, 3.2 s ago".
-  virtual std::string last_heard(int rank) const = 0;
+  // What a rank was last seen doing: "step 12, backward, 3.2 s ago".
+  virtual std::string last_seen(int rank) const = 0;
   // Leaves in order: peers do not take the closed connections for a failure.
   virtual void leave() = 0;
 };

@@ -35,7 +35,7 @@ Result<AddressList> resolve(const Endpoint& endpoint, bool to_listen) {
   return AddressList(found, &::freeaddrinfo);
 }
 
-Endpoint endpoint_of(const sockaddr_storage& address, socklen_t length) {
+Endpoint to_endpoint(const sockaddr_storage& address, socklen_t length) {
   char host[NI_MAXHOST] = "?";
   char port[NI_MAXSERV] = "0";
   ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, port, sizeof port,
@@ -175,14 +175,14 @@ Endpoint local_endpoint(const Descriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return endpoint_of(address, length);
+  return to_endpoint(address, length);
 }
 
 Endpoint remote_endpoint(const Descriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return endpoint_of(address, length);
+  return to_endpoint(address, length);
 }
 
 Result<bool> is_loopback(const std::string& host) {

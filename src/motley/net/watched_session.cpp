@@ -40,14 +40,14 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
       membership_(std::move(gathering.membership)),
       rank_(membership_.rank),
       beat_seconds_(std::min(kBeatSeconds, options_.silence_seconds / 4)),
-      heard_(membership_.members.size()),
+      peer_status_(membership_.members.size()),
       controls_(std::move(gathering.controls)),
       acceptor_(std::move(gathering.data_listener), secret_, own_claim(0),
                 [this](const Claim& peer) { return judge(peer); }),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  for (Heard& heard : heard_) {
-    heard.phase = "start";
-    heard.at = monotonic_seconds();
+  for (PeerStatus& status : peer_status_) {
+    status.phase = "start";
+    status.at = monotonic_seconds();
   }
   // Signals are for the threads that the program made itself.
   sigset_t all;
@@ -83,22 +83,22 @@ void WatchedSession::set_phase(std::uint64_t step, const char* phase) {
   phase_.store(phase, std::memory_order_relaxed);
 }
 
-Pulse WatchedSession::own_pulse() const {
+Heartbeat WatchedSession::own_heartbeat() const {
   return {rank_, RankState::kPresent, step_.load(std::memory_order_relaxed), 0, phase_.load(std::memory_order_relaxed)};
 }
 
-std::string WatchedSession::last_heard(int rank) const {
+std::string WatchedSession::last_seen(int rank) const {
   if (rank == rank_) {
-    const Pulse own = own_pulse();
+    const Heartbeat own = own_heartbeat();
     return fmt::format("step {}, {}, now", own.step, own.phase);
   }
   if (rank < 0 || rank >= membership_.size()) {
     return "never";
   }
   const std::lock_guard lock(mutex_);
-  const Heard& heard = heard_[static_cast<std::size_t>(rank)];
-  return fmt::format("step {}, {}, {:.1f} s ago", heard.step, heard.state == RankState::kLeft ? "left" : heard.phase,
-                     monotonic_seconds() - heard.at);
+  const PeerStatus& status = peer_status_[static_cast<std::size_t>(rank)];
+  return fmt::format("step {}, {}, {:.1f} s ago", status.step, status.state == RankState::kLeft ? "left" : status.phase,
+                     monotonic_seconds() - status.at);
 }
 
 void WatchedSession::abort(const Error& error) {
@@ -164,8 +164,8 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
   }
   const auto timed_out = [&](const std::string& last) {
     return fail(Error{ErrorCode::kTimeout,
-                      fmt::format("rank {} did not connect for purpose {} within {:.3g} s{}; last heard: {}", peer,
-                                  purpose, deadline.allowed(), last, last_heard(peer)),
+                      fmt::format("rank {} did not connect for purpose {} within {:.3g} s{}; last seen: {}", peer,
+                                  purpose, deadline.allowed(), last, last_seen(peer)),
                       peer});
   };
   if (rank_ < peer) {
@@ -193,8 +193,8 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
     return {};
   };
   for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
-    auto host =
-        knock({member.address, member.port}, secret_, own_claim(purpose), check, deadline, [this] { return failed(); });
+    auto host = connect_and_authenticate({member.address, member.port}, secret_, own_claim(purpose), check, deadline,
+                                         [this] { return failed(); });
     if (host) {
       Identity identity = host->claim.identity;
       identity.purpose = purpose;
@@ -221,10 +221,10 @@ void WatchedSession::watch() {
     wait_for_events();
     take_requests();
     for (int rank = 0; rank < membership_.size(); ++rank) {
-      hear(rank);
+      receive_from(rank);
     }
-    for (Acceptor::Guest& guest : acceptor_.step()) {
-      admit(std::move(guest));
+    for (Acceptor::PendingConnection& pending : acceptor_.step()) {
+      admit(std::move(pending));
     }
     if (monotonic_seconds() >= next_beat_) {
       next_beat_ = monotonic_seconds() + beat_seconds_;
@@ -274,8 +274,8 @@ void WatchedSession::take_requests() {
     }
     consider(std::move(report), false);
   }
-  if (leaving && !said_goodbye_) {
-    said_goodbye_ = true;
+  if (leaving && !announced_leave_) {
+    announced_leave_ = true;
     for (auto& control : controls_) {
       if (control) {
         control->post_owned(kLeave, 0, {});
@@ -284,7 +284,7 @@ void WatchedSession::take_requests() {
   }
 }
 
-void WatchedSession::hear(int rank) {
+void WatchedSession::receive_from(int rank) {
   auto& control = controls_[static_cast<std::size_t>(rank)];
   if (!control) {
     return;
@@ -311,7 +311,7 @@ void WatchedSession::hear(int rank) {
   double at = 0;
   {
     const std::lock_guard lock(mutex_);
-    at = heard_[static_cast<std::size_t>(rank)].at;
+    at = peer_status_[static_cast<std::size_t>(rank)].at;
   }
   if (monotonic_seconds() - at > options_.silence_seconds) {
     lose(rank, fmt::format("has been silent for more than {:.3g} s", options_.silence_seconds));
@@ -322,20 +322,20 @@ void WatchedSession::handle(int rank, const Message& message) {
   auto& control = controls_[static_cast<std::size_t>(rank)];
   {
     const std::lock_guard lock(mutex_);
-    heard_[static_cast<std::size_t>(rank)].at = monotonic_seconds();
+    peer_status_[static_cast<std::size_t>(rank)].at = monotonic_seconds();
   }
   switch (message.header.type) {
     case kHeartbeat: {
-      const auto pulses = decode_heartbeat(message.payload);
-      if (!pulses) {
-        return lose(rank, fmt::format("was cut off: {}", pulses.error().message));
+      const auto heartbeats = decode_heartbeat(message.payload);
+      if (!heartbeats) {
+        return lose(rank, fmt::format("was cut off: {}", heartbeats.error().message));
       }
       const std::lock_guard lock(mutex_);
-      for (const Pulse& pulse : *pulses) {
+      for (const Heartbeat& heartbeat : *heartbeats) {
         // Rank 0 tells of all ranks, the others of themselves.
-        if (pulse.rank < membership_.size() && pulse.rank != rank_ && (rank == 0 || pulse.rank == rank)) {
-          heard_[static_cast<std::size_t>(pulse.rank)] = {pulse.state, pulse.step, pulse.phase,
-                                                          monotonic_seconds() - pulse.age};
+        if (heartbeat.rank < membership_.size() && heartbeat.rank != rank_ && (rank == 0 || heartbeat.rank == rank)) {
+          peer_status_[static_cast<std::size_t>(heartbeat.rank)] = {heartbeat.state, heartbeat.step, heartbeat.phase,
+                                                                    monotonic_seconds() - heartbeat.age};
         }
       }
       return;
@@ -354,7 +354,7 @@ void WatchedSession::handle(int rank, const Message& message) {
     case kLeave: {
       {
         const std::lock_guard lock(mutex_);
-        heard_[static_cast<std::size_t>(rank)].state = RankState::kLeft;
+        peer_status_[static_cast<std::size_t>(rank)].state = RankState::kLeft;
       }
       // A rank says nothing after this, so rank 0 may close; the others wait for rank 0 to do so.
       if (rank_ == 0) {
@@ -369,14 +369,14 @@ void WatchedSession::handle(int rank, const Message& message) {
 
 void WatchedSession::lose(int rank, const std::string& how) {
   controls_[static_cast<std::size_t>(rank)].reset();
-  bool left = rank_ != 0 && said_goodbye_;
+  bool left = rank_ != 0 && announced_leave_;
   {
     const std::lock_guard lock(mutex_);
-    left = left || heard_[static_cast<std::size_t>(rank)].state == RankState::kLeft;
+    left = left || peer_status_[static_cast<std::size_t>(rank)].state == RankState::kLeft;
   }
   if (!left) {
     consider(
-        {rank_, {ErrorCode::kPeerLost, fmt::format("rank {} {}; last heard: {}", rank, how, last_heard(rank)), rank}},
+        {rank_, {ErrorCode::kPeerLost, fmt::format("rank {} {}; last seen: {}", rank, how, last_seen(rank)), rank}},
         true);
   }
 }
@@ -423,32 +423,32 @@ void WatchedSession::settle(const AbortMessage& report, const std::string& messa
   failed_.store(true, std::memory_order_release);
 }
 
-void WatchedSession::admit(Acceptor::Guest guest) {
-  if (!guest.accepted) {
-    spdlog::warn("turned away a connection from {}: {}", guest.address, guest.accepted.error().message);
+void WatchedSession::admit(Acceptor::PendingConnection pending) {
+  if (!pending.accepted) {
+    spdlog::warn("turned away a connection from {}: {}", pending.address, pending.accepted.error().message);
     return;
   }
-  const int peer = guest.claim.identity.rank;
-  const auto key = std::pair(peer, guest.claim.identity.purpose);
+  const int peer = pending.claim.identity.rank;
+  const auto key = std::pair(peer, pending.claim.identity.purpose);
   const std::lock_guard lock(mutex_);
   // A second one for the same purpose is another attempt of a rank whose first one went wrong.
-  arrivals_[key] =
-      std::make_unique<TcpConnection>(std::move(guest.socket), std::move(guest.claim.identity), checksums_with(peer));
+  arrivals_[key] = std::make_unique<TcpConnection>(std::move(pending.socket), std::move(pending.claim.identity),
+                                                   checksums_with(peer));
 }
 
 void WatchedSession::beat() {
-  std::vector<Pulse> pulses{own_pulse()};
+  std::vector<Heartbeat> heartbeats{own_heartbeat()};
   if (rank_ == 0) {
     const std::lock_guard lock(mutex_);
     for (int rank = 1; rank < membership_.size(); ++rank) {
-      const Heard& heard = heard_[static_cast<std::size_t>(rank)];
-      pulses.push_back({rank, heard.state, heard.step, monotonic_seconds() - heard.at, heard.phase});
+      const PeerStatus& status = peer_status_[static_cast<std::size_t>(rank)];
+      heartbeats.push_back({rank, status.state, status.step, monotonic_seconds() - status.at, status.phase});
     }
   }
-  if (said_goodbye_ && rank_ != 0) {
+  if (announced_leave_ && rank_ != 0) {
     return;
   }
-  const auto payload = encode(pulses);
+  const auto payload = encode(heartbeats);
   for (auto& control : controls_) {
     if (control && control->pending_sends() < kMaxQueuedBeats) {
       control->post_owned(kHeartbeat, 0, payload);

@@ -34,11 +34,11 @@ class WatchedSession final : public Session {
   Status health() const override;
   void abort(const Error& error) override;
   void set_phase(std::uint64_t step, const char* phase) override;
-  std::string last_heard(int rank) const override;
+  std::string last_seen(int rank) const override;
   void leave() override;
 
  private:
-  struct Heard {
+  struct PeerStatus {
     RankState state = RankState::kPresent;
     std::uint64_t step = 0;
     std::string phase;
@@ -54,16 +54,16 @@ class WatchedSession final : public Session {
   void watch();
   void wait_for_events();
   void take_requests();
-  void hear(int rank);
+  void receive_from(int rank);
   void handle(int rank, const Message& message);
   void lose(int rank, const std::string& how);
   void consider(AbortMessage report, bool seen_directly);
   void settle(const AbortMessage& report, const std::string& message);
   std::string words(const AbortMessage& report) const;
-  void admit(Acceptor::Guest guest);
+  void admit(Acceptor::PendingConnection pending);
   void beat();
   void finish();
-  Pulse own_pulse() const;
+  Heartbeat own_heartbeat() const;
 
   Status judge(const Claim& peer) const;
   Claim own_claim(std::uint32_t purpose) const;
@@ -89,7 +89,7 @@ class WatchedSession final : public Session {
   bool stopping_ = false;
   bool idle_ = true;    // nothing waits to be sent
   bool alone_ = false;  // no control connection is left
-  std::vector<Heard> heard_;
+  std::vector<PeerStatus> peer_status_;
   std::map<std::pair<int, std::uint32_t>, std::unique_ptr<TcpConnection>> arrivals_;
 
   // Touched by the watcher only.
@@ -97,7 +97,7 @@ class WatchedSession final : public Session {
   Acceptor acceptor_;
   std::optional<Suspicion> suspicion_;
   double next_beat_ = 0;
-  bool said_goodbye_ = false;
+  bool announced_leave_ = false;
 
   Descriptor wake_;
   std::thread watcher_;

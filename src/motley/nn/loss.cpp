@@ -33,7 +33,7 @@ Status check_shapes(Loss loss, const torch::Tensor& outputs, const torch::Tensor
   if (loss == Loss::kCrossEntropy) {
     if (outputs.dim() < 2 || targets.numel() * outputs.size(-1) != outputs.numel() || targets.is_floating_point()) {
       return fail(ErrorCode::kInvalidInput,
-                  "loss cross-entropy: needs outputs [samples x classes] and one whole number a sample as target, or "
+                  "loss cross-entropy: needs outputs [samples x classes] and one integer a sample as target, or "
                   "[samples x positions x classes] and one a position; given: outputs {}, targets {} {}",
                   format_shape(outputs.sizes()), c10::toString(targets.scalar_type()), format_shape(targets.sizes()));
     }

@@ -5,11 +5,11 @@
 namespace motley::nn {
 namespace {
 
-std::size_t totals_of(Metric metric) {
+std::size_t count_totals(Metric metric) {
   return metric == Metric::kAuc ? 2 * static_cast<std::size_t>(kAucBins) : 2;
 }
 
-const char* name_of(Metric metric) {
+const char* to_string(Metric metric) {
   return metric == Metric::kAccuracy ? "accuracy" : metric == Metric::kAuc ? "auc" : "mean_absolute_error";
 }
 
@@ -49,7 +49,7 @@ Result<Metric> parse_metric(const std::string& text) {
 }
 
 const char* to_string(Metric metric) {
-  return metric == Metric::kMeanAbsoluteError ? "mean-absolute-error" : name_of(metric);
+  return metric == Metric::kMeanAbsoluteError ? "mean-absolute-error" : to_string(metric);
 }
 
 std::vector<Metric> default_metrics(Loss loss, std::int64_t classes) {
@@ -63,7 +63,7 @@ std::vector<Metric> default_metrics(Loss loss, std::int64_t classes) {
 Evaluation::Evaluation(Loss loss, std::vector<Metric> metrics) : loss_(loss), metrics_(std::move(metrics)) {
   std::size_t count = 2;
   for (const Metric metric : metrics_) {
-    count += totals_of(metric);
+    count += count_totals(metric);
   }
   totals_.resize(count);
 }
@@ -77,7 +77,7 @@ Status Evaluation::add(const torch::Tensor& outputs, const torch::Tensor& target
     std::size_t at = 2;
     const torch::Tensor here = targets.to(outputs.device());
     for (const Metric metric : metrics_) {
-      const std::span<double> own = totals().subspan(at, totals_of(metric));
+      const std::span<double> own = totals().subspan(at, count_totals(metric));
       at += own.size();
       if (metric == Metric::kAuc) {
         const torch::Tensor bins = (probabilities(loss_, outputs) * kAucBins).to(torch::kInt64).clamp(0, kAucBins - 1);
@@ -114,9 +114,9 @@ std::vector<NamedValue> Evaluation::values() const {
   std::vector<NamedValue> values{{"loss", ratio(all.first(2))}};
   std::size_t at = 2;
   for (const Metric metric : metrics_) {
-    const auto own = all.subspan(at, totals_of(metric));
+    const auto own = all.subspan(at, count_totals(metric));
     at += own.size();
-    values.push_back({name_of(metric), metric == Metric::kAuc ? area(own) : ratio(own)});
+    values.push_back({to_string(metric), metric == Metric::kAuc ? area(own) : ratio(own)});
   }
   return values;
 }

@@ -43,12 +43,12 @@ class FlopCounter {
 thread_local double FlopCounter::counted = 0;
 
 // While it lives, libtorch says errors only: it warns when memory goes that was taken before anybody counted.
-class Hush {
+class QuietLibtorch {
  public:
-  Hush() : level_(std::exchange(FLAGS_caffe2_log_level, kErrors)) {}
-  ~Hush() { FLAGS_caffe2_log_level = level_; }
-  Hush(const Hush&) = delete;
-  Hush& operator=(const Hush&) = delete;
+  QuietLibtorch() : level_(std::exchange(FLAGS_caffe2_log_level, kErrors)) {}
+  ~QuietLibtorch() { FLAGS_caffe2_log_level = level_; }
+  QuietLibtorch(const QuietLibtorch&) = delete;
+  QuietLibtorch& operator=(const QuietLibtorch&) = delete;
 
  private:
   static constexpr int kErrors = 2;
@@ -82,7 +82,7 @@ double numbers_in(const Tensors& values) {
 // takes, since BatchNorm refuses a single value. Running statistics are put back.
 std::vector<double> inner_bytes(Network& network) {
   constexpr std::int64_t kSamples = 2;
-  const Hush hush;
+  const QuietLibtorch quiet;
   const NamedTensors buffers = network.buffers();
   Tensors before;
   for (const NamedTensor& buffer : buffers) {
@@ -91,20 +91,20 @@ std::vector<double> inner_bytes(Network& network) {
   std::vector<double> inner;
   std::vector<Tensors> kept;
   Tensors values = {batch_of_zeros(network, kSamples)};
-  for (const ChainLayer& layer : layers_of(network)) {
+  for (const ChainLayer& layer : list_layers(network)) {
     const auto counter = std::make_shared<MemoryCounter>();
     const Tensors inputs = as_leaves(values);
     {
       const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
       values = layer.forward(inputs);
     }
-    double made = 0;  // of what it returns, without what it only hands on
+    double created = 0;  // of what it returns, without what it only hands on
     for (const torch::Tensor& value : values) {
       const bool is_input = std::ranges::any_of(inputs, [&](const auto& input) { return input.is_same(value); });
-      made += is_input ? 0 : static_cast<double>(value.nbytes());
+      created += is_input ? 0 : static_cast<double>(value.nbytes());
     }
     kept.push_back(values);
-    inner.push_back(std::max(0.0, counter->bytes() - made) / kSamples);
+    inner.push_back(std::max(0.0, counter->bytes() - created) / kSamples);
   }
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -115,7 +115,7 @@ std::vector<double> inner_bytes(Network& network) {
 
 }  // namespace
 
-std::vector<ChainLayer> layers_of(Network& network) {
+std::vector<ChainLayer> list_layers(Network& network) {
   std::vector<ChainLayer> layers = network.chain();
   if (layers.empty()) {
     layers.push_back({network.name(), model::LayerKind::kBlock,
@@ -144,7 +144,7 @@ Result<model::Graph> model_graph(Network& network) {
     const torch::NoGradGuard no_grad;
     Tensors values = {batch_of_zeros(network, 1)};
     graph.input_bytes = kBytes * numbers_in(values);
-    for (const ChainLayer& chained : layers_of(network)) {
+    for (const ChainLayer& chained : list_layers(network)) {
       model::Layer layer;
       layer.name = chained.name;
       layer.kind = chained.kind;

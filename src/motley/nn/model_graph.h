@@ -10,7 +10,7 @@
 namespace motley::nn {
 
 // The network's chain; one layer of the network's name where it is none.
-std::vector<ChainLayer> layers_of(Network& network);
+std::vector<ChainLayer> list_layers(Network& network);
 
 // The layers with kinds, parameters, and what one sample of the network's sample_shape makes of them: bytes of their
 // outputs, bytes that they keep inside for the backward pass, rows that they look up at servers, and floating-point

@@ -14,7 +14,7 @@ constexpr std::int64_t kSamples = 2;  // that find the shapes: of one, what has 
 
 using Shapes = std::vector<std::vector<std::int64_t>>;  // of one sample of each value
 
-Shapes shapes_of(const Tensors& values) {
+Shapes list_shapes(const Tensors& values) {
   Shapes shapes;
   for (const torch::Tensor& value : values) shapes.push_back(value.sizes().slice(1).vec());
   return shapes;
@@ -150,7 +150,7 @@ Status find_shapes(Network& network, std::span<const ChainLayer> layers, int fir
     Tensors values = {torch::zeros(shape, dtype)};
     for (int i = 0; i <= last; ++i) {
       if (i == first) {
-        inputs = shapes_of(values);
+        inputs = list_shapes(values);
         part.input_shape = packed(values).sizes().slice(1).vec();
       }
       values = layers[static_cast<std::size_t>(i)].forward(values);
@@ -167,7 +167,7 @@ Result<NetworkPart> take_part(std::unique_ptr<Network> network, const std::vecto
   if (network->sample_shape().empty()) {
     return fail(ErrorCode::kInvalidInput, "model.input_shape: missing; a pipeline needs the shape of one sample");
   }
-  std::vector<ChainLayer> layers = layers_of(*network);
+  std::vector<ChainLayer> layers = list_layers(*network);
   MOTLEY_TRY(check_names(*network, layers, names));
   MOTLEY_INVARIANT(0 <= first && first <= last && last < static_cast<int>(layers.size()),
                    "there are no layers {} to {} among {}", first, last, layers.size());

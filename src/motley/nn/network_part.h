@@ -24,8 +24,8 @@ struct NetworkPart {
   std::vector<SharedTensor> shared;        // of the whole network
 };
 
-// The layers `first` to `last` of the network's chain (layers_of), both included; `names` are those of all layers. The
-// part has the network's names for its tensors, so that the parts' states together are the network's; a tensor that
+// The layers `first` to `last` of the network's chain (list_layers), both included; `names` are those of all layers.
+// The part has the network's names for its tensors, so that the parts' states together are the network's; a tensor that
 // layers of several parts share is in each of them, and those that no layer reads belong to the first part. Memory of
 // the other layers' tensors is given back. Runs samples through the network to find the shapes, without training. Where
 // several values go from one part to the next, they are one tensor there, with a row for each sample.

@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "motley/base/random.h"
-#include "motley/nn/click_networks.h"
-#include "motley/nn/imitation.h"
+#include "motley/nn/ctr_models.h"
 #include "motley/nn/sample_dropout.h"
 #include "motley/nn/script_network.h"
+#include "motley/nn/synthetic_model.h"
 #include "motley/nn/transformer.h"
 
 namespace motley::nn {
@@ -32,9 +32,9 @@ bool is_one_of(const torch::nn::Module& module) {
   return (... || (module.as<Types>() != nullptr));
 }
 
-model::LayerKind kind_of(const torch::nn::Module& module) {
+model::LayerKind find_kind(const torch::nn::Module& module) {
   using enum model::LayerKind;
-  if (const auto kind = click_layer_kind(module)) return *kind;
+  if (const auto kind = ctr_layer_kind(module)) return *kind;
   if (is_tied_output(module)) return kFullyConnected;
   return is_one_of<torch::nn::Linear>(module)                                                    ? kFullyConnected
          : is_one_of<torch::nn::Conv2d>(module)                                                  ? kConvolution
@@ -56,7 +56,7 @@ void append_chain(const std::string& prefix, LayersImpl& layers, std::vector<Cha
       append_chain(name + ".", *inner, chain);
       continue;
     }
-    ChainLayer layer{name, kind_of(*module.ptr()), {}, {}, {}};
+    ChainLayer layer{name, find_kind(*module.ptr()), {}, {}, {}};
     layer.forward = of_one_value([module](const torch::Tensor& input) mutable { return module.forward(input); });
     for (const auto& item : module.ptr()->named_parameters()) {
       layer.parameters.push_back({name + "." + item.key(), item.value()});
@@ -318,7 +318,7 @@ Status check_choice(const std::string& key, const std::string& value, std::initi
 Status check_network(const NetworkSpec& spec) {
   MOTLEY_TRY(check_choice("model.name", spec.name,
                           {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce",
-                           "torchscript", kImitation}));
+                           "torchscript", kSyntheticModel}));
   MOTLEY_TRY(check_choice("model.dtype", spec.dtype, {"float32", "float64"}));
   const bool is_script = spec.name == "torchscript";
   const auto unused = [&](const char* key) {
@@ -330,15 +330,15 @@ Status check_network(const NetworkSpec& spec) {
                 "model.path: missing; network 'torchscript' needs the file of a TorchScript module, which "
                 "tools/motley-export writes");
   }
-  const bool is_imitation = spec.name == kImitation;
-  if (is_imitation && spec.path.empty()) {
-    return fail(ErrorCode::kInvalidInput, "model.path: missing; network '{}' needs the profile that it imitates",
-                kImitation);
+  const bool is_synthetic = spec.name == kSyntheticModel;
+  if (is_synthetic && spec.path.empty()) {
+    return fail(ErrorCode::kInvalidInput, "model.path: missing; network '{}' needs the profile that it is made from",
+                kSyntheticModel);
   }
-  if (!is_script && !is_imitation && !spec.path.empty()) {
+  if (!is_script && !is_synthetic && !spec.path.empty()) {
     return unused("path");
   }
-  const bool looks_up = is_click_network(spec.name);
+  const bool looks_up = is_ctr_model(spec.name);
   for (const std::int64_t size : spec.input_shape) {
     if (size < (looks_up ? 0 : 1) || size > 1'000'000) {
       return fail(ErrorCode::kInvalidInput, "model.input_shape: {} is not a size; accepted: 1 to 1000000", size);
@@ -365,13 +365,13 @@ Status check_network(const NetworkSpec& spec) {
     return unused("norm");
   }
   if (spec.hidden) {
-    if (is_script || is_imitation || spec.name == "resnet18" || spec.name == "transformer" || spec.name == "matchnet" ||
+    if (is_script || is_synthetic || spec.name == "resnet18" || spec.name == "transformer" || spec.name == "matchnet" ||
         spec.name == "nce") {
       return unused("hidden");
     }
     for (const std::int64_t size : *spec.hidden) {
       if (size < 1 || size > 1'000'000) {
-        return fail(ErrorCode::kInvalidInput, "model.hidden: {} is not a size; accepted: 1 to 1000000", size);
+        return fail(ErrorCode::kInvalidInput, "model.hidden_sizes: {} is not a size; accepted: 1 to 1000000", size);
       }
     }
   }
@@ -384,7 +384,7 @@ Status check_network(const NetworkSpec& spec) {
   if (spec.name == "transformer") {
     return check_transformer(spec);
   }
-  for (const auto& [key, value] : {std::pair("layers", is_imitation ? 0 : spec.layers), std::pair("width", spec.width),
+  for (const auto& [key, value] : {std::pair("layers", is_synthetic ? 0 : spec.layers), std::pair("width", spec.width),
                                    std::pair("heads", spec.heads)}) {
     if (value != 0) {
       return unused(key);
@@ -393,7 +393,7 @@ Status check_network(const NetworkSpec& spec) {
   if (spec.tied) {
     return unused("tied");
   }
-  return looks_up ? check_click_network(spec) : Status{};
+  return looks_up ? check_ctr_model(spec) : Status{};
 }
 
 Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint64_t seed) {
@@ -401,8 +401,8 @@ Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint
   if (spec.name == "torchscript") {
     return load_script_network(spec.path, spec.input_shape);
   }
-  if (spec.name == kImitation) {
-    return make_imitation(spec.path, spec.layers, spec.input_shape, spec.outputs);
+  if (spec.name == kSyntheticModel) {
+    return make_synthetic_model(spec.path, spec.layers, spec.input_shape, spec.outputs);
   }
   return catch_torch(ErrorCode::kInvalidInput, "building network '" + spec.name + "'", [&] {
     torch::manual_seed(mix({seed, 0x77656967687473}));  // "weights"
@@ -417,7 +417,7 @@ Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint
     } else if (spec.name == "transformer") {
       layers = in_sequence(transformer_layers(spec));
     } else if (lookup_layout(spec)) {
-      layers = in_sequence(click_layers(spec));
+      layers = in_sequence(ctr_layers(spec));
     } else {
       layers = make_vgg11(spec);
       start_as_deep_network(*layers);

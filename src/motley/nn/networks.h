@@ -15,21 +15,21 @@ namespace motley::nn {
 // The `model` part of a job. Fields that a network does not use must keep their defaults.
 struct NetworkSpec {
   std::string name = "cnn";               // mlp, cnn, resnet18, vgg11, transformer, ctrdnn, 2emb, matchnet, nce,
-                                          // torchscript, imitation
-  std::string path;                       // torchscript: the file; imitation: the profile
+                                          // torchscript, synthetic
+  std::string path;                       // torchscript: the file; synthetic: the profile
   std::vector<std::int64_t> input_shape;  // one sample: channels x height x width; for mlp any shape;
-                                          // for transformer the number of tokens; for networks of click_networks.h
+                                          // for transformer the number of tokens; for networks of ctr_models.h
                                           // the features, beside which there are categories
   std::int64_t outputs = 0;  // classes, or values to predict; of a transformer also the tokens that it reads
   std::string norm;          // resnet18: batch (default) or group; vgg11: none (default), batch or group
   std::optional<std::vector<std::int64_t>> hidden;  // sizes of hidden fully connected layers: mlp (default 128), cnn
                                                     // (64), vgg11 (4096, 4096 for images of 64 and more, else 512),
                                                     // ctrdnn (400, 400, 400), 2emb (400, 400, 50)
-  std::int64_t layers = 0;                          // transformer: blocks; 0: 4; imitation: see imitation.h
+  std::int64_t layers = 0;                          // transformer: blocks; 0: 4; synthetic: see synthetic_model.h
   std::int64_t width = 0;                           // transformer: values a token between the blocks; 0: 128
   std::int64_t heads = 0;                           // transformer: heads of each attention; 0: 4
   bool tied = false;                                // transformer: the output layer's weights are the embedding's
-  std::int64_t categories = 0;                      // networks of click_networks.h: ids a sample
+  std::int64_t categories = 0;                      // networks of ctr_models.h: ids a sample
   std::int64_t dimension = 0;                       // the same: values of a row; 0: 10, of nce 128
   std::int64_t rows = 0;          // the same: of the table; 0, if rows are served: as many as there are ids
   bool served_rows = false;       // the same: rows come with the input, see LookupLayout

@@ -38,7 +38,7 @@ class TorchOptimizer final : public Optimizer {
  public:
   template <class Options>
   TorchOptimizer(NamedTensors parameters, const Options& options)
-      : parameters_(std::move(parameters)), algorithm_(tensors_of(parameters_), options) {}
+      : parameters_(std::move(parameters)), algorithm_(list_tensors(parameters_), options) {}
 
   Status step(double learning_rate) override {
     return catch_torch(ErrorCode::kInternal, "updating the weights", [&] {
@@ -113,7 +113,7 @@ class TorchOptimizer final : public Optimizer {
   }
 
  private:
-  static Tensors tensors_of(const NamedTensors& parameters) {
+  static Tensors list_tensors(const NamedTensors& parameters) {
     Tensors tensors;
     for (const NamedTensor& parameter : parameters) {
       tensors.push_back(parameter.tensor);

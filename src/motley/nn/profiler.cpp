@@ -14,8 +14,8 @@ namespace motley::nn {
 namespace {
 
 constexpr int kWarmPasses = 2;
-constexpr int kLeastRounds = 5;
-constexpr int kMostRounds = 50;
+constexpr int kMinRounds = 5;
+constexpr int kMaxRounds = 50;
 constexpr double kMemoryShare = 0.5;  // of the device's memory
 constexpr double kCopies = 4;         // of each activation: itself, its gradient, and what libtorch needs in between
 constexpr double kTrustedDeviation = 0.05;  // relative; beyond it a point of a fit counts for less
@@ -51,7 +51,7 @@ class Profiler {
                        [&]() -> Status {
                          network_.to(device_, step_.dtype);
                          network_.train(true);
-                         layers_ = layers_of(network_);
+                         layers_ = list_layers(network_);
                          MOTLEY_ASSIGN(optimizer_, Optimizer::create(step_.optimizer, network_.parameters()));
                          MOTLEY_ASSIGN(buckets_, GradientBuckets::create(network_.parameters(), step_.bucket_bytes));
                          std::vector<std::span<std::byte>> spans;
@@ -200,7 +200,7 @@ Result<std::vector<Series>> warm_up(Profiler& profiler, const model::Graph& grap
       const double expected = all.back().pass_seconds * size / static_cast<double>(all.back().batch);
       const double left = options.seconds - (options.clock.now() - begin);
       if (size * bytes_per_sample > kMemoryShare * options.memory_bytes ||
-          kWarmPasses * expected + kLeastRounds * (round_seconds + expected) > left) {
+          kWarmPasses * expected + kMinRounds * (round_seconds + expected) > left) {
         break;
       }
     }
@@ -287,7 +287,7 @@ Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, c
   MOTLEY_ASSIGN(std::vector<Series> all, warm_up(profiler, graph, options));
 
   LayerTimes times;
-  while (times.rounds < kMostRounds && (times.rounds < kLeastRounds || options.clock.now() - begin < options.seconds)) {
+  while (times.rounds < kMaxRounds && (times.rounds < kMinRounds || options.clock.now() - begin < options.seconds)) {
     for (Series& series : all) {
       MOTLEY_ASSIGN(const std::vector<Seconds> pass, profiler.pass(series.batch));
       series.add(pass);

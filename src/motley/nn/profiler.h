@@ -26,7 +26,7 @@ struct StepSpec {
   torch::Dtype dtype = torch::kFloat32;
   bool autocast = false;
   std::size_t bucket_bytes = 4'000'000;  // of gradients
-  std::int64_t tokens = 0;               // inputs are token ids, whole numbers below this; 0: any numbers
+  std::int64_t tokens = 0;               // inputs are token ids, integers below this; 0: any numbers
 };
 
 struct ProfilerOptions {

@@ -8,11 +8,11 @@ namespace motley::nn {
 
 Status check_schedule(const ScheduleSpec& spec) {
   if (spec.name != "constant" && spec.name != "step" && spec.name != "cosine") {
-    return fail(ErrorCode::kInvalidInput, "schedule.name: '{}' is not known; accepted: constant, step, cosine",
+    return fail(ErrorCode::kInvalidInput, "lr_scheduler.name: '{}' is not known; accepted: constant, step, cosine",
                 spec.name);
   }
   if (spec.warmup_steps < 0) {
-    return fail(ErrorCode::kInvalidInput, "schedule.warmup_steps: {} is not a number of steps; accepted: 0 or more",
+    return fail(ErrorCode::kInvalidInput, "lr_scheduler.warmup_steps: {} is not a number of steps; accepted: 0 or more",
                 spec.warmup_steps);
   }
   if (spec.name == "step" && spec.step_size < 1) {
@@ -20,7 +20,7 @@ Status check_schedule(const ScheduleSpec& spec) {
                 spec.step_size);
   }
   if (spec.name == "step" && !(spec.factor > 0 && spec.factor <= 1)) {
-    return fail(ErrorCode::kInvalidInput, "schedule.factor: {} is not accepted; accepted: 0 < factor <= 1",
+    return fail(ErrorCode::kInvalidInput, "lr_scheduler.gamma: {} is not accepted; accepted: 0 < factor <= 1",
                 spec.factor);
   }
   if (spec.name == "cosine" && spec.total_steps <= spec.warmup_steps) {

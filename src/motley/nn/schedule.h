@@ -17,7 +17,7 @@ struct ScheduleSpec {
   double minimum = 0;             // cosine: the share of the full rate at the end, in [0, 1]
 };
 
-// An error names the key ("schedule.name") and what would be accepted.
+// An error names the key ("lr_scheduler.name") and what would be accepted.
 Status check_schedule(const ScheduleSpec& spec);
 
 // The factor on the learning rate in this step, counted from 0. With s steps after the warm-up of w:

@@ -139,12 +139,12 @@ class Method {
 
     // What is alive after each node, in the order in which it was made.
     std::vector<std::vector<jit::Value*>> alive;
-    std::vector<std::pair<jit::Value*, int>> made = {{graph_->inputs()[1], last_use(graph_->inputs()[1])}};
+    std::vector<std::pair<jit::Value*, int>> created = {{graph_->inputs()[1], last_use(graph_->inputs()[1])}};
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-      for (jit::Value* output : nodes[i]->outputs()) made.emplace_back(output, last_use(output));
-      std::erase_if(made, [&](const auto& item) { return item.second <= static_cast<int>(i); });
+      for (jit::Value* output : nodes[i]->outputs()) created.emplace_back(output, last_use(output));
+      std::erase_if(created, [&](const auto& item) { return item.second <= static_cast<int>(i); });
       alive.emplace_back();
-      for (const auto& item : made) alive.back().push_back(item.first);
+      for (const auto& item : created) alive.back().push_back(item.first);
     }
 
     std::vector<std::size_t> ends = ends_of_one_value(nodes, alive);
@@ -182,13 +182,13 @@ class Method {
   void add_ends_of_several_values(const std::vector<jit::Node*>& nodes,
                                   const std::vector<std::vector<jit::Value*>>& alive,
                                   std::vector<std::size_t>& ends) const {
-    const bool is_whole = path_.empty() && ends.size() == 1;
+    const bool is_integer = path_.empty() && ends.size() == 1;
     const auto is_block = [&](const jit::Node* node) {
       if (node->kind() != prim::CallMethod) return false;
       const std::optional<Attribute> called = attribute(node->input(0));
       if (!called || called->path == path_) return false;
       const jit::Module module(called->value.toObject());
-      return module.children().size() > 0 || (is_whole && module.parameters().size() > 0);
+      return module.children().size() > 0 || (is_integer && module.parameters().size() > 0);
     };
     const auto can_end = [&](std::size_t node) {
       return std::ranges::all_of(alive[node], [&](const jit::Value* value) {
@@ -256,7 +256,7 @@ class Method {
     return name;
   }
 
-  static model::LayerKind kind_of(std::string word) {
+  static model::LayerKind find_kind(std::string word) {
     using enum model::LayerKind;
     static constexpr std::pair<const char*, model::LayerKind> kKinds[] = {
         {"embedding", kEmbedding},  {"attention", kAttention}, {"conv", kConvolution},   {"linear", kFullyConnected},
@@ -315,7 +315,7 @@ class Method {
       layer.name += fmt::format("#{}", given);
     }
     const bool has_parts = piece.nodes.size() > 1 || called_by(piece);
-    layer.kind = has_parts ? model::LayerKind::kBlock : kind_of(word(piece.nodes.front()));
+    layer.kind = has_parts ? model::LayerKind::kBlock : find_kind(word(piece.nodes.front()));
     for (const jit::Node* node : piece.nodes) {
       collect(node, chain, layer);
     }
@@ -324,14 +324,14 @@ class Method {
     std::map<const jit::Value*, jit::Value*> copies;
     copies[self()] = graph->addInput()->copyMetadata(self());
     for (jit::Value* input : piece.inputs) copies[input] = graph->addInput()->copyMetadata(input);
-    std::function<jit::Value*(jit::Value*)> copy_of;
+    std::function<jit::Value*(jit::Value*)> clone_value;
     const auto append = [&](jit::Node* node) {
-      const jit::Node* copy = graph->appendNode(graph->createClone(node, copy_of));
+      const jit::Node* copy = graph->appendNode(graph->createClone(node, clone_value));
       for (std::size_t i = 0; i < node->outputs().size(); ++i) {
         copies[node->outputs()[i]] = const_cast<jit::Value*>(copy->outputs()[i]);
       }
     };
-    copy_of = [&](jit::Value* value) {
+    clone_value = [&](jit::Value* value) {
       if (!copies.contains(value)) {
         append(value->node());  // a free value
       }
@@ -365,7 +365,7 @@ class Method {
 
 }  // namespace
 
-std::vector<ChainLayer> chain_of(const torch::jit::Module& module) {
+std::vector<ChainLayer> read_chain(const torch::jit::Module& module) {
   Chain chain;
   for (const auto& item : module.named_parameters()) {
     chain.tensors.emplace(item.value.unsafeGetTensorImpl(), item.name);

@@ -13,6 +13,6 @@ namespace motley::nn {
 // that hold others are looked into, so that nested torch.nn.Sequential come out flat. What lies between two places
 // where a single tensor is alive is one layer, such as a residual block, or several that hand on what goes around them,
 // where it calls several submodules that have submodules (of a network that would be one layer: that have parameters).
-std::vector<ChainLayer> chain_of(const torch::jit::Module& module);
+std::vector<ChainLayer> read_chain(const torch::jit::Module& module);
 
 }  // namespace motley::nn

@@ -64,7 +64,7 @@ class ScriptNetwork final : public Network {
     return layers;
   }
 
-  std::vector<ChainLayer> chain() override { return chain_of(module_); }
+  std::vector<ChainLayer> chain() override { return read_chain(module_); }
   void train(bool on) override { module_.train(on); }
   void to(torch::Device device, torch::Dtype dtype) override { module_.to(device, dtype); }
   std::vector<std::int64_t> sample_shape() const override { return sample_shape_; }

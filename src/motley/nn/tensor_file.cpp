@@ -64,7 +64,7 @@ Result<TensorFile> decode_tensors(std::string_view bytes) {
     }
     MOTLEY_ASSIGN(torch::Tensor tensor, catch_torch(ErrorCode::kCorrupt, "tensor '" + entry.name + "'",
                                                     [&] { return torch::empty(entry.shape, *dtype); }));
-    const std::span<const std::byte> source = parsed.bytes_of(entry);
+    const std::span<const std::byte> source = parsed.tensor_bytes(entry);
     if (!source.empty()) {
       std::memcpy(tensor.mutable_data_ptr(), source.data(), source.size());
     }

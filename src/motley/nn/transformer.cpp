@@ -19,7 +19,7 @@ struct Size {
   std::int64_t heads;
 };
 
-Size size_of(const NetworkSpec& spec) {
+Size read_size(const NetworkSpec& spec) {
   const auto given_or = [](std::int64_t given, std::int64_t own) { return given == 0 ? own : given; };
   return {given_or(spec.layers, 4), given_or(spec.width, 128), given_or(spec.heads, 4)};
 }
@@ -112,14 +112,14 @@ class TransformerBlock : public torch::nn::Module {
         query_key_value_->forward(input).unflatten(-1, {3, heads_, -1}).permute({2, 0, 3, 1, 4}).unbind();
     const torch::Tensor mixed =
         is_training() && dropout_ > 0
-            ? torch::matmul(dropped(weights_of(parts[0], parts[1]), 0), parts[2])
+            ? torch::matmul(dropped(attention_weights(parts[0], parts[1]), 0), parts[2])
             : torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, /*is_causal=*/true);
     return mixed.transpose(1, 2).flatten(2);
   }
 
   // What each position takes of each one before it, [n, heads, positions, positions], as libtorch's fused attention
   // has it within.
-  static torch::Tensor weights_of(const torch::Tensor& query, const torch::Tensor& key) {
+  static torch::Tensor attention_weights(const torch::Tensor& query, const torch::Tensor& key) {
     const torch::Tensor scores =
         torch::matmul(query, key.transpose(2, 3)) / std::sqrt(static_cast<double>(query.size(3)));
     const torch::Tensor later =
@@ -146,12 +146,12 @@ Status check_transformer(const NetworkSpec& spec) {
                 "model.input_shape: network 'transformer' takes sequences of token ids, such as [64]; given: {}",
                 spec.input_shape.empty() ? "nothing" : format_shape(spec.input_shape));
   }
-  const Size size = size_of(spec);
-  constexpr std::int64_t kMostLayers = 1000;
-  constexpr std::int64_t kMostWidth = 65536;
+  const Size size = read_size(spec);
+  constexpr std::int64_t kMaxLayers = 1000;
+  constexpr std::int64_t kMaxWidth = 65536;
   for (const auto& [key, value, most] :
-       {std::tuple("layers", size.layers, kMostLayers), std::tuple("width", size.width, kMostWidth),
-        std::tuple("heads", size.heads, kMostWidth)}) {
+       {std::tuple("layers", size.layers, kMaxLayers), std::tuple("width", size.width, kMaxWidth),
+        std::tuple("heads", size.heads, kMaxWidth)}) {
     if (value < 1 || value > most) {
       return fail(ErrorCode::kInvalidInput, "model.{}: {} is not accepted; accepted: 1 to {}, or 0 for the default",
                   key, value, most);
@@ -159,14 +159,14 @@ Status check_transformer(const NetworkSpec& spec) {
   }
   if (size.width % size.heads != 0) {
     return fail(ErrorCode::kInvalidInput,
-                "model.width: {} cannot be divided among {} heads (model.heads); accepted: multiples of {}", size.width,
-                size.heads, size.heads);
+                "model.hidden_size: {} cannot be divided among {} heads (model.num_heads); accepted: multiples of {}",
+                size.width, size.heads, size.heads);
   }
   return {};
 }
 
 std::vector<std::pair<std::string, torch::nn::AnyModule>> transformer_layers(const NetworkSpec& spec) {
-  const Size size = size_of(spec);
+  const Size size = read_size(spec);
   std::vector<std::pair<std::string, torch::nn::AnyModule>> layers;
   const auto embedding =
       std::make_shared<TokenEmbedding>(spec.outputs, spec.input_shape.front(), size.width, spec.dropout);

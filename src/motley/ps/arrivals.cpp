@@ -6,7 +6,7 @@
 
 namespace motley::ps {
 
-Arrivals::Arrivals(std::vector<Item> round, std::size_t ranks, ShareMetrics& metrics)
+Arrivals::Arrivals(std::vector<Item> round, std::size_t ranks, ShardMetrics& metrics)
     : metrics_(metrics), round_(std::move(round)), first_(round_.size()), come_(ranks) {
   std::size_t rows = 0;
   for (const Item& item : round_) judged_.push_back(item.judged ? rows++ : kNotJudged);
@@ -44,12 +44,12 @@ void Arrivals::updated(std::uint64_t segment, double time) {
   metrics_.waiting.set(metrics_.waiting.get() - 1);
 }
 
-void count_update(ShareMetrics& metrics, double first, double now) {
+void count_update(ShardMetrics& metrics, double first, double now) {
   metrics.latency.observe(std::max(now - first, 0.0));
   metrics.segments.add(1);
 }
 
-void judge_last(ShareMetrics& metrics, std::span<const double> times) {
+void judge_last(ShardMetrics& metrics, std::span<const double> times) {
   if (times.size() < 2) return;
   std::size_t last = 0;
   double before = -1;  // the time of the one before the last

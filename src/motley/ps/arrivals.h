@@ -11,9 +11,9 @@
 namespace motley::ps {
 
 // A segment was updated that first came from a rank then.
-void count_update(ShareMetrics& metrics, double first, double now);
+void count_update(ShardMetrics& metrics, double first, double now);
 // A bucket has come from all ranks at these times: who was the last, and how long it alone was missing.
-void judge_last(ShareMetrics& metrics, std::span<const double> times);
+void judge_last(ShardMetrics& metrics, std::span<const double> times);
 
 class Arrivals {
  public:
@@ -24,7 +24,7 @@ class Arrivals {
     bool judged = false;  // of an announcement
   };
 
-  Arrivals(std::vector<Item> round, std::size_t ranks, ShareMetrics& metrics);
+  Arrivals(std::vector<Item> round, std::size_t ranks, ShardMetrics& metrics);
 
   // Items that have come from the rank.
   std::uint64_t of(std::size_t rank) const { return come_[rank]; }
@@ -38,7 +38,7 @@ class Arrivals {
  private:
   static constexpr std::size_t kNotJudged = SIZE_MAX;
 
-  ShareMetrics& metrics_;
+  ShardMetrics& metrics_;
   std::vector<Item> round_;
   std::vector<double> first_;        // arrival, by item
   std::vector<std::size_t> judged_;  // by item: which row of `times_`

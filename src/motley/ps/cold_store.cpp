@@ -24,14 +24,14 @@ namespace fs = std::filesystem;
 using Key = std::array<char, 8>;
 
 // Big-endian, so that neighbouring ids lie together and share their keys' beginnings.
-Key key_of(std::uint64_t id) {
+Key encode_key(std::uint64_t id) {
   Key key;
   const std::uint64_t big = std::endian::native == std::endian::little ? __builtin_bswap64(id) : id;
   std::memcpy(key.data(), &big, key.size());
   return key;
 }
 
-std::uint64_t id_of(const rocksdb::Slice& key) {
+std::uint64_t decode_id(const rocksdb::Slice& key) {
   std::uint64_t big = 0;
   std::memcpy(&big, key.data(), sizeof(big));
   return std::endian::native == std::endian::little ? __builtin_bswap64(big) : big;
@@ -61,7 +61,7 @@ class RocksStore final : public ColdStore {
     std::vector<rocksdb::PinnableSlice> values(ids.size());
     std::vector<rocksdb::Status> statuses(ids.size());
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      keys[i] = key_of(ids[i]);
+      keys[i] = encode_key(ids[i]);
       slices[i] = {keys[i].data(), keys[i].size()};
     }
     db_->MultiGet({}, db_->DefaultColumnFamily(), ids.size(), slices.data(), values.data(), statuses.data());
@@ -80,7 +80,7 @@ class RocksStore final : public ColdStore {
   Status write(std::span<const std::uint64_t> ids, std::span<const std::byte* const> records) override {
     rocksdb::WriteBatch batch(ids.size() * (record_bytes_ + sizeof(Key) + 8));
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      const Key key = key_of(ids[i]);
+      const Key key = encode_key(ids[i]);
       const rocksdb::Status put =
           batch.Put({key.data(), key.size()}, {reinterpret_cast<const char*>(records[i]), record_bytes_});
       if (!put.ok()) {
@@ -135,8 +135,8 @@ Status RocksSnapshot::for_each(const Visit& visit) {
     if (rows->key().size() != sizeof(Key)) {
       return store_.problem("cannot read from", rocksdb::Status::Corruption("a key is not an id"));
     }
-    MOTLEY_TRY(store_.check_size(id_of(rows->key()), rows->value()));
-    MOTLEY_TRY(visit(id_of(rows->key()), std::as_bytes(std::span(rows->value().data(), rows->value().size()))));
+    MOTLEY_TRY(store_.check_size(decode_id(rows->key()), rows->value()));
+    MOTLEY_TRY(visit(decode_id(rows->key()), std::as_bytes(std::span(rows->value().data(), rows->value().size()))));
   }
   return rows->status().ok() ? Status() : store_.problem("cannot read from", rows->status());
 }

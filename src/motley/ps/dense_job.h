@@ -1,5 +1,5 @@
-// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. Over lanes a
-// core owns its segments; in shared memory it claims one at a time, as it is free. Either way nobody else touches a
+// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. Over channels
+// a core owns its segments; in shared memory it claims one at a time, as it is free. Either way nobody else touches a
 // segment's weights, state or pushes meanwhile, so that there are no locks. docs/parameter-server.md tells the whole.
 #pragma once
 
@@ -14,8 +14,8 @@
 #include "motley/collective/server_protocol.h"
 #include "motley/net/region.h"
 #include "motley/net/tcp_connection.h"
+#include "motley/ps/aggregation_task.h"
 #include "motley/ps/arrivals.h"
-#include "motley/ps/core_task.h"
 #include "motley/ps/metrics.h"
 
 namespace motley::ps {
@@ -29,11 +29,11 @@ class DenseJob {
                                                   const std::string& region_name);
 
   bool in_memory() const { return region_ != nullptr; }
-  bool relaxed() const { return join_.relaxed; }
+  bool is_async() const { return join_.is_async; }
   // Whether cores take segments as they are free, where otherwise each has its own.
-  bool claimed() const { return in_memory() && !relaxed(); }
+  bool claimed() const { return in_memory() && !is_async(); }
   std::size_t region_bytes() const {
-    return region_ ? collective::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.relaxed) : 0;
+    return region_ ? collective::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.is_async) : 0;
   }
   // All ranks have mapped the region: its name goes.
   void unlink() {
@@ -47,10 +47,11 @@ class DenseJob {
   // The state is whole; so many updates were made before.
   void begin(std::uint64_t updates);
 
-  // Ranks from which less has come over lanes than from others, of a relaxed job the least of all; from any thread.
+  // Ranks from which less has come over channels than from others, of an asynchronous job the least of all; from any
+  // thread.
   std::vector<int> missing_ranks() const;
 
-  // How it stands, over lanes and in memory; from any thread.
+  // How it stands, over channels and in memory; from any thread.
   struct Standing {
     std::uint64_t progress = 0;  // grows with everything that comes and is done
     std::uint64_t waiting = 0;   // segments of a claimed job that all ranks have brought and no core has claimed
@@ -63,11 +64,11 @@ class DenseJob {
   const std::shared_ptr<JobMetrics>& metrics() const { return metrics_; }
 
  private:
-  friend class Share;
-  friend class DenseShare;
-  friend class RelaxedShare;
+  friend class ShardTask;
+  friend class DenseShardTask;
+  friend class AsyncShardTask;
   float* array(std::size_t index, const collective::Segment& segment) const;
-  std::size_t element_of(const collective::Segment& segment) const;
+  std::size_t element_index(const collective::Segment& segment) const;
 
   collective::ServerJoin join_;
   int cores_ = 1;
@@ -85,8 +86,10 @@ class DenseJob {
   collective::WireForm answer_form_;
   Pages answers_;  // where they are not the weights themselves
   std::vector<std::size_t> answer_at_;
-  Pages told_;  // with lossy forms: the weights as workers have them; without an optimizer what answers left out
-  std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's form
+  Pages
+      acknowledged_;  // with lossy forms: the weights as workers have them; without an optimizer what answers left out
+  std::vector<Pages>
+      copies_;  // asynchronous and over channels: the weights on their way to each rank, in the wire's form
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
   std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
@@ -94,34 +97,35 @@ class DenseJob {
 };
 
 // A core's part of a job.
-class Share : public CoreTask {
+class ShardTask : public AggregationTask {
  public:
-  // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
-  Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> lanes,
-        std::function<void(Error)> lost);
+  // `channels`: by rank, of this core. `lost` is told of a channel that has ended, and of what makes the job
+  // impossible.
+  ShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> channels,
+            std::function<void(Error)> lost);
 
   void progress(int rank) override;
-  const std::vector<std::unique_ptr<net::TcpConnection>>& lanes() const override { return lanes_; }
+  const std::vector<std::unique_ptr<net::TcpConnection>>& channels() const override { return channels_; }
   bool ended(std::size_t rank) const override { return ended_[rank]; }
-  // Says to the workers that they have to ring the bell.
+  // Says to the workers that they have to send a wakeup.
   bool fall_asleep() override;
   void wake_up() override;
 
  protected:
   struct Item {
     int bucket;
-    const collective::Segment* segment;  // null: the announcement, over lanes
+    const collective::Segment* segment;  // null: the announcement, over channels
     std::size_t index;                   // of the segment
   };
   virtual bool has_work() const = 0;
   // Expects the item's frame of this round from the rank.
   void post(const Item& item, std::uint32_t round, std::size_t rank);
-  // Counts what has come over the rank's lane.
+  // Counts what has come over the rank's channel.
   std::uint64_t received(std::size_t rank) const;
   const collective::Announcement& announced(int bucket, std::size_t rank, std::uint32_t round) const;
   std::size_t chunk_elements() const;
-  // Those of a relaxed job's rank alone, or of all.
-  Arrivals& arrivals_of(std::size_t rank) { return arrivals_[arrivals_.size() > 1 ? rank : 0]; }
+  // Those of an asynchronous job's rank alone, or of all.
+  Arrivals& rank_arrivals(std::size_t rank) { return arrivals_[arrivals_.size() > 1 ? rank : 0]; }
   // When the rank started the bucket in memory, as it says.
   double time_in_memory(std::size_t rank, int bucket) const;
   void came(std::size_t rank, std::uint64_t end, double time);
@@ -129,8 +133,8 @@ class Share : public CoreTask {
 
   const std::shared_ptr<DenseJob> job_;
   const int core_;
-  ShareMetrics& metrics_;
-  std::vector<std::unique_ptr<net::TcpConnection>> lanes_;
+  ShardMetrics& metrics_;
+  std::vector<std::unique_ptr<net::TcpConnection>> channels_;
   std::vector<Item> items_;  // of a round, in the order in which they come
   bool failed_ = false;
 
@@ -139,14 +143,14 @@ class Share : public CoreTask {
   std::function<void(Error)> lost_;
   std::vector<std::uint64_t> posted_;                           // by rank
   std::vector<std::vector<collective::Announcement>> landing_;  // of announcements, by rank and bucket
-  std::vector<bool> ended_;                                     // lanes, by rank
+  std::vector<bool> ended_;                                     // channels, by rank
 };
 
 // All ranks' gradients of a segment make one step.
-class DenseShare final : public Share {
+class DenseShardTask final : public ShardTask {
  public:
-  DenseShare(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> lanes,
-             std::function<void(Error)> lost);
+  DenseShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> channels,
+                 std::function<void(Error)> lost);
   bool advance() override;
 
  private:
@@ -163,8 +167,8 @@ class DenseShare final : public Share {
   std::uint64_t taken_ = 0;  // items, over all rounds
 
   // Of the bucket under way.
-  std::vector<collective::Announcement> said_;  // by rank
-  std::vector<int> ranks_;                      // that bring something
+  std::vector<collective::Announcement> announcements_;  // by rank
+  std::vector<int> ranks_;                               // that bring something
   std::vector<float> coefficients_;
   float scale_ = 0;
   collective::Announcement answer_;

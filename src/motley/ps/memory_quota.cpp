@@ -10,7 +10,7 @@ MemoryQuota::Lease::Lease(MemoryQuota& quota, std::string tenant, std::string jo
     : quota_(quota), tenant_(std::move(tenant)), job_(std::move(job)) {}
 
 MemoryQuota::Lease::~Lease() {
-  give_back(bytes_);
+  release(bytes_);
 }
 
 Status MemoryQuota::Lease::take(std::size_t bytes) {
@@ -18,7 +18,8 @@ Status MemoryQuota::Lease::take(std::size_t bytes) {
   const auto text = [](std::size_t amount) { return format_bytes(static_cast<double>(amount)); };
   const auto found = quota_.taken_.find(tenant_);
   const std::size_t taken = found == quota_.taken_.end() ? 0 : found->second;
-  if (const std::size_t most = quota_.tenants_.quota_of(tenant_); most > 0 && (taken > most || bytes > most - taken)) {
+  if (const std::size_t most = quota_.tenants_.find_quota(tenant_);
+      most > 0 && (taken > most || bytes > most - taken)) {
     return fail(ErrorCode::kRefused, "job '{}' needs {} here; of the quota of tenant '{}', {}, {} are taken", job_,
                 text(bytes), tenant_, text(most), text(taken));
   }
@@ -27,7 +28,7 @@ Status MemoryQuota::Lease::take(std::size_t bytes) {
   return {};
 }
 
-void MemoryQuota::Lease::give_back(std::size_t bytes) {
+void MemoryQuota::Lease::release(std::size_t bytes) {
   const std::lock_guard lock(quota_.mutex_);
   bytes_ -= bytes;
   const auto taken = quota_.taken_.find(tenant_);

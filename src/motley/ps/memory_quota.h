@@ -25,7 +25,7 @@ class MemoryQuota {
 
     // kRefused, and nothing taken, where the tenant's jobs would have more than its quota.
     Status take(std::size_t bytes);
-    void give_back(std::size_t bytes);
+    void release(std::size_t bytes);
 
    private:
     MemoryQuota& quota_;

@@ -57,7 +57,7 @@ class Exposition {
   std::string text_;
 };
 
-Labels labels_of(const JobMetrics& job) {
+Labels make_labels(const JobMetrics& job) {
   return {{"tenant", job.tenant}, {"job", job.job}};
 }
 Labels with(Labels labels, std::string_view key, std::string value) {
@@ -65,9 +65,9 @@ Labels with(Labels labels, std::string_view key, std::string value) {
   return labels;
 }
 
-double total(const JobMetrics& job, const Count ShareMetrics::* count) {
+double total(const JobMetrics& job, const Count ShardMetrics::* count) {
   double sum = 0;
-  for (const ShareMetrics& share : job.shares) sum += static_cast<double>((share.*count).get());
+  for (const ShardMetrics& shard : job.shards) sum += static_cast<double>((shard.*count).get());
   return sum;
 }
 
@@ -75,18 +75,18 @@ double total(const JobMetrics& job, const Count ShareMetrics::* count) {
 void add_latency(Exposition& out, const JobMetrics& job) {
   std::array<std::uint64_t, Histogram::kBounds.size() + 1> counts{};
   double seconds = 0;
-  for (const ShareMetrics& share : job.shares) {
-    for (std::size_t bucket = 0; bucket < counts.size(); ++bucket) counts[bucket] += share.latency.count(bucket);
-    seconds += share.latency.sum();
+  for (const ShardMetrics& shard : job.shards) {
+    for (std::size_t bucket = 0; bucket < counts.size(); ++bucket) counts[bucket] += shard.latency.count(bucket);
+    seconds += shard.latency.sum();
   }
   std::uint64_t below = 0;
   for (std::size_t bucket = 0; bucket < counts.size(); ++bucket) {
     below += counts[bucket];
     const double bound = bucket < Histogram::kBounds.size() ? Histogram::kBounds[bucket] : INFINITY;
-    out.sample(with(labels_of(job), "le", number(bound)), static_cast<double>(below), "_bucket");
+    out.sample(with(make_labels(job), "le", number(bound)), static_cast<double>(below), "_bucket");
   }
-  out.sample(labels_of(job), seconds, "_sum");
-  out.sample(labels_of(job), static_cast<double>(below), "_count");
+  out.sample(make_labels(job), seconds, "_sum");
+  out.sample(make_labels(job), static_cast<double>(below), "_count");
 }
 
 void add_sparse(Exposition& out, const std::vector<SparseJobMetrics>& jobs) {
@@ -141,8 +141,8 @@ void Histogram::observe(double seconds) {
 }
 
 JobMetrics::JobMetrics(int ranks, int cores)
-    : shares(static_cast<std::size_t>(cores)), missing(static_cast<std::size_t>(ranks)) {
-  for (ShareMetrics& share : shares) share.ranks = std::vector<ShareMetrics::Rank>(missing.size());
+    : shards(static_cast<std::size_t>(cores)), missing(static_cast<std::size_t>(ranks)) {
+  for (ShardMetrics& shard : shards) shard.ranks = std::vector<ShardMetrics::Rank>(missing.size());
 }
 
 Metrics::Metrics(int core_count, std::size_t quota_bytes, const Tenants& tenants, const MemoryQuota& memory,
@@ -210,10 +210,10 @@ std::string Metrics::text() const {
   const auto of_each = [&](std::string_view name, std::string_view type, std::string_view help,
                            const std::function<double(const JobMetrics&)>& value) {
     out.family(name, type, help);
-    for (const auto& job : jobs) out.sample(labels_of(*job), value(*job));
+    for (const auto& job : jobs) out.sample(make_labels(*job), value(*job));
   };
   const auto sums_of_each = [&](std::string_view name, std::string_view type, std::string_view help,
-                                const Count ShareMetrics::* count) {
+                                const Count ShardMetrics::* count) {
     of_each(name, type, help, [&](const JobMetrics& job) { return total(job, count); });
   };
   of_each("job_ranks", "gauge", "Ranks of a job.",
@@ -223,23 +223,23 @@ std::string Metrics::text() const {
   of_each("map_imbalance", "gauge", "Values on the fullest core over those on a mean one, by the job's map; 1 is even.",
           [](const JobMetrics& job) { return job.map_imbalance; });
   sums_of_each("received_bytes_total", "counter", "Gradients received; nothing is sent in shared memory.",
-               &ShareMetrics::bytes_in);
+               &ShardMetrics::bytes_in);
   sums_of_each("sent_bytes_total", "counter", "Weights sent; nothing is sent in shared memory.",
-               &ShareMetrics::bytes_out);
-  sums_of_each("aggregated_bytes_total", "counter", "Gradients summed, as float32.", &ShareMetrics::bytes_aggregated);
-  sums_of_each("segments_total", "counter", "Segments updated.", &ShareMetrics::segments);
+               &ShardMetrics::bytes_out);
+  sums_of_each("aggregated_bytes_total", "counter", "Gradients summed, as float32.", &ShardMetrics::bytes_aggregated);
+  sums_of_each("segments_total", "counter", "Segments updated.", &ShardMetrics::segments);
   of_each("segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.",
           [](const JobMetrics& job) {
-            return static_cast<double>(job.waiting.get()) + total(job, &ShareMetrics::waiting);
+            return static_cast<double>(job.waiting.get()) + total(job, &ShardMetrics::waiting);
           });
   of_each("staleness_steps", "gauge", "Steps that the furthest rank is ahead of the last; 0 where all wait for all.",
           [](const JobMetrics& job) {
             std::uint64_t most = 0;
-            for (const ShareMetrics& share : job.shares) most = std::max(most, share.ahead.get());
+            for (const ShardMetrics& shard : job.shards) most = std::max(most, shard.ahead.get());
             return static_cast<double>(most);
           });
   sums_of_each("answers_held", "gauge", "Weights that ranks ahead of the others are kept waiting for.",
-               &ShareMetrics::held);
+               &ShardMetrics::held);
   out.family("segment_latency_seconds", "histogram", "From the first rank's arrival until a segment is updated.");
   for (const auto& job : jobs) add_latency(out, *job);
 
@@ -248,22 +248,22 @@ std::string Metrics::text() const {
     for (const auto& job : jobs) {
       for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
         double sum = 0;
-        for (const ShareMetrics& share : job->shares) sum += value(share.ranks[rank]);
-        out.sample(with(labels_of(*job), "rank", std::to_string(rank)), sum);
+        for (const ShardMetrics& shard : job->shards) sum += value(shard.ranks[rank]);
+        out.sample(with(make_labels(*job), "rank", std::to_string(rank)), sum);
       }
     }
   };
   of_each_rank("rank_last_total", "Buckets for which a rank was the last to come.",
-               [](const ShareMetrics::Rank& rank) { return static_cast<double>(rank.last.get()); });
+               [](const ShardMetrics::Rank& rank) { return static_cast<double>(rank.last.get()); });
   of_each_rank("rank_waited_seconds_total", "Seconds for which a rank alone was missing.",
-               [](const ShareMetrics::Rank& rank) { return rank.waited.get(); });
+               [](const ShardMetrics::Rank& rank) { return rank.waited.get(); });
 
   of_each("stall_seconds", "gauge", "Seconds since anything moved, while something waits; 0 where nothing does.",
           [](const JobMetrics& job) { return job.stalled.get(); });
   out.family("missing_rank", "gauge", "1 for each rank that a job waits for.");
   for (const auto& job : jobs) {
     for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
-      if (job->missing[rank].get()) out.sample(with(labels_of(*job), "rank", std::to_string(rank)), 1);
+      if (job->missing[rank].get()) out.sample(with(make_labels(*job), "rank", std::to_string(rank)), 1);
     }
   }
   add_sparse(out, sparse_());

@@ -47,20 +47,20 @@ class Histogram {
 };
 
 // One job on one core, which owns the values.
-struct alignas(64) ShareMetrics {
+struct alignas(64) ShardMetrics {
   struct Rank {
     Count last;      // buckets for which it was the last to come
     Seconds waited;  // for which it alone was missing then
-    Count taken;     // of a relaxed job: items that have had their effect
+    Count taken;     // of an asynchronous job: items that have had their effect
   };
 
-  Count bytes_in;          // over lanes
-  Count bytes_out;         // over lanes
+  Count bytes_in;          // over channels
+  Count bytes_out;         // over channels
   Count bytes_aggregated;  // of gradients, as float32
   Count segments;          // updated
   Count waiting;           // segments that all ranks have brought and that the core has not got to
-  Count held;              // of a relaxed job: answers that wait for other ranks
-  Count ahead;             // of a relaxed job: rounds that the furthest rank is ahead of the last
+  Count held;              // of an asynchronous job: answers that wait for other ranks
+  Count ahead;             // of an asynchronous job: rounds that the furthest rank is ahead of the last
   Count step;              // that is under way or waited for
   Count bucket;            // the next one
   Histogram latency;       // of a segment: from its first rank's arrival until it is updated
@@ -76,7 +76,7 @@ struct JobMetrics {
   std::size_t bytes = 0;     // of memory
   double map_imbalance = 1;  // values of the busiest core over those of a mean one, as the map deals them out
 
-  std::vector<ShareMetrics> shares;  // by core
+  std::vector<ShardMetrics> shards;  // by core
   // Of the service's thread.
   Count waiting;                    // segments that cores claim, and none has
   Seconds stalled;                  // for which nothing has moved although something waits

@@ -53,8 +53,8 @@ bool shows(const httplib::Request& request, const net::Secret& token) {
   const std::string shown = request.get_header_value("Authorization");
   if (!shown.starts_with(kBearer)) return false;
   const auto secret = net::Secret::from_text(shown.substr(kBearer.size()), "the token");
-  const auto bytes_of = [](const net::Secret& one) { return std::as_bytes(std::span(one.bytes())); };
-  return secret && net::same_proof(bytes_of(*secret), bytes_of(token));
+  const auto as_raw_bytes = [](const net::Secret& one) { return std::as_bytes(std::span(one.bytes())); };
+  return secret && net::same_proof(as_raw_bytes(*secret), as_raw_bytes(token));
 }
 
 }  // namespace

@@ -20,15 +20,15 @@ using collective::ServerRegion;
 
 namespace {
 
-constexpr std::size_t kMostQueued = 64;  // frames of the state on one uplink
+constexpr std::size_t kMaxQueued = 64;  // frames of the state on one uplink
 
 }  // namespace
 
 RackJob::RackJob(collective::ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
                  std::function<void()> wake)
-    : join_(std::move(join)), rack_(claim.identity.rank), ranks_(join_.racks.ranks_of(rack_)) {
+    : join_(std::move(join)), rack_(claim.identity.rank), ranks_(join_.racks.list_ranks(rack_)) {
   thread_ = std::thread([this, claim = std::move(claim), token, payload_checksum, wake = std::move(wake)] {
-    meeting_ = meet_racks(join_, claim, token, payload_checksum, cancelled_);
+    connecting_ = connect_racks(join_, claim, token, payload_checksum, cancelled_);
     over_ = true;
     wake();
   });
@@ -46,17 +46,17 @@ RackJob::~RackJob() {
 
 std::size_t RackJob::bytes_needed(const collective::ServerJoin& join, int rack) {
   const std::size_t elements = ServerRegion::value_offsets(join.bucket_elements).back() / sizeof(float);
-  return (join.racks.ranks_of(rack).size() + 1) * elements * kernels::bytes_of(join.wire.format());
+  return (join.racks.list_ranks(rack).size() + 1) * elements * kernels::byte_size(join.wire.format());
 }
 
-Result<bool> RackJob::met() {
+Result<bool> RackJob::connected() {
   if (ready_ || !over_) return false;
-  if (!*meeting_) return fail(meeting_->error());
-  uplinks_ = std::move(**meeting_);
+  if (!*connecting_) return fail(connecting_->error());
+  uplinks_ = std::move(**connecting_);
   const std::vector<std::size_t> elements(join_.bucket_elements.begin(), join_.bucket_elements.end());
   map_ = collective::make_chunk_map(elements, sizeof(float), join_.chunk_bytes, bins());
   offsets_ = ServerRegion::value_offsets(join_.bucket_elements);
-  const std::size_t bytes = offsets_.back() / sizeof(float) * kernels::bytes_of(join_.wire.format());
+  const std::size_t bytes = offsets_.back() / sizeof(float) * kernels::byte_size(join_.wire.format());
   for (std::size_t worker = 0; worker < ranks_.size(); ++worker) {
     MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes, "gradients"));
     pushes_.push_back(std::move(pages));
@@ -68,7 +68,7 @@ Result<bool> RackJob::met() {
   return true;
 }
 
-std::size_t RackJob::element_of(const Segment& segment) const {
+std::size_t RackJob::element_index(const Segment& segment) const {
   return offsets_[static_cast<std::size_t>(segment.bucket)] / sizeof(float) + segment.begin;
 }
 
@@ -83,15 +83,15 @@ std::vector<collective::ReceivedFrom> RackJob::received() const {
 
 bool RackJob::congested() const {
   return std::ranges::any_of(uplinks_.controls,
-                             [](const auto& control) { return control->pending_sends() > kMostQueued; });
+                             [](const auto& control) { return control->pending_sends() > kMaxQueued; });
 }
 
 Result<bool> RackJob::take(int rank, const net::Message& message) {
   const auto say = [&](std::size_t rack, std::uint16_t type, std::uint64_t tag, std::vector<std::byte> payload) {
     uplinks_.controls[rack]->post_owned(type, tag, std::move(payload));
-    static_cast<void>(uplinks_.controls[rack]->progress());  // an error is heard of by hear()
+    static_cast<void>(uplinks_.controls[rack]->progress());  // an error is heard of by receive()
   };
-  const auto say_all = [&](std::uint16_t type, std::uint64_t tag) {
+  const auto announce_all = [&](std::uint16_t type, std::uint64_t tag) {
     for (std::size_t rack = 0; rack < uplinks_.controls.size(); ++rack) say(rack, type, tag, {});
   };
   const std::uint64_t tag = message.header.tag;
@@ -108,7 +108,7 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
       if (has_loaded) return false;
       loaded_.push_back(rank);
       if (rank == 0 || rack_ != 0) updates_ = tag;
-      if (loaded_.size() == ranks_.size()) say_all(collective::kServerLoaded, updates_);
+      if (loaded_.size() == ranks_.size()) announce_all(collective::kServerLoaded, updates_);
       return true;
     case collective::kServerSave:
       if (!known_part) return false;
@@ -119,7 +119,7 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
       if (asking_.empty()) {
         counts_.clear();
         servers_counted_ = 0;
-        say_all(collective::kServerReceived, 0);
+        announce_all(collective::kServerReceived, 0);
       }
       asking_.push_back(rank);
       return true;
@@ -128,7 +128,7 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
   }
 }
 
-Result<std::vector<RackJob::Answer>> RackJob::hear() {
+Result<std::vector<RackJob::Answer>> RackJob::receive() {
   std::vector<Answer> answers;
   for (int rack = 0; rack < static_cast<int>(uplinks_.controls.size()); ++rack) {
     net::TcpConnection& control = *uplinks_.controls[static_cast<std::size_t>(rack)];
@@ -191,9 +191,10 @@ Result<bool> RackJob::answer(int rack, net::Message& message, std::vector<Answer
   }
 }
 
-RackShare::RackShare(std::shared_ptr<RackJob> job, int core, Uplinks::Lanes lanes, std::function<void(Error)> lost)
-    : job_(std::move(job)), core_(core), lanes_(std::move(lanes)), lost_(std::move(lost)) {
-  std::ranges::move(job_->uplinks_.lanes[static_cast<std::size_t>(core)], std::back_inserter(lanes_));
+RackShardTask::RackShardTask(std::shared_ptr<RackJob> job, int core, Uplinks::Channels channels,
+                             std::function<void(Error)> lost)
+    : job_(std::move(job)), core_(core), channels_(std::move(channels)), lost_(std::move(lost)) {
+  std::ranges::move(job_->uplinks_.channels[static_cast<std::size_t>(core)], std::back_inserter(channels_));
   std::set<std::size_t> racks;  // of the bucket
   std::size_t announcement = 0;
   const std::vector<Segment>& segments = job_->map_.segments;
@@ -209,10 +210,10 @@ RackShare::RackShare(std::shared_ptr<RackJob> job, int core, Uplinks::Lanes lane
     if (racks.insert(owner).second) items_[announcement].racks.push_back(owner);
     items_.push_back({segment.bucket, &segment, index, {owner}});
   }
-  posted_.assign(lanes_.size(), 0);
-  taken_.assign(lanes_.size(), 0);
-  ended_.assign(lanes_.size(), false);
-  announced_.assign(lanes_.size(), std::vector<Announcement>(job_->join_.bucket_elements.size()));
+  posted_.assign(channels_.size(), 0);
+  taken_.assign(channels_.size(), 0);
+  ended_.assign(channels_.size(), false);
+  announced_.assign(channels_.size(), std::vector<Announcement>(job_->join_.bucket_elements.size()));
   if (job_->join_.wire.type != collective::WireType::kNative) {
     scratch_.resize(std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16));
   }
@@ -223,44 +224,45 @@ RackShare::RackShare(std::shared_ptr<RackJob> job, int core, Uplinks::Lanes lane
 }
 
 // A segment's place in values_.
-std::span<std::byte> RackShare::values(const Item& item) const {
-  const std::size_t width = kernels::bytes_of(job_->join_.wire.format());
-  return {job_->values_.data() + job_->element_of(*item.segment) * width, item.segment->count * width};
+std::span<std::byte> RackShardTask::values(const Item& item) const {
+  const std::size_t width = kernels::byte_size(job_->join_.wire.format());
+  return {job_->values_.data() + job_->element_index(*item.segment) * width, item.segment->count * width};
 }
 
 // Expects the item's frames of this round from all workers.
-void RackShare::post_up(const Item& item, std::uint32_t round) {
-  const std::size_t width = kernels::bytes_of(job_->join_.wire.format());
+void RackShardTask::post_up(const Item& item, std::uint32_t round) {
+  const std::size_t width = kernels::byte_size(job_->join_.wire.format());
   for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
     const auto bucket = static_cast<std::size_t>(item.bucket);
     if (item.segment == nullptr) {
-      lanes_[worker]->post_receive(collective::kServerAnnounce, collective::lane_tag(round, bucket),
-                                   std::as_writable_bytes(std::span(&announced_[worker][bucket], 1)));
+      channels_[worker]->post_receive(collective::kServerAnnounce, collective::channel_tag(round, bucket),
+                                      std::as_writable_bytes(std::span(&announced_[worker][bucket], 1)));
     } else {
-      std::byte* slot = job_->pushes_[worker].data() + job_->element_of(*item.segment) * width;
-      lanes_[worker]->post_receive(collective::kServerPush, collective::lane_tag(round, item.index),
-                                   {slot, item.segment->count * width});
+      std::byte* slot = job_->pushes_[worker].data() + job_->element_index(*item.segment) * width;
+      channels_[worker]->post_receive(collective::kServerPush, collective::channel_tag(round, item.index),
+                                      {slot, item.segment->count * width});
     }
     ++posted_[worker];
   }
 }
 
 // And what its owners answer.
-void RackShare::post_down(const Item& item, std::uint32_t round) {
+void RackShardTask::post_down(const Item& item, std::uint32_t round) {
   for (const std::size_t rack : item.racks) {
-    const std::size_t lane = uplink(rack);
+    const std::size_t channel = uplink(rack);
     const auto bucket = static_cast<std::size_t>(item.bucket);
     if (item.segment == nullptr) {
-      lanes_[lane]->post_receive(collective::kServerAnnounce, collective::lane_tag(round, bucket),
-                                 std::as_writable_bytes(std::span(&announced_[lane][bucket], 1)));
+      channels_[channel]->post_receive(collective::kServerAnnounce, collective::channel_tag(round, bucket),
+                                       std::as_writable_bytes(std::span(&announced_[channel][bucket], 1)));
     } else {
-      lanes_[lane]->post_receive(collective::kServerWeights, collective::lane_tag(round, item.index), values(item));
+      channels_[channel]->post_receive(collective::kServerWeights, collective::channel_tag(round, item.index),
+                                       values(item));
     }
-    ++posted_[lane];
+    ++posted_[channel];
   }
 }
 
-bool RackShare::may_go_up() const {
+bool RackShardTask::may_go_up() const {
   if (items_.empty() || failed_) return false;
   const std::size_t workers = job_->ranks_.size();
   bool all = true;
@@ -272,19 +274,19 @@ bool RackShare::may_go_up() const {
   return all;
 }
 
-bool RackShare::may_go_down() const {
+bool RackShardTask::may_go_down() const {
   return !items_.empty() && !failed_ && std::ranges::all_of(items_[down_.next].racks, [&](std::size_t rack) {
     return received(uplink(rack)) > taken_[uplink(rack)];
   });
 }
 
-void RackShare::step(Stage& stage) const {
+void RackShardTask::step(Stage& stage) const {
   if (++stage.next < items_.size()) return;
   stage.next = 0;
   ++stage.round;
 }
 
-bool RackShare::advance() {
+bool RackShardTask::advance() {
   const bool up = may_go_up();
   if (up) {
     const Item& item = items_[up_.next];
@@ -306,29 +308,29 @@ bool RackShare::advance() {
     step(down_);
   }
   if (up || down) {
-    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) progress(static_cast<int>(lane));
+    for (std::size_t channel = 0; channel < channels_.size(); ++channel) progress(static_cast<int>(channel));
   }
   return up || down;
 }
 
 // All workers have announced the bucket: what coefficients their gradients get, and what the rack announces.
-bool RackShare::begin_bucket(const Item& item) {
+bool RackShardTask::begin_bucket(const Item& item) {
   const auto bucket = static_cast<std::size_t>(item.bucket);
   const Announcement& first = announced_[0][bucket];
   std::vector<double> weights;
   for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
-    const Announcement& said = announced_[worker][bucket];
-    if (said.step != first.step || said.learning_rate != first.learning_rate || !(said.weight >= 0)) {
+    const Announcement& announced = announced_[worker][bucket];
+    if (announced.step != first.step || announced.learning_rate != first.learning_rate || !(announced.weight >= 0)) {
       failed_ = true;
       lost_(Error{ErrorCode::kInvalidInput,
                   fmt::format("bucket {}: rank {} is at step {} with learning rate {} and weight {}, rank {} at step "
                               "{} with learning rate {}",
-                              bucket, job_->ranks_[worker], said.step, said.learning_rate, said.weight, job_->ranks_[0],
-                              first.step, first.learning_rate),
+                              bucket, job_->ranks_[worker], announced.step, announced.learning_rate, announced.weight,
+                              job_->ranks_[0], first.step, first.learning_rate),
                   job_->ranks_[worker]});
       return false;
     }
-    weights.push_back(said.weight);
+    weights.push_back(announced.weight);
   }
   const collective::Mean mean = collective::weighted_mean(weights);
   workers_.assign(mean.ranks.begin(), mean.ranks.end());
@@ -337,18 +339,18 @@ bool RackShare::begin_bucket(const Item& item) {
   const Announcement rack = {first.step, mean.total_weight, first.learning_rate};
   const auto bytes = std::as_bytes(std::span(&rack, 1));
   for (const std::size_t owner : item.racks) {
-    lanes_[uplink(owner)]->post_owned(collective::kServerAnnounce, collective::lane_tag(up_.round, bucket),
-                                      {bytes.begin(), bytes.end()});
+    channels_[uplink(owner)]->post_owned(collective::kServerAnnounce, collective::channel_tag(up_.round, bucket),
+                                         {bytes.begin(), bytes.end()});
   }
   return true;
 }
 
-void RackShare::sum(const Item& item) {
+void RackShardTask::sum(const Item& item) {
   const Segment& segment = *item.segment;
   const collective::ServerJoin& join = job_->join_;
   const kernels::WireFormat format = join.wire.format();
-  const std::size_t width = kernels::bytes_of(format);
-  const std::size_t element = job_->element_of(segment);
+  const std::size_t width = kernels::byte_size(format);
+  const std::size_t element = job_->element_index(segment);
   const std::span<std::byte> mean = values(item);
   const bool narrow = format != kernels::WireFormat::kFloat32;
   const std::size_t chunk = std::max<std::size_t>(join.chunk_bytes / sizeof(float), 16);
@@ -362,36 +364,37 @@ void RackShare::sum(const Item& item) {
                           narrow ? scratch_.data() : reinterpret_cast<float*>(into), nullptr, narrow ? into : nullptr,
                           format, std::min(chunk, segment.count - begin));
   }
-  lanes_[uplink(item.racks[0])]->post_send(collective::kServerPush, collective::lane_tag(up_.round, item.index), mean);
+  channels_[uplink(item.racks[0])]->post_send(collective::kServerPush, collective::channel_tag(up_.round, item.index),
+                                              mean);
 }
 
 // What has come back goes to all workers of the rack.
-void RackShare::fan_out(const Item& item) {
+void RackShardTask::fan_out(const Item& item) {
   const auto bucket = static_cast<std::size_t>(item.bucket);
   for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
     if (item.segment == nullptr) {
       const auto bytes = std::as_bytes(std::span(&announced_[uplink(item.racks[0])][bucket], 1));
-      lanes_[worker]->post_owned(collective::kServerAnnounce, collective::lane_tag(down_.round, bucket),
-                                 {bytes.begin(), bytes.end()});
+      channels_[worker]->post_owned(collective::kServerAnnounce, collective::channel_tag(down_.round, bucket),
+                                    {bytes.begin(), bytes.end()});
     } else {
-      lanes_[worker]->post_send(collective::kServerWeights, collective::lane_tag(down_.round, item.index),
-                                values(item));
+      channels_[worker]->post_send(collective::kServerWeights, collective::channel_tag(down_.round, item.index),
+                                   values(item));
     }
   }
 }
 
-// As in a DenseShare, a lane that has ended is no failure by itself.
-void RackShare::progress(int lane) {
-  const auto at = static_cast<std::size_t>(lane);
+// As in a DenseShardTask, a channel that has ended is no failure by itself.
+void RackShardTask::progress(int channel) {
+  const auto at = static_cast<std::size_t>(channel);
   if (ended_[at]) return;
-  const auto moved = lanes_[at]->progress();
+  const auto moved = channels_[at]->progress();
   if (moved) return;
   ended_[at] = true;
   if (at < job_->ranks_.size()) {
     const int rank = job_->ranks_[at];
     lost_(Error{moved.error().code, fmt::format("rank {}: {}", rank, moved.error().message), rank});
   } else {
-    const int rack = lane - static_cast<int>(job_->ranks_.size());
+    const int rack = channel - static_cast<int>(job_->ranks_.size());
     lost_(Error{ErrorCode::kServerLost,
                 fmt::format("the {} was lost: {}", server_name(job_->join_.racks, rack), moved.error().message), -1});
   }

@@ -15,7 +15,7 @@
 #include "motley/base/os/pages.h"
 #include "motley/collective/chunk_map.h"
 #include "motley/collective/server_protocol.h"
-#include "motley/ps/core_task.h"
+#include "motley/ps/aggregation_task.h"
 #include "motley/ps/uplink.h"
 
 namespace motley::ps {
@@ -31,13 +31,13 @@ class RackJob {
   // All below is for the service's thread.
   // True in the one call after which the job is ready: the racks have met and there is memory. Else nothing has
   // changed.
-  Result<bool> met();
+  Result<bool> connected();
   bool ready() const { return ready_; }
   int cores() const { return uplinks_.cores; }
   int bins() const { return join_.racks.racks() * uplinks_.cores; }
   const std::vector<int>& ranks() const { return ranks_; }
-  const Uplinks::Lanes& controls() const { return uplinks_.controls; }
-  Uplinks::Lanes take_controls() { return std::move(uplinks_.controls); }
+  const Uplinks::Channels& controls() const { return uplinks_.controls; }
+  Uplinks::Channels take_controls() { return std::move(uplinks_.controls); }
 
   // What a worker said. False: nothing of the kind is known.
   Result<bool> take(int rank, const net::Message& message);
@@ -48,16 +48,16 @@ class RackJob {
     std::uint64_t tag = 0;
     std::vector<std::byte> payload;
   };
-  Result<std::vector<Answer>> hear();
+  Result<std::vector<Answer>> receive();
   // Frames that have come from the rack's ranks; from any thread.
   std::vector<collective::ReceivedFrom> received() const;
   // Whether the uplinks have as much to send as is good: then nothing more should be taken.
   bool congested() const;
 
  private:
-  friend class RackShare;
+  friend class RackShardTask;
   Result<bool> answer(int rack, net::Message& message, std::vector<Answer>& answers);
-  std::size_t element_of(const collective::Segment& segment) const;
+  std::size_t element_index(const collective::Segment& segment) const;
 
   const collective::ServerJoin join_;
   const int rack_;
@@ -80,21 +80,22 @@ class RackJob {
 
   std::atomic<bool> cancelled_ = false;
   std::atomic<bool> over_ = false;
-  std::optional<Result<Uplinks>> meeting_;  // the thread's, until it is over
+  std::optional<Result<Uplinks>> connecting_;  // the thread's, until it is over
   std::thread thread_;
 };
 
 // A core's part of a rack's job. An item of a round (a bucket's announcement, or a segment) goes up when it has come
 // from all workers, and down when it has come back; both in the order of items.
-class RackShare final : public CoreTask {
+class RackShardTask final : public AggregationTask {
  public:
-  // `lanes`: of this core, by worker. `lost` is told of a lane that has ended, and of what makes the job impossible.
-  RackShare(std::shared_ptr<RackJob> job, int core, Uplinks::Lanes lanes, std::function<void(Error)> lost);
+  // `channels`: of this core, by worker. `lost` is told of a channel that has ended, and of what makes the job
+  // impossible.
+  RackShardTask(std::shared_ptr<RackJob> job, int core, Uplinks::Channels channels, std::function<void(Error)> lost);
 
   bool advance() override;
-  void progress(int lane) override;
-  const Uplinks::Lanes& lanes() const override { return lanes_; }
-  bool ended(std::size_t lane) const override { return ended_[lane]; }
+  void progress(int channel) override;
+  const Uplinks::Channels& channels() const override { return channels_; }
+  bool ended(std::size_t channel) const override { return ended_[channel]; }
   bool fall_asleep() override { return !may_go_up() && !may_go_down(); }
   void wake_up() override {}
 
@@ -109,7 +110,9 @@ class RackShare final : public CoreTask {
     std::size_t next = 0;  // item
     std::uint32_t round = 1;
   };
-  std::uint64_t received(std::size_t lane) const { return posted_[lane] - lanes_[lane]->pending_receives(); }
+  std::uint64_t received(std::size_t channel) const {
+    return posted_[channel] - channels_[channel]->pending_receives();
+  }
   std::size_t uplink(std::size_t rack) const { return job_->ranks_.size() + rack; }
   std::span<std::byte> values(const Item& item) const;
   void post_up(const Item& item, std::uint32_t round);
@@ -123,17 +126,17 @@ class RackShare final : public CoreTask {
 
   const std::shared_ptr<RackJob> job_;
   const int core_;
-  Uplinks::Lanes lanes_;  // of workers, then of racks
+  Uplinks::Channels channels_;  // of workers, then of racks
   std::function<void(Error)> lost_;
   std::vector<Item> items_;
   Stage up_;
   Stage down_;
-  std::vector<std::uint64_t> posted_;  // receives, by lane
-  std::vector<std::uint64_t> taken_;   // of them, by lane
+  std::vector<std::uint64_t> posted_;  // receives, by channel
+  std::vector<std::uint64_t> taken_;   // of them, by channel
   std::vector<bool> ended_;
   bool failed_ = false;
 
-  std::vector<std::vector<collective::Announcement>> announced_;  // landing places, by lane and bucket
+  std::vector<std::vector<collective::Announcement>> announced_;  // landing places, by channel and bucket
   std::vector<std::size_t> workers_;                              // that bring something for the bucket under way
   std::vector<float> coefficients_;
   float scale_ = 0;

@@ -8,12 +8,12 @@ namespace motley::ps {
 // Counting sort: hashes, sizes, beginnings, places. Items of a partition keep the batch's order.
 void RowBatch::group(std::span<const std::uint64_t> ids, int bits) {
   const std::size_t partitions = std::size_t{1} << bits;
-  const auto partition_of = [bits](std::uint64_t hash) { return bits == 0 ? 0 : hash >> (64 - bits); };
+  const auto find_partition = [bits](std::uint64_t hash) { return bits == 0 ? 0 : hash >> (64 - bits); };
   begin_.assign(partitions, 0);
   count_.assign(partitions, 0);
   items_.resize(ids.size());
   for (const std::uint64_t id : ids) {
-    ++count_[partition_of(hash_id(id))];
+    ++count_[find_partition(hash_id(id))];
   }
   for (std::size_t p = 1; p < partitions; ++p) {
     begin_[p] = begin_[p - 1] + count_[p - 1];
@@ -21,7 +21,7 @@ void RowBatch::group(std::span<const std::uint64_t> ids, int bits) {
   std::ranges::fill(count_, 0);
   for (std::uint32_t position = 0; position < ids.size(); ++position) {
     const std::uint64_t hash = hash_id(ids[position]);
-    const std::size_t p = partition_of(hash);
+    const std::size_t p = find_partition(hash);
     items_[begin_[p] + count_[p]++] = {ids[position], hash, position, position, RowIndex::kNone};
   }
 }

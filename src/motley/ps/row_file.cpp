@@ -27,7 +27,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 16);
 
-std::size_t record_bytes_of(std::size_t row_floats) {
+std::size_t compute_record_bytes(std::size_t row_floats) {
   return sizeof(std::uint64_t) + row_floats * sizeof(float);
 }
 
@@ -55,7 +55,7 @@ RowFileWriter::RowFileWriter(fs::path folder, std::string stem, std::size_t row_
     : folder_(std::move(folder)),
       stem_(std::move(stem)),
       aside_(folder_ / (stem_ + ".part")),
-      record_bytes_(record_bytes_of(row_floats)) {
+      record_bytes_(compute_record_bytes(row_floats)) {
   const Header header{.row_floats = static_cast<std::uint32_t>(row_floats)};
   const auto* bytes = reinterpret_cast<const std::byte*>(&header);
   buffer_.assign(bytes, bytes + sizeof(header));
@@ -122,7 +122,7 @@ Status read_row_file(const fs::path& folder, const RowFile& file, std::size_t ro
     return fail(errno == ENOENT ? ErrorCode::kCorrupt : ErrorCode::kIo,
                 "cannot read '{}', a part of the checkpoint: {}", path.string(), errno_text());
   }
-  const std::size_t record_bytes = record_bytes_of(row_floats);
+  const std::size_t record_bytes = compute_record_bytes(row_floats);
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
   if (bytes != file.bytes) {
     return damaged(fmt::format("it has {} bytes, {} were written", bytes, file.bytes));

@@ -19,7 +19,7 @@ RowPartition::RowPartition(const RowShape& shape, std::size_t capacity, ColdStor
 }
 
 void RowPartition::use(RowHeader& row) {
-  row.frequency = std::min<std::uint8_t>(row.frequency + 1, kMostFrequency);
+  row.frequency = std::min<std::uint8_t>(row.frequency + 1, kMaxFrequency);
   if (row.protection > 0) {
     row.protection = 0;
     --protected_;
@@ -49,8 +49,8 @@ Status RowPartition::evict(std::size_t rows) {
   std::vector<std::uint64_t> dirty_ids;
   std::vector<const std::byte*> dirty_records;
   // Enough steps for any count to halve to zero and any protection to run out; after that all others are pinned.
-  const std::size_t most_steps = (kProtectedRevolutions + std::bit_width(kMostFrequency) + 1U) * std::size_t{slots_};
-  for (std::size_t step = 0; step < most_steps && victims.size() < rows; ++step) {
+  const std::size_t max_steps = (kProtectedRevolutions + std::bit_width(kMaxFrequency) + 1U) * std::size_t{slots_};
+  for (std::size_t step = 0; step < max_steps && victims.size() < rows; ++step) {
     const std::uint32_t slot = hand_;
     hand_ = hand_ + 1 == slots_ ? 0 : hand_ + 1;
     RowHeader& row = header(slot);

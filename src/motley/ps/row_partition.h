@@ -105,7 +105,7 @@ class RowPartition {
   static constexpr std::size_t kSlabBytes = std::size_t{8} << 20;
   static constexpr std::size_t kLeftClasses = 8192;
   static constexpr std::uint32_t kSavedAtOnce = 1024;
-  static constexpr std::uint8_t kMostFrequency = 15;
+  static constexpr std::uint8_t kMaxFrequency = 15;
   static constexpr std::uint8_t kProtectedRevolutions = 8;
 
   struct Free {

@@ -16,7 +16,7 @@
 #include "motley/base/units.h"
 #include "motley/net/host.h"
 #include "motley/net/socket.h"
-#include "motley/ps/relaxed_share.h"
+#include "motley/ps/async_shard_task.h"
 
 namespace motley::ps {
 namespace {
@@ -26,17 +26,17 @@ using net::Claim;
 using net::TcpConnection;
 
 constexpr double kLastWordsSeconds = 2;
-constexpr std::size_t kMostEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
-constexpr double kGraceSeconds = 1;      // for a rank whose lane has ended to say that it leaves
+constexpr std::size_t kMaxEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
+constexpr double kGraceSeconds = 1;     // for a rank whose channel has ended to say that it leaves
 constexpr double kWatchSeconds = 0.25;
 // A control connection's frames that are taken at a time, and its answers that may wait before more are.
-constexpr int kMostRequests = 64;
-constexpr std::size_t kMostAnswers = 16;
+constexpr int kMaxRequests = 64;
+constexpr std::size_t kMaxAnswers = 16;
 // Cutting a model looks at every core of all servers for every segment: so many looks take about a second.
-constexpr double kMostLooks = 1e9;
+constexpr double kMaxLooks = 1e9;
 
 bool takes_requests(const TcpConnection& connection) {
-  return connection.pending_sends() <= kMostAnswers;
+  return connection.pending_sends() <= kMaxAnswers;
 }
 
 // What would fill this machine's memory, or keep everybody waiting while it is cut, is refused before that.
@@ -49,9 +49,9 @@ Status check_size(const ServerJoin& join, std::size_t bytes, const std::string& 
   }
   const std::size_t segments =
       collective::segment_count(join.bucket_elements, sizeof(float), join.chunk_bytes, join.bins);
-  if (static_cast<double>(segments) * join.bins > kMostLooks) {
+  if (static_cast<double>(segments) * join.bins > kMaxLooks) {
     return fail(ErrorCode::kRefused, "job '{}' has a model of {} segments for {} cores; accepted: a product of {}", job,
-                segments, join.bins, kMostLooks);
+                segments, join.bins, kMaxLooks);
   }
   return {};
 }
@@ -75,14 +75,14 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.size != b.size) return differ("the number of ranks", a.size, b.size);
   if (a.racks != b.racks) {
     const auto text = [](const collective::RackPlan& plan) {
-      return fmt::format("[{}] of {}", fmt::join(plan.rack_of_rank, ", "), fmt::join(plan.servers, ", "));
+      return fmt::format("[{}] of {}", fmt::join(plan.rank_racks, ", "), fmt::join(plan.servers, ", "));
     };
     return differ("the division into racks", text(a.racks), text(b.racks));
   }
   if (a.bins != b.bins || a.first_bin != b.first_bin) return differ("the number of servers' cores", a.bins, b.bins);
   if (a.bin_speeds != b.bin_speeds) return "the measured speed of servers differs";
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
-  if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
+  if (a.is_async != b.is_async) return differ("whether ranks may be at different steps", a.is_async, b.is_async);
   if (a.wire != b.wire) return differ("the type on the wire", to_string(a.wire), to_string(b.wire));
   if (a.bucket_elements.size() != b.bucket_elements.size()) {
     return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
@@ -121,8 +121,8 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, net::Des
       endpoint_(net::local_endpoint(listener)),
       host_id_(net::host_id()),
       acceptor_(
-          std::move(listener), [this](const Claim& claim) { return tenants_.token_of(claim.identity.tenant); }, Claim{},
-          [](const Claim&) -> Status { return {}; }),
+          std::move(listener), [this](const Claim& claim) { return tenants_.find_token(claim.identity.tenant); },
+          Claim{}, [](const Claim&) -> Status { return {}; }),
       sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   const std::vector<int> processors = own_processors();
@@ -131,8 +131,8 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, net::Des
       std::make_unique<Metrics>(count, options.quota_bytes, tenants_, memory_, [this] { return sparse_.metrics(); });
   for (int core = 0; core < count; ++core) {
     const int processor = processors[static_cast<std::size_t>(core) % processors.size()];
-    cores_.push_back(std::make_unique<Core>(options.pin_cores ? std::optional(processor) : std::nullopt, spins_,
-                                            metrics_->cores[static_cast<std::size_t>(core)]));
+    cores_.push_back(std::make_unique<AggregationThread>(options.pin_cores ? std::optional(processor) : std::nullopt,
+                                                         spins_, metrics_->cores[static_cast<std::size_t>(core)]));
   }
   sigset_t all;
   sigset_t before;
@@ -155,10 +155,10 @@ void Service::run() {
   for (bool running = true; running;) {
     wait_for_events();
     for (auto& [number, job] : jobs_) {
-      if (const Status heard = hear_racks(*job); !heard) end(*job, heard.error());
+      if (const Status status = receive_from_racks(*job); !status) end(*job, status.error());
       for (std::size_t rank = 0; rank < job->ranks.size(); ++rank) {
-        if (const Status heard = hear(*job, rank); !heard) {
-          end(*job, heard.error());
+        if (const Status status = receive_from(*job, rank); !status) {
+          end(*job, status.error());
           break;
         }
       }
@@ -173,8 +173,8 @@ void Service::run() {
     watch_for_stalls();
     sparse_.reap();
     send_back();
-    for (net::Acceptor::Guest& guest : acceptor_.step()) {
-      admit(std::move(guest));
+    for (net::Acceptor::PendingConnection& pending : acceptor_.step()) {
+      admit(std::move(pending));
     }
     const std::size_t jobs_before = jobs_.size();
     std::erase_if(jobs_, [&](const auto& entry) {
@@ -204,8 +204,8 @@ bool Service::has_left(Leaving& leaving) {
   TcpConnection& connection = *leaving.connection;
   if (!connection.progress() || monotonic_seconds() > leaving.until) return true;
   if (connection.wants_to_write()) return false;
-  if (!leaving.said) connection.finish_sending();
-  leaving.said = true;
+  if (!leaving.announced) connection.finish_sending();
+  leaving.announced = true;
   for (;;) {
     const auto message = connection.try_receive();
     if (!message) return true;
@@ -285,29 +285,29 @@ void Service::wait_for_events() {
   ::eventfd_read(wake_.get(), &count);
 }
 
-void Service::admit(net::Acceptor::Guest guest) {
-  if (!guest.accepted) {
+void Service::admit(net::Acceptor::PendingConnection pending) {
+  if (!pending.accepted) {
     metrics_->refused_in_handshake.add(1);
-    spdlog::warn("{} was turned away: {}", guest.address, guest.accepted.error().message);
+    spdlog::warn("{} was turned away: {}", pending.address, pending.accepted.error().message);
     return;
   }
-  const bool checksum = options_.payload_checksum && !guest.address.starts_with("127.");
-  auto connection = std::make_unique<TcpConnection>(std::move(guest.socket), guest.claim.identity, checksum);
-  if (guest.claim.identity.purpose == collective::kSparseConnection) {
-    sparse_.admit(guest.claim, std::move(connection));
-  } else if (guest.claim.identity.purpose == collective::kServerControl) {
-    admit_control(guest.claim, std::move(connection));
-  } else if (guest.claim.identity.purpose == collective::kServerProbe) {
+  const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
+  auto connection = std::make_unique<TcpConnection>(std::move(pending.socket), pending.claim.identity, checksum);
+  if (pending.claim.identity.purpose == collective::kSparseConnection) {
+    sparse_.admit(pending.claim, std::move(connection));
+  } else if (pending.claim.identity.purpose == collective::kServerControl) {
+    admit_control(pending.claim, std::move(connection));
+  } else if (pending.claim.identity.purpose == collective::kServerProbe) {
     probes_.push_back(std::move(connection));
   } else {
-    admit_lane(guest.claim, std::move(connection));
+    admit_channel(pending.claim, std::move(connection));
   }
 }
 
 // Whatever comes on a probe goes back, as long as the worker takes it.
 void Service::send_back() {
   std::erase_if(probes_, [](const auto& probe) {
-    for (std::size_t frame = 0; frame < kMostEchoes && probe->pending_sends() < kMostEchoes; ++frame) {
+    for (std::size_t frame = 0; frame < kMaxEchoes && probe->pending_sends() < kMaxEchoes; ++frame) {
       auto message = probe->try_receive();
       if (!message) return true;
       if (!*message) break;
@@ -336,12 +336,12 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
         {ErrorCode::kRefused, fmt::format("a job '{}' is running here already; give this one another name", name), -1});
   }
   if (job == nullptr) {
-    auto made = std::make_unique<Job>();
-    made->number = next_job_++;
-    made->name = name;
-    made->claim = claim;
-    job = made.get();
-    jobs_.emplace(job->number, std::move(made));
+    auto created = std::make_unique<Job>();
+    created->number = next_job_++;
+    created->name = name;
+    created->claim = claim;
+    job = created.get();
+    jobs_.emplace(job->number, std::move(created));
   }
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
   if (rank >= 4096 || (rank < job->ranks.size() && job->ranks[rank].control)) {
@@ -355,8 +355,8 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   job->ranks[rank].control = std::move(connection);
 }
 
-void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
-  const auto core = static_cast<std::size_t>(claim.identity.purpose - collective::kServerLane);
+void Service::admit_channel(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
+  const auto core = static_cast<std::size_t>(claim.identity.purpose - collective::kServerChannel);
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
   const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
     const Job& job = *entry.second;
@@ -365,36 +365,37 @@ void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> conn
            ready && rank < job.ranks.size() && job.ranks[rank].join;
   });
   if (found == jobs_.end() || core >= cores_.size() || found->second->shared[core] ||
-      found->second->ranks[rank].lanes[core]) {
+      found->second->ranks[rank].channels[core]) {
     metrics_->refused_after_it.add(1);
-    return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such lane", -1});
+    return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such channel", -1});
   }
   Job& job = *found->second;
-  job.ranks[rank].lanes[core] = std::move(connection);
-  if (std::ranges::all_of(job.ranks, [&](const Rank& other) { return !other.join || other.lanes[core] != nullptr; })) {
+  job.ranks[rank].channels[core] = std::move(connection);
+  if (std::ranges::all_of(job.ranks,
+                          [&](const Rank& other) { return !other.join || other.channels[core] != nullptr; })) {
     job.shared[core] = true;
     const std::string& tenant = job.claim.identity.tenant;
-    cores_[core]->add(job.number, share_of(job, core), tenant, tenants_.share_of(tenant));
+    cores_[core]->add(job.number, make_shard_task(job, core), tenant, tenants_.find_weight(tenant));
   }
 }
 
-// All lanes of this core are there.
-std::unique_ptr<CoreTask> Service::share_of(Job& job, std::size_t core) {
-  std::vector<std::unique_ptr<TcpConnection>> lanes;
+// All channels of this core are there.
+std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t core) {
+  std::vector<std::unique_ptr<TcpConnection>> channels;
   for (Rank& rank : job.ranks) {
-    if (rank.join) lanes.push_back(std::move(rank.lanes[core]));
+    if (rank.join) channels.push_back(std::move(rank.channels[core]));
   }
   const auto lost = [this, number = job.number](Error error) {
     const std::lock_guard lock(mutex_);
     lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
     wake();
   };
-  if (job.rack) return std::make_unique<RackShare>(job.rack, static_cast<int>(core), std::move(lanes), lost);
-  job.dense->unlink();  // whoever opens a lane has mapped the region
-  if (job.dense->relaxed()) {
-    return std::make_unique<RelaxedShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+  if (job.rack) return std::make_unique<RackShardTask>(job.rack, static_cast<int>(core), std::move(channels), lost);
+  job.dense->unlink();  // whoever opens a channel has mapped the region
+  if (job.dense->is_async()) {
+    return std::make_unique<AsyncShardTask>(job.dense, static_cast<int>(core), std::move(channels), lost);
   }
-  return std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+  return std::make_unique<DenseShardTask>(job.dense, static_cast<int>(core), std::move(channels), lost);
 }
 
 void Service::wake() {
@@ -411,10 +412,10 @@ std::string Service::rack_server(const Job& job, std::size_t rack) {
   return fmt::format("server of rack {}", rack);
 }
 
-Status Service::hear(Job& job, std::size_t rank) {
+Status Service::receive_from(Job& job, std::size_t rank) {
   Rank& from = job.ranks[rank];
   for (int taken = 0; from.control && !from.left && !(job.rack && job.rack->congested()); ++taken) {
-    if (taken == kMostRequests) {
+    if (taken == kMaxRequests) {
       has_more_ = true;
       break;
     }
@@ -548,7 +549,7 @@ Status Service::join(Job& job, std::size_t newest) {
   const std::string region = fmt::format("{:x}-{}-server", job.claim.identity.session, job.number);
   MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions), region));
   count_in(job, job.dense->metrics(), bytes);
-  say_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
+  announce_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
   spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
                format_bytes(static_cast<double>(collective::ServerRegion::value_offsets(join.bucket_elements).back())),
                join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
@@ -577,13 +578,13 @@ void Service::count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_
   metrics_->add(job.metrics);
 }
 
-void Service::say_joined(Job& job, collective::ServerJoined joined) {
+void Service::announce_joined(Job& job, collective::ServerJoined joined) {
   job.shared.assign(cores_.size(), false);
   choose_spinning();
   joined.may_spin = spins_;
   for (Rank& rank : job.ranks) {
     if (!rank.join) continue;
-    rank.lanes.resize(cores_.size());
+    rank.channels.resize(cores_.size());
     rank.control->post_owned(collective::kServerJoined, 0, collective::encode(joined));
     static_cast<void>(rank.control->progress());
   }
@@ -592,13 +593,13 @@ void Service::say_joined(Job& job, collective::ServerJoined joined) {
 // Once all ranks of the rack have joined, its server meets the other racks'.
 Status Service::join_rack(Job& job, std::size_t newest) {
   const ServerJoin& join = *job.ranks[newest].join;
-  const int rack = join.racks.rack_of_rank[newest];
-  const std::vector<int> ranks = join.racks.ranks_of(rack);
+  const int rack = join.racks.rank_racks[newest];
+  const std::vector<int> ranks = join.racks.list_ranks(rack);
   const auto here = [&](int rank) {
     return rank < static_cast<int>(job.ranks.size()) && job.ranks[static_cast<std::size_t>(rank)].join;
   };
   for (int rank = 0; rank < join.size; ++rank) {
-    if (here(rank) && join.racks.rack_of_rank[static_cast<std::size_t>(rank)] != rack) {
+    if (here(rank) && join.racks.rank_racks[static_cast<std::size_t>(rank)] != rack) {
       return fail(Error{
           ErrorCode::kInvalidInput,
           fmt::format("job '{}': ranks {} and {} are in different racks, but both are here", job.name, rank, newest),
@@ -615,23 +616,23 @@ Status Service::join_rack(Job& job, std::size_t newest) {
   if (claim.identity.job.size() > net::kMaxNameBytes) {
     return fail(ErrorCode::kInvalidInput, "the job's name '{}' is too long for a job with racks", job.name);
   }
-  const net::Secret token = tenants_.token_of(job.claim.identity.tenant);
+  const net::Secret token = tenants_.find_token(job.claim.identity.tenant);
   job.rack = std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { wake(); });
   count_in(job, std::make_shared<JobMetrics>(static_cast<int>(ranks.size()), 0), bytes);
   return {};
 }
 
 // What the other racks' servers say to the one of this rack.
-Status Service::hear_racks(Job& job) {
+Status Service::receive_from_racks(Job& job) {
   if (!job.rack || job.ranks.empty()) return {};
-  MOTLEY_ASSIGN(const bool met, job.rack->met());
-  if (met) {
-    say_joined(job, {.bins = job.rack->bins(), .cores = job.rack->cores()});
+  MOTLEY_ASSIGN(const bool connected, job.rack->connected());
+  if (connected) {
+    announce_joined(job, {.bins = job.rack->bins(), .cores = job.rack->cores()});
     spdlog::info("job '{}': ranks {} of a rack; {} racks have met", job.name, fmt::join(job.rack->ranks(), ", "),
                  job.rack->controls().size());
   }
   if (!job.rack->ready()) return {};
-  MOTLEY_ASSIGN(const auto answers, job.rack->hear());
+  MOTLEY_ASSIGN(const auto answers, job.rack->receive());
   for (const RackJob::Answer& answer : answers) {
     for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
       const Rank& to = job.ranks[rank];

@@ -15,7 +15,7 @@
 
 #include "motley/net/acceptor.h"
 #include "motley/net/tcp_connection.h"
-#include "motley/ps/core.h"
+#include "motley/ps/aggregation_thread.h"
 #include "motley/ps/dense_job.h"
 #include "motley/ps/memory_quota.h"
 #include "motley/ps/metrics.h"
@@ -48,7 +48,7 @@ class Service {
  private:
   struct Rank {
     std::unique_ptr<net::TcpConnection> control;
-    std::vector<std::unique_ptr<net::TcpConnection>> lanes;  // by core, until all ranks' are there
+    std::vector<std::unique_ptr<net::TcpConnection>> channels;  // by core, until all ranks' are there
     std::optional<collective::ServerJoin> join;
     bool loaded = false;
     bool left = false;
@@ -73,10 +73,10 @@ class Service {
   struct Leaving {
     std::unique_ptr<net::TcpConnection> connection;
     double until;
-    bool said = false;
+    bool announced = false;
   };
 
-  // A lane that a core saw end. Its rank may have left in order, which is then about to be said on its control
+  // A channel that a core saw end. Its rank may have left in order, which is then about to be said on its control
   // connection.
   struct Lost {
     std::uint64_t job;
@@ -87,11 +87,11 @@ class Service {
   Service(const ServiceOptions& options, const Tenants& tenants, net::Descriptor listener);
   void run();
   void wait_for_events();
-  void admit(net::Acceptor::Guest guest);
+  void admit(net::Acceptor::PendingConnection pending);
   void admit_control(const net::Claim& claim, std::unique_ptr<net::TcpConnection> connection);
-  void admit_lane(const net::Claim& claim, std::unique_ptr<net::TcpConnection> connection);
+  void admit_channel(const net::Claim& claim, std::unique_ptr<net::TcpConnection> connection);
   // Each returns an error that ends the job.
-  Status hear(Job& job, std::size_t rank);
+  Status receive_from(Job& job, std::size_t rank);
   Status handle(Job& job, std::size_t rank, const net::Message& message);
   Status join(Job& job, std::size_t newest);
   Status join_rack(Job& job, std::size_t newest);
@@ -105,10 +105,10 @@ class Service {
   int used_cores(const collective::ServerJoin& join) const;
   Status take_memory(Job& job, std::size_t bytes);
   void count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes);
-  Status hear_racks(Job& job);
-  void say_joined(Job& job, collective::ServerJoined joined);
+  Status receive_from_racks(Job& job);
+  void announce_joined(Job& job, collective::ServerJoined joined);
   std::vector<collective::ReceivedFrom> received_in_rack(const Job& between) const;
-  std::unique_ptr<CoreTask> share_of(Job& job, std::size_t core);
+  std::unique_ptr<AggregationTask> make_shard_task(Job& job, std::size_t core);
   void wake();
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<net::TcpConnection> connection, const Error& error);
@@ -141,7 +141,7 @@ class Service {
   std::mutex mutex_;        // guards the two below
   std::vector<Lost> lost_;  // what cores saw
   bool stop_ = false;
-  std::vector<std::unique_ptr<Core>> cores_;
+  std::vector<std::unique_ptr<AggregationThread>> cores_;
   std::thread thread_;
 };
 

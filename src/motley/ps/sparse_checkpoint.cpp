@@ -25,7 +25,7 @@ fs::path manifest_path(const fs::path& folder, std::int64_t step) {
 }
 
 template <class Kind>
-Kind kind_of(const std::string& text, std::initializer_list<Kind> kinds) {
+Kind find_kind(const std::string& text, std::initializer_list<Kind> kinds) {
   for (const Kind kind : kinds) {
     if (text == to_string(kind)) {
       return kind;
@@ -69,10 +69,10 @@ Result<SparseManifest> parse_sparse_manifest(std::string_view text) {
     }
     using Optimizer = RowOptimizer::Kind;
     manifest.form.optimizer =
-        kind_of(at(table, "optimizer").get<std::string>(), {Optimizer::kSgd, Optimizer::kAdagrad, Optimizer::kAdam});
+        find_kind(at(table, "optimizer").get<std::string>(), {Optimizer::kSgd, Optimizer::kAdagrad, Optimizer::kAdam});
     RowInitializer& initializer = manifest.form.initializer;
-    initializer.kind = kind_of(at(table, "initializer").get<std::string>(),
-                               {RowInitializer::Kind::kUniform, RowInitializer::Kind::kNormal});
+    initializer.kind = find_kind(at(table, "initializer").get<std::string>(),
+                                 {RowInitializer::Kind::kUniform, RowInitializer::Kind::kNormal});
     initializer.scale = at(table, "scale").get<float>();
     if (!std::isfinite(initializer.scale)) {
       throw std::invalid_argument("must be finite");

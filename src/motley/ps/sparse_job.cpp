@@ -54,7 +54,7 @@ SparseJob::~SparseJob() {
   ended_.set_value();
 }
 
-void SparseJob::tell_all() {
+void SparseJob::notify_all() {
   for (const Rank& rank : ranks_) {
     if (rank.event >= 0) ::eventfd_write(rank.event, 1);
   }
@@ -82,7 +82,7 @@ void SparseJob::fail_with(const Error& error) {
   if (failure_) return;
   spdlog::warn("sparse tables of job '{}' are closed: {}", name_, error.message);
   failure_ = error;
-  tell_all();
+  notify_all();
 }
 
 std::optional<Error> SparseJob::failure() {
@@ -129,13 +129,13 @@ Status SparseJob::open(int rank, const SparseOpen& open) {
   spdlog::info("job '{}': {} ranks, {} sparse tables, shard {} of {}", name_, open.size, tables_.size(), open.shard,
                open.shards);
   const std::lock_guard lock(mutex_);
-  tell_all();
+  notify_all();
   return {};
 }
 
 void SparseJob::let_go(std::size_t bytes) {
   collected_bytes_ -= bytes;
-  memory_.give_back(bytes);
+  memory_.release(bytes);
 }
 
 Status SparseJob::open_tables() {
@@ -161,7 +161,7 @@ Status SparseJob::open_tables() {
   return {};
 }
 
-fs::path SparseJob::folder_of(const SparseTableOptions& table, int shard, int shards) const {
+fs::path SparseJob::make_folder_path(const SparseTableOptions& table, int shard, int shards) const {
   return folder_ / folder_name(table.name) / fmt::format("{}-of-{}", shard, shards);
 }
 
@@ -173,7 +173,7 @@ Result<std::unique_ptr<SparseTable>> SparseJob::open_table(const SparseTableOpti
   spec.optimizer = options.optimizer;
   spec.max_rows = options.max_rows;
   spec.memory_bytes = options.memory_bytes;
-  const fs::path own = folder_of(options, open_.shard, open_.shards);
+  const fs::path own = make_folder_path(options, open_.shard, open_.shards);
 #ifdef MOTLEY_HAS_ROCKSDB
   if (!folder_.empty() && spec.memory_bytes > 0) spec.cold_folder = own / "cold";
 #endif
@@ -186,11 +186,11 @@ Result<std::unique_ptr<SparseTable>> SparseJob::open_table(const SparseTableOpti
   std::vector<fs::path> folders;
   for (int shard = 0; shard < open_.written_by; ++shard) {
     if (open_.written_by != open_.shards || shard == open_.shard) {
-      folders.push_back(folder_of(options, shard, open_.written_by));
+      folders.push_back(make_folder_path(options, shard, open_.written_by));
     }
   }
   const auto owns = [shard = static_cast<std::size_t>(open_.shard), shards = static_cast<std::size_t>(open_.shards)](
-                        std::uint64_t id) { return shard_of(id, shards) == shard; };
+                        std::uint64_t id) { return find_shard(id, shards) == shard; };
   MOTLEY_ASSIGN(auto table, SparseTable::restore(spec, folders, open_.step, owns));
   // What was written after that step is of a run that did not happen.
   constexpr int kAll = 1 << 20;
@@ -270,7 +270,7 @@ Status SparseJob::finish(int rank, std::int64_t step, double weight) {
     lock.lock();
     let_go(bytes);
     ++applied_;
-    tell_all();
+    notify_all();
   }
   applying_ = false;
   return {};
@@ -317,11 +317,11 @@ Status SparseJob::save(int rank, std::int64_t step) {
   const auto done = [this, step](Result<SparseSaved> result) {
     const std::lock_guard lock(mutex_);
     saved_.emplace(step, std::move(result));
-    tell_all();
+    notify_all();
   };
   if (folder_.empty()) {
     done(fail(ErrorCode::kInvalidInput,
-              "a checkpoint of sparse tables needs a folder; accepted: motley server --tables DIR"));
+              "a checkpoint of sparse tables needs a folder; accepted: motley server --embedding-dir DIR"));
     return {};
   }
   reports_.assign(tables_.size(), CheckpointReport());
@@ -336,7 +336,7 @@ Status SparseJob::save(int rank, std::int64_t step) {
         moments->count_down();
       };
       reports_[table] =
-          tables_[table]->checkpoint(folder_of(open_.tables[table], open_.shard, open_.shards), step, options);
+          tables_[table]->checkpoint(make_folder_path(open_.tables[table], open_.shard, open_.shards), step, options);
       if (!passed) moments->count_down();
       if (--saving_ > 0) return;
       SparseSaved total;

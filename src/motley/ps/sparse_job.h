@@ -93,12 +93,12 @@ class SparseJob {
     std::deque<Step> steps;  // not applied yet; the last is not finished
   };
 
-  void tell_all();  // under the mutex
+  void notify_all();  // under the mutex
   Status agree(const collective::SparseOpen& open);
   void let_go(std::size_t bytes);  // under the mutex
   Status open_tables();
   Result<std::unique_ptr<SparseTable>> open_table(const collective::SparseTableOptions& options);
-  std::filesystem::path folder_of(const collective::SparseTableOptions& table, int shard, int shards) const;
+  std::filesystem::path make_folder_path(const collective::SparseTableOptions& table, int shard, int shards) const;
   Status apply(std::vector<Step> steps);
 
   const std::string tenant_;

@@ -23,20 +23,20 @@ using net::TcpConnection;
 constexpr int kMaxRank = 4096;
 constexpr int kTickMilliseconds = 250;
 constexpr double kLastWordsSeconds = 2;
-constexpr std::size_t kMostAnswersUnsent = 64;   // frames; no more requests are read while they wait
-constexpr std::size_t kMostPullsWaiting = 4096;  // frames, for a step to come
+constexpr std::size_t kMaxAnswersUnsent = 64;   // frames; no more requests are read while they wait
+constexpr std::size_t kMaxPullsWaiting = 4096;  // frames, for a step to come
 
 // Says why the connection ends, and reads on until the other side has read that: a socket that is closed over unread
 // data would take the words back.
-void say_last_words(TcpConnection& connection, const Error& error) {
+void send_final_error(TcpConnection& connection, const Error& error) {
   connection.post_owned(collective::kServerFailed, 0, collective::encode(error));
   const Deadline deadline = Deadline::after(kLastWordsSeconds);
-  bool said = false;
+  bool sent = false;
   while (!deadline.passed()) {
     if (!connection.progress()) return;
-    if (!said && !connection.wants_to_write()) {
+    if (!sent && !connection.wants_to_write()) {
       connection.finish_sending();
-      said = true;
+      sent = true;
     }
     const auto message = connection.try_receive();
     if (!message) return;
@@ -48,20 +48,21 @@ void say_last_words(TcpConnection& connection, const Error& error) {
 }
 
 // One rank's requests, in order; pulls of a later step wait aside.
-class Conversation {
+class SparseConnection {
  public:
-  Conversation(SparseJob& job, int rank, TcpConnection& connection) : job_(job), rank_(rank), connection_(connection) {}
+  SparseConnection(SparseJob& job, int rank, TcpConnection& connection)
+      : job_(job), rank_(rank), connection_(connection) {}
 
   // Does what can be done now. False once the rank has left in order.
   Result<bool> step() {
-    if (job_.opened() && !told_opened_) {
+    if (job_.opened() && !acknowledged_open_) {
       connection_.post_owned(collective::kSparseOpened, 0, {});
-      told_opened_ = true;
+      acknowledged_open_ = true;
     }
     MOTLEY_TRY(answer_waiting());
     for (;;) {
       MOTLEY_TRY(connection_.progress());
-      if (connection_.pending_sends() > kMostAnswersUnsent) return true;
+      if (connection_.pending_sends() > kMaxAnswersUnsent) return true;
       if (!held_) {
         MOTLEY_ASSIGN(held_, connection_.try_receive());
         if (!held_) break;
@@ -79,7 +80,7 @@ class Conversation {
     MOTLEY_TRY(connection_.progress());
     return true;
   }
-  bool reads() const { return !held_ && connection_.pending_sends() <= kMostAnswersUnsent; }
+  bool reads() const { return !held_ && connection_.pending_sends() <= kMaxAnswersUnsent; }
 
  private:
   // A step is finished after its pulls are answered, so that they cannot see more than they asked for; a checkpoint is
@@ -136,7 +137,7 @@ class Conversation {
       case collective::kSparsePull: {
         MOTLEY_ASSIGN(const collective::PullFrame frame, collective::read_pull(message.payload, job_.tables()));
         if (job_.reached(frame.head.after)) return answer(message);
-        if (waiting_.size() >= kMostPullsWaiting) return wrong("too many pulls wait for a later step");
+        if (waiting_.size() >= kMaxPullsWaiting) return wrong("too many pulls wait for a later step");
         job_.prefetch(frame.head.table, frame.ids);
         waiting_.push_back(std::move(message));
         return {};
@@ -167,7 +168,7 @@ class Conversation {
   SparseJob& job_;
   const int rank_;
   TcpConnection& connection_;
-  bool told_opened_ = false;
+  bool acknowledged_open_ = false;
   std::optional<Message> held_;  // read, and not due yet
   std::deque<Message> waiting_;  // pulls
   std::vector<float> rows_;      // of the answer that is being made
@@ -177,11 +178,11 @@ class Conversation {
 void converse(SparseJob& job, int rank, TcpConnection& connection, const std::atomic<bool>& stop) {
   const net::Descriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   job.enter(rank, event.get());
-  Conversation conversation(job, rank, connection);
+  SparseConnection conversation(job, rank, connection);
   for (;;) {
     if (stop) job.fail_with({ErrorCode::kServerLost, "the server was told to stop", -1});
     if (const auto failure = job.failure()) {
-      say_last_words(connection, *failure);
+      send_final_error(connection, *failure);
       break;
     }
     const Result<bool> goes_on = conversation.step();
@@ -243,7 +244,7 @@ void SparseService::admit(const net::Claim& claim, std::unique_ptr<TcpConnection
   // Whoever is turned away is told on a thread of its own.
   std::shared_ptr<TcpConnection> shared = std::move(connection);
   const auto refuse = [&](const std::string& why) {
-    start_line([shared, error = Error{ErrorCode::kRefused, why, -1}] { say_last_words(*shared, error); });
+    start_line([shared, error = Error{ErrorCode::kRefused, why, -1}] { send_final_error(*shared, error); });
   };
   if (rank < 0 || rank >= kMaxRank) return refuse(fmt::format("rank {} is not one from 0 to {}", rank, kMaxRank - 1));
   if (job && known.session != claim.identity.session && !job->over()) {
@@ -251,7 +252,7 @@ void SparseService::admit(const net::Claim& claim, std::unique_ptr<TcpConnection
   }
   if (!job || known.session != claim.identity.session) {
     SparseLimits limits = limits_;
-    limits.tenant_quota_bytes = tenants_.quota_of(claim.identity.tenant);
+    limits.tenant_quota_bytes = tenants_.find_quota(claim.identity.tenant);
     job = std::make_shared<SparseJob>(claim.identity, limits, memory_, known.end);
     known = {.session = claim.identity.session, .job = job, .end = job->end(), .ranks = {}};
   }

@@ -60,11 +60,11 @@ SparseTable::SparseTable(SparseTableSpec spec, std::unique_ptr<ColdStore> cold)
       shape_{spec_.dimension, spec_.dimension + state_floats(spec_.optimizer.kind, spec_.dimension)},
       cold_(std::move(cold)),
       learning_rate_(spec_.optimizer.learning_rate) {
-  most_rows_ = std::numeric_limits<std::uint64_t>::max();
+  max_rows_ = std::numeric_limits<std::uint64_t>::max();
   const auto limit = [this](std::uint64_t rows, std::string reason) {
-    if (rows < most_rows_) {
-      most_rows_ = rows;
-      most_rows_reason_ = std::move(reason);
+    if (rows < max_rows_) {
+      max_rows_ = rows;
+      max_rows_reason_ = std::move(reason);
     }
   };
   if (spec_.max_rows > 0) {
@@ -78,7 +78,7 @@ SparseTable::SparseTable(SparseTableSpec spec, std::unique_ptr<ColdStore> cold)
     limit(rows_in_memory, fmt::format("memory_bytes = {} without a cold tier", spec_.memory_bytes));
   }
   const std::size_t capacity = cold_ ? rows_in_memory / kPartitions : 0;
-  most_rows_at_once_ = capacity == 0 ? RowBatch::kEnd : capacity * kPartitions;
+  max_rows_at_once_ = capacity == 0 ? RowBatch::kEnd : capacity * kPartitions;
   for (std::size_t p = 0; p < kPartitions; ++p) {
     partitions_.push_back(std::make_unique<RowPartition>(shape_, capacity, cold_.get()));
   }
@@ -120,10 +120,10 @@ Result<std::unique_ptr<SparseTable>> SparseTable::create(const SparseTableSpec& 
   const bool has_cold = cold || !spec.cold_folder.empty();
   const std::size_t row_bytes =
       RowShape{spec.dimension, spec.dimension + state_floats(optimizer.kind, spec.dimension)}.resident_bytes();
-  const std::uint64_t least_memory = kPartitions * row_bytes;
-  if (has_cold && spec.memory_bytes < least_memory) {
+  const std::uint64_t min_memory = kPartitions * row_bytes;
+  if (has_cold && spec.memory_bytes < min_memory) {
     return refuse("memory_bytes", spec.memory_bytes,
-                  fmt::format("with a cold tier at least {} ({} rows)", least_memory, kPartitions));
+                  fmt::format("with a cold tier at least {} ({} rows)", min_memory, kPartitions));
   }
   if (!cold && has_cold) {
     MOTLEY_ASSIGN(cold, open_cold_store(spec.cold_folder, record_bytes(spec)));
@@ -238,9 +238,9 @@ Status SparseTable::fetch(std::vector<Missing>& missing, bool must_stay, Use use
     again.clear();
     std::size_t distinct = 0;
     for (std::size_t begin = 0; begin < missing.size();) {
-      RowPartition& partition = partition_of(missing[begin].hash);
+      RowPartition& partition = find_partition(missing[begin].hash);
       std::size_t end = begin;
-      while (end < missing.size() && &partition_of(missing[end].hash) == &partition) {
+      while (end < missing.size() && &find_partition(missing[end].hash) == &partition) {
         ++end;
       }
       const std::lock_guard lock(partition.mutex);
@@ -279,11 +279,11 @@ Status SparseTable::fetch(std::vector<Missing>& missing, bool must_stay, Use use
 Status SparseTable::pin(RowPartition& partition, std::uint32_t slot) {
   RowHeader& row = partition.header(slot);
   if (!row.counted) {
-    if (rows_.fetch_add(1) >= most_rows_) {
+    if (rows_.fetch_add(1) >= max_rows_) {
       --rows_;
       return fail(ErrorCode::kRefused,
                   "table '{}' has the {} rows of its quota ({}); accepted: pushes to rows that exist", spec_.name,
-                  most_rows_, most_rows_reason_);
+                  max_rows_, max_rows_reason_);
     }
     row.counted = true;
   }
@@ -386,11 +386,11 @@ Status SparseTable::push(std::span<const std::uint64_t> ids, std::span<const flo
   for (std::size_t p = 0; p < kPartitions; ++p) {
     distinct += batch.of(p).size();
   }
-  if (distinct > most_rows_at_once_) {
+  if (distinct > max_rows_at_once_) {
     return fail(ErrorCode::kRefused,
                 "table '{}': a push of {} rows was not applied; accepted: at most the {} rows that "
                 "memory_bytes = {} has room for",
-                spec_.name, distinct, most_rows_at_once_, spec_.memory_bytes);
+                spec_.name, distinct, max_rows_at_once_, spec_.memory_bytes);
   }
   RowOptimizer optimizer = spec_.optimizer;
   optimizer.learning_rate = learning_rate_;

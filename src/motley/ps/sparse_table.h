@@ -2,9 +2,9 @@
 // hot rows in memory within a budget, the others in a cold store; saved without stopping, and restored onto any number
 // of shards.
 //
-// A table is one shard. Which ids are a shard's is the caller's choice (shard_of is the usual one); a row depends on
-// its id and its gradients only. Rows exist once they were pushed: until then a pull gives what the initializer makes
-// of seed and id.
+// A table is one shard. Which ids are a shard's is the caller's choice (shard_filter is the usual one); a row depends
+// on its id and its gradients only. Rows exist once they were pushed: until then a pull gives what the initializer
+// makes of seed and id.
 //
 // All calls may come from any thread. The table is cut into partitions by hash of the id, each behind a lock of its own
 // that is held for memory accesses only; a batch goes to each partition once, to free ones first. Rows are read from
@@ -63,7 +63,7 @@ struct CheckpointReport {
   std::uint64_t bytes = 0;
 };
 
-using collective::shard_of;
+using collective::shard_filter;
 
 class SparseTable {
  public:
@@ -126,7 +126,7 @@ class SparseTable {
 
   SparseTable(SparseTableSpec spec, std::unique_ptr<ColdStore> cold);
 
-  RowPartition& partition_of(std::uint64_t hash) { return *partitions_[hash >> (64 - kPartitionBits)]; }
+  RowPartition& find_partition(std::uint64_t hash) { return *partitions_[hash >> (64 - kPartitionBits)]; }
   template <class Work>
   Status each_partition(RowBatch& batch, Work work);
   Status read_cold(const std::vector<Missing>& missing, Fetched& fetched);
@@ -149,9 +149,9 @@ class SparseTable {
   const SparseTableSpec spec_;
   const RowShape shape_;
   const std::unique_ptr<ColdStore> cold_;
-  std::uint64_t most_rows_ = 0;  // the tightest quota
-  std::string most_rows_reason_;
-  std::size_t most_rows_at_once_ = 0;  // in a push, so that they can all be in memory
+  std::uint64_t max_rows_ = 0;  // the tightest quota
+  std::string max_rows_reason_;
+  std::size_t max_rows_at_once_ = 0;  // in a push, so that they can all be in memory
   std::vector<std::unique_ptr<RowPartition>> partitions_;
   std::atomic<std::uint64_t> rows_ = 0;
   std::atomic<float> learning_rate_;

@@ -11,7 +11,7 @@ class StallWatch {
   double look(std::uint64_t progress, bool waits, double now) {
     if (!waits || progress != progress_ || !waited_) {
       moved_at_ = now;
-      said_ = false;
+      reported_ = false;
     }
     progress_ = progress;
     waited_ = waits;
@@ -19,15 +19,15 @@ class StallWatch {
   }
   // True once a stall, when it has lasted so long.
   bool is_due(double lasted, double limit) {
-    if (said_ || lasted < limit) return false;
-    said_ = true;
+    if (reported_ || lasted < limit) return false;
+    reported_ = true;
     return true;
   }
 
  private:
   std::uint64_t progress_ = 0;
   bool waited_ = false;
-  bool said_ = false;
+  bool reported_ = false;
   double moved_at_ = 0;
 };
 

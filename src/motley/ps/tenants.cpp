@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxShare = 1000;
-constexpr double kMostQuota = 1e18;  // bytes
+constexpr double kMaxQuota = 1e18;  // bytes
 
 // The token that stands in the entry or in the file that it names.
 Result<net::Secret> read_token(const cluster::StrictYaml& entry, const std::filesystem::path& folder) {
@@ -38,7 +38,7 @@ Result<Tenants> Tenants::read(const std::filesystem::path& file) {
     if (name.size() > net::kMaxNameBytes) {
       entry.refuse("name", fmt::format("has {} bytes; accepted: {}", name.size(), net::kMaxNameBytes));
     }
-    const double quota = entry.bytes("quota", {.min = 0, .max = kMostQuota, .fallback = 0});
+    const double quota = entry.bytes("quota", {.min = 0, .max = kMaxQuota, .fallback = 0});
     if (quota > 0 && quota < 1) {
       entry.refuse("quota", "is less than a byte; accepted: 0 for no limit, or a byte and more");
     }
@@ -67,17 +67,17 @@ const Tenant* Tenants::find(const std::string& name) const {
   return found == tenants_.end() ? nullptr : &found->second;
 }
 
-net::Secret Tenants::token_of(const std::string& name) const {
+net::Secret Tenants::find_token(const std::string& name) const {
   const Tenant* tenant = find(name);
   return tenant == nullptr ? for_all_ : tenant->token;
 }
 
-std::size_t Tenants::quota_of(const std::string& name) const {
+std::size_t Tenants::find_quota(const std::string& name) const {
   const Tenant* tenant = find(name);
   return tenant == nullptr ? 0 : tenant->quota_bytes;
 }
 
-int Tenants::share_of(const std::string& name) const {
+int Tenants::find_weight(const std::string& name) const {
   const Tenant* tenant = find(name);
   return tenant == nullptr ? 1 : tenant->share;
 }

@@ -33,9 +33,9 @@ class Tenants {
 
   // What whoever claims to be this tenant must prove to know. For a tenant that is not here it is a secret that nobody
   // knows, so that its handshake goes as one with a wrong token does.
-  net::Secret token_of(const std::string& name) const;
-  std::size_t quota_of(const std::string& name) const;
-  int share_of(const std::string& name) const;
+  net::Secret find_token(const std::string& name) const;
+  std::size_t find_quota(const std::string& name) const;
+  int find_weight(const std::string& name) const;
   const std::map<std::string, Tenant>& named() const { return tenants_; }
 
  private:

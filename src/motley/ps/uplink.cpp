@@ -11,8 +11,9 @@ namespace {
 constexpr double kListenSeconds = 0.05;  // between two looks at whether to give up
 
 // The next message, which is to be of this type.
-Result<net::Message> hear(net::TcpConnection& control, std::uint16_t type, const std::string& server,
-                          const std::string& what, const Deadline& deadline, const std::atomic<bool>& cancelled) {
+Result<net::Message> receive_from(net::TcpConnection& control, std::uint16_t type, const std::string& server,
+                                  const std::string& what, const Deadline& deadline,
+                                  const std::atomic<bool>& cancelled) {
   for (;;) {
     auto message = control.receive(Deadline::after(kListenSeconds), what);
     if (message && message->header.type == type) return message;
@@ -39,8 +40,8 @@ std::string server_name(const collective::RackPlan& racks, int rack) {
   return "server at " + racks.servers[static_cast<std::size_t>(rack)];
 }
 
-Result<Uplinks> meet_racks(const collective::ServerJoin& join, net::Claim claim, const net::Secret& token,
-                           bool payload_checksum, const std::atomic<bool>& cancelled) {
+Result<Uplinks> connect_racks(const collective::ServerJoin& join, net::Claim claim, const net::Secret& token,
+                              bool payload_checksum, const std::atomic<bool>& cancelled) {
   const Deadline deadline = Deadline::after(join.racks.seconds);
   const auto connect = [&](int rack, std::uint32_t purpose) -> Result<std::unique_ptr<net::TcpConnection>> {
     MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(join.racks.servers[static_cast<std::size_t>(rack)]));
@@ -56,7 +57,8 @@ Result<Uplinks> meet_racks(const collective::ServerJoin& join, net::Claim claim,
   for (int rack = 0; rack < racks; ++rack) {
     const std::string name = server_name(join.racks, rack);
     MOTLEY_ASSIGN(auto control, connect(rack, collective::kServerControl));
-    MOTLEY_ASSIGN(const auto message, hear(*control, collective::kServerInfo, name, "what it is", deadline, cancelled));
+    MOTLEY_ASSIGN(const auto message,
+                  receive_from(*control, collective::kServerInfo, name, "what it is", deadline, cancelled));
     MOTLEY_ASSIGN(const collective::ServerInfo info, collective::decode_server_info(message.payload));
     uplinks.cores = rack == 0 ? info.cores : std::min(uplinks.cores, info.cores);
     uplinks.controls.push_back(std::move(control));
@@ -73,14 +75,14 @@ Result<Uplinks> meet_racks(const collective::ServerJoin& join, net::Claim claim,
                                                                       "joining"));
   }
   for (int rack = 0; rack < racks; ++rack) {
-    MOTLEY_TRY(hear(*uplinks.controls[static_cast<std::size_t>(rack)], collective::kServerJoined,
-                    server_name(join.racks, rack), "all racks' servers to join", deadline, cancelled));
+    MOTLEY_TRY(receive_from(*uplinks.controls[static_cast<std::size_t>(rack)], collective::kServerJoined,
+                            server_name(join.racks, rack), "all racks' servers to join", deadline, cancelled));
   }
-  uplinks.lanes.resize(static_cast<std::size_t>(uplinks.cores));
+  uplinks.channels.resize(static_cast<std::size_t>(uplinks.cores));
   for (int core = 0; core < uplinks.cores; ++core) {
     for (int rack = 0; rack < racks; ++rack) {
-      MOTLEY_ASSIGN(auto lane, connect(rack, collective::kServerLane + static_cast<std::uint32_t>(core)));
-      uplinks.lanes[static_cast<std::size_t>(core)].push_back(std::move(lane));
+      MOTLEY_ASSIGN(auto channel, connect(rack, collective::kServerChannel + static_cast<std::uint32_t>(core)));
+      uplinks.channels[static_cast<std::size_t>(core)].push_back(std::move(channel));
     }
   }
   return uplinks;

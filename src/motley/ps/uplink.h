@@ -16,17 +16,17 @@ namespace motley::ps {
 inline constexpr const char* kBetweenRacks = " (between racks)";
 
 struct Uplinks {
-  using Lanes = std::vector<std::unique_ptr<net::TcpConnection>>;  // by rack
-  int cores = 0;                                                   // of each server that the job uses
-  Lanes controls;
-  std::vector<Lanes> lanes;  // by core
+  using Channels = std::vector<std::unique_ptr<net::TcpConnection>>;  // by rack
+  int cores = 0;                                                      // of each server that the job uses
+  Channels controls;
+  std::vector<Channels> channels;  // by core
 };
 
 std::string server_name(const collective::RackPlan& racks, int rack);  // "server at 10.0.0.5:4711"
 
 // Blocks until all racks' servers have joined, or the plan's seconds have passed; the error names who was waited for.
 // `join`: of the rack's ranks. `claim`: the job between the racks, and the rack as its rank.
-Result<Uplinks> meet_racks(const collective::ServerJoin& join, net::Claim claim, const net::Secret& token,
-                           bool payload_checksum, const std::atomic<bool>& cancelled);
+Result<Uplinks> connect_racks(const collective::ServerJoin& join, net::Claim claim, const net::Secret& token,
+                              bool payload_checksum, const std::atomic<bool>& cancelled);
 
 }  // namespace motley::ps

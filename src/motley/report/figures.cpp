@@ -33,10 +33,10 @@ std::optional<TypicalStep> typical(const std::vector<const Step*>& steps, std::s
       return over([&](const Step& step) { return i < (step.*values).size() ? (step.*values)[i] : 0.0; });
     };
     result.workers.push_back({part(&Step::samples), part(&Step::load_seconds), part(&Step::compute_seconds),
-                              part(&Step::exchange_seconds), part(&Step::wait_seconds)});
+                              part(&Step::gradient_sync_seconds), part(&Step::wait_seconds)});
     result.traffic.push_back({part(&Step::sent_bytes), part(&Step::rows_pulled_bytes), part(&Step::rows_pushed_bytes),
                               part(&Step::rows_wait_seconds), part(&Step::rows_needed), part(&Step::rows_cached),
-                              part(&Step::rows_ahead)});
+                              part(&Step::rows_prefetched)});
   }
   return result;
 }
@@ -47,31 +47,31 @@ std::optional<double> ratio(const std::optional<TypicalStep>& over, const std::o
 
 }  // namespace
 
-std::optional<TypicalStep> optimum_of(const TypicalStep& step) {
-  double samples = 0, samples_per_second = 0, exchange = step.seconds;
+std::optional<TypicalStep> compute_optimum(const TypicalStep& step) {
+  double samples = 0, samples_per_second = 0, gradient_sync = step.seconds;
   for (const Phases& worker : step.workers) {
     if (worker.samples > 0 && worker.busy() <= 0) {
       return std::nullopt;
     }
     samples += worker.samples;
     samples_per_second += worker.samples > 0 ? worker.samples / worker.busy() : 0;
-    exchange = std::min(exchange, worker.exchange);
+    gradient_sync = std::min(gradient_sync, worker.gradient_sync);
   }
   if (samples_per_second <= 0) {
     return std::nullopt;
   }
   TypicalStep best;
   const double busy = samples / samples_per_second;
-  best.seconds = busy + exchange;
+  best.seconds = busy + gradient_sync;
   best.steps = step.steps;
   for (const Phases& worker : step.workers) {
     const double scale = worker.samples > 0 ? busy / worker.busy() : 0;
-    best.workers.push_back({worker.samples * scale, worker.load * scale, worker.compute * scale, exchange, 0});
+    best.workers.push_back({worker.samples * scale, worker.load * scale, worker.compute * scale, gradient_sync, 0});
   }
   return best;
 }
 
-Figures figures_of(const Run& run) {
+Figures compute_figures(const Run& run) {
   const std::size_t workers = run.workers.size();
   Figures figures;
   std::vector<const Step*> own, settled, equal;
@@ -81,7 +81,7 @@ Figures figures_of(const Run& run) {
       continue;
     }
     figures.is_planned = figures.is_planned || step.mode == "plan";
-    if (step.control || step.mode == "equal") {
+    if (step.baseline || step.mode == "equal") {
       equal.push_back(&step);
     } else {
       own.push_back(&step);
@@ -93,7 +93,7 @@ Figures figures_of(const Run& run) {
   figures.balanced = typical(settled.size() >= 5 ? settled : own, workers);
   figures.equal = typical(equal, workers);
   if (const auto& basis = figures.balanced ? figures.balanced : figures.equal; basis && !figures.is_planned) {
-    figures.optimum = optimum_of(*basis);
+    figures.optimum = compute_optimum(*basis);
   }
   return figures;
 }
@@ -106,7 +106,7 @@ std::optional<double> Figures::possible_speedup() const {
   return ratio(equal, optimum);
 }
 
-std::optional<double> Figures::worst_wait_share() const {
+std::optional<double> Figures::max_wait_fraction() const {
   if (!balanced || balanced->seconds <= 0) {
     return std::nullopt;
   }

@@ -17,15 +17,15 @@ using planning::Work;
 using report::escape;
 
 // More replicas of one stage than this are like those that are shown.
-constexpr int kMostReplicas = 8;
+constexpr int kMaxReplicas = 8;
 // A page with more rectangles than this is slow to open.
-constexpr std::size_t kMostSegments = 20'000;
+constexpr std::size_t kMaxSegments = 20'000;
 
 std::string percent(double share) {
   return fmt::format("{:.0f} %", 100 * share);
 }
 
-const char* words_of(Work work) {
+const char* describe_work(Work work) {
   switch (work) {
     case Work::kForward:
       return "forward";
@@ -35,8 +35,8 @@ const char* words_of(Work work) {
       return "sends activations";
     case Work::kSendBackward:
       return "sends gradients";
-    case Work::kExchange:
-      return "exchange";
+    case Work::kGradientSync:
+      return "gradient_sync";
   }
   return "";
 }
@@ -61,12 +61,13 @@ class Bar {
       return;
     }
     last_[track] = static_cast<int>(segments_.size());
-    std::string text = words_of(event.work);
+    std::string text = describe_work(event.work);
     if (event.micro_batch >= 0) {
       text += fmt::format(" {}", event.micro_batch);
     }
     text += fmt::format(": {}, from {}", format_seconds(event.end - event.start), format_seconds(event.start));
-    segments_.push_back({event.start, event.end, transfer ? "transfer" : words_of(event.work), std::move(text), track,
+    segments_.push_back({event.start, event.end, transfer ? "transfer" : describe_work(event.work), std::move(text),
+                         track,
                          transfer || event.micro_batch < 0 ? std::string() : fmt::format("{}", event.micro_batch)});
   }
 
@@ -82,7 +83,7 @@ class Bar {
 };
 
 // Four to eight ticks at round numbers.
-std::vector<std::pair<double, std::string>> ticks_of(double extent) {
+std::vector<std::pair<double, std::string>> make_ticks(double extent) {
   const double rough = extent / 8;
   const double power = std::pow(10, std::floor(std::log10(rough)));
   double step = 10 * power;
@@ -99,21 +100,21 @@ std::vector<std::pair<double, std::string>> ticks_of(double extent) {
   return ticks;
 }
 
-std::string layers_of(const planning::Plan& plan, const planning::Stage& stage) {
+std::string describe_layers(const planning::Plan& plan, const planning::Stage& stage) {
   const std::string& first = plan.layers[static_cast<std::size_t>(stage.first_layer)];
   const std::string& last = plan.layers[static_cast<std::size_t>(stage.last_layer)];
   return first == last ? first : fmt::format("{} to {}", first, last);
 }
 
-std::string remark_of(const planning::Plan& plan, const planning::Stage& stage) {
-  std::string remark = layers_of(plan, stage) + " on ";
+std::string make_remark(const planning::Plan& plan, const planning::Stage& stage) {
+  std::string remark = describe_layers(plan, stage) + " on ";
   std::int64_t devices = 0;
   for (const planning::Replicas& replicas : stage.replicas) {
     remark += fmt::format("{}{} × {}", devices > 0 ? " and " : "", replicas.count, replicas.type);
     devices += replicas.count;
   }
   if (devices > 1) {
-    remark += fmt::format(", exchange by {}", planning::to_string(stage.exchange));
+    remark += fmt::format(", gradient synchronisation by {}", planning::to_string(stage.gradient_sync));
   }
   return remark + (stage.recompute ? ", recomputes activations" : "");
 }
@@ -134,7 +135,7 @@ std::string critical_path(const Timeline& timeline) {
   add(path.forward, "forward", "forward");
   add(path.backward, "backward", "backward");
   add(path.transfer, "transfer", "transfers");
-  add(path.exchange, "exchange", "exchange");
+  add(path.gradient_sync, "gradient_sync", "gradient_sync");
   return report::bar_group("Where the step's time goes",
                            fmt::format("along its critical path: {}", fmt::join(parts, ", ")),
                            {{"", report::segment_bar(segments, timeline.step_seconds, "critical path"), ""}});
@@ -151,60 +152,60 @@ std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) 
   std::size_t bars = 0;
   for (const Device& device : timeline.devices) {
     devices[static_cast<std::size_t>(device.stage)].push_back(&device);
-    bars += device.replica < kMostReplicas ? 1 : 0;
+    bars += device.replica < kMaxReplicas ? 1 : 0;
   }
   const double extent = timeline.step_seconds;
   const double narrow =
-      extent / static_cast<double>(std::clamp<std::size_t>(kMostSegments / (bars + 2 * stages), 40, 1000));
+      extent / static_cast<double>(std::clamp<std::size_t>(kMaxSegments / (bars + 2 * stages), 40, 1000));
 
   std::vector<std::vector<Bar>> computing(stages);
   std::vector<Bar> sending(stages, Bar(extent, narrow));
   for (std::size_t s = 0; s < stages; ++s) {
-    computing[s].assign(std::min<std::size_t>(devices[s].size(), kMostReplicas), Bar(extent, narrow));
+    computing[s].assign(std::min<std::size_t>(devices[s].size(), kMaxReplicas), Bar(extent, narrow));
   }
   for (const Event& event : timeline.events) {
     const auto stage = static_cast<std::size_t>(event.stage);
     if (event.replica < 0) {
       sending[stage].add(event);
-    } else if (event.replica < kMostReplicas) {
+    } else if (event.replica < kMaxReplicas) {
       computing[stage][static_cast<std::size_t>(event.replica)].add(event);
     }
   }
 
   std::string html;
-  bool transfers = false, exchanges = timeline.critical.exchange > 0;
+  bool transfers = false, gradient_syncs = timeline.critical.gradient_sync > 0;
   for (std::size_t s = 0; s < stages; ++s) {
     std::vector<report::BarRow> rows;
     for (std::size_t r = 0; r < computing[s].size(); ++r) {
       const Device& device = *devices[s][r];
       const std::string name = fmt::format("{} {}", device.type, device.replica);
       rows.push_back({name, computing[s][r].draw(fmt::format("stage {}, {}", s, name), 1),
-                      fmt::format("idle {}", percent(device.idle_share))});
+                      fmt::format("bubble {}", percent(device.bubble_fraction))});
     }
     if (devices[s].size() > computing[s].size()) {
       double idle = 0;
       for (std::size_t r = computing[s].size(); r < devices[s].size(); ++r) {
-        idle += devices[s][r]->idle_share / static_cast<double>(devices[s].size() - computing[s].size());
+        idle += devices[s][r]->bubble_fraction / static_cast<double>(devices[s].size() - computing[s].size());
       }
       rows.push_back({fmt::format("{} more", devices[s].size() - computing[s].size()), "<span></span>",
-                      fmt::format("idle {}", percent(idle))});
+                      fmt::format("bubble {}", percent(idle))});
     }
     if (!sending[s].empty()) {
       transfers = true;
       rows.push_back({"sends", sending[s].draw(fmt::format("what stage {} sends", s), 2), ""});
     }
-    exchanges = exchanges || devices[s].size() > 1;
+    gradient_syncs = gradient_syncs || devices[s].size() > 1;
     if (s + 1 == stages) {
-      rows.push_back({"", report::bar_axis(ticks_of(extent), extent), ""});
+      rows.push_back({"", report::bar_axis(make_ticks(extent), extent), ""});
     }
-    html += report::bar_group(fmt::format("Stage {}", s), remark_of(plan, plan.stages[s]), rows);
+    html += report::bar_group(fmt::format("Stage {}", s), make_remark(plan, plan.stages[s]), rows);
   }
   std::vector<std::pair<std::string, std::string>> kinds = {{"forward", "forward"}, {"backward", "backward"}};
   if (transfers) {
     kinds.emplace_back("transfer", "transfer (upper: activations, lower: gradients)");
   }
-  if (exchanges) {
-    kinds.emplace_back("exchange", "exchange of gradients");
+  if (gradient_syncs) {
+    kinds.emplace_back("gradient_sync", "gradient synchronisation");
   }
   html += report::legend(kinds) + critical_path(timeline);
   return report::card("One step as predicted",
@@ -216,8 +217,8 @@ std::string simulation_page(const Timeline& timeline, const planning::Plan& plan
   double busy = 0;
   const Device* idlest = nullptr;
   for (const Device& device : timeline.devices) {
-    busy += (1 - device.idle_share) / static_cast<double>(timeline.devices.size());
-    idlest = idlest == nullptr || device.idle_share > idlest->idle_share ? &device : idlest;
+    busy += (1 - device.bubble_fraction) / static_cast<double>(timeline.devices.size());
+    idlest = idlest == nullptr || device.bubble_fraction > idlest->bubble_fraction ? &device : idlest;
   }
   std::string html = fmt::format(
       "<header><h1>Plan for {}</h1>\n<div class=\"facts\"><span>{} stage{}</span><span>{} samples a step in {} "
@@ -231,7 +232,7 @@ std::string simulation_page(const Timeline& timeline, const planning::Plan& plan
       "Devices compute", percent(busy),
       fmt::format("of the step in the mean; most idle: stage {}, {} {}", idlest->stage, idlest->type, idlest->replica),
       report::Tone::kPlain);
-  html += report::tile("Communication", percent(timeline.communication_share), "of the step's critical path",
+  html += report::tile("Communication", percent(timeline.communication_fraction), "of the step's critical path",
                        report::Tone::kPlain);
   html += "</div>\n<div class=\"cards\">\n" + plan_timeline(timeline, plan) + "</div></main>\n";
   return report::document(fmt::format("Plan for {}", plan.model), html);

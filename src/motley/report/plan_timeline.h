@@ -12,7 +12,7 @@ namespace motley::report {
 // step's time goes. Needs the timeline's events.
 std::string plan_timeline(const planning::Timeline& timeline, const planning::Plan& plan);
 
-// A whole page with that card (motley simulate --page).
+// A whole page with that card (motley simulate --html).
 std::string simulation_page(const planning::Timeline& timeline, const planning::Plan& plan);
 
 }  // namespace motley::report

@@ -32,13 +32,13 @@ std::string percent(double share) {
   return fmt::format("{:.2f} %", 100 * share);
 }
 
-std::string layers_of(const planning::Problem& problem, const planning::StageChoice& stage) {
+std::string describe_layers(const planning::Problem& problem, const planning::StageChoice& stage) {
   const std::string& first = problem.layers[static_cast<std::size_t>(stage.first)].name;
   const std::string& last = problem.layers[static_cast<std::size_t>(stage.last)].name;
   return stage.first == stage.last ? first : first + " … " + last;
 }
 
-std::string devices_of(const planning::Problem& problem, const planning::StageChoice& stage) {
+std::string describe_devices(const planning::Problem& problem, const planning::StageChoice& stage) {
   return fmt::format("{} × {}", stage.replicas, problem.types[static_cast<std::size_t>(stage.type)].name);
 }
 
@@ -55,38 +55,38 @@ bool computes_longest(const planning::StageCost& stage) {
   return stage.compute_seconds >= stage.communication_seconds;
 }
 
-std::string binding(const PlanView& view) {
+std::string describe_bottleneck(const PlanView& view) {
   const planning::Evaluation& evaluation = view.answer.evaluation;
   const auto index = static_cast<std::size_t>(evaluation.bottleneck);
   const planning::StageChoice& stage = (*view.answer.best)[index];
-  return fmt::format("Stage {} binds ({}); its longest layer is {}", index,
+  return fmt::format("Stage {} is the bottleneck ({}); its longest layer is {}", index,
                      computes_longest(evaluation.stages[index]) ? "computation" : "communication",
                      view.problem.layers[static_cast<std::size_t>(heaviest_layer(view.problem, stage))].name);
 }
 
-std::string certificate(const planning::Answer& answer, planning::Goal goal) {
+std::string certificate(const planning::Answer& answer, planning::Criterion criterion) {
   if (answer.proved) return "proved optimal";
-  if (answer.bound > 0) return fmt::format("at most {} from the optimum", percent(answer.gap(goal)));
+  if (answer.bound > 0) return fmt::format("at most {} from the optimum", percent(answer.gap(criterion)));
   return "no bound";
 }
 
-std::string stages_in_words(const planning::Problem& problem, const planning::Candidate& candidate) {
+std::string describe_stages(const planning::Problem& problem, const planning::Candidate& candidate) {
   std::vector<std::string> words;
   for (const planning::StageChoice& stage : candidate) {
-    words.push_back(fmt::format("[{} | {}]", layers_of(problem, stage), devices_of(problem, stage)));
+    words.push_back(fmt::format("[{} | {}]", describe_layers(problem, stage), describe_devices(problem, stage)));
   }
   return fmt::format("{}", fmt::join(words, " → "));
 }
 
-// The value of an answer in the goal's own terms: money, samples a second, seconds a step.
-std::string in_goals_terms(const planning::Answer& answer, planning::Goal goal) {
+// The value of an answer in the objective's own terms: cost, samples a second, seconds a step.
+std::string format_value(const planning::Answer& answer, planning::Criterion criterion) {
   if (!answer.best) return answer.proved ? "no plan" : "not found in time";
-  switch (goal) {
-    case planning::Goal::kLeastMoney:
-      return number(answer.evaluation.money);
-    case planning::Goal::kMostThroughput:
+  switch (criterion) {
+    case planning::Criterion::kMinCost:
+      return number(answer.evaluation.cost);
+    case planning::Criterion::kMaxThroughput:
       return number(answer.evaluation.throughput) + " samples/s";
-    case planning::Goal::kLeastStepTime:
+    case planning::Criterion::kMinStepTime:
       return format_seconds(answer.evaluation.step_seconds);
   }
   return "";
@@ -95,13 +95,13 @@ std::string in_goals_terms(const planning::Answer& answer, planning::Goal goal) 
 // A small change of the best value is lost in the gap of an answer that is not proved.
 std::string known(const planning::Answer& answer, const PlanView& view) {
   if (!answer.proved || !view.answer.proved) return "not known";
-  return answer.best == view.answer.best ? "the same" : in_goals_terms(answer, view.objective.goal);
+  return answer.best == view.answer.best ? "the same" : format_value(answer, view.objective.criterion);
 }
 
 // The gap of a method to the best bound that any method proved.
-std::string gap_to_bound(const MethodAnswer& method, double bound, planning::Goal goal) {
+std::string gap_to_bound(const MethodAnswer& method, double bound, planning::Criterion criterion) {
   if (!method.answer.best || bound <= 0) return "–";
-  return percent(planning::value(method.answer.evaluation, goal) / bound - 1);
+  return percent(planning::value(method.answer.evaluation, criterion) / bound - 1);
 }
 
 double best_bound(const PlanView& view) {
@@ -115,19 +115,19 @@ std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
   const char* per = pipeline ? "a micro-batch" : "a sample";
   std::vector<std::vector<std::string>> rows = {{"stage", "layers", "devices", fmt::format("computes {}", per),
                                                  fmt::format("communicates {}", per), "parameters", "sends a sample"}};
-  if (pipeline) rows.front().insert(rows.front().end(), {"exchange a step", "memory a device"});
+  if (pipeline) rows.front().insert(rows.front().end(), {"gradient synchronisation a step", "memory a device"});
   for (std::size_t i = 0; i < view.answer.best->size(); ++i) {
     const planning::StageChoice& stage = (*view.answer.best)[i];
     const planning::StageCost& took = view.answer.evaluation.stages[i];
     const bool last = i + 1 == view.answer.best->size();
     rows.push_back({fmt::format("{}", i),
-                    fmt::format("{} ({})", layers_of(view.problem, stage), stage.last - stage.first + 1),
-                    devices_of(view.problem, stage) + (stage.recompute ? ", recomputing" : ""),
+                    fmt::format("{} ({})", describe_layers(view.problem, stage), stage.last - stage.first + 1),
+                    describe_devices(view.problem, stage) + (stage.recompute ? ", recomputing" : ""),
                     format_seconds(took.compute_seconds), format_seconds(took.communication_seconds),
                     format_bytes(parameter_bytes(view.problem, stage)),
                     last ? "–" : format_bytes(view.problem.cut_bytes[static_cast<std::size_t>(stage.last) + 1])});
     if (pipeline) {
-      rows.back().push_back(format_seconds(took.exchange_seconds));
+      rows.back().push_back(format_seconds(took.gradient_sync_seconds));
       rows.back().push_back(format_bytes(took.memory_bytes));
     }
   }
@@ -148,7 +148,7 @@ std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
 std::vector<std::vector<std::string>> method_rows(const PlanView& view) {
   const double bound = best_bound(view);
   std::vector<std::vector<std::string>> rows = {
-      {"method", "money", "samples/s", "price/h", "step", "gap", "planned in", "stages"}};
+      {"method", "cost", "samples/s", "price/h", "step", "gap", "planned in", "stages"}};
   for (const MethodAnswer& method : view.methods) {
     if (!method.refused.empty()) {
       rows.push_back({method.method, "–", "–", "–", "–", "–", "–", method.refused});
@@ -160,10 +160,10 @@ std::vector<std::vector<std::string>> method_rows(const PlanView& view) {
                       answer.proved ? "there is none" : "none found"});
       continue;
     }
-    rows.push_back({method.method, number(answer.evaluation.money), number(answer.evaluation.throughput),
-                    number(answer.evaluation.price_per_hour), format_seconds(answer.evaluation.step_seconds),
-                    gap_to_bound(method, bound, view.objective.goal), format_seconds(answer.seconds),
-                    stages_in_words(view.problem, *answer.best)});
+    rows.push_back({method.method, number(answer.evaluation.cost), number(answer.evaluation.throughput),
+                    number(answer.evaluation.hourly_cost), format_seconds(answer.evaluation.step_seconds),
+                    gap_to_bound(method, bound, view.objective.criterion), format_seconds(answer.seconds),
+                    describe_stages(view.problem, *answer.best)});
   }
   return rows;
 }
@@ -171,8 +171,8 @@ std::vector<std::vector<std::string>> method_rows(const PlanView& view) {
 std::vector<std::vector<std::string>> regime_rows(const PlanView& view, const std::vector<planning::Regime>& regimes) {
   std::vector<std::vector<std::string>> rows = {{"from", "best", "plan"}};
   for (const planning::Regime& regime : regimes) {
-    rows.push_back({fmt::format("{:.4g}", regime.from), in_goals_terms(regime.answer, view.objective.goal),
-                    regime.answer.best ? stages_in_words(view.problem, *regime.answer.best) : "–"});
+    rows.push_back({fmt::format("{:.4g}", regime.from), format_value(regime.answer, view.objective.criterion),
+                    regime.answer.best ? describe_stages(view.problem, *regime.answer.best) : "–"});
   }
   return rows;
 }
@@ -180,13 +180,13 @@ std::vector<std::vector<std::string>> regime_rows(const PlanView& view, const st
 std::string summary_line(const PlanView& view) {
   const planning::Evaluation& evaluation = view.answer.evaluation;
   std::string line =
-      fmt::format("{} samples/s, {} an hour", number(evaluation.throughput), number(evaluation.price_per_hour));
+      fmt::format("{} samples/s, {} an hour", number(evaluation.throughput), number(evaluation.hourly_cost));
   if (view.problem.cost_model == planning::CostModel::kPipeline) {
     line += fmt::format(", a step of {} in {} micro-batch{} takes {}", view.problem.batch, view.problem.micro_batches,
                         view.problem.micro_batches == 1 ? "" : "es", format_seconds(evaluation.step_seconds));
   }
-  if (view.problem.job_samples > 1) {
-    line += fmt::format(", {} for {} samples", number(evaluation.money), number(view.problem.job_samples));
+  if (view.problem.total_samples > 1) {
+    line += fmt::format(", {} for {} samples", number(evaluation.cost), number(view.problem.total_samples));
   }
   return line;
 }
@@ -217,19 +217,19 @@ std::string drawing(const PlanView& view) {
       "style=\"min-width:{2:.0f}px;max-width:{0:.0f}px\" role=\"img\" "
       "aria-label=\"{3}\"><defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" "
       "markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0 8 4 0 8z\" class=\"arrow-head\"/></marker></defs>",
-      width, kHeight, 0.85 * width, escape(stages_in_words(view.problem, stages)));
+      width, kHeight, 0.85 * width, escape(describe_stages(view.problem, stages)));
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const planning::StageChoice& stage = stages[i];
     const planning::StageCost& took = evaluation.stages[i];
     const double x = static_cast<double>(i) * (kBox + kGap) + 1;
-    const bool binds = static_cast<int>(i) == evaluation.bottleneck;
+    const bool is_bottleneck = static_cast<int>(i) == evaluation.bottleneck;
     svg += fmt::format("<rect class=\"stage{}\" x=\"{:.0f}\" y=\"1\" width=\"{:.0f}\" height=\"{:.0f}\" rx=\"10\"/>",
-                       binds ? " binds" : "", x, kBox, kHeight - 2);
+                       is_bottleneck ? " bottleneck" : "", x, kBox, kHeight - 2);
     const auto line = [&](double y, const char* kind, const std::string& text) {
       svg += fmt::format("<text class=\"{}\" x=\"{:.0f}\" y=\"{:.0f}\">{}</text>", kind, x + 12, y, escape(text));
     };
-    line(24, "stage-devices", devices_of(view.problem, stage));
-    line(45, "stage-layers", layers_of(view.problem, stage));
+    line(24, "stage-devices", describe_devices(view.problem, stage));
+    line(45, "stage-layers", describe_layers(view.problem, stage));
     line(
         63, "stage-note",
         fmt::format("{} layers, {}", stage.last - stage.first + 1, format_bytes(parameter_bytes(view.problem, stage))));
@@ -243,7 +243,7 @@ std::string drawing(const PlanView& view) {
                          escape(fmt::format("{} {}", what, format_seconds(seconds))));
     };
     bar(76, "compute", took.compute_seconds, "computes");
-    bar(112, "exchange", took.communication_seconds, "communicates");
+    bar(112, "gradient_sync", took.communication_seconds, "communicates");
     if (i + 1 < stages.size()) {
       const double bytes = view.problem.cut_bytes[static_cast<std::size_t>(stage.last) + 1];
       svg += fmt::format(
@@ -265,7 +265,7 @@ std::string html_table(const std::vector<std::vector<std::string>>& rows,
   return report::table(rows.front(), cells, numeric);
 }
 
-// The simulated step of a flushed pipeline; nothing for the steady state, which has no steps.
+// The simulated step of a synchronous pipeline; nothing for the steady state, which has no steps.
 std::string predicted_step(const PlanView& view) {
   if (view.problem.cost_model != planning::CostModel::kPipeline) return "";
   const planning::Plan plan =
@@ -279,16 +279,16 @@ std::string method_chart(const PlanView& view) {
   const double bound = best_bound(view);
   double best = std::numeric_limits<double>::infinity();
   for (const MethodAnswer& method : view.methods) {
-    if (method.answer.best) best = std::min(best, planning::value(method.answer.evaluation, view.objective.goal));
+    if (method.answer.best) best = std::min(best, planning::value(method.answer.evaluation, view.objective.criterion));
   }
   const double full = bound > 0 ? bound : best;
   std::vector<report::BarRow> bars;
   for (const MethodAnswer& method : view.methods) {
     if (!method.answer.best) continue;
-    const double reached = std::min(1.0, full / planning::value(method.answer.evaluation, view.objective.goal));
+    const double reached = std::min(1.0, full / planning::value(method.answer.evaluation, view.objective.criterion));
     bars.push_back({method.method,
                     report::segment_bar({{0, reached, "compute", percent(reached), 0}}, 1, method.method),
-                    in_goals_terms(method.answer, view.objective.goal)});
+                    format_value(method.answer, view.objective.criterion)});
   }
   return report::bar_group(bound > 0 ? "Share of the bound that is reached" : "Share of the best that is reached",
                            "longer is better", bars);
@@ -312,11 +312,11 @@ int heaviest_layer(const planning::Problem& problem, const planning::StageChoice
 
 std::string plan_text(const PlanView& view) {
   std::string text = fmt::format("{}: {}, by {} ({})\n\n", view.problem.model, planning::describe(view.objective),
-                                 view.method, certificate(view.answer, view.objective.goal));
-  text += fmt::format("  {}\n\n", stages_in_words(view.problem, *view.answer.best));
+                                 view.method, certificate(view.answer, view.objective.criterion));
+  text += fmt::format("  {}\n\n", describe_stages(view.problem, *view.answer.best));
   text += text_columns(stage_rows(view)) + "\n";
   if (view.measuring) text += fmt::format("  {}\n  by the cost model: ", measured_line(view));
-  text += fmt::format("{}{}\n  {}\n", view.measuring ? "" : "  ", summary_line(view), binding(view));
+  text += fmt::format("{}{}\n  {}\n", view.measuring ? "" : "  ", summary_line(view), describe_bottleneck(view));
   if (!view.marginals.empty()) text += fmt::format("\n{}", text_columns(marginal_rows(view)));
   for (const auto& [question, regimes] : view.what_ifs) {
     text += fmt::format("\nwhat if {}:\n", question.text) + text_columns(regime_rows(view, regimes));
@@ -332,7 +332,7 @@ std::string plan_page(const PlanView& view) {
       "class=\"facts\"><span>{}</span><span>{}</span><span>method: "
       "{}</span><span>cost model: {}</span></div></header>\n<main>\n",
       escape(view.problem.model), view.answer.proved ? "good" : "",
-      escape(certificate(view.answer, view.objective.goal)), escape(planning::describe(view.objective)),
+      escape(certificate(view.answer, view.objective.criterion)), escape(planning::describe(view.objective)),
       escape(fmt::format("{} layers", view.problem.layer_count())), escape(view.method),
       planning::to_string(view.problem.cost_model));
   if (view.measuring) {
@@ -341,11 +341,11 @@ std::string plan_page(const PlanView& view) {
   }
   body += "<div class=\"tiles\">";
   body += report::tile("Throughput", number(evaluation.throughput), "samples a second", report::Tone::kPlain);
-  body += report::tile("Price", number(evaluation.price_per_hour), "an hour, in the cluster file's money",
+  body += report::tile("Price", number(evaluation.hourly_cost), "an hour, in the currency of the cluster file",
                        report::Tone::kPlain);
-  if (view.problem.job_samples > 1) {
-    body += report::tile("Money", number(evaluation.money),
-                         fmt::format("for {} samples", number(view.problem.job_samples)), report::Tone::kPlain);
+  if (view.problem.total_samples > 1) {
+    body += report::tile("Cost", number(evaluation.cost),
+                         fmt::format("for {} samples", number(view.problem.total_samples)), report::Tone::kPlain);
   }
   if (view.problem.cost_model == planning::CostModel::kPipeline) {
     body +=
@@ -354,9 +354,10 @@ std::string plan_page(const PlanView& view) {
                      report::Tone::kPlain);
   }
   body += "</div>\n<div class=\"cards\">";
-  body += report::card("The pipeline",
-                       escape(binding(view)) + ". Bars are to one scale: the longest is what the pipeline waits for.",
-                       drawing(view), true);
+  body += report::card(
+      "The pipeline",
+      escape(describe_bottleneck(view)) + ". Bars are to one scale: the longest is what the pipeline waits for.",
+      drawing(view), true);
   body += predicted_step(view);
   body += report::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6, 7, 8}), true);
   if (!view.marginals.empty()) {
@@ -380,7 +381,7 @@ std::string explain_impossible(const planning::Problem& problem, const planning:
                                const planning::Answer& most, const planning::Answer& least) {
   if (!most.best) {
     return fmt::format(
-        "no plan for {} fits the devices, even without floors and caps; accepted: more devices, or devices "
+        "no plan for {} fits the devices, even without limits; accepted: more devices, or devices "
         "with more memory",
         problem.model);
   }
@@ -395,21 +396,21 @@ std::string explain_impossible(const planning::Problem& problem, const planning:
     const planning::StageChoice& stage = (*most.best)[static_cast<std::size_t>(best.bottleneck)];
     const std::string layer = problem.layers[static_cast<std::size_t>(heaviest_layer(problem, stage))].name;
     if (most.proved) {
-      return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} binds",
+      return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} is the bottleneck",
                          number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), layer);
     }
     return fmt::format(
-        "no plan reaches {} samples/s: the best found is {} with {}, and none is above {}; layer {} binds",
+        "no plan reaches {} samples/s: the best found is {} with {}, and none is above {}; layer {} is the bottleneck",
         number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), number(1 / most.bound),
         layer);
   }
-  std::string text = fmt::format(
-      "no plan has {}; without these limits, the most is {} samples/s at {} an hour, {} in all",
-      planning::describe(objective), number(best.throughput), number(best.price_per_hour), number(best.money));
+  std::string text =
+      fmt::format("no plan has {}; without these limits, the most is {} samples/s at {} an hour, {} in all",
+                  planning::describe(objective), number(best.throughput), number(best.hourly_cost), number(best.cost));
   if (least.best) {
     const planning::Evaluation& cheap = least.evaluation;
-    text += fmt::format(", and the least money {} at {} samples/s and {} an hour", number(cheap.money),
-                        number(cheap.throughput), number(cheap.price_per_hour));
+    text += fmt::format(", and the lowest cost {} at {} samples/s and {} an hour", number(cheap.cost),
+                        number(cheap.throughput), number(cheap.hourly_cost));
   }
   return text;
 }

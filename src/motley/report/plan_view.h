@@ -25,7 +25,7 @@ struct Measuring {
   std::int64_t failed = 0;
 };
 
-// All that is shown. Prices are in the money of the cluster file.
+// All that is shown. Prices are in the currency of the cluster file.
 struct PlanView {
   const planning::Problem& problem;
   planning::Objective objective;
@@ -44,7 +44,7 @@ std::string plan_text(const PlanView& view);
 std::string plan_page(const PlanView& view);
 
 // "no plan reaches 20,000 samples/s: the best is 14,210 with all 8 gpu; layer fc2 binds". `most` and `least` are the
-// answers to most throughput and to least money on the same devices, without floors and caps.
+// answers to highest throughput and to lowest cost on the same devices, without limits.
 std::string explain_impossible(const planning::Problem& problem, const planning::Objective& objective,
                                const planning::Answer& most, const planning::Answer& least);
 

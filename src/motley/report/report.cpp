@@ -18,7 +18,7 @@ namespace {
 using report::escape;
 using report::Tone;
 
-constexpr std::size_t kMostLogRows = 300;
+constexpr std::size_t kMaxLogRows = 300;
 
 std::string percent(double fraction) {
   return fmt::format("{:.1f} %", 100 * fraction);
@@ -46,8 +46,8 @@ std::string header(const Run& run) {
                                 plan.stages.size() == 1 ? "" : "s", plan.micro_batches,
                                 plan.micro_batches == 1 ? "" : "es", planning::to_string(plan.schedule)));
   }
-  if (!run.exchange.empty()) {
-    facts.push_back("exchange: " + run.exchange);
+  if (!run.gradient_sync.empty()) {
+    facts.push_back("gradient synchronisation: " + run.gradient_sync);
   }
   if (!run.steps.empty()) {
     const Step& last = run.steps.back();
@@ -88,8 +88,8 @@ std::string notices(const Run& run) {
   if (!emulated.empty()) {
     html += report::notice(
         "Emulated", "The speed of " + emulated +
-                        " was imitated: after its real computation a worker sleeps until the time that the slower "
-                        "device would have taken. Times below are those of the imitated devices.");
+                        " was emulated: after its real computation a worker sleeps until the time that the slower "
+                        "device would have taken. Times below are those of the emulated devices.");
   }
   return html;
 }
@@ -146,7 +146,7 @@ std::string planned_step(const Run& run, const Figures& figures) {
 }
 
 // What an epoch costs at the steps' typical pace, where the cluster file has prices.
-std::string money(const Run& run, const Figures& figures) {
+std::string cost(const Run& run, const Figures& figures) {
   const auto& basis = figures.balanced ? figures.balanced : figures.equal;
   if (!run.price_per_hour || !basis || run.batch <= 0 || run.training_samples <= 0) {
     return "";
@@ -173,11 +173,11 @@ std::string headlines(const Run& run, const Figures& figures) {
          (figures.is_planned ? planned_step(run, figures)
                              : headline(run, "step_speedup_over_equal", "Speed-up over equal split", figures.speedup(),
                                         figures.possible_speedup(), "optimum", "needs steps of both splits", times)) +
-         headline(run, "worst_wait_share", "Worst wait share of a step", figures.worst_wait_share(), {}, "",
+         headline(run, "worst_wait_share", "Largest wait fraction of step time", figures.max_wait_fraction(), {}, "",
                   "needs measured steps", share) +
-         headline(run, "samples_not_used_exactly_once", "Samples not used exactly once", {}, {}, "",
+         headline(run, "samples_not_used_exactly_once", "Samples lost or duplicated", {}, {}, "",
                   "known when the run ends", count) +
-         money(run, figures) + "</div>\n";
+         cost(run, figures) + "</div>\n";
 }
 
 std::string learning(const Run& run) {
@@ -266,18 +266,18 @@ std::string bars(const Run& run, const Figures& figures) {
       double at = 0;
       for (const auto& [kind, seconds] : {std::pair{"load", worker.load},
                                           {"compute", worker.compute},
-                                          {"exchange", worker.exchange},
+                                          {"gradient_sync", worker.gradient_sync},
                                           {"wait", worker.wait}}) {
         segments.push_back({at, at + seconds, kind, fmt::format("{}: {}", kind, format_seconds(seconds))});
         at += seconds;
       }
-      rows.push_back(
-          {worker_name(run, i),
-           report::segment_bar(segments, extent,
-                               fmt::format("{}: load {}, compute {}, exchange {}, wait {}", worker_name(run, i),
-                                           format_seconds(worker.load), format_seconds(worker.compute),
-                                           format_seconds(worker.exchange), format_seconds(worker.wait))),
-           fmt::format("{:.0f} samples", worker.samples)});
+      rows.push_back({worker_name(run, i),
+                      report::segment_bar(
+                          segments, extent,
+                          fmt::format("{}: load {}, compute {}, gradient synchronisation {}, wait {}",
+                                      worker_name(run, i), format_seconds(worker.load), format_seconds(worker.compute),
+                                      format_seconds(worker.gradient_sync), format_seconds(worker.wait))),
+                      fmt::format("{:.0f} samples", worker.samples)});
     }
     return report::bar_group(heading, fmt::format("{} a step, {}", format_seconds(step.seconds), remark), rows);
   };
@@ -285,7 +285,7 @@ std::string bars(const Run& run, const Figures& figures) {
   if (figures.equal) {
     html += group(
         "Equal split",
-        fmt::format("median of {} {}", figures.equal->steps, figures.balanced ? "control steps in this run" : "steps"),
+        fmt::format("median of {} {}", figures.equal->steps, figures.balanced ? "baseline steps in this run" : "steps"),
         *figures.equal);
   }
   if (figures.balanced) {
@@ -294,8 +294,10 @@ std::string bars(const Run& run, const Figures& figures) {
   if (figures.optimum) {
     html += group("Optimum", "if each worker keeps the speed it showed and nobody waits", *figures.optimum);
   }
-  html +=
-      report::legend({{"load", "load"}, {"compute", "compute"}, {"exchange", "exchange"}, {"wait", "wait for others"}});
+  html += report::legend({{"load", "load"},
+                          {"compute", "compute"},
+                          {"gradient_sync", "gradient synchronisation"},
+                          {"wait", "wait for others"}});
   return report::card("Who did what in a step", "One bar a worker, all on the same scale of time.", html, true);
 }
 
@@ -305,7 +307,7 @@ std::string shares(const Run& run) {
   std::vector<const Step*> kept;
   const Step* last = nullptr;
   for (const Step& step : run.steps) {
-    if (!step.control && step.samples.size() == run.workers.size()) {
+    if (!step.baseline && step.samples.size() == run.workers.size()) {
       if (kept.empty() || kept.back()->samples != step.samples) {
         kept.push_back(&step);
       }
@@ -315,7 +317,7 @@ std::string shares(const Run& run) {
   if (last == nullptr || run.workers.size() < 2 || last->mode == "plan") {
     return "";
   }
-  const std::size_t stride = kept.size() / report::kMostPoints + 1;
+  const std::size_t stride = kept.size() / report::kMaxPoints + 1;
   std::vector<report::Series> series(run.workers.size());
   const auto add = [&](const Step& step) {
     double sum = 0;
@@ -352,18 +354,18 @@ std::string shares(const Run& run) {
 
 std::string step_times(const Run& run, const Figures& figures) {
   report::Series measured{"measured", 0}, predicted{"predicted", 2, report::LineStyle::kDashed};
-  report::Series control{"control (equal split)", 1, report::LineStyle::kMarks};
+  report::Series baseline{"baseline (equal split)", 1, report::LineStyle::kMarks};
   for (const Step& step : run.steps) {
     const double x = static_cast<double>(step.step);
-    report::Series& series = step.control ? control : measured;
+    report::Series& series = step.baseline ? baseline : measured;
     series.x.push_back(x);
     series.y.push_back(step.step_seconds * 1e3);
-    if (step.predicted_seconds && !step.control) {
+    if (step.predicted_seconds && !step.baseline) {
       predicted.x.push_back(x);
       predicted.y.push_back(*step.predicted_seconds * 1e3);
     }
   }
-  std::vector<report::Series> all = {measured, predicted, control};
+  std::vector<report::Series> all = {measured, predicted, baseline};
   std::erase_if(all, [](const report::Series& series) { return series.x.empty(); });
   if (all.empty()) {
     return "";
@@ -385,21 +387,21 @@ std::string step_times(const Run& run, const Figures& figures) {
     chart.y_limit = std::ceil(2 * slowest / unit) * unit;
     hint = fmt::format("The longest step took {} and reaches beyond the chart.", format_seconds(highest / 1e3));
   }
-  chart.summary = "Measured and predicted step time by step, control steps with the equal split marked.";
+  chart.summary = "Measured and predicted step time by step, baseline steps with the equal split marked.";
   return report::card("Step time", hint, report::line_chart(chart));
 }
 
-// What all ranks did in one recorded step with the run's own split and, on the same scale, in a control step.
+// What all ranks did in one recorded step with the run's own split and, on the same scale, in a baseline step.
 std::string timeline(const Run& run, const Figures& figures) {
   std::set<std::int64_t> recorded;
   for (const TraceSpan& span : run.trace) {
     recorded.insert(span.step);
   }
   const Step* own = nullptr;
-  const Step* control = nullptr;
+  const Step* baseline = nullptr;
   for (const Step& step : run.steps) {
     if (recorded.count(step.step) != 0) {
-      (step.control || step.mode == "equal" ? control : own) = &step;
+      (step.baseline || step.mode == "equal" ? baseline : own) = &step;
     }
   }
   struct Window {
@@ -408,13 +410,13 @@ std::string timeline(const Run& run, const Figures& figures) {
     double begin = 1e300, end = 0;
   };
   std::vector<Window> windows;
-  if (control != nullptr) {
-    windows.push_back({"Equal split", control->step});
+  if (baseline != nullptr) {
+    windows.push_back({"Equal split", baseline->step});
   }
   if (own != nullptr) {
     windows.push_back({own_heading(figures), own->step});
   }
-  const std::set<std::string> shown = {"load", "forward", "backward", "exchange", "wait", "optimizer", "emulated"};
+  const std::set<std::string> shown = {"load", "forward", "backward", "gradient_sync", "wait", "optimizer", "emulated"};
   double extent = 0;
   for (Window& window : windows) {
     for (const TraceSpan& span : run.trace) {
@@ -437,7 +439,7 @@ std::string timeline(const Run& run, const Figures& figures) {
         if (span.rank == run.workers[i].rank && span.step == window.step && shown.count(span.phase) != 0) {
           segments.push_back({span.begin - window.begin, span.end - window.begin, span.phase,
                               fmt::format("{}: {}", span.phase, format_seconds(span.end - span.begin)),
-                              span.phase == "exchange" || span.phase == "wait"});
+                              span.phase == "gradient_sync" || span.phase == "wait"});
         }
       }
       // Emulated time lies inside forward and backward: what is longer is drawn first.
@@ -456,11 +458,11 @@ std::string timeline(const Run& run, const Figures& figures) {
                           {"backward", "backward"},
                           {"emulated", "emulated slowness"},
                           {"optimizer", "optimizer"},
-                          {"exchange", "exchange"},
+                          {"gradient_sync", "gradient synchronisation"},
                           {"wait", "wait for others"}});
   return report::card(
       "One step as it happened",
-      "Upper track: computing. Lower track: exchanging gradients and waiting. All recorded steps are in "
+      "Upper track: computing. Lower track: gradient synchronisation and waiting. All recorded steps are in "
       "<code>timeline.json</code>, which Perfetto and chrome://tracing open.",
       html, true);
 }
@@ -481,7 +483,7 @@ std::string decisions(const Run& run) {
   std::vector<std::vector<std::string>> rows;
   std::size_t count = 0;
   for (auto step = run.steps.rbegin(); step != run.steps.rend(); ++step) {
-    if (!step->decision.empty() && ++count <= kMostLogRows) {
+    if (!step->decision.empty() && ++count <= kMaxLogRows) {
       std::vector<std::string> samples;
       for (const double value : step->samples) {
         samples.push_back(fmt::format("{:.0f}", value));
@@ -494,8 +496,7 @@ std::string decisions(const Run& run) {
     return "";
   }
   return report::card(
-      "Why shares moved",
-      count > kMostLogRows ? fmt::format("The last {} of {}.", kMostLogRows, count) : "Latest first.",
+      "Why shares moved", count > kMaxLogRows ? fmt::format("The last {} of {}.", kMaxLogRows, count) : "Latest first.",
       "<div class=\"log\" tabindex=\"0\">" + report::table({"step", "decision", "samples"}, rows, {0}) + "</div>\n");
 }
 
@@ -523,7 +524,7 @@ std::string workers(const Run& run, const Figures& figures) {
       row[7] = basis->seconds > 0 ? percent(1 - phases.busy() / basis->seconds) : "–";
     }
     if (is_predicted) {
-      row.push_back(percent(run.prediction->timeline->devices[i].idle_share));
+      row.push_back(percent(run.prediction->timeline->devices[i].bubble_fraction));
     }
     rows.push_back(std::move(row));
   }
@@ -552,18 +553,19 @@ std::string traffic(const Run& run, const Figures& figures) {
   for (std::size_t i = 0; i < run.workers.size(); ++i) {
     const Phases& phases = basis->workers[i];
     const Traffic& worker = basis->traffic[i];
-    rows.push_back({escape(worker_name(run, i)), bytes(worker.sent), seconds(phases.exchange),
+    rows.push_back({escape(worker_name(run, i)), bytes(worker.sent), seconds(phases.gradient_sync),
                     seconds(std::max(0.0, phases.wait - worker.rows_wait))});
     if (looks_up) {
       const double asked = worker.rows_needed - worker.rows_cached;
-      for (const std::string& cell : {bytes(worker.pulled), bytes(worker.pushed), seconds(worker.rows_wait),
-                                      fmt::format("{:.0f}", worker.rows_needed),
-                                      share(worker.rows_cached, worker.rows_needed), share(worker.rows_ahead, asked)}) {
+      for (const std::string& cell :
+           {bytes(worker.pulled), bytes(worker.pushed), seconds(worker.rows_wait),
+            fmt::format("{:.0f}", worker.rows_needed), share(worker.rows_cached, worker.rows_needed),
+            share(worker.rows_prefetched, asked)}) {
         rows.back().push_back(cell);
       }
     }
   }
-  std::vector<std::string> headings = {"worker", "sent to others", "exchange", "waits for others"};
+  std::vector<std::string> headings = {"worker", "sent to others", "gradient synchronisation", "waits for others"};
   if (looks_up) {
     for (const char* heading :
          {"rows pulled", "rows pushed", "waits for rows", "rows needed", "of these cached", "of the others ahead"}) {
@@ -603,7 +605,7 @@ std::string summary(const Run& run) {
 
 std::string events(const Run& run) {
   std::vector<std::vector<std::string>> rows;
-  for (auto event = run.events.rbegin(); event != run.events.rend() && rows.size() < kMostLogRows; ++event) {
+  for (auto event = run.events.rbegin(); event != run.events.rend() && rows.size() < kMaxLogRows; ++event) {
     rows.push_back({fmt::format("{}", event->step), escape(format_seconds(event->time)), escape(event->kind),
                     escape(event->text)});
   }
@@ -621,7 +623,7 @@ std::string events(const Run& run) {
 }  // namespace
 
 std::string render(const Run& run) {
-  const Figures figures = figures_of(run);
+  const Figures figures = compute_figures(run);
   std::string html = header(run) + "<main>\n" + notices(run) + headlines(run, figures) + "<div class=\"cards\">\n";
   if (run.steps.empty()) {
     html += report::card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true);

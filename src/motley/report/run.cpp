@@ -45,7 +45,7 @@ class Fields {
   }
   std::int64_t whole(const char* key) const {
     const Json& value = at(key);
-    require(value.is_number_integer() && value.get<std::int64_t>() >= 0, key, "a whole number, 0 or more");
+    require(value.is_number_integer() && value.get<std::int64_t>() >= 0, key, "an integer, 0 or more");
     return value.get<std::int64_t>();
   }
   bool flag(const char* key) const {
@@ -94,10 +94,10 @@ void read_head(const Json& json, Run& run, PredictionFiles& files) {
             ? fields.text("started")
             : fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(fields.number("started"))));
   }
-  run.exchange = fields.text_or_empty("exchange");
+  run.gradient_sync = fields.text_or_empty("gradient_sync");
   run.machine = fields.text_or_empty("machine");
   run.exit = fields.text_or_empty("exit");
-  run.batch = fields.maybe_number("batch").value_or(0);
+  run.batch = fields.maybe_number("global_batch_size").value_or(0);
   run.training_samples = fields.maybe_number("training_samples").value_or(0);
   run.price_per_hour = fields.maybe_number("price_per_hour");
   if (fields.has("planned")) {
@@ -150,21 +150,21 @@ void read_line(const Json& json, Run& run) {
   line.predicted_seconds = fields.maybe_number("predicted_seconds");
   line.step_seconds = fields.number("step_seconds");
   line.mode = fields.text("mode");
-  line.control = fields.has("control") && fields.flag("control");
-  line.samples = fields.numbers(fields.has("samples") ? "samples" : "shares");
+  line.baseline = fields.has("baseline") && fields.flag("baseline");
+  line.samples = fields.numbers(fields.has("samples") ? "samples" : "batch_split");
   line.compute_seconds = fields.numbers("compute_seconds");
   line.load_seconds = fields.numbers("load_seconds");
-  line.exchange_seconds = fields.numbers("exchange_seconds");
+  line.gradient_sync_seconds = fields.numbers("gradient_sync_seconds");
   line.wait_seconds = fields.numbers("wait_seconds");
   line.sent_bytes = fields.numbers("sent_bytes");
-  if (fields.has("rows")) {
-    const Fields rows(fields.at("rows"), "'rows' of the line");
+  if (fields.has("embedding")) {
+    const Fields rows(fields.at("embedding"), "'embedding' of the line");
     line.rows_pulled_bytes = rows.numbers("pulled_bytes");
     line.rows_pushed_bytes = rows.numbers("pushed_bytes");
     line.rows_wait_seconds = rows.numbers("wait_seconds");
     line.rows_needed = rows.numbers("needed");
     line.rows_cached = rows.numbers("cached");
-    line.rows_ahead = rows.numbers("ahead");
+    line.rows_prefetched = rows.numbers("prefetched");
   }
   line.decision = fields.text_or_empty("decision");
   append_in_order(run.steps, std::move(line));

@@ -16,7 +16,7 @@ namespace motley::report {
 struct Worker {
   int rank = 0;
   std::string name, device;
-  std::optional<std::string> emulated;  // what is imitated, such as "3 ms a sample"
+  std::optional<std::string> emulated;  // what is emulated, such as "3 ms a sample"
 };
 
 // One optimizer step. The vectors have one value a worker, or none where it was not measured; times are seconds.
@@ -26,12 +26,13 @@ struct Step {
   double loss = 0;  // not finite where the run diverged
   std::optional<double> accuracy, predicted_seconds;
   double step_seconds = 0;
-  std::string mode;      // dynamic, equal, fixed, replay, pull or plan
-  bool control = false;  // done with the equal split, to compare with
-  std::vector<double> samples, compute_seconds, load_seconds, exchange_seconds, wait_seconds;
+  std::string mode;       // dynamic, equal, fixed, replay, pull or plan
+  bool baseline = false;  // done with the equal split, to compare with
+  std::vector<double> samples, compute_seconds, load_seconds, gradient_sync_seconds, wait_seconds;
   std::vector<double> sent_bytes;  // gradients and activations, over the network
   // Rows that servers have: what they took on the wire, in wait_seconds, and where they came from.
-  std::vector<double> rows_pulled_bytes, rows_pushed_bytes, rows_wait_seconds, rows_needed, rows_cached, rows_ahead;
+  std::vector<double> rows_pulled_bytes, rows_pushed_bytes, rows_wait_seconds, rows_needed, rows_cached,
+      rows_prefetched;
   std::string decision;  // why shares moved or stayed, where that changed
 };
 
@@ -56,7 +57,7 @@ struct TraceSpan {
 
 struct Run {
   std::string name;  // of the folder
-  std::string version, started, exchange, machine, exit;
+  std::string version, started, gradient_sync, machine, exit;
   bool finished = false;
   std::optional<std::string> error;
   std::vector<Worker> workers;

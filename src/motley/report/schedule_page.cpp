@@ -16,9 +16,9 @@ namespace {
 
 using report::escape;
 
-constexpr int kMostLanes = 256;            // devices that a Gantt chart shows
-constexpr std::size_t kMostBlocks = 6000;  // and jobs' parts
-constexpr std::size_t kMostTicks = 8;
+constexpr int kMaxTracks = 256;           // devices that a Gantt chart shows
+constexpr std::size_t kMaxBlocks = 6000;  // and jobs' parts
+constexpr std::size_t kMaxTicks = 8;
 constexpr const char* kDeadlines = "in time %";
 constexpr const char* kShare = "of bound %";
 
@@ -53,13 +53,13 @@ report::Series stairs(const std::string& name, int color, std::vector<std::pair<
 using Changes = std::vector<std::pair<double, double>>;  // seconds, and what is added to a sum then
 
 // A line a policy, of sums that change by steps.
-template <class ChangesOf>
+template <class ListChanges>
 std::string chart_over_time(report::LineChart chart, const ScheduleView& view, double scale,
-                            const ChangesOf& changes_of) {
+                            const ListChanges& list_changes) {
   chart.x_label = "hours";
   chart.from_zero = true;
   for (const PolicyOutcome& one : view.outcomes) {
-    chart.series.push_back(stairs(one.policy, static_cast<int>(chart.series.size()), changes_of(one.outcome), scale));
+    chart.series.push_back(stairs(one.policy, static_cast<int>(chart.series.size()), list_changes(one.outcome), scale));
   }
   return report::line_chart(chart);
 }
@@ -89,10 +89,10 @@ std::string busy_chart(const ScheduleView& view) {
   chart.summary = "The share of all devices that jobs have, over time, by policy.";
   chart.y_label = "share of devices";
   chart.percent = true;
-  return chart_over_time(std::move(chart), view, 1.0 / view.machines.devices(), [](const scheduling::Outcome& outcome) {
+  return chart_over_time(std::move(chart), view, 1.0 / view.topology.devices(), [](const scheduling::Outcome& outcome) {
     Changes changes;
     for (const scheduling::Run& run : outcome.runs) {
-      const double workers = scheduling::workers_of(run.placement);
+      const double workers = scheduling::count_workers(run.placement);
       changes.emplace_back(run.begin, workers);
       changes.emplace_back(run.end, -workers);
     }
@@ -139,8 +139,8 @@ std::string trade_off_chart(const ScheduleView& view) {
     chart.series.push_back({one.policy,
                             static_cast<int>(chart.series.size()),
                             report::LineStyle::kMarks,
-                            {scheduling::completion_of(view.jobs, one.outcome).mean / 3600},
-                            {scheduling::fairness_of(view.jobs, view.machines, one.outcome).worst}});
+                            {scheduling::compute_completion(view.jobs, one.outcome).mean / 3600},
+                            {scheduling::compute_fairness(view.jobs, view.topology, one.outcome).worst}});
   }
   return report::line_chart(chart);
 }
@@ -156,19 +156,19 @@ std::string deadlines_met(const ScheduleView& view, const scheduling::Outcome& o
   return jobs > 0 ? fmt::format("{:.1f}", 100 * met / jobs) : "";
 }
 
-// Hands out a server's lanes: each run keeps the lowest that are free, which need not be side by side.
-class Lanes {
+// Hands out a node's tracks: each run keeps the lowest that are free, which need not be side by side.
+class Tracks {
  public:
-  explicit Lanes(int count) : busy_until_(static_cast<std::size_t>(count), -1) {}
+  explicit Tracks(int count) : busy_until_(static_cast<std::size_t>(count), -1) {}
 
   std::vector<int> take(int count, double begin, double end) {
-    std::vector<int> lanes;
-    for (std::size_t lane = 0; lane < busy_until_.size() && static_cast<int>(lanes.size()) < count; ++lane) {
-      if (busy_until_[lane] > begin) continue;
-      busy_until_[lane] = end;
-      lanes.push_back(static_cast<int>(lane));
+    std::vector<int> tracks;
+    for (std::size_t track = 0; track < busy_until_.size() && static_cast<int>(tracks.size()) < count; ++track) {
+      if (busy_until_[track] > begin) continue;
+      busy_until_[track] = end;
+      tracks.push_back(static_cast<int>(track));
     }
-    return lanes;
+    return tracks;
   }
 
  private:
@@ -180,58 +180,58 @@ struct Gantt {
   std::string hint;
 };
 
-// Of the first servers, and from the begin on for as long as there are not too many blocks.
+// Of the first nodes, and from the begin on for as long as there are not too many blocks.
 Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
   std::vector<std::pair<std::string, int>> groups;
-  std::vector<int> first_lane;
-  int lanes = 0;
-  for (const scheduling::Server& server : view.machines.servers) {
-    if (!groups.empty() && lanes + server.devices > kMostLanes) break;
-    first_lane.push_back(lanes);
-    const std::string type = view.machines.type_name(server);
-    groups.emplace_back(type.empty() ? server.name : fmt::format("{} ({})", server.name, type),
-                        std::min(server.devices, kMostLanes));
-    lanes += groups.back().second;
+  std::vector<int> first_track;
+  int tracks = 0;
+  for (const scheduling::Node& node : view.topology.nodes) {
+    if (!groups.empty() && tracks + node.devices > kMaxTracks) break;
+    first_track.push_back(tracks);
+    const std::string type = view.topology.type_name(node);
+    groups.emplace_back(type.empty() ? node.name : fmt::format("{} ({})", node.name, type),
+                        std::min(node.devices, kMaxTracks));
+    tracks += groups.back().second;
   }
   std::vector<const scheduling::Run*> runs;
   for (const scheduling::Run& run : one.outcome.runs) runs.push_back(&run);
   std::ranges::stable_sort(runs, {}, [](const scheduling::Run* run) { return run->begin; });
 
-  std::vector<Lanes> free;
+  std::vector<Tracks> free;
   for (const auto& [name, count] : groups) free.emplace_back(count);
   std::vector<report::Block> blocks;
   double end = std::max(one.outcome.end, 1.0);
   for (const scheduling::Run* run : runs) {
-    if (blocks.size() >= kMostBlocks) {
+    if (blocks.size() >= kMaxBlocks) {
       end = run->begin;
       break;
     }
     for (const scheduling::Part& part : run->placement) {
-      const auto server = static_cast<std::size_t>(part.server);
-      if (server >= groups.size()) continue;
-      const std::vector<int> taken = free[server].take(part.workers, run->begin, run->end);
-      for (std::size_t i = 0; i < taken.size();) {  // lanes side by side are one block
+      const auto node = static_cast<std::size_t>(part.node);
+      if (node >= groups.size()) continue;
+      const std::vector<int> taken = free[node].take(part.workers, run->begin, run->end);
+      for (std::size_t i = 0; i < taken.size();) {  // tracks side by side are one block
         std::size_t next = i + 1;
         while (next < taken.size() && taken[next] == taken[next - 1] + 1) ++next;
         blocks.push_back(
-            {run->begin, run->end, first_lane[server] + taken[i], static_cast<int>(next - i), run->job,
+            {run->begin, run->end, first_track[node] + taken[i], static_cast<int>(next - i), run->job,
              fmt::format("{}: {} of {} workers on {}, {} h to {} h", view.jobs[static_cast<std::size_t>(run->job)].name,
-                         part.workers, scheduling::workers_of(run->placement), groups[server].first, hours(run->begin),
+                         part.workers, scheduling::count_workers(run->placement), groups[node].first, hours(run->begin),
                          hours(run->end))});
         i = next;
       }
     }
   }
   std::vector<std::pair<double, std::string>> ticks;
-  for (std::size_t i = 0; i <= kMostTicks; ++i) {
-    const double at = end * static_cast<double>(i) / kMostTicks;
+  for (std::size_t i = 0; i <= kMaxTicks; ++i) {
+    const double at = end * static_cast<double>(i) / kMaxTicks;
     ticks.emplace_back(at, hours(at) + " h");
   }
   Gantt drawn;
   drawn.html = report::gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) +
                report::bar_axis(ticks, end);
-  drawn.hint = fmt::format("A row is a device, a colour a job. {} of {} devices, {} of {} hours.", lanes,
-                           view.machines.devices(), hours(end), hours(one.outcome.end));
+  drawn.hint = fmt::format("A row is a device, a colour a job. {} of {} devices, {} of {} hours.", tracks,
+                           view.topology.devices(), hours(end), hours(one.outcome.end));
   return drawn;
 }
 
@@ -243,12 +243,12 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
                                                  "ms each"}};
   for (const PolicyOutcome& one : view.outcomes) {
     const scheduling::Outcome& outcome = one.outcome;
-    const scheduling::Completion completion = scheduling::completion_of(view.jobs, outcome);
-    const scheduling::Fairness fairness = scheduling::fairness_of(view.jobs, view.machines, outcome);
+    const scheduling::Completion completion = scheduling::compute_completion(view.jobs, outcome);
+    const scheduling::Fairness fairness = scheduling::compute_fairness(view.jobs, view.topology, outcome);
     double restarts = 0;
     for (const scheduling::JobOutcome& job : outcome.jobs) restarts += job.restarts;
     rows.push_back({one.policy, hours(completion.mean), hours(completion.median), hours(completion.p99),
-                    hours(outcome.end - outcome.begin), fmt::format("{:.1f}", 100 * outcome.busy_share),
+                    hours(outcome.end - outcome.begin), fmt::format("{:.1f}", 100 * outcome.utilisation),
                     fmt::format("{:.4g}", outcome.utility), fmt::format("{:.1f}", 100 * fairness.unfair),
                     fmt::format("{:.2f}", fairness.worst), fmt::format("{:.2f}", per_job(view, restarts)),
                     fmt::format("{}", outcome.decisions),
@@ -256,7 +256,7 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
     if (std::isfinite(view.horizon)) {
       if (rows.size() == 2) rows.front().emplace_back(kShare);
       rows.back().push_back(fmt::format(
-          "{:.2f}", 100 * outcome.utility / scheduling::utility_bound(view.jobs, view.machines, view.horizon)));
+          "{:.2f}", 100 * outcome.utility / scheduling::utility_bound(view.jobs, view.topology, view.horizon)));
     }
     if (view.has_failures) {
       int failures = 0;
@@ -278,9 +278,8 @@ std::string schedule_page(const ScheduleView& view) {
   for (const scheduling::Job& job : view.jobs) device_seconds += job.device_seconds();
   std::string body = fmt::format(
       "<header><h1>{}</h1>\n<div class=\"facts\"><span>{} jobs</span><span>{} device-hours asked for</span><span>{} "
-      "devices on {} servers</span></div></header>\n<main>\n<div class=\"cards\">",
-      escape(view.trace), view.jobs.size(), hours(device_seconds), view.machines.devices(),
-      view.machines.servers.size());
+      "devices on {} nodes</span></div></header>\n<main>\n<div class=\"cards\">",
+      escape(view.trace), view.jobs.size(), hours(device_seconds), view.topology.devices(), view.topology.nodes.size());
   std::vector<std::vector<std::string>> rows = schedule_rows(view);
   const std::vector<std::string> headings = rows.front();
   rows.erase(rows.begin());

@@ -18,10 +18,10 @@ struct PolicyOutcome {
 struct ScheduleView {
   std::string trace;
   const std::vector<scheduling::Job>& jobs;
-  const scheduling::Machines& machines;
+  const scheduling::ClusterTopology& topology;
   const std::vector<PolicyOutcome>& outcomes;
   double horizon = std::numeric_limits<double>::infinity();  // when all ended, whatever was left to do
-  bool has_failures = false;                                 // of servers
+  bool has_failures = false;                                 // of nodes
 };
 
 // The same columns for the terminal and the page, a header and a line a policy.

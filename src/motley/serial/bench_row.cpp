@@ -35,14 +35,14 @@ nlohmann::ordered_json as_array(const std::vector<BenchRow>& rows) {
   return array;
 }
 
-std::string text_of(const nlohmann::ordered_json& array) {
+std::string format_text(const nlohmann::ordered_json& array) {
   return array.dump(2) + "\n";
 }
 
 }  // namespace
 
 std::string to_json(const std::vector<BenchRow>& rows) {
-  return text_of(as_array(rows));
+  return format_text(as_array(rows));
 }
 
 Result<std::string> replace_rows(const std::string& json, const std::vector<BenchRow>& rows) {
@@ -64,7 +64,7 @@ Result<std::string> replace_rows(const std::string& json, const std::vector<Benc
       *same = std::move(row);
     }
   }
-  return text_of(array);
+  return format_text(array);
 }
 
 std::string to_table(const std::vector<BenchRow>& rows) {

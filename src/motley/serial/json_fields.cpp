@@ -62,7 +62,7 @@ void JsonReader::version(int accepted) {
   int version = 0;
   required("version", version);
   if (version != accepted) {
-    refuse(object_.at("version"), path_of("version"), fmt::format("{}", accepted));
+    refuse(object_.at("version"), key_path("version"), fmt::format("{}", accepted));
   }
 }
 
@@ -70,7 +70,7 @@ void JsonReader::finish() const {
   for (const auto& [key, value] : object_.items()) {
     if (std::ranges::find(known_, key) == known_.end()) {
       const std::string near = key.size() <= kShownBytes ? nearest_key(key, known_) : "";
-      throw Problem(fmt::format("unknown field '{}'; accepted {} {}{}", path_of(key.substr(0, kShownBytes)),
+      throw Problem(fmt::format("unknown field '{}'; accepted {} {}{}", key_path(key.substr(0, kShownBytes)),
                                 known_.size() == 1 ? "is" : "are", fmt::join(known_, ", "),
                                 near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
     }
@@ -78,7 +78,7 @@ void JsonReader::finish() const {
 }
 
 void JsonReader::refuse_missing(const char* key) const {
-  throw Problem(fmt::format("field '{}' is missing", path_of(key)));
+  throw Problem(fmt::format("field '{}' is missing", key_path(key)));
 }
 
 void JsonReader::refuse(const Json& value, const std::string& path, const std::string& accepted) {
@@ -107,7 +107,7 @@ void JsonReader::read(const Json& json, const std::string& path, bool& value, Nu
 void JsonReader::read(const Json& json, const std::string& path, int& value, NumberIs) {
   if (!json.is_number_unsigned() ||
       json.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
-    refuse(json, path, "a whole number, 0 or more");
+    refuse(json, path, "an integer, 0 or more");
   }
   value = json.get<int>();
 }

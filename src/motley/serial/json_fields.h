@@ -43,12 +43,12 @@ class JsonReader {
     if (!is_there(key)) {
       refuse_missing(key);
     }
-    read(object_.at(key), path_of(key), value, rule);
+    read(object_.at(key), key_path(key), value, rule);
   }
   template <class T>
   void optional(const char* key, T& value, NumberIs rule = NumberIs::kNotNegative) {
     if (is_there(key)) {
-      read(object_.at(key), path_of(key), value, rule);
+      read(object_.at(key), key_path(key), value, rule);
     }
   }
   void version(int accepted);  // the field "version"
@@ -56,7 +56,7 @@ class JsonReader {
 
  private:
   bool is_there(const char* key);
-  std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+  std::string key_path(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   [[noreturn]] void refuse_missing(const char* key) const;
   [[noreturn]] static void refuse(const nlohmann::json& value, const std::string& path, const std::string& accepted);
 

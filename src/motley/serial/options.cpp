@@ -72,7 +72,7 @@ std::string OptionText::accepted() const {
     case OptionKind::kBoolean:
       return "true or false";
     case OptionKind::kInteger:
-      return "a whole number" + bounds_text(*this);
+      return "an integer" + bounds_text(*this);
     case OptionKind::kReal:
       return "a number" + bounds_text(*this);
     case OptionKind::kSeconds:
@@ -84,7 +84,7 @@ std::string OptionText::accepted() const {
     case OptionKind::kChoice:
       return fmt::format("one of {}", fmt::join(choices, ", "));
     case OptionKind::kIntegers:
-      return "a list of whole numbers" + bounds_text(*this) + ", such as [1, 28, 28]";
+      return "a list of integers" + bounds_text(*this) + ", such as [1, 28, 28]";
     case OptionKind::kReals:
       return "a list of numbers" + bounds_text(*this) + ", such as [1, 0.5]";
   }
@@ -140,6 +140,12 @@ Result<OptionValue> parse_option(const OptionText& option, std::string_view raw)
       return parse_list<double>(option, text, refused);
   }
   return refused;
+}
+
+std::string flag_name(std::string_view key) {
+  std::string flag(key);
+  std::ranges::replace(flag, '_', '-');
+  return flag;
 }
 
 std::string format_option(const OptionValue& value) {

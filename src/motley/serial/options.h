@@ -20,19 +20,21 @@ enum class OptionKind { kBoolean, kInteger, kReal, kSeconds, kBytes, kText, kCho
 
 // What is known of an option without its config's type.
 struct OptionText {
-  std::string key;  // dotted, such as "optimizer.learning_rate"; also the flag --optimizer.learning_rate
+  std::string key;  // dotted, such as "optimizer.learning_rate"; also the flag --optimizer.learning-rate
   OptionKind kind = OptionKind::kText;
   std::string help;
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   std::vector<std::string> choices = {};  // for kChoice
 
-  std::string accepted() const;  // "a whole number from 1 to 10"
+  std::string accepted() const;  // "an integer from 1 to 10"
 };
 
 using OptionValue =
     std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>, std::vector<double>>;
 
+// The flag of a key, without its dashes: "optimizer.learning-rate".
+std::string flag_name(std::string_view key);
 // Text to a value of the option's kind, within its bounds.
 Result<OptionValue> parse_option(const OptionText& option, std::string_view text);
 // The value as text that parse_option reads back to the same value.

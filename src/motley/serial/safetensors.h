@@ -28,7 +28,7 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;  // "__metadata__"
   std::span<const std::byte> data;              // within the bytes that were parsed
 
-  std::span<const std::byte> bytes_of(const SafetensorsEntry& entry) const {
+  std::span<const std::byte> tensor_bytes(const SafetensorsEntry& entry) const {
     return data.subspan(entry.begin, entry.end - entry.begin);
   }
 };

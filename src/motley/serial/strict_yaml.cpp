@@ -52,7 +52,7 @@ bool has_second_document(const std::string& text) {
 }
 
 template <class T>
-std::optional<T> parse_whole(std::string_view text) {
+std::optional<T> parse_integer(std::string_view text) {
   T number{};
   const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (problem != std::errc() || rest != text.data() + text.size()) {
@@ -62,7 +62,7 @@ std::optional<T> parse_whole(std::string_view text) {
 }
 
 std::optional<double> parse_number(std::string_view text) {
-  const auto number = parse_whole<double>(text);
+  const auto number = parse_integer<double>(text);
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
@@ -295,7 +295,7 @@ Result<StrictYaml> StrictYaml::parse(std::string_view text, const std::string& n
   return StrictYaml(std::move(document), "", root);
 }
 
-std::string StrictYaml::path_of(std::string_view key) const {
+std::string StrictYaml::key_path(std::string_view key) const {
   return path_.empty() || key.empty() ? path_ + std::string(key) : path_ + "." + std::string(key);
 }
 
@@ -331,7 +331,7 @@ void StrictYaml::note(const Value* near, const std::string& path, const std::str
 
 std::optional<std::string> StrictYaml::scalar(std::string_view key, bool required, const std::string& accepted) const {
   const Value* value = find(key);
-  const std::string path = path_of(key);
+  const std::string path = key_path(key);
   if (value == nullptr) {
     if (required) {
       note(value_, path, "is missing; accepted: " + accepted);
@@ -349,7 +349,7 @@ std::optional<std::string> StrictYaml::scalar(std::string_view key, bool require
 std::vector<const StrictYaml::Value*> StrictYaml::elements(std::string_view key, const ListRule& rule,
                                                            const std::string& accepted) const {
   const Value* value = find(key);
-  const std::string path = path_of(key);
+  const std::string path = key_path(key);
   if (value == nullptr) {
     if (rule.min_size > 0) {
       note(value_, path, fmt::format("is missing; accepted: a list of {}, {}", accepted, size_text(rule)));
@@ -399,7 +399,7 @@ std::vector<T> StrictYaml::read_list(std::string_view key, const Rule& rule, con
       values.push_back(*value);
       continue;
     }
-    const std::string path = fmt::format("{}[{}]", path_of(key), values.size());
+    const std::string path = fmt::format("{}[{}]", key_path(key), values.size());
     note(
         element, path,
         fmt::format("is {}; accepted: {}",
@@ -441,7 +441,7 @@ double StrictYaml::number(std::string_view key, const NumberRule& rule) const {
 }
 
 std::int64_t StrictYaml::integer(std::string_view key, const IntegerRule& rule) const {
-  return read(key, rule, Kind<std::int64_t>{"a whole number", parse_whole<std::int64_t>, plain_integer});
+  return read(key, rule, Kind<std::int64_t>{"an integer", parse_integer<std::int64_t>, plain_integer});
 }
 
 double StrictYaml::seconds(std::string_view key, const NumberRule& rule) const {
@@ -475,14 +475,14 @@ std::vector<double> StrictYaml::numbers(std::string_view key, const NumberRule& 
 
 std::vector<std::int64_t> StrictYaml::integers(std::string_view key, const IntegerRule& rule,
                                                const ListRule& list) const {
-  return read_list(key, rule, list, Kind<std::int64_t>{"a whole number", parse_whole<std::int64_t>, plain_integer});
+  return read_list(key, rule, list, Kind<std::int64_t>{"an integer", parse_integer<std::int64_t>, plain_integer});
 }
 
 std::vector<std::string> StrictYaml::texts(std::string_view key, const ListRule& list) const {
   std::vector<std::string> texts;
   for (const Value* element : elements(key, list, "a text")) {
     if (element->type != Value::Type::kScalar || element->text.empty()) {
-      note(element, fmt::format("{}[{}]", path_of(key), texts.size()),
+      note(element, fmt::format("{}[{}]", key_path(key), texts.size()),
            fmt::format("is {}; accepted: a text that is not empty", element->type_name()));
     }
     texts.push_back(element->text);
@@ -493,7 +493,7 @@ std::vector<std::string> StrictYaml::texts(std::string_view key, const ListRule&
 std::vector<StrictYaml> StrictYaml::list(std::string_view key, const ListRule& rule) const {
   std::vector<StrictYaml> sections;
   for (const Value* element : elements(key, rule, "mappings")) {
-    const std::string path = fmt::format("{}[{}]", path_of(key), sections.size());
+    const std::string path = fmt::format("{}[{}]", key_path(key), sections.size());
     const bool is_mapping = element->type == Value::Type::kMapping;
     if (!is_mapping) {
       note(element, path, fmt::format("is {}; accepted: a mapping", element->type_name()));
@@ -506,7 +506,7 @@ std::vector<StrictYaml> StrictYaml::list(std::string_view key, const ListRule& r
 
 StrictYaml StrictYaml::section(std::string_view key) const {
   const Value* value = find(key);
-  const std::string path = path_of(key);
+  const std::string path = key_path(key);
   if (value != nullptr && value->type != Value::Type::kMapping) {
     note(value, path, fmt::format("is {}; accepted: a mapping", value->type_name()));
     document_->broken.insert(path);
@@ -525,7 +525,7 @@ std::vector<YamlLeaf> StrictYaml::leaves() const {
 
 void StrictYaml::refuse(std::string_view key, const std::string& sentence) const {
   const Value* value = key.empty() ? nullptr : find(key);
-  note(value == nullptr ? value_ : value, path_of(key), sentence);
+  note(value == nullptr ? value_ : value, key_path(key), sentence);
 }
 
 Status StrictYaml::finish() const {

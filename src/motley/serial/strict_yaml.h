@@ -81,8 +81,8 @@ class StrictYaml {
                      const std::optional<std::string>& fallback = {}) const;
   // One of the names, as the value beside it.
   template <class T>
-  T choice_of(std::string_view key, const std::vector<std::pair<std::string, T>>& choices,
-              std::optional<T> fallback = {}) const {
+  T choose_from(std::string_view key, const std::vector<std::pair<std::string, T>>& choices,
+                std::optional<T> fallback = {}) const {
     std::vector<std::string> names;
     std::optional<std::string> fallback_name;
     for (const auto& [name, value] : choices) {
@@ -132,7 +132,7 @@ class StrictYaml {
   StrictYaml(std::shared_ptr<Document> document, std::string path, const Value* value)
       : document_(std::move(document)), path_(std::move(path)), value_(value) {}
 
-  std::string path_of(std::string_view key) const;
+  std::string key_path(std::string_view key) const;
   // The value below a dotted key, or null where there is none; makes every key on the way known.
   const Value* find(std::string_view key) const;
   // The scalar's text; nothing where it is absent, of another kind (noted), or absent and required (noted).

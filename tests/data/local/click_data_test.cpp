@@ -179,10 +179,10 @@ TEST(CsvCategories, AreRefusedWhereTheyAreNoColumnsOfTheirOwn) {
   source.leave_out = {"b"};
   EXPECT_THAT(refusal(source), HasSubstr("column 'b' is named as categories and as left out"));
   source.categories = {"y", "a"};
-  EXPECT_THAT(refusal(source), HasSubstr("column 'y' is the target and named in data.categories"));
+  EXPECT_THAT(refusal(source), HasSubstr("column 'y' is the target and named in data.categorical_columns"));
   source.categories = {"a"};
   source.leave_out = {};
-  EXPECT_THAT(refusal(source), AllOf(HasSubstr(":2: column 'b' holds 'v'"), HasSubstr("data.categories")));
+  EXPECT_THAT(refusal(source), AllOf(HasSubstr(":2: column 'b' holds 'v'"), HasSubstr("data.categorical_columns")));
 }
 
 TEST(MalformedLines, AreSkippedUpToTheShare) {
@@ -209,9 +209,9 @@ TEST(MalformedLines, AreSkippedUpToTheShare) {
   EXPECT_THAT(refusal(source), AllOf(HasSubstr(":99: column 'y'"), HasSubstr("malformed are 3 of 100 lines"),
                                      HasSubstr("0.0299 accepts 2")));
   source.malformed_share = 0;
-  EXPECT_THAT(refusal(source), HasSubstr("malformed are 3 of 100 lines; data.malformed_share: 0 accepts 0"));
+  EXPECT_THAT(refusal(source), HasSubstr("malformed are 3 of 100 lines; data.max_malformed_fraction: 0 accepts 0"));
   source.malformed_share = 1.5;
-  EXPECT_THAT(refusal(source), HasSubstr("data.malformed_share: 1.5; accepted: 0 to 1"));
+  EXPECT_THAT(refusal(source), HasSubstr("data.max_malformed_fraction: 1.5; accepted: 0 to 1"));
   source.malformed_share = NAN;
   EXPECT_THAT(refusal(source), HasSubstr("accepted: 0 to 1"));
   source.malformed_share = 1;

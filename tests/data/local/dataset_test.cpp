@@ -242,20 +242,20 @@ TEST(Dataset, ReadsNpyOfAllTypes) {
   DatasetSource source;
   source.format = DatasetSource::Format::kNpy;
   source.target_kind = TargetKind::kReal;
-  const auto features_of = [&](const std::string& bytes) {
+  const auto convert_features = [&](const std::string& bytes) {
     source.features = folder.write("x.npy", bytes);
     const auto dataset = open_dataset(source);
     EXPECT_TRUE(dataset) << dataset.error().message;
     return read_all(**dataset, {1, 0}).features;
   };
   source.targets = folder.write("y.npy", npy<double>("<f8", "(2, 3)", {1, 2, 3, 4, 5, 6}));
-  EXPECT_THAT(features_of(npy<float>("<f4", "(2, 2)", {1, 2, 3, -4.5F})), ElementsAre(3, -4.5F, 1, 2));
-  EXPECT_THAT(features_of(npy<double>("<f8", "(2, 1)", {1, -2}, 2)), ElementsAre(-2, 1));
-  EXPECT_THAT(features_of(npy<std::int8_t>("|i1", "(2, 1)", {1, -2})), ElementsAre(-2, 1));
-  EXPECT_THAT(features_of(npy<std::uint8_t>("|u1", "(2, 1)", {1, 254})), ElementsAre(254, 1));
-  EXPECT_THAT(features_of(npy<std::int16_t>("<i2", "(2, 1)", {1, -300})), ElementsAre(-300, 1));
-  EXPECT_THAT(features_of(npy<std::int32_t>("<i4", "(2, 1)", {1, -70000})), ElementsAre(-70000, 1));
-  EXPECT_THAT(features_of(npy<std::int64_t>("<i8", "(2, 1)", {1, -70000})), ElementsAre(-70000, 1));
+  EXPECT_THAT(convert_features(npy<float>("<f4", "(2, 2)", {1, 2, 3, -4.5F})), ElementsAre(3, -4.5F, 1, 2));
+  EXPECT_THAT(convert_features(npy<double>("<f8", "(2, 1)", {1, -2}, 2)), ElementsAre(-2, 1));
+  EXPECT_THAT(convert_features(npy<std::int8_t>("|i1", "(2, 1)", {1, -2})), ElementsAre(-2, 1));
+  EXPECT_THAT(convert_features(npy<std::uint8_t>("|u1", "(2, 1)", {1, 254})), ElementsAre(254, 1));
+  EXPECT_THAT(convert_features(npy<std::int16_t>("<i2", "(2, 1)", {1, -300})), ElementsAre(-300, 1));
+  EXPECT_THAT(convert_features(npy<std::int32_t>("<i4", "(2, 1)", {1, -70000})), ElementsAre(-70000, 1));
+  EXPECT_THAT(convert_features(npy<std::int64_t>("<i8", "(2, 1)", {1, -70000})), ElementsAre(-70000, 1));
   const auto dataset = open_dataset(source);
   EXPECT_EQ((*dataset)->target_width(), 3U);
   EXPECT_THAT(read_all(**dataset, {1}).values, ElementsAre(4, 5, 6));

@@ -63,7 +63,7 @@ TEST(Ledger, EverySampleOnceOverSplitsJoinsLeavesAndCrashes) {
       if (random.below(2) == 0) {
         const auto shares = random_shares(random, window.size(), workers.size());
         for (std::size_t rank = 0; rank < workers.size(); ++rank) {
-          use(rank, part_of(window, shares, static_cast<int>(rank)));
+          use(rank, rank_range(window, shares, static_cast<int>(rank)));
         }
       } else {
         const PullPlan plan(window, static_cast<std::uint32_t>(1 + random.below(20)));

@@ -39,7 +39,7 @@ TEST(MinMax, EqualsBruteForceOnRandomInstances) {
     std::vector<WorkerCost> costs;
     std::vector<WorkerLimits> limits;
     for (std::size_t i = 0; i < workers; ++i) {
-      // Whole numbers give ties; zero slopes and zero fixed parts are drawn often.
+      // Integers give ties; zero slopes and zero fixed parts are drawn often.
       const bool whole = random.below(2) == 0;
       const double fixed = random.below(3) == 0 ? 0 : whole ? double(random.below(6)) : 5 * random.uniform();
       const double slope = random.below(6) == 0 ? 0 : whole ? double(random.below(4)) : random.uniform();

@@ -1,4 +1,4 @@
-// Messages of the data node: what was sent is what is read, in the bytes that docs/wire-format.md says, and nothing
+// Messages of the data server: what was sent is what is read, in the bytes that docs/wire-format.md says, and nothing
 // else is accepted.
 #include "motley/data/remote/protocol.h"
 
@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
+std::vector<std::byte> byte_size(std::initializer_list<int> values) {
   std::vector<std::byte> bytes;
   for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
   return bytes;
@@ -64,7 +64,7 @@ TEST(DataProtocol, MessagesComeBackAsTheyWent) {
 TEST(DataProtocol, ARequestIsItsPartsAndSamples) {
   const std::vector<std::uint32_t> samples = {9, 1};
   const auto bytes = encode_read({.inputs = true, .targets = false}, samples);
-  EXPECT_EQ(bytes, bytes_of({1, 9, 0, 0, 0, 1, 0, 0, 0}));
+  EXPECT_EQ(bytes, byte_size({1, 9, 0, 0, 0, 1, 0, 0, 0}));
   const auto read = decode_read(bytes, images());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->parts, (data::Parts{true, false}));
@@ -90,7 +90,7 @@ TEST(DataProtocol, SamplesAreAsNarrowAsTheyAreExact) {
 TEST(DataProtocol, UnpacksBytesOfTheDescription) {
   std::vector<float> features(4);
   std::vector<std::int64_t> classes(2);
-  const auto bytes = bytes_of({0, 255, 51, 102, 43, 1, 2, 0});
+  const auto bytes = byte_size({0, 255, 51, 102, 43, 1, 2, 0});
   ASSERT_TRUE(unpack(bytes, images(), {}, 2, {features, classes, {}}));
   EXPECT_THAT(classes, ElementsAre(299, 2));
   EXPECT_FLOAT_EQ(features[0], (0 - 0.5F) / 2);
@@ -101,7 +101,7 @@ TEST(DataProtocol, UnpacksBytesOfTheDescription) {
 
 TEST(DataProtocol, RefusesAClassThatIsNotThere) {
   std::vector<std::int64_t> classes(1);
-  const auto refused = unpack(bytes_of({44, 1}), images(), {false, true}, 1, {{}, classes, {}});
+  const auto refused = unpack(byte_size({44, 1}), images(), {false, true}, 1, {{}, classes, {}});
   ASSERT_FALSE(refused);  // 300 of 300
   EXPECT_THAT(refused.error().message, HasSubstr("beyond the 300"));
 }
@@ -131,18 +131,18 @@ TEST(DataProtocol, RefusesWhatIsNoMessage) {
   EXPECT_TRUE(impossible([](Description& d) { d.categories = ~0U; }));
   EXPECT_TRUE(impossible([](Description& d) { d.bytes->scale = 0; }));
 
-  EXPECT_FALSE(decode_read(bytes_of({}), images()));
-  EXPECT_FALSE(decode_read(bytes_of({1}), images()));
-  EXPECT_FALSE(decode_read(bytes_of({0, 1, 0, 0, 0}), images()));
-  EXPECT_FALSE(decode_read(bytes_of({4, 1, 0, 0, 0}), images()));
-  EXPECT_FALSE(decode_read(bytes_of({3, 1, 0, 0}), images()));
-  EXPECT_THAT(decode_read(bytes_of({3, 10, 0, 0, 0}), images()).error().message, HasSubstr("sample 10"));
+  EXPECT_FALSE(decode_read(byte_size({}), images()));
+  EXPECT_FALSE(decode_read(byte_size({1}), images()));
+  EXPECT_FALSE(decode_read(byte_size({0, 1, 0, 0, 0}), images()));
+  EXPECT_FALSE(decode_read(byte_size({4, 1, 0, 0, 0}), images()));
+  EXPECT_FALSE(decode_read(byte_size({3, 1, 0, 0}), images()));
+  EXPECT_THAT(decode_read(byte_size({3, 10, 0, 0, 0}), images()).error().message, HasSubstr("sample 10"));
   Description large = images();
   large.feature_shape = {1 << 22};
   EXPECT_TRUE(decode_read(encode_read({}, std::vector<std::uint32_t>(1)), large));
   EXPECT_FALSE(decode_read(encode_read({}, std::vector<std::uint32_t>(2)), large)) << "more than an answer may have";
-  EXPECT_FALSE(decode_open(bytes_of({2, 0, 0})));
-  EXPECT_FALSE(decode_failed(bytes_of({0, 0, 255, 0})));
+  EXPECT_FALSE(decode_open(byte_size({2, 0, 0})));
+  EXPECT_FALSE(decode_failed(byte_size({0, 0, 255, 0})));
 }
 
 }  // namespace

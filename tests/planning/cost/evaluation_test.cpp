@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Two types and three layers in round numbers. The profile's batch is 10 and the job 3.6 million samples, so that money
+// Two types and three layers in round numbers. The profile's batch is 10 and the job 3.6 million samples, so that cost
 // is price per hour * 1,000 / throughput.
 Problem three_layers(CostModel cost_model) {
   Problem problem;
@@ -23,14 +23,14 @@ Problem three_layers(CostModel cost_model) {
   problem.types = {{.name = "cpu",
                     .price_per_hour = 0.5,
                     .count = 4,
-                    .exchange = planning::Exchange::kParameterServer,
+                    .gradient_sync = planning::GradientSync::kParameterServer,
                     .bytes_per_second = 1e6,
                     .latency_seconds = 0.001},
                    {.name = "gpu",
                     .price_per_hour = 2,
                     .count = 8,
                     .memory_bytes = 50000,
-                    .exchange = planning::Exchange::kRing,
+                    .gradient_sync = planning::GradientSync::kRing,
                     .bytes_per_second = 2e6,
                     .latency_seconds = 0.002}};
   // Rows of the kPipeline model have a test of their own.
@@ -45,7 +45,7 @@ Problem three_layers(CostModel cost_model) {
   problem.table = {cpu, gpu, cpu, gpu, cpu, gpu};
   problem.cut_bytes = {100, 400, 800, 0};
   problem.links = {{1e6, 0.001}, {4e5, 0.003}, {4e5, 0.003}, {2e6, 0.002}};
-  problem.job_samples = 3.6e6;
+  problem.total_samples = 3.6e6;
   problem.profile_batch = 10;
   problem.batch = 40;
   problem.micro_batches = 4;
@@ -73,13 +73,13 @@ TEST(HeterpsModel, TwoStagesByHand) {
   EXPECT_EQ(result.bottleneck, 0);
   EXPECT_NEAR(result.throughput, 1 / 0.0033, 1e-9);
   EXPECT_NEAR(result.step_seconds, 40 * 0.0033, 1e-12);
-  EXPECT_NEAR(result.price_per_hour, 2 * 0.5 + 3 * 2, 1e-12);
-  EXPECT_NEAR(result.money, 7 * 1000 * 0.0033, 1e-9);
+  EXPECT_NEAR(result.hourly_cost, 2 * 0.5 + 3 * 2, 1e-12);
+  EXPECT_NEAR(result.cost, 7 * 1000 * 0.0033, 1e-9);
   EXPECT_EQ(result.used, (std::vector<std::int64_t>{2, 3}));
   EXPECT_TRUE(result.feasible) << result.violation;
-  EXPECT_NEAR(value(result, planning::Goal::kLeastMoney), 23.1, 1e-9);
-  EXPECT_NEAR(value(result, planning::Goal::kMostThroughput), 0.0033, 1e-12);
-  EXPECT_NEAR(value(result, planning::Goal::kLeastStepTime), 0.132, 1e-12);
+  EXPECT_NEAR(value(result, planning::Criterion::kMinCost), 23.1, 1e-9);
+  EXPECT_NEAR(value(result, planning::Criterion::kMaxThroughput), 0.0033, 1e-12);
+  EXPECT_NEAR(value(result, planning::Criterion::kMinStepTime), 0.132, 1e-12);
 }
 
 TEST(HeterpsModel, FractionsAreOfEachLayer) {
@@ -111,8 +111,8 @@ TEST(PipelineModel, OneForwardOneBackwardByHand) {
   EXPECT_NEAR(result.stages[1].backward_seconds, g2, 1e-15);
   EXPECT_NEAR(result.stages[0].transfer_seconds, c1, 1e-15);
   EXPECT_EQ(result.stages[1].transfer_seconds, 0);
-  EXPECT_NEAR(result.stages[0].exchange_seconds, x1, 1e-15);
-  EXPECT_NEAR(result.stages[1].exchange_seconds, x2, 1e-15);
+  EXPECT_NEAR(result.stages[0].gradient_sync_seconds, x1, 1e-15);
+  EXPECT_NEAR(result.stages[1].gradient_sync_seconds, x2, 1e-15);
 
   // f1 + g1 = 0.045; f2 + g2 = 0.013; c1 = 0.008. Both there and back: (0.045 + 0.013 + 0.016) / 2 = 0.037.
   // W = 0.045. T_pipe = 0.074 + 3 * 0.045 = 0.209. Ends: 0.209 + 0.002 = 0.211;
@@ -120,7 +120,7 @@ TEST(PipelineModel, OneForwardOneBackwardByHand) {
   EXPECT_NEAR(result.step_seconds, 0.211, 1e-12);
   EXPECT_NEAR(result.throughput, 40 / 0.211, 1e-9);
   EXPECT_EQ(result.bottleneck, 0);
-  EXPECT_NEAR(result.money, (2 * 0.5 + 4 * 2) * 1000 * 0.211 / 40, 1e-9);
+  EXPECT_NEAR(result.cost, (2 * 0.5 + 4 * 2) * 1000 * 0.211 / 40, 1e-9);
 
   // Memory of a gpu: 3 * 10,000 + 1 micro-batch in flight * 2.5 * 840 = 32,100. Of a cpu: 2 in flight * 5 * 400.
   EXPECT_NEAR(result.stages[1].memory_bytes, 32100, 1e-9);
@@ -128,9 +128,9 @@ TEST(PipelineModel, OneForwardOneBackwardByHand) {
   EXPECT_TRUE(result.feasible) << result.violation;
 }
 
-TEST(PipelineModel, FillDrainByHand) {
+TEST(PipelineModel, GpipeByHand) {
   Problem problem = three_layers(CostModel::kPipeline);
-  problem.schedule = planning::Schedule::kFillDrain;
+  problem.schedule = planning::PipelineSchedule::kGPipe;
   const Evaluation result = evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {});
   // As above: f = 0.015, 0.0045; g = 0.03, 0.0085; c1 = 0.008. T_pipe = 0.074 + 3 * (0.015 + 0.03) = 0.209.
   EXPECT_NEAR(result.step_seconds, 0.211, 1e-12);
@@ -146,7 +146,7 @@ TEST(PipelineModel, FillDrainByHand) {
   const double fill = 0.05 + 0.01 + 0.01 + 0.04 + 2 * 0.008;
   EXPECT_NEAR(evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {}).step_seconds, fill + 3 * (0.05 + 0.04) + 0.002,
               1e-12);
-  problem.schedule = planning::Schedule::kOneForwardOneBackward;
+  problem.schedule = planning::PipelineSchedule::kOneForwardOneBackward;
   // W = max(0.06, 0.05, there and back (0.06 + 0.05 + 0.016) / 2 = 0.063).
   EXPECT_NEAR(evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {}).step_seconds, fill + 3 * 0.063 + 0.002, 1e-12);
 }
@@ -198,7 +198,7 @@ TEST(PipelineModel, RecomputationTakesTimeAndSavesMemory) {
   EXPECT_NEAR(result.stages[0].backward_seconds, 2 * (0.02 + 0.01) + 2 * (0.01 + 0.005), 1e-15);
   // 3 * 8,000 + 5 * (2 in flight * 100 of input + 400 + 800).
   EXPECT_NEAR(result.stages[0].memory_bytes, 24000 + 5 * (2 * 100 + 1200), 1e-9);
-  EXPECT_EQ(result.stages[1].exchange_seconds, 0);  // one device
+  EXPECT_EQ(result.stages[1].gradient_sync_seconds, 0);  // one device
 }
 
 TEST(PipelineModel, SparseRowsAreMovedBesidesComputation) {
@@ -215,7 +215,7 @@ TEST(Violations, AreSaidWithNumbers) {
   Problem problem = three_layers(CostModel::kPipeline);
   const Candidate most = {{0, 0, 0, 1}, {1, 2, 1, 9}};
   EXPECT_EQ(evaluate(problem, most, {}).violation, "uses 9 of 8 gpu");
-  EXPECT_TRUE(std::isinf(value(evaluate(problem, most, {}), planning::Goal::kLeastMoney)));
+  EXPECT_TRUE(std::isinf(value(evaluate(problem, most, {}), planning::Criterion::kMinCost)));
 
   problem.types[1].memory_bytes = 31000;
   EXPECT_EQ(evaluate(problem, {{0, 0, 0, 1}, {1, 2, 1, 4}}, {}).violation,
@@ -226,25 +226,25 @@ TEST(Violations, AreSaidWithNumbers) {
   problem = three_layers(CostModel::kHeterps);
   const Candidate heterps = {{0, 0, 0, 2}, {1, 2, 1, 3}};  // 303.03 samples/s, 7 an hour, 23.1 in all
   EXPECT_EQ(evaluate(problem, heterps, {.min_throughput = 20000}).violation,
-            "throughput 303 is below the floor of 20,000 samples/s");
-  EXPECT_EQ(evaluate(problem, heterps, {.max_money = 20}).violation, "money 23.1 is above the cap of 20");
-  EXPECT_EQ(evaluate(problem, heterps, {.max_price_per_hour = 6.5}).violation,
+            "throughput 303 is below the minimum throughput of 20,000 samples/s");
+  EXPECT_EQ(evaluate(problem, heterps, {.max_cost = 20}).violation, "cost 23.1 is above the cap of 20");
+  EXPECT_EQ(evaluate(problem, heterps, {.max_hourly_cost = 6.5}).violation,
             "the price 7 is above the cap of 6.5 an hour");
   EXPECT_TRUE(
-      evaluate(problem, heterps, {.min_throughput = 1 / 0.0033, .max_money = 23.1, .max_price_per_hour = 7}).feasible);
+      evaluate(problem, heterps, {.min_throughput = 1 / 0.0033, .max_cost = 23.1, .max_hourly_cost = 7}).feasible);
   EXPECT_THAT(evaluate(problem, heterps, {.min_throughput = 303.0306}).violation, HasSubstr("303.0303"));
 }
 
 TEST(DataParallel, EqualSharesWaitForTheSlowest) {
   Problem problem = three_layers(CostModel::kPipeline);
   problem.types[1].memory_bytes = 0;
-  const Evaluation result = evaluate_data_parallel(problem, {1, 3}, Shares::kEqual);
+  const Evaluation result = evaluate_data_parallel(problem, {1, 3}, BatchSplit::kEqual);
   // 10 samples each. The cpu: 3 * (0.01 + 0.01 + 0.02 + 0.02) = 0.18; ring of 4 over the slowest link (4e5 B/s, 3 ms).
-  const double exchange = 2 * 3 * (10000 / (4 * 4e5) + 0.003);
+  const double gradient_sync = 2 * 3 * (10000 / (4 * 4e5) + 0.003);
   EXPECT_NEAR(result.stages[0].compute_seconds, 0.18, 1e-12);
-  EXPECT_NEAR(result.stages[0].exchange_seconds, exchange, 1e-12);
-  EXPECT_NEAR(result.step_seconds, 0.18 + exchange, 1e-12);
-  EXPECT_NEAR(result.price_per_hour, 0.5 + 3 * 2, 1e-12);
+  EXPECT_NEAR(result.stages[0].gradient_sync_seconds, gradient_sync, 1e-12);
+  EXPECT_NEAR(result.step_seconds, 0.18 + gradient_sync, 1e-12);
+  EXPECT_NEAR(result.hourly_cost, 0.5 + 3 * 2, 1e-12);
   // 3 * 10,000 + 10 * 1,240.
   EXPECT_NEAR(result.stages[0].memory_bytes, 42400, 1e-9);
 }
@@ -256,20 +256,21 @@ TEST(DataParallel, BalancedSharesEndTogether) {
   // cpu: 0.09 + 0.009 b; gpu: 0.012 + 0.003 b. b_cpu + 3 b_gpu = 400 with equal times T:
   // (T - 0.09) / 0.009 + 3 (T - 0.012) / 0.003 = 400, so T (1 / 0.009 + 1,000) = 400 + 10 + 12.
   const double together = 422 / (1 / 0.009 + 1000);
-  EXPECT_NEAR(evaluate_data_parallel(problem, {1, 3}, Shares::kBalanced).stages[0].compute_seconds, together, 1e-12);
+  EXPECT_NEAR(evaluate_data_parallel(problem, {1, 3}, BatchSplit::kBalanced).stages[0].compute_seconds, together,
+              1e-12);
 
   // With 40 samples the gpus are done before the cpu has begun: it gets none.
   problem.batch = 40;
-  EXPECT_NEAR(evaluate_data_parallel(problem, {1, 3}, Shares::kBalanced).stages[0].compute_seconds,
+  EXPECT_NEAR(evaluate_data_parallel(problem, {1, 3}, BatchSplit::kBalanced).stages[0].compute_seconds,
               0.012 + 0.003 * 40 / 3, 1e-12);
 }
 
 TEST(DataParallel, LimitsOfCountsAndMemory) {
   const Problem problem = three_layers(CostModel::kPipeline);
-  const Evaluation result = evaluate_data_parallel(problem, {0, 9}, Shares::kEqual);
+  const Evaluation result = evaluate_data_parallel(problem, {0, 9}, BatchSplit::kEqual);
   EXPECT_FALSE(result.feasible);
   EXPECT_THAT(result.violation, HasSubstr("uses 9 of 8 gpu"));
-  EXPECT_THAT(evaluate_data_parallel(problem, {0, 1}, Shares::kEqual).violation,
+  EXPECT_THAT(evaluate_data_parallel(problem, {0, 1}, BatchSplit::kEqual).violation,
               HasSubstr("a share of 40 samples needs 79.6 KB a device, gpu has 50 KB"));
 }
 
@@ -279,10 +280,10 @@ TEST(Plans, StandForCandidatesAndBack) {
   const Evaluation evaluation = evaluate(problem, candidate, {});
   planning::Plan plan = to_plan(problem, candidate, evaluation, {.min_throughput = 20000}, "exact");
   EXPECT_TRUE(planning::validate(plan, "plan"));
-  EXPECT_EQ(plan.stages[0].exchange, planning::Exchange::kParameterServer);
-  EXPECT_EQ(plan.stages[1].exchange, planning::Exchange::kNone);
-  EXPECT_EQ(plan.stages[2].exchange, planning::Exchange::kRing);
-  EXPECT_EQ(plan.objective, "least money with at least 20,000 samples/s");
+  EXPECT_EQ(plan.stages[0].gradient_sync, planning::GradientSync::kParameterServer);
+  EXPECT_EQ(plan.stages[1].gradient_sync, planning::GradientSync::kNone);
+  EXPECT_EQ(plan.stages[2].gradient_sync, planning::GradientSync::kRing);
+  EXPECT_EQ(plan.objective, "lowest cost with at least 20,000 samples/s");
   EXPECT_EQ(plan.predicted.step_seconds, evaluation.step_seconds);
   EXPECT_EQ(*to_candidate(problem, plan), candidate);
 

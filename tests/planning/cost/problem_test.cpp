@@ -51,15 +51,15 @@ cluster::Cluster two_nodes() {
 TEST(MakeProblem, PutsProfileAndClusterTogether) {
   const auto problem =
       make_problem(profile_of_two_layers(), two_nodes(),
-                   {.cost_model = CostModel::kPipeline, .job_samples = 1e6, .batch = 64, .micro_batches = 4});
+                   {.cost_model = CostModel::kPipeline, .total_samples = 1e6, .batch = 64, .micro_batches = 4});
   ASSERT_TRUE(problem) << problem.error().message;
   EXPECT_EQ(problem->model, "two");
   EXPECT_EQ(problem->profile_batch, 32);
   EXPECT_EQ(problem->micro_batches, 4);
   ASSERT_EQ(problem->type_count(), 2);  // the type without devices is left out
-  EXPECT_EQ(problem->types[0].exchange, planning::Exchange::kParameterServer);
+  EXPECT_EQ(problem->types[0].gradient_sync, planning::GradientSync::kParameterServer);
   EXPECT_EQ(problem->types[1].name, "gpu");
-  EXPECT_EQ(problem->types[1].exchange, planning::Exchange::kRing);
+  EXPECT_EQ(problem->types[1].gradient_sync, planning::GradientSync::kRing);
   EXPECT_EQ(problem->types[1].memory_bytes, 16e9);
   EXPECT_EQ(problem->types[1].price_per_hour, 2.42);
   EXPECT_EQ(problem->layers[0].sparse_bytes, 26 * 40);
@@ -139,7 +139,7 @@ TEST(ValidateProblem, NamesFieldAndValue) {
   EXPECT_THAT(message([](Problem& p) { p.links[1].latency_seconds = -1; }), HasSubstr("links['cpu', 'gpu'].latency"));
   EXPECT_THAT(message([](Problem& p) { p.table.pop_back(); }), HasSubstr("table has 3 elements; accepted: 4"));
   EXPECT_THAT(message([](Problem& p) { p.cut_bytes.pop_back(); }), HasSubstr("cut_bytes has 2 elements; accepted: 3"));
-  EXPECT_THAT(message([](Problem& p) { p.job_samples = 0; }), HasSubstr("job_samples is 0"));
+  EXPECT_THAT(message([](Problem& p) { p.total_samples = 0; }), HasSubstr("job_samples is 0"));
   EXPECT_THAT(message([](Problem& p) { p.batch = 0; }), HasSubstr("batch is 0"));
   EXPECT_THAT(message([](Problem& p) { p.layers.clear(); }), HasSubstr("0 layers"));
 }

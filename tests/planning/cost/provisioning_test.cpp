@@ -26,13 +26,13 @@ Problem random_problem(Random& random, CostModel cost_model) {
   const int types = static_cast<int>(1 + random.below(3));
   const int layers = static_cast<int>(1 + random.below(6));
   for (int t = 0; t < types; ++t) {
-    const planning::Exchange exchanges[] = {planning::Exchange::kNone, planning::Exchange::kRing,
-                                            planning::Exchange::kParameterServer};
+    const planning::GradientSync gradient_syncs[] = {planning::GradientSync::kNone, planning::GradientSync::kRing,
+                                                     planning::GradientSync::kParameterServer};
     problem.types.push_back({.name = fmt::format("type{}", t),
                              .price_per_hour = random.below(10) == 0 ? 0 : between(random, 0.05, 3),
                              .count = static_cast<std::int64_t>(1 + random.below(7)),
                              .memory_bytes = random.below(2) == 0 ? 0 : between(random, 5e6, 1e8),
-                             .exchange = exchanges[random.below(3)],
+                             .gradient_sync = gradient_syncs[random.below(3)],
                              .bytes_per_second = random.below(4) == 0 ? kInfinity : between(random, 1e8, 1e10),
                              .latency_seconds = random.below(2) == 0 ? 0 : 1e-4});
   }
@@ -56,11 +56,12 @@ Problem random_problem(Random& random, CostModel cost_model) {
     problem.links.push_back({.bytes_per_second = random.below(4) == 0 ? kInfinity : between(random, 1e8, 1e10),
                              .latency_seconds = random.below(2) == 0 ? 0 : 1e-4});
   }
-  problem.job_samples = 1e6;
+  problem.total_samples = 1e6;
   problem.profile_batch = 32;
   problem.batch = 64;
   problem.micro_batches = static_cast<std::int64_t>(1 + random.below(16));
-  problem.schedule = random.below(3) == 0 ? planning::Schedule::kFillDrain : planning::Schedule::kOneForwardOneBackward;
+  problem.schedule =
+      random.below(3) == 0 ? planning::PipelineSchedule::kGPipe : planning::PipelineSchedule::kOneForwardOneBackward;
   problem.allow_recompute = random.below(4) != 0;
   return problem;
 }
@@ -74,7 +75,7 @@ std::vector<Span> random_stages(Random& random, const Problem& problem) {
                          : static_cast<int>(random.below(static_cast<std::uint64_t>(problem.type_count()))));
     cuts.push_back(random.below(3) == 0);
   }
-  return stages_of(problem, types, cuts);
+  return list_stages(problem, types, cuts);
 }
 
 // The best value over all counts up to one more than each type's, and all choices of recomputation.
@@ -85,7 +86,7 @@ double brute_force(const Problem& problem, const std::vector<Span>& stages, cons
   }
   double best = kInfinity;
   for (;;) {
-    best = std::min(best, value(evaluate(problem, candidate, objective), objective.goal));
+    best = std::min(best, value(evaluate(problem, candidate, objective), objective.criterion));
     std::size_t s = 0;
     for (; s < candidate.size(); ++s) {
       StageChoice& choice = candidate[s];
@@ -108,7 +109,7 @@ double brute_force(const Problem& problem, const std::vector<Span>& stages, cons
 
 // Limits around what some random counts reach, so that they bind, do not, or forbid everything.
 planning::Objective random_objective(Random& random, const Problem& problem, const std::vector<Span>& stages,
-                                     planning::Goal goal) {
+                                     planning::Criterion criterion) {
   Candidate some;
   for (const Span& span : stages) {
     const std::int64_t count = problem.types[static_cast<std::size_t>(span.type)].count;
@@ -117,36 +118,36 @@ planning::Objective random_objective(Random& random, const Problem& problem, con
                     .type = span.type,
                     .replicas = static_cast<std::int64_t>(1 + random.below(static_cast<std::uint64_t>(count)))});
   }
-  planning::Objective objective{.goal = goal};
+  planning::Objective objective{.criterion = criterion};
   const Evaluation reached = evaluate(problem, some, {});
   if (random.below(2) == 0) {
     objective.min_throughput = reached.throughput * between(random, 0.5, 1.5);
   }
-  if (random.below(3) == 0 && reached.money > 0) {
-    objective.max_money = reached.money * between(random, 0.7, 2);
+  if (random.below(3) == 0 && reached.cost > 0) {
+    objective.max_cost = reached.cost * between(random, 0.7, 2);
   }
-  if (random.below(3) == 0 && reached.price_per_hour > 0) {
-    objective.max_price_per_hour = reached.price_per_hour * between(random, 0.7, 2);
+  if (random.below(3) == 0 && reached.hourly_cost > 0) {
+    objective.max_hourly_cost = reached.hourly_cost * between(random, 0.7, 2);
   }
   return objective;
 }
 
-class ExactProvisioning : public ::testing::TestWithParam<std::tuple<CostModel, planning::Goal>> {};
+class ExactProvisioning : public ::testing::TestWithParam<std::tuple<CostModel, planning::Criterion>> {};
 
 TEST_P(ExactProvisioning, EqualsBruteForceOverAllCounts) {
-  const auto [cost_model, goal] = GetParam();
+  const auto [cost_model, criterion] = GetParam();
   int feasible = 0;
   int infeasible = 0;
   int recomputed = 0;
   for (std::uint64_t seed = 0; feasible + infeasible < 600; ++seed) {
-    Random random(mix({seed, static_cast<std::uint64_t>(cost_model), static_cast<std::uint64_t>(goal)}));
+    Random random(mix({seed, static_cast<std::uint64_t>(cost_model), static_cast<std::uint64_t>(criterion)}));
     const Problem problem = random_problem(random, cost_model);
     ASSERT_TRUE(validate(problem));
     const std::vector<Span> stages = random_stages(random, problem);
     if (stages.size() > 4) {
       continue;  // too many counts to try
     }
-    const planning::Objective objective = random_objective(random, problem, stages, goal);
+    const planning::Objective objective = random_objective(random, problem, stages, criterion);
     const double expected = brute_force(problem, stages, objective);
     const std::optional<Candidate> found = provision(problem, stages, objective);
     ASSERT_EQ(found.has_value(), std::isfinite(expected)) << "seed " << seed;
@@ -158,7 +159,7 @@ TEST_P(ExactProvisioning, EqualsBruteForceOverAllCounts) {
     recomputed += std::ranges::any_of(*found, &StageChoice::recompute) ? 1 : 0;
     const Evaluation evaluation = evaluate(problem, *found, objective);
     ASSERT_TRUE(evaluation.feasible) << "seed " << seed << ": " << evaluation.violation;
-    ASSERT_NEAR(value(evaluation, goal), expected, 1e-9 * expected) << "seed " << seed;
+    ASSERT_NEAR(value(evaluation, criterion), expected, 1e-9 * expected) << "seed " << seed;
   }
   EXPECT_GT(feasible, 200);
   EXPECT_GT(infeasible, 50);
@@ -167,18 +168,18 @@ TEST_P(ExactProvisioning, EqualsBruteForceOverAllCounts) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<ExactProvisioning::ParamType>& suite) {
-  const char* goals[] = {"LeastMoney", "MostThroughput", "LeastStepTime"};
+std::string suite_name(const ::testing::TestParamInfo<ExactProvisioning::ParamType>& suite) {
+  const char* criteria[] = {"LeastMoney", "MostThroughput", "LeastStepTime"};
   return std::string(std::get<0>(suite.param) == CostModel::kHeterps ? "Heterps" : "Pipeline") +
-         goals[static_cast<int>(std::get<1>(suite.param))];
+         criteria[static_cast<int>(std::get<1>(suite.param))];
 }
 
 INSTANTIATE_TEST_SUITE_P(BothModels, ExactProvisioning,
                          ::testing::Combine(::testing::Values(CostModel::kHeterps, CostModel::kPipeline),
-                                            ::testing::Values(planning::Goal::kLeastMoney,
-                                                              planning::Goal::kMostThroughput,
-                                                              planning::Goal::kLeastStepTime)),
-                         name_of);
+                                            ::testing::Values(planning::Criterion::kMinCost,
+                                                              planning::Criterion::kMaxThroughput,
+                                                              planning::Criterion::kMinStepTime)),
+                         suite_name);
 
 // Hundreds of devices a type: no brute force, but no single device added, taken away or moved may help, and no method
 // to compare with may be better.
@@ -193,17 +194,17 @@ TEST(Provisioning, NothingBeatsExactOnLargeCounts) {
       type.memory_bytes = 0;
     }
     const std::vector<Span> stages = random_stages(random, problem);
-    const planning::Goal goal = static_cast<planning::Goal>(random.below(3));
-    const planning::Objective objective = random_objective(random, problem, stages, goal);
+    const planning::Criterion criterion = static_cast<planning::Criterion>(random.below(3));
+    const planning::Objective objective = random_objective(random, problem, stages, criterion);
     const std::optional<Candidate> exact = provision(problem, stages, objective);
-    const double best = exact ? value(evaluate(problem, *exact, objective), goal) : kInfinity;
+    const double best = exact ? value(evaluate(problem, *exact, objective), criterion) : kInfinity;
     for (const Provisioning method : {Provisioning::kNewton, Provisioning::kStaRatio, Provisioning::kStaPsRatio}) {
       const std::optional<Candidate> other = provision(problem, stages, objective, {.method = method});
       if (other) {
         const Evaluation evaluation = evaluate(problem, *other, objective);
         EXPECT_TRUE(evaluation.feasible) << evaluation.violation;
-        EXPECT_GE(value(evaluation, goal), best * (1 - 1e-9)) << "seed " << seed;
-        better += value(evaluation, goal) > best * (1 + 1e-9) ? 1 : 0;
+        EXPECT_GE(value(evaluation, criterion), best * (1 - 1e-9)) << "seed " << seed;
+        better += value(evaluation, criterion) > best * (1 + 1e-9) ? 1 : 0;
       }
     }
     if (!exact) {
@@ -218,14 +219,15 @@ TEST(Provisioning, NothingBeatsExactOnLargeCounts) {
         if (fewer < moved.size() && --moved[fewer].replicas == 0) {
           continue;
         }
-        ASSERT_GE(value(evaluate(problem, moved, objective), goal), best * (1 - 1e-9)) << "seed " << seed;
+        ASSERT_GE(value(evaluate(problem, moved, objective), criterion), best * (1 - 1e-9)) << "seed " << seed;
       }
     }
   }
   EXPECT_GT(better, 100);  // the comparison says something
 }
 
-// One stage of 1 ms a sample, all of it divided, at 1 an hour, and a floor of 3,500 samples/s: four devices.
+// One stage of 1 ms a sample, all of it divided, at 1 an hour, and a minimum throughput of 3,500 samples/s: four
+// devices.
 Problem one_stage() {
   Problem problem;
   problem.model = "one";
@@ -243,7 +245,7 @@ TEST(Provisioning, LeastCountForAFloor) {
     const auto found = provision(problem, {{0, 0, 0}}, {.min_throughput = 3500}, {.method = method});
     ASSERT_TRUE(found);
     EXPECT_EQ(found->front().replicas, 4);
-    // Exactly on the floor: 4 devices make 4,000 samples/s.
+    // Exactly on the minimum throughput: 4 devices make 4,000 samples/s.
     const auto exactly = provision(problem, {{0, 0, 0}}, {.min_throughput = 4000}, {.method = method});
     ASSERT_TRUE(exactly);
     EXPECT_EQ(exactly->front().replicas, 4);
@@ -253,7 +255,7 @@ TEST(Provisioning, LeastCountForAFloor) {
 
 TEST(Provisioning, MostThroughputUnderAPriceTakesAllThatItBuys) {
   const auto found =
-      provision(one_stage(), {{0, 0, 0}}, {.goal = planning::Goal::kMostThroughput, .max_price_per_hour = 5.5});
+      provision(one_stage(), {{0, 0, 0}}, {.criterion = planning::Criterion::kMaxThroughput, .max_hourly_cost = 5.5});
   ASSERT_TRUE(found);
   EXPECT_EQ(found->front().replicas, 5);
 }
@@ -261,7 +263,7 @@ TEST(Provisioning, MostThroughputUnderAPriceTakesAllThatItBuys) {
 TEST(Provisioning, RatioKeepsCpusToGpus) {
   Problem problem = one_stage();
   problem.types.push_back(
-      {.name = "cpu", .price_per_hour = 0.04, .count = 100, .exchange = planning::Exchange::kParameterServer});
+      {.name = "cpu", .price_per_hour = 0.04, .count = 100, .gradient_sync = planning::GradientSync::kParameterServer});
   problem.layers.push_back({.name = "second"});
   problem.table = {problem.table[0], problem.table[0], problem.table[0], problem.table[0]};
   problem.cut_bytes = {0, 0, 0};
@@ -269,7 +271,7 @@ TEST(Provisioning, RatioKeepsCpusToGpus) {
   // The GPU's stage binds: 3 devices for 3,000 samples/s; 6 CPUs a GPU, and a third more as servers. A second
   // such unit is too dear.
   const std::vector<Span> stages = {{0, 0, 1}, {1, 1, 0}};
-  const planning::Objective objective{.min_throughput = 3000, .max_price_per_hour = 4.5};
+  const planning::Objective objective{.min_throughput = 3000, .max_hourly_cost = 4.5};
   const auto plain = provision(problem, stages, objective, {.method = Provisioning::kStaRatio});
   ASSERT_TRUE(plain);
   EXPECT_EQ(plain->at(0).replicas, 18);
@@ -285,10 +287,10 @@ TEST(Provisioning, StagesAreLongestRunsAndCutsCountInPipelinesOnly) {
   Problem problem = one_stage();
   const std::vector<int> types = {0, 0, 1, 1, 0};
   const std::vector<bool> cuts = {false, true, true, false, false};
-  EXPECT_EQ(stages_of(problem, types, cuts), (std::vector<Span>{{0, 1, 0}, {2, 3, 1}, {4, 4, 0}}));
+  EXPECT_EQ(list_stages(problem, types, cuts), (std::vector<Span>{{0, 1, 0}, {2, 3, 1}, {4, 4, 0}}));
   problem.cost_model = CostModel::kPipeline;
-  EXPECT_EQ(stages_of(problem, types), (std::vector<Span>{{0, 1, 0}, {2, 3, 1}, {4, 4, 0}}));
-  EXPECT_EQ(stages_of(problem, types, cuts), (std::vector<Span>{{0, 0, 0}, {1, 1, 0}, {2, 3, 1}, {4, 4, 0}}));
+  EXPECT_EQ(list_stages(problem, types), (std::vector<Span>{{0, 1, 0}, {2, 3, 1}, {4, 4, 0}}));
+  EXPECT_EQ(list_stages(problem, types, cuts), (std::vector<Span>{{0, 0, 0}, {1, 1, 0}, {2, 3, 1}, {4, 4, 0}}));
 }
 
 }  // namespace

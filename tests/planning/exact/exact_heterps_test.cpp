@@ -1,5 +1,6 @@
 // The exact planner under kHeterps against an enumeration of all plans, and against what must hold of any optimum:
-// more devices are never worse, a higher floor is never cheaper, nothing beats it, and its bound is below it.
+// more devices are never worse, a higher minimum throughput is never cheaper, nothing beats it, and its bound is below
+// it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +35,8 @@ class Enumeration {
  private:
   void extend(int first) {
     if (first == problem_.layer_count()) {
-      best_ = std::min(best_, planning::value(planning::evaluate(problem_, candidate_, objective_), objective_.goal));
+      best_ =
+          std::min(best_, planning::value(planning::evaluate(problem_, candidate_, objective_), objective_.criterion));
       return;
     }
     for (int type = 0; type < problem_.type_count(); ++type) {
@@ -67,22 +69,22 @@ struct Instance {
   planning::Objective objective;
 };
 
-// Layers, types, counts, links, fractions, goal, floor and caps all vary with the seed.
-Instance instance(std::uint64_t seed, int most_layers, int most_types, std::int64_t most_count) {
+// Layers, types, counts, links, fractions, goal, limits all vary with the seed.
+Instance instance(std::uint64_t seed, int max_layers, int max_types, std::int64_t max_count) {
   Random random(mix({seed, 0x74657374}));
   RandomProblemOptions options;
-  options.layers = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(most_layers)));
-  options.types = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(most_types)));
-  options.least_count = static_cast<std::int64_t>(random.below(2));
-  options.most_count = 1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(most_count)));
+  options.layers = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(max_layers)));
+  options.types = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(max_types)));
+  options.min_count = static_cast<std::int64_t>(random.below(2));
+  options.max_count = 1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(max_count)));
   options.links = random.below(2) == 0;
   options.fractions = random.below(3) > 0;
   planning::Problem problem = random_problem(options, seed);
   RandomObjectiveOptions wanted;
-  wanted.goal = static_cast<planning::Goal>(random.below(3));
+  wanted.criterion = static_cast<planning::Criterion>(random.below(3));
   wanted.min_throughput = random.below(2) == 0;
-  wanted.max_money = random.below(3) == 0;
-  wanted.max_price_per_hour = random.below(3) == 0;
+  wanted.max_cost = random.below(3) == 0;
+  wanted.max_hourly_cost = random.below(3) == 0;
   planning::Objective objective = random_objective(problem, wanted, seed);
   return {std::move(problem), objective};
 }
@@ -98,7 +100,7 @@ double optimum(const planning::Problem& problem, const planning::Objective& obje
   const Answer answer = solve(problem, objective);
   EXPECT_TRUE(answer.proved);
   EXPECT_EQ(answer.best.has_value(), answer.evaluation.feasible);
-  return planning::value(answer.evaluation, objective.goal);
+  return planning::value(answer.evaluation, objective.criterion);
 }
 
 TEST(ExactHeterps, FindsWhatEnumerationFinds) {
@@ -115,7 +117,8 @@ TEST(ExactHeterps, FindsWhatEnumerationFinds) {
     ++feasible;
     ASSERT_TRUE(answer.best) << "seed " << seed;
     const planning::Evaluation evaluation = planning::evaluate(problem, *answer.best, objective);
-    ASSERT_THAT(planning::value(evaluation, objective.goal), DoubleNear(expected, 1e-9 * expected)) << "seed " << seed;
+    ASSERT_THAT(planning::value(evaluation, objective.criterion), DoubleNear(expected, 1e-9 * expected))
+        << "seed " << seed;
     ASSERT_THAT(answer.bound, DoubleNear(expected, 1e-9 * expected)) << "seed " << seed;
     for (std::size_t s = 1; s < answer.best->size(); ++s) {
       ASSERT_NE((*answer.best)[s - 1].type, (*answer.best)[s].type) << "seed " << seed;
@@ -135,13 +138,13 @@ TEST(ExactHeterps, IsNeverWorseWithMoreDevices) {
 
 TEST(ExactHeterps, IsNeverCheaperWithAHigherFloor) {
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
-    const planning::Problem problem = random_problem({.layers = 12, .types = 4, .most_count = 12, .links = true}, seed);
-    const double most = 1 / optimum(problem, {.goal = planning::Goal::kMostThroughput});
+    const planning::Problem problem = random_problem({.layers = 12, .types = 4, .max_count = 12, .links = true}, seed);
+    const double most = 1 / optimum(problem, {.criterion = planning::Criterion::kMaxThroughput});
     double before = 0;
     for (double share : {0.0, 0.3, 0.6, 0.8, 0.9, 1.0}) {
-      const double money = optimum(problem, {.min_throughput = share * most});
-      EXPECT_GE(money, before * (1 - 1e-9)) << "seed " << seed << ", floor " << share;
-      before = money;
+      const double cost = optimum(problem, {.min_throughput = share * most});
+      EXPECT_GE(cost, before * (1 - 1e-9)) << "seed " << seed << ", floor " << share;
+      before = cost;
     }
     EXPECT_FALSE(std::isinf(before)) << "seed " << seed;
     EXPECT_TRUE(std::isinf(optimum(problem, {.min_throughput = 1.0001 * most}))) << "seed " << seed;
@@ -150,17 +153,18 @@ TEST(ExactHeterps, IsNeverCheaperWithAHigherFloor) {
 
 TEST(ExactHeterps, GoalsAgreeWithEachOther) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
-    const planning::Problem problem = random_problem({.layers = 10, .types = 4, .most_count = 8}, seed);
-    const double money = optimum(problem, {});
-    // As much throughput as the least money buys, which is attained and no more than that money.
-    const planning::Objective within{.goal = planning::Goal::kMostThroughput, .max_money = money};
+    const planning::Problem problem = random_problem({.layers = 10, .types = 4, .max_count = 8}, seed);
+    const double cost = optimum(problem, {});
+    // As much throughput as the lowest cost buys, which is attained and no more than that cost.
+    const planning::Objective within{.criterion = planning::Criterion::kMaxThroughput, .max_cost = cost};
     const double seconds = optimum(problem, within);
     ASSERT_FALSE(std::isinf(seconds)) << "seed " << seed;
     const double again = optimum(problem, {.min_throughput = 1 / seconds});
-    EXPECT_THAT(again, DoubleNear(money, 1e-8 * money)) << "seed " << seed;
-    EXPECT_TRUE(std::isinf(optimum(problem, {.goal = planning::Goal::kMostThroughput, .max_money = 0.999 * money})));
+    EXPECT_THAT(again, DoubleNear(cost, 1e-8 * cost)) << "seed " << seed;
+    EXPECT_TRUE(
+        std::isinf(optimum(problem, {.criterion = planning::Criterion::kMaxThroughput, .max_cost = 0.999 * cost})));
     planning::Objective step = within;
-    step.goal = planning::Goal::kLeastStepTime;
+    step.criterion = planning::Criterion::kMinStepTime;
     const auto batch = static_cast<double>(problem.batch);
     EXPECT_THAT(optimum(problem, step), DoubleNear(batch * seconds, 1e-9 * batch * seconds)) << "seed " << seed;
   }
@@ -170,12 +174,12 @@ TEST(ExactHeterps, IsNeverWorseThanRandomPlansOfLargerProblems) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const bool links = seed % 2 == 0;
     const planning::Problem problem =
-        random_problem({.layers = 20, .types = 6, .least_count = 2, .most_count = 10, .links = links}, seed);
-    RandomObjectiveOptions wanted{.goal = static_cast<planning::Goal>(seed % 3), .min_throughput = true};
-    wanted.max_price_per_hour = seed % 4 == 0;
+        random_problem({.layers = 20, .types = 6, .min_count = 2, .max_count = 10, .links = links}, seed);
+    RandomObjectiveOptions wanted{.criterion = static_cast<planning::Criterion>(seed % 3), .min_throughput = true};
+    wanted.max_hourly_cost = seed % 4 == 0;
     const planning::Objective objective = random_objective(problem, wanted, seed);
     const Answer answer = *exact_heterps({.problem = problem, .objective = objective, .seconds = 0.2});
-    const double value = planning::value(answer.evaluation, objective.goal);
+    const double value = planning::value(answer.evaluation, objective.criterion);
     EXPECT_LE(answer.bound, value * (1 + 1e-9)) << "seed " << seed;
     Random random(seed);
     for (int i = 0; i < 300; ++i) {
@@ -183,9 +187,9 @@ TEST(ExactHeterps, IsNeverWorseThanRandomPlansOfLargerProblems) {
       for (std::size_t l = 0; l < types.size(); ++l) {
         types[l] = l > 0 && random.below(4) > 0 ? types[l - 1] : static_cast<int>(random.below(problem.types.size()));
       }
-      const auto candidate = planning::provision(problem, planning::stages_of(problem, types), objective);
+      const auto candidate = planning::provision(problem, planning::list_stages(problem, types), objective);
       if (candidate) {
-        const double other = planning::value(planning::evaluate(problem, *candidate, objective), objective.goal);
+        const double other = planning::value(planning::evaluate(problem, *candidate, objective), objective.criterion);
         EXPECT_LE(answer.bound, other * (1 + 1e-9)) << "seed " << seed;
         EXPECT_LE(value, other * (1 + 1e-9)) << "seed " << seed;
       }
@@ -199,14 +203,14 @@ TEST(ExactHeterps, SaysWhenNothingIsWithinTheLimits) {
   for (const planning::Type& type : problem.types) {
     cheapest = std::min(cheapest, type.price_per_hour);
   }
-  EXPECT_TRUE(std::isinf(optimum(problem, {.max_price_per_hour = 0.99 * cheapest})));
-  EXPECT_FALSE(std::isinf(optimum(problem, {.max_price_per_hour = 1.01 * cheapest})));
+  EXPECT_TRUE(std::isinf(optimum(problem, {.max_hourly_cost = 0.99 * cheapest})));
+  EXPECT_FALSE(std::isinf(optimum(problem, {.max_hourly_cost = 1.01 * cheapest})));
   for (planning::Type& type : problem.types) {
     type.count = 0;
   }
-  for (planning::Goal goal :
-       {planning::Goal::kLeastMoney, planning::Goal::kMostThroughput, planning::Goal::kLeastStepTime}) {
-    EXPECT_TRUE(std::isinf(optimum(problem, {.goal = goal})));
+  for (planning::Criterion criterion :
+       {planning::Criterion::kMinCost, planning::Criterion::kMaxThroughput, planning::Criterion::kMinStepTime}) {
+    EXPECT_TRUE(std::isinf(optimum(problem, {.criterion = criterion})));
   }
 }
 
@@ -232,17 +236,17 @@ TEST(ExactHeterps, StopsWithABoundWheneverItsTimeIsOver) {
   int between = 0;  // stopped with a plan and a gap
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const planning::Problem problem =
-        random_problem({.layers = 16, .types = 5, .least_count = 2, .most_count = 8, .links = true}, seed);
-    planning::Objective objective{.goal = planning::Goal::kMostThroughput};
+        random_problem({.layers = 16, .types = 5, .min_count = 2, .max_count = 8, .links = true}, seed);
+    planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
     objective.min_throughput = 0.8 / optimum(problem, objective);
-    objective.goal = static_cast<planning::Goal>(seed % 3);
+    objective.criterion = static_cast<planning::Criterion>(seed % 3);
     const double least = optimum(problem, objective);
     for (double looks = 1; looks < 3000; looks *= 1.5) {
       CountingClock clock;
       const Answer answer =
           *exact_heterps({.problem = problem, .objective = objective, .seconds = looks, .clock = clock});
       EXPECT_LE(answer.bound, least * (1 + 1e-9)) << "seed " << seed << ", looks " << looks;
-      EXPECT_GE(planning::value(answer.evaluation, objective.goal), least * (1 - 1e-9));
+      EXPECT_GE(planning::value(answer.evaluation, objective.criterion), least * (1 - 1e-9));
       EXPECT_TRUE(answer.proved || answer.stopped);
       between += answer.best && answer.bound > 0 && !answer.proved ? 1 : 0;
     }

@@ -40,26 +40,27 @@ TEST(Exact, ProvesNothingFalseWhenTheTimeIsOver) {
   int proved = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     RandomProblemOptions options{.layers = 16, .types = 2, .cost_model = planning::CostModel::kPipeline};
-    options.least_count = options.most_count = 4;
+    options.min_count = options.max_count = 4;
     options.links = true;
     planning::Problem problem = random_problem(options, seed);
     equalise(problem);
-    const Request unlimited{.problem = problem, .objective = {.goal = planning::Goal::kLeastStepTime}, .seconds = 1e6};
+    const Request unlimited{
+        .problem = problem, .objective = {.criterion = planning::Criterion::kMinStepTime}, .seconds = 1e6};
     const auto optimum = exact_pipeline(unlimited);
     ASSERT_TRUE(optimum && optimum->proved);
-    const double best = value_of(*optimum, planning::Goal::kLeastStepTime);
+    const double best = compute_value(*optimum, planning::Criterion::kMinStepTime);
     for (double seconds = 1; seconds < 4000; seconds *= 1.5) {
       HastyClock clock;
       const Request limited{.problem = problem,
-                            .objective = {.goal = planning::Goal::kLeastStepTime},
+                            .objective = {.criterion = planning::Criterion::kMinStepTime},
                             .seconds = seconds,
                             .clock = clock};
       const auto answer = exact_pipeline(limited);
       ASSERT_TRUE(answer);
       EXPECT_LE(answer->bound, best * (1 + 1e-9));
-      EXPECT_GE(value_of(*answer, planning::Goal::kLeastStepTime), best * (1 - 1e-9));
+      EXPECT_GE(compute_value(*answer, planning::Criterion::kMinStepTime), best * (1 - 1e-9));
       if (answer->proved) {
-        EXPECT_NEAR(value_of(*answer, planning::Goal::kLeastStepTime), best, 1e-9 * best);
+        EXPECT_NEAR(compute_value(*answer, planning::Criterion::kMinStepTime), best, 1e-9 * best);
       }
       (answer->proved ? proved : unproved) += 1;
     }
@@ -73,23 +74,24 @@ TEST(Exact, IsNeverBeatenOnLargerPipelines) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(seed);
     RandomProblemOptions options{.layers = 14, .types = 3, .cost_model = planning::CostModel::kPipeline};
-    options.least_count = options.most_count = 3;
+    options.min_count = options.max_count = 3;
     options.links = seed % 2 == 0;
     options.memory = seed % 3 == 0;
     options.allow_recompute = true;
-    options.schedule = seed % 4 < 2 ? planning::Schedule::kFillDrain : planning::Schedule::kOneForwardOneBackward;
+    options.schedule =
+        seed % 4 < 2 ? planning::PipelineSchedule::kGPipe : planning::PipelineSchedule::kOneForwardOneBackward;
     planning::Problem problem = random_problem(options, seed);
     equalise(problem);
-    for (const planning::Goal goal : {planning::Goal::kLeastMoney, planning::Goal::kLeastStepTime}) {
-      const planning::Objective objective{.goal = goal};
+    for (const planning::Criterion criterion : {planning::Criterion::kMinCost, planning::Criterion::kMinStepTime}) {
+      const planning::Objective objective{.criterion = criterion};
       const Request request{.problem = problem, .objective = objective, .seconds = 1e6};
       const auto answer = exact_pipeline(request);
       ASSERT_TRUE(answer);
       EXPECT_TRUE(answer->proved);
-      const double best = value_of(*answer, goal);
+      const double best = compute_value(*answer, criterion);
       for (std::uint64_t i = 0; i < 2000; ++i) {
         const auto other = planning::evaluate(problem, random_candidate(problem, mix({seed, i})), objective);
-        EXPECT_GE(planning::value(other, goal), best * (1 - 1e-9));
+        EXPECT_GE(planning::value(other, criterion), best * (1 - 1e-9));
       }
     }
   }
@@ -107,7 +109,7 @@ TEST(Exact, SaysThatNothingIsFeasible) {
 
 TEST(BruteForce, RefusesWhatItCannotEnumerate) {
   RandomProblemOptions options{.layers = 20, .types = 4};
-  options.least_count = options.most_count = 10;
+  options.min_count = options.max_count = 10;
   const planning::Problem problem = random_problem(options, 1);
   const auto answer = make_brute_force()->plan({.problem = problem, .objective = {}});
   ASSERT_FALSE(answer);
@@ -121,7 +123,7 @@ TEST(BruteForce, RefusesWhatItCannotEnumerate) {
 // or without recomputation makes 2 + 2 + 4.
 TEST(BruteForce, EvaluatesEveryCandidateOnce) {
   RandomProblemOptions options{.layers = 2, .types = 1, .cost_model = planning::CostModel::kPipeline};
-  options.least_count = options.most_count = 2;
+  options.min_count = options.max_count = 2;
   options.allow_recompute = true;
   const planning::Problem problem = random_problem(options, 1);
   const auto answer = make_brute_force()->plan({.problem = problem, .objective = {}});

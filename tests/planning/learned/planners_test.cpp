@@ -13,8 +13,8 @@
 namespace motley::planning {
 namespace {
 
-double value_of(const Answer& answer) {
-  return answer.best ? planning::value(answer.evaluation, planning::Goal::kLeastMoney)
+double compute_value(const Answer& answer) {
+  return answer.best ? planning::value(answer.evaluation, planning::Criterion::kMinCost)
                      : std::numeric_limits<double>::infinity();
 }
 
@@ -48,20 +48,20 @@ TEST(LearnedPlanners, ComeNearTheOptimumOfSmallProblems) {
         ASSERT_TRUE(answer->best.has_value());
         EXPECT_FALSE(answer->stopped);
         EXPECT_FALSE(answer->proved);
-        EXPECT_GE(value_of(*answer), value_of(*optimum) * (1 - 1e-9));
-        EXPECT_EQ(planning::evaluate(problem, *answer->best, {}).money, answer->evaluation.money);
-        near += value_of(*answer) <= 1.03 * value_of(*optimum) ? 1 : 0;
+        EXPECT_GE(compute_value(*answer), compute_value(*optimum) * (1 - 1e-9));
+        EXPECT_EQ(planning::evaluate(problem, *answer->best, {}).cost, answer->evaluation.cost);
+        near += compute_value(*answer) <= 1.03 * compute_value(*optimum) ? 1 : 0;
       }
       EXPECT_GE(near, 3) << make.name << " under " << planning::to_string(cost_model);
     }
   }
 }
 
-// Nearly no plan meets the floor: rewards below feasibility must lead there.
+// Nearly no plan meets the minimum throughput: rewards below feasibility must lead there.
 TEST(LearnedPlanners, FindTheirWayToATightFloor) {
-  const planning::Problem problem = random_problem({.layers = 8, .types = 2, .least_count = 4, .most_count = 8}, 3);
+  const planning::Problem problem = random_problem({.layers = 8, .types = 2, .min_count = 4, .max_count = 8}, 3);
   const auto fastest =
-      make_brute_force()->plan({.problem = problem, .objective = {.goal = planning::Goal::kMostThroughput}});
+      make_brute_force()->plan({.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}});
   ASSERT_TRUE(fastest && fastest->best);
   for (const auto& planner : learned_planners()) {
     const auto answer =
@@ -82,7 +82,7 @@ TEST(LearnedPlanners, FindNothingWhereNothingIsPossible) {
 }
 
 TEST(LearnedPlanners, AnswerTheSameForTheSameSeedWhateverTheThreads) {
-  const planning::Problem problem = random_problem({.layers = 10, .types = 4, .most_count = 20}, 5);
+  const planning::Problem problem = random_problem({.layers = 10, .types = 4, .max_count = 20}, 5);
   for (const MakePolicy& make : {MakePolicy(lstm), MakePolicy(make_attention_policy)}) {
     std::vector<Answer> answers;
     for (const int workers : {1, 1, 3}) {
@@ -103,13 +103,13 @@ TEST(LearnedPlanners, AnswerTheSameForTheSameSeedWhateverTheThreads) {
 // An evaluator for which type 0 is dearer than the cost model says: the answer is the evaluator's, and no worse than
 // what the same seed finds by the cost model alone.
 TEST(LearnedPlanners, TuneOnTheEvaluator) {
-  const planning::Problem problem = random_problem({.layers = 6, .types = 2, .most_count = 6}, 2);
+  const planning::Problem problem = random_problem({.layers = 6, .types = 2, .max_count = 6}, 2);
   std::atomic<int> calls = 0;
   const auto evaluator = [&](const planning::Candidate& candidate) {
     ++calls;
     planning::Evaluation evaluation = planning::evaluate(problem, candidate, {});
     for (const planning::StageChoice& stage : candidate) {
-      evaluation.money *= stage.type == 0 ? 1.5 : 1;
+      evaluation.cost *= stage.type == 0 ? 1.5 : 1;
     }
     return evaluation;
   };
@@ -119,8 +119,8 @@ TEST(LearnedPlanners, TuneOnTheEvaluator) {
     const auto answer = planner->plan({.problem = problem, .evaluator = evaluator});
     ASSERT_TRUE(answer && answer->best && by_cost_model && by_cost_model->best);
     EXPECT_GT(calls, 1) << planner->name();
-    EXPECT_EQ(answer->evaluation.money, evaluator(*answer->best).money);
-    EXPECT_LE(answer->evaluation.money, evaluator(*by_cost_model->best).money) << planner->name();
+    EXPECT_EQ(answer->evaluation.cost, evaluator(*answer->best).cost);
+    EXPECT_LE(answer->evaluation.cost, evaluator(*by_cost_model->best).cost) << planner->name();
   }
 }
 
@@ -129,8 +129,8 @@ TEST(LearnedPlanners, TuneOnTheEvaluator) {
 TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
   constexpr std::int64_t kMost = 40;
   const planning::Problem problem =
-      random_problem({.layers = 4, .types = 2, .cost_model = planning::CostModel::kPipeline, .most_count = 4}, 2);
-  const planning::Objective objective{.goal = planning::Goal::kLeastStepTime};
+      random_problem({.layers = 4, .types = 2, .cost_model = planning::CostModel::kPipeline, .max_count = 4}, 2);
+  const planning::Objective objective{.criterion = planning::Criterion::kMinStepTime};
   const auto exact = make_exact()->plan({.problem = problem, .objective = objective});
   ASSERT_TRUE(exact && exact->best);
   // Where the best plan by the cost model begins, a plan really takes so long that all without that type are better.
@@ -156,7 +156,7 @@ TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
       return evaluation;
     };
     const auto answer = planner->plan(
-        {.problem = problem, .objective = objective, .seconds = 20, .evaluator = evaluator, .most_evaluations = kMost});
+        {.problem = problem, .objective = objective, .seconds = 20, .evaluator = evaluator, .max_evaluations = kMost});
     ASSERT_TRUE(answer && answer->best) << planner->name();
     EXPECT_LE(std::ssize(seen), kMost) << planner->name();
     EXPECT_GT(std::ssize(seen), 5) << planner->name();
@@ -165,11 +165,12 @@ TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
   }
 }
 
-// Counts that just meet the floor by the cost model miss it by an evaluator that is a tenth slower.
+// Counts that just meet the minimum throughput by the cost model miss it by an evaluator that is a tenth slower.
 TEST(LearnedPlanners, ProvisionForTheFloorAsTheEvaluatorSeesIt) {
   const planning::Problem problem =
-      random_problem({.layers = 5, .types = 2, .least_count = 50, .most_count = 60, .fractions = false}, 2);
-  const auto fastest = make_exact()->plan({.problem = problem, .objective = {.goal = planning::Goal::kMostThroughput}});
+      random_problem({.layers = 5, .types = 2, .min_count = 50, .max_count = 60, .fractions = false}, 2);
+  const auto fastest =
+      make_exact()->plan({.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}});
   ASSERT_TRUE(fastest && fastest->best);
   const planning::Objective objective{.min_throughput = 0.3 * fastest->evaluation.throughput};
   const auto evaluator = [&](const planning::Candidate& candidate) {

@@ -38,7 +38,7 @@ planning::Problem tiny(planning::CostModel cost_model) {
 }
 
 // Any reward that tells plans apart.
-double reward_of(const Assignment& assignment) {
+double compute_reward(const Assignment& assignment) {
   double reward = 0;
   for (std::size_t layer = 0; layer < assignment.type_of_layer.size(); ++layer) {
     reward = 1.7 * reward + assignment.type_of_layer[layer];
@@ -101,14 +101,14 @@ TEST(PolicyGradient, IsTheGradientOfTheExpectedReward) {
       }
       torch::Tensor expected = torch::zeros({});
       for (const auto& [assignment, n] : first) {
-        expected = expected + all.log_probability[n].exp() * reward_of(assignment);
+        expected = expected + all.log_probability[n].exp() * compute_reward(assignment);
       }
       const torch::Tensor exact = gradient(*policy, expected);
 
       const Rollout drawn = policy->roll(40'000, Choice::kSampled, draws);
       std::vector<float> rewards;
       for (const Assignment& assignment : drawn.assignments) {
-        rewards.push_back(static_cast<float>(reward_of(assignment)));
+        rewards.push_back(static_cast<float>(compute_reward(assignment)));
       }
       const torch::Tensor reward = torch::tensor(rewards);
       const torch::Tensor advantages = reward - reward.mean();
@@ -133,12 +133,12 @@ TEST(Policies, DrawPlansThatCoverTheLayers) {
     for (const int layers : {1, 2, 40}) {
       const planning::Problem problem = random_problem({.layers = layers, .types = 3, .cost_model = cost_model}, 4);
       for (const auto& [name, policy] : policies(problem)) {
-        for (const Choice choice : {Choice::kSampled, Choice::kMostLikely}) {
+        for (const Choice choice : {Choice::kSampled, Choice::kMaxLikely}) {
           auto draws = generator(9);
           const Rollout rollout = policy->roll(5, choice, draws);
           ASSERT_EQ(rollout.assignments.size(), 5u);
           for (const Assignment& assignment : rollout.assignments) {
-            const auto stages = planning::stages_of(problem, assignment.type_of_layer, assignment.cut_before);
+            const auto stages = planning::list_stages(problem, assignment.type_of_layer, assignment.cut_before);
             EXPECT_EQ(stages.front().first, 0) << name;
             EXPECT_EQ(stages.back().last, layers - 1) << name;
           }

@@ -23,12 +23,14 @@ Plan example() {
   plan.layers = {"embedding", "fc1", "fc2"};
   plan.batch = 64;
   plan.micro_batches = 8;
-  plan.stages = {
-      {.first_layer = 0, .last_layer = 0, .replicas = {{"cpu", 6, 1.0 / 6}}, .exchange = Exchange::kParameterServer},
-      {.first_layer = 1, .last_layer = 2, .replicas = {{"gpu", 1, 1.0}}, .recompute = true}};
+  plan.stages = {{.first_layer = 0,
+                  .last_layer = 0,
+                  .replicas = {{"cpu", 6, 1.0 / 6}},
+                  .gradient_sync = GradientSync::kParameterServer},
+                 {.first_layer = 1, .last_layer = 2, .replicas = {{"gpu", 1, 1.0}}, .recompute = true}};
   plan.cost_model = "pipeline";
   plan.method = "exact";
-  plan.objective = "least money";
+  plan.objective = "lowest cost";
   plan.predicted = {0.123, 520.3, 2.66, 0.1 + 0.2};
   return plan;
 }
@@ -41,7 +43,7 @@ std::string edited(const std::string& from, const std::string& to) {
   return text.replace(at, from.size(), to);
 }
 
-std::string message_of(const std::string& text) {
+std::string error_message(const std::string& text) {
   const auto plan = parse_plan(text, "plan.json");
   return plan ? "accepted" : plan.error().message;
 }
@@ -51,7 +53,7 @@ TEST(PlanFile, ReadsBackEqual) {
   EXPECT_EQ(*parse_plan(to_json(plan), "plan.json"), plan);
   plan.bound = 1.0 / 3;
   plan.measured = {.step_seconds = 0.1 / 3, .steps = 12};
-  plan.schedule = Schedule::kFillDrain;
+  plan.schedule = PipelineSchedule::kGPipe;
   EXPECT_EQ(*parse_plan(to_json(plan), "plan.json"), plan);
 
   const std::filesystem::path file = std::filesystem::temp_directory_path() / "motley-plan-test.json";
@@ -79,7 +81,7 @@ TEST(PlanFile, RandomPlansReadBackEqual) {
       const auto count = static_cast<std::int64_t>(1 + random.below(9));
       const double share = random.uniform();
       stage.replicas = {{"a", count, (1 - share) / static_cast<double>(count)}, {"b", 1, share}};
-      stage.exchange = random.below(2) == 0 ? Exchange::kRing : Exchange::kParameterServer;
+      stage.gradient_sync = random.below(2) == 0 ? GradientSync::kRing : GradientSync::kParameterServer;
       stage.recompute = random.below(2) == 0;
       plan.stages.push_back(stage);
     }
@@ -100,7 +102,7 @@ TEST(PlanFile, IsEditableByHand) {
   EXPECT_EQ(plan->stages[1].first_layer, 2);
   EXPECT_EQ(plan->stages[0].replicas[0].share, 0.2);
 
-  const auto least = parse_plan(R"({"version": 1, "model": "m", "layers": ["a"], "batch": 8,
+  const auto least = parse_plan(R"({"version": 2, "model": "m", "layers": ["a"], "global_batch_size": 8,
       "stages": [{"first_layer": "a", "last_layer": "a", "replicas": [{"type": "gpu"}]}]})",
                                 "plan.json");
   ASSERT_TRUE(least) << least.error().message;
@@ -109,64 +111,70 @@ TEST(PlanFile, IsEditableByHand) {
 }
 
 TEST(PlanFile, RefusesWithFieldValueAndWhatIsAccepted) {
-  EXPECT_THAT(message_of("{"), HasSubstr("plan.json: it is not JSON"));
-  EXPECT_THAT(message_of("[]"), HasSubstr("plan.json: the file is []; accepted: an object"));
-  EXPECT_THAT(message_of(edited(R"("version": 1)", R"("version": 2)")),
-              HasSubstr("version is 2; accepted: a whole number from 1 to 1"));
-  EXPECT_THAT(message_of(edited(R"("batch": 64)", R"("batchs": 64)")), HasSubstr("batch is missing"));
-  EXPECT_THAT(message_of(edited(R"("method")", R"("metod")")), HasSubstr("did you mean 'method'?"));
-  EXPECT_THAT(message_of(edited(R"("count": 6)", R"("count": 6, "cores": 3)")),
+  EXPECT_THAT(error_message("{"), HasSubstr("plan.json: it is not JSON"));
+  EXPECT_THAT(error_message("[]"), HasSubstr("plan.json: the file is []; accepted: an object"));
+  EXPECT_THAT(error_message(edited(R"("version": 2)", R"("version": 3)")),
+              HasSubstr("version is 3; accepted: an integer from 2 to 2"));
+  EXPECT_THAT(error_message(edited(R"("global_batch_size": 64)", R"("global_batch_sizes": 64)")),
+              HasSubstr("global_batch_size is missing"));
+  EXPECT_THAT(error_message(edited(R"("method")", R"("metod")")), HasSubstr("did you mean 'method'?"));
+  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 6, "cores": 3)")),
               HasSubstr("unknown key 'stages[0].replicas[0].cores'"));
-  EXPECT_THAT(message_of(edited(R"("count": 6)", R"("count": 6, "count": 7)")), HasSubstr("key 'count' stands twice"));
-  EXPECT_THAT(message_of(edited(R"("count": 6)", R"("count": 0)")), HasSubstr("stages[0].replicas[0].count is 0"));
-  EXPECT_THAT(message_of(edited(R"("count": 6)", R"("count": 1.5)")), HasSubstr("count is 1.5; accepted: a whole"));
-  EXPECT_THAT(message_of(edited(R"("count": 6)", R"("count": 18446744073709551615)")), HasSubstr("count is 184467"));
-  EXPECT_THAT(message_of(edited(R"("count": 6)", R"("count": 6, "share": 0.5)")),
-              HasSubstr("stages[0].replicas is of shares whose sum (count times share) is 3; accepted: a sum of 1"));
-  EXPECT_THAT(message_of(edited(R"("micro_batches": 8)", R"("micro_batches": 65)")),
-              HasSubstr("micro_batches is 65; accepted: a whole number from 1 to 64"));
-  EXPECT_THAT(message_of(edited(R"("1f1b")", R"("gpipe")")),
-              HasSubstr(R"(schedule is "gpipe"; accepted: '1f1b', 'fill-drain')"));
-  EXPECT_THAT(message_of(edited(R"("recompute": true)", R"("recompute": 1)")), HasSubstr("stages[1].recompute is 1"));
-  EXPECT_THAT(message_of(edited(R"("parameter-server")", R"("none")")),
-              HasSubstr("stages[0].exchange is 'none'; accepted: 'ring' or 'parameter-server', as the stage has 6"));
-  EXPECT_THAT(message_of(edited(R"("throughput": 520.3)", R"("throughput": -1)")),
+  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 6, "count": 7)")),
+              HasSubstr("key 'count' stands twice"));
+  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 0)")), HasSubstr("stages[0].replicas[0].count is 0"));
+  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 1.5)")),
+              HasSubstr("count is 1.5; accepted: an integer"));
+  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 18446744073709551615)")), HasSubstr("count is 184467"));
+  EXPECT_THAT(
+      error_message(edited(R"("count": 6)", R"("count": 6, "batch_fraction": 0.5)")),
+      HasSubstr(
+          "stages[0].replicas is of fractions whose sum (count times batch_fraction) is 3; accepted: a sum of 1"));
+  EXPECT_THAT(error_message(edited(R"("micro_batches": 8)", R"("micro_batches": 65)")),
+              HasSubstr("micro_batches is 65; accepted: an integer from 1 to 64"));
+  EXPECT_THAT(error_message(edited(R"("1f1b")", R"("zigzag")")),
+              HasSubstr(R"(pipeline_schedule is "zigzag"; accepted: '1f1b', 'gpipe')"));
+  EXPECT_THAT(error_message(edited(R"("recompute": true)", R"("recompute": 1)")),
+              HasSubstr("stages[1].recompute is 1"));
+  EXPECT_THAT(
+      error_message(edited(R"("parameter-server")", R"("none")")),
+      HasSubstr("stages[0].gradient_sync is 'none'; accepted: 'ring' or 'parameter-server', as the stage has 6"));
+  EXPECT_THAT(error_message(edited(R"("throughput": 520.3)", R"("throughput": -1)")),
               HasSubstr("predicted.throughput is -1; accepted: a number of at least 0"));
 }
 
 TEST(PlanFile, RefusesGapsOverlapsAndUnknownLayers) {
-  EXPECT_THAT(
-      message_of(edited(R"("last_layer": "embedding")", R"("last_layer": "embeding")")),
-      HasSubstr(R"(stages[0].last_layer is "embeding"; accepted: a name of 'layers', or a whole number from 0)"));
-  EXPECT_THAT(message_of(edited(R"("last_layer": "embedding")", R"("last_layer": 3)")),
-              HasSubstr("stages[0].last_layer is 3; accepted: a whole number from 0 to 2"));
-  EXPECT_THAT(message_of(edited(R"("first_layer": "fc1")", R"("first_layer": "fc2")")),
+  EXPECT_THAT(error_message(edited(R"("last_layer": "embedding")", R"("last_layer": "embeding")")),
+              HasSubstr(R"(stages[0].last_layer is "embeding"; accepted: a name of 'layers', or an integer from 0)"));
+  EXPECT_THAT(error_message(edited(R"("last_layer": "embedding")", R"("last_layer": 3)")),
+              HasSubstr("stages[0].last_layer is 3; accepted: an integer from 0 to 2"));
+  EXPECT_THAT(error_message(edited(R"("first_layer": "fc1")", R"("first_layer": "fc2")")),
               HasSubstr("stages[1].first_layer is 2 ('fc2'); accepted: 1 ('fc1'), the first layer that no stage"));
-  EXPECT_THAT(message_of(edited(R"("last_layer": "embedding")", R"("last_layer": "fc1")")),
+  EXPECT_THAT(error_message(edited(R"("last_layer": "embedding")", R"("last_layer": "fc1")")),
               HasSubstr("stages[1].first_layer is 1 ('fc1'); accepted: 2 ('fc2')"));
-  EXPECT_THAT(message_of(edited(R"("last_layer": "fc2")", R"("last_layer": "fc1")")),
+  EXPECT_THAT(error_message(edited(R"("last_layer": "fc2")", R"("last_layer": "fc1")")),
               HasSubstr("stages is done after layer 1 ('fc1'); accepted: stages up to layer 2 ('fc2')"));
-  EXPECT_THAT(message_of(edited(R"("last_layer": "fc2")", R"("last_layer": "embedding")")),
+  EXPECT_THAT(error_message(edited(R"("last_layer": "fc2")", R"("last_layer": "embedding")")),
               HasSubstr("stages[1].last_layer is 0 ('embedding'); accepted: 1 ('fc1') to 2 ('fc2')"));
-  EXPECT_THAT(message_of(edited(R"("fc1",)", R"("fc2",)")),
+  EXPECT_THAT(error_message(edited(R"("fc1",)", R"("fc2",)")),
               HasSubstr("layers[2] is \"fc2\"; accepted: a name that no"));
 }
 
 TEST(Objectives, InWords) {
-  EXPECT_EQ(describe({}), "least money");
-  EXPECT_EQ(describe({.min_throughput = 20000}), "least money with at least 20,000 samples/s");
-  EXPECT_EQ(describe({.goal = Goal::kMostThroughput, .max_money = 500, .max_price_per_hour = 12.5}),
-            "most throughput with at most 500 in all and at most 12.5 an hour");
-  EXPECT_EQ(describe({.goal = Goal::kLeastStepTime}), "least step time");
+  EXPECT_EQ(describe({}), "lowest cost");
+  EXPECT_EQ(describe({.min_throughput = 20000}), "lowest cost with at least 20,000 samples/s");
+  EXPECT_EQ(describe({.criterion = Criterion::kMaxThroughput, .max_cost = 500, .max_hourly_cost = 12.5}),
+            "highest throughput with at most 500 in all and at most 12.5 an hour");
+  EXPECT_EQ(describe({.criterion = Criterion::kMinStepTime}), "shortest step time");
 }
 
 TEST(Objectives, RefuseWhatNoPlanCouldMean) {
   EXPECT_TRUE(validate(Objective{}));
   EXPECT_THAT(validate(Objective{.min_throughput = -1}).error().message, HasSubstr("min_throughput is -1"));
   EXPECT_FALSE(validate(Objective{.min_throughput = INFINITY}));
-  EXPECT_FALSE(validate(Objective{.max_money = 0}));
-  EXPECT_THAT(validate(Objective{.max_price_per_hour = std::nan("")}).error().message,
-              HasSubstr("max_price_per_hour is nan; accepted: a number above 0"));
+  EXPECT_FALSE(validate(Objective{.max_cost = 0}));
+  EXPECT_THAT(validate(Objective{.max_hourly_cost = std::nan("")}).error().message,
+              HasSubstr("max_hourly_cost is nan; accepted: a number above 0"));
 }
 
 }  // namespace

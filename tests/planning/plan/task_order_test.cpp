@@ -8,10 +8,11 @@
 namespace motley::planning {
 namespace {
 
-class Orders : public ::testing::TestWithParam<Schedule> {};
-INSTANTIATE_TEST_SUITE_P(Schedules, Orders, ::testing::Values(Schedule::kOneForwardOneBackward, Schedule::kFillDrain),
+class Orders : public ::testing::TestWithParam<PipelineSchedule> {};
+INSTANTIATE_TEST_SUITE_P(Schedules, Orders,
+                         ::testing::Values(PipelineSchedule::kOneForwardOneBackward, PipelineSchedule::kGPipe),
                          [](const auto& info) {
-                           return info.param == Schedule::kFillDrain ? "fill_drain" : "one_forward_one_backward";
+                           return info.param == PipelineSchedule::kGPipe ? "gpipe" : "one_forward_one_backward";
                          });
 
 // Runs all stages' orders against each other: a forward needs that of the stage before, a backward that of the stage
@@ -20,12 +21,12 @@ TEST_P(Orders, RunToTheirEnd) {
   for (std::int64_t stages = 1; stages <= 6; ++stages) {
     for (std::int64_t micro_batches = 1; micro_batches <= 9; ++micro_batches) {
       const auto count = static_cast<std::size_t>(stages);
-      std::vector<std::int64_t> position(count), forward(count), backward(count), most_kept(count);
+      std::vector<std::int64_t> position(count), forward(count), backward(count), max_kept(count);
       for (bool moved = true; moved;) {
         moved = false;
         for (std::size_t stage = 0; stage < count; ++stage) {
           if (position[stage] == 2 * micro_batches) continue;
-          const std::int64_t warm_up = warm_up_of(GetParam(), stage, count, micro_batches);
+          const std::int64_t warm_up = count_warm_up(GetParam(), stage, count, micro_batches);
           const Task task = task_at(position[stage], warm_up, micro_batches);
           ASSERT_EQ(task.micro_batch, task.forward ? forward[stage] : backward[stage]);
           const bool ready = task.forward ? stage == 0 || forward[stage - 1] > task.micro_batch
@@ -34,16 +35,16 @@ TEST_P(Orders, RunToTheirEnd) {
           if (!ready) continue;
           ++(task.forward ? forward : backward)[stage];
           ++position[stage];
-          most_kept[stage] = std::max(most_kept[stage], forward[stage] - backward[stage]);
+          max_kept[stage] = std::max(max_kept[stage], forward[stage] - backward[stage]);
           moved = true;
         }
       }
       for (std::size_t stage = 0; stage < count; ++stage) {
         EXPECT_EQ(forward[stage], micro_batches);
         EXPECT_EQ(backward[stage], micro_batches);
-        EXPECT_EQ(most_kept[stage], GetParam() == Schedule::kFillDrain
-                                        ? micro_batches
-                                        : std::min<std::int64_t>(micro_batches, stages - static_cast<int>(stage)));
+        EXPECT_EQ(max_kept[stage], GetParam() == PipelineSchedule::kGPipe
+                                       ? micro_batches
+                                       : std::min<std::int64_t>(micro_batches, stages - static_cast<int>(stage)));
       }
     }
   }

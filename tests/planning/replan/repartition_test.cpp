@@ -84,7 +84,7 @@ double best_of_all(const planning::Problem& workers, const planning::Plan& runni
             const auto shares = balanced(workers, own, first, layer,
                                          static_cast<double>(plan.batch) / static_cast<double>(micro_batches));
             planning::Stage stage{
-                first, layer, {}, own.size() > 1 ? planning::Exchange::kRing : planning::Exchange::kNone};
+                first, layer, {}, own.size() > 1 ? planning::GradientSync::kRing : planning::GradientSync::kNone};
             for (std::size_t w = 0; w < own.size(); ++w) {
               stage.replicas.push_back({workers.types[static_cast<std::size_t>(own[w])].name, 1, shares[w]});
             }
@@ -132,7 +132,7 @@ TEST(Repartition, ComesCloseToTheBestOfAllPlans) {
     std::vector<int> places(static_cast<std::size_t>(count));
     std::iota(places.begin(), places.end(), 0);
     const planning::Plan plan = even_plan(workers, count);
-    const auto running = placement_of(workers, plan, places);
+    const auto running = make_placement(workers, plan, places);
     ASSERT_TRUE(running) << running.error().message;
     const auto found = repartition(workers, *running, {});
     ASSERT_TRUE(found) << found.error().message;
@@ -163,11 +163,11 @@ TEST(Repartition, ImprovesWhatRunsWhereWorkersAreMany) {
   planning::Plan plan = even_plan(workers, 4);
   for (int s = 0; s < 4; ++s) {
     planning::Stage& stage = plan.stages[static_cast<std::size_t>(s)];
-    stage.exchange = planning::Exchange::kRing;
+    stage.gradient_sync = planning::GradientSync::kRing;
     stage.replicas.clear();
     for (int i = 0; i < 3; ++i) stage.replicas.push_back({fmt::format("worker-{}", 3 * s + i), 1, 1.0 / 3});
   }
-  const auto running = placement_of(workers, plan, places);
+  const auto running = make_placement(workers, plan, places);
   ASSERT_TRUE(running) << running.error().message;
   const auto found = repartition(workers, *running, {});
   ASSERT_TRUE(found) << found.error().message;
@@ -181,7 +181,7 @@ TEST(Repartition, KeepsToWhatWorkersHold) {
   for (planning::LayerSize& layer : types.layers) layer.parameter_bytes = 1e6;
   types.types[0].memory_bytes = 4 * 3e6;  // of four layers, with gradients and a value of optimizer state
   const planning::Problem workers = problem_of_workers(types, {{0, 1}, {0, 10}});
-  const auto running = placement_of(workers, even_plan(workers, 2), {0, 1});
+  const auto running = make_placement(workers, even_plan(workers, 2), {0, 1});
   ASSERT_TRUE(running);
   const auto found = repartition(workers, *running, {});
   ASSERT_TRUE(found);
@@ -199,7 +199,7 @@ TEST(Repartition, ValuesTheRunningPlanAsItIs) {
     planning::Plan named = plan;
     for (std::size_t s = 0; s < 2; ++s) named.stages[s].replicas[0].type = fmt::format("worker-{}", places[s]);
     const auto timeline = planning::simulate(workers, named);
-    const auto placement = placement_of(workers, plan, places);
+    const auto placement = make_placement(workers, plan, places);
     EXPECT_TRUE(timeline && placement);
     EXPECT_NEAR(placement->step_seconds, timeline->step_seconds, 1e-12);
     EXPECT_EQ(placement->plan.stages[0].replicas[0].type, named.stages[0].replicas[0].type);
@@ -217,9 +217,9 @@ TEST(Repartition, ValuesAStageOneOfWhoseWorkersHadBetterRest) {
   const planning::Problem types = random_problem(random, 4, 1);
   const planning::Problem workers = problem_of_workers(types, {{0, 1}, {0, 1}, {0, 1000}});
   planning::Plan plan = even_plan(workers, 1);
-  plan.stages[0].exchange = planning::Exchange::kRing;
+  plan.stages[0].gradient_sync = planning::GradientSync::kRing;
   plan.stages[0].replicas = {{"worker-0", 1, 0.3}, {"worker-1", 1, 0.3}, {"worker-2", 1, 0.4}};
-  const auto placement = placement_of(workers, plan, {0, 1, 2});
+  const auto placement = make_placement(workers, plan, {0, 1, 2});
   ASSERT_TRUE(placement) << placement.error().message;
   EXPECT_LT(placement->plan.stages[0].replicas[2].share, 1e-3);
 }

@@ -50,7 +50,7 @@ inline Instance random_instance(std::uint64_t seed) {
   struct Size {
     int layers;
     int types;
-    int most_count;
+    int max_count;
   };
   constexpr std::array<Size, 8> kHeterps{
       {{10, 4, 1}, {10, 3, 2}, {10, 2, 6}, {8, 2, 8}, {7, 3, 3}, {6, 4, 2}, {4, 4, 3}, {10, 1, 9}}};
@@ -63,17 +63,18 @@ inline Instance random_instance(std::uint64_t seed) {
   options.cost_model = heterps ? planning::CostModel::kHeterps : planning::CostModel::kPipeline;
   options.layers = size.layers;
   options.types = size.types;
-  options.most_count = size.most_count;
+  options.max_count = size.max_count;
   options.memory = chance(2);
   options.links = chance(2);
   options.fractions = chance(2);
   options.allow_recompute = chance(2);
-  options.schedule = chance(2) ? planning::Schedule::kFillDrain : planning::Schedule::kOneForwardOneBackward;
+  options.schedule =
+      chance(2) ? planning::PipelineSchedule::kGPipe : planning::PipelineSchedule::kOneForwardOneBackward;
   RandomObjectiveOptions limits;
-  limits.goal = static_cast<planning::Goal>(random.below(3));
+  limits.criterion = static_cast<planning::Criterion>(random.below(3));
   limits.min_throughput = chance(3);
-  limits.max_money = chance(4);
-  limits.max_price_per_hour = chance(3);
+  limits.max_cost = chance(4);
+  limits.max_hourly_cost = chance(3);
 
   Instance instance;
   instance.problem = random_problem(options, seed);
@@ -83,13 +84,13 @@ inline Instance random_instance(std::uint64_t seed) {
   instance.objective = random_objective(instance.problem, limits, seed);
   instance.words =
       fmt::format("seed {}: {}, {} layers, {} types of up to {}, {} micro-batches, {}, {}", seed,
-                  planning::to_string(options.cost_model), size.layers, size.types, size.most_count,
+                  planning::to_string(options.cost_model), size.layers, size.types, size.max_count,
                   instance.problem.micro_batches, planning::to_string(options.schedule), describe(instance.objective));
   return instance;
 }
 
-inline double value_of(const Answer& answer, planning::Goal goal) {
-  return answer.best ? planning::value(answer.evaluation, goal) : std::numeric_limits<double>::infinity();
+inline double compute_value(const Answer& answer, planning::Criterion criterion) {
+  return answer.best ? planning::value(answer.evaluation, criterion) : std::numeric_limits<double>::infinity();
 }
 
 // 1F1B on stages that are nearly alike, with links so slow that round trips, and not computation, often set the rate.
@@ -98,14 +99,14 @@ inline Instance instance_of_slow_links(std::uint64_t seed) {
   struct Size {
     int layers;
     int types;
-    int most_count;
+    int max_count;
   };
   constexpr std::array<Size, 4> kSizes{{{8, 1, 8}, {7, 2, 3}, {5, 3, 2}, {5, 2, 4}}};
   const Size& size = kSizes[random.below(4)];
   RandomProblemOptions options{
       .layers = size.layers, .types = size.types, .cost_model = planning::CostModel::kPipeline};
-  options.least_count = size.types == 1 ? size.most_count : 1;
-  options.most_count = size.most_count;
+  options.min_count = size.types == 1 ? size.max_count : 1;
+  options.max_count = size.max_count;
   options.memory = random.below(3) == 0;
   options.allow_recompute = options.memory && size.layers <= 5;
   Instance instance;
@@ -130,10 +131,10 @@ inline Instance instance_of_slow_links(std::uint64_t seed) {
   }
   const bool capped = random.below(3) == 0;
   instance.objective = random_objective(
-      problem, {.goal = static_cast<planning::Goal>(random.below(3)), .max_price_per_hour = capped}, seed);
+      problem, {.criterion = static_cast<planning::Criterion>(random.below(3)), .max_hourly_cost = capped}, seed);
   instance.words =
       fmt::format("seed {}: slow links, {} layers, {} types of up to {}, {} micro-batches, {}", seed, size.layers,
-                  size.types, size.most_count, problem.micro_batches, describe(instance.objective));
+                  size.types, size.max_count, problem.micro_batches, describe(instance.objective));
   return instance;
 }
 
@@ -177,8 +178,8 @@ inline void expect_equal_to_brute_force(const Instance& instance, Tally& tally) 
     ++tally.infeasible;
     return;
   }
-  const double optimum = value_of(*reference, instance.objective.goal);
-  EXPECT_NEAR(value_of(*answer, instance.objective.goal), optimum, 1e-9 * optimum);
+  const double optimum = compute_value(*reference, instance.objective.criterion);
+  EXPECT_NEAR(compute_value(*answer, instance.objective.criterion), optimum, 1e-9 * optimum);
   EXPECT_NEAR(answer->bound, optimum, 1e-9 * optimum);
   EXPECT_TRUE(planning::evaluate(instance.problem, *answer->best, instance.objective).feasible);
   tally.of_several_stages += reference->best->size() > 1 ? 1 : 0;

@@ -6,11 +6,11 @@ A binary variable stands for every possible stage; a path through the cuts makes
 HeterPS's model: at a fixed rate every stage has a least number of devices, so that the least price of a plan of at least
 that rate is a linear program over paths with limits of devices. It is compared with the planner's answer in two ways:
   most throughput   the planner's rate is met within the limits, and a rate higher by 1e-6 is not;
-  least money       at the planner's rate the least price is its price, and no other rate has a plan of less money.
+  lowest cost       at the planner's rate the least price is its price, and no other rate has a plan of less cost.
 
 The pipeline's model: transfers depend on both ends and flow from a stage's kind to the next one's. Each layer has one
 stage around it, so that "the stage around layer l" makes bottleneck and exchange linear without large constants:
-  fill-drain        the least step;
+  gpipe        the least step;
   1F1B              the least step at the planner's bottleneck W, where every run of stages, there and back, must fit
                     into W times its stages; and at other bottlenecks no plan is better.
 """
@@ -53,7 +53,7 @@ class Program:
         self.rows.append((low, high, {v: a for v, a in terms.items() if a != 0}))
 
     def solve(self):
-        """The least cost, or None where nothing is feasible."""
+        """The lowest cost, or None where nothing is feasible."""
         model = highspy.HighsLp()
         model.num_col_ = len(self.cost)
         model.num_row_ = len(self.rows)
@@ -188,7 +188,7 @@ class Pipeline:
         return latency + self.samples * self.problem["cut"][cut] / (bandwidth * min(kind[1], following[1]))
 
     def least_latency(self, price_cap, pace=None):
-        """Fill-drain: the least step. With a pace, 1F1B: the least step less (m - 1) pace of plans with W <= pace."""
+        """GPipe: the least step. With a pace, 1F1B: the least step less (m - 1) pace of plans with W <= pace."""
         micro_batches = self.problem["micro_batches"]
         program = Program()
         latency = program.variable(1.0)
@@ -271,7 +271,7 @@ class Pipeline:
                     program.row(-math.inf, terms, 0)
         return program.solve()
 
-    def pace_of(self, stages):
+    def find_rate(self, stages):
         """W of a plan under 1F1B."""
         plan = [(first, last, (t, k), bool(recompute)) for first, last, t, k, recompute in stages]
         pace = 0.0
@@ -308,20 +308,20 @@ class Mip(unittest.TestCase):
                 higher = least_price(answer["problem"], answer["throughput"] * (1 + CLOSE))
                 self.assertTrue(higher is None or higher > answer["price_cap"])
 
-    def test_least_money(self):
-        for answer in self.solved("heterps-money", 32):
+    def test_lowest_cost(self):
+        for answer in self.solved("heterps-cost", 32):
             with self.subTest(seed=answer["seed"]):
                 rate = answer["throughput"]
                 self.assertAlmostEqual(least_price(answer["problem"], rate * (1 - 1e-9)) / answer["price"], 1, delta=CLOSE)
                 for factor in (0.7, 0.95, 1.1):
-                    other = max(answer["floor"], rate * factor)
+                    other = max(answer["min_throughput"], rate * factor)
                     price = least_price(answer["problem"], other)
                     if price is not None and price <= answer["price_cap"]:
-                        money = answer["problem"]["job"] / other / 3600 * price
-                        self.assertGreaterEqual(money, answer["money"] * (1 - CLOSE))
+                        cost = answer["problem"]["job"] / other / 3600 * price
+                        self.assertGreaterEqual(cost, answer["cost"] * (1 - CLOSE))
 
-    def test_fill_drain(self):
-        for answer in self.solved("fill-drain", 8):
+    def test_gpipe(self):
+        for answer in self.solved("gpipe", 8):
             with self.subTest(seed=answer["seed"]):
                 step = Pipeline(answer["problem"]).least_latency(answer["price_cap"])
                 self.assertAlmostEqual(step / answer["step"], 1, delta=CLOSE)
@@ -330,7 +330,7 @@ class Mip(unittest.TestCase):
         for answer in self.solved("1f1b", 8):
             with self.subTest(seed=answer["seed"]):
                 pipeline = Pipeline(answer["problem"])
-                pace = pipeline.pace_of(answer["stages"])
+                pace = pipeline.find_rate(answer["stages"])
                 others = answer["problem"]["micro_batches"] - 1
                 for factor in (1, 1.2):
                     latency = pipeline.least_latency(answer["price_cap"], pace * factor)

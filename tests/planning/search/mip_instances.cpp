@@ -1,7 +1,7 @@
 // Writes planning problems that are too large for brute force, each with the exact planner's answer, as JSON lines for
 // mip.py, which solves them again in its own way.
 //
-//   mip_instances CASE FIRST COUNT      CASE: heterps-throughput, heterps-money, fill-drain or 1f1b
+//   mip_instances CASE FIRST COUNT      CASE: heterps-throughput, heterps-cost, gpipe or 1f1b
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,7 +19,7 @@ Json to_json(const planning::Problem& problem) {
     types.push_back({{"price", type.price_per_hour},
                      {"count", type.count},
                      {"memory", type.memory_bytes},
-                     {"ring", type.exchange == planning::Exchange::kRing},
+                     {"ring", type.gradient_sync == planning::GradientSync::kRing},
                      {"bandwidth", type.bytes_per_second},
                      {"latency", type.latency_seconds}});
   }
@@ -47,7 +47,7 @@ Json to_json(const planning::Problem& problem) {
           {"layers", layers},
           {"links", links},
           {"cut", problem.cut_bytes},
-          {"job", problem.job_samples},
+          {"job", problem.total_samples},
           {"profile_batch", problem.profile_batch},
           {"batch", problem.batch},
           {"micro_batches", problem.micro_batches},
@@ -62,12 +62,13 @@ int write(const std::string& name, std::uint64_t seed) {
   options.cost_model = heterps ? planning::CostModel::kHeterps : planning::CostModel::kPipeline;
   options.layers = heterps ? 20 + static_cast<int>(random.below(11)) : 12 + static_cast<int>(random.below(4));
   options.types = heterps ? 2 + static_cast<int>(random.below(2)) : 2;
-  options.least_count = heterps ? 4 : 1;
-  options.most_count = heterps ? 12 : 2;
+  options.min_count = heterps ? 4 : 1;
+  options.max_count = heterps ? 12 : 2;
   options.links = true;
-  options.memory = name == "fill-drain" && seed % 2 == 0;
+  options.memory = name == "gpipe" && seed % 2 == 0;
   options.allow_recompute = options.memory;
-  options.schedule = name == "1f1b" ? planning::Schedule::kOneForwardOneBackward : planning::Schedule::kFillDrain;
+  options.schedule =
+      name == "1f1b" ? planning::PipelineSchedule::kOneForwardOneBackward : planning::PipelineSchedule::kGPipe;
   planning::Problem problem = random_problem(options, seed);
   equalise(problem);
   if (!heterps) {
@@ -75,9 +76,9 @@ int write(const std::string& name, std::uint64_t seed) {
   }
 
   RandomObjectiveOptions limits;
-  limits.goal = name == "heterps-money" ? planning::Goal::kLeastMoney : planning::Goal::kMostThroughput;
-  limits.min_throughput = name == "heterps-money";
-  limits.max_price_per_hour = seed % 2 == 0;
+  limits.criterion = name == "heterps-cost" ? planning::Criterion::kMinCost : planning::Criterion::kMaxThroughput;
+  limits.min_throughput = name == "heterps-cost";
+  limits.max_hourly_cost = seed % 2 == 0;
   const planning::Objective objective = random_objective(problem, limits, seed);
   const auto answer = make_exact()->plan({.problem = problem, .objective = objective, .seconds = 10});
   if (!answer) {
@@ -87,8 +88,8 @@ int write(const std::string& name, std::uint64_t seed) {
   Json line{{"case", name},
             {"seed", seed},
             {"problem", to_json(problem)},
-            {"floor", objective.min_throughput},
-            {"price_cap", std::isinf(objective.max_price_per_hour) ? 1e300 : objective.max_price_per_hour},
+            {"min_throughput", objective.min_throughput},
+            {"price_cap", std::isinf(objective.max_hourly_cost) ? 1e300 : objective.max_hourly_cost},
             {"proved", answer->proved},
             {"seconds", answer->seconds},
             {"stages", Json::array()}};
@@ -98,8 +99,8 @@ int write(const std::string& name, std::uint64_t seed) {
     }
     line["step"] = answer->evaluation.step_seconds;
     line["throughput"] = answer->evaluation.throughput;
-    line["price"] = answer->evaluation.price_per_hour;
-    line["money"] = answer->evaluation.money;
+    line["price"] = answer->evaluation.hourly_cost;
+    line["cost"] = answer->evaluation.cost;
   }
   std::puts(line.dump().c_str());
   return 0;

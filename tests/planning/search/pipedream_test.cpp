@@ -89,7 +89,7 @@ TEST(ProfilesOfPipedream, AreAllPlannedAndExactIsNeverWorse) {
 PipedreamStates random_chain(int layers, std::uint64_t seed) {
   Random random(seed);
   PipedreamStates states;
-  states.exchange_bytes_per_second = states.activation_bytes_per_second = 1e9;
+  states.gradient_sync_bytes_per_second = states.activation_bytes_per_second = 1e9;
   double seconds = 0;
   double parameter_bytes = 0;
   for (int i = 0; i <= layers; ++i) {
@@ -147,7 +147,7 @@ TEST(PipedreamPlans, FollowTheFormula) {
                          .parameter_bytes = {0, 0, 10},
                          .output_bytes = {0, 2, 0},
                          .inside = {{}, {0}, {0, 1}},
-                         .exchange_bytes_per_second = 1,
+                         .gradient_sync_bytes_per_second = 1,
                          .activation_bytes_per_second = 1};
   EXPECT_DOUBLE_EQ(pipedream_seconds(states, {{0, 2, 1}}), 2);
   EXPECT_DOUBLE_EQ(pipedream_seconds(states, {{0, 2, 2}}), (2 + 4.0 * 10 / 2) / 2);

@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 
 planning::Problem small_problem(std::uint64_t seed) {
-  return random_problem({.layers = 5, .types = 2, .most_count = 4, .links = true}, seed);
+  return random_problem({.layers = 5, .types = 2, .max_count = 4, .links = true}, seed);
 }
 
 TEST(WhatIf, RegimesAreWhereSinglePricesChangeThePlan) {
@@ -49,7 +49,7 @@ TEST(WhatIf, RegimesAreWhereSinglePricesChangeThePlan) {
 TEST(WhatIf, SingleValuesAndCounts) {
   const auto exact = make_exact();
   const planning::Problem problem = small_problem(3);
-  const Request request{.problem = problem, .objective = {.goal = planning::Goal::kMostThroughput}};
+  const Request request{.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}};
   const auto question = parse_what_if(problem.types[1].name + ".count=9", problem);
   ASSERT_TRUE(question);
   const auto regimes = what_if(*exact, request, *question);
@@ -64,7 +64,7 @@ TEST(WhatIf, OneMoreIsNeverWorseAndOneFewerNeverBetter) {
   const auto exact = make_exact();
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const planning::Problem problem = small_problem(seed);
-    const Request request{.problem = problem, .objective = {.goal = planning::Goal::kMostThroughput}};
+    const Request request{.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}};
     const double now = exact->plan(request)->evaluation.throughput;
     const auto all = marginals(*exact, request);
     ASSERT_TRUE(all);
@@ -89,7 +89,7 @@ TEST(WhatIf, RefusesWhatItCannotAnswer) {
                                                         {type + ".price=-1", "the value must be above 0"},
                                                         {type + ".speed=0", "the value must be above 0"},
                                                         {type + ".price=3..2", "the range is empty"},
-                                                        {type + ".count=1.5", "a count is a whole number"},
+                                                        {type + ".count=1.5", "a count is an integer"},
                                                         {type + ".price=nan", "is no number"}}) {
     const auto question = parse_what_if(text, problem);
     ASSERT_FALSE(question) << text;

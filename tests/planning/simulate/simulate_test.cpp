@@ -34,11 +34,11 @@ struct Case {
 };
 
 // A stage a type, so that no two stages share a link.
-Case case_of(const std::vector<StageTimes>& stages, std::int64_t micro_batches, planning::Schedule schedule) {
+Case make_case(const std::vector<StageTimes>& stages, std::int64_t micro_batches, planning::PipelineSchedule schedule) {
   constexpr std::int64_t kSamples = 16;  // of a micro-batch
-  Case made;
-  planning::Problem& problem = made.problem;
-  planning::Plan& plan = made.plan;
+  Case created;
+  planning::Problem& problem = created.problem;
+  planning::Plan& plan = created.plan;
   problem.model = plan.model = "hand-made";
   problem.cost_model = planning::CostModel::kPipeline;
   problem.batch = plan.batch = kSamples * micro_batches;
@@ -70,30 +70,30 @@ Case case_of(const std::vector<StageTimes>& stages, std::int64_t micro_batches, 
     plan.stages.push_back({index,
                            index,
                            {{type.name, stages[s].replicas, 1.0 / static_cast<double>(stages[s].replicas)}},
-                           stages[s].replicas > 1 ? planning::Exchange::kRing : planning::Exchange::kNone});
+                           stages[s].replicas > 1 ? planning::GradientSync::kRing : planning::GradientSync::kNone});
   }
-  return made;
+  return created;
 }
 
-Timeline run(const Case& made, const Options& options = {}) {
-  auto timeline = simulate(made.problem, made.plan, options);
+Timeline run(const Case& created, const Options& options = {}) {
+  auto timeline = simulate(created.problem, created.plan, options);
   EXPECT_TRUE(timeline) << timeline.error().message;
   return timeline.value_or(Timeline{});
 }
 
-constexpr auto kBoth = {planning::Schedule::kOneForwardOneBackward, planning::Schedule::kFillDrain};
+constexpr auto kBoth = {planning::PipelineSchedule::kOneForwardOneBackward, planning::PipelineSchedule::kGPipe};
 
 TEST(Simulate, BalancedPipelinesTakeTheClosedForm) {
-  for (const planning::Schedule schedule : kBoth) {
+  for (const planning::PipelineSchedule schedule : kBoth) {
     for (const int stages : {1, 2, 5, 16}) {
       for (const int micro_batches : {1, 3, 16, 50}) {
         const Timeline timeline =
-            run(case_of(std::vector<StageTimes>(static_cast<std::size_t>(stages)), micro_batches, schedule));
+            run(make_case(std::vector<StageTimes>(static_cast<std::size_t>(stages)), micro_batches, schedule));
         EXPECT_NEAR(timeline.step_seconds, 3.0 * (micro_batches + stages - 1), 1e-9);
-        EXPECT_NEAR(timeline.communication_share, 0, 1e-12);
+        EXPECT_NEAR(timeline.communication_fraction, 0, 1e-12);
         EXPECT_EQ(timeline.event_count, 2 * stages * micro_batches + 2 * (stages - 1) * micro_batches);
         for (const Device& device : timeline.devices) {
-          EXPECT_NEAR(device.idle_share, (stages - 1.0) / (micro_batches + stages - 1), 1e-9);
+          EXPECT_NEAR(device.bubble_fraction, (stages - 1.0) / (micro_batches + stages - 1), 1e-9);
         }
       }
     }
@@ -103,79 +103,79 @@ TEST(Simulate, BalancedPipelinesTakeTheClosedForm) {
 TEST(Simulate, OneForwardOneBackwardWaitsForTheRoundTrip) {
   // Four stages hold four micro-batches: each fourth comes a round trip of 4 * 3 + 2 * 3 * 0.5 seconds after the last.
   std::vector<StageTimes> stages(4, {1, 2, 0.5});
-  const Timeline timeline = run(case_of(stages, 1 + 4 * 10, planning::Schedule::kOneForwardOneBackward));
+  const Timeline timeline = run(make_case(stages, 1 + 4 * 10, planning::PipelineSchedule::kOneForwardOneBackward));
   EXPECT_NEAR(timeline.step_seconds, 15 * 11, 1e-9);
   EXPECT_NEAR(timeline.critical.transfer, 3 * 11, 1e-9);
 }
 
-TEST(Simulate, FillDrainOfUnlikeStagesTakesTheFlowShopsClosedForm) {
+TEST(Simulate, GpipeOfHeterogeneousStagesTakesTheFlowShopsClosedForm) {
   const std::vector<StageTimes> stages = {{1, 2, 0.3}, {4, 1, 5}, {0.5, 7, 0.1}, {2, 2}};
   const double once = 7.5 + 12 + 2 * 5.4;
   for (const int micro_batches : {1, 2, 9, 40}) {
-    EXPECT_NEAR(run(case_of(stages, micro_batches, planning::Schedule::kFillDrain)).step_seconds,
+    EXPECT_NEAR(run(make_case(stages, micro_batches, planning::PipelineSchedule::kGPipe)).step_seconds,
                 once + (micro_batches - 1) * (5 + 7), 1e-9);
   }
 }
 
 TEST(Simulate, DataParallelIsTheSlowestDeviceAndThenTheExchange) {
-  Case made = case_of({{1, 2, 0, 8000, 4}}, 1, planning::Schedule::kOneForwardOneBackward);
+  Case created = make_case({{1, 2, 0, 8000, 4}}, 1, planning::PipelineSchedule::kOneForwardOneBackward);
   // Equal shares take 3 / 4 s; the ring moves 2 * 3 / 4 of 8000 bytes at 1000 bytes a second.
-  Timeline timeline = run(made);
+  Timeline timeline = run(created);
   EXPECT_NEAR(timeline.step_seconds, 0.75 + 12, 1e-9);
-  EXPECT_NEAR(timeline.communication_share, 12 / 12.75, 1e-9);
+  EXPECT_NEAR(timeline.communication_fraction, 12 / 12.75, 1e-9);
   EXPECT_EQ(timeline.event_count, 4 * 2 + 4);
-  made.plan.stages[0].exchange = planning::Exchange::kParameterServer;
-  EXPECT_NEAR(run(made).step_seconds, 0.75 + 16, 1e-9);
+  created.plan.stages[0].gradient_sync = planning::GradientSync::kParameterServer;
+  EXPECT_NEAR(run(created).step_seconds, 0.75 + 16, 1e-9);
 
   Options options;
-  made.problem.layers[0].parameter_bytes = 0;
+  created.problem.layers[0].parameter_bytes = 0;
   options.stragglers = {{0, 2, 2}};
-  timeline = run(made, options);
+  timeline = run(created, options);
   EXPECT_NEAR(timeline.step_seconds, 1.5, 1e-9);
-  EXPECT_NEAR(timeline.devices[2].idle_share, 0, 1e-9);
-  EXPECT_NEAR(timeline.devices[0].idle_share, 0.5, 1e-9);
+  EXPECT_NEAR(timeline.devices[2].bubble_fraction, 0, 1e-9);
+  EXPECT_NEAR(timeline.devices[0].bubble_fraction, 0.5, 1e-9);
 }
 
-TEST(Simulate, UnlikeReplicasOfAStageGetTheirShares) {
-  Case made = case_of({{1, 2}, {1, 2}}, 3, planning::Schedule::kFillDrain);
-  made.problem.table[1] = {{0, 2.0 / 16}, {0, 4.0 / 16}};  // the first layer on the second type: half as fast
-  made.plan.stages = {{0, 1, {{"type0", 1, 2.0 / 3}, {"type1", 1, 1.0 / 3}}, planning::Exchange::kRing}};
-  made.problem.table[3] = {{0, 2.0 / 16}, {0, 4.0 / 16}};
-  const Timeline timeline = run(made);
+TEST(Simulate, HeterogeneousReplicasOfAStageGetTheirShares) {
+  Case created = make_case({{1, 2}, {1, 2}}, 3, planning::PipelineSchedule::kGPipe);
+  created.problem.table[1] = {{0, 2.0 / 16}, {0, 4.0 / 16}};  // the first layer on the second type: half as fast
+  created.plan.stages = {{0, 1, {{"type0", 1, 2.0 / 3}, {"type1", 1, 1.0 / 3}}, planning::GradientSync::kRing}};
+  created.problem.table[3] = {{0, 2.0 / 16}, {0, 4.0 / 16}};
+  const Timeline timeline = run(created);
   EXPECT_NEAR(timeline.step_seconds, 3 * 6 * 2.0 / 3, 1e-9);
-  EXPECT_NEAR(timeline.devices[0].idle_share, 0, 1e-9);
-  EXPECT_NEAR(timeline.devices[1].idle_share, 0, 1e-9);
+  EXPECT_NEAR(timeline.devices[0].bubble_fraction, 0, 1e-9);
+  EXPECT_NEAR(timeline.devices[1].bubble_fraction, 0, 1e-9);
   EXPECT_EQ(timeline.devices[1].type, "type1");
 }
 
 TEST(Simulate, ContendedTransfersWaitForEachOther) {
   // Three stages of one type that compute in no time: each micro-batch crosses twice either way, in a second each time.
-  Case made = case_of({{0, 0, 1}, {0, 0, 1}, {0, 0}}, 6, planning::Schedule::kFillDrain);
-  for (planning::Stage& stage : made.plan.stages) {
+  Case created = make_case({{0, 0, 1}, {0, 0, 1}, {0, 0}}, 6, planning::PipelineSchedule::kGPipe);
+  for (planning::Stage& stage : created.plan.stages) {
     stage.replicas[0].type = "type0";
   }
-  EXPECT_NEAR(run(made).step_seconds, 4 * 6, 1e-9);
+  EXPECT_NEAR(run(created).step_seconds, 4 * 6, 1e-9);
   Options own_links;
   own_links.links_contended = false;
-  EXPECT_NEAR(run(made, own_links).step_seconds, 2 * (6 + 1), 1e-9);
+  EXPECT_NEAR(run(created, own_links).step_seconds, 2 * (6 + 1), 1e-9);
 }
 
-// A random problem and plan: unlike replicas, shares, recomputation, sparse traffic, exchange.
+// A random problem and plan: heterogeneous replicas, shares, recomputation, sparse traffic, exchange.
 Case random_case(std::uint64_t seed) {
   Random random(mix({seed, 77}));
   const auto between = [&](int low, int high) {
     return low + static_cast<int>(random.below(static_cast<std::uint64_t>(high - low + 1)));
   };
-  Case made;
-  planning::Problem& problem = made.problem;
-  planning::Plan& plan = made.plan;
+  Case created;
+  planning::Problem& problem = created.problem;
+  planning::Plan& plan = created.plan;
   problem.model = plan.model = "random";
   problem.cost_model = planning::CostModel::kPipeline;
   const int layers = between(1, 10), types = between(1, 3);
   problem.micro_batches = plan.micro_batches = between(1, 12);
   problem.batch = plan.batch = plan.micro_batches * between(8, 20);
   problem.schedule = plan.schedule =
-      random.uniform() < 0.5 ? planning::Schedule::kFillDrain : planning::Schedule::kOneForwardOneBackward;
+      random.uniform() < 0.5 ? planning::PipelineSchedule::kGPipe : planning::PipelineSchedule::kOneForwardOneBackward;
   plan.cost_model = "pipeline";
   for (int t = 0; t < types; ++t) {
     planning::Type type;
@@ -209,7 +209,7 @@ Case random_case(std::uint64_t seed) {
     const int last = std::min(layers - 1, first + between(0, 3));
     planning::Stage stage{first, last};
     stage.recompute = random.uniform() < 0.3;
-    stage.exchange = between(0, 1) == 0 ? planning::Exchange::kRing : planning::Exchange::kParameterServer;
+    stage.gradient_sync = between(0, 1) == 0 ? planning::GradientSync::kRing : planning::GradientSync::kParameterServer;
     double weights = 0;
     for (int group = between(1, 2); group > 0; --group) {
       stage.replicas.push_back({fmt::format("type{}", between(0, types - 1)), between(1, 3), 0.2 + random.uniform()});
@@ -221,7 +221,7 @@ Case random_case(std::uint64_t seed) {
     plan.stages.push_back(std::move(stage));
     first = last + 1;
   }
-  return made;
+  return created;
 }
 
 // The recurrences, written down as a list of works with those that must end before each begins, and solved by sweeping
@@ -233,12 +233,12 @@ struct Node {
 };
 using Key = std::tuple<int, int, int, int>;  // work, stage, replica, micro-batch
 
-std::map<Key, Node> fixed_point(const Case& made, const std::vector<Straggler>& stragglers) {
-  const auto& [problem, plan] = made;
+std::map<Key, Node> fixed_point(const Case& created, const std::vector<Straggler>& stragglers) {
+  const auto& [problem, plan] = created;
   const auto m = static_cast<int>(plan.micro_batches);
   const auto stage_count = static_cast<int>(plan.stages.size());
   const double u = static_cast<double>(plan.batch) / m;
-  const auto type_of = [&](const std::string& name) {
+  const auto find_type = [&](const std::string& name) {
     return static_cast<int>(std::find_if(problem.types.begin(), problem.types.end(),
                                          [&](const planning::Type& type) { return type.name == name; }) -
                             problem.types.begin());
@@ -248,7 +248,7 @@ std::map<Key, Node> fixed_point(const Case& made, const std::vector<Straggler>& 
     devices.emplace_back();
     for (const planning::Replicas& replicas : stage.replicas) {
       devices.back().insert(devices.back().end(), static_cast<std::size_t>(replicas.count),
-                            {type_of(replicas.type), replicas.share});
+                            {find_type(replicas.type), replicas.share});
     }
   }
 
@@ -305,7 +305,7 @@ std::map<Key, Node> fixed_point(const Case& made, const std::vector<Straggler>& 
   }
   for (int s = 0; s < stage_count; ++s) {
     const auto replicas = static_cast<int>(devices[static_cast<std::size_t>(s)].size());
-    const int held = plan.schedule == planning::Schedule::kFillDrain ? m : std::min(m, stage_count - s);
+    const int held = plan.schedule == planning::PipelineSchedule::kGPipe ? m : std::min(m, stage_count - s);
     std::vector<std::pair<Work, int>> order;
     for (int i = 0; i < held; ++i) {
       order.emplace_back(Work::kForward, i);
@@ -367,20 +367,20 @@ std::map<Key, Node> fixed_point(const Case& made, const std::vector<Straggler>& 
 TEST(Simulate, EqualsTheFixedPointOfTheRecurrencesOnRandomPlans) {
   std::size_t compared = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    const Case made = random_case(seed);
+    const Case created = random_case(seed);
     Options options;
     options.links_contended = false;
     if (seed % 3 == 0) {
-      options.stragglers = {{static_cast<int>(seed % made.plan.stages.size()), 0, 1.5}};
+      options.stragglers = {{static_cast<int>(seed % created.plan.stages.size()), 0, 1.5}};
     }
-    const Timeline timeline = run(made, options);
-    const std::map<Key, Node> solved = fixed_point(made, options.stragglers);
-    std::size_t exchanges = 0;
+    const Timeline timeline = run(created, options);
+    const std::map<Key, Node> solved = fixed_point(created, options.stragglers);
+    std::size_t gradient_syncs = 0;
     double end = 0;
     for (const Event& event : timeline.events) {
       end = std::max(end, event.end);
-      if (event.work == Work::kExchange) {
-        ++exchanges;
+      if (event.work == Work::kGradientSync) {
+        ++gradient_syncs;
         continue;
       }
       const Node& node = solved.at({static_cast<int>(event.work), event.stage, event.replica, event.micro_batch});
@@ -388,8 +388,8 @@ TEST(Simulate, EqualsTheFixedPointOfTheRecurrencesOnRandomPlans) {
                                                  << event.stage << " micro-batch " << event.micro_batch;
       ASSERT_NEAR(event.end, node.start + node.seconds, 1e-9);
     }
-    compared += timeline.events.size() - exchanges;
-    EXPECT_EQ(timeline.events.size() - exchanges, solved.size()) << "seed " << seed;
+    compared += timeline.events.size() - gradient_syncs;
+    EXPECT_EQ(timeline.events.size() - gradient_syncs, solved.size()) << "seed " << seed;
     EXPECT_EQ(timeline.step_seconds, end);
   }
   EXPECT_GT(compared, 20'000u);
@@ -403,21 +403,21 @@ TEST(Simulate, ExchangesBeginAsSoonAsBucketsAreFull) {
     Options options;
     options.first_bucket_bytes = 1 + 1000 * static_cast<double>(random.below(10));
     options.bucket_bytes = options.first_bucket_bytes + 1000 * static_cast<double>(random.below(10));
-    Case made = case_of({{1, 2, 0, 0, 2}}, 1 + trial % 3, planning::Schedule::kOneForwardOneBackward);
-    planning::Problem& problem = made.problem;
+    Case created = make_case({{1, 2, 0, 0, 2}}, 1 + trial % 3, planning::PipelineSchedule::kOneForwardOneBackward);
+    planning::Problem& problem = created.problem;
     problem.layers.clear();
     problem.table.clear();
-    made.plan.layers.clear();
+    created.plan.layers.clear();
     const int layers = 1 + static_cast<int>(random.below(6));
     for (int layer = 0; layer < layers; ++layer) {
       problem.layers.push_back({.name = fmt::format("layer{}", layer), .parameter_bytes = 300.0 * random.below(40)});
       problem.table.push_back({{0, 0.1}, {random.uniform(), random.uniform()}});
-      made.plan.layers.push_back(problem.layers.back().name);
+      created.plan.layers.push_back(problem.layers.back().name);
     }
     problem.cut_bytes.assign(static_cast<std::size_t>(layers) + 1, 0);
-    made.plan.stages[0].last_layer = layers - 1;
-    const double backward_end = run(made, {.exchange_overlaps = false}).critical.forward +
-                                run(made, {.exchange_overlaps = false}).critical.backward;
+    created.plan.stages[0].last_layer = layers - 1;
+    const double backward_end = run(created, {.gradient_sync_overlaps = false}).critical.forward +
+                                run(created, {.gradient_sync_overlaps = false}).critical.backward;
     double ready = backward_end, free = 0;
     for (const auto& time : problem.table) ready -= time.backward.at(8);
     double space = options.first_bucket_bytes;  // that the bucket has left
@@ -437,17 +437,17 @@ TEST(Simulate, ExchangesBeginAsSoonAsBucketsAreFull) {
       }
     }
     if (waiting > 0) free = std::max(free, ready) + waiting / 1000;
-    EXPECT_NEAR(run(made, options).step_seconds, std::max(backward_end, free), 1e-9) << "trial " << trial;
+    EXPECT_NEAR(run(created, options).step_seconds, std::max(backward_end, free), 1e-9) << "trial " << trial;
   }
 }
 
 TEST(Simulate, EachStageExchangesOnceAfterItsLastBackward) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    const Case made = random_case(seed);
-    const Timeline timeline = run(made, {.exchange_overlaps = false});
-    for (std::size_t s = 0; s < made.plan.stages.size(); ++s) {
+    const Case created = random_case(seed);
+    const Timeline timeline = run(created, {.gradient_sync_overlaps = false});
+    for (std::size_t s = 0; s < created.plan.stages.size(); ++s) {
       double last_backward = 0;
-      std::int64_t replicas = 0, exchanges = 0;
+      std::int64_t replicas = 0, gradient_syncs = 0;
       for (const Device& device : timeline.devices) {
         replicas += device.stage == static_cast<int>(s);
       }
@@ -457,19 +457,19 @@ TEST(Simulate, EachStageExchangesOnceAfterItsLastBackward) {
         }
       }
       for (const Event& event : timeline.events) {
-        if (event.stage == static_cast<int>(s) && event.work == Work::kExchange) {
-          ++exchanges;
+        if (event.stage == static_cast<int>(s) && event.work == Work::kGradientSync) {
+          ++gradient_syncs;
           EXPECT_EQ(event.start, last_backward);
         }
       }
-      EXPECT_EQ(exchanges, replicas > 1 ? replicas : 0);
+      EXPECT_EQ(gradient_syncs, replicas > 1 ? replicas : 0);
     }
   }
 }
 
 // What link of the problem a transfer takes when all stages between two types share one: found from the slowest pair.
-std::tuple<int, int, bool> link_of(const Case& made, const Event& event) {
-  const auto& [problem, plan] = made;
+std::tuple<int, int, bool> find_link(const Case& created, const Event& event) {
+  const auto& [problem, plan] = created;
   const int next = event.work == Work::kSendForward ? event.stage : event.stage - 1;
   const double u = static_cast<double>(plan.batch) / static_cast<double>(plan.micro_batches);
   const planning::Stage& here = plan.stages[static_cast<std::size_t>(next)];
@@ -499,8 +499,8 @@ std::tuple<int, int, bool> link_of(const Case& made, const Event& event) {
 TEST(Simulate, ContendedLinksCarryOneTransferAtATimeInTheOrderOfReadiness) {
   int waited = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    const Case made = random_case(seed);
-    const Timeline timeline = run(made);
+    const Case created = random_case(seed);
+    const Timeline timeline = run(created);
     std::map<std::tuple<int, int, bool>, std::vector<std::pair<double, const Event*>>> links;
     for (const Event& event : timeline.events) {
       if (event.work != Work::kSendForward && event.work != Work::kSendBackward) {
@@ -513,7 +513,7 @@ TEST(Simulate, ContendedLinksCarryOneTransferAtATimeInTheOrderOfReadiness) {
           ready = std::max(ready, other.end);
         }
       }
-      links[link_of(made, event)].emplace_back(ready, &event);
+      links[find_link(created, event)].emplace_back(ready, &event);
     }
     for (auto& [link, transfers] : links) {
       std::stable_sort(transfers.begin(), transfers.end(),
@@ -529,18 +529,18 @@ TEST(Simulate, ContendedLinksCarryOneTransferAtATimeInTheOrderOfReadiness) {
     }
     Options own_links;
     own_links.links_contended = false;
-    EXPECT_GE(timeline.step_seconds, run(made, own_links).step_seconds - 1e-9);
+    EXPECT_GE(timeline.step_seconds, run(created, own_links).step_seconds - 1e-9);
   }
   EXPECT_GT(waited, 300);
 }
 
 TEST(Simulate, NothingIsLostAndNothingOverlaps) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
-    const Case made = random_case(seed);
+    const Case created = random_case(seed);
     Options options;
     options.jitter = seed % 2 == 0 ? 0.3 : 0;
     options.seed = seed;
-    const Timeline timeline = run(made, options);
+    const Timeline timeline = run(created, options);
     EXPECT_EQ(timeline.event_count, static_cast<std::int64_t>(timeline.events.size()));
     for (const Device& device : timeline.devices) {
       double busy = 0, free_at = 0;
@@ -549,25 +549,25 @@ TEST(Simulate, NothingIsLostAndNothingOverlaps) {
         if (event.stage == device.stage && event.replica == device.replica) {
           EXPECT_GE(event.start, free_at);
           free_at = event.end;
-          if (event.work != Work::kExchange) {
+          if (event.work != Work::kGradientSync) {
             busy += event.end - event.start;
             EXPECT_TRUE(done.emplace(event.work, event.micro_batch).second) << "done twice";
           }
         }
       }
-      EXPECT_EQ(done.size(), 2 * static_cast<std::size_t>(made.plan.micro_batches));
+      EXPECT_EQ(done.size(), 2 * static_cast<std::size_t>(created.plan.micro_batches));
       EXPECT_NEAR(device.busy_seconds, busy, 1e-9 * timeline.step_seconds);
-      EXPECT_NEAR(device.busy_seconds + device.idle_share * timeline.step_seconds, timeline.step_seconds,
+      EXPECT_NEAR(device.busy_seconds + device.bubble_fraction * timeline.step_seconds, timeline.step_seconds,
                   1e-9 * timeline.step_seconds);
     }
     const Path& critical = timeline.critical;
-    EXPECT_NEAR(critical.forward + critical.backward + critical.transfer + critical.exchange, timeline.step_seconds,
-                1e-9 * timeline.step_seconds)
+    EXPECT_NEAR(critical.forward + critical.backward + critical.transfer + critical.gradient_sync,
+                timeline.step_seconds, 1e-9 * timeline.step_seconds)
         << "the critical path has no gap";
     EXPECT_TRUE(std::is_sorted(timeline.events.begin(), timeline.events.end(),
                                [](const Event& a, const Event& b) { return a.start < b.start; }));
     options.keep_events = false;
-    const Timeline sums = run(made, options);
+    const Timeline sums = run(created, options);
     EXPECT_TRUE(sums.events.empty());
     EXPECT_EQ(sums.event_count, timeline.event_count);
     EXPECT_EQ(sums.step_seconds, timeline.step_seconds);
@@ -576,15 +576,15 @@ TEST(Simulate, NothingIsLostAndNothingOverlaps) {
 
 TEST(Simulate, ASlowerDeviceNeverMakesTheStepShorter) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    const Case made = random_case(seed);
+    const Case created = random_case(seed);
     Options options;
     options.links_contended = false;
-    const double as_profiled = run(made, options).step_seconds;
-    for (const Device& device : run(made, options).devices) {
+    const double as_profiled = run(created, options).step_seconds;
+    for (const Device& device : run(created, options).devices) {
       double before = as_profiled;
       for (const double slowdown : {1.0, 1.2, 3.0, 50.0}) {
         options.stragglers = {{device.stage, device.replica, slowdown}};
-        const double now = run(made, options).step_seconds;
+        const double now = run(created, options).step_seconds;
         EXPECT_GE(now, before - 1e-9) << "seed " << seed;
         before = now;
       }
@@ -595,18 +595,19 @@ TEST(Simulate, ASlowerDeviceNeverMakesTheStepShorter) {
 }
 
 TEST(Simulate, TheSeedFixesTheJitter) {
-  const Case made = case_of({{1, 2, 0.1}, {1, 2, 0.1}, {1, 2}}, 400, planning::Schedule::kOneForwardOneBackward);
+  const Case created =
+      make_case({{1, 2, 0.1}, {1, 2, 0.1}, {1, 2}}, 400, planning::PipelineSchedule::kOneForwardOneBackward);
   Options options;
   options.jitter = 0.2;
   options.seed = 5;
-  const Timeline first = run(made, options), again = run(made, options);
+  const Timeline first = run(created, options), again = run(created, options);
   ASSERT_EQ(first.events.size(), again.events.size());
   for (std::size_t i = 0; i < first.events.size(); ++i) {
     ASSERT_EQ(first.events[i].start, again.events[i].start);
     ASSERT_EQ(first.events[i].end, again.events[i].end);
   }
   options.seed = 6;
-  EXPECT_NE(run(made, options).step_seconds, first.step_seconds);
+  EXPECT_NE(run(created, options).step_seconds, first.step_seconds);
   double sum = 0, squares = 0, count = 0;
   for (const Event& event : first.events) {
     if (event.work == Work::kForward || event.work == Work::kBackward) {
@@ -621,39 +622,41 @@ TEST(Simulate, TheSeedFixesTheJitter) {
 }
 
 // The cost model's candidates, a type a stage.
-planning::Evaluation evaluate(const Case& made) {
+planning::Evaluation evaluate(const Case& created) {
   planning::Candidate candidate;
-  for (std::size_t s = 0; s < made.plan.stages.size(); ++s) {
+  for (std::size_t s = 0; s < created.plan.stages.size(); ++s) {
     const auto index = static_cast<int>(s);
-    candidate.push_back({index, index, index, made.plan.stages[s].replicas[0].count});
+    candidate.push_back({index, index, index, created.plan.stages[s].replicas[0].count});
   }
-  return planning::evaluate(made.problem, candidate, {});
+  return planning::evaluate(created.problem, candidate, {});
 }
 
-TEST(Simulate, FillDrainEqualsTheCostModel) {
+TEST(Simulate, GpipeEqualsTheCostModel) {
   Random random(3);
   for (int round = 0; round < 200; ++round) {
     std::vector<StageTimes> stages(1 + random.below(6));
     for (StageTimes& stage : stages) {
       stage = {random.uniform(), random.uniform(), random.uniform()};
     }
-    const Case made = case_of(stages, 1 + static_cast<std::int64_t>(random.below(20)), planning::Schedule::kFillDrain);
-    EXPECT_NEAR(run(made).step_seconds / evaluate(made).step_seconds, 1, 1e-9);
+    const Case created =
+        make_case(stages, 1 + static_cast<std::int64_t>(random.below(20)), planning::PipelineSchedule::kGPipe);
+    EXPECT_NEAR(run(created).step_seconds / evaluate(created).step_seconds, 1, 1e-9);
   }
 }
 
 TEST(Simulate, BalancedOneForwardOneBackwardEqualsTheCostModel) {
   for (const int stages : {1, 2, 8}) {
     for (const std::int64_t replicas : {1, 4}) {
-      const Case made = case_of(std::vector<StageTimes>(static_cast<std::size_t>(stages), {1, 2, 0.1, 5e3, replicas}),
-                                1 + 4 * stages, planning::Schedule::kOneForwardOneBackward);
-      EXPECT_NEAR(run(made).step_seconds / evaluate(made).step_seconds, 1, 1e-9);
+      const Case created =
+          make_case(std::vector<StageTimes>(static_cast<std::size_t>(stages), {1, 2, 0.1, 5e3, replicas}),
+                    1 + 4 * stages, planning::PipelineSchedule::kOneForwardOneBackward);
+      EXPECT_NEAR(run(created).step_seconds / evaluate(created).step_seconds, 1, 1e-9);
     }
   }
 }
 
-// Unlike stages with one link much slower than the others: the rate of a long step is exactly the cost model's W, and
-// only the few micro-batches that fill and drain keep the whole step from it.
+// Heterogeneous stages with one link much slower than the others: the rate of a long step is exactly the cost model's
+// W, and only the few micro-batches that GPipe keep the whole step from it.
 TEST(Simulate, TheRateOfLongStepsIsTheCostModels) {
   Random random(9);
   int inner = 0;
@@ -664,8 +667,8 @@ TEST(Simulate, TheRateOfLongStepsIsTheCostModels) {
     }
     stages[random.below(stages.size() - 1)].transfer = 1 + 2 * random.uniform();
     const auto step = [&](std::int64_t micro_batches) {
-      const Case made = case_of(stages, micro_batches, planning::Schedule::kOneForwardOneBackward);
-      return std::pair(run(made).step_seconds, evaluate(made).step_seconds);
+      const Case created = make_case(stages, micro_batches, planning::PipelineSchedule::kOneForwardOneBackward);
+      return std::pair(run(created).step_seconds, evaluate(created).step_seconds);
     };
     constexpr int kPeriods = 60;  // of a run of any number of stages up to six
     const auto [simulated, predicted] = step(100);
@@ -704,8 +707,9 @@ TEST(Simulate, TheFormulaOfOneForwardOneBackwardIsCloseWithManyMicroBatches) {
     }
     stages[random.below(stages.size())].transfer *= round % 2 == 0 ? 4 : 1;
     const auto micro_batches = static_cast<std::int64_t>(1 + random.below(48));
-    const Case made = case_of(stages, micro_batches, planning::Schedule::kOneForwardOneBackward);
-    const double off = std::abs(evaluate(made).step_seconds / run(made, {.links_contended = false}).step_seconds - 1);
+    const Case created = make_case(stages, micro_batches, planning::PipelineSchedule::kOneForwardOneBackward);
+    const double off =
+        std::abs(evaluate(created).step_seconds / run(created, {.links_contended = false}).step_seconds - 1);
     const auto count = static_cast<std::int64_t>(stages.size());
     Differences& differences = micro_batches <= count ? few : micro_batches <= 4 * count ? some : many;
     differences.sum += off;
@@ -724,9 +728,9 @@ TEST(Simulate, TheFormulaOfOneForwardOneBackwardIsCloseWithManyMicroBatches) {
 }
 
 TEST(Simulate, TraceHasEveryEventOnAThreadOfItsOwn) {
-  const Case made = random_case(11);
-  const Timeline timeline = run(made);
-  const auto trace = nlohmann::json::parse(to_chrome_trace(timeline, made.plan));
+  const Case created = random_case(11);
+  const Timeline timeline = run(created);
+  const auto trace = nlohmann::json::parse(to_chrome_trace(timeline, created.plan));
   std::map<std::pair<int, int>, double> free_at;
   std::set<std::pair<int, int>> named;
   std::size_t events = 0;
@@ -747,9 +751,9 @@ TEST(Simulate, TraceHasEveryEventOnAThreadOfItsOwn) {
 }
 
 TEST(Simulate, ErrorsNameFieldAndValue) {
-  const Case good = case_of({{1, 2, 0.5, 100, 2}, {1, 2}}, 4, planning::Schedule::kOneForwardOneBackward);
-  const auto message = [](const Case& made, const Options& options = {}) -> std::string {
-    const auto timeline = simulate(made.problem, made.plan, options);
+  const Case good = make_case({{1, 2, 0.5, 100, 2}, {1, 2}}, 4, planning::PipelineSchedule::kOneForwardOneBackward);
+  const auto message = [](const Case& created, const Options& options = {}) -> std::string {
+    const auto timeline = simulate(created.problem, created.plan, options);
     if (timeline) {
       return "no error";
     }
@@ -758,25 +762,25 @@ TEST(Simulate, ErrorsNameFieldAndValue) {
   };
 
   EXPECT_EQ(message(good), "no error");
-  Case made = good;
-  made.plan.model = "other";
-  EXPECT_THAT(message(made), HasSubstr("model is 'other', but the profile is of 'hand-made'"));
-  made = good;
-  made.plan.layers[1] = "other";
-  EXPECT_THAT(message(made), HasSubstr("layers[1] is 'other'"));
-  made = good;
-  made.plan.stages[1].replicas[0].type = "abacus";
-  EXPECT_THAT(message(made), HasSubstr("stages[1].replicas[0].type is 'abacus'; accepted are"));
-  made = good;
-  made.plan.batch = 4;
-  EXPECT_THAT(message(made), HasSubstr("stages[0] has 2 replicas, but a micro-batch has 1 samples"));
-  made = good;
-  made.plan.batch = made.plan.micro_batches = 1'000'000'000;
-  made.plan.stages[0].replicas[0] = {"type0", 1, 1};
-  EXPECT_THAT(message(made), HasSubstr("micro_batches is 1000000000"));
-  made = good;
-  made.problem.links[1].bytes_per_second = 0;
-  EXPECT_THAT(message(made), HasSubstr("stages[0]: its transfer to the next stage would take inf seconds"));
+  Case created = good;
+  created.plan.model = "other";
+  EXPECT_THAT(message(created), HasSubstr("model is 'other', but the profile is of 'hand-made'"));
+  created = good;
+  created.plan.layers[1] = "other";
+  EXPECT_THAT(message(created), HasSubstr("layers[1] is 'other'"));
+  created = good;
+  created.plan.stages[1].replicas[0].type = "abacus";
+  EXPECT_THAT(message(created), HasSubstr("stages[1].replicas[0].type is 'abacus'; accepted are"));
+  created = good;
+  created.plan.batch = 4;
+  EXPECT_THAT(message(created), HasSubstr("stages[0] has 2 replicas, but a micro-batch has 1 samples"));
+  created = good;
+  created.plan.batch = created.plan.micro_batches = 1'000'000'000;
+  created.plan.stages[0].replicas[0] = {"type0", 1, 1};
+  EXPECT_THAT(message(created), HasSubstr("micro_batches is 1000000000"));
+  created = good;
+  created.problem.links[1].bytes_per_second = 0;
+  EXPECT_THAT(message(created), HasSubstr("stages[0]: its transfer to the next stage would take inf seconds"));
   Options options;
   options.stragglers = {{0, 0, 1}, {2, 0, 1}};
   EXPECT_THAT(message(good, options), HasSubstr("stragglers[1].stage is 2; the plan has stages 0 to 1"));

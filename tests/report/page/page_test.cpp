@@ -1,4 +1,4 @@
-// Text that users control must never become markup or script, and a thinned line must keep its look.
+// Text that users baseline must never become markup or script, and a thinned line must keep its look.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ TEST(LineChart, ThinsLongSeriesAndWritesGapsAsNull) {
   const std::size_t begin = html.find(open) + open.size();
   const auto json = nlohmann::json::parse(html.substr(begin, html.find("</script>") - begin));
   const auto& points = json.at("series").at(0).at("points");
-  EXPECT_EQ(points.size(), kMostPoints);
+  EXPECT_EQ(points.size(), kMaxPoints);
   EXPECT_TRUE(points.at(0).at(1).is_null());
   EXPECT_EQ(points.back().at(0), 99999);
   EXPECT_THAT(html, HasSubstr("aria-label=\"T: &lt;s&gt;\""));

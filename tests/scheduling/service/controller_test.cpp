@@ -25,12 +25,12 @@ struct World {
     double stops = -1;  // after it was asked to end; -1: it was not
     int code = 0;
     bool is_lost = false;
-    std::vector<NodeShare> nodes;
+    std::vector<NodeAllocation> nodes;
   };
   double now = 1000;
   std::map<std::pair<int, int>, Run> runs;  // by job and attempt: each begins once at most, as executors promise
   std::map<int, int> completions;           // of jobs, with 0
-  std::vector<std::string> missing;
+  std::vector<std::string> down;
   std::function<Run(const Attempt&)> begin = [](const Attempt&) { return Run{10}; };
   std::function<bool()> is_killed = [] { return false; };
 
@@ -78,7 +78,7 @@ class FakeExecutor final : public Executor {
     if (world_.runs_now(run)) run.is_lost = true;
     return {};
   }
-  Result<std::vector<std::string>> missing_nodes() override { return world_.missing; }
+  Result<std::vector<std::string>> down_nodes() override { return world_.down; }
 
  private:
   void maybe_die() const {
@@ -87,10 +87,10 @@ class FakeExecutor final : public Executor {
   World& world_;
 };
 
-Machines machines_of(int nodes, int devices) {
-  Machines machines;
-  for (int i = 0; i < nodes; ++i) machines.servers.push_back({fmt::format("n{}", i), devices});
-  return machines;
+ClusterTopology make_topology(int nodes, int devices) {
+  ClusterTopology topology;
+  for (int i = 0; i < nodes; ++i) topology.nodes.push_back({fmt::format("n{}", i), devices});
+  return topology;
 }
 
 class ControllerTest : public ::testing::Test {
@@ -99,10 +99,10 @@ class ControllerTest : public ::testing::Test {
     controller_.reset();
     auto store = Store::open(folder_.path);
     ASSERT_TRUE(store) << store.error().message;
-    auto made = Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_), machines_of(nodes, devices),
-                                 folder_.path, options);
-    ASSERT_TRUE(made) << made.error().message;
-    controller_ = std::move(*made);
+    auto created = Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_),
+                                    make_topology(nodes, devices), folder_.path, options);
+    ASSERT_TRUE(created) << created.error().message;
+    controller_ = std::move(*created);
   }
   void submit(const std::string& name, int workers, int least = 0, int most = 0, double restart = 0) {
     const auto ids = controller_->submit({job(name, workers, least, most, restart)}, world_.now);
@@ -114,10 +114,10 @@ class ControllerTest : public ::testing::Test {
     job.command = {"train"};
     job.directory = "/";
     job.workers = workers;
-    job.least = least;
-    job.most = most;
-    job.seconds = 100;
-    job.restart_seconds = restart;
+    job.min_workers = least;
+    job.max_workers = most;
+    job.estimated_seconds = 100;
+    job.restart_cost_seconds = restart;
     return job;
   }
   void step(double seconds = 0) {
@@ -128,7 +128,7 @@ class ControllerTest : public ::testing::Test {
   JobState state(const std::string& name) const { return controller_->find(name)->state; }
   int workers(const std::string& name) const {
     int workers = 0;
-    for (const NodeShare& share : controller_->find(name)->nodes) workers += share.workers;
+    for (const NodeAllocation& share : controller_->find(name)->nodes) workers += share.workers;
     return workers;
   }
 
@@ -144,7 +144,7 @@ TEST_F(ControllerTest, RunsJobsAndStartsThemAgainWhereTheyFail) {
   world_.begin = [](const Attempt& attempt) { return World::Run{.ends = 5, .code = attempt.number < 2 ? 7 : 0}; };
   submit("once", 2);
   SubmittedJob twice = job("twice", 2);
-  twice.retries = 1;
+  twice.max_retries = 1;
   ASSERT_TRUE(controller_->submit({twice}, world_.now));
   step();
   EXPECT_EQ(state("once"), JobState::kRunning);
@@ -153,7 +153,7 @@ TEST_F(ControllerTest, RunsJobsAndStartsThemAgainWhereTheyFail) {
   EXPECT_EQ(controller_->find("once")->exit_code, 7);
   EXPECT_EQ(state("twice"), JobState::kRunning);
   step(6);
-  EXPECT_EQ(state("twice"), JobState::kDone);
+  EXPECT_EQ(state("twice"), JobState::kCompleted);
   EXPECT_EQ(controller_->find("twice")->attempt, 2);
 }
 
@@ -169,7 +169,7 @@ TEST_F(ControllerTest, AJobIsAskedBeforeItShrinksAndKilledIfItDoesNotListen) {
   submit("b", 1, 1, 4);
   step(2);
   EXPECT_EQ(state("a"), JobState::kStopping);
-  EXPECT_EQ(state("b"), JobState::kWaiting) << "before a has given back what it has";
+  EXPECT_EQ(state("b"), JobState::kPending) << "before a has given back what it has";
   step(1.5);
   EXPECT_EQ(workers("a"), 2);
   EXPECT_EQ(workers("b"), 2);
@@ -182,7 +182,7 @@ TEST_F(ControllerTest, AJobIsAskedBeforeItShrinksAndKilledIfItDoesNotListen) {
     if (run.stops >= world_.now) run.stops = 1e9;
   }
   step(29);
-  EXPECT_EQ(state("c"), JobState::kWaiting);
+  EXPECT_EQ(state("c"), JobState::kPending);
   step(2);
   step();
   EXPECT_EQ(state("c"), JobState::kRunning);
@@ -192,7 +192,7 @@ TEST_F(ControllerTest, JobsThatHaveJustBegunAreLeftAlone) {
   ControllerOptions options;
   options.policy = "drf";
   options.policy_options.slot_seconds = 1;
-  options.hold_restarts = 10;
+  options.preemption_cooldown = 10;
   make(1, 4, options);
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
   submit("a", 1, 1, 4, 2);
@@ -217,18 +217,18 @@ TEST_F(ControllerTest, NodesThatAreDrainedOrMissingAreLeft) {
   const std::string stays = leaves == "a" ? "b" : "a";
   step(1);
   step(2);
-  EXPECT_EQ(state(leaves), JobState::kWaiting);
+  EXPECT_EQ(state(leaves), JobState::kPending);
   EXPECT_EQ(state(stays), JobState::kRunning);
   const auto why = explain(*controller_, leaves, world_.now);
   ASSERT_TRUE(why);
-  EXPECT_EQ(why->constraint, "devices");
+  EXPECT_EQ(why->blocked_by, "devices");
   EXPECT_THAT(why->changed, HasSubstr("leaves n0, which is drained"));
-  world_.missing = {"n1"};
+  world_.down = {"n1"};
   step(1);
   step(2);
-  EXPECT_EQ(state(stays), JobState::kWaiting);
-  EXPECT_EQ(explain(*controller_, stays, world_.now)->constraint, "nodes");
-  world_.missing = {};
+  EXPECT_EQ(state(stays), JobState::kPending);
+  EXPECT_EQ(explain(*controller_, stays, world_.now)->blocked_by, "nodes");
+  world_.down = {};
   ASSERT_TRUE(controller_->drain("n0", false));
   step(1);
   step(1);
@@ -258,11 +258,11 @@ TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
     const auto ids = controller_->submit({job}, world_.now);
     return ids ? std::string("taken") : ids.error().message;
   };
-  EXPECT_THAT(refused(job("big", 9)), HasSubstr("least is '9'; accepted: up to 8, all devices of the cluster"));
+  EXPECT_THAT(refused(job("big", 9)), HasSubstr("min_workers is '9'; accepted: up to 8, all devices of the cluster"));
   EXPECT_THAT(refused(job("", 1)), HasSubstr("name"));
   EXPECT_THAT(refused(job("../x", 1)), HasSubstr("name"));
-  EXPECT_THAT(refused(job("a", 2, 3)), HasSubstr("least is '3'"));
-  EXPECT_THAT(refused(job("a", 2, 1, 1)), HasSubstr("most is '1'"));
+  EXPECT_THAT(refused(job("a", 2, 3)), HasSubstr("min_workers is '3'"));
+  EXPECT_THAT(refused(job("a", 2, 1, 1)), HasSubstr("max_workers is '1'"));
   EXPECT_EQ(refused(job("a", 2)), "taken");
   EXPECT_EQ(refused(job("a", 2)), "taken") << "the same again is the same job";
   EXPECT_EQ(controller_->records().size(), 1u);
@@ -271,17 +271,17 @@ TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
 
 // One node has devices on which jobs that say so cannot run, or are slow.
 TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
-  Machines machines = machines_of(2, 2);
-  machines.types = {"new", "old"};
-  machines.servers[1].type = 1;
+  ClusterTopology topology = make_topology(2, 2);
+  topology.types = {"new", "old"};
+  topology.nodes[1].type = 1;
   ControllerOptions options;
   options.policy = "gadget-exact";
   auto store = Store::open(folder_.path);
   ASSERT_TRUE(store) << store.error().message;
-  auto made =
-      Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_), machines, folder_.path, options);
-  ASSERT_TRUE(made) << made.error().message;
-  controller_ = std::move(*made);
+  auto created =
+      Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_), topology, folder_.path, options);
+  ASSERT_TRUE(created) << created.error().message;
+  controller_ = std::move(*created);
   SubmittedJob only_old = job("only-old", 2);
   only_old.speeds = {{"old", 1}, {"older", 5}};
   SubmittedJob slow = job("slow-on-old", 2);
@@ -289,8 +289,8 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
   ASSERT_TRUE(controller_->submit({slow, only_old}, world_.now));
   step();
-  EXPECT_THAT(controller_->find("only-old")->nodes, ElementsAre(NodeShare{"n1", 2}));
-  EXPECT_THAT(controller_->find("slow-on-old")->nodes, ElementsAre(NodeShare{"n0", 2}));
+  EXPECT_THAT(controller_->find("only-old")->nodes, ElementsAre(NodeAllocation{"n1", 2}));
+  EXPECT_THAT(controller_->find("slow-on-old")->nodes, ElementsAre(NodeAllocation{"n0", 2}));
 
   SubmittedJob waits = job("waits", 1);
   waits.speeds = {{"new", 1}};
@@ -298,10 +298,10 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   step();
   const auto why = explain(*controller_, "waits", world_.now);
   ASSERT_TRUE(why) << why.error().message;
-  EXPECT_EQ(why->constraint, "devices");
+  EXPECT_EQ(why->blocked_by, "devices");
   EXPECT_THAT(why->reason, HasSubstr("it needs 1 devices, and 0 of 2 are free"));
-  EXPECT_THAT(why->frees, ::testing::Contains(HasSubstr("slow-on-old, which has 2 devices")));
-  EXPECT_THAT(why->frees, ::testing::Not(::testing::Contains(HasSubstr("only-old"))));
+  EXPECT_THAT(why->unblocked_by, ::testing::Contains(HasSubstr("slow-on-old, which has 2 devices")));
+  EXPECT_THAT(why->unblocked_by, ::testing::Not(::testing::Contains(HasSubstr("only-old"))));
   WhatIf change;
   change.add_nodes = {{"more", 2, "new"}};
   const auto rows = what_if(*controller_, change, world_.now);
@@ -321,7 +321,7 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   SubmittedJob large = job("large", 3);
   large.speeds = {{"new", 1}, {"old", 1}};
   EXPECT_THAT(refused(large),
-              HasSubstr("least is '3'; accepted: up to 2, all devices of the cluster that it could have"));
+              HasSubstr("min_workers is '3'; accepted: up to 2, all devices of the cluster that it could have"));
 }
 
 TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
@@ -357,7 +357,7 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
     ControllerOptions options;
     options.policy = seed % 3 == 0 ? "drf" : seed % 3 == 1 ? "gadget-exact" : "fifo";
     options.policy_options.slot_seconds = 5;
-    options.hold_restarts = 2;
+    options.preemption_cooldown = 2;
     world_.begin = [&](const Attempt&) {
       return World::Run{.ends = 30 * random.uniform(), .code = random.below(4) == 0 ? 1 : 0};
     };
@@ -375,18 +375,17 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
           const int workers = 1 + static_cast<int>(random.below(6));
           SubmittedJob one = job(name, workers, 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(workers))),
                                  workers + static_cast<int>(random.below(4)), 0.5);
-          one.retries = 1000;
+          one.max_retries = 1000;
           if (controller_->submit({one}, world_.now)) acknowledged.push_back(name);
         }
         if (!is_ending && random.below(40) == 0 && !acknowledged.empty()) {
           (void)controller_->cancel(acknowledged[random.below(acknowledged.size())], world_.now);
         }
         if (random.below(60) == 0) {
-          world_.missing =
-              is_ending || !world_.missing.empty() ? std::vector<std::string>() : std::vector{std::string("n1")};
+          world_.down = is_ending || !world_.down.empty() ? std::vector<std::string>() : std::vector{std::string("n1")};
           for (auto& [key, run] : world_.runs) {  // what ran there is gone
-            if (!world_.missing.empty() && world_.runs_now(run) &&
-                std::ranges::find(run.nodes, "n1", &NodeShare::node) != run.nodes.end()) {
+            if (!world_.down.empty() && world_.runs_now(run) &&
+                std::ranges::find(run.nodes, "n1", &NodeAllocation::node) != run.nodes.end()) {
               run.is_lost = true;
             }
           }
@@ -401,7 +400,7 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
       for (const auto& [key, run] : world_.runs) {
         if (!world_.runs_now(run)) continue;
         EXPECT_EQ(++running[key.first], 1) << "job " << key.first << " runs twice";
-        for (const NodeShare& share : run.nodes) used[share.node] += share.workers;
+        for (const NodeAllocation& share : run.nodes) used[share.node] += share.workers;
       }
       for (const auto& [node, workers] : used) EXPECT_LE(workers, 4) << node;
       if (is_ending &&
@@ -414,14 +413,14 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
     for (const std::string& name : acknowledged) {
       const JobRecord* record = controller_->find(name);
       ASSERT_NE(record, nullptr) << name << " was lost";
-      EXPECT_TRUE(record->state == JobState::kDone || record->state == JobState::kCancelled) << name;
+      EXPECT_TRUE(record->state == JobState::kCompleted || record->state == JobState::kCancelled) << name;
       int completions = 0;
       for (const auto& [key, run] : world_.runs) {
         const bool was_stopped = run.stops >= 0 && run.stops < run.ends;
         if (key.first == record->id && !run.is_lost && !was_stopped && run.code == 0) ++completions;
       }
       EXPECT_LE(completions, 1) << name;
-      EXPECT_EQ(record->state == JobState::kDone, completions == 1) << name;
+      EXPECT_EQ(record->state == JobState::kCompleted, completions == 1) << name;
     }
   }
 }

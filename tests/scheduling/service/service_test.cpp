@@ -30,15 +30,14 @@ class ServiceTest : public ::testing::Test {
     ASSERT_TRUE(service) << service.error().message;
     service_ = std::move(*service);
     client_ = std::make_unique<httplib::Client>("127.0.0.1", service_->endpoint().port);
-    stranger_ = std::make_unique<httplib::Client>("127.0.0.1", service_->endpoint().port);
+    unauthenticated_ = std::make_unique<httplib::Client>("127.0.0.1", service_->endpoint().port);
     client_->set_bearer_token_auth(token.hex().c_str());
     token_ = token.hex();
   }
   nlohmann::json submit(const std::string& name, const std::string& script) {
-    const nlohmann::json job = {{"name", name},      {"command", {"bash", "-c", script}},
-                                {"directory", "/"},  {"workers", 1},
-                                {"seconds", 5},      {"restart_seconds", 0},
-                                {"grace_seconds", 5}};
+    const nlohmann::json job = {{"name", name},     {"command", {"bash", "-c", script}}, {"directory", "/"},
+                                {"workers", 1},     {"estimated_duration", 5},           {"restart_cost", 0},
+                                {"grace_period", 5}};
     const auto answer = client_->Post("/v1/jobs", job.dump(), "application/json");
     EXPECT_TRUE(answer);
     return answer ? nlohmann::json::parse(answer->body) : nlohmann::json();
@@ -59,7 +58,7 @@ class ServiceTest : public ::testing::Test {
 
   TemporaryFolder folder_;
   std::unique_ptr<Service> service_;
-  std::unique_ptr<httplib::Client> client_, stranger_;
+  std::unique_ptr<httplib::Client> client_, unauthenticated_;
   std::string token_;
 };
 
@@ -67,7 +66,7 @@ TEST_F(ServiceTest, RunsWhatIsSubmitted) {
   EXPECT_EQ(submit("good", "exit 0")["ids"], nlohmann::json::array({1}));
   submit("bad", "exit 4");
   submit("long", "sleep 100");
-  wait_until("good", "done");
+  wait_until("good", "completed");
   wait_until("bad", "failed");
   wait_until("long", "running");
   EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 3u);
@@ -80,12 +79,12 @@ TEST_F(ServiceTest, RunsWhatIsSubmitted) {
 
 TEST_F(ServiceTest, AnswersNobodyWithoutTheToken) {
   for (const char* path : {"/", "/v1/jobs", "/v1/nodes", "/nothing"}) {
-    const auto answer = stranger_->Get(path);
+    const auto answer = unauthenticated_->Get(path);
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->status, 401) << path;
   }
-  stranger_->set_bearer_token_auth(std::string(64, 'a').c_str());
-  EXPECT_EQ(stranger_->Post("/v1/jobs", "{}", "application/json")->status, 401);
+  unauthenticated_->set_bearer_token_auth(std::string(64, 'a').c_str());
+  EXPECT_EQ(unauthenticated_->Post("/v1/jobs", "{}", "application/json")->status, 401);
   EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 0u);
   httplib::Client browser("127.0.0.1", service_->endpoint().port);
   browser.set_basic_auth("me", token_.c_str());

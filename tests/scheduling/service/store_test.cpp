@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-JobRecord record_of(int id, const std::string& name) {
+JobRecord make_record(int id, const std::string& name) {
   JobRecord record;
   record.id = id;
   record.job.name = name;
@@ -24,8 +24,8 @@ JobRecord record_of(int id, const std::string& name) {
 
 TEST(Store, HasWhatWasSaved) {
   const TemporaryFolder folder;
-  JobRecord first = record_of(1, "a");
-  const JobRecord second = record_of(2, "b");
+  JobRecord first = make_record(1, "a");
+  const JobRecord second = make_record(2, "b");
   {
     const auto store = Store::open(folder.path);
     ASSERT_TRUE(store) << store.error().message;

@@ -180,10 +180,10 @@ Status rename_durably(const fs::path& from, const fs::path& to) {
 
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
   // ISA-L counts bytes in an int, and leaves the inversions at both ends to its caller.
-  constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
   crc = ~crc;
   while (!bytes.empty()) {
-    const auto some = bytes.first(std::min(bytes.size(), kMostBytes));
+    const auto some = bytes.first(std::min(bytes.size(), kMaxBytes));
     // It takes a pointer to what it could change, and does not.
     auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(some.data()));
     crc = ::crc32_iscsi(data, static_cast<int>(some.size()), crc);

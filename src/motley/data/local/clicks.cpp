@@ -16,7 +16,7 @@ namespace {
 constexpr double kBestAuc = 0.80;
 constexpr double kClickRate = 0.26;
 constexpr std::uint64_t kFewestRows = 10;  // of a column
-constexpr std::uint64_t kMostRows = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMaxRows = std::uint64_t{1} << 32;
 
 // Streams of random numbers that have nothing to do with each other.
 constexpr std::uint64_t kSamples = 0, kCalibration = 1, kWeights = 2, kSlopes = 3;
@@ -42,11 +42,11 @@ double centred(std::uint64_t bits) {
 }
 
 // 26 sizes that grow by one ratio from kFewestRows on; the last takes what rounding leaves of the rows.
-std::vector<std::uint64_t> sizes_of(std::uint64_t rows) {
+std::vector<std::uint64_t> compute_sizes(std::uint64_t rows) {
   const auto size_at = [](double ratio, std::size_t column) {
     return static_cast<double>(kFewestRows) * std::pow(ratio, static_cast<double>(column));
   };
-  double low = 1, high = 4;  // 10 * 4^25 is beyond kMostRows
+  double low = 1, high = 4;  // 10 * 4^25 is beyond kMaxRows
   for (int i = 0; i < 60; ++i) {
     const double ratio = (low + high) / 2;
     double sum = 0;
@@ -124,7 +124,7 @@ std::uint64_t Zipf::draw(Random& random) const {
 }
 
 ClickDataset::ClickDataset(const ClickSource& source) : source_(source) {
-  for (const std::uint64_t size : sizes_of(source.rows)) {
+  for (const std::uint64_t size : compute_sizes(source.rows)) {
     names_.push_back(criteo_column(columns_.size()));
     columns_.emplace_back(size, source.zipf);
   }
@@ -238,8 +238,8 @@ Result<std::unique_ptr<ClickDataset>> make_clicks(const ClickSource& source) {
     return fail(ErrorCode::kInvalidInput, "clicks: samples: {}; accepted: 1 to 2^32 - 2", source.samples);
   }
   constexpr std::uint64_t kFewest = kFewestRows * kCriteoCategories;
-  if (source.rows < kFewest || source.rows > kMostRows) {
-    return fail(ErrorCode::kInvalidInput, "clicks: rows: {}; accepted: {} to {}", source.rows, kFewest, kMostRows);
+  if (source.rows < kFewest || source.rows > kMaxRows) {
+    return fail(ErrorCode::kInvalidInput, "clicks: rows: {}; accepted: {} to {}", source.rows, kFewest, kMaxRows);
   }
   if (!(source.zipf > 0 && source.zipf <= 10)) {
     return fail(ErrorCode::kInvalidInput, "clicks: zipf: {}; accepted: an exponent above 0, at most 10", source.zipf);

@@ -11,7 +11,7 @@ namespace {
 constexpr double kPriorNoise = 0.02;         // what noise is taken for until times say otherwise
 constexpr double kPriorTimes = 2;            // and how many times that belief is worth
 constexpr std::size_t kTimesToClip = 6;      // with fewer, nobody can tell a stall from noise
-constexpr double kLeastNoise = 0.001;        // clocks and schedulers are never better
+constexpr double kMinNoise = 0.001;          // clocks and schedulers are never better
 constexpr double kFixedPartPrior = 0.5;      // standard deviation of the fixed part's prior, as a part of the step time
 constexpr double kAgeWeight = 0.5;           // weight of a group against the next newer one
 constexpr int kChangeStreak = 3;             // so many times in a row are a change
@@ -130,7 +130,7 @@ void CostFit::refit() {
   for (const double deviation : deviations) {
     squares += std::min(deviation, clip) * std::min(deviation, clip);
   }
-  noise_ = std::max(kLeastNoise, std::sqrt(squares / freedom));
+  noise_ = std::max(kMinNoise, std::sqrt(squares / freedom));
 
   // Line: weighted least squares with the prior as one more point at the origin, then each part held at zero or above.
   const double prior = noise_ * noise_ / (kFixedPartPrior * kFixedPartPrior);

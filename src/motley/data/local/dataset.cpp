@@ -11,7 +11,7 @@
 namespace motley::data {
 namespace {
 
-std::size_t count_of(const std::vector<std::int64_t>& shape) {
+std::size_t count_elements(const std::vector<std::int64_t>& shape) {
   std::size_t count = 1;
   for (const std::int64_t extent : shape) {
     count *= static_cast<std::size_t>(extent);
@@ -81,8 +81,8 @@ class MemoryDataset final : public Dataset {
         std::copy_n(contents_.floats.data() + sample * features, features, own.data());
         normalise(own, contents_.form.normalisation, width);
       } else {
-        const std::span<const std::uint8_t> stored = bytes_of(sample);
-        features_of(stored.first(features), contents_.form, width, own);
+        const std::span<const std::uint8_t> stored = stored_bytes(sample);
+        convert_features(stored.first(features), contents_.form, width, own);
         std::copy_n(stored.data(), bytes, into.bytes.data() + i * bytes);
       }
       std::copy_n(contents_.ids.data() + sample * categories, categories, into.ids.data() + i * categories);
@@ -93,7 +93,7 @@ class MemoryDataset final : public Dataset {
   }
 
  private:
-  std::span<const std::uint8_t> bytes_of(std::size_t sample) const {
+  std::span<const std::uint8_t> stored_bytes(std::size_t sample) const {
     const std::size_t width = feature_count();
     const char* const begin = contents_.bytes.data() + contents_.bytes_begin + sample * width;
     return {reinterpret_cast<const std::uint8_t*>(begin), width};
@@ -137,14 +137,14 @@ class TextDataset final : public Dataset {
   std::uint32_t size_;
 };
 
-// A class as the files hold it: a whole number from 0 to a count that a network can have outputs for.
-constexpr double kMostClasses = 1 << 24;
+// A class as the files hold it: an integer from 0 to a count that a network can have outputs for.
+constexpr double kMaxClasses = 1 << 24;
 
-Result<std::int64_t> class_of(double value, const std::string& where) {
-  if (!(value >= 0) || value >= kMostClasses || value != std::floor(value)) {
+Result<std::int64_t> read_class(double value, const std::string& where) {
+  if (!(value >= 0) || value >= kMaxClasses || value != std::floor(value)) {
     return fail(ErrorCode::kInvalidInput,
-                "{}: class {} is no whole number from 0 to {}; real targets are accepted with the target kind 'real'",
-                where, value, kMostClasses - 1);
+                "{}: class {} is no integer from 0 to {}; real targets are accepted with the target kind 'real'", where,
+                value, kMaxClasses - 1);
   }
   return static_cast<std::int64_t>(value);
 }
@@ -160,15 +160,16 @@ Result<Skipped> skipped_lines(MalformedLines malformed, std::uint64_t rows, doub
   // The share was written as a decimal: 0.29 of 100 lines are 29, where the product is a little less.
   const double accepted = std::floor(accepted_share * static_cast<double>(lines) * (1 + 1e-12));
   if (malformed.count > 0 && static_cast<double>(malformed.count) > accepted) {
-    return fail(ErrorCode::kInvalidInput, "{}; malformed are {} of {} lines; data.malformed_share: {} accepts {}",
-                malformed.first, malformed.count, lines, accepted_share, accepted);
+    return fail(ErrorCode::kInvalidInput,
+                "{}; malformed are {} of {} lines; data.max_malformed_fraction: {} accepts {}", malformed.first,
+                malformed.count, lines, accepted_share, accepted);
   }
   return Skipped{malformed.count, std::move(malformed.first)};
 }
 
 // Checks what all formats share and fills in the class count and normalisation.
 Result<std::unique_ptr<Dataset>> finished(Contents contents, const DatasetSource& source) {
-  const std::size_t features = count_of(contents.shape);
+  const std::size_t features = count_elements(contents.shape);
   const std::string name = source.features.string();
   if (contents.size == 0 || (features == 0 && contents.categories == 0)) {
     return fail(ErrorCode::kInvalidInput, "{}: {} samples of {} features; at least one of each is needed", name,
@@ -249,7 +250,7 @@ Result<std::unique_ptr<Dataset>> open_idx(const DatasetSource& source) {
 // The class in the target's cell of this line of a table.
 Result<std::int64_t> csv_class(double cell, std::uint32_t line, const DatasetSource& source) {
   const std::string where = fmt::format("{}:{}: column '{}'", source.features.string(), line, source.target_column);
-  MOTLEY_ASSIGN(const std::int64_t value, class_of(cell, where));
+  MOTLEY_ASSIGN(const std::int64_t value, read_class(cell, where));
   if (source.class_count > 0 && value >= source.class_count) {
     return class_beyond(where, value, source.class_count);
   }
@@ -259,10 +260,10 @@ Result<std::int64_t> csv_class(double cell, std::uint32_t line, const DatasetSou
 Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
   const std::string name = source.features.string();
   if (std::find(source.categories.begin(), source.categories.end(), source.target_column) != source.categories.end()) {
-    return fail(
-        ErrorCode::kInvalidInput,
-        "{}: column '{}' is the target and named in data.categories; accepted there: columns besides the target", name,
-        source.target_column);
+    return fail(ErrorCode::kInvalidInput,
+                "{}: column '{}' is the target and named in data.categorical_columns; accepted there: columns besides "
+                "the target",
+                name, source.target_column);
   }
   MOTLEY_ASSIGN(const std::string text, read_unpacked(source.features, source.limit_bytes));
   MalformedLines malformed;
@@ -359,7 +360,7 @@ Result<std::unique_ptr<Dataset>> open_npy(const DatasetSource& source) {
   if (classes) {
     for (std::uint64_t i = 0; i < targets.count(); ++i) {
       MOTLEY_ASSIGN(const std::int64_t value,
-                    class_of(targets.at(i), fmt::format("{}: value {} (counted from 0)", targets_name, i)));
+                    read_class(targets.at(i), fmt::format("{}: value {} (counted from 0)", targets_name, i)));
       contents.classes.push_back(value);
     }
   } else {
@@ -397,14 +398,14 @@ std::string install_hint(const std::filesystem::path& file) {
   return package == nullptr ? "" : fmt::format(": install it with 'apt-get install {}'", package);
 }
 
-void features_of(std::span<const std::uint8_t> bytes, const ByteFeatures& form, std::size_t width,
-                 std::span<float> features) {
+void convert_features(std::span<const std::uint8_t> bytes, const ByteFeatures& form, std::size_t width,
+                      std::span<float> features) {
   std::ranges::transform(bytes, features.begin(), [&](std::uint8_t byte) { return byte / form.scale; });
   normalise(features, form.normalisation, width);
 }
 
 std::size_t Dataset::feature_count() const {
-  return count_of(feature_shape());
+  return count_elements(feature_shape());
 }
 
 void Dataset::check_room(std::span<const std::uint32_t> samples, const ReadTarget& into) const {
@@ -448,7 +449,7 @@ Result<Normalisation> measure_normalisation(const Dataset& dataset) {
 
 Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source) {
   if (!(source.malformed_share >= 0 && source.malformed_share <= 1)) {
-    return fail(ErrorCode::kInvalidInput, "data.malformed_share: {}; accepted: 0 to 1, a share of the lines",
+    return fail(ErrorCode::kInvalidInput, "data.max_malformed_fraction: {}; accepted: 0 to 1, a share of the lines",
                 source.malformed_share);
   }
   try {

@@ -56,8 +56,8 @@ struct ByteFeatures {
   bool operator==(const ByteFeatures&) const = default;
 };
 // The features of samples of `width` bytes each; as many as there are bytes.
-void features_of(std::span<const std::uint8_t> bytes, const ByteFeatures& form, std::size_t width,
-                 std::span<float> features);
+void convert_features(std::span<const std::uint8_t> bytes, const ByteFeatures& form, std::size_t width,
+                      std::span<float> features);
 
 class Dataset {
  public:

@@ -201,11 +201,11 @@ Status read_row(CsvReader& reader, const CsvHeader& header, const std::string& n
                   excerpt(header.names[i]));
     }
     if (problem != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value)) {
-      return fail(
-          ErrorCode::kInvalidInput,
-          "{}:{}: column '{}' holds '{}'; a finite number is wanted: name the column in data.categories, encode "
-          "categories as numbers or as one 0/1 column each, or leave the column out",
-          name, line, excerpt(header.names[i]), excerpt(cell));
+      return fail(ErrorCode::kInvalidInput,
+                  "{}:{}: column '{}' holds '{}'; a finite number is wanted: name the column in "
+                  "data.categorical_columns, encode "
+                  "categories as numbers or as one 0/1 column each, or leave the column out",
+                  name, line, excerpt(header.names[i]), excerpt(cell));
     }
     table.cells.push_back(value);
   }
@@ -253,8 +253,8 @@ Status read_criteo_line(std::string_view line, const std::string& name, std::uin
     std::int64_t value = 0;
     const auto [end, problem] = std::from_chars(field.data(), field.data() + field.size(), value);
     if (!field.empty() && (problem != std::errc() || end != field.data() + field.size())) {
-      return fail(ErrorCode::kInvalidInput, "{}:{}: number {} of {} is '{}'; accepted: a whole number, or nothing",
-                  name, number, i + 1, kCriteoFeatures, excerpt(field));
+      return fail(ErrorCode::kInvalidInput, "{}:{}: number {} of {} is '{}'; accepted: an integer, or nothing", name,
+                  number, i + 1, kCriteoFeatures, excerpt(field));
     }
     lines.features.push_back(criteo_feature(value));
   }
@@ -515,8 +515,7 @@ Result<NpyArray> parse_npy(std::string_view bytes, const std::string& name) {
     std::uint64_t extent = 0;
     const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), extent);
     if (problem != std::errc() || end != text.data() + text.size() || array.shape.size() == 8) {
-      return fail(ErrorCode::kCorrupt, "{}: npy shape has '{}'; up to 8 whole numbers are accepted", name,
-                  excerpt(text));
+      return fail(ErrorCode::kCorrupt, "{}: npy shape has '{}'; up to 8 integers are accepted", name, excerpt(text));
     }
     array.shape.push_back(extent);
     size = size ? product(*size, extent) : size;

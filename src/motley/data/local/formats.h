@@ -48,7 +48,7 @@ struct Table {
 Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& leave_out,
                         const std::vector<std::string>& categories = {}, MalformedLines* malformed = nullptr);
 
-// Lines in the format of Criteo's display advertising data: a label 0 or 1, 13 whole numbers and 26 hexadecimal
+// Lines in the format of Criteo's display advertising data: a label 0 or 1, 13 integers and 26 hexadecimal
 // categories, separated by tabs, without a header; each of the 39 may be empty.
 inline constexpr std::size_t kCriteoFeatures = 13;
 inline constexpr std::size_t kCriteoCategories = 26;

@@ -12,7 +12,7 @@
 namespace motley::data {
 namespace {
 
-std::vector<std::uint32_t> order_of(const LedgerState& state) {
+std::vector<std::uint32_t> compute_order(const LedgerState& state) {
   return permutation(state.size, mix({state.seed, state.epoch}));
 }
 
@@ -25,13 +25,13 @@ struct CountsHeader {
   std::uint32_t reserved = 0;
 };
 
-std::string_view view_of(const std::vector<std::uint8_t>& counts) {
+std::string_view as_view(const std::vector<std::uint8_t>& counts) {
   return {reinterpret_cast<const char*>(counts.data()), counts.size()};
 }
 
 }  // namespace
 
-Ledger::Ledger(const LedgerState& state) : state_(state), order_(order_of(state)) {}
+Ledger::Ledger(const LedgerState& state) : state_(state), order_(compute_order(state)) {}
 
 Result<Ledger> Ledger::open(const LedgerState& state) {
   if (state.size == 0) {
@@ -85,10 +85,10 @@ Status Ledger::commit(Range window) {
 void Ledger::start_epoch() {
   ++state_.epoch;
   state_.cursor = 0;
-  order_ = order_of(state_);
+  order_ = compute_order(state_);
 }
 
-Range part_of(Range window, std::span<const std::uint32_t> shares, int rank) {
+Range rank_range(Range window, std::span<const std::uint32_t> shares, int rank) {
   std::uint64_t begin = window.begin;
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -140,7 +140,7 @@ Result<std::uint32_t> UseCounts::not_used_exactly_once(const LedgerState& ledger
   }
   LedgerState counted = ledger;
   counted.epoch = epoch_;
-  const std::vector<std::uint32_t> order = order_of(counted);
+  const std::vector<std::uint32_t> order = compute_order(counted);
   const std::uint32_t committed = whole ? ledger.size : ledger.cursor;
   std::uint32_t wrong = 0;
   for (std::uint32_t position = 0; position < ledger.size; ++position) {
@@ -158,7 +158,7 @@ std::string UseCounts::serialise() const {
   CountsHeader header;
   header.size = static_cast<std::uint32_t>(counts_.size());
   header.epoch = epoch_;
-  header.checksum = crc32c(view_of(counts_));
+  header.checksum = crc32c(as_view(counts_));
   uLongf length = compressBound(static_cast<uLong>(counts_.size()));
   std::string bytes(sizeof header + length, '\0');
   std::memcpy(bytes.data(), &header, sizeof header);
@@ -188,7 +188,7 @@ Result<UseCounts> UseCounts::parse(std::string_view bytes) {
       uncompress(result.counts_.data(), &length, reinterpret_cast<const Bytef*>(bytes.data()) + sizeof header,
                  static_cast<uLong>(bytes.size() - sizeof header));
   if ((code != Z_OK && header.size > 0) || length != header.size ||
-      crc32c(view_of(result.counts_)) != header.checksum) {
+      crc32c(as_view(result.counts_)) != header.checksum) {
     return fail(ErrorCode::kCorrupt, "use counts of {} samples are damaged: length or checksum does not match",
                 header.size);
   }

@@ -2,7 +2,7 @@
 // once along the committed steps, whoever works and however the work is shared.
 //
 // An epoch is one seeded permutation of the dataset. A step takes the next window of it; the window's positions are cut
-// among the workers in rank order (part_of), or into shards that workers claim by a counter (PullPlan). The state is
+// among the workers in rank order (rank_range), or into shards that workers claim by a counter (PullPlan). The state is
 // four numbers and knows nothing of workers, so that any number of them resumes from it. Everything here is pure: no
 // clock, no threads, no input or output.
 #pragma once
@@ -64,7 +64,7 @@ class Ledger {
 };
 
 // Rank's part of a window that is cut in rank order into shares; the shares add up to the window.
-Range part_of(Range window, std::span<const std::uint32_t> shares, int rank);
+Range rank_range(Range window, std::span<const std::uint32_t> shares, int rank);
 
 // A window cut into shards of sizes that differ by at most one, for workers that claim shard 0, 1, 2, ... by a shared
 // counter until it passes the last one.

@@ -11,7 +11,7 @@ namespace motley::data {
 namespace {
 
 // Below a picosecond per sample a worker's time is flat; the floor keeps the slopes' inverses finite.
-constexpr double kLeastPerSample = 1e-12;
+constexpr double kMinPerSample = 1e-12;
 
 // The worker's real-valued share if all end at T.
 double share_at(double seconds, const WorkerCost& cost, const WorkerLimits& limits) {
@@ -83,7 +83,7 @@ Result<MinMaxSplit> solve_min_max(std::span<const WorkerCost> given, std::span<c
       return fail(ErrorCode::kInvalidInput, "worker {}: its minimum of {} samples is above its maximum of {}", i,
                   limits[i].minimum, limits[i].maximum);
     }
-    costs[i].per_sample = std::max(costs[i].per_sample, kLeastPerSample);
+    costs[i].per_sample = std::max(costs[i].per_sample, kMinPerSample);
     least += limits[i].minimum;
     most += limits[i].maximum;
     limits[i].maximum = std::min(limits[i].maximum, std::max(batch, limits[i].minimum));
@@ -113,13 +113,13 @@ Result<MinMaxSplit> solve_min_max(std::span<const WorkerCost> given, std::span<c
   // Worker i's b-th sample makes it end at a_i + c_i b. An optimal split hands out the B earliest of these ends; ties
   // go to the lower rank. Starting from the rounded shares, which are those samples but for rounding errors, samples
   // are handed out or taken back at the frontier until the B earliest are reached.
-  const auto end_of = [&](std::size_t i, std::uint32_t samples) { return costs[i].seconds(samples); };
+  const auto find_end = [&](std::size_t i, std::uint32_t samples) { return costs[i].seconds(samples); };
   constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   const auto next_to_get = [&] {
     std::size_t best = kNone;
     for (std::size_t i = 0; i < workers; ++i) {
       if (split.shares[i] < limits[i].maximum &&
-          (best == kNone || end_of(i, split.shares[i] + 1) < end_of(best, split.shares[best] + 1))) {
+          (best == kNone || find_end(i, split.shares[i] + 1) < find_end(best, split.shares[best] + 1))) {
         best = i;
       }
     }
@@ -129,7 +129,7 @@ Result<MinMaxSplit> solve_min_max(std::span<const WorkerCost> given, std::span<c
     std::size_t best = kNone;
     for (std::size_t i = 0; i < workers; ++i) {
       if (split.shares[i] > limits[i].minimum &&
-          (best == kNone || end_of(i, split.shares[i]) >= end_of(best, split.shares[best]))) {
+          (best == kNone || find_end(i, split.shares[i]) >= find_end(best, split.shares[best]))) {
         best = i;
       }
     }
@@ -145,7 +145,7 @@ Result<MinMaxSplit> solve_min_max(std::span<const WorkerCost> given, std::span<c
     const std::size_t to = next_to_get();
     const std::size_t from = next_to_give();
     if (to == kNone || from == kNone || to == from ||
-        end_of(to, split.shares[to] + 1) >= end_of(from, split.shares[from])) {
+        find_end(to, split.shares[to] + 1) >= find_end(from, split.shares[from])) {
       break;
     }
     ++split.shares[to];

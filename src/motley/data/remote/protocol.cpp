@@ -19,15 +19,15 @@ using net::ByteWriter;
 
 constexpr std::size_t kMaxReasonBytes = 16 << 10;
 constexpr std::size_t kMaxSkippedBytes = 1024;
-constexpr std::size_t kMostDimensions = 16;
-constexpr std::uint64_t kMostFeatures = std::uint64_t{1} << 26;  // and categories, and target values, of a sample
-constexpr std::uint32_t kMostClasses = 1U << 24;
-constexpr std::size_t kMostAnswerBytes = 4 << 20;
-constexpr std::size_t kMostRequested = 65'536;  // samples of one request
+constexpr std::size_t kMaxDimensions = 16;
+constexpr std::uint64_t kMaxFeatures = std::uint64_t{1} << 26;  // and categories, and target values, of a sample
+constexpr std::uint32_t kMaxClasses = 1U << 24;
+constexpr std::size_t kMaxAnswerBytes = 4 << 20;
+constexpr std::size_t kMaxRequested = 65'536;  // samples of one request
 constexpr std::uint32_t kHashedSamples = 65'536;
 
 tl::unexpected<Error> malformed(const char* what, std::size_t bytes) {
-  return fail(ErrorCode::kCorrupt, "{} bytes are no {} of a data node", bytes, what);
+  return fail(ErrorCode::kCorrupt, "{} bytes are no {} of a data server", bytes, what);
 }
 
 // Bytes of a class on the wire.
@@ -44,7 +44,7 @@ float get_float(ByteReader& reader) {
 }
 
 template <class T>
-std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+std::span<const std::byte> as_raw_bytes(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
@@ -95,9 +95,9 @@ Result<Description> describe(const data::Dataset& dataset) {
   if (const data::ByteFeatures* bytes = dataset.byte_features()) description.bytes = *bytes;
   description.skipped = dataset.skipped();
   description.skipped.first.resize(std::min(description.skipped.first.size(), kMaxSkippedBytes));
-  if (description.feature_count() > kMostFeatures) {
-    return fail(ErrorCode::kInvalidInput, "a sample has {} features; accepted from a data node: {}",
-                description.feature_count(), kMostFeatures);
+  if (description.feature_count() > kMaxFeatures) {
+    return fail(ErrorCode::kInvalidInput, "a sample has {} features; accepted from a data server: {}",
+                description.feature_count(), kMaxFeatures);
   }
   const std::uint32_t count = std::min(description.size, kHashedSamples);
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -122,8 +122,8 @@ std::size_t sample_bytes(const Description& description, data::Parts parts) {
 }
 
 std::size_t samples_in_answer(const Description& description, data::Parts parts) {
-  return std::clamp<std::size_t>(kMostAnswerBytes / std::max<std::size_t>(1, sample_bytes(description, parts)), 1,
-                                 kMostRequested);
+  return std::clamp<std::size_t>(kMaxAnswerBytes / std::max<std::size_t>(1, sample_bytes(description, parts)), 1,
+                                 kMaxRequested);
 }
 
 std::vector<std::byte> encode(const Open& open) {
@@ -169,10 +169,10 @@ Result<Description> decode_description(std::span<const std::byte> bytes) {
   description.size = reader.get<std::uint32_t>();
   const std::size_t dimensions = reader.get<std::uint8_t>();
   std::uint64_t features = 1;
-  for (std::size_t i = 0; i < std::min(dimensions, kMostDimensions); ++i) {
+  for (std::size_t i = 0; i < std::min(dimensions, kMaxDimensions); ++i) {
     const auto extent = reader.get<std::uint32_t>();
     description.feature_shape.push_back(extent);
-    features = std::min(features, kMostFeatures + 1) * extent;
+    features = std::min(features, kMaxFeatures + 1) * extent;
   }
   const auto kind = reader.get<std::uint8_t>();
   description.target_kind = static_cast<data::TargetKind>(kind);
@@ -196,12 +196,12 @@ Result<Description> decode_description(std::span<const std::byte> bytes) {
     description.bytes = std::move(form);
   }
   const bool has_classes = description.target_kind == data::TargetKind::kClass;
-  const auto most = static_cast<std::uint32_t>(kMostFeatures);
-  const bool possible = dimensions >= 1 && dimensions <= kMostDimensions && features <= kMostFeatures &&
+  const auto most = static_cast<std::uint32_t>(kMaxFeatures);
+  const bool possible = dimensions >= 1 && dimensions <= kMaxDimensions && features <= kMaxFeatures &&
                         features + description.categories > 0 && description.categories <= most &&
                         description.target_width >= 1 && description.target_width <= most && description.size > 0 &&
                         kind <= static_cast<std::uint8_t>(data::TargetKind::kReal) &&
-                        has_classes == (description.class_count > 0) && description.class_count <= kMostClasses &&
+                        has_classes == (description.class_count > 0) && description.class_count <= kMaxClasses &&
                         has_bytes <= 1;
   if (!reader.complete() || !possible) return malformed("description", bytes.size());
   return description;
@@ -267,7 +267,7 @@ Result<std::vector<std::byte>> pack(const data::Dataset& dataset, const Descript
 
   std::vector<std::byte> packed(count * sample_bytes(description, read.parts));
   std::byte* to = packed.data();
-  for (const auto part : {bytes_of(ids), bytes_of(bytes), bytes_of(floats), bytes_of(values)}) {
+  for (const auto part : {as_raw_bytes(ids), as_raw_bytes(bytes), as_raw_bytes(floats), as_raw_bytes(values)}) {
     to = std::copy(part.begin(), part.end(), to);
   }
   switch (class_bytes(description)) {
@@ -301,8 +301,8 @@ Status unpack(std::span<const std::byte> bytes, const Description& description, 
     if (!description.bytes) {
       copy(take(features * sizeof(float)), into.features);
     } else if (const auto stored = take(features); !into.features.empty()) {
-      data::features_of({reinterpret_cast<const std::uint8_t*>(stored.data()), features}, *description.bytes,
-                        description.feature_count(), into.features);
+      data::convert_features({reinterpret_cast<const std::uint8_t*>(stored.data()), features}, *description.bytes,
+                             description.feature_count(), into.features);
     }
   }
   if (!parts.targets) return {};

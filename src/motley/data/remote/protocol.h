@@ -1,4 +1,4 @@
-// What workers and a data node say to each other, and how samples stand in a frame: parsed, each feature and class as
+// What workers and a data server say to each other, and how samples stand in a frame: parsed, each feature and class as
 // narrow as it is exact, so that a worker has the same numbers as from the files.
 //
 //   worker                                     node

@@ -12,7 +12,7 @@
 namespace motley::data {
 namespace {
 
-constexpr int kMostLosses = 5;          // connections that one read may lose
+constexpr int kMaxLosses = 5;           // connections that one read may lose
 constexpr int kLookMilliseconds = 100;  // between two looks at whether the wait was cancelled
 
 // What a connection reports calls the node a rank, which it is not.
@@ -23,17 +23,17 @@ Error of_node(const net::TcpConnection& connection, const Error& error) {
 
 }  // namespace
 
-RemoteDataset::RemoteDataset(NodeAccess access, std::optional<Description> description)
+RemoteDataset::RemoteDataset(DataServerAccess access, std::optional<Description> description)
     : access_(std::move(access)),
       description_(std::move(description)),
       expected_event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
-RemoteDataset::RemoteDataset(NodeAccess access, Description description)
+RemoteDataset::RemoteDataset(DataServerAccess access, Description description)
     : RemoteDataset(std::move(access), std::optional(std::move(description))) {}
 
 RemoteDataset::~RemoteDataset() = default;
 
-Result<std::unique_ptr<RemoteDataset>> RemoteDataset::open(NodeAccess access) {
+Result<std::unique_ptr<RemoteDataset>> RemoteDataset::open(DataServerAccess access) {
   const Deadline deadline = Deadline::after(access.join_seconds);
   std::unique_ptr<RemoteDataset> dataset(new RemoteDataset(std::move(access), std::nullopt));
   MOTLEY_TRY(dataset->connect(deadline));
@@ -41,7 +41,7 @@ Result<std::unique_ptr<RemoteDataset>> RemoteDataset::open(NodeAccess access) {
 }
 
 std::string RemoteDataset::node() const {
-  return "data node at " + net::to_string(access_.endpoint);
+  return "data server at " + net::to_string(access_.endpoint);
 }
 
 void RemoteDataset::expect(std::span<const std::uint32_t> samples, data::Parts parts) const {
@@ -121,7 +121,7 @@ Result<Description> RemoteDataset::ask_for_description(net::TcpConnection& conne
       return fail(std::move(error));
     }
     if (message.header.type != kDataOpened || bytes.size() + message.header.tag > kMaxDescriptionBytes) {
-      return fail(ErrorCode::kRefused, "it answers with a frame of type {:#x}, tag {}: it is no data node",
+      return fail(ErrorCode::kRefused, "it answers with a frame of type {:#x}, tag {}: it is no data server",
                   message.header.type, message.header.tag);
     }
     bytes.insert(bytes.end(), message.payload.begin(), message.payload.end());
@@ -164,7 +164,7 @@ Status RemoteDataset::fetch(const Request& request) const {
     if (!moved) {
       lost = of_node(*connection_, moved.error());
       connection_.reset();
-      if (lost.code != ErrorCode::kPeerLost || ++losses == kMostLosses) {
+      if (lost.code != ErrorCode::kPeerLost || ++losses == kMaxLosses) {
         return fail(ErrorCode::kUnavailable, "the {} was lost: {}", node(), lost.message);
       }
       spdlog::warn("the {} was lost ({}); it has {:.3g} s to come back", node(), lost.message, deadline.remaining());

@@ -1,4 +1,4 @@
-// A dataset whose samples a data node has: the same numbers as from the files, asked for ahead where it is told what
+// A dataset whose samples a data server has: the same numbers as from the files, asked for ahead where it is told what
 // will be read.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace motley::data {
 
-struct NodeAccess {
+struct DataServerAccess {
   net::Endpoint endpoint;
   std::function<Result<net::Secret>()> token;  // asked for when this worker connects
   net::Claim claim;                            // who reads; its purpose is filled in
@@ -35,9 +35,9 @@ struct NodeAccess {
 class RemoteDataset final : public data::Dataset {
  public:
   // Connects and asks what the data is.
-  static Result<std::unique_ptr<RemoteDataset>> open(NodeAccess access);
+  static Result<std::unique_ptr<RemoteDataset>> open(DataServerAccess access);
   // Of a description that another worker was given; connects at the first read.
-  RemoteDataset(NodeAccess access, Description description);
+  RemoteDataset(DataServerAccess access, Description description);
   ~RemoteDataset() override;
 
   const Description& description() const { return *description_; }
@@ -62,8 +62,8 @@ class RemoteDataset final : public data::Dataset {
     std::vector<std::byte> answer = {};
   };
 
-  RemoteDataset(NodeAccess access, std::optional<Description> description);
-  std::string node() const;  // "data node at 10.0.0.5:29600"
+  RemoteDataset(DataServerAccess access, std::optional<Description> description);
+  std::string node() const;  // "data server at 10.0.0.5:29600"
   // These are of the reading thread.
   void take_expected() const;
   Request& request(std::span<const std::uint32_t> samples, data::Parts parts) const;
@@ -74,7 +74,7 @@ class RemoteDataset final : public data::Dataset {
   Result<bool> move_bytes() const;
   Status unpack_answer(const Request& request, const data::ReadTarget& into) const;
 
-  const NodeAccess access_;
+  const DataServerAccess access_;
   mutable std::optional<Description> description_;  // set by open() and never changed after it
 
   mutable std::mutex expected_mutex_;

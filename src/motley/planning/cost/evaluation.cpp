@@ -27,7 +27,7 @@ void add_violation(Evaluation& evaluation, const std::string& sentence) {
   evaluation.violation += sentence;
 }
 
-// "throughput 14,210 is below the floor of 20,000 samples/s", with more digits where a few do not show it.
+// "throughput 14,210 is below the minimum throughput of 20,000 samples/s", with more digits where a few do not show it.
 void add_missed_limit(Evaluation& evaluation, const char* what, double value, const char* relation, double limit,
                       const char* unit) {
   std::string value_text = format_number(value);
@@ -54,9 +54,9 @@ bool exceeds(double value, double limit) {
 
 void set_price(const Problem& problem, Evaluation& evaluation) {
   for (std::size_t type = 0; type < problem.types.size(); ++type) {
-    evaluation.price_per_hour += static_cast<double>(evaluation.used[type]) * problem.types[type].price_per_hour;
+    evaluation.hourly_cost += static_cast<double>(evaluation.used[type]) * problem.types[type].price_per_hour;
   }
-  evaluation.money = problem.job_samples / evaluation.throughput / kSecondsPerHour * evaluation.price_per_hour;
+  evaluation.cost = problem.total_samples / evaluation.throughput / kSecondsPerHour * evaluation.hourly_cost;
 }
 
 void evaluate_heterps(const Problem& problem, const Candidate& candidate, Evaluation& evaluation) {
@@ -94,7 +94,7 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.compute_seconds = cost.forward_seconds + cost.backward_seconds;
     cost.transfer_seconds = last ? 0 : stage.transfer_seconds(k, static_cast<double>(candidate[s + 1].replicas));
     cost.communication_seconds = std::max(stage.sparse_seconds * stage.samples / k, cost.transfer_seconds);
-    cost.exchange_seconds = stage.exchange_seconds(k);
+    cost.gradient_sync_seconds = stage.gradient_sync_seconds(k);
     cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
     const Type& type = problem.types[index(choice.type)];
     if (choice.replicas > problem.batch / problem.micro_batches) {
@@ -107,7 +107,7 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     }
     const double occupied =
         static_cast<double>(problem.micro_batches) * std::max(cost.compute_seconds, cost.transfer_seconds) +
-        cost.exchange_seconds;
+        cost.gradient_sync_seconds;
     if (occupied > busiest) {
       busiest = occupied;
       evaluation.bottleneck = static_cast<int>(s);
@@ -145,7 +145,7 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
   PipelineStage stage;
   stage.samples = samples_of_micro_batch(problem);
   const auto micro_batches = static_cast<double>(problem.micro_batches);
-  stage.in_flight = problem.schedule == planning::Schedule::kFillDrain
+  stage.in_flight = problem.schedule == planning::PipelineSchedule::kGPipe
                         ? micro_batches
                         : std::min(micro_batches, static_cast<double>(stages - stage_index));
   double sparse_bytes = 0;
@@ -168,18 +168,19 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
     stage.send_seconds = stage.samples * problem.cut_bytes[index(last + 1)] / link.bytes_per_second;
     stage.send_latency = link.latency_seconds;
   }
-  stage.exchange = device.exchange;
+  stage.gradient_sync = device.gradient_sync;
   stage.bytes_per_second = device.bytes_per_second;
   stage.latency = device.latency_seconds;
   return stage;
 }
 
-double PipelineStage::exchange_seconds(double k) const {
-  if (k == 1 || exchange == planning::Exchange::kNone) {
+double PipelineStage::gradient_sync_seconds(double k) const {
+  if (k == 1 || gradient_sync == planning::GradientSync::kNone) {
     return 0;
   }
-  return exchange == planning::Exchange::kRing ? 2 * (k - 1) * (parameter_bytes / (k * bytes_per_second) + latency)
-                                               : 2 * (parameter_bytes / bytes_per_second + latency);
+  return gradient_sync == planning::GradientSync::kRing
+             ? 2 * (k - 1) * (parameter_bytes / (k * bytes_per_second) + latency)
+             : 2 * (parameter_bytes / bytes_per_second + latency);
 }
 
 double PipelineStage::memory_bytes(double k, bool recompute) const {
@@ -224,13 +225,13 @@ PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> st
     time.longest_backward = std::max({time.longest_backward, stage.backward_seconds, stage.transfer_seconds});
     longest_transfer = std::max(longest_transfer, stage.transfer_seconds);
   }
-  time.interval = problem.schedule == planning::Schedule::kFillDrain
+  time.interval = problem.schedule == planning::PipelineSchedule::kGPipe
                       ? time.longest_forward + time.longest_backward
                       : one_forward_one_backward(stages, longest_transfer);
-  const double flushed = time.fill + static_cast<double>(problem.micro_batches - 1) * time.interval;
+  const double filled_and_drained = time.fill + static_cast<double>(problem.micro_batches - 1) * time.interval;
   double earlier = 0;  // before the end, the last backward of the stage is done
   for (const StageCost& stage : stages) {
-    time.step = std::max(time.step, flushed - earlier + stage.exchange_seconds);
+    time.step = std::max(time.step, filled_and_drained - earlier + stage.gradient_sync_seconds);
     earlier += stage.backward_seconds + stage.transfer_seconds;
   }
   return time;
@@ -264,36 +265,36 @@ Evaluation evaluate(const Problem& problem, const Candidate& candidate, const pl
   }
   set_price(problem, evaluation);
   if (evaluation.throughput < objective.min_throughput * (1 - kTolerance)) {
-    add_missed_limit(evaluation, "throughput", evaluation.throughput, "below the floor", objective.min_throughput,
-                     " samples/s");
+    add_missed_limit(evaluation, "throughput", evaluation.throughput, "below the minimum throughput",
+                     objective.min_throughput, " samples/s");
   }
-  if (exceeds(evaluation.money, objective.max_money)) {
-    add_missed_limit(evaluation, "money", evaluation.money, "above the cap", objective.max_money, "");
+  if (exceeds(evaluation.cost, objective.max_cost)) {
+    add_missed_limit(evaluation, "cost", evaluation.cost, "above the cap", objective.max_cost, "");
   }
-  if (exceeds(evaluation.price_per_hour, objective.max_price_per_hour)) {
-    add_missed_limit(evaluation, "the price", evaluation.price_per_hour, "above the cap", objective.max_price_per_hour,
+  if (exceeds(evaluation.hourly_cost, objective.max_hourly_cost)) {
+    add_missed_limit(evaluation, "the price", evaluation.hourly_cost, "above the cap", objective.max_hourly_cost,
                      " an hour");
   }
   evaluation.feasible = evaluation.violation.empty();
   return evaluation;
 }
 
-double value(const Evaluation& evaluation, planning::Goal goal) {
+double value(const Evaluation& evaluation, planning::Criterion criterion) {
   if (!evaluation.feasible) {
     return std::numeric_limits<double>::infinity();
   }
-  switch (goal) {
-    case planning::Goal::kLeastMoney:
-      return evaluation.money;
-    case planning::Goal::kMostThroughput:
+  switch (criterion) {
+    case planning::Criterion::kMinCost:
+      return evaluation.cost;
+    case planning::Criterion::kMaxThroughput:
       return 1 / evaluation.throughput;
-    case planning::Goal::kLeastStepTime:
+    case planning::Criterion::kMinStepTime:
       return evaluation.step_seconds;
   }
   return std::numeric_limits<double>::infinity();
 }
 
-Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, Shares shares) {
+Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, BatchSplit shares) {
   MOTLEY_INVARIANT(counts.size() == problem.types.size(), "{} counts for {} device types", counts.size(),
                    problem.types.size());
   const int last = problem.layer_count() - 1;
@@ -337,7 +338,7 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
     one.samples = batch / devices;
     high = std::max(high, one.forward(one.samples) + one.backward(one.samples));
   }
-  if (shares == Shares::kBalanced) {
+  if (shares == BatchSplit::kBalanced) {
     const auto samples_by = [&](double seconds) {
       double samples = 0;
       for (const Used& one : used) {
@@ -387,10 +388,10 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
     }
   }
   if (devices > 1) {
-    cost.exchange_seconds = 2 * (devices - 1) * (parameter_bytes / (devices * bytes_per_second) + latency);
+    cost.gradient_sync_seconds = 2 * (devices - 1) * (parameter_bytes / (devices * bytes_per_second) + latency);
   }
   check_counts(problem, evaluation);
-  evaluation.step_seconds = cost.compute_seconds + cost.exchange_seconds;
+  evaluation.step_seconds = cost.compute_seconds + cost.gradient_sync_seconds;
   evaluation.throughput = batch / evaluation.step_seconds;
   set_price(problem, evaluation);
   evaluation.feasible = evaluation.violation.empty();
@@ -413,7 +414,7 @@ planning::Plan to_plan(const Problem& problem, const Candidate& candidate, const
         {.first_layer = choice.first,
          .last_layer = choice.last,
          .replicas = {{.type = type.name, .count = choice.replicas, .share = 1 / static_cast<double>(choice.replicas)}},
-         .exchange = choice.replicas > 1 ? type.exchange : planning::Exchange::kNone,
+         .gradient_sync = choice.replicas > 1 ? type.gradient_sync : planning::GradientSync::kNone,
          .recompute = choice.recompute});
   }
   plan.cost_model = to_string(problem.cost_model);
@@ -421,8 +422,8 @@ planning::Plan to_plan(const Problem& problem, const Candidate& candidate, const
   plan.objective = planning::describe(objective);
   plan.predicted = {.step_seconds = evaluation.step_seconds,
                     .throughput = evaluation.throughput,
-                    .price_per_hour = evaluation.price_per_hour,
-                    .money = evaluation.money};
+                    .hourly_cost = evaluation.hourly_cost,
+                    .cost = evaluation.cost};
   return plan;
 }
 

@@ -41,7 +41,7 @@ using Candidate = std::vector<StageChoice>;
 //     latency + u * cut_bytes[last + 1] / (bandwidth * min(k, k of the next stage))                     (10)
 //   exchange, once a step, none for k = 1: ring 2 (k - 1) (P / (k bytes_per_second) + latency),         (11)
 //     parameter server 2 (P / bytes_per_second + latency), P = parameter bytes of the stage
-//   in_flight = min(m, stages from this one to the last) under 1F1B, m under fill-drain                 (18)
+//   in_flight = min(m, stages from this one to the last) under 1F1B, m under gpipe                 (18)
 //   k <= u, so that every replica gets a sample
 //   memory of one device = memory_per_parameter_byte * P + in_flight * (u / k) * A,                     (19)
 //     A = activation bytes of the stage's layers; when recomputing
@@ -51,19 +51,19 @@ struct StageCost {
   double communication_seconds = 0;  // kHeterps: DT;  kPipeline: the larger of sparse traffic and transfer
   double forward_seconds = 0;        // kPipeline only, as are those below
   double backward_seconds = 0;
-  double transfer_seconds = 0;  // to the next stage, one direction, one micro-batch
-  double exchange_seconds = 0;  // once a step
-  double memory_bytes = 0;      // of one device
+  double transfer_seconds = 0;       // to the next stage, one direction, one micro-batch
+  double gradient_sync_seconds = 0;  // once a step
+  double memory_bytes = 0;           // of one device
 };
 
 struct Evaluation {
   bool feasible = false;
   std::string violation;  // what is exceeded, in words with the numbers; empty where feasible
   double step_seconds = 0;
-  double throughput = 0;      // samples a second
-  double price_per_hour = 0;  // sum over stages of replicas * price
-  double money = 0;           // job_samples / throughput / 3600 * price_per_hour
-  int bottleneck = 0;         // the slowest stage; kPipeline: the one busiest in a step, exchange included
+  double throughput = 0;   // samples a second
+  double hourly_cost = 0;  // sum over stages of replicas * price
+  double cost = 0;         // total_samples / throughput / 3600 * hourly_cost
+  int bottleneck = 0;      // the slowest stage; kPipeline: the one busiest in a step, exchange included
   std::vector<StageCost> stages;
   std::vector<std::int64_t> used;  // devices of every type
 };
@@ -74,24 +74,25 @@ struct Evaluation {
 //   V_ab = sum_{a <= j <= b} (f_j + g_j) + 2 sum_{a <= j < b} c_j: there and back, a run of stages a .. b  (12)
 //     lets b - a + 1 micro-batches pass, as stage a holds so many more than stage b
 //   1F1B:       W = max(max_s c_s, max_{a <= b} V_ab / (b - a + 1))                                     (13)
-//   fill-drain: W = max_s max(f_s, c_s) + max_s max(g_s, c_s)                                           (14)
+//   gpipe: W = max_s max(f_s, c_s) + max_s max(g_s, c_s)                                           (14)
 //   T_pipe = sum_s (f_s + g_s + 2 c_s) + (m - 1) W                                                      (15)
 //   step = max_s (T_pipe - sum_{j < s} (g_j + c_j) + X_s): a stage exchanges once its last backward     (16)
 //     is done
 //   throughput = batch / step                                                                           (17)
-// `feasible` covers counts, memory, and the objective's floors and caps (to a relative 1e-9); the numbers are there
+// `feasible` covers counts, memory, and the objective's limits (to a relative 1e-9); the numbers are there
 // either way. Where it was measured what a step takes, that stands in place of (16), and what follows from it.
 Evaluation evaluate(const Problem& problem, const Candidate& candidate, const planning::Objective& objective,
                     std::optional<double> measured_step_seconds = std::nullopt);
 
-// What the goal minimises: money, seconds a sample (1 / throughput), or seconds a step. Positive; infeasible: infinity.
-double value(const Evaluation& evaluation, planning::Goal goal);
+// What the objective minimises: cost, seconds a sample (1 / throughput), or seconds a step. Positive; infeasible:
+// infinity.
+double value(const Evaluation& evaluation, planning::Criterion criterion);
 
 // Data parallelism over all given devices, one stage, every device its share of the batch: equal shares, or shares that
 // make all devices finish together. counts: devices of every type. The ring runs over the slowest link in use; all
 // computation before the exchange (bulk-synchronous). kPipeline problems.
-enum class Shares { kEqual, kBalanced };
-Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, Shares shares);
+enum class BatchSplit { kEqual, kBalanced };
+Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, BatchSplit shares);
 
 // The plan that a candidate stands for, with names instead of indices, and back.
 planning::Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluation& evaluation,

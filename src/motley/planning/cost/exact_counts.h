@@ -11,6 +11,6 @@ namespace motley::planning {
 std::optional<Candidate> exact_heterps_counts(const Problem& problem, const std::vector<Span>& stages,
                                               const planning::Objective& objective);
 std::optional<Candidate> exact_pipeline_counts(const Problem& problem, const std::vector<Span>& stages,
-                                               const planning::Objective& objective, std::int64_t most_boxes);
+                                               const planning::Objective& objective, std::int64_t max_boxes);
 
 }  // namespace motley::planning

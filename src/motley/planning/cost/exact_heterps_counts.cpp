@@ -37,9 +37,9 @@ class Search {
  public:
   Search(const Problem& problem, const std::vector<Span>& spans, const planning::Objective& objective)
       : spans_(spans),
-        max_price_(objective.max_price_per_hour * (1 + kTolerance)),
+        max_price_(objective.max_hourly_cost * (1 + kTolerance)),
         // cost is seconds a sample times price per hour
-        max_cost_(objective.max_money * (1 + kTolerance) * 3600 / problem.job_samples),
+        max_cost_(objective.max_cost * (1 + kTolerance) * 3600 / problem.total_samples),
         slowest_(objective.min_throughput > 0 ? 1 / (objective.min_throughput * (1 - kTolerance)) : kInfinity),
         counts_(spans.size()),
         used_(problem.types.size()) {
@@ -126,7 +126,7 @@ class Search {
           return false;
         }
         relaxed_cost_ += stage.price * target * devices;
-        // Rounding may put the quotient on the wrong side of a whole number.
+        // Rounding may put the quotient on the wrong side of an integer.
         count = std::max(1.0, std::ceil(devices));
         while (count > 1 && stage.times.seconds(count - 1) <= target) {
           --count;
@@ -189,7 +189,7 @@ class Search {
 std::optional<Candidate> exact_heterps_counts(const Problem& problem, const std::vector<Span>& stages,
                                               const planning::Objective& objective) {
   Search search(problem, stages, objective);
-  return objective.goal == planning::Goal::kLeastMoney ? search.cheapest() : search.fastest();
+  return objective.criterion == planning::Criterion::kMinCost ? search.cheapest() : search.fastest();
 }
 
 }  // namespace motley::planning

@@ -2,7 +2,7 @@
 // computation, transfers and memory fall with its devices; its exchange and its price grow. So the step of a box of
 // counts is at least that of its best parts taken together, and its price that of its least counts. What the best
 // answer so far, the floors and the caps leave of step and price shrinks the ranges from both sides until they are
-// empty, or single counts, or have to be halved. For money, which is step times price, the step's own range is halved
+// empty, or single counts, or have to be halved. For cost, which is step times price, the step's own range is halved
 // first, because a short range of steps leaves little of the counts.
 #include <cmath>
 #include <limits>
@@ -19,13 +19,13 @@ constexpr double kStrictly = 1 - 1e-12;
 // The step's range is short enough where its ends differ by this factor.
 constexpr double kShortRange = 1.05;
 // Ranges are shrunk again while that helps, up to so many times.
-constexpr int kMostRounds = 4;
+constexpr int kMaxRounds = 4;
 
 using Counts = std::vector<std::int64_t>;
 
 // The first of low .. high that holds, where all after it hold too; `high` if none before it does.
 template <class Predicate>
-std::int64_t first_of(std::int64_t low, std::int64_t high, const Predicate& holds) {
+std::int64_t find_first(std::int64_t low, std::int64_t high, const Predicate& holds) {
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
     if (holds(middle)) {
@@ -40,15 +40,15 @@ std::int64_t first_of(std::int64_t low, std::int64_t high, const Predicate& hold
 class Search {
  public:
   Search(const Problem& problem, const std::vector<Span>& spans, const planning::Objective& objective,
-         std::int64_t most_boxes)
+         std::int64_t max_boxes)
       : problem_(problem),
         spans_(spans),
-        boxes_left_(most_boxes),
-        money_(objective.goal == planning::Goal::kLeastMoney),
+        boxes_left_(max_boxes),
+        for_cost_(objective.criterion == planning::Criterion::kMinCost),
         further_(static_cast<double>(problem.micro_batches) - 1),
-        max_price_(objective.max_price_per_hour * (1 + kTolerance)),
-        max_cost_(objective.max_money * (1 + kTolerance) * 3600 * static_cast<double>(problem.batch) /
-                  problem.job_samples),
+        max_price_(objective.max_hourly_cost * (1 + kTolerance)),
+        max_cost_(objective.max_cost * (1 + kTolerance) * 3600 * static_cast<double>(problem.batch) /
+                  problem.total_samples),
         max_step_(objective.min_throughput > 0
                       ? static_cast<double>(problem.batch) / (objective.min_throughput * (1 - kTolerance))
                       : kInfinity),
@@ -63,7 +63,7 @@ class Search {
                          .type = static_cast<std::size_t>(span.type),
                          .price = type.price_per_hour,
                          .count = type.count,
-                         .most = problem.most_replicas(span.type),
+                         .most = problem.max_replicas(span.type),
                          .memory = type.memory_bytes > 0 ? type.memory_bytes * (1 + kTolerance) : kInfinity});
     }
   }
@@ -71,7 +71,7 @@ class Search {
   std::optional<Candidate> best() {
     Box box;
     for (const Stage& stage : stages_) {
-      box.low.push_back(first_of(1, stage.most + 1, [&](std::int64_t k) { return fits(stage, k); }));
+      box.low.push_back(find_first(1, stage.most + 1, [&](std::int64_t k) { return fits(stage, k); }));
       box.high.push_back(stage.most);
       used_[stage.type] += box.low.back();
       if (box.low.back() > stage.most || used_[stage.type] > stage.count) {
@@ -111,7 +111,7 @@ class Search {
     // Recomputes only where it must, as that only takes time.
     double forward(std::int64_t k) const { return times.forward_seconds(static_cast<double>(k)); }
     double backward(std::int64_t k) const { return times.backward_seconds(static_cast<double>(k), !fits(k, false)); }
-    double exchange(std::int64_t k) const { return times.exchange_seconds(static_cast<double>(k)); }
+    double gradient_sync(std::int64_t k) const { return times.gradient_sync_seconds(static_cast<double>(k)); }
   };
 
   // All counts from low to high whose step takes shortest to longest.
@@ -136,13 +136,13 @@ class Search {
           s + 1 == stages_.size()
               ? 0
               : stage.times.transfer_seconds(static_cast<double>(sending[s]), static_cast<double>(sending[s + 1]));
-      costs_[s].exchange_seconds = stage.exchange(exchanging[s]);
+      costs_[s].gradient_sync_seconds = stage.gradient_sync(exchanging[s]);
     }
   }
 
   // The most that step times price may be.
   double cost_limit() const {
-    return money_ && !best_.empty() ? std::min(max_cost_, best_value_ * kStrictly) : max_cost_;
+    return for_cost_ && !best_.empty() ? std::min(max_cost_, best_value_ * kStrictly) : max_cost_;
   }
 
   // Takes the counts where they are within all limits and better than the best.
@@ -158,7 +158,7 @@ class Search {
     }
     set_costs(counts, counts, counts);
     const double step = pipeline_time(problem_, costs_).step;
-    const double value = money_ ? step * price : step;
+    const double value = for_cost_ ? step * price : step;
     if (price <= max_price_ && step <= max_step_ && step * price <= max_cost_ &&
         (best_.empty() || value < best_value_ * kStrictly)) {
       best_ = counts;
@@ -210,7 +210,7 @@ class Search {
   // Shrinks the box to what can still be better; false: nothing can.
   bool shrink(Box& box) {
     bool changed = true;
-    for (int round = 0; round < kMostRounds && changed; ++round) {
+    for (int round = 0; round < kMaxRounds && changed; ++round) {
       changed = false;
       std::fill(used_.begin(), used_.end(), 0);
       double price = 0;
@@ -228,18 +228,18 @@ class Search {
       set_costs(box.high, box.high, box.low);
       const PipelineTime time = pipeline_time(problem_, costs_);
       box.shortest = std::max(box.shortest, time.step);
-      if (!money_ && !best_.empty()) {
+      if (!for_cost_ && !best_.empty()) {
         box.longest = std::min(box.longest, best_value_ * kStrictly);
       }
       if (price > 0) {
         box.longest = std::min(box.longest, cost_limit() / price);
       }
       const double allowed = std::min(max_price_, cost_limit() / box.shortest);
-      if (box.shortest > box.longest || price > allowed || (money_ && !best_.empty() && best_value_ == 0)) {
+      if (box.shortest > box.longest || price > allowed || (for_cost_ && !best_.empty() && best_value_ == 0)) {
         return false;
       }
 
-      const double flushed = time.fill + further_ * time.interval;
+      const double filled_and_drained = time.fill + further_ * time.interval;
       double earlier = 0;
       for (std::size_t s = 0; s < stages_.size(); ++s) {
         const Stage& stage = stages_[s];
@@ -249,13 +249,14 @@ class Search {
         if (const double more = (allowed - price) / stage.price; more < static_cast<double>(high - low)) {
           box.high[s] = low + static_cast<std::int64_t>(more);
         }
-        box.high[s] = first_of(low, box.high[s],
-                               [&](std::int64_t k) { return flushed - earlier + stage.exchange(k + 1) > box.longest; });
-        box.low[s] = first_of(low, box.high[s], [&](std::int64_t k) {
+        box.high[s] = find_first(low, box.high[s], [&](std::int64_t k) {
+          return filled_and_drained - earlier + stage.gradient_sync(k + 1) > box.longest;
+        });
+        box.low[s] = find_first(low, box.high[s], [&](std::int64_t k) {
           const double forward = stage.forward(k);
           const double backward = stage.backward(k);
           const double interval =
-              problem_.schedule == planning::Schedule::kFillDrain
+              problem_.schedule == planning::PipelineSchedule::kGPipe
                   ? std::max(time.longest_forward, forward) + std::max(time.longest_backward, backward)
                   : std::max(time.interval, forward + backward);
           return time.fill - cost.forward_seconds - cost.backward_seconds + forward + backward + further_ * interval <=
@@ -280,7 +281,7 @@ class Search {
       const std::int64_t low = box.low[s];
       const std::int64_t high = box.high[s];
       const double width = stages_[s].forward(low) + stages_[s].backward(low) - stages_[s].forward(high) -
-                           stages_[s].backward(high) + stages_[s].exchange(high) - stages_[s].exchange(low);
+                           stages_[s].backward(high) + stages_[s].gradient_sync(high) - stages_[s].gradient_sync(low);
       if (low < high && width > most) {
         most = width;
         widest = s;
@@ -291,7 +292,7 @@ class Search {
     }
     Box first = box;
     Box second = std::move(box);
-    if ((money_ || max_cost_ < kInfinity) && first.shortest > 0 && first.longest > kShortRange * first.shortest) {
+    if ((for_cost_ || max_cost_ < kInfinity) && first.shortest > 0 && first.longest > kShortRange * first.shortest) {
       first.longest = second.shortest = std::sqrt(first.shortest * first.longest);
     } else {
       const auto low = static_cast<double>(first.low[widest]);
@@ -306,7 +307,7 @@ class Search {
   const Problem& problem_;
   const std::vector<Span>& spans_;
   std::int64_t boxes_left_;
-  const bool money_;
+  const bool for_cost_;
   const double further_;  // micro-batches after the first
   const double max_price_;
   const double max_cost_;  // step times price
@@ -321,8 +322,8 @@ class Search {
 }  // namespace
 
 std::optional<Candidate> exact_pipeline_counts(const Problem& problem, const std::vector<Span>& stages,
-                                               const planning::Objective& objective, std::int64_t most_boxes) {
-  return Search(problem, stages, objective, most_boxes).best();
+                                               const planning::Objective& objective, std::int64_t max_boxes) {
+  return Search(problem, stages, objective, max_boxes).best();
 }
 
 }  // namespace motley::planning

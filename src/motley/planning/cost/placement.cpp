@@ -37,7 +37,7 @@ double between_racks(const PlacementProblem& problem) {
          std::min(problem.server_bytes_per_second, problem.uplink_bytes_per_second);
 }
 
-double seconds_of(Placement placement, const PlacementProblem& problem) {
+double predict_seconds(Placement placement, const PlacementProblem& problem) {
   switch (placement) {
     case Placement::kCentral:
       return central_seconds(problem);
@@ -140,7 +140,7 @@ Result<std::vector<PlacementSeconds>> rank_placements(const PlacementProblem& pr
   }
   std::vector<PlacementSeconds> ranked;
   for (const Placement placement : among) {
-    if (possible(placement, problem)) ranked.push_back({placement, seconds_of(placement, problem)});
+    if (possible(placement, problem)) ranked.push_back({placement, predict_seconds(placement, problem)});
   }
   std::ranges::sort(ranked, [](const PlacementSeconds& a, const PlacementSeconds& b) {
     return a.seconds != b.seconds ? a.seconds < b.seconds : a.placement < b.placement;

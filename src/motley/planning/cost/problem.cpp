@@ -9,7 +9,7 @@ namespace motley::planning {
 namespace {
 
 constexpr double kBytesPerParameter = 4;  // fp32
-constexpr double kLeastSeconds = 1e-12;   // that a sample takes through all layers on any device
+constexpr double kMinSeconds = 1e-12;     // that a sample takes through all layers on any device
 
 // Checks values one after the other and keeps the first refusal.
 class Check {
@@ -103,9 +103,9 @@ Status validate(const Problem& problem) {
       const LayerOnType& times = problem.at(layer, type);
       seconds += times.forward.at(1) + times.backward.at(1);
     }
-    if (seconds < kLeastSeconds) {
+    if (seconds < kMinSeconds) {
       check.keep(fmt::format("table['{}']: all layers together take {:g} s a sample; accepted: at least {:g} s",
-                             problem.types[static_cast<std::size_t>(type)].name, seconds, kLeastSeconds));
+                             problem.types[static_cast<std::size_t>(type)].name, seconds, kMinSeconds));
     }
   }
   for (int layer = 0; layer < problem.layer_count(); ++layer) {
@@ -133,7 +133,7 @@ Status validate(const Problem& problem) {
     }
   }
 
-  check.above_zero(problem.job_samples, "job_samples");
+  check.above_zero(problem.total_samples, "total_samples");
   check.above_zero(problem.profile_batch, "profile_batch");
   check.at_least(1, static_cast<double>(problem.batch), "batch");
   if (problem.micro_batches < 1 || problem.micro_batches > problem.batch) {
@@ -186,7 +186,7 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
   Problem problem;
   problem.model = profile.graph.name;
   problem.cost_model = options.cost_model;
-  problem.job_samples = options.job_samples;
+  problem.total_samples = options.total_samples;
   problem.profile_batch = profile.batch;
   problem.batch = options.batch;
   problem.micro_batches = options.micro_batches;
@@ -228,8 +228,9 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
                              .price_per_hour = type.price_per_hour,
                              .count = type.count,
                              .memory_bytes = type.memory_bytes,
-                             .exchange = type.kind == cluster::DeviceKind::kCpu ? planning::Exchange::kParameterServer
-                                                                                : planning::Exchange::kRing,
+                             .gradient_sync = type.kind == cluster::DeviceKind::kCpu
+                                                  ? planning::GradientSync::kParameterServer
+                                                  : planning::GradientSync::kRing,
                              .bytes_per_second = own.bytes_per_second,
                              .latency_seconds = own.latency_seconds});
   }

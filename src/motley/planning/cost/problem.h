@@ -17,8 +17,8 @@ namespace motley::planning {
 
 using model::Affine;
 
-// HeterPS's steady-state model (a stage is a longest run of layers on one type; Eqs. (1)-(7)), or the flushed pipeline
-// step with fill, drain, transfers and exchange (neighbouring stages may be of one type).
+// HeterPS's steady-state model (a stage is a longest run of layers on one type; Eqs. (1)-(7)), or the synchronous
+// pipeline step with fill, drain, transfers and exchange (neighbouring stages may be of one type).
 enum class CostModel { kHeterps, kPipeline };
 const char* to_string(CostModel model);
 
@@ -27,7 +27,7 @@ struct Type {
   double price_per_hour = 0;  // of one device
   std::int64_t count = 1;     // that may be used in all
   double memory_bytes = 0;    // of one device; 0: not limited
-  planning::Exchange exchange = planning::Exchange::kRing;
+  planning::GradientSync gradient_sync = planning::GradientSync::kRing;
   // What one device sends or receives with the others of its stage, and with the servers of sparse tables.
   double bytes_per_second = std::numeric_limits<double>::infinity();
   double latency_seconds = 0;
@@ -65,17 +65,17 @@ struct Problem {
   std::vector<double> cut_bytes;   // layers + 1: sent for one sample when cut before that layer (model::cut_bytes)
   std::vector<Link> links;         // types x types, symmetric
 
-  double job_samples = 1;    // L * M: samples that the job trains on in all, for money
+  double total_samples = 1;  // L * M: samples that the job trains on in all, for cost
   double profile_batch = 1;  // B_o: the batch at which OCT and ODT are taken (kHeterps)
   // kPipeline only:
   std::int64_t batch = 1;          // samples of a step
   std::int64_t micro_batches = 1;  // it is cut into
-  planning::Schedule schedule = planning::Schedule::kOneForwardOneBackward;
+  planning::PipelineSchedule schedule = planning::PipelineSchedule::kOneForwardOneBackward;
   bool allow_recompute = false;          // stages may recompute activations to save memory
   double memory_per_parameter_byte = 3;  // weight, gradient, and one value of optimizer state by default
 
   // Of one stage: under kPipeline every replica gets at least one sample of a micro-batch.
-  std::int64_t most_replicas(int type) const {
+  std::int64_t max_replicas(int type) const {
     const std::int64_t count = types[static_cast<std::size_t>(type)].count;
     return cost_model == CostModel::kPipeline ? std::min(count, batch / micro_batches) : count;
   }
@@ -98,10 +98,10 @@ Status validate(const Problem& problem);
 // Links of the profile come first; else the slowest link between nodes of the two types; else unlimited.
 struct ProblemOptions {
   CostModel cost_model = CostModel::kHeterps;
-  double job_samples = 1;
+  double total_samples = 1;
   std::int64_t batch = 1;
   std::int64_t micro_batches = 1;
-  planning::Schedule schedule = planning::Schedule::kOneForwardOneBackward;
+  planning::PipelineSchedule schedule = planning::PipelineSchedule::kOneForwardOneBackward;
   bool allow_recompute = false;
 };
 Result<Problem> make_problem(const model::Profile& profile, const cluster::Cluster& cluster,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-const Type& type_of(const Problem& problem, const Span& span) {
+const Type& find_type(const Problem& problem, const Span& span) {
   return problem.types[static_cast<std::size_t>(span.type)];
 }
 
@@ -46,7 +46,7 @@ std::optional<Candidate> within_limits(const Problem& problem, const std::vector
 }
 
 // HeterPS's method looks at rates only; under the pipeline model a stage's rate is that of its computation and pulls.
-std::vector<HeterpsStage> rates_of(const Problem& problem, const std::vector<Span>& spans) {
+std::vector<HeterpsStage> compute_rates(const Problem& problem, const std::vector<Span>& spans) {
   std::vector<HeterpsStage> stages;
   for (std::size_t s = 0; s < spans.size(); ++s) {
     const Span& span = spans[s];
@@ -64,12 +64,13 @@ std::vector<HeterpsStage> rates_of(const Problem& problem, const std::vector<Spa
   return stages;
 }
 
-// All stages take the same e seconds a sample, with real counts k_s(e) = max(1, divided / (e - fixed)). Least money:
+// All stages take the same e seconds a sample, with real counts k_s(e) = max(1, divided / (e - fixed)). Lowest cost:
 // the e at which e * price(e), which is convex, has no slope, by Newton's method kept inside a bracket that every step
-// shrinks; at most the floor's e. Other goals: the smallest e whose counts are within the limits. Then rounded up.
+// shrinks; at most the minimum throughput's e. Other objectives: the smallest e whose counts are within the limits.
+// Then rounded up.
 std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>& spans,
                                 const planning::Objective& objective) {
-  const std::vector<HeterpsStage> stages = rates_of(problem, spans);
+  const std::vector<HeterpsStage> stages = compute_rates(problem, spans);
   double low = 0;   // no counts reach it
   double high = 0;  // one device each
   for (const HeterpsStage& stage : stages) {
@@ -94,7 +95,7 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
     double price = 0;
     std::vector<double> used(problem.types.size());
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      const Type& type = type_of(problem, spans[s]);
+      const Type& type = find_type(problem, spans[s]);
       double devices = 1;
       double fixed = 0;
       for (const auto& [part_fixed, part_divided] : {std::pair{stages[s].compute_fixed, stages[s].compute_divided},
@@ -113,7 +114,7 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
       price += type.price_per_hour * devices;
       used[static_cast<std::size_t>(spans[s].type)] += devices;
     }
-    counts.fit = price <= objective.max_price_per_hour;
+    counts.fit = price <= objective.max_hourly_cost;
     for (std::size_t t = 0; t < used.size(); ++t) {
       counts.fit = counts.fit && used[t] <= static_cast<double>(problem.types[t].count);
     }
@@ -123,9 +124,9 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
   double seconds = high;
   for (int step = 0; step < 100 && high - low > 1e-12 * high; ++step) {
     const Counts counts = at(seconds);
-    const bool money = objective.goal == planning::Goal::kLeastMoney;
-    (money ? counts.slope > 0 : counts.fit) ? high = seconds : low = seconds;
-    const double jump = money && counts.curvature > 0 ? seconds - counts.slope / counts.curvature : kInfinity;
+    const bool cost = objective.criterion == planning::Criterion::kMinCost;
+    (cost ? counts.slope > 0 : counts.fit) ? high = seconds : low = seconds;
+    const double jump = cost && counts.curvature > 0 ? seconds - counts.slope / counts.curvature : kInfinity;
     if (low >= high) {
       break;
     }
@@ -133,8 +134,8 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
   }
   std::vector<double> wanted = at(high).devices;
   for (std::size_t s = 0; s < wanted.size(); ++s) {
-    const auto count = static_cast<double>(problem.most_replicas(spans[s].type));
-    // A whole number that rounding put a little too high stays.
+    const auto count = static_cast<double>(problem.max_replicas(spans[s].type));
+    // A integer that rounding put a little too high stays.
     wanted[s] = std::min(std::max(1.0, std::ceil(wanted[s] * (1 - kTolerance))), std::max(1.0, count));
   }
   return within_limits(problem, spans, wanted);
@@ -167,9 +168,9 @@ std::optional<Candidate> ratio(const Problem& problem, const std::vector<Span>& 
     std::vector<double> wanted;
     bool saturated = true;  // no stage gets more from here on
     for (const Span& span : spans) {
-      const Type& type = type_of(problem, span);
-      const bool cpu = type.exchange == planning::Exchange::kParameterServer;
-      const auto most = static_cast<double>(std::max<std::int64_t>(1, problem.most_replicas(span.type)));
+      const Type& type = find_type(problem, span);
+      const bool cpu = type.gradient_sync == planning::GradientSync::kParameterServer;
+      const auto most = static_cast<double>(std::max<std::int64_t>(1, problem.max_replicas(span.type)));
       wanted.push_back(std::clamp(std::round(cpu ? units * cpu_per_gpu * (1 + servers_per_cpu) : units), 1.0, most));
       saturated = saturated && wanted.back() >= most;
     }
@@ -178,7 +179,7 @@ std::optional<Candidate> ratio(const Problem& problem, const std::vector<Span>& 
       return std::nullopt;
     }
     recompute_where_needed(problem, *candidate);
-    if (const double found = value(evaluate(problem, *candidate, objective), objective.goal); found < best_value) {
+    if (const double found = value(evaluate(problem, *candidate, objective), objective.criterion); found < best_value) {
       best = std::move(candidate);
       best_value = found;
     }
@@ -190,8 +191,8 @@ std::optional<Candidate> ratio(const Problem& problem, const std::vector<Span>& 
 
 }  // namespace
 
-std::vector<Span> stages_of(const Problem& problem, const std::vector<int>& type_of_layer,
-                            const std::vector<bool>& cut_before) {
+std::vector<Span> list_stages(const Problem& problem, const std::vector<int>& type_of_layer,
+                              const std::vector<bool>& cut_before) {
   std::vector<Span> stages;
   for (std::size_t layer = 0; layer < type_of_layer.size(); ++layer) {
     const bool cut = problem.cost_model == CostModel::kPipeline && !cut_before.empty() && cut_before[layer];
@@ -210,7 +211,7 @@ std::optional<Candidate> provision(const Problem& problem, const std::vector<Spa
     case Provisioning::kExact:
       return problem.cost_model == CostModel::kHeterps
                  ? exact_heterps_counts(problem, stages, objective)
-                 : exact_pipeline_counts(problem, stages, objective, options.most_boxes);
+                 : exact_pipeline_counts(problem, stages, objective, options.max_boxes);
     case Provisioning::kNewton: {
       std::optional<Candidate> candidate = newton(problem, stages, objective);
       if (!candidate) {

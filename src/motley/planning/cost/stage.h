@@ -37,7 +37,7 @@ struct PipelineStage {
   double state_bytes = 0;   // parameters, gradients and optimizer state
   double send_seconds = 0;  // of a micro-batch to the next stage over one pair of devices
   double send_latency = 0;
-  planning::Exchange exchange = planning::Exchange::kNone;
+  planning::GradientSync gradient_sync = planning::GradientSync::kNone;
   double bytes_per_second = 1;
   double latency = 0;
 
@@ -47,7 +47,7 @@ struct PipelineStage {
     return computation + sparse_seconds * samples / k;
   }
   double transfer_seconds(double k, double next) const { return send_latency + send_seconds / std::min(k, next); }
-  double exchange_seconds(double k) const;
+  double gradient_sync_seconds(double k) const;
   double memory_bytes(double k, bool recompute) const;
 };
 // stages: of the whole pipeline; next: the type of the stage after, -1 for the last stage.
@@ -58,7 +58,7 @@ struct PipelineTime {
   double fill = 0;              // sum of f_s + g_s + 2 c_s
   double longest_forward = 0;   // max of f_s and c_s
   double longest_backward = 0;  // max of g_s and c_s
-  double interval = 0;          // between micro-batches: W, or the sum of both maxima under fill-drain
+  double interval = 0;          // between micro-batches: W, or the sum of both maxima under gpipe
   double step = 0;
 };
 PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> stages);

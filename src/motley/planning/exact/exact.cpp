@@ -6,8 +6,8 @@
 namespace motley::planning {
 namespace {
 
-constexpr double kMostKinds = 3000;
-constexpr double kMostStages = 6e6;  // that the tables of exact_pipeline hold
+constexpr double kMaxKinds = 3000;
+constexpr double kMaxStages = 6e6;  // that the tables of exact_pipeline hold
 
 // The pipeline's exact method looks at every stage with every number of replicas.
 Status check_size(const planning::Problem& problem) {
@@ -16,14 +16,14 @@ Status check_size(const planning::Problem& problem) {
   }
   double kinds = 0;
   for (int type = 0; type < problem.type_count(); ++type) {
-    kinds += static_cast<double>(problem.most_replicas(type));
+    kinds += static_cast<double>(problem.max_replicas(type));
   }
   const double layers = problem.layer_count();
-  if (const double most = std::min(kMostKinds, kMostStages / (layers * layers)); kinds > most) {
+  if (const double most = std::min(kMaxKinds, kMaxStages / (layers * layers)); kinds > most) {
     return fail(
         ErrorCode::kInvalidInput,
         "exact: {} layers and stages of up to {:.0f} numbers of devices, over all types, are too many; accepted: up to "
-        "{:.0f}, by lower counts, more micro-batches, or fewer layers (--most-layers)",
+        "{:.0f}, by lower counts, more micro-batches, or fewer layers (--max-layers)",
         problem.layer_count(), kinds, most);
   }
   return {};

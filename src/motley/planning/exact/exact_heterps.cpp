@@ -11,7 +11,7 @@
 // Limits on devices and on the price an hour couple the stages of a path. They are charged for (Lagrangian multipliers,
 // by subgradient ascent), which keeps the bound valid; the cheapest path within them is then found by labels that use
 // the charged shortest paths as bounds. Labels are kept up to a width; where that leaves a gap, the interval is
-// searched again with more. Money caps bound the same measure. Where the rate itself is the goal, an interval is
+// searched again with more. Cost caps bound the same measure. Where the rate itself is the objective, an interval is
 // dropped when no path in it is within the limits, and its bound is its lower end.
 #include <algorithm>
 #include <cmath>
@@ -31,8 +31,8 @@ constexpr double kRounding = 1e-11;  // plans that differ by less are equally go
 constexpr double kFirstSpread = 0.03;
 constexpr double kRateSpread = 1e-3;
 constexpr int kFirstWidth = 32;
-constexpr int kMostWidth = 1 << 12;
-constexpr std::size_t kMostCharges = 40;
+constexpr int kMaxWidth = 1 << 12;
+constexpr std::size_t kMaxCharges = 40;
 constexpr int kPartWidth = 64;
 constexpr int kTries = 20;
 // Of the subgradient ascent, at first and for the parts of intervals, which begin with their parent's charges.
@@ -43,7 +43,7 @@ constexpr double kStride = 0.01;
 
 struct Node {
   Interval interval;
-  double bound = 0;  // of the goal, in this search's units
+  double bound = 0;  // of the objective, in this search's units
   int width = kFirstWidth;
   std::vector<double> charges;  // for a device of every type, and for the price
   std::shared_ptr<const std::vector<Segment>> segments;
@@ -55,38 +55,38 @@ class RateSearch {
   explicit RateSearch(const Request& request)
       : problem_(request.problem),
         objective_(request.objective),
-        times_(problem_, objective_.max_price_per_hour),
+        times_(problem_, objective_.max_hourly_cost),
         search_(request),
-        for_money_(objective_.goal == planning::Goal::kLeastMoney),
-        later_{for_money_},
+        for_cost_(objective_.criterion == planning::Criterion::kMinCost),
+        later_{for_cost_},
         random_(request.seed) {
-    // Money is e * price * unit_, step time is e * unit_.
-    const double job_hours = problem_.job_samples / 3600;
-    unit_ = for_money_                                           ? job_hours
-            : objective_.goal == planning::Goal::kMostThroughput ? 1
-                                                                 : static_cast<double>(problem_.batch);
-    const bool money_matters = for_money_ || std::isfinite(objective_.max_money);
-    measure_ = money_matters ? Measure::kMoney : Measure::kShare;
+    // Cost is e * price * unit_, step time is e * unit_.
+    const double job_hours = problem_.total_samples / 3600;
+    unit_ = for_cost_                                                     ? job_hours
+            : objective_.criterion == planning::Criterion::kMaxThroughput ? 1
+                                                                          : static_cast<double>(problem_.batch);
+    const bool cost_matters = for_cost_ || std::isfinite(objective_.max_cost);
+    measure_ = cost_matters ? Measure::kCost : Measure::kFraction;
     double price = 0;
     for (const planning::Type& type : problem_.types) {
       limits_.devices.push_back(static_cast<double>(type.count));
       price += static_cast<double>(type.count) * type.price_per_hour;
     }
-    limits_.price_per_hour = objective_.max_price_per_hour * (1 + planning::kTolerance);
+    limits_.price_per_hour = objective_.max_hourly_cost * (1 + planning::kTolerance);
     root_.low = times_.fastest();
     root_.high = times_.slowest();
     if (objective_.min_throughput > 0) {
       root_.high = std::min(root_.high, 1 / (objective_.min_throughput * (1 - planning::kTolerance)));
     }
     // What no path within the limits reaches.
-    cap_ = money_matters ? root_.high * (price + 1) : static_cast<double>(problem_.type_count());
-    cap_ = std::min(cap_ * (1 + kRounding), objective_.max_money / job_hours * (1 + planning::kTolerance));
+    cap_ = cost_matters ? root_.high * (price + 1) : static_cast<double>(problem_.type_count());
+    cap_ = std::min(cap_ * (1 + kRounding), objective_.max_cost / job_hours * (1 + planning::kTolerance));
   }
 
   Answer run() {
     if (root_.low <= root_.high) {
       add({.interval = root_,
-           .bound = for_money_ ? 0 : root_.low,
+           .bound = for_cost_ ? 0 : root_.low,
            .charges = std::vector<double>(problem_.types.size() + 1),
            .segments = std::make_shared<const std::vector<Segment>>(times_.segments(root_.high))});
     }
@@ -109,10 +109,10 @@ class RateSearch {
   // Values from here on are not looked for.
   double limit() const { return best_ * (1 - kRounding); }
   // Paths that cost as much are of no use.
-  double cost_limit() const { return for_money_ ? std::min(cap_, limit()) : cap_; }
+  double cost_limit() const { return for_cost_ ? std::min(cap_, limit()) : cap_; }
 
   void add(Node node) {
-    node.order = ++nodes_made_;
+    node.order = ++nodes_created_;
     nodes_.push_back(std::move(node));
     std::ranges::push_heap(nodes_, later_);
   }
@@ -126,27 +126,27 @@ class RateSearch {
   }
 
   void process(Node node) {
-    if (!for_money_) {
+    if (!for_cost_) {
       node.interval.high = std::min(node.interval.high, limit());
     }
     StageGraph graph(times_, *node.segments, node.interval, measure_);
     const bool first = node.order == 1;
     const Ascent ascent = ascend(graph, node, first ? kFirstSteps : kSteps, first ? kFirstStride : kStride);
-    if (for_money_) {
+    if (for_cost_) {
       node.bound = std::max(node.bound, ascent.value);
     }
     if (!(ascent.value < cost_limit())) {
       return;
     }
     node.segments =
-        std::make_shared<const std::vector<Segment>>(graph.below(cost_limit() + charges_of(node.charges).refund));
+        std::make_shared<const std::vector<Segment>>(graph.below(cost_limit() + compute_charges(node.charges).refund));
     if (ascent.exact || too_wide(node)) {
       divide(std::move(node), ascent.path);
       return;
     }
     const LabelResult found =
         search_labels(graph, limits_, bundle(node.charges), cost_limit(), node.width, [&] { return search_.over(); });
-    if (for_money_) {
+    if (for_cost_) {
       node.bound = std::max(node.bound, found.bound);
     }
     if (found.path) {
@@ -155,8 +155,8 @@ class RateSearch {
     if (!(found.bound < cost_limit())) {
       return;
     }
-    const bool cheapest = found.path && cost_of(*found.path) <= found.bound;
-    if (cheapest || (found.path && !for_money_) || node.width >= kMostWidth) {
+    const bool cheapest = found.path && compute_cost(*found.path) <= found.bound;
+    if (cheapest || (found.path && !for_cost_) || node.width >= kMaxWidth) {
       divide(std::move(node), found.path.value_or(StagePath()));
     } else {
       lowest_tried_ = std::min(lowest_tried_, node.interval.low);
@@ -166,11 +166,11 @@ class RateSearch {
     }
   }
 
-  // Whether more is lost by not knowing the rate than by the limits that couple stages. Where the rate is the goal, the
-  // least that cannot be excluded is to be known well.
+  // Whether more is lost by not knowing the rate than by the limits that couple stages. Where the rate is the
+  // objective, the least that cannot be excluded is to be known well.
   bool too_wide(const Node& node) const {
     const double spread = node.interval.high / node.interval.low - 1;
-    if (!for_money_) {
+    if (!for_cost_) {
       return node.interval.low < lowest_tried_ && spread > kRateSpread;
     }
     return spread > (std::isfinite(best_) ? (best_ - node.bound) / node.bound / 2 : kFirstSpread);
@@ -182,7 +182,7 @@ class RateSearch {
     for (int failures = 0; failures < kTries && std::isfinite(best_) && !search_.over();) {
       const double before = best_;
       Node part = node;
-      part.interval.high = for_money_ ? part.interval.high : limit();
+      part.interval.high = for_cost_ ? part.interval.high : limit();
       part.segments = std::make_shared<const std::vector<Segment>>(segments_around_best(*node.segments));
       StageGraph graph(times_, *part.segments, part.interval, measure_);
       if (ascend(graph, part, kSteps, kStride).value < cost_limit()) {
@@ -243,7 +243,7 @@ class RateSearch {
     Ascent best{.value = -kInfinity};
     std::vector<double> excess(types + 1);
     for (int i = 0; i < steps && !search_.over(); ++i) {
-      const Charges charged = charges_of(charges);
+      const Charges charged = compute_charges(charges);
       const double value = graph.shortest(charged.device) - charged.refund;
       if (value == kInfinity) {
         return {.value = kInfinity};
@@ -298,21 +298,21 @@ class RateSearch {
         charges[r] = std::max(0.0, charges[r] + length * std::pow(scale(graph, r), 2) * excess[r]);
       }
     }
-    graph.shortest(charges_of(node.charges).device);
+    graph.shortest(compute_charges(node.charges).device);
     return best;
   }
 
   // A typical cost of a unit of a resource, so that all are charged in proportion.
   double scale(const StageGraph& graph, std::size_t resource) const {
     const std::size_t types = problem_.types.size();
-    if (measure_ == Measure::kShare) {
+    if (measure_ == Measure::kFraction) {
       return 1 / std::max(1.0, resource < types ? limits_.devices[resource] : limits_.price_per_hour);
     }
     const double seconds = graph.interval().high;
     return resource < types ? seconds * problem_.types[resource].price_per_hour : seconds;
   }
 
-  Charges charges_of(const std::vector<double>& multipliers) const {
+  Charges compute_charges(const std::vector<double>& multipliers) const {
     Charges charges{.device = {multipliers.begin(), multipliers.end() - 1},
                     .refund = multipliers.back() > 0 ? multipliers.back() * limits_.price_per_hour : 0};
     for (std::size_t type = 0; type < charges.device.size(); ++type) {
@@ -325,20 +325,20 @@ class RateSearch {
   // Those charges, and others with more or less for a single resource: they bound labels that have used more or less of
   // it than is usual up to their layer.
   std::vector<Charges> bundle(const std::vector<double>& multipliers) const {
-    std::vector<Charges> charges{charges_of(multipliers)};
+    std::vector<Charges> charges{compute_charges(multipliers)};
     for (double factor : {2.0, 0.5}) {
       for (std::size_t r = 0; r < multipliers.size(); ++r) {
-        if (multipliers[r] > 0 && charges.size() < kMostCharges) {
+        if (multipliers[r] > 0 && charges.size() < kMaxCharges) {
           std::vector<double> changed = multipliers;
           changed[r] *= factor;
-          charges.push_back(charges_of(changed));
+          charges.push_back(compute_charges(changed));
         }
       }
     }
     return charges;
   }
 
-  static double cost_of(const StagePath& path) {
+  static double compute_cost(const StagePath& path) {
     double cost = 0;
     for (const Step& step : path) {
       cost += step.use.cost;
@@ -349,12 +349,12 @@ class RateSearch {
   // Cuts the node's interval in two. `path` is the cheapest in it, or empty.
   void divide(Node node, const StagePath& path) {
     const Interval whole =
-        for_money_ ? node.interval : Interval{node.interval.low, std::min(node.interval.high, limit())};
+        for_cost_ ? node.interval : Interval{node.interval.low, std::min(node.interval.high, limit())};
     if (whole.low > whole.high) {
       return;
     }
     double cut = whole.low > 0 ? std::sqrt(whole.low * whole.high) : whole.high / 2;
-    if (for_money_ && !path.empty()) {
+    if (for_cost_ && !path.empty()) {
       // The path is dropped above the cut if it is too dear from there on, and below if it is too slow.
       double slowest = 0;
       for (const Step& step : path) {
@@ -375,7 +375,7 @@ class RateSearch {
       const double wanted = std::min(std::max(cut, high), slowest * (1 - 1e-15));
       cut = wanted > whole.low && wanted < whole.high ? wanted : cut;
     }
-    if (for_money_ && !std::isfinite(best_)) {
+    if (for_cost_ && !std::isfinite(best_)) {
       cut = std::max(cut, whole.high / (1 + kFirstSpread));
     }
     if (!(cut > whole.low && cut < whole.high)) {  // neighbouring numbers
@@ -385,7 +385,7 @@ class RateSearch {
     Node upper = node;
     upper.interval = {cut, whole.high};
     node.interval = {whole.low, cut};
-    if (!for_money_) {
+    if (!for_cost_) {
       upper.bound = cut;
     }
     add(std::move(node));
@@ -420,14 +420,12 @@ class RateSearch {
     }
   }
 
-  // The node that comes later: for money, of two the one with the greater bound; for the rate, all intervals are tried
+  // The node that comes later: for cost, of two the one with the greater bound; for the rate, all intervals are tried
   // before one is tried again with more labels.
   struct Later {
-    bool for_money;
+    bool for_cost;
     bool operator()(const Node& a, const Node& b) const {
-      const auto rank = [&](const Node& node) {
-        return std::tuple(for_money ? 0 : node.width, node.bound, node.order);
-      };
+      const auto rank = [&](const Node& node) { return std::tuple(for_cost ? 0 : node.width, node.bound, node.order); };
       return rank(a) > rank(b);
     }
   };
@@ -436,10 +434,10 @@ class RateSearch {
   const planning::Objective& objective_;
   StageTimes times_;
   Search search_;
-  bool for_money_;
+  bool for_cost_;
   Later later_;
   double unit_ = 1;
-  Measure measure_ = Measure::kMoney;
+  Measure measure_ = Measure::kCost;
   Limits limits_;
   double cap_ = kInfinity;
   Interval root_;
@@ -449,7 +447,7 @@ class RateSearch {
   double lowest_tried_ = kInfinity;  // of intervals in which labels have found nothing
   std::vector<Segment> best_stages_;
   Random random_;
-  std::int64_t nodes_made_ = 0;
+  std::int64_t nodes_created_ = 0;
   std::unordered_set<std::uint64_t> proposed_;
 };
 

@@ -1,4 +1,4 @@
-// The best plan of a flushed pipeline, with proof: a search over all stages from the last to the first.
+// The best plan of a synchronous pipeline, with proof: a search over all stages from the last to the first.
 //
 // A partial plan is a rear: the stages that cover the layers from some cut to the last. What the open front needs to
 // know of it are a few numbers (Rear in pipeline_bounds.h), the runs of stages that it begins with, the devices that it
@@ -30,33 +30,33 @@ constexpr int kFirstWidth = 32;
 constexpr int kWidening = 8;
 constexpr int kLastWidth = kFirstWidth * kWidening * kWidening * kWidening * kWidening;
 constexpr int kFirstThresholds = 6;
-constexpr int kMostThresholds = 24;
+constexpr int kMaxThresholds = 24;
 constexpr double kFirstAdditions = 1e8;  // for the bounds' tables
-constexpr double kMostAdditions = 4e9;
+constexpr double kMaxAdditions = 4e9;
 constexpr int kStepsBetweenChecks = 1024;  // of the clock
 constexpr int kLarge = 1000;  // layers times kinds of a stage, from where on a better answer to begin with pays
 
-Worth worth_of(const planning::Problem& problem, const planning::Objective& objective) {
+PlanValue make_plan_value(const planning::Problem& problem, const planning::Objective& objective) {
   const auto batch = static_cast<double>(problem.batch);
-  const double money = problem.job_samples / batch / 3600;  // of a second's step at a price of 1 an hour
-  Worth worth;
-  switch (objective.goal) {
-    case planning::Goal::kLeastMoney:
-      worth.per_step_and_price = money;
+  const double cost = problem.total_samples / batch / 3600;  // of a second's step at a price of 1 an hour
+  PlanValue plan_value;
+  switch (objective.criterion) {
+    case planning::Criterion::kMinCost:
+      plan_value.per_step_and_price = cost;
       break;
-    case planning::Goal::kMostThroughput:
-      worth.per_step_second = 1 / batch;
+    case planning::Criterion::kMaxThroughput:
+      plan_value.per_step_second = 1 / batch;
       break;
-    case planning::Goal::kLeastStepTime:
-      worth.per_step_second = 1;
+    case planning::Criterion::kMinStepTime:
+      plan_value.per_step_second = 1;
       break;
   }
   if (objective.min_throughput > 0) {
-    worth.most_step = batch / objective.min_throughput * (1 + 2 * planning::kTolerance);
+    plan_value.max_step = batch / objective.min_throughput * (1 + 2 * planning::kTolerance);
   }
-  worth.most_price = objective.max_price_per_hour * (1 + 2 * planning::kTolerance);
-  worth.most_product = objective.max_money / money * (1 + 2 * planning::kTolerance);
-  return worth;
+  plan_value.max_hourly_cost = objective.max_hourly_cost * (1 + 2 * planning::kTolerance);
+  plan_value.max_product = objective.max_cost / cost * (1 + 2 * planning::kTolerance);
+  return plan_value;
 }
 
 class PipelineSearch {
@@ -65,7 +65,7 @@ class PipelineSearch {
       : request_(request),
         problem_(request.problem),
         stages_(request.problem),
-        worth_(worth_of(request.problem, request.objective)),
+        plan_value_(make_plan_value(request.problem, request.objective)),
         search_(request) {}
 
   Answer run();
@@ -80,7 +80,7 @@ class PipelineSearch {
     int behind = 0;
   };
   struct Kept : Found {
-    PipelineBounds::Room room{};
+    PipelineBounds::Cell cell{};
     std::vector<Run> runs;  // 1F1B: the longest at one pace or another that is not above the bottleneck
   };
   struct Cut {
@@ -115,7 +115,7 @@ class PipelineSearch {
   const Request& request_;
   const planning::Problem& problem_;
   const PipelineStages stages_;
-  const Worth worth_;
+  const PlanValue plan_value_;
   Search search_;
   double best_ = kInfinity;
   double left_out_ = kInfinity;  // the least bound of the rears that this pass left out
@@ -175,18 +175,18 @@ Answer PipelineSearch::run() {
   for (int width = kFirstWidth; !proved && width <= kLastWidth && !search_.over(); width *= kWidening) {
     const PipelineBounds bounds(stages_, range, thresholds, additions);
     const Rear nothing;
-    bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), nothing, {}, worth_, cutoff()).value);
+    bound = std::max(bound, bounds.bound(stages_.layers(), 0, bounds.all(), nothing, {}, plan_value_, cutoff()).value);
     const bool finished = pass(bounds, static_cast<std::size_t>(width));
     if (!finished) {
       break;
     }
     bound = std::max(bound, left_out_);
     proved = bound >= cutoff();
-    const PipelineBounds::Range better = bounds.range(worth_, cutoff());
+    const PipelineBounds::Range better = bounds.range(plan_value_, cutoff());
     range.low = std::max(range.low, better.low);
     range.high = std::min(range.high, better.high);
-    thresholds = std::min(2 * thresholds, kMostThresholds);
-    additions = std::min(8 * additions, kMostAdditions);
+    thresholds = std::min(2 * thresholds, kMaxThresholds);
+    additions = std::min(8 * additions, kMaxAdditions);
   }
   Answer answer = search_.answer();
   answer.proved = proved;
@@ -201,7 +201,7 @@ bool PipelineSearch::pass(const PipelineBounds& bounds, std::size_t width) {
   left_out_ = kInfinity;
   cuts_.assign(static_cast<std::size_t>(stages_.layers()) + 1, {});
   Kept end;
-  end.room = bounds.all();
+  end.cell = bounds.all();
   cuts_.back().rears.push_back(end);
   cuts_.back().used.assign(types(), 0);
   for (int cut = stages_.layers() - 1; cut >= 0; --cut) {
@@ -243,7 +243,7 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
         found.behind = static_cast<int>(behind);
         const double step = found.rear.exposed + static_cast<double>(problem_.micro_batches - 1) *
                                                      (found.rear.bottleneck + found.rear.bottleneck_back);
-        found.bound.value = worth_(step, found.rear.price);
+        found.bound.value = plan_value_(step, found.rear.price);
         if (!(found.bound.value < cutoff())) {
           continue;
         }
@@ -252,7 +252,8 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
           continue;
         }
         set_runs(cut, found);
-        found.bound = bounds.bound(cut, kind, bounds.without(rear.room, devices), found.rear, runs_, worth_, cutoff());
+        found.bound =
+            bounds.bound(cut, kind, bounds.without(rear.cell, devices), found.rear, runs_, plan_value_, cutoff());
         if (found.bound.value < cutoff()) {
           found_.push_back(found);
           if (found_.size() == most) {
@@ -271,7 +272,7 @@ Rear PipelineSearch::extended(const StageTimes& stage, double backward, double t
   const double both = stage.forward + backward;
   Rear longer;
   longer.round_trip = rear.round_trip + both + 2 * transfer;
-  longer.exposed = std::max(longer.round_trip + stage.exchange, stage.forward + transfer + rear.exposed);
+  longer.exposed = std::max(longer.round_trip + stage.gradient_sync, stage.forward + transfer + rear.exposed);
   longer.stages = std::min(rear.stages + 1, problem_.micro_batches);
   longer.price = rear.price + price;
   longer.work = rear.work + both * price;
@@ -354,7 +355,7 @@ bool PipelineSearch::select(const PipelineBounds& bounds, int cut, std::size_t w
     }
     const Kept& behind =
         cuts_[static_cast<std::size_t>(found.behind_cut)].rears[static_cast<std::size_t>(found.behind)];
-    here.rears.push_back({found, bounds.without(behind.room, kind), runs_});
+    here.rears.push_back({found, bounds.without(behind.cell, kind), runs_});
     here.used.insert(here.used.end(), devices.begin(), devices.end());
   }
   return true;

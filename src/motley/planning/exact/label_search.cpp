@@ -92,7 +92,7 @@ class LabelSearch {
       }
       for (std::size_t i = graph_.begin(layer); i < graph_.begin(layer + 1); ++i) {
         const Segment& segment = graph_.segments()[i];
-        const double devices = graph_.most_devices(i);
+        const double devices = graph_.max_devices(i);
         const auto after = static_cast<std::size_t>(segment.last + 1);
         std::vector<double>& of_type = rest[static_cast<std::size_t>(segment.type)];
         of_type[here] = std::max(of_type[here], devices + of_type[after + 1]);  // the next stage is of another type
@@ -168,7 +168,7 @@ class LabelSearch {
     std::vector<Next> next;
     for (std::size_t i = graph_.begin(layer); i < graph_.begin(layer + 1); ++i) {
       const Segment& segment = graph_.segments()[i];
-      next.push_back({graph_.least_cost(i) + graph_.rest(segment.last + 1, segment.type), i});
+      next.push_back({graph_.min_cost(i) + graph_.rest(segment.last + 1, segment.type), i});
     }
     std::ranges::sort(next, {}, [](const Next& a) { return std::pair(a.least, a.index); });
 

@@ -9,9 +9,9 @@ namespace motley::planning {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1 + 1e-12;    // a threshold is passed only by more than rounding
-constexpr double kMostTableBytes = 256e6;  // of a view
-constexpr double kFinestStep = 0.01;       // between thresholds, relative
+constexpr double kRounding = 1 + 1e-12;   // a threshold is passed only by more than rounding
+constexpr double kMaxTableBytes = 256e6;  // of a view
+constexpr double kFinestStep = 0.01;      // between thresholds, relative
 
 }  // namespace
 
@@ -43,14 +43,14 @@ PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range,
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return seconds[a] < seconds[b]; });
   const auto kinds = static_cast<double>(stages_.kind_count());
   const auto layers = static_cast<double>(stages_.layers());
-  const double a_room = kinds * layers * static_cast<double>(block());
-  const double most_rooms =
-      std::min(kMostTableBytes / (a_room * sizeof(double)), additions / (a_room * (layers / 2 + kinds)));
-  views_.push_back(make_view(order, order.size() / 2, most_rooms));
+  const double a_cell = kinds * layers * static_cast<double>(block());
+  const double max_cells =
+      std::min(kMaxTableBytes / (a_cell * sizeof(double)), additions / (a_cell * (layers / 2 + kinds)));
+  views_.push_back(make_view(order, order.size() / 2, max_cells));
   const std::set<std::size_t> pools(views_[0].strides.begin(), views_[0].strides.end());
   if (pools.size() < order.size() && order.size() > 2) {
-    views_.push_back(make_view(order, 1, most_rooms));
-    views_.push_back(make_view(order, order.size() - 1, most_rooms));
+    views_.push_back(make_view(order, 1, max_cells));
+    views_.push_back(make_view(order, order.size() - 1, max_cells));
   }
   for (View& view : views_) {
     fill(view);
@@ -59,9 +59,9 @@ PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range,
 
 // Pools: the types before the split and those behind it; then the largest pool is halved as long as that is affordable.
 PipelineBounds::View PipelineBounds::make_view(const std::vector<std::size_t>& order, std::size_t split,
-                                               double most_rooms) const {
+                                               double max_cells) const {
   const std::vector<planning::Type>& types = stages_.problem().types;
-  const auto view_of = [&](const std::vector<std::size_t>& ends) {
+  const auto as_view = [&](const std::vector<std::size_t>& ends) {
     View view;
     view.strides.assign(types.size(), 0);
     view.sizes.assign(types.size(), 1);
@@ -72,23 +72,23 @@ PipelineBounds::View PipelineBounds::make_view(const std::vector<std::size_t>& o
         size += static_cast<std::size_t>(types[order[i]].count);
       }
       for (; begin < end; ++begin) {
-        view.strides[order[begin]] = view.rooms;
+        view.strides[order[begin]] = view.cells;
         view.sizes[order[begin]] = size;
       }
-      view.rooms *= size;
+      view.cells *= size;
     }
     return view;
   };
-  const auto affordable = [&](const View& view) { return static_cast<double>(view.rooms) <= most_rooms; };
+  const auto affordable = [&](const View& view) { return static_cast<double>(view.cells) <= max_cells; };
 
   std::vector<std::size_t> ends{order.size()};
-  View best = view_of(ends);
+  View best = as_view(ends);
   if (!affordable(best)) {
-    return view_of({});  // no limits at all
+    return as_view({});  // no limits at all
   }
   for (std::size_t middle = split; middle > 0 && middle < order.size();) {
     ends.insert(std::upper_bound(ends.begin(), ends.end(), middle), middle);
-    View finer = view_of(ends);
+    View finer = as_view(ends);
     if (!affordable(finer)) {
       break;
     }
@@ -107,19 +107,19 @@ PipelineBounds::View PipelineBounds::make_view(const std::vector<std::size_t>& o
   return best;
 }
 
-PipelineBounds::Room PipelineBounds::all() const {
-  Room room{};
+PipelineBounds::Cell PipelineBounds::all() const {
+  Cell cell{};
   for (std::size_t g = 0; g < views_.size(); ++g) {
-    room[g] = views_[g].rooms - 1;
+    cell[g] = views_[g].cells - 1;
   }
-  return room;
+  return cell;
 }
 
-PipelineBounds::Room PipelineBounds::without(Room room, const Kind& kind) const {
+PipelineBounds::Cell PipelineBounds::without(Cell cell, const Kind& kind) const {
   for (std::size_t g = 0; g < views_.size(); ++g) {
-    room[g] -= static_cast<std::size_t>(kind.replicas) * views_[g].strides[static_cast<std::size_t>(kind.type)];
+    cell[g] -= static_cast<std::size_t>(kind.replicas) * views_[g].strides[static_cast<std::size_t>(kind.type)];
   }
-  return room;
+  return cell;
 }
 
 void PipelineBounds::fill(View& view) const {
@@ -167,10 +167,10 @@ void PipelineBounds::fill(View& view) const {
       const std::size_t size = view.sizes[static_cast<std::size_t>(devices.type)];
       const std::size_t taken = stride * static_cast<std::size_t>(devices.replicas);
       const double price = static_cast<double>(devices.replicas) * type.price_per_hour;
-      const auto fits = [&](std::size_t room) {
-        return stride == 0 || room / stride % size >= static_cast<std::size_t>(devices.replicas);
+      const auto fits = [&](std::size_t cell) {
+        return stride == 0 || cell / stride % size >= static_cast<std::size_t>(devices.replicas);
       };
-      with_stage.assign(view.rooms * block(), kInfinity);
+      with_stage.assign(view.cells * block(), kInfinity);
       for (int first = 0; first < end; ++first) {
         const StageTimes& stage = stages_.at(first, end, kind);
         const bool kept = stage.fitting >= in_flight;
@@ -179,23 +179,23 @@ void PipelineBounds::fill(View& view) const {
         }
         const double both = stage.forward + (kept ? stage.backward : stage.recomputing_backward);
         const std::size_t threshold = first_threshold(both);
-        for (std::size_t room = end == layers ? view.rooms - 1 : 0; room < view.rooms; ++room) {
-          if (fits(room)) {
-            const double* from = first == 0 ? nothing.data() : &view.table[place(view, first, kind, room - taken)];
-            relax(from, &with_stage[room * block()], threshold, stage.forward, both, price, price * both, true);
+        for (std::size_t cell = end == layers ? view.cells - 1 : 0; cell < view.cells; ++cell) {
+          if (fits(cell)) {
+            const double* from = first == 0 ? nothing.data() : &view.table[place(view, first, kind, cell - taken)];
+            relax(from, &with_stage[cell * block()], threshold, stage.forward, both, price, price * both, true);
           }
         }
       }
       if (end == layers) {
-        relax(&with_stage[(view.rooms - 1) * block()], view.whole.data(), 0, 0, 0, 0, 0, false);
+        relax(&with_stage[(view.cells - 1) * block()], view.whole.data(), 0, 0, 0, 0, 0, false);
         continue;
       }
       for (int behind = 0; behind < kinds; ++behind) {
         const double transfer = stages_.transfer(end, kind, behind);
         const std::size_t threshold = first_threshold(directions * transfer);
-        for (std::size_t room = 0; room < view.rooms; ++room) {
-          if (fits(room)) {
-            relax(&with_stage[room * block()], &view.table[place(view, end, behind, room)], threshold, transfer,
+        for (std::size_t cell = 0; cell < view.cells; ++cell) {
+          if (fits(cell)) {
+            relax(&with_stage[cell * block()], &view.table[place(view, end, behind, cell)], threshold, transfer,
                   2 * transfer, 0, 0, false);
           }
         }
@@ -205,11 +205,11 @@ void PipelineBounds::fill(View& view) const {
 }
 
 template <class Visit>
-void PipelineBounds::complete(const double* front, const Rear& rear, std::span<const Run> runs, const Worth& worth,
-                              Visit visit) const {
+void PipelineBounds::complete(const double* front, const Rear& rear, std::span<const Run> runs,
+                              const PlanValue& plan_value, Visit visit) const {
   const std::size_t count = thresholds_.size();
   const auto micro_batches = static_cast<double>(stages_.problem().micro_batches);
-  const double most_price = std::min(worth.most_price, price_of_all_);
+  const double max_hourly_cost = std::min(plan_value.max_hourly_cost, price_of_all_);
   const double pace = rear.bottleneck + rear.bottleneck_back;
   for (std::size_t k = 0; k < count; ++k) {
     const double most = thresholds_[k] * kRounding;
@@ -227,24 +227,26 @@ void PipelineBounds::complete(const double* front, const Rear& rear, std::span<c
     double bottleneck = std::max(pace, k == 0 ? 0 : thresholds_[k - 1]);
     const double work = rear.work + front[kWork * count + k];
     const double price = rear.price + front[kPrice * count + k];
-    bottleneck = std::max(bottleneck, most_price > 0 ? work / most_price : 0);
+    bottleneck = std::max(bottleneck, max_hourly_cost > 0 ? work / max_hourly_cost : 0);
     if (bottleneck > most) {
       continue;
     }
     const double latency = std::max(rear.exposed + forward, round_trip);
     const double product = (micro_batches - 1) * work + latency * price;
-    visit(k, std::max(worth(latency + (micro_batches - 1) * bottleneck, price), worth.of_product(product)), bottleneck);
+    visit(k, std::max(plan_value(latency + (micro_batches - 1) * bottleneck, price), plan_value.of_product(product)),
+          bottleneck);
   }
 }
 
-PipelineBounds::Bound PipelineBounds::bound(int cut, int kind, const Room& room, const Rear& rear,
-                                            std::span<const Run> runs, const Worth& worth, double cutoff) const {
+PipelineBounds::Bound PipelineBounds::bound(int cut, int kind, const Cell& cell, const Rear& rear,
+                                            std::span<const Run> runs, const PlanValue& plan_value,
+                                            double cutoff) const {
   Bound bound;
   for (std::size_t g = 0; g < views_.size(); ++g) {
     const View& view = views_[g];
     Bound here{kInfinity, kInfinity};
-    const double* front = cut == stages_.layers() ? view.whole.data() : &view.table[place(view, cut, kind, room[g])];
-    complete(front, rear, runs, worth, [&](std::size_t, double value, double bottleneck) {
+    const double* front = cut == stages_.layers() ? view.whole.data() : &view.table[place(view, cut, kind, cell[g])];
+    complete(front, rear, runs, plan_value, [&](std::size_t, double value, double bottleneck) {
       here.value = std::min(here.value, value);
       if (value < cutoff) {
         here.bottleneck = std::min(here.bottleneck, bottleneck);
@@ -256,11 +258,11 @@ PipelineBounds::Bound PipelineBounds::bound(int cut, int kind, const Room& room,
   return bound;
 }
 
-PipelineBounds::Range PipelineBounds::range(const Worth& worth, double cutoff) const {
+PipelineBounds::Range PipelineBounds::range(const PlanValue& plan_value, double cutoff) const {
   Range range{0, kInfinity};
   for (const View& view : views_) {
     Range here{kInfinity, 0};
-    complete(view.whole.data(), Rear{}, {}, worth, [&](std::size_t k, double value, double bottleneck) {
+    complete(view.whole.data(), Rear{}, {}, plan_value, [&](std::size_t k, double value, double bottleneck) {
       if (value < cutoff) {
         here.low = std::min(here.low, bottleneck);
         here.high = thresholds_[k];

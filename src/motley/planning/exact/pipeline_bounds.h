@@ -28,7 +28,7 @@ namespace motley::planning {
 struct Rear {
   double exposed = 0;     // max over its stages of: forward way to the stage, its round trip, its exchange
   double round_trip = 0;  // sum of f + g + 2 c
-  // 1F1B: W of these stages, and 0. Fill-drain: the longest of the forward pass, and of the backward pass.
+  // 1F1B: W of these stages, and 0. GPipe: the longest of the forward pass, and of the backward pass.
   double bottleneck = 0;
   double bottleneck_back = 0;
   double price = 0;         // an hour
@@ -51,22 +51,22 @@ inline double excess(std::span<const Run> runs, double pace) {
 }
 
 // Value of a plan with that step and price; infinity where they are not allowed. Grows with both.
-struct Worth {
+struct PlanValue {
   double per_step_second = 0;     // value without price
   double per_step_and_price = 0;  // value with it
-  double most_step = std::numeric_limits<double>::infinity();
-  double most_price = std::numeric_limits<double>::infinity();
-  double most_product = std::numeric_limits<double>::infinity();
+  double max_step = std::numeric_limits<double>::infinity();
+  double max_hourly_cost = std::numeric_limits<double>::infinity();
+  double max_product = std::numeric_limits<double>::infinity();
 
   double operator()(double step, double price) const {
-    if (step > most_step || price > most_price || step * price > most_product) {
+    if (step > max_step || price > max_hourly_cost || step * price > max_product) {
       return std::numeric_limits<double>::infinity();
     }
     return step * (per_step_second + per_step_and_price * price);
   }
   // The least value of a plan whose step times price is at least that.
   double of_product(double product) const {
-    return product > most_product ? std::numeric_limits<double>::infinity() : per_step_and_price * product;
+    return product > max_product ? std::numeric_limits<double>::infinity() : per_step_and_price * product;
   }
 };
 
@@ -81,10 +81,10 @@ class PipelineBounds {
   PipelineBounds(const PipelineStages& stages, const Range& range, int thresholds, double additions);
 
   // Devices left over, as indices into the tables of every view.
-  static constexpr int kMostViews = 3;
-  using Room = std::array<std::size_t, kMostViews>;
-  Room all() const;
-  Room without(Room room, const Kind& kind) const;
+  static constexpr int kMaxViews = 3;
+  using Cell = std::array<std::size_t, kMaxViews>;
+  Cell all() const;
+  Cell without(Cell cell, const Kind& kind) const;
 
   struct Bound {
     double value = 0;       // no completed plan below `cutoff` has a value below this
@@ -92,36 +92,36 @@ class PipelineBounds {
   };
   // For a rear that begins at `cut` with a stage of that kind; at the last cut nothing is decided yet. runs: under
   // 1F1B, the rear's.
-  Bound bound(int cut, int kind, const Room& room, const Rear& rear, std::span<const Run> runs, const Worth& worth,
-              double cutoff) const;
+  Bound bound(int cut, int kind, const Cell& cell, const Rear& rear, std::span<const Run> runs,
+              const PlanValue& plan_value, double cutoff) const;
 
   // The bottlenecks that plans with a value below cutoff may have.
-  Range range(const Worth& worth, double cutoff) const;
+  Range range(const PlanValue& plan_value, double cutoff) const;
 
  private:
   enum Sum { kForward, kRoundTrip, kExcess, kPrice, kWork, kSums };
   // Counts of devices left, where the types of a pool are counted together, as if each could stand for the others:
   // that only makes the bound lower.
   struct View {
-    std::vector<std::size_t> strides;  // of every type's pool in the index of a room
+    std::vector<std::size_t> strides;  // of every type's pool in the index of a module
     std::vector<std::size_t> sizes;    // of every type's pool: numbers of devices that may be left, 0 included
-    std::size_t rooms = 1;
+    std::size_t cells = 1;
     std::vector<double> table;  // [cut][kind behind it][room][sum][threshold]
     std::vector<double> whole;  // [sum][threshold]: all layers on all devices
   };
-  View make_view(const std::vector<std::size_t>& order, std::size_t split, double most_rooms) const;
+  View make_view(const std::vector<std::size_t>& order, std::size_t split, double max_cells) const;
   void fill(View& view) const;
   std::size_t block() const { return kSums * thresholds_.size(); }
-  std::size_t place(const View& view, int cut, int kind, std::size_t room) const {
+  std::size_t place(const View& view, int cut, int kind, std::size_t cell) const {
     return ((static_cast<std::size_t>(cut) * static_cast<std::size_t>(stages_.kind_count()) +
              static_cast<std::size_t>(kind)) *
-                view.rooms +
-            room) *
+                view.cells +
+            cell) *
            block();
   }
   // Calls visit(threshold, value, bottleneck) for every threshold within which the rear can be completed.
   template <class Visit>
-  void complete(const double* front, const Rear& rear, std::span<const Run> runs, const Worth& worth,
+  void complete(const double* front, const Rear& rear, std::span<const Run> runs, const PlanValue& plan_value,
                 Visit visit) const;
 
   const PipelineStages& stages_;

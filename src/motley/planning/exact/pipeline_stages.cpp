@@ -1,4 +1,4 @@
-// Fills the tables of all stages of a flushed pipeline.
+// Fills the tables of all stages of a synchronous pipeline.
 #include "motley/planning/exact/pipeline_stages.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::int64_t PipelineStages::in_flight(std::int64_t stages) const {
 
 PipelineStages::PipelineStages(const planning::Problem& problem) : problem_(problem) {
   for (int type = 0; type < problem.type_count(); ++type) {
-    for (std::int64_t k = 1; k <= problem.most_replicas(type); ++k) {
+    for (std::int64_t k = 1; k <= problem.max_replicas(type); ++k) {
       kinds_.push_back({type, k});
     }
   }
@@ -57,12 +57,12 @@ PipelineStages::PipelineStages(const planning::Problem& problem) : problem_(prob
       for (int type = 0; type < problem.type_count(); ++type) {
         const planning::PipelineStage stage = planning::pipeline_stage(problem, first, end - 1, type, -1, 0, 1);
         const planning::Type& devices = problem.types[static_cast<std::size_t>(type)];
-        for (std::int64_t replicas = 1; replicas <= problem.most_replicas(type); ++replicas, ++times) {
+        for (std::int64_t replicas = 1; replicas <= problem.max_replicas(type); ++replicas, ++times) {
           const auto k = static_cast<double>(replicas);
           times->forward = stage.forward_seconds(k);
           times->backward = stage.backward_seconds(k, false);
           times->recomputing_backward = stage.backward_seconds(k, true);
-          times->exchange = stage.exchange_seconds(k);
+          times->gradient_sync = stage.gradient_sync_seconds(k);
           times->fitting = fitting(stage, k, false, devices.memory_bytes, problem.micro_batches);
           times->fitting_recomputing =
               problem.allow_recompute ? fitting(stage, k, true, devices.memory_bytes, problem.micro_batches) : 0;

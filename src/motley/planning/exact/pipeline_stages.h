@@ -1,4 +1,4 @@
-// What every possible stage of a flushed pipeline takes: the equations of CostModel::kPipeline
+// What every possible stage of a synchronous pipeline takes: the equations of CostModel::kPipeline
 // (motley/planning/cost/evaluation.h) put into tables, so that a search over stages need not sum over layers.
 #pragma once
 
@@ -20,7 +20,7 @@ struct StageTimes {
   double forward = 0;
   double backward = 0;
   double recomputing_backward = 0;  // where activations are made once more
-  double exchange = 0;              // once a step
+  double gradient_sync = 0;         // once a step
   // So many micro-batches fit into a device's memory, at most micro_batches; 0: not even one, or not allowed.
   std::int64_t fitting = 0;
   std::int64_t fitting_recomputing = 0;
@@ -41,7 +41,9 @@ class PipelineStages {
     const Way& way = ways_[static_cast<std::size_t>(from) * kinds_.size() + static_cast<std::size_t>(to)];
     return way.latency + cut_bytes_[static_cast<std::size_t>(cut)] * way.seconds_per_byte;
   }
-  bool one_forward_one_backward() const { return problem_.schedule == planning::Schedule::kOneForwardOneBackward; }
+  bool one_forward_one_backward() const {
+    return problem_.schedule == planning::PipelineSchedule::kOneForwardOneBackward;
+  }
   // Micro-batches that a stage holds which has so many stages from itself to the last.
   std::int64_t in_flight(std::int64_t stages) const;
 

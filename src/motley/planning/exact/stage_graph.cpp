@@ -13,9 +13,9 @@ namespace motley::planning {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kMostDevices = 1e15;  // whole numbers up to here are exact
+constexpr double kMaxDevices = 1e15;  // integers up to here are exact
 
-double ceiling(double value) {  // 0 <= value <= kMostDevices
+double ceiling(double value) {  // 0 <= value <= kMaxDevices
   const auto whole = static_cast<double>(static_cast<std::int64_t>(value));
   return whole < value ? whole + 1 : whole;
 }
@@ -27,15 +27,15 @@ planning::HeterpsStage difference(const planning::HeterpsStage& a, const plannin
 
 }  // namespace
 
-StageTimes::StageTimes(const planning::Problem& problem, double max_price_per_hour)
+StageTimes::StageTimes(const planning::Problem& problem, double max_hourly_cost)
     : layers_(problem.layer_count()),
       types_(problem.type_count()),
       before_(static_cast<std::size_t>((layers_ + 1) * types_)),
       cut_bytes_(problem.cut_bytes) {
   for (const planning::Type& type : problem.types) {
     price_.push_back(type.price_per_hour);
-    const double affordable = std::floor(max_price_per_hour * (1 + planning::kTolerance) / type.price_per_hour);
-    const double most = std::min(static_cast<double>(type.count), kMostDevices);
+    const double affordable = std::floor(max_hourly_cost * (1 + planning::kTolerance) / type.price_per_hour);
+    const double most = std::min(static_cast<double>(type.count), kMaxDevices);
     most_.push_back(type.price_per_hour > 0 ? std::min(most, affordable) : most);
   }
   for (int layer = 0; layer < layers_; ++layer) {
@@ -155,7 +155,7 @@ StageGraph::StageGraph(const StageTimes& times, std::span<const Segment> segment
     segments_.push_back(segment);
     use_.push_back(step.use);
     if (times.has_links()) {
-      const double allowed = measure == Measure::kMoney ? std::max(interval.low, step.seconds) : interval.high;
+      const double allowed = measure == Measure::kCost ? std::max(interval.low, step.seconds) : interval.high;
       slack_.push_back((allowed - stage.data(count)) / (times.stage(segment, 1).data(count) - stage.data(count)));
     }
   }
@@ -170,9 +170,8 @@ Step StageGraph::step(const Segment& segment, const planning::HeterpsStage& stag
     return {segment, {kInfinity, kInfinity}, kInfinity};
   }
   const double seconds = stage.seconds(count);
-  const double cost = measure_ == Measure::kMoney
-                          ? times_.price(segment.type) * count * std::max(interval_.low, seconds)
-                          : count / times_.most(segment.type);
+  const double cost = measure_ == Measure::kCost ? times_.price(segment.type) * count * std::max(interval_.low, seconds)
+                                                 : count / times_.most(segment.type);
   return {segment, {count, cost}, seconds};
 }
 
@@ -192,7 +191,7 @@ double StageGraph::cost_after(std::size_t index, int previous) const {
   return use.count == kInfinity ? kInfinity : use.cost + charge(segments_[index].type) * use.count;
 }
 
-double StageGraph::most_devices(std::size_t index) const {
+double StageGraph::max_devices(std::size_t index) const {
   double most = use_[index].count;
   for (int previous = 0; times_.has_links() && previous < times_.types(); ++previous) {
     const double count = previous == segments_[index].type ? 0 : use(index, previous).count;
@@ -210,7 +209,7 @@ double StageGraph::shortest(const std::vector<double>& charge) {
     std::int32_t best_index = -1;
     std::int32_t second_index = -1;
     for (std::size_t i = begin(layer); i < begin(layer + 1); ++i) {
-      const double cost = least_cost(i) + rest(segments_[i].last + 1, segments_[i].type);
+      const double cost = min_cost(i) + rest(segments_[i].last + 1, segments_[i].type);
       if (cost >= second) {
         continue;
       }
@@ -256,7 +255,7 @@ void StageGraph::extend_with_links(int layer) {
     }
   }
   for (std::size_t i = begin(layer); i < begin(layer + 1); ++i) {
-    const double least = least_cost(i) + rest(segments_[i].last + 1, segments_[i].type);
+    const double least = min_cost(i) + rest(segments_[i].last + 1, segments_[i].type);
     if (least >= worst) {
       continue;
     }
@@ -306,7 +305,7 @@ std::vector<Segment> StageGraph::below(double limit) const {
     std::ranges::sort(order, {}, [&](int type) { return here(type); });
     for (std::size_t i = begin(layer); i < begin(layer + 1); ++i) {
       const Segment& segment = segments_[i];
-      const double least = least_cost(i);
+      const double least = min_cost(i);
       double cost = layer == 0 ? least : kInfinity;
       if (layer > 0) {
         for (int previous : order) {

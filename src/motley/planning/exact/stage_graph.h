@@ -20,7 +20,7 @@ struct Segment {
 // Any stage's times in constant time, from sums over the layers before it.
 class StageTimes {
  public:
-  explicit StageTimes(const planning::Problem& problem, double max_price_per_hour);
+  explicit StageTimes(const planning::Problem& problem, double max_hourly_cost);
 
   int layers() const { return layers_; }
   int types() const { return types_; }
@@ -57,8 +57,8 @@ class StageTimes {
 
 // What a path is charged for a stage on k devices, while the rate is somewhere in an interval.
 enum class Measure {
-  kMoney,  // price an hour * seconds a sample, at the rate in the interval where that is least
-  kShare,  // k / count of its type: where only the rate matters
+  kCost,      // price an hour * seconds a sample, at the rate in the interval where that is least
+  kFraction,  // k / count of its type: where only the rate matters
 };
 
 // Seconds a sample. Plans in it take longer than `low`, or exactly as long, and no longer than `high`.
@@ -105,14 +105,14 @@ class StageGraph {
   std::size_t begin(int layer) const { return offsets_[static_cast<std::size_t>(layer)]; }  // of segments from there
   double charge(int type) const { return charge_[static_cast<std::size_t>(type)]; }
   // A segment's cost with charges after any stage: less than or equal to that after a certain one.
-  double least_cost(std::size_t index) const {
+  double min_cost(std::size_t index) const {
     return use_[index].cost + charge(segments_[index].type) * use_[index].count;
   }
   // The cost with charges of all layers from one on, after a stage of type `previous` (types(): there is none).
   double rest(int layer, int previous) const { return rest_[slot(layer, previous)]; }
   Use use(std::size_t index, int previous) const;
   // The most devices that the segment needs after any stage.
-  double most_devices(std::size_t index) const;
+  double max_devices(std::size_t index) const;
 
  private:
   std::size_t slot(int layer, int previous) const {

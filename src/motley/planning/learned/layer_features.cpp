@@ -34,10 +34,10 @@ torch::Tensor layer_features(const planning::Problem& problem) {
   for (const planning::LayerSize& layer : problem.layers) {
     kinds.push_back(static_cast<std::int64_t>(layer.kind));
   }
-  const auto column = [&](auto&& value_of) {
+  const auto column = [&](auto&& compute_value) {
     std::vector<double> values;
     for (int layer = 0; layer < layers; ++layer) {
-      values.push_back(value_of(layer));
+      values.push_back(compute_value(layer));
     }
     return standardised(values);
   };

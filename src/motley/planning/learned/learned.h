@@ -20,7 +20,7 @@ std::unique_ptr<Planner> make_rl_rnn();
 
 // A feed-forward network partitions the layers into groups, one with attention gives every group a type, after TAPP;
 // both are trained together. Sampled plans are evaluated by several threads, whose number has no influence on the
-// answer: Request::evaluator, where given without Request::most_evaluations, is called from several threads at once; it
+// answer: Request::evaluator, where given without Request::max_evaluations, is called from several threads at once; it
 // must not throw.
 std::unique_ptr<Planner> make_rl_attention();
 

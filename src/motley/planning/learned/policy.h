@@ -18,7 +18,7 @@ struct Rollout {
   torch::Tensor entropy;          // of the choices on the way to every assignment, summed; likewise
 };
 
-enum class Choice { kSampled, kMostLikely };
+enum class Choice { kSampled, kMaxLikely };
 
 class Policy : public torch::nn::Module {
  public:

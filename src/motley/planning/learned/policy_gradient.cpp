@@ -63,8 +63,8 @@ struct Judged {
 };
 
 constexpr double kFarthest = 10;  // the shortfall of what no counts at all make possible; e^10 times too slow
-// Of what the evaluator turns down for no floor or cap, such as a run that failed: as if it were ten times as slow as
-// the slowest that is feasible.
+// Of what the evaluator turns down for no minimum throughput or cap, such as a run that failed: as if it were ten times
+// as slow as the slowest that is feasible.
 constexpr double kTurnedDown = 1.3;
 
 // Where evaluations are few and dear: how much of the time and how many rounds of each policy go to pre-training, which
@@ -78,31 +78,31 @@ constexpr int kRoundsAPart = 5;
 constexpr double kNoise = 0.05;
 constexpr double kHope = 0.2;
 
-// By which factor, as a logarithm, the worst of floors and caps is missed.
+// By which factor, as a logarithm, the worst of limits is missed.
 double shortfall(const planning::Evaluation& evaluation, const planning::Objective& objective) {
   const double missed = std::max({std::log(objective.min_throughput / evaluation.throughput),
-                                  std::log(evaluation.money / objective.max_money),
-                                  std::log(evaluation.price_per_hour / objective.max_price_per_hour)});
+                                  std::log(evaluation.cost / objective.max_cost),
+                                  std::log(evaluation.hourly_cost / objective.max_hourly_cost)});
   return missed > 0 ? std::min(missed, kFarthest) : kTurnedDown;
 }
 
 Judged judge(const Request& request, const Assignment& assignment) {
   const planning::Problem& problem = request.problem;
-  const auto stages = planning::stages_of(problem, assignment.type_of_layer, assignment.cut_before);
+  const auto stages = planning::list_stages(problem, assignment.type_of_layer, assignment.cut_before);
   const auto evaluated = [&](planning::Candidate candidate) {
     Judged judged{.candidate = std::move(candidate)};
     judged.evaluation = request.evaluator ? request.evaluator(judged.candidate)
                                           : planning::evaluate(problem, judged.candidate, request.objective);
     if (judged.evaluation.feasible) {
-      judged.reward = -std::log(planning::value(judged.evaluation, request.objective.goal));
+      judged.reward = -std::log(planning::value(judged.evaluation, request.objective.criterion));
     } else {
       judged.shortfall = shortfall(judged.evaluation, request.objective);
     }
     return judged;
   };
 
-  // Counts that just meet the floor by the cost model may miss it by the evaluator: then they are chosen for a floor
-  // that is higher by as much.
+  // Counts that just meet the minimum throughput by the cost model may miss it by the evaluator: then they are chosen
+  // for a minimum throughput that is higher by as much.
   planning::Objective target = request.objective;
   for (int attempt = 0; attempt < 3; ++attempt) {
     auto candidate = planning::provision(problem, stages, target, kBriefly);
@@ -110,20 +110,20 @@ Judged judge(const Request& request, const Assignment& assignment) {
       break;
     }
     Judged judged = evaluated(std::move(*candidate));
-    const bool once = !request.evaluator || request.most_evaluations > 0;
+    const bool once = !request.evaluator || request.max_evaluations > 0;
     if (once || judged.evaluation.throughput >= request.objective.min_throughput) {
       return judged;
     }
     target.min_throughput *= 1.001 * request.objective.min_throughput / judged.evaluation.throughput;
   }
-  planning::Objective without_floor = request.objective;
-  without_floor.goal = planning::Goal::kMostThroughput;
-  without_floor.min_throughput = 0;
-  auto fastest = planning::provision(problem, stages, without_floor, kBriefly);
+  planning::Objective without_min_throughput = request.objective;
+  without_min_throughput.criterion = planning::Criterion::kMaxThroughput;
+  without_min_throughput.min_throughput = 0;
+  auto fastest = planning::provision(problem, stages, without_min_throughput, kBriefly);
   if (!fastest) {
     return {.shortfall = kFarthest};
   }
-  if (request.most_evaluations > 0) {  // none to be spent on what misses the floor
+  if (request.max_evaluations > 0) {  // none to be spent on what misses the minimum throughput
     const planning::Evaluation evaluation = planning::evaluate(problem, *fastest, request.objective);
     return {.evaluation = evaluation, .shortfall = shortfall(evaluation, request.objective)};
   }
@@ -154,7 +154,7 @@ class Training {
       optimizer.step();
     }
     const torch::NoGradGuard no_gradient;
-    judge_new(policy.roll(1, Choice::kMostLikely, generator).assignments);
+    judge_new(policy.roll(1, Choice::kMaxLikely, generator).assignments);
   }
 
   // Where evaluations are few: once in a while those plans are evaluated that are drawn first and were not seen yet,
@@ -186,7 +186,7 @@ class Training {
         fresh.push_back(&assignment);
       }
     }
-    if (request_.most_evaluations > 0) {
+    if (request_.max_evaluations > 0) {
       for (const Assignment* assignment : fresh) {
         if (search_.over()) {
           return false;
@@ -268,7 +268,7 @@ class Training {
     const double mean = reward.mean().item<double>();
     const torch::Tensor difference = reward - baseline_.value_or(mean);
     baseline_ = (1 - options_.baseline_rate) * baseline_.value_or(mean) + options_.baseline_rate * mean;
-    const double least = request_.most_evaluations > 0 ? kNoise : 1e-9;
+    const double least = request_.max_evaluations > 0 ? kNoise : 1e-9;
     return (difference / (difference.square().mean().sqrt() + least)).to(torch::kFloat32);
   }
 
@@ -281,7 +281,7 @@ class Training {
   std::optional<double> baseline_;
 };
 
-Assignment assignment_of(const planning::Problem& problem, const planning::Candidate& candidate) {
+Assignment to_assignment(const planning::Problem& problem, const planning::Candidate& candidate) {
   Assignment assignment;
   for (const planning::StageChoice& stage : candidate) {
     for (int layer = stage.first; layer <= stage.last; ++layer) {
@@ -324,8 +324,8 @@ Answer train(const Request& request, const MakePolicy& make_policy, const Policy
 
   Request on_cost_model = request;
   on_cost_model.evaluator = {};
-  on_cost_model.most_evaluations = 0;
-  const bool few = request.most_evaluations > 0;
+  on_cost_model.max_evaluations = 0;
+  const bool few = request.max_evaluations > 0;
   on_cost_model.seconds = request.seconds * (few ? kBriefPreTraining : 0.5);
   Search pre_search(on_cost_model);
   PolicyGradientOptions pre_options = options;
@@ -336,10 +336,10 @@ Answer train(const Request& request, const MakePolicy& make_policy, const Policy
   const Answer pre_trained = pre_search.answer();
   Training tuning(request, search, options);
   if (pre_trained.best) {
-    tuning.judge_new({assignment_of(request.problem, *pre_trained.best)});
+    tuning.judge_new({to_assignment(request.problem, *pre_trained.best)});
   }
   if (policy && few) {
-    const auto part = std::max<std::int64_t>(2, request.most_evaluations / kPartsOfFew);
+    const auto part = std::max<std::int64_t>(2, request.max_evaluations / kPartsOfFew);
     tuning.run_sparingly(*policy, static_cast<std::size_t>(part), generator);
   } else if (policy) {  // it has settled: the entropy's bonus needs some rounds to make it look around again
     tuning.run(*policy, options.tuning_rounds, options.tuning_rounds, generator);

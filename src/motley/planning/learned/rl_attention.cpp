@@ -19,10 +19,10 @@ namespace motley::planning {
 namespace {
 
 constexpr int kHidden = 64;
-constexpr int kMostGroups = 32;
+constexpr int kMaxGroups = 32;
 constexpr int kWorkers = 4;
 
-torch::Tensor entropy_of(const torch::Tensor& log_probabilities) {  // over the last dimension
+torch::Tensor compute_entropy(const torch::Tensor& log_probabilities) {  // over the last dimension
   return -(log_probabilities.exp() * log_probabilities).sum(-1);
 }
 
@@ -31,7 +31,7 @@ class AttentionPolicy final : public Policy {
   explicit AttentionPolicy(const planning::Problem& problem)
       : cuts_(problem.cost_model == planning::CostModel::kPipeline),
         layers_(problem.layer_count()),
-        groups_(std::min(problem.layer_count(), kMostGroups)),
+        groups_(std::min(problem.layer_count(), kMaxGroups)),
         features_(layer_features(problem)),
         partition_hidden_(register_module("partition_hidden", torch::nn::Linear(features_.size(1), kHidden))),
         partition_logits_(register_module("partition_logits", torch::nn::Linear(kHidden, groups_))),
@@ -47,7 +47,7 @@ class AttentionPolicy final : public Policy {
         torch::log_softmax(torch::stack({logits.narrow(1, 0, groups_ - 1), logits.narrow(1, 1, groups_ - 1)}, 2), 2);
     const torch::Tensor no_choice = torch::zeros({1});
     const torch::Tensor log_steps = torch::cat({steps.flatten(), no_choice});
-    const torch::Tensor step_entropies = torch::cat({entropy_of(steps).flatten(), no_choice});
+    const torch::Tensor step_entropies = torch::cat({compute_entropy(steps).flatten(), no_choice});
 
     // Draw the partitions, and note which elements of log_steps and step_entropies each of them went through.
     const torch::Tensor group = torch::zeros({count, layers_}, torch::kInt64);
@@ -78,7 +78,7 @@ class AttentionPolicy final : public Policy {
     };
     return {assignments(group, type.squeeze(2)),
             along(log_steps, step) + (log_types.gather(2, type).squeeze(2) * present).sum(1),
-            along(step_entropies, place) + (entropy_of(log_types) * present).sum(1)};
+            along(step_entropies, place) + (compute_entropy(log_types) * present).sum(1)};
   }
 
  private:

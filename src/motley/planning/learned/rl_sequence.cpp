@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kHidden = 32;
 
-torch::Tensor output_of(const torch::Tensor& state) {
+torch::Tensor top_output(const torch::Tensor& state) {
   return state;
 }
-torch::Tensor output_of(const std::tuple<torch::Tensor, torch::Tensor>& state) {
+torch::Tensor top_output(const std::tuple<torch::Tensor, torch::Tensor>& state) {
   return std::get<0>(state);
 }
 
@@ -43,7 +43,7 @@ class SequencePolicy final : public Policy {
       if (layer > 0) {
         state = cell_->forward(inputs[layer] + of_action_(chosen.back()), state);
       }
-      torch::Tensor logits = logits_(output_of(state));
+      torch::Tensor logits = logits_(top_output(state));
       if (layer == 0) {
         logits = logits.narrow(1, 0, types_);  // there is no stage yet to go on with
       }

@@ -8,17 +8,17 @@
 
 namespace motley::planning {
 
-enum class Goal { kLeastMoney, kMostThroughput, kLeastStepTime };
+enum class Criterion { kMinCost, kMaxThroughput, kMinStepTime };
 
 // Counts and memory of device types are limits of the problem (motley/planning/cost/problem.h), not of the objective.
 struct Objective {
-  Goal goal = Goal::kLeastMoney;
+  Criterion criterion = Criterion::kMinCost;
   double min_throughput = 0;  // samples a second
-  double max_money = std::numeric_limits<double>::infinity();
-  double max_price_per_hour = std::numeric_limits<double>::infinity();
+  double max_cost = std::numeric_limits<double>::infinity();
+  double max_hourly_cost = std::numeric_limits<double>::infinity();
 };
 
-std::string describe(const Objective& objective);  // "least money with at least 20,000 samples/s"
+std::string describe(const Objective& objective);  // "lowest cost with at least 20,000 samples/s"
 // Errors (kInvalidInput): a negative or non-finite floor, a cap that is not above 0.
 Status validate(const Objective& objective);
 

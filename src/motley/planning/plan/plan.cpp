@@ -16,15 +16,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::size_t kLargestFile = 64'000'000;
-constexpr std::int64_t kMostDevices = 1'000'000;
-constexpr std::int64_t kMostSamples = 1'000'000'000;
+constexpr std::int64_t kMaxDevices = 1'000'000;
+constexpr std::int64_t kMaxSamples = 1'000'000'000;
 
-constexpr std::pair<const char*, Exchange> kExchanges[] = {
-    {"none", Exchange::kNone}, {"ring", Exchange::kRing}, {"parameter-server", Exchange::kParameterServer}};
-constexpr std::pair<const char*, Schedule> kSchedules[] = {{"1f1b", Schedule::kOneForwardOneBackward},
-                                                           {"fill-drain", Schedule::kFillDrain}};
+constexpr std::pair<const char*, GradientSync> kGradientSyncs[] = {
+    {"none", GradientSync::kNone}, {"ring", GradientSync::kRing}, {"parameter-server", GradientSync::kParameterServer}};
+constexpr std::pair<const char*, PipelineSchedule> kPipelineSchedules[] = {
+    {"1f1b", PipelineSchedule::kOneForwardOneBackward}, {"gpipe", PipelineSchedule::kGPipe}};
 
 // The first refusal ends the reading; it does not leave this file.
 struct Refusal {
@@ -65,9 +65,9 @@ class Fields {
   }
 
   std::int64_t integer(const char* key, std::int64_t min, std::int64_t max) {
-    const std::string accepted = fmt::format("a whole number from {} to {}", min, max);
+    const std::string accepted = fmt::format("an integer from {} to {}", min, max);
     const Json& value = at(key, accepted);
-    // A whole number above the largest signed one is kept unsigned.
+    // A integer above the largest signed one is kept unsigned.
     const bool fits = value.is_number_integer() &&
                       (!value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(max));
     if (!fits || value.get<std::int64_t>() < min || value.get<std::int64_t>() > max) {
@@ -110,16 +110,16 @@ class Fields {
   std::vector<Fields> objects(const char* key) {
     std::vector<Fields> fields;
     for (const Json& element : list(key)) {
-      fields.emplace_back(element, name_, fmt::format("{}[{}]", path_of(key), fields.size()));
+      fields.emplace_back(element, name_, fmt::format("{}[{}]", key_path(key), fields.size()));
     }
     return fields;
   }
 
-  Fields object(const char* key) { return {at(key, "an object"), name_, path_of(key)}; }
+  Fields object(const char* key) { return {at(key, "an object"), name_, key_path(key)}; }
 
   // A layer by its name, or by its index from 0.
   int layer(const char* key, const std::map<std::string, int>& layers) {
-    const std::string accepted = fmt::format("a name of 'layers', or a whole number from 0 to {}", layers.size() - 1);
+    const std::string accepted = fmt::format("a name of 'layers', or an integer from 0 to {}", layers.size() - 1);
     const Json& value = at(key, accepted);
     if (value.is_string()) {
       if (const auto found = layers.find(value.get<std::string>()); found != layers.end()) {
@@ -135,14 +135,14 @@ class Fields {
     for (const auto& [key, value] : json_.items()) {
       if (!asked_.contains(key)) {
         const std::string near = nearest_key(key, {asked_.begin(), asked_.end()});
-        throw Refusal{fmt::format("{}: unknown key '{}'; accepted: {}{}", name_, path_of(key), fmt::join(asked_, ", "),
+        throw Refusal{fmt::format("{}: unknown key '{}'; accepted: {}{}", name_, key_path(key), fmt::join(asked_, ", "),
                                   near.empty() ? "" : "; did you mean '" + near + "'?")};
       }
     }
   }
 
   [[noreturn]] void refuse(const std::string& key, const Json& value, const std::string& accepted) const {
-    throw Refusal{fmt::format("{}: {} is {}; accepted: {}", name_, path_of(key), excerpt(value), accepted)};
+    throw Refusal{fmt::format("{}: {} is {}; accepted: {}", name_, key_path(key), excerpt(value), accepted)};
   }
 
  private:
@@ -151,13 +151,13 @@ class Fields {
     return text.size() <= 60 ? text : text.substr(0, 60) + "...";
   }
 
-  std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+  std::string key_path(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
 
   const Json& at(const char* key, const std::string& accepted) {
     asked_.insert(key);
     const auto found = json_.find(key);
     if (found == json_.end()) {
-      throw Refusal{fmt::format("{}: {} is missing; accepted: {}", name_, path_of(key), accepted)};
+      throw Refusal{fmt::format("{}: {} is missing; accepted: {}", name_, key_path(key), accepted)};
     }
     return *found;
   }
@@ -198,9 +198,9 @@ Stage read_stage(Fields& fields, const std::map<std::string, int>& layers) {
   for (Fields& entry : fields.objects("replicas")) {
     Replicas replicas;
     replicas.type = entry.text("type");
-    replicas.count = entry.has("count") ? entry.integer("count", 1, kMostDevices) : 1;
-    if (entry.has("share")) {
-      replicas.share = entry.number("share");
+    replicas.count = entry.has("count") ? entry.integer("count", 1, kMaxDevices) : 1;
+    if (entry.has("batch_fraction")) {
+      replicas.share = entry.number("batch_fraction");
       ++shares;
     }
     entry.close();
@@ -213,11 +213,11 @@ Stage read_stage(Fields& fields, const std::map<std::string, int>& layers) {
     }
   } else if (shares != stage.replicas.size()) {
     fields.refuse("replicas",
-                  fmt::format("{} entries with a share, {} without", shares, stage.replicas.size() - shares),
-                  "a share in all of them, or in none for equal ones");
+                  fmt::format("{} entries with a batch_fraction, {} without", shares, stage.replicas.size() - shares),
+                  "one in all of them, or in none for equal ones");
   }
-  if (fields.has("exchange")) {
-    stage.exchange = fields.choice("exchange", kExchanges);
+  if (fields.has("gradient_sync")) {
+    stage.gradient_sync = fields.choice("gradient_sync", kGradientSyncs);
   }
   if (fields.has("recompute")) {
     stage.recompute = fields.boolean("recompute");
@@ -239,12 +239,12 @@ Plan read(std::string_view text, const std::string& name) {
     }
     plan.layers.push_back(layer.get<std::string>());
   }
-  plan.batch = fields.integer("batch", 1, kMostSamples);
+  plan.batch = fields.integer("global_batch_size", 1, kMaxSamples);
   if (fields.has("micro_batches")) {
     plan.micro_batches = fields.integer("micro_batches", 1, plan.batch);
   }
-  if (fields.has("schedule")) {
-    plan.schedule = fields.choice("schedule", kSchedules);
+  if (fields.has("pipeline_schedule")) {
+    plan.schedule = fields.choice("pipeline_schedule", kPipelineSchedules);
   }
   for (Fields& stage : fields.objects("stages")) {
     plan.stages.push_back(read_stage(stage, layers));
@@ -257,14 +257,14 @@ Plan read(std::string_view text, const std::string& name) {
     Fields predicted = fields.object("predicted");
     plan.predicted.step_seconds = predicted.number("step_seconds");
     plan.predicted.throughput = predicted.number("throughput");
-    plan.predicted.price_per_hour = predicted.number("price_per_hour");
-    plan.predicted.money = predicted.number("money");
+    plan.predicted.hourly_cost = predicted.number("hourly_cost");
+    plan.predicted.cost = predicted.number("cost");
     predicted.close();
   }
   if (fields.has("measured")) {
     Fields measured = fields.object("measured");
     plan.measured = {.step_seconds = measured.number("step_seconds"),
-                     .steps = measured.integer("steps", 1, kMostSamples)};
+                     .steps = measured.integer("steps", 1, kMaxSamples)};
     measured.close();
   }
   if (fields.has("bound")) {
@@ -275,18 +275,18 @@ Plan read(std::string_view text, const std::string& name) {
 }
 
 template <class T, std::size_t kCount>
-const char* text_of(T value, const std::pair<const char*, T> (&choices)[kCount]) {
+const char* format_text(T value, const std::pair<const char*, T> (&choices)[kCount]) {
   return std::ranges::find(choices, value, &std::pair<const char*, T>::second)->first;
 }
 
 }  // namespace
 
-const char* to_string(Exchange exchange) {
-  return text_of(exchange, kExchanges);
+const char* to_string(GradientSync gradient_sync) {
+  return format_text(gradient_sync, kGradientSyncs);
 }
 
-const char* to_string(Schedule schedule) {
-  return text_of(schedule, kSchedules);
+const char* to_string(PipelineSchedule schedule) {
+  return format_text(schedule, kPipelineSchedules);
 }
 
 Result<Plan> read_plan(const std::filesystem::path& file) {
@@ -318,22 +318,22 @@ std::string to_json(const Plan& plan) {
     for (const Replicas& replicas : stage.replicas) {
       Json entry = {{"type", replicas.type}, {"count", replicas.count}};
       if (!equal) {
-        entry["share"] = replicas.share;
+        entry["batch_fraction"] = replicas.share;
       }
       entries.push_back(entry);
     }
     stages.push_back({{"first_layer", layer(stage.first_layer)},
                       {"last_layer", layer(stage.last_layer)},
                       {"replicas", entries},
-                      {"exchange", to_string(stage.exchange)},
+                      {"gradient_sync", to_string(stage.gradient_sync)},
                       {"recompute", stage.recompute}});
   }
   Json json = {{"version", kVersion},
                {"model", plan.model},
                {"layers", plan.layers},
-               {"batch", plan.batch},
+               {"global_batch_size", plan.batch},
                {"micro_batches", plan.micro_batches},
-               {"schedule", to_string(plan.schedule)},
+               {"pipeline_schedule", to_string(plan.schedule)},
                {"stages", stages},
                {"cost_model", plan.cost_model},
                {"method", plan.method},
@@ -341,8 +341,8 @@ std::string to_json(const Plan& plan) {
                {"predicted",
                 {{"step_seconds", plan.predicted.step_seconds},
                  {"throughput", plan.predicted.throughput},
-                 {"price_per_hour", plan.predicted.price_per_hour},
-                 {"money", plan.predicted.money}}}};
+                 {"hourly_cost", plan.predicted.hourly_cost},
+                 {"cost", plan.predicted.cost}}}};
   if (plan.measured) {
     json["measured"] = {{"step_seconds", plan.measured->step_seconds}, {"steps", plan.measured->steps}};
   }
@@ -356,8 +356,8 @@ Status validate(const Plan& plan, const std::string& name) {
   const auto refuse = [&](const std::string& field, const auto& value, const std::string& accepted) {
     return fail(ErrorCode::kInvalidInput, "{}: {} is {}; accepted: {}", name, field, value, accepted);
   };
-  if (plan.batch < 1 || plan.batch > kMostSamples) {
-    return refuse("batch", plan.batch, fmt::format("a whole number from 1 to {}", kMostSamples));
+  if (plan.batch < 1 || plan.batch > kMaxSamples) {
+    return refuse("global_batch_size", plan.batch, fmt::format("an integer from 1 to {}", kMaxSamples));
   }
   if (plan.micro_batches < 1 || plan.micro_batches > plan.batch) {
     return refuse("micro_batches", plan.micro_batches, fmt::format("1 to the batch of {}", plan.batch));
@@ -398,11 +398,11 @@ Status validate(const Plan& plan, const std::string& name) {
       if (replicas.type.empty()) {
         return refuse(entry + "type", "''", "the name of a device type");
       }
-      if (replicas.count < 1 || replicas.count > kMostDevices) {
-        return refuse(entry + "count", replicas.count, fmt::format("a whole number from 1 to {}", kMostDevices));
+      if (replicas.count < 1 || replicas.count > kMaxDevices) {
+        return refuse(entry + "count", replicas.count, fmt::format("an integer from 1 to {}", kMaxDevices));
       }
       if (!(replicas.share > 0 && replicas.share <= 1)) {
-        return refuse(entry + "share", replicas.share, "a number above 0, up to 1");
+        return refuse(entry + "batch_fraction", replicas.share, "a number above 0, up to 1");
       }
       devices += replicas.count;
       shares += static_cast<double>(replicas.count) * replicas.share;
@@ -411,11 +411,11 @@ Status validate(const Plan& plan, const std::string& name) {
       return refuse(path + "replicas", "empty", "one or more device types");
     }
     if (std::abs(shares - 1) > 1e-6) {
-      return refuse(path + "replicas", fmt::format("of shares whose sum (count times share) is {}", shares),
+      return refuse(path + "replicas", fmt::format("of fractions whose sum (count times batch_fraction) is {}", shares),
                     "a sum of 1");
     }
-    if (devices > 1 && stage.exchange == Exchange::kNone) {
-      return refuse(path + "exchange", "'none'",
+    if (devices > 1 && stage.gradient_sync == GradientSync::kNone) {
+      return refuse(path + "gradient_sync", "'none'",
                     fmt::format("'ring' or 'parameter-server', as the stage has {} devices", devices));
     }
   }
@@ -427,8 +427,8 @@ Status validate(const Plan& plan, const std::string& name) {
 
   for (const auto& [field, value] : {std::pair{"predicted.step_seconds", plan.predicted.step_seconds},
                                      {"predicted.throughput", plan.predicted.throughput},
-                                     {"predicted.price_per_hour", plan.predicted.price_per_hour},
-                                     {"predicted.money", plan.predicted.money},
+                                     {"predicted.hourly_cost", plan.predicted.hourly_cost},
+                                     {"predicted.cost", plan.predicted.cost},
                                      {"measured.step_seconds", plan.measured.value_or(Measured{}).step_seconds},
                                      {"bound", plan.bound.value_or(0)}}) {
     if (!(value >= 0) || std::isinf(value)) {

@@ -15,12 +15,12 @@
 namespace motley::planning {
 
 // How the replicas of a stage agree on their parameters.
-enum class Exchange { kNone, kRing, kParameterServer };
-const char* to_string(Exchange exchange);  // "none", "ring", "parameter-server"
+enum class GradientSync { kNone, kRing, kParameterServer };
+const char* to_string(GradientSync gradient_sync);  // "none", "ring", "parameter-server"
 
-// The order of micro-batches in a step; both are flushed at its end, so that a step computes what one worker would.
-enum class Schedule { kOneForwardOneBackward, kFillDrain };
-const char* to_string(Schedule schedule);  // "1f1b", "fill-drain"
+// The order of micro-batches in a step; both are synchronous at its end, so that a step computes what one worker would.
+enum class PipelineSchedule { kOneForwardOneBackward, kGPipe };
+const char* to_string(PipelineSchedule schedule);  // "1f1b", "gpipe"
 
 // `count` devices of one type, each of which gets `share` of every micro-batch (or of the batch's micro-batches).
 struct Replicas {
@@ -34,16 +34,16 @@ struct Stage {
   int first_layer = 0;  // of the model's chain of layers, both included
   int last_layer = 0;
   std::vector<Replicas> replicas;  // shares sum to 1 over count * share
-  Exchange exchange = Exchange::kNone;
+  GradientSync gradient_sync = GradientSync::kNone;
   bool recompute = false;  // forward once more in the backward pass, instead of keeping activations
   bool operator==(const Stage&) const = default;
 };
 
 struct Prediction {
   double step_seconds = 0;
-  double throughput = 0;      // samples a second
-  double price_per_hour = 0;  // of all devices of the plan
-  double money = 0;           // for the job's samples
+  double throughput = 0;   // samples a second
+  double hourly_cost = 0;  // of all devices of the plan
+  double cost = 0;         // for the job's samples
   bool operator==(const Prediction&) const = default;
 };
 
@@ -59,7 +59,7 @@ struct Plan {
   std::vector<std::string> layers;  // names, so that a plan of another model is noticed
   std::int64_t batch = 1;           // samples of a step
   std::int64_t micro_batches = 1;   // batch is cut into this many
-  Schedule schedule = Schedule::kOneForwardOneBackward;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::vector<Stage> stages;
 
   std::string cost_model;            // "heterps" or "pipeline"

@@ -4,9 +4,10 @@
 
 namespace motley::planning {
 
-std::int64_t warm_up_of(Schedule schedule, std::size_t stage, std::size_t stages, std::int64_t micro_batches) {
-  return schedule == Schedule::kFillDrain ? micro_batches
-                                          : std::min(micro_batches, static_cast<std::int64_t>(stages - stage));
+std::int64_t count_warm_up(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
+                           std::int64_t micro_batches) {
+  return schedule == PipelineSchedule::kGPipe ? micro_batches
+                                              : std::min(micro_batches, static_cast<std::int64_t>(stages - stage));
 }
 
 Task task_at(std::int64_t position, std::int64_t warm_up, std::int64_t micro_batches) {

@@ -13,10 +13,11 @@ struct Task {
   bool operator==(const Task&) const = default;
 };
 
-// How many micro-batches the stage takes forward before the first one goes backward: all of them under fill-drain, else
+// How many micro-batches the stage takes forward before the first one goes backward: all of them under gpipe, else
 // as many as there are stages from it to the last one, which is what hides the way there and back (1F1B of PipeDream:
 // Narayanan et al. 2019, section 3.2).
-std::int64_t warm_up_of(Schedule schedule, std::size_t stage, std::size_t stages, std::int64_t micro_batches);
+std::int64_t count_warm_up(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
+                           std::int64_t micro_batches);
 
 // The task at a position of the stage's order, 0 to 2 * micro_batches - 1: first `warm_up` forwards, then a backward
 // and a forward in turn, and last the backwards that are left. Both kinds come in the order of the micro-batches.

@@ -15,10 +15,10 @@
 namespace motley::planning {
 namespace {
 
-constexpr std::size_t kReplayed = 8;       // of the candidates, the best by the closed form
-constexpr int kBisections = 40;            // to find the slowest stage's least time
-constexpr double kLeastPerSample = 1e-15;  // seconds: a layer that takes less is as good as free
-constexpr double kLeastShare = 1e-6;       // of a worker that has nothing to do where shares are balanced
+constexpr std::size_t kReplayed = 8;     // of the candidates, the best by the closed form
+constexpr int kBisections = 40;          // to find the slowest stage's least time
+constexpr double kMinPerSample = 1e-15;  // seconds: a layer that takes less is as good as free
+constexpr double kMinFraction = 1e-6;    // of a worker that has nothing to do where shares are balanced
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::size_t at(int index) {
@@ -56,29 +56,29 @@ class Repartition {
     activation_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].activation_bytes; });
     for (const planning::Stage& stage : running_.stages) {
       recomputes_ = recomputes_ || stage.recompute;
-      exchange_ = stage.exchange == planning::Exchange::kNone ? exchange_ : stage.exchange;
+      gradient_sync_ = stage.gradient_sync == planning::GradientSync::kNone ? gradient_sync_ : stage.gradient_sync;
     }
   }
 
   // The best by the closed form, the best first.
   std::vector<Arrangement> search(const std::vector<int>& places) {
-    std::vector<int> stage_of(at(problem_.type_count()));
+    std::vector<int> worker_stage(at(problem_.type_count()));
     std::size_t place = 0;
     for (std::size_t stage = 0; stage < running_.stages.size(); ++stage) {
       for (const planning::Replicas& replicas : running_.stages[stage].replicas) {
-        for (std::int64_t i = 0; i < replicas.count; ++i) stage_of[at(places[place++])] = static_cast<int>(stage);
+        for (std::int64_t i = 0; i < replicas.count; ++i) worker_stage[at(places[place++])] = static_cast<int>(stage);
       }
     }
-    const int most_stages = std::min(problem_.type_count(), problem_.layer_count());
+    const int max_stages = std::min(problem_.type_count(), problem_.layer_count());
     for (const std::int64_t micro_batches :
          {running_.micro_batches, 2 * running_.micro_batches, running_.micro_batches / 2}) {
       if (micro_batches < 1 || micro_batches > problem_.batch) continue;
       problem_.micro_batches = micro_batches;
-      for (int stages = 1; stages <= most_stages; ++stages) {
-        if (std::pow(stages, problem_.type_count()) <= kMostMaps) {
+      for (int stages = 1; stages <= max_stages; ++stages) {
+        if (std::pow(stages, problem_.type_count()) <= kMaxMaps) {
           every_map(stages);
         } else if (stages == static_cast<int>(running_.stages.size())) {
-          improve(stage_of, stages);
+          improve(worker_stage, stages);
         }
       }
     }
@@ -99,12 +99,12 @@ class Repartition {
       (fits(arrangement.workers, middle).empty() ? least : most) = middle;
     }
     arrangement.begin = fits(arrangement.workers, most);
-    arrangement.step_seconds = step_of(arrangement);
+    arrangement.step_seconds = compute_step(arrangement);
     move_cuts(arrangement);
     return arrangement;
   }
 
-  planning::Plan plan_of(const Arrangement& arrangement) {
+  planning::Plan build_plan(const Arrangement& arrangement) {
     problem_.micro_batches = arrangement.micro_batches;
     planning::Plan plan = running_;
     plan.micro_batches = arrangement.micro_batches;
@@ -116,12 +116,12 @@ class Repartition {
       stage.first_layer = arrangement.begin[s];
       stage.last_layer = arrangement.begin[s + 1] - 1;
       std::vector<double> samples = shares(arrangement.workers[s], stage.first_layer, stage.last_layer);
-      for (double& own : samples) own = std::max(own, kLeastShare * this->samples());
+      for (double& own : samples) own = std::max(own, kMinFraction * this->samples());
       const double sum = std::accumulate(samples.begin(), samples.end(), 0.0);
       for (std::size_t i = 0; i < samples.size(); ++i) {
         stage.replicas.push_back({problem_.types[at(arrangement.workers[s][i])].name, 1, samples[i] / sum});
       }
-      stage.exchange = samples.size() > 1 ? exchange_ : planning::Exchange::kNone;
+      stage.gradient_sync = samples.size() > 1 ? gradient_sync_ : planning::GradientSync::kNone;
       stage.recompute = recomputes_;
       plan.stages.push_back(std::move(stage));
     }
@@ -161,7 +161,7 @@ class Repartition {
     std::vector<Line> lines;
     for (const int worker : workers) {
       const planning::Affine ahead = forward(worker, first, last), back = backward(worker, first, last);
-      lines.push_back({ahead.fixed + back.fixed, std::max(kLeastPerSample, ahead.per_sample + back.per_sample)});
+      lines.push_back({ahead.fixed + back.fixed, std::max(kMinPerSample, ahead.per_sample + back.per_sample)});
     }
     std::vector<bool> works(workers.size(), true);
     std::vector<double> samples(workers.size());
@@ -182,7 +182,7 @@ class Repartition {
     return samples;
   }
 
-  planning::StageCost cost_of(const std::vector<int>& workers, int first, int last) const {
+  planning::StageCost compute_cost(const std::vector<int>& workers, int first, int last) const {
     const std::vector<double> samples = shares(workers, first, last);
     planning::StageCost cost;
     for (std::size_t i = 0; i < workers.size(); ++i) {
@@ -194,7 +194,7 @@ class Repartition {
   }
 
   double seconds(const std::vector<int>& workers, int first, int last) const {
-    const planning::StageCost cost = cost_of(workers, first, last);
+    const planning::StageCost cost = compute_cost(workers, first, last);
     return cost.forward_seconds + cost.backward_seconds;
   }
 
@@ -227,7 +227,7 @@ class Repartition {
     return slowest;
   }
 
-  double exchange_seconds(const std::vector<int>& workers, int first, int last) const {
+  double gradient_sync_seconds(const std::vector<int>& workers, int first, int last) const {
     if (workers.size() < 2) return 0;
     double bandwidth = kInfinity, latency = 0;
     for (const int one : workers) {
@@ -241,15 +241,15 @@ class Repartition {
     }
     const double bytes = over(parameter_bytes_, first, last);
     const auto count = static_cast<double>(workers.size());
-    return exchange_ == planning::Exchange::kRing ? 2 * (count - 1) * (bytes / (count * bandwidth) + latency)
-                                                  : 2 * (bytes / bandwidth + latency);
+    return gradient_sync_ == planning::GradientSync::kRing ? 2 * (count - 1) * (bytes / (count * bandwidth) + latency)
+                                                           : 2 * (bytes / bandwidth + latency);
   }
 
   bool fits_memory(const Arrangement& arrangement, std::size_t stage) const {
     const int first = arrangement.begin[stage], last = arrangement.begin[stage + 1] - 1;
     const double state = problem_.memory_per_parameter_byte * over(parameter_bytes_, first, last);
     const auto behind = static_cast<std::int64_t>(arrangement.workers.size() - stage);
-    const auto in_flight = static_cast<double>(problem_.schedule == planning::Schedule::kFillDrain
+    const auto in_flight = static_cast<double>(problem_.schedule == planning::PipelineSchedule::kGPipe
                                                    ? arrangement.micro_batches
                                                    : std::min(arrangement.micro_batches, behind));
     const double inside = over(activation_bytes_, first, last);
@@ -269,14 +269,14 @@ class Repartition {
         [](double samples) { return samples >= 1; });
   }
 
-  double step_of(const Arrangement& arrangement) const {
+  double compute_step(const Arrangement& arrangement) const {
     if (arrangement.begin.empty()) return kInfinity;
     std::vector<planning::StageCost> stages;
     for (std::size_t s = 0; s < arrangement.workers.size(); ++s) {
       if (!uses_all(arrangement, s) || !fits_memory(arrangement, s)) return kInfinity;
       const int first = arrangement.begin[s], end = arrangement.begin[s + 1];
-      stages.push_back(cost_of(arrangement.workers[s], first, end - 1));
-      stages.back().exchange_seconds = exchange_seconds(arrangement.workers[s], first, end - 1);
+      stages.push_back(compute_cost(arrangement.workers[s], first, end - 1));
+      stages.back().gradient_sync_seconds = gradient_sync_seconds(arrangement.workers[s], first, end - 1);
       if (s + 1 < arrangement.workers.size()) {
         stages.back().transfer_seconds = transfer_seconds(arrangement.workers[s], arrangement.workers[s + 1], end);
       }
@@ -292,7 +292,7 @@ class Repartition {
           Arrangement other = arrangement;
           other.begin[s] += by;
           if (other.begin[s] <= other.begin[s - 1] || other.begin[s] >= other.begin[s + 1]) continue;
-          other.step_seconds = step_of(other);
+          other.step_seconds = compute_step(other);
           if (other.step_seconds < arrangement.step_seconds * (1 - planning::kTolerance)) {
             arrangement = std::move(other);
             moved = true;
@@ -303,10 +303,10 @@ class Repartition {
   }
 
   // Cuts for the map, and keeps it where it is among the best; the step's seconds.
-  double consider(const std::vector<int>& stage_of, int stages) {
+  double consider(const std::vector<int>& worker_stage, int stages) {
     std::vector<std::vector<int>> workers(at(stages));
-    for (std::size_t worker = 0; worker < stage_of.size(); ++worker) {
-      workers[at(stage_of[worker])].push_back(static_cast<int>(worker));
+    for (std::size_t worker = 0; worker < worker_stage.size(); ++worker) {
+      workers[at(worker_stage[worker])].push_back(static_cast<int>(worker));
     }
     if (std::ranges::any_of(workers, [](const std::vector<int>& of_stage) { return of_stage.empty(); })) {
       return kInfinity;
@@ -329,16 +329,16 @@ class Repartition {
 
   // All ways to give the workers to stages; of neighbours that are alike the later one is in no earlier stage.
   void every_map(int stages) {
-    std::vector<int> stage_of(at(problem_.type_count()));
+    std::vector<int> worker_stage(at(problem_.type_count()));
     const std::function<void(std::size_t)> place = [&](std::size_t worker) {
       if (stop_.stop_requested()) return;
-      if (worker == stage_of.size()) {
-        consider(stage_of, stages);
+      if (worker == worker_stage.size()) {
+        consider(worker_stage, stages);
         return;
       }
-      const int least = worker > 0 && alike(worker - 1, worker) ? stage_of[worker - 1] : 0;
+      const int least = worker > 0 && alike(worker - 1, worker) ? worker_stage[worker - 1] : 0;
       for (int stage = least; stage < stages; ++stage) {
-        stage_of[worker] = stage;
+        worker_stage[worker] = stage;
         place(worker + 1);
       }
     };
@@ -347,11 +347,11 @@ class Repartition {
 
   // From one map to the best of those where one worker is in another stage, or two have changed places, until none is
   // better.
-  void improve(std::vector<int> stage_of, int stages) {
-    double best = consider(stage_of, stages);
+  void improve(std::vector<int> worker_stage, int stages) {
+    double best = consider(worker_stage, stages);
     for (bool better = true; better && !stop_.stop_requested();) {
       better = false;
-      std::vector<int> next = stage_of;
+      std::vector<int> next = worker_stage;
       const auto look_at = [&](const std::vector<int>& other) {
         const double seconds = consider(other, stages);
         if (seconds < best * (1 - planning::kTolerance)) {
@@ -360,19 +360,19 @@ class Repartition {
           better = true;
         }
       };
-      for (std::size_t worker = 0; worker < stage_of.size() && !stop_.stop_requested(); ++worker) {
-        std::vector<int> other = stage_of;
+      for (std::size_t worker = 0; worker < worker_stage.size() && !stop_.stop_requested(); ++worker) {
+        std::vector<int> other = worker_stage;
         for (int stage = 0; stage < stages; ++stage) {
           other[worker] = stage;
-          if (stage != stage_of[worker]) look_at(other);
+          if (stage != worker_stage[worker]) look_at(other);
         }
-        for (std::size_t second = worker + 1; second < stage_of.size(); ++second) {
-          other = stage_of;
+        for (std::size_t second = worker + 1; second < worker_stage.size(); ++second) {
+          other = worker_stage;
           std::swap(other[worker], other[second]);
-          if (other != stage_of) look_at(other);
+          if (other != worker_stage) look_at(other);
         }
       }
-      stage_of = next;
+      worker_stage = next;
     }
   }
 
@@ -382,7 +382,7 @@ class Repartition {
   std::vector<Sums> sums_;
   std::vector<double> parameter_bytes_, activation_bytes_;
   bool recomputes_ = false;
-  planning::Exchange exchange_ = planning::Exchange::kRing;
+  planning::GradientSync gradient_sync_ = planning::GradientSync::kRing;
   std::vector<Arrangement> best_;
 };
 
@@ -417,8 +417,8 @@ planning::Problem problem_of_workers(const planning::Problem& types, const std::
   return problem;
 }
 
-Result<PlacedPlan> placement_of(const planning::Problem& workers, const planning::Plan& plan,
-                                const std::vector<int>& places) {
+Result<PlacedPlan> make_placement(const planning::Problem& workers, const planning::Plan& plan,
+                                  const std::vector<int>& places) {
   PlacedPlan placement{plan, places};
   Arrangement arrangement{{}, {0}, plan.micro_batches};
   std::size_t place = 0;
@@ -431,7 +431,7 @@ Result<PlacedPlan> placement_of(const planning::Problem& workers, const planning
   }
   planning::Problem problem = workers;
   problem.micro_batches = plan.micro_batches;
-  placement.plan = Repartition(problem, placement, {}).plan_of(arrangement);
+  placement.plan = Repartition(problem, placement, {}).build_plan(arrangement);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) placement.plan.stages[s].recompute = plan.stages[s].recompute;
   MOTLEY_ASSIGN(placement.step_seconds, replay(problem, placement.plan));
   return placement;
@@ -442,7 +442,7 @@ Result<PlacedPlan> repartition(const planning::Problem& workers, const PlacedPla
   Repartition search(workers, running, stop);
   PlacedPlan best = running;
   for (const Arrangement& arrangement : search.search(running.workers)) {
-    PlacedPlan placement{search.plan_of(arrangement), {}};
+    PlacedPlan placement{search.build_plan(arrangement), {}};
     for (const std::vector<int>& of_stage : arrangement.workers) {
       placement.workers.insert(placement.workers.end(), of_stage.begin(), of_stage.end());
     }

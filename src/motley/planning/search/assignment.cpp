@@ -8,7 +8,7 @@
 namespace motley::planning {
 namespace {
 
-std::size_t layers_of(const planning::Problem& problem) {
+std::size_t count_layers(const planning::Problem& problem) {
   return problem.layers.size();
 }
 int any_type(const planning::Problem& problem, Random& random) {
@@ -19,7 +19,7 @@ int any_type(const planning::Problem& problem, Random& random) {
 
 Assignment all_on(const planning::Problem& problem, int type) {
   const bool pipeline = problem.cost_model == planning::CostModel::kPipeline;
-  return {std::vector<int>(layers_of(problem), type), std::vector<bool>(pipeline ? layers_of(problem) : 0)};
+  return {std::vector<int>(count_layers(problem), type), std::vector<bool>(pipeline ? count_layers(problem) : 0)};
 }
 
 void normalise(Assignment& assignment) {
@@ -32,7 +32,7 @@ void normalise(Assignment& assignment) {
 Assignment draw(const planning::Problem& problem, Random& random) {
   Assignment drawn = all_on(problem, any_type(problem, random));
   const double stay = random.uniform();
-  for (std::size_t layer = 1; layer < layers_of(problem); ++layer) {
+  for (std::size_t layer = 1; layer < count_layers(problem); ++layer) {
     const bool stays = random.uniform() < stay;
     drawn.type_of_layer[layer] = stays ? drawn.type_of_layer[layer - 1] : any_type(problem, random);
     if (!drawn.cut_before.empty()) {
@@ -44,7 +44,7 @@ Assignment draw(const planning::Problem& problem, Random& random) {
 }
 
 void mutate(const planning::Problem& problem, Random& random, Assignment& assignment) {
-  const std::size_t layers = layers_of(problem);
+  const std::size_t layers = count_layers(problem);
   std::vector<int>& types = assignment.type_of_layer;
   for (std::size_t layer = 0; layer < layers; ++layer) {
     if (random.below(layers) == 0) {
@@ -71,16 +71,17 @@ Score score(const Request& request, Search& search, const Assignment& assignment
   if (std::isfinite(value)) {
     return {value, 0};
   }
-  const planning::Objective unbounded{.goal = planning::Goal::kMostThroughput};
+  const planning::Objective unbounded{.criterion = planning::Criterion::kMaxThroughput};
   const auto fastest = planning::provision(
-      request.problem, planning::stages_of(request.problem, assignment.type_of_layer, assignment.cut_before), unbounded,
-      kBriefly);
-  return {value,
-          fastest ? planning::value(planning::evaluate(request.problem, *fastest, unbounded), unbounded.goal) : value};
+      request.problem, planning::list_stages(request.problem, assignment.type_of_layer, assignment.cut_before),
+      unbounded, kBriefly);
+  return {value, fastest
+                     ? planning::value(planning::evaluate(request.problem, *fastest, unbounded), unbounded.criterion)
+                     : value};
 }
 
 bool is_cpu(const planning::Type& type) {
-  return type.exchange == planning::Exchange::kParameterServer;
+  return type.gradient_sync == planning::GradientSync::kParameterServer;
 }
 
 Result<std::vector<int>> types_of_sort(const planning::Problem& problem, bool cpu, const std::string& method) {

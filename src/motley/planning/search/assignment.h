@@ -28,10 +28,10 @@ Assignment draw(const planning::Problem& problem, Random& random);
 void mutate(const planning::Problem& problem, Random& random, Assignment& assignment);
 
 // Less is better. Assignments without a feasible candidate have the value infinity; `fastest` compares those, so that a
-// method finds its way to where the objective's floors and caps can be met.
+// method finds its way to where the objective's limits can be met.
 struct Score {
   double value = 0;    // planning::value of the best counts
-  double fastest = 0;  // seconds a sample when floors and caps are left out; 0 where value is finite
+  double fastest = 0;  // seconds a sample when limits are left out; 0 where value is finite
   auto operator<=>(const Score&) const = default;
 };
 Score score(const Request& request, Search& search, const Assignment& assignment);

@@ -21,7 +21,7 @@ constexpr double kNoise = 1e-6;                            // keeps the covarian
 constexpr double kInfeasibleCost = 10;                     // times the dearest feasible
 constexpr double kLengths[] = {0.05, 0.1, 0.2, 0.4, 0.8};  // as shares of the string, to choose from
 
-Codes codes_of(const Assignment& assignment) {
+Codes to_codes(const Assignment& assignment) {
   Codes codes = assignment.type_of_layer;
   codes.insert(codes.end(), assignment.cut_before.begin(), assignment.cut_before.end());
   return codes;
@@ -88,7 +88,7 @@ class Bayesian final : public Planner {
     std::vector<Codes> points;
     std::set<Codes> known;
     const auto look_at = [&](const Assignment& assignment) {
-      Codes codes = codes_of(assignment);
+      Codes codes = to_codes(assignment);
       if (known.insert(codes).second) {
         scores.push_back(score(request, search, assignment));
         points.push_back(std::move(codes));
@@ -123,7 +123,7 @@ class Bayesian final : public Planner {
         if (i % 2 == 1) {
           mutate(problem, random, candidate);
         }
-        const Codes codes = codes_of(candidate);
+        const Codes codes = to_codes(candidate);
         if (known.contains(codes)) {
           continue;
         }

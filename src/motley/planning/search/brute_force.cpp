@@ -9,7 +9,7 @@
 namespace motley::planning {
 namespace {
 
-constexpr std::int64_t kMostCandidates = 50'000'000;
+constexpr std::int64_t kMaxCandidates = 50'000'000;
 
 class Enumeration {
  public:
@@ -64,11 +64,11 @@ class BruteForce final : public Planner {
   Result<Answer> plan(const Request& request) const override {
     std::int64_t candidates = 0;
     if (!Enumeration(request.problem).visit_from(0, [&](const planning::Candidate&) {
-          return ++candidates <= kMostCandidates;
+          return ++candidates <= kMaxCandidates;
         })) {
       return fail(ErrorCode::kInvalidInput,
                   "brute-force: {} layers on {} device types have more than {} candidates; accepted: no more than that",
-                  request.problem.layer_count(), request.problem.type_count(), kMostCandidates);
+                  request.problem.layer_count(), request.problem.type_count(), kMaxCandidates);
     }
     Search search(request);
     const bool all = Enumeration(request.problem).visit_from(0, [&](const planning::Candidate& candidate) {
@@ -77,7 +77,7 @@ class BruteForce final : public Planner {
     });
     Answer answer = search.answer();
     answer.proved = all;
-    answer.bound = all && answer.best ? planning::value(answer.evaluation, request.objective.goal) : 0;
+    answer.bound = all && answer.best ? planning::value(answer.evaluation, request.objective.criterion) : 0;
     return answer;
   }
 };

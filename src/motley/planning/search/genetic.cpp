@@ -72,9 +72,9 @@ class Genetic final : public Planner {
     };
 
     while (population.size() < kPopulation && !search.over()) {
-      const auto made = static_cast<int>(population.size());
-      add(made < problem.type_count() && made < static_cast<int>(kPopulation) / 2 ? all_on(problem, made)
-                                                                                  : draw(problem, random));
+      const auto created = static_cast<int>(population.size());
+      add(created < problem.type_count() && created < static_cast<int>(kPopulation) / 2 ? all_on(problem, created)
+                                                                                        : draw(problem, random));
     }
     std::stable_sort(population.begin(), population.end(), better);
 

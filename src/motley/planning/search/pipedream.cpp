@@ -17,8 +17,8 @@ namespace motley::planning {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::size_t kMostStates = 5'000;
-constexpr std::int64_t kMostMachines = 256;  // of one type that the planner plans for
+constexpr std::size_t kMaxStates = 5'000;
+constexpr std::int64_t kMaxMachines = 256;  // of one type that the planner plans for
 
 // The larger of a stage's time and its transfers'.
 double stage_seconds(const PipedreamStates& states, const PipedreamStage& stage) {
@@ -26,8 +26,9 @@ double stage_seconds(const PipedreamStates& states, const PipedreamStage& stage)
   const auto to = static_cast<std::size_t>(stage.to);
   const double replicas = stage.replicas;
   const double parameter_bytes = states.parameter_bytes[to] - states.parameter_bytes[from];
-  const double exchange = 4 * (replicas - 1) * parameter_bytes / (replicas * states.exchange_bytes_per_second);
-  const double work = (states.seconds[to] - states.seconds[from] + exchange) / replicas;
+  const double gradient_sync =
+      4 * (replicas - 1) * parameter_bytes / (replicas * states.gradient_sync_bytes_per_second);
+  const double work = (states.seconds[to] - states.seconds[from] + gradient_sync) / replicas;
   if (from == 0) {
     return work;
   }
@@ -77,7 +78,7 @@ std::vector<PipedreamStage> fewest_machines(const PipedreamStates& states, int m
 PipedreamStates chain_states(const planning::Problem& problem, int type) {
   const double samples = static_cast<double>(problem.batch) / static_cast<double>(problem.micro_batches);
   PipedreamStates states;
-  states.exchange_bytes_per_second = problem.types[static_cast<std::size_t>(type)].bytes_per_second;
+  states.gradient_sync_bytes_per_second = problem.types[static_cast<std::size_t>(type)].bytes_per_second;
   states.activation_bytes_per_second = problem.link(type, type).bytes_per_second;
   double seconds = 0;
   double parameter_bytes = 0;
@@ -110,7 +111,7 @@ class Pipedream final : public Planner {
         search.consider(all_on(problem, type).type_of_layer);
         continue;
       }
-      const std::int64_t count = std::min(problem.types[static_cast<std::size_t>(type)].count, kMostMachines);
+      const std::int64_t count = std::min(problem.types[static_cast<std::size_t>(type)].count, kMaxMachines);
       for (const PipedreamPlan& plan : pipedream_plans(chain_states(problem, type), static_cast<int>(count))) {
         if (search.over()) {
           break;
@@ -203,7 +204,7 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
     return fail(ErrorCode::kInvalidInput, "pipedream: the profile of {} has no device", profile.graph.name);
   }
   const std::vector<model::LayerTime>& times = profile.devices.front().layers;
-  const auto seconds_of = [&](std::size_t layer) {
+  const auto predict_seconds = [&](std::size_t layer) {
     return times[layer].forward.at(profile.batch) + times[layer].backward.at(profile.batch);
   };
   std::vector<bool> read(layers.size());
@@ -215,7 +216,7 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
   std::vector<bool> left_out(layers.size());
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     left_out[layer] = layers[layer].kind == model::LayerKind::kInput ||
-                      (!read[layer] && seconds_of(layer) == 0 && layers[layer].parameters == 0);
+                      (!read[layer] && predict_seconds(layer) == 0 && layers[layer].parameters == 0);
   }
 
   // Every state is the one before with a layer more whose inputs it has. Breadth first, so that the states come by
@@ -230,11 +231,11 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
   };
   add(Members(layers.size()));
   for (std::size_t state = 0; state < found.size(); ++state) {
-    if (found.size() > kMostStates) {
+    if (found.size() > kMaxStates) {
       return fail(ErrorCode::kInvalidInput,
                   "pipedream: {} has more than {} sets of layers to cut between; a graph with fewer parallel branches "
                   "is needed",
-                  profile.graph.name, kMostStates);
+                  profile.graph.name, kMaxStates);
     }
     for (std::size_t layer = 0; layer < layers.size(); ++layer) {
       const auto present = [&](int input) {
@@ -251,7 +252,7 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
 
   PipedreamGraph result;
   PipedreamStates& states = result.states;
-  states.exchange_bytes_per_second = states.activation_bytes_per_second = bytes_per_second;
+  states.gradient_sync_bytes_per_second = states.activation_bytes_per_second = bytes_per_second;
   for (const Members& members : found) {
     double seconds = 0;
     double parameter_bytes = 0;
@@ -259,7 +260,7 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
     std::vector<int>& listed = result.members.emplace_back();
     for (std::size_t layer = 0; layer < layers.size(); ++layer) {
       if (members[layer]) {
-        seconds += seconds_of(layer);
+        seconds += predict_seconds(layer);
         parameter_bytes += sizeof(float) * layers[layer].parameters;
         listed.push_back(static_cast<int>(layer));
       } else if (!left_out[layer]) {

@@ -20,9 +20,9 @@ namespace motley::planning {
 struct PipedreamStates {
   std::vector<double> seconds;  // forward and backward of a minibatch on one machine
   std::vector<double> parameter_bytes;
-  std::vector<double> output_bytes;      // read outside of it, of a minibatch
-  std::vector<std::vector<int>> inside;  // the smaller states that are nested in it
-  double exchange_bytes_per_second = 0;  // for parameters
+  std::vector<double> output_bytes;           // read outside of it, of a minibatch
+  std::vector<std::vector<int>> inside;       // the smaller states that are nested in it
+  double gradient_sync_bytes_per_second = 0;  // for parameters
   double activation_bytes_per_second = 0;
 };
 

@@ -12,11 +12,11 @@ constexpr double kProgressSeconds = 0.25;
 
 }  // namespace
 
-double Answer::gap(planning::Goal goal) const {
+double Answer::gap(planning::Criterion criterion) const {
   if (proved) {
     return 0;
   }
-  return best && bound > 0 ? (planning::value(evaluation, goal) - bound) / bound : kInfinity;
+  return best && bound > 0 ? (planning::value(evaluation, criterion) - bound) / bound : kInfinity;
 }
 
 Search::Search(const Request& request)
@@ -24,7 +24,7 @@ Search::Search(const Request& request)
 
 double Search::consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before) {
   const planning::Problem& problem = request_.problem;
-  if (const auto candidate = planning::provision(problem, planning::stages_of(problem, type_of_layer, cut_before),
+  if (const auto candidate = planning::provision(problem, planning::list_stages(problem, type_of_layer, cut_before),
                                                  request_.objective, kBriefly)) {
     return consider(*candidate);
   }
@@ -39,7 +39,7 @@ double Search::consider(const planning::Candidate& candidate) {
 
 double Search::consider(const planning::Candidate& candidate, planning::Evaluation evaluation) {
   ++answer_.evaluations;
-  const double value = planning::value(evaluation, request_.objective.goal);
+  const double value = planning::value(evaluation, request_.objective.criterion);
   if (value < best_value_) {
     best_value_ = value;
     answer_.best = candidate;
@@ -55,7 +55,7 @@ bool Search::over() {
     request_.progress({answer_.evaluations, best_value_, answer_.bound, now - start_});
   }
   answer_.stopped = answer_.stopped || now - start_ >= request_.seconds || request_.stop.stop_requested() ||
-                    (request_.most_evaluations > 0 && answer_.evaluations >= request_.most_evaluations);
+                    (request_.max_evaluations > 0 && answer_.evaluations >= request_.max_evaluations);
   return answer_.stopped;
 }
 

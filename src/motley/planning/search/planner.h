@@ -38,7 +38,7 @@ struct Request {
   std::function<planning::Evaluation(const planning::Candidate&)> evaluator = {};
   // How many calls of the evaluator are worth their time, at most, one after the other (measured steps); 0: any number,
   // and methods that say so call it from several threads at once.
-  std::int64_t most_evaluations = 0;
+  std::int64_t max_evaluations = 0;
 };
 
 struct Answer {
@@ -51,7 +51,7 @@ struct Answer {
   double seconds = 0;
 
   // (value - bound) / bound; 0 where proved.
-  double gap(planning::Goal goal) const;
+  double gap(planning::Criterion criterion) const;
 };
 
 class Planner {
@@ -63,7 +63,7 @@ class Planner {
 };
 
 // How searches that value thousands of assignments ask for counts.
-inline constexpr planning::ProvisioningOptions kBriefly{.most_boxes = 100};
+inline constexpr planning::ProvisioningOptions kBriefly{.max_boxes = 100};
 
 // Counts evaluations, keeps the best, watches the clock and the stop token: what every searching method needs.
 class Search {

@@ -18,7 +18,7 @@ double log_between(Random& random, double low, double high) {
   return low * std::pow(high / low, random.uniform());
 }
 
-std::int64_t whole_between(Random& random, std::int64_t low, std::int64_t high) {
+std::int64_t integer_between(Random& random, std::int64_t low, std::int64_t high) {
   return low + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(high - low + 1)));
 }
 
@@ -40,10 +40,10 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
   planning::Problem problem;
   problem.model = "random";
   problem.cost_model = options.cost_model;
-  problem.job_samples = 1e8;
+  problem.total_samples = 1e8;
   problem.profile_batch = 256;
   problem.batch = 512;
-  problem.micro_batches = whole_between(random, 1, 8);
+  problem.micro_batches = integer_between(random, 1, 8);
   problem.schedule = options.schedule;
   problem.allow_recompute = options.allow_recompute;
 
@@ -74,8 +74,8 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
     planning::Type type;
     type.name = fmt::format("type{}", t);
     type.price_per_hour = 0.04 * std::pow(speed, 0.9) * log_between(random, 0.7, 1.4);
-    type.count = whole_between(random, options.least_count, options.most_count);
-    type.exchange = speed < 4 ? planning::Exchange::kParameterServer : planning::Exchange::kRing;
+    type.count = integer_between(random, options.min_count, options.max_count);
+    type.gradient_sync = speed < 4 ? planning::GradientSync::kParameterServer : planning::GradientSync::kRing;
     type.bytes_per_second = log_between(random, 1e9, 1e10) * std::pow(speed, 0.3);
     type.latency_seconds = log_between(random, 1e-6, 1e-4);
     if (options.memory) {
@@ -140,7 +140,7 @@ planning::Candidate random_candidate(const planning::Problem& problem, std::uint
       ++stage.last;
     }
     stage.type = choices[static_cast<std::size_t>(random.below(choices.size()))];
-    stage.replicas = whole_between(random, 1, left[static_cast<std::size_t>(stage.type)]);
+    stage.replicas = integer_between(random, 1, left[static_cast<std::size_t>(stage.type)]);
     stage.recompute = problem.allow_recompute && random.uniform() < 0.5;
     left[static_cast<std::size_t>(stage.type)] -= stage.replicas;
     candidate.push_back(stage);
@@ -152,17 +152,17 @@ planning::Candidate random_candidate(const planning::Problem& problem, std::uint
 planning::Objective random_objective(const planning::Problem& problem, const RandomObjectiveOptions& options,
                                      std::uint64_t seed) {
   Random random(mix({seed, 0x6f626a65ULL}));
-  // The reference is the candidate that is best at the goal, so that floor and caps are met together.
+  // The reference is the candidate that is best at the objective, so that limits are met together.
   std::optional<planning::Evaluation> reference;
   for (std::uint64_t i = 0; i < 30; ++i) {
     const planning::Evaluation seen = planning::evaluate(problem, random_candidate(problem, mix({seed, i})), {});
     if (seen.feasible &&
-        (!reference || planning::value(seen, options.goal) < planning::value(*reference, options.goal))) {
+        (!reference || planning::value(seen, options.criterion) < planning::value(*reference, options.criterion))) {
       reference = seen;
     }
   }
   planning::Objective objective;
-  objective.goal = options.goal;
+  objective.criterion = options.criterion;
   if (!reference) {
     return objective;
   }
@@ -170,11 +170,11 @@ planning::Objective random_objective(const planning::Problem& problem, const Ran
   if (options.min_throughput) {
     objective.min_throughput = changed(reference->throughput);
   }
-  if (options.max_money) {
-    objective.max_money = changed(reference->money);
+  if (options.max_cost) {
+    objective.max_cost = changed(reference->cost);
   }
-  if (options.max_price_per_hour) {
-    objective.max_price_per_hour = changed(reference->price_per_hour);
+  if (options.max_hourly_cost) {
+    objective.max_hourly_cost = changed(reference->hourly_cost);
   }
   return objective;
 }

@@ -14,13 +14,13 @@ struct RandomProblemOptions {
   int layers = 8;
   int types = 3;
   planning::CostModel cost_model = planning::CostModel::kHeterps;
-  std::int64_t least_count = 1;  // devices of every type: uniform in [least_count, most_count]
-  std::int64_t most_count = 4;
+  std::int64_t min_count = 1;  // devices of every type: uniform in [min_count, max_count]
+  std::int64_t max_count = 4;
   bool memory = false;           // devices too small for all layers at once (kPipeline)
   bool links = false;            // transfers between stages cost time; else links are unlimited
   bool fractions = true;         // alpha and beta below 1, of each layer and type; else 1 everywhere
   bool allow_recompute = false;  // kPipeline
-  planning::Schedule schedule = planning::Schedule::kOneForwardOneBackward;
+  planning::PipelineSchedule schedule = planning::PipelineSchedule::kOneForwardOneBackward;
 };
 
 // Passes planning::validate. Equal for equal options and seed.
@@ -30,14 +30,14 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
 // there are more stages than devices.
 planning::Candidate random_candidate(const planning::Problem& problem, std::uint64_t seed);
 
-// An objective whose floor and caps are taken from what the best of some random candidates attains, each made looser or
-// tighter by up to a half: mostly attainable, sometimes not. Throughput floor, cap of money and of price an hour are
+// An objective whose limits are taken from what the best of some random candidates attains, each made looser or
+// tighter by up to a half: mostly attainable, sometimes not. Throughput floor, cap of cost and of price an hour are
 // each present where asked for.
 struct RandomObjectiveOptions {
-  planning::Goal goal = planning::Goal::kLeastMoney;
+  planning::Criterion criterion = planning::Criterion::kMinCost;
   bool min_throughput = false;
-  bool max_money = false;
-  bool max_price_per_hour = false;
+  bool max_cost = false;
+  bool max_hourly_cost = false;
 };
 planning::Objective random_objective(const planning::Problem& problem, const RandomObjectiveOptions& options,
                                      std::uint64_t seed);

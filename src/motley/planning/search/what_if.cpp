@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kProbes = 17;
 constexpr double kBorderWidth = 1e-3;  // relative
-constexpr double kLeastWidth = 1e-6;   // of the range's upper end
+constexpr double kMinWidth = 1e-6;     // of the range's upper end
 
 struct Name {
   const char* text;
@@ -47,7 +47,7 @@ struct Changed {
 
 Changed with(const Request& request, const WhatIf& question, double value) {
   Changed changed{request.problem, request.objective};
-  if (question.quantity == Quantity::kFloor) {
+  if (question.quantity == Quantity::kMinThroughput) {
     changed.objective.min_throughput = value;
     return changed;
   }
@@ -81,7 +81,7 @@ Changed with(const Request& request, const WhatIf& question, double value) {
         }
       }
       break;
-    case Quantity::kFloor:
+    case Quantity::kMinThroughput:
       break;
   }
   return changed;
@@ -131,7 +131,7 @@ Result<WhatIf> parse_what_if(std::string_view text, const planning::Problem& pro
   question.text = text;
   bool may_be_zero = true;
   if (name == "throughput") {
-    question.quantity = Quantity::kFloor;
+    question.quantity = Quantity::kMinThroughput;
   } else {
     const std::size_t dot = name.rfind('.');
     if (dot == std::string_view::npos) return refused("the quantity is missing");
@@ -155,7 +155,7 @@ Result<WhatIf> parse_what_if(std::string_view text, const planning::Problem& pro
   if (range && question.low >= question.high) return refused("the range is empty");
   if (question.quantity == Quantity::kCount &&
       (question.low != std::floor(question.low) || question.high != std::floor(question.high))) {
-    return refused("a count is a whole number");
+    return refused("a count is an integer");
   }
   return question;
 }
@@ -182,7 +182,7 @@ Result<std::vector<Regime>> what_if(const Planner& planner, const Request& reque
       double left = below;
       double right = value;
       Answer at_right = answer;
-      while (whole ? right - left > 1 : right - left > std::max(kBorderWidth * right, kLeastWidth * question.high)) {
+      while (whole ? right - left > 1 : right - left > std::max(kBorderWidth * right, kMinWidth * question.high)) {
         const double middle = whole ? std::floor((left + right) / 2) : (left + right) / 2;
         MOTLEY_ASSIGN(Answer at_middle, answer_at(planner, request, question, middle));
         if (at_middle.best == regimes.back().answer.best) {

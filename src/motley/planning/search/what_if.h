@@ -21,18 +21,18 @@ struct Marginal {
 Result<std::vector<Marginal>> marginals(const Planner& planner, const Request& request);
 
 enum class Quantity {
-  kPrice,      // TYPE.price: per hour
-  kCount,      // TYPE.count
-  kMemory,     // TYPE.memory: bytes of one device
-  kSpeed,      // TYPE.speed: as many times as fast as in the profile
-  kBandwidth,  // TYPE.bandwidth: as many times the exchange bandwidth and that of its links
-  kFloor,      // throughput: the objective's floor, samples a second
+  kPrice,          // TYPE.price: per hour
+  kCount,          // TYPE.count
+  kMemory,         // TYPE.memory: bytes of one device
+  kSpeed,          // TYPE.speed: as many times as fast as in the profile
+  kBandwidth,      // TYPE.bandwidth: as many times the exchange bandwidth and that of its links
+  kMinThroughput,  // throughput: the objective's minimum throughput, samples a second
 };
 
 // "gpu.price=1.2", or a range "gpu.price=0.5..3" (low < high).
 struct WhatIf {
   Quantity quantity = Quantity::kPrice;
-  int type = -1;  // -1 for kFloor
+  int type = -1;  // -1 for kMinThroughput
   double low = 0;
   double high = 0;
   std::string text;  // as given

@@ -10,30 +10,30 @@ using Json = nlohmann::ordered_json;
 
 std::string to_chrome_trace(const Timeline& timeline, const planning::Plan& plan) {
   Json events = Json::array();
-  const auto name_of = [&](const char* what, int process, int thread, const std::string& name) {
+  const auto add_name = [&](const char* what, int process, int thread, const std::string& name) {
     events.push_back({{"ph", "M"}, {"name", what}, {"pid", process}, {"tid", thread}, {"args", {{"name", name}}}});
   };
   std::vector<int> replicas(plan.stages.size());
   for (const Device& device : timeline.devices) {
-    name_of("thread_name", device.stage, device.replica, fmt::format("{} {}", device.type, device.replica));
+    add_name("thread_name", device.stage, device.replica, fmt::format("{} {}", device.type, device.replica));
     ++replicas[static_cast<std::size_t>(device.stage)];
   }
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const planning::Stage& stage = plan.stages[s];
     const auto process = static_cast<int>(s);
-    name_of("process_name", process, 0,
-            fmt::format("stage {}: {} to {}", s, plan.layers[static_cast<std::size_t>(stage.first_layer)],
-                        plan.layers[static_cast<std::size_t>(stage.last_layer)]));
+    add_name("process_name", process, 0,
+             fmt::format("stage {}: {} to {}", s, plan.layers[static_cast<std::size_t>(stage.first_layer)],
+                         plan.layers[static_cast<std::size_t>(stage.last_layer)]));
     events.push_back({{"ph", "M"},
                       {"name", "process_sort_index"},
                       {"pid", process},
                       {"tid", 0},
                       {"args", {{"sort_index", process}}}});
     if (s + 1 < plan.stages.size()) {
-      name_of("thread_name", process, replicas[s], to_string(Work::kSendForward));
+      add_name("thread_name", process, replicas[s], to_string(Work::kSendForward));
     }
     if (s > 0) {
-      name_of("thread_name", process, replicas[s] + 1, to_string(Work::kSendBackward));
+      add_name("thread_name", process, replicas[s] + 1, to_string(Work::kSendBackward));
     }
   }
   for (const Event& event : timeline.events) {
@@ -46,7 +46,7 @@ std::string to_chrome_trace(const Timeline& timeline, const planning::Plan& plan
     }
     events.push_back({{"ph", "X"},
                       {"name", to_string(event.work)},
-                      {"cat", event.replica >= 0 && event.work != Work::kExchange ? "compute" : "exchange"},
+                      {"cat", event.replica >= 0 && event.work != Work::kGradientSync ? "compute" : "gradient-sync"},
                       {"pid", event.stage},
                       {"tid", thread},
                       {"ts", event.start * 1e6},

@@ -40,9 +40,9 @@ struct StageState {
   int first_device = 0;
   int device_count = 0;
   std::int64_t warm_up = 0;
-  std::int64_t activations = 0;  // micro-batches whose activations have come
-  std::int64_t gradients = 0;    // and whose gradients have
-  double exchange_seconds = 0;   // that are left after the last backward pass
+  std::int64_t activations = 0;      // micro-batches whose activations have come
+  std::int64_t gradients = 0;        // and whose gradients have
+  double gradient_sync_seconds = 0;  // that are left after the last backward pass
   // Of one micro-batch, either way between this stage and the next.
   double transfer_seconds = 0;
   int link_to_next = 0;
@@ -121,10 +121,10 @@ Result<std::vector<TypedStage>> typed_stages(const Problem& problem, const Plan&
                   s, count, samples, plan.batch, plan.micro_batches);
     }
     events += 2 * static_cast<double>(plan.micro_batches) * (count + 1);
-    if (events > static_cast<double>(kMostEvents)) {
+    if (events > static_cast<double>(kMaxEvents)) {
       return fail(ErrorCode::kInvalidInput,
                   "micro_batches is {}: with stages[{}] and its {} replicas a step has {} events; accepted are {}",
-                  plan.micro_batches, s, count, events, kMostEvents);
+                  plan.micro_batches, s, count, events, kMaxEvents);
     }
     stage.count = static_cast<std::int64_t>(count);
     stages.push_back(std::move(stage));
@@ -133,7 +133,7 @@ Result<std::vector<TypedStage>> typed_stages(const Problem& problem, const Plan&
 }
 
 // One micro-batch on one device that takes `samples` of it.
-DeviceState device_of(const Problem& problem, const planning::Stage& stage, int type, double samples) {
+DeviceState find_device(const Problem& problem, const planning::Stage& stage, int type, double samples) {
   double forward = 0, backward = 0, sparse_bytes = 0;
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
     forward += problem.at(layer, type).forward.at(samples);
@@ -147,7 +147,7 @@ DeviceState device_of(const Problem& problem, const planning::Stage& stage, int 
   return device;
 }
 
-double exchange_seconds(const Problem& problem, const planning::Stage& stage, const TypedStage& typed) {
+double gradient_sync_seconds(const Problem& problem, const planning::Stage& stage, const TypedStage& typed) {
   if (typed.count == 1) {
     return 0;
   }
@@ -167,23 +167,24 @@ double exchange_seconds(const Problem& problem, const planning::Stage& stage, co
     }
   }
   const auto count = static_cast<double>(typed.count);
-  return stage.exchange == planning::Exchange::kRing ? 2 * (count - 1) * (bytes / (count * bandwidth) + latency)
-                                                     : 2 * (bytes / bandwidth + latency);
+  return stage.gradient_sync == planning::GradientSync::kRing
+             ? 2 * (count - 1) * (bytes / (count * bandwidth) + latency)
+             : 2 * (bytes / bandwidth + latency);
 }
 
 // What is left of a stage's exchange when its last backward pass ends. Gradients are exchanged in buckets, from the
 // last layer on; each begins once all layers in it are done and the one before it has been exchanged. So it is the
 // largest, over the buckets, of what the exchange of it and of all after it takes, less the computation of the layers
 // before those in it.
-double exposed_seconds(const Problem& problem, const planning::Stage& stage, int type, double samples, double exchange,
-                       const Options& options) {
+double exposed_seconds(const Problem& problem, const planning::Stage& stage, int type, double samples,
+                       double gradient_sync, const Options& options) {
   double bytes = 0;
   double computing = 0;  // of the layers that are not done yet
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
     bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
     computing += problem.at(layer, type).backward.at(samples);
   }
-  if (bytes == 0) return exchange;
+  if (bytes == 0) return gradient_sync;
   double exposed = 0;
   double done = 0;     // bytes of the layers that are done
   double started = 0;  // of the buckets that have begun
@@ -192,7 +193,7 @@ double exposed_seconds(const Problem& problem, const planning::Stage& stage, int
     computing -= problem.at(layer, type).backward.at(samples);
     const double bucket = started == 0 ? options.first_bucket_bytes : options.bucket_bytes;
     if (done == started || (done - started < bucket && layer > stage.first_layer)) continue;
-    exposed = std::max(exposed, exchange * (bytes - started) / bytes - computing);
+    exposed = std::max(exposed, gradient_sync * (bytes - started) / bytes - computing);
     // Buckets that are full begin at once, one after another; what is left over waits for the next layer.
     const double full = std::floor((done - started - bucket) / options.bucket_bytes);
     started = layer == stage.first_layer ? done : started + bucket + std::max(0.0, full) * options.bucket_bytes;
@@ -207,7 +208,7 @@ struct Crossing {
   int to = 0;
 };
 
-Crossing crossing_of(const Problem& problem, const TypedStage& sender, const TypedStage& receiver, double bytes) {
+Crossing make_crossing(const Problem& problem, const TypedStage& sender, const TypedStage& receiver, double bytes) {
   const auto streams = static_cast<double>(std::min(sender.count, receiver.count));
   Crossing slowest{-1};
   for (const int from : sender.types) {
@@ -269,20 +270,20 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
     StageState state;
     state.first_device = static_cast<int>(setup.devices.size());
     state.device_count = static_cast<int>(typed[s].count);
-    state.warm_up = planning::warm_up_of(plan.schedule, s, stage_count, plan.micro_batches);
+    state.warm_up = planning::count_warm_up(plan.schedule, s, stage_count, plan.micro_batches);
     state.activations = s == 0 ? plan.micro_batches : 0;
     state.gradients = s + 1 == stage_count ? plan.micro_batches : 0;
-    const double exchange = exchange_seconds(problem, stage, typed[s]);
-    MOTLEY_TRY(check_finite(exchange, s, "exchange"));
+    const double gradient_sync = gradient_sync_seconds(problem, stage, typed[s]);
+    MOTLEY_TRY(check_finite(gradient_sync, s, "gradient-sync"));
     std::vector<std::pair<double, double>> exposed;  // of each group: its backward pass, and what is left after that
     for (std::size_t group = 0; group < stage.replicas.size(); ++group) {
       const planning::Replicas& replicas = stage.replicas[group];
-      DeviceState device = device_of(problem, stage, typed[s].types[group], samples * replicas.share);
+      DeviceState device = find_device(problem, stage, typed[s].types[group], samples * replicas.share);
       MOTLEY_TRY(check_finite(device.forward_seconds, s, "forward pass"));
       MOTLEY_TRY(check_finite(device.backward_seconds, s, "backward pass"));
       device.stage = static_cast<int>(s);
       exposed.emplace_back(device.backward_seconds, exposed_seconds(problem, stage, typed[s].types[group],
-                                                                    samples * replicas.share, exchange, options));
+                                                                    samples * replicas.share, gradient_sync, options));
       for (std::int64_t i = 0; i < replicas.count; ++i) {
         device.replica = static_cast<int>(setup.devices.size()) - state.first_device;
         setup.devices.push_back(device);
@@ -291,15 +292,15 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
     }
     // A gradient is there when it is on all replicas, of which those with less to do are done earlier.
     const double longest = std::ranges::max(exposed).first;
-    state.exchange_seconds = options.exchange_overlaps ? 0 : exchange;
+    state.gradient_sync_seconds = options.gradient_sync_overlaps ? 0 : gradient_sync;
     for (const auto& [backward, left] : exposed) {
-      if (options.exchange_overlaps) {
-        state.exchange_seconds = std::max(state.exchange_seconds, left - (longest - backward));
+      if (options.gradient_sync_overlaps) {
+        state.gradient_sync_seconds = std::max(state.gradient_sync_seconds, left - (longest - backward));
       }
     }
     if (s + 1 < stage_count) {
       const double bytes = samples * problem.cut_bytes[static_cast<std::size_t>(stage.last_layer) + 1];
-      const auto [seconds, from, to] = crossing_of(problem, typed[s], typed[s + 1], bytes);
+      const auto [seconds, from, to] = make_crossing(problem, typed[s], typed[s + 1], bytes);
       MOTLEY_TRY(check_finite(seconds, s, "transfer to the next stage"));
       const int here = static_cast<int>(s), next = here + 1;
       state.transfer_seconds = seconds;
@@ -353,15 +354,15 @@ class Replay {
       }
     }
     const Path& critical = timeline_.critical;
-    timeline_.communication_seconds = critical.transfer + critical.exchange;
+    timeline_.communication_seconds = critical.transfer + critical.gradient_sync;
     if (timeline_.step_seconds > 0) {
-      timeline_.communication_share = timeline_.communication_seconds / timeline_.step_seconds;
+      timeline_.communication_fraction = timeline_.communication_seconds / timeline_.step_seconds;
     }
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       Device& device = timeline_.devices[i];
       device.busy_seconds = devices_[i].busy_seconds;
       if (timeline_.step_seconds > 0) {
-        device.idle_share = std::max(0.0, 1 - device.busy_seconds / timeline_.step_seconds);
+        device.bubble_fraction = std::max(0.0, 1 - device.busy_seconds / timeline_.step_seconds);
       }
     }
     return std::move(timeline_);
@@ -438,11 +439,11 @@ class Replay {
       }
     }
     if (!task.forward && task.micro_batch + 1 == micro_batches_) {
-      const double end = now + stage.exchange_seconds;
+      const double end = now + stage.gradient_sync_seconds;
       if (end > now) {
-        path.exchange += stage.exchange_seconds;
+        path.gradient_sync += stage.gradient_sync_seconds;
         for (int replica = 0; replica < stage.device_count; ++replica) {
-          record(Work::kExchange, index, replica, -1, now, end);
+          record(Work::kGradientSync, index, replica, -1, now, end);
         }
       }
       if (end >= timeline_.step_seconds) {
@@ -503,8 +504,8 @@ const char* to_string(Work work) {
       return "send-forward";
     case Work::kSendBackward:
       return "send-backward";
-    case Work::kExchange:
-      return "exchange";
+    case Work::kGradientSync:
+      return "gradient-sync";
   }
   return "forward";
 }

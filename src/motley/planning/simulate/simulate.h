@@ -1,4 +1,4 @@
-// A plan replayed event by event: the timeline that it should have, with contended links, unlike replicas and
+// A plan replayed event by event: the timeline that it should have, with contended links, heterogeneous replicas and
 // stragglers, where the cost model has only a formula.
 //
 // A step cuts the batch into micro-batches of u samples. Every replica of a stage computes its share of each, one
@@ -20,15 +20,15 @@
 namespace motley::planning {
 
 // An exchange is what is left of it after the stage's last backward.
-enum class Work { kForward, kBackward, kSendForward, kSendBackward, kExchange };
-const char* to_string(Work work);  // "forward", "backward", "send-forward", "send-backward", "exchange"
+enum class Work { kForward, kBackward, kSendForward, kSendBackward, kGradientSync };
+const char* to_string(Work work);  // "forward", "backward", "send-forward", "send-backward", "gradient-sync"
 
 // One thing that one resource does without a break.
 struct Event {
   Work work = Work::kForward;
   int stage = 0;                  // of a transfer: the sender
   int replica = 0;                // of the stage, counted over all its types; -1 for transfers
-  std::int32_t micro_batch = -1;  // -1 for kExchange
+  std::int32_t micro_batch = -1;  // -1 for kGradientSync
   double start = 0;               // seconds from the step's begin
   double end = 0;
 };
@@ -37,8 +37,8 @@ struct Device {
   int stage = 0;
   int replica = 0;
   std::string type;
-  double busy_seconds = 0;  // computing
-  double idle_share = 0;    // of the step
+  double busy_seconds = 0;     // computing
+  double bubble_fraction = 0;  // of the step
 };
 
 // A device that is slower than its profile throughout the step.
@@ -54,9 +54,9 @@ struct Options {
   // which they became so. Contended: all stages between the same two types share one link, as the devices of two nodes
   // do; of several types, those whose link binds. Else every stage has its own to its neighbours, as in the cost model.
   bool links_contended = true;
-  bool exchange_overlaps = true;  // false: begins when the last backward is done, as in the cost model
+  bool gradient_sync_overlaps = true;  // false: begins when the last backward is done, as in the cost model
   // Of gradients that are exchanged together, where it overlaps: those of the first layers that are done, and of
-  // others. As motley train has them by default (exchange.bucket_bytes).
+  // others. As motley train has them by default (gradient_sync.bucket_size).
   double first_bucket_bytes = 1e6;
   double bucket_bytes = 4e6;
   double jitter = 0;  // relative standard deviation of computation times (log-normal, mean 1)
@@ -69,25 +69,25 @@ struct Path {
   double forward = 0;
   double backward = 0;
   double transfer = 0;
-  double exchange = 0;
+  double gradient_sync = 0;
 };
 
 struct Timeline {
   double step_seconds = 0;
-  Path critical;                     // a path that lasts the whole step: where its time goes
-  double communication_seconds = 0;  // of the critical path: transfer and exchange
-  double communication_share = 0;    // that part of the step
-  std::vector<Event> events;         // by start
-  std::vector<Device> devices;       // by stage and replica
+  Path critical;                      // a path that lasts the whole step: where its time goes
+  double communication_seconds = 0;   // of the critical path: transfer and exchange
+  double communication_fraction = 0;  // that part of the step
+  std::vector<Event> events;          // by start
+  std::vector<Device> devices;        // by stage and replica
   std::int64_t event_count = 0;
 };
 
 // Above this many, a step is refused.
-inline constexpr std::int64_t kMostEvents = 50'000'000;
+inline constexpr std::int64_t kMaxEvents = 50'000'000;
 
 // The batch, micro-batches and schedule are the plan's. Errors (kInvalidInput): a plan that does not fit the problem
 // (layers, types), more replicas than a micro-batch has samples, a straggler that the plan does not have, times that
-// are not finite, more than kMostEvents events.
+// are not finite, more than kMaxEvents events.
 Result<Timeline> simulate(const planning::Problem& problem, const planning::Plan& plan, const Options& options = {});
 
 // Chrome trace format ("traceEvents"), a process a stage, a thread a replica. Opens in chrome://tracing and Perfetto.

@@ -16,10 +16,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kPaletteSize = 8;
-constexpr double kGanttHeight = 420;  // pixels, of all lanes where they have the space
+constexpr double kGanttHeight = 420;  // pixels, of all tracks where they have the space
 constexpr double kMarkWidth = 1.8;    // percent of a bar that a mark of two or three digits needs
 
-// Five significant digits are finer than a screen; whole numbers stay whole.
+// Five significant digits are finer than a screen; integers stay whole.
 Json rounded(double value) {
   if (!std::isfinite(value)) {
     return nullptr;
@@ -96,7 +96,7 @@ std::string line_chart(const LineChart& chart) {
     MOTLEY_INVARIANT(series.x.size() == series.y.size(), "series '{}' has {} x and {} y", series.name, series.x.size(),
                      series.y.size());
     Json points = Json::array();
-    for (const std::size_t i : thin(series.x, series.y, chart.stacked ? series.x.size() : kMostPoints)) {
+    for (const std::size_t i : thin(series.x, series.y, chart.stacked ? series.x.size() : kMaxPoints)) {
       points.push_back({rounded(series.x[i]), rounded(series.y[i])});
     }
     data["series"].push_back({{"name", series.name},
@@ -132,17 +132,17 @@ std::string segment_bar(const std::vector<Segment>& segments, double extent, con
 
 std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std::pair<std::string, int>>& groups,
                         double extent, const std::string& label) {
-  int lanes = 0;
-  for (const auto& [name, count] : groups) lanes += count;
-  const double lane_height = std::clamp(kGanttHeight / std::max(1, lanes), 3.0, 14.0);
+  int tracks = 0;
+  for (const auto& [name, count] : groups) tracks += count;
+  const double track_height = std::clamp(kGanttHeight / std::max(1, tracks), 3.0, 14.0);
   std::string svg = fmt::format("<svg class=\"gantt\" role=\"img\" aria-label=\"{}\" height=\"{:.1f}\">", escape(label),
-                                lane_height * lanes);
-  int lane = 0;
+                                track_height * tracks);
+  int track = 0;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     svg += fmt::format(
         "<rect class=\"group-{}\" x=\"0\" width=\"100%\" y=\"{:.1f}\" height=\"{:.1f}\"><title>{}</title></rect>",
-        i % 2, lane * lane_height, groups[i].second * lane_height, escape(groups[i].first));
-    lane += groups[i].second;
+        i % 2, track * track_height, groups[i].second * track_height, escape(groups[i].first));
+    track += groups[i].second;
   }
   for (const Block& block : blocks) {
     const double begin = std::clamp(block.begin / extent, 0.0, 1.0) * 100;
@@ -151,7 +151,7 @@ std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std:
     svg += fmt::format(
         "<rect class=\"block\" style=\"fill:var(--series-{})\" x=\"{:.3f}%\" width=\"{:.3f}%\" y=\"{:.1f}\" "
         "height=\"{:.1f}\"><title>{}</title></rect>",
-        block.color % kPaletteSize, begin, end - begin, block.lane * lane_height, block.lanes * lane_height,
+        block.color % kPaletteSize, begin, end - begin, block.track * track_height, block.tracks * track_height,
         escape(block.text));
   }
   return svg + "</svg>";

@@ -38,7 +38,7 @@ struct LineChart {
 };
 
 // A series above this many points is thinned (not where stacked: thin those together, before).
-inline constexpr std::size_t kMostPoints = 1500;
+inline constexpr std::size_t kMaxPoints = 1500;
 
 std::string line_chart(const LineChart& chart);
 
@@ -48,7 +48,7 @@ std::vector<std::size_t> thin(const std::vector<double>& x, const std::vector<do
 
 struct Segment {
   double begin = 0, end = 0;  // in the unit of the bar's extent
-  std::string kind;           // a CSS class of the page's style: compute, exchange, wait, load, ...
+  std::string kind;           // a CSS class of the page's style: compute, gradient_sync, wait, load, ...
   std::string text;           // shown when pointed at, and read aloud
   int track = 0;              // 0: the upper track, 1: the lower; all 0 where tracks is 1
   std::string mark = {};      // a few letters that stand in the segment where they fit
@@ -66,15 +66,15 @@ struct BarRow {
 };
 std::string bar_group(const std::string& heading, const std::string& remark, const std::vector<BarRow>& rows);
 
-// A rectangle of a Gantt chart: on some lanes, for some time.
+// A rectangle of a Gantt chart: on some tracks, for some time.
 struct Block {
   double begin = 0, end = 0;  // in the unit of the chart's extent
-  int lane = 0, lanes = 1;    // the first, and how many
+  int track = 0, tracks = 1;  // the first, and how many
   int color = 0;              // into the palette, whatever its size
   std::string text;           // shown when pointed at
 };
 
-// Blocks over time on lanes that are in groups (such as the devices of a server): the groups' names stand at the left.
+// Blocks over time on tracks that are in groups (such as the devices of a server): the groups' names stand at the left.
 std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std::pair<std::string, int>>& groups,
                         double extent, const std::string& label);
 

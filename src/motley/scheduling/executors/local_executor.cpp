@@ -49,7 +49,7 @@ class LocalExecutor final : public Executor {
     std::vector<std::string> words = {"bash",           "-c", kShell, "motley-attempt", attempt.folder.string(),
                                       attempt.directory};
     words.insert(words.end(), attempt.command.begin(), attempt.command.end());
-    std::vector<std::string> variables = environment_of(attempt);
+    std::vector<std::string> variables = make_environment(attempt);
     const auto pointers = [](std::vector<std::string>& texts) {
       std::vector<char*> all;
       for (std::string& text : texts) all.push_back(text.data());
@@ -104,15 +104,15 @@ class LocalExecutor final : public Executor {
 
   Status ask_to_end(const Attempt& attempt) override { return signal(attempt, SIGTERM); }
   Status kill(const Attempt& attempt) override { return signal(attempt, SIGKILL); }
-  Result<std::vector<std::string>> missing_nodes() override { return std::vector<std::string>(); }
+  Result<std::vector<std::string>> down_nodes() override { return std::vector<std::string>(); }
 
  private:
-  static std::vector<std::string> environment_of(const Attempt& attempt) {
+  static std::vector<std::string> make_environment(const Attempt& attempt) {
     std::vector<std::string> variables;
     for (char** one = environ; *one != nullptr; ++one) {
       if (!std::string_view(*one).starts_with("MOTLEY_LAUNCHER")) variables.emplace_back(*one);
     }
-    for (const auto& [name, value] : variables_of(attempt)) variables.push_back(fmt::format("{}={}", name, value));
+    for (const auto& [name, value] : list_variables(attempt)) variables.push_back(fmt::format("{}={}", name, value));
     return variables;
   }
 

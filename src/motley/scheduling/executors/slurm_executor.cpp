@@ -21,7 +21,7 @@ constexpr int kAnswerSeconds = 20;      // in which Slurm's programs have to ans
 constexpr double kAskSeconds = 1;       // between questions to Slurm
 constexpr double kFileSeconds = 5;      // in which a file of another node is seen here
 constexpr double kSuspectSeconds = 60;  // for which a node that did not answer gets no jobs
-constexpr int kMostRefusals = 5;        // of an attempt by sbatch, before it counts as failed
+constexpr int kMaxRefusals = 5;         // of an attempt by sbatch, before it counts as failed
 constexpr int kRefusedCode = 1;         // the exit code of such an attempt
 
 // The batch job. Arguments: the attempt's folder, the directory to run in, then the command.
@@ -158,7 +158,7 @@ Gpus gpus_in(const std::string& resources) {
   return gpus;
 }
 
-struct Node {
+struct SlurmNode {
   std::string name;
   int cpus = 0;
   Gpus gpus;
@@ -166,12 +166,12 @@ struct Node {
 };
 
 // Each node once. Nothing where Slurm does not answer.
-std::optional<std::vector<Node>> nodes_of(const SlurmOptions& options) {
+std::optional<std::vector<SlurmNode>> read_nodes(const SlurmOptions& options) {
   std::vector<std::string> words = {"sinfo", "--noheader", "--Node", "--format=%N|%c|%T|%G"};
   if (!options.partition.empty()) words.push_back("--partition=" + options.partition);
   const Answer answer = ask(words);
   if (!answer.is_good) return {};
-  std::vector<Node> nodes;
+  std::vector<SlurmNode> nodes;
   std::set<std::string> names;
   for (const auto& row : table(answer.text, 4)) {
     if (!names.insert(row[0]).second) continue;  // it is in several partitions
@@ -200,23 +200,23 @@ struct SlurmJob {
 
 class SlurmExecutor final : public Executor {
  public:
-  SlurmExecutor(SlurmOptions options, std::vector<Node> nodes)
+  SlurmExecutor(SlurmOptions options, std::vector<SlurmNode> nodes)
       : options_(std::move(options)), nodes_(std::move(nodes)) {}
 
   Status start(const Attempt& attempt) override {
     const std::string key = attempt.folder.string();
     if (exists(attempt, "begun") || !ask_for_jobs() || jobs_.contains(key)) return {};
     MOTLEY_TRY(make_folders(attempt.folder));
-    MOTLEY_TRY(write_file(attempt.folder / "script", script_of(attempt)));
+    MOTLEY_TRY(write_file(attempt.folder / "script", make_script(attempt)));
     MOTLEY_TRY(write_secret(attempt.folder / "secret"));
     const std::string output = (attempt.folder / "output").string();
-    const Answer answer = ask(submission_of(attempt), output);
+    const Answer answer = ask(make_submission(attempt), output);
     if (answer.is_good) {
       jobs_[key].push_back({answer.text.substr(0, answer.text.find_first_of(";\n")), "PENDING"});
       return {};
     }
     // It may have been accepted nevertheless, which the next question to Slurm tells.
-    if (++refusals_[key] < kMostRefusals) return {};
+    if (++refusals_[key] < kMaxRefusals) return {};
     spdlog::warn("job '{}': sbatch does not accept it; {} says why", attempt.name, output);
     if (forbid(attempt)) return write_file(attempt.folder / "ended", fmt::format("{}\n", kRefusedCode));
     return {};
@@ -260,23 +260,23 @@ class SlurmExecutor final : public Executor {
     return {};
   }
 
-  Result<std::vector<std::string>> missing_nodes() override {
+  Result<std::vector<std::string>> down_nodes() override {
     const double now = monotonic_seconds();
     if (now >= asked_for_nodes_ + kAskSeconds) {
       asked_for_nodes_ = now;
-      if (const auto nodes = nodes_of(options_)) {
-        for (Node& node : nodes_) {
-          const auto found = std::ranges::find(*nodes, node.name, &Node::name);
+      if (const auto nodes = read_nodes(options_)) {
+        for (SlurmNode& node : nodes_) {
+          const auto found = std::ranges::find(*nodes, node.name, &SlurmNode::name);
           node.is_there = found != nodes->end() && found->is_there;
         }
       }
     }
-    std::vector<std::string> missing;
-    for (const Node& node : nodes_) {
+    std::vector<std::string> down;
+    for (const SlurmNode& node : nodes_) {
       const auto suspect = suspects_.find(node.name);
-      if (!node.is_there || (suspect != suspects_.end() && now < suspect->second)) missing.push_back(node.name);
+      if (!node.is_there || (suspect != suspects_.end() && now < suspect->second)) down.push_back(node.name);
     }
-    return missing;
+    return down;
   }
 
  private:
@@ -306,19 +306,19 @@ class SlurmExecutor final : public Executor {
     return append_line(file, net::Secret::generate().hex());
   }
 
-  static std::string script_of(const Attempt& attempt) {
+  static std::string make_script(const Attempt& attempt) {
     std::string variables;
-    for (const auto& [name, value] : variables_of(attempt)) {
+    for (const auto& [name, value] : list_variables(attempt)) {
       variables += fmt::format("export {}={}\n", name, quoted(value));
     }
     return "#!/bin/bash\n" + variables + kBatchScript;
   }
 
-  std::vector<std::string> submission_of(const Attempt& attempt) const {
+  std::vector<std::string> make_submission(const Attempt& attempt) const {
     std::map<std::pair<int, bool>, std::vector<std::string>> parts;  // nodes by workers on each, and whether on GPUs
-    for (const NodeShare& share : attempt.nodes) {
-      const auto node = std::ranges::find(nodes_, share.node, &Node::name);
-      parts[{share.workers, node != nodes_.end() && node->gpus.count > 0}].push_back(share.node);
+    for (const NodeAllocation& allocation : attempt.nodes) {
+      const auto node = std::ranges::find(nodes_, allocation.node, &SlurmNode::name);
+      parts[{allocation.workers, node != nodes_.end() && node->gpus.count > 0}].push_back(allocation.node);
     }
     const std::string folder = attempt.folder.string();
     std::vector<std::string> words = {"sbatch", "--parsable", "--no-requeue", "--open-mode=append",
@@ -390,7 +390,7 @@ class SlurmExecutor final : public Executor {
   }
 
   SlurmOptions options_;
-  std::vector<Node> nodes_;
+  std::vector<SlurmNode> nodes_;
   double asked_for_nodes_ = -1e18;
   double asked_for_jobs_ = -1e18;
   bool answers_ = true;
@@ -402,8 +402,8 @@ class SlurmExecutor final : public Executor {
   std::map<std::string, double> suspects_;  // nodes, until when
 };
 
-Result<std::vector<Node>> nodes_now(const SlurmOptions& options) {
-  const auto nodes = nodes_of(options);
+Result<std::vector<SlurmNode>> nodes_now(const SlurmOptions& options) {
+  const auto nodes = read_nodes(options);
   const std::string where = options.partition.empty() ? "" : fmt::format(" in partition '{}'", options.partition);
   if (!nodes) {
     return fail(ErrorCode::kUnavailable,
@@ -416,20 +416,20 @@ Result<std::vector<Node>> nodes_now(const SlurmOptions& options) {
 
 }  // namespace
 
-Result<Machines> slurm_machines(const SlurmOptions& options) {
-  MOTLEY_ASSIGN(const std::vector<Node> nodes, nodes_now(options));
-  Machines machines;
-  for (const Node& node : nodes) {
+Result<ClusterTopology> slurm_topology(const SlurmOptions& options) {
+  MOTLEY_ASSIGN(const std::vector<SlurmNode> nodes, nodes_now(options));
+  ClusterTopology topology;
+  for (const SlurmNode& node : nodes) {
     const bool has_gpus = node.gpus.count > 0;
-    machines.servers.push_back({.name = node.name,
-                                .devices = has_gpus ? node.gpus.count : node.cpus,
-                                .type = machines.type_named(has_gpus ? node.gpus.type : "cpu")});
+    topology.nodes.push_back({.name = node.name,
+                              .devices = has_gpus ? node.gpus.count : node.cpus,
+                              .type = topology.type_named(has_gpus ? node.gpus.type : "cpu")});
   }
-  return machines;
+  return topology;
 }
 
 Result<std::unique_ptr<Executor>> make_slurm_executor(const SlurmOptions& options) {
-  MOTLEY_ASSIGN(std::vector<Node> nodes, nodes_now(options));
+  MOTLEY_ASSIGN(std::vector<SlurmNode> nodes, nodes_now(options));
   return std::make_unique<SlurmExecutor>(options, std::move(nodes));
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "motley/scheduling/service/executor.h"
-#include "motley/scheduling/trace/machines.h"
+#include "motley/scheduling/trace/cluster_topology.h"
 
 namespace motley::scheduling {
 
@@ -18,10 +18,10 @@ struct SlurmOptions {
 // The nodes of a partition. The devices of a node are its GPUs, where Slurm knows of GPUs there, of the type that it
 // has for them, else its CPUs, of type "cpu". Errors: kUnavailable where Slurm's programs are not there or do not
 // answer.
-Result<Machines> slurm_machines(const SlurmOptions& options);
+Result<ClusterTopology> slurm_topology(const SlurmOptions& options);
 
 // An attempt is a batch job with one task a worker, `workers` of them on each node of the attempt; where nodes have
-// unlike numbers of workers, a heterogeneous job with a part for each number. Its command runs once, on the first of
+// different numbers of workers, a heterogeneous job with a part for each number. Its command runs once, on the first of
 // its nodes, and starts its tasks by `$MOTLEY_SRUN`: srun with what it takes to reach all parts. MOTLEY_SECRET_FILE
 // names a secret that they share; the other variables are those of the local executor. SIGTERM goes to the tasks where
 // the command has srun start some, else to all processes of the command.

@@ -12,19 +12,19 @@ std::size_t index(int number) {
   return static_cast<std::size_t>(number);
 }
 
-std::vector<int> server_of_devices(const Machines& machines) {
-  std::vector<int> server_of;
-  for (int server = 0; server < static_cast<int>(machines.servers.size()); ++server) {
-    server_of.insert(server_of.end(), index(machines.servers[index(server)].devices), server);
+std::vector<int> node_of_devices(const ClusterTopology& topology) {
+  std::vector<int> device_node;
+  for (int node = 0; node < static_cast<int>(topology.nodes.size()); ++node) {
+    device_node.insert(device_node.end(), index(topology.nodes[index(node)].devices), node);
   }
-  return server_of;
+  return device_node;
 }
 
-Placement placement_of(const std::vector<int>& devices, const std::vector<int>& server_of) {
+Placement to_placement(const std::vector<int>& devices, const std::vector<int>& device_node) {
   std::map<int, int> workers;
-  for (const int device : devices) ++workers[server_of[index(device)]];
+  for (const int device : devices) ++workers[device_node[index(device)]];
   Placement placement;
-  for (const auto& [server, count] : workers) placement.push_back({server, count});
+  for (const auto& [node, count] : workers) placement.push_back({node, count});
   return placement;
 }
 
@@ -45,9 +45,9 @@ class Given final : public DeviceQueues {
 
 Result<Decision> DeviceQueues::decide(const State& state) {
   MOTLEY_TRY(check_alike(state, name()));
-  if (server_of_.empty()) {
-    server_of_ = server_of_devices(*state.machines);
-    job_on_.assign(server_of_.size(), -1);
+  if (device_nodes_.empty()) {
+    device_nodes_ = node_of_devices(*state.topology);
+    job_on_.assign(device_nodes_.size(), -1);
     held_.resize(state.jobs.size());
   }
   for (const int job : state.finished) {
@@ -55,7 +55,7 @@ Result<Decision> DeviceQueues::decide(const State& state) {
     held_[index(job)].clear();
   }
   if (!state.arrived.empty()) {
-    QueueInput input{state, server_of_, {}, waiting_.jobs};
+    QueueInput input{state, device_nodes_, {}, waiting_.jobs};
     for (const int job : state.running) input.running.add(job, held_[index(job)]);
     input.waiting.insert(input.waiting.end(), state.arrived.begin(), state.arrived.end());
     std::ranges::sort(input.waiting);
@@ -64,14 +64,14 @@ Result<Decision> DeviceQueues::decide(const State& state) {
 
   // A job starts when all its devices are free and nobody before it waits for one of them.
   Decision decision;
-  std::vector<char> is_claimed(server_of_.size());
+  std::vector<char> is_claimed(device_nodes_.size());
   Queues still;
   for (std::size_t i = 0; i < waiting_.jobs.size(); ++i) {
     const int job = waiting_.jobs[i];
     std::vector<int>& devices = waiting_.devices[i];
     if (std::ranges::all_of(devices,
                             [&](int device) { return job_on_[index(device)] < 0 && is_claimed[index(device)] == 0; })) {
-      decision.changes.push_back({job, placement_of(devices, server_of_)});
+      decision.changes.push_back({job, to_placement(devices, device_nodes_)});
       for (const int device : devices) job_on_[index(device)] = job;
       held_[index(job)] = std::move(devices);
     } else {
@@ -84,7 +84,7 @@ Result<Decision> DeviceQueues::decide(const State& state) {
 }
 
 std::vector<double> use_so_far(const QueueInput& input) {
-  std::vector<double> use(input.server_of.size());
+  std::vector<double> use(input.device_node.size());
   for (std::size_t i = 0; i < input.running.jobs.size(); ++i) {
     for (const int device : input.running.devices[i])
       use[index(device)] = input.state.left_seconds(input.running.jobs[i]);
@@ -92,7 +92,7 @@ std::vector<double> use_so_far(const QueueInput& input) {
   return use;
 }
 
-double makespan_of(const QueueInput& input, const Queues& queues) {
+double compute_makespan(const QueueInput& input, const Queues& queues) {
   std::vector<Job> jobs;
   Queues all;
   for (const Queues* some : {&input.running, &queues}) {
@@ -105,7 +105,7 @@ double makespan_of(const QueueInput& input, const Queues& queues) {
     }
   }
   Given policy(std::move(all));
-  const auto outcome = simulate(jobs, *input.state.machines, policy);
+  const auto outcome = simulate(jobs, *input.state.topology, policy);
   return outcome ? outcome->end : std::numeric_limits<double>::infinity();
 }
 

@@ -1,7 +1,7 @@
 // Policies that fix a job's devices when it arrives and never preempt: every device works through a queue. They differ
 // in how they choose devices.
 //
-// Devices are numbered, those of the first server first.
+// Devices are numbered, those of the first node first.
 #pragma once
 
 #include <vector>
@@ -24,7 +24,7 @@ struct Queues {
 // What there is to plan.
 struct QueueInput {
   const State& state;
-  const std::vector<int>& server_of;  // of each device
+  const std::vector<int>& node_of;  // of each device
   Queues running;
   std::vector<int> waiting;  // by arrival
 };
@@ -38,7 +38,7 @@ class DeviceQueues : public Policy {
   virtual Queues plan(const QueueInput& input) = 0;
 
  private:
-  std::vector<int> server_of_;
+  std::vector<int> device_nodes_;
   std::vector<int> job_on_;             // of each device; -1: it is free
   std::vector<std::vector<int>> held_;  // of each job: its devices while it runs
   Queues waiting_;
@@ -48,6 +48,6 @@ class DeviceQueues : public Policy {
 std::vector<double> use_so_far(const QueueInput& input);
 
 // Seconds until all is done by these queues, contention included, if nothing more arrives.
-double makespan_of(const QueueInput& input, const Queues& queues);
+double compute_makespan(const QueueInput& input, const Queues& queues);
 
 }  // namespace motley::scheduling

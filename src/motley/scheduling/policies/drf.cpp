@@ -19,7 +19,7 @@ class Drf final : public Policy {
   Result<Decision> decide(const State& state) override {
     active_.update(state);
     Decision decision;
-    if (slots_.begins(state.now)) decision.changes = share(state, active_.jobs(), shares(state), options_.packing);
+    if (slots_.begins(state.now)) decision.changes = share(state, active_.jobs(), shares(state), options_.placement);
     if (!active_.jobs().empty()) decision.wake = slots_.next();
     return decision;
   }
@@ -31,16 +31,16 @@ class Drf final : public Policy {
     using Share = std::pair<int, std::size_t>;  // workers, place among active jobs
     std::priority_queue<Share, std::vector<Share>, std::greater<>> fewest;
     for (std::size_t i = 0; i < workers.size(); ++i) fewest.emplace(0, i);
-    int left = state.machines->devices();
+    int left = state.topology->devices();
     while (left > 0 && !fewest.empty()) {
       const auto [had, i] = fewest.top();
       fewest.pop();
       const Job& job = state.job(active_.jobs()[i]);
-      const int more = had == 0 ? job.least() : 1;
+      const int more = had == 0 ? job.min_workers() : 1;
       if (more > left) continue;
       workers[i] += more;
       left -= more;
-      if (workers[i] < job.most()) fewest.emplace(workers[i], i);
+      if (workers[i] < job.max_workers()) fewest.emplace(workers[i], i);
     }
     return workers;
   }

@@ -1,7 +1,7 @@
 // ElasticFlow (Gu et al., ASPLOS 2023). A job with a deadline is admitted if it and all that were admitted before can
 // still be done in time; its minimum satisfactory share is the least level of workers with which, slot by slot and of
 // what those with earlier deadlines leave, it is done by its deadline. Numbers of workers are powers of two, so that
-// servers are filled without gaps. What is left over goes, doubling by doubling, where a device does most: to admitted
+// nodes are filled without gaps. What is left over goes, doubling by doubling, where a device does most: to admitted
 // jobs, to those without a deadline, and to those whose deadline cannot be met any more and that run nevertheless.
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@
 namespace motley::scheduling {
 namespace {
 
-constexpr double kMostSlots = 4096;  // that are planned ahead
+constexpr double kMaxSlots = 4096;  // that are planned ahead
 
 class ElasticFlow final : public Policy {
  public:
@@ -30,8 +30,8 @@ class ElasticFlow final : public Policy {
     arrived_.insert(arrived_.end(), state.arrived.begin(), state.arrived.end());
     Decision decision;
     if (slots_.begins(state.now) && !active_.jobs().empty()) {
-      largest_ = state.machines->largest_server();
-      decision.changes = share(state, active_.jobs(), workers_for(state), options_.packing);
+      largest_ = state.topology->largest_node();
+      decision.changes = share(state, active_.jobs(), workers_for(state), options_.placement);
     }
     if (!active_.jobs().empty()) decision.wake = slots_.next();
     return decision;
@@ -39,30 +39,30 @@ class ElasticFlow final : public Policy {
 
  private:
   // The devices that each slot from now on has left.
-  using Room = std::vector<int>;
+  using FreeDevices = std::vector<int>;
 
   std::vector<int> workers_for(const State& state) {
     std::vector<int> workers(active_.jobs().size());
-    Room room = plan(state, admitted_, workers);
+    FreeDevices free = plan(state, admitted_, workers);
     for (const int number : arrived_) {
       if (std::isinf(state.job(number).deadline)) continue;
       std::unordered_set<int> with = admitted_;
       with.insert(number);
       std::vector<int> planned(workers.size());
-      Room left = plan(state, with, planned);
+      FreeDevices left = plan(state, with, planned);
       if (left.empty()) continue;
       admitted_ = std::move(with);
       workers = std::move(planned);
-      room = std::move(left);
+      free = std::move(left);
     }
     arrived_.clear();
-    give_rest(state, room.empty() ? state.machines->devices() : room.front(), workers);
+    give_rest(state, free.empty() ? state.topology->devices() : free.front(), workers);
     return workers;
   }
 
   // Sets what each of these has in the coming slot; returns what is left, nothing where not all can be done in time.
   // Those that were admitted and have fallen behind since (others slow them down) do not count any more.
-  Room plan(const State& state, const std::unordered_set<int>& jobs, std::vector<int>& workers) {
+  FreeDevices plan(const State& state, const std::unordered_set<int>& jobs, std::vector<int>& workers) {
     std::vector<std::pair<double, std::size_t>> order;  // deadline, place among active jobs
     double last = state.now + slots_.seconds();
     for (std::size_t i = 0; i < active_.jobs().size(); ++i) {
@@ -72,32 +72,32 @@ class ElasticFlow final : public Policy {
       last = std::max(last, order.back().first);
     }
     std::ranges::sort(order);
-    const double count = std::clamp(std::ceil((last - state.now) / slots_.seconds()), 1.0, kMostSlots);
-    Room room(static_cast<std::size_t>(count), state.machines->devices());
+    const double count = std::clamp(std::ceil((last - state.now) / slots_.seconds()), 1.0, kMaxSlots);
+    FreeDevices free(static_cast<std::size_t>(count), state.topology->devices());
     for (const auto& [deadline, i] : order) {
       const int number = active_.jobs()[i];
-      if (!fill(state, number, deadline, room, workers[i])) {
+      if (!fill(state, number, deadline, free, workers[i])) {
         if (!admitted_.contains(number)) return {};
         admitted_.erase(number);
       }
     }
-    return room;
+    return free;
   }
 
-  // Takes the minimum satisfactory share of a job out of the room.
-  bool fill(const State& state, int number, double deadline, Room& room, int& now) {
+  // Takes the minimum satisfactory share of a job out of the module.
+  bool fill(const State& state, int number, double deadline, FreeDevices& free, int& now) {
     const auto slots = static_cast<std::size_t>(
-        std::clamp(std::floor((deadline - state.now) / slots_.seconds()), 0.0, static_cast<double>(room.size())));
+        std::clamp(std::floor((deadline - state.now) / slots_.seconds()), 0.0, static_cast<double>(free.size())));
     for (const int level : levels(state, number)) {
       double left = state.left_seconds(number);
       std::vector<int> taken;
       for (std::size_t slot = 0; slot < slots && left > 0; ++slot) {
-        const int workers = largest_level(state, number, std::min(level, room[slot]));
+        const int workers = largest_level(state, number, std::min(level, free[slot]));
         taken.push_back(workers);
         if (workers > 0) left -= slots_.seconds() * speed_with(state, number, workers);
       }
       if (left > 0) continue;
-      for (std::size_t slot = 0; slot < taken.size(); ++slot) room[slot] -= taken[slot];
+      for (std::size_t slot = 0; slot < taken.size(); ++slot) free[slot] -= taken[slot];
       now = taken.empty() ? 0 : taken.front();
       return true;
     }
@@ -139,10 +139,10 @@ class ElasticFlow final : public Policy {
   // Powers of two that the job can run with, and its least.
   static std::vector<int> levels(const State& state, int number) {
     const Job& job = state.job(number);
-    const int most = std::min(job.most(), state.machines->devices());
-    std::vector<int> levels = {job.least()};
+    const int most = std::min(job.max_workers(), state.topology->devices());
+    std::vector<int> levels = {job.min_workers()};
     for (int level = 1; level <= most; level *= 2) {
-      if (level > job.least()) levels.push_back(level);
+      if (level > job.min_workers()) levels.push_back(level);
     }
     return levels;
   }
@@ -156,7 +156,7 @@ class ElasticFlow final : public Policy {
   }
 
   double speed_with(const State& state, int number, int workers) const {
-    return speed(state.job(number), state.machines->network, on_fewest_servers(workers, largest_));
+    return speed(state.job(number), state.topology->network, on_fewest_nodes(workers, largest_));
   }
 
   static double deadline(const State& state, int number) {
@@ -168,7 +168,7 @@ class ElasticFlow final : public Policy {
   Slots slots_;
   std::vector<int> arrived_;  // since the slot before
   std::unordered_set<int> admitted_;
-  int largest_ = 0;  // devices of the largest server
+  int largest_ = 0;  // devices of the largest node
 };
 
 }  // namespace

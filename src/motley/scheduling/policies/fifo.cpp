@@ -15,13 +15,13 @@ class Fifo final : public Policy {
     active_.update(state);
     Decision decision;
     if (active_.jobs().size() == state.running.size()) return decision;
-    Room room(*state.machines, options_.packing);
-    for (const int job : state.running) room.take(state.job(job), state.placement(job));
+    Placer placer(*state.topology, options_.placement);
+    for (const int job : state.running) placer.take(state.job(job), state.placement(job));
     for (const int job : active_.jobs()) {
       if (!state.placement(job).empty()) continue;
-      Placement placement = room.place(state.job(job), state.job(job).workers);
+      Placement placement = placer.place(state.job(job), state.job(job).workers);
       if (placement.empty()) break;
-      room.take(state.job(job), placement);
+      placer.take(state.job(job), placement);
       decision.changes.push_back({job, std::move(placement)});
     }
     return decision;

@@ -1,13 +1,13 @@
 // GADGET as it was published, as far as a cluster can run what it decides: its greedy choice in every slot, with the
 // slot problem relaxed and rounded (motley/scheduling/policies/rounding.h). Its rounding may give more than there is,
-// and counts on servers and links to bear it; here mappings have to fit as a whole, lots that do not fit beside the
+// and counts on nodes and links to bear it; here mappings have to fit as a whole, draws that do not fit beside the
 // ones before are left out, and the best of some drawings is taken. Who is left out has nothing in that slot.
 //
 // It knows no cost of moving, and draws anew in every slot.
 #include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/rounding.h"
-#include "motley/scheduling/policies/slot_worth.h"
+#include "motley/scheduling/policies/slot_utility.h"
 
 namespace motley::scheduling {
 namespace {
@@ -27,19 +27,19 @@ class Gadget final : public Policy {
     const std::vector<int>& jobs = active_.jobs();
     if (slots_.begins(state.now) && !jobs.empty()) {
       const SlotProblem problem =
-          slot_problem(state, jobs, jobs.size(), *state.machines, slots_.next(), options_.objective);
+          slot_problem(state, jobs, jobs.size(), *state.topology, slots_.next(), options_.objective);
       MOTLEY_ASSIGN(const RelaxedSlot relaxed, relax_slot(problem, Mappings::kWhole));
       Random random(mix({static_cast<std::uint64_t>(slots_.next()), jobs.size()}));
       std::vector<Placement> best;
       double most = -1;
       for (int drawing = 0; drawing < kDrawings; ++drawing) {
         std::vector<Placement> placements = round_what_fits(problem, relaxed, random);
-        double worth = 0;
+        double utility = 0;
         for (std::size_t i = 0; i < jobs.size(); ++i) {
-          worth += value_of(problem.machines, problem.jobs[i], placements[i]);
+          utility += compute_value(problem.topology, problem.jobs[i], placements[i]);
         }
-        if (worth <= most) continue;
-        most = worth;
+        if (utility <= most) continue;
+        most = utility;
         best = std::move(placements);
       }
       for (std::size_t i = 0; i < jobs.size(); ++i) {

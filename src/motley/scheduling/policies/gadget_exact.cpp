@@ -1,26 +1,26 @@
 // GADGET's online greedy, with the slot problem solved for what it is.
 //
 // Time is cut into slots. At the begin of each, every job that is there says what k workers until the end of the slot
-// are worth to it, for rings within a server, within a rack and over racks (motley/scheduling/policies/slot_worth.h).
+// are worth to it, for rings within a node, within a rack and over racks (motley/scheduling/policies/slot_utility.h).
 // solve_slot then packs one configuration a job. Moving or resizing a job costs what it would have gained while it
 // restarts. In a sequence of such greedy choices the sum of concave utilities is at least alpha / (alpha + 1) of the
 // best that could have been done with all arrivals known, where alpha is the share that each slot's packing has of its
 // bound (GADGET, theorem 6).
 //
 // Between slots whoever waits may have what is free, best paid for first, and nobody is moved. Only with the fairness
-// objective do jobs give way: one that comes and finds no room may be done long before the slot is, and have waited
+// objective are jobs preempted: one that comes and finds no room may be done long before the slot is, and have waited
 // many times as long as it takes. Then the slot problem is posed once more, for it and those who run with most workers
 // above their least, who lose something if they give some back.
 #include <algorithm>
 
 #include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
-#include "motley/scheduling/policies/slot_worth.h"
+#include "motley/scheduling/policies/slot_utility.h"
 
 namespace motley::scheduling {
 namespace {
 
-constexpr std::size_t kMostGivers = 8;   // jobs that are asked to give way at a time
+constexpr std::size_t kMaxGivers = 8;    // jobs that are asked to give way at a time
 constexpr int kRoundsBetweenSlots = 20;  // of the solver's improvement
 
 class GadgetExact final : public Policy {
@@ -33,7 +33,7 @@ class GadgetExact final : public Policy {
     active_.update(state);
     Decision decision;
     if (slots_.begins(state.now)) {
-      decision.changes = solve(state, active_.jobs(), *state.machines);
+      decision.changes = solve(state, active_.jobs(), *state.topology);
       if (!active_.jobs().empty()) decision.wake = slots_.next();
       return decision;
     }
@@ -44,13 +44,13 @@ class GadgetExact final : public Policy {
       }
       if (!waiting.empty()) decision.changes = solve(state, waiting, state.capacity->rest());
     }
-    if (options_.objective == Objective::kFairness) give_way(state, decision);
+    if (options_.objective == Objective::kFairness) preempt(state, decision);
     if (!active_.jobs().empty()) decision.wake = slots_.next();
     return decision;
   }
 
  private:
-  void give_way(const State& state, Decision& decision) {
+  void preempt(const State& state, Decision& decision) {
     Capacity capacity = *state.capacity;
     for (const Change& change : decision.changes) capacity.take(change.placement, state.job(change.job).reserve());
     std::vector<int> jobs;
@@ -61,18 +61,18 @@ class GadgetExact final : public Policy {
         continue;
       }
       jobs.push_back(number);
-      missing += state.job(number).least();
+      missing += state.job(number).min_workers();
     }
     if (jobs.empty()) return;
     std::vector<std::pair<int, int>> spare;  // workers above the least, job
     for (const int number : state.running) {
-      const int more = workers_of(state.placement(number)) - state.job(number).least();
+      const int more = count_workers(state.placement(number)) - state.job(number).min_workers();
       if (more > 0) spare.emplace_back(more, number);
     }
     std::ranges::sort(spare, std::greater());
-    for (std::size_t i = 0; i < spare.size() && i < kMostGivers && missing > 0; ++i) {
+    for (std::size_t i = 0; i < spare.size() && i < kMaxGivers && missing > 0; ++i) {
       const auto [more, number] = spare[i];
-      capacity.give_back(state.placement(number), state.job(number).reserve());
+      capacity.release(state.placement(number), state.job(number).reserve());
       jobs.push_back(number);
       missing -= more;
     }
@@ -81,10 +81,10 @@ class GadgetExact final : public Policy {
     }
   }
 
-  std::vector<Change> solve(const State& state, const std::vector<int>& jobs, const Machines& machines,
+  std::vector<Change> solve(const State& state, const std::vector<int>& jobs, const ClusterTopology& topology,
                             const SlotOptions& slot_options = {}) {
     const SlotProblem problem =
-        slot_problem(state, jobs, active_.jobs().size(), machines, slots_.next(), options_.objective);
+        slot_problem(state, jobs, active_.jobs().size(), topology, slots_.next(), options_.objective);
     SlotAnswer answer = solve_slot(problem, slot_options);
     std::vector<Change> changes;
     for (std::size_t i = 0; i < jobs.size(); ++i) {

@@ -30,7 +30,7 @@ constexpr double kFilling = 1e-3;  // what the sum of shares counts beside the l
 class Gavel final : public Policy {
  public:
   explicit Gavel(const PolicyOptions& options)
-      : objective_(options.objective), ranking_(options.packing), slots_(options.slot_seconds) {}
+      : objective_(options.objective), ranking_(options.placement), slots_(options.slot_seconds) {}
 
   std::string name() const override { return "gavel"; }
 
@@ -38,7 +38,7 @@ class Gavel final : public Policy {
     active_.update(state);
     for (const int job : state.finished) run_seconds_.erase(job);
     Decision decision;
-    if (slots_.begins(state.now) && !active_.jobs().empty() && state.machines->devices() > 0) {
+    if (slots_.begins(state.now) && !active_.jobs().empty() && state.topology->devices() > 0) {
       count_run_seconds(state);
       MOTLEY_ASSIGN(const std::vector<Share> shares, solve(state));
       order_.clear();
@@ -73,18 +73,18 @@ class Gavel final : public Policy {
     Program program;
     const bool is_max_min = objective_ != Objective::kCompletion;
     const int least = is_max_min ? program.add_variable(1, 0, Program::kUnlimited) : 0;
-    const Machines& machines = *state.machines;
+    const ClusterTopology& topology = *state.topology;
     std::vector<Share> shares;
     std::vector<int> variables;  // of each share
     Program::Terms all_devices;
-    std::vector<Program::Terms> devices(static_cast<std::size_t>(machines.type_count()));
+    std::vector<Program::Terms> devices(static_cast<std::size_t>(topology.type_count()));
     for (const int number : active_.jobs()) {
       const Job& job = state.job(number);
       Program::Terms parts, throughput;
-      const double usual = usual_speed(job, machines);
-      for (const int type : types_of(job)) {
-        const double filling = kFilling * job.workers / machines.devices();
-        const int share = program.add_variable(is_max_min ? filling : job.workers / seconds(job, machines, type), 0, 1);
+      const double usual = usual_speed(job, topology);
+      for (const int type : list_types(job)) {
+        const double filling = kFilling * job.workers / topology.devices();
+        const int share = program.add_variable(is_max_min ? filling : job.workers / seconds(job, topology, type), 0, 1);
         shares.push_back({number, type});
         variables.push_back(share);
         parts.emplace_back(share, 1);
@@ -98,10 +98,10 @@ class Gavel final : public Policy {
         program.add_limit(throughput, 0, Program::kUnlimited);
       }
     }
-    program.add_limit(all_devices, 0, machines.devices());
-    for (int type = 0; type < machines.type_count(); ++type) {
+    program.add_limit(all_devices, 0, topology.devices());
+    for (int type = 0; type < topology.type_count(); ++type) {
       const Program::Terms& terms = devices[static_cast<std::size_t>(type)];
-      if (!terms.empty()) program.add_limit(terms, 0, machines.devices(type));
+      if (!terms.empty()) program.add_limit(terms, 0, topology.devices(type));
     }
     MOTLEY_ASSIGN(const Program::Answer answer, program.maximise());
     for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -111,17 +111,17 @@ class Gavel final : public Policy {
   }
 
   // If it runs on each type in proportion to its devices.
-  static double usual_speed(const Job& job, const Machines& machines) {
+  static double usual_speed(const Job& job, const ClusterTopology& topology) {
     if (job.type_speeds.empty()) return 1;
     double speed = 0;
-    for (const int type : types_of(job)) speed += job.speed_on(type) * machines.devices(type);
-    return speed > 0 ? speed / machines.devices() : 1;
+    for (const int type : list_types(job)) speed += job.speed_on(type) * topology.devices(type);
+    return speed > 0 ? speed / topology.devices() : 1;
   }
 
   // Of an iteration.
-  static double seconds(const Job& job, const Machines& machines, int type) {
-    const double asked = job.elastic ? iteration_seconds(*job.elastic, machines.network, {job.workers}) : 1;
-    return asked / speed(job, machines.network, {.workers = job.workers, .type = type});
+  static double seconds(const Job& job, const ClusterTopology& topology, int type) {
+    const double asked = job.elastic ? iteration_seconds(*job.elastic, topology.network, {job.workers}) : 1;
+    return asked / speed(job, topology.network, {.workers = job.workers, .type = type});
   }
 
   // Jobs run where they are from slot to slot.
@@ -129,9 +129,9 @@ class Gavel final : public Policy {
     for (const int job : state.running) {
       if (state.job(job).type_speeds.empty()) continue;
       std::vector<double>& by_type = run_seconds_[job];
-      by_type.resize(static_cast<std::size_t>(state.machines->type_count()));
+      by_type.resize(static_cast<std::size_t>(state.topology->type_count()));
       const double counted = std::accumulate(by_type.begin(), by_type.end(), 0.0);
-      const int type = type_of(*state.machines, state.placement(job));
+      const int type = find_type(*state.topology, state.placement(job));
       if (type != kAnyType) by_type[static_cast<std::size_t>(type)] += state.run_seconds(job) - counted;
     }
   }

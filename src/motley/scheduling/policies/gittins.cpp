@@ -31,11 +31,11 @@ class Gittins final : public RankedPolicy {
   }
 
  protected:
-  double rank(const State& state, int job) const override { return -indices_[level_of(state.device_seconds(job))]; }
+  double rank(const State& state, int job) const override { return -indices_[find_level(state.device_seconds(job))]; }
 
   double next_step(const State& state, int number) const override {
     const double had = state.device_seconds(number);
-    const std::size_t next = level_of(had) + 1;
+    const std::size_t next = find_level(had) + 1;
     if (next == levels_.size()) return std::numeric_limits<double>::infinity();
     return state.now + std::max(1.0, std::ceil((levels_[next] - had) / state.job(number).workers));
   }
@@ -66,7 +66,7 @@ class Gittins final : public RankedPolicy {
     }
   }
 
-  std::size_t level_of(double device_seconds) const {
+  std::size_t find_level(double device_seconds) const {
     return static_cast<std::size_t>(std::ranges::upper_bound(levels_, device_seconds) - levels_.begin()) - 1;
   }
 

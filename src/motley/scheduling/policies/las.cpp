@@ -23,19 +23,19 @@ constexpr std::size_t kGone = kQueues;
 
 class Las final : public Policy {
  public:
-  explicit Las(const PolicyOptions& options) : ranking_(options.packing) {}
+  explicit Las(const PolicyOptions& options) : ranking_(options.placement) {}
 
   std::string name() const override { return "las"; }
 
   Result<Decision> decide(const State& state) override {
-    queue_of_.resize(state.jobs.size());
-    for (const int job : state.finished) queue_of(job) = kGone;
+    job_queues_.resize(state.jobs.size());
+    for (const int job : state.finished) job_queue(job) = kGone;
     for (const int job : state.arrived) {
-      queue_of(job) = 0;
+      job_queue(job) = 0;
       queues_[0].push_back(job);
     }
     for (const int job : state.running) {
-      std::size_t& queue = queue_of(job);
+      std::size_t& queue = job_queue(job);
       if (queue < kLimits.size() && state.device_seconds(job) >= kLimits[queue]) {
         queues_[++queue].push_back(job);
       }
@@ -49,7 +49,7 @@ class Las final : public Policy {
   }
 
  private:
-  std::size_t& queue_of(int job) { return queue_of_[static_cast<std::size_t>(job)]; }
+  std::size_t& job_queue(int job) { return job_queues_[static_cast<std::size_t>(job)]; }
 
   // Puts those that run first, and drops those that have left the queue. Once all is full, those that follow wait in
   // the order that they have.
@@ -60,7 +60,7 @@ class Las final : public Policy {
     std::size_t i = 0;
     for (; i < queue.size() && !ranking_.is_full(); ++i) {
       const int job = queue[i];
-      if (queue_of(job) != number) continue;
+      if (job_queue(job) != number) continue;
       if (ranking_.offer(job)) {
         queue[kept++] = job;
       } else {
@@ -85,8 +85,8 @@ class Las final : public Policy {
 
   Ranking ranking_;
   std::array<std::vector<int>, kQueues> queues_;
-  std::vector<std::size_t> queue_of_;  // by job
-  std::vector<int> waiting_;           // kept for its memory
+  std::vector<std::size_t> job_queues_;  // by job
+  std::vector<int> waiting_;             // kept for its memory
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ class Optimus final : public Policy {
     active_.update(state);
     Decision decision;
     if (slots_.begins(state.now)) {
-      decision.changes = share(state, active_.jobs(), shares(state), options_.packing);
+      decision.changes = share(state, active_.jobs(), shares(state), options_.placement);
     }
     if (!active_.jobs().empty()) decision.wake = slots_.next();
     return decision;
@@ -29,17 +29,17 @@ class Optimus final : public Policy {
 
  private:
   std::vector<int> shares(const State& state) {
-    largest_ = state.machines->largest_server();
+    largest_ = state.topology->largest_node();
     const std::vector<int>& jobs = active_.jobs();
     std::vector<int> workers(jobs.size());
-    int left = state.machines->devices();
+    int left = state.topology->devices();
     using Gain = std::pair<double, std::size_t>;  // seconds sooner for another worker, place among active jobs
     std::priority_queue<Gain> gains;
     const auto offer = [&](std::size_t i) {
-      if (workers[i] < state.job(jobs[i]).most()) gains.emplace(gain(state, jobs[i], workers[i]), i);
+      if (workers[i] < state.job(jobs[i]).max_workers()) gains.emplace(gain(state, jobs[i], workers[i]), i);
     };
     for (std::size_t i = 0; i < jobs.size(); ++i) {
-      const int least = state.job(jobs[i]).least();
+      const int least = state.job(jobs[i]).min_workers();
       if (least > left) continue;
       workers[i] = least;
       left -= least;
@@ -60,16 +60,16 @@ class Optimus final : public Policy {
     return to_go(state, number, workers) - to_go(state, number, workers + 1);
   }
 
-  // Seconds, as fast as the job is on as few servers as can be.
+  // Seconds, as fast as the job is on as few nodes as can be.
   double to_go(const State& state, int number, int workers) const {
     return state.left_seconds(number) /
-           speed(state.job(number), state.machines->network, on_fewest_servers(workers, largest_));
+           speed(state.job(number), state.topology->network, on_fewest_nodes(workers, largest_));
   }
 
   const PolicyOptions options_;
   ActiveJobs active_;
   Slots slots_;
-  int largest_ = 0;  // devices of the largest server
+  int largest_ = 0;  // devices of the largest node
 };
 
 }  // namespace

@@ -9,13 +9,13 @@
 
 namespace motley::scheduling {
 
-int Program::add_variable(double worth, double least, double most, bool is_whole) {
-  variables_.push_back({worth, least, most, is_whole});
+int Program::add_variable(double objective, double lower, double upper, bool is_integer) {
+  variables_.push_back({objective, lower, upper, is_integer});
   return static_cast<int>(variables_.size()) - 1;
 }
 
-void Program::add_limit(const Terms& terms, double least, double most) {
-  limits_.push_back({least, most});
+void Program::add_limit(const Terms& terms, double lower, double upper) {
+  limits_.push_back({lower, upper});
   begins_.push_back(static_cast<int>(indices_.size()));
   for (const auto& [variable, factor] : terms) {
     indices_.push_back(variable);
@@ -43,9 +43,9 @@ Result<Program::Answer> Program::maximise(const Limits& limits) const {
   };
   std::vector<HighsInt> kinds;
   for (const Variable& variable : variables_) {
-    kinds.push_back(variable.is_whole ? kHighsVarTypeInteger : kHighsVarTypeContinuous);
+    kinds.push_back(variable.is_integer ? kHighsVarTypeInteger : kHighsVarTypeContinuous);
   }
-  const bool is_mixed = std::ranges::any_of(variables_, &Variable::is_whole);
+  const bool is_mixed = std::ranges::any_of(variables_, &Variable::is_integer);
   const std::unique_ptr<void, decltype(&Highs_destroy)> highs(Highs_create(), &Highs_destroy);
   Highs_setBoolOptionValue(highs.get(), "output_flag", 0);
   Highs_setIntOptionValue(highs.get(), "threads", 1);
@@ -56,9 +56,9 @@ Result<Program::Answer> Program::maximise(const Limits& limits) const {
   const auto terms = static_cast<HighsInt>(indices_.size());
   const HighsInt passed =
       Highs_passMip(highs.get(), columns, rows, terms, kHighsMatrixFormatRowwise, kHighsObjSenseMaximize, 0,
-                    column(&Variable::worth).data(), column(&Variable::least).data(), column(&Variable::most).data(),
-                    row(&Limit::least).data(), row(&Limit::most).data(), begins_.data(), indices_.data(),
-                    factors_.data(), is_mixed ? kinds.data() : nullptr);
+                    column(&Variable::objective).data(), column(&Variable::lower).data(),
+                    column(&Variable::upper).data(), row(&Limit::lower).data(), row(&Limit::upper).data(),
+                    begins_.data(), indices_.data(), factors_.data(), is_mixed ? kinds.data() : nullptr);
   if (passed == kHighsStatusError || Highs_run(highs.get()) == kHighsStatusError) {
     return fail(ErrorCode::kInternal, "HiGHS refuses a program of {} variables and {} limits", columns, rows);
   }
@@ -77,8 +77,8 @@ Result<Program::Answer> Program::maximise(const Limits& limits) const {
   answer.values.resize(variables_.size());
   if (!is_mixed) answer.prices.resize(limits_.size());
   Highs_getSolution(highs.get(), answer.values.data(), nullptr, nullptr, is_mixed ? nullptr : answer.prices.data());
-  answer.worth = Highs_getObjectiveValue(highs.get());
-  answer.bound = answer.worth;
+  answer.objective = Highs_getObjectiveValue(highs.get());
+  answer.bound = answer.objective;
   if (is_mixed) Highs_getDoubleInfoValue(highs.get(), "mip_dual_bound", &answer.bound);
   return answer;
 }

@@ -17,14 +17,14 @@ class Program {
   static constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
   // Returns its number, from 0.
-  int add_variable(double worth, double least, double most, bool is_whole = false);
-  // least <= sum of factor * variable <= most.
+  int add_variable(double objective, double lower, double upper, bool is_integer = false);
+  // lower <= sum of factor * variable <= upper.
   using Terms = std::vector<std::pair<int, double>>;  // variable, factor; no variable twice
-  void add_limit(const Terms& terms, double least, double most);
+  void add_limit(const Terms& terms, double lower, double upper);
 
   struct Answer {
     std::vector<double> values;  // of the variables
-    double worth = 0;
+    double objective = 0;
     double bound = 0;  // that no answer exceeds
     // Of each limit, what one more of it would be worth; empty where variables are whole.
     std::vector<double> prices;
@@ -40,11 +40,11 @@ class Program {
 
  private:
   struct Variable {
-    double worth, least, most;
-    bool is_whole;
+    double objective, lower, upper;
+    bool is_integer;
   };
   struct Limit {
-    double least, most;
+    double lower, upper;
   };
 
   std::vector<Variable> variables_;

@@ -11,7 +11,7 @@ namespace motley::scheduling {
 
 class RankedPolicy : public Policy {
  public:
-  explicit RankedPolicy(const PolicyOptions& options) : ranking_(options.packing) {}
+  explicit RankedPolicy(const PolicyOptions& options) : ranking_(options.placement) {}
   Result<Decision> decide(const State& state) override;
 
  protected:

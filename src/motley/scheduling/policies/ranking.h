@@ -11,7 +11,7 @@ namespace motley::scheduling {
 
 class Ranking {
  public:
-  explicit Ranking(Packing packing) : packing_(packing) {}
+  explicit Ranking(PlacementStrategy strategy) : strategy_(strategy) {}
 
   // All devices are free to be given out. The state must outlive the calls up to end().
   void begin(const State& state);
@@ -20,15 +20,15 @@ class Ranking {
   bool offer(int number) { return offer(number, kAnyType); }
   bool offer(int number, int type);  // of devices of this type; kAnyType: of whichever it may have
   // Nothing is left: all who are not offered any more get none.
-  bool is_full() const { return room_->free() == 0; }
+  bool is_full() const { return placer_->free() == 0; }
   bool got(int job) const { return got_[static_cast<std::size_t>(job)] != 0; }
   // Adds what changes: jobs that run and got nothing stop.
   void end(Decision& decision);
 
  private:
-  const Packing packing_;
+  const PlacementStrategy strategy_;
   const State* state_ = nullptr;
-  std::optional<Room> room_;
+  std::optional<Placer> placer_;
   std::vector<Change> changes_;
   std::vector<int> given_;  // jobs with workers
   std::vector<char> got_;   // by job

@@ -12,7 +12,7 @@ namespace motley::scheduling {
 namespace {
 
 constexpr double kTiny = 1e-9;
-constexpr int kMostRounds = 200;  // of new configurations
+constexpr int kMaxRounds = 200;  // of new configurations
 
 std::size_t index(int number) {
   return static_cast<std::size_t>(number);
@@ -39,7 +39,7 @@ struct Filling {
     double part = 0;        // of the way from low to high
   };
   std::vector<Ring> rings;
-  double worth = 0;
+  double utility = 0;
 };
 
 // Gives devices to whom they are worth most, job by job `most` at most.
@@ -61,12 +61,12 @@ Filling fill(const SlotProblem& problem, const std::vector<int>& most) {
   std::ranges::stable_sort(steps, std::ranges::greater(), &Step::slope);
   Filling filling;
   filling.rings.resize(problem.jobs.size());
-  double left = problem.machines.devices();
+  double left = problem.topology.devices();
   for (const Step& step : steps) {
     if (left <= 0) break;
     const double taken = std::min(left, static_cast<double>(step.high - step.low));
     filling.rings[step.job] = {step.low, step.high, taken / (step.high - step.low)};
-    filling.worth += taken * step.slope;
+    filling.utility += taken * step.slope;
     left -= taken;
   }
   return filling;
@@ -74,7 +74,7 @@ Filling fill(const SlotProblem& problem, const std::vector<int>& most) {
 
 void choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
   std::vector<int> most;
-  for (const SlotJob& job : problem.jobs) most.push_back(job.most());
+  for (const SlotJob& job : problem.jobs) most.push_back(job.max_workers());
   const Filling first = fill(problem, most);
   for (std::size_t i = 0; i < most.size(); ++i) {
     const Filling::Ring& ring = first.rings[i];
@@ -82,7 +82,7 @@ void choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
     slot.largest_ring = std::max(slot.largest_ring, most[i]);
   }
   const Filling second = fill(problem, most);
-  slot.selection = first.worth;
+  slot.selection = first.utility;
   for (std::size_t i = 0; i < most.size(); ++i) {
     const auto& [low, high, part] = second.rings[i];
     const std::vector<double>& values = problem.jobs[i].value[0];
@@ -95,7 +95,7 @@ void choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
 
 // What one more of each capacity would be worth.
 struct Prices {
-  std::vector<double> devices, uplinks;  // by server
+  std::vector<double> devices, uplinks;  // by node
   std::vector<double> rack_uplinks;
 };
 
@@ -144,21 +144,21 @@ struct Priced {
   double cost = std::numeric_limits<double>::infinity();
 };
 
-// The cheapest configuration over more than one server.
-Priced cheapest(const Machines& machines, const SlotJob& job, int workers, const Prices& prices) {
+// The cheapest configuration over more than one node.
+Priced cheapest(const ClusterTopology& topology, const SlotJob& job, int workers, const Prices& prices) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<int>> racks(index(machines.racks));
-  for (std::size_t i = 0; i < machines.servers.size(); ++i) {
-    if (machines.servers[i].uplink >= job.reserve) {
-      racks[index(machines.servers[i].rack)].push_back(static_cast<int>(i));
+  std::vector<std::vector<int>> racks(index(topology.racks));
+  for (std::size_t i = 0; i < topology.nodes.size(); ++i) {
+    if (topology.nodes[i].uplink >= job.reserve) {
+      racks[index(topology.nodes[i].rack)].push_back(static_cast<int>(i));
     }
   }
   std::vector<Sharing> in_rack;
-  for (const std::vector<int>& servers : racks) {
-    in_rack.push_back(share_out(servers.size(), workers, [&](std::size_t taker, int own) {
-      const auto server = index(servers[taker]);
-      if (own > machines.servers[server].devices) return kNever;
-      return own * prices.devices[server] + job.reserve * prices.uplinks[server];
+  for (const std::vector<int>& nodes : racks) {
+    in_rack.push_back(share_out(nodes.size(), workers, [&](std::size_t taker, int own) {
+      const auto node = index(nodes[taker]);
+      if (own > topology.nodes[node].devices) return kNever;
+      return own * prices.devices[node] + job.reserve * prices.uplinks[node];
     }));
   }
   Priced best;
@@ -171,14 +171,14 @@ Priced cheapest(const Machines& machines, const SlotJob& job, int workers, const
     place_in_rack(rack, workers, best.placement);
   }
   const Sharing over_racks = share_out(racks.size(), workers, [&](std::size_t rack, int own) {
-    if (machines.rack_uplink(static_cast<int>(rack)) < job.reserve) return kNever;
+    if (topology.rack_uplink(static_cast<int>(rack)) < job.reserve) return kNever;
     return in_rack[rack].cost[index(own)] + job.reserve * prices.rack_uplinks[rack];
   });
   if (over_racks.cost[index(workers)] < best.cost) {
     best = {{}, over_racks.cost[index(workers)]};
     trace(over_racks, workers, [&](std::size_t rack, int own) { place_in_rack(rack, own, best.placement); });
   }
-  std::ranges::sort(best.placement, {}, &Part::server);
+  std::ranges::sort(best.placement, {}, &Part::node);
   return best;
 }
 
@@ -193,23 +193,23 @@ class MappingProgram {
 
   // Fills in the probabilities. The prices are those of capacities, then of each job's one ring.
   Result<std::pair<Prices, std::vector<double>>> solve() {
-    const Machines& machines = problem_.machines;
-    const std::size_t servers = machines.servers.size();
-    std::vector<Program::Terms> devices(servers), uplinks(servers), rack_uplinks(index(machines.racks)),
+    const ClusterTopology& topology = problem_.topology;
+    const std::size_t nodes = topology.nodes.size();
+    std::vector<Program::Terms> devices(nodes), uplinks(nodes), rack_uplinks(index(topology.racks)),
         rings(problem_.jobs.size());
     Program program;
     for (std::size_t job = 0; job < problem_.jobs.size(); ++job) {
       const double reserve = problem_.jobs[job].reserve;
-      const double worth = problem_.jobs[job].value[0][index(slot_.workers[job])];
+      const double utility = problem_.jobs[job].value[0][index(slot_.workers[job])];
       for (const RelaxedSlot::Choice& choice : slot_.choices[job]) {
-        const int variable = program.add_variable(worth, 0, 1);
+        const int variable = program.add_variable(utility, 0, 1);
         rings[job].emplace_back(variable, 1);
-        std::vector<bool> crosses(index(machines.racks));
+        std::vector<bool> crosses(index(topology.racks));
         const bool is_spread = choice.placement.size() > 1;
         for (const Part& part : choice.placement) {
-          devices[index(part.server)].emplace_back(variable, part.workers);
-          if (is_spread && reserve > 0) uplinks[index(part.server)].emplace_back(variable, reserve);
-          crosses[index(machines.servers[index(part.server)].rack)] = true;
+          devices[index(part.node)].emplace_back(variable, part.workers);
+          if (is_spread && reserve > 0) uplinks[index(part.node)].emplace_back(variable, reserve);
+          crosses[index(topology.nodes[index(part.node)].rack)] = true;
         }
         if (reserve == 0 || std::ranges::count(crosses, true) < 2) continue;
         for (std::size_t rack = 0; rack < crosses.size(); ++rack) {
@@ -218,15 +218,15 @@ class MappingProgram {
       }
     }
     for (const Program::Terms& terms : rings) program.add_limit(terms, -Program::kUnlimited, 1);
-    for (std::size_t i = 0; i < servers; ++i) {
-      program.add_limit(devices[i], -Program::kUnlimited, machines.servers[i].devices);
-      program.add_limit(uplinks[i], -Program::kUnlimited, machines.servers[i].uplink);
+    for (std::size_t i = 0; i < nodes; ++i) {
+      program.add_limit(devices[i], -Program::kUnlimited, topology.nodes[i].devices);
+      program.add_limit(uplinks[i], -Program::kUnlimited, topology.nodes[i].uplink);
     }
-    for (int rack = 0; rack < machines.racks; ++rack) {
-      program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, machines.rack_uplink(rack));
+    for (int rack = 0; rack < topology.racks; ++rack) {
+      program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, topology.rack_uplink(rack));
     }
     MOTLEY_ASSIGN(const Program::Answer answer, program.maximise());
-    slot_.optimum = answer.worth;
+    slot_.optimum = answer.objective;
     std::size_t variable = 0;
     for (auto& choices : slot_.choices) {
       for (RelaxedSlot::Choice& choice : choices) choice.probability = std::max(0.0, answer.values[variable++]);
@@ -236,11 +236,11 @@ class MappingProgram {
     std::vector<double> of_rings(problem_.jobs.size());
     for (double& one : of_rings) one = next();
     Prices prices;
-    for (std::size_t i = 0; i < servers; ++i) {
+    for (std::size_t i = 0; i < nodes; ++i) {
       prices.devices.push_back(next());
       prices.uplinks.push_back(next());
     }
-    for (int rack = 0; rack < machines.racks; ++rack) prices.rack_uplinks.push_back(next());
+    for (int rack = 0; rack < topology.racks; ++rack) prices.rack_uplinks.push_back(next());
     return std::pair(std::move(prices), std::move(of_rings));
   }
 
@@ -250,10 +250,10 @@ class MappingProgram {
 };
 
 const Placement* drawn(const std::vector<RelaxedSlot::Choice>& choices, Random& random) {
-  double lot = random.uniform();
+  double draw = random.uniform();
   for (const RelaxedSlot::Choice& choice : choices) {
-    lot -= choice.probability;
-    if (lot < 0) return &choice.placement;
+    draw -= choice.probability;
+    if (draw < 0) return &choice.placement;
   }
   return nullptr;
 }
@@ -267,12 +267,12 @@ Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings) {
   for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
     const int workers = slot.workers[job];
     if (workers == 0) continue;
-    for (std::size_t i = 0; i < problem.machines.servers.size(); ++i) {
-      const int devices = problem.machines.servers[i].devices;
+    for (std::size_t i = 0; i < problem.topology.nodes.size(); ++i) {
+      const int devices = problem.topology.nodes[i].devices;
       if (devices >= (mappings == Mappings::kWhole ? workers : 1)) program.add(job, {{static_cast<int>(i), workers}});
     }
   }
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0; round < kMaxRounds; ++round) {
     MOTLEY_ASSIGN(const auto solved, program.solve());
     if (mappings == Mappings::kPartByPart) break;
     const auto& [prices, of_rings] = solved;
@@ -280,9 +280,9 @@ Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings) {
     for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
       const int workers = slot.workers[job];
       if (workers < 2) continue;
-      Priced one = cheapest(problem.machines, problem.jobs[job], workers, prices);
-      const double worth = problem.jobs[job].value[0][index(workers)];
-      if (worth - one.cost <= of_rings[job] + kTiny * std::max(1.0, worth)) continue;
+      Priced one = cheapest(problem.topology, problem.jobs[job], workers, prices);
+      const double utility = problem.jobs[job].value[0][index(workers)];
+      if (utility - one.cost <= of_rings[job] + kTiny * std::max(1.0, utility)) continue;
       program.add(job, std::move(one.placement));
       is_better = true;
     }
@@ -301,11 +301,11 @@ std::vector<Placement> round_at_random(const RelaxedSlot& slot, Random& random) 
 }
 
 std::vector<Placement> round_what_fits(const SlotProblem& problem, const RelaxedSlot& slot, Random& random) {
-  Capacity capacity(problem.machines);
+  Capacity capacity(problem.topology);
   std::vector<Placement> placements(slot.choices.size());
   for (const std::uint32_t job : permutation(static_cast<std::uint32_t>(placements.size()), random.next())) {
     const Placement* placement = drawn(slot.choices[job], random);
-    if (placement == nullptr || !capacity.has_room(*placement, problem.jobs[job].reserve)) continue;
+    if (placement == nullptr || !capacity.fits(*placement, problem.jobs[job].reserve)) continue;
     capacity.take(*placement, problem.jobs[job].reserve);
     placements[job] = *placement;
   }

@@ -1,7 +1,8 @@
 // GADGET's own way with a slot (Yu et al., INFOCOM 2022, algorithm 2, "LP-RS-MDE"), beside solve_slot: the relaxation
-// chooses how large each job's ring is, a second one with which probability it goes where, and lots are drawn.
+// chooses how large each job's ring is, a second one with which probability it goes where, and they are drawn at
+// random.
 //
-// The relaxation (12) lets each part of a ring be spread over all servers alike, whereupon no part of it has to go over
+// The relaxation (12) lets each part of a ring be spread over all nodes alike, whereupon no part of it has to go over
 // a link: only the number of all devices binds, and its optimum is to give devices to whom one more is worth most.
 //
 // The second one, which Rost and Schmid made so that it can be taken apart (IFIP Networking 2018, arXiv 1803.03622),
@@ -9,10 +10,10 @@
 // stay within what there is. It is solved as that here, by mappings. What is valid matters:
 //
 // - In the original each worker and each link of a ring has to fit on its own, so that a ring may be mapped to one
-//   server that does not hold it. Mappings to one server load no link, and of each mapping's workers those on the
-//   server with the lowest price are cheapest, so that some optimum consists of mappings to one server alone. Expected
+//   node that does not hold it. Mappings to one node load no link, and of each mapping's workers those on the
+//   node with the lowest price are cheapest, so that some optimum consists of mappings to one node alone. Expected
 //   loads stay within capacities; those that are drawn need not.
-// - Where a mapping has to fit as a whole, it is a configuration: numbers of workers by server, with the uplinks that
+// - Where a mapping has to fit as a whole, it is a configuration: numbers of workers by node, with the uplinks that
 //   they load (motley/scheduling/simulator/capacity.h). There are too many of those to write them all down; they are
 //   found as prices ask for them.
 #pragma once
@@ -39,10 +40,10 @@ struct RelaxedSlot {
   std::vector<std::vector<Choice>> choices;  // of each job; their probabilities add up to 1 at most
 };
 
-// What rings are worth is taken to be the same anywhere: as within a server. Errors: those of Program::maximise.
+// What rings are worth is taken to be the same anywhere: as within a node. Errors: those of Program::maximise.
 Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings);
 
-// A placement of each job by lot; they need not fit together.
+// A placement of each job at random; they need not fit together.
 std::vector<Placement> round_at_random(const RelaxedSlot& slot, Random& random);
 
 // The same, job after job in a random order, without those that do not fit beside the ones before.

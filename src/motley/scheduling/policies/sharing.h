@@ -11,6 +11,6 @@ namespace motley::scheduling {
 // already stay where they are; the others take places in their order, of fewer workers where there is no room for all,
 // or none where there is none for the least that they can run with.
 std::vector<Change> share(const State& state, const std::vector<int>& jobs, const std::vector<int>& workers,
-                          Packing packing, const std::vector<int>& types = {});
+                          PlacementStrategy strategy, const std::vector<int>& types = {});
 
 }  // namespace motley::scheduling

@@ -2,7 +2,7 @@
 // workers.
 //
 // Jobs are taken by their number of workers, fewest first. One that asks for at most kappa gets the least used of all
-// devices; a larger one the least used devices of as few servers as have enough of them, those with least use on
+// devices; a larger one the least used devices of as few nodes as have enough of them, those with least use on
 // average first, so that few rings meet. A device may be used no longer than a limit. For every kappa the limit is
 // bisected to the least at which all jobs find devices, and the queues with the least makespan are kept: here of those
 // that the simulator itself foresees, contention included.
@@ -37,7 +37,7 @@ class SjfBco final : public DeviceQueues {
     }
     for (const int kappa : kappas) {
       std::optional<Queues> queues = with_least_limit(input, order, kappa);
-      const double makespan = makespan_of(input, *queues);
+      const double makespan = compute_makespan(input, *queues);
       if (makespan < best_makespan) {
         best_makespan = makespan;
         best = std::move(*queues);
@@ -74,7 +74,7 @@ class SjfBco final : public DeviceQueues {
     for (const int job : order) {
       const double seconds = input.state.left_seconds(job);
       const int workers = input.state.job(job).workers;
-      std::vector<int> devices = workers <= kappa ? all_devices(input) : on_few_servers(input, use, workers);
+      std::vector<int> devices = workers <= kappa ? all_devices(input) : on_few_nodes(input, use, workers);
       std::erase_if(devices, [&](int device) { return use[index(device)] + seconds > limit; });
       if (static_cast<int>(devices.size()) < workers) return std::nullopt;
       std::ranges::stable_sort(devices, {}, [&](int device) { return use[index(device)]; });
@@ -86,29 +86,29 @@ class SjfBco final : public DeviceQueues {
   }
 
   static std::vector<int> all_devices(const QueueInput& input) {
-    std::vector<int> devices(input.server_of.size());
+    std::vector<int> devices(input.node_of.size());
     std::iota(devices.begin(), devices.end(), 0);
     return devices;
   }
 
-  static std::vector<int> on_few_servers(const QueueInput& input, const std::vector<double>& use, int workers) {
-    const std::vector<Server>& servers = input.state.machines->servers;
-    std::vector<double> mean(servers.size());
+  static std::vector<int> on_few_nodes(const QueueInput& input, const std::vector<double>& use, int workers) {
+    const std::vector<Node>& nodes = input.state.topology->nodes;
+    std::vector<double> mean(nodes.size());
     for (std::size_t device = 0; device < use.size(); ++device) {
-      const int server = input.server_of[device];
-      mean[index(server)] += use[device] / servers[index(server)].devices;
+      const int node = input.node_of[device];
+      mean[index(node)] += use[device] / nodes[index(node)].devices;
     }
-    std::vector<int> order(servers.size());
+    std::vector<int> order(nodes.size());
     std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, {}, [&](int server) { return mean[index(server)]; });
-    std::vector<char> is_chosen(servers.size());
+    std::ranges::stable_sort(order, {}, [&](int node) { return mean[index(node)]; });
+    std::vector<char> is_chosen(nodes.size());
     int count = 0;
-    for (auto server = order.begin(); count < workers && server != order.end(); ++server) {
-      is_chosen[index(*server)] = 1;
-      count += servers[index(*server)].devices;
+    for (auto node = order.begin(); count < workers && node != order.end(); ++node) {
+      is_chosen[index(*node)] = 1;
+      count += nodes[index(*node)].devices;
     }
     std::vector<int> devices = all_devices(input);
-    std::erase_if(devices, [&](int device) { return is_chosen[index(input.server_of[index(device)])] == 0; });
+    std::erase_if(devices, [&](int device) { return is_chosen[index(input.node_of[index(device)])] == 0; });
     return devices;
   }
 };

@@ -16,7 +16,7 @@ constexpr int kPriceRounds = 20;        // of the search for prices, at most
 constexpr int kPriceSteps = 30;         // bisections of one of its steps
 constexpr double kPriceGain = 1e-4;     // relative: it ends where a round lowers the bound by less
 constexpr std::size_t kAllSubsets = 4;  // types whose prices are moved in all combinations
-constexpr double kLeastPrice = 0.05;    // of the highest, where devices are weighed by their prices
+constexpr double kMinPrice = 0.05;      // of the highest, where devices are weighed by their prices
 
 // A piece of a concave envelope: from `from` to `to` workers, each of which adds `slope`.
 struct Segment {
@@ -33,10 +33,10 @@ class Solver {
       : problem_(problem),
         options_(options),
         random_(options.seed),
-        free_(problem.machines),
+        free_(problem.topology),
         placements_(problem.jobs.size()) {
-    all_ = size_of(kAnyType);
-    for (int type = 0; type < problem.machines.type_count(); ++type) types_.push_back(size_of(type));
+    all_ = make_size(kAnyType);
+    for (int type = 0; type < problem.topology.type_count(); ++type) types_.push_back(make_size(type));
     prices_.assign(types_.size(), 1);
     is_typed_ = std::ranges::any_of(problem.jobs, [](const SlotJob& job) { return !job.type_values.empty(); });
   }
@@ -59,17 +59,17 @@ class Solver {
   // How many devices of a type there are, in the most roomy places.
   struct Size {
     int devices = 0;
-    int on_server = 0;
+    int on_node = 0;
     int in_rack = 0;
   };
-  Size size_of(int type) const {
-    const Machines& machines = problem_.machines;
-    Size size{machines.devices(type), machines.largest_server(type)};
-    std::vector<int> by_rack(static_cast<std::size_t>(machines.racks));
-    for (const Server& server : machines.servers) {
-      if (type != kAnyType && server.type != type) continue;
-      int& in_rack = by_rack[static_cast<std::size_t>(server.rack)];
-      in_rack += server.devices;
+  Size make_size(int type) const {
+    const ClusterTopology& topology = problem_.topology;
+    Size size{topology.devices(type), topology.largest_node(type)};
+    std::vector<int> by_rack(static_cast<std::size_t>(topology.racks));
+    for (const Node& node : topology.nodes) {
+      if (type != kAnyType && node.type != type) continue;
+      int& in_rack = by_rack[static_cast<std::size_t>(node.rack)];
+      in_rack += node.devices;
       size.in_rack = std::max(size.in_rack, in_rack);
     }
     return size;
@@ -78,7 +78,9 @@ class Solver {
 
   const SlotJob& job(int number) const { return problem_.jobs[static_cast<std::size_t>(number)]; }
   Placement& placement(int number) { return placements_[static_cast<std::size_t>(number)]; }
-  double worth(int number, const Placement& where) const { return value_of(problem_.machines, job(number), where); }
+  double utility(int number, const Placement& where) const {
+    return compute_value(problem_.topology, job(number), where);
+  }
 
   std::vector<int> everybody() const {
     std::vector<int> jobs(problem_.jobs.size());
@@ -88,17 +90,17 @@ class Solver {
 
   // What so many workers are worth at best, wherever others are.
   double best_value(const SlotJob& one, int workers, int type) const {
-    const Reach reach = workers <= size(type).on_server ? Reach::kServer
-                        : workers <= size(type).in_rack ? Reach::kRack
-                                                        : Reach::kCluster;
-    const double value = one.value_on(type)[static_cast<std::size_t>(reach)][static_cast<std::size_t>(workers)];
-    const bool may_stay = workers == workers_of(one.now) && is_of(problem_.machines, one.now, type);
+    const Locality locality = workers <= size(type).on_node   ? Locality::kNode
+                              : workers <= size(type).in_rack ? Locality::kRack
+                                                              : Locality::kCluster;
+    const double value = one.value_on(type)[static_cast<std::size_t>(locality)][static_cast<std::size_t>(workers)];
+    const bool may_stay = workers == count_workers(one.now) && is_of_type(problem_.topology, one.now, type);
     return workers == 0 || one.now.empty() || may_stay ? value : value - one.moving;
   }
 
-  std::vector<Segment> envelope_of(int number, int type) const {
+  std::vector<Segment> compute_envelope(int number, int type) const {
     const SlotJob& one = job(number);
-    const int most = std::min(one.most(), size(type).devices);
+    const int most = std::min(one.max_workers(), size(type).devices);
     std::vector<std::pair<int, double>> hull = {{0, 0.0}};
     for (int workers = 1; workers <= most; ++workers) {
       const double value = best_value(one, workers, type);
@@ -123,12 +125,12 @@ class Solver {
   void find_bound() {
     std::vector<Segment> segments;
     for (const int number : everybody()) {
-      const std::vector<Segment> own = envelope_of(number, kAnyType);
+      const std::vector<Segment> own = compute_envelope(number, kAnyType);
       segments.insert(segments.end(), own.begin(), own.end());
     }
     std::ranges::stable_sort(segments, std::greater(), &Segment::slope);
     wanted_.assign(problem_.jobs.size(), {});
-    int left = problem_.machines.devices();
+    int left = problem_.topology.devices();
     for (const Segment& segment : segments) {
       const int taken = std::min(left, segment.to - segment.from);
       bound_ += taken * segment.slope;
@@ -138,27 +140,27 @@ class Solver {
     }
   }
 
-  // With unlike devices the relaxation has a price for each type. At any prices no packing is worth more than what all
-  // devices cost and each job's best surplus over the cost of its own; that sum is a convex function of the prices, and
-  // its least value is the relaxation's optimum. It is looked for by moving prices of one type or of several together,
-  // each time to where these devices are asked for no more often than there are (devices that can stand in for each
-  // other become dearer together). Each job then wants devices of the type on which its surplus is largest, as many as
-  // are left when those come first to whom one more is worth most above its price.
+  // With heterogeneous devices the relaxation has a price for each type. At any prices no packing is worth more than
+  // what all devices cost and each job's best surplus over the cost of its own; that sum is a convex function of the
+  // prices, and its least value is the relaxation's optimum. It is looked for by moving prices of one type or of
+  // several together, each time to where these devices are asked for no more often than there are (devices that can
+  // stand in for each other become dearer together). Each job then wants devices of the type on which its surplus is
+  // largest, as many as are left when those come first to whom one more is worth most above its price.
   void find_bound_by_prices() {
     offers_.resize(problem_.jobs.size());
-    double dearest = 0;
+    double costliest = 0;
     for (const int number : everybody()) {
       std::vector<Offer>& offers = offers_[static_cast<std::size_t>(number)];
       for (int type = job(number).first_type(); type < job(number).end_of_types(); ++type) {
-        offers.push_back({type, envelope_of(number, type)});
-        for (const Segment& segment : offers.back().segments) dearest = std::max(dearest, segment.slope);
+        offers.push_back({type, compute_envelope(number, type)});
+        for (const Segment& segment : offers.back().segments) costliest = std::max(costliest, segment.slope);
       }
     }
     prices_.assign(types_.size(), 0);
     bound_ = ask(prices_).cost;
     for (int round = 0; round < kPriceRounds; ++round) {
       const double before = bound_;
-      for (const std::vector<std::size_t>& some : groups_of_types()) move_prices(some, dearest);
+      for (const std::vector<std::size_t>& some : groups_of_types()) move_prices(some, costliest);
       if (bound_ >= before * (1 - kPriceGain)) break;
     }
 
@@ -248,9 +250,9 @@ class Solver {
   }
 
   // Bisects how far these prices move together; keeps the best of what it has seen.
-  void move_prices(const std::vector<std::size_t>& types, double dearest) {
+  void move_prices(const std::vector<std::size_t>& types, double costliest) {
     const std::vector<double> from = prices_;
-    double low = 0, high = dearest;
+    double low = 0, high = costliest;
     for (const std::size_t type : types) low = std::min(low, -from[type]);
     for (int step = 0; step < kPriceSteps; ++step) {
       const double by = (low + high) / 2;
@@ -269,23 +271,23 @@ class Solver {
 
   // What devices cost, in workers on the cheapest type.
   double cost(const Placement& where) const {
-    if (!is_typed_) return workers_of(where);
-    const double least = kLeastPrice * std::ranges::max(prices_);
+    if (!is_typed_) return count_workers(where);
+    const double least = kMinPrice * std::ranges::max(prices_);
     const double unit = std::max(least, std::ranges::min(prices_));
-    if (unit <= 0) return workers_of(where);
+    if (unit <= 0) return count_workers(where);
     double cost = 0;
     for (const Part& part : where) {
-      const int type = problem_.machines.servers[static_cast<std::size_t>(part.server)].type;
+      const int type = problem_.topology.nodes[static_cast<std::size_t>(part.node)].type;
       cost += part.workers * std::max(least, prices_[static_cast<std::size_t>(type)]) / unit;
     }
     return cost;
   }
 
   void put(int number, Placement where) {
-    value_ -= worth(number, placement(number));
-    free_.give_back(placement(number), job(number).reserve);
+    value_ -= utility(number, placement(number));
+    free_.release(placement(number), job(number).reserve);
     free_.take(where, job(number).reserve);
-    value_ += worth(number, where);
+    value_ += utility(number, where);
     placement(number) = std::move(where);
   }
 
@@ -296,8 +298,8 @@ class Solver {
       const auto [workers, type] = wanted(number);
       if (workers == 0) continue;
       const SlotJob& one = job(number);
-      if (!one.now.empty() && one.moving > 0 && workers == workers_of(one.now) &&
-          is_of(problem_.machines, one.now, type) && free_.has_room(one.now, one.reserve)) {
+      if (!one.now.empty() && one.moving > 0 && workers == count_workers(one.now) &&
+          is_of_type(problem_.topology, one.now, type) && free_.fits(one.now, one.reserve)) {
         put(number, one.now);
       } else {
         order.push_back(number);
@@ -307,7 +309,7 @@ class Solver {
     for (const int number : order) {
       const auto [workers, type] = wanted(number);
       Placement where = free_.find(workers, job(number).reserve, type);
-      if (!where.empty() && worth(number, where) > 0) put(number, std::move(where));
+      if (!where.empty() && utility(number, where) > 0) put(number, std::move(where));
     }
   }
 
@@ -323,22 +325,22 @@ class Solver {
   Gain best_gain(int number, int first_type, int end_of_types) {
     const SlotJob& one = job(number);
     const Placement before = placement(number);
-    const int had = workers_of(before);
+    const int had = count_workers(before);
     const double cost_before = cost(before);
-    const double worth_before = worth(number, before);
-    free_.give_back(before, one.reserve);
+    const double utility_before = utility(number, before);
+    free_.release(before, one.reserve);
     Gain best{0, number, {}};
     const auto consider = [&](Placement where) {
       if (where.empty()) return;
       const double more = std::max(1.0, cost(where) - cost_before);
-      const double rate = (worth(number, where) - worth_before) / more;
+      const double rate = (utility(number, where) - utility_before) / more;
       if (rate > best.rate * (1 + kSame)) best = {rate, number, std::move(where)};
     };
-    if (!one.now.empty() && free_.has_room(one.now, one.reserve)) consider(one.now);
+    if (!one.now.empty() && free_.fits(one.now, one.reserve)) consider(one.now);
     for (int type = first_type; type < end_of_types; ++type) {
       // On other devices than before it may do as well with fewer.
-      const int least = is_of(problem_.machines, before, type) ? std::max(1, had) : 1;
-      for (int workers = least; workers <= one.most(); ++workers) {
+      const int least = is_of_type(problem_.topology, before, type) ? std::max(1, had) : 1;
+      for (int workers = least; workers <= one.max_workers(); ++workers) {
         Placement where = free_.find(workers, one.reserve, type);
         if (where.empty()) break;
         consider(std::move(where));
@@ -372,7 +374,7 @@ class Solver {
 
   bool is_near() const { return value_ >= bound_ * (1 - options_.gap); }
 
-  // Takes out jobs of some servers and some that have less than the relaxation would give them, packs them again in
+  // Takes out jobs of some nodes and some that have less than the relaxation would give them, packs them again in
   // another order, and keeps what is better.
   void improve() {
     if (problem_.jobs.empty()) return;
@@ -383,22 +385,22 @@ class Solver {
       for (const int number : chosen) before.emplace_back(number, placement(number));
       const double value_before = value_;
       for (const int number : chosen) put(number, {});
-      // In this order each gets the number of workers at which it makes most of its devices, or a number by lot, or
-      // what the others leave, on a type by lot where types matter; then all may grow.
+      // In this order each gets the number of workers at which it makes most of its devices, or a number at random, or
+      // what the others leave, on a type at random where types matter; then all may grow.
       for (const int number : chosen) {
         const SlotJob& one = job(number);
         const std::uint64_t way = random_.below(is_typed_ ? 4 : 3);
-        const int type = is_typed_ ? type_by_lot(one) : kAnyType;
+        const int type = is_typed_ ? random_type(one) : kAnyType;
         Placement where;
         if (way == 0) {
           where = best_gain(number).where;
         } else if (way == 1) {
-          const auto workers = 1 + static_cast<int>(random_.below(static_cast<std::uint64_t>(one.most())));
+          const auto workers = 1 + static_cast<int>(random_.below(static_cast<std::uint64_t>(one.max_workers())));
           where = free_.find(workers, one.reserve, type);
         } else if (way == 3) {
           where = best_gain(number, type, type + 1).where;
         }
-        if (!where.empty() && worth(number, where) > 0) put(number, std::move(where));
+        if (!where.empty() && utility(number, where) > 0) put(number, std::move(where));
       }
       grow(chosen);
       idle = value_ > value_before + kSame * bound_ ? 0 : idle + 1;
@@ -410,7 +412,7 @@ class Solver {
   }
 
   // One that a job may have; a job that may have any may also have them all of one, to leave others to others.
-  int type_by_lot(const SlotJob& one) {
+  int random_type(const SlotJob& one) {
     const std::size_t ways = types_.size() + (one.type_values.empty() ? 1 : 0);
     const auto type = static_cast<int>(random_.below(ways));
     return type < static_cast<int>(types_.size()) ? type : kAnyType;
@@ -418,18 +420,18 @@ class Solver {
 
   std::vector<int> choose() {
     const auto any = [&](std::size_t count) { return static_cast<int>(random_.below(count)); };
-    const std::size_t servers = problem_.machines.servers.size();
-    std::vector<char> emptied(servers, 0);
-    const std::size_t count = 1 + random_.below(std::min<std::size_t>(3, servers));
-    for (std::size_t i = 0; i < count; ++i) emptied[static_cast<std::size_t>(any(servers))] = 1;
+    const std::size_t nodes = problem_.topology.nodes.size();
+    std::vector<char> emptied(nodes, 0);
+    const std::size_t count = 1 + random_.below(std::min<std::size_t>(3, nodes));
+    for (std::size_t i = 0; i < count; ++i) emptied[static_cast<std::size_t>(any(nodes))] = 1;
     const int least = is_typed_ ? 1 : 0;  // who should have devices of which type is less sure than how many
     std::vector<int> chosen, poor;
     for (const int number : everybody()) {
       const Placement& where = placement(number);
       if (std::ranges::any_of(where,
-                              [&](const Part& part) { return emptied[static_cast<std::size_t>(part.server)] != 0; })) {
+                              [&](const Part& part) { return emptied[static_cast<std::size_t>(part.node)] != 0; })) {
         chosen.push_back(number);
-      } else if (workers_of(where) < std::max(least, wanted(number).workers)) {
+      } else if (count_workers(where) < std::max(least, wanted(number).workers)) {
         poor.push_back(number);
       }
     }
@@ -464,20 +466,20 @@ class Solver {
 
 }  // namespace
 
-double value_of(const Machines& machines, const SlotJob& job, const Placement& placement) {
+double compute_value(const ClusterTopology& topology, const SlotJob& job, const Placement& placement) {
   if (placement.empty()) return 0;
   const bool is_typed = !job.type_values.empty();
-  const int type = is_typed ? type_of(machines, placement) : kAnyType;
+  const int type = is_typed ? find_type(topology, placement) : kAnyType;
   if (is_typed && type == kAnyType) return 0;
-  const auto reach = static_cast<std::size_t>(reach_of(machines, placement));
-  const double value = job.value_on(type)[reach][static_cast<std::size_t>(workers_of(placement))];
+  const auto locality = static_cast<std::size_t>(find_locality(topology, placement));
+  const double value = job.value_on(type)[locality][static_cast<std::size_t>(count_workers(placement))];
   return job.now.empty() || job.now == placement ? value : value - job.moving;
 }
 
 bool fits(const SlotProblem& problem, const std::vector<Placement>& placements) {
-  Capacity free(problem.machines);
+  Capacity free(problem.topology);
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    if (!free.has_room(placements[i], problem.jobs[i].reserve)) return false;
+    if (!free.fits(placements[i], problem.jobs[i].reserve)) return false;
     free.take(placements[i], problem.jobs[i].reserve);
   }
   return true;

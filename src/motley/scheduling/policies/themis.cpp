@@ -15,7 +15,7 @@ namespace {
 
 class Themis final : public Policy {
  public:
-  explicit Themis(const PolicyOptions& options) : ranking_(options.packing), slots_(options.slot_seconds) {}
+  explicit Themis(const PolicyOptions& options) : ranking_(options.placement), slots_(options.slot_seconds) {}
 
   std::string name() const override { return "themis"; }
 
@@ -43,7 +43,7 @@ class Themis final : public Policy {
   double slowness(const State& state, int number) const {
     const Job& job = state.job(number);
     const double wanted = static_cast<double>(active_.jobs().size()) * job.workers;
-    const double part = std::min(1.0, state.machines->devices() / wanted);
+    const double part = std::min(1.0, state.topology->devices() / wanted);
     return (state.now - job.arrival + state.left_seconds(number)) * part / job.duration;
   }
 

@@ -26,7 +26,7 @@ Result<Client> Client::of(const std::filesystem::path& folder) {
   auto address = read_file(folder / "address", 1024);
   if (!address) {
     return fail(ErrorCode::kInvalidInput,
-                "--state: no service has been started on '{}'; accepted: the folder given to motley schedule serve",
+                "--state-dir: no service has been started on '{}'; accepted: the folder given to motley schedule serve",
                 folder.string());
   }
   while (address->ends_with('\n')) address->pop_back();

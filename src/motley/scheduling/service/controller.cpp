@@ -14,27 +14,27 @@ constexpr double kNodeSeconds = 1;     // the longest without a look at nodes
 constexpr double kStartSeconds = 2;    // after which an attempt that has not begun is started again
 constexpr double kAlmostDone = 0.95;   // of what a job should take: it takes longer than was said
 constexpr double kLonger = 1.5;        // then so many times as long
-constexpr std::size_t kMostNames = 3;  // in a reason
+constexpr std::size_t kMaxNames = 3;   // in a reason
 
 int index(std::size_t place) {
   return static_cast<int>(place);
 }
 
-std::string names_of(const std::vector<std::string>& names) {
+std::string join_names(const std::vector<std::string>& names) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMostNames); ++i) text += (i > 0 ? ", " : "") + names[i];
-  if (names.size() > kMostNames) text += fmt::format(" and {} more", names.size() - kMostNames);
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i) text += (i > 0 ? ", " : "") + names[i];
+  if (names.size() > kMaxNames) text += fmt::format(" and {} more", names.size() - kMaxNames);
   return text;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Controller>> Controller::make(std::unique_ptr<Store> store, std::unique_ptr<Executor> executor,
-                                                     Machines machines, std::filesystem::path folder,
+                                                     ClusterTopology topology, std::filesystem::path folder,
                                                      ControllerOptions options) {
   std::unique_ptr<Controller> controller(new Controller);
-  controller->machines_ = std::move(machines);
-  controller->available_ = controller->machines_;
+  controller->topology_ = std::move(topology);
+  controller->available_ = controller->topology_;
   controller->folder_ = std::move(folder);
   controller->options_ = std::move(options);
   MOTLEY_ASSIGN(controller->policy_, make_policy(controller->options_.policy, controller->options_.policy_options));
@@ -59,22 +59,21 @@ const JobRecord* Controller::find(const std::string& name) const {
   return found == ids_.end() ? nullptr : &record(found->second);
 }
 
-bool Controller::is_available(std::size_t server) const {
-  const std::string& name = machines_.servers[server].name;
-  return !drained_.contains(name) && !missing_.contains(name);
+bool Controller::is_available(std::size_t node) const {
+  const std::string& name = topology_.nodes[node].name;
+  return !drained_.contains(name) && !down_.contains(name);
 }
 
 int Controller::free_devices() const {
   int free = 0;
-  for (std::size_t i = 0; i < machines_.servers.size(); ++i) {
-    if (is_available(i)) free += machines_.servers[i].devices;
+  for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
+    if (is_available(i)) free += topology_.nodes[i].devices;
   }
   for (const auto& [id, place] : places_) {
-    for (const NodeShare& share : record(id).nodes) {
-      const auto server = std::ranges::find(machines_.servers, share.node, &Server::name);
-      if (server != machines_.servers.end() &&
-          is_available(static_cast<std::size_t>(server - machines_.servers.begin()))) {
-        free -= share.workers;
+    for (const NodeAllocation& allocation : record(id).nodes) {
+      const auto node = std::ranges::find(topology_.nodes, allocation.node, &Node::name);
+      if (node != topology_.nodes.end() && is_available(static_cast<std::size_t>(node - topology_.nodes.begin()))) {
+        free -= allocation.workers;
       }
     }
   }
@@ -88,7 +87,7 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
   std::vector<JobRecord> added;
   std::map<std::string, int> new_ids;
   for (const SubmittedJob& job : jobs) {
-    MOTLEY_TRY(check(job, machines_));
+    MOTLEY_TRY(check(job, topology_));
     if (!job.speeds.empty() && !knows_types(options_.policy)) {
       return fail(ErrorCode::kInvalidInput, "job '{}': speeds are for {} types; accepted: none, as the policy is {}",
                   job.name, job.speeds.size(), options_.policy);
@@ -138,7 +137,7 @@ Status Controller::cancel(const std::string& name, double now) {
   touch(one.id);
   const std::size_t place = places_.at(one.id);
   one.changed = "cancelled by its owner";
-  if (one.state == JobState::kWaiting) {
+  if (one.state == JobState::kPending) {
     end_job(place, JobState::kCancelled, now);
   } else {
     retarget(place, {}, now);
@@ -147,9 +146,9 @@ Status Controller::cancel(const std::string& name, double now) {
 }
 
 Status Controller::drain(const std::string& node, bool is_drained) {
-  if (std::ranges::find(machines_.servers, node, &Server::name) == machines_.servers.end()) {
+  if (std::ranges::find(topology_.nodes, node, &Node::name) == topology_.nodes.end()) {
     std::vector<std::string> names;
-    for (const Server& server : machines_.servers) names.push_back(server.name);
+    for (const Node& node : topology_.nodes) names.push_back(node.name);
     return fail(ErrorCode::kInvalidInput, "there is no node '{}'; accepted: {}", node, fmt::join(names, ", "));
   }
   MOTLEY_TRY(store_->save_drained(node, is_drained));
@@ -164,39 +163,39 @@ Status Controller::drain(const std::string& node, bool is_drained) {
 
 // --- Records and what the policy knows
 
-Attempt Controller::attempt_of(const JobRecord& record) const {
+Attempt Controller::make_attempt(const JobRecord& record) const {
   int workers = 0;
-  for (const NodeShare& share : record.nodes) workers += share.workers;
+  for (const NodeAllocation& allocation : record.nodes) workers += allocation.workers;
   const std::filesystem::path job = folder_ / "jobs" / record.job.name;
   return {record.id,
           record.job.name,
           record.attempt,
-          command_of(record.job, workers, record.attempt, (job / "work").string()),
+          make_command(record.job, workers, record.attempt, (job / "work").string()),
           record.job.directory,
           job / fmt::format("attempt-{}", record.attempt),
           record.nodes};
 }
 
-Placement Controller::placement_of(const std::vector<NodeShare>& nodes) const {
+Placement Controller::to_placement(const std::vector<NodeAllocation>& nodes) const {
   Placement placement;
-  for (const NodeShare& share : nodes) {
-    const auto server = std::ranges::find(machines_.servers, share.node, &Server::name);
-    if (server == machines_.servers.end()) return {};  // the cluster has been given other nodes
-    placement.push_back({static_cast<int>(server - machines_.servers.begin()), share.workers});
+  for (const NodeAllocation& allocation : nodes) {
+    const auto node = std::ranges::find(topology_.nodes, allocation.node, &Node::name);
+    if (node == topology_.nodes.end()) return {};  // the cluster has been given other nodes
+    placement.push_back({static_cast<int>(node - topology_.nodes.begin()), allocation.workers});
   }
-  std::ranges::sort(placement, {}, &Part::server);
+  std::ranges::sort(placement, {}, &Part::node);
   return placement;
 }
 
 bool Controller::are_available(const Placement& placement) const {
   return std::ranges::all_of(placement,
-                             [&](const Part& part) { return is_available(static_cast<std::size_t>(part.server)); });
+                             [&](const Part& part) { return is_available(static_cast<std::size_t>(part.node)); });
 }
 
-std::vector<NodeShare> Controller::nodes_of(const Placement& placement) const {
-  std::vector<NodeShare> nodes;
+std::vector<NodeAllocation> Controller::to_nodes(const Placement& placement) const {
+  std::vector<NodeAllocation> nodes;
   for (const Part& part : placement) {
-    nodes.push_back({machines_.servers[static_cast<std::size_t>(part.server)].name, part.workers});
+    nodes.push_back({topology_.nodes[static_cast<std::size_t>(part.node)].name, part.workers});
   }
   return nodes;
 }
@@ -205,17 +204,17 @@ void Controller::add_live(int id) {
   const JobRecord& one = record(id);
   places_.emplace(id, live_.size());
   live_.push_back({id, one.attempt_started});
-  jobs_.push_back(job_of(one.job, one.submitted, machines_.types));
+  jobs_.push_back(make_job(one.job, one.submitted, topology_.types));
   Progress progress;
   progress.run_seconds = one.run_seconds;
   progress.device_seconds = one.device_seconds;
   progress.done_seconds = one.done_seconds;
   progress.since = one.attempt_started;
   if (one.state == JobState::kRunning && !one.is_cancelled) {
-    progress.placement = placement_of(one.nodes);
-    progress.resumes = one.attempt_started + (one.attempt > 1 ? one.job.restart_seconds : 0);
+    progress.placement = to_placement(one.nodes);
+    progress.resumes = one.attempt_started + (one.attempt > 1 ? one.job.restart_cost_seconds : 0);
     if (!progress.placement.empty()) {
-      progress.speed = speed(jobs_.back(), machines_.network, ring_place(machines_, progress.placement));
+      progress.speed = speed(jobs_.back(), topology_.network, ring_place(topology_, progress.placement));
     }
   }
   progress_.push_back(std::move(progress));
@@ -229,7 +228,7 @@ void Controller::settle(std::size_t place, double now) {
   if (progress.runs()) {
     const double seconds = std::max(0.0, now - progress.since);
     progress.run_seconds += seconds;
-    progress.device_seconds += seconds * workers_of(progress.placement);
+    progress.device_seconds += seconds * count_workers(progress.placement);
     progress.done_seconds += progress.speed * std::max(0.0, now - std::max(progress.since, progress.resumes));
   }
   progress.since = now;
@@ -242,9 +241,9 @@ void Controller::retarget(std::size_t place, Placement target, double now) {
   Progress& progress = progress_[place];
   const JobRecord& one = record(live_[place].id);
   progress.placement = std::move(target);
-  progress.resumes = now + (one.attempt > 0 ? one.job.restart_seconds : 0);
+  progress.resumes = now + (one.attempt > 0 ? one.job.restart_cost_seconds : 0);
   if (!progress.placement.empty()) {
-    progress.speed = speed(jobs_[place], machines_.network, ring_place(machines_, progress.placement));
+    progress.speed = speed(jobs_[place], topology_.network, ring_place(topology_, progress.placement));
   }
   live_[place].changed = now;
 }
@@ -285,19 +284,19 @@ Result<double> Controller::step(double now) {
   MOTLEY_TRY(reconcile(now));
   MOTLEY_TRY(save());
   const bool is_watching =
-      std::ranges::any_of(places_, [&](const auto& one) { return record(one.first).state != JobState::kWaiting; });
+      std::ranges::any_of(places_, [&](const auto& one) { return record(one.first).state != JobState::kPending; });
   return std::min(wake_, now + (is_watching ? kLookSeconds : kNodeSeconds));
 }
 
 Status Controller::look_at_attempts(double now) {
   std::vector<int> ids;
   for (const auto& [id, place] : places_) {
-    if (record(id).state != JobState::kWaiting) ids.push_back(id);
+    if (record(id).state != JobState::kPending) ids.push_back(id);
   }
   for (const int id : ids) {
     JobRecord& one = record(id);
     const std::size_t place = places_.at(id);
-    const Attempt attempt = attempt_of(one);
+    const Attempt attempt = make_attempt(one);
     MOTLEY_ASSIGN(const AttemptStatus status, executor_->look(attempt));
     switch (status.state) {
       case AttemptStatus::State::kRunning:
@@ -313,7 +312,7 @@ Status Controller::look_at_attempts(double now) {
         break;
       case AttemptStatus::State::kUnknown:
         // A service was killed after it had said that it would be started, or it was asked to end before it began.
-        if (one.state == JobState::kRunning && are_available(placement_of(one.nodes))) {
+        if (one.state == JobState::kRunning && are_available(to_placement(one.nodes))) {
           if (now < live_[place].tried + kStartSeconds) break;
           live_[place].tried = now;
           MOTLEY_TRY(executor_->start(attempt));
@@ -343,26 +342,26 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   one.run_seconds = progress.run_seconds;
   one.device_seconds = progress.device_seconds;
   one.done_seconds = progress.done_seconds;
-  const Placement was_on = placement_of(one.nodes);
+  const Placement was_on = to_placement(one.nodes);
   one.nodes.clear();
   one.stop_by = 0;
   if (status.state == AttemptStatus::State::kEnded) one.exit_code = status.exit_code;
   if (status.state == AttemptStatus::State::kEnded && status.exit_code == 0) {
-    end_job(place, JobState::kDone, now);
+    end_job(place, JobState::kCompleted, now);
     return;
   }
   if (one.is_cancelled) {
     end_job(place, JobState::kCancelled, now);
     return;
   }
-  one.state = JobState::kWaiting;
+  one.state = JobState::kPending;
   if (was_asked) return;  // it goes on with its target, where it has one
   const std::string how = status.state == AttemptStatus::State::kLost
                               ? std::string("its processes were lost")
                               : fmt::format("its command ended with {}", status.exit_code);
   one.changed = fmt::format("attempt {} failed: {}", one.attempt, how);
   const bool is_to_blame = !status.node_failed && are_available(was_on);
-  if (is_to_blame && ++one.failures > one.job.retries) {
+  if (is_to_blame && ++one.failures > one.job.max_retries) {
     end_job(place, JobState::kFailed, now);
     return;
   }
@@ -370,22 +369,22 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
 }
 
 Status Controller::look_at_nodes(double now) {
-  MOTLEY_ASSIGN(const std::vector<std::string> missing, executor_->missing_nodes());
-  const std::set<std::string> now_missing(missing.begin(), missing.end());
-  if (now_missing != missing_) has_changed_ = true;
-  missing_ = now_missing;
-  available_ = machines_;
-  for (std::size_t i = 0; i < machines_.servers.size(); ++i) {
-    if (!is_available(i)) available_.servers[i].devices = 0;
+  MOTLEY_ASSIGN(const std::vector<std::string> down, executor_->down_nodes());
+  const std::set<std::string> now_down(down.begin(), down.end());
+  if (now_down != down_) has_changed_ = true;
+  down_ = now_down;
+  available_ = topology_;
+  for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
+    if (!is_available(i)) available_.nodes[i].devices = 0;
   }
   for (const auto& [id, place] : places_) {
     const Placement& target = progress_[place].placement;
     const auto gone = std::ranges::find_if(
-        target, [&](const Part& part) { return !is_available(static_cast<std::size_t>(part.server)); });
+        target, [&](const Part& part) { return !is_available(static_cast<std::size_t>(part.node)); });
     if (gone == target.end()) continue;
     JobRecord& one = record(id);
-    const std::string& node = machines_.servers[static_cast<std::size_t>(gone->server)].name;
-    one.changed = fmt::format("leaves {}, which is {}", node, drained_.contains(node) ? "drained" : "missing");
+    const std::string& node = topology_.nodes[static_cast<std::size_t>(gone->node)].name;
+    one.changed = fmt::format("leaves {}, which is {}", node, drained_.contains(node) ? "drained" : "down");
     touch(id);
     retarget(place, {}, now);
     has_changed_ = true;
@@ -424,12 +423,13 @@ void Controller::apply(const Decision& decision, double now) {
     const auto place = static_cast<std::size_t>(change.job);
     const JobRecord& one = record(live_[place].id);
     const bool runs = progress_[place].runs();
-    if (one.is_cancelled || (runs && now < live_[place].changed + options_.hold_restarts * one.job.restart_seconds)) {
+    if (one.is_cancelled ||
+        (runs && now < live_[place].changed + options_.preemption_cooldown * one.job.restart_cost_seconds)) {
       continue;
     }
     changing.insert(change.job);
-    const int before = workers_of(progress_[place].placement);
-    const int after = workers_of(change.placement);
+    const int before = count_workers(progress_[place].placement);
+    const int after = count_workers(change.placement);
     if (after > before) started.push_back(one.job.name);
     if (after < before) stopped.push_back(one.job.name);
   }
@@ -442,8 +442,8 @@ void Controller::apply(const Decision& decision, double now) {
     const auto place = static_cast<std::size_t>(change.job);
     const double reserve = jobs_[place].reserve();
     Placement target = change.placement;
-    if (!capacity.has_room(target, reserve)) target = progress_[place].placement;
-    if (!capacity.has_room(target, reserve)) target.clear();
+    if (!capacity.fits(target, reserve)) target = progress_[place].placement;
+    if (!capacity.fits(target, reserve)) target.clear();
     capacity.take(target, reserve);
     targets.emplace_back(place, std::move(target));
   }
@@ -451,15 +451,15 @@ void Controller::apply(const Decision& decision, double now) {
     Progress& progress = progress_[place];
     if (target == progress.placement) continue;
     JobRecord& one = record(live_[place].id);
-    const int before = workers_of(progress.placement);
-    const int after = workers_of(target);
+    const int before = count_workers(progress.placement);
+    const int after = count_workers(target);
     std::string why = before == 0  ? fmt::format("started with {} workers", after)
                       : after == 0 ? std::string("stopped")
                       : before == after
                           ? std::string("moved")
                           : fmt::format("{} from {} to {} workers", before < after ? "grown" : "shrunk", before, after);
-    if (after < before && !started.empty()) why += " for " + names_of(started);
-    if (after > before && before > 0 && !stopped.empty()) why += ", which " + names_of(stopped) + " gave back";
+    if (after < before && !started.empty()) why += " for " + join_names(started);
+    if (after > before && before > 0 && !stopped.empty()) why += ", which " + join_names(stopped) + " gave back";
     one.changed = why;
     touch(one.id);
     retarget(place, std::move(target), now);
@@ -472,31 +472,31 @@ Status Controller::reconcile(double now) {
   std::vector<std::size_t> waiting;
   for (const auto& [id, place] : places_) {
     JobRecord& one = record(id);
-    if (one.state == JobState::kWaiting) {
+    if (one.state == JobState::kPending) {
       if (!progress_[place].placement.empty()) waiting.push_back(place);
       continue;
     }
-    const Placement there = placement_of(one.nodes);
+    const Placement there = to_placement(one.nodes);
     Placement held = there;
-    std::erase_if(held, [&](const Part& part) { return !is_available(static_cast<std::size_t>(part.server)); });
-    if (free.has_room(held, jobs_[place].reserve())) free.take(held, jobs_[place].reserve());
+    std::erase_if(held, [&](const Part& part) { return !is_available(static_cast<std::size_t>(part.node)); });
+    if (free.fits(held, jobs_[place].reserve())) free.take(held, jobs_[place].reserve());
     if (one.state == JobState::kRunning && there != progress_[place].placement) {
       one.state = JobState::kStopping;
       one.stop_by = now + one.job.grace_seconds;
       touch(id);
       MOTLEY_TRY(save());
-      MOTLEY_TRY(executor_->ask_to_end(attempt_of(one)));
+      MOTLEY_TRY(executor_->ask_to_end(make_attempt(one)));
     }
   }
   std::vector<int> starting;
   for (const std::size_t place : waiting) {
     const Placement& target = progress_[place].placement;
-    if (!free.has_room(target, jobs_[place].reserve())) continue;
+    if (!free.fits(target, jobs_[place].reserve())) continue;
     free.take(target, jobs_[place].reserve());
     JobRecord& one = record(live_[place].id);
     one.state = JobState::kRunning;
     ++one.attempt;
-    one.nodes = nodes_of(target);
+    one.nodes = to_nodes(target);
     one.attempt_started = now;
     one.is_killed = false;
     if (one.started == 0) one.started = now;
@@ -505,14 +505,14 @@ Status Controller::reconcile(double now) {
     starting.push_back(one.id);
   }
   MOTLEY_TRY(save());  // before any of them is started
-  for (const int id : starting) MOTLEY_TRY(executor_->start(attempt_of(record(id))));
+  for (const int id : starting) MOTLEY_TRY(executor_->start(make_attempt(record(id))));
   return {};
 }
 
 // --- Forecasts
 
-Controller::Present Controller::present(double now) const {
-  Present present{{}, {}, available_};
+Controller::Snapshot Controller::present(double now) const {
+  Snapshot present{{}, {}, available_};
   for (const auto& [id, place] : places_) {
     const Progress& progress = progress_[place];
     const double done =
@@ -527,14 +527,14 @@ Controller::Present Controller::present(double now) const {
   return present;
 }
 
-Result<std::vector<Forecast>> Controller::forecast(const Present& present) const {
+Result<std::vector<Forecast>> Controller::forecast(const Snapshot& present) const {
   std::vector<Forecast> forecasts(present.jobs.size(),
                                   {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()});
   std::vector<Job> jobs;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < present.jobs.size(); ++i) {
-    const int devices = most_devices(present.machines, present.jobs[i]);
-    if (present.jobs[i].least() > devices) continue;  // waits until nodes come back
+    const int devices = max_devices(present.topology, present.jobs[i]);
+    if (present.jobs[i].min_workers() > devices) continue;  // waits until nodes come back
     jobs.push_back(present.jobs[i]);
     if (jobs.back().workers > devices) {
       jobs.back().duration *= static_cast<double>(jobs.back().workers) / devices;
@@ -544,7 +544,7 @@ Result<std::vector<Forecast>> Controller::forecast(const Present& present) const
   }
   if (jobs.empty()) return forecasts;
   MOTLEY_ASSIGN(const auto policy, make_policy(options_.policy, options_.policy_options));
-  MOTLEY_ASSIGN(const Outcome outcome, simulate(jobs, present.machines, *policy));
+  MOTLEY_ASSIGN(const Outcome outcome, simulate(jobs, present.topology, *policy));
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     forecasts[places[i]] = {outcome.jobs[i].started, outcome.jobs[i].finished};
   }

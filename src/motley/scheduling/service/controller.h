@@ -22,9 +22,9 @@ namespace motley::scheduling {
 
 struct ControllerOptions {
   std::string policy = "gadget-exact";
-  PolicyOptions policy_options = {.packing = Packing::kRing, .slot_seconds = 60};
-  // A job that runs is not moved, resized or stopped for others before it ran this many times its restart_seconds.
-  double hold_restarts = 10;
+  PolicyOptions policy_options = {.placement = PlacementStrategy::kCompact, .slot_seconds = 60};
+  // A job that runs is not moved, resized or stopped for others before it ran this many times its restart_cost_seconds.
+  double preemption_cooldown = 10;
 };
 
 // A job in a forecast: from now on, if estimates hold and nothing else comes.
@@ -37,7 +37,7 @@ class Controller {
  public:
   // Takes up the jobs of the store. Errors: those of the store and of make_policy.
   static Result<std::unique_ptr<Controller>> make(std::unique_ptr<Store> store, std::unique_ptr<Executor> executor,
-                                                  Machines machines, std::filesystem::path folder,
+                                                  ClusterTopology topology, std::filesystem::path folder,
                                                   ControllerOptions options);
 
   // The jobs are durable when it returns their numbers; all or none. One of the same name and content as a job that is
@@ -52,21 +52,21 @@ class Controller {
 
   const std::vector<JobRecord>& records() const { return records_; }
   const JobRecord* find(const std::string& name) const;
-  const Machines& machines() const { return machines_; }
-  bool is_available(std::size_t server) const;
+  const ClusterTopology& topology() const { return topology_; }
+  bool is_available(std::size_t node) const;
   bool is_drained(const std::string& node) const { return drained_.contains(node); }
   int free_devices() const;  // of available nodes
   const std::string& policy() const { return options_.policy; }
 
   // The present jobs, as a trace whose times begin now, and the machines that are available.
-  struct Present {
+  struct Snapshot {
     std::vector<Job> jobs;
     std::vector<int> ids;  // of the records
-    Machines machines;
+    ClusterTopology topology;
   };
-  Present present(double now) const;
+  Snapshot present(double now) const;
   // What the policy would make of such a trace; by job.
-  Result<std::vector<Forecast>> forecast(const Present& present) const;
+  Result<std::vector<Forecast>> forecast(const Snapshot& present) const;
 
  private:
   // A job that is not over, as the policy knows it: by its place in live_.
@@ -79,10 +79,10 @@ class Controller {
   Controller() = default;
   JobRecord& record(int id) { return records_[static_cast<std::size_t>(id - 1)]; }
   const JobRecord& record(int id) const { return records_[static_cast<std::size_t>(id - 1)]; }
-  Attempt attempt_of(const JobRecord& record) const;
-  Placement placement_of(const std::vector<NodeShare>& nodes) const;
+  Attempt make_attempt(const JobRecord& record) const;
+  Placement to_placement(const std::vector<NodeAllocation>& nodes) const;
   bool are_available(const Placement& placement) const;
-  std::vector<NodeShare> nodes_of(const Placement& placement) const;
+  std::vector<NodeAllocation> to_nodes(const Placement& placement) const;
   void add_live(int id);
   void settle(std::size_t place, double now);
   void retarget(std::size_t place, Placement target, double now);
@@ -98,8 +98,8 @@ class Controller {
 
   std::unique_ptr<Store> store_;
   std::unique_ptr<Executor> executor_;
-  Machines machines_;   // all of them
-  Machines available_;  // the same, without devices of nodes that are drained or missing
+  ClusterTopology topology_;   // all of them
+  ClusterTopology available_;  // the same, without devices of nodes that are drained or missing
   std::filesystem::path folder_;
   ControllerOptions options_;
   std::unique_ptr<Policy> policy_;
@@ -110,7 +110,7 @@ class Controller {
   std::vector<Job> jobs_;                // of live_
   std::vector<Progress> progress_;       // likewise; placements are targets
   std::vector<int> arrived_, finished_;  // places, since the last decision
-  std::set<std::string> drained_, missing_;
+  std::set<std::string> drained_, down_;
   std::set<int> touched_;  // ids of records that the store does not have as they are
   bool has_changed_ = true;
   double wake_ = 0;

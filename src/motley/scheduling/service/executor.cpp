@@ -2,12 +2,12 @@
 
 namespace motley::scheduling {
 
-std::vector<std::pair<std::string, std::string>> variables_of(const Attempt& attempt) {
+std::vector<std::pair<std::string, std::string>> list_variables(const Attempt& attempt) {
   int workers = 0;
   std::string nodes;
-  for (const NodeShare& share : attempt.nodes) {
-    workers += share.workers;
-    nodes += fmt::format("{}{}:{}", nodes.empty() ? "" : ",", share.node, share.workers);
+  for (const NodeAllocation& allocation : attempt.nodes) {
+    workers += allocation.workers;
+    nodes += fmt::format("{}{}:{}", nodes.empty() ? "" : ",", allocation.node, allocation.workers);
   }
   return {{"MOTLEY_JOB", attempt.name},
           {"MOTLEY_ATTEMPT", fmt::format("{}", attempt.number)},

@@ -18,12 +18,12 @@ struct Attempt {
   std::vector<std::string> command;
   std::string directory;         // where it runs
   std::filesystem::path folder;  // the attempt's own: output, and what the executor notes
-  std::vector<NodeShare> nodes;
+  std::vector<NodeAllocation> nodes;
 };
 
 // What the command finds in its environment: MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_WORKERS, and MOTLEY_NODES
 // (name:workers, comma between).
-std::vector<std::pair<std::string, std::string>> variables_of(const Attempt& attempt);
+std::vector<std::pair<std::string, std::string>> list_variables(const Attempt& attempt);
 
 struct AttemptStatus {
   // kUnknown: it never began. kLost: it ended, and nobody knows how.
@@ -45,7 +45,7 @@ class Executor {
   virtual Status ask_to_end(const Attempt& attempt) = 0;
   virtual Status kill(const Attempt& attempt) = 0;
   // Nodes that are not there at the moment, by name.
-  virtual Result<std::vector<std::string>> missing_nodes() = 0;
+  virtual Result<std::vector<std::string>> down_nodes() = 0;
 };
 
 }  // namespace motley::scheduling

@@ -11,26 +11,26 @@ namespace motley::scheduling {
 struct Explanation {
   std::string name;
   std::string state;
-  std::string constraint;          // what binds: nodes, devices, uplinks, handover, turn; empty where nothing does
-  std::string reason;              // in a sentence
-  std::string changed;             // why it was last started, resized, moved or stopped; empty: never
-  std::string price;               // what one device more would change, in a sentence; empty for jobs that are over
-  std::vector<std::string> frees;  // what would let it start, the soonest first
-  double starts = -1;              // expected, seconds from now; -1: it runs or ran, or cannot be told
-  double finishes = -1;            // likewise
+  std::string blocked_by;       // what binds: nodes, devices, uplinks, handover, turn; empty where nothing does
+  std::string reason;           // in a sentence
+  std::string changed;          // why it was last started, resized, moved or stopped; empty: never
+  std::string one_more_device;  // what one device more would change, in a sentence; empty for jobs that are over
+  std::vector<std::string> unblocked_by;  // what would let it start, the soonest first
+  double starts = -1;                     // expected, seconds from now; -1: it runs or ran, or cannot be told
+  double finishes = -1;                   // likewise
 };
 
 template <class Archive>
 void fields(Archive& archive, Explanation& one) {
   archive.required("name", one.name);
   archive.required("state", one.state);
-  archive.optional("constraint", one.constraint);
+  archive.optional("blocked_by", one.blocked_by);
   archive.required("reason", one.reason);
-  archive.optional("changed", one.changed);
-  archive.optional("price", one.price);
-  archive.optional("frees", one.frees);
-  archive.required("starts", one.starts);
-  archive.required("finishes", one.finishes);
+  archive.optional("last_change", one.changed);
+  archive.optional("one_more_device", one.one_more_device);
+  archive.optional("unblocked_by", one.unblocked_by);
+  archive.required("starts_in_seconds", one.starts);
+  archive.required("finishes_in_seconds", one.finishes);
 }
 
 // Errors: kInvalidInput where there is no such job.
@@ -75,10 +75,10 @@ struct Comparison {
 template <class Archive>
 void fields(Archive& archive, Comparison& one) {
   archive.required("name", one.name);
-  archive.required("starts", one.starts);
-  archive.required("finishes", one.finishes);
-  archive.required("starts_then", one.starts_then);
-  archive.required("finishes_then", one.finishes_then);
+  archive.required("starts_in_seconds", one.starts);
+  archive.required("finishes_in_seconds", one.finishes);
+  archive.required("would_start_in_seconds", one.starts_then);
+  archive.required("would_finish_in_seconds", one.finishes_then);
 }
 
 // By job, those that would be submitted last. Errors: kInvalidInput for jobs and nodes that are not there, or that

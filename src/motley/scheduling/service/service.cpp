@@ -23,7 +23,7 @@ constexpr time_t kPatienceSeconds = 5;  // with a slow or silent client
 constexpr std::size_t kMaxBodyBytes = 64 << 20;
 constexpr double kStartSeconds = 5;
 constexpr const char* kRefreshSeconds = "5";
-constexpr std::size_t kMostRows = 500;  // of jobs on the page
+constexpr std::size_t kMaxRows = 500;  // of jobs on the page
 constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kBasic = "Basic ";
 
@@ -52,8 +52,8 @@ bool shows(const httplib::Request& request, const net::Secret& token) {
     return false;
   }
   const auto secret = net::Secret::from_text(shown, "the token");
-  const auto bytes_of = [](const net::Secret& one) { return std::as_bytes(std::span(one.bytes())); };
-  return secret && net::same_proof(bytes_of(*secret), bytes_of(token));
+  const auto as_raw_bytes = [](const net::Secret& one) { return std::as_bytes(std::span(one.bytes())); };
+  return secret && net::same_proof(as_raw_bytes(*secret), as_raw_bytes(token));
 }
 
 void answer(httplib::Response& response, const Json& json) {
@@ -66,16 +66,16 @@ void refuse(httplib::Response& response, const Error& error) {
 }
 
 template <class T>
-Json json_of(T value) {
+Json as_json(T value) {
   return JsonWriter::written(value);
 }
 
 Json brief(const JobRecord& record) {
   int workers = 0;
   std::string nodes;
-  for (const NodeShare& share : record.nodes) {
-    workers += share.workers;
-    nodes += fmt::format("{}{}:{}", nodes.empty() ? "" : " ", share.node, share.workers);
+  for (const NodeAllocation& allocation : record.nodes) {
+    workers += allocation.workers;
+    nodes += fmt::format("{}{}:{}", nodes.empty() ? "" : " ", allocation.node, allocation.workers);
   }
   return {{"id", record.id},
           {"name", record.job.name},
@@ -86,7 +86,7 @@ Json brief(const JobRecord& record) {
           {"submitted", record.submitted},
           {"started", record.started},
           {"finished", record.finished},
-          {"changed", record.changed}};
+          {"last_change", record.changed}};
 }
 
 // A job, or {"jobs": [...]}.
@@ -163,23 +163,21 @@ void Service::Parts::run() {
 
 Json Service::Parts::nodes() const {
   Json all = Json::array();
-  for (std::size_t i = 0; i < controller->machines().servers.size(); ++i) {
-    const Server& server = controller->machines().servers[i];
+  for (std::size_t i = 0; i < controller->topology().nodes.size(); ++i) {
+    const Node& node = controller->topology().nodes[i];
     Json jobs = Json::object();
     int used = 0;
     for (const JobRecord& record : controller->records()) {
-      for (const NodeShare& share : record.nodes) {
-        if (share.node != server.name) continue;
-        jobs[record.job.name] = share.workers;
-        used += share.workers;
+      for (const NodeAllocation& allocation : record.nodes) {
+        if (allocation.node != node.name) continue;
+        jobs[record.job.name] = allocation.workers;
+        used += allocation.workers;
       }
     }
-    const char* state = controller->is_drained(server.name) ? "drained"
-                        : controller->is_available(i)       ? "up"
-                                                            : "missing";
-    all.push_back({{"name", server.name},
-                   {"type", controller->machines().type_name(server)},
-                   {"devices", server.devices},
+    const char* state = controller->is_drained(node.name) ? "drained" : controller->is_available(i) ? "up" : "down";
+    all.push_back({{"name", node.name},
+                   {"type", controller->topology().type_name(node)},
+                   {"devices", node.devices},
                    {"used", used},
                    {"state", state},
                    {"jobs", jobs}});
@@ -217,19 +215,19 @@ void Service::Parts::route() {
     with_controller(response, false, [&](Controller& one) -> Result<Json> {
       const JobRecord* record = one.find(request.matches[1]);
       if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
-      return json_of(*record);
+      return as_json(*record);
     });
   });
   server.Delete(R"(/v1/jobs/([^/]+))", [this](const httplib::Request& request, httplib::Response& response) {
     with_controller(response, true, [&](Controller& one) -> Result<Json> {
       MOTLEY_TRY(one.cancel(request.matches[1], wall_seconds()));
-      return json_of(*one.find(request.matches[1]));
+      return as_json(*one.find(request.matches[1]));
     });
   });
   server.Get(R"(/v1/jobs/([^/]+)/why)", [this](const httplib::Request& request, httplib::Response& response) {
     with_controller(response, false, [&](Controller& one) -> Result<Json> {
       MOTLEY_ASSIGN(const Explanation explanation, explain(one, request.matches[1], wall_seconds()));
-      return json_of(explanation);
+      return as_json(explanation);
     });
   });
   server.Post("/v1/what-if", [this](const httplib::Request& request, httplib::Response& response) {
@@ -237,7 +235,7 @@ void Service::Parts::route() {
     if (!change) return refuse(response, change.error());
     with_controller(response, false, [&](Controller& one) -> Result<Json> {
       MOTLEY_ASSIGN(const std::vector<Comparison> rows, what_if(one, *change, wall_seconds()));
-      return Json{{"jobs", json_of(rows)}};
+      return Json{{"jobs", as_json(rows)}};
     });
   });
   server.Get("/v1/nodes", [this](const httplib::Request&, httplib::Response& response) {
@@ -275,12 +273,12 @@ void Service::Parts::get_page(httplib::Response& response) {
     for (auto record = records.rbegin(); record != records.rend(); ++record) {
       if (is_over(record->state)) {
         ++over;
-      } else if (record->state == JobState::kWaiting) {
+      } else if (record->state == JobState::kPending) {
         ++waiting;
       } else {
         ++running;
       }
-      if (job_rows.size() >= kMostRows) continue;
+      if (job_rows.size() >= kMaxRows) continue;
       const Json one = brief(*record);
       job_rows.push_back({fmt::format("{}", record->id), escape(record->job.name), to_string(record->state),
                           fmt::format("{}", one["workers"].get<int>()), escape(one["nodes"].get<std::string>()),
@@ -289,7 +287,7 @@ void Service::Parts::get_page(httplib::Response& response) {
   }
   const std::string body =
       fmt::format(
-          "<header><h1>Scheduler</h1>\n<div class=\"facts\"><span>{} waiting</span><span>{} running</span>"
+          "<header><h1>Scheduler</h1>\n<div class=\"facts\"><span>{} pending</span><span>{} running</span>"
           "<span>{} over</span><span>policy {}</span></div></header>\n<main><div class=\"cards\">",
           waiting, running, over, escape(controller->policy())) +
       report::card("Nodes", "", report::table({"node", "type", "state", "devices used", "jobs"}, node_rows), true) +

@@ -1,7 +1,7 @@
 // The scheduler as a service: a controller behind HTTP, for owners of jobs and operators of the cluster.
 //
 //   POST   /v1/jobs                 a job, or {"jobs": [...]}; durable once it is answered
-//   GET    /v1/jobs                 all of them, briefly; ?state=waiting those in that state
+//   GET    /v1/jobs                 all of them, briefly; ?state=pending those in that state
 //   GET    /v1/jobs/NAME            everything known of one
 //   GET    /v1/jobs/NAME/why        why it is where it is
 //   DELETE /v1/jobs/NAME            cancels it

@@ -11,7 +11,7 @@
 namespace motley::scheduling {
 namespace {
 
-constexpr int kVersion = 1;  // of the tables below
+constexpr int kVersion = 2;  // of the tables below
 constexpr double kLockSeconds = 1;
 
 using Statement = std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)>;
@@ -22,7 +22,7 @@ Statement prepare(sqlite3* database, const char* sql) {
   return {statement, &sqlite3_finalize};
 }
 
-std::string text_of(sqlite3_stmt* statement, int column) {
+std::string format_text(sqlite3_stmt* statement, int column) {
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement, column));
   return text == nullptr ? "" : std::string(text, static_cast<std::size_t>(sqlite3_column_bytes(statement, column)));
 }
@@ -99,7 +99,7 @@ Result<std::vector<JobRecord>> Store::jobs() const {
   std::vector<JobRecord> records;
   int step = sqlite3_step(statement.get());
   for (; step == SQLITE_ROW; step = sqlite3_step(statement.get())) {
-    MOTLEY_ASSIGN(JobRecord record, parse_json<JobRecord>(text_of(statement.get(), 1),
+    MOTLEY_ASSIGN(JobRecord record, parse_json<JobRecord>(format_text(statement.get(), 1),
                                                           fmt::format("{}: job {}", file_.string(),
                                                                       sqlite3_column_int(statement.get(), 0))));
     records.push_back(std::move(record));
@@ -112,7 +112,7 @@ Result<std::vector<std::string>> Store::drained_nodes() const {
   const Statement statement = prepare(database_.get(), "SELECT node FROM drained ORDER BY node");
   if (!statement) return problem("drained nodes cannot be read");
   std::vector<std::string> nodes;
-  while (sqlite3_step(statement.get()) == SQLITE_ROW) nodes.push_back(text_of(statement.get(), 0));
+  while (sqlite3_step(statement.get()) == SQLITE_ROW) nodes.push_back(format_text(statement.get(), 0));
   return nodes;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "motley/scheduling/simulator/placing.h"
+#include "motley/scheduling/simulator/placement.h"
 
 namespace motley::scheduling {
 namespace {
@@ -24,7 +24,7 @@ void replace(std::string& text, const std::string& what, const std::string& by) 
 
 }  // namespace
 
-Status check(const SubmittedJob& job, const Machines& machines) {
+Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   const auto refuse = [&](const char* field, const auto& value, const std::string& accepted) {
     return fail(ErrorCode::kInvalidInput, "job '{}': {} is '{}'; accepted: {}", job.name, field, value, accepted);
   };
@@ -33,42 +33,43 @@ Status check(const SubmittedJob& job, const Machines& machines) {
   }
   if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
   if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
-  const int least = job.least > 0 ? job.least : job.workers;
-  const int most = job.most > 0 ? job.most : job.workers;
-  if (job.workers < 1) return refuse("workers", job.workers, "a whole number from 1");
-  if (least > job.workers) return refuse("least", least, "a whole number from 1 to workers");
-  if (most < job.workers) return refuse("most", most, "a whole number from workers");
-  const Job seen = job_of(job, 0, machines.types);
-  if (!job.speeds.empty() && types_of(seen).empty()) {
+  const int min_workers = job.min_workers > 0 ? job.min_workers : job.workers;
+  const int max_workers = job.max_workers > 0 ? job.max_workers : job.workers;
+  if (job.workers < 1) return refuse("workers", job.workers, "an integer from 1");
+  if (min_workers > job.workers) return refuse("min_workers", min_workers, "an integer from 1 to workers");
+  if (max_workers < job.workers) return refuse("max_workers", max_workers, "an integer from workers");
+  const Job seen = make_job(job, 0, topology.types);
+  if (!job.speeds.empty() && list_types(seen).empty()) {
     return refuse("speeds", job.speeds.front().type,
-                  fmt::format("types of which the cluster has devices: {}", fmt::join(machines.types, ", ")));
+                  fmt::format("types of which the cluster has devices: {}", fmt::join(topology.types, ", ")));
   }
-  if (const int devices = most_devices(machines, seen); least > devices) {
-    return refuse("least", least, fmt::format("up to {}, all devices of the cluster that it could have", devices));
+  if (const int devices = max_devices(topology, seen); min_workers > devices) {
+    return refuse("min_workers", min_workers,
+                  fmt::format("up to {}, all devices of the cluster that it could have", devices));
   }
-  if (job.seconds > kLongestSeconds) return refuse("seconds", job.seconds, "up to 1e9");
-  if (job.restart_seconds > kLongestSeconds) return refuse("restart_seconds", job.restart_seconds, "up to 1e9");
-  if (job.grace_seconds > kLongestGrace) return refuse("grace_seconds", job.grace_seconds, "up to 3600");
+  if (job.estimated_seconds > kLongestSeconds) return refuse("estimated_duration", job.estimated_seconds, "up to 1e9");
+  if (job.restart_cost_seconds > kLongestSeconds) return refuse("restart_cost", job.restart_cost_seconds, "up to 1e9");
+  if (job.grace_seconds > kLongestGrace) return refuse("grace_period", job.grace_seconds, "up to 3600");
   if (const Status utility = check(job.utility); !utility) {
     return fail(utility.error().within(fmt::format("job '{}'", job.name)));
   }
   return {};
 }
 
-Job job_of(const SubmittedJob& submitted, double arrival, const std::vector<std::string>& types) {
+Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<std::string>& types) {
   Job job;
   job.name = submitted.name;
   job.arrival = arrival;
-  job.duration = submitted.seconds;
+  job.duration = submitted.estimated_seconds;
   job.workers = submitted.workers;
   job.utility = submitted.utility;
   job.utility.weight = submitted.weight;
   Elastic elastic;
-  elastic.least = submitted.least > 0 ? submitted.least : submitted.workers;
-  elastic.most = submitted.most > 0 ? submitted.most : submitted.workers;
+  elastic.min_workers = submitted.min_workers > 0 ? submitted.min_workers : submitted.workers;
+  elastic.max_workers = submitted.max_workers > 0 ? submitted.max_workers : submitted.workers;
   elastic.compute_seconds = submitted.compute_seconds;
   elastic.gradient_bytes = submitted.gradient_bytes;
-  elastic.restart_seconds = submitted.restart_seconds;
+  elastic.restart_cost_seconds = submitted.restart_cost_seconds;
   job.elastic = elastic;
   job.device_hour_cost = submitted.device_hour_cost;
   for (std::size_t type = 0; !submitted.speeds.empty() && type < types.size(); ++type) {
@@ -78,7 +79,7 @@ Job job_of(const SubmittedJob& submitted, double arrival, const std::vector<std:
   return job;
 }
 
-std::vector<std::string> command_of(const SubmittedJob& job, int workers, int attempt, const std::string& folder) {
+std::vector<std::string> make_command(const SubmittedJob& job, int workers, int attempt, const std::string& folder) {
   std::vector<std::string> words;
   for (std::string word : job.command) {
     if (word == "{resume}") {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "motley/scheduling/trace/cluster_topology.h"
 #include "motley/scheduling/trace/job.h"
-#include "motley/scheduling/trace/machines.h"
 #include "motley/serial/json_fields.h"
 
 namespace motley::scheduling {
@@ -17,16 +17,16 @@ struct SubmittedJob {
   // started, its own folder that stays from attempt to attempt, and "--resume" from the second attempt on (nothing
   // before). At SIGTERM it is to save what it has done and end; it ends with 0 only once all is done.
   std::vector<std::string> command;
-  std::string directory;        // where it runs
-  int workers = 1;              // that it asks for
-  int least = 0;                // with which it can run; 0: what it asks for
-  int most = 0;                 // that it can use; 0: what it asks for
-  double seconds = 3600;        // that it is expected to take with the workers it asks for
-  double compute_seconds = 1;   // of an iteration, and
-  double gradient_bytes = 0;    // what it sends around its ring (motley/scheduling/trace/job.h)
-  double restart_seconds = 10;  // in which it trains nothing, whenever its workers change
-  double grace_seconds = 30;    // from SIGTERM to SIGKILL
-  double weight = 1;            // of its utility
+  std::string directory;             // where it runs
+  int workers = 1;                   // that it asks for
+  int min_workers = 0;               // with which it can run; 0: what it asks for
+  int max_workers = 0;               // that it can use; 0: what it asks for
+  double estimated_seconds = 3600;   // that it is expected to take with the workers it asks for
+  double compute_seconds = 1;        // of an iteration, and
+  double gradient_bytes = 0;         // what it sends around its ring (motley/scheduling/trace/job.h)
+  double restart_cost_seconds = 10;  // in which it trains nothing, whenever its workers change
+  double grace_seconds = 30;         // from SIGTERM to SIGKILL
+  double weight = 1;                 // of its utility
   // What its progress is worth, in seconds of its own with the workers it asks for; its weight is the one above.
   Utility utility = {};
   double device_hour_cost = 0;  // what an hour of one of its devices costs, in the unit of its utility
@@ -38,13 +38,13 @@ struct SubmittedJob {
     bool operator==(const Speed&) const = default;
   };
   std::vector<Speed> speeds = {};
-  int retries = 0;  // how often it is started again after it failed by itself
+  int max_retries = 0;  // how often it is started again after it failed by itself
 };
 
 template <class Archive>
 void fields(Archive& archive, Utility::Point& point) {
   archive.required("iterations", point.iterations);
-  archive.required("worth", point.worth);
+  archive.required("utility", point.utility);
 }
 
 template <class Archive>
@@ -67,28 +67,28 @@ void fields(Archive& archive, SubmittedJob& job) {
   archive.required("command", job.command);
   archive.required("directory", job.directory);
   archive.required("workers", job.workers);
-  archive.optional("least", job.least);
-  archive.optional("most", job.most);
-  archive.required("seconds", job.seconds, NumberIs::kPositive);
+  archive.optional("min_workers", job.min_workers);
+  archive.optional("max_workers", job.max_workers);
+  archive.required("estimated_duration", job.estimated_seconds, NumberIs::kPositive);
   archive.optional("compute_seconds", job.compute_seconds, NumberIs::kPositive);
   archive.optional("gradient_bytes", job.gradient_bytes);
-  archive.required("restart_seconds", job.restart_seconds);
-  archive.required("grace_seconds", job.grace_seconds);
+  archive.required("restart_cost", job.restart_cost_seconds);
+  archive.required("grace_period", job.grace_seconds);
   archive.optional("weight", job.weight, NumberIs::kPositive);
   archive.optional("utility", job.utility);
   archive.optional("device_hour_cost", job.device_hour_cost);
   archive.optional("speeds", job.speeds);
-  archive.optional("retries", job.retries);
+  archive.optional("max_retries", job.max_retries);
 }
 
 // Errors: kInvalidInput with field, value and what would be accepted, also for a job that could never run on these
 // machines, all of them free.
-Status check(const SubmittedJob& job, const Machines& machines);
+Status check(const SubmittedJob& job, const ClusterTopology& topology);
 
 // As policies see it on machines with these types of devices: `arrival` in seconds of whatever clock.
-Job job_of(const SubmittedJob& job, double arrival, const std::vector<std::string>& types);
+Job make_job(const SubmittedJob& job, double arrival, const std::vector<std::string>& types);
 
 // The command with its placeholders filled in.
-std::vector<std::string> command_of(const SubmittedJob& job, int workers, int attempt, const std::string& folder);
+std::vector<std::string> make_command(const SubmittedJob& job, int workers, int attempt, const std::string& folder);
 
 }  // namespace motley::scheduling

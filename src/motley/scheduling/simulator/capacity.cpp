@@ -15,47 +15,47 @@ std::size_t index(int number) {
 
 }  // namespace
 
-Capacity::Capacity(const Machines& machines) : machines_(&machines), occupancy_(machines) {
-  racks_.resize(index(machines.racks), {{}, std::vector<int>(index(machines.type_count()))});
-  for (int rack = 0; rack < machines.racks; ++rack) rack_uplinks_.push_back(machines.rack_uplink(rack));
-  for (int server = 0; server < static_cast<int>(machines.servers.size()); ++server) {
-    server_uplinks_.push_back(machines.servers[index(server)].uplink);
-    Rack& rack = racks_[index(rack_of(server))];
-    rack.servers.push_back(server);
-    rack.free[index(machines.servers[index(server)].type)] += free_on(server);
-    by_free_.resize(std::max(by_free_.size(), index(free_on(server)) + 1));
-    by_free_[index(free_on(server))].push_back(server);
+Capacity::Capacity(const ClusterTopology& topology) : topology_(&topology), occupancy_(topology) {
+  racks_.resize(index(topology.racks), {{}, std::vector<int>(index(topology.type_count()))});
+  for (int rack = 0; rack < topology.racks; ++rack) rack_uplinks_.push_back(topology.rack_uplink(rack));
+  for (int node = 0; node < static_cast<int>(topology.nodes.size()); ++node) {
+    node_uplinks_.push_back(topology.nodes[index(node)].uplink);
+    Rack& rack = racks_[index(find_rack(node))];
+    rack.nodes.push_back(node);
+    rack.free[index(topology.nodes[index(node)].type)] += free_on(node);
+    by_free_.resize(std::max(by_free_.size(), index(free_on(node)) + 1));
+    by_free_[index(free_on(node))].push_back(node);
   }
 }
 
-int Capacity::Rack::free_of(int type) const {
+int Capacity::Rack::count_free(int type) const {
   return type == kAnyType ? std::accumulate(free.begin(), free.end(), 0) : free[index(type)];
 }
 
-Machines Capacity::rest() const {
-  Machines machines = *machines_;
-  for (int server = 0; server < static_cast<int>(machines.servers.size()); ++server) {
-    machines.servers[index(server)].devices = free_on(server);
-    machines.servers[index(server)].uplink = server_uplinks_[index(server)];
+ClusterTopology Capacity::rest() const {
+  ClusterTopology topology = *topology_;
+  for (int node = 0; node < static_cast<int>(topology.nodes.size()); ++node) {
+    topology.nodes[index(node)].devices = free_on(node);
+    topology.nodes[index(node)].uplink = node_uplinks_[index(node)];
   }
-  machines.rack_uplinks = rack_uplinks_;
-  return machines;
+  topology.rack_uplinks = rack_uplinks_;
+  return topology;
 }
 
-bool Capacity::has_server_uplink(int server, double reserve) const {
-  return reserve * (1 - kSlack) <= server_uplinks_[index(server)];
+bool Capacity::has_node_uplink(int node, double reserve) const {
+  return reserve * (1 - kSlack) <= node_uplinks_[index(node)];
 }
 
 bool Capacity::has_rack_uplink(int rack, double reserve) const {
   return reserve * (1 - kSlack) <= rack_uplinks_[index(rack)];
 }
 
-bool Capacity::has_room(const Placement& placement, double reserve) const {
-  const int workers = workers_of(placement);
-  return occupancy_.has_room(placement) &&
+bool Capacity::fits(const Placement& placement, double reserve) const {
+  const int workers = count_workers(placement);
+  return occupancy_.fits(placement) &&
          std::ranges::all_of(
              placement,
-             [&](const Part& part) { return part.workers == workers || has_server_uplink(part.server, reserve); }) &&
+             [&](const Part& part) { return part.workers == workers || has_node_uplink(part.node, reserve); }) &&
          std::ranges::all_of(crossed_racks(placement), [&](int rack) { return has_rack_uplink(rack, reserve); });
 }
 
@@ -65,91 +65,90 @@ void Capacity::take(const Placement& placement, double reserve) {
   count(placement, reserve, 1);
 }
 
-void Capacity::give_back(const Placement& placement, double reserve) {
+void Capacity::release(const Placement& placement, double reserve) {
   leave_lists(placement);
-  occupancy_.give_back(placement);
+  occupancy_.release(placement);
   count(placement, reserve, -1);
 }
 
 std::vector<int> Capacity::crossed_racks(const Placement& placement) const {
-  if (reach_of(*machines_, placement) != Reach::kCluster) return {};
+  if (find_locality(*topology_, placement) != Locality::kCluster) return {};
   std::vector<int> racks;
-  for (const Part& part : placement) racks.push_back(rack_of(part.server));
+  for (const Part& part : placement) racks.push_back(find_rack(part.node));
   std::ranges::sort(racks);
   racks.erase(std::unique(racks.begin(), racks.end()), racks.end());
   return racks;
 }
 
 void Capacity::leave_lists(const Placement& placement) {
-  for (const Part& part : placement) std::erase(by_free_[index(free_on(part.server))], part.server);
+  for (const Part& part : placement) std::erase(by_free_[index(free_on(part.node))], part.node);
 }
 
-// Of servers whose devices are taken (1) or given back (-1) and which are in no list: the lists, racks and uplinks.
+// Of nodes whose devices are taken (1) or given back (-1) and which are in no list: the lists, racks and uplinks.
 void Capacity::count(const Placement& placement, double reserve, int sign) {
-  const int workers = workers_of(placement);
+  const int workers = count_workers(placement);
   for (const Part& part : placement) {
-    by_free_[index(free_on(part.server))].push_back(part.server);
-    racks_[index(rack_of(part.server))].free[index(machines_->servers[index(part.server)].type)] -= sign * part.workers;
-    if (part.workers < workers) server_uplinks_[index(part.server)] -= sign * reserve;
+    by_free_[index(free_on(part.node))].push_back(part.node);
+    racks_[index(find_rack(part.node))].free[index(topology_->nodes[index(part.node)].type)] -= sign * part.workers;
+    if (part.workers < workers) node_uplinks_[index(part.node)] -= sign * reserve;
   }
   for (const int rack : crossed_racks(placement)) rack_uplinks_[index(rack)] -= sign * reserve;
 }
 
 Placement Capacity::find(int workers, double reserve, int type) const {
-  Placement found = on_one_server(workers, type);
+  Placement found = on_one_node(workers, type);
   if (found.empty()) found = in_one_rack(workers, reserve, type);
   if (found.empty()) found = over_racks(workers, reserve, type);
   return found;
 }
 
-// The server where least is left over.
-Placement Capacity::on_one_server(int workers, int type) const {
+// The node where least is left over.
+Placement Capacity::on_one_node(int workers, int type) const {
   for (std::size_t free = index(workers); free < by_free_.size(); ++free) {
     int first = std::numeric_limits<int>::max();
-    for (const int server : by_free_[free]) {
-      if (machines_->is_of(server, type)) first = std::min(first, server);
+    for (const int node : by_free_[free]) {
+      if (topology_->is_of_type(node, type)) first = std::min(first, node);
     }
     if (first < std::numeric_limits<int>::max()) return {{first, workers}};
   }
   return {};
 }
 
-// Fills servers, the emptiest first, and takes the rest from the one where least is left over: as few servers as can
-// be. `servers` are those whose uplinks have room.
-Placement Capacity::fill(std::vector<int> servers, int workers) const {
-  std::ranges::stable_sort(servers, std::greater(), [&](int server) { return free_on(server); });
+// Fills nodes, the emptiest first, and takes the rest from the one where least is left over: as few nodes as can
+// be. `nodes` are those whose uplinks have room.
+Placement Capacity::fill(std::vector<int> nodes, int workers) const {
+  std::ranges::stable_sort(nodes, std::greater(), [&](int node) { return free_on(node); });
   Placement placement;
-  for (auto server = servers.begin(); workers > 0 && server != servers.end() && free_on(*server) > 0; ++server) {
-    if (free_on(*server) >= workers) {
-      const auto end = std::find_if(server, servers.end(), [&](int other) { return free_on(other) < workers; });
+  for (auto node = nodes.begin(); workers > 0 && node != nodes.end() && free_on(*node) > 0; ++node) {
+    if (free_on(*node) >= workers) {
+      const auto end = std::find_if(node, nodes.end(), [&](int other) { return free_on(other) < workers; });
       placement.push_back({*(end - 1), workers});
       workers = 0;
       break;
     }
-    placement.push_back({*server, free_on(*server)});
-    workers -= free_on(*server);
+    placement.push_back({*node, free_on(*node)});
+    workers -= free_on(*node);
   }
   if (workers > 0) return {};
-  std::ranges::sort(placement, {}, &Part::server);
+  std::ranges::sort(placement, {}, &Part::node);
   return placement;
 }
 
 std::vector<int> Capacity::usable(const Rack& rack, double reserve, int type) const {
-  std::vector<int> servers;
-  for (const int server : rack.servers) {
-    if (free_on(server) > 0 && machines_->is_of(server, type) && has_server_uplink(server, reserve))
-      servers.push_back(server);
+  std::vector<int> nodes;
+  for (const int node : rack.nodes) {
+    if (free_on(node) > 0 && topology_->is_of_type(node, type) && has_node_uplink(node, reserve)) nodes.push_back(node);
   }
-  return servers;
+  return nodes;
 }
 
 // The rack that has room with the fewest devices left over.
 Placement Capacity::in_one_rack(int workers, double reserve, int type) const {
   std::vector<int> order;
-  for (int rack = 0; rack < machines_->racks; ++rack) {
-    if (racks_[index(rack)].free_of(type) >= workers) order.push_back(rack);
+  for (int rack = 0; rack < topology_->racks; ++rack) {
+    if (racks_[index(rack)].count_free(type) >= workers) order.push_back(rack);
   }
-  std::ranges::stable_sort(order, {}, [&](int rack) { return racks_[index(rack)].free_of(type); });
+  std::ranges::stable_sort(order, {}, [&](int rack) { return racks_[index(rack)].count_free(type); });
   for (const int rack : order) {
     Placement placement = fill(usable(racks_[index(rack)], reserve, type), workers);
     if (!placement.empty()) return placement;
@@ -160,23 +159,23 @@ Placement Capacity::in_one_rack(int workers, double reserve, int type) const {
 // Racks with most free devices first, so that the ring goes over few.
 Placement Capacity::over_racks(int workers, double reserve, int type) const {
   std::vector<int> order;
-  for (int rack = 0; rack < machines_->racks; ++rack) {
+  for (int rack = 0; rack < topology_->racks; ++rack) {
     if (has_rack_uplink(rack, reserve)) order.push_back(rack);
   }
-  std::ranges::stable_sort(order, std::greater(), [&](int rack) { return racks_[index(rack)].free_of(type); });
+  std::ranges::stable_sort(order, std::greater(), [&](int rack) { return racks_[index(rack)].count_free(type); });
   Placement all;
   for (const int rack : order) {
-    const std::vector<int> servers = usable(racks_[index(rack)], reserve, type);
-    const int there = std::transform_reduce(servers.begin(), servers.end(), 0, std::plus<>(),
-                                            [&](int server) { return free_on(server); });
+    const std::vector<int> nodes = usable(racks_[index(rack)], reserve, type);
+    const int there =
+        std::transform_reduce(nodes.begin(), nodes.end(), 0, std::plus<>(), [&](int node) { return free_on(node); });
     const int taken = std::min(workers, there);
     if (taken == 0) continue;
-    for (const Part& part : fill(servers, taken)) all.push_back(part);
+    for (const Part& part : fill(nodes, taken)) all.push_back(part);
     workers -= taken;
     if (workers == 0) break;
   }
   if (workers > 0) return {};
-  std::ranges::sort(all, {}, &Part::server);
+  std::ranges::sort(all, {}, &Part::node);
   return all;
 }
 

@@ -14,7 +14,7 @@ double State::run_seconds(int number) const {
 
 double State::device_seconds(int number) const {
   const Progress& one = progress[static_cast<std::size_t>(number)];
-  return one.device_seconds + (one.runs() ? (now - one.since) * workers_of(one.placement) : 0);
+  return one.device_seconds + (one.runs() ? (now - one.since) * count_workers(one.placement) : 0);
 }
 
 double State::done_seconds(int number) const {

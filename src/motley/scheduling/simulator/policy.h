@@ -10,7 +10,7 @@
 
 #include "motley/base/result.h"
 #include "motley/scheduling/simulator/capacity.h"
-#include "motley/scheduling/simulator/placing.h"
+#include "motley/scheduling/simulator/placement.h"
 #include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
@@ -33,12 +33,12 @@ struct State {
   double now = 0;  // seconds
   std::span<const Job> jobs;
   std::span<const Progress> progress;  // of each job
-  const Machines* machines = nullptr;
+  const ClusterTopology* topology = nullptr;
   const Capacity* capacity = nullptr;
   std::span<const int> arrived;      // since the decision before, in their order; to a live policy they may run already
   std::span<const int> finished;     // likewise; they have no placement any more
   std::span<const int> running;      // by arrival
-  std::span<const int> failed = {};  // since the decision before: lost their places with a server
+  std::span<const int> failed = {};  // since the decision before: lost their places with a node
 
   const Job& job(int number) const { return jobs[static_cast<std::size_t>(number)]; }
   const Placement& placement(int number) const { return progress[static_cast<std::size_t>(number)].placement; }
@@ -68,9 +68,9 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual std::string name() const = 0;
-  // Called at every arrival and completion, and when servers fail and come back, once for all of an instant, and at the
+  // Called at every arrival and completion, and when nodes fail and come back, once for all of an instant, and at the
   // time that the decision before asked for. Errors: kInternal where a program that it solves cannot be solved;
-  // kInvalidInput where it does not know of unlike devices or failures, and there are such.
+  // kInvalidInput where it does not know of heterogeneous devices or failures, and there are such.
   virtual Result<Decision> decide(const State& state) = 0;
 };
 
@@ -79,8 +79,8 @@ class Policy {
 enum class Objective { kUtility, kCompletion, kMakespan, kFairness };
 
 struct PolicyOptions {
-  Packing packing = Packing::kAnywhere;  // of policies that do not look for places of their own
-  double slot_seconds = 3600;            // of policies that decide by slots
+  PlacementStrategy placement = PlacementStrategy::kAny;  // of policies that do not look for places of their own
+  double slot_seconds = 3600;                             // of policies that decide by slots
   Objective objective = Objective::kUtility;
 };
 // The names that make_policy knows.

@@ -10,37 +10,38 @@
 namespace motley::scheduling {
 namespace {
 
-constexpr double kRounding = 1e-9;     // relative
-constexpr int kIdleDecisions = 2;      // in a row, after which nothing is worth its devices any more
-constexpr int kMostFailures = 10'000;  // of a job: it would never be done
+constexpr double kRounding = 1e-9;    // relative
+constexpr int kIdleDecisions = 2;     // in a row, after which nothing is worth its devices any more
+constexpr int kMaxFailures = 10'000;  // of a job: it would never be done
 
 class Replay {
  public:
-  Replay(const std::vector<Job>& jobs, const Machines& machines, Policy& policy, const SimulationOptions& options)
+  Replay(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
+         const SimulationOptions& options)
       : jobs_(jobs),
-        machines_(machines),
+        topology_(topology),
         policy_(policy),
         options_(options),
         random_(options.failures.seed),
-        capacity_(machines),
-        available_(machines),
+        capacity_(topology),
+        available_(topology),
         progress_(jobs.size()),
         versions_(jobs.size()),
         begins_(jobs.size()),
         saved_(jobs.size()),
         done_(jobs.size()),
-        leaving_(machines.servers.size()) {
+        leaving_(topology.nodes.size()) {
     outcome_.jobs.resize(jobs.size());
   }
 
   Result<Outcome> run() {
     if (jobs_.empty()) return outcome_;
     outcome_.begin = jobs_.front().arrival;
-    for (std::size_t server = 0; server < machines_.servers.size(); ++server) await_failure(static_cast<int>(server));
+    for (std::size_t node = 0; node < topology_.nodes.size(); ++node) await_failure(static_cast<int>(node));
     while (finished_count_ < jobs_.size()) {
       const double next_of_jobs = next_event();
       const double next = std::min(next_of_jobs, outages_.empty() ? next_of_jobs : outages_.top().time);
-      // A server that comes back may give room to those that wait.
+      // A node that comes back may give room to those that wait.
       if (std::isinf(next_of_jobs) && down_count_ == 0 && std::isinf(options_.horizon)) {
         return fail(ErrorCode::kInternal, "{} leaves {} jobs waiting for ever, such as '{}'", policy_.name(),
                     jobs_.size() - finished_count_, jobs_[first_waiting()].name);
@@ -63,11 +64,11 @@ class Replay {
     outcome_.end = now_;
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
       outcome_.jobs[job].done_seconds = progress_[job].done_seconds;
-      outcome_.utility +=
-          jobs_[job].worth_after(progress_[job].done_seconds) - jobs_[job].cost_of(progress_[job].device_seconds);
+      outcome_.utility += jobs_[job].utility_after(progress_[job].done_seconds) -
+                          jobs_[job].compute_cost(progress_[job].device_seconds);
     }
     const double span = outcome_.end - outcome_.begin;
-    outcome_.busy_share = span > 0 ? outcome_.device_seconds / (span * machines_.devices()) : 0;
+    outcome_.utilisation = span > 0 ? outcome_.device_seconds / (span * topology_.devices()) : 0;
     return std::move(outcome_);
   }
 
@@ -80,12 +81,12 @@ class Replay {
     bool operator>(const Finish& other) const { return std::pair(time, job) > std::pair(other.time, other.job); }
   };
 
-  // A server that fails, or comes back.
+  // A node that fails, or comes back.
   struct Outage {
     double time = 0;
-    int server = 0;
+    int node = 0;
     bool begins = true;
-    bool operator>(const Outage& other) const { return std::pair(time, server) > std::pair(other.time, other.server); }
+    bool operator>(const Outage& other) const { return std::pair(time, node) > std::pair(other.time, other.node); }
   };
 
   const Job& job(int number) const { return jobs_[static_cast<std::size_t>(number)]; }
@@ -112,7 +113,7 @@ class Replay {
   void settle(int number) {
     Progress& one = progress(number);
     const double seconds = now_ - one.since;
-    const double device_seconds = seconds * workers_of(one.placement);
+    const double device_seconds = seconds * count_workers(one.placement);
     one.run_seconds += seconds;
     one.device_seconds += device_seconds;
     outcome_.device_seconds += device_seconds;
@@ -131,59 +132,59 @@ class Replay {
     settle(number);
     Progress& one = progress(number);
     keep_run(number);
-    capacity_.give_back(one.placement, job(number).reserve());
+    capacity_.release(one.placement, job(number).reserve());
     leave(number);
     one.placement.clear();
     ++version(number);
   }
 
-  void await_failure(int server) {
-    const double mean = options_.failures.mean_seconds;
-    if (std::isfinite(mean)) outages_.push({now_ + random_.exponential(mean), server, true});
+  void await_failure(int node) {
+    const double mean = options_.failures.mtbf_seconds;
+    if (std::isfinite(mean)) outages_.push({now_ + random_.exponential(mean), node, true});
   }
 
-  // Jobs on a server that fails stop, and go back to their last checkpoints.
+  // Jobs on a node that fails stop, and go back to their last checkpoints.
   Status fail_and_repair() {
     failed_.clear();
     while (!outages_.empty() && outages_.top().time <= now_) {
       const Outage outage = outages_.top();
       outages_.pop();
-      Server& server = available_.servers[static_cast<std::size_t>(outage.server)];
-      const Server& whole = machines_.servers[static_cast<std::size_t>(outage.server)];
+      Node& node = available_.nodes[static_cast<std::size_t>(outage.node)];
+      const Node& whole = topology_.nodes[static_cast<std::size_t>(outage.node)];
       if (!outage.begins) {
-        capacity_.give_back({{outage.server, whole.devices}}, 0);
-        server.devices = whole.devices;
+        capacity_.release({{outage.node, whole.devices}}, 0);
+        node.devices = whole.devices;
         --down_count_;
-        await_failure(outage.server);
+        await_failure(outage.node);
         continue;
       }
       for (const int number : running_) {
-        const auto is_here = [&](const Part& part) { return part.server == outage.server; };
+        const auto is_here = [&](const Part& part) { return part.node == outage.node; };
         if (std::ranges::any_of(progress(number).placement, is_here)) MOTLEY_TRY(lose(number));
       }
       std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
-      capacity_.take({{outage.server, whole.devices}}, 0);
-      server.devices = 0;
+      capacity_.take({{outage.node, whole.devices}}, 0);
+      node.devices = 0;
       ++down_count_;
-      outages_.push({now_ + options_.failures.repair_seconds, outage.server, false});
+      outages_.push({now_ + options_.failures.mttr_seconds, outage.node, false});
     }
     return {};
   }
 
   Status lose(int number) {
     Progress& one = progress(number);
-    const int workers = workers_of(one.placement);
+    const int workers = count_workers(one.placement);
     const double trained = std::max(0.0, now_ - std::max(begins_[static_cast<std::size_t>(number)], one.resumes));
     stop(number);
-    const double since_checkpoint = one.speed * std::fmod(trained, options_.failures.checkpoint_seconds);
+    const double since_checkpoint = one.speed * std::fmod(trained, options_.failures.checkpoint_interval_seconds);
     const double saved = std::max(saved_[static_cast<std::size_t>(number)], one.done_seconds - since_checkpoint);
     outcome_.lost_device_seconds += workers * (one.done_seconds - saved) / one.speed;
     one.done_seconds = saved;
     failed_.push_back(number);
-    if (++outcome_.jobs[static_cast<std::size_t>(number)].failures == kMostFailures) {
+    if (++outcome_.jobs[static_cast<std::size_t>(number)].failures == kMaxFailures) {
       return fail(ErrorCode::kInvalidInput,
-                  "job '{}' has failed {} times; accepted: servers that fail less often, or checkpoints more often",
-                  job(number).name, kMostFailures);
+                  "job '{}' has failed {} times; accepted: nodes that fail less often, or checkpoints more often",
+                  job(number).name, kMaxFailures);
     }
     return {};
   }
@@ -197,31 +198,31 @@ class Replay {
   void enter(int number) {
     if (!meets_others(number)) return;
     for (const Part& part : progress(number).placement) {
-      leaving_[static_cast<std::size_t>(part.server)].push_back(number);
-      changed_.push_back(part.server);
+      leaving_[static_cast<std::size_t>(part.node)].push_back(number);
+      changed_.push_back(part.node);
     }
   }
 
   void leave(int number) {
     if (!meets_others(number)) return;
     for (const Part& part : progress(number).placement) {
-      std::erase(leaving_[static_cast<std::size_t>(part.server)], number);
-      changed_.push_back(part.server);
+      std::erase(leaving_[static_cast<std::size_t>(part.node)], number);
+      changed_.push_back(part.node);
     }
   }
 
   // Those who meet others than before go on at another speed.
   void change_speeds() {
     std::vector<int> jobs;
-    for (const int server : changed_) {
-      const std::vector<int>& there = leaving_[static_cast<std::size_t>(server)];
+    for (const int node : changed_) {
+      const std::vector<int>& there = leaving_[static_cast<std::size_t>(node)];
       jobs.insert(jobs.end(), there.begin(), there.end());
     }
     changed_.clear();
     std::ranges::sort(jobs);
     jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
     for (const int number : jobs) {
-      const double speed = speed_of(number);
+      const double speed = find_speed(number);
       if (speed == progress(number).speed) continue;
       settle(number);
       progress(number).speed = speed;
@@ -229,16 +230,16 @@ class Replay {
     }
   }
 
-  double speed_of(int number) {
+  double find_speed(int number) {
     const Placement& placement = progress(number).placement;
-    RingPlace place = ring_place(machines_, placement);
+    RingPlace place = ring_place(topology_, placement);
     if (meets_others(number)) {
       for (const Part& part : placement) {
-        place.meeting =
-            std::max(place.meeting, static_cast<int>(leaving_[static_cast<std::size_t>(part.server)].size()));
+        place.contention =
+            std::max(place.contention, static_cast<int>(leaving_[static_cast<std::size_t>(part.node)].size()));
       }
     }
-    return speed(job(number), machines_.network, place);
+    return speed(job(number), topology_.network, place);
   }
 
   void await_finish(int number) {
@@ -304,11 +305,11 @@ class Replay {
   Status start(int number, Placement placement) {
     const Job& asked = job(number);
     Progress& one = progress(number);
-    const int workers = workers_of(placement);
-    const bool can_run = asked.type_speeds.empty() || (type_of(machines_, placement) != kAnyType &&
-                                                       asked.speed_on(type_of(machines_, placement)) > 0);
-    if (one.runs() || !can_run || workers < asked.least() || workers > asked.most() ||
-        !capacity_.has_room(placement, asked.reserve())) {
+    const int workers = count_workers(placement);
+    const bool can_run = asked.type_speeds.empty() || (find_type(topology_, placement) != kAnyType &&
+                                                       asked.speed_on(find_type(topology_, placement)) > 0);
+    if (one.runs() || !can_run || workers < asked.min_workers() || workers > asked.max_workers() ||
+        !capacity_.fits(placement, asked.reserve())) {
       return fail(ErrorCode::kInternal, "{} gives '{}' {} workers that it may not have, at {} s", policy_.name(),
                   asked.name, workers, now_);
     }
@@ -322,10 +323,10 @@ class Replay {
       one.resumes = now_;
     } else {
       ++outcome.restarts;
-      one.resumes = now_ + (asked.elastic ? asked.elastic->restart_seconds : 0);
+      one.resumes = now_ + (asked.elastic ? asked.elastic->restart_cost_seconds : 0);
     }
     enter(number);
-    one.speed = speed_of(number);
+    one.speed = find_speed(number);
     await_finish(number);
     const auto place = std::ranges::lower_bound(running_, number);
     if (place == running_.end() || *place != number) running_.insert(place, number);  // else it moves
@@ -333,25 +334,25 @@ class Replay {
   }
 
   const std::vector<Job>& jobs_;
-  const Machines& machines_;
+  const ClusterTopology& topology_;
   Policy& policy_;
   const SimulationOptions& options_;
   const bool has_costs_ = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; });
   int idle_decisions_ = 0;  // in a row
-  const bool is_contended_ = std::isfinite(machines_.network.between);
+  const bool is_contended_ = std::isfinite(topology_.network.inter_node_bandwidth);
   Random random_;
   Capacity capacity_;
-  Machines available_;  // servers that have failed have no devices
+  ClusterTopology available_;  // nodes that have failed have no devices
   std::vector<Progress> progress_;
   std::vector<int> versions_;   // of each job: one more whenever its finish is another
   std::vector<double> begins_;  // of each job: since when it runs where it does
   std::vector<double> saved_;   // of each job: seconds of its duration that it had done when it began there
   std::vector<char> done_;
-  std::vector<std::vector<int>> leaving_;  // by server: jobs whose rings leave it, and slow each other down
-  std::vector<int> changed_;               // servers that such jobs came to or went from
+  std::vector<std::vector<int>> leaving_;  // by node: jobs whose rings leave it, and slow each other down
+  std::vector<int> changed_;               // nodes that such jobs came to or went from
   std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
   std::priority_queue<Outage, std::vector<Outage>, std::greater<>> outages_;
-  int down_count_ = 0;  // servers that have failed and not come back
+  int down_count_ = 0;  // nodes that have failed and not come back
   std::vector<int> running_, arrived_, finished_, failed_;
   std::size_t arrived_count_ = 0;
   std::size_t finished_count_ = 0;
@@ -362,23 +363,23 @@ class Replay {
 
 }  // namespace
 
-Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines, Policy& policy,
+Result<Outcome> simulate(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
                          const SimulationOptions& options) {
   for (const Job& job : jobs) {
-    if (!job.type_speeds.empty() && static_cast<int>(job.type_speeds.size()) != machines.type_count()) {
+    if (!job.type_speeds.empty() && static_cast<int>(job.type_speeds.size()) != topology.type_count()) {
       return fail(ErrorCode::kInvalidInput, "job '{}' has speeds for {} types of devices; accepted: for each of {}",
-                  job.name, job.type_speeds.size(), machines.type_count());
+                  job.name, job.type_speeds.size(), topology.type_count());
     }
-    const int devices = most_devices(machines, job);
+    const int devices = max_devices(topology, job);
     if (job.workers > devices) {
       return fail(ErrorCode::kInvalidInput, "job '{}' asks for {} devices and can never run; there are {}{}", job.name,
                   job.workers, devices, job.type_speeds.empty() ? "" : " of a type on which it can");
     }
   }
-  return Replay(jobs, machines, policy, options).run();
+  return Replay(jobs, topology, policy, options).run();
 }
 
-Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome) {
+Completion compute_completion(const std::vector<Job>& jobs, const Outcome& outcome) {
   std::vector<double> seconds;
   double sum = 0;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -395,7 +396,7 @@ Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome) {
   return {sum / static_cast<double>(seconds.size()), at(0.5), at(0.99)};
 }
 
-Fairness fairness_of(const std::vector<Job>& jobs, const Machines& machines, const Outcome& outcome) {
+Fairness compute_fairness(const std::vector<Job>& jobs, const ClusterTopology& topology, const Outcome& outcome) {
   // The sum over time of the jobs that are there, at each time at which their number changes.
   std::vector<std::pair<double, double>> changes;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -421,7 +422,7 @@ Fairness fairness_of(const std::vector<Job>& jobs, const Machines& machines, con
     const double took = finished - jobs[i].arrival;
     if (std::isinf(finished) || !(took > 0) || !(jobs[i].duration > 0)) continue;
     const double others = (sum_until(finished) - sum_until(jobs[i].arrival)) / took;  // itself among them
-    const double part = std::min(1.0, machines.devices() / (others * jobs[i].workers));
+    const double part = std::min(1.0, topology.devices() / (others * jobs[i].workers));
     const double ratio = took * part / jobs[i].duration;
     fairness.mean += ratio;
     fairness.worst = std::max(fairness.worst, ratio);

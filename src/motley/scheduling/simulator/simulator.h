@@ -1,4 +1,4 @@
-// Replays a trace under a policy, event by event: jobs arrive, start, grow, shrink, move, stop and finish, servers fail
+// Replays a trace under a policy, event by event: jobs arrive, start, grow, shrink, move, stop and finish, nodes fail
 // and come back; nothing happens in between.
 #pragma once
 
@@ -18,7 +18,7 @@ struct JobOutcome {
   double finished = std::numeric_limits<double>::infinity();  // likewise
   double done_seconds = 0;                                    // of its duration
   int restarts = 0;  // how often it ran again after it had been stopped, or was moved, or got other workers
-  int failures = 0;  // how often a server failed on which it ran
+  int failures = 0;  // how often a node failed on which it ran
 };
 
 // A job's workers in one place, for a while.
@@ -34,8 +34,8 @@ struct Outcome {
   double begin = 0;                // of the first arrival
   double end = 0;                  // of the last completion, or the horizon
   double device_seconds = 0;       // that jobs had
-  double busy_share = 0;           // of all devices from begin to end
-  double lost_device_seconds = 0;  // of those: what jobs had done since their last checkpoints when servers failed
+  double utilisation = 0;          // of all devices from begin to end
+  double lost_device_seconds = 0;  // of those: what jobs had done since their last checkpoints when nodes failed
   double utility = 0;              // of all jobs, for what they did, less what their devices cost
   std::int64_t decisions = 0;
   double decision_seconds = 0;  // of computation, all together
@@ -45,9 +45,10 @@ struct Outcome {
 // Servers that fail at random, each on its own: the time from one's coming back to its next failure is exponentially
 // distributed.
 struct Failures {
-  double mean_seconds = std::numeric_limits<double>::infinity();  // of that time; infinite: none fails
-  double repair_seconds = 3600;                                   // until it comes back
-  double checkpoint_seconds = 1800;  // that a job trains between checkpoints; what it did since the last one is lost
+  double mtbf_seconds = std::numeric_limits<double>::infinity();  // of that time; infinite: none fails
+  double mttr_seconds = 3600;                                     // until it comes back
+  double checkpoint_interval_seconds =
+      1800;  // that a job trains between checkpoints; what it did since the last one is lost
   std::uint64_t seed = 0;
 };
 
@@ -64,7 +65,7 @@ struct SimulationOptions {
 // breaks its word: gives devices or bandwidth of uplinks twice, more workers than a job can use or fewer than it can
 // run with, devices on which it cannot run, changes a job that is not there, wants to be woken in the past, or leaves
 // jobs waiting for ever (which it may where devices cost more than what jobs would be worth: then all ends).
-Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines, Policy& policy,
+Result<Outcome> simulate(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
                          const SimulationOptions& options = {});
 
 // Seconds from arrival to completion, over all jobs that finished.
@@ -73,7 +74,7 @@ struct Completion {
   double median = 0;
   double p99 = 0;
 };
-Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome);
+Completion compute_completion(const std::vector<Job>& jobs, const Outcome& outcome);
 
 // Finish-time fairness (Themis, Mahajan et al., NSDI 2020): how much longer a job took than it would have with a part
 // of the cluster of its own, as large as there were jobs, on average, while it was there. Jobs above 1 had less than
@@ -83,6 +84,6 @@ struct Fairness {
   double worst = 0;
   double unfair = 0;  // share of jobs above 1
 };
-Fairness fairness_of(const std::vector<Job>& jobs, const Machines& machines, const Outcome& outcome);
+Fairness compute_fairness(const std::vector<Job>& jobs, const ClusterTopology& topology, const Outcome& outcome);
 
 }  // namespace motley::scheduling

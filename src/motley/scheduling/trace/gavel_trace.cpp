@@ -51,9 +51,9 @@ Result<std::vector<Job>> parse_gavel_trace(std::string_view text, const std::str
     };
     Job job;
     job.name = fmt::format("line {}", line->number);
-    const auto workers = number(form.workers, 1, kMostTraceWorkers);
+    const auto workers = number(form.workers, 1, kMaxTraceWorkers);
     if (!workers || *workers != std::floor(*workers)) {
-      return lines.refuse(line->number, "workers", cells[form.workers], "a whole number from 1 to 1,000,000");
+      return lines.refuse(line->number, "workers", cells[form.workers], "an integer from 1 to 1,000,000");
     }
     job.workers = static_cast<int>(*workers);
     const auto steps = number(kSteps, 0, 1e15);

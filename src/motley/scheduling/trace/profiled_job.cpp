@@ -5,7 +5,7 @@ namespace {
 
 constexpr double kBytesOfParameter = 4;
 
-double seconds_of(const model::DeviceProfile& device, double batch) {
+double predict_seconds(const model::DeviceProfile& device, double batch) {
   double seconds = 0;
   for (const model::LayerTime& layer : device.layers) seconds += layer.forward.at(batch) + layer.backward.at(batch);
   return seconds;
@@ -18,9 +18,9 @@ ProfiledJob profiled_job(const model::Profile& profile) {
   for (const model::Layer& layer : profile.graph.layers) {
     job.gradient_bytes += kBytesOfParameter * layer.parameters + profile.batch * layer.lookups * layer.row_bytes;
   }
-  job.compute_seconds = seconds_of(profile.devices.front(), profile.batch);
+  job.compute_seconds = predict_seconds(profile.devices.front(), profile.batch);
   for (const model::DeviceProfile& device : profile.devices) {
-    job.speeds.emplace_back(device.type, job.compute_seconds / seconds_of(device, profile.batch));
+    job.speeds.emplace_back(device.type, job.compute_seconds / predict_seconds(device, profile.batch));
   }
   return job;
 }

@@ -30,19 +30,19 @@ class Draw {
 
 }  // namespace
 
-Setting gadget_setting(int servers, int jobs, std::uint64_t seed, int slots) {
+Setting gadget_setting(int nodes, int jobs, std::uint64_t seed, int slots) {
   constexpr double kSlotSeconds = 600;  // so that limits of service in device-seconds are of the size of jobs
   Draw draw(seed);
   Setting setting;
   setting.slot_seconds = kSlotSeconds;
   setting.horizon = slots * kSlotSeconds;
-  setting.machines.racks = std::min(servers, draw.whole(2, 5));
-  for (int rack = 0; rack < setting.machines.racks; ++rack) {
-    setting.machines.rack_uplinks.push_back(draw.between(200, 3200) * kGigabit);
+  setting.topology.racks = std::min(nodes, draw.whole(2, 5));
+  for (int rack = 0; rack < setting.topology.racks; ++rack) {
+    setting.topology.rack_uplinks.push_back(draw.between(200, 3200) * kGigabit);
   }
-  for (int server = 0; server < servers; ++server) {
-    setting.machines.servers.push_back({fmt::format("server{}", server), 1 << draw.whole(0, 3),
-                                        server % setting.machines.racks, draw.between(10, 100) * kGigabit});
+  for (int node = 0; node < nodes; ++node) {
+    setting.topology.nodes.push_back({fmt::format("node{}", node), 1 << draw.whole(0, 3), node % setting.topology.racks,
+                                      draw.between(10, 100) * kGigabit});
   }
   std::vector<int> arrivals;
   for (int i = 0; i < jobs; ++i) arrivals.push_back(draw.whole(0, slots - 1));
@@ -52,13 +52,13 @@ Setting gadget_setting(int servers, int jobs, std::uint64_t seed, int slots) {
     job.name = fmt::format("job{}", i);
     job.arrival = arrivals[static_cast<std::size_t>(i)] * kSlotSeconds;
     Elastic elastic;
-    elastic.most = draw.whole(1, std::min(5, setting.machines.devices()));
+    elastic.max_workers = draw.whole(1, std::min(5, setting.topology.devices()));
     elastic.reserve = draw.between(0.1, 5) * kGigabit;
-    job.workers = draw.whole(1, elastic.most);
+    job.workers = draw.whole(1, elastic.max_workers);
     job.iterations = draw.whole(1000, 6000);
-    const double iterations_a_slot = draw.between(50, 500);
-    job.duration = job.iterations / (iterations_a_slot * job.workers) * kSlotSeconds;
-    elastic.compute_seconds = kSlotSeconds / iterations_a_slot;
+    const double iterations_per_slot = draw.between(50, 500);
+    job.duration = job.iterations / (iterations_per_slot * job.workers) * kSlotSeconds;
+    elastic.compute_seconds = kSlotSeconds / iterations_per_slot;
     job.elastic = elastic;
     job.utility = {Utility::Shape::kSigmoid, draw.between(1, 100), draw.between(0, 1), draw.between(300, 3000)};
     setting.jobs.push_back(std::move(job));
@@ -66,16 +66,19 @@ Setting gadget_setting(int servers, int jobs, std::uint64_t seed, int slots) {
   return setting;
 }
 
-Setting sjf_bco_setting(int servers, std::uint64_t seed) {
+Setting sjf_bco_setting(int nodes, std::uint64_t seed) {
   constexpr std::pair<int, int> kSizes[] = {{80, 1}, {14, 2}, {26, 4}, {30, 8}, {8, 16}, {2, 32}};  // jobs, workers
   constexpr double kBetween = 1.25e9;  // bytes a second, 10 Gb/s
   Draw draw(seed);
   Setting setting;
   setting.slot_seconds = 1;
-  setting.machines.network = {
-      .inside = 20 * kBetween, .between = kBetween, .meeting = 0.5, .loss = 0.1, .seconds_a_server = 1e-5};
-  for (int server = 0; server < servers; ++server) {
-    setting.machines.servers.push_back({fmt::format("server{}", server), 4 << draw.whole(0, 3)});
+  setting.topology.network = {.intra_node_bandwidth = 20 * kBetween,
+                              .inter_node_bandwidth = kBetween,
+                              .contention = 0.5,
+                              .loss = 0.1,
+                              .seconds_per_node = 1e-5};
+  for (int node = 0; node < nodes; ++node) {
+    setting.topology.nodes.push_back({fmt::format("node{}", node), 4 << draw.whole(0, 3)});
   }
   for (const auto& [count, workers] : kSizes) {
     for (int i = 0; i < count; ++i) {
@@ -84,11 +87,11 @@ Setting sjf_bco_setting(int servers, std::uint64_t seed) {
       job.iterations = draw.whole(1000, 6000);
       const double seconds = draw.between(0.01, 0.05);  // of an iteration
       Elastic elastic;
-      elastic.least = elastic.most = workers;
+      elastic.min_workers = elastic.max_workers = workers;
       elastic.compute_seconds = seconds;
       elastic.gradient_bytes = draw.between(0.005, 0.02) * seconds * kBetween;  // alone: up to 4 % of the time
       job.elastic = elastic;
-      job.duration = job.iterations * iteration_seconds(elastic, setting.machines.network, {workers});
+      job.duration = job.iterations * iteration_seconds(elastic, setting.topology.network, {workers});
       setting.jobs.push_back(std::move(job));
     }
   }
@@ -104,18 +107,18 @@ Result<Setting> gavel_setting(const Throughputs& throughputs, int jobs, double p
   Draw draw(seed);
   Setting setting;
   setting.slot_seconds = 360;
-  MOTLEY_ASSIGN(setting.machines, parse_machines("9x4:v100,9x4:p100,9x4:k80"));
-  setting.machines.racks = 1;
-  for (Server& server : setting.machines.servers) server.rack = 0;
-  const std::vector<std::string>& types = setting.machines.types;
+  MOTLEY_ASSIGN(setting.topology, parse_topology("9x4:v100,9x4:p100,9x4:k80"));
+  setting.topology.racks = 1;
+  for (Node& node : setting.topology.nodes) node.rack = 0;
+  const std::vector<std::string>& types = setting.topology.types;
   double now = 0;
   for (int i = 0; i < jobs; ++i) {
     Job job;
     job.name = fmt::format("job{}", i);
     job.arrival = now;
     now += draw.exponential(3600 / per_hour);
-    const double lot = draw.between(0, 1);
-    job.workers = lot < 0.7 ? 1 : lot < 0.8 ? 2 : lot < 0.95 ? 4 : 8;
+    const double draw = draw.between(0, 1);
+    job.workers = draw < 0.7 ? 1 : draw < 0.8 ? 2 : draw < 0.95 ? 4 : 8;
     job.duration = 60 * std::pow(10, draw.between(0, 1) < 0.8 ? draw.between(1.5, 3) : draw.between(3, 4));
     const std::vector<std::string> models = throughputs.models(types.front(), job.workers);
     if (models.empty()) {
@@ -163,11 +166,12 @@ Result<std::optional<Setting>> setting_named(const std::string& name, std::uint6
   return gavel_setting(*throughputs, static_cast<int>(numbers[0]), numbers[1], seed);
 }
 
-double utility_bound(const std::vector<Job>& jobs, const Machines& machines, double horizon) {
+double utility_bound(const std::vector<Job>& jobs, const ClusterTopology& topology, double horizon) {
   double bound = 0;
   for (const Job& job : jobs) {
-    const double fastest = speed(job, machines.network, {std::min(job.most(), machines.devices())});  // of any type
-    bound += job.worth_after(std::min(job.duration, std::max(0.0, horizon - job.arrival) * fastest));
+    const double fastest =
+        speed(job, topology.network, {std::min(job.max_workers(), topology.devices())});  // of any type
+    bound += job.utility_after(std::min(job.duration, std::max(0.0, horizon - job.arrival) * fastest));
   }
   return bound;
 }

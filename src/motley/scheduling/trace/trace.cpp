@@ -81,10 +81,10 @@ constexpr Columns kFormats[] = {
 constexpr const Columns& kOurs = kFormats[3];
 
 // Of a job that may have more or fewer workers; it may always have what it asks for.
-Elastic& elastic_of(Job& job) {
+Elastic& ensure_elastic(Job& job) {
   if (!job.elastic) {
     job.elastic.emplace();
-    job.elastic->least = job.elastic->most = job.workers;
+    job.elastic->min_workers = job.elastic->max_workers = job.workers;
   }
   return *job.elastic;
 }
@@ -92,23 +92,23 @@ Elastic& elastic_of(Job& job) {
 // What may follow in ours, in any order, each column or none.
 struct OptionalColumn {
   std::string_view name;
-  double least;
-  double most;
-  bool is_whole;
+  double lower;
+  double upper;
+  bool is_integer;
   std::string_view accepted;
   void (*set)(Job&, double);
 };
 constexpr OptionalColumn kOptionalColumns[] = {
-    {"least", 1, kMostTraceWorkers, true, "a whole number from 1 to the workers that it asks for",
-     [](Job& job, double value) { elastic_of(job).least = static_cast<int>(value); }},
-    {"most", 1, kMostTraceWorkers, true, "a whole number from the workers that it asks for to 1,000,000",
-     [](Job& job, double value) { elastic_of(job).most = static_cast<int>(value); }},
+    {"min_workers", 1, kMaxTraceWorkers, true, "an integer from 1 to the workers that it asks for",
+     [](Job& job, double value) { ensure_elastic(job).min_workers = static_cast<int>(value); }},
+    {"max_workers", 1, kMaxTraceWorkers, true, "an integer from the workers that it asks for to 1,000,000",
+     [](Job& job, double value) { ensure_elastic(job).max_workers = static_cast<int>(value); }},
     {"compute_seconds", 1e-9, kLongestSeconds, false, "seconds of an iteration, from 1e-9 to 1e10",
-     [](Job& job, double value) { elastic_of(job).compute_seconds = value; }},
+     [](Job& job, double value) { ensure_elastic(job).compute_seconds = value; }},
     {"gradient_bytes", 0, 1e15, false, "bytes from 0 to 1e15",
-     [](Job& job, double value) { elastic_of(job).gradient_bytes = value; }},
-    {"restart_seconds", 0, kLongestSeconds, false, "seconds from 0 to 1e10",
-     [](Job& job, double value) { elastic_of(job).restart_seconds = value; }},
+     [](Job& job, double value) { ensure_elastic(job).gradient_bytes = value; }},
+    {"restart_cost_seconds", 0, kLongestSeconds, false, "seconds from 0 to 1e10",
+     [](Job& job, double value) { ensure_elastic(job).restart_cost_seconds = value; }},
     {"device_hour_cost", 0, 1e9, false, "what a device costs in an hour, from 0 to 1e9",
      [](Job& job, double value) { job.device_hour_cost = value; }},
     {"deadline_seconds", 0, std::numeric_limits<double>::infinity(), false, "seconds from its arrival, or inf",
@@ -134,7 +134,7 @@ bool is_ours(const TraceLine& header) {
   return true;
 }
 
-const Columns* format_of(const TraceLine& header) {
+const Columns* detect_format(const TraceLine& header) {
   const auto found = std::ranges::find_if(
       kFormats, [&](const Columns& format) { return TraceLines::split(format.header, ',') == header.cells; });
   if (found == std::end(kFormats)) return is_ours(header) ? &kOurs : nullptr;
@@ -147,12 +147,13 @@ Status read_optional(const TraceLines& lines, const TraceLine& header, const Tra
     if (at == header.cells.end()) continue;
     const std::string_view cell = line.cells[static_cast<std::size_t>(at - header.cells.begin())];
     const std::optional<double> value =
-        cell == "inf" && std::isinf(column.most) ? std::optional(column.most) : number_in_cell(cell);
-    if (!value || *value < column.least || *value > column.most || (column.is_whole && *value != std::floor(*value))) {
+        cell == "inf" && std::isinf(column.upper) ? std::optional(column.upper) : number_in_cell(cell);
+    if (!value || *value < column.lower || *value > column.upper ||
+        (column.is_integer && *value != std::floor(*value))) {
       return lines.refuse(line.number, column.name, cell, column.accepted);
     }
     column.set(job, *value);
-    if (job.elastic && (job.elastic->least > job.workers || job.elastic->most < job.workers)) {
+    if (job.elastic && (job.elastic->min_workers > job.workers || job.elastic->max_workers < job.workers)) {
       return lines.refuse(line.number, column.name, cell, column.accepted);
     }
   }
@@ -176,8 +177,8 @@ class Profiles {
       known_.emplace(cell, profiled_job(*profile));
     }
     const ProfiledJob& profiled = known_.at(cell);
-    elastic_of(job).compute_seconds = profiled.compute_seconds;
-    elastic_of(job).gradient_bytes = profiled.gradient_bytes;
+    ensure_elastic(job).compute_seconds = profiled.compute_seconds;
+    ensure_elastic(job).gradient_bytes = profiled.gradient_bytes;
     std::vector<std::string> has;
     for (const auto& [type, speed] : profiled.speeds) has.push_back(type);
     bool is_any = types_.empty();
@@ -232,8 +233,8 @@ std::optional<double> seconds(std::string_view cell) {
 }
 
 // Nothing for a line that is left out.
-Result<std::optional<Job>> job_of(const TraceLines& lines, const Columns& format, const TraceLine& header,
-                                  const TraceLine& line, const std::vector<std::string>& types, Profiles& profiles) {
+Result<std::optional<Job>> make_job(const TraceLines& lines, const Columns& format, const TraceLine& header,
+                                    const TraceLine& line, const std::vector<std::string>& types, Profiles& profiles) {
   const auto cell = [&](std::string_view column) {
     return line.cells[static_cast<std::size_t>(std::ranges::find(header.cells, column) - header.cells.begin())];
   };
@@ -265,8 +266,8 @@ Result<std::optional<Job>> job_of(const TraceLines& lines, const Columns& format
     job.duration = *duration;
   }
   const std::optional<double> workers = number_in_cell(cell(format.workers));
-  if (!workers || *workers < 1 || *workers > kMostTraceWorkers || *workers != std::floor(*workers)) {
-    return lines.refuse(line.number, format.workers, cell(format.workers), "a whole number from 1 to 1,000,000");
+  if (!workers || *workers < 1 || *workers > kMaxTraceWorkers || *workers != std::floor(*workers)) {
+    return lines.refuse(line.number, format.workers, cell(format.workers), "an integer from 1 to 1,000,000");
   }
   job.workers = static_cast<int>(*workers);
   MOTLEY_TRY(read_optional(lines, header, line, job));
@@ -278,7 +279,7 @@ Result<std::optional<Job>> job_of(const TraceLines& lines, const Columns& format
 Result<std::vector<Job>> parse_table(std::string_view text, const std::string& name, const TraceOptions& options) {
   TraceLines lines(text, name, ',');
   const std::optional<TraceLine> header = lines.next();
-  const Columns* format = header ? format_of(*header) : nullptr;
+  const Columns* format = header ? detect_format(*header) : nullptr;
   if (format == nullptr) {
     std::vector<std::string_view> headers;
     for (const Columns& known : kFormats) headers.push_back(known.header);
@@ -297,7 +298,7 @@ Result<std::vector<Job>> parse_table(std::string_view text, const std::string& n
     if (line->cells.size() != header->cells.size()) {
       return lines.refuse_count(*line, fmt::format("{}", header->cells.size()));
     }
-    MOTLEY_ASSIGN(std::optional<Job> job, job_of(lines, *format, *header, *line, options.types, profiles));
+    MOTLEY_ASSIGN(std::optional<Job> job, make_job(lines, *format, *header, *line, options.types, profiles));
     if (!job) continue;
     const auto [first, is_new] = known.emplace(job->name, line->number);
     if (!is_new) {
@@ -331,8 +332,8 @@ Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const Tra
 
 std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types) {
   const bool has_speeds = std::ranges::any_of(jobs, [](const Job& job) { return !job.type_speeds.empty(); });
-  std::string text =
-      std::string(kOurs.header) + ",least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds";
+  std::string text = std::string(kOurs.header) +
+                     ",min_workers,max_workers,compute_seconds,gradient_bytes,restart_cost_seconds,deadline_seconds";
   const bool has_costs = std::ranges::any_of(jobs, [](const Job& job) { return job.device_hour_cost > 0; });
   if (has_costs) text += ",device_hour_cost";
   for (std::size_t type = 0; has_speeds && type < types.size(); ++type)
@@ -340,10 +341,10 @@ std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::st
   text += '\n';
   for (const Job& job : jobs) {
     Job copy = job;
-    const Elastic& elastic = elastic_of(copy);
+    const Elastic& elastic = ensure_elastic(copy);
     text += fmt::format("{},{},{},{},{},{},{},{},{},{}", job.name, job.arrival, job.duration, job.workers,
-                        elastic.least, elastic.most, elastic.compute_seconds, elastic.gradient_bytes,
-                        elastic.restart_seconds, job.deadline);
+                        elastic.min_workers, elastic.max_workers, elastic.compute_seconds, elastic.gradient_bytes,
+                        elastic.restart_cost_seconds, job.deadline);
     if (has_costs) text += fmt::format(",{}", job.device_hour_cost);
     for (std::size_t type = 0; has_speeds && type < types.size(); ++type) {
       text += fmt::format(",{}", job.speed_on(static_cast<int>(type)));

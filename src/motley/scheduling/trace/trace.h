@@ -6,7 +6,7 @@
 //                                                       those that were never scheduled, are left out
 //   job,arrival_seconds,duration_seconds,workers        ours, of rigid jobs
 //
-// Ours may go on with any of least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds
+// Ours may go on with any of least,max_workers,compute_seconds,gradient_bytes,restart_cost_seconds,deadline_seconds
 // (motley/scheduling/trace/job.h): then its jobs may have from `least` to `most` workers; without one of these, the
 // workers that they ask for. A deadline of inf is none. device_hour_cost is taken from their utility. And with
 // speed_TYPE for types of devices: how fast jobs are there beside the devices for which their seconds hold, 0 where
@@ -31,8 +31,8 @@ struct TraceOptions {
   // Of Gavel's traces: how fast its models are. Durations are those on devices of this type.
   const Throughputs* throughputs = nullptr;
   std::string device_type = "v100";
-  // Types of the devices there are (Machines::types). Where there are several, jobs of traces that say so are not as
-  // fast on all.
+  // Types of the devices there are (ClusterTopology::types). Where there are several, jobs of traces that say so are
+  // not as fast on all.
   std::vector<std::string> types = {};
 };
 

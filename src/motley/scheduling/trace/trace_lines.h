@@ -70,6 +70,6 @@ inline std::optional<double> number_in_cell(std::string_view text) {
 }
 
 inline constexpr double kLongestSeconds = 1e10;  // of an arrival or a duration
-inline constexpr int kMostTraceWorkers = 1'000'000;
+inline constexpr int kMaxTraceWorkers = 1'000'000;
 
 }  // namespace motley::scheduling

@@ -25,14 +25,14 @@ double touching_point(const Utility& utility, double most) {
 // Of a table, the straight line between two of its points.
 double between(const Utility::Point& one, const Utility::Point& other, double iterations) {
   const double share = (iterations - one.iterations) / (other.iterations - one.iterations);
-  return one.worth + share * (other.worth - one.worth);
+  return one.utility + share * (other.utility - one.utility);
 }
 
 // The value of the upper hull of a table's points, up to `most`.
 double hull_at(const Utility& utility, double iterations, double most) {
   std::vector<Utility::Point> hull;
   const auto add = [&](const Utility::Point& point) {
-    while (hull.size() > 1 && between(hull[hull.size() - 2], point, hull.back().iterations) >= hull.back().worth) {
+    while (hull.size() > 1 && between(hull[hull.size() - 2], point, hull.back().iterations) >= hull.back().utility) {
       hull.pop_back();
     }
     hull.push_back(point);
@@ -42,7 +42,7 @@ double hull_at(const Utility& utility, double iterations, double most) {
   }
   add({most, utility.at(most) / utility.weight});
   const auto next = std::ranges::find_if(hull, [&](const auto& point) { return point.iterations >= iterations; });
-  if (next == hull.begin()) return utility.weight * next->worth;
+  if (next == hull.begin()) return utility.weight * next->utility;
   return utility.weight * between(*(next - 1), *next, iterations);
 }
 
@@ -58,8 +58,8 @@ double Utility::at(double iterations) const {
       return weight / (1 + std::exp(-steepness * (iterations - middle)));
     case Shape::kTable: {
       const auto next = std::ranges::find_if(points, [&](const Point& one) { return one.iterations >= iterations; });
-      if (next == points.end()) return weight * points.back().worth;
-      return weight * (next == points.begin() ? next->worth : between(*(next - 1), *next, iterations));
+      if (next == points.end()) return weight * points.back().utility;
+      return weight * (next == points.begin() ? next->utility : between(*(next - 1), *next, iterations));
     }
     case Shape::kLinear:
       break;
@@ -90,8 +90,8 @@ Status check(const Utility& utility) {
     if (points[i].iterations <= points[i - 1].iterations) {
       return refuse(i, "iterations", points[i].iterations, "more than the point before");
     }
-    if (points[i].worth < points[i - 1].worth) {
-      return refuse(i, "worth", points[i].worth, "no less than the point before: utilities never fall");
+    if (points[i].utility < points[i - 1].utility) {
+      return refuse(i, "utility", points[i].utility, "no less than the point before: utilities never fall");
     }
   }
   return {};

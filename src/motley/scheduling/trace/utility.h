@@ -16,7 +16,7 @@ struct Utility {
   enum class Shape : std::uint8_t { kSquareRoot, kLogarithm, kSigmoid, kLinear, kTable };
   struct Point {
     double iterations = 0;
-    double worth = 0;
+    double utility = 0;
     bool operator==(const Point&) const = default;
   };
   Shape shape = Shape::kSquareRoot;

@@ -17,7 +17,7 @@ constexpr double kSecondsADay = 86400;
 struct Model {
   double compute_seconds;
   double gradient_bytes;
-  double restart_seconds;
+  double restart_cost_seconds;
 };
 constexpr std::array<Model, 6> kModels = {{
     {0.056, 47e6, 20},    // ResNet-18, batches of 128
@@ -31,14 +31,14 @@ constexpr int kFewer = 4;  // times as few workers as asked for, and as many
 
 }  // namespace
 
-double load_of(const std::vector<Job>& jobs, const Machines& machines) {
+double compute_load(const std::vector<Job>& jobs, const ClusterTopology& topology) {
   const double asked = std::transform_reduce(jobs.begin(), jobs.end(), 0.0, std::plus<>(),
                                              [](const Job& job) { return job.device_seconds(); });
-  return asked / (machines.devices() * (jobs.back().arrival - jobs.front().arrival));
+  return asked / (topology.devices() * (jobs.back().arrival - jobs.front().arrival));
 }
 
-void set_load(std::vector<Job>& jobs, const Machines& machines, double load) {
-  const double factor = load_of(jobs, machines) / load;
+void set_load(std::vector<Job>& jobs, const ClusterTopology& topology, double load) {
+  const double factor = compute_load(jobs, topology) / load;
   for (Job& job : jobs) job.arrival *= factor;
 }
 
@@ -70,11 +70,11 @@ void make_elastic(std::vector<Job>& jobs, std::uint64_t seed) {
     const Model& model = kModels[random.below(kModels.size())];
     if (job.elastic) continue;
     Elastic elastic;
-    elastic.least = (job.workers + kFewer - 1) / kFewer;
-    elastic.most = job.workers * kFewer;
+    elastic.min_workers = (job.workers + kFewer - 1) / kFewer;
+    elastic.max_workers = job.workers * kFewer;
     elastic.compute_seconds = model.compute_seconds;
     elastic.gradient_bytes = model.gradient_bytes;
-    elastic.restart_seconds = model.restart_seconds;
+    elastic.restart_cost_seconds = model.restart_cost_seconds;
     job.elastic = elastic;
   }
 }

@@ -33,12 +33,12 @@ std::vector<std::int64_t> checkpointed_steps(const fs::path& folder) {
   return steps;
 }
 
-fs::path folder_of(const fs::path& folder, std::int64_t step) {
+fs::path make_folder_path(const fs::path& folder, std::int64_t step) {
   return folder / fmt::format("{}{:08}", kPrefix, step);
 }
 
 Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
-  const fs::path own = folder_of(folder, step);
+  const fs::path own = make_folder_path(folder, step);
   MOTLEY_ASSIGN(const std::string text, read_file(own / kManifest, 1 << 20));
   const Json manifest = Json::parse(text, nullptr, false);
   const auto damaged = [&](const std::string& name, const std::string& what) {
@@ -87,7 +87,7 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
 }  // namespace
 
 Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, int keep) {
-  const fs::path own = folder_of(folder, checkpoint.step);
+  const fs::path own = make_folder_path(folder, checkpoint.step);
   const fs::path aside = own.string() + ".part";
   std::error_code ignored;
   fs::remove_all(aside, ignored);
@@ -116,7 +116,7 @@ Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, in
   }
   const std::vector<std::int64_t> steps = checkpointed_steps(folder);
   for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
-    fs::remove_all(folder_of(folder, steps[i]), ignored);
+    fs::remove_all(make_folder_path(folder, steps[i]), ignored);
   }
   return {};
 }

@@ -8,8 +8,8 @@
 
 #include "motley/base/os/file.h"
 #include "motley/base/random.h"
-#include "motley/nn/click_networks.h"
-#include "motley/nn/imitation.h"
+#include "motley/nn/ctr_models.h"
+#include "motley/nn/synthetic_model.h"
 
 namespace motley::train {
 namespace {
@@ -18,8 +18,9 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 
 // Keys that hold a path; relative ones are taken from the job file's folder, and those of flags from the current one.
 constexpr const char* kPathKeys[] = {
-    "model.path",    "data.train",  "data.train_targets",    "data.test", "data.test_targets", "cluster",        "plan",
-    "shares.replay", "data.folder", "exchange.server_token", "emulation", "profile",           "data.node_token"};
+    "model.path", "data.train", "data.train_targets", "data.test",   "data.test_targets",
+    "cluster",    "plan",       "batch_split.replay", "data.folder", "gradient_sync.token_file",
+    "emulation",  "profile",    "data.token_file"};
 
 // Makes the key's value absolute where the key holds a path.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
@@ -92,7 +93,7 @@ std::string quoted(const std::string& text) {
 const OptionTable<Job>& job_options() {
   using enum OptionKind;
   static const OptionTable<Job> options = {
-      {{"version", kInteger, "version of the job format", 1, 1}, &Job::version},
+      {{"version", kInteger, "version of the job format", 2, 2}, &Job::version},
       {{"name", kText, "name of the job; run folders are named after it"}, &Job::name},
       {{"seed", kInteger, "seed of the initial weights, the order of the samples and dropout", 0}, &Job::seed},
       {{"model.name",
@@ -101,20 +102,21 @@ const OptionTable<Job>& job_options() {
         -kNone,
         kNone,
         {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript",
-         "imitation"}},
+         "synthetic"}},
        &Job::model_name},
       {{"model.path", kText,
-        "file of model.name torchscript (made by tools/motley-export), or the profile of model.name imitation"},
+        "file of model.name torchscript (made by tools/motley-export), or the profile of model.name synthetic"},
        &Job::model_path},
-      {{"model.hidden", kIntegers, "widths of the hidden fully connected layers; empty: the network's own", 1},
-       &Job::model_hidden},
-      {{"model.layers", kInteger, "blocks of transformer; 0: 4", 0}, &Job::model_layers},
-      {{"model.width", kInteger, "values that go from block to block of transformer for each token; 0: 128", 0},
-       &Job::model_width},
-      {{"model.heads", kInteger, "heads of attention in each block of transformer, a divisor of the width; 0: 4", 0},
-       &Job::model_heads},
-      {{"model.tied", kBoolean, "the weights of transformer's output layer are those of its token embedding"},
-       &Job::model_tied},
+      {{"model.hidden_sizes", kIntegers, "widths of the hidden fully connected layers; empty: the network's own", 1},
+       &Job::model_hidden_sizes},
+      {{"model.num_layers", kInteger, "blocks of transformer; 0: 4", 0}, &Job::model_num_layers},
+      {{"model.hidden_size", kInteger, "values that go from block to block of transformer for each token; 0: 128", 0},
+       &Job::model_hidden_size},
+      {{"model.num_heads", kInteger, "heads of attention in each block of transformer, a divisor of the width; 0: 4",
+        0},
+       &Job::model_num_heads},
+      {{"model.tie_embeddings", kBoolean, "the weights of transformer's output layer are those of its token embedding"},
+       &Job::model_tie_embeddings},
       {{"model.norm",
         kChoice,
         "normalisation of resnet18 and vgg11; auto: the network's own",
@@ -141,85 +143,92 @@ const OptionTable<Job>& job_options() {
         "training features (idx, npy), table (csv) or text; empty with text: the one of Debian's package jargon-text"},
        &Job::data_train},
       {{"data.train_targets", kText, "training targets (idx, npy)"}, &Job::data_train_targets},
-      {{"data.test", kText, "test features, table or text; empty: no evaluation, or with text by data.test_share"},
+      {{"data.test", kText, "test features, table or text; empty: no evaluation, or with text by data.test_fraction"},
        &Job::data_test},
       {{"data.test_targets", kText, "test targets (idx, npy)"}, &Job::data_test_targets},
       {{"data.target", kText, "column of the target (csv)"}, &Job::data_target},
       {{"data.target_kind", kChoice, "what the target is", -kNone, kNone, {"class", "real"}}, &Job::data_target_kind},
-      {{"data.leave_out", kText, "columns that are neither feature nor target (csv), separated by commas"},
-       &Job::data_leave_out},
-      {{"data.categories", kText,
+      {{"data.drop_columns", kText, "columns that are neither feature nor target (csv), separated by commas"},
+       &Job::data_drop_columns},
+      {{"data.categorical_columns", kText,
         "columns whose values are categories, which ctrdnn, 2emb, matchnet and nce look up (csv), separated by commas"},
-       &Job::data_categories},
-      {{"data.malformed_share", kReal, "share of the lines that may be malformed and are skipped (csv, criteo)", 0, 1},
-       &Job::data_malformed_share},
-      {{"data.samples", kReal, "training samples that are made; a tenth as many for the test (clicks)", 1, 4e9},
-       &Job::data_samples},
-      {{"data.values", kReal, "different values of all categories together (clicks)", 260, 1ULL << 32},
-       &Job::data_values},
+       &Job::data_categorical_columns},
+      {{"data.max_malformed_fraction", kReal, "share of the lines that may be malformed and are skipped (csv, criteo)",
+        0, 1},
+       &Job::data_max_malformed_fraction},
+      {{"data.num_samples", kReal, "training samples that are made; a tenth as many for the test (clicks)", 1, 4e9},
+       &Job::data_num_samples},
+      {{"data.num_categories", kReal, "different values of all categories together (clicks)", 260, 1ULL << 32},
+       &Job::data_num_categories},
       {{"data.zipf", kReal, "exponent by which often seen values outweigh rare ones (clicks)", 0.1, 10},
        &Job::data_zipf},
-      {{"data.sequence", kInteger, "bytes of a sample (text)", 1, 1 << 20}, &Job::data_sequence},
-      {{"data.test_share", kReal, "share of the text, at its end, that is test data where data.test is empty (text)", 0,
-        0.9},
-       &Job::data_test_share},
+      {{"data.sequence_length", kInteger, "bytes of a sample (text)", 1, 1 << 20}, &Job::data_sequence_length},
+      {{"data.test_fraction", kReal, "share of the text, at its end, that is test data where data.test is empty (text)",
+        0, 0.9},
+       &Job::data_test_fraction},
       {{"data.normalise", kBoolean,
         "shift and scale features to mean 0 and deviation 1, as measured on the training data (not text)"},
        &Job::data_normalise},
-      {{"data.node", kText,
-        "host:port of the data node (`motley data-node`) that has the files; the other keys of the data are as there; "
+      {{"data.server", kText,
+        "host:port of the data server (`motley data-server`) that has the files; the other keys of the data are as "
+        "there; "
         "empty: every worker has the files"},
-       &Job::data_node},
-      {{"data.node_token", kText, "file (mode 0600) with the data node's token; empty: the variable MOTLEY_DATA_TOKEN"},
-       &Job::data_node_token},
-      {{"data.read_ahead", kInteger, "steps whose samples a worker reads before they are due", 0, 64},
-       &Job::data_read_ahead},
-      {{"tables.place",
+       &Job::data_server},
+      {{"data.token_file", kText,
+        "file (mode 0600) with the data server's token; empty: the variable MOTLEY_DATA_TOKEN"},
+       &Job::data_token_file},
+      {{"data.prefetch", kInteger, "steps whose samples a worker reads before they are due", 0, 64},
+       &Job::data_prefetch},
+      {{"embedding.placement",
         kChoice,
-        "who has the rows that ctrdnn, 2emb, matchnet and nce look up: parameter servers (exchange.servers, or one "
+        "who has the rows that ctrdnn, 2emb, matchnet and nce look up: parameter servers (gradient_sync.servers, or "
+        "one "
         "that "
         "is started for the job), or every worker, all of them",
         -kNone,
         kNone,
-        {"server", "worker"}},
-       &Job::tables_place},
-      {{"tables.rows", kInteger,
+        {"server", "replicated"}},
+       &Job::embedding_placement},
+      {{"embedding.num_embeddings", kInteger,
         "rows of the table, into which ids are folded; 0, only with server: as many as there are ids", 0},
-       &Job::tables_rows},
-      {{"tables.dimension", kInteger, "values of a row; 0: the network's own, 10 or with nce 128", 0, 4096},
-       &Job::tables_dimension},
-      {{"tables.optimizer",
+       &Job::num_embeddings},
+      {{"embedding.embedding_dim", kInteger, "values of a row; 0: the network's own, 10 or with nce 128", 0, 4096},
+       &Job::embedding_dim},
+      {{"embedding.optimizer",
         kChoice,
-        "server: what moves the rows; worker: rows are moved as all weights are",
+        "server: optimizer of the embeddings; replicated: they are updated as all weights are",
         -kNone,
         kNone,
         {"adagrad", "adam", "sgd"}},
-       &Job::tables_optimizer},
-      {{"tables.learning_rate", kReal, "server: learning rate of the rows", 0}, &Job::tables_learning_rate},
-      {{"tables.memory", kBytes,
-        "server: memory for rows on each server, which keeps the others on disk (motley server --tables); 0: all of "
+       &Job::embedding_optimizer},
+      {{"embedding.learning_rate", kReal, "server: learning rate of the rows", 0}, &Job::embedding_learning_rate},
+      {{"embedding.memory", kBytes,
+        "server: memory for rows on each server, which keeps the others on disk (motley server --embedding-dir); 0: "
+        "all of "
         "them "
         "in memory",
         0},
-       &Job::tables_memory_bytes},
-      {{"tables.wire",
+       &Job::embedding_memory_bytes},
+      {{"embedding.comm_dtype",
         kChoice,
         "server: type of rows and of their gradients on the wire; what it rounds away is lost",
         -kNone,
         kNone,
         {"float32", "bfloat16", "float16", "int8"}},
-       &Job::tables_wire},
-      {{"tables.prefetch", kBoolean, "server: ask for the next batch's rows while this one is computed"},
-       &Job::tables_prefetch},
-      {{"tables.cache_rows", kInteger, "server: hot rows that each worker keeps, to use them in several steps; 0: none",
-        0, 1 << 30},
-       &Job::tables_cache_rows},
-      {{"tables.cache_steps", kInteger,
-        "server: how many steps older than a step's own a row may be that tables.cache_rows keeps for it", 0, 1 << 20},
-       &Job::tables_cache_steps},
-      {{"batch", kInteger, "global batch: samples of one step, over all workers", 1, 1 << 30}, &Job::batch},
-      {{"accumulation", kInteger, "micro-batches into which a worker cuts its share of a step", 1, 4096},
-       &Job::accumulation},
+       &Job::embedding_comm_dtype},
+      {{"embedding.prefetch", kBoolean, "server: ask for the next batch's rows while this one is computed"},
+       &Job::embedding_prefetch},
+      {{"embedding.cache_rows", kInteger,
+        "server: hot rows that each worker keeps, to use them in several steps; 0: none", 0, 1 << 30},
+       &Job::embedding_cache_rows},
+      {{"embedding.max_staleness", kInteger,
+        "server: how many steps older than a step's own a row may be that embedding.cache_rows keeps for it", 0,
+        1 << 20},
+       &Job::embedding_max_staleness},
+      {{"global_batch_size", kInteger, "global batch: samples of one step, over all workers", 1, 1 << 30},
+       &Job::global_batch_size},
+      {{"gradient_accumulation_steps", kInteger, "micro-batches into which a worker cuts its share of a step", 1, 4096},
+       &Job::gradient_accumulation_steps},
       {{"epochs", kReal, "passes over the training data", 0, 1e6}, &Job::epochs},
       {{"steps", kInteger, "stop after this many steps; 0: by epochs", 0}, &Job::steps},
       {{"loss", kChoice, "loss, averaged over the samples of a step", -kNone, kNone, {"cross-entropy", "bce", "mse"}},
@@ -231,15 +240,15 @@ const OptionTable<Job>& job_options() {
       {{"optimizer.weight_decay", kReal, "weight decay", 0}, &Job::weight_decay},
       {{"optimizer.betas", kReals, "decay rates of adam and adamw", 0, 0.9999999}, &Job::betas},
       {{"optimizer.epsilon", kReal, "added to adam's denominator", 0}, &Job::epsilon},
-      {{"schedule.name", kChoice, "learning rate over the steps", -kNone, kNone, {"constant", "step", "cosine"}},
-       &Job::schedule_name},
-      {{"schedule.warmup_steps", kInteger, "steps of linear warm-up", 0}, &Job::schedule_warmup_steps},
-      {{"schedule.every_steps", kInteger, "step: multiply by schedule.factor every so many steps", 1},
-       &Job::schedule_every_steps},
-      {{"schedule.factor", kReal, "step: the factor", 0, 1}, &Job::schedule_factor},
-      {{"schedule.final_fraction", kReal, "cosine: share of the learning rate at the last step", 0, 1},
-       &Job::schedule_final_fraction},
-      {{"clip_norm", kReal, "clip the gradient's global norm to this; 0: no clipping", 0}, &Job::clip_norm},
+      {{"lr_scheduler.name", kChoice, "learning rate over the steps", -kNone, kNone, {"constant", "step", "cosine"}},
+       &Job::lr_scheduler_name},
+      {{"lr_scheduler.warmup_steps", kInteger, "steps of linear warm-up", 0}, &Job::lr_scheduler_warmup_steps},
+      {{"lr_scheduler.step_size", kInteger, "step: multiply by lr_scheduler.gamma every so many steps", 1},
+       &Job::lr_scheduler_step_size},
+      {{"lr_scheduler.gamma", kReal, "step: the factor", 0, 1}, &Job::lr_scheduler_gamma},
+      {{"lr_scheduler.min_lr_ratio", kReal, "cosine: share of the learning rate at the last step", 0, 1},
+       &Job::lr_scheduler_min_lr_ratio},
+      {{"max_grad_norm", kReal, "clip the gradient's global norm to this; 0: no clipping", 0}, &Job::max_grad_norm},
       {{"precision", kChoice, "bfloat16: forward pass under autocast", -kNone, kNone, {"float32", "bfloat16"}},
        &Job::precision},
       {{"workers", kInteger, "worker processes; 0: those of the cluster file, else one", 0, 1024}, &Job::workers},
@@ -253,10 +262,10 @@ const OptionTable<Job>& job_options() {
         "with a plan file: profile that the plan was made from, so that the run can adapt and its page show the "
         "predicted step; empty: that of emulation"},
        &Job::profile},
-      {{"adapt", kBoolean,
+      {{"replan", kBoolean,
         "a planned run whose profile is known moves to a better plan of the same workers when they are not as fast as "
         "that says"},
-       &Job::adapt},
+       &Job::replan},
       {{"emulation", kText,
         "with a plan file: profile whose times for its device types and layers the workers take, to try a plan for "
         "devices that are not here; empty: they are as fast as they are"},
@@ -265,78 +274,88 @@ const OptionTable<Job>& job_options() {
       {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
        &Job::threads},
       {{"deterministic", kBoolean, "only kernels that give the same bits from run to run"}, &Job::deterministic},
-      {{"exchange.method",
+      {{"gradient_sync.method",
         kChoice,
-        "how gradients meet: ring (in shared memory where that is possible), or ps, a parameter server; auto: ring, or "
-        "what is measured to be faster where exchange.servers are given",
+        "how gradients are synchronised: ring (in shared memory where that is possible), or parameter-server; auto: "
+        "ring, or "
+        "what is measured to be faster where gradient_sync.servers are given",
         -kNone,
         kNone,
-        {"auto", "ring", "ps", "shared-memory", "tcp-ring"}},
-       &Job::exchange_method},
-      {{"exchange.wire",
+        {"auto", "ring", "parameter-server", "shared-memory", "tcp-ring"}},
+       &Job::gradient_sync_method},
+      {{"gradient_sync.comm_dtype",
         kChoice,
-        "type on the wire between hosts; ps only: int8, top-k (what a gradient leaves out goes with the next one), or "
+        "type on the wire between hosts; parameter-server only: int8, top-k (what a gradient leaves out goes with the "
+        "next one), or "
         "auto: what of float32, bfloat16 and int8 pays",
         -kNone,
         kNone,
         {"float32", "bfloat16", "float16", "int8", "top-k", "auto"}},
-       &Job::exchange_wire},
-      {{"exchange.top_k", kReal, "top-k: the share of a gradient's values that is sent", 1e-6, 0.5},
-       &Job::exchange_top_k},
-      {{"exchange.bucket_bytes", kBytes, "gradients are exchanged in buckets of about this size", 4096},
-       &Job::exchange_bucket_bytes},
-      {{"exchange.consistency",
+       &Job::gradient_sync_comm_dtype},
+      {{"gradient_sync.top_k", kReal, "top-k: the share of a gradient's values that is sent", 1e-6, 0.5},
+       &Job::gradient_sync_top_k},
+      {{"gradient_sync.bucket_size", kBytes, "gradients are exchanged in buckets of about this size", 4096},
+       &Job::gradient_sync_bucket_size},
+      {{"gradient_sync.consistency",
         kChoice,
-        "ps: whether workers take each step together (bsp), may be exchange.staleness steps ahead of the slowest "
+        "parameter-server: whether workers take each step together (bsp), may be gradient_sync.staleness steps ahead "
+        "of the slowest "
         "(ssp), "
         "or any number of steps (async)",
         -kNone,
         kNone,
         {"bsp", "ssp", "async"}},
-       &Job::exchange_consistency},
-      {{"exchange.staleness", kInteger,
+       &Job::gradient_sync_consistency},
+      {{"gradient_sync.staleness", kInteger,
         "ssp: steps that a worker may be ahead of the slowest, 0 is bsp; async: likewise, but 0 sets no bound", 0,
         1 << 20},
-       &Job::exchange_staleness},
-      {{"exchange.servers", kText,
-        "ps, auto: servers to use, 'host:port, host:port'; empty: with ps one is started on this machine for the job"},
-       &Job::exchange_servers},
-      {{"exchange.server_token", kText,
-        "ps, auto: file (mode 0600) with the servers' token; empty: the variable MOTLEY_SERVER_TOKEN"},
-       &Job::exchange_server_token},
-      {{"exchange.tenant", kText, "ps: whom the servers' token belongs to, where they tell tenants apart"},
-       &Job::exchange_tenant},
-      {{"exchange.placement",
+       &Job::gradient_sync_staleness},
+      {{"gradient_sync.servers", kText,
+        "parameter-server, auto: servers to use, 'host:port, host:port'; empty: with parameter-server one is started "
+        "on this machine for the job"},
+       &Job::gradient_sync_servers},
+      {{"gradient_sync.token_file", kText,
+        "parameter-server, auto: file (mode 0600) with the servers' token; empty: the variable MOTLEY_SERVER_TOKEN"},
+       &Job::gradient_sync_token_file},
+      {{"gradient_sync.tenant", kText,
+        "parameter-server: whom the servers' token belongs to, where they tell tenants apart"},
+       &Job::gradient_sync_tenant},
+      {{"gradient_sync.placement",
         kChoice,
-        "ps: where gradients are summed: central at the first server, sharded over all, colocated beside the workers, "
-        "hierarchical by rack first; auto: sharded, or with exchange.racks what measured links make faster",
+        "parameter-server: where gradients are summed: central at the first server, sharded over all, colocated beside "
+        "the workers, "
+        "hierarchical by rack first; auto: sharded, or with gradient_sync.racks what measured links make faster",
         -kNone,
         kNone,
         {"auto", "central", "sharded", "colocated", "hierarchical"}},
-       &Job::exchange_placement},
-      {{"exchange.racks", kIntegers, "ps: for each worker which of exchange.servers, from 0, is in its rack", 0},
-       &Job::exchange_racks},
-      {{"exchange.server_cores", kInteger,
-        "ps: threads of the server that is started for the job; 0: one a core, colocated: one", 0, 1024},
-       &Job::exchange_server_cores},
-      {{"exchange.chunk_bytes", kBytes, "ps: gradients are summed in chunks of this size", 64, 1 << 20},
-       &Job::exchange_chunk_bytes},
-      {{"exchange.overlap", kBoolean,
+       &Job::gradient_sync_placement},
+      {{"gradient_sync.racks", kIntegers,
+        "parameter-server: for each worker which of gradient_sync.servers, from 0, is in its rack", 0},
+       &Job::gradient_sync_racks},
+      {{"gradient_sync.server_threads", kInteger,
+        "parameter-server: threads of the server that is started for the job; 0: one a core, colocated: one", 0, 1024},
+       &Job::gradient_sync_server_threads},
+      {{"gradient_sync.chunk_size", kBytes, "parameter-server: gradients are summed in chunks of this size", 64,
+        1 << 20},
+       &Job::gradient_sync_chunk_size},
+      {{"gradient_sync.overlap", kBoolean,
         "exchange finished buckets while backward still runs; copy to and from GPUs while they compute"},
-       &Job::exchange_overlap},
-      {{"shares.mode",
+       &Job::gradient_sync_overlap},
+      {{"batch_split.mode",
         kChoice,
         "how a step's samples are shared: dynamic follows measured speed (and pulls from a queue under random delays)",
         -kNone,
         kNone,
-        {"dynamic", "equal", "fixed", "replay", "pull"}},
-       &Job::shares},
-      {{"shares.fixed", kIntegers, "fixed: samples of each worker in a full batch", 0}, &Job::shares_fixed},
-      {{"shares.replay", kText, "replay: run folder whose recorded shares are used again"}, &Job::shares_replay},
-      {{"control.every", kInteger,
-        "run control steps with the equal split every so many steps, to measure the gain in the same run; 0: never", 0},
-       &Job::control_every},
-      {{"control.steps", kInteger, "control steps in a row", 1, 1000}, &Job::control_steps},
+        {"dynamic", "equal", "fixed", "replay", "work-queue"}},
+       &Job::batch_split_mode},
+      {{"batch_split.fixed", kIntegers, "fixed: samples of each worker in a full batch", 0}, &Job::batch_split_fixed},
+      {{"batch_split.replay", kText, "replay: run folder whose recorded shares are used again"},
+       &Job::batch_split_replay},
+      {{"baseline.every", kInteger,
+        "run baseline steps with the equal split every so many steps, to measure the gain in the same run; 0: never",
+        0},
+       &Job::baseline_every},
+      {{"baseline.steps", kInteger, "baseline steps in a row", 1, 1000}, &Job::baseline_steps},
       {{"checkpoint.every_steps", kInteger, "checkpoint every so many steps; 0: by time only", 0},
        &Job::checkpoint_every_steps},
       {{"checkpoint.every", kSeconds, "checkpoint at least this often; 0: by steps only", 0},
@@ -346,15 +365,16 @@ const OptionTable<Job>& job_options() {
       {{"evaluate.every_epochs", kReal,
         "evaluate on the test data this often and at the end; 0: at the end only; -1: never", -1},
        &Job::evaluate_every_epochs},
-      {{"goal.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: no goal", 0, 1},
-       &Job::goal_test_accuracy},
-      {{"goal.test_auc", kReal, "the same for the area under the ROC curve on the test data, of two classes", 0, 1},
-       &Job::goal_test_auc},
-      {{"goal.speedup_over_equal", kReal, "the same for the speed-up over the equal split, which control steps measure",
-        0},
-       &Job::goal_speedup_over_equal},
-      {{"goal.worst_wait_share", kReal, "the same for the share of a step that the worst worker waits", 0, 1},
-       &Job::goal_worst_wait_share},
+      {{"acceptance.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: no goal", 0, 1},
+       &Job::acceptance_test_accuracy},
+      {{"acceptance.test_auc", kReal, "the same for the area under the ROC curve on the test data, of two classes", 0,
+        1},
+       &Job::acceptance_test_auc},
+      {{"acceptance.speedup_over_equal", kReal,
+        "the same for the speed-up over the equal split, which baseline steps measure", 0},
+       &Job::acceptance_speedup_over_equal},
+      {{"acceptance.wait_fraction", kReal, "the same for the share of a step that the worst worker waits", 0, 1},
+       &Job::acceptance_wait_fraction},
       {{"deadline.join", kSeconds, "how long workers may take to appear", 0.1, 86400}, &Job::join_seconds},
       {{"deadline.step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400},
        &Job::step_seconds},
@@ -398,7 +418,7 @@ Result<Job> read_job(const std::filesystem::path& path) {
 Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::string>>& flags) {
   for (const auto& [key, text] : flags) {
     if (Status set = job_options().set(job, key, text); !set) {
-      return fail(set.error().within("flag --" + key));
+      return fail(set.error().within("flag --" + flag_name(key)));
     }
     resolve_path(job, key, std::filesystem::current_path());
   }
@@ -410,29 +430,30 @@ Status check_job(const Job& job) {
   if (job.nesterov && (job.momentum == 0 || job.optimizer_name != "sgd")) {
     return refuse("optimizer.nesterov: true needs optimizer.name sgd and optimizer.momentum above 0");
   }
-  if (job.exchange_consistency != "bsp") {
-    const std::string given = "exchange.consistency: " + job.exchange_consistency;
-    if (job.exchange_method != "ps") {
-      return refuse(fmt::format("{} needs exchange.method ps; accepted with exchange.method {}: bsp", given,
-                                job.exchange_method));
-    }
-    if (job.clip_norm > 0) {
+  if (job.gradient_sync_consistency != "bsp") {
+    const std::string given = "gradient_sync.consistency: " + job.gradient_sync_consistency;
+    if (job.gradient_sync_method != "parameter-server") {
       return refuse(
-          fmt::format("clip_norm: {} needs the gradient of all workers; accepted with {}: 0, as each "
+          fmt::format("{} needs gradient_sync.method parameter-server; accepted with gradient_sync.method {}: bsp",
+                      given, job.gradient_sync_method));
+    }
+    if (job.max_grad_norm > 0) {
+      return refuse(
+          fmt::format("max_grad_norm: {} needs the gradient of all workers; accepted with {}: 0, as each "
                       "worker's gradient moves the weights by itself",
-                      job.clip_norm, given));
+                      job.max_grad_norm, given));
     }
-    if (job.shares == "pull") {
+    if (job.batch_split_mode == "work-queue") {
       return refuse(
-          fmt::format("shares.mode: pull needs all workers at the same step; accepted with {}: dynamic, "
+          fmt::format("batch_split.mode: work-queue needs all workers at the same step; accepted with {}: dynamic, "
                       "equal, fixed or replay",
                       given));
     }
-  } else if (job.exchange_staleness > 0) {
+  } else if (job.gradient_sync_staleness > 0) {
     return refuse(
-        fmt::format("exchange.staleness: {} is given, but exchange.consistency is bsp; accepted: 0, or "
-                    "exchange.consistency ssp or async",
-                    job.exchange_staleness));
+        fmt::format("gradient_sync.staleness: {} is given, but gradient_sync.consistency is bsp; accepted: 0, or "
+                    "gradient_sync.consistency ssp or async",
+                    job.gradient_sync_staleness));
   }
   if (job.betas.size() != 2) {
     return refuse(
@@ -441,24 +462,24 @@ Status check_job(const Job& job) {
   if (job.model_name == "torchscript" && job.model_path.empty()) {
     return refuse("model.path: model.name torchscript needs the file; tools/motley-export writes one");
   }
-  if (imitates(job)) {
-    const auto needs = [&](const std::string& text) { return refuse(text + " with model.name imitation"); };
-    if (job.model_path.empty()) return needs("model.path: empty; accepted: the profile to imitate,");
+  if (is_synthetic(job)) {
+    const auto needs = [&](const std::string& text) { return refuse(text + " with model.name synthetic"); };
+    if (job.model_path.empty()) return needs("model.path: empty; accepted: the profile to take it from,");
     if (job.plan.empty()) return needs("plan: none; accepted: a plan file or auto");
     if (job.model_dtype != "float32") {
       return needs(fmt::format("model.dtype: {}; accepted: float32", job.model_dtype));
     }
   }
-  if (job.shares == "replay" && job.shares_replay.empty()) {
-    return refuse("shares.replay: shares.mode replay needs the run folder whose shares are used again");
+  if (job.batch_split_mode == "replay" && job.batch_split_replay.empty()) {
+    return refuse("batch_split.replay: batch_split.mode replay needs the run folder whose shares are used again");
   }
   for (const auto& [key, file] : {std::pair{"emulation", &job.emulation}, std::pair{"profile", &job.profile}}) {
     if (!file->empty() && (job.plan.empty() || job.plan == kAutoPlan)) {
       return refuse(fmt::format("{}: '{}' is given; accepted with a plan file (key plan)", key, *file));
     }
   }
-  if (job.shares == "fixed" && job.shares_fixed.empty() && job.plan.empty()) {
-    return refuse("shares.fixed: shares.mode fixed needs the samples of each worker, such as [64, 128]");
+  if (job.batch_split_mode == "fixed" && job.batch_split_fixed.empty() && job.plan.empty()) {
+    return refuse("batch_split.fixed: batch_split.mode fixed needs the samples of each worker, such as [64, 128]");
   }
   if (job.epochs == 0 && job.steps == 0) {
     return refuse("epochs and steps are both 0; give one of them");
@@ -466,16 +487,19 @@ Status check_job(const Job& job) {
   if (job.device != "cpu" && job.device != "cuda" && job.device.rfind("cuda:", 0) != 0) {
     return refuse(fmt::format("device: '{}' is not accepted; accepted: cpu, cuda or cuda:N", job.device));
   }
-  const bool served_only = job.exchange_wire == "int8" || job.exchange_wire == "top-k" || job.exchange_wire == "auto";
-  if (job.exchange_method != "ps" && served_only) {
-    return refuse(fmt::format("exchange.wire: {} needs exchange.method ps; accepted with {}: float32 and bfloat16",
-                              job.exchange_wire, job.exchange_method));
-  }
-  if (job.exchange_consistency != "bsp" && served_only) {
+  const bool served_only = job.gradient_sync_comm_dtype == "int8" || job.gradient_sync_comm_dtype == "top-k" ||
+                           job.gradient_sync_comm_dtype == "auto";
+  if (job.gradient_sync_method != "parameter-server" && served_only) {
     return refuse(
-        fmt::format("exchange.wire: {} needs all workers at the same step; accepted with exchange.consistency {}: "
-                    "float32, bfloat16 and float16",
-                    job.exchange_wire, job.exchange_consistency));
+        fmt::format("gradient_sync.comm_dtype: {} needs gradient_sync.method parameter-server; accepted with {}: "
+                    "float32 and bfloat16",
+                    job.gradient_sync_comm_dtype, job.gradient_sync_method));
+  }
+  if (job.gradient_sync_consistency != "bsp" && served_only) {
+    return refuse(fmt::format(
+        "gradient_sync.comm_dtype: {} needs all workers at the same step; accepted with gradient_sync.consistency {}: "
+        "float32, bfloat16 and float16",
+        job.gradient_sync_comm_dtype, job.gradient_sync_consistency));
   }
   if (job.data_name == "fashion-mnist" && job.data_folder.empty()) {
     return refuse("data.folder: fashion-mnist needs the folder of its four files");
@@ -488,49 +512,53 @@ Status check_job(const Job& job) {
     return refuse(fmt::format("model.name: {} reads no tokens; accepted with data.name text: transformer, torchscript",
                               job.model_name));
   }
-  const bool looks_up = nn::is_click_network(job.model_name);
-  const bool has_categories = job.data_name == "criteo" || job.data_name == "clicks" || !job.data_categories.empty();
+  const bool looks_up = nn::is_ctr_model(job.model_name);
+  const bool has_categories =
+      job.data_name == "criteo" || job.data_name == "clicks" || !job.data_categorical_columns.empty();
   if (looks_up != has_categories && job.model_name != "torchscript") {
     return refuse(looks_up
                       ? fmt::format("data.name: {} has no categories for {} to look up; accepted: csv with "
-                                    "data.categories, criteo, clicks",
+                                    "data.categorical_columns, criteo, clicks",
                                     job.data_name, job.model_name)
                       : fmt::format("model.name: {} looks no categories up; accepted with this data: ctrdnn, 2emb, "
                                     "matchnet, nce",
                                     job.model_name));
   }
-  if (!job.data_categories.empty() && job.data_name != "csv") {
-    return refuse(fmt::format("data.categories: accepted with data.name csv, not {}", job.data_name));
+  if (!job.data_categorical_columns.empty() && job.data_name != "csv") {
+    return refuse(fmt::format("data.categorical_columns: accepted with data.name csv, not {}", job.data_name));
   }
   if (has_served_table(job)) {
     const auto needs = [&](const std::string& key, const std::string& given, const std::string& accepted) {
-      return refuse(fmt::format("{}: {}; accepted with tables.place server: {}", key, given, accepted));
+      return refuse(fmt::format("{}: {}; accepted with embedding.placement server: {}", key, given, accepted));
     };
-    if (job.exchange_consistency != "bsp") return needs("exchange.consistency", job.exchange_consistency, "bsp");
-    if (job.clip_norm > 0) return needs("clip_norm", fmt::format("{}", job.clip_norm), "0, as servers move the rows");
-    if (job.exchange_placement == "colocated" || !job.exchange_racks.empty()) {
-      return needs("exchange.placement", job.exchange_placement, "servers that are not beside workers, without racks");
+    if (job.gradient_sync_consistency != "bsp")
+      return needs("gradient_sync.consistency", job.gradient_sync_consistency, "bsp");
+    if (job.max_grad_norm > 0)
+      return needs("max_grad_norm", fmt::format("{}", job.max_grad_norm), "0, as servers move the rows");
+    if (job.gradient_sync_placement == "colocated" || !job.gradient_sync_racks.empty()) {
+      return needs("gradient_sync.placement", job.gradient_sync_placement,
+                   "servers that are not beside workers, without racks");
     }
-    if (job.tables_cache_steps > 0 && job.tables_cache_rows == 0) {
+    if (job.embedding_max_staleness > 0 && job.embedding_cache_rows == 0) {
       return refuse(
-          fmt::format("tables.cache_steps: {} is given, but tables.cache_rows is 0; accepted: 0, or "
-                      "tables.cache_rows that workers keep so long",
-                      job.tables_cache_steps));
+          fmt::format("embedding.max_staleness: {} is given, but embedding.cache_rows is 0; accepted: 0, or "
+                      "embedding.cache_rows that workers keep so long",
+                      job.embedding_max_staleness));
     }
-    if (job.tables_cache_rows > 0 && job.tables_cache_steps == 0) {
-      return refuse(
-          fmt::format("tables.cache_rows: {} is given, but tables.cache_steps is 0, so that no step would use them "
-                      "again; accepted: 0, or tables.cache_steps of 1 or more",
-                      job.tables_cache_rows));
+    if (job.embedding_cache_rows > 0 && job.embedding_max_staleness == 0) {
+      return refuse(fmt::format(
+          "embedding.cache_rows: {} is given, but embedding.max_staleness is 0, so that no step would use them "
+          "again; accepted: 0, or embedding.max_staleness of 1 or more",
+          job.embedding_cache_rows));
     }
   } else if (looks_up) {
     const auto needs = [&](const std::string& key, const std::string& accepted) {
-      return refuse(
-          fmt::format("{}: accepted with tables.place worker: {}, as a worker has all rows in memory", key, accepted));
+      return refuse(fmt::format(
+          "{}: accepted with embedding.placement replicated: {}, as a worker has all rows in memory", key, accepted));
     };
-    if (job.tables_memory_bytes > 0) return needs("tables.memory", "0");
-    if (job.tables_wire != "float32") return needs("tables.wire", "float32");
-    if (job.tables_cache_rows > 0 || job.tables_cache_steps > 0) return needs("tables.cache_rows", "0");
+    if (job.embedding_memory_bytes > 0) return needs("embedding.memory", "0");
+    if (job.embedding_comm_dtype != "float32") return needs("embedding.comm_dtype", "float32");
+    if (job.embedding_cache_rows > 0 || job.embedding_max_staleness > 0) return needs("embedding.cache_rows", "0");
   }
   const bool has_file = job.data_name != "fashion-mnist" && job.data_name != "text" && job.data_name != "clicks";
   if (has_file && job.data_train.empty()) {
@@ -546,12 +574,12 @@ Status check_job(const Job& job) {
   return {};
 }
 
-bool imitates(const Job& job) {
-  return job.model_name == nn::kImitation;
+bool is_synthetic(const Job& job) {
+  return job.model_name == nn::kSyntheticModel;
 }
 
 bool has_served_table(const Job& job) {
-  return nn::is_click_network(job.model_name) && job.tables_place == "server";
+  return nn::is_ctr_model(job.model_name) && job.embedding_placement == "server";
 }
 
 std::string format_job(const Job& job) {

@@ -1,4 +1,4 @@
-// From files, made, or from a data node (see job_data.h).
+// From files, made, or from a data server (see job_data.h).
 #include "motley/train/job/job_data.h"
 
 #include <algorithm>
@@ -26,12 +26,12 @@ std::vector<std::string> listed(const std::string& names) {
 }
 
 // Test samples are those after the training samples, a tenth as many.
-data::ClickSource clicks_of(const Job& job, bool training) {
+data::ClickSource make_click_source(const Job& job, bool training) {
   data::ClickSource source;
   source.seed = static_cast<std::uint64_t>(job.seed);
-  source.rows = static_cast<std::uint64_t>(job.data_values);
+  source.rows = static_cast<std::uint64_t>(job.data_num_categories);
   source.zipf = job.data_zipf;
-  source.samples = static_cast<std::uint32_t>(job.data_samples);
+  source.samples = static_cast<std::uint32_t>(job.data_num_samples);
   if (!training) {
     source.first = source.samples;
     source.samples = std::max(1U, source.samples / 10);
@@ -39,7 +39,7 @@ data::ClickSource clicks_of(const Job& job, bool training) {
   return source;
 }
 
-data::DatasetSource source_of(const Job& job, bool training) {
+data::DatasetSource make_source(const Job& job, bool training) {
   if (job.data_name == "fashion-mnist") {
     return data::fashion_mnist(training, job.data_folder);
   }
@@ -47,14 +47,14 @@ data::DatasetSource source_of(const Job& job, bool training) {
   data::DatasetSource source;
   if (job.data_name == "text") {
     source.format = Format::kText;
-    source.sequence = static_cast<std::uint32_t>(job.data_sequence);
+    source.sequence = static_cast<std::uint32_t>(job.data_sequence_length);
     if (!training && !job.data_test.empty()) {
       source.features = job.data_test;
       return source;
     }
     source.features = job.data_train.empty() ? data::kJargonFile : job.data_train;
     if (job.data_test.empty()) {
-      (training ? source.text_end : source.text_begin) = 1 - job.data_test_share;
+      (training ? source.text_end : source.text_begin) = 1 - job.data_test_fraction;
     }
     return source;
   }
@@ -66,59 +66,59 @@ data::DatasetSource source_of(const Job& job, bool training) {
   source.targets = training ? job.data_train_targets : job.data_test_targets;
   source.target_column = job.data_target;
   source.target_kind = job.data_target_kind == "class" ? data::TargetKind::kClass : data::TargetKind::kReal;
-  source.leave_out = listed(job.data_leave_out);
-  source.categories = listed(job.data_categories);
-  source.malformed_share = job.data_malformed_share;
+  source.leave_out = listed(job.data_drop_columns);
+  source.categories = listed(job.data_categorical_columns);
+  source.malformed_share = job.data_max_malformed_fraction;
   return source;
 }
 
 // Normalisation measured on the training data; fashion-mnist brings its own, and tokens have none.
-Result<data::Normalisation> normalisation_of(const Job& job) {
+Result<data::Normalisation> read_normalisation(const Job& job) {
   if (!job.data_normalise || job.data_name == "text") {
     return data::Normalisation{};
   }
-  MOTLEY_ASSIGN(const auto plain, data::open_dataset(source_of(job, true)));
+  MOTLEY_ASSIGN(const auto plain, data::open_dataset(make_source(job, true)));
   return data::measure_normalisation(*plain);
 }
 
 Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, std::uint32_t class_count) {
   if (job.data_name == "clicks") {
-    return data::make_clicks(clicks_of(job, training));
+    return data::make_clicks(make_click_source(job, training));
   }
-  data::DatasetSource source = source_of(job, training);
+  data::DatasetSource source = make_source(job, training);
   source.class_count = class_count;
   if (job.data_name == "fashion-mnist") {
     if (!job.data_normalise) {
       source.normalisation = {};
     }
   } else {
-    MOTLEY_ASSIGN(source.normalisation, normalisation_of(job));
+    MOTLEY_ASSIGN(source.normalisation, read_normalisation(job));
   }
   return data::open_dataset(source);
 }
 
-Result<std::unique_ptr<data::Dataset>> open_at_node(const Job& job, data::Set set) {
-  MOTLEY_ASSIGN(data::NodeAccess access, node_access(job, set));
+Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set set) {
+  MOTLEY_ASSIGN(data::DataServerAccess access, data_server_access(job, set));
   return data::RemoteDataset::open(std::move(access));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
-  if (!job.data_node.empty()) {
-    return open_at_node(job, data::Set::kTraining);
+  if (!job.data_server.empty()) {
+    return open_at_server(job, data::Set::kTraining);
   }
   return open_data(job, true, 0);
 }
 
 bool has_test_data(const Job& job) {
   return job.data_name == "fashion-mnist" || job.data_name == "clicks" || !job.data_test.empty() ||
-         (job.data_name == "text" && job.data_test_share > 0);
+         (job.data_name == "text" && job.data_test_fraction > 0);
 }
 
 Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training) {
-  if (!job.data_node.empty()) {
-    return open_at_node(job, data::Set::kTest);
+  if (!job.data_server.empty()) {
+    return open_at_server(job, data::Set::kTest);
   }
   MOTLEY_ASSIGN(auto test, open_data(job, false, training.class_count()));
   if (test->feature_shape() != training.feature_shape() || test->target_width() != training.target_width()) {
@@ -133,7 +133,8 @@ std::string data_keys(const Job& job) {
   std::string text;
   for (const auto& entry : job_options().entries()) {
     const std::string& key = entry.text.key;
-    const bool is_data = key.starts_with("data.") && !key.starts_with("data.node") && key != "data.read_ahead";
+    const bool is_data =
+        key.starts_with("data.") && key != "data.server" && key != "data.token_file" && key != "data.prefetch";
     if ((!is_data || key == "data.folder") && !(key == "seed" && job.data_name == "clicks")) {
       continue;
     }
@@ -144,18 +145,18 @@ std::string data_keys(const Job& job) {
   return text;
 }
 
-Result<data::NodeAccess> node_access(const Job& job, data::Set set) {
-  auto endpoint = net::parse_endpoint(job.data_node);
+Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set) {
+  auto endpoint = net::parse_endpoint(job.data_server);
   if (!endpoint) {
-    return fail(endpoint.error().within("data.node"));
+    return fail(endpoint.error().within("data.server"));
   }
-  data::NodeAccess access;
+  data::DataServerAccess access;
   access.endpoint = *endpoint;
-  access.token = [file = job.data_node_token]() -> Result<net::Secret> {
+  access.token = [file = job.data_token_file]() -> Result<net::Secret> {
     auto token = file.empty() ? net::Secret::from_environment(kDataTokenVariable) : net::Secret::from_file(file);
-    return token ? token : fail(token.error().within("data.node_token"));
+    return token ? token : fail(token.error().within("data.token_file"));
   };
-  access.claim.identity = {.job = job.name, .tenant = job.exchange_tenant, .session = 1, .epoch = 1};
+  access.claim.identity = {.job = job.name, .tenant = job.gradient_sync_tenant, .session = 1, .epoch = 1};
   access.set = set;
   access.keys = data_keys(job);
   access.join_seconds = job.join_seconds;
@@ -164,15 +165,15 @@ Result<data::NodeAccess> node_access(const Job& job, data::Set set) {
 }
 
 Status check_data(const Job& job) {
-  if (!job.data_node.empty()) {
-    MOTLEY_ASSIGN(const data::NodeAccess access, node_access(job, data::Set::kTraining));
+  if (!job.data_server.empty()) {
+    MOTLEY_ASSIGN(const data::DataServerAccess access, data_server_access(job, data::Set::kTraining));
     const auto token = access.token();
     return token ? Status() : fail(token.error());
   }
   std::vector<std::pair<std::string, std::filesystem::path>> files;
   for (const bool training : {true, false}) {
     if (job.data_name != "clicks" && (training || has_test_data(job))) {
-      const data::DatasetSource source = source_of(job, training);
+      const data::DatasetSource source = make_source(job, training);
       const std::string key = job.data_name == "fashion-mnist" ? "data.folder" : training ? "data.train" : "data.test";
       files.emplace_back(key, source.features);
       files.emplace_back(job.data_name == "fashion-mnist" ? key : key + "_targets", source.targets);

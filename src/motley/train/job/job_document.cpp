@@ -59,7 +59,7 @@ std::string document_job() {
   std::string text =
       "# The job file\n\n`motley train JOB` reads a YAML file of these keys; a dot stands for nesting. Every key is "
       "also a flag "
-      "(`--optimizer.learning_rate 0.1`), which wins over the file. The effective job is written into the run "
+      "(`--optimizer.learning-rate 0.1`), which wins over the file. The effective job is written into the run "
       "directory as "
       "`job.yaml`. This page is what `motley train --keys` prints.\n\n"
       "| key | default | accepted | what it says |\n|---|---|---|---|\n";

@@ -10,14 +10,14 @@
 #include <sstream>
 
 #include "motley/base/os/file.h"
-#include "motley/nn/click_networks.h"
+#include "motley/nn/ctr_models.h"
 #include "motley/train/job/job_data.h"
 #include "motley/train/launch/server_placement.h"
 #include "motley/train/loop/served_weights.h"
 
 namespace motley::train {
 
-collective::WireType wire_type_of(const std::string& name) {
+collective::WireType parse_wire_type(const std::string& name) {
   return name == "bfloat16"  ? collective::WireType::kBfloat16
          : name == "float16" ? collective::WireType::kFloat16
          : name == "int8"    ? collective::WireType::kInt8
@@ -36,35 +36,36 @@ JobParts make_parts(const Job& job) {
   parts.optimizer.beta1 = job.betas[0];
   parts.optimizer.beta2 = job.betas[1];
   parts.optimizer.epsilon = job.epsilon;
-  const std::string& method = job.exchange_method;
-  parts.exchange.method = method == "ps"              ? collective::Method::kParameterServer
-                          : method == "shared-memory" ? collective::Method::kSharedMemory
-                          : method == "tcp-ring"      ? collective::Method::kTcpRing
+  const std::string& method = job.gradient_sync_method;
+  parts.reducer.method = method == "parameter-server" ? collective::Method::kParameterServer
+                         : method == "shared-memory"  ? collective::Method::kSharedMemory
+                         : method == "tcp-ring"       ? collective::Method::kTcpRing
                                                       : collective::Method::kAuto;
-  parts.exchange.wire = wire_type_of(job.exchange_wire);
-  parts.exchange.top_k = job.exchange_top_k;
-  parts.exchange.chunk_bytes = static_cast<std::size_t>(job.exchange_chunk_bytes);
+  parts.reducer.wire = parse_wire_type(job.gradient_sync_comm_dtype);
+  parts.reducer.top_k = job.gradient_sync_top_k;
+  parts.reducer.chunk_bytes = static_cast<std::size_t>(job.gradient_sync_chunk_size);
   // Clipping needs the whole gradient before any weight moves: the workers do it, and the servers only add up.
-  if (job.clip_norm == 0) {
-    parts.exchange.update = update_options(parts.optimizer);
+  if (job.max_grad_norm == 0) {
+    parts.reducer.update = update_options(parts.optimizer);
   }
-  const auto staleness = static_cast<std::uint32_t>(job.exchange_staleness);
-  if (job.exchange_consistency == "async") {
-    parts.exchange.staleness = staleness > 0 ? staleness : collective::kAnyStaleness;
-  } else if (job.exchange_consistency == "ssp" && staleness > 0) {
-    parts.exchange.staleness = staleness;
+  const auto staleness = static_cast<std::uint32_t>(job.gradient_sync_staleness);
+  if (job.gradient_sync_consistency == "async") {
+    parts.reducer.staleness = staleness > 0 ? staleness : collective::kAnyStaleness;
+  } else if (job.gradient_sync_consistency == "ssp" && staleness > 0) {
+    parts.reducer.staleness = staleness;
   }
-  parts.exchange.background_progress = job.exchange_overlap;
+  parts.reducer.background_progress = job.gradient_sync_overlap;
   return parts;
 }
 
-Result<std::vector<collective::ServerAddress>> servers_of(const Job& job) {
+Result<std::vector<collective::ServerAddress>> read_servers(const Job& job) {
   const char* given = std::getenv(kServersVariable);
-  std::string list = job.exchange_servers.empty() && given != nullptr ? given : job.exchange_servers;
+  std::string list = job.gradient_sync_servers.empty() && given != nullptr ? given : job.gradient_sync_servers;
   if (list.empty()) {
-    return fail(ErrorCode::kInvalidInput,
-                "exchange.servers: empty; accepted: 'host:port' of each `motley server` (only `motley train` without a "
-                "launcher starts one itself)");
+    return fail(
+        ErrorCode::kInvalidInput,
+        "gradient_sync.servers: empty; accepted: 'host:port' of each `motley server` (only `motley train` without a "
+        "launcher starts one itself)");
   }
   std::vector<net::Endpoint> endpoints;
   std::ranges::replace(list, ',', ' ');
@@ -72,14 +73,14 @@ Result<std::vector<collective::ServerAddress>> servers_of(const Job& job) {
   for (std::string word; words >> word;) {
     auto endpoint = net::parse_endpoint(word);
     if (!endpoint) {
-      return fail(endpoint.error().within("exchange.servers"));
+      return fail(endpoint.error().within("gradient_sync.servers"));
     }
     endpoints.push_back(*endpoint);
   }
-  const auto token = job.exchange_server_token.empty() ? net::Secret::from_environment(kServerTokenVariable)
-                                                       : net::Secret::from_file(job.exchange_server_token);
+  const auto token = job.gradient_sync_token_file.empty() ? net::Secret::from_environment(kServerTokenVariable)
+                                                          : net::Secret::from_file(job.gradient_sync_token_file);
   if (!token) {
-    return fail(token.error().within("exchange.server_token"));
+    return fail(token.error().within("gradient_sync.token_file"));
   }
   std::vector<collective::ServerAddress> servers;
   for (const net::Endpoint& endpoint : endpoints) {
@@ -88,36 +89,36 @@ Result<std::vector<collective::ServerAddress>> servers_of(const Job& job) {
   return servers;
 }
 
-nn::ScheduleSpec schedule_of(const Job& job, std::int64_t steps) {
+nn::ScheduleSpec make_lr_schedule(const Job& job, std::int64_t steps) {
   nn::ScheduleSpec schedule;
-  schedule.name = job.schedule_name;
-  schedule.warmup_steps = job.schedule_warmup_steps;
-  schedule.step_size = job.schedule_every_steps;
-  schedule.factor = job.schedule_factor;
+  schedule.name = job.lr_scheduler_name;
+  schedule.warmup_steps = job.lr_scheduler_warmup_steps;
+  schedule.step_size = job.lr_scheduler_step_size;
+  schedule.factor = job.lr_scheduler_gamma;
   schedule.total_steps = steps;
-  schedule.minimum = job.schedule_final_fraction;
+  schedule.minimum = job.lr_scheduler_min_lr_ratio;
   return schedule;
 }
 
-Result<nn::NetworkSpec> network_of(const Job& job, const data::Dataset& training) {
+Result<nn::NetworkSpec> make_network_spec(const Job& job, const data::Dataset& training) {
   nn::NetworkSpec network;
   network.name = job.model_name;
   network.path = job.model_path;
   network.norm = job.model_norm == "auto" ? "" : job.model_norm;
-  network.layers = job.model_layers;
-  network.width = job.model_width;
-  network.heads = job.model_heads;
-  network.tied = job.model_tied;
+  network.layers = job.model_num_layers;
+  network.width = job.model_hidden_size;
+  network.heads = job.model_num_heads;
+  network.tied = job.model_tie_embeddings;
   network.dropout = job.model_dropout;
   network.dtype = job.model_dtype;
-  if (nn::is_click_network(job.model_name)) {
+  if (nn::is_ctr_model(job.model_name)) {
     network.categories = training.categories();
-    network.dimension = job.tables_dimension;
-    network.rows = job.tables_rows;
-    network.served_rows = job.tables_place == "server";
+    network.dimension = job.embedding_dim;
+    network.rows = job.num_embeddings;
+    network.served_rows = job.embedding_placement == "server";
   }
-  if (!job.model_hidden.empty()) {
-    network.hidden = job.model_hidden;
+  if (!job.model_hidden_sizes.empty()) {
+    network.hidden = job.model_hidden_sizes;
   }
   network.input_shape = job.model_input_shape.empty() ? training.feature_shape() : job.model_input_shape;
   if (network.input_shape != training.feature_shape()) {
@@ -140,10 +141,11 @@ Result<nn::NetworkSpec> network_of(const Job& job, const data::Dataset& training
   return network;
 }
 
-Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Cluster& cluster, bool has_batch_norm) {
-  data::PartitionOptions options;
-  MOTLEY_ASSIGN(options.policy, data::parse_share_policy(job.shares));
-  options.batch = static_cast<std::uint32_t>(job.batch);
+Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster::Cluster& cluster,
+                                                   bool has_batch_norm) {
+  data::BatchSplitOptions options;
+  MOTLEY_ASSIGN(options.policy, data::parse_split_policy(job.batch_split_mode));
+  options.batch = static_cast<std::uint32_t>(job.global_batch_size);
   for (const cluster::Worker& worker : cluster.workers) {
     data::WorkerLimits limits;
     limits.minimum = static_cast<std::uint32_t>(std::max<std::int64_t>(worker.min_samples, has_batch_norm ? 2 : 1));
@@ -153,30 +155,32 @@ Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Clust
     options.limits.push_back(limits);
   }
   // A shard may be a single sample; and shards are claimed by workers at the same step.
-  options.may_pull = !has_batch_norm && job.exchange_consistency == "bsp";
-  if (options.policy == data::SharePolicy::kFixed && job.plan.empty()) {
-    if (job.shares_fixed.size() != cluster.workers.size()) {
-      return fail(ErrorCode::kInvalidInput, "shares.fixed: {} numbers are given for {} workers",
-                  job.shares_fixed.size(), cluster.workers.size());
+  options.may_pull = !has_batch_norm && job.gradient_sync_consistency == "bsp";
+  if (options.policy == data::SplitPolicy::kFixed && job.plan.empty()) {
+    if (job.batch_split_fixed.size() != cluster.workers.size()) {
+      return fail(ErrorCode::kInvalidInput, "batch_split.fixed: {} numbers are given for {} workers",
+                  job.batch_split_fixed.size(), cluster.workers.size());
     }
-    options.proportions.assign(job.shares_fixed.begin(), job.shares_fixed.end());
+    options.proportions.assign(job.batch_split_fixed.begin(), job.batch_split_fixed.end());
   }
-  if (options.policy == data::SharePolicy::kReplay) {
-    const std::filesystem::path file = std::filesystem::path(job.shares_replay) / "metrics.jsonl";
+  if (options.policy == data::SplitPolicy::kReplay) {
+    const std::filesystem::path file = std::filesystem::path(job.batch_split_replay) / "metrics.jsonl";
     MOTLEY_ASSIGN(const std::string text, read_file(file));
-    MOTLEY_ASSIGN(options.recorded, data::read_shares(text, file.string()));
+    MOTLEY_ASSIGN(options.recorded, data::read_splits(text, file.string()));
   }
   return options;
 }
 
 Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
-  if ((job.exchange_method == "ps" || job.exchange_method == "auto") && !job.exchange_servers.empty()) {
-    MOTLEY_TRY(servers_of(job));
+  if ((job.gradient_sync_method == "parameter-server" || job.gradient_sync_method == "auto") &&
+      !job.gradient_sync_servers.empty()) {
+    MOTLEY_TRY(read_servers(job));
   }
-  if (job.exchange_method == "ps") {
+  if (job.gradient_sync_method == "parameter-server") {
     if (job.model_dtype == "float64") {
       return fail(ErrorCode::kInvalidInput,
-                  "model.dtype: float64; accepted with exchange.method ps: float32, in which servers keep weights");
+                  "model.dtype: float64; accepted with gradient_sync.method parameter-server: float32, in which "
+                  "servers keep weights");
     }
     MOTLEY_TRY(check_placement(job, static_cast<int>(cluster.workers.size())));
   }
@@ -184,17 +188,17 @@ Status check_inputs(const Job& job, const cluster::Cluster& cluster) {
     return fail(ErrorCode::kInvalidInput, "model.path: cannot read '{}': {}", job.model_path, errno_text());
   }
   MOTLEY_TRY(check_data(job));
-  MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job, cluster, false));
+  MOTLEY_ASSIGN(data::BatchSplitOptions partition, make_split_options(job, cluster, false));
   if (job.plan.empty()) {
-    MOTLEY_TRY(data::Partition::create(std::move(partition)));
+    MOTLEY_TRY(data::BatchSplitter::create(std::move(partition)));
   }
   return {};
 }
 
-std::string device_of(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
+std::string find_device(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
   const cluster::Worker& worker = cluster.workers[static_cast<std::size_t>(rank)];
   const cluster::DeviceType* type = cluster.device_type(worker.device);
-  const bool from_file = !job.cluster.empty() && type != nullptr && !imitates(job);
+  const bool from_file = !job.cluster.empty() && type != nullptr && !is_synthetic(job);
   const std::string device = from_file ? cluster::to_string(type->kind) : job.device;
   if (device != "cuda") {
     return device;
@@ -203,16 +207,16 @@ std::string device_of(const Job& job, const cluster::Cluster& cluster, int rank,
   return fmt::format("cuda:{}", devices > 0 ? local_rank % devices : 0);
 }
 
-bool is_control_step(const Job& job, std::int64_t step) {
-  if (job.control_every == 0 || job.shares == "replay") {
+bool is_baseline_step(const Job& job, std::int64_t step) {
+  if (job.baseline_every == 0 || job.batch_split_mode == "replay") {
     return false;
   }
-  return step > job.control_every && (step - 1) % job.control_every < job.control_steps;
+  return step > job.baseline_every && (step - 1) % job.baseline_every < job.baseline_steps;
 }
 
-data::Shares equal_shares(std::uint32_t window, std::span<const data::WorkerLimits> limits) {
+data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerLimits> limits) {
   const auto size = static_cast<std::uint32_t>(limits.size());
-  data::Shares shares(size);
+  data::BatchSplit shares(size);
   for (std::uint32_t i = 0; i < size; ++i) {
     shares[i] = window / size + (i < window % size ? 1 : 0);
   }

@@ -7,59 +7,64 @@ namespace motley::train {
 namespace {
 
 bool uses_server(const planning::Plan& plan) {
-  return std::ranges::any_of(
-      plan.stages, [](const planning::Stage& stage) { return stage.exchange == planning::Exchange::kParameterServer; });
+  return std::ranges::any_of(plan.stages, [](const planning::Stage& stage) {
+    return stage.gradient_sync == planning::GradientSync::kParameterServer;
+  });
 }
 
 }  // namespace
 
-Result<planning::Plan> plan_of(const Job& job) {
+Result<planning::Plan> build_plan(const Job& job) {
   MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(job.plan));
   const auto refuse = [&](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
-  if (plan.batch != job.batch) {
-    return refuse(fmt::format("batch: {}, but the plan '{}' is for {} samples a step; accepted: {}", job.batch,
-                              job.plan, plan.batch, plan.batch));
+  if (plan.batch != job.global_batch_size) {
+    return refuse(fmt::format("global_batch_size: {}, but the plan '{}' is for {} samples a step; accepted: {}",
+                              job.global_batch_size, job.plan, plan.batch, plan.batch));
   }
-  if (job.accumulation != 1) {
-    return refuse(fmt::format("accumulation: {}, but the plan '{}' cuts a step into {} micro-batches; accepted: 1",
-                              job.accumulation, job.plan, plan.micro_batches));
+  if (job.gradient_accumulation_steps != 1) {
+    return refuse(
+        fmt::format("gradient_accumulation_steps: {}, but the plan '{}' cuts a step into {} micro-batches; accepted: 1",
+                    job.gradient_accumulation_steps, job.plan, plan.micro_batches));
   }
-  if ((job.shares != "dynamic" && job.shares != "fixed") || !job.shares_fixed.empty() || job.control_every != 0) {
+  if ((job.batch_split_mode != "dynamic" && job.batch_split_mode != "fixed") || !job.batch_split_fixed.empty() ||
+      job.baseline_every != 0) {
     return refuse(fmt::format(
-        "{}; accepted with a plan: shares.mode dynamic or fixed (to those of the plan), and control.every 0",
-        job.control_every != 0      ? fmt::format("control.every: {}", job.control_every)
-        : !job.shares_fixed.empty() ? "shares.fixed is given"
-                                    : "shares.mode: " + job.shares));
+        "{}; accepted with a plan: batch_split.mode dynamic or fixed (to those of the plan), and baseline.every 0",
+        job.baseline_every != 0          ? fmt::format("baseline.every: {}", job.baseline_every)
+        : !job.batch_split_fixed.empty() ? "batch_split.fixed is given"
+                                         : "batch_split.mode: " + job.batch_split_mode));
   }
-  if (job.exchange_consistency != "bsp") {
-    return refuse(fmt::format("exchange.consistency: {}; accepted with a plan: bsp", job.exchange_consistency));
+  if (job.gradient_sync_consistency != "bsp") {
+    return refuse(
+        fmt::format("gradient_sync.consistency: {}; accepted with a plan: bsp", job.gradient_sync_consistency));
   }
-  if (!job.exchange_racks.empty() || job.exchange_placement == "hierarchical" ||
-      job.exchange_placement == "colocated") {
-    return refuse(fmt::format("exchange.placement: {}; accepted with a plan: auto, central or sharded, without racks",
-                              job.exchange_placement));
+  if (!job.gradient_sync_racks.empty() || job.gradient_sync_placement == "hierarchical" ||
+      job.gradient_sync_placement == "colocated") {
+    return refuse(
+        fmt::format("gradient_sync.placement: {}; accepted with a plan: auto, central or sharded, without racks",
+                    job.gradient_sync_placement));
   }
-  if (job.exchange_wire == "auto") {
-    return refuse("exchange.wire: auto; accepted with a plan: float32, bfloat16, float16, int8 and top-k");
+  if (job.gradient_sync_comm_dtype == "auto") {
+    return refuse("gradient_sync.comm_dtype: auto; accepted with a plan: float32, bfloat16, float16, int8 and top-k");
   }
   return plan;
 }
 
 Status follow_plan(Job& job) {
   if (job.plan.empty()) return {};
-  MOTLEY_ASSIGN(const planning::Plan plan, plan_of(job));
-  if (imitates(job) && job.emulation.empty()) {
+  MOTLEY_ASSIGN(const planning::Plan plan, build_plan(job));
+  if (is_synthetic(job) && job.emulation.empty()) {
     job.emulation = job.model_path;
   }
   const bool served = uses_server(plan);
-  if (served && job.exchange_method == "auto") {
-    job.exchange_method = "ps";
+  if (served && job.gradient_sync_method == "auto") {
+    job.gradient_sync_method = "parameter-server";
   }
-  if (served != (job.exchange_method == "ps")) {
+  if (served != (job.gradient_sync_method == "parameter-server")) {
     return fail(ErrorCode::kInvalidInput,
-                "exchange.method: {}, but {} of the plan '{}' meet at a parameter server; accepted: {}",
-                job.exchange_method, served ? "stages" : "no stages", job.plan,
-                served ? "auto or ps" : "auto, ring, shared-memory or tcp-ring");
+                "gradient_sync.method: {}, but {} of the plan '{}' use a parameter server; accepted: {}",
+                job.gradient_sync_method, served ? "stages" : "no stages", job.plan,
+                served ? "auto or parameter-server" : "auto, ring, shared-memory or tcp-ring");
   }
   return {};
 }

@@ -9,9 +9,9 @@
 namespace motley::train {
 
 // The plan, read and held against the job's keys. Errors (kInvalidInput) name the key and what would be accepted.
-Result<planning::Plan> plan_of(const Job& job);
+Result<planning::Plan> build_plan(const Job& job);
 
-// Sets the keys that the plan decides where the job leaves them open: exchange.method, where a stage meets at a
+// Sets the keys that the plan decides where the job leaves them open: gradient_sync.method, where a stage meets at a
 // parameter server. Does nothing to a job without a plan.
 Status follow_plan(Job& job);
 

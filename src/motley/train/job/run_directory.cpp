@@ -69,7 +69,7 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
                   folder_.string());
     }
     for (const char* name : {"job.yaml", "metrics.jsonl", "run.json", "summary.json", "timeline.json", "report.html",
-                             "checkpoint", "tables", "logs", "tensorboard", "rendezvous.json"}) {
+                             "checkpoint", "embeddings", "logs", "tensorboard", "rendezvous.json"}) {
       std::error_code ignored;
       fs::remove_all(folder_ / name, ignored);
     }
@@ -157,8 +157,8 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
       {"started", wall_seconds()},
       {"name", job.name},
       {"workers", workers},
-      {"exchange", facts.exchange},
-      {"batch", job.batch},
+      {"gradient_sync", facts.gradient_sync},
+      {"global_batch_size", job.global_batch_size},
       {"training_samples", facts.training_samples},
       {"price_per_hour", price_per_hour(cluster)},
       {"planned", plan},

@@ -65,7 +65,7 @@ struct RunEnd {
 
 // What a run is besides its job and its workers, for run.json.
 struct RunFacts {
-  std::string exchange;
+  std::string gradient_sync;
   std::uint64_t training_samples = 0;
   const planning::Plan* plan = nullptr;  // that workers follow
 };

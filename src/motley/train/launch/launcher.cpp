@@ -31,7 +31,7 @@ namespace {
 constexpr char kErrorMark = '\x02';
 
 constexpr double kServerStartSeconds = 30;
-constexpr int kMostRestarts = 3;  // after a parameter server was lost
+constexpr int kMaxRestarts = 3;  // after a parameter server was lost
 
 // One worker: its process and the pipe of its output.
 struct Worker {
@@ -93,7 +93,7 @@ std::string launcher_variable() {
   return fmt::format("MOTLEY_LAUNCHER={}", ::getpid());
 }
 
-std::string name_of(const Worker& worker) {
+std::string worker_name(const Worker& worker) {
   return worker.rank < 0 ? "the parameter server" : fmt::format("rank {}", worker.rank);
 }
 
@@ -106,7 +106,7 @@ Status start_worker(Worker& worker, const std::filesystem::path& motley, std::ve
   }
   int pipe_ends[2];
   if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    return fail(ErrorCode::kIo, "cannot make a pipe for {}: {}", name_of(worker), errno_text());
+    return fail(ErrorCode::kIo, "cannot make a pipe for {}: {}", worker_name(worker), errno_text());
   }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -137,7 +137,8 @@ Status start_worker(Worker& worker, const std::filesystem::path& motley, std::ve
   if (problem != 0) {
     ::close(pipe_ends[0]);
     worker.process = -1;
-    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", name_of(worker), motley.string(), std::strerror(problem));
+    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", worker_name(worker), motley.string(),
+                std::strerror(problem));
   }
   worker.output = pipe_ends[0];
   ::fcntl(worker.output, F_SETFL, O_NONBLOCK);
@@ -315,9 +316,9 @@ Result<std::string> start_server(Worker& server, const LaunchOptions& options, c
     if (ended) {
       server.status = 0;
       const std::string text = read_file(logs / "server.log").value_or("");
-      const std::string said = text.substr(0, text.find_last_not_of('\n') + 1);
+      const std::string message = text.substr(0, text.find_last_not_of('\n') + 1);
       return fail(ErrorCode::kUnavailable, "the parameter server ended at once: {} (see {})",
-                  said.substr(said.rfind('\n') + 1), (logs / "server.log").string());
+                  message.substr(message.rfind('\n') + 1), (logs / "server.log").string());
     }
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "the parameter server did not listen within {:.3g} s; see {}",
@@ -344,19 +345,19 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
   const std::string job_id = fmt::format("{}-{:.6f}", ::getpid(), wall_seconds());
 
   // Ranks meet through a file in the run folder; the job id tells this start's file from one that a killed run left.
-  std::vector<std::string> meeting = {launcher_variable(), "MOTLEY_JOB_ID=" + job_id};
+  std::vector<std::string> rendezvous = {launcher_variable(), "MOTLEY_JOB_ID=" + job_id};
   ProgressLine progress;
   WorkerGroup group;
   if (!options.server_arguments.empty()) {
     const std::string token = fmt::format("{}={}", kServerTokenVariable, net::Secret::generate().hex());
     MOTLEY_ASSIGN(const std::string address, start_server(group.server, options, run, token, former_mask, progress));
-    meeting.insert(meeting.end(), {fmt::format("{}={}", kServersVariable, address), token});
+    rendezvous.insert(rendezvous.end(), {fmt::format("{}={}", kServersVariable, address), token});
   }
   group.workers.resize(static_cast<std::size_t>(options.workers));
   for (int rank = 0; rank < options.workers; ++rank) {
     Worker& worker = group.workers[static_cast<std::size_t>(rank)];
     worker.rank = rank;
-    std::vector<std::string> variables = meeting;
+    std::vector<std::string> variables = rendezvous;
     variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
                                        fmt::format("MOTLEY_SIZE={}", options.workers), "MOTLEY_PROGRESS=marked"});
     MOTLEY_TRY(start_worker(worker, options.motley, options.worker_arguments, run.log_file(rank),
@@ -443,7 +444,7 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
 Status launch_workers(LaunchOptions options, const RunDirectory& run) {
   for (int restart = 1;; ++restart) {
     Status status = launch_once(options, run);
-    const bool go_on = !status && status.error().code == ErrorCode::kServerLost && restart <= kMostRestarts &&
+    const bool go_on = !status && status.error().code == ErrorCode::kServerLost && restart <= kMaxRestarts &&
                        holds_checkpoint(run.checkpoint_folder());
     if (!go_on) {
       if (!status && restart > 1) {
@@ -452,7 +453,7 @@ Status launch_workers(LaunchOptions options, const RunDirectory& run) {
       return status;
     }
     std::fprintf(stderr, "motley: %s\nmotley: going on from the last checkpoint (restart %d of %d)\n",
-                 status.error().message.c_str(), restart, kMostRestarts);
+                 status.error().message.c_str(), restart, kMaxRestarts);
     auto& arguments = options.worker_arguments;
     if (std::find(arguments.begin(), arguments.end(), "--resume") == arguments.end()) {
       arguments.push_back("--resume");

@@ -27,8 +27,8 @@ Result<int> environment_integer(const char* name, int min, int max) {
   char* end = nullptr;
   const long value = text ? std::strtol(text->c_str(), &end, 10) : 0;
   if (!text || *end != '\0' || value < min || value > max) {
-    return fail(ErrorCode::kInvalidInput, "environment variable {} is '{}'; accepted: a whole number from {} to {}",
-                name, text.value_or(""), min, max);
+    return fail(ErrorCode::kInvalidInput, "environment variable {} is '{}'; accepted: an integer from {} to {}", name,
+                text.value_or(""), min, max);
   }
   return static_cast<int>(value);
 }
@@ -67,30 +67,30 @@ Result<Secret> secret_from_hex(const std::string& hex) {
   return secret;
 }
 
-struct MeetingPoint {
+struct RendezvousPoint {
   net::Endpoint endpoint;
   std::string secret_hex;
 };
 
-std::string to_text(const MeetingPoint& point, const std::string& job_id) {
+std::string to_text(const RendezvousPoint& point, const std::string& job_id) {
   return nlohmann::json{
       {"host", point.endpoint.host}, {"port", point.endpoint.port}, {"secret", point.secret_hex}, {"job", job_id}}
       .dump();
 }
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) {
+std::vector<std::uint8_t> byte_size(const std::string& text) {
   return {text.begin(), text.end()};
 }
-std::string text_of(const std::vector<std::uint8_t>& bytes) {
+std::string format_text(const std::vector<std::uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-std::optional<MeetingPoint> from_text(const std::string& text, const std::string& job_id) {
+std::optional<RendezvousPoint> from_text(const std::string& text, const std::string& job_id) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded() || json.value("job", "") != job_id) {
     return std::nullopt;
   }
-  MeetingPoint point;
+  RendezvousPoint point;
   point.endpoint.host = json.value("host", "");
   point.endpoint.port = json.value("port", std::uint16_t{0});
   point.secret_hex = json.value("secret", "");
@@ -99,7 +99,8 @@ std::optional<MeetingPoint> from_text(const std::string& text, const std::string
 
 // Our launcher, and mpirun and srun on one machine: rank 0 writes its address and the generated secret into a file that
 // only this user may read; the others wait for the file of this start.
-Result<Secret> meet_through_file(const Role& role, const std::filesystem::path& folder, net::SessionOptions& options) {
+Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::path& folder,
+                                       net::SessionOptions& options) {
   const std::filesystem::path file = folder / "rendezvous.json";
   if (role.rank == 0) {
     Secret secret = Secret::generate();
@@ -128,8 +129,8 @@ Result<Secret> meet_through_file(const Role& role, const std::filesystem::path& 
 }
 
 // torchrun's agent owns MASTER_PORT with its key-value store; rank 0 publishes its address and secret there.
-Result<Secret> meet_through_torchrun(const Role& role, const std::optional<Secret>& configured,
-                                     net::SessionOptions& options) {
+Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional<Secret>& configured,
+                                           net::SessionOptions& options) {
   MOTLEY_ASSIGN(const int port, environment_integer("MASTER_PORT", 1, 65535));
   const std::string host = environment("MASTER_ADDR").value_or("127.0.0.1");
   const std::string key = "motley/" + role.job_id;
@@ -145,7 +146,7 @@ Result<Secret> meet_through_torchrun(const Role& role, const std::optional<Secre
       options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
                          id = role.job_id](const net::Endpoint& bound) -> Status {
         try {
-          store->set(key, bytes_of(to_text({bound, hex}, id)));
+          store->set(key, byte_size(to_text({bound, hex}, id)));
           return {};
         } catch (const std::exception& problem) {
           return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", problem.what());
@@ -153,7 +154,7 @@ Result<Secret> meet_through_torchrun(const Role& role, const std::optional<Secre
       };
       return secret;
     }
-    const auto point = from_text(text_of(store->get(key)), role.job_id);
+    const auto point = from_text(format_text(store->get(key)), role.job_id);
     if (!point) {
       return fail(ErrorCode::kCorrupt, "rank 0 published an address that cannot be read in torchrun's store at {}:{}",
                   host, port);
@@ -278,7 +279,7 @@ Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& fo
       options.bind_host = "0.0.0.0";
       options.rendezvous.host = environment("MASTER_ADDR").value_or("127.0.0.1");
     }
-    return meet_through_torchrun(role, configured, options);
+    return rendezvous_through_torchrun(role, configured, options);
   }
   const bool slurm_hosts = role.launcher == "srun" && environment("SLURM_STEP_NUM_NODES").value_or("1") != "1";
   const bool mpi_hosts = role.launcher == "mpirun" && environment("OMPI_COMM_WORLD_LOCAL_SIZE").value_or("") !=
@@ -300,7 +301,7 @@ Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& fo
     options.bind_host = "0.0.0.0";
     return *configured;
   }
-  return meet_through_file(role, folder, options);
+  return rendezvous_through_file(role, folder, options);
 }
 
 }  // namespace motley::train

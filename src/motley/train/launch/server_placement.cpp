@@ -15,8 +15,8 @@ namespace {
 
 using planning::Placement;
 
-std::vector<int> racks_of(const Job& job) {
-  return {job.exchange_racks.begin(), job.exchange_racks.end()};
+std::vector<int> read_racks(const Job& job) {
+  return {job.gradient_sync_racks.begin(), job.gradient_sync_racks.end()};
 }
 
 // A server in the process of the first rank of each host; all ranks learn where they listen.
@@ -30,7 +30,7 @@ Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const 
   std::unique_ptr<ps::Service> service;
   double port = 0;
   if (first == membership.members.begin() + membership.rank) {
-    const int cores = std::max(1, static_cast<int>(job.exchange_server_cores));
+    const int cores = std::max(1, static_cast<int>(job.gradient_sync_server_threads));
     MOTLEY_ASSIGN(service, ps::Service::start({.listen = {session.options().bind_host, 0}, .cores = cores}, secret));
     port = service->endpoint().port;
   }
@@ -45,7 +45,7 @@ Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const 
 // The fastest of what the servers allow, which are one in each rack.
 Result<Placement> choose(const Job& job, net::Session& session, collective::Group& group, double model_bytes,
                          const std::vector<collective::ServerAddress>& servers, const Deadline& deadline) {
-  const std::vector<int> racks = racks_of(job);
+  const std::vector<int> racks = read_racks(job);
   MOTLEY_ASSIGN(const collective::RackSpeeds speeds,
                 collective::measure_racks(session, group, servers, racks, deadline));
   planning::PlacementProblem problem = {.model_bytes = model_bytes,
@@ -59,7 +59,7 @@ Result<Placement> choose(const Job& job, net::Session& session, collective::Grou
   const Placement among[] = {Placement::kSharded, Placement::kHierarchical};
   MOTLEY_ASSIGN(const auto ranked, planning::rank_placements(problem, among));
   if (session.membership().rank == 0) {
-    spdlog::info("exchange.placement auto: {}, expected to be the fastest of {}",
+    spdlog::info("gradient_sync.placement auto: {}, expected to be the fastest of {}",
                  planning::to_string(ranked.front().placement), planning::explain(ranked, problem));
   }
   return ranked.front().placement;
@@ -68,62 +68,67 @@ Result<Placement> choose(const Job& job, net::Session& session, collective::Grou
 }  // namespace
 
 std::vector<std::string> own_server_arguments(const Job& job, const RunDirectory& run) {
-  const bool is_served = job.exchange_method == "ps" || has_served_table(job);
-  if (!is_served || !job.exchange_servers.empty() || job.exchange_placement == "colocated") return {};
-  std::vector<std::string> arguments = {"server", "--listen", "127.0.0.1:0", "--cores",
-                                        std::to_string(job.exchange_server_cores)};
+  const bool is_served = job.gradient_sync_method == "parameter-server" || has_served_table(job);
+  if (!is_served || !job.gradient_sync_servers.empty() || job.gradient_sync_placement == "colocated") return {};
+  std::vector<std::string> arguments = {"server", "--listen", "127.0.0.1:0", "--threads",
+                                        std::to_string(job.gradient_sync_server_threads)};
   if (has_served_table(job)) {
-    arguments.insert(arguments.end(), {"--tables", (run.folder() / "tables").string()});
+    arguments.insert(arguments.end(), {"--embedding-dir", (run.folder() / "embeddings").string()});
   }
   return arguments;
 }
 
 Status check_placement(const Job& job, int workers) {
-  if (job.exchange_method != "ps") return {};
-  const std::string& placement = job.exchange_placement;
+  if (job.gradient_sync_method != "parameter-server") return {};
+  const std::string& placement = job.gradient_sync_placement;
   if (placement == "colocated") {
-    if (job.exchange_servers.empty() && job.exchange_racks.empty()) return {};
-    return fail(ErrorCode::kInvalidInput,
-                "exchange.placement: colocated, where servers run beside the workers; accepted with exchange.servers "
-                "or exchange.racks: auto, central, sharded, hierarchical");
+    if (job.gradient_sync_servers.empty() && job.gradient_sync_racks.empty()) return {};
+    return fail(
+        ErrorCode::kInvalidInput,
+        "gradient_sync.placement: colocated, where servers run beside the workers; accepted with gradient_sync.servers "
+        "or gradient_sync.racks: auto, central, sharded, hierarchical");
   }
-  const bool racked = placement == "hierarchical" || !job.exchange_racks.empty();
-  if (racked && job.exchange_consistency != "bsp") {
+  const bool racked = placement == "hierarchical" || !job.gradient_sync_racks.empty();
+  if (racked && job.gradient_sync_consistency != "bsp") {
     return fail(ErrorCode::kInvalidInput,
-                "exchange.consistency: {}; accepted with exchange.racks or exchange.placement hierarchical: bsp, as a "
+                "gradient_sync.consistency: {}; accepted with gradient_sync.racks or gradient_sync.placement "
+                "hierarchical: bsp, as a "
                 "rack's server adds up what its workers push together",
-                job.exchange_consistency);
+                job.gradient_sync_consistency);
   }
-  if (racked && (job.exchange_wire == "int8" || job.exchange_wire == "top-k" || job.exchange_wire == "auto")) {
+  if (racked && (job.gradient_sync_comm_dtype == "int8" || job.gradient_sync_comm_dtype == "top-k" ||
+                 job.gradient_sync_comm_dtype == "auto")) {
     return fail(ErrorCode::kInvalidInput,
-                "exchange.wire: {}; accepted with exchange.racks or exchange.placement hierarchical: float32, bfloat16 "
+                "gradient_sync.comm_dtype: {}; accepted with gradient_sync.racks or gradient_sync.placement "
+                "hierarchical: float32, bfloat16 "
                 "and float16, in which a rack's server passes sums on",
-                job.exchange_wire);
+                job.gradient_sync_comm_dtype);
   }
-  if (!job.exchange_servers.empty()) {
-    MOTLEY_ASSIGN(const auto servers, servers_of(job));
+  if (!job.gradient_sync_servers.empty()) {
+    MOTLEY_ASSIGN(const auto servers, read_servers(job));
     std::vector<std::string> names;
     for (const auto& server : servers) names.push_back(net::to_string(server.endpoint));
     if (!racked) return {};
-    const auto plan = collective::make_rack_plan(names, racks_of(job), workers);
-    return plan ? Status{} : fail(plan.error().within("exchange.racks"));
+    const auto plan = collective::make_rack_plan(names, read_racks(job), workers);
+    return plan ? Status{} : fail(plan.error().within("gradient_sync.racks"));
   }
   if (!racked) return {};
-  return fail(ErrorCode::kInvalidInput,
-              "exchange.servers: empty; accepted with exchange.racks: 'host:port' of a `motley server` in each rack");
+  return fail(
+      ErrorCode::kInvalidInput,
+      "gradient_sync.servers: empty; accepted with gradient_sync.racks: 'host:port' of a `motley server` in each rack");
 }
 
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
                                                    const net::Secret& secret, double model_bytes,
-                                                   collective::ExchangeOptions& options) {
+                                                   collective::ReducerOptions& options) {
   const Deadline deadline = Deadline::after(job.join_seconds);
-  std::string placement = job.exchange_placement;
+  std::string placement = job.gradient_sync_placement;
   if (placement == "colocated") {
     MOTLEY_ASSIGN(auto service, start_beside_workers(job, session, group, secret, deadline, options.servers));
     return service;
   }
-  MOTLEY_ASSIGN(options.servers, servers_of(job));
-  if (placement == "auto" && !job.exchange_racks.empty() && options.servers.size() > 1) {
+  MOTLEY_ASSIGN(options.servers, read_servers(job));
+  if (placement == "auto" && !job.gradient_sync_racks.empty() && options.servers.size() > 1) {
     MOTLEY_ASSIGN(const Placement best, choose(job, session, group, model_bytes, options.servers, deadline));
     placement = planning::to_string(best);
   }
@@ -136,7 +141,7 @@ Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session&
       spdlog::info("the servers' links carry {}; so the model is divided", fmt::join(speeds, ", "));
     }
   }
-  if (placement == "hierarchical") options.rack_of_rank = racks_of(job);
+  if (placement == "hierarchical") options.rank_racks = read_racks(job);
   return nullptr;
 }
 

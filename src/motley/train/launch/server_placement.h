@@ -1,4 +1,4 @@
-// Where a job's gradients meet parameter servers: at those that it names or that run beside its workers, racks told
+// Which parameter servers a job's gradients go to: at those that it names or that run beside its workers, racks told
 // apart or not.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/cluster/cluster.h"
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/ps/service.h"
 #include "motley/train/job/job.h"
 #include "motley/train/job/run_directory.h"
@@ -22,10 +22,10 @@ std::vector<std::string> own_server_arguments(const Job& job, const RunDirectory
 // What is wrong with the job's servers and racks, as far as the keys tell.
 Status check_placement(const Job& job, int workers);
 
-// Chooses, and fills in options.servers and rack_of_rank; the same on all ranks, and collective. `secret`: the job's,
+// Chooses, and fills in options.servers and rank_racks; the same on all ranks, and collective. `secret`: the job's,
 // which is the token of servers beside workers. The result is this host's server, where this rank runs it.
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
                                                    const net::Secret& secret, double model_bytes,
-                                                   collective::ExchangeOptions& options);
+                                                   collective::ReducerOptions& options);
 
 }  // namespace motley::train

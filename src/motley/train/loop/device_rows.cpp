@@ -16,7 +16,7 @@ using collective::RowIndex;
 using collective::RowOptimizer;
 
 // A view of numbers that are the caller's.
-torch::Tensor view_of(std::span<const float> values, std::int64_t width) {
+torch::Tensor as_view(std::span<const float> values, std::int64_t width) {
   return torch::from_blob(const_cast<float*>(values.data()), {std::ssize(values) / width, width});
 }
 
@@ -48,7 +48,7 @@ bool DeviceRows::holds(std::uint64_t id) const {
   return index_.find(id, hash_id(id)) != RowIndex::kNone;
 }
 
-Result<std::vector<std::int64_t>> DeviceRows::slots_of(std::span<const std::uint64_t> ids) const {
+Result<std::vector<std::int64_t>> DeviceRows::find_slots(std::span<const std::uint64_t> ids) const {
   std::vector<std::int64_t> slots;
   slots.reserve(ids.size());
   for (const std::uint64_t id : ids) {
@@ -79,7 +79,7 @@ Status DeviceRows::insert(std::span<const std::uint64_t> ids, std::span<const fl
   }
   const std::vector<std::int64_t> slots(free_.rbegin(), free_.rbegin() + std::ssize(ids));
   MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "bringing rows to the device", [&] {
-    rows_.index_copy_(0, on_device(slots), view_of(records, rows_.size(1)).to(rows_.device()));
+    rows_.index_copy_(0, on_device(slots), as_view(records, rows_.size(1)).to(rows_.device()));
   }));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     index_.insert(ids[i], hash_id(ids[i]), static_cast<std::uint32_t>(slots[i]));
@@ -90,9 +90,9 @@ Status DeviceRows::insert(std::span<const std::uint64_t> ids, std::span<const fl
 
 Status DeviceRows::evict(std::span<const std::uint64_t> ids, std::span<float> records) {
   check_size("records", records.size(), ids.size(), record_floats());
-  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, slots_of(ids));
+  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, find_slots(ids));
   MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "taking rows from the device",
-                             [&] { view_of(records, rows_.size(1)).copy_(rows_.index_select(0, on_device(slots))); }));
+                             [&] { as_view(records, rows_.size(1)).copy_(rows_.index_select(0, on_device(slots))); }));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     index_.erase(ids[i], hash_id(ids[i]));
     free_.push_back(static_cast<std::uint32_t>(slots[i]));
@@ -101,7 +101,7 @@ Status DeviceRows::evict(std::span<const std::uint64_t> ids, std::span<float> re
 }
 
 Result<torch::Tensor> DeviceRows::gather(std::span<const std::uint64_t> ids) const {
-  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, slots_of(ids));
+  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, find_slots(ids));
   return nn::catch_torch(ErrorCode::kInternal, "gathering rows on the device",
                          [&] { return rows_.narrow(1, 0, dimension_).index_select(0, on_device(slots)); });
 }
@@ -110,16 +110,16 @@ Status DeviceRows::pull(std::span<const std::uint64_t> ids, std::span<float> row
   check_size("rows", rows.size(), ids.size(), static_cast<std::size_t>(dimension_));
   MOTLEY_ASSIGN(const torch::Tensor gathered, gather(ids));
   return nn::catch_torch(ErrorCode::kInternal, "pulling rows from the device",
-                         [&] { view_of(rows, dimension_).copy_(gathered); });
+                         [&] { as_view(rows, dimension_).copy_(gathered); });
 }
 
 Status DeviceRows::push(std::span<const std::uint64_t> ids, std::span<const float> gradients) {
   check_size("gradients", gradients.size(), ids.size(), static_cast<std::size_t>(dimension_));
-  return apply(ids, view_of(gradients, dimension_));
+  return apply(ids, as_view(gradients, dimension_));
 }
 
 Status DeviceRows::apply(std::span<const std::uint64_t> ids, const torch::Tensor& gradients) {
-  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, slots_of(ids));
+  MOTLEY_ASSIGN(const std::vector<std::int64_t> slots, find_slots(ids));
   // Each row once, and which of them every gradient is for.
   std::vector<std::int64_t> distinct, position;
   std::unordered_map<std::int64_t, std::int64_t> place;

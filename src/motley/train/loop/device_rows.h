@@ -37,7 +37,7 @@ class DeviceRows final : public collective::RowTier {
 
  private:
   DeviceRows(torch::Tensor rows, std::size_t dimension, const collective::RowOptimizer& optimizer);
-  Result<std::vector<std::int64_t>> slots_of(std::span<const std::uint64_t> ids) const;
+  Result<std::vector<std::int64_t>> find_slots(std::span<const std::uint64_t> ids) const;
   torch::Tensor on_device(const std::vector<std::int64_t>& slots) const;
   void update(torch::Tensor& records, const torch::Tensor& gradients) const;
 

@@ -6,30 +6,30 @@
 namespace motley::train {
 namespace {
 
-collective::RowOptimizer optimizer_of(const Job& job) {
+collective::RowOptimizer make_row_optimizer(const Job& job) {
   using Kind = collective::RowOptimizer::Kind;
   collective::RowOptimizer optimizer;
-  optimizer.kind = job.tables_optimizer == "sgd"    ? Kind::kSgd
-                   : job.tables_optimizer == "adam" ? Kind::kAdam
-                                                    : Kind::kAdagrad;
-  optimizer.learning_rate = static_cast<float>(job.tables_learning_rate);
+  optimizer.kind = job.embedding_optimizer == "sgd"    ? Kind::kSgd
+                   : job.embedding_optimizer == "adam" ? Kind::kAdam
+                                                       : Kind::kAdagrad;
+  optimizer.learning_rate = static_cast<float>(job.embedding_learning_rate);
   optimizer.beta1 = static_cast<float>(job.betas[0]);
   optimizer.beta2 = static_cast<float>(job.betas[1]);
   optimizer.epsilon = static_cast<float>(job.epsilon);
   return optimizer;
 }
 
-std::span<float> values_of(const torch::Tensor& rows) {
+std::span<float> as_span(const torch::Tensor& rows) {
   return {rows.data_ptr<float>(), static_cast<std::size_t>(rows.numel())};
 }
 
 }  // namespace
 
 ServedTable::ServedTable(const Job& job, const nn::LookupLayout& layout, int servers)
-    : layout_(layout), servers_(servers), prefetches_(job.tables_prefetch) {
-  if (job.tables_cache_rows > 0) {
-    cache_.emplace(static_cast<std::size_t>(layout.dimension), static_cast<std::size_t>(job.tables_cache_rows),
-                   job.tables_cache_steps);
+    : layout_(layout), servers_(servers), prefetches_(job.embedding_prefetch) {
+  if (job.embedding_cache_rows > 0) {
+    cache_.emplace(static_cast<std::size_t>(layout.dimension), static_cast<std::size_t>(job.embedding_cache_rows),
+                   job.embedding_max_staleness);
   }
 }
 
@@ -42,9 +42,9 @@ Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const nn:
   table.dimension = static_cast<std::size_t>(layout.dimension);
   table.initializer = {collective::RowInitializer::Kind::kUniform, nn::kInitialRows,
                        mix({static_cast<std::uint64_t>(job.seed), 0x726f7773})};  // "rows"
-  table.optimizer = optimizer_of(job);
-  table.memory_bytes = static_cast<std::uint64_t>(job.tables_memory_bytes);
-  table.wire = wire_type_of(job.tables_wire);
+  table.optimizer = make_row_optimizer(job);
+  table.memory_bytes = static_cast<std::uint64_t>(job.embedding_memory_bytes);
+  table.wire = parse_wire_type(job.embedding_comm_dtype);
   std::unique_ptr<ServedTable> served(new ServedTable(job, layout, static_cast<int>(servers.size())));
   MOTLEY_ASSIGN(
       served->client_,
@@ -73,7 +73,7 @@ Result<ServedTable::Asked> ServedTable::ask(const std::vector<std::uint64_t>& id
       .ids = ids, .wanted = wanted, .after = after, .ticket = 0, .rows = room_for(ids), .missing = {}, .asked = 0};
   std::vector<std::uint64_t> numbers = folded(ids);
   if (cache_) {
-    asked.missing = cache_->take(numbers, wanted, values_of(asked.rows));
+    asked.missing = cache_->take(numbers, wanted, as_span(asked.rows));
     numbers = asked.missing.ids;
   }
   const std::uint64_t before = client_->traffic().pulled_rows;
@@ -83,10 +83,10 @@ Result<ServedTable::Asked> ServedTable::ask(const std::vector<std::uint64_t>& id
 }
 
 Status ServedTable::receive(Asked& asked, const Deadline& deadline) {
-  if (!cache_) return wait(asked.ticket, values_of(asked.rows), deadline);
+  if (!cache_) return wait(asked.ticket, as_span(asked.rows), deadline);
   std::vector<float> answers(asked.missing.ids.size() * static_cast<std::size_t>(layout_.dimension));
   MOTLEY_TRY(wait(asked.ticket, answers, deadline));
-  cache_->put(asked.missing, answers, asked.after, values_of(asked.rows));
+  cache_->put(asked.missing, answers, asked.after, as_span(asked.rows));
   return {};
 }
 
@@ -127,7 +127,7 @@ Result<torch::Tensor> ServedTable::rows(const std::vector<std::uint64_t>& ids, c
 
 Result<torch::Tensor> ServedTable::exact_rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline) {
   const torch::Tensor rows = room_for(ids);
-  MOTLEY_TRY(client_->pull(0, folded(ids), values_of(rows), deadline));
+  MOTLEY_TRY(client_->pull(0, folded(ids), as_span(rows), deadline));
   return rows;
 }
 

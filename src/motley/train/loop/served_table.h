@@ -1,4 +1,4 @@
-// The rows that a click network looks up, where parameter servers have them: pulled for each batch, ahead where the
+// The rows that a CTR model looks up, where parameter servers have them: pulled for each batch, ahead where the
 // next batch is known already, or used again from a cache of hot ones; and moved by the gradients that backward leaves
 // at the network's input.
 #pragma once
@@ -11,7 +11,7 @@
 
 #include "motley/collective/sparse_cache.h"
 #include "motley/collective/sparse_client.h"
-#include "motley/nn/click_networks.h"
+#include "motley/nn/ctr_models.h"
 #include "motley/train/job/job.h"
 
 namespace motley::train {
@@ -37,7 +37,7 @@ class ServedTable {
   bool may_read_ahead() const { return prefetches_ && !ahead_; }
   bool caches() const { return cache_.has_value(); }
   // The rows of a batch of the step under way: [n, layout.row_values()], float32, on the CPU; as they are after all
-  // steps that are finished, or, out of the cache, up to tables.cache_steps before.
+  // steps that are finished, or, out of the cache, up to embedding.max_staleness before.
   Result<torch::Tensor> rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline);
   // The same as they are after all steps that are finished, past the cache and what was asked ahead.
   Result<torch::Tensor> exact_rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline);

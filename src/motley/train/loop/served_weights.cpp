@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kStep = "step";
 
-std::vector<std::string> fields_of(kernels::UpdateRule rule) {
+std::vector<std::string> list_fields(kernels::UpdateRule rule) {
   switch (kernels::state_arrays(rule)) {
     case 1:
       return {"momentum_buffer"};
@@ -38,20 +38,20 @@ kernels::UpdateOptions update_options(const nn::OptimizerSpec& spec) {
           .epsilon = spec.epsilon};
 }
 
-ServedWeights::ServedWeights(collective::Exchange& exchange, const nn::GradientBuckets& buckets,
+ServedWeights::ServedWeights(collective::GradientReducer& gradient_sync, const nn::GradientBuckets& buckets,
                              kernels::UpdateRule rule)
-    : exchange_(exchange), buckets_(buckets), fields_(fields_of(rule)) {}
+    : reducer_(gradient_sync), buckets_(buckets), fields_(list_fields(rule)) {}
 
 torch::Tensor ServedWeights::view(const nn::GradientBuckets::Place& place, const float* bucket) const {
   const torch::Tensor& parameter = place.parameter.tensor;
   return torch::from_blob(const_cast<float*>(bucket) + place.offset, parameter.sizes(), torch::kFloat32);
 }
 
-Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(collective::Exchange& exchange,
+Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(collective::GradientReducer& gradient_sync,
                                                             const nn::GradientBuckets& buckets,
                                                             const nn::Optimizer& optimizer, kernels::UpdateRule rule,
                                                             const Deadline& deadline) {
-  std::unique_ptr<ServedWeights> served(new ServedWeights(exchange, buckets, rule));
+  std::unique_ptr<ServedWeights> served(new ServedWeights(gradient_sync, buckets, rule));
   std::unordered_map<std::string, torch::Tensor> state;
   for (const nn::NamedTensor& tensor : optimizer.state()) {
     state.emplace(tensor.name, tensor.tensor);
@@ -82,13 +82,13 @@ Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(collective::Exchange
       }
     }
   }));
-  MOTLEY_TRY(exchange.load(start, deadline));
+  MOTLEY_TRY(gradient_sync.load(start, deadline));
   MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "binding the weights to the exchange's memory", [&] {
     const torch::NoGradGuard no_grad;
     for (const auto& place : buckets.places()) {
       torch::Tensor parameter = place.parameter.tensor;
       if (parameter.device().is_cpu()) {
-        parameter.set_data(served->view(place, exchange.weights(place.bucket).data()));
+        parameter.set_data(served->view(place, gradient_sync.weights(place.bucket).data()));
       }
     }
   }));
@@ -101,14 +101,14 @@ Status ServedWeights::fetch(int bucket) {
     for (const auto& place : buckets_.places()) {
       torch::Tensor parameter = place.parameter.tensor;
       if (place.bucket == bucket && !parameter.device().is_cpu()) {
-        parameter.copy_(view(place, exchange_.weights(bucket).data()));
+        parameter.copy_(view(place, reducer_.weights(bucket).data()));
       }
     }
   });
 }
 
 Result<nn::NamedTensors> ServedWeights::optimizer_state(const Deadline& deadline) {
-  MOTLEY_ASSIGN(const collective::ServerState state, exchange_.save(deadline));
+  MOTLEY_ASSIGN(const collective::ServerState state, reducer_.save(deadline));
   nn::NamedTensors tensors;
   if (state.updates == 0) {
     return tensors;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/nn/gradient_buckets.h"
 #include "motley/nn/optimizer.h"
 
@@ -20,7 +20,7 @@ class ServedWeights {
   // Collective. `optimizer` holds the state to start from, and is not stepped afterwards. On the CPU the parameters
   // become views of the exchange's weights; elsewhere fetch() copies them. The exchange and the buckets must outlive
   // this object, and the network must not be used after them.
-  static Result<std::unique_ptr<ServedWeights>> begin(collective::Exchange& exchange,
+  static Result<std::unique_ptr<ServedWeights>> begin(collective::GradientReducer& gradient_sync,
                                                       const nn::GradientBuckets& buckets,
                                                       const nn::Optimizer& optimizer, kernels::UpdateRule rule,
                                                       const Deadline& deadline);
@@ -32,10 +32,11 @@ class ServedWeights {
   Result<nn::NamedTensors> optimizer_state(const Deadline& deadline);
 
  private:
-  ServedWeights(collective::Exchange& exchange, const nn::GradientBuckets& buckets, kernels::UpdateRule rule);
+  ServedWeights(collective::GradientReducer& gradient_sync, const nn::GradientBuckets& buckets,
+                kernels::UpdateRule rule);
   torch::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket) const;
 
-  collective::Exchange& exchange_;
+  collective::GradientReducer& reducer_;
   const nn::GradientBuckets& buckets_;
   const std::vector<std::string> fields_;  // of the optimizer's state, one an array
 };

@@ -28,7 +28,7 @@ std::optional<double> goal(double value) {
 
 std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
   std::vector<double> balanced;
-  std::vector<double> control;
+  std::vector<double> baseline;
   std::vector<double> limits;
   std::vector<double> waits;  // a rank: sum over steps
   double balanced_sum = 0;
@@ -56,9 +56,9 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
         auc = found->get<double>();
       }
     }
-    if (line.contains("samples_not_used_exactly_once")) {
+    if (line.contains("samples_lost_or_duplicated")) {
       audited = true;
-      not_used_once += line["samples_not_used_exactly_once"].get<std::int64_t>();
+      not_used_once += line["samples_lost_or_duplicated"].get<std::int64_t>();
     }
     for (const auto& steps : line.value("staleness", nlohmann::json::array())) {
       staleness.push_back(steps.get<double>());
@@ -67,8 +67,8 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
       continue;
     }
     const double seconds = line.value("step_seconds", 0.0);
-    if (line.value("control", false)) {
-      control.push_back(seconds);
+    if (line.value("baseline", false)) {
+      baseline.push_back(seconds);
       continue;
     }
     if (const auto found = line.find("predicted_seconds"); line.value("mode", "") == "plan" && found != line.end()) {
@@ -88,8 +88,8 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
       for (const auto& value : of.value(key, nlohmann::json::array())) traffic[key] += value.get<double>();
     };
     add_up(line, "sent_bytes");
-    if (const auto rows = line.find("rows"); rows != line.end()) {
-      for (const char* key : {"pulled_bytes", "pushed_bytes", "needed", "cached", "ahead"}) add_up(*rows, key);
+    if (const auto rows = line.find("embedding"); rows != line.end()) {
+      for (const char* key : {"pulled_bytes", "pushed_bytes", "needed", "cached", "prefetched"}) add_up(*rows, key);
       rows_waits.resize((*rows)["wait_seconds"].size());
       for (std::size_t rank = 0; rank < rows_waits.size(); ++rank) {
         rows_waits[rank] += (*rows)["wait_seconds"][rank].get<double>();
@@ -106,17 +106,17 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
     rows.push_back({job.name, metric, value, unit, more, target, limit, std::nullopt, std::move(note)});
   };
   if (accuracy) {
-    add("test_accuracy", *accuracy, "share", true, goal(job.goal_test_accuracy), std::nullopt, "");
+    add("test_accuracy", *accuracy, "share", true, goal(job.acceptance_test_accuracy), std::nullopt, "");
   } else if (loss) {
     add("test_loss", *loss, "", false, std::nullopt, std::nullopt, "");
   }
   if (auc) {
-    add("test_auc", *auc, "share", true, goal(job.goal_test_auc), std::nullopt, "");
+    add("test_auc", *auc, "share", true, goal(job.acceptance_test_auc), std::nullopt, "");
   }
-  if (!balanced.empty() && !control.empty()) {
-    add("step_speedup_over_equal", median(control) / median(balanced), "ratio", true, goal(job.goal_speedup_over_equal),
-        limits.empty() ? std::nullopt : std::optional<double>(median(limits)),
-        "control steps with the equal split, in the same run; limit: compute only, by the fitted costs");
+  if (!balanced.empty() && !baseline.empty()) {
+    add("step_speedup_over_equal", median(baseline) / median(balanced), "ratio", true,
+        goal(job.acceptance_speedup_over_equal), limits.empty() ? std::nullopt : std::optional<double>(median(limits)),
+        "baseline steps with the equal split, in the same run; limit: compute only, by the fitted costs");
   }
   if (!balanced.empty()) {
     add("step_seconds", median(balanced), "s", false, std::nullopt, std::nullopt, "median");
@@ -125,7 +125,7 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
           fmt::format("the plan predicts {} a step", format_seconds(planned)));
     }
     add("worst_wait_share", *std::max_element(waits.begin(), waits.end()) / balanced_sum, "share", false,
-        goal(job.goal_worst_wait_share), std::nullopt, fmt::format("after step {}", kSettledStep));
+        goal(job.acceptance_wait_fraction), std::nullopt, fmt::format("after step {}", kSettledStep));
   }
   const auto each_step = [&](const char* key) { return traffic[key] / static_cast<double>(balanced.size()); };
   if (traffic["sent_bytes"] > 0) {
@@ -140,13 +140,14 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
                     "asked for ahead",
                     format_bytes(each_step("pulled_bytes")), format_bytes(each_step("pushed_bytes")),
                     each_step("needed"), 100 * traffic["cached"] / traffic["needed"],
-                    asked > 0 ? 100 * traffic["ahead"] / asked : 0));
+                    asked > 0 ? 100 * traffic["prefetched"] / asked : 0));
     add("worst_row_wait_share", std::ranges::max(rows_waits) / balanced_sum, "share", false, std::nullopt, std::nullopt,
         "of a step, for rows");
   }
   if (!staleness.empty()) {
     add("worst_staleness", std::ranges::max(staleness), "steps", false, std::nullopt,
-        job.exchange_staleness > 0 ? std::optional<double>(static_cast<double>(job.exchange_staleness)) : std::nullopt,
+        job.gradient_sync_staleness > 0 ? std::optional<double>(static_cast<double>(job.gradient_sync_staleness))
+                                        : std::nullopt,
         fmt::format("mean {:.2f}",
                     std::accumulate(staleness.begin(), staleness.end(), 0.0) / static_cast<double>(staleness.size())));
   }

@@ -1,5 +1,5 @@
 // The figures of a finished run, from its metrics alone: test accuracy, gain over the equal split as the run's own
-// control steps measured it, the share of time that the worst worker waited, and the audit of samples.
+// baseline steps measured it, the share of time that the worst worker waited, and the audit of samples.
 #pragma once
 
 #include <string>

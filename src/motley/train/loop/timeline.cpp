@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array kPhases = {"load",      "forward",  "backward", "exchange",  "wait",
+constexpr std::array kPhases = {"load",      "forward",  "backward", "gradient_sync", "wait",
                                 "optimizer", "emulated", "evaluate", "checkpoint"};
 
 std::optional<Phase> parse_phase(const std::string& name) {
@@ -22,19 +22,19 @@ std::optional<Phase> parse_phase(const std::string& name) {
 }
 
 // Work that may run beside other work of the same rank is drawn on threads of its own.
-struct Lane {
+struct Track {
   const char* name;
   double free_at = -std::numeric_limits<double>::infinity();
   int thread = 0;
 };
 
-const char* lane_name(Phase phase) {
+const char* track_name(Phase phase) {
   switch (phase) {
     case Phase::kLoad:
       return "load";
-    case Phase::kExchange:
+    case Phase::kGradientSync:
     case Phase::kWait:
-      return "exchange";
+      return "gradient_sync";
     default:
       return "compute";
   }
@@ -80,11 +80,11 @@ void TimelineRecorder::record(Phase phase, std::int64_t step, double begin, doub
     return;
   }
   // Thinning keeps an even sample of the whole run: each time, half of the later steps go and half as many come.
-  if (spans_.size() >= options_.most_spans && every_ < std::numeric_limits<std::int64_t>::max() / 2) {
+  if (spans_.size() >= options_.max_spans && every_ < std::numeric_limits<std::int64_t>::max() / 2) {
     every_ *= 2;
     std::erase_if(spans_, [this](const Span& span) { return !wanted(span.step); });
   }
-  if (spans_.size() < options_.most_spans && wanted(step)) {
+  if (spans_.size() < options_.max_spans && wanted(step)) {
     spans_.push_back({step, begin, end, phase});
   }
 }
@@ -119,12 +119,12 @@ Status merge_timelines(const std::vector<std::filesystem::path>& paths, const st
   }
 
   Json events = Json::array();
-  const auto name_of = [&](const char* what, int process, int thread, const std::string& name) {
+  const auto add_name = [&](const char* what, int process, int thread, const std::string& name) {
     events.push_back({{"ph", "M"}, {"name", what}, {"pid", process}, {"tid", thread}, {"args", {{"name", name}}}});
   };
   for (Part& part : parts) {
-    name_of("process_name", part.rank, 0,
-            part.name.empty() ? fmt::format("rank {}", part.rank) : fmt::format("rank {}: {}", part.rank, part.name));
+    add_name("process_name", part.rank, 0,
+             part.name.empty() ? fmt::format("rank {}", part.rank) : fmt::format("rank {}: {}", part.rank, part.name));
     events.push_back({{"ph", "M"},
                       {"name", "process_sort_index"},
                       {"pid", part.rank},
@@ -133,23 +133,23 @@ Status merge_timelines(const std::vector<std::filesystem::path>& paths, const st
     // Spans of one thread may not overlap, so each goes to the first thread of its kind that is free when it begins.
     std::stable_sort(part.spans.begin(), part.spans.end(),
                      [](const Span& a, const Span& b) { return a.begin < b.begin; });
-    std::vector<Lane> lanes;
+    std::vector<Track> tracks;
     for (const Span& span : part.spans) {
-      const std::string name = lane_name(span.phase);
-      auto lane = std::find_if(lanes.begin(), lanes.end(),
-                               [&](const Lane& l) { return l.name == name && l.free_at <= span.begin; });
-      if (lane == lanes.end()) {
-        const auto before = std::count_if(lanes.begin(), lanes.end(), [&](const Lane& l) { return l.name == name; });
-        lanes.push_back({lane_name(span.phase), 0, static_cast<int>(lanes.size())});
-        lane = lanes.end() - 1;
-        name_of("thread_name", part.rank, lane->thread, before == 0 ? name : fmt::format("{} {}", name, before + 1));
+      const std::string name = track_name(span.phase);
+      auto track = std::find_if(tracks.begin(), tracks.end(),
+                                [&](const Track& l) { return l.name == name && l.free_at <= span.begin; });
+      if (track == tracks.end()) {
+        const auto before = std::count_if(tracks.begin(), tracks.end(), [&](const Track& l) { return l.name == name; });
+        tracks.push_back({track_name(span.phase), 0, static_cast<int>(tracks.size())});
+        track = tracks.end() - 1;
+        add_name("thread_name", part.rank, track->thread, before == 0 ? name : fmt::format("{} {}", name, before + 1));
       }
-      lane->free_at = span.end;
+      track->free_at = span.end;
       events.push_back({{"ph", "X"},
                         {"name", to_string(span.phase)},
                         {"cat", name},
                         {"pid", part.rank},
-                        {"tid", lane->thread},
+                        {"tid", track->thread},
                         {"ts", (span.begin - zero) * 1e6},
                         {"dur", std::max(0.0, span.end - span.begin) * 1e6},
                         {"args", {{"step", span.step}}}});

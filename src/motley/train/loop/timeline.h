@@ -17,7 +17,7 @@ enum class Phase : std::uint8_t {
   kLoad,
   kForward,
   kBackward,
-  kExchange,
+  kGradientSync,
   kWait,
   kOptimizer,
   kEmulated,
@@ -35,7 +35,7 @@ struct Span {
 struct TimelineOptions {
   std::int64_t first_steps = 50;  // these steps are recorded as long as there is room
   std::int64_t every = 1;         // and of the others each whose number divides by this
-  std::size_t most_spans =
+  std::size_t max_spans =
       1u << 17;  // 4 MB; when it is reached, `every` doubles and the steps now skipped are forgotten
 };
 

@@ -10,9 +10,9 @@
 //   5. The optimizer moves the weights; the ledger commits the window.
 //
 // Where a parameter server lets ranks be at different steps, 3 is a wait for weights that are new enough, and 4 takes
-// place only in steps where all ranks meet, for all steps since they met last: every kMeetingSteps, and wherever there
-// is something that all do together (an evaluation, a checkpoint, the end of an epoch). Until then every rank keeps to
-// the same plan, which nothing but a meeting changes.
+// place only in steps where all ranks meet, for all steps since they met last: every kSynchronisationSteps, and
+// wherever there is something that all do together (an evaluation, a checkpoint, the end of an epoch). Until then every
+// rank keeps to the same plan, which nothing but a meeting changes.
 #include "motley/train/loop/worker.h"
 
 #include <sched.h>
@@ -33,7 +33,8 @@
 namespace motley::train {
 namespace {
 
-constexpr std::size_t kMeetingSteps = 20;  // at most so many steps between two meetings of ranks at different steps
+constexpr std::size_t kSynchronisationSteps =
+    20;  // at most so many steps between two meetings of ranks at different steps
 
 volatile sig_atomic_t stop_requested = 0;
 void request_stop(int) {
@@ -68,7 +69,7 @@ Status Worker::run(const std::filesystem::path& hosts, bool resume) {
 Status Worker::join(const std::filesystem::path& hosts) {
   net::SessionOptions options;
   options.job = job_.name;
-  options.tenant = job_.exchange_tenant;
+  options.tenant = job_.gradient_sync_tenant;
   options.join_seconds = job_.join_seconds;
   options.silence_seconds = std::max(5.0, job_.step_seconds / 2);
   options.fingerprint = fingerprint(job_);
@@ -98,7 +99,7 @@ Status Worker::loop() {
     return fail(ErrorCode::kInterrupted, "stopped after step {}{}", step_,
                 keeps_checkpoints() ? "; a checkpoint was written" : "");
   }
-  if (evaluated_step_ != step_ && job_.evaluate_every_epochs >= 0 && !imitates(job_)) {
+  if (evaluated_step_ != step_ && job_.evaluate_every_epochs >= 0 && !is_synthetic(job_)) {
     MOTLEY_TRY(evaluate());
   }
   if (saved_step_ != step_) {
@@ -113,34 +114,34 @@ Status Worker::loop() {
 Status Worker::step(bool& stop) {
   ++step_;
   const auto number = static_cast<std::uint64_t>(step_);
-  const data::Range window = ledger_->next(static_cast<std::uint32_t>(job_.batch));
-  const bool control = is_control_step(job_, step_);
+  const data::Range window = ledger_->next(static_cast<std::uint32_t>(job_.global_batch_size));
+  const bool baseline = is_baseline_step(job_, step_);
   data::StepPlan plan;
   if (layout_) {
     for (int rank = 0; rank < role_.size; ++rank) plan.shares.push_back(layout_->samples(rank, window));
-  } else if (control) {
-    plan.shares = equal_shares(window.size(), partition_->options().limits);
+  } else if (baseline) {
+    plan.shares = equal_split(window.size(), splitter_->options().limits);
   } else {
-    MOTLEY_ASSIGN(plan, partition_->plan(number, window.size()));
+    MOTLEY_ASSIGN(plan, splitter_->plan(number, window.size()));
   }
 
-  const double factor = nn::learning_rate_factor(schedule_of(job_, steps_), step_ - 1);
+  const double factor = nn::learning_rate_factor(make_lr_schedule(job_, steps_), step_ - 1);
   const double learning_rate = factor * parts_.optimizer.learning_rate;
-  const bool meets = meets_in(window, control);
-  exchange_->set_learning_rate(learning_rate);
-  exchange_->begin_step(window.size(), meets);
+  const bool synchronises = synchronises_in(window, baseline);
+  reducer_->set_learning_rate(learning_rate);
+  reducer_->begin_step(window.size(), synchronises);
 
   Report report;
   micro_batch_ = 0;
   const double cpu_before = process_cpu_seconds();
-  const auto bytes_sent = [&] { return exchange_->bytes_sent() + (pipeline_ ? pipeline_->bytes_sent() : 0); };
+  const auto bytes_sent = [&] { return reducer_->bytes_sent() + (pipeline_ ? pipeline_->bytes_sent() : 0); };
   const std::uint64_t sent_before = bytes_sent();
   const ServedTable::Counts rows_before = table_ ? table_->counts() : ServedTable::Counts();
   step_begin_ = monotonic_seconds();
   if (unreported_.empty()) {
     interval_begin_ = step_begin_;
   }
-  if (!imitates(job_)) {  // whose gradients are zeros from the start
+  if (!is_synthetic(job_)) {  // whose gradients are zeros from the start
     buckets_->zero();
   }
   if (batch_norm_) {
@@ -162,13 +163,13 @@ Status Worker::step(bool& stop) {
     report.rows_pushed_bytes = rows.pushed_bytes - rows_before.pushed_bytes;
     report.rows_needed = rows.needed - rows_before.needed;
     report.rows_cached = rows.cached - rows_before.cached;
-    report.rows_ahead = rows.ahead - rows_before.ahead;
+    report.rows_prefetched = rows.ahead - rows_before.ahead;
   }
 
-  session_->set_phase(number, "exchange");
-  const Deadline deadline = wait_deadline(meets);
+  session_->set_phase(number, "gradient synchronisation");
+  const Deadline deadline = wait_deadline(synchronises);
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
-    MOTLEY_ASSIGN(const collective::Outcome outcome, exchange_->wait(bucket, deadline));
+    MOTLEY_ASSIGN(const collective::Outcome outcome, reducer_->wait(bucket, deadline));
     report.staleness = std::max<double>(report.staleness, outcome.staleness);
     MOTLEY_TRY(served_ ? served_->fetch(bucket) : buckets_->fetch(bucket));
   }
@@ -180,27 +181,27 @@ Status Worker::step(bool& stop) {
     MOTLEY_TRY(peer_group().all_reduce_sum(sums, deadline));
     batch_norm_->finish_step(sums);
   }
-  const double exchanged = monotonic_seconds();
-  report.total = exchanged - step_begin_;
+  const double reduced = monotonic_seconds();
+  report.total = reduced - step_begin_;
   report.sent_bytes = static_cast<double>(bytes_sent() - sent_before);
   report.cpu = process_cpu_seconds() - cpu_before;
   report.memory = peak_resident_bytes();
   report.stop = stop_requested != 0 ? 1 : 0;
-  const bool due_by_time = job_.checkpoint_every_seconds > 0 && exchanged >= next_checkpoint_;
+  const bool due_by_time = job_.checkpoint_every_seconds > 0 && reduced >= next_checkpoint_;
   report.checkpoint = writes() && (checkpoint_is_due() || due_by_time) ? 1 : 0;
-  if (adapter_ && !next_move_) {
-    next_move_ = adapter_->next_move();
+  if (replanner_ && !next_move_) {
+    next_move_ = replanner_->next_move();
     if (next_move_ && !may_follow(*next_move_)) {
       next_move_.reset();
     }
   }
   report.moves = next_move_ ? 1 : 0;
   unreported_.push_back(
-      {step_, control, plan.pulls(), learning_rate, ledger_->state(), static_cast<double>(window.size()), report});
-  if (exchange_->relaxed()) {
-    timeline_->record(Phase::kWait, step_, computed_, exchanged);
+      {step_, baseline, plan.pulls(), learning_rate, ledger_->state(), static_cast<double>(window.size()), report});
+  if (reducer_->is_async()) {
+    timeline_->record(Phase::kWait, step_, computed_, reduced);
   }
-  return meets ? meet(window, stop) : ledger_->commit(window);
+  return synchronises ? synchronise(window, stop) : ledger_->commit(window);
 }
 
 double Worker::epochs_done(std::uint32_t cursor) const {
@@ -209,7 +210,7 @@ double Worker::epochs_done(std::uint32_t cursor) const {
 }
 
 bool Worker::evaluation_is_due(double epochs) const {
-  return job_.evaluate_every_epochs > 0 && !imitates(job_) && epochs >= next_evaluation_ - 1e-9;
+  return job_.evaluate_every_epochs > 0 && !is_synthetic(job_) && epochs >= next_evaluation_ - 1e-9;
 }
 
 bool Worker::checkpoint_is_due() const {
@@ -217,23 +218,23 @@ bool Worker::checkpoint_is_due() const {
 }
 
 // Every rank comes to the same answer, whenever it asks.
-bool Worker::meets_in(data::Range window, bool control) const {
-  return !exchange_->relaxed() || unreported_.size() + 1 >= kMeetingSteps || step_ == steps_ ||
+bool Worker::synchronises_in(data::Range window, bool baseline) const {
+  return !reducer_->is_async() || unreported_.size() + 1 >= kSynchronisationSteps || step_ == steps_ ||
          window.end == train_data_->size() || evaluation_is_due(epochs_done(window.end)) || checkpoint_is_due() ||
-         control != is_control_step(job_, step_ + 1);
+         baseline != is_baseline_step(job_, step_ + 1);
 }
 
 // Where all meet, the slowest rank may be some steps behind, each of which has its time.
-Deadline Worker::wait_deadline(bool meets) const {
-  const double behind = meets && exchange_->relaxed()
-                            ? std::min<double>(*parts_.exchange.staleness, static_cast<double>(unreported_.size()))
+Deadline Worker::wait_deadline(bool synchronises) const {
+  const double behind = synchronises && reducer_->is_async()
+                            ? std::min<double>(*parts_.reducer.staleness, static_cast<double>(unreported_.size()))
                             : 0;
   return Deadline::after((1 + behind) * job_.step_seconds);
 }
 
 // All ranks have done the same steps and hold the same weights: they exchange what they measured, and do what is to be
 // done together.
-Status Worker::meet(data::Range window, bool& stop) {
+Status Worker::synchronise(data::Range window, bool& stop) {
   const auto number = static_cast<std::uint64_t>(step_);
   session_->set_phase(number, "gathering times");
   const std::size_t steps = unreported_.size();
@@ -252,28 +253,28 @@ Status Worker::meet(data::Range window, bool& stop) {
   }
 
   session_->set_phase(number, "optimizer");
-  const double exchanged = step_begin_ + unreported_.back().report.total;
+  const double reduced = step_begin_ + unreported_.back().report.total;
   const double gathered = monotonic_seconds();
-  if (!served_ && !imitates(job_)) {
-    if (job_.clip_norm > 0) {
+  if (!served_ && !is_synthetic(job_)) {
+    if (job_.max_grad_norm > 0) {
       MOTLEY_TRY(clip_gradients());
     }
     MOTLEY_TRY(optimizer_->step(unreported_.back().learning_rate));
   }
   const double ended = monotonic_seconds();
-  timeline_->record(Phase::kWait, step_, exchanged, gathered);  // for ranks that end later
+  timeline_->record(Phase::kWait, step_, reduced, gathered);  // for ranks that end later
   timeline_->record(Phase::kOptimizer, step_, gathered, ended);
-  if (!exchange_->relaxed()) {
-    const double waited_until = std::clamp(step_begin_ + last_compute(reports.back()), computed_, exchanged);
+  if (!reducer_->is_async()) {
+    const double waited_until = std::clamp(step_begin_ + last_compute(reports.back()), computed_, reduced);
     timeline_->record(Phase::kWait, step_, computed_, waited_until);
-    timeline_->record(Phase::kExchange, step_, waited_until, exchanged);
+    timeline_->record(Phase::kGradientSync, step_, waited_until, reduced);
   }
 
-  const std::uint64_t moves = share_moves();
+  const std::uint64_t moves = split_moves();
   for (std::size_t i = 0; i < steps; ++i) {
     const StepRecord& record = unreported_[i];
     // Once the shares have moved, what was measured before that is no measurement of the new ones.
-    if (!record.control && share_moves() == moves) {
+    if (!record.baseline && split_moves() == moves) {
       std::vector<data::Observation> observations;
       const double last = last_compute(reports[i]);
       for (const Report& r : reports[i]) {
@@ -284,9 +285,9 @@ Status Worker::meet(data::Range window, bool& stop) {
             {static_cast<std::uint32_t>(r.samples), r.compute - r.waited, (last - r.compute) + r.waited + common});
       }
       const auto at = static_cast<std::uint64_t>(record.step);
-      MOTLEY_TRY(stage_shares_ ? stage_shares_->observe(at, observations) : partition_->observe(at, observations));
-      if (adapter_) {
-        adapter_->observe(observations, steps_ - record.step);
+      MOTLEY_TRY(stage_split_ ? stage_split_->observe(at, observations) : splitter_->observe(at, observations));
+      if (replanner_) {
+        replanner_->observe(observations, steps_ - record.step);
       }
     }
     MOTLEY_TRY(write_step(reports[i], record, (ended - interval_begin_) / static_cast<double>(steps)));
@@ -321,16 +322,16 @@ Status Worker::clip_gradients() {
     MOTLEY_TRY(group_->all_reduce_sum(squares, step_deadline()));
     norm = std::sqrt(squares[0]);
   }
-  return norm > job_.clip_norm ? nn::scale_gradients(parameters, job_.clip_norm / norm) : Status();
+  return norm > job_.max_grad_norm ? nn::scale_gradients(parameters, job_.max_grad_norm / norm) : Status();
 }
 
-Result<cluster::Cluster> cluster_of(const Job& job) {
+Result<cluster::Cluster> make_cluster(const Job& job) {
   cluster::Cluster cluster;
   if (!job.cluster.empty()) {
     MOTLEY_ASSIGN(cluster, cluster::read_cluster(job.cluster));
   }
   if (!job.plan.empty()) {
-    MOTLEY_ASSIGN(const planning::Plan plan, plan_of(job));
+    MOTLEY_ASSIGN(const planning::Plan plan, build_plan(job));
     return planned_cluster(job, plan, std::move(cluster));
   }
   if (!job.cluster.empty()) {
@@ -351,16 +352,17 @@ Result<cluster::Cluster> cluster_of(const Job& job) {
       cluster.workers.push_back(std::move(worker));
     }
   }
-  if (job.batch < static_cast<std::int64_t>(cluster.workers.size())) {
-    return fail(ErrorCode::kInvalidInput, "batch: {} is smaller than the number of workers; accepted: {} or more",
-                job.batch, cluster.workers.size());
+  if (job.global_batch_size < static_cast<std::int64_t>(cluster.workers.size())) {
+    return fail(ErrorCode::kInvalidInput,
+                "global_batch_size: {} is smaller than the number of workers; accepted: {} or more",
+                job.global_batch_size, cluster.workers.size());
   }
   return cluster;
 }
 
 Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, const std::filesystem::path& hosts,
                      bool resume) {
-  MOTLEY_ASSIGN(cluster::Cluster cluster, cluster_of(job));
+  MOTLEY_ASSIGN(cluster::Cluster cluster, make_cluster(job));
   if (static_cast<int>(cluster.workers.size()) != role.size) {
     return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {} workers{}", role.size,
                 cluster.workers.size(),
@@ -385,7 +387,7 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   nn::set_deterministic(job.deterministic);
   std::optional<planning::Plan> plan;
   if (!job.plan.empty()) {
-    MOTLEY_ASSIGN(plan, plan_of(job));
+    MOTLEY_ASSIGN(plan, build_plan(job));
   }
   Worker worker(job, run, role, std::move(cluster), std::move(plan));
   return worker.run(hosts, resume);

@@ -24,7 +24,7 @@ Result<data::Batch> Worker::load(std::span<const std::uint32_t> samples, Report&
     counts_->record(batch.samples);
   }
   const double end = monotonic_seconds();
-  if (job_.data_node.empty()) {
+  if (job_.data_server.empty()) {
     report.load += end - begin;
   } else {
     report.waited += end - begin;
@@ -49,14 +49,14 @@ std::vector<std::uint32_t> Worker::own_samples(data::Range window, const data::S
   if (pipeline_) {
     for (const data::Range& rows : pipeline_->own_rows(window)) append(rows);
   } else {
-    append(data::part_of(window, plan.shares, role_.rank));
+    append(data::rank_range(window, plan.shares, role_.rank));
   }
   return own;
 }
 
 // Reads what this rank will need if the shares stay as they are; load() checks.
 void Worker::read_ahead(data::Range window, const data::StepPlan& plan) {
-  while (!plan.pulls() && read_ahead_.size() < static_cast<std::size_t>(job_.data_read_ahead)) {
+  while (!plan.pulls() && read_ahead_.size() < static_cast<std::size_t>(job_.data_prefetch)) {
     const auto begin = window.end + static_cast<std::uint32_t>(read_ahead_.size()) * window.size();
     const data::Range next{begin, std::min(begin + window.size(), train_data_->size())};
     if (next.begin >= next.end || next.size() != window.size()) {
@@ -74,7 +74,7 @@ Status Worker::compute_share(const data::StepPlan& plan, data::Range window, Rep
   const std::vector<std::uint32_t> samples = own_samples(window, plan);
   weight_ = static_cast<double>(samples.size());
   if (samples.empty()) {
-    return start_exchange(0);
+    return start_reduce(0);
   }
   MOTLEY_ASSIGN(data::Batch batch, load(samples, report));
   read_ahead(window, plan);
@@ -88,7 +88,7 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
   weight_ = layout_->samples(role_.rank, window);
   report.samples = weight_;
   if (weight_ == 0) {
-    MOTLEY_TRY(start_exchange(0));
+    MOTLEY_TRY(start_reduce(0));
   }
   const std::vector<std::uint32_t> samples = own_samples(window, plan);
   std::optional<data::Batch> batch;
@@ -97,7 +97,7 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
     MOTLEY_ASSIGN(batch, load(samples, report));
     read_ahead(window, plan);
     if (layout_->is_first(role_.rank)) {
-      MOTLEY_ASSIGN(inputs, inputs_of(*batch, *train_data_));
+      MOTLEY_ASSIGN(inputs, make_inputs(*batch, *train_data_));
     }
     MOTLEY_TRY(ask_for_rows(Deadline::after(0)));
     if (layout_->is_last(role_.rank)) {
@@ -113,9 +113,9 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
     return loss.output_gradient;
   };
   hooks.before_forward = [&](std::int64_t micro_batch, data::Range rows) {
-    if (stage_pace_) {
-      report.target += stage_pace_->forward.at(rows.size()) + stage_pace_->backward.at(rows.size());
-      pace_->begin(stage_pace_->forward.at(rows.size()));
+    if (stage_timing_) {
+      report.target += stage_timing_->forward.at(rows.size()) + stage_timing_->backward.at(rows.size());
+      timing_->begin(stage_timing_->forward.at(rows.size()));
     }
     nn::seed_randomness(static_cast<std::uint64_t>(job_.seed), number, role_.rank, micro_batch,
                         std::span(samples).subspan(rows.begin, rows.size()));
@@ -124,21 +124,21 @@ Status Worker::compute_planned(const data::StepPlan& plan, data::Range window, R
   hooks.before_last_backward = [&] {
     is_last_backward = true;
     buckets_->arm([this, number](int bucket) {
-      pace_->after_bucket(bucket);
-      return exchange_->start(number, bucket, weight_);
+      timing_->after_bucket(bucket);
+      return reducer_->start(number, bucket, weight_);
     });
   };
-  if (stage_pace_) {
+  if (stage_timing_) {
     report.target = 0;
-    hooks.after_forward = [&] { pace_->finish(); };
-    hooks.before_backward = [&](data::Range rows) { pace_->begin(stage_pace_->backward.at(rows.size())); };
+    hooks.after_forward = [&] { timing_->finish(); };
+    hooks.before_backward = [&](data::Range rows) { timing_->begin(stage_timing_->backward.at(rows.size())); };
   }
   hooks.after_backward = [&]() -> Status {
     if (is_last_backward) {
       MOTLEY_TRY(buckets_->flush());
     }
-    if (stage_pace_) {
-      pace_->after_backward();
+    if (stage_timing_) {
+      timing_->after_backward();
     }
     return {};
   };
@@ -177,20 +177,20 @@ Status Worker::compute_pulled(const data::StepPlan& plan, data::Range window, Re
   if (weight_ > 0) {
     buckets_->scale(1 / weight_);
   }
-  return start_exchange(weight_);
+  return start_reduce(weight_);
 }
 
-Status Worker::start_exchange(double weight) {
+Status Worker::start_reduce(double weight) {
   buckets_->arm(
-      [this, weight](int bucket) { return exchange_->start(static_cast<std::uint64_t>(step_), bucket, weight); });
+      [this, weight](int bucket) { return reducer_->start(static_cast<std::uint64_t>(step_), bucket, weight); });
   return buckets_->flush();
 }
 
 Status Worker::compute_batch(const data::Batch& batch, double divisor, bool last, Report& report) {
   const auto count = static_cast<std::int64_t>(batch.samples.size());
-  MOTLEY_ASSIGN(const torch::Tensor inputs, inputs_of(batch, *train_data_));
+  MOTLEY_ASSIGN(const torch::Tensor inputs, make_inputs(batch, *train_data_));
   const torch::Tensor targets = batch_targets(batch, *train_data_, device_, dtype_);
-  const std::int64_t parts = std::min(job_.accumulation, count);
+  const std::int64_t parts = std::min(job_.gradient_accumulation_steps, count);
   for (std::int64_t part = 0; part < parts; ++part) {
     const std::int64_t begin = count * part / parts;
     const std::int64_t size = count * (part + 1) / parts - begin;
@@ -211,7 +211,7 @@ Status Worker::ask_for_rows(const Deadline& patience) {
 }
 
 // A batch as the network reads it, with the rows that its samples look up: for test data as they are, without a cache.
-Result<torch::Tensor> Worker::inputs_of(const data::Batch& batch, const data::Dataset& data) {
+Result<torch::Tensor> Worker::make_inputs(const data::Batch& batch, const data::Dataset& data) {
   if (!lookups_) {
     return batch_inputs(batch, data, device_, dtype_);
   }
@@ -236,13 +236,13 @@ Status Worker::compute_micro_batch(const data::Batch& batch, std::int64_t first,
   const auto& emulation = description(role_.rank).emulation;
   if (emulation) {
     // The micro-batch's own part of the step's time, less what loading took already.
-    const auto seconds_of = [&](double count) {
+    const auto predict_seconds = [&](double count) {
       return cluster::emulated_seconds(*emulation, number, static_cast<std::int64_t>(count),
                                        static_cast<std::uint64_t>(job_.seed), role_.rank);
     };
-    const double target = seconds_of(report.samples + samples);
+    const double target = predict_seconds(report.samples + samples);
     report.target = target;
-    pace_->begin(std::max(0.0, target - (begin - step_begin_)));
+    timing_->begin(std::max(0.0, target - (begin - step_begin_)));
   }
   report.samples += samples;
   nn::seed_randomness(
@@ -255,15 +255,15 @@ Status Worker::compute_micro_batch(const data::Batch& batch, std::int64_t first,
   MOTLEY_ASSIGN(const nn::Tensors outputs, stage_->forward(id, {inputs}));
   MOTLEY_ASSIGN(const nn::LossOutcome loss, nn::compute_loss(loss_, outputs.front(), targets, divisor));
   MOTLEY_TRY(see_outputs(outputs.front(), targets, report));
-  pace_->after_forward();
+  timing_->after_forward();
   const double forwarded = monotonic_seconds();
   timeline_->record(Phase::kForward, step_, begin, forwarded);
 
   session_->set_phase(number, "backward");
   if (last) {
     buckets_->arm([this, number](int bucket) {
-      pace_->after_bucket(bucket);
-      return exchange_->start(number, bucket, weight_);
+      timing_->after_bucket(bucket);
+      return reducer_->start(number, bucket, weight_);
     });
   }
   MOTLEY_ASSIGN(const nn::Tensors input_gradients, stage_->backward(id, {loss.output_gradient}));
@@ -273,7 +273,7 @@ Status Worker::compute_micro_batch(const data::Batch& batch, std::int64_t first,
   if (last) {
     MOTLEY_TRY(buckets_->flush());
   }
-  pace_->after_backward();
+  timing_->after_backward();
   timeline_->record(Phase::kBackward, step_, forwarded, monotonic_seconds());
   return {};
 }

@@ -22,7 +22,7 @@ constexpr double kLateShare = 0.1;   // and so large a share of late steps is to
 // Counts are summed several in one double, whose 53 bits hold three sums of at most 1024 ranks' counts of up to 63.
 constexpr std::size_t kPacked = 3;
 constexpr double kPackedBase = 65536;
-constexpr std::uint8_t kMostCount = 63;
+constexpr std::uint8_t kMaxCount = 63;
 constexpr std::size_t kAuditChunk = kPacked << 16;  // counts summed at a time
 
 }  // namespace
@@ -33,7 +33,7 @@ Result<std::string> Worker::collect(const std::function<Result<nn::NamedTensors>
   const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"step", std::to_string(step_)}};
   nn::NamedTensors all;
   for (int stage = 0; stage < (layout_ ? layout_->stages() : 1); ++stage) {
-    const int root = layout_ ? layout_->ranks_of(stage).front() : 0;
+    const int root = layout_ ? layout_->list_ranks(stage).front() : 0;
     nn::NamedTensors tensors;
     if (root == role_.rank) {
       MOTLEY_ASSIGN(tensors, own());
@@ -62,7 +62,7 @@ Status Worker::check_reports(const std::vector<Report>& reports, const StepRecor
     if (!std::isfinite(reports[rank].loss_sum)) {
       return fail(Error{ErrorCode::kDiverged,
                         fmt::format("the loss is {} in step {} on rank {}; the last checkpoint is intact ({}). A lower "
-                                    "optimizer.learning_rate, schedule.warmup_steps or clip_norm helps",
+                                    "optimizer.learning_rate, lr_scheduler.warmup_steps or max_grad_norm helps",
                                     reports[rank].loss_sum, record.step, rank,
                                     saved_step_ > 0 ? fmt::format("step {}", saved_step_) : "none was written yet"),
                         -1});
@@ -77,14 +77,14 @@ Status Worker::check_reports(const std::vector<Report>& reports, const StepRecor
       lateness_[rank].excess += took > kLateFactor ? took - 1 : 0;
     }
   }
-  if (record.control) {
+  if (record.baseline) {
     return {};
   }
   loads_.resize(reports.size());
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     loads_[rank].name = fmt::format("rank {} ({})", rank, description(static_cast<int>(rank)).name);
     loads_[rank].cpu_seconds += reports[rank].cpu / static_cast<double>(kEmulationCheckSteps);
-    if (reports[rank].target >= 0 && !imitates(job_)) {  // whose work is to send, which the emulated host does, too
+    if (reports[rank].target >= 0 && !is_synthetic(job_)) {  // whose work is to send, which the emulated host does, too
       loads_[rank].emulated_seconds =
           loads_[rank].emulated_seconds.value_or(0) + reports[rank].target / static_cast<double>(kEmulationCheckSteps);
     }
@@ -105,7 +105,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     return {};
   }
   const double size = static_cast<double>(train_data_->size());
-  const bool relaxed = exchange_->relaxed();
+  const bool is_async = reducer_->is_async();
   const double last = last_compute(reports);
   Report sum;
   for (const Report& r : reports) {
@@ -117,7 +117,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
   const double loss = sum.loss_sum / sum.loss_count;
   const double metric = sum.metric_sum / sum.metric_count;
   const bool has_accuracy = metric_ == nn::Metric::kAccuracy;
-  const data::PartitionDiagnostics diagnostics = partition_ ? partition_->diagnostics() : data::PartitionDiagnostics();
+  const data::BatchSplitDiagnostics diagnostics = splitter_ ? splitter_->diagnostics() : data::BatchSplitDiagnostics();
 
   Json line = {{"step", record.step},
                {"epoch", record.ledger.epoch},
@@ -126,30 +126,30 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
                {has_accuracy ? "accuracy" : "mean_absolute_error", metric},
                {"learning_rate", record.learning_rate},
                {"step_seconds", step_seconds},
-               {"mode", layout_          ? "plan"
-                        : record.control ? "equal"
-                        : record.pulls   ? "pull"
-                                         : job_.shares},
-               {"control", record.control}};
-  for (const char* key :
-       {"shares", "samples", "compute_seconds", "load_seconds", "exchange_seconds", "wait_seconds", "memory_bytes"}) {
+               {"mode", layout_           ? "plan"
+                        : record.baseline ? "equal"
+                        : record.pulls    ? "work-queue"
+                                          : job_.batch_split_mode},
+               {"baseline", record.baseline}};
+  for (const char* key : {"batch_split", "samples", "compute_seconds", "load_seconds", "gradient_sync_seconds",
+                          "wait_seconds", "memory_bytes"}) {
     line[key] = Json::array();
   }
   for (const Report& r : reports) {
     // At a step of its own a rank waits for the server, which may wait for others; else it waits for the last rank, and
     // by a plan for its neighbours, too.
-    const double wait = (relaxed ? r.total : last) - r.compute + r.waited;
-    line["shares"].push_back(static_cast<std::int64_t>(r.samples));
+    const double wait = (is_async ? r.total : last) - r.compute + r.waited;
+    line["batch_split"].push_back(static_cast<std::int64_t>(r.samples));
     line["samples"].push_back(static_cast<std::int64_t>(r.samples));
     line["compute_seconds"].push_back(r.compute - r.load - r.waited);
     line["load_seconds"].push_back(r.load);
     line["memory_bytes"].push_back(r.memory);
     line["wait_seconds"].push_back(wait);
-    line["exchange_seconds"].push_back(std::max(0.0, r.total - r.compute - wait + r.waited));
-    if (relaxed) {
+    line["gradient_sync_seconds"].push_back(std::max(0.0, r.total - r.compute - wait + r.waited));
+    if (is_async) {
       line["staleness"].push_back(static_cast<std::int64_t>(r.staleness));
     }
-    if (!job_.data_node.empty()) {
+    if (!job_.data_server.empty()) {
       line["data_wait_seconds"].push_back(r.fetched);
     }
   }
@@ -160,12 +160,12 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
   };
   line["sent_bytes"] = of_each(&Report::sent_bytes);
   if (has_served_table(job_)) {
-    line["rows"] = {{"pulled_bytes", of_each(&Report::rows_pulled_bytes)},
-                    {"pushed_bytes", of_each(&Report::rows_pushed_bytes)},
-                    {"wait_seconds", of_each(&Report::rows_waited)},
-                    {"needed", of_each(&Report::rows_needed)},
-                    {"cached", of_each(&Report::rows_cached)},
-                    {"ahead", of_each(&Report::rows_ahead)}};
+    line["embedding"] = {{"pulled_bytes", of_each(&Report::rows_pulled_bytes)},
+                         {"pushed_bytes", of_each(&Report::rows_pushed_bytes)},
+                         {"wait_seconds", of_each(&Report::rows_waited)},
+                         {"needed", of_each(&Report::rows_needed)},
+                         {"cached", of_each(&Report::rows_cached)},
+                         {"prefetched", of_each(&Report::rows_prefetched)}};
   }
   if (layout_ && layout_->plan().predicted.step_seconds > 0) {
     line["predicted_seconds"] = layout_->plan().predicted.step_seconds;
@@ -173,11 +173,12 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     line["predicted_seconds"] = diagnostics.predicted + diagnostics.common;
     line["bound_seconds"] = diagnostics.bound;
     line["equal_seconds"] = data::step_seconds(
-        diagnostics.costs, equal_shares(static_cast<std::uint32_t>(job_.batch), partition_->options().limits));
+        diagnostics.costs,
+        equal_split(static_cast<std::uint32_t>(job_.global_batch_size), splitter_->options().limits));
   }
-  if (share_moves() != moves_) {
-    moves_ = share_moves();
-    line["decision"] = stage_shares_ ? stage_shares_->reason() : diagnostics.reason;
+  if (split_moves() != moves_) {
+    moves_ = split_moves();
+    line["decision"] = stage_split_ ? stage_split_->reason() : diagnostics.reason;
   }
   MOTLEY_TRY(metrics_->write(line));
 
@@ -186,7 +187,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
   MOTLEY_TRY(tensorboard_->scalar("train/learning_rate", record.step, record.learning_rate));
   MOTLEY_TRY(tensorboard_->scalar("time/step_seconds", record.step, step_seconds));
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    MOTLEY_TRY(tensorboard_->scalar(fmt::format("shares/rank_{}", rank), record.step, reports[rank].samples));
+    MOTLEY_TRY(tensorboard_->scalar(fmt::format("batch_split/rank_{}", rank), record.step, reports[rank].samples));
   }
 
   smooth_step_seconds_ = smooth_step_seconds_ == 0 ? step_seconds : 0.95 * smooth_step_seconds_ + 0.05 * step_seconds;
@@ -208,7 +209,7 @@ Status Worker::evaluate_own_part(nn::Evaluation& evaluation) {
   const auto rank = static_cast<std::uint64_t>(role_.rank);
   const auto first = static_cast<std::uint32_t>(size * rank / ranks);
   const auto end = static_cast<std::uint32_t>(size * (rank + 1) / ranks);
-  const std::uint32_t block = static_cast<std::uint32_t>(std::min<std::int64_t>(job_.batch, 256));
+  const std::uint32_t block = static_cast<std::uint32_t>(std::min<std::int64_t>(job_.global_batch_size, 256));
   const auto block_at = [&](std::uint32_t at) {
     std::vector<std::uint32_t> samples(std::min(block, end - at));
     std::iota(samples.begin(), samples.end(), at);
@@ -223,7 +224,7 @@ Status Worker::evaluate_own_part(nn::Evaluation& evaluation) {
       next = block_at(at + block);
     }
     MOTLEY_TRY(read_batch(*test_data_, batch));
-    MOTLEY_ASSIGN(const torch::Tensor inputs, inputs_of(batch, *test_data_));
+    MOTLEY_ASSIGN(const torch::Tensor inputs, make_inputs(batch, *test_data_));
     MOTLEY_ASSIGN(const nn::Tensors outputs, stage_->forward(0, {inputs}));
     MOTLEY_TRY(evaluation.add(outputs.front(), batch_targets(batch, *test_data_, device_, dtype_)));
   }
@@ -233,7 +234,7 @@ Status Worker::evaluate_own_part(nn::Evaluation& evaluation) {
 // The test data go through the stages as training data do, a batch at a time.
 Status Worker::evaluate_planned(nn::Evaluation& evaluation) {
   const std::uint32_t size = test_data_->size();
-  const auto block = static_cast<std::uint32_t>(job_.batch);
+  const auto block = static_cast<std::uint32_t>(job_.global_batch_size);
   data::Batch batch;
   for (std::uint32_t at = 0; at < size; at += std::min(block, size - at)) {
     const data::Range window{at, at + std::min(block, size - at)};
@@ -245,7 +246,7 @@ Status Worker::evaluate_planned(nn::Evaluation& evaluation) {
     if (layout_->is_first(role_.rank) || layout_->is_last(role_.rank)) {
       MOTLEY_TRY(read_batch(*test_data_, batch, own_parts()));
       if (layout_->is_first(role_.rank)) {
-        MOTLEY_ASSIGN(inputs, inputs_of(batch, *test_data_));
+        MOTLEY_ASSIGN(inputs, make_inputs(batch, *test_data_));
       }
       if (layout_->is_last(role_.rank)) {
         targets = batch_targets(batch, *test_data_, device_, dtype_);
@@ -303,7 +304,7 @@ Result<data::UseCounts> Worker::merge_counts() {
     const auto counts = counts_->counts().subspan(begin, std::min(kAuditChunk, merged.size() - begin));
     packed.assign((counts.size() + kPacked - 1) / kPacked, 0);
     for (std::size_t i = counts.size(); i-- > 0;) {
-      packed[i / kPacked] = packed[i / kPacked] * kPackedBase + std::min(counts[i], kMostCount);
+      packed[i / kPacked] = packed[i / kPacked] * kPackedBase + std::min(counts[i], kMaxCount);
     }
     MOTLEY_TRY(group_->all_reduce_sum(packed, step_deadline()));
     for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -328,14 +329,14 @@ Status Worker::audit_epoch() {
     return {};
   }
   if (wrong > 0) {
-    spdlog::error("epoch {}: {} samples were not used exactly once", merged.epoch(), wrong);
+    spdlog::error("epoch {}: {} samples lost or duplicated", merged.epoch(), wrong);
   }
   return metrics_->write({{"step", step_},
                           {"epoch", merged.epoch()},
                           {"time", monotonic_seconds() - started_},
                           {"event", "audit"},
-                          {"text", fmt::format("epoch {}: {} samples not used exactly once", merged.epoch(), wrong)},
-                          {"samples_not_used_exactly_once", wrong}});
+                          {"text", fmt::format("epoch {}: {} samples lost or duplicated", merged.epoch(), wrong)},
+                          {"samples_lost_or_duplicated", wrong}});
 }
 
 // All that a checkpoint holds of this process's and the others' state; rank 0's alone is complete. Collective.
@@ -353,7 +354,7 @@ Result<Checkpoint> Worker::gather_state() {
     checkpoint.files["optimizer.safetensors"] = std::move(optimizer);
     checkpoint.files["audit.bin"] = merged.serialise();
     checkpoint.files["state.json"] = format_state(
-        {step_, ledger_->state(), partition_ ? partition_->save() : "", stage_shares_ ? stage_shares_->save() : "",
+        {step_, ledger_->state(), splitter_ ? splitter_->save() : "", stage_split_ ? stage_split_->save() : "",
          table_ ? table_->servers() : 0, evaluated_step_, next_evaluation_, not_used_once_});
   }
   return checkpoint;
@@ -389,7 +390,7 @@ Status Worker::event(const std::string& kind, const std::string& text) {
 }
 
 // An emulated worker is as slow as its deadlines say only while this machine is not too busy to meet them.
-Status Worker::tell_lateness() {
+Status Worker::log_lateness() {
   std::vector<std::string> notes(lateness_.size());
   for (std::size_t rank = 0; rank < lateness_.size(); ++rank) {
     const auto& [steps, late, excess] = lateness_[rank];
@@ -415,7 +416,7 @@ Status Worker::finish() {
   if (!writes()) {
     return {};
   }
-  MOTLEY_TRY(tell_lateness());
+  MOTLEY_TRY(log_lateness());
   MOTLEY_TRY(tensorboard_->flush());
   if (job_.timeline_steps > 0 && session_->membership().on_one_host()) {
     std::vector<std::filesystem::path> parts;

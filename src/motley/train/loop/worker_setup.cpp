@@ -29,7 +29,7 @@ namespace {
 constexpr std::uint16_t kAloneNumber = 0xffff;  // of a session of this rank alone; stages count from 1
 
 // The tensors of these names; of an optimizer's state ("<name>.<field>") those of these parameters.
-nn::NamedTensors only_of(const nn::NamedTensors& wanted, const nn::NamedTensors& all, bool of_optimizer) {
+nn::NamedTensors select_tensors(const nn::NamedTensors& wanted, const nn::NamedTensors& all, bool of_optimizer) {
   std::unordered_set<std::string> names;
   for (const nn::NamedTensor& tensor : wanted) {
     names.insert(tensor.name);
@@ -46,22 +46,22 @@ nn::NamedTensors only_of(const nn::NamedTensors& wanted, const nn::NamedTensors&
 }  // namespace
 
 Status Worker::join_stage() {
-  const int stage = layout_->stage_of(role_.rank);
+  const int stage = layout_->find_stage(role_.rank);
   // No two parts of a run's session have one number; a plan has no more stages than there are ranks.
   const int number = 1 + plans_ * role_.size + stage;
   if (number >= kAloneNumber - plans_) {
     return fail(ErrorCode::kUnavailable, "the run has followed {} plans, more than it can tell apart", plans_);
   }
-  stage_session_ = net::make_partial_session(*session_, layout_->ranks_of(stage), static_cast<std::uint16_t>(number));
+  stage_session_ = net::make_partial_session(*session_, layout_->list_ranks(stage), static_cast<std::uint16_t>(number));
   MOTLEY_ASSIGN(stage_group_, collective::make_group(*stage_session_));
   return {};
 }
 
-// Rank 0 asks the data node what its data is and tells all; the others need it only where they read samples.
-Result<std::unique_ptr<data::Dataset>> Worker::open_at_node(data::Set set) {
+// Rank 0 asks the data server what its data is and tells all; the others need it only where they read samples.
+Result<std::unique_ptr<data::Dataset>> Worker::open_at_server(data::Set set) {
   const net::SessionOptions& options = session_->options();
   const net::Membership& membership = session_->membership();
-  MOTLEY_ASSIGN(data::NodeAccess access, node_access(job_, set));
+  MOTLEY_ASSIGN(data::DataServerAccess access, data_server_access(job_, set));
   access.claim.identity.rank = role_.rank;
   access.claim.identity.session = membership.session;
   access.claim.identity.epoch = membership.epoch;
@@ -85,10 +85,10 @@ Result<std::unique_ptr<data::Dataset>> Worker::open_at_node(data::Set set) {
 
 Status Worker::open_data() {
   session_->set_phase(0, "opening the data");
-  if (!job_.data_node.empty()) {
-    MOTLEY_ASSIGN(train_data_, open_at_node(data::Set::kTraining));
+  if (!job_.data_server.empty()) {
+    MOTLEY_ASSIGN(train_data_, open_at_server(data::Set::kTraining));
     if (has_test_data(job_)) {
-      MOTLEY_ASSIGN(test_data_, open_at_node(data::Set::kTest));
+      MOTLEY_ASSIGN(test_data_, open_at_server(data::Set::kTest));
     }
   } else {
     MOTLEY_ASSIGN(train_data_, open_training_data(job_));
@@ -102,16 +102,17 @@ Status Worker::open_data() {
                    data == train_data_.get() ? "training" : "test", data->skipped().first);
     }
   }
-  loader_ = std::make_unique<data::Loader>(*train_data_, 1 + static_cast<std::size_t>(job_.data_read_ahead));
-  const double steps_an_epoch = std::ceil(static_cast<double>(train_data_->size()) / static_cast<double>(job_.batch));
+  loader_ = std::make_unique<data::Loader>(*train_data_, 1 + static_cast<std::size_t>(job_.data_prefetch));
+  const double steps_an_epoch =
+      std::ceil(static_cast<double>(train_data_->size()) / static_cast<double>(job_.global_batch_size));
   steps_ = job_.steps > 0 ? job_.steps : static_cast<std::int64_t>(std::ceil(job_.epochs * steps_an_epoch));
   return {};
 }
 
 // The whole network, or the layers that the plan gives this rank, connected to those before and after them.
 Result<std::unique_ptr<nn::Stage>> Worker::make_stage() {
-  MOTLEY_ASSIGN(nn::NetworkSpec network, network_of(job_, *train_data_));
-  if (imitates(job_)) {
+  MOTLEY_ASSIGN(nn::NetworkSpec network, make_network_spec(job_, *train_data_));
+  if (is_synthetic(job_)) {
     network.layers = static_cast<std::int64_t>(layout_->plan().layers.size());
   }
   const auto seed = static_cast<std::uint64_t>(job_.seed);
@@ -137,7 +138,7 @@ Result<std::unique_ptr<nn::Stage>> Worker::make_stage() {
   }
   MOTLEY_ASSIGN(auto stage, nn::Stage::create(std::move(part->network), options));
   MOTLEY_ASSIGN(pipeline_, Pipeline::create(*session_, *layout_, *stage, part->input_shape, part->output_shape,
-                                            job_.exchange_overlap, Deadline::after(job_.join_seconds)));
+                                            job_.gradient_sync_overlap, Deadline::after(job_.join_seconds)));
   shared_ = std::move(part->shared);
   const auto tied = tied_parameters(*layout_, shared_);
   if (!tied) {
@@ -153,81 +154,83 @@ Status Worker::build_model() {
   MOTLEY_ASSIGN(loss_, nn::parse_loss(job_.loss));
   metric_ = nn::default_metrics(loss_).front();
   MOTLEY_ASSIGN(dtype_, nn::parse_dtype(job_.model_dtype));
-  const std::string device = device_of(job_, cluster_, role_.rank, role_.local_rank);
+  const std::string device = find_device(job_, cluster_, role_.rank, role_.local_rank);
   MOTLEY_ASSIGN(device_, nn::parse_device(device));
 
   MOTLEY_ASSIGN(stage_, make_stage());
   MOTLEY_ASSIGN(optimizer_, nn::Optimizer::create(parts_.optimizer, stage_->parameters()));
-  MOTLEY_ASSIGN(buckets_,
-                nn::GradientBuckets::create(stage_->parameters(), static_cast<std::size_t>(job_.exchange_bucket_bytes),
-                                            job_.exchange_overlap));
+  MOTLEY_ASSIGN(buckets_, nn::GradientBuckets::create(stage_->parameters(),
+                                                      static_cast<std::size_t>(job_.gradient_sync_bucket_size),
+                                                      job_.gradient_sync_overlap));
   if (nn::has_batch_norm(*stage_)) {
     batch_norm_.emplace(*stage_);
-    if (parts_.exchange.staleness) {
+    if (parts_.reducer.staleness) {
       return fail(ErrorCode::kInvalidInput,
                   "model.norm: the network has BatchNorm, whose statistics all workers combine in every step; accepted "
-                  "with exchange.consistency {}: networks without it (model.norm: group or none)",
-                  job_.exchange_consistency);
+                  "with gradient_sync.consistency {}: networks without it (model.norm: group or none)",
+                  job_.gradient_sync_consistency);
     }
   }
 
-  collective::ExchangeOptions exchange = parts_.exchange;
+  collective::ReducerOptions gradient_sync = parts_.reducer;
   collective::Layout layout;
   layout.type = dtype_ == torch::kFloat64 ? collective::DataType::kFloat64 : collective::DataType::kFloat32;
   layout.bucket_elements = buckets_->bucket_elements();
   const Deadline deadline = Deadline::after(job_.join_seconds);
-  if (exchange.method == collective::Method::kAuto && !job_.exchange_servers.empty()) {
-    MOTLEY_ASSIGN(exchange.servers, servers_of(job_));
+  if (gradient_sync.method == collective::Method::kAuto && !job_.gradient_sync_servers.empty()) {
+    MOTLEY_ASSIGN(gradient_sync.servers, read_servers(job_));
     MOTLEY_ASSIGN(const collective::MethodChoice choice,
-                  collective::measure_and_choose(*session_, *group_, exchange, layout, deadline));
-    exchange.method = choice.method;
+                  collective::measure_and_choose(*session_, *group_, gradient_sync, layout, deadline));
+    gradient_sync.method = choice.method;
     if (writes()) {
-      spdlog::info("exchange.method auto: {}", choice.explanation());
+      spdlog::info("gradient_sync.method auto: {}", choice.explanation());
     }
   }
-  if (exchange.method == collective::Method::kParameterServer) {
+  if (gradient_sync.method == collective::Method::kParameterServer) {
     const auto elements = buckets_->bucket_elements();
     const double count = static_cast<double>(std::accumulate(elements.begin(), elements.end(), std::size_t{0}));
-    const double bytes = count * (exchange.wire == collective::WireType::kNative ? 4 : 2);
-    MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, exchange));
+    const double bytes = count * (gradient_sync.wire == collective::WireType::kNative ? 4 : 2);
+    MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, gradient_sync));
   }
   if (layout_) {
-    if (layout_->stage(role_.rank).exchange != planning::Exchange::kParameterServer) {
-      exchange.method =
-          exchange.method == collective::Method::kParameterServer ? collective::Method::kAuto : exchange.method;
+    if (layout_->stage(role_.rank).gradient_sync != planning::GradientSync::kParameterServer) {
+      gradient_sync.method = gradient_sync.method == collective::Method::kParameterServer ? collective::Method::kAuto
+                                                                                          : gradient_sync.method;
     }
-    exchange.job_suffix = fmt::format("/stage-{}", layout_->stage_of(role_.rank));
+    gradient_sync.job_suffix = fmt::format("/stage-{}", layout_->find_stage(role_.rank));
   }
-  if (exchange.wire == collective::WireType::kTopK && writes() && (job_.optimizer_name != "sgd" || job_.momentum > 0)) {
+  if (gradient_sync.wire == collective::WireType::kTopK && writes() &&
+      (job_.optimizer_name != "sgd" || job_.momentum > 0)) {
     spdlog::warn(
-        "exchange.wire: top-k sends small gradients late and all at once, which momentum and Adam take for something "
-        "that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger exchange.top_k");
+        "gradient_sync.comm_dtype: top-k sends small gradients late and all at once, which momentum and Adam take for "
+        "something "
+        "that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger gradient_sync.top_k");
   }
-  if (exchange.wire == collective::WireType::kAuto) {
-    MOTLEY_ASSIGN(exchange.wire, collective::choose_wire(*session_, *group_, exchange, layout, deadline));
+  if (gradient_sync.wire == collective::WireType::kAuto) {
+    MOTLEY_ASSIGN(gradient_sync.wire, collective::choose_wire(*session_, *group_, gradient_sync, layout, deadline));
   }
   if (layout.bucket_elements.empty()) {  // a stage of layers that train nothing
-    exchange.method = collective::Method::kAuto;
+    gradient_sync.method = collective::Method::kAuto;
     stage_alone_ =
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
-  MOTLEY_ASSIGN(exchange_, collective::make_exchange(stage_alone_ ? *stage_alone_ : peers(), exchange));
-  MOTLEY_TRY(exchange_->prepare(layout, Deadline::after(job_.join_seconds)));
+  MOTLEY_ASSIGN(reducer_, collective::make_reducer(stage_alone_ ? *stage_alone_ : peers(), gradient_sync));
+  MOTLEY_TRY(reducer_->prepare(layout, Deadline::after(job_.join_seconds)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
-    memory.push_back(exchange_->buffer(bucket));
+    memory.push_back(reducer_->buffer(bucket));
   }
   MOTLEY_TRY(buckets_->bind(memory));
 
   if (layout_ && !job_.emulation.empty()) {
-    MOTLEY_ASSIGN(stage_pace_, StagePace::read(job_.emulation, layout_->plan(), layout_->stage(role_.rank),
-                                               layout_->type_of(role_.rank)));
-    pace_.emplace(SteadyClock::instance(), buckets_->count(), 0.0);  // of backward alone
-    if (imitates(job_)) {
-      pace_->set_bucket_positions(bucket_positions());
+    MOTLEY_ASSIGN(stage_timing_, EmulatedStageTiming::read(job_.emulation, layout_->plan(), layout_->stage(role_.rank),
+                                                           layout_->device_type(role_.rank)));
+    timing_.emplace(SteadyClock::instance(), buckets_->count(), 0.0);  // of backward alone
+    if (is_synthetic(job_)) {
+      timing_->set_bucket_positions(bucket_positions());
     }
   } else {
-    pace_.emplace(SteadyClock::instance(), buckets_->count());
+    timing_.emplace(SteadyClock::instance(), buckets_->count());
   }
   if (timeline_) {
     return {};
@@ -242,12 +245,12 @@ Status Worker::build_model() {
 // The share of backward after which each bucket is complete, by the profile: once its first layer is done.
 std::vector<double> Worker::bucket_positions() const {
   std::vector<double> positions(static_cast<std::size_t>(buckets_->count()), 0.0);
-  const auto batch = static_cast<std::uint32_t>(job_.batch);
+  const auto batch = static_cast<std::uint32_t>(job_.global_batch_size);
   const double rows = layout_->samples(role_.rank, {0, batch}) / static_cast<double>(layout_->plan().micro_batches);
   for (const nn::GradientBuckets::Place& place : buckets_->places()) {
     double& position = positions[static_cast<std::size_t>(place.bucket)];
     const std::string layer = place.parameter.name.substr(0, place.parameter.name.rfind('.'));
-    position = std::max(position, stage_pace_->share_of_backward(layer, rows));
+    position = std::max(position, stage_timing_->share_of_backward(layer, rows));
   }
   return positions;
 }
@@ -280,11 +283,12 @@ Status Worker::open_table(const ServedTable::Start& start, const Deadline& deadl
     return {};
   }
   if (start.step > 0 && start.written_by == 0) {
-    return fail(ErrorCode::kInvalidInput,
-                "tables.place: server; the checkpoint to go on from was written without rows on servers; accepted: "
-                "worker");
+    return fail(
+        ErrorCode::kInvalidInput,
+        "embedding.placement: server; the checkpoint to go on from was written without rows on servers; accepted: "
+        "worker");
   }
-  MOTLEY_ASSIGN(auto servers, servers_of(job_));
+  MOTLEY_ASSIGN(auto servers, read_servers(job_));
   MOTLEY_ASSIGN(table_, ServedTable::open(job_, *lookups_, std::move(servers), peers(), start, deadline));
   return {};
 }
@@ -319,7 +323,7 @@ Status Worker::start_from(Checkpoint start, bool resume) {
   if (!start.files["weights.safetensors"].empty()) {
     MOTLEY_ASSIGN(nn::TensorFile weights, nn::decode_tensors(start.files["weights.safetensors"]));
     if (layout_) {
-      weights.tensors = only_of(stage_->state(), weights.tensors, false);
+      weights.tensors = select_tensors(stage_->state(), weights.tensors, false);
     }
     MOTLEY_TRY(explain(stage_->load_state(weights.tensors), resume));
   }
@@ -327,13 +331,13 @@ Status Worker::start_from(Checkpoint start, bool resume) {
   // Of a planned job's ranks some have layers that normalise and some have none: what all must agree on depends on
   // none.
   const bool has_batch_norm = !layout_ && batch_norm_.has_value();
-  MOTLEY_ASSIGN(data::PartitionOptions partition, partition_of(job_, cluster_, has_batch_norm));
+  MOTLEY_ASSIGN(data::BatchSplitOptions partition, make_split_options(job_, cluster_, has_batch_norm));
   if (layout_) {
-    auto shares = StageShares::create(*layout_, partition);
+    auto shares = StageSplit::create(*layout_, partition);
     if (!shares) return fail(shares.error().within(job_.plan));
-    stage_shares_ = std::move(*shares);
+    stage_split_ = std::move(*shares);
   } else {
-    MOTLEY_ASSIGN(partition_, data::Partition::create(std::move(partition)));
+    MOTLEY_ASSIGN(splitter_, data::BatchSplitter::create(std::move(partition)));
   }
   data::LedgerState ledger{static_cast<std::uint64_t>(job_.seed), 0, 0, train_data_->size()};
   counts_.emplace(train_data_->size(), 0);
@@ -353,14 +357,14 @@ Status Worker::start_from(Checkpoint start, bool resume) {
     table = {saved.step, saved.table_servers};
     MOTLEY_ASSIGN(nn::TensorFile state, nn::decode_tensors(start.files["optimizer.safetensors"]));
     if (layout_) {
-      state.tensors = only_of(stage_->parameters(), state.tensors, true);
+      state.tensors = select_tensors(stage_->parameters(), state.tensors, true);
     }
     MOTLEY_TRY(explain(optimizer_->load_state(state.tensors), resume));
     bool restored = false;
-    if (stage_shares_ && !saved.stage_shares.empty()) {
-      MOTLEY_ASSIGN(restored, stage_shares_->restore(saved.stage_shares));
-    } else if (partition_ && !saved.partition.empty()) {
-      MOTLEY_ASSIGN(restored, partition_->restore(saved.partition));
+    if (stage_split_ && !saved.stage_split.empty()) {
+      MOTLEY_ASSIGN(restored, stage_split_->restore(saved.stage_split));
+    } else if (splitter_ && !saved.partition.empty()) {
+      MOTLEY_ASSIGN(restored, splitter_->restore(saved.partition));
     }
     if (!restored && writes() && plans_ == 0) {
       spdlog::info("the plan, the workers or the batch have changed: shares start afresh");
@@ -372,9 +376,9 @@ Status Worker::start_from(Checkpoint start, bool resume) {
     }
   }
   MOTLEY_TRY(open_table(table, deadline));
-  if (exchange_->updates_weights()) {
+  if (reducer_->updates_weights()) {
     MOTLEY_ASSIGN(served_,
-                  ServedWeights::begin(*exchange_, *buckets_, *optimizer_, parts_.exchange.update.rule, deadline));
+                  ServedWeights::begin(*reducer_, *buckets_, *optimizer_, parts_.reducer.update.rule, deadline));
   }
   MOTLEY_ASSIGN(ledger_, data::Ledger::open(ledger));
   if (next_evaluation_ == 0) {
@@ -390,29 +394,30 @@ Status Worker::open_outputs() {
     return {};
   }
   progress_.emplace();
-  moves_ = share_moves();
+  moves_ = split_moves();
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
   MOTLEY_TRY(run_.roll_back_metrics(step_));
   MOTLEY_ASSIGN(metrics_, JsonLines::open(run_.metrics_file()));
   MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(run_.folder() / "tensorboard", wall_seconds()));
   tensorboard_.emplace(std::move(tensorboard));
-  std::vector<std::string> exchanges;
+  std::vector<std::string> gradient_syncs;
   for (int stage = 0; layout_ && stage < layout_->stages(); ++stage) {
-    exchanges.emplace_back(planning::to_string(layout_->plan().stages[static_cast<std::size_t>(stage)].exchange));
+    gradient_syncs.emplace_back(
+        planning::to_string(layout_->plan().stages[static_cast<std::size_t>(stage)].gradient_sync));
   }
   RunFacts facts;
-  facts.exchange = layout_ ? fmt::format("{} by stage", fmt::join(exchanges, ", ")) : exchange_->name();
+  facts.gradient_sync = layout_ ? fmt::format("{} by stage", fmt::join(gradient_syncs, ", ")) : reducer_->name();
   facts.training_samples = train_data_->size();
   facts.plan = layout_ ? &layout_->plan() : nullptr;
   MOTLEY_TRY(write_run_file(run_, job_, cluster_, facts));
   const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", train_data_->size(),
-                                       role_.size, steps_, job_.batch);
+                                       role_.size, steps_, job_.global_batch_size);
   if (layout_) {
     spdlog::info("{} by the plan '{}': {}, in {} micro-batches through {} stages ({})", job_.model_name, job_.plan,
                  work, layout_->plan().micro_batches, layout_->stages(), planning::to_string(layout_->plan().schedule));
   } else {
-    spdlog::info("{}: {} parameters, {}, exchange: {}", stage_->name(), stage_->parameter_count(), work,
-                 exchange_->name());
+    spdlog::info("{}: {} parameters, {}, gradient synchronisation: {}", stage_->name(), stage_->parameter_count(), work,
+                 reducer_->name());
   }
   for (int rank = 0; rank < role_.size; ++rank) {
     if (const auto& emulation = description(rank).emulation) {
@@ -420,7 +425,7 @@ Status Worker::open_outputs() {
                    format_seconds(emulation->seconds_per_sample));
     }
   }
-  if (stage_pace_) {
+  if (stage_timing_) {
     spdlog::info("all workers are emulated: each stage takes as long as '{}' says for its device type", job_.emulation);
     MOTLEY_TRY(event("emulation", fmt::format("by the profile '{}'", job_.emulation)));
   }
@@ -444,8 +449,8 @@ Status Worker::open_outputs() {
 // where they are: such runs keep their plan, as do those whose shares are fixed.
 Status Worker::watch_speeds() {
   const std::string& file = job_.profile.empty() ? job_.emulation : job_.profile;
-  const bool may_move = layout_ && job_.adapt && job_.shares != "fixed" && role_.size > 1 && !file.empty();
-  if (!writes() || !may_move || job_.exchange_method == "ps" || has_served_table(job_)) {
+  const bool may_move = layout_ && job_.replan && job_.batch_split_mode != "fixed" && role_.size > 1 && !file.empty();
+  if (!writes() || !may_move || job_.gradient_sync_method == "parameter-server" || has_served_table(job_)) {
     return {};
   }
   MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(file));
@@ -454,24 +459,24 @@ Status Worker::watch_speeds() {
   if (devices.device_types.empty() && std::filesystem::exists(kept)) {
     MOTLEY_ASSIGN(devices, cluster::read_cluster(kept));
   }
-  auto adapter = Adapter::create(profile, devices, *layout_);
-  if (!adapter && !job_.profile.empty()) {
-    return fail(adapter.error().within(file));
+  auto replanner = Replanner::create(profile, devices, *layout_);
+  if (!replanner && !job_.profile.empty()) {
+    return fail(replanner.error().within(file));
   }
-  if (!adapter) {
-    spdlog::warn("the run keeps its plan whatever its workers' speeds: {}: {}", file, adapter.error().message);
+  if (!replanner) {
+    spdlog::warn("the run keeps its plan whatever its workers' speeds: {}: {}", file, replanner.error().message);
     return {};
   }
-  adapter_.emplace(std::move(*adapter));
+  replanner_.emplace(std::move(*replanner));
   return {};
 }
 
 // Whether the plan gives every stage workers that may take its samples (min_samples, max_samples), and no tensor to
 // several stages that must be in one.
-bool Worker::may_follow(const Adapter::Move& move) const {
-  auto partition = partition_of(job_, cluster_, false);
+bool Worker::may_follow(const Replanner::Move& move) const {
+  auto partition = make_split_options(job_, cluster_, false);
   StageLayout layout(move.plan, move.ranks);
-  const auto shares = partition ? StageShares::create(layout, *partition) : fail(partition.error());
+  const auto shares = partition ? StageSplit::create(layout, *partition) : fail(partition.error());
   const auto tied = tied_parameters(layout, shared_);
   if (!shares || !tied) {
     spdlog::info("the plan stays: of the best one for the workers as they are, {}",
@@ -490,30 +495,31 @@ Status Worker::move() {
     text = Json{{"plan", planning::to_json(next_move_->plan)}, {"ranks", next_move_->ranks}}.dump();
   }
   MOTLEY_ASSIGN(text, broadcast_text(*group_, std::move(text), 0, step_deadline()));
-  const auto told = nlohmann::json::parse(text);
-  MOTLEY_ASSIGN(planning::Plan plan, planning::parse_plan(told.at("plan").get<std::string>(), "the plan to move to"));
+  const auto message = nlohmann::json::parse(text);
+  MOTLEY_ASSIGN(planning::Plan plan,
+                planning::parse_plan(message.at("plan").get<std::string>(), "the plan to move to"));
   MOTLEY_ASSIGN(Checkpoint state, gather_state());
   const std::int64_t saved_step = saved_step_;
 
   MOTLEY_TRY(group_->barrier(step_deadline()));  // nobody needs the old stages any more
   loader_->discard();                            // the new stage may need other parts of samples
   read_ahead_.clear();
-  stage_shares_.reset();
-  stage_pace_.reset();
-  pace_.reset();
+  stage_split_.reset();
+  stage_timing_.reset();
+  timing_.reset();
   batch_norm_.reset();
   buckets_.reset();
   optimizer_.reset();
   tied_.reset();
   pipeline_.reset();
   stage_.reset();
-  exchange_.reset();
+  reducer_.reset();
   stage_alone_.reset();
   stage_group_.reset();
   stage_session_.reset();
 
   ++plans_;
-  layout_.emplace(std::move(plan), told.at("ranks").get<std::vector<int>>());
+  layout_.emplace(std::move(plan), message.at("ranks").get<std::vector<int>>());
   MOTLEY_TRY(join_stage());
   MOTLEY_TRY(build_model());
   MOTLEY_TRY(start_from(std::move(state), true));
@@ -522,8 +528,8 @@ Status Worker::move() {
     return {};
   }
   const double seconds = monotonic_seconds() - begin;
-  moves_ = share_moves();
-  adapter_->moved(*layout_, seconds);
+  moves_ = split_moves();
+  replanner_->moved(*layout_, seconds);
   const std::string name = fmt::format("plan-after-step-{}.json", step_);
   MOTLEY_TRY(write_file(run_.folder() / name, planning::to_json(layout_->plan())));
   const std::string reason =

@@ -16,15 +16,15 @@
 #include "motley/base/clock.h"
 #include "motley/cluster/cluster.h"
 #include "motley/cluster/emulation.h"
-#include "motley/collective/exchange.h"
+#include "motley/collective/gradient_reducer.h"
+#include "motley/data/local/batch_split.h"
 #include "motley/data/local/dataset.h"
 #include "motley/data/local/ledger.h"
 #include "motley/data/local/loader.h"
-#include "motley/data/local/partition.h"
 #include "motley/net/secret.h"
 #include "motley/net/session.h"
 #include "motley/nn/batch_norm.h"
-#include "motley/nn/click_networks.h"
+#include "motley/nn/ctr_models.h"
 #include "motley/nn/gradient_buckets.h"
 #include "motley/nn/loss.h"
 #include "motley/nn/metrics.h"
@@ -38,16 +38,16 @@
 #include "motley/train/job/run_directory.h"
 #include "motley/train/launch/progress.h"
 #include "motley/train/launch/role.h"
-#include "motley/train/loop/adapter.h"
-#include "motley/train/loop/pace.h"
+#include "motley/train/loop/emulated_timing.h"
+#include "motley/train/loop/replanner.h"
 #include "motley/train/loop/served_table.h"
 #include "motley/train/loop/served_weights.h"
 #include "motley/train/loop/tensorboard.h"
 #include "motley/train/loop/timeline.h"
+#include "motley/train/pipeline/emulated_stage_timing.h"
 #include "motley/train/pipeline/pipeline.h"
 #include "motley/train/pipeline/stage_layout.h"
-#include "motley/train/pipeline/stage_pace.h"
-#include "motley/train/pipeline/stage_shares.h"
+#include "motley/train/pipeline/stage_split.h"
 #include "motley/train/pipeline/tied_gradients.h"
 
 namespace motley::train {
@@ -78,8 +78,8 @@ struct Report {
   double rows_pushed_bytes = 0;
   double rows_needed = 0;
   double rows_cached = 0;
-  double rows_ahead = 0;
-  double fetched = 0;  // seconds of `waited` that were for a data node
+  double rows_prefetched = 0;
+  double fetched = 0;  // seconds of `waited` that were for a data server
 };
 inline constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
 static_assert(sizeof(Report) == kReportValues * sizeof(double));
@@ -108,13 +108,13 @@ class Worker {
   net::Session& peers() const { return stage_session_ ? *stage_session_ : *session_; }
   collective::Group& peer_group() const { return stage_group_ ? *stage_group_ : *group_; }
   // Changes of shares so far.
-  std::uint64_t share_moves() const { return stage_shares_ ? stage_shares_->moves() : partition_->diagnostics().moves; }
+  std::uint64_t split_moves() const { return stage_split_ ? stage_split_->moves() : splitter_->diagnostics().moves; }
   const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
 
   Status join(const std::filesystem::path& hosts);
   Status join_stage();
   Status open_data();
-  Result<std::unique_ptr<data::Dataset>> open_at_node(data::Set set);
+  Result<std::unique_ptr<data::Dataset>> open_at_server(data::Set set);
   Status build_model();
   std::vector<double> bucket_positions() const;
   Result<std::unique_ptr<nn::Stage>> make_stage();
@@ -122,18 +122,18 @@ class Worker {
   Status start_state(bool resume);
   Status start_from(Checkpoint start, bool resume);
   Status watch_speeds();
-  bool may_follow(const Adapter::Move& move) const;
+  bool may_follow(const Replanner::Move& move) const;
   Status move();
   Status open_outputs();
   Status loop();
   Status step(bool& stop);
-  bool meets_in(data::Range window, bool control) const;
-  Deadline wait_deadline(bool meets) const;
+  bool synchronises_in(data::Range window, bool baseline) const;
+  Deadline wait_deadline(bool synchronises) const;
   double epochs_done(std::uint32_t cursor) const;
   bool evaluation_is_due(double epochs) const;
-  bool keeps_checkpoints() const { return !imitates(job_) && job_.checkpoint_keep > 0; }
+  bool keeps_checkpoints() const { return !is_synthetic(job_) && job_.checkpoint_keep > 0; }
   bool checkpoint_is_due() const;
-  Status meet(data::Range window, bool& stop);
+  Status synchronise(data::Range window, bool& stop);
   Status clip_gradients();
   Status compute_share(const data::StepPlan& plan, data::Range window, Report& report);
   Status compute_pulled(const data::StepPlan& plan, data::Range window, Report& report);
@@ -144,12 +144,12 @@ class Worker {
                              const torch::Tensor& targets, double divisor, bool last, Report& report);
   Status open_table(const ServedTable::Start& start, const Deadline& deadline);
   Status ask_for_rows(const Deadline& patience);
-  Result<torch::Tensor> inputs_of(const data::Batch& batch, const data::Dataset& data);
+  Result<torch::Tensor> make_inputs(const data::Batch& batch, const data::Dataset& data);
   Result<data::Batch> load(std::span<const std::uint32_t> samples, Report& report);
   std::vector<std::uint32_t> own_samples(data::Range window, const data::StepPlan& plan) const;
   data::Parts own_parts() const;
   void read_ahead(data::Range window, const data::StepPlan& plan);
-  Status start_exchange(double weight);
+  Status start_reduce(double weight);
   struct StepRecord;
   Status check_reports(const std::vector<Report>& reports, const StepRecord& record);
   Status write_step(const std::vector<Report>& reports, const StepRecord& record, double step_seconds);
@@ -162,7 +162,7 @@ class Worker {
   Result<Checkpoint> gather_state();
   Status save_checkpoint();
   Status event(const std::string& kind, const std::string& text);
-  Status tell_lateness();
+  Status log_lateness();
   Status finish();
 
   const Job& job_;
@@ -180,7 +180,7 @@ class Worker {
   std::unique_ptr<net::Session> stage_session_;
   std::unique_ptr<collective::Group> stage_group_;
   std::unique_ptr<net::Session> stage_alone_;  // of this rank, where there is nothing to exchange
-  std::unique_ptr<collective::Exchange> exchange_;
+  std::unique_ptr<collective::GradientReducer> reducer_;
   std::unique_ptr<data::Dataset> train_data_;
   std::unique_ptr<data::Dataset> test_data_;
   std::unique_ptr<data::Loader> loader_;
@@ -196,14 +196,14 @@ class Worker {
   std::unique_ptr<ServedWeights> served_;  // where a parameter server moves the weights
   std::optional<nn::BatchNormAverage> batch_norm_;
   std::optional<data::Ledger> ledger_;
-  std::optional<data::Partition> partition_;
-  std::optional<StageShares> stage_shares_;  // in the partition's place, of a planned job
-  std::optional<Adapter> adapter_;           // rank 0's, of a planned job that may move to another plan
-  std::optional<Adapter::Move> next_move_;
+  std::optional<data::BatchSplitter> splitter_;
+  std::optional<StageSplit> stage_split_;  // in the partition's place, of a planned job
+  std::optional<Replanner> replanner_;     // rank 0's, of a planned job that may move to another plan
+  std::optional<Replanner::Move> next_move_;
   int plans_ = 0;  // that the run has followed before the present one
   std::optional<data::UseCounts> counts_;
-  std::optional<Pace> pace_;
-  std::optional<StagePace> stage_pace_;  // of a planned job whose workers are emulated
+  std::optional<EmulatedTiming> timing_;
+  std::optional<EmulatedStageTiming> stage_timing_;  // of a planned job whose workers are emulated
   std::optional<TimelineRecorder> timeline_;
 
   nn::Loss loss_ = nn::Loss::kCrossEntropy;
@@ -219,7 +219,7 @@ class Worker {
   double step_begin_ = 0;
   struct StepRecord {
     std::int64_t step = 0;
-    bool control = false;
+    bool baseline = false;
     bool pulls = false;
     double learning_rate = 0;
     data::LedgerState ledger;  // before the step

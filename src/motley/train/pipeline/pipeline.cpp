@@ -11,11 +11,11 @@
 namespace motley::train {
 namespace {
 
-std::span<std::byte> bytes_of(const torch::Tensor& rows) {
+std::span<std::byte> byte_size(const torch::Tensor& rows) {
   return {static_cast<std::byte*>(rows.data_ptr()), static_cast<std::size_t>(rows.nbytes())};
 }
 
-torch::Tensor rows_of(const torch::Tensor& values, data::Range rows) {
+torch::Tensor select_rows(const torch::Tensor& values, data::Range rows) {
   return values.narrow(0, rows.begin, rows.size());
 }
 
@@ -48,7 +48,7 @@ struct Pipeline::Step {
   data::Range rows(std::int64_t micro_batch) const { return own[static_cast<std::size_t>(micro_batch)]; }
 };
 
-std::uint64_t Pipeline::tag_of(const Step& step, std::int64_t micro_batch, Kind kind) {
+std::uint64_t Pipeline::make_tag(const Step& step, std::int64_t micro_batch, Kind kind) {
   return step.number << 24 | static_cast<std::uint64_t>(micro_batch) << 2 | static_cast<std::uint64_t>(kind);
 }
 
@@ -69,13 +69,13 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(net::Session& session, const 
   MOTLEY_ASSIGN(nn::DeviceCopies copies, nn::DeviceCopies::create(stage.options().device, overlaps));
   std::unique_ptr<Pipeline> pipeline(
       new Pipeline(session, layout, stage, std::move(copies), std::move(input_shape), std::move(output_shape)));
-  const int own = layout.stage_of(pipeline->rank_);
+  const int own = layout.find_stage(pipeline->rank_);
   std::vector<int> peers;
   for (const int neighbour : {own - 1, own + 1}) {
-    const std::vector<int> ranks = layout.ranks_of(neighbour);
+    const std::vector<int> ranks = layout.list_ranks(neighbour);
     peers.insert(peers.end(), ranks.begin(), ranks.end());
   }
-  MOTLEY_ASSIGN(pipeline->links_, collective::RowLinks::connect(session, peers, deadline));
+  MOTLEY_ASSIGN(pipeline->stage_channels_, collective::StageChannels::connect(session, peers, deadline));
   return pipeline;
 }
 
@@ -106,16 +106,17 @@ Pipeline::Step Pipeline::begin(std::uint64_t number, data::Range window, const t
 // Asks for a micro-batch's rows from the stage before, or for their gradients from the stage after.
 Status Pipeline::expect(Step& step, std::int64_t micro_batch, Kind kind) {
   const bool back = kind == Kind::kBackward;
-  const int from = layout_.stage_of(rank_) + (back ? 1 : -1);
+  const int from = layout_.find_stage(rank_) + (back ? 1 : -1);
   const data::Range rows = layout_.rows(rank_, step.at(micro_batch));
   std::vector<std::int64_t> shape = back ? output_shape_ : input_shape_;
   shape.insert(shape.begin(), rows.size());
   Incoming incoming;
   MOTLEY_ASSIGN(incoming.values, copies_.host_memory(shape, stage_.options().dtype));
-  const std::uint64_t tag = tag_of(step, micro_batch, kind);
+  const std::uint64_t tag = make_tag(step, micro_batch, kind);
   for (const auto& [rank, shared] : layout_.pieces(rank_, from, step.at(micro_batch))) {
     const data::Range within{shared.begin - rows.begin, shared.end - rows.begin};
-    MOTLEY_ASSIGN(const std::uint64_t number, links_->receive(rank, tag, bytes_of(rows_of(incoming.values, within))));
+    MOTLEY_ASSIGN(const std::uint64_t number,
+                  stage_channels_->receive(rank, tag, byte_size(select_rows(incoming.values, within))));
     incoming.parts.push_back({rank, number, within});
   }
   (back ? step.gradients : step.activations).emplace(micro_batch, std::move(incoming));
@@ -132,7 +133,7 @@ Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind 
   }
   Incoming incoming = std::move((back ? step.gradients : step.activations).extract(micro_batch).mapped());
   // Whoever is waited for may be waiting for what a GPU has not given yet.
-  const auto has_come = [&](const Incoming::Part& part) { return links_->has_come(part.rank, part.number); };
+  const auto has_come = [&](const Incoming::Part& part) { return stage_channels_->has_come(part.rank, part.number); };
   if (!step.outgoing.empty() && !std::ranges::all_of(incoming.parts, has_come)) {
     MOTLEY_TRY(finish_sends(step));
   }
@@ -142,9 +143,9 @@ Result<torch::Tensor> Pipeline::take(Step& step, std::int64_t micro_batch, Kind 
   };
   const double own = layout_.samples(rank_, step.window);
   for (const Incoming::Part& part : incoming.parts) {
-    MOTLEY_TRY(links_->wait(part.rank, part.number, step.deadline, operation));
+    MOTLEY_TRY(stage_channels_->wait(part.rank, part.number, step.deadline, operation));
     if (back) {
-      rows_of(incoming.values, part.rows).mul_(layout_.samples(part.rank, step.window) / own);
+      select_rows(incoming.values, part.rows).mul_(layout_.samples(part.rank, step.window) / own);
     }
   }
   const double end = monotonic_seconds();
@@ -167,12 +168,12 @@ Status Pipeline::finish_sends(Step& step) {
     auto& [micro_batch, kind, arriving] = step.outgoing.front();
     MOTLEY_TRY(arriving.wait());
     const auto rows = std::make_shared<torch::Tensor>(std::move(arriving.values));
-    const int to = layout_.stage_of(rank_) + (kind == Kind::kBackward ? -1 : 1);
+    const int to = layout_.find_stage(rank_) + (kind == Kind::kBackward ? -1 : 1);
     const data::Range own = layout_.rows(rank_, step.at(micro_batch));
-    const std::uint64_t tag = tag_of(step, micro_batch, kind);
+    const std::uint64_t tag = make_tag(step, micro_batch, kind);
     for (const auto& [rank, shared] : layout_.pieces(rank_, to, step.at(micro_batch))) {
       const data::Range within{shared.begin - own.begin, shared.end - own.begin};
-      MOTLEY_TRY(links_->send(rank, tag, bytes_of(rows_of(*rows, within)), rows));
+      MOTLEY_TRY(stage_channels_->send(rank, tag, byte_size(select_rows(*rows, within)), rows));
     }
   }
   return {};
@@ -182,7 +183,7 @@ Status Pipeline::forward(Step& step, std::int64_t micro_batch, Kind kind) {
   const data::Range rows = step.rows(micro_batch);
   torch::Tensor input;
   if (layout_.is_first(rank_)) {
-    if (rows.size() > 0) input = rows_of(step.inputs, rows);
+    if (rows.size() > 0) input = select_rows(step.inputs, rows);
   } else {
     MOTLEY_ASSIGN(input, take(step, micro_batch, kind));
   }
@@ -234,8 +235,8 @@ Status Pipeline::train(std::uint64_t number, data::Range window, const torch::Te
   Step step = begin(number, window, inputs, deadline, hooks);
   const auto count = static_cast<std::int64_t>(step.micro_batches.size());
   const std::int64_t warm_up =
-      planning::warm_up_of(layout_.plan().schedule, static_cast<std::size_t>(layout_.stage_of(rank_)),
-                           static_cast<std::size_t>(layout_.stages()), count);
+      planning::count_warm_up(layout_.plan().schedule, static_cast<std::size_t>(layout_.find_stage(rank_)),
+                              static_cast<std::size_t>(layout_.stages()), count);
   for (std::int64_t position = 0; position < 2 * count; ++position) {
     const planning::Task task = planning::task_at(position, warm_up, count);
     MOTLEY_TRY(task.forward ? forward(step, task.micro_batch, Kind::kForward) : backward(step, task.micro_batch));

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/collective/row_links.h"
+#include "motley/collective/stage_channels.h"
 #include "motley/nn/device_copy.h"
 #include "motley/nn/stage.h"
 #include "motley/train/loop/timeline.h"
@@ -64,7 +64,7 @@ class Pipeline {
   std::vector<data::Range> own_rows(data::Range window) const;
 
   double waited() const { return waited_; }  // seconds, in the last step, for rows from neighbours
-  std::uint64_t bytes_sent() const { return links_->bytes_sent(); }
+  std::uint64_t bytes_sent() const { return stage_channels_->bytes_sent(); }
 
  private:
   // A tensor whose rows come from several ranks.
@@ -72,7 +72,7 @@ class Pipeline {
     torch::Tensor values;
     struct Part {
       int rank;
-      std::uint64_t number;  // of RowLinks
+      std::uint64_t number;  // of StageChannels
       data::Range rows;      // of `values`
     };
     std::vector<Part> parts;
@@ -80,7 +80,7 @@ class Pipeline {
   enum class Kind : std::uint64_t { kForward, kBackward, kEvaluate };
   struct Step;
 
-  static std::uint64_t tag_of(const Step& step, std::int64_t micro_batch, Kind kind);
+  static std::uint64_t make_tag(const Step& step, std::int64_t micro_batch, Kind kind);
   Pipeline(net::Session& session, const StageLayout& layout, nn::Stage& stage, nn::DeviceCopies copies,
            std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape);
   Step begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
@@ -99,7 +99,7 @@ class Pipeline {
   const int rank_;
   const std::vector<std::int64_t> input_shape_;
   const std::vector<std::int64_t> output_shape_;
-  std::unique_ptr<collective::RowLinks> links_;
+  std::unique_ptr<collective::StageChannels> stage_channels_;
   double waited_ = 0;
 };
 

@@ -24,24 +24,24 @@ StageLayout::StageLayout(planning::Plan plan, std::vector<int> places)
   MOTLEY_INVARIANT(places_.size() == by_place.size(), "{} ranks are in the {} places of a plan", places_.size(),
                    by_place.size());
   ranks_.resize(by_place.size());
-  std::vector<double> share_of(by_place.size());
+  std::vector<double> rank_share(by_place.size());
   for (std::size_t place = 0; place < by_place.size(); ++place) {
     const auto rank = static_cast<std::size_t>(places_[place]);
     ranks_[rank] = by_place[place];
-    share_of[rank] = shares[place];
+    rank_share[rank] = shares[place];
   }
   for (int stage = 0; stage < stages(); ++stage) {
     std::vector<double> weights;
-    for (const int rank : ranks_of(stage)) weights.push_back(share_of[static_cast<std::size_t>(rank)]);
-    set_shares(stage, weights);
+    for (const int rank : list_ranks(stage)) weights.push_back(rank_share[static_cast<std::size_t>(rank)]);
+    set_split(stage, weights);
   }
 }
 
-void StageLayout::set_shares(int stage, std::span<const double> weights) {
+void StageLayout::set_split(int stage, std::span<const double> weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   double before = 0;
   std::size_t replica = 0;
-  for (const int rank : ranks_of(stage)) {
+  for (const int rank : list_ranks(stage)) {
     Rank& of = ranks_[static_cast<std::size_t>(rank)];
     of.begin = before / sum;
     before += weights[replica++];
@@ -54,10 +54,10 @@ double StageLayout::share(int rank) const {
   return of.end - of.begin;
 }
 
-std::vector<int> StageLayout::ranks_of(int stage) const {
+std::vector<int> StageLayout::list_ranks(int stage) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < this->ranks(); ++rank) {
-    if (stage_of(rank) == stage) ranks.push_back(rank);
+    if (find_stage(rank) == stage) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -73,8 +73,8 @@ std::vector<int> StageLayout::stages_with(std::span<const int> layers) const {
 }
 
 int StageLayout::sender_to(int rank, int stage) const {
-  const std::vector<int> receivers = ranks_of(stage_of(rank));
-  const std::vector<int> senders = ranks_of(stage);
+  const std::vector<int> receivers = list_ranks(find_stage(rank));
+  const std::vector<int> senders = list_ranks(stage);
   const auto place = static_cast<std::size_t>(std::ranges::find(receivers, rank) - receivers.begin());
   return senders[place * senders.size() / receivers.size()];
 }
@@ -108,7 +108,7 @@ std::uint32_t StageLayout::samples(int rank, data::Range window) const {
 std::vector<StageLayout::Piece> StageLayout::pieces(int rank, int stage, const MicroBatch& micro_batch) const {
   const data::Range own = rows(rank, micro_batch);
   std::vector<Piece> pieces;
-  for (const int other : ranks_of(stage)) {
+  for (const int other : list_ranks(stage)) {
     const data::Range theirs = rows(other, micro_batch);
     const data::Range both{std::max(own.begin, theirs.begin), std::min(own.end, theirs.end)};
     if (both.begin < both.end) pieces.push_back({other, both});

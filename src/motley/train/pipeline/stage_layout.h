@@ -26,12 +26,12 @@ class StageLayout {
   const std::vector<int>& places() const { return places_; }
   int ranks() const { return static_cast<int>(ranks_.size()); }
   int stages() const { return static_cast<int>(plan_.stages.size()); }
-  int stage_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].stage; }
-  const planning::Stage& stage(int rank) const { return plan_.stages[static_cast<std::size_t>(stage_of(rank))]; }
-  const std::string& type_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].type; }
-  bool is_first(int rank) const { return stage_of(rank) == 0; }
-  bool is_last(int rank) const { return stage_of(rank) == stages() - 1; }
-  std::vector<int> ranks_of(int stage) const;
+  int find_stage(int rank) const { return ranks_[static_cast<std::size_t>(rank)].stage; }
+  const planning::Stage& stage(int rank) const { return plan_.stages[static_cast<std::size_t>(find_stage(rank))]; }
+  const std::string& device_type(int rank) const { return ranks_[static_cast<std::size_t>(rank)].type; }
+  bool is_first(int rank) const { return find_stage(rank) == 0; }
+  bool is_last(int rank) const { return find_stage(rank) == stages() - 1; }
+  std::vector<int> list_ranks(int stage) const;
   // Those that compute any of these layers, ascending.
   std::vector<int> stages_with(std::span<const int> layers) const;
   // Who sends to a rank what all ranks of a stage have: one of them, each to as many as the others, or one more.
@@ -39,7 +39,7 @@ class StageLayout {
 
   // Shares of a stage's ranks, in their order, from now on: as these weights (not negative, not all 0) are to each
   // other. At first they are the plan's.
-  void set_shares(int stage, std::span<const double> weights);
+  void set_split(int stage, std::span<const double> weights);
 
   // A rank's share of its stage's samples.
   double share(int rank) const;

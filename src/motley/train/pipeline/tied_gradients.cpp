@@ -8,7 +8,7 @@
 namespace motley::train {
 namespace {
 
-std::span<std::byte> bytes_of(const torch::Tensor& gradient) {
+std::span<std::byte> byte_size(const torch::Tensor& gradient) {
   return {static_cast<std::byte*>(gradient.data_ptr()), static_cast<std::size_t>(gradient.nbytes())};
 }
 
@@ -32,8 +32,9 @@ Result<std::vector<TiedParameter>> tied_parameters(const StageLayout& layout,
       return refuse("which share only what is trained", "");
     }
     for (const int stage : stages) {
-      if (layout.plan().stages[static_cast<std::size_t>(stage)].exchange == planning::Exchange::kParameterServer) {
-        return refuse(fmt::format("of which stage {} meets at a parameter server", stage),
+      if (layout.plan().stages[static_cast<std::size_t>(stage)].gradient_sync ==
+          planning::GradientSync::kParameterServer) {
+        return refuse(fmt::format("of which stage {} uses a parameter server", stage),
                       ", or none of these stages at a parameter server");
       }
     }
@@ -47,7 +48,7 @@ Result<std::unique_ptr<TiedGradients>> TiedGradients::create(net::Session& sessi
                                                              const nn::NamedTensors& parameters,
                                                              const Deadline& deadline) {
   const int rank = session.membership().rank;
-  const int own = layout.stage_of(rank);
+  const int own = layout.find_stage(rank);
   std::unique_ptr<TiedGradients> gradients(new TiedGradients(rank));
   std::set<int> peers;
   for (std::size_t number = 0; number < tied.size(); ++number) {
@@ -67,7 +68,7 @@ Result<std::unique_ptr<TiedGradients>> TiedGradients::create(net::Session& sessi
                             .sender = sender,
                             .gradient = torch::empty(parameter->tensor.sizes(), parameter->tensor.scalar_type())});
       peers.insert(sender);
-      for (const int receiver : layout.ranks_of(stage)) {
+      for (const int receiver : layout.list_ranks(stage)) {
         if (layout.sender_to(receiver, own) == rank) here.receivers.push_back(receiver);
       }
     }
@@ -75,8 +76,8 @@ Result<std::unique_ptr<TiedGradients>> TiedGradients::create(net::Session& sessi
     gradients->tied_.push_back(std::move(here));
   }
   if (!peers.empty()) {
-    MOTLEY_ASSIGN(gradients->links_, collective::RowLinks::connect(session, {peers.begin(), peers.end()}, deadline,
-                                                                   collective::kTiedPurpose));
+    MOTLEY_ASSIGN(gradients->stage_channels_, collective::StageChannels::connect(session, {peers.begin(), peers.end()},
+                                                                                 deadline, collective::kTiedPurpose));
   }
   return gradients;
 }
@@ -87,26 +88,26 @@ Status TiedGradients::add_up(std::uint64_t step, const Deadline& deadline) {
     const std::uint64_t tag = step << 16 | tied.number;
     for (Part& part : tied.parts) {
       if (part.sender != rank_) {
-        MOTLEY_ASSIGN(part.number, links_->receive(part.sender, tag, bytes_of(part.gradient)));
+        MOTLEY_ASSIGN(part.number, stage_channels_->receive(part.sender, tag, byte_size(part.gradient)));
         continue;
       }
       MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "copying a gradient from the device",
                                  [&] { part.gradient = tied.parameter.tensor.grad().to(torch::kCPU).contiguous(); }));
       const auto owner = std::make_shared<torch::Tensor>(part.gradient);
       for (const int receiver : tied.receivers) {
-        MOTLEY_TRY(links_->send(receiver, tag, bytes_of(part.gradient), owner));
+        MOTLEY_TRY(stage_channels_->send(receiver, tag, byte_size(part.gradient), owner));
       }
     }
   }
   for (const Tied& tied : tied_) {
     for (const Part& part : tied.parts) {
       if (part.sender == rank_) continue;
-      MOTLEY_TRY(links_->wait(part.sender, part.number, deadline, [&] {
+      MOTLEY_TRY(stage_channels_->wait(part.sender, part.number, deadline, [&] {
         return fmt::format("step {}, the gradient of '{}' of stage {}", step, tied.parameter.name, part.stage);
       }));
     }
   }
-  MOTLEY_TRY(links_->flush(deadline));  // what is sent is the memory that the sum may go to
+  MOTLEY_TRY(stage_channels_->flush(deadline));  // what is sent is the memory that the sum may go to
   return nn::catch_torch(ErrorCode::kInternal, "adding up gradients of several stages", [&] {
     const torch::NoGradGuard no_grad;
     for (Tied& tied : tied_) {

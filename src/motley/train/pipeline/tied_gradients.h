@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/collective/row_links.h"
+#include "motley/collective/stage_channels.h"
 #include "motley/nn/network_part.h"
 #include "motley/train/pipeline/stage_layout.h"
 
@@ -24,7 +24,7 @@ struct TiedParameter {
 };
 
 // Of a network's shared tensors those that a layout has in several stages. Errors (kInvalidInput): a tensor that is not
-// trained, whose copies nothing would keep alike; a stage that meets at a parameter server, which has moved the weights
+// trained, whose copies nothing would keep alike; a stage that uses a parameter server, which has moved the weights
 // before other stages' gradients could be added.
 Result<std::vector<TiedParameter>> tied_parameters(const StageLayout& layout,
                                                    const std::vector<nn::SharedTensor>& shared);
@@ -50,7 +50,7 @@ class TiedGradients {
     int stage = 0;
     int sender = 0;  // a rank; this one, of its own stage
     torch::Tensor gradient;
-    std::uint64_t number = 0;  // of RowLinks
+    std::uint64_t number = 0;  // of StageChannels
   };
   struct Tied {
     std::uint64_t number = 0;  // among all that are tied
@@ -64,7 +64,7 @@ class TiedGradients {
 
   const int rank_;
   std::vector<Tied> tied_;
-  std::unique_ptr<collective::RowLinks> links_;  // none where nothing is tied here
+  std::unique_ptr<collective::StageChannels> stage_channels_;  // none where nothing is tied here
 };
 
 }  // namespace motley::train

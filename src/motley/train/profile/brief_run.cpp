@@ -38,7 +38,7 @@ struct TemporaryFolder {
 Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_steps) {
   MOTLEY_ASSIGN(const std::string text, read_file(metrics));
   std::vector<double> step, compute, rows;
-  std::vector<std::vector<double>> exchange;  // by rank
+  std::vector<std::vector<double>> gradient_sync;  // by rank
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line);
@@ -53,22 +53,23 @@ Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_step
     }
     step.push_back(json["step_seconds"]);
     compute.push_back(last);
-    rows.push_back(json.contains("rows") ? std::ranges::max(json["rows"]["wait_seconds"].get<std::vector<double>>())
-                                         : 0);
-    exchange.resize(computed.size());
+    rows.push_back(json.contains("embedding")
+                       ? std::ranges::max(json["embedding"]["wait_seconds"].get<std::vector<double>>())
+                       : 0);
+    gradient_sync.resize(computed.size());
     for (std::size_t rank = 0; rank < computed.size(); ++rank) {
-      exchange[rank].push_back(json["exchange_seconds"][rank]);
+      gradient_sync[rank].push_back(json["gradient_sync_seconds"][rank]);
     }
   }
   if (step.empty()) {
     return fail(ErrorCode::kInternal, "{}: no step was recorded", metrics.string());
   }
   // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
-  double least_exchange = std::numeric_limits<double>::infinity();
-  for (std::vector<double>& seconds : exchange) {
-    least_exchange = std::min(least_exchange, median(std::move(seconds)));
+  double min_gradient_sync = std::numeric_limits<double>::infinity();
+  for (std::vector<double>& seconds : gradient_sync) {
+    min_gradient_sync = std::min(min_gradient_sync, median(std::move(seconds)));
   }
-  return StepTimes{median(std::move(step)), median(std::move(compute)), least_exchange, median(std::move(rows))};
+  return StepTimes{median(std::move(step)), median(std::move(compute)), min_gradient_sync, median(std::move(rows))};
 }
 
 // In a folder that is there already, for the run and what else it needs.
@@ -115,10 +116,10 @@ Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const Br
   const fs::path plan_file = folder.path / "plan.json";
   MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
   job.plan = plan_file.string();
-  job.adapt = false;
+  job.replan = false;
   job.profile.clear();
   MOTLEY_TRY(follow_plan(job));
-  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster_of(job));
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, make_cluster(job));
   MOTLEY_TRY(check_inputs(job, cluster));
   job.workers = static_cast<std::int64_t>(cluster.workers.size());
   return run_in(folder.path, std::move(job), options);

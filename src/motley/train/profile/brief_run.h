@@ -16,10 +16,10 @@ namespace motley::train {
 
 // Medians over the steps of a run, in seconds.
 struct StepTimes {
-  double step = 0;      // all of it
-  double compute = 0;   // loading, forward and backward, of the last worker
-  double exchange = 0;  // after the last worker's computation
-  double rows = 0;      // waiting for rows of a served table, of the last worker
+  double step = 0;           // all of it
+  double compute = 0;        // loading, forward and backward, of the last worker
+  double gradient_sync = 0;  // after the last worker's computation
+  double rows = 0;           // waiting for rows of a served table, of the last worker
 };
 
 struct BriefRun {

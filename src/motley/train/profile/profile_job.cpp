@@ -10,7 +10,7 @@
 #include "motley/base/units.h"
 #include "motley/cluster/machine.h"
 #include "motley/net/link_speed.h"
-#include "motley/nn/click_networks.h"
+#include "motley/nn/ctr_models.h"
 #include "motley/nn/model_graph.h"
 #include "motley/nn/profiler.h"
 #include "motley/train/job/job_data.h"
@@ -36,16 +36,16 @@ Result<StepTimes> run_steps(Job job, const fs::path& motley, DeviceKind kind, st
   job.device = cluster::to_string(kind);
   job.threads = threads;
   job.workers = workers;
-  job.batch = batch * workers;
-  job.accumulation = 1;
+  job.global_batch_size = batch * workers;
+  job.gradient_accumulation_steps = 1;
   job.learning_rate = 1e-12;  // a job's own may diverge on batches so small; the arithmetic is the same
-  job.shares = "equal";
-  job.shares_fixed.clear();
-  job.control_every = 0;
-  if (job.exchange_method == "ps") job.exchange_wire = "float32";  // a ring knows fewer
-  job.exchange_method = "tcp-ring";
-  job.exchange_overlap = false;
-  job.exchange_servers.clear();
+  job.batch_split_mode = "equal";
+  job.batch_split_fixed.clear();
+  job.baseline_every = 0;
+  if (job.gradient_sync_method == "parameter-server") job.gradient_sync_comm_dtype = "float32";  // a ring knows fewer
+  job.gradient_sync_method = "tcp-ring";
+  job.gradient_sync_overlap = false;
+  job.gradient_sync_servers.clear();
   Result<StepTimes> times = run_briefly(std::move(job), {.motley = motley, .settling_steps = kSettled, .steps = steps});
   return times ? std::move(times) : fail(times.error().within(fmt::format("whole steps of {} workers", workers)));
 }
@@ -54,7 +54,7 @@ Result<StepTimes> run_steps(Job job, const fs::path& motley, DeviceKind kind, st
 struct Source {
   std::string type;
   DeviceKind kind = DeviceKind::kCpu;
-  std::optional<double> pace;  // seconds a sample that all its workers are emulated at
+  std::optional<double> seconds_per_sample;  // seconds a sample that all its workers are emulated at
   std::int64_t threads = 1;
 };
 
@@ -79,17 +79,19 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
       continue;
     }
     Source source{type.name, type.kind, std::nullopt, job.threads};
-    std::vector<double> paces;
+    std::vector<double> seconds_per_sample_each;
     bool all_emulated = true;
     for (const cluster::Worker& worker : cluster.workers) {
       if (worker.device == type.name) {
         source.threads = worker.threads;
         all_emulated = all_emulated && worker.emulation.has_value();
-        paces.push_back(worker.emulation ? worker.emulation->seconds_per_sample : 0);
+        seconds_per_sample_each.push_back(worker.emulation ? worker.emulation->seconds_per_sample : 0);
       }
     }
-    if (!paces.empty() && all_emulated && std::ranges::count(paces, paces.front()) == std::ssize(paces)) {
-      source.pace = paces.front();
+    if (!seconds_per_sample_each.empty() && all_emulated &&
+        std::ranges::count(seconds_per_sample_each, seconds_per_sample_each.front()) ==
+            std::ssize(seconds_per_sample_each)) {
+      source.seconds_per_sample = seconds_per_sample_each.front();
     } else if (const auto [other, is_first] = measured.emplace(type.kind, type.name); !is_first) {
       return fail(ErrorCode::kInvalidInput,
                   "{}: device_types: '{}' and '{}' are both of kind {}, and this machine can be only one of them; "
@@ -163,13 +165,13 @@ class JobProfiler {
     nn::set_deterministic(job_.deterministic);
     say("opening the data");
     MOTLEY_ASSIGN(const auto data, open_training_data(job_));
-    MOTLEY_ASSIGN(const nn::NetworkSpec spec, network_of(job_, *data));
+    MOTLEY_ASSIGN(const nn::NetworkSpec spec, make_network_spec(job_, *data));
     MOTLEY_ASSIGN(network_, nn::make_network(spec, static_cast<std::uint64_t>(job_.seed)));
     MOTLEY_ASSIGN(step_.loss, nn::parse_loss(job_.loss));
     MOTLEY_ASSIGN(step_.dtype, nn::parse_dtype(job_.model_dtype));
     step_.optimizer = make_parts(job_).optimizer;
     step_.autocast = job_.precision == "bfloat16";
-    step_.bucket_bytes = static_cast<std::size_t>(job_.exchange_bucket_bytes);
+    step_.bucket_bytes = static_cast<std::size_t>(job_.gradient_sync_bucket_size);
     step_.tokens = job_.data_name == "text" ? data->class_count() : 0;
     if (const auto layout = nn::lookup_layout(spec)) {  // numbers that any table has
       step_.tokens = layout->rows > 0 ? std::min(layout->rows, nn::kSmallTableRows) : nn::kSmallTableRows;
@@ -237,7 +239,7 @@ class JobProfiler {
     const double runs = has_two ? 2 : 1;
     // The batch nearest to a worker's share, of which enough steps fit into the time: how much workers get in each
     // other's way depends on it.
-    const double share = static_cast<double>(job_.batch) / runs;
+    const double share = static_cast<double>(job_.global_batch_size) / runs;
     const auto distance = [&](std::int64_t batch) { return std::abs(std::log(static_cast<double>(batch) / share)); };
     std::int64_t batch = batches.front();
     for (const std::int64_t candidate : batches) {
@@ -288,15 +290,15 @@ class JobProfiler {
     // Two workers that take as many samples each as one did: (1 - alpha) + alpha / 2 of twice the work.
     const double compute_ratio = two.compute / one.compute;
     // And an exchange of their gradients against 2 P / bandwidth, which is ODT of docs/planning.md for a dense model.
-    const double exchange_ratio = two.exchange * link_.bytes_per_second / (2 * bytes);
+    const double gradient_sync_ratio = two.gradient_sync * link_.bytes_per_second / (2 * bytes);
     here.compute_fraction = std::clamp(2 - compute_ratio, 0.0, 1.0);
-    here.communication_fraction = std::clamp(2 - exchange_ratio, 0.0, 1.0);
+    here.communication_fraction = std::clamp(2 - gradient_sync_ratio, 0.0, 1.0);
     here.fractions_origin = model::Origin::kFitted;
     here.fractions_rule = fmt::format(
         "two points only: 1 and 2 workers of {} samples each on {} cores, which computed {} and {}; exchange of {} "
         "between the two took {} over loopback TCP",
         batch, machine_.cores, format_seconds(one.compute), format_seconds(two.compute), format_bytes(bytes),
-        format_seconds(two.exchange));
+        format_seconds(two.gradient_sync));
     return {};
   }
 
@@ -304,15 +306,16 @@ class JobProfiler {
     for (const Source& source : sources) {
       model::DeviceProfile device = here_.at(source.kind);
       device.type = source.type;
-      if (source.pace) {
+      if (source.seconds_per_sample) {
         const double batch = device.layers.front().measurements.back().batch;
-        const double factor = *source.pace * batch / step_seconds(device, batch);
+        const double factor = *source.seconds_per_sample * batch / step_seconds(device, batch);
         scale(device, factor);
         device.rule = fmt::format(
             "scaled by {:.4g} from this machine's {}, so that {:.0f} samples take {} each, as seconds_per_sample of "
             "its "
             "workers in {} says; there: {}",
-            factor, cluster::to_string(source.kind), batch, format_seconds(*source.pace), job_.cluster, device.rule);
+            factor, cluster::to_string(source.kind), batch, format_seconds(*source.seconds_per_sample), job_.cluster,
+            device.rule);
       } else {
         local_.push_back(source.type);
       }
@@ -345,7 +348,7 @@ class JobProfiler {
     profile_.batch = static_cast<double>(options_.batches.front());
     for (const auto& [kind, device] : here_) {
       for (const model::Measurement& measurement : device.layers.front().measurements) {
-        if (measurement.batch <= static_cast<double>(job_.batch)) {
+        if (measurement.batch <= static_cast<double>(job_.global_batch_size)) {
           profile_.batch = std::max(profile_.batch, measurement.batch);
         }
       }
@@ -382,9 +385,9 @@ Result<Scaling> parse_scaling(std::string_view text) {
               "--scale: '{}' is no rule; accepted: TYPE=TYPE*FACTOR with a FACTOR above 0, such as gpu=cpu*0.05", text);
 }
 
-Result<model::Graph> graph_of(const Job& job) {
+Result<model::Graph> load_graph(const Job& job) {
   MOTLEY_ASSIGN(const auto data, open_training_data(job));
-  MOTLEY_ASSIGN(const nn::NetworkSpec spec, network_of(job, *data));
+  MOTLEY_ASSIGN(const nn::NetworkSpec spec, make_network_spec(job, *data));
   MOTLEY_ASSIGN(const auto network, nn::make_network(spec, static_cast<std::uint64_t>(job.seed)));
   return nn::model_graph(*network);
 }

@@ -35,15 +35,15 @@ struct ProfileJobOptions {
 // A type is, in this order: scaled as the options say; scaled to the pace that all its workers are emulated at, where
 // that is one; measured here as the machine's device of its kind.
 //
-// Whole steps run in processes of their own, with a barrier between computation and exchange (exchange.overlap false,
-// over TCP). One worker's step, less its layers, goes to the layer "step"; two workers at once, where there are cores
-// for them, tell the fraction of computation that several workers divide.
+// Whole steps run in processes of their own, with a barrier between computation and exchange (gradient_sync.overlap
+// false, over TCP). One worker's step, less its layers, goes to the layer "step"; two workers at once, where there are
+// cores for them, tell the fraction of computation that several workers divide.
 //
 // Errors (kInvalidInput): of the job; a type that is not here and has no rule; several types of a kind without one.
 Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options);
 
 // The layers of a job's network with their sizes; nothing is measured. Errors (kInvalidInput): of the job or its data;
-// an imitated network.
-Result<model::Graph> graph_of(const Job& job);
+// a synthetic network.
+Result<model::Graph> load_graph(const Job& job);
 
 }  // namespace motley::train

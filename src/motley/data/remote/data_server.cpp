@@ -1,0 +1,190 @@
+// The thread that answers (see node.h).
+#include "motley/data/remote/data_server.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/base/log.h"
+#include "motley/base/units.h"
+#include "motley/net/socket.h"
+
+namespace motley::data {
+namespace {
+
+constexpr std::size_t kMaxAnswers = 4;    // of a visitor, that are on their way
+constexpr int kMaxRequests = 4;           // of a visitor, until it is the next one's turn
+constexpr double kLastWordsSeconds = 2;   // for one who was turned away to read why
+constexpr double kSilentSeconds = 3600;   // after which a visitor is let go; a worker that comes back connects again
+constexpr std::size_t kShownBytes = 200;  // of a key, in messages
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line.substr(0, kShownBytes));
+  return lines;
+}
+
+// The lines of one that the other lacks.
+std::string lines_beyond(const std::string& one, const std::string& other) {
+  const std::vector<std::string> known = split_lines(other);
+  std::string text;
+  for (const std::string& line : split_lines(one)) {
+    if (std::ranges::find(known, line) == known.end()) text += (text.empty() ? "" : ", ") + line;
+  }
+  return text.empty() ? "nothing else" : text;
+}
+
+// Only workers that read data are let in: who holds the token for something else has come to the wrong port.
+Status is_reader(const net::Claim& claim) {
+  if (claim.identity.purpose == kDataConnection) return {};
+  return fail(ErrorCode::kRefused, "this is a data server (`motley data-server`), which serves nothing but samples");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DataServer>> DataServer::start(const DataServerOptions& options, const net::Secret& token,
+                                                      ServedData data) {
+  data.keys.resize(std::min(data.keys.size(), kMaxKeysBytes));
+  std::array<std::optional<Description>, 2> descriptions;
+  MOTLEY_ASSIGN(descriptions[0], describe(*data.training));
+  if (data.test) {
+    MOTLEY_ASSIGN(descriptions[1], describe(*data.test));
+  }
+  MOTLEY_ASSIGN(net::Descriptor listener, net::listen_at(options.listen));
+  return std::unique_ptr<DataServer>(
+      new DataServer(options, token, std::move(data), std::move(descriptions), std::move(listener)));
+}
+
+DataServer::DataServer(const DataServerOptions& options, const net::Secret& token, ServedData data,
+                       std::array<std::optional<Description>, 2> descriptions, net::Descriptor listener)
+    : options_(options),
+      data_(std::move(data)),
+      descriptions_(std::move(descriptions)),
+      endpoint_(net::local_endpoint(listener)),
+      acceptor_(std::move(listener), token, net::Claim{}, is_reader),
+      stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+DataServer::~DataServer() {
+  ::eventfd_write(stop_.get(), 1);
+  thread_.join();
+}
+
+void DataServer::run() {
+  for (eventfd_t stopped = 0; ::eventfd_read(stop_.get(), &stopped) != 0;) {
+    for (auto client = clients_.begin(); client != clients_.end();) {
+      const Status served = serve(*client);
+      if (served) {
+        ++client;
+        continue;
+      }
+      const Served& had = client->served;
+      if (!client->leave_at) {
+        spdlog::info("job '{}': {}; it had read the inputs of {} and the targets of {} {} samples, {}",
+                     client->connection->peer().job, served.error().message, had.inputs, had.targets,
+                     client->set ? to_string(*client->set) : "unopened", format_bytes(static_cast<double>(had.bytes)));
+      }
+      client = clients_.erase(client);
+    }
+    for (net::Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
+    wait_for_events();
+  }
+}
+
+void DataServer::wait_for_events() {
+  std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
+  acceptor_.add_to(polled);
+  for (const Client& client : clients_) {
+    const bool takes_requests = client.connection->pending_sends() < kMaxAnswers;
+    const int events = (takes_requests ? POLLIN : 0) | (client.connection->wants_to_write() ? POLLOUT : 0);
+    polled.push_back({client.connection->descriptor(), static_cast<short>(events), 0});
+  }
+  ::poll(polled.data(), polled.size(), net::Acceptor::kTickMilliseconds);
+}
+
+void DataServer::admit(net::Acceptor::PendingConnection pending) {
+  if (!pending.accepted) {
+    spdlog::warn("{} was turned away: {}", pending.address, pending.accepted.error().message);
+    return;
+  }
+  const net::Identity& peer = pending.claim.identity;
+  const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
+  Client client;
+  client.name = fmt::format("rank {} of job '{}' at {}", peer.rank, peer.job, pending.address);
+  client.connection = std::make_unique<net::TcpConnection>(std::move(pending.socket), peer, checksum);
+  client.received_at = monotonic_seconds();
+  clients_.push_back(std::move(client));
+}
+
+Status DataServer::serve(Client& client) {
+  net::TcpConnection& connection = *client.connection;
+  const double now = monotonic_seconds();
+  for (int taken = 0; taken < kMaxRequests && connection.pending_sends() < kMaxAnswers; ++taken) {
+    MOTLEY_ASSIGN(const auto message, connection.try_receive());
+    if (!message) break;
+    client.received_at = now;
+    if (client.leave_at) continue;
+    if (const Status handled = handle(client, *message); !handled) {
+      spdlog::warn("{} was turned away: {}", client.name, handled.error().message);
+      connection.post_owned(kDataFailed, 0, encode(handled.error()));
+      client.leave_at = now + kLastWordsSeconds;
+    }
+  }
+  MOTLEY_TRY(connection.progress());
+  if (now > client.leave_at.value_or(client.received_at + kSilentSeconds)) {
+    return fail(ErrorCode::kTimeout, "{}: it has said nothing for a while", connection.peer_name());
+  }
+  return {};
+}
+
+Status DataServer::handle(Client& client, const net::Message& message) {
+  if (message.header.type == kDataOpen && !client.set) {
+    MOTLEY_ASSIGN(const Open wanted, decode_open(message.payload));
+    return open(client, wanted);
+  }
+  if (message.header.type != kDataRead || !client.set) {
+    return fail(ErrorCode::kCorrupt, "a frame of type {:#x} with {} bytes came when it was not its turn",
+                message.header.type, message.header.length);
+  }
+  const Description& own = *description(*client.set);
+  MOTLEY_ASSIGN(const Read read, decode_read(message.payload, own));
+  MOTLEY_ASSIGN(std::vector<std::byte> samples, pack(dataset(*client.set), own, read));
+  client.served.inputs += read.parts.inputs ? read.samples.size() : 0;
+  client.served.targets += read.parts.targets ? read.samples.size() : 0;
+  client.served.bytes += samples.size();
+  client.connection->post_owned(kDataSamples, message.header.tag, std::move(samples));
+  return {};
+}
+
+Status DataServer::open(Client& client, const Open& wanted) {
+  if (wanted.keys != data_.keys) {
+    return fail(ErrorCode::kInvalidInput, "the job has other data: the job has {}; the node has {}",
+                lines_beyond(wanted.keys, data_.keys), lines_beyond(data_.keys, wanted.keys));
+  }
+  if (!description(wanted.set)) {
+    return fail(ErrorCode::kInvalidInput, "there is no {} data here", to_string(wanted.set));
+  }
+  client.set = wanted.set;
+  const std::vector<std::byte> bytes = encode(*description(wanted.set));
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kDescriptionPieceBytes) {
+    const std::size_t end = std::min(begin + kDescriptionPieceBytes, bytes.size());
+    client.connection->post_owned(
+        kDataOpened, bytes.size() - end,
+        {bytes.begin() + static_cast<std::ptrdiff_t>(begin), bytes.begin() + static_cast<std::ptrdiff_t>(end)});
+  }
+  return {};
+}
+
+}  // namespace motley::data
