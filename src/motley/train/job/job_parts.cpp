@@ -37,24 +37,24 @@ JobParts make_parts(const Job& job) {
   parts.optimizer.beta2 = job.betas[1];
   parts.optimizer.epsilon = job.epsilon;
   const std::string& method = job.gradient_sync_method;
-  parts.reducer.method = method == "parameter-server" ? collective::Method::kParameterServer
-                         : method == "shared-memory"  ? collective::Method::kSharedMemory
-                         : method == "tcp-ring"       ? collective::Method::kTcpRing
-                                                      : collective::Method::kAuto;
-  parts.reducer.wire = parse_wire_type(job.gradient_sync_comm_dtype);
-  parts.reducer.top_k = job.gradient_sync_top_k;
-  parts.reducer.chunk_bytes = static_cast<std::size_t>(job.gradient_sync_chunk_size);
+  parts.gradient_sync.method = method == "parameter-server" ? collective::Method::kParameterServer
+                               : method == "shared-memory"  ? collective::Method::kSharedMemory
+                               : method == "tcp-ring"       ? collective::Method::kTcpRing
+                                                            : collective::Method::kAuto;
+  parts.gradient_sync.wire = parse_wire_type(job.gradient_sync_comm_dtype);
+  parts.gradient_sync.top_k = job.gradient_sync_top_k;
+  parts.gradient_sync.chunk_bytes = static_cast<std::size_t>(job.gradient_sync_chunk_size);
   // Clipping needs the whole gradient before any weight moves: the workers do it, and the servers only add up.
   if (job.max_grad_norm == 0) {
-    parts.reducer.update = update_options(parts.optimizer);
+    parts.gradient_sync.update = update_options(parts.optimizer);
   }
   const auto staleness = static_cast<std::uint32_t>(job.gradient_sync_staleness);
   if (job.gradient_sync_consistency == "async") {
-    parts.reducer.staleness = staleness > 0 ? staleness : collective::kAnyStaleness;
+    parts.gradient_sync.staleness = staleness > 0 ? staleness : collective::kAnyStaleness;
   } else if (job.gradient_sync_consistency == "ssp" && staleness > 0) {
-    parts.reducer.staleness = staleness;
+    parts.gradient_sync.staleness = staleness;
   }
-  parts.reducer.background_progress = job.gradient_sync_overlap;
+  parts.gradient_sync.background_progress = job.gradient_sync_overlap;
   return parts;
 }
 

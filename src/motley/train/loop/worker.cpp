@@ -227,7 +227,7 @@ bool Worker::synchronises_in(data::Range window, bool baseline) const {
 // Where all meet, the slowest rank may be some steps behind, each of which has its time.
 Deadline Worker::wait_deadline(bool synchronises) const {
   const double behind = synchronises && reducer_->is_async()
-                            ? std::min<double>(*parts_.reducer.staleness, static_cast<double>(unreported_.size()))
+                            ? std::min<double>(*parts_.gradient_sync.staleness, static_cast<double>(unreported_.size()))
                             : 0;
   return Deadline::after((1 + behind) * job_.step_seconds);
 }

@@ -164,7 +164,7 @@ Status Worker::build_model() {
                                                       job_.gradient_sync_overlap));
   if (nn::has_batch_norm(*stage_)) {
     batch_norm_.emplace(*stage_);
-    if (parts_.reducer.staleness) {
+    if (parts_.gradient_sync.staleness) {
       return fail(ErrorCode::kInvalidInput,
                   "model.norm: the network has BatchNorm, whose statistics all workers combine in every step; accepted "
                   "with gradient_sync.consistency {}: networks without it (model.norm: group or none)",
@@ -378,7 +378,7 @@ Status Worker::start_from(Checkpoint start, bool resume) {
   MOTLEY_TRY(open_table(table, deadline));
   if (reducer_->updates_weights()) {
     MOTLEY_ASSIGN(served_,
-                  ServedWeights::begin(*reducer_, *buckets_, *optimizer_, parts_.reducer.update.rule, deadline));
+                  ServedWeights::begin(*reducer_, *buckets_, *optimizer_, parts_.gradient_sync.update.rule, deadline));
   }
   MOTLEY_ASSIGN(ledger_, data::Ledger::open(ledger));
   if (next_evaluation_ == 0) {
