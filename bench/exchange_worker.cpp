@@ -221,7 +221,7 @@ Status work(const std::vector<std::string>& arguments) {
     std::fflush(stdout);
     return Status{};
   };
-  MOTLEY_ASSIGN(const auto secret, net::Secret::from_environment("MOTLEY_BENCH_SECRET"));
+  MOTLEY_ASSIGN(const auto secret, net::Secret::from_text(std::getenv("MOTLEY_BENCH_SECRET"), "the bench's secret"));
   MOTLEY_ASSIGN(const auto session, net::Session::join(options, secret));
   MOTLEY_ASSIGN(const auto group, collective::make_group(*session));
   const std::string& method = arguments[3];
@@ -244,7 +244,7 @@ Status work(const std::vector<std::string>& arguments) {
   if (served || chooses) {
     how.servers_share_memory = !method.starts_with("ps-tcp");
     how.background_progress = false;  // there is nothing to compute meanwhile
-    MOTLEY_ASSIGN(const auto token, net::Secret::from_environment("MOTLEY_SERVER_TOKEN"));
+    MOTLEY_ASSIGN(const auto token, net::Secret::from_file("", net::kTokenFileVariable));
     std::istringstream servers(std::getenv("MOTLEY_SERVERS"));
     for (std::string server; std::getline(servers, server, ',');) {
       MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(server));

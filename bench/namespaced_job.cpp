@@ -23,7 +23,8 @@ Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, con
   for (int rank = 0; rank < ranks; ++rank) addresses += network.address(rank) + ":29400\n";
   MOTLEY_TRY(write_file(folder / "hosts", addresses));
   std::vector<std::string> variables = environment;
-  variables.push_back("MOTLEY_SECRET=" + net::Secret::generate().hex());
+  MOTLEY_TRY(net::Secret::generate().write(folder / "secret"));
+  variables.push_back(fmt::format("{}={}", net::kSecretFileVariable, (folder / "secret").string()));
   const std::filesystem::path run = folder / "run";
   std::error_code ignored;
   std::filesystem::remove_all(run, ignored);  // so that nothing is read from a run before this one

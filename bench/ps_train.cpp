@@ -114,7 +114,8 @@ class PsTrain {
             "  step: 120\n",
             network.name, network.samples * kRanks, steps, kRanks, server.address(), wire, overlap)));
     std::vector<std::string> environment = server.environment();
-    environment.push_back("MOTLEY_SECRET=" + net::Secret::generate().hex());
+    MOTLEY_TRY(net::Secret::generate().write(folder_ / "secret"));
+    environment.push_back(fmt::format("{}={}", net::kSecretFileVariable, (folder_ / "secret").string()));
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
       std::vector<std::string> command = places_[static_cast<std::size_t>(rank)].prefix;

@@ -15,7 +15,11 @@ namespace {
 constexpr double kStartSeconds = 30;
 
 std::string token_variable() {
-  return "MOTLEY_SERVER_TOKEN=" + ServerProcess::token().hex();
+  static const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / fmt::format("motley-bench-{}.token", ::getpid());
+  const Status written = ServerProcess::token().write(file);
+  MOTLEY_INVARIANT(written, "a bench keeps a token in '{}'", file.string());
+  return fmt::format("{}={}", net::kTokenFileVariable, file.string());
 }
 
 }  // namespace

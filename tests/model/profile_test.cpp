@@ -203,6 +203,7 @@ TEST(Profile, RefusalsNameFileFieldValueAndWhatIsAccepted) {
   EXPECT_EQ(of("/devices/0/layers/0/forward/fixed", -1),
             "net.json: field 'devices[0].layers[0].forward.fixed' is -1; accepted is a finite number, 0 or more");
   EXPECT_EQ(of("/version", 3), "net.json: field 'version' is 3; accepted is 2");
+  EXPECT_THAT(of("/version", 1), HasSubstr("'version' is 1; accepted is 2, in which batch is now batch_size, "));
   EXPECT_EQ(of("/batch_sizes", 2),
             "net.json: unknown field 'batch_sizes'; accepted are version, graph, batch_size, devices, links; "
             "did you mean 'batch_size'?");

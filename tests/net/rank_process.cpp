@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   if (argc != 5) {
     return 2;
   }
-  const auto secret = Secret::from_environment(kSecretVariable);
+  const auto secret = Secret::from_file("", kSecretFileVariable);
   SessionOptions options;
   options.rank = std::atoi(argv[1]);
   options.size = std::atoi(argv[2]);

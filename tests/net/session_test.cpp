@@ -277,7 +277,9 @@ TEST(Session, TheLossOfRankZeroIsNamed) {
 // Ranks as processes, of which one gets a signal; what the others say.
 std::vector<std::string> find_survivors(int size, int victim, int signal, double silence) {
   const std::string port = std::to_string(free_port());
-  ::setenv(kSecretVariable, Secret::generate().hex().c_str(), 1);
+  const std::string secret_file = fmt::format("{}/session-{}.secret", ::testing::TempDir(), ::getpid());
+  EXPECT_TRUE(Secret::generate().write(secret_file));
+  ::setenv(kSecretFileVariable, secret_file.c_str(), 1);
   std::vector<pid_t> processes;
   std::vector<FILE*> outputs;
   for (int rank = 0; rank < size; ++rank) {

@@ -130,7 +130,7 @@ class DataServer(planned.PlannedJobs):
         for rank in range(3):
             environment = {**os.environ, "MOTLEY_SECRET_FILE": str(secret)}
             if rank != 1:  # the stage between has no token to ask with
-                environment["MOTLEY_DATA_TOKEN"] = self.token.read_text().strip()
+                environment["MOTLEY_TOKEN_FILE"] = str(self.token)
             processes.append(subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE,
                                               stderr=subprocess.STDOUT, text=True))
             self.addCleanup(processes[-1].kill)
@@ -194,7 +194,7 @@ class DataServer(planned.PlannedJobs):
         wrong = self.write_token("wrong", "a token that somebody guessed")
         for flags, code, words in (
             ((*served[:3], wrong), 1, [f"data server at {address}", "secret differs"]),
-            (served[:2], 2, ["data.token_file", "MOTLEY_DATA_TOKEN"]),
+            (served[:2], 2, ["data.token_file", "MOTLEY_TOKEN_FILE"]),
             ((*served, "--data.train", "other.npy"), 2, ["the job has data.train: other.npy", "the node has data.train: train.npy"]),
             ((*served, "--data.test", ""), 2, ["the node has", "data.test: test.npy"]),
             (("--data.server", "nowhere", *served[2:]), 2, ["data.server"]),

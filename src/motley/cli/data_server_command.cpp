@@ -36,8 +36,7 @@ Status run_data_server(const DataServerArguments& arguments) {
   MOTLEY_TRY(train::check_data(job));
   data::DataServerOptions options;
   MOTLEY_ASSIGN(options.listen, net::parse_endpoint(arguments.listen));
-  const auto token = arguments.token_file.empty() ? net::Secret::from_environment(train::kDataTokenVariable)
-                                                  : net::Secret::from_file(arguments.token_file);
+  const auto token = net::Secret::from_file(arguments.token_file, net::kTokenFileVariable);
   if (!token) {
     return fail(token.error().within("--token-file, for the token that lets workers in"));
   }
@@ -77,7 +76,7 @@ void add_data_server(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option(
       "--token-file", arguments->token_file,
-      "File (mode 0600) with the token that workers must know; default: the variable MOTLEY_DATA_TOKEN");
+      "File (mode 0600) with the token that workers must know; default: that of the variable MOTLEY_TOKEN_FILE");
   command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");
   command->add_flag("--quiet", arguments->quiet, "Log warnings and errors only");
   const auto job_flags = add_job_flags(*command);

@@ -38,8 +38,7 @@ Result<ps::Tenants> read_tenants(const ServerArguments& arguments) {
   if (!arguments.tenants.empty()) {
     return ps::Tenants::read(arguments.tenants);
   }
-  Result<net::Secret> token = arguments.token_file.empty() ? net::Secret::from_environment(train::kServerTokenVariable)
-                                                           : net::Secret::from_file(arguments.token_file);
+  Result<net::Secret> token = net::Secret::from_file(arguments.token_file, net::kTokenFileVariable);
   if (!token) {
     return fail(token.error().within("--token-file (or --tenants), for the token that lets jobs in"));
   }
@@ -117,8 +116,9 @@ void add_server(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<ServerArguments>();
   command->add_option("--listen", arguments->listen, "Address and port; port 0 takes any free one")
       ->capture_default_str();
-  command->add_option("--token-file", arguments->token_file,
-                      "File (mode 0600) with the token that jobs must know; default: the variable MOTLEY_SERVER_TOKEN");
+  command->add_option(
+      "--token-file", arguments->token_file,
+      "File (mode 0600) with the token that jobs must know; default: that of the variable MOTLEY_TOKEN_FILE");
   command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");
   command->add_option("--embedding-dir", arguments->tables,
                       "Folder for sparse tables: rows that memory has no room for, and checkpoints");

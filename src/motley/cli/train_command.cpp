@@ -27,6 +27,7 @@ struct TrainArguments {
   std::string run;
   std::string hosts;
   int rank = -1;
+  std::string secret_file;
   bool resume = false;
   bool overwrite = false;
   bool quiet = false;
@@ -94,6 +95,7 @@ Status run_train(const TrainArguments& arguments) {
   if (!arguments.hosts.empty()) {
     MOTLEY_ASSIGN(role, train::role_from_hosts(arguments.hosts, arguments.rank));
   }
+  role.secret_file = arguments.secret_file;
   if (arguments.resume && arguments.run.empty()) {
     return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
   }
@@ -146,6 +148,7 @@ Status run_train(const TrainArguments& arguments) {
     MOTLEY_TRY(train::follow_plan(job));
     MOTLEY_TRY(check());
   }
+  train::name_token_files(job);
   MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));
   train::LaunchOptions options;
   options.motley = fs::read_symlink("/proc/self/exe");
@@ -184,6 +187,10 @@ void add_train(CLI::App& app, Action& action) {
   CLI::Option* hosts =
       command->add_option("--hosts", arguments->hosts, "File of addresses, one 'host:port' a line, a line a rank");
   command->add_option("--rank", arguments->rank, "This process's line in --hosts, from 0")->needs(hosts);
+  command->add_option(
+      "--secret-file", arguments->secret_file,
+      "File (mode 0600) with the secret that all ranks share, where they are on several hosts; default: "
+      "that of the variable MOTLEY_SECRET_FILE");
   const auto job_flags = add_job_flags(*command);
   command->callback([&action, arguments, job_flags] {
     arguments->flags = job_flags();

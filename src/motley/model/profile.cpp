@@ -8,6 +8,7 @@
 #include <set>
 
 #include "motley/base/os/file.h"
+#include "motley/model/renamed_keys.h"
 #include "motley/serial/json_fields.h"
 
 namespace motley::model {
@@ -92,7 +93,7 @@ static void fields(Archive& archive, ProfiledLink& link) {
 
 template <class Archive>
 static void fields(Archive& archive, Profile& profile) {
-  archive.version(2);
+  archive.version(2, kRenamedKeys);
   archive.required("graph", profile.graph);
   archive.required("batch_size", profile.batch, NumberIs::kPositive);
   archive.required("devices", profile.devices);

@@ -92,12 +92,14 @@ Result<Secret> Secret::from_file(const std::string& path) {
   return Secret(decode(text), fmt::format("the file '{}'", path));
 }
 
-Result<Secret> Secret::from_environment(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  if (value == nullptr) {
-    return fail(ErrorCode::kInvalidInput, "the environment variable {}, which is to hold a secret, is not set", name);
+Result<Secret> Secret::from_file(const std::string& path, const char* variable) {
+  if (!path.empty()) return from_file(path);
+  const char* named = std::getenv(variable);
+  if (named == nullptr) {
+    return fail(ErrorCode::kInvalidInput, "no file is named, and the environment variable {}, which may, is not set",
+                variable);
   }
-  return from_text(value, fmt::format("the secret in the environment variable {}", name));
+  return from_file(std::string(named));
 }
 
 Result<Secret> Secret::from_text(const std::string& text, const std::string& what) {
@@ -106,6 +108,13 @@ Result<Secret> Secret::from_text(const std::string& text, const std::string& wha
                 kMinSecretBytes, kMaxSecretBytes);
   }
   return Secret(decode(text), what);
+}
+
+Status Secret::write(const std::filesystem::path& path) const {
+  const mode_t before = ::umask(0077);
+  Status written = write_file(path, hex() + "\n");
+  ::umask(before);
+  return written;
 }
 
 std::string Secret::hex() const {

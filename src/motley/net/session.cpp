@@ -15,8 +15,8 @@ Status check_bind(const std::string& host, bool given_secret) {
     return fail(
         ErrorCode::kInvalidInput,
         "listening at {} would be open to the network, which needs a secret that you chose: give every rank the "
-        "same secret file (mode 0600) or variable {}, or listen on 127.0.0.1",
-        host, kSecretVariable);
+        "same secret file (mode 0600) by --secret-file or {}, or listen on 127.0.0.1",
+        host, kSecretFileVariable);
   }
   return {};
 }

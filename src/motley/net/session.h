@@ -2,6 +2,7 @@
 // control connection (rank 0 to each other rank) over which a lost rank is noticed at once and told to all.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,19 +19,25 @@ struct Endpoint {
 };
 Result<Endpoint> parse_endpoint(const std::string& text);  // "host:port", "[::1]:port"
 
-// Where a launcher puts the secret for the ranks that it starts.
-inline constexpr const char* kSecretVariable = "MOTLEY_SECRET";
+// Environment variables that name a file (mode 0600) where no flag or key does: the secret that the ranks of a job
+// share, and the token that a server's clients show.
+inline constexpr const char* kSecretFileVariable = "MOTLEY_SECRET_FILE";
+inline constexpr const char* kTokenFileVariable = "MOTLEY_TOKEN_FILE";
 
 // The shared secret of a job: at least 16 bytes. Never logged, never in arguments.
 class Secret {
  public:
-  static Secret generate();                                         // 32 random bytes
-  static Result<Secret> from_file(const std::string& path);         // must be mode 0600 or stricter and ours
-  static Result<Secret> from_environment(const std::string& name);  // hex or text of >= 16 characters
-  static Result<Secret> from_text(const std::string& text, const std::string& what);  // the same; `what` is for errors
-  std::string hex() const;  // for handing it to a child's environment
+  static Secret generate();                                  // 32 random bytes
+  static Result<Secret> from_file(const std::string& path);  // must be mode 0600 or stricter and ours
+  // The file that the path names or, where it is empty, the environment variable.
+  static Result<Secret> from_file(const std::string& path, const char* variable);
+  // Hex or text of at least 16 characters; `what` is for errors.
+  static Result<Secret> from_text(const std::string& text, const std::string& what);
+  std::string hex() const;
+  // A file of mode 0600 that from_file reads back.
+  Status write(const std::filesystem::path& path) const;
   const std::string& bytes() const { return bytes_; }
-  // Where it is from, for messages: "the file 'token'", "the variable MOTLEY_SECRET".
+  // Where it is from, for messages: "the file 'token'".
   const std::string& source() const { return source_; }
 
  private:

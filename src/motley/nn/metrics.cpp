@@ -9,7 +9,7 @@ std::size_t count_totals(Metric metric) {
   return metric == Metric::kAuc ? 2 * static_cast<std::size_t>(kAucBins) : 2;
 }
 
-const char* to_string(Metric metric) {
+const char* field_name(Metric metric) {
   return metric == Metric::kAccuracy ? "accuracy" : metric == Metric::kAuc ? "auc" : "mean_absolute_error";
 }
 
@@ -49,7 +49,7 @@ Result<Metric> parse_metric(const std::string& text) {
 }
 
 const char* to_string(Metric metric) {
-  return metric == Metric::kMeanAbsoluteError ? "mean-absolute-error" : to_string(metric);
+  return metric == Metric::kMeanAbsoluteError ? "mean-absolute-error" : field_name(metric);
 }
 
 std::vector<Metric> default_metrics(Loss loss, std::int64_t classes) {
@@ -116,7 +116,7 @@ std::vector<NamedValue> Evaluation::values() const {
   for (const Metric metric : metrics_) {
     const auto own = all.subspan(at, count_totals(metric));
     at += own.size();
-    values.push_back({to_string(metric), metric == Metric::kAuc ? area(own) : ratio(own)});
+    values.push_back({field_name(metric), metric == Metric::kAuc ? area(own) : ratio(own)});
   }
   return values;
 }

@@ -2,7 +2,7 @@
 // hot rows in memory within a budget, the others in a cold store; saved without stopping, and restored onto any number
 // of shards.
 //
-// A table is one shard. Which ids are a shard's is the caller's choice (shard_filter is the usual one); a row depends
+// A table is one shard. Which ids are a shard's is the caller's choice (find_shard is the usual one); a row depends
 // on its id and its gradients only. Rows exist once they were pushed: until then a pull gives what the initializer
 // makes of seed and id.
 //
@@ -63,7 +63,7 @@ struct CheckpointReport {
   std::uint64_t bytes = 0;
 };
 
-using collective::shard_filter;
+using collective::find_shard;
 
 class SparseTable {
  public:

@@ -58,11 +58,13 @@ bool JsonReader::is_there(const char* key) {
   return object_.contains(key);
 }
 
-void JsonReader::version(int accepted) {
+void JsonReader::version(int accepted, std::span<const RenamedKey> renamed) {
   int version = 0;
   required("version", version);
   if (version != accepted) {
-    refuse(object_.at("version"), key_path("version"), fmt::format("{}", accepted));
+    const bool is_before = version == accepted - 1 && !renamed.empty();
+    refuse(object_.at("version"), key_path("version"),
+           is_before ? fmt::format("{}, in which {}", accepted, to_string(renamed)) : fmt::format("{}", accepted));
   }
 }
 

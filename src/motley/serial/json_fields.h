@@ -17,6 +17,7 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/serial/renamed_keys.h"
 
 namespace motley {
 
@@ -51,8 +53,9 @@ class JsonReader {
       read(object_.at(key), key_path(key), value, rule);
     }
   }
-  void version(int accepted);  // the field "version"
-  void finish() const;         // refuses the keys that nobody asked for
+  // The field "version"; a file of the version before is refused with what was renamed since.
+  void version(int accepted, std::span<const RenamedKey> renamed = {});
+  void finish() const;  // refuses the keys that nobody asked for
 
  private:
   bool is_there(const char* key);
@@ -110,7 +113,7 @@ class JsonWriter {
       required(key, value, rule);
     }
   }
-  void version(int version) { object_["version"] = version; }
+  void version(int version, std::span<const RenamedKey> = {}) { object_["version"] = version; }
 
   template <class T>
   static nlohmann::ordered_json written(T& value) {

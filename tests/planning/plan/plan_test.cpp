@@ -115,6 +115,8 @@ TEST(PlanFile, RefusesWithFieldValueAndWhatIsAccepted) {
   EXPECT_THAT(error_message("[]"), HasSubstr("plan.json: the file is []; accepted: an object"));
   EXPECT_THAT(error_message(edited(R"("version": 2)", R"("version": 3)")),
               HasSubstr("version is 3; accepted: an integer from 2 to 2"));
+  EXPECT_THAT(error_message(edited(R"("version": 2)", R"("version": 1)")),
+              HasSubstr("version is 1; accepted: 2, in which batch is now global_batch_size, "));
   EXPECT_THAT(error_message(edited(R"("global_batch_size": 64)", R"("global_batch_sizes": 64)")),
               HasSubstr("global_batch_size is missing"));
   EXPECT_THAT(error_message(edited(R"("method")", R"("metod")")), HasSubstr("did you mean 'method'?"));

@@ -7,8 +7,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "motley/base/os/file.h"
+#include "motley/planning/plan/renamed_keys.h"
 #include "motley/serial/options.h"
 
 namespace motley::planning {
@@ -74,6 +76,15 @@ class Fields {
       refuse(key, value, accepted);
     }
     return value.get<std::int64_t>();
+  }
+
+  // A file of the version before is refused with what was renamed since.
+  void version(int accepted, std::span<const RenamedKey> renamed) {
+    const Json& value = at("version", fmt::format("{}", accepted));
+    if (value == accepted - 1) {
+      refuse("version", value, fmt::format("{}, in which {}", accepted, to_string(renamed)));
+    }
+    integer("version", accepted, accepted);
   }
 
   bool boolean(const char* key) {
@@ -229,7 +240,7 @@ Stage read_stage(Fields& fields, const std::map<std::string, int>& layers) {
 Plan read(std::string_view text, const std::string& name) {
   const Json json = parse_json(text, name);
   Fields fields(json, name, "");
-  fields.integer("version", kVersion, kVersion);
+  fields.version(kVersion, kRenamedKeys);
   Plan plan;
   plan.model = fields.text("model");
   std::map<std::string, int> layers;

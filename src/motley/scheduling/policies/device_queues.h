@@ -24,7 +24,7 @@ struct Queues {
 // What there is to plan.
 struct QueueInput {
   const State& state;
-  const std::vector<int>& node_of;  // of each device
+  const std::vector<int>& device_node;  // of each device
   Queues running;
   std::vector<int> waiting;  // by arrival
 };

@@ -86,7 +86,7 @@ class SjfBco final : public DeviceQueues {
   }
 
   static std::vector<int> all_devices(const QueueInput& input) {
-    std::vector<int> devices(input.node_of.size());
+    std::vector<int> devices(input.device_node.size());
     std::iota(devices.begin(), devices.end(), 0);
     return devices;
   }
@@ -95,7 +95,7 @@ class SjfBco final : public DeviceQueues {
     const std::vector<Node>& nodes = input.state.topology->nodes;
     std::vector<double> mean(nodes.size());
     for (std::size_t device = 0; device < use.size(); ++device) {
-      const int node = input.node_of[device];
+      const int node = input.device_node[device];
       mean[index(node)] += use[device] / nodes[index(node)].devices;
     }
     std::vector<int> order(nodes.size());
@@ -108,7 +108,7 @@ class SjfBco final : public DeviceQueues {
       count += nodes[index(*node)].devices;
     }
     std::vector<int> devices = all_devices(input);
-    std::erase_if(devices, [&](int device) { return is_chosen[index(input.node_of[index(device)])] == 0; });
+    std::erase_if(devices, [&](int device) { return is_chosen[index(input.device_node[index(device)])] == 0; });
     return devices;
   }
 };

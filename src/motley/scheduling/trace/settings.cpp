@@ -117,8 +117,8 @@ Result<Setting> gavel_setting(const Throughputs& throughputs, int jobs, double p
     job.name = fmt::format("job{}", i);
     job.arrival = now;
     now += draw.exponential(3600 / per_hour);
-    const double draw = draw.between(0, 1);
-    job.workers = draw < 0.7 ? 1 : draw < 0.8 ? 2 : draw < 0.95 ? 4 : 8;
+    const double size = draw.between(0, 1);
+    job.workers = size < 0.7 ? 1 : size < 0.8 ? 2 : size < 0.95 ? 4 : 8;
     job.duration = 60 * std::pow(10, draw.between(0, 1) < 0.8 ? draw.between(1.5, 3) : draw.between(3, 4));
     const std::vector<std::string> models = throughputs.models(types.front(), job.workers);
     if (models.empty()) {

@@ -2,12 +2,20 @@
 
 #include <nlohmann/json.hpp>
 
+#include "motley/train/checkpoint/renamed_keys.h"
+
 namespace motley::train {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+constexpr int kVersion = 2;
+
+}  // namespace
+
 std::string format_state(const SavedState& state) {
-  Json json = {{"version", 2},
+  Json json = {{"version", kVersion},
                {"step", state.step},
                {"ledger",
                 {{"seed", state.ledger.seed},
@@ -26,9 +34,10 @@ std::string format_state(const SavedState& state) {
 Result<SavedState> parse_state(const std::string& text) {
   try {
     const Json json = Json::parse(text);
-    if (json.at("version").get<int>() != 2) {
-      return fail(ErrorCode::kInvalidInput, "the checkpoint's state.json has version {}; this Motley reads version 2",
-                  json.at("version").dump());
+    if (json.at("version").get<int>() != kVersion) {
+      return fail(ErrorCode::kInvalidInput,
+                  "the checkpoint's state.json has version {}; this Motley reads version {}, in which {}",
+                  json.at("version").dump(), kVersion, to_string(kRenamedFields));
     }
     SavedState state;
     json.at("step").get_to(state.step);

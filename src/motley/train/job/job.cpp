@@ -10,6 +10,7 @@
 #include "motley/base/random.h"
 #include "motley/nn/ctr_models.h"
 #include "motley/nn/synthetic_model.h"
+#include "motley/train/job/renamed_keys.h"
 
 namespace motley::train {
 namespace {
@@ -22,6 +23,7 @@ constexpr const char* kPathKeys[] = {
     "cluster",    "plan",       "batch_split.replay", "data.folder", "gradient_sync.token_file",
     "emulation",  "profile",    "data.token_file"};
 
+constexpr std::int64_t kVersion = 2;
 // Makes the key's value absolute where the key holds a path.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
   if (std::find(std::begin(kPathKeys), std::end(kPathKeys), key) == std::end(kPathKeys)) {
@@ -93,7 +95,7 @@ std::string quoted(const std::string& text) {
 const OptionTable<Job>& job_options() {
   using enum OptionKind;
   static const OptionTable<Job> options = {
-      {{"version", kInteger, "version of the job format", 2, 2}, &Job::version},
+      {{"version", kInteger, "version of the job format", kVersion, kVersion}, &Job::version},
       {{"name", kText, "name of the job; run folders are named after it"}, &Job::name},
       {{"seed", kInteger, "seed of the initial weights, the order of the samples and dropout", 0}, &Job::seed},
       {{"model.name",
@@ -107,15 +109,15 @@ const OptionTable<Job>& job_options() {
       {{"model.path", kText,
         "file of model.name torchscript (made by tools/motley-export), or the profile of model.name synthetic"},
        &Job::model_path},
-      {{"model.hidden_sizes", kIntegers, "widths of the hidden fully connected layers; empty: the network's own", 1},
+      {{"model.hidden_sizes", kIntegers, "sizes of the hidden fully connected layers; empty: the network's own", 1},
        &Job::model_hidden_sizes},
       {{"model.num_layers", kInteger, "blocks of transformer; 0: 4", 0}, &Job::model_num_layers},
-      {{"model.hidden_size", kInteger, "values that go from block to block of transformer for each token; 0: 128", 0},
+      {{"model.hidden_size", kInteger, "size of transformer's hidden state, for each token; 0: 128", 0},
        &Job::model_hidden_size},
-      {{"model.num_heads", kInteger, "heads of attention in each block of transformer, a divisor of the width; 0: 4",
-        0},
+      {{"model.num_heads", kInteger,
+        "attention heads in each block of transformer, a divisor of model.hidden_size; 0: 4", 0},
        &Job::model_num_heads},
-      {{"model.tie_embeddings", kBoolean, "the weights of transformer's output layer are those of its token embedding"},
+      {{"model.tie_embeddings", kBoolean, "transformer's output layer shares the weights of its token embedding"},
        &Job::model_tie_embeddings},
       {{"model.norm",
         kChoice,
@@ -124,7 +126,7 @@ const OptionTable<Job>& job_options() {
         kNone,
         {"auto", "none", "batch", "group"}},
        &Job::model_norm},
-      {{"model.dropout", kReal, "share of activations dropped in mlp, vgg11 and transformer", 0, 0.95},
+      {{"model.dropout", kReal, "fraction of activations dropped in mlp, vgg11 and transformer", 0, 0.95},
        &Job::model_dropout},
       {{"model.dtype", kChoice, "type of weights and gradients", -kNone, kNone, {"float32", "float64"}},
        &Job::model_dtype},
@@ -151,20 +153,19 @@ const OptionTable<Job>& job_options() {
       {{"data.drop_columns", kText, "columns that are neither feature nor target (csv), separated by commas"},
        &Job::data_drop_columns},
       {{"data.categorical_columns", kText,
-        "columns whose values are categories, which ctrdnn, 2emb, matchnet and nce look up (csv), separated by commas"},
+        "columns whose values are categories, which ctrdnn, 2emb, matchnet and nce embed (csv), separated by commas"},
        &Job::data_categorical_columns},
-      {{"data.max_malformed_fraction", kReal, "share of the lines that may be malformed and are skipped (csv, criteo)",
-        0, 1},
+      {{"data.max_malformed_fraction", kReal,
+        "fraction of the lines that may be malformed and are skipped (csv, criteo)", 0, 1},
        &Job::data_max_malformed_fraction},
-      {{"data.num_samples", kReal, "training samples that are made; a tenth as many for the test (clicks)", 1, 4e9},
+      {{"data.num_samples", kReal, "synthetic training samples; a tenth as many for the test (clicks)", 1, 4e9},
        &Job::data_num_samples},
-      {{"data.num_categories", kReal, "different values of all categories together (clicks)", 260, 1ULL << 32},
+      {{"data.num_categories", kReal, "different values of all categorical columns together (clicks)", 260, 1ULL << 32},
        &Job::data_num_categories},
-      {{"data.zipf", kReal, "exponent by which often seen values outweigh rare ones (clicks)", 0.1, 10},
-       &Job::data_zipf},
+      {{"data.zipf", kReal, "exponent of the Zipf distribution of the categories (clicks)", 0.1, 10}, &Job::data_zipf},
       {{"data.sequence_length", kInteger, "bytes of a sample (text)", 1, 1 << 20}, &Job::data_sequence_length},
-      {{"data.test_fraction", kReal, "share of the text, at its end, that is test data where data.test is empty (text)",
-        0, 0.9},
+      {{"data.test_fraction", kReal,
+        "fraction of the text, at its end, that is test data where data.test is empty (text)", 0, 0.9},
        &Job::data_test_fraction},
       {{"data.normalise", kBoolean,
         "shift and scale features to mean 0 and deviation 1, as measured on the training data (not text)"},
@@ -175,24 +176,22 @@ const OptionTable<Job>& job_options() {
         "empty: every worker has the files"},
        &Job::data_server},
       {{"data.token_file", kText,
-        "file (mode 0600) with the data server's token; empty: the variable MOTLEY_DATA_TOKEN"},
+        "file (mode 0600) with the data server's token; empty: that of the variable MOTLEY_TOKEN_FILE"},
        &Job::data_token_file},
-      {{"data.prefetch", kInteger, "steps whose samples a worker reads before they are due", 0, 64},
-       &Job::data_prefetch},
+      {{"data.prefetch", kInteger, "steps whose samples a worker reads ahead", 0, 64}, &Job::data_prefetch},
       {{"embedding.placement",
         kChoice,
-        "who has the rows that ctrdnn, 2emb, matchnet and nce look up: parameter servers (gradient_sync.servers, or "
-        "one "
-        "that "
-        "is started for the job), or every worker, all of them",
+        "where the embeddings of ctrdnn, 2emb, matchnet and nce are: server, on parameter servers "
+        "(gradient_sync.servers, or one that is started for the job); replicated, all of them on every worker",
         -kNone,
         kNone,
         {"server", "replicated"}},
        &Job::embedding_placement},
       {{"embedding.num_embeddings", kInteger,
-        "rows of the table, into which ids are folded; 0, only with server: as many as there are ids", 0},
+        "embeddings of the table, into which ids are folded; 0, only with server: as many as there are ids", 0},
        &Job::num_embeddings},
-      {{"embedding.embedding_dim", kInteger, "values of a row; 0: the network's own, 10 or with nce 128", 0, 4096},
+      {{"embedding.embedding_dim", kInteger, "values of an embedding; 0: the network's own, 10 or with nce 128", 0,
+        4096},
        &Job::embedding_dim},
       {{"embedding.optimizer",
         kChoice,
@@ -201,52 +200,49 @@ const OptionTable<Job>& job_options() {
         kNone,
         {"adagrad", "adam", "sgd"}},
        &Job::embedding_optimizer},
-      {{"embedding.learning_rate", kReal, "server: learning rate of the rows", 0}, &Job::embedding_learning_rate},
+      {{"embedding.learning_rate", kReal, "server: learning rate of the embeddings", 0}, &Job::embedding_learning_rate},
       {{"embedding.memory", kBytes,
-        "server: memory for rows on each server, which keeps the others on disk (motley server --embedding-dir); 0: "
-        "all of "
-        "them "
-        "in memory",
+        "server: memory for embeddings on each server, which keeps the others on disk (motley server --embedding-dir); "
+        "0: all of them in memory",
         0},
        &Job::embedding_memory_bytes},
       {{"embedding.comm_dtype",
         kChoice,
-        "server: type of rows and of their gradients on the wire; what it rounds away is lost",
+        "server: type of embeddings and of their gradients on the wire; what it rounds away is lost",
         -kNone,
         kNone,
         {"float32", "bfloat16", "float16", "int8"}},
        &Job::embedding_comm_dtype},
-      {{"embedding.prefetch", kBoolean, "server: ask for the next batch's rows while this one is computed"},
+      {{"embedding.prefetch", kBoolean, "server: ask for the next batch's embeddings while this one is computed"},
        &Job::embedding_prefetch},
       {{"embedding.cache_rows", kInteger,
-        "server: hot rows that each worker keeps, to use them in several steps; 0: none", 0, 1 << 30},
+        "server: hot embeddings that each worker caches, to use them in several steps; 0: none", 0, 1 << 30},
        &Job::embedding_cache_rows},
-      {{"embedding.max_staleness", kInteger,
-        "server: how many steps older than a step's own a row may be that embedding.cache_rows keeps for it", 0,
-        1 << 20},
+      {{"embedding.max_staleness", kInteger, "server: how many steps older than a step's own a cached embedding may be",
+        0, 1 << 20},
        &Job::embedding_max_staleness},
-      {{"global_batch_size", kInteger, "global batch: samples of one step, over all workers", 1, 1 << 30},
-       &Job::global_batch_size},
-      {{"gradient_accumulation_steps", kInteger, "micro-batches into which a worker cuts its share of a step", 1, 4096},
+      {{"global_batch_size", kInteger, "samples of one step, over all workers", 1, 1 << 30}, &Job::global_batch_size},
+      {{"gradient_accumulation_steps", kInteger, "micro-batches into which a worker cuts its part of a step", 1, 4096},
        &Job::gradient_accumulation_steps},
       {{"epochs", kReal, "passes over the training data", 0, 1e6}, &Job::epochs},
       {{"steps", kInteger, "stop after this many steps; 0: by epochs", 0}, &Job::steps},
       {{"loss", kChoice, "loss, averaged over the samples of a step", -kNone, kNone, {"cross-entropy", "bce", "mse"}},
        &Job::loss},
       {{"optimizer.name", kChoice, "optimizer", -kNone, kNone, {"sgd", "adam", "adamw"}}, &Job::optimizer_name},
-      {{"optimizer.learning_rate", kReal, "learning rate at the schedule's full height", 0}, &Job::learning_rate},
+      {{"optimizer.learning_rate", kReal, "peak learning rate, which lr_scheduler scales", 0}, &Job::learning_rate},
       {{"optimizer.momentum", kReal, "momentum of sgd", 0, 0.99999}, &Job::momentum},
       {{"optimizer.nesterov", kBoolean, "Nesterov's form of the momentum"}, &Job::nesterov},
       {{"optimizer.weight_decay", kReal, "weight decay", 0}, &Job::weight_decay},
       {{"optimizer.betas", kReals, "decay rates of adam and adamw", 0, 0.9999999}, &Job::betas},
       {{"optimizer.epsilon", kReal, "added to adam's denominator", 0}, &Job::epsilon},
-      {{"lr_scheduler.name", kChoice, "learning rate over the steps", -kNone, kNone, {"constant", "step", "cosine"}},
+      {{"lr_scheduler.name", kChoice, "learning-rate scheduler", -kNone, kNone, {"constant", "step", "cosine"}},
        &Job::lr_scheduler_name},
       {{"lr_scheduler.warmup_steps", kInteger, "steps of linear warm-up", 0}, &Job::lr_scheduler_warmup_steps},
       {{"lr_scheduler.step_size", kInteger, "step: multiply by lr_scheduler.gamma every so many steps", 1},
        &Job::lr_scheduler_step_size},
       {{"lr_scheduler.gamma", kReal, "step: the factor", 0, 1}, &Job::lr_scheduler_gamma},
-      {{"lr_scheduler.min_lr_ratio", kReal, "cosine: share of the learning rate at the last step", 0, 1},
+      {{"lr_scheduler.min_lr_ratio", kReal,
+        "cosine: learning rate at the last step, as a fraction of optimizer.learning_rate", 0, 1},
        &Job::lr_scheduler_min_lr_ratio},
       {{"max_grad_norm", kReal, "clip the gradient's global norm to this; 0: no clipping", 0}, &Job::max_grad_norm},
       {{"precision", kChoice, "bfloat16: forward pass under autocast", -kNone, kNone, {"float32", "bfloat16"}},
@@ -259,7 +255,7 @@ const OptionTable<Job>& job_options() {
         "all of them"},
        &Job::plan},
       {{"profile", kText,
-        "with a plan file: profile that the plan was made from, so that the run can adapt and its page show the "
+        "with a plan file: profile that the plan was made from, so that the run can replan and its page show the "
         "predicted step; empty: that of emulation"},
        &Job::profile},
       {{"replan", kBoolean,
@@ -276,9 +272,8 @@ const OptionTable<Job>& job_options() {
       {{"deterministic", kBoolean, "only kernels that give the same bits from run to run"}, &Job::deterministic},
       {{"gradient_sync.method",
         kChoice,
-        "how gradients are synchronised: ring (in shared memory where that is possible), or parameter-server; auto: "
-        "ring, or "
-        "what is measured to be faster where gradient_sync.servers are given",
+        "gradient synchronisation: ring (all-reduce, in shared memory where that is possible) or parameter-server; "
+        "auto: ring, or what is measured to be faster where gradient_sync.servers are given",
         -kNone,
         kNone,
         {"auto", "ring", "parameter-server", "shared-memory", "tcp-ring"}},
@@ -292,9 +287,9 @@ const OptionTable<Job>& job_options() {
         kNone,
         {"float32", "bfloat16", "float16", "int8", "top-k", "auto"}},
        &Job::gradient_sync_comm_dtype},
-      {{"gradient_sync.top_k", kReal, "top-k: the share of a gradient's values that is sent", 1e-6, 0.5},
+      {{"gradient_sync.top_k", kReal, "top-k: the fraction of a gradient's values that is sent", 1e-6, 0.5},
        &Job::gradient_sync_top_k},
-      {{"gradient_sync.bucket_size", kBytes, "gradients are exchanged in buckets of about this size", 4096},
+      {{"gradient_sync.bucket_size", kBytes, "gradients are synchronised in buckets of about this size", 4096},
        &Job::gradient_sync_bucket_size},
       {{"gradient_sync.consistency",
         kChoice,
@@ -315,7 +310,8 @@ const OptionTable<Job>& job_options() {
         "on this machine for the job"},
        &Job::gradient_sync_servers},
       {{"gradient_sync.token_file", kText,
-        "parameter-server, auto: file (mode 0600) with the servers' token; empty: the variable MOTLEY_SERVER_TOKEN"},
+        "parameter-server, auto: file (mode 0600) with the servers' token; empty: that of the variable "
+        "MOTLEY_TOKEN_FILE"},
        &Job::gradient_sync_token_file},
       {{"gradient_sync.tenant", kText,
         "parameter-server: whom the servers' token belongs to, where they tell tenants apart"},
@@ -339,17 +335,18 @@ const OptionTable<Job>& job_options() {
         1 << 20},
        &Job::gradient_sync_chunk_size},
       {{"gradient_sync.overlap", kBoolean,
-        "exchange finished buckets while backward still runs; copy to and from GPUs while they compute"},
+        "synchronise finished buckets while backward still runs; copy to and from GPUs while they compute"},
        &Job::gradient_sync_overlap},
       {{"batch_split.mode",
         kChoice,
-        "how a step's samples are shared: dynamic follows measured speed (and pulls from a queue under random delays)",
+        "how a step's samples are split among the workers: dynamic follows measured speed (and takes from a work queue "
+        "under random delays)",
         -kNone,
         kNone,
         {"dynamic", "equal", "fixed", "replay", "work-queue"}},
        &Job::batch_split_mode},
       {{"batch_split.fixed", kIntegers, "fixed: samples of each worker in a full batch", 0}, &Job::batch_split_fixed},
-      {{"batch_split.replay", kText, "replay: run folder whose recorded shares are used again"},
+      {{"batch_split.replay", kText, "replay: run folder whose recorded splits are used again"},
        &Job::batch_split_replay},
       {{"baseline.every", kInteger,
         "run baseline steps with the equal split every so many steps, to measure the gain in the same run; 0: never",
@@ -365,7 +362,8 @@ const OptionTable<Job>& job_options() {
       {{"evaluate.every_epochs", kReal,
         "evaluate on the test data this often and at the end; 0: at the end only; -1: never", -1},
        &Job::evaluate_every_epochs},
-      {{"acceptance.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: no goal", 0, 1},
+      {{"acceptance.test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: not asked for",
+        0, 1},
        &Job::acceptance_test_accuracy},
       {{"acceptance.test_auc", kReal, "the same for the area under the ROC curve on the test data, of two classes", 0,
         1},
@@ -373,7 +371,7 @@ const OptionTable<Job>& job_options() {
       {{"acceptance.speedup_over_equal", kReal,
         "the same for the speed-up over the equal split, which baseline steps measure", 0},
        &Job::acceptance_speedup_over_equal},
-      {{"acceptance.wait_fraction", kReal, "the same for the share of a step that the worst worker waits", 0, 1},
+      {{"acceptance.wait_fraction", kReal, "the same for the largest fraction of step time that a worker waits", 0, 1},
        &Job::acceptance_wait_fraction},
       {{"deadline.join", kSeconds, "how long workers may take to appear", 0.1, 86400}, &Job::join_seconds},
       {{"deadline.step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400},
@@ -403,6 +401,13 @@ Result<Job> read_job(const std::filesystem::path& path) {
     return fail(ErrorCode::kInvalidInput, "{}:{}: not valid YAML: {}", file, problem.mark.line + 1, problem.msg);
   }
   scalars.erase("");
+  std::vector<RenamedKey> renamed;
+  std::ranges::copy_if(kRenamedKeys, std::back_inserter(renamed),
+                       [&](const RenamedKey& key) { return scalars.contains(std::string(key.before)); });
+  if (!renamed.empty()) {
+    return fail(ErrorCode::kInvalidInput, "{}: a job file of version {}; accepted: version {}, in which {}", file,
+                kVersion - 1, kVersion, to_string(renamed));
+  }
   Job job;
   for (const auto& [key, scalar] : scalars) {
     if (Status set = job_options().set(job, key, scalar.text); !set) {

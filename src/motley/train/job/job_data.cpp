@@ -153,7 +153,7 @@ Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set)
   data::DataServerAccess access;
   access.endpoint = *endpoint;
   access.token = [file = job.data_token_file]() -> Result<net::Secret> {
-    auto token = file.empty() ? net::Secret::from_environment(kDataTokenVariable) : net::Secret::from_file(file);
+    auto token = net::Secret::from_file(file, net::kTokenFileVariable);
     return token ? token : fail(token.error().within("data.token_file"));
   };
   access.claim.identity = {.job = job.name, .tenant = job.gradient_sync_tenant, .session = 1, .epoch = 1};

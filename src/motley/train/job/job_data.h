@@ -18,7 +18,6 @@ Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data
 
 // How a job that reads alone gets at its data server (data.server). A worker of several puts in who it is.
 Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set);
-inline constexpr const char* kDataTokenVariable = "MOTLEY_DATA_TOKEN";
 
 // The keys that say which data is meant, as a job and its data server compare them: lines "key: value", of files their
 // names without folders.

@@ -77,8 +77,7 @@ Result<std::vector<collective::ServerAddress>> read_servers(const Job& job) {
     }
     endpoints.push_back(*endpoint);
   }
-  const auto token = job.gradient_sync_token_file.empty() ? net::Secret::from_environment(kServerTokenVariable)
-                                                          : net::Secret::from_file(job.gradient_sync_token_file);
+  const auto token = net::Secret::from_file(job.gradient_sync_token_file, net::kTokenFileVariable);
   if (!token) {
     return fail(token.error().within("gradient_sync.token_file"));
   }
@@ -87,6 +86,14 @@ Result<std::vector<collective::ServerAddress>> read_servers(const Job& job) {
     servers.push_back({endpoint, *token});
   }
   return servers;
+}
+
+void name_token_files(Job& job) {
+  const char* named = std::getenv(net::kTokenFileVariable);
+  if (named == nullptr) return;
+  const std::string file = std::filesystem::absolute(named).string();
+  if (!job.data_server.empty() && job.data_token_file.empty()) job.data_token_file = file;
+  if (!job.gradient_sync_servers.empty() && job.gradient_sync_token_file.empty()) job.gradient_sync_token_file = file;
 }
 
 nn::ScheduleSpec make_lr_schedule(const Job& job, std::int64_t steps) {

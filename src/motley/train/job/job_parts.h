@@ -31,8 +31,9 @@ collective::WireType parse_wire_type(const std::string& name);
 
 // The parameter servers that the job names, or that the launcher started, and the token for them.
 Result<std::vector<collective::ServerAddress>> read_servers(const Job& job);
+// Names the file of MOTLEY_TOKEN_FILE in the keys that leave it open, before a launcher gives its workers another one.
+void name_token_files(Job& job);
 inline constexpr const char* kServersVariable = "MOTLEY_SERVERS";
-inline constexpr const char* kServerTokenVariable = "MOTLEY_SERVER_TOKEN";
 
 nn::ScheduleSpec make_lr_schedule(const Job& job, std::int64_t steps);
 

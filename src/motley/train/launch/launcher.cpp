@@ -328,6 +328,11 @@ Result<std::string> start_server(Worker& server, const LaunchOptions& options, c
   }
 }
 
+// The token of the parameter server that is started for the run.
+std::filesystem::path token_file(const RunDirectory& run) {
+  return std::filesystem::absolute(run.folder() / "logs" / "server.token");
+}
+
 Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
   // Stop signals are taken from a descriptor, in the same poll as the workers' output.
   sigset_t stop_signals;
@@ -349,7 +354,8 @@ Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
   ProgressLine progress;
   WorkerGroup group;
   if (!options.server_arguments.empty()) {
-    const std::string token = fmt::format("{}={}", kServerTokenVariable, net::Secret::generate().hex());
+    MOTLEY_TRY(net::Secret::generate().write(token_file(run)));
+    const std::string token = fmt::format("{}={}", net::kTokenFileVariable, token_file(run).string());
     MOTLEY_ASSIGN(const std::string address, start_server(group.server, options, run, token, former_mask, progress));
     rendezvous.insert(rendezvous.end(), {fmt::format("{}={}", kServersVariable, address), token});
   }
@@ -450,6 +456,8 @@ Status launch_workers(LaunchOptions options, const RunDirectory& run) {
       if (!status && restart > 1) {
         status.error().message += "; " + way_on(run);
       }
+      std::error_code ignored;
+      std::filesystem::remove(token_file(run), ignored);
       return status;
     }
     std::fprintf(stderr, "motley: %s\nmotley: going on from the last checkpoint (restart %d of %d)\n",

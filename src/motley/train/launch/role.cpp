@@ -48,23 +48,10 @@ Result<Role> read_role(const char* launcher, const char* rank, const char* size,
 }
 
 // The secret that the user configured, if any.
-Result<std::optional<Secret>> configured_secret() {
-  if (environment("MOTLEY_SECRET")) {
-    MOTLEY_ASSIGN(Secret secret, Secret::from_environment("MOTLEY_SECRET"));
-    return std::optional<Secret>(std::move(secret));
-  }
-  if (const auto path = environment("MOTLEY_SECRET_FILE")) {
-    MOTLEY_ASSIGN(Secret secret, Secret::from_file(*path));
-    return std::optional<Secret>(std::move(secret));
-  }
-  return std::optional<Secret>();
-}
-
-Result<Secret> secret_from_hex(const std::string& hex) {
-  ::setenv("MOTLEY_SECRET", hex.c_str(), 1);
-  Result<Secret> secret = Secret::from_environment("MOTLEY_SECRET");
-  ::unsetenv("MOTLEY_SECRET");
-  return secret;
+Result<std::optional<Secret>> configured_secret(const Role& role) {
+  if (role.secret_file.empty() && !environment(net::kSecretFileVariable)) return std::optional<Secret>();
+  MOTLEY_ASSIGN(Secret secret, Secret::from_file(role.secret_file, net::kSecretFileVariable));
+  return std::optional<Secret>(std::move(secret));
 }
 
 struct RendezvousPoint {
@@ -117,7 +104,7 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
     if (const Result<std::string> text = read_file(file, 4096)) {
       if (const auto point = from_text(*text, role.job_id)) {
         options.rendezvous = point->endpoint;
-        return secret_from_hex(point->secret_hex);
+        return Secret::from_text(point->secret_hex, "rank 0's secret");
       }
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -163,7 +150,7 @@ Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional
     if (configured) {
       return *configured;
     }
-    return secret_from_hex(point->secret_hex);
+    return Secret::from_text(point->secret_hex, "rank 0's secret");
   } catch (const std::exception& problem) {
     return fail(ErrorCode::kTimeout, "rank {} cannot meet rank 0 through torchrun's store at {}:{}: {}", role.rank,
                 host, port, problem.what());
@@ -201,7 +188,7 @@ Result<std::vector<net::Endpoint>> read_hosts(const std::filesystem::path& hosts
 Error secret_needed(const std::string& where) {
   return {ErrorCode::kInvalidInput,
           where +
-              " spans several hosts, so the ranks need a shared secret: set MOTLEY_SECRET_FILE to a "
+              " spans several hosts, so the ranks need a shared secret: name by --secret-file or MOTLEY_SECRET_FILE a "
               "file of mode 0600 with at least 16 random bytes, the same on all hosts (head -c 32 /dev/urandom | "
               "base64 > FILE)",
           -1};
@@ -249,7 +236,7 @@ Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& fo
                                const std::filesystem::path& hosts, net::SessionOptions& options) {
   options.rank = role.rank;
   options.size = role.size;
-  MOTLEY_ASSIGN(const std::optional<Secret> configured, configured_secret());
+  MOTLEY_ASSIGN(const std::optional<Secret> configured, configured_secret(role));
   options.given_secret = configured.has_value();
   if (role.launcher == "none") {
     return Secret::generate();
@@ -265,8 +252,8 @@ Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& fo
         return fail(secret_needed("'" + hosts.string() + "'"));
       }
       return fail(ErrorCode::kInvalidInput,
-                  "ranks started by hand need a shared secret: set MOTLEY_SECRET_FILE to a file of "
-                  "mode 0600 with at least 16 random bytes");
+                  "ranks started by hand need a shared secret: name by --secret-file or MOTLEY_SECRET_FILE a file "
+                  "of mode 0600 with at least 16 random bytes");
     }
     return *configured;
   }

@@ -17,7 +17,8 @@ struct Role {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  std::string job_id;  // the same on all ranks of one start, different for every start
+  std::string job_id;       // the same on all ranks of one start, different for every start
+  std::string secret_file;  // of --secret-file; empty: that of MOTLEY_SECRET_FILE, if any
 };
 
 // What the environment says; launcher "none" where it says nothing. Errors: a half-set or impossible environment.
@@ -29,7 +30,8 @@ Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank);
 
 // Fills rendezvous, bind_host, given_secret, publish and returns the secret, for this role. `folder` is where ranks of
 // one host meet through a file (mpirun and srun on one machine); `hosts` is the address file or empty. The secret is
-// MOTLEY_SECRET, or the file MOTLEY_SECRET_FILE (mode 0600), or, where all ranks share this machine, a generated one.
+// that of the role's file, or of the file that MOTLEY_SECRET_FILE names (mode 0600), or, where all ranks share this
+// machine, a generated one.
 Result<net::Secret> find_rendezvous(const Role& role, const std::filesystem::path& folder,
                                     const std::filesystem::path& hosts, net::SessionOptions& options);
 
