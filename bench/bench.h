@@ -1,4 +1,4 @@
-// What every benchmark is given and returns. A benchmark is one function; src/motley/cli lists them by name.
+// What every benchmark is given and returns. A benchmark is one function; main.cpp lists them by name.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace motley::bench {
 struct BenchOptions {
   bool quick = false;                                // stay under a minute: fewer rounds, rows marked long left out
   std::filesystem::path source_folder;               // the checkout, for bench/peers and examples
-  std::filesystem::path motley;                      // the running binary, to start processes of it
+  std::filesystem::path motley;                      // the program, beside this one
+  std::filesystem::path program;                     // this one, to start processes of it
   std::filesystem::path python;                      // a Python with torch, for peers
   std::filesystem::path pages = "build/bench";       // folder for the pages and tables that some write
   std::function<void(const std::string&)> progress;  // one line at a time for the user; may be empty

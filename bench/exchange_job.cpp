@@ -25,8 +25,8 @@ Result<ExchangeJob> ExchangeJob::start(const BenchOptions& options, const std::s
   std::string address = (places[0].address.empty() ? "127.0.0.1" : places[0].address) + ":0";
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     std::vector<std::string> command = places[rank].prefix;
-    for (const std::string& word : {options.motley.string(), std::string("bench-worker"), std::string("exchange"),
-                                    std::to_string(rank), std::to_string(places.size()), address, method, bytes}) {
+    for (const std::string& word : {options.program.string(), std::string("exchange-worker"), std::to_string(rank),
+                                    std::to_string(places.size()), address, method, bytes}) {
       command.push_back(word);
     }
     if (!places[rank].address.empty()) command.push_back(places[rank].address);

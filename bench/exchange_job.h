@@ -17,7 +17,7 @@ class ExchangeJob {
     std::vector<std::string> prefix;
     std::string address;
   };
-  // Our ranks, as `motley bench-worker reducer` does it. `bytes`: sizes, separated by commas. `environment` is added.
+  // Our ranks, as `motley-bench exchange-worker` does it. `bytes`: sizes, separated by commas. `environment` is added.
   static Result<ExchangeJob> start(const BenchOptions& options, const std::string& method, const std::string& bytes,
                                    const std::vector<Place>& places, const std::vector<std::string>& environment = {},
                                    const std::string& name = "bench");
@@ -40,7 +40,7 @@ class ExchangeJob {
   std::string method_;
 };
 
-// A program of bench/peers that was built with this binary. The error says which package was missing then.
+// A program of bench/peers that was built with this one. The error says which package was missing then.
 Result<std::string> built_peer(const std::string& name);
 
 // What alternating batches of two gave: medians in seconds, and the median of the pairs' ratios.

@@ -204,7 +204,7 @@ Status stream(net::Connection& right, net::Connection& left, StreamBuffers& buff
 }
 
 Status work(const std::vector<std::string>& arguments) {
-  if (arguments.size() < 5) return fail(ErrorCode::kInvalidInput, "bench-worker exchange: five arguments are needed");
+  if (arguments.size() < 5) return fail(ErrorCode::kInvalidInput, "exchange-worker: five arguments are needed");
   net::SessionOptions options;
   const char* name = std::getenv("MOTLEY_BENCH_JOB");
   options.job = name == nullptr ? "bench" : name;
@@ -330,7 +330,7 @@ Status work(const std::vector<std::string>& arguments) {
 
 int exchange_worker_main(const std::vector<std::string>& arguments) {
   const Status done = work(arguments);
-  if (!done) std::fprintf(stderr, "bench-worker exchange: %s\n", done.error().message.c_str());
+  if (!done) std::fprintf(stderr, "exchange-worker: %s\n", done.error().message.c_str());
   return done ? 0 : 1;
 }
 

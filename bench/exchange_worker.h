@@ -6,7 +6,7 @@
 
 namespace motley::bench {
 
-// `motley bench-worker reducer RANK SIZE HOST:PORT METHOD BYTES[,BYTES...] [BIND-HOST]`, where the secret stands in
+// `motley-bench exchange-worker RANK SIZE HOST:PORT METHOD BYTES[,BYTES...] [BIND-HOST]`, where the secret stands in
 // MOTLEY_BENCH_SECRET and METHOD is one of
 //   shared-memory, tcp-ring            a round reduces one bucket (tcp-ring-barrier: all ranks begin it at once)
 //   shared-memory-step, tcp-ring-step, tcp-ring-bfloat16-step   a round is a step of SGD with momentum over all buckets
@@ -17,7 +17,7 @@ namespace motley::bench {
 // [MILLISECONDS]" does COUNT rounds (of the INDEX-th bucket; whole steps after a sleep of so many milliseconds each,
 // which counts), "stream BYTES [BUFFER]" sends plain bytes to the right neighbour while receiving as many from the left
 // one, from and into memory of BUFFER bytes; each prints the slowest rank's seconds (of one round). `arguments` are
-// those after "exchange". Returns the exit code.
+// those after "exchange-worker". Returns the exit code.
 int exchange_worker_main(const std::vector<std::string>& arguments);
 
 }  // namespace motley::bench

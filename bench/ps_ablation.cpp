@@ -91,8 +91,7 @@ class PsAblation {
       if (bins != kServerCores) continue;
       // What that costs: as many bytes as each core has, both at work at once.
       const auto pass = [&](const std::vector<std::size_t>& load) -> Result<double> {
-        return seconds_per_pass(UpdateVariant::kFused, kRanks, *std::ranges::max_element(load) * sizeof(float) * bins,
-                                bins);
+        return ps::seconds_per_pass(kRanks, *std::ranges::max_element(load) * sizeof(float) * bins, bins);
       };
       MOTLEY_ASSIGN(const Comparison seconds,
                     compare(pairs_, [&] { return pass(packed.load); }, [&] { return pass(in_turn); }));
@@ -103,18 +102,18 @@ class PsAblation {
   }
 
   Status kernels() {
-    const auto pass = [](UpdateVariant variant) {
-      return [variant]() -> Result<double> { return seconds_per_pass(variant, kRanks, kModelBytes, kServerCores); };
+    const auto pass = [](const ps::UpdatePass& update) {
+      return [update]() -> Result<double> { return ps::seconds_per_pass(kRanks, kModelBytes, kServerCores, update); };
     };
-    const auto add = [&](const std::string& name, UpdateVariant other, const std::string& words) -> Status {
-      MOTLEY_ASSIGN(const Comparison seconds, compare(pairs_, pass(UpdateVariant::kFused), pass(other)));
+    const auto add = [&](const std::string& name, const ps::UpdatePass& other, const std::string& words) -> Status {
+      MOTLEY_ASSIGN(const Comparison seconds, compare(pairs_, pass(ps::fused_pass), pass(other)));
       rows_.add(name, "ratio_to_alternative", seconds.ratio, "", false, {}, {}, 1.0,
                 fmt::format("{} a pass, {} {}; N={}, two pinned threads", format_seconds(seconds.ours), words,
                             format_seconds(seconds.peer), kRanks));
       return {};
     };
-    MOTLEY_TRY(add("fused-sum-and-step", UpdateVariant::kCopyAddOptimize, "copy, add one by one, then the step:"));
-    return add("cached-stores", UpdateVariant::kNonTemporal, "stores past the caches:");
+    MOTLEY_TRY(add("fused-sum-and-step", copy_add_optimize_pass, "copy, add one by one, then the step:"));
+    return add("cached-stores", non_temporal_pass, "stores past the caches:");
   }
 
   Status places() {

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "bench/ps_groups.h"
-#include "bench/update_ablation.h"
 #include "motley/base/units.h"
 
 namespace motley::bench {
@@ -24,9 +23,7 @@ class PsMemory {
     MOTLEY_ASSIGN(const ServerProcess server, ServerProcess::start(options_, kServerCores));
     MOTLEY_ASSIGN(ExchangeJob job, served_job(options_, server, "ps-memory", ranks));
     const auto ours = [&] { return job.run("round 0 2"); };
-    const auto bare = [&]() -> Result<double> {
-      return seconds_per_pass(UpdateVariant::kFused, ranks, kModelBytes, kServerCores);
-    };
+    const auto bare = [&]() -> Result<double> { return ps::seconds_per_pass(ranks, kModelBytes, kServerCores); };
     const std::string name = fmt::format("shm-N{}", ranks);
     MOTLEY_ASSIGN(const Comparison limit, compare(pairs_, ours, bare));
     rows_.add(name, "share_of_limit", 1 / limit.ratio, "", true, 0.75, 1.0, {},

@@ -4,7 +4,6 @@
 #include "bench/compression_bench.h"
 #include "bench/network_namespaces.h"
 #include "bench/ps_groups.h"
-#include "bench/update_ablation.h"
 #include "motley/base/units.h"
 
 namespace motley::bench {
@@ -35,7 +34,7 @@ class PsNetwork {
       // As many bytes as go to and from the server, and the arithmetic in turn with them.
       const auto stream = [&]() -> Result<double> {
         MOTLEY_ASSIGN(const double sent, ring.run(fmt::format("stream {} {}", 2 * kModelBytes, kModelBytes)));
-        return sent + seconds_per_pass(UpdateVariant::kFused, ranks, kModelBytes, kServerCores);
+        return sent + ps::seconds_per_pass(ranks, kModelBytes, kServerCores);
       };
       MOTLEY_ASSIGN(const Comparison limit, compare(pairs_, ours, stream));
       rows_.add(fmt::format("tcp-loopback-N{}", ranks), "share_of_limit", 1 / limit.ratio, "", true, 0.85, 1.0, {},

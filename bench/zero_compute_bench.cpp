@@ -46,7 +46,7 @@ constexpr Published kModels[] = {{"AlexNet", "alexnet", 16, {3.3, 7.7}},
 // server, too), and so often besides.
 struct Way {
   const char* name;
-  const char* method;  // of `motley bench-worker reducer`, or Gloo's algorithm
+  const char* method;  // of `motley-bench exchange-worker`, or Gloo's algorithm
   int servers;
   bool ours;
   int copies_a_rank;

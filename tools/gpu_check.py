@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The runs of tools/gpu-check, with what it built; prints rows as `motley bench` does. 1 where one fails or misses."""
+"""The runs of tools/gpu-check, with what it built; prints rows as `motley-bench` does. 1 where one fails or misses."""
 
 import json
 import pathlib

@@ -22,9 +22,5 @@ void add_schedule_service(CLI::App& schedule, Action& action);  // below add_sch
 void add_server(CLI::App& app, Action& action);
 void add_data_server(CLI::App& app, Action& action);
 void add_report(CLI::App& app, Action& action);
-void add_bench(CLI::App& app, Action& action);
-
-// An error that has been printed already and only sets the exit code: a bench row that missed its target (3).
-inline constexpr const char* kMissedTarget = "a row missed its target";
 
 }  // namespace motley::cli

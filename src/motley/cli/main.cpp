@@ -1,5 +1,5 @@
 // The binary's entry: parses the command line, runs the command, and turns its error into the last line and the exit
-// code (0 done, 1 failed, 2 wrong usage or input, 3 a bench row missed its target, 130 interrupted).
+// code (0 done, 1 failed, 2 wrong usage or input, 130 interrupted).
 #include <cstdio>
 #include <exception>
 
@@ -9,9 +9,6 @@
 namespace {
 
 int exit_code(const motley::Error& error) {
-  if (error.message == motley::cli::kMissedTarget) {
-    return 3;
-  }
   switch (error.code) {
     case motley::ErrorCode::kInvalidInput:
       return 2;
@@ -40,7 +37,6 @@ int main(int argc, char** argv) {
   motley::cli::add_server(app, action);
   motley::cli::add_data_server(app, action);
   motley::cli::add_report(app, action);
-  motley::cli::add_bench(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {

@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bench/update_ablation.h"
 #include "motley/base/units.h"
 #include "motley/cli/planning_input.h"
 #include "motley/cluster/machine.h"
 #include "motley/model/profile.h"
 #include "motley/model/tables.h"
 #include "motley/net/link_speed.h"
+#include "motley/ps/dense/update_speed.h"
 
 namespace motley::cli {
 namespace {
@@ -86,9 +86,7 @@ Result<MeasuredServer> measure(const ServerCheck& check) {
   const auto bytes = std::min(kMeasuredBytes, static_cast<std::size_t>(machine.memory_bytes / 16));
   // SGD with momentum: gradients are read, weights and momentum read and written.
   const auto touched = static_cast<double>(bytes) * (kMeasuredWorkers + 4);
-  const auto rate = [&](int threads) {
-    return touched / bench::seconds_per_pass(bench::UpdateVariant::kFused, kMeasuredWorkers, bytes, threads);
-  };
+  const auto rate = [&](int threads) { return touched / ps::seconds_per_pass(kMeasuredWorkers, bytes, threads); };
   MeasuredServer measured;
   measured.machine.cores = machine.cores;
   measured.machine.core_bytes_per_second = rate(1);
