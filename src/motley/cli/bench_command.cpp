@@ -12,6 +12,7 @@
 #include "bench/demo_bench.h"
 #include "bench/exchange_bench.h"
 #include "bench/exchange_worker.h"
+#include "bench/house_bench.h"
 #include "bench/partition_bench.h"
 #include "bench/partition_processes.h"
 #include "bench/pipeline_bench.h"
@@ -43,6 +44,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"consistency", {{"all", bench::consistency_bench}}},
       {"demo", {{"all", bench::demo_bench}}},
       {"exchange", {{"all", bench::exchange_bench}}},
+      {"house", {{"all", bench::house_bench}}},
       {"partition", {{"solver", bench::partition_bench}, {"processes", bench::partition_processes}}},
       {"pipeline",
        {{"equality", bench::pipeline_equality},
