@@ -34,13 +34,7 @@ Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path&
     return fail(ErrorCode::kInternal, "the job did not finish; what it said is above");
   }
   JobRun figures;
-  for (const auto& row : nlohmann::json::parse(*summary)) {
-    const auto optional = [&](const char* key) {
-      return row[key].is_null() ? std::optional<double>() : std::optional<double>(row[key].get<double>());
-    };
-    figures.summary.push_back({row["case"], row["metric"], row["value"], row["unit"], row["better"] == "more",
-                               optional("target"), optional("limit"), optional("peer"), row.value("note", "")});
-  }
+  MOTLEY_ASSIGN(figures.summary, read_rows(*summary));
   MOTLEY_ASSIGN(const std::string metrics, read_file(run / "metrics.jsonl"));
   std::istringstream lines(metrics);
   for (std::string text; std::getline(lines, text);) {

@@ -16,6 +16,7 @@
 #include "bench/demo_bench.h"
 #include "bench/exchange_bench.h"
 #include "bench/exchange_worker.h"
+#include "bench/house_bench.h"
 #include "bench/partition_bench.h"
 #include "bench/partition_processes.h"
 #include "bench/pipeline_bench.h"
@@ -47,6 +48,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
       {"consistency", {{"all", consistency_bench}}},
       {"demo", {{"all", demo_bench}}},
       {"exchange", {{"all", exchange_bench}}},
+      {"house", {{"all", house_bench}}},
       {"partition", {{"solver", partition_bench}, {"processes", partition_processes}}},
       {"pipeline",
        {{"equality", pipeline_equality},

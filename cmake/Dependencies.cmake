@@ -1,4 +1,5 @@
-# Finds the libraries that Motley stands on. Each is installed by tools/setup.
+# Finds the libraries that Motley stands on; tools/setup installs each of them. A project that uses an installed Motley
+# includes this file, too, by find_package(motley).
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -6,6 +7,8 @@ find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal) # checksums
 pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)
@@ -18,7 +21,7 @@ endif()
 
 if(DEFINED ENV{MOTLEY_PYTHON})
   set(MOTLEY_PYTHON "$ENV{MOTLEY_PYTHON}")
-else()
+elseif(NOT MOTLEY_PYTHON)
   set(MOTLEY_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python")
 endif()
 
@@ -26,10 +29,10 @@ endif()
 execute_process(COMMAND "${MOTLEY_PYTHON}" -c "import highsbox; print(highsbox.highs_dist_dir())"
   OUTPUT_VARIABLE highs_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE highs_failed)
 if(NOT highs_failed)
-  add_library(motley_highs INTERFACE)
-  target_include_directories(motley_highs SYSTEM INTERFACE "${highs_folder}/include/highs")
-  target_link_libraries(motley_highs INTERFACE "${highs_folder}/lib/libhighs.so")
-  target_link_options(motley_highs INTERFACE "-Wl,-rpath,${highs_folder}/lib")
+  add_library(motley::highs INTERFACE IMPORTED GLOBAL)
+  target_include_directories(motley::highs SYSTEM INTERFACE "${highs_folder}/include/highs")
+  target_link_libraries(motley::highs INTERFACE "${highs_folder}/lib/libhighs.so")
+  target_link_options(motley::highs INTERFACE "-Wl,-rpath,${highs_folder}/lib")
 endif()
 
 # libtorch comes from a Python environment: MOTLEY_PYTHON, else .venv. Paths are asked of torch itself, because
@@ -54,15 +57,15 @@ print(';'.join(include_paths()), library_paths()[0], ';'.join(names), torch.__ve
     message(FATAL_ERROR "PyTorch ${MOTLEY_TORCH_VERSION} in '${MOTLEY_PYTHON}' is too old: 2.11 or newer is needed")
   endif()
   message(STATUS "PyTorch ${MOTLEY_TORCH_VERSION}: ${torch_library_folder}")
-  add_library(motley_torch INTERFACE)
+  add_library(motley::torch INTERFACE IMPORTED GLOBAL)
   # The wheel carries headers of another fmt, which would hide those of the fmt that we link: ours are found first.
   get_target_property(fmt_includes fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
   file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/fmt_first")
   file(CREATE_LINK "${fmt_includes}/fmt" "${CMAKE_BINARY_DIR}/fmt_first/fmt" SYMBOLIC)
-  target_include_directories(motley_torch SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/fmt_first" ${torch_includes})
-  target_compile_definitions(motley_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${CMAKE_MATCH_5} MOTLEY_TORCH_VERSION="${MOTLEY_TORCH_VERSION}")
+  target_include_directories(motley::torch SYSTEM INTERFACE "${CMAKE_BINARY_DIR}/fmt_first" ${torch_includes})
+  target_compile_definitions(motley::torch INTERFACE _GLIBCXX_USE_CXX11_ABI=${CMAKE_MATCH_5} MOTLEY_TORCH_VERSION="${MOTLEY_TORCH_VERSION}")
   foreach(library IN LISTS torch_names)
-    target_link_libraries(motley_torch INTERFACE "${torch_library_folder}/lib${library}.so")
+    target_link_libraries(motley::torch INTERFACE "${torch_library_folder}/lib${library}.so")
   endforeach()
-  target_link_options(motley_torch INTERFACE "-Wl,-rpath,${torch_library_folder}" "-Wl,--no-as-needed")
+  target_link_options(motley::torch INTERFACE "-Wl,-rpath,${torch_library_folder}" "-Wl,--no-as-needed")
 endif()

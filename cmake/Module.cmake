@@ -41,8 +41,9 @@ function(motley_module)
   add_library(motley_${name} STATIC ${sources})
   motley_targets(needs ${MODULE_NEEDS})
   target_link_libraries(motley_${name} PUBLIC motley_flags ${needs} ${MODULE_LIBRARIES})
+  motley_install_library(${name})
   if(MODULE_TORCH)
-    target_link_libraries(motley_${name} PUBLIC motley_torch)
+    target_link_libraries(motley_${name} PUBLIC motley::torch)
     motley_precompile(motley_${name})
   endif()
 endfunction()
@@ -74,19 +75,27 @@ function(motley_targets out)
 endfunction()
 
 # motley_precompile(TARGET): gives it the precompiled header of libtorch, which the first target that asks for it makes.
+# Parsing that header costs most of the compile time of the modules that include it.
 function(motley_precompile target)
   get_property(maker GLOBAL PROPERTY MOTLEY_PRECOMPILED_BY)
   if(maker)
     target_precompile_headers(${target} REUSE_FROM ${maker})
   else()
-    target_precompile_headers(${target} PRIVATE "${CMAKE_SOURCE_DIR}/cmake/torch_precompiled.h")
+    target_precompile_headers(${target} PRIVATE <torch/torch.h>)
     set_property(GLOBAL PROPERTY MOTLEY_PRECOMPILED_BY ${target})
   endif()
 endfunction()
 
-# motley_test(NAME SOURCES file... MODULES module... [LABELS label...] [TIMEOUT seconds])
+# motley_define_for(FILE definition...): definitions that only this source file sees. Paths of this clone are given so:
+# as options of a whole target they would keep the compiler cache from answering for the other files.
+function(motley_define_for file)
+  set_property(SOURCE ${file} APPEND PROPERTY COMPILE_DEFINITIONS ${ARGN})
+endfunction()
+
+# motley_test(NAME SOURCES file... MODULES module... [LIBRARIES lib...] [LABELS label...] [TIMEOUT seconds])
 #
-# Declares one GoogleTest program and registers each of its tests with ctest. LABELS: quick (the default) or slow.
+# Declares one GoogleTest program and registers it with ctest as one test, so that what it links is loaded once. LABELS:
+# quick (the default) or slow; tests/CMakeLists.txt adds the sanitizers that a change must pass.
 function(motley_test name)
   cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
   motley_targets(modules ${TEST_MODULES})
@@ -95,22 +104,68 @@ function(motley_test name)
       return()
     endif()
   endforeach()
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE ${modules} ${TEST_LIBRARIES} GTest::gmock GTest::gtest GTest::gtest_main)
+  target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 "--gtest_output=xml:${MOTLEY_TEST_RESULTS}/${name}.xml")
+  motley_register_test(${name} TARGET ${name} LABELS ${TEST_LABELS} TIMEOUT ${TEST_TIMEOUT})
+endfunction()
+
+# motley_unittests(NAME FILES file... [ENVIRONMENT variable=value...] [LABELS label...] [TIMEOUT seconds])
+#
+# Registers each class of Python's unittest in these files of the current folder with ctest, as NAME_CLASS. A class that
+# says `alone = "why"` is not run beside another one that does.
+function(motley_unittests name)
+  cmake_parse_arguments(TEST "" "TIMEOUT" "FILES;ENVIRONMENT;LABELS" ${ARGN})
+  set(runner "${CMAKE_SOURCE_DIR}/tests/unittests.py")
+  execute_process(
+    COMMAND "${MOTLEY_PYTHON}" "${runner}" list ${TEST_FILES} WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
+    OUTPUT_VARIABLE classes OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${TEST_FILES} "${runner}")
+  string(REPLACE "\n" ";" classes "${classes}")
+  foreach(line IN LISTS classes)
+    string(REPLACE " " ";" words "${line}")
+    list(POP_FRONT words class)
+    string(REGEX REPLACE ".*\\." "" short "${class}")
+    set(test ${name}_${short})
+    add_test(NAME ${test} WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
+             COMMAND "${MOTLEY_PYTHON}" "${runner}" run ${class} "${MOTLEY_TEST_RESULTS}/${test}.xml")
+    motley_register_test(${test} LABELS ${TEST_LABELS} TIMEOUT ${TEST_TIMEOUT})
+    set_property(TEST ${test} PROPERTY ENVIRONMENT ${TEST_ENVIRONMENT} PYTHONDONTWRITEBYTECODE=1)
+    if("alone" IN_LIST words)
+      set_property(TEST ${test} PROPERTY RESOURCE_LOCK processors)
+    endif()
+  endforeach()
+endfunction()
+
+# motley_register_test(NAME [TARGET target] [LABELS label...] [TIMEOUT seconds]): labels and a time limit. A test of a
+# folder of MOTLEY_ASAN_FOLDERS or MOTLEY_TSAN_FOLDERS has that sanitizer's label, and the target asan_tests or
+# tsan_tests builds it.
+function(motley_register_test name)
+  cmake_parse_arguments(TEST "" "TARGET;TIMEOUT" "LABELS" ${ARGN})
   if(NOT TEST_LABELS)
     set(TEST_LABELS quick)
   endif()
   if(NOT TEST_TIMEOUT)
-    set(TEST_TIMEOUT 120)
+    set(TEST_TIMEOUT 600)
   endif()
-  add_executable(${name} ${TEST_SOURCES})
-  target_link_libraries(${name} PRIVATE ${modules} ${TEST_LIBRARIES} GTest::gmock GTest::gtest GTest::gtest_main)
-  target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT})
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${CMAKE_SOURCE_DIR}/tests" OUTPUT_VARIABLE folder)
+  foreach(sanitizer ASAN TSAN)
+    foreach(wanted IN LISTS MOTLEY_${sanitizer}_FOLDERS)
+      if("${folder}/" MATCHES "^${wanted}/" AND TEST_TARGET)
+        string(TOLOWER ${sanitizer} label)
+        list(APPEND TEST_LABELS ${label})
+        add_dependencies(${label}_tests ${TEST_TARGET})
+      endif()
+    endforeach()
+  endforeach()
+  set_tests_properties(${name} PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT})
 endfunction()
 
 # motley_fuzz(NAME SOURCES file... MODULES module...)
 #
-# Declares one libFuzzer program, in the fuzz preset only. Its seeds are the files of tests/fuzz/corpus/<name>/, and
-# tools/fuzz runs it. A target whose modules are not built is left out.
+# Declares one libFuzzer program, where MOTLEY_FUZZ is on. ctest replays its seeds, the files of tests/fuzz/corpus/<name>/;
+# tools/fuzz looks for new inputs. A target whose modules are not built is left out.
 function(motley_fuzz name)
   cmake_parse_arguments(FUZZ "" "" "SOURCES;MODULES;LIBRARIES" ${ARGN})
   if(NOT MOTLEY_FUZZ)
@@ -126,6 +181,7 @@ function(motley_fuzz name)
   target_link_libraries(${name} PRIVATE ${modules} ${FUZZ_LIBRARIES})
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-  set_property(GLOBAL APPEND PROPERTY MOTLEY_FUZZ_TARGETS ${name})
   add_dependencies(fuzz_targets ${name})
+  add_test(NAME ${name} COMMAND ${name} -runs=0 -timeout=10 -rss_limit_mb=2048 "${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name}")
+  motley_register_test(${name} TARGET ${name})
 endfunction()

@@ -1,7 +1,7 @@
 # Build options and the flags that every target shares.
 option(MOTLEY_BUILD_TESTS "Build the tests" ON)
 option(MOTLEY_WITH_TORCH "Build the modules that need libtorch (off for sanitizers, fuzzing and tidy)" ON)
-option(MOTLEY_FUZZ "Build the fuzz targets (needs clang and no libtorch)" OFF)
+option(MOTLEY_FUZZ "Build the fuzz targets, too (needs the tests, clang and no libtorch)" OFF)
 set(MOTLEY_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, such as address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -13,17 +13,22 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
+# The compiler cache is shared by all clones: it sees paths within the source folder relative to the build folder, and
+# does not ask which build folder that is. No option holds a path of this clone, unless it is one file's own.
 find_program(MOTLEY_CCACHE ccache)
-if(MOTLEY_CCACHE)
+if(MOTLEY_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${MOTLEY_CCACHE})
+      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${MOTLEY_CCACHE})
 endif()
 
 add_library(motley_flags INTERFACE)
-target_compile_options(motley_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off)
-target_include_directories(motley_flags INTERFACE "${CMAKE_SOURCE_DIR}/src")
+set(motley_warnings -Wall -Wextra -Werror -Wno-missing-field-initializers)
+target_compile_options(motley_flags INTERFACE "$<BUILD_INTERFACE:${motley_warnings}>" -ffp-contract=off)
+target_include_directories(motley_flags INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src> $<INSTALL_INTERFACE:include>)
+target_compile_features(motley_flags INTERFACE cxx_std_20)
 # clang 19 deprecates std::get_temporary_buffer, which the stable_sort of GCC 12's library uses.
-target_compile_options(motley_flags INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
+target_compile_options(motley_flags INTERFACE $<BUILD_INTERFACE:$<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>>)
 find_package(Threads REQUIRED)
 target_link_libraries(motley_flags INTERFACE Threads::Threads)
 if(MOTLEY_SANITIZE)

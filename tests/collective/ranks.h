@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -31,6 +32,19 @@ inline void run_threads(int size, bool one_host, const std::function<void(int, T
   }
   for (auto& thread : threads) thread.join();
 }
+
+// Where a rank waits at its end for all the others, however it ends, so that what it holds is there while they ask for
+// it.
+class LeaveTogether {
+ public:
+  explicit LeaveTogether(std::barrier<>& all) : all_(all) {}
+  ~LeaveTogether() { all_.arrive_and_wait(); }
+  LeaveTogether(const LeaveTogether&) = delete;
+  LeaveTogether& operator=(const LeaveTogether&) = delete;
+
+ private:
+  std::barrier<>& all_;
+};
 
 // body(rank, session) in a process per rank, forked from here; it returns the process's exit code. A rank for which
 // `joins` is false never comes. Returns how each process ended, as waitpid says.

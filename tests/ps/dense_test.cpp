@@ -404,20 +404,18 @@ TEST_P(EitherWay, AServerThatEndsIsNamed) {
 TEST_P(EitherWay, AMissingRankIsNamedAtTheDeadline) {
   Servers servers(1, 2);
   const Layout layout = make_layout(4, 1, 30000);
+  std::barrier answered(3);
   collective::run_threads(3, true, [&](int rank, collective::ThreadSession& session) {
     const auto reducer = make_reducer(session, options_for(servers, GetParam()));
+    const collective::LeaveTogether end(answered);
     ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(20)));
     ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
-    if (rank == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-      return;
-    }
+    if (rank == 1) return;
     ASSERT_TRUE((*reducer)->start(0, 0, 1));
     const auto outcome = (*reducer)->wait(0, Deadline::after(0.3));
     ASSERT_FALSE(outcome);
     EXPECT_EQ(outcome.error().code, ErrorCode::kTimeout);
     EXPECT_EQ(outcome.error().rank, 1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));  // the other one asks, too
   });
 }
 

@@ -53,16 +53,19 @@ TEST(MetricsService, OutlivesClientsThatTrickle) {
   auto service = MetricsService::start({"127.0.0.1", 0}, {}, [] { return std::string("values 1\n"); });
   ASSERT_TRUE(service) << service.error().message;
   std::atomic<bool> stop = false;
+  std::atomic<int> trickling = 0;
   std::vector<std::thread> clients;
   for (int i = 0; i < 4; ++i) {
     clients.emplace_back([&] {
       const auto socket = net::connect_to((*service)->endpoint(), Deadline::after(5));
-      while (!stop && socket && ::send(socket->get(), "G", 1, MSG_NOSIGNAL) == 1) {
+      for (int sent = 0; !stop && socket && ::send(socket->get(), "G", 1, MSG_NOSIGNAL) == 1; ++sent) {
+        if (sent == 0) ++trickling;
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
       }
     });
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  for (const auto deadline = Deadline::after(20); trickling < 4 && !deadline.passed();) std::this_thread::yield();
+  EXPECT_EQ(trickling, 4);
   EXPECT_THAT(get((*service)->endpoint(), "/metrics", "", 60'000), HasSubstr("values 1"));
   stop = true;
   for (std::thread& client : clients) client.join();

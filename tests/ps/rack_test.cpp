@@ -234,21 +234,27 @@ TEST(Racks, StateGoesFromRacksToOneServerAndBack) {
   for (const Held& mine : held) EXPECT_LE(largest_difference(mine, straight[0]), 1e-6);
 }
 
-// What each rank of a job with two racks of two steps into; all begin at once, and those for which `goes_on` is false
-// end there.
+enum class Part { kWorks, kIsIdle, kLeaves };
+
+// The errors of the ranks of a job with two racks of two. All begin at once; `part` says what each does then. Ranks
+// that do not leave stay until all have their errors.
 std::vector<Error> collect_errors(const std::vector<collective::ServerAddress>& servers,
-                                  const std::function<bool(int, GradientReducer&)>& goes_on, double seconds = 20) {
+                                  const std::function<Part(int, GradientReducer&)>& part, double seconds = 20) {
   const Layout layout = random_layout(7);
   std::vector<Error> errors(4);
   std::barrier begun(4);
+  std::barrier answered(4);
   collective::run_threads(4, true, [&](int rank, collective::ThreadSession& session) {
-    const auto reducer = make_reducer(session, options_for(servers, {0, 0, 1, 1}));
+    auto reducer = make_reducer(session, options_for(servers, {0, 0, 1, 1}));
+    const collective::LeaveTogether end(answered);
     Status prepared = (*reducer)->prepare(layout, Deadline::after(20));
     if (prepared) prepared = (*reducer)->load(random_state(7, layout), Deadline::after(20));
     session.forget_failure();  // each learns it from its server
     begun.arrive_and_wait();
     ASSERT_TRUE(prepared) << prepared.error().message;
-    if (!goes_on(rank, **reducer)) return;
+    const Part mine = part(rank, **reducer);
+    if (mine == Part::kLeaves) reducer->reset();
+    if (mine != Part::kWorks) return;
     const auto work = [&]() -> Status {
       for (std::uint64_t step = 0; step < 1000; ++step) {
         for (int bucket = 0; bucket < 3; ++bucket) MOTLEY_TRY((*reducer)->start(step, bucket, 1));
@@ -259,7 +265,6 @@ std::vector<Error> collect_errors(const std::vector<collective::ServerAddress>& 
     const Status worked = work();
     ASSERT_FALSE(worked);
     errors[static_cast<std::size_t>(rank)] = worked.error();
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // others ask, too
   });
   return errors;
 }
@@ -304,7 +309,7 @@ TEST(Racks, AKilledServerIsNamedInAllRacks) {
   const auto errors =
       collect_errors({{first.endpoint(), secret}, {second.endpoint(), secret}}, [&](int rank, GradientReducer&) {
         if (rank == 0) second.kill();
-        return true;
+        return Part::kWorks;
       });
   for (int rank = 0; rank < 4; ++rank) {
     const Error& error = errors[static_cast<std::size_t>(rank)];
@@ -319,7 +324,7 @@ TEST(Racks, ALostRankIsNamedInAllRacks) {
   const Servers servers({1, 1});
   const auto errors = collect_errors(servers.addresses, [&](int rank, GradientReducer& reducer) {
     if (rank == 3) reducer.abort({ErrorCode::kInternal, "rank 3 has had enough", 3});
-    return rank != 3;
+    return rank == 3 ? Part::kLeaves : Part::kWorks;
   });
   for (int rank = 0; rank < 3; ++rank) {
     const Error& error = errors[static_cast<std::size_t>(rank)];
@@ -331,12 +336,7 @@ TEST(Racks, ALostRankIsNamedInAllRacks) {
 TEST(Racks, AMissingRankOfAnotherRackIsNamedAtTheDeadline) {
   const Servers servers({1, 2});
   const auto errors = collect_errors(
-      servers.addresses,
-      [&](int rank, GradientReducer&) {
-        if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-        return rank != 2;
-      },
-      0.5);
+      servers.addresses, [&](int rank, GradientReducer&) { return rank == 2 ? Part::kIsIdle : Part::kWorks; }, 0.5);
   for (const int rank : {0, 1, 3}) {
     const Error& error = errors[static_cast<std::size_t>(rank)];
     EXPECT_EQ(error.code, ErrorCode::kTimeout) << rank << ": " << error.message;

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from harness import Scenario
+from harness import Scenario, shared_memory
 
 
 class Faults(Scenario):
@@ -17,13 +17,13 @@ class Faults(Scenario):
         run = f"{method}-{victim}"
         process = self.start(run, *flags)
         self.wait_for_step(run, 9)
-        os.kill(self.worker_processes(process.pid)[victim], how)
-        begin = time.monotonic()
+        workers = self.worker_processes(process.pid)
+        self.shared = set().union(*map(shared_memory, workers))
+        os.kill(workers[victim], how)
         output = process.communicate(timeout=60)[0]
         self.assertEqual(process.returncode, 1, output)
         last = output.strip().splitlines()[-1]
         self.assertIn(f"rank {victim}", last)
-        self.assertLess(time.monotonic() - begin, 30)
         self.train(run, *flags, "--resume")
         self.assertEqual(self.not_used_once(run), 0)
         self.assertEqual(sorted(self.losses(run)), list(range(1, 21)))
@@ -39,9 +39,9 @@ class Faults(Scenario):
         self.kill_one("shared-memory", 1, signal.SIGSTOP)
 
     def test_nothing_is_left_in_shared_memory(self):
-        before = set(os.listdir("/dev/shm"))
         self.kill_one("shared-memory", 1, signal.SIGKILL)
-        self.assertEqual({name for name in set(os.listdir("/dev/shm")) - before if "motley" in name}, set())
+        self.assertTrue(self.shared)
+        self.assertEqual(self.shared & set(os.listdir("/dev/shm")), set())
 
     def test_a_killed_launcher_takes_its_workers_along(self):
         process = self.start("run", "--cluster", self.cluster([0.002, 0.002]))

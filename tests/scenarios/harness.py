@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -52,6 +53,25 @@ def children(process, mark):
         except OSError:
             continue
     return found
+
+
+def handles(process, number):
+    """Whether a process has a handler for this signal."""
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return int(caught.split()[1], 16) >> (number - 1) & 1 == 1
+
+
+def computed_seconds(process):
+    """The processor time that a process has had."""
+    fields = pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def shared_memory(process):
+    """The names in /dev/shm that a process has mapped, also those that are there no more."""
+    maps = pathlib.Path(f"/proc/{process}/maps").read_text()
+    return set(re.findall(r"(?m) /dev/shm/(motley\S+)", maps))
 
 
 class Scenario(unittest.TestCase):

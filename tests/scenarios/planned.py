@@ -14,6 +14,7 @@ LAYERS = ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3", "relu3", "output"]
 SCRIPT = ("--model.name", "torchscript", "--model.hidden-sizes", "", "--model.dtype", "float64")
 NETWORK = ("--model.hidden-sizes", "16,16,16")
 DOUBLE = (*NETWORK, "--model.dtype", "float64")
+TIED = ("--model.tie-embeddings", "true")
 
 
 class PlannedJobs(Scenario):
@@ -139,6 +140,60 @@ class Planned(PlannedJobs):
                 self.train(name, *adam, *more, "--steps", 20, "--resume")
                 self.assert_same("one", name, 1e-9)
 
+    def test_plan_auto_profiles_plans_and_trains(self):
+        self.train("one", *DOUBLE, "--workers", 1)
+        output = self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 7)
+        for name in ("profile.json", "plan.json"):
+            self.assertTrue((self.folder / "auto" / name).exists(), output)
+        before = (self.folder / "auto" / "plan.json").read_bytes()
+        self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 20, "--resume")
+        self.assertEqual((self.folder / "auto" / "plan.json").read_bytes(), before, "a resumed run keeps its plan")
+        self.assert_same("one", "auto", 1e-9)
+
+    def test_a_lost_rank_is_named(self):
+        plan = self.plan("plan", [(2, [1], {}), (4, [0.5, 0.5], {}), (7, [1], {})])
+        for rank in (0, 2, 3):
+            with self.subTest(rank=rank):
+                job = self.start(f"run{rank}", *NETWORK, "--plan", plan, "--epochs", 10000)
+                self.wait_for_step(f"run{rank}", 5)
+                os.kill(self.worker_processes(job.pid)[rank], signal.SIGKILL)
+                output, _ = job.communicate(timeout=60)
+                self.assertEqual(job.returncode, 1, output)
+                self.assertIn(f"rank {rank}", output.splitlines()[-1])
+
+    def test_plans_that_do_not_fit_are_refused(self):
+        fits = [(2, [1], {}), (7, [1], {})]
+        for name, flags, fields, words in (
+                ("batch", ("--global-batch-size", 64), {}, "global_batch_size: 64"),
+                ("layers", (), {"layers": ["other", *LAYERS[1:]], "stages": [
+                    {"first_layer": "other", "last_layer": "output", "replicas": [{"type": "a", "count": 1}],
+                     "gradient_sync": "none", "recompute": False}]}, "layers[0] is 'other'"),
+                ("workers", ("--workers", 3), {}, "workers: 3"),
+                ("gradient accumulation", ("--gradient-accumulation-steps", 2), {}, "gradient_accumulation_steps: 2"),
+                ("shares", ("--batch-split.mode", "equal"), {}, "batch_split.mode: equal"),
+                ("server", ("--gradient-sync.method", "parameter-server"), {}, "gradient_sync.method: parameter-server"),
+                ("cluster", [None, None], {}, "no device type"),
+                ("emulated", [0.001, 0.001], {}, "is emulated"),
+                ("layers of the profile", ("--emulation", self.profile({"type0": 1e-4})), {"layers": LAYERS[:7] + ["last"], "stages": [
+                    {"first_layer": "flatten", "last_layer": "last", "replicas": [{"type": "type0", "count": 1}],
+                     "gradient_sync": "none", "recompute": False}]}, "'last'"),
+                ("type", ("--emulation", self.profile({"other": 1e-4})), {}, "no device type 'type0'")):
+            with self.subTest(name):
+                if isinstance(flags, list):
+                    flags = ("--cluster", self.cluster(flags))
+                output = self.train(name, *NETWORK, "--plan", self.plan(name, fits, **fields), *flags, expect=2)
+                self.assertIn(words, output)
+
+    def test_auto_and_emulation_say_what_they_need(self):
+        self.assertIn("workers: 2", self.train("workers", "--plan", "auto", "--workers", 2, expect=2))
+        self.assertIn("emulation: ", self.train("emulation", "--emulation", "profile.json", expect=2))
+
+
+class MeasuredSpeeds(PlannedJobs):
+    """Shares and plans that follow the speeds that a run measures."""
+
+    alone = "speeds are measured"
+
     def test_shares_inside_a_stage_follow_measured_speed(self):
         self.train("one", *DOUBLE, "--workers", 1, "--steps", 80)
         plan = self.plan("plan", [(4, [0.5, 0.5], {}), (7, [1], {})])
@@ -199,85 +254,10 @@ class Planned(PlannedJobs):
         output = self.train("stays", *flags, "--steps", 60, "--replan", "false")
         self.assertEqual([line for line in self.lines("stays") if line.get("event") == "moved"], [], output)
 
-    def test_plan_auto_profiles_plans_and_trains(self):
-        self.train("one", *DOUBLE, "--workers", 1)
-        output = self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 7)
-        for name in ("profile.json", "plan.json"):
-            self.assertTrue((self.folder / "auto" / name).exists(), output)
-        before = (self.folder / "auto" / "plan.json").read_bytes()
-        self.train("auto", *DOUBLE, "--plan", "auto", "--steps", 20, "--resume")
-        self.assertEqual((self.folder / "auto" / "plan.json").read_bytes(), before, "a resumed run keeps its plan")
-        self.assert_same("one", "auto", 1e-9)
-
-    def test_a_lost_rank_is_named(self):
-        plan = self.plan("plan", [(2, [1], {}), (4, [0.5, 0.5], {}), (7, [1], {})])
-        for rank in (0, 2, 3):
-            with self.subTest(rank=rank):
-                job = self.start(f"run{rank}", *NETWORK, "--plan", plan, "--epochs", 10000)
-                self.wait_for_step(f"run{rank}", 5)
-                os.kill(self.worker_processes(job.pid)[rank], signal.SIGKILL)
-                output, _ = job.communicate(timeout=60)
-                self.assertEqual(job.returncode, 1, output)
-                self.assertIn(f"rank {rank}", output.splitlines()[-1])
-
-    def test_plans_that_do_not_fit_are_refused(self):
-        fits = [(2, [1], {}), (7, [1], {})]
-        for name, flags, fields, words in (
-                ("batch", ("--global-batch-size", 64), {}, "global_batch_size: 64"),
-                ("layers", (), {"layers": ["other", *LAYERS[1:]], "stages": [
-                    {"first_layer": "other", "last_layer": "output", "replicas": [{"type": "a", "count": 1}],
-                     "gradient_sync": "none", "recompute": False}]}, "layers[0] is 'other'"),
-                ("workers", ("--workers", 3), {}, "workers: 3"),
-                ("gradient accumulation", ("--gradient-accumulation-steps", 2), {}, "gradient_accumulation_steps: 2"),
-                ("shares", ("--batch-split.mode", "equal"), {}, "batch_split.mode: equal"),
-                ("server", ("--gradient-sync.method", "parameter-server"), {}, "gradient_sync.method: parameter-server"),
-                ("cluster", [None, None], {}, "no device type"),
-                ("emulated", [0.001, 0.001], {}, "is emulated"),
-                ("layers of the profile", ("--emulation", self.profile({"type0": 1e-4})), {"layers": LAYERS[:7] + ["last"], "stages": [
-                    {"first_layer": "flatten", "last_layer": "last", "replicas": [{"type": "type0", "count": 1}],
-                     "gradient_sync": "none", "recompute": False}]}, "'last'"),
-                ("type", ("--emulation", self.profile({"other": 1e-4})), {}, "no device type 'type0'")):
-            with self.subTest(name):
-                if isinstance(flags, list):
-                    flags = ("--cluster", self.cluster(flags))
-                output = self.train(name, *NETWORK, "--plan", self.plan(name, fits, **fields), *flags, expect=2)
-                self.assertIn(words, output)
-
-    def test_auto_and_emulation_say_what_they_need(self):
-        self.assertIn("workers: 2", self.train("workers", "--plan", "auto", "--workers", 2, expect=2))
-        self.assertIn("emulation: ", self.train("emulation", "--emulation", "profile.json", expect=2))
-
-
-class Tied(PlannedJobs):
-    """Layers that share a tensor are in several stages."""
-
-    tied = ("--model.tie-embeddings", "true")
-
-    def test_a_tied_transformer_gives_the_weights_of_one_worker(self):
-        self.use_transformer()
-        self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4, 4], *self.tied)
-        for run in ("one", "planned0"):
-            names = self.weights(run).keys()
-            self.assertIn("embedding.token.weight", names)
-            self.assertNotIn("output.weight", names)
-
-    def test_a_tied_run_goes_on_with_another_plan_or_none(self):
-        self.use_transformer()
-        adam = (*self.tied, "--optimizer.name", "adamw", "--optimizer.learning-rate", 0.01, "--max-grad-norm", 0.5)
-        self.train("one", *adam, "--workers", 1, "--steps", 20)
-        first = self.plan("first", [(1, [0.25, 0.75], {}), (5, [0.5, 0.2, 0.3], {})])
-        second = self.plan("second", [(0, [1], {}), (3, [0.3, 0.7], {}), (5, [0.6, 0.4], {})], 5, "gpipe")
-        for name, plan in (("other", second), ("none", None)):
-            with self.subTest(then=name):
-                self.train(name, *adam, "--plan", first, "--steps", 7)
-                more = ("--plan", plan) if plan else ("--plan", "", "--workers", 2)
-                self.train(name, *adam, *more, "--steps", 20, "--resume")
-                self.assert_same("one", name, 1e-9)
-
     def test_a_tied_run_moves_to_another_plan(self):
         """The profile says that both workers are alike; one takes three times as long, and has most of the layers."""
         self.use_transformer()
-        adam = (*self.tied, "--optimizer.name", "adam", "--optimizer.learning-rate", 0.01)
+        adam = (*TIED, "--optimizer.name", "adam", "--optimizer.learning-rate", 0.01)
         self.train("one", *adam, "--workers", 1, "--steps", 200)
         plan = self.plan("plan", [(4, [1], {}), (5, [1], {})])
         stages = json.loads(plan.read_text())
@@ -288,6 +268,31 @@ class Tied(PlannedJobs):
                             "--emulation", self.profile({"type0": 3e-4, "type1": 1e-4}, "real"))
         self.assertTrue([line for line in self.lines("moved") if line.get("event") == "moved"], output)
         self.assert_same("one", "moved", 1e-9)
+
+
+class Tied(PlannedJobs):
+    """Layers that share a tensor are in several stages."""
+
+    def test_a_tied_transformer_gives_the_weights_of_one_worker(self):
+        self.use_transformer()
+        self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4, 4], *TIED)
+        for run in ("one", "planned0"):
+            names = self.weights(run).keys()
+            self.assertIn("embedding.token.weight", names)
+            self.assertNotIn("output.weight", names)
+
+    def test_a_tied_run_goes_on_with_another_plan_or_none(self):
+        self.use_transformer()
+        adam = (*TIED, "--optimizer.name", "adamw", "--optimizer.learning-rate", 0.01, "--max-grad-norm", 0.5)
+        self.train("one", *adam, "--workers", 1, "--steps", 20)
+        first = self.plan("first", [(1, [0.25, 0.75], {}), (5, [0.5, 0.2, 0.3], {})])
+        second = self.plan("second", [(0, [1], {}), (3, [0.3, 0.7], {}), (5, [0.6, 0.4], {})], 5, "gpipe")
+        for name, plan in (("other", second), ("none", None)):
+            with self.subTest(then=name):
+                self.train(name, *adam, "--plan", first, "--steps", 7)
+                more = ("--plan", plan) if plan else ("--plan", "", "--workers", 2)
+                self.train(name, *adam, *more, "--steps", 20, "--resume")
+                self.assert_same("one", name, 1e-9)
 
     def test_torchscript_that_shares_tensors(self):
         import torch
@@ -329,7 +334,7 @@ class Tied(PlannedJobs):
     def test_what_cannot_be_tied_across_stages_is_refused(self):
         self.use_transformer()
         stages = [(2, [0.25, 0.75], {"gradient_sync": "parameter-server"}), (5, [1], {})]
-        flags = (*self.tied, "--model.dtype", "float32")
+        flags = (*TIED, "--model.dtype", "float32")
         output = self.train("served", *flags, "--plan", self.plan("served", stages), expect=2)
         self.assertIn("layers 'embedding', 'output' share 'embedding.token.weight' and are in stages 0, 1, of which stage 0 "
                       "meets at a parameter server; accepted: plans that have these layers in one stage, or none of these "
@@ -419,6 +424,8 @@ class Synthetic(PlannedJobs):
 
 class MeasuredPlans(PlannedJobs):
     """Plans that are chosen by running them, on devices that are not what the profile says."""
+
+    alone = "speeds are measured"
 
     def measure(self, *flags, expect=0, method="rl-attention", batch=60):
         cluster = self.folder / "types.yaml"

@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from harness import BINARY
+from harness import BINARY, computed_seconds, handles
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RENT = ROOT / "examples/rent/cluster.yaml"
@@ -100,9 +100,14 @@ class Planning(unittest.TestCase):
     def test_an_interrupt_keeps_the_best_so_far(self):
         process = subprocess.Popen([BINARY, "plan", "--model", "resnet101", "--cluster", str(RENT), "--time-limit", "100"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
-        time.sleep(2)
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 60
+        while not (handles(process.pid, signal.SIGINT) and computed_seconds(process.pid) > 1):
+            self.assertIsNone(process.poll(), "it ended before it was interrupted")
+            self.assertLess(time.monotonic(), deadline, "the search did not begin")
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=30)
+        out, error = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, error)
         self.assertIn("resnet101: most throughput, by exact", out)
         self.assertTrue((self.folder / "plan.json").exists())

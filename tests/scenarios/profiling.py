@@ -8,6 +8,8 @@ from harness import BINARY, Scenario
 
 
 class Profile(Scenario):
+    alone = "speeds are measured"
+
     def profile(self, *flags, expect=0):
         output = self.folder / "profile.json"
         command = [BINARY, "profile", self.job, "--output", output, *flags]

@@ -27,7 +27,21 @@ TEST(BenchRow, NewRowsReplaceTheirOwnAndKeepOthersInPlace) {
 TEST(BenchRow, WhatAreNoRowsIsRefused) {
   for (const char* text : {"", "{}", "[1]", R"([{"case": "a"}])"}) {
     EXPECT_FALSE(replace_rows(text, {row("a", "seconds", 1)})) << text;
+    EXPECT_FALSE(read_rows(text)) << text;
   }
+}
+
+TEST(BenchRow, RowsAreReadAsTheyWereWritten) {
+  BenchRow whole = row("a", "seconds", 1.5);
+  whole.unit = "s";
+  whole.more_is_better = true;
+  whole.target = 2;
+  whole.peer = 3;
+  whole.note = "emulated";
+  const std::string json = to_json({whole, row("b", "share", 0)});
+  const auto rows = read_rows(json);
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_EQ(to_json(*rows), json);
 }
 
 }  // namespace

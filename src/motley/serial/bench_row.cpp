@@ -45,6 +45,25 @@ std::string to_json(const std::vector<BenchRow>& rows) {
   return format_text(as_array(rows));
 }
 
+Result<std::vector<BenchRow>> read_rows(const std::string& json) {
+  std::vector<BenchRow> rows;
+  try {
+    const auto array = nlohmann::json::parse(json);
+    if (!array.is_array()) return fail(ErrorCode::kInvalidInput, "not rows of a benchmark; accepted: an array");
+    for (const auto& item : array) {
+      const auto optional = [&](const char* key) {
+        return item.at(key).is_null() ? std::optional<double>() : std::optional<double>(item.at(key).get<double>());
+      };
+      rows.push_back({item.at("case"), item.at("metric"), item.at("value"), item.at("unit"),
+                      item.at("better") == "more", optional("target"), optional("limit"), optional("peer"),
+                      item.value("note", "")});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return fail(ErrorCode::kInvalidInput, "not rows of a benchmark: {}", error.what());
+  }
+  return rows;
+}
+
 Result<std::string> replace_rows(const std::string& json, const std::vector<BenchRow>& rows) {
   auto array = nlohmann::ordered_json::parse(json, nullptr, false);
   const auto is_row = [](const nlohmann::ordered_json& item) {

@@ -27,6 +27,9 @@ struct BenchRow {
 // The rows as an array of {"case", "metric", "value", "unit", "better", "target", "limit", "peer", "note"}.
 std::string to_json(const std::vector<BenchRow>& rows);
 
+// Such an array's rows. Fails with kInvalidInput where it is none.
+Result<std::vector<BenchRow>> read_rows(const std::string& json);
+
 // Such an array with these rows in the places of those of the same case and metric, and at its end where it has none.
 // Fails with kInvalidInput where `json` is not such an array.
 Result<std::string> replace_rows(const std::string& json, const std::vector<BenchRow>& rows);

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Counts the single tests of a ctest run: prints "PASSED FAILED SKIPPED", and names on standard error those that failed or
+were skipped.
+
+    count_tests.py JUNIT_FILE RESULTS_FOLDER
+
+ctest's entries are whole programs and classes. RESULTS_FOLDER has a file NAME.xml of the tests in each; an entry without
+one counts as a single test, and one that failed although none of its tests did (it crashed, or ran out of time) as one
+that failed.
+"""
+import pathlib
+import sys
+import xml.etree.ElementTree as tree
+
+
+def outcome(case):
+    if case.find("failure") is not None or case.get("status") == "fail":
+        return "failed"
+    if case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
+        return "skipped"
+    return "passed"
+
+
+def tests(entry, folder):
+    """The names and outcomes of an entry's tests."""
+    name = entry.get("name")
+    file = folder / f"{name}.xml"
+    found = []
+    if file.exists():
+        found = [(f"{case.get('classname')}.{case.get('name')}", outcome(case)) for case in tree.parse(file).iter("testcase")]
+    whole = outcome(entry)
+    if not found or (whole == "failed" and all(each != "failed" for _, each in found)):
+        found.append((name, whole))
+    return found
+
+
+def main(junit, folder):
+    count = {"passed": 0, "failed": 0, "skipped": 0}
+    for entry in tree.parse(junit).getroot().iter("testcase"):
+        for name, each in tests(entry, pathlib.Path(folder)):
+            count[each] += 1
+            if each != "passed":
+                print(f"  {each}: {name}", file=sys.stderr)
+    print(count["passed"], count["failed"], count["skipped"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
