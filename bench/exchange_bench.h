@@ -1,4 +1,4 @@
-// The bench `reducer`: what a round of exchanging gradients takes, against PyTorch's Gloo and against the machine.
+// The bench `exchange`: what a round of exchanging gradients takes, against PyTorch's Gloo and against the machine.
 #pragma once
 
 #include "bench/bench.h"

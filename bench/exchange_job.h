@@ -17,7 +17,7 @@ class ExchangeJob {
     std::vector<std::string> prefix;
     std::string address;
   };
-  // Our ranks, as `motley bench-worker reducer` does it. `bytes`: sizes, separated by commas. `environment` is added.
+  // Our ranks, as `motley bench-worker exchange` does it. `bytes`: sizes, separated by commas. `environment` is added.
   static Result<ExchangeJob> start(const BenchOptions& options, const std::string& method, const std::string& bytes,
                                    const std::vector<Place>& places, const std::vector<std::string>& environment = {},
                                    const std::string& name = "bench");

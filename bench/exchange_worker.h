@@ -6,7 +6,7 @@
 
 namespace motley::bench {
 
-// `motley bench-worker reducer RANK SIZE HOST:PORT METHOD BYTES[,BYTES...] [BIND-HOST]`, where the secret stands in
+// `motley bench-worker exchange RANK SIZE HOST:PORT METHOD BYTES[,BYTES...] [BIND-HOST]`, where the secret stands in
 // MOTLEY_BENCH_SECRET and METHOD is one of
 //   shared-memory, tcp-ring            a round reduces one bucket (tcp-ring-barrier: all ranks begin it at once)
 //   shared-memory-step, tcp-ring-step, tcp-ring-bfloat16-step   a round is a step of SGD with momentum over all buckets

@@ -200,7 +200,7 @@ class Equality {
   // Stages of one to three replicas with shares at random. With a server every stage has two at least, so that it is
   // used.
   planning::Plan draw(const Network& network, const std::vector<std::string>& layers, std::size_t stages,
-                      planning::PipelineSchedule schedule, planning::GradientSync reducer, bool single = false) {
+                      planning::PipelineSchedule schedule, planning::GradientSync gradient_sync, bool single = false) {
     planning::Plan plan;
     plan.model = network.name;
     plan.layers = layers;
@@ -219,7 +219,7 @@ class Equality {
     int first = 0;
     for (const int last : ends) {
       planning::Stage stage{.first_layer = first, .last_layer = last, .replicas = {}};
-      const bool is_served = reducer == planning::GradientSync::kParameterServer;
+      const bool is_served = gradient_sync == planning::GradientSync::kParameterServer;
       const std::uint64_t replicas = single ? 1 : is_served ? 2 : 1 + random_.below(3);
       std::vector<double> weights;
       double sum = 0;
@@ -230,7 +230,7 @@ class Equality {
       for (std::size_t i = 0; i < weights.size(); ++i) {
         stage.replicas.push_back({fmt::format("type{}", i), 1, weights[i] / sum});
       }
-      stage.gradient_sync = replicas == 1 ? planning::GradientSync::kNone : reducer;
+      stage.gradient_sync = replicas == 1 ? planning::GradientSync::kNone : gradient_sync;
       stage.recompute = random_.below(4) == 0;
       plan.stages.push_back(stage);
       first = last + 1;

@@ -23,7 +23,7 @@ inline constexpr std::size_t kModelBytes = 46'800'000;
 inline constexpr int kServerCores = 2;  // as the limits have two threads
 inline constexpr double kLinkBytesPerSecond = 125e6;
 
-// Sizes for `motley bench-worker reducer`: the model, or `bytes`, in equal buckets.
+// Sizes for `motley bench-worker exchange`: the model, or `bytes`, in equal buckets.
 std::string model_buckets();
 std::string split_into_buckets(std::size_t bytes, int buckets);
 // Ranks without a place of their own.

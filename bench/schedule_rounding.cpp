@@ -182,14 +182,14 @@ Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options) {
           MOTLEY_TRY(play(way, setting, static_cast<std::uint64_t>(seed), *record));
         }
       }
-      rows.add(
-          fmt::format("rounding-{}{}", jobs, nodes == kNodes ? "" : fmt::format("-on-{}-servers", nodes)),
-          "share_of_slot_bound", fitting.share(), "share", true, {}, 1, published,
-          fmt::format("what fits of the draws drawn; all draws, as published: {:.4f}, with more than a node has in "
-                      "{:.1f} % of nodes and slots, {:.1f} times as much at most; gadget-exact {:.4f}. Utility "
-                      "over {} slots, of what none can exceed: {:.4f}, {:.4f}, {:.4f}",
-                      original.share(), 100.0 * original.exceeded / std::max(1, original.nodes), original.worst_load,
-                      exact.share(), kSlots, fitting.utility.mean(), original.utility.mean(), exact.utility.mean()));
+      rows.add(fmt::format("rounding-{}{}", jobs, nodes == kNodes ? "" : fmt::format("-on-{}-servers", nodes)),
+               "share_of_slot_bound", fitting.share(), "share", true, {}, 1, published,
+               fmt::format(
+                   "what fits of the placements drawn; all of them, as published: {:.4f}, with more than a node has in "
+                   "{:.1f} % of nodes and slots, {:.1f} times as much at most; gadget-exact {:.4f}. Utility "
+                   "over {} slots, of what none can exceed: {:.4f}, {:.4f}, {:.4f}",
+                   original.share(), 100.0 * original.exceeded / std::max(1, original.nodes), original.worst_load,
+                   exact.share(), kSlots, fitting.utility.mean(), original.utility.mean(), exact.utility.mean()));
       all.beyond += original.beyond;
       all.nodes += original.nodes;
       all.min_kept = std::min(all.min_kept, original.min_kept);

@@ -46,7 +46,7 @@ constexpr Published kModels[] = {{"AlexNet", "alexnet", 16, {3.3, 7.7}},
 // server, too), and so often besides.
 struct Way {
   const char* name;
-  const char* method;  // of `motley bench-worker reducer`, or Gloo's algorithm
+  const char* method;  // of `motley bench-worker exchange`, or Gloo's algorithm
   int servers;
   bool ours;
   int copies_a_rank;
@@ -96,7 +96,7 @@ double available_memory() {
 
 // Seconds of a round; not a number where it was left out.
 struct Cell {
-  double reducer = std::nan("");
+  double gradient_sync = std::nan("");
   double with_compute = std::nan("");
 };
 struct Line {
@@ -198,8 +198,8 @@ class ZeroCompute {
   }
 
   void add_rows(const Line& line) {
-    const double ours = best(line, true, &Cell::reducer);
-    const double gloo = best(line, false, &Cell::reducer);
+    const double ours = best(line, true, &Cell::gradient_sync);
+    const double gloo = best(line, false, &Cell::gradient_sync);
     const auto figure = [](double value) { return std::isfinite(value) ? std::optional(value) : std::nullopt; };
     const std::string name = fmt::format("{}-N{}", line.model->published.table, line.ranks);
     if (std::isfinite(ours)) {

@@ -1,7 +1,7 @@
 """Bounds of slot problems by a mixed-integer program (HiGHS): a problem a line as JSON, the bound a line back.
 
 A problem has servers [devices, uplink, rack], racks [uplink], and jobs [reserve, values]: values[reach][k] is what k
-workers are utility in a ring within one server (0), within one rack (1) or over racks (2). A job has at most one pair of
+workers are worth in a ring within one server (0), within one rack (1) or over racks (2). A job has at most one pair of
 reach and k; its workers are y on each server. A server where all of them are is `home`; one that its ring leaves is
 `left`; racks likewise.
 """

@@ -38,20 +38,20 @@ kernels::UpdateOptions update_options(const nn::OptimizerSpec& spec) {
           .epsilon = spec.epsilon};
 }
 
-ServedWeights::ServedWeights(collective::GradientReducer& gradient_sync, const nn::GradientBuckets& buckets,
+ServedWeights::ServedWeights(collective::GradientReducer& reducer, const nn::GradientBuckets& buckets,
                              kernels::UpdateRule rule)
-    : reducer_(gradient_sync), buckets_(buckets), fields_(list_fields(rule)) {}
+    : reducer_(reducer), buckets_(buckets), fields_(list_fields(rule)) {}
 
 torch::Tensor ServedWeights::view(const nn::GradientBuckets::Place& place, const float* bucket) const {
   const torch::Tensor& parameter = place.parameter.tensor;
   return torch::from_blob(const_cast<float*>(bucket) + place.offset, parameter.sizes(), torch::kFloat32);
 }
 
-Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(collective::GradientReducer& gradient_sync,
+Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(collective::GradientReducer& reducer,
                                                             const nn::GradientBuckets& buckets,
                                                             const nn::Optimizer& optimizer, kernels::UpdateRule rule,
                                                             const Deadline& deadline) {
-  std::unique_ptr<ServedWeights> served(new ServedWeights(gradient_sync, buckets, rule));
+  std::unique_ptr<ServedWeights> served(new ServedWeights(reducer, buckets, rule));
   std::unordered_map<std::string, torch::Tensor> state;
   for (const nn::NamedTensor& tensor : optimizer.state()) {
     state.emplace(tensor.name, tensor.tensor);
@@ -82,13 +82,13 @@ Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(collective::Gradient
       }
     }
   }));
-  MOTLEY_TRY(gradient_sync.load(start, deadline));
+  MOTLEY_TRY(reducer.load(start, deadline));
   MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "binding the weights to the exchange's memory", [&] {
     const torch::NoGradGuard no_grad;
     for (const auto& place : buckets.places()) {
       torch::Tensor parameter = place.parameter.tensor;
       if (parameter.device().is_cpu()) {
-        parameter.set_data(served->view(place, gradient_sync.weights(place.bucket).data()));
+        parameter.set_data(served->view(place, reducer.weights(place.bucket).data()));
       }
     }
   }));

@@ -20,7 +20,7 @@ class ServedWeights {
   // Collective. `optimizer` holds the state to start from, and is not stepped afterwards. On the CPU the parameters
   // become views of the exchange's weights; elsewhere fetch() copies them. The exchange and the buckets must outlive
   // this object, and the network must not be used after them.
-  static Result<std::unique_ptr<ServedWeights>> begin(collective::GradientReducer& gradient_sync,
+  static Result<std::unique_ptr<ServedWeights>> begin(collective::GradientReducer& reducer,
                                                       const nn::GradientBuckets& buckets,
                                                       const nn::Optimizer& optimizer, kernels::UpdateRule rule,
                                                       const Deadline& deadline);
@@ -32,8 +32,7 @@ class ServedWeights {
   Result<nn::NamedTensors> optimizer_state(const Deadline& deadline);
 
  private:
-  ServedWeights(collective::GradientReducer& gradient_sync, const nn::GradientBuckets& buckets,
-                kernels::UpdateRule rule);
+  ServedWeights(collective::GradientReducer& reducer, const nn::GradientBuckets& buckets, kernels::UpdateRule rule);
   torch::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket) const;
 
   collective::GradientReducer& reducer_;
