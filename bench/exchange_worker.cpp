@@ -12,7 +12,8 @@
 #include <sstream>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/collective/measure_methods.h"
+#include "motley/train/sync/make_exchange.h"
+#include "motley/train/sync/measure_methods.h"
 
 namespace motley::bench {
 namespace {
@@ -260,11 +261,11 @@ Status work(const std::vector<std::string>& arguments) {
   std::istringstream sizes(arguments[4]);
   for (std::string size; std::getline(sizes, size, ',');) layout.bucket_elements.push_back(std::stoull(size) / 4);
   if (chooses) {
-    MOTLEY_ASSIGN(const collective::MethodChoice choice,
-                  collective::measure_and_choose(*session, *group, how, layout, Deadline::after(kSeconds)));
+    MOTLEY_ASSIGN(const train::MethodChoice choice,
+                  train::measure_and_choose(*session, *group, how, layout, Deadline::after(kSeconds)));
     how.method = choice.method;
   }
-  MOTLEY_ASSIGN(const auto reducer, collective::make_reducer(*session, how));
+  MOTLEY_ASSIGN(const auto reducer, train::make_reducer(*session, how));
   MOTLEY_TRY(reducer->prepare(layout, Deadline::after(kSeconds)));
   std::uint64_t step = 0;
   const int buckets = static_cast<int>(layout.bucket_elements.size());

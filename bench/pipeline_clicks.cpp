@@ -9,7 +9,7 @@
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
 #include "motley/data/local/clicks.h"
-#include "motley/ps/row_partition.h"
+#include "motley/ps/embedding/row_partition.h"
 
 namespace motley::bench {
 namespace {

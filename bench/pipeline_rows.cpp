@@ -14,8 +14,8 @@
 #include "motley/base/os/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
-#include "motley/collective/sparse_client.h"
 #include "motley/data/local/clicks.h"
+#include "motley/ps/client/sparse_client.h"
 
 namespace motley::bench {
 namespace {
@@ -157,13 +157,13 @@ class RowsBench {
     double bytes = 0;
   };
   // `in_turn`: each part is waited for before the next one is asked for.
-  Result<Measured> play(collective::SparseClient& client, const std::vector<Parts>& batches, bool in_turn) {
+  Result<Measured> play(ps::SparseClient& client, const std::vector<Parts>& batches, bool in_turn) {
     const auto traffic = [&] { return client.traffic().pulled_bytes + client.traffic().pushed_bytes; };
     const std::uint64_t before = traffic();
     const double begin = monotonic_seconds();
     std::vector<float> values;
     for (const Parts& parts : batches) {
-      std::vector<collective::SparseClient::Ticket> tickets;
+      std::vector<ps::SparseClient::Ticket> tickets;
       for (std::size_t i = 0; i < parts.size(); ++i) {
         while (tickets.size() < (in_turn ? i + 1 : parts.size())) {
           MOTLEY_ASSIGN(const auto ticket, client.start_pull(0, parts[tickets.size()], client.step()));
@@ -189,10 +189,10 @@ class RowsBench {
     MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(server_->address()));
     const net::SessionOptions alone;
     MOTLEY_ASSIGN(const auto session, net::Session::join(alone, net::Secret::generate()));
-    collective::SparseTableOptions table;
+    ps::SparseTableOptions table;
     table.dimension = kDimension;
-    MOTLEY_ASSIGN(const auto client, collective::SparseClient::open(
-                                         *session, {.servers = {{endpoint, ServerProcess::token()}}, .tables = {table}},
+    MOTLEY_ASSIGN(const auto client,
+                  ps::SparseClient::open(*session, {.servers = {{endpoint, ServerProcess::token()}}, .tables = {table}},
                                          Deadline::after(kSeconds)));
     const int steps = 8;
     MOTLEY_ASSIGN(const auto clicks, data::make_clicks({.samples = kBatch * steps, .rows = kValues}));

@@ -23,7 +23,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
-#include "motley/ps/sparse_table.h"
+#include "motley/ps/embedding/sparse_table.h"
 
 namespace motley::bench {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/random.h"
-#include "motley/collective/sparse_client.h"
-#include "motley/ps/service.h"
+#include "motley/ps/client/sparse_client.h"
+#include "motley/ps/service/service.h"
 
 namespace motley::bench {
 namespace {
@@ -17,7 +17,7 @@ constexpr double kSeconds = 60;  // that anything may take
 
 using Batches = std::vector<std::vector<std::uint64_t>>;
 
-Result<double> seconds_over_loopback(collective::SparseClient& client, const Batches& batches,
+Result<double> seconds_over_loopback(ps::SparseClient& client, const Batches& batches,
                                      const std::vector<float>& gradients) {
   std::vector<float> rows(kBatch * kDimension);
   const double begin = monotonic_seconds();
@@ -58,11 +58,11 @@ Result<std::vector<BenchRow>> sparse_net_rows(const BenchOptions& options) {
   MOTLEY_ASSIGN(const auto service, ps::Service::start(service_options, token));
   const net::SessionOptions session_options;
   MOTLEY_ASSIGN(const auto session, net::Session::join(session_options, net::Secret::generate()));
-  collective::SparseClientOptions client_options;
+  ps::SparseClientOptions client_options;
   client_options.servers = {{service->endpoint(), token}};
   client_options.tables.resize(1);
   client_options.tables[0].dimension = kDimension;
-  MOTLEY_ASSIGN(const auto client, collective::SparseClient::open(*session, client_options, Deadline::after(kSeconds)));
+  MOTLEY_ASSIGN(const auto client, ps::SparseClient::open(*session, client_options, Deadline::after(kSeconds)));
   ps::SparseTableSpec spec;
   spec.dimension = kDimension;
   MOTLEY_ASSIGN(const auto table, ps::SparseTable::create(spec));

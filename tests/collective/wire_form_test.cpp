@@ -10,7 +10,6 @@
 #include <numeric>
 
 #include "motley/base/random.h"
-#include "motley/collective/wire_choice.h"
 
 namespace motley::collective {
 namespace {
@@ -161,18 +160,6 @@ TEST(ErrorFeedback, MakesALossyDescentArrive) {
     EXPECT_LT(distance_after(form, small, true), small / 5) << to_string(form);
     EXPECT_GT(distance_after(form, small, false), small) << to_string(form);
   }
-}
-
-TEST(BestWire, LosesMoreOnlyWhereThatSavesATenth) {
-  const auto best = [](double native, double half, double eighth) {
-    return best_wire(
-        std::vector<WireTrial>{{WireType::kNative, native}, {WireType::kBfloat16, half}, {WireType::kInt8, eighth}});
-  };
-  EXPECT_EQ(best(1, 0.95, 0.91), WireType::kNative);
-  EXPECT_EQ(best(1, 0.6, 0.55), WireType::kBfloat16);
-  EXPECT_EQ(best(1, 0.6, 0.4), WireType::kInt8);
-  EXPECT_EQ(best(1, 1.5, 0.8), WireType::kInt8);
-  EXPECT_EQ(best(1, 2, 3), WireType::kNative);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "motley/ps/sparse_checkpoint.h"
+#include "motley/ps/embedding/sparse_checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto manifest = motley::ps::parse_sparse_manifest({reinterpret_cast<const char*>(data), size});

@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <vector>
 
-#include "motley/collective/sparse_protocol.h"
+#include "motley/ps/protocol/sparse_protocol.h"
 
 namespace {
 
-using motley::collective::SparseTableOptions;
+using motley::ps::SparseTableOptions;
 
 void expect(bool holds) {
   if (!holds) std::abort();
@@ -32,21 +32,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       {.name = "c", .dimension = 5, .wire = motley::collective::WireType::kInt8}};
   switch (data[0] % 4) {
     case 0:
-      if (const auto open = motley::collective::decode_sparse_open(bytes)) {
-        const auto again = motley::collective::encode(*open);
+      if (const auto open = motley::ps::decode_sparse_open(bytes)) {
+        const auto again = motley::ps::encode(*open);
         expect(std::ranges::equal(again, bytes));
       }
       break;
     case 1:
-      if (const auto saved = motley::collective::decode_sparse_saved(bytes)) {
-        expect(std::ranges::equal(motley::collective::encode(saved), bytes));
+      if (const auto saved = motley::ps::decode_sparse_saved(bytes)) {
+        expect(std::ranges::equal(motley::ps::encode(saved), bytes));
       }
       break;
     case 2:
-      if (const auto frame = motley::collective::read_pull(bytes, tables)) expect_within(frame->ids, bytes);
+      if (const auto frame = motley::ps::read_pull(bytes, tables)) expect_within(frame->ids, bytes);
       break;
     default:
-      if (const auto frame = motley::collective::read_push(bytes, tables)) {
+      if (const auto frame = motley::ps::read_push(bytes, tables)) {
         expect_within(frame->ids, bytes);
         expect_within(frame->gradients, bytes);
         expect(frame->gradients.size() == frame->ids.size() * tables[frame->head.table].form().row_bytes());

@@ -6,12 +6,12 @@
 #include <map>
 
 #include "motley/base/random.h"
-#include "motley/ps/row_optimizer.h"
+#include "motley/ps/embedding/row_optimizer.h"
 
 namespace motley::train {
 namespace {
 
-using collective::RowOptimizer;
+using ps::RowOptimizer;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kDimension = 7, kCapacity = 40;

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "motley/base/random.h"
-#include "motley/ps/service.h"
+#include "motley/ps/service/service.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::train {

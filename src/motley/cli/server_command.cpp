@@ -9,8 +9,8 @@
 #include "motley/base/os/file.h"
 #include "motley/cli/commands.h"
 #include "motley/net/socket.h"
-#include "motley/ps/metrics_service.h"
-#include "motley/ps/service.h"
+#include "motley/ps/service/metrics_service.h"
+#include "motley/ps/service/service.h"
 #include "motley/train/job/job_parts.h"
 #include "motley/train/launch/launcher.h"
 

@@ -1,10 +1,9 @@
-// Chooses the method of exchange, and what one rank alone gets.
+// Chooses between shared memory and the ring, and what one rank alone gets.
 #include "motley/collective/gradient_reducer.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "motley/collective/server_reducer.h"
 #include "motley/collective/shared_group.h"
 #include "motley/collective/shared_memory_reducer.h"
 #include "motley/collective/tcp_group.h"
@@ -55,18 +54,27 @@ class SingleReducer final : public GradientReducer {
 
 }  // namespace
 
+const char* to_string(Method method) {
+  switch (method) {
+    case Method::kAuto:
+      return "auto";
+    case Method::kSharedMemory:
+      return "shared-memory";
+    case Method::kTcpRing:
+      return "tcp-ring";
+    case Method::kParameterServer:
+      return "parameter-server";
+  }
+  return "?";
+}
+
 std::size_t byte_size(DataType type) {
   return type == DataType::kFloat32 ? 4 : 8;
 }
 
 Result<std::unique_ptr<GradientReducer>> make_reducer(net::Session& session, const ReducerOptions& options) {
   const net::Membership& membership = session.membership();
-  if (options.method == Method::kParameterServer) {
-    if (options.servers.empty()) {
-      return fail(ErrorCode::kInvalidInput, "the exchange 'parameter-server' needs the address of a server");
-    }
-    return std::make_unique<ServerReducer>(session, options);
-  }
+  MOTLEY_INVARIANT(options.method != Method::kParameterServer, "a parameter server is no exchange among the ranks");
   if (options.wire > WireType::kFloat16) {
     return fail(ErrorCode::kInvalidInput,
                 "gradient_sync.comm_dtype: int8, top-k and auto are for a parameter server (gradient_sync.method "

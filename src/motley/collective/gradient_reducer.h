@@ -102,6 +102,7 @@ class GradientReducer {
 inline constexpr std::uint32_t kAnyStaleness = std::numeric_limits<std::uint32_t>::max();
 
 enum class Method { kAuto, kSharedMemory, kTcpRing, kParameterServer };
+const char* to_string(Method method);
 
 // A parameter server that the job may use, and the token that lets it in.
 struct ServerAddress {
@@ -129,8 +130,8 @@ struct ReducerOptions {
   std::string job_suffix;  // of the job's name at the servers, for an exchange beside its own
 };
 
-// One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive
-// the exchange.
+// Any method but kParameterServer. One rank alone gets an exchange that does nothing. The session must outlive the
+// exchange.
 Result<std::unique_ptr<GradientReducer>> make_reducer(net::Session& session, const ReducerOptions& options);
 
 // Small collectives among all ranks of a session, over shared memory where possible, else over TCP. One thread uses a

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "motley/base/os/shared_counter.h"
 #include "motley/collective/gradient_reducer.h"
-#include "motley/collective/shared_counter.h"
 #include "motley/net/region.h"
 
 namespace motley::collective {

@@ -123,12 +123,4 @@ std::string to_string(const WireForm& form) {
   return "unknown";
 }
 
-std::vector<std::size_t> frame_offsets(const ChunkMap& map, const WireForm& form) {
-  std::vector<std::size_t> offsets = {0};
-  for (const Segment& segment : map.segments) {
-    offsets.push_back(offsets.back() + (form.frame_bytes(segment.count) + 63) / 64 * 64);
-  }
-  return offsets;
-}
-
 }  // namespace motley::collective

@@ -5,9 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "motley/collective/chunk_map.h"
 #include "motley/collective/gradient_reducer.h"
 #include "motley/kernels/update.h"
 
@@ -48,8 +46,5 @@ inline constexpr double kLargestDensity = 0.5;  // of top-k: as large as float32
 
 // "int8", "top-k of 0.01"
 std::string to_string(const WireForm& form);
-
-// Where each segment's frame begins in a memory of all frames, 64-byte aligned; one more entry for the end.
-std::vector<std::size_t> frame_offsets(const ChunkMap& map, const WireForm& form);
 
 }  // namespace motley::collective

@@ -5,10 +5,10 @@
 
 #include "motley/base/log.h"
 #include "motley/base/units.h"
-#include "motley/collective/link_probe.h"
 #include "motley/net/socket.h"
 #include "motley/planning/cost/placement.h"
 #include "motley/train/job/job_parts.h"
+#include "motley/train/sync/link_probe.h"
 
 namespace motley::train {
 namespace {
@@ -46,8 +46,7 @@ Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const 
 Result<Placement> choose(const Job& job, net::Session& session, collective::Group& group, double model_bytes,
                          const std::vector<collective::ServerAddress>& servers, const Deadline& deadline) {
   const std::vector<int> racks = read_racks(job);
-  MOTLEY_ASSIGN(const collective::RackSpeeds speeds,
-                collective::measure_racks(session, group, servers, racks, deadline));
+  MOTLEY_ASSIGN(const RackSpeeds speeds, measure_racks(session, group, servers, racks, deadline));
   planning::PlacementProblem problem = {.model_bytes = model_bytes,
                                         .worker_bytes_per_second = speeds.worker_bytes_per_second,
                                         .server_bytes_per_second = speeds.server_bytes_per_second,
@@ -109,7 +108,7 @@ Status check_placement(const Job& job, int workers) {
     std::vector<std::string> names;
     for (const auto& server : servers) names.push_back(net::to_string(server.endpoint));
     if (!racked) return {};
-    const auto plan = collective::make_rack_plan(names, read_racks(job), workers);
+    const auto plan = ps::make_rack_plan(names, read_racks(job), workers);
     return plan ? Status{} : fail(plan.error().within("gradient_sync.racks"));
   }
   if (!racked) return {};
@@ -134,7 +133,7 @@ Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session&
   }
   if (placement == "central") options.servers.erase(options.servers.begin() + 1, options.servers.end());
   if (options.servers.size() > 1 && placement != "hierarchical") {
-    MOTLEY_ASSIGN(options.server_speeds, collective::measure_servers(session, group, options.servers, deadline));
+    MOTLEY_ASSIGN(options.server_speeds, measure_servers(session, group, options.servers, deadline));
     if (session.membership().rank == 0) {
       std::vector<std::string> speeds;
       for (const double speed : options.server_speeds) speeds.push_back(format_bytes(speed) + "/s");

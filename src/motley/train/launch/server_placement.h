@@ -9,7 +9,7 @@
 
 #include "motley/cluster/cluster.h"
 #include "motley/collective/gradient_reducer.h"
-#include "motley/ps/service.h"
+#include "motley/ps/service/service.h"
 #include "motley/train/job/job.h"
 #include "motley/train/job/run_directory.h"
 

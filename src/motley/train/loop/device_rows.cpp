@@ -6,14 +6,14 @@
 #include <unordered_set>
 
 #include "motley/nn/runtime.h"
-#include "motley/ps/row_optimizer.h"
+#include "motley/ps/embedding/row_optimizer.h"
 
 namespace motley::train {
 namespace {
 
-using collective::hash_id;
-using collective::RowIndex;
-using collective::RowOptimizer;
+using ps::hash_id;
+using ps::RowIndex;
+using ps::RowOptimizer;
 
 // A view of numbers that are the caller's.
 torch::Tensor as_view(std::span<const float> values, std::int64_t width) {

@@ -9,18 +9,18 @@
 #include <span>
 #include <vector>
 
-#include "motley/collective/row_index.h"
-#include "motley/collective/row_tier.h"
-#include "motley/collective/sparse_protocol.h"
+#include "motley/ps/embedding/row_tier.h"
+#include "motley/ps/protocol/row_index.h"
+#include "motley/ps/protocol/sparse_protocol.h"
 
 namespace motley::train {
 
 // Not thread-safe. Errors of libtorch are kInternal, of its memory kUnavailable.
-class DeviceRows final : public collective::RowTier {
+class DeviceRows final : public ps::RowTier {
  public:
   // Takes memory for `capacity` rows (1 or more) at once.
   static Result<std::unique_ptr<DeviceRows>> create(torch::Device device, std::size_t dimension,
-                                                    const collective::RowOptimizer& optimizer, std::size_t capacity);
+                                                    const ps::RowOptimizer& optimizer, std::size_t capacity);
 
   std::size_t record_floats() const override { return static_cast<std::size_t>(rows_.size(1)); }
   std::size_t capacity() const override { return static_cast<std::size_t>(rows_.size(0)); }
@@ -36,15 +36,15 @@ class DeviceRows final : public collective::RowTier {
   Status apply(std::span<const std::uint64_t> ids, const torch::Tensor& gradients);
 
  private:
-  DeviceRows(torch::Tensor rows, std::size_t dimension, const collective::RowOptimizer& optimizer);
+  DeviceRows(torch::Tensor rows, std::size_t dimension, const ps::RowOptimizer& optimizer);
   Result<std::vector<std::int64_t>> find_slots(std::span<const std::uint64_t> ids) const;
   torch::Tensor on_device(const std::vector<std::int64_t>& slots) const;
   void update(torch::Tensor& records, const torch::Tensor& gradients) const;
 
   torch::Tensor rows_;  // capacity x record_floats
   const std::int64_t dimension_;
-  const collective::RowOptimizer optimizer_;
-  collective::RowIndex index_;       // from ids to rows of the tensor
+  const ps::RowOptimizer optimizer_;
+  ps::RowIndex index_;               // from ids to rows of the tensor
   std::vector<std::uint32_t> free_;  // of them
 };
 

@@ -6,9 +6,9 @@
 namespace motley::train {
 namespace {
 
-collective::RowOptimizer make_row_optimizer(const Job& job) {
-  using Kind = collective::RowOptimizer::Kind;
-  collective::RowOptimizer optimizer;
+ps::RowOptimizer make_row_optimizer(const Job& job) {
+  using Kind = ps::RowOptimizer::Kind;
+  ps::RowOptimizer optimizer;
   optimizer.kind = job.embedding_optimizer == "sgd"    ? Kind::kSgd
                    : job.embedding_optimizer == "adam" ? Kind::kAdam
                                                        : Kind::kAdagrad;
@@ -37,10 +37,10 @@ Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const nn:
                                                        std::vector<collective::ServerAddress> servers,
                                                        net::Session& session, const Start& start,
                                                        const Deadline& deadline) {
-  collective::SparseTableOptions table;
+  ps::SparseTableOptions table;
   table.name = "lookup";
   table.dimension = static_cast<std::size_t>(layout.dimension);
-  table.initializer = {collective::RowInitializer::Kind::kUniform, nn::kInitialRows,
+  table.initializer = {ps::RowInitializer::Kind::kUniform, nn::kInitialRows,
                        mix({static_cast<std::uint64_t>(job.seed), 0x726f7773})};  // "rows"
   table.optimizer = make_row_optimizer(job);
   table.memory_bytes = static_cast<std::uint64_t>(job.embedding_memory_bytes);
@@ -48,7 +48,7 @@ Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const nn:
   std::unique_ptr<ServedTable> served(new ServedTable(job, layout, static_cast<int>(servers.size())));
   MOTLEY_ASSIGN(
       served->client_,
-      collective::SparseClient::open(
+      ps::SparseClient::open(
           session,
           {.servers = std::move(servers), .tables = {table}, .step = start.step, .written_by = start.written_by},
           deadline));
@@ -90,7 +90,7 @@ Status ServedTable::receive(Asked& asked, const Deadline& deadline) {
   return {};
 }
 
-Status ServedTable::wait(collective::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline) {
+Status ServedTable::wait(ps::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline) {
   const double begin = monotonic_seconds();
   MOTLEY_TRY(client_->wait(ticket, rows, deadline));
   counts_.waited += monotonic_seconds() - begin;

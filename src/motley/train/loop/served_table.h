@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
-#include "motley/collective/sparse_cache.h"
-#include "motley/collective/sparse_client.h"
 #include "motley/nn/ctr_models.h"
+#include "motley/ps/client/sparse_cache.h"
+#include "motley/ps/client/sparse_client.h"
 #include "motley/train/job/job.h"
 
 namespace motley::train {
@@ -68,23 +68,23 @@ class ServedTable {
     std::vector<std::uint64_t> ids;
     std::int64_t wanted = 0;  // the step after which the batch would have its rows
     std::int64_t after = 0;   // and that of those that are asked for
-    collective::SparseClient::Ticket ticket = 0;
-    torch::Tensor rows;                        // those that the cache has are in it
-    collective::SparseCache::Missing missing;  // the others, with a cache
-    std::uint64_t asked = 0;                   // rows
+    ps::SparseClient::Ticket ticket = 0;
+    torch::Tensor rows;                // those that the cache has are in it
+    ps::SparseCache::Missing missing;  // the others, with a cache
+    std::uint64_t asked = 0;           // rows
   };
   ServedTable(const Job& job, const nn::LookupLayout& layout, int servers);
   std::vector<std::uint64_t> folded(const std::vector<std::uint64_t>& ids) const;
   torch::Tensor room_for(const std::vector<std::uint64_t>& ids) const;
   Result<Asked> ask(const std::vector<std::uint64_t>& ids, std::int64_t wanted, std::int64_t after);
   Status receive(Asked& asked, const Deadline& deadline);
-  Status wait(collective::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline);
+  Status wait(ps::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline);
 
   const nn::LookupLayout layout_;
   const int servers_;
   const bool prefetches_;
-  std::unique_ptr<collective::SparseClient> client_;
-  std::optional<collective::SparseCache> cache_;
+  std::unique_ptr<ps::SparseClient> client_;
+  std::optional<ps::SparseCache> cache_;
   std::optional<Asked> ahead_;
   Counts counts_;  // but for the bytes, which the client counts
 };

@@ -10,8 +10,6 @@
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
-#include "motley/collective/measure_methods.h"
-#include "motley/collective/wire_choice.h"
 #include "motley/model/profile.h"
 #include "motley/net/partial_session.h"
 #include "motley/nn/network_part.h"
@@ -21,6 +19,9 @@
 #include "motley/train/checkpoint/saved_state.h"
 #include "motley/train/launch/launcher.h"
 #include "motley/train/launch/server_placement.h"
+#include "motley/train/sync/make_exchange.h"
+#include "motley/train/sync/measure_methods.h"
+#include "motley/train/sync/wire_choice.h"
 
 namespace motley::train {
 
@@ -179,8 +180,7 @@ Status Worker::build_model() {
   const Deadline deadline = Deadline::after(job_.join_seconds);
   if (gradient_sync.method == collective::Method::kAuto && !job_.gradient_sync_servers.empty()) {
     MOTLEY_ASSIGN(gradient_sync.servers, read_servers(job_));
-    MOTLEY_ASSIGN(const collective::MethodChoice choice,
-                  collective::measure_and_choose(*session_, *group_, gradient_sync, layout, deadline));
+    MOTLEY_ASSIGN(const MethodChoice choice, measure_and_choose(*session_, *group_, gradient_sync, layout, deadline));
     gradient_sync.method = choice.method;
     if (writes()) {
       spdlog::info("gradient_sync.method auto: {}", choice.explanation());
@@ -207,14 +207,14 @@ Status Worker::build_model() {
         "that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger gradient_sync.top_k");
   }
   if (gradient_sync.wire == collective::WireType::kAuto) {
-    MOTLEY_ASSIGN(gradient_sync.wire, collective::choose_wire(*session_, *group_, gradient_sync, layout, deadline));
+    MOTLEY_ASSIGN(gradient_sync.wire, choose_wire(*session_, *group_, gradient_sync, layout, deadline));
   }
   if (layout.bucket_elements.empty()) {  // a stage of layers that train nothing
     gradient_sync.method = collective::Method::kAuto;
     stage_alone_ =
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
-  MOTLEY_ASSIGN(reducer_, collective::make_reducer(stage_alone_ ? *stage_alone_ : peers(), gradient_sync));
+  MOTLEY_ASSIGN(reducer_, make_reducer(stage_alone_ ? *stage_alone_ : peers(), gradient_sync));
   MOTLEY_TRY(reducer_->prepare(layout, Deadline::after(job_.join_seconds)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {

@@ -30,7 +30,7 @@
 #include "motley/nn/metrics.h"
 #include "motley/nn/optimizer.h"
 #include "motley/nn/stage.h"
-#include "motley/ps/service.h"
+#include "motley/ps/service/service.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/job.h"
 #include "motley/train/job/job_data.h"
