@@ -70,7 +70,7 @@ std::vector<model::DeviceSpeed> list_speeds(const cluster::Cluster& cluster) {
   std::vector<model::DeviceSpeed> speeds;
   for (const cluster::DeviceType& type : cluster.device_types) {
     const cluster::Speed speed = type.speed.value_or(cluster::Speed{});
-    speeds.push_back({type.name, speed.flops_per_second, speed.memory_bytes_per_second, speed.fixed_seconds,
+    speeds.push_back({type.name, speed.flops_per_second, speed.memory_bytes_per_second, speed.layer_overhead_seconds,
                       speed.lookups_per_second, speed.compute_fraction, speed.communication_fraction});
   }
   return speeds;

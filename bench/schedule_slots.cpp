@@ -36,7 +36,7 @@ int whole(Random& random, int low, int high) {
   return low + static_cast<int>(random.below(static_cast<std::uint64_t>(high - low + 1)));
 }
 
-// A job whose worth rises with its workers, less and less, and is less where its ring is longer.
+// A job whose utility rises with its workers, less and less, and is less where its ring is longer.
 SlotJob random_job(Random& random, int most) {
   SlotJob job;
   const double power = between(random, 0.4, 1);

@@ -177,7 +177,7 @@ Result<planning::Problem> unequal_nodes(const model::Graph& graph, double bits_p
     speeds.push_back({.type = name,
                       .flops_per_second = 4e12 * kSpeeds[i],
                       .bytes_per_second = 300e9 * kSpeeds[i],
-                      .fixed_seconds = 20e-6 / kSpeeds[i]});
+                      .layer_overhead_seconds = 20e-6 / kSpeeds[i]});
     cluster.device_types.push_back({.name = name, .kind = cluster::DeviceKind::kCuda});
     cluster.nodes.push_back({.name = name, .devices = {{.type = name}}});
     for (std::size_t j = 0; j < i; ++j) {

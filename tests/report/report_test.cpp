@@ -196,7 +196,7 @@ TEST(Report, HoldsAPlannedRunAgainstItsPrediction) {
   write_plan(folder.path);
   const std::string html = markup(render_page(folder.path));
   for (const char* text : {"planned: 2 stages, 4 micro-batches, 1f1b", "predicted 100 ms, +", "One step as predicted",
-                           "layer-1 on 2 × unit", "idle, predicted", "Money for an epoch", "1.8 an hour"}) {
+                           "layer-1 on 2 × unit", "idle, predicted", "Cost of an epoch", "1.8 an hour"}) {
     EXPECT_THAT(html, HasSubstr(text));
   }
   // Each of a stage's devices computes 4 micro-batches of 32 samples of 3 ms, of a step of 5 such times.

@@ -128,9 +128,9 @@ TEST(Failures, ArePoliciesOwnToRefuse) {
   EXPECT_THAT(outcome.error().message, HasSubstr("'sjf-bco' knows no failures"));
 }
 
-// The root of the seconds trained, less what devices cost: the last second that is worth its device is at
+// The root of the seconds trained, less what devices cost: the last second that pays for its device is at
 // (3600 / (2 cost))^2.
-TEST(Cost, AJobTrainsForAsLongAsItIsUtilityItsDevices) {
+TEST(Cost, AJobTrainsForAsLongAsItsUtilityPaysForItsDevices) {
   Job job{"a", 0, 10000, 1};
   job.device_hour_cost = 36;
   const Outcome outcome = replay("gadget-exact", {job}, pool(1), {}, {.slot_seconds = 100});

@@ -49,7 +49,7 @@ Loads compute_loads(const ClusterTopology& topology, const std::vector<int>& rin
   return loads;
 }
 
-// The greatest expected worth over all mappings of rings of these sizes, each of which fits in itself.
+// The greatest expected utility over all mappings of rings of these sizes, each of which fits in itself.
 double optimum(const SlotProblem& problem, const std::vector<int>& workers, Mappings mappings) {
   const ClusterTopology& topology = problem.topology;
   const auto nodes = static_cast<int>(topology.nodes.size());
@@ -139,7 +139,7 @@ TEST_P(RoundingTest, ExpectedLoadsStayWithinCapacities) {
   }
 }
 
-TEST_P(RoundingTest, WhereNothingIsUtilityAnythingNobodyHasARing) {
+TEST_P(RoundingTest, WhereNoRingHasAnyUtilityNobodyHasOne) {
   SlotProblem problem;
   problem.topology = uniform(2, 2);
   problem.jobs.resize(2, {.value = {{{0, 0}, {0, 0}, {0, 0}}}});

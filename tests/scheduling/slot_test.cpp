@@ -48,7 +48,7 @@ SlotProblem random_problem(Random& random, int nodes, int devices, int jobs, int
   return problem;
 }
 
-// Servers of two types, and jobs that are not worth the same on both, or nothing on one.
+// Servers of two types, and jobs whose utility differs between them, or is 0 on one.
 void make_heterogeneous(SlotProblem& problem, Random& random) {
   problem.topology.types = {"new", "old"};
   for (Node& node : problem.topology.nodes) node.type = whole(random, 0, 1);
@@ -202,7 +202,7 @@ TEST(Slot, AJobStaysWhereItIsIfMovingIsDear) {
   job.now = {{1, 3}};
   job.moving = 2;
   problem.jobs = {job};
-  EXPECT_EQ(solve_slot(problem).placements[0], job.now) << "a fourth worker is worth less than the move";
+  EXPECT_EQ(solve_slot(problem).placements[0], job.now) << "a fourth worker has less utility than the move costs";
   problem.jobs[0].moving = 0.5;
   EXPECT_EQ(count_workers(solve_slot(problem).placements[0]), 4);
 }

@@ -7,7 +7,7 @@ namespace motley::cli {
 CLI::Option* add_cluster(CLI::App& command, ClusterArguments& arguments) {
   CLI::Option* topology = command.add_option(
       "--cluster", arguments.topology,
-      "Devices: 128 in one place, 16x8 on 16 nodes of 8, 16x8/4 in racks of 4 nodes, 8x4:v100,16x4:k80 of unlike "
+      "Devices: 128 in one place, 16x8 on 16 nodes of 8, 16x8/4 in racks of 4 nodes, 8x4:v100,16x4:k80 of different "
       "types, or a cluster.yaml with nodes");
   command
       .add_option("--intra-node-bandwidth", arguments.intra_node_bandwidth,

@@ -36,7 +36,7 @@ struct Layout {
 };
 
 struct Outcome {
-  double total_weight = 0;         // sum of w_i; 0 leaves the bucket all zero. Relaxed: this rank's own
+  double total_weight = 0;         // sum of w_i; 0 leaves the bucket all zero. Asynchronous: this rank's own
   std::uint64_t version = 0;       // the step whose gradients are in it; asynchronous: this rank's newest
   int staleness = 0;               // steps by which the slowest rank's newest part is older; 0 where all go together
   std::vector<int> missing_ranks;  // ranks whose part of this step is not in it yet; empty where all go together
@@ -89,8 +89,8 @@ class GradientReducer {
   // itself, as far as its weight is of a step's, and weights(bucket) are this rank's own copy, which changes between
   // its own start() and the return of its wait().
   virtual bool is_async() const { return false; }
-  // Relaxed, of all buckets started from now on: what the weights of all ranks add up to in a step, and whether wait()
-  // is for all ranks' parts of the step, so that all ranks then hold the same weights.
+  // Asynchronous, of all buckets started from now on: what the weights of all ranks add up to in a step, and whether
+  // wait() is for all ranks' parts of the step, so that all ranks then hold the same weights.
   virtual void begin_step(double, bool) {}
   // Before the first step, collective. All ranks give the same weights and number of updates; the optimizer's state is
   // taken from rank 0.

@@ -15,7 +15,7 @@ namespace motley::net {
 
 class Acceptor {
  public:
-  // One who knocked, when it is decided whether it may come in.
+  // A peer whose handshake has ended, well or not.
   struct PendingConnection {
     Descriptor socket;
     std::string address;  // "10.0.0.5:4711"

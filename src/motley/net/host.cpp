@@ -1,4 +1,4 @@
-// What identifies a host, and knocking until it opens.
+// What identifies a host, and connecting to one until it answers.
 #include "motley/net/host.h"
 
 #include <sys/stat.h>

@@ -35,7 +35,7 @@ struct Heartbeat {
   int rank = 0;
   RankState state = RankState::kPresent;
   std::uint64_t step = 0;
-  double age = 0;     // seconds since it was heard, when this was sent
+  double age = 0;     // seconds since it was received, when this was sent
   std::string phase;  // at most 63 bytes
 };
 

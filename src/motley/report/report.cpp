@@ -152,7 +152,7 @@ std::string cost(const Run& run, const Figures& figures) {
     return "";
   }
   const double hours = basis->seconds * run.training_samples / run.batch / 3600;
-  return report::tile("Money for an epoch", fmt::format("{:.3g}", *run.price_per_hour * hours),
+  return report::tile("Cost of an epoch", fmt::format("{:.3g}", *run.price_per_hour * hours),
                       fmt::format("{:.3g} an hour for all devices, by the cluster file", *run.price_per_hour),
                       Tone::kPlain);
 }

@@ -85,7 +85,7 @@ bool RackJob::congested() const {
 Result<bool> RackJob::take(int rank, const net::Message& message) {
   const auto say = [&](std::size_t rack, std::uint16_t type, std::uint64_t tag, std::vector<std::byte> payload) {
     uplinks_.controls[rack]->post_owned(type, tag, std::move(payload));
-    static_cast<void>(uplinks_.controls[rack]->progress());  // an error is heard of by receive()
+    static_cast<void>(uplinks_.controls[rack]->progress());  // receive() returns an error
   };
   const auto announce_all = [&](std::uint16_t type, std::uint64_t tag) {
     for (std::size_t rack = 0; rack < uplinks_.controls.size(); ++rack) say(rack, type, tag, {});

@@ -1,7 +1,7 @@
 // GADGET's online greedy, with the slot problem solved for what it is.
 //
-// Time is cut into slots. At the begin of each, every job that is there says what k workers until the end of the slot
-// are worth to it, for rings within a node, within a rack and over racks (motley/scheduling/policies/slot_utility.h).
+// Time is cut into slots. At the begin of each, every job that is there gives its utility of k workers until the end of
+// the slot, for rings within a node, within a rack and over racks (motley/scheduling/policies/slot_utility.h).
 // solve_slot then packs one configuration a job. Moving or resizing a job costs what it would have gained while it
 // restarts. In a sequence of such greedy choices the sum of concave utilities is at least alpha / (alpha + 1) of the
 // best that could have been done with all arrivals known, where alpha is the share that each slot's packing has of its

@@ -26,7 +26,7 @@ class Program {
     std::vector<double> values;  // of the variables
     double objective = 0;
     double bound = 0;  // that no answer exceeds
-    // Of each limit, what one more of it would be worth; empty where variables are whole.
+    // Of each limit, its dual value; empty where variables are whole.
     std::vector<double> prices;
   };
   struct Limits {

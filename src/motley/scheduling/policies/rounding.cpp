@@ -20,7 +20,7 @@ std::size_t index(int number) {
 
 // --- How large rings are
 
-// The corners of the least concave function above a job's values, up to so many workers; each is worth more than the
+// The corners of the least concave function above a job's values, up to so many workers; each has more utility than the
 // one before.
 std::vector<int> corners(const std::vector<double>& values, int most) {
   std::vector<int> hull = {0};
@@ -42,7 +42,7 @@ struct Filling {
   double utility = 0;
 };
 
-// Gives devices to whom they are worth most, job by job `most` at most.
+// Gives devices where they have most utility, job by job `most` at most.
 Filling fill(const SlotProblem& problem, const std::vector<int>& most) {
   struct Step {
     std::size_t job;
@@ -93,7 +93,7 @@ void choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
 
 // --- Where they go
 
-// What one more of each capacity would be worth.
+// The dual value of each capacity.
 struct Prices {
   std::vector<double> devices, uplinks;  // by node
   std::vector<double> rack_uplinks;

@@ -3,7 +3,7 @@
 // random.
 //
 // The relaxation (12) lets each part of a ring be spread over all nodes alike, whereupon no part of it has to go over
-// a link: only the number of all devices binds, and its optimum is to give devices to whom one more is worth most.
+// a link: only the number of all devices is binding, and its optimum gives devices where one more has most utility.
 //
 // The second one, which Rost and Schmid made so that it can be taken apart (IFIP Networking 2018, arXiv 1803.03622),
 // is, whatever its variables, a choice of probabilities for the valid mappings of each ring under which expected loads
@@ -40,7 +40,7 @@ struct RelaxedSlot {
   std::vector<std::vector<Choice>> choices;  // of each job; their probabilities add up to 1 at most
 };
 
-// What rings are worth is taken to be the same anywhere: as within a node. Errors: those of Program::maximise.
+// The utility of a ring is taken to be the same anywhere: as within a node. Errors: those of Program::maximise.
 Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings);
 
 // A placement of each job at random; they need not fit together.

@@ -88,7 +88,7 @@ class Solver {
     return jobs;
   }
 
-  // What so many workers are worth at best, wherever others are.
+  // The best utility of so many workers, wherever others are.
   double best_value(const SlotJob& one, int workers, int type) const {
     const Locality locality = workers <= size(type).on_node   ? Locality::kNode
                               : workers <= size(type).in_rack ? Locality::kRack
@@ -140,12 +140,12 @@ class Solver {
     }
   }
 
-  // With heterogeneous devices the relaxation has a price for each type. At any prices no packing is worth more than
+  // With heterogeneous devices the relaxation has a price for each type. At any prices no packing has more utility than
   // what all devices cost and each job's best surplus over the cost of its own; that sum is a convex function of the
   // prices, and its least value is the relaxation's optimum. It is looked for by moving prices of one type or of
   // several together, each time to where these devices are asked for no more often than there are (devices that can
   // stand in for each other become dearer together). Each job then wants devices of the type on which its surplus is
-  // largest, as many as are left when those come first to whom one more is worth most above its price.
+  // largest, as many as are left when those come first whose utility of one more is furthest above its price.
   void find_bound_by_prices() {
     offers_.resize(problem_.jobs.size());
     double costliest = 0;
@@ -184,7 +184,7 @@ class Solver {
     }
   }
 
-  // One type of devices that a job may have, and what they are worth to it.
+  // One type of devices that a job may have, and their utility to it.
   struct Offer {
     int type = kAnyType;
     std::vector<Segment> segments;

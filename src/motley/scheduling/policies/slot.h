@@ -1,5 +1,5 @@
-// The slot problem: which of many elastic jobs gets how many devices now, and where, so that the sum of what that is
-// worth is greatest (GADGET, Yu et al., INFOCOM 2022, problem (10), without its linear program).
+// The slot problem: which of many elastic jobs gets how many devices now, and where, so that the sum of their
+// utilities is greatest (GADGET, Yu et al., INFOCOM 2022, problem (10), without its linear program).
 //
 // Numbers of workers by node say which uplinks a ring loads (motley/scheduling/simulator/capacity.h), so that there
 // is no routing to choose: the problem is to pack at most one such configuration a job.
@@ -13,8 +13,8 @@
 
 namespace motley::scheduling {
 
-// What k workers are worth, by the reach of their ring; k from 0, which is worth 0, to the most that a job may have.
-// All three are of one size; nothing is worth more with a longer reach.
+// The utility of k workers, by the locality of their ring; k from 0, whose utility is 0, to the most that a job may
+// have. All three are of one size; none grows with distance.
 using WorkerUtilities = std::array<std::vector<double>, 3>;
 
 struct SlotJob {
@@ -46,7 +46,7 @@ struct SlotAnswer {
   double bound = 0;  // that no answer exceeds
 };
 
-// What a placement of a job is worth; nothing where it may not be there.
+// The utility of a placement of a job; 0 where it may not be there.
 double compute_value(const ClusterTopology& topology, const SlotJob& job, const Placement& placement);
 
 // Whether all placements together fit: devices, node uplinks and rack uplinks.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMinSeconds = 1e-6;  // that a job has to go: one without duration, too, must have its turn
 constexpr double kUnfairness = 4;     // the power of finish-time ratios that fairness adds up
-constexpr double kSooner = 1e-3;      // of its worth, at most, for being done before a slot ends
+constexpr double kSooner = 1e-3;      // of its utility, at most, for being done before a slot ends
 
 class SlotUtility {
  public:
@@ -69,8 +69,8 @@ class SlotUtility {
     return all;
   }
 
-  // Of so many more seconds of its duration, for a job that has so many to go. What it could do beyond its end is worth
-  // little to utilities: enough to be done sooner where nobody else wants the devices.
+  // Of so many more seconds of its duration, for a job that has so many to go. What it could do beyond its end adds
+  // little utility: enough to be done sooner where nobody else wants the devices.
   double utility(const Job& job, double left, double more) const {
     switch (objective_) {
       case Objective::kCompletion:

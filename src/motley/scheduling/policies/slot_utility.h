@@ -1,4 +1,4 @@
-// What so many workers until the end of a slot are worth to each job: the slot problem as policies of GADGET's kind
+// The utility to each job of so many workers until the end of a slot: the slot problem as policies of GADGET's kind
 // pose it.
 //
 // With the utility objective it is what a job's utility, or the least concave function above it, gains by the progress

@@ -27,7 +27,7 @@ struct SubmittedJob {
   double restart_cost_seconds = 10;  // in which it trains nothing, whenever its workers change
   double grace_seconds = 30;         // from SIGTERM to SIGKILL
   double weight = 1;                 // of its utility
-  // What its progress is worth, in seconds of its own with the workers it asks for; its weight is the one above.
+  // The utility of its progress, in seconds of its own with the workers it asks for; its weight is the one above.
   Utility utility = {};
   double device_hour_cost = 0;  // what an hour of one of its devices costs, in the unit of its utility
   // How fast it computes by type of device, beside the devices for which its seconds hold; where it is not given for a

@@ -11,7 +11,7 @@ namespace motley::scheduling {
 namespace {
 
 constexpr double kRounding = 1e-9;    // relative
-constexpr int kIdleDecisions = 2;     // in a row, after which nothing is worth its devices any more
+constexpr int kIdleDecisions = 2;     // in a row, after which no job has more utility than its devices cost
 constexpr int kMaxFailures = 10'000;  // of a job: it would never be done
 
 class Replay {

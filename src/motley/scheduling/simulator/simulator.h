@@ -64,7 +64,7 @@ struct SimulationOptions {
 // Errors: kInvalidInput for a job that asks for more devices than it can have, by name; kInternal where the policy
 // breaks its word: gives devices or bandwidth of uplinks twice, more workers than a job can use or fewer than it can
 // run with, devices on which it cannot run, changes a job that is not there, wants to be woken in the past, or leaves
-// jobs waiting for ever (which it may where devices cost more than what jobs would be worth: then all ends).
+// jobs waiting for ever (which it may where devices cost more than the utility of the jobs: then all ends).
 Result<Outcome> simulate(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
                          const SimulationOptions& options = {});
 

@@ -31,7 +31,7 @@ struct Job {
   double deadline = std::numeric_limits<double>::infinity();  // seconds after its arrival by which it should be done
   std::optional<Elastic> elastic = {};  // none: it has what it asks for or nothing, and is as fast anywhere
   double iterations = 0;                // that it does in all, of one worker each; 0: one a second of its duration
-  Utility utility = {};                 // what iterations are worth
+  Utility utility = {};                 // of its iterations
   double device_hour_cost = 0;          // what an hour of one of its devices costs, in the same unit: energy, rent
   // By type of device, in the order of ClusterTopology::types: how fast it computes there, beside the devices for which
   // its times hold; 0: it cannot run there. Then all its workers have devices of one type at a time. Empty: it is as

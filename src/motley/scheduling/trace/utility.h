@@ -1,4 +1,4 @@
-// What a job's progress is worth: a function of its iterations that never falls.
+// The utility of a job's progress: a function of its iterations that never falls.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct Utility {
   double weight = 1;
   double steepness = 1;            // of kSigmoid
   double middle = 0;               // of kSigmoid
-  std::vector<Point> points = {};  // of kTable, the first one at 0; iterations rise, and worth does not fall
+  std::vector<Point> points = {};  // of kTable, the first one at 0; iterations rise, and utility does not fall
 
   double at(double iterations) const;
   // Of the least concave function that is nowhere below it, between 0 and `most` iterations: itself, but for kSigmoid

@@ -173,7 +173,7 @@ Status Worker::build_model() {
     }
   }
 
-  collective::ReducerOptions gradient_sync = parts_.reducer;
+  collective::ReducerOptions gradient_sync = parts_.gradient_sync;
   collective::Layout layout;
   layout.type = dtype_ == torch::kFloat64 ? collective::DataType::kFloat64 : collective::DataType::kFloat32;
   layout.bucket_elements = buckets_->bucket_elements();

@@ -33,8 +33,7 @@ struct Rounds {
   double probe = 0;
   double small = 0;
 };
-Result<Rounds> time_rounds(collective::GradientReducer& gradient_sync, collective::Group& group,
-                           const Deadline& deadline) {
+Result<Rounds> time_rounds(collective::GradientReducer& reducer, collective::Group& group, const Deadline& deadline) {
   std::vector<double> seconds[2];
   std::uint64_t step = 0;
   for (int round = 0; round <= kRounds; ++round) {  // the first warms up
@@ -42,8 +41,8 @@ Result<Rounds> time_rounds(collective::GradientReducer& gradient_sync, collectiv
     for (int bucket = 0; bucket < 2; ++bucket) {
       MOTLEY_TRY(group.barrier(deadline));
       const double began = monotonic_seconds();
-      MOTLEY_TRY(gradient_sync.start(step, bucket, 1));
-      MOTLEY_TRY(gradient_sync.wait(bucket, deadline));
+      MOTLEY_TRY(reducer.start(step, bucket, 1));
+      MOTLEY_TRY(reducer.wait(bucket, deadline));
       MOTLEY_ASSIGN(const double all, slowest(group, monotonic_seconds() - began, deadline));
       if (round > 0) seconds[bucket].push_back(all);
     }

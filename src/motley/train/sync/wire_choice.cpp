@@ -27,12 +27,12 @@ collective::Layout trial_layout(const collective::Layout& layout) {
 }
 
 // Of a round, on the slowest rank; all ranks get the same.
-Result<double> round_seconds(collective::GradientReducer& gradient_sync, collective::Group& group, std::uint64_t round,
+Result<double> round_seconds(collective::GradientReducer& reducer, collective::Group& group, std::uint64_t round,
                              const Deadline& deadline) {
   MOTLEY_TRY(group.barrier(deadline));
   const double began = monotonic_seconds();
-  for (int bucket = 0; bucket < static_cast<int>(kBuckets); ++bucket) MOTLEY_TRY(gradient_sync.start(round, bucket, 1));
-  for (int bucket = 0; bucket < static_cast<int>(kBuckets); ++bucket) MOTLEY_TRY(gradient_sync.wait(bucket, deadline));
+  for (int bucket = 0; bucket < static_cast<int>(kBuckets); ++bucket) MOTLEY_TRY(reducer.start(round, bucket, 1));
+  for (int bucket = 0; bucket < static_cast<int>(kBuckets); ++bucket) MOTLEY_TRY(reducer.wait(bucket, deadline));
   const double seconds = monotonic_seconds() - began;
   MOTLEY_ASSIGN(const auto all, group.all_gather(std::span(&seconds, 1), deadline));
   return *std::ranges::max_element(all);
@@ -60,23 +60,22 @@ Result<collective::WireType> choose_wire(net::Session& session, collective::Grou
     trial.wire = type;
     trial.update = {};  // no weights: the servers only add up
     trial.job_suffix = fmt::format(" (trial of {})", to_string(collective::WireForm{type}));
-    MOTLEY_ASSIGN(const auto gradient_sync, ps::ServerReducer::create(session, trial));
-    MOTLEY_TRY(gradient_sync->prepare(part, deadline));
+    MOTLEY_ASSIGN(const auto reducer, ps::ServerReducer::create(session, trial));
+    MOTLEY_TRY(reducer->prepare(part, deadline));
     const bool speaks = session.membership().rank == 0;
-    if (gradient_sync->in_memory()) {
+    if (reducer->in_memory()) {
       if (speaks)
         spdlog::info("gradient_sync.comm_dtype: auto: the server and all ranks share memory, where nothing is sent");
       return collective::WireType::kNative;
     }
     for (std::size_t bucket = 0; bucket < kBuckets; ++bucket) {
-      const auto bytes = gradient_sync->buffer(static_cast<int>(bucket));
+      const auto bytes = reducer->buffer(static_cast<int>(bucket));
       std::ranges::fill(std::span(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)), 1.0F);
     }
     std::vector<double> rounds;
     double spent = 0;
     for (int round = 0; round < kRounds && (rounds.size() < 2 || spent < kEnoughSeconds); ++round) {
-      MOTLEY_ASSIGN(const double seconds,
-                    round_seconds(*gradient_sync, group, static_cast<std::uint64_t>(round), deadline));
+      MOTLEY_ASSIGN(const double seconds, round_seconds(*reducer, group, static_cast<std::uint64_t>(round), deadline));
       rounds.push_back(seconds);
       spent += seconds;
     }
