@@ -1,8 +1,8 @@
 // Each network is profiled on this machine. For most plans two device types are made from that, a fast and a slow one,
-// both so much slower than this machine that it can play several of each (docs/pipeline.md, emulation); what messages,
-// exchanges and waiting take is real. The other plans run on the processors as they are, a worker pinned to each and
-// behind a link of 1 Gb/s (without root: behind none), predicted from a profile that is made slower by what two workers
-// take from each other, as far as both are busy.
+// both so much slower than this machine that it can play several of each (docs/how-to/emulate-devices.md); what
+// messages, exchanges and waiting take is real. The other plans run on the processors as they are, a worker pinned to
+// each and behind a link of 1 Gb/s (without root: behind none), predicted from a profile that is made slower by what
+// two workers take from each other, as far as both are busy.
 //
 // Plans are drawn at random: cuts, types, numbers of workers, micro-batches, schedules. Those of a network are
 // predicted before any of them runs. A shared machine's speed changes within minutes, so a plan that is not emulated is

@@ -1,4 +1,4 @@
-// The bench `schedule`: the cluster simulator and its policies on real traces (docs/schedule.md).
+// The bench `schedule`: the cluster simulator and its policies on real traces (docs/reference/scheduling-policies.md).
 #pragma once
 
 #include "bench/bench.h"

@@ -1,4 +1,4 @@
-// The bench `serve`: the scheduler as a service, killed while it works (docs/schedule.md).
+// The bench `serve`: the scheduler as a service, killed while it works (docs/reference/scheduler-jobs.md).
 #pragma once
 
 #include "bench/bench.h"

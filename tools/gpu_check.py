@@ -126,7 +126,7 @@ def planned():
 def data_parallel():
     """A transformer on the text of the documents, by two workers, which share a GPU where there is but one."""
     text = FOLDER / "text.txt"
-    text.write_text("".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))))
+    text.write_text("".join(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))))
     job = FOLDER / "parallel.yaml"
     job.write_text(
         "name: parallel\n"

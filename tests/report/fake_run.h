@@ -1,5 +1,6 @@
 // A run directory made up for tests: four workers of speeds 1, 1, 1/2, 1/4 whose shares settle within a few steps, with
-// noise, baseline steps, evaluations, a checkpoint, decisions and a timeline, all as docs/run-directory.md says.
+// noise, baseline steps, evaluations, a checkpoint, decisions and a timeline, all as docs/reference/run-directory.md
+// says.
 #pragma once
 
 #include <algorithm>

@@ -19,7 +19,7 @@ def printed(flag):
 
 class Documents(unittest.TestCase):
     def test_the_page_of_a_jobs_keys_is_current(self):
-        self.assertEqual((ROOT / "docs/job.md").read_text(), printed("--keys"))
+        self.assertEqual((ROOT / "docs/reference/job.md").read_text(), printed("--keys"))
 
     def test_the_schema_of_a_job_is_current(self):
         self.assertEqual((ROOT / "docs/schema/job.schema.json").read_text(), printed("--schema"))

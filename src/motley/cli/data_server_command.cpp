@@ -71,7 +71,7 @@ void add_data_server(CLI::App& app, Action& action) {
       "  head -c 32 /dev/urandom | base64 > token && chmod 600 token\n"
       "  motley data-server examples/fashion-mnist/job.yaml --listen 127.0.0.1:29600 --token-file token");
   auto arguments = std::make_shared<DataServerArguments>();
-  command->add_option("JOB", arguments->job, "Job file (docs/job.md), whose data is served")->required();
+  command->add_option("JOB", arguments->job, "Job file (docs/reference/job.md), whose data is served")->required();
   command->add_option("--listen", arguments->listen, "Address and port; port 0 takes any free one")
       ->capture_default_str();
   command->add_option(

@@ -153,7 +153,7 @@ void add_profile(CLI::App& app, Action& action) {
       "  motley profile examples/clicks/job.yaml --estimate --cluster examples/clicks/cluster.yaml\n"
       "  motley profile --model vgg16 --cluster examples/heterogeneous/cluster.yaml --global-batch-size 128");
   auto arguments = std::make_shared<ProfileArguments>();
-  command->add_option("JOB", arguments->job, "Job file (docs/job.md)");
+  command->add_option("JOB", arguments->job, "Job file (docs/reference/job.md)");
   command->add_option("--model", arguments->model, "A published model instead, estimated from the cluster's speeds")
       ->check(CLI::IsMember(model::table_names()));
   command->add_flag("--estimate", arguments->estimate,

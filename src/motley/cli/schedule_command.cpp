@@ -284,10 +284,11 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
       "  motley schedule simulate examples/schedule/trace.csv --cluster 4x8 --policy fifo --policy las");
   auto arguments = std::make_shared<ScheduleArguments>();
   command
-      ->add_option("TRACE", arguments->trace,
-                   "The jobs: a file of Philly's, Microsoft ITP's, Alibaba's, Gavel's or our format "
-                   "(docs/schedule.md); or drawn as a paper has them, gadget:SERVERS:JOBS, sjf-bco:SERVERS or "
-                   "gavel:JOBS:JOBS_AN_HOUR")
+      ->add_option(
+          "TRACE", arguments->trace,
+          "The jobs: a file of Philly's, Microsoft ITP's, Alibaba's, Gavel's or our format "
+          "(docs/reference/job-traces.md); or drawn as a paper has them, gadget:SERVERS:JOBS, sjf-bco:SERVERS or "
+          "gavel:JOBS:JOBS_AN_HOUR")
       ->required();
   command->add_option("--throughputs", arguments->throughputs,
                       "For Gavel's traces and jobs: how fast its models are, as its simulation_throughputs.json");

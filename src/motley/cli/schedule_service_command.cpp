@@ -360,7 +360,8 @@ void add_serve(CLI::App& schedule, Action& action) {
 void add_submit(CLI::App& schedule, Action& action) {
   CLI::App* command = schedule.add_subcommand("submit", "Give a job to the service");
   command->footer(
-      "In a command, {workers}, {attempt}, {folder} and {resume} stand for what it is given (docs/schedule.md).\n"
+      "In a command, {workers}, {attempt}, {folder} and {resume} stand for what it is given "
+      "(docs/reference/scheduler-jobs.md).\n"
       "Examples:\n"
       "  motley schedule submit --name fashion --train examples/fashion-mnist/job.yaml --min-workers 1 --max-workers "
       "4\n"
@@ -368,7 +369,8 @@ void add_submit(CLI::App& schedule, Action& action) {
   auto arguments = std::make_shared<SubmitArguments>();
   scheduling::SubmittedJob& job = arguments->job;
   add_state(command, arguments->state);
-  command->add_option("--file", arguments->file, "JSON of a job, or of {\"jobs\": [...]} (docs/schedule.md)");
+  command->add_option("--file", arguments->file,
+                      "JSON of a job, or of {\"jobs\": [...]} (docs/reference/scheduler-jobs.md)");
   command->add_option("--name", job.name, "Unique among all jobs of the service");
   command->add_option("--train", arguments->train, "Job file of motley train");
   command->add_option("--workers", job.workers, "Workers that it asks for")->capture_default_str();

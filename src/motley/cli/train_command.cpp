@@ -177,12 +177,14 @@ void add_train(CLI::App& app, Action& action) {
       "  motley train --resume --run-directory runs/demo\n"
       "  torchrun --no-python --nproc-per-node 2 motley train examples/fashion-mnist/job.yaml");
   auto arguments = std::make_shared<TrainArguments>();
-  command->add_option("JOB", arguments->job, "Job file (docs/job.md); with --resume the run's own by default");
+  command->add_option("JOB", arguments->job,
+                      "Job file (docs/reference/job.md); with --resume the run's own by default");
   command->add_option("--run-directory", arguments->run, "Folder of the run; default: runs/NAME-TIME");
   command->add_flag("--resume", arguments->resume, "Go on from the newest good checkpoint of --run-directory");
   command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --run-directory holds");
   command->add_flag("--quiet", arguments->quiet, "Logs go to the run folder only");
-  command->add_flag("--keys", arguments->keys, "Print the keys of a job file as a table (docs/job.md) and end");
+  command->add_flag("--keys", arguments->keys,
+                    "Print the keys of a job file as a table (docs/reference/job.md) and end");
   command->add_flag("--schema", arguments->schema, "Print the JSON Schema of a job file (docs/schema) and end");
   CLI::Option* hosts =
       command->add_option("--hosts", arguments->hosts, "File of addresses, one 'host:port' a line, a line a rank");

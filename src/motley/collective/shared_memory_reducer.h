@@ -1,4 +1,5 @@
-// All-reduce of gradients in memory that all ranks of one host map. See docs/exchange.md for the protocol.
+// All-reduce of gradients in memory that all ranks of one host map. See docs/explanation/gradient-synchronisation.md
+// for the protocol.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // All-reduce of gradients over TCP: a segmented ring for large buckets, all to all for small ones. See
-// docs/exchange.md.
+// docs/explanation/gradient-synchronisation.md.
 #pragma once
 
 #include <memory>

@@ -33,7 +33,7 @@ struct UpdateOptions {
 // (to rounding) for kSgd, kMomentum and kNesterov, and in the state of kAdam and kAdamW; the weights of those move by
 // the mean over the step of what they move by at its end, which differs by a share of 1 - beta1 and 1 - beta2 of the
 // move. Weight decay that is added to the gradient sees weights that move on the way, a difference of second order in
-// learning_rate * weight_decay. docs/parameter-server.md derives the formulas.
+// learning_rate * weight_decay. docs/explanation/bounded-staleness.md derives the formulas.
 
 // How many arrays of state an optimizer keeps beside the weights: the momentum's buffer; Adam's first and second
 // moment. They are zeros before the first step.

@@ -46,8 +46,9 @@ struct LayerTime {
 struct DeviceProfile {
   std::string type;  // a device type's name, as in cluster.yaml
   Origin origin = Origin::kMeasured;
-  std::string rule;             // how it was measured, or scaled and from what: one sentence
-  double compute_fraction = 1;  // alpha of Eq. (1) of docs/planning.md: the share of computation that k devices divide
+  std::string rule;  // how it was measured, or scaled and from what: one sentence
+  double compute_fraction =
+      1;  // alpha of Eq. (1) of docs/explanation/cost-models.md: the share of computation that k devices divide
   double communication_fraction = 1;  // beta of Eq. (2)
   Origin fractions_origin = Origin::kFitted;
   std::string fractions_rule;     // from which worker counts they were fitted

@@ -1,7 +1,7 @@
 // The header that stands before every payload on a connection, written and read by pure functions. Bytes from the
 // network go through decode_frame before anything is believed: magic, version, checksum, then session and epoch.
 //
-// Layout, little-endian, 48 bytes (docs/wire-format.md):
+// Layout, little-endian, 48 bytes (docs/reference/wire-format.md):
 //   0 magic u32 | 4 version u8 | 5 flags u8 | 6 type u16 | 8 payload CRC-32C u32 | 12 header CRC-32C u32
 //   16 session u64 | 24 epoch u64 | 32 tag u64 | 40 length u64
 // The header's checksum is taken over its 48 bytes with the checksum's own field zero.

@@ -12,7 +12,7 @@ namespace motley::report {
 
 std::string render(const Run& run);
 
-// Reads the run directory (docs/run-directory.md) and draws its page. Also for runs that were cut short.
+// Reads the run directory (docs/reference/run-directory.md) and draws its page. Also for runs that were cut short.
 Result<std::string> render_run(const std::filesystem::path& folder);
 
 // Writes it as report.html into the run directory.

@@ -1,4 +1,5 @@
-// A run directory as values: what the trainer wrote down of a run (docs/run-directory.md), read back and checked.
+// A run directory as values: what the trainer wrote down of a run (docs/reference/run-directory.md), read back and
+// checked.
 #pragma once
 
 #include <cstdint>

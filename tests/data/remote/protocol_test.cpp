@@ -1,5 +1,5 @@
-// Messages of the data server: what was sent is what is read, in the bytes that docs/wire-format.md says, and nothing
-// else is accepted.
+// Messages of the data server: what was sent is what is read, in the bytes that docs/reference/wire-format.md says, and
+// nothing else is accepted.
 #include "motley/data/remote/protocol.h"
 
 #include <gmock/gmock.h>

@@ -688,7 +688,8 @@ TEST(Simulate, TheRateOfLongStepsIsTheCostModels) {
   EXPECT_GT(inner, 15);
 }
 
-// How far the step's formula is from the events, by the number of micro-batches: docs/simulate.md has these numbers.
+// How far the step's formula is from the events, by the number of micro-batches: docs/explanation/simulation.md has
+// these numbers.
 TEST(Simulate, TheFormulaOfOneForwardOneBackwardIsCloseWithManyMicroBatches) {
   struct Differences {
     double sum = 0;

@@ -7,7 +7,8 @@
 // only where the predicted gain stands out of the noise; each move is an experiment that is undone when the measured
 // step did not get shorter. Where times vary at random, so that no share suits every step, it lets workers pull shards
 // instead, if that is predicted to be faster. `pull` always pulls; `fixed` keeps proportions that the user gave;
-// `equal` splits evenly; `replay` repeats recorded shares. docs/partition.md explains model, thresholds and guarantees.
+// `equal` splits evenly; `replay` repeats recorded shares. docs/explanation/batch-splitting.md explains model,
+// thresholds and guarantees.
 #pragma once
 
 #include <cstdint>

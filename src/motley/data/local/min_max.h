@@ -3,8 +3,8 @@
 //     minimise T   subject to   a_i + c_i b_i <= T for every worker with b_i > 0,   sum b_i = B,   lo_i <= b_i <= hi_i.
 //
 // A worker with b_i = 0 takes no time, so that a worker whose fixed time alone is above T is left out where its minimum
-// allows it. The answer is exactly optimal (docs/partition.md has the argument). Pure and deterministic: the same
-// numbers give bitwise the same answer in every process.
+// allows it. The answer is exactly optimal (docs/explanation/batch-splitting.md has the argument). Pure and
+// deterministic: the same numbers give bitwise the same answer in every process.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ struct StageChoice {
 // Stages in the order of the layers, which they cover without gap. Under kHeterps, neighbours differ in type.
 using Candidate = std::vector<StageChoice>;
 
-// What one stage takes; the numbers are those of the equations in docs/planning.md.
+// What one stage takes; the numbers are those of the equations in docs/explanation/cost-models.md.
 //
 // kHeterps, per SAMPLE. The stage's OCT and ODT are the sums over its layers, each layer with its own fraction:
 //   CT = sum_l OCT_l / B_o * (1 - alpha_l + alpha_l / k)                                                (1)

@@ -1,5 +1,5 @@
 // Seconds that a step's exchange takes for each way to place parameter servers, from the speeds of the links alone, and
-// which way is fastest. Pure; docs/parameter-server.md tells the placements.
+// which way is fastest. Pure; docs/explanation/parameter-server.md tells the placements.
 //
 // All links carry as much in both directions at once, and pieces follow each other so closely that a time is that of
 // the link with most to carry (bytes over it in one direction / its bytes per second).

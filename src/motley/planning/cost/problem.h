@@ -1,5 +1,6 @@
 // A planning problem as plain numbers: what a model's layers take on every device type, what moves between them, and
-// what may be used. All cost models and planners work on this one value; docs/planning.md has the equations.
+// what may be used. All cost models and planners work on this one value; docs/explanation/cost-models.md has the
+// equations.
 #pragma once
 
 #include <algorithm>

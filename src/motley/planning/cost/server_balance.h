@@ -1,6 +1,7 @@
 // How many workers a dedicated parameter server can serve, and what runs out first; and how gradients are best summed
 // over racks. Closed forms only, after PHub (Luo, Nelson, Ceze, Phanishayee, Krishnamurthy, SoCC 2018), whose rule is
-// that links, memory and cores of such a machine are to run out together. docs/parameter-server.md states them.
+// that links, memory and cores of such a machine are to run out together. docs/how-to/run-a-shared-parameter-server.md
+// states them.
 #pragma once
 
 #include <optional>

@@ -5,8 +5,8 @@
 // micro-batch at a time, in the order that the schedule gives its stage, as soon as its own work before and its inputs
 // allow; a stage is done with a micro-batch when its slowest replica is. Then the activations go to the next stage, or
 // the gradients to the one before. In a stage's last backward its replicas exchange the gradient of each layer as soon
-// as those after it are done. Computation, transfers and exchange take what docs/planning.md says, replicas of several
-// types being bound by the slowest link among them.
+// as those after it are done. Computation, transfers and exchange take what docs/explanation/cost-models.md says,
+// replicas of several types being bound by the slowest link among them.
 #pragma once
 
 #include <cstdint>

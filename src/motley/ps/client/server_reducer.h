@@ -1,6 +1,6 @@
 // Gradient synchronisation through a parameter server, which takes the optimizer's step on the way: the worker's side.
 // Where one server and all ranks are on one host, gradients and weights stay in shared memory and only counters move;
-// else segments go over the channels. See docs/parameter-server.md for the protocol.
+// else segments go over the channels. See docs/explanation/parameter-server.md for the protocol.
 #pragma once
 
 #include <deque>

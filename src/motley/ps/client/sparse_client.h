@@ -1,5 +1,5 @@
 // A rank's side of sparse tables: pulls rows from the servers that have them and pushes gradients to them, several
-// requests under way at once. docs/parameter-server.md tells the protocol as a story.
+// requests under way at once. docs/explanation/embeddings.md tells the protocol as a story.
 //
 // A step: start_pull and wait (rows of later steps may be asked for before, they come when they are due), push for each
 // table, finish_step once. One thread calls all of it.

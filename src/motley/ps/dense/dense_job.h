@@ -1,6 +1,7 @@
 // One job's dense weights on a server: the memory of all its cores, and what one core does with its part. Over channels
 // a core owns its segments; in shared memory it claims one at a time, as it is free. Either way nobody else touches a
-// segment's weights, state or pushes meanwhile, so that there are no locks. docs/parameter-server.md tells the whole.
+// segment's weights, state or pushes meanwhile, so that there are no locks. docs/explanation/parameter-server.md tells
+// the whole.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // Which ranks share a rack, and which server is theirs: what a job with a server in each rack says of itself.
-// docs/parameter-server.md tells how racks meet.
+// docs/explanation/parameter-server.md tells how racks meet.
 #pragma once
 
 #include <span>

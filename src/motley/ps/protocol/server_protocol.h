@@ -1,5 +1,5 @@
 // What workers and a parameter server say to each other, and the memory they share where they are on one host.
-// docs/parameter-server.md tells the protocol as a story.
+// docs/explanation/parameter-server.md tells the protocol as a story.
 //
 // A worker has one control connection to each server, for joining, the state, and bad news; and one channel to each of
 // the server's cores, for gradients and weights.

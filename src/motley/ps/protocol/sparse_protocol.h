@@ -1,5 +1,5 @@
 // What ranks and parameter servers say to each other about sparse tables: rows of weights by 64-bit id, cut among the
-// servers by hash of the id. docs/parameter-server.md tells it as a story.
+// servers by hash of the id. docs/explanation/embeddings.md tells it as a story.
 //
 // A rank has one connection to each server for all tables of its job. Frames are small enough for any receiver; a batch
 // that needs more is cut into several.

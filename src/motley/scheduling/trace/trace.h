@@ -1,4 +1,5 @@
-// Traces of jobs: the published ones as they are, and our own (docs/schedule.md). The header line tells them apart:
+// Traces of jobs: the published ones as they are, and our own (docs/reference/job-traces.md). The header line tells
+// them apart:
 //
 //   timestamp,duration,num_gpus,gpu_time,cluster        Philly, as Sia's and ElasticFlow's artifacts have it
 //   job_id,submission_time,duration,num_gpu             Microsoft ITP 2021

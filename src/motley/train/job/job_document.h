@@ -1,4 +1,4 @@
-// What a job file may say, made from the table of its options: the page docs/job.md and the JSON Schema
+// What a job file may say, made from the table of its options: the page docs/reference/job.md and the JSON Schema
 // docs/schema/job.schema.json.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace motley::train {
 
-// The job's keys with defaults and help as Markdown, for docs/job.md.
+// The job's keys with defaults and help as Markdown, for docs/reference/job.md.
 std::string document_job();
 
 // The same keys as a JSON Schema of the YAML file (nested as the dots say), for docs/schema/job.schema.json. Values

@@ -289,7 +289,8 @@ class JobProfiler {
     }
     // Two workers that take as many samples each as one did: (1 - alpha) + alpha / 2 of twice the work.
     const double compute_ratio = two.compute / one.compute;
-    // And an exchange of their gradients against 2 P / bandwidth, which is ODT of docs/planning.md for a dense model.
+    // And an exchange of their gradients against 2 P / bandwidth, which is ODT of docs/explanation/cost-models.md for a
+    // dense model.
     const double gradient_sync_ratio = two.gradient_sync * link_.bytes_per_second / (2 * bytes);
     here.compute_fraction = std::clamp(2 - compute_ratio, 0.0, 1.0);
     here.communication_fraction = std::clamp(2 - gradient_sync_ratio, 0.0, 1.0);

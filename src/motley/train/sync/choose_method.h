@@ -1,5 +1,5 @@
 // Which exchange finishes a step soonest, from what links and memory were measured to carry: a pure function, so that
-// the choice can be explained, tested and predicted. docs/parameter-server.md has the formulas.
+// the choice can be explained, tested and predicted. docs/explanation/parameter-server.md has the formulas.
 #pragma once
 
 #include <string>
