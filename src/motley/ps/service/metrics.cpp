@@ -194,7 +194,7 @@ std::string Metrics::text() const {
     out.sample({{"tenant", name}}, static_cast<double>(tenant.quota_bytes));
   }
   out.family("tenant_share", "gauge", "Segments that a core takes of a tenant in its turn.");
-  for (const auto& [name, tenant] : tenants_.named()) out.sample({{"tenant", name}}, tenant.allocation);
+  for (const auto& [name, tenant] : tenants_.named()) out.sample({{"tenant", name}}, tenant.share);
 
   const auto of_each = [&](std::string_view name, std::string_view type, std::string_view help,
                            const std::function<double(const JobMetrics&)>& value) {

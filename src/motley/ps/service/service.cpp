@@ -73,7 +73,7 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.size != b.size) return differ("the number of ranks", a.size, b.size);
   if (a.racks != b.racks) {
     const auto text = [](const RackPlan& plan) {
-      return fmt::format("[{}] of {}", fmt::join(plan.rank_racks, ", "), fmt::join(plan.nodes, ", "));
+      return fmt::format("[{}] of {}", fmt::join(plan.rank_racks, ", "), fmt::join(plan.servers, ", "));
     };
     return differ("the division into racks", text(a.racks), text(b.racks));
   }
@@ -403,7 +403,7 @@ void Service::wake() {
 // What the server of a rack is called: by its address, which those that have joined know.
 std::string Service::rack_server(const Job& job, std::size_t rack) {
   for (const Rank& rank : job.ranks) {
-    if (rank.join && rack < rank.join->racks.nodes.size()) {
+    if (rank.join && rack < rank.join->racks.servers.size()) {
       return server_name(rank.join->racks, static_cast<int>(rack));
     }
   }
