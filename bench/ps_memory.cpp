@@ -3,6 +3,7 @@
 
 #include "bench/ps_groups.h"
 #include "motley/base/units.h"
+#include "motley/ps/dense/update_speed.h"
 
 namespace motley::bench {
 namespace {

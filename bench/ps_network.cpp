@@ -5,6 +5,7 @@
 #include "bench/network_namespaces.h"
 #include "bench/ps_groups.h"
 #include "motley/base/units.h"
+#include "motley/ps/dense/update_speed.h"
 
 namespace motley::bench {
 namespace {
