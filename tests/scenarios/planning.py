@@ -104,7 +104,7 @@ class Planning(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 0, error)
-        self.assertIn("resnet101: most throughput, by exact", out)
+        self.assertIn("resnet101: highest throughput, by exact", out)
         self.assertTrue((self.folder / "plan.json").exists())
 
 
