@@ -50,7 +50,7 @@ TEST(PlanTimeline, DrawsEveryDeviceTransferAndMicroBatch) {
   EXPECT_THAT(html, HasSubstr("<title>forward 0: 1 s, from 1.5 s</title>"));
   EXPECT_THAT(html, HasSubstr("sends activations 2: 500 ms"));
   EXPECT_THAT(html, HasSubstr("sends gradients 0: 500 ms"));
-  EXPECT_THAT(html, HasSubstr("idle 36 %")) << "of 14 s, 9 s are computing";
+  EXPECT_THAT(html, HasSubstr("bubble 36 %")) << "of 14 s, 9 s are computing";
   std::size_t forwards = 0;
   for (std::size_t at = html.find("class=\"forward\" x="); at != std::string::npos;
        at = html.find("class=\"forward\" x=", at + 1)) {

@@ -37,7 +37,7 @@ class LiveJobs(LiveService):
         self.assertEqual(self.not_used_once("train"), 0)
         self.assertEqual(len([1 for line in self.lines("train") if "samples_lost_or_duplicated" in line]), 2, "epochs")
 
-    def test_why_and_what_if_tell_what_binds(self):
+    def test_why_and_what_if_tell_what_blocks_a_job(self):
         self.serve("--cluster", "2x2", "--slot-duration", "1000")
         self.schedule("submit", "--name", "small", "--workers", 3, "--estimated-duration", 60, "--", "sleep", 60)
         self.wait_until("small", "running")
@@ -47,7 +47,7 @@ class LiveJobs(LiveService):
         self.assertIn("large", table)
         self.assertIn("on average done in", table)
         self.schedule("drain", "node0")
-        self.assertIn("binds: nodes", self.schedule("why", "large"))
+        self.assertIn("blocked by: nodes", self.schedule("why", "large"))
         self.assertIn("cancelled", self.schedule("cancel", "large"))
         self.schedule("cancel", "small")
         self.wait_until("small", "cancelled")

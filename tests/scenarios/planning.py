@@ -109,7 +109,7 @@ class Planning(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, error)
-        self.assertIn("resnet101: most throughput, by exact", out)
+        self.assertIn("resnet101: highest throughput, by exact", out)
         self.assertTrue((self.folder / "plan.json").exists())
 
 

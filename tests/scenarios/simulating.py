@@ -45,7 +45,7 @@ class Simulate(unittest.TestCase):
         text = self.simulate("--timeline", trace)
         for words in ("vgg16: 256 samples in 16 micro-batches", "step ", "the plan says", "throughput", "critical path"):
             self.assertIn(words, text)
-        self.assertRegex(text, r"stage 0 +large 0 to 1 +computes .* idle [\d.]+ %")
+        self.assertRegex(text, r"stage 0 +large 0 to 1 +computes .* bubble [\d.]+ %")
         events = json.loads(trace.read_text())["traceEvents"]
         computed = [event for event in events if event["ph"] == "X" and event["cat"] == "compute"]
         self.assertEqual(len(computed), 2 * 16 * 4)

@@ -76,7 +76,7 @@ class SlurmJobs(LiveService):
         hit = [name for name, nodes in on.items() if victim in nodes]
         for name in epochs:
             self.wait_until(name, "completed", seconds=400)
-        self.assertIn(f"node {victim}: missing", self.schedule("list"))
+        self.assertIn(f"node {victim}: down", self.schedule("list"))
         for name, count in epochs.items():
             used = [line for line in self.lines(name) if "samples_lost_or_duplicated" in line]
             self.assertEqual(len(used), count, f"epochs of {name}")
@@ -128,7 +128,7 @@ class SlurmJobs(LiveService):
         self.cluster.kill(last)
         mark.touch()
         self.wait_until("hit", "completed")
-        self.assertIn(f"node {last}: missing", self.schedule("list"))
+        self.assertIn(f"node {last}: down", self.schedule("list"))
 
     def test_a_cancelled_job_may_save_its_work_and_a_deaf_one_is_killed(self):
         self.serve(*self.flags)

@@ -237,7 +237,7 @@ Status run_why(const ClientArguments& arguments, const std::string& job) {
   const std::string blocked_by = why.value("blocked_by", "");
   std::printf("%s is %s: %s\n", job.c_str(), why["state"].get<std::string>().c_str(),
               why["reason"].get<std::string>().c_str());
-  if (!blocked_by.empty()) std::printf("  binds: %s\n", blocked_by.c_str());
+  if (!blocked_by.empty()) std::printf("  blocked by: %s\n", blocked_by.c_str());
   if (why.contains("last_change")) std::printf("  last change: %s\n", why["last_change"].get<std::string>().c_str());
   if (why.contains("unblocked_by")) {
     for (const Json& line : why["unblocked_by"]) std::printf("  would free it: %s\n", line.get<std::string>().c_str());
@@ -248,7 +248,7 @@ Status run_why(const ClientArguments& arguments, const std::string& job) {
   if (why["finishes_in_seconds"].get<double>() >= 0) {
     std::printf("  expected to be done in %s\n", format_duration(why["finishes_in_seconds"].get<double>()).c_str());
   }
-  if (why.contains("one_more_device")) std::printf("  price: %s\n", why["one_more_device"].get<std::string>().c_str());
+  if (why.contains("one_more_device")) std::printf("  %s\n", why["one_more_device"].get<std::string>().c_str());
   return {};
 }
 

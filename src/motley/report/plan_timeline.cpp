@@ -36,6 +36,22 @@ const char* describe_work(Work work) {
     case Work::kSendBackward:
       return "sends gradients";
     case Work::kGradientSync:
+      return "gradient synchronisation";
+  }
+  return "";
+}
+
+// The style of a segment; on the page's style sheet.
+const char* segment_kind(Work work) {
+  switch (work) {
+    case Work::kForward:
+      return "forward";
+    case Work::kBackward:
+      return "backward";
+    case Work::kSendForward:
+    case Work::kSendBackward:
+      return "transfer";
+    case Work::kGradientSync:
       return "gradient_sync";
   }
   return "";
@@ -66,8 +82,7 @@ class Bar {
       text += fmt::format(" {}", event.micro_batch);
     }
     text += fmt::format(": {}, from {}", format_seconds(event.end - event.start), format_seconds(event.start));
-    segments_.push_back({event.start, event.end, transfer ? "transfer" : describe_work(event.work), std::move(text),
-                         track,
+    segments_.push_back({event.start, event.end, segment_kind(event.work), std::move(text), track,
                          transfer || event.micro_batch < 0 ? std::string() : fmt::format("{}", event.micro_batch)});
   }
 
@@ -135,7 +150,7 @@ std::string critical_path(const Timeline& timeline) {
   add(path.forward, "forward", "forward");
   add(path.backward, "backward", "backward");
   add(path.transfer, "transfer", "transfers");
-  add(path.gradient_sync, "gradient_sync", "gradient_sync");
+  add(path.gradient_sync, "gradient_sync", "gradient synchronisation");
   return report::bar_group("Where the step's time goes",
                            fmt::format("along its critical path: {}", fmt::join(parts, ", ")),
                            {{"", report::segment_bar(segments, timeline.step_seconds, "critical path"), ""}});

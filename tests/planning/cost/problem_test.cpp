@@ -139,7 +139,7 @@ TEST(ValidateProblem, NamesFieldAndValue) {
   EXPECT_THAT(message([](Problem& p) { p.links[1].latency_seconds = -1; }), HasSubstr("links['cpu', 'gpu'].latency"));
   EXPECT_THAT(message([](Problem& p) { p.table.pop_back(); }), HasSubstr("table has 3 elements; accepted: 4"));
   EXPECT_THAT(message([](Problem& p) { p.cut_bytes.pop_back(); }), HasSubstr("cut_bytes has 2 elements; accepted: 3"));
-  EXPECT_THAT(message([](Problem& p) { p.total_samples = 0; }), HasSubstr("job_samples is 0"));
+  EXPECT_THAT(message([](Problem& p) { p.total_samples = 0; }), HasSubstr("total_samples is 0"));
   EXPECT_THAT(message([](Problem& p) { p.batch = 0; }), HasSubstr("batch is 0"));
   EXPECT_THAT(message([](Problem& p) { p.layers.clear(); }), HasSubstr("0 layers"));
 }

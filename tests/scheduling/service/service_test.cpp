@@ -70,7 +70,7 @@ TEST_F(ServiceTest, RunsWhatIsSubmitted) {
   wait_until("bad", "failed");
   wait_until("long", "running");
   EXPECT_EQ(get("/v1/jobs")["jobs"].size(), 3u);
-  EXPECT_EQ(get("/v1/jobs?state=done")["jobs"].size(), 1u);
+  EXPECT_EQ(get("/v1/jobs?state=completed")["jobs"].size(), 1u);
   EXPECT_THAT(get("/v1/jobs/long/why")["reason"].get<std::string>(), HasSubstr("it runs with 1 workers on 1 nodes"));
   EXPECT_THAT(get("/v1/jobs/bad/why")["reason"].get<std::string>(), HasSubstr("last with 4"));
   ASSERT_TRUE(client_->Delete("/v1/jobs/long"));
