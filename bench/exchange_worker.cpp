@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/train/sync/make_exchange.h"
+#include "motley/train/sync/make_reducer.h"
 #include "motley/train/sync/measure_methods.h"
 
 namespace motley::bench {

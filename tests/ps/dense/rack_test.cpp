@@ -11,6 +11,7 @@
 #include "motley/ps/protocol/server_protocol.h"
 #include "motley/ps/service/service.h"
 #include "motley/train/sync/link_probe.h"
+#include "motley/train/sync/make_reducer.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::ps {
@@ -119,7 +120,7 @@ std::vector<Held> train(const ReducerOptions& options, int size, std::uint64_t s
   std::vector<Held> held(static_cast<std::size_t>(size));
   collective::run_threads(size, true, [&](int rank, collective::ThreadSession& session) {
     const auto work = [&]() -> Status {
-      MOTLEY_ASSIGN(const auto reducer, ServerReducer::create(session, options));
+      MOTLEY_ASSIGN(const auto reducer, train::make_reducer(session, options));
       MOTLEY_TRY(reducer->prepare(layout, Deadline::after(30)));
       if (options.method == collective::Method::kParameterServer) {
         MOTLEY_TRY(reducer->load(from, Deadline::after(30)));

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "motley/ps/service/service.h"
-#include "motley/train/sync/make_exchange.h"
+#include "motley/train/sync/make_reducer.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::train {

@@ -19,7 +19,7 @@
 #include "motley/train/checkpoint/saved_state.h"
 #include "motley/train/launch/launcher.h"
 #include "motley/train/launch/server_placement.h"
-#include "motley/train/sync/make_exchange.h"
+#include "motley/train/sync/make_reducer.h"
 #include "motley/train/sync/measure_methods.h"
 #include "motley/train/sync/wire_choice.h"
 
@@ -214,7 +214,7 @@ Status Worker::build_model() {
     stage_alone_ =
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
-  MOTLEY_ASSIGN(reducer_, make_reducer(stage_alone_ ? *stage_alone_ : peers(), gradient_sync));
+  MOTLEY_ASSIGN(reducer_, train::make_reducer(stage_alone_ ? *stage_alone_ : peers(), gradient_sync));
   MOTLEY_TRY(reducer_->prepare(layout, Deadline::after(job_.join_seconds)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {

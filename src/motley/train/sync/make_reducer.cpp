@@ -1,4 +1,4 @@
-#include "motley/train/sync/make_exchange.h"
+#include "motley/train/sync/make_reducer.h"
 
 #include "motley/ps/client/server_reducer.h"
 
