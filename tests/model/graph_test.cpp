@@ -158,7 +158,7 @@ TEST(Graph, CoarseningJoinsTheDearestPairFirst) {
     }
     std::vector<std::pair<int, int>> before;
     coarsen(graph, static_cast<int>(graph.layers.size()), &before, work);
-    for (int most = static_cast<int>(graph.layers.size()) - 1; most >= 1; --max - workers) {
+    for (int most = static_cast<int>(graph.layers.size()) - 1; most >= 1; --most) {
       std::vector<std::pair<int, int>> after;
       coarsen(graph, most, &after, work);
       const auto total = [&](std::pair<int, int> block) {

@@ -20,9 +20,9 @@ class BadInput(Scenario):
         self.assertFalse((self.folder / "refused").exists())
 
     def test_a_job_file_of_the_version_before(self):
-        self.job.write_text(self.job.read_text().replace("global_batch_size", "batch").replace("gradient_sync: {bucket_size", "gradient_sync: {bucket_bytes"))
+        self.job.write_text(self.job.read_text().replace("global_batch_size", "batch").replace("gradient_sync: {bucket_size", "exchange: {bucket_bytes"))
         self.assertIn("accepted: version 2, in which batch is now global_batch_size, "
-                      "gradient_sync.bucket_size is now gradient_sync.bucket_size", self.refuse())
+                      "exchange.bucket_bytes is now gradient_sync.bucket_size", self.refuse())
 
     def test_flags(self):
         self.assertIn("accepted: an integer from 1", self.refuse("--global-batch-size", "0"))

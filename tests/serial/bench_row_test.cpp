@@ -33,7 +33,7 @@ TEST(BenchRow, WhatAreNoRowsIsRefused) {
 
 TEST(BenchRow, RowsAreReadAsTheyWereWritten) {
   BenchRow whole = row("a", "seconds", 1.5);
-  whole.unit = "s";
+  whole.unit = std::string("s");
   whole.more_is_better = true;
   whole.target = 2;
   whole.peer = 3;

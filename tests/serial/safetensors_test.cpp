@@ -42,7 +42,7 @@ TEST(Safetensors, ReadsWhatItWrites) {
   EXPECT_EQ((file.size() - parsed->data.size()) % 8, 0u) << "data is aligned";
   for (const SafetensorsEntry& entry : parsed->entries) {
     EXPECT_EQ(entry.begin % safetensors_type_bytes(entry.type), 0u) << entry.name;
-    const auto found = parsed->byte_size(entry);
+    const auto found = parsed->tensor_bytes(entry);
     EXPECT_EQ(std::memcmp(found.data(), numbers.data(), found.size()), 0) << entry.name;
   }
   EXPECT_TRUE(parse(encode_safetensors({})));

@@ -246,7 +246,7 @@ std::vector<Error> collect_errors(const std::vector<collective::ServerAddress>& 
   std::barrier begun(4);
   std::barrier answered(4);
   collective::run_threads(4, true, [&](int rank, collective::ThreadSession& session) {
-    const auto reducer = ServerReducer::create(session, options_for(servers, {0, 0, 1, 1}));
+    auto reducer = ServerReducer::create(session, options_for(servers, {0, 0, 1, 1}));
     const collective::LeaveTogether end(answered);
     Status prepared = (*reducer)->prepare(layout, Deadline::after(20));
     if (prepared) prepared = (*reducer)->load(random_state(7, layout), Deadline::after(20));
