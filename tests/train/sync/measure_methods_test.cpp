@@ -47,7 +47,7 @@ Chosen choose(int ranks, bool one_host, collective::WireType wire,
     ASSERT_TRUE(choice) << choice.error().message;
     collective::ReducerOptions how = options;
     how.method = choice->method;
-    const auto created = make_reducer(session, how);
+    const auto created = train::make_reducer(session, how);
     ASSERT_TRUE(created) << created.error().message;
     const Status prepared = (*created)->prepare(layout, Deadline::after(kSeconds));
     ASSERT_TRUE(prepared) << prepared.error().message;
