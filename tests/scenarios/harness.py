@@ -56,10 +56,10 @@ def children(process, mark):
 
 
 def handles(process, number):
-    """Whether a process has a handler for this signal."""
+    """Whether a process has a handler for this signal, or has blocked it so that a thread of its own takes it."""
     status = pathlib.Path(f"/proc/{process}/status").read_text()
-    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-    return int(caught.split()[1], 16) >> (number - 1) & 1 == 1
+    masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigCgt:", "SigBlk:"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def computed_seconds(process):

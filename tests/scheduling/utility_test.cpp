@@ -67,14 +67,14 @@ TEST(Utility, TheEnvelopeOfATableIsItsHull) {
   constexpr int kSteps = 200;
   for (int trial = 0; trial < 50; ++trial) {
     Utility utility{.shape = Utility::Shape::kTable, .weight = 1 + random.uniform()};
-    double utility = 0;
+    double value = 0;
     for (int step = 0; step <= kSteps; ++step) {
       if (step == 0 || random.below(10) == 0) {
-        utility.points.push_back({static_cast<double>(step), utility});
-        utility += random.uniform() * random.uniform() * random.uniform();
+        utility.points.push_back({static_cast<double>(step), value});
+        value += random.uniform() * random.uniform() * random.uniform();
       }
     }
-    utility.points.push_back({kSteps + 1.0, utility});
+    utility.points.push_back({kSteps + 1.0, value});
     const double most = 1 + static_cast<double>(random.below(kSteps));
     const std::vector<double> hull = compute_hull(utility, most, static_cast<int>(most));
     for (std::size_t step = 0; step < hull.size(); ++step) {
