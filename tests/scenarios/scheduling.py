@@ -39,7 +39,7 @@ class ScheduleSimulate(unittest.TestCase):
         file = self.folder / "jobs.csv"
         text = self.simulate(TRACE, "--cluster", "4x8", "--csv", file)
         self.assertIn("60 jobs", text)
-        self.assertIn("32 devices on 4 servers", text)
+        self.assertIn("32 devices on 4 nodes", text)
         lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()[0] in POLICIES}
         self.assertEqual(list(lines), POLICIES)
         with file.open() as table:
@@ -84,7 +84,7 @@ class ScheduleSimulate(unittest.TestCase):
                          "slow,0,3600,4,1,0.5\nneeds,0,3600,8,1,0\nany,0,3600,4,1,1\n")
         file = self.folder / "jobs.csv"
         text = self.simulate(trace, *machines, "--policy", "gadget-exact", "--objective", "completion", "--csv", file)
-        self.assertIn("24 devices on 6 servers", text)
+        self.assertIn("24 devices on 6 nodes", text)
         finished = {row["job"]: float(row["finished_seconds"]) for row in csv.DictReader(file.read_text().splitlines())}
         self.assertEqual(finished["needs"], 3600, "it alone needs all of the v100s")
         self.assertEqual(finished["slow"], 5400, "an hour on k80s, and then half an hour on v100s")
