@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <optional>
+#include <memory>
 #include <sstream>
 
 #include "motley/collective/gradient_reducer.h"
@@ -204,8 +204,70 @@ Status stream(net::Connection& right, net::Connection& left, StreamBuffers& buff
   return {};
 }
 
-Status work(const std::vector<std::string>& arguments) {
-  if (arguments.size() < 5) return fail(ErrorCode::kInvalidInput, "exchange-worker: five arguments are needed");
+// A method as it is named on the command line.
+struct BenchMethod {
+  const char* name;
+  collective::Method method;
+  collective::WireType wire = collective::WireType::kNative;
+  bool whole_steps = false;           // a round is a step over all buckets, with the weights' update
+  bool ranks_begin_together = false;  // a round begins with a barrier (whole steps always do)
+  bool servers_share_memory = true;
+};
+constexpr BenchMethod kMethods[] = {
+    {.name = "shared-memory", .method = collective::Method::kSharedMemory},
+    {.name = "shared-memory-step", .method = collective::Method::kSharedMemory, .whole_steps = true},
+    {.name = "tcp-ring", .method = collective::Method::kTcpRing},
+    {.name = "tcp-ring-barrier", .method = collective::Method::kTcpRing, .ranks_begin_together = true},
+    {.name = "tcp-ring-step", .method = collective::Method::kTcpRing, .whole_steps = true},
+    {.name = "tcp-ring-bfloat16-step",
+     .method = collective::Method::kTcpRing,
+     .wire = collective::WireType::kBfloat16,
+     .whole_steps = true},
+    {.name = "ps-memory", .method = collective::Method::kParameterServer, .whole_steps = true},
+    {.name = "ps-tcp",
+     .method = collective::Method::kParameterServer,
+     .whole_steps = true,
+     .servers_share_memory = false},
+    {.name = "ps-tcp-bfloat16",
+     .method = collective::Method::kParameterServer,
+     .wire = collective::WireType::kBfloat16,
+     .whole_steps = true,
+     .servers_share_memory = false},
+    {.name = "ps-tcp-int8",
+     .method = collective::Method::kParameterServer,
+     .wire = collective::WireType::kInt8,
+     .whole_steps = true,
+     .servers_share_memory = false},
+    {.name = "ps-tcp-top-k",
+     .method = collective::Method::kParameterServer,
+     .wire = collective::WireType::kTopK,
+     .whole_steps = true,
+     .servers_share_memory = false},
+    {.name = "auto", .method = collective::Method::kAuto, .whole_steps = true},
+    {.name = "auto-bfloat16",
+     .method = collective::Method::kAuto,
+     .wire = collective::WireType::kBfloat16,
+     .whole_steps = true},
+};
+
+Result<BenchMethod> find_method(const std::string& name) {
+  const auto* const found =
+      std::ranges::find(kMethods, name, [](const BenchMethod& one) { return std::string(one.name); });
+  if (found != std::end(kMethods)) return *found;
+  std::vector<std::string> names;
+  for (const BenchMethod& one : kMethods) names.emplace_back(one.name);
+  return fail(ErrorCode::kInvalidInput, "METHOD: '{}'; accepted: {}", name, fmt::join(names, ", "));
+}
+
+std::vector<std::string> split_at_commas(const char* text) {
+  std::vector<std::string> parts;
+  std::istringstream rest(text);
+  for (std::string part; std::getline(rest, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+// RANK SIZE HOST:PORT METHOD BYTES [BIND-HOST]
+Result<std::unique_ptr<net::Session>> join(const std::vector<std::string>& arguments) {
   net::SessionOptions options;
   const char* name = std::getenv("MOTLEY_BENCH_JOB");
   options.job = name == nullptr ? "bench" : name;
@@ -223,106 +285,159 @@ Status work(const std::vector<std::string>& arguments) {
     return Status{};
   };
   MOTLEY_ASSIGN(const auto secret, net::Secret::from_text(std::getenv("MOTLEY_BENCH_SECRET"), "the bench's secret"));
-  MOTLEY_ASSIGN(const auto session, net::Session::join(options, secret));
-  MOTLEY_ASSIGN(const auto group, collective::make_group(*session));
-  const std::string& method = arguments[3];
-  const bool served = method.starts_with("ps-");
-  const bool chooses = method.starts_with("auto");
-  const bool whole_steps = served || chooses || method.ends_with("-step");
+  return net::Session::join(options, secret);
+}
+
+// How a method reduces, with the servers that the environment names.
+Result<collective::ReducerOptions> make_options(const BenchMethod& method) {
   collective::ReducerOptions how;
-  how.method = chooses                          ? collective::Method::kAuto
-               : served                         ? collective::Method::kParameterServer
-               : method.starts_with("tcp-ring") ? collective::Method::kTcpRing
-                                                : collective::Method::kSharedMemory;
-  const auto wire = [&](const char* name) { return method.find(name) != std::string::npos; };
-  how.wire = wire("bfloat16") ? collective::WireType::kBfloat16
-             : wire("int8")   ? collective::WireType::kInt8
-             : wire("top-k")  ? collective::WireType::kTopK
-                              : collective::WireType::kNative;
+  how.method = method.method;
+  how.wire = method.wire;
   how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
   if (how.wire == collective::WireType::kTopK) how.update = {.rule = kernels::UpdateRule::kSgd};  // what top-k is for
-  collective::Group* const barrier_group = method.ends_with("-barrier") ? group.get() : nullptr;
-  if (served || chooses) {
-    how.servers_share_memory = !method.starts_with("ps-tcp");
-    how.background_progress = false;  // there is nothing to compute meanwhile
-    MOTLEY_ASSIGN(const auto token, net::Secret::from_file("", net::kTokenFileVariable));
-    std::istringstream servers(std::getenv("MOTLEY_SERVERS"));
-    for (std::string server; std::getline(servers, server, ',');) {
-      MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(server));
-      how.servers.push_back({endpoint, token});
-    }
-    if (const char* racks = std::getenv("MOTLEY_BENCH_RACKS")) {
-      std::istringstream numbers(racks);
-      for (std::string rack; std::getline(numbers, rack, ',');) how.rank_racks.push_back(std::stoi(rack));
-    }
-    if (const char* chunk = std::getenv("MOTLEY_BENCH_CHUNK")) how.chunk_bytes = std::stoull(chunk);
+  if (method.method != collective::Method::kParameterServer && method.method != collective::Method::kAuto) return how;
+  how.servers_share_memory = method.servers_share_memory;
+  how.background_progress = false;  // there is nothing to compute meanwhile
+  MOTLEY_ASSIGN(const auto token, net::Secret::from_file("", net::kTokenFileVariable));
+  for (const std::string& server : split_at_commas(std::getenv("MOTLEY_SERVERS"))) {
+    MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(server));
+    how.servers.push_back({endpoint, token});
   }
+  if (const char* racks = std::getenv("MOTLEY_BENCH_RACKS")) {
+    for (const std::string& rack : split_at_commas(racks)) how.rank_racks.push_back(std::stoi(rack));
+  }
+  if (const char* chunk = std::getenv("MOTLEY_BENCH_CHUNK")) how.chunk_bytes = std::stoull(chunk);
+  return how;
+}
+
+// Sends and receives plain bytes between neighbours of the ring of ranks.
+class Streamer {
+ public:
+  explicit Streamer(net::Session& session) : session_(session) {
+    const auto& members = session.membership();
+    right_rank_ = (members.rank + 1) % members.size();
+    left_rank_ = (members.rank + members.size() - 1) % members.size();
+  }
+
+  // Memory of so many bytes on either side; connections where there are none yet.
+  Status prepare(std::size_t buffer_bytes) {
+    buffers_.resize(buffer_bytes);
+    if (right_) return {};
+    // In the order of pairs, as the ring does: the pair (0, size - 1) comes before all but (0, 1).
+    const Deadline deadline = Deadline::after(kSeconds);
+    for (int peer : {std::min(left_rank_, right_rank_), std::max(left_rank_, right_rank_)}) {
+      auto& connection = peer == right_rank_ ? right_ : left_;
+      if (connection) continue;
+      MOTLEY_ASSIGN(connection, session_.connect(peer, kStreamPurpose, deadline));
+    }
+    return {};
+  }
+
+  Result<double> run(std::size_t bytes) {
+    const double began = monotonic_seconds();
+    MOTLEY_TRY(stream(*right_, left_ ? *left_ : *right_, buffers_, bytes));
+    return monotonic_seconds() - began;
+  }
+
+ private:
+  net::Session& session_;
+  int right_rank_ = 0;
+  int left_rank_ = 0;
+  std::unique_ptr<net::Connection> right_;
+  std::unique_ptr<net::Connection> left_;  // none where both neighbours are one rank
+  StreamBuffers buffers_;
+};
+
+// The rounds of one method: of whole steps, or of reductions of one bucket.
+class Rounds {
+ public:
+  // After a first run of each, so that memory is mapped and connections are there.
+  static Result<Rounds> prepare(const BenchMethod& method, const collective::Layout& layout,
+                                const collective::ReducerOptions& how, const net::Membership& members,
+                                collective::Group& group, collective::GradientReducer& reducer) {
+    Rounds rounds(members, method.ranks_begin_together ? &group : nullptr, reducer);
+    if (reducer.updates_weights()) {
+      collective::ServerState zeros;
+      for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
+      MOTLEY_TRY(reducer.load(zeros, Deadline::after(kSeconds)));
+      reducer.set_learning_rate(kLearningRate);
+    }
+    if (method.whole_steps) {
+      rounds.stepper_ = std::make_unique<Stepper>(members, group, reducer, layout, how);
+      MOTLEY_TRY(rounds.stepper_->steps(2, 0));
+      return rounds;
+    }
+    for (int bucket = 0; bucket < static_cast<int>(layout.bucket_elements.size()); ++bucket) {
+      MOTLEY_TRY(reduce(members, rounds.barrier_group_, reducer, bucket, 2, rounds.step_));
+    }
+    return rounds;
+  }
+
+  // Seconds of one of `count` rounds.
+  Result<double> run(int bucket, std::int64_t count, double compute_seconds) {
+    double seconds = 0;
+    if (stepper_) {
+      MOTLEY_ASSIGN(seconds, stepper_->steps(count, compute_seconds));
+    } else {
+      MOTLEY_ASSIGN(seconds, reduce(members_, barrier_group_, reducer_, bucket, count, step_));
+    }
+    return seconds / static_cast<double>(count);
+  }
+
+ private:
+  Rounds(const net::Membership& members, collective::Group* barrier_group, collective::GradientReducer& reducer)
+      : members_(members), barrier_group_(barrier_group), reducer_(reducer) {}
+
+  const net::Membership& members_;
+  collective::Group* barrier_group_;
+  collective::GradientReducer& reducer_;
+  std::unique_ptr<Stepper> stepper_;  // of whole steps
+  std::uint64_t step_ = 0;
+};
+
+// Does what rank 0 reads until it reads the end.
+Status obey(const net::Session& session, collective::Group& group, Rounds& rounds, Streamer& streamer) {
+  const bool reads = session.membership().rank == 0;
+  for (;;) {
+    Order order;
+    if (reads) order = read_order();
+    MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(&order, 1)), 0, Deadline::after(kIdleSeconds)));
+    if (order.command == Command::kEnd) return {};
+    if (order.command == Command::kStream) MOTLEY_TRY(streamer.prepare(static_cast<std::size_t>(order.second)));
+    MOTLEY_TRY(group.barrier(Deadline::after(kSeconds)));
+    double seconds = 0;
+    if (order.command == Command::kRound) {
+      MOTLEY_ASSIGN(seconds,
+                    rounds.run(static_cast<int>(order.first), order.second, static_cast<double>(order.third) * 1e-3));
+    } else {
+      MOTLEY_ASSIGN(seconds, streamer.run(static_cast<std::size_t>(order.first)));
+    }
+    MOTLEY_ASSIGN(const auto all, group.all_gather(std::span(&seconds, 1), Deadline::after(kSeconds)));
+    if (reads) std::cout << *std::ranges::max_element(all) << std::endl;
+  }
+}
+
+Status work(const std::vector<std::string>& arguments) {
+  if (arguments.size() < 5) return fail(ErrorCode::kInvalidInput, "exchange-worker: five arguments are needed");
+  MOTLEY_ASSIGN(const BenchMethod method, find_method(arguments[3]));
+  MOTLEY_ASSIGN(const auto session, join(arguments));
+  MOTLEY_ASSIGN(const auto group, collective::make_group(*session));
+  MOTLEY_ASSIGN(collective::ReducerOptions how, make_options(method));
   collective::Layout layout;
-  std::istringstream sizes(arguments[4]);
-  for (std::string size; std::getline(sizes, size, ',');) layout.bucket_elements.push_back(std::stoull(size) / 4);
-  if (chooses) {
+  for (const std::string& size : split_at_commas(arguments[4].c_str())) {
+    layout.bucket_elements.push_back(std::stoull(size) / sizeof(float));
+  }
+  if (how.method == collective::Method::kAuto) {
     MOTLEY_ASSIGN(const train::MethodChoice choice,
                   train::measure_and_choose(*session, *group, how, layout, Deadline::after(kSeconds)));
     how.method = choice.method;
   }
   MOTLEY_ASSIGN(const auto reducer, train::make_reducer(*session, how));
   MOTLEY_TRY(reducer->prepare(layout, Deadline::after(kSeconds)));
-  std::uint64_t step = 0;
-  const int buckets = static_cast<int>(layout.bucket_elements.size());
-  std::optional<Stepper> stepper;
-  if (reducer->updates_weights()) {
-    collective::ServerState zeros;
-    for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
-    MOTLEY_TRY(reducer->load(zeros, Deadline::after(kSeconds)));
-    reducer->set_learning_rate(kLearningRate);
-  }
-  if (whole_steps) {
-    stepper.emplace(session->membership(), *group, *reducer, layout, how);
-    MOTLEY_TRY(stepper->steps(2, 0));
-  }
-  for (int bucket = 0; bucket < buckets && !whole_steps; ++bucket) {
-    MOTLEY_TRY(reduce(session->membership(), barrier_group, *reducer, bucket, 2, step));
-  }
-
-  const int right_rank = (options.rank + 1) % options.size;
-  const int left_rank = (options.rank + options.size - 1) % options.size;
-  std::unique_ptr<net::Connection> right;
-  std::unique_ptr<net::Connection> left;
-  StreamBuffers buffers;
-  if (options.rank == 0) std::cout << "ready " << reducer->name() << std::endl;
-  for (;;) {
-    Order order;
-    if (options.rank == 0) order = read_order();
-    MOTLEY_TRY(group->broadcast(std::as_writable_bytes(std::span(&order, 1)), 0, Deadline::after(kIdleSeconds)));
-    if (order.command == Command::kEnd) break;
-    if (order.command == Command::kStream) buffers.resize(static_cast<std::size_t>(order.second));
-    if (order.command == Command::kStream && !right) {
-      // In the order of pairs, as the ring does: the pair (0, size - 1) comes before all but (0, 1).
-      const Deadline deadline = Deadline::after(kSeconds);
-      for (int peer : {std::min(left_rank, right_rank), std::max(left_rank, right_rank)}) {
-        auto& connection = peer == right_rank ? right : left;
-        if (connection) continue;
-        MOTLEY_ASSIGN(connection, session->connect(peer, kStreamPurpose, deadline));
-      }
-    }
-    MOTLEY_TRY(group->barrier(Deadline::after(kSeconds)));
-    double seconds = 0;
-    if (order.command == Command::kRound) {
-      const int bucket = static_cast<int>(order.first);
-      if (stepper) {
-        MOTLEY_ASSIGN(seconds, stepper->steps(order.second, static_cast<double>(order.third) * 1e-3));
-      } else {
-        MOTLEY_ASSIGN(seconds, reduce(session->membership(), barrier_group, *reducer, bucket, order.second, step));
-      }
-      seconds /= static_cast<double>(order.second);
-    } else {
-      const double began = monotonic_seconds();
-      MOTLEY_TRY(stream(*right, left ? *left : *right, buffers, static_cast<std::size_t>(order.first)));
-      seconds = monotonic_seconds() - began;
-    }
-    MOTLEY_ASSIGN(const auto all, group->all_gather(std::span(&seconds, 1), Deadline::after(kSeconds)));
-    if (options.rank == 0) std::cout << *std::ranges::max_element(all) << std::endl;
-  }
+  Streamer streamer(*session);
+  MOTLEY_ASSIGN(Rounds rounds, Rounds::prepare(method, layout, how, session->membership(), *group, *reducer));
+  if (session->membership().rank == 0) std::cout << "ready " << reducer->name() << std::endl;
+  MOTLEY_TRY(obey(*session, *group, rounds, streamer));
   session->leave();
   return {};
 }

@@ -113,7 +113,7 @@ TEST(ClusterFile, RefusesWhatCannotBe) {
   const std::string types = "version: 2\ndevice_types: [{name: cpu, kind: cpu}]\n";
   const std::pair<std::string, std::string> cases[] = {
       {"", "version is missing"},
-      {"version: 2\n" + types.substr(11), "version is '2'; accepted: an integer from 1 to 1"},
+      {"version: 3\n" + types.substr(11), "version is '3'; accepted: an integer from 2 to 2"},
       {"version: 2\n", "device_types is missing"},
       {"version: 2\ndevice_types: [{name: a b, kind: tpu}]\n", "device_types[0].kind is 'tpu'"},
       {"version: 2\ndevice_types: [{name: a b, kind: cpu}]\n", "device_types[0].name is 'a b'"},

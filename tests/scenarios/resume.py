@@ -114,6 +114,20 @@ class Resume(Scenario):
             self.train("run", "--steps", 5, "--resume", job=False)
         self.assertEqual(sorted(self.losses("run")), [1, 2, 3, 4, 5])
 
+    def test_auto_starts_where_there_is_no_checkpoint_and_resumes_where_there_is_one(self):
+        self.train("whole", *self.fixed, "--steps", 20)
+        output = self.train("run", *self.fixed, "--steps", 7, "--resume=auto", "--overwrite")
+        self.assertNotIn("resumed after", output)
+        self.assertIn("resumed after step 7", self.train("run", *self.fixed, "--steps", 20, "--resume=auto", "--overwrite"))
+        self.assert_bitwise("whole", "run")
+        for checkpoint in (self.folder / "run" / "checkpoint").iterdir():
+            (checkpoint / "weights.safetensors").write_bytes(b"damaged")
+        self.assertIn("can be used", self.train("run", *self.fixed, "--resume=auto", "--overwrite", expect=1))
+        shutil.rmtree(self.folder / "run" / "checkpoint")
+        self.assertIn("--overwrite", self.train("run", *self.fixed, "--resume=auto", expect=2))
+        self.train("run", *self.fixed, "--steps", 3, "--resume=auto", "--overwrite")
+        self.assertEqual(sorted(self.losses("run")), [1, 2, 3])
+
     def test_a_resume_that_fails_leaves_the_run_as_it_was(self):
         self.train("whole", *self.fixed, "--steps", 20)
         self.train("run", *self.fixed, "--steps", 7)

@@ -17,7 +17,7 @@ void add_check(CLI::App& app, Action& action) {
       "  motley check --racks 8 --workers-per-rack 16 --worker-gbps 10 --rack-server-gbps 100 --uplink-gbps 40");
   auto as_cluster = std::make_shared<bool>(false);
   command->add_flag("--as-cluster", *as_cluster, "Print this machine as a cluster file");
-  auto server = std::make_shared<ServerCheck>();
+  auto server = std::make_shared<ServerCheckArguments>();
   add_server_check(*command, *server);
   command->callback([&action, as_cluster, server] {
     action = [as_cluster, server]() -> Status {

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <utility>
 
+#include "motley/app/planning_input.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
-#include "motley/cli/planning_input.h"
 #include "motley/model/tables.h"
 #include "motley/train/launch/progress.h"
 #include "motley/train/profile/profile_job.h"
@@ -74,7 +74,7 @@ Result<model::Profile> estimate_job(const ProfileArguments& arguments) {
   MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
   const std::string file = std::exchange(job.cluster, "");  // what could be rented need not be here
   MOTLEY_ASSIGN(const model::Graph graph, train::load_graph(job));
-  return estimate_on(cluster, file, graph, job.global_batch_size);
+  return app::estimate_on(cluster, file, graph, job.global_batch_size);
 }
 
 // The same of a published model.
@@ -85,11 +85,11 @@ Result<model::Profile> estimate_model(const ProfileArguments& arguments) {
     return fail(ErrorCode::kInvalidInput, "--model: {} needs --cluster, whose device types say how fast they are",
                 arguments.model);
   }
-  PlanningInput input;
+  app::PlanningInput input;
   input.model = arguments.model;
   input.cluster = job.cluster;
   input.batch = job.global_batch_size;
-  MOTLEY_ASSIGN(PlanningData data, planning_data(input));
+  MOTLEY_ASSIGN(app::PlanningData data, app::planning_data(input));
   return std::move(data.profile);
 }
 

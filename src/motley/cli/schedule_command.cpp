@@ -8,7 +8,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/cli/commands.h"
-#include "motley/cli/schedule_cluster.h"
+#include "motley/cli/schedule_flags.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
 #include "motley/scheduling/simulator/estimate.h"
@@ -24,7 +24,7 @@ struct ScheduleArguments {
   std::string trace;
   std::string throughputs;
   std::string device_type = scheduling::TraceOptions().device_type;
-  ClusterArguments topology;
+  app::ClusterRequest topology;
   std::vector<std::string> policies;
   std::string placement = "any";
   std::string objective = "utility";
@@ -104,7 +104,7 @@ Result<std::optional<Workload>> make_setting(const ScheduleArguments& arguments,
                 arguments.topology.topology, arguments.trace);
   }
   Workload workload;
-  MOTLEY_ASSIGN(workload.topology, make_topology(arguments.topology, std::move(setting->topology)));
+  MOTLEY_ASSIGN(workload.topology, app::make_topology(arguments.topology, std::move(setting->topology)));
   workload.name = arguments.trace;
   workload.jobs = std::move(setting->jobs);
   workload.horizon = setting->horizon;
@@ -120,7 +120,7 @@ Result<Workload> recorded(const ScheduleArguments& arguments,
   }
   Workload workload;
   workload.name = arguments.trace;
-  MOTLEY_ASSIGN(workload.topology, make_topology(arguments.topology));
+  MOTLEY_ASSIGN(workload.topology, app::make_topology(arguments.topology));
   MOTLEY_ASSIGN(workload.jobs,
                 scheduling::read_trace(arguments.trace, {.throughputs = throughputs ? &*throughputs : nullptr,
                                                          .device_type = arguments.device_type,

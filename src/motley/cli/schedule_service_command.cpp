@@ -8,13 +8,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
-#include "motley/cli/schedule_cluster.h"
+#include "motley/cli/schedule_flags.h"
 #include "motley/model/profile.h"
 #include "motley/net/descriptor.h"
 #include "motley/net/socket.h"
@@ -36,7 +37,7 @@ using Json = scheduling::Client::Json;
 struct ServeArguments {
   std::string state = "runs/scheduler";
   std::string listen = "127.0.0.1:29600";
-  ClusterArguments topology;
+  app::ClusterRequest topology;
   std::string executor = "local";
   scheduling::SlurmOptions slurm;
   std::string policy = scheduling::ControllerOptions().policy;
@@ -66,10 +67,10 @@ Result<net::Secret> token_in(const std::filesystem::path& folder) {
 Result<scheduling::ClusterTopology> read_nodes(const ServeArguments& arguments) {
   if (arguments.executor == "local") {
     const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-    return make_topology(arguments.topology, scheduling::uniform(1, static_cast<int>(cores)));
+    return app::make_topology(arguments.topology, scheduling::uniform(1, static_cast<int>(cores)));
   }
   MOTLEY_ASSIGN(const scheduling::ClusterTopology there, scheduling::slurm_topology(arguments.slurm));
-  MOTLEY_ASSIGN(scheduling::ClusterTopology topology, make_topology(arguments.topology, there));
+  MOTLEY_ASSIGN(scheduling::ClusterTopology topology, app::make_topology(arguments.topology, there));
   for (const scheduling::Node& node : topology.nodes) {
     const auto known = std::ranges::find(there.nodes, node.name, &scheduling::Node::name);
     if (known != there.nodes.end() && node.devices <= known->devices) continue;
@@ -152,8 +153,8 @@ struct SubmitArguments : ClientArguments {
 std::vector<std::string> train_command(const std::string& job) {
   return {"bash",
           "-c",
-          "if ls -d \"$1\"/checkpoint/step-* >/dev/null 2>&1; then how=--resume; else how=--overwrite; fi; "
-          "exec $MOTLEY_SRUN \"$0\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet $how",
+          "exec $MOTLEY_SRUN \"$0\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet --resume=auto "
+          "--overwrite",
           std::filesystem::read_symlink("/proc/self/exe").string(),
           "{folder}",
           std::filesystem::absolute(job).string(),

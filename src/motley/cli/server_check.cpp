@@ -1,4 +1,3 @@
-// Measures what the formulas of planning/cost/server_balance.h ask for, and prints what they say.
 #include "motley/cli/server_check.h"
 
 #include <algorithm>
@@ -7,110 +6,19 @@
 #include <nlohmann/json.hpp>
 
 #include "motley/base/units.h"
-#include "motley/cli/planning_input.h"
-#include "motley/cluster/machine.h"
-#include "motley/model/profile.h"
-#include "motley/model/tables.h"
-#include "motley/net/link_speed.h"
-#include "motley/ps/dense/update_speed.h"
+#include "motley/cli/planning_flags.h"
 
 namespace motley::cli {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double kBytesPerGigabit = 1e9 / 8;
-constexpr int kMeasuredWorkers = 4;
-constexpr std::size_t kMeasuredBytes = 64 << 20;  // of weights: with gradients and state more than caches hold
+using app::kBytesPerGigabit;
+using app::MeasuredServer;
+using app::RackWay;
+using app::ServedModel;
+
 constexpr int kPlacementWorkers = 8;
-
-// The model, and where its seconds come from.
-struct Asked {
-  planning::ServedModel model;
-  std::string source;
-};
-
-// The seconds of a whole batch on the fastest device type of a profile.
-double fastest_seconds(const model::Profile& profile, double batch) {
-  double fastest = INFINITY;
-  for (const model::DeviceProfile& device : profile.devices) {
-    double seconds = 0;
-    for (const model::LayerTime& layer : device.layers) seconds += layer.forward.at(batch) + layer.backward.at(batch);
-    fastest = std::min(fastest, seconds);
-  }
-  return fastest;
-}
-
-Result<Asked> read_request(const ServerCheck& check) {
-  Asked asked;
-  model::Graph graph;
-  if (!check.profile.empty()) {
-    MOTLEY_ASSIGN(model::Profile profile, model::read_profile(check.profile));
-    const double batch = check.batch > 0 ? check.batch : profile.batch;
-    asked.model.seconds_per_batch = fastest_seconds(profile, batch);
-    asked.source = fmt::format("profile {}, batch {}", check.profile, batch);
-    graph = std::move(profile.graph);
-  } else {
-    MOTLEY_ASSIGN(graph, model::table(check.model));
-    if (const auto published = planning::published_compute(check.model)) {
-      asked.model.seconds_per_batch = published->seconds_per_batch;
-      asked.source = fmt::format("published for batch {} on a GTX 1080 Ti", published->batch);
-    }
-  }
-  if (check.seconds_per_batch > 0) {
-    asked.model.seconds_per_batch = check.seconds_per_batch;
-    asked.source = "as given";
-  }
-  if (!(asked.model.seconds_per_batch > 0)) {
-    return fail(ErrorCode::kInvalidInput,
-                "--seconds-per-batch: how long a worker computes for a batch of '{}' is not known; accepted: seconds "
-                "above 0, or a profile",
-                check.model);
-  }
-  for (const model::Layer& layer : graph.layers) asked.model.bytes += layer.parameters * sizeof(float);
-  if (!(asked.model.bytes > 0)) {
-    return fail(ErrorCode::kInvalidInput, "the model '{}' has no dense parameters for a server", graph.name);
-  }
-  asked.model.state_arrays = check.optimizer == "sgd" ? 0 : check.optimizer == "momentum" ? 1 : 2;
-  asked.model.wire_fraction = check.wire == "float32" ? 1 : 0.5;
-  return asked;
-}
-
-struct MeasuredServer {
-  planning::ServerMachine machine;
-  std::string links;
-};
-
-Result<MeasuredServer> measure(const ServerCheck& check) {
-  const cluster::Machine machine = cluster::detect_machine();
-  const auto bytes = std::min(kMeasuredBytes, static_cast<std::size_t>(machine.memory_bytes / 16));
-  // SGD with momentum: gradients are read, weights and momentum read and written.
-  const auto touched = static_cast<double>(bytes) * (kMeasuredWorkers + 4);
-  const auto rate = [&](int threads) { return touched / ps::seconds_per_pass(kMeasuredWorkers, bytes, threads); };
-  MeasuredServer measured;
-  measured.machine.cores = machine.cores;
-  measured.machine.core_bytes_per_second = rate(1);
-  measured.machine.memory_bytes_per_second =
-      machine.cores > 1 ? rate(machine.cores) : measured.machine.core_bytes_per_second;
-  measured.machine.memory_bytes = machine.memory_bytes;
-  // Two threads, each of which sends at this rate and receives at it.
-  MOTLEY_ASSIGN(const net::LinkSpeed loopback, net::measure_loopback());
-  measured.machine.core_seconds_per_byte = std::min(machine.cores, 2) / (4 * loopback.bytes_per_second);
-  if (check.link_gbps > 0) {
-    measured.machine.link_bytes_per_second = check.link_gbps * kBytesPerGigabit;
-    measured.links = "as given";
-    return measured;
-  }
-  for (const cluster::NetworkCard& card : cluster::network_cards("/sys/class/net")) {
-    measured.machine.link_bytes_per_second += card.bytes_per_second;
-    measured.links += (measured.links.empty() ? "" : ", ") + card.name;
-  }
-  if (measured.links.empty()) {
-    measured.machine.link_bytes_per_second = loopback.bytes_per_second;
-    measured.links = "loopback: no card says its speed; --link-gbps sets one";
-  }
-  return measured;
-}
 
 std::string amount(planning::Resource resource, double value) {
   switch (resource) {
@@ -126,7 +34,7 @@ std::string amount(planning::Resource resource, double value) {
   return "";
 }
 
-void print_server(const Asked& asked, const MeasuredServer& measured, const std::string& name) {
+void print_server(const ServedModel& asked, const MeasuredServer& measured, const std::string& name) {
   const auto limits = planning::server_limits(asked.model, measured.machine);
   const double workers = std::floor(limits[0].workers);
   std::printf("%s: %s of weights, %s a batch (%s)\n", name.c_str(), format_bytes(asked.model.bytes).c_str(),
@@ -152,7 +60,7 @@ void print_server(const Asked& asked, const MeasuredServer& measured, const std:
   }
 }
 
-ordered_json server_json(const Asked& asked, const MeasuredServer& measured, const std::string& name) {
+ordered_json server_json(const ServedModel& asked, const MeasuredServer& measured, const std::string& name) {
   const auto limits = planning::server_limits(asked.model, measured.machine);
   ordered_json json = {{"model", name},
                        {"model_bytes", asked.model.bytes},
@@ -181,67 +89,42 @@ ordered_json server_json(const Asked& asked, const MeasuredServer& measured, con
   return json;
 }
 
-struct RackWay {
-  const char* name;
-  double seconds;
-};
-
-std::vector<RackWay> rack_ways(const ServerCheck& check, const Asked& asked, double& full_rate_slots) {
-  const planning::Racks racks = {.racks = check.racks,
-                                 .workers_per_rack = check.workers_per_rack,
-                                 .worker_rate = check.worker_gbps * kBytesPerGigabit,
-                                 .server_rate = check.rack_server_gbps * kBytesPerGigabit,
-                                 .uplink_rate = check.uplink_gbps * kBytesPerGigabit};
-  planning::SumSwitch sum_switch = check.sum_switch;
-  sum_switch.port_rate = check.switch_gbps * kBytesPerGigabit;
-  sum_switch.round_trip_seconds = check.switch_round_trip_microseconds * 1e-6;
-  full_rate_slots = planning::slots_for_full_rate(racks, sum_switch);
-  const double bytes = asked.model.bytes * asked.model.wire_fraction;
-  planning::RackSeconds seconds = planning::rack_seconds(bytes, racks, sum_switch);
-  // Switches add integers of 32 bits, whatever the wire could carry elsewhere.
-  seconds.in_switches /= asked.model.wire_fraction;
-  return {{"flat, sharded over all workers", seconds.flat},
-          {"a server in each rack, then between racks", seconds.hierarchical},
-          {"the same, chunks going on at once", seconds.pipelined},
-          {"summed in the switches", seconds.in_switches}};
-}
-
-void print_racks(const ServerCheck& check, const Asked& asked, const std::string& name) {
-  double slots = 0;
-  const auto ways = rack_ways(check, asked, slots);
-  const double best = std::ranges::min(ways, {}, &RackWay::seconds).seconds;
+void print_racks(const app::ServerCheck& check, const ServedModel& asked, const std::string& name) {
+  const app::RackWays racks = app::compare_rack_ways(check, asked);
+  const double best = std::ranges::min(racks.ways, {}, &RackWay::seconds).seconds;
   std::printf("%s on %d racks of %d workers: %s of weights, %s a batch (%s)\n\n", name.c_str(), check.racks,
               check.workers_per_rack, format_bytes(asked.model.bytes).c_str(),
               format_seconds(asked.model.seconds_per_batch).c_str(), asked.source.c_str());
   std::printf("%-44s %14s %16s\n", "", "exchange", "of computing");
-  for (const RackWay& way : ways) {
+  for (const RackWay& way : racks.ways) {
     std::printf("%-44s %14s %15.0f%%%s\n", way.name, format_seconds(way.seconds).c_str(),
                 100 * way.seconds / asked.model.seconds_per_batch, way.seconds == best ? "  fastest" : "");
   }
   std::printf(
       "\nthe switches have %.0f slots of %.0f bytes for the job and need %.0f for the links' full rate; they add\n"
       "integers of 32 bits, and the workers take the optimizer's step\n",
-      check.sum_switch.slots, check.sum_switch.payload_bytes, std::ceil(slots));
+      check.sum_switch.slots, check.sum_switch.payload_bytes, std::ceil(racks.slots_for_full_rate));
 }
 
-ordered_json racks_json(const ServerCheck& check, const Asked& asked, const std::string& name) {
-  double slots = 0;
+ordered_json racks_json(const app::ServerCheck& check, const ServedModel& asked, const std::string& name) {
+  const app::RackWays racks = app::compare_rack_ways(check, asked);
   ordered_json json = {{"model", name},
                        {"model_bytes", asked.model.bytes},
                        {"seconds_per_batch", asked.model.seconds_per_batch},
                        {"racks", check.racks},
                        {"workers_per_rack", check.workers_per_rack}};
-  for (const RackWay& way : rack_ways(check, asked, slots)) {
+  for (const RackWay& way : racks.ways) {
     json["ways"].push_back({{"name", way.name}, {"gradient_sync_seconds", way.seconds}});
   }
-  json["switch_slots_for_full_rate"] = slots;
+  json["switch_slots_for_full_rate"] = racks.slots_for_full_rate;
   return json;
 }
 
 }  // namespace
 
-void add_server_check(CLI::App& command, ServerCheck& check) {
-  command.add_flag("--server", check.server,
+void add_server_check(CLI::App& command, ServerCheckArguments& arguments) {
+  app::ServerCheck& check = arguments.check;
+  command.add_flag("--server", arguments.server,
                    "How many workers this machine can serve as a parameter server, and what runs out first");
   CLI::Option* model = command.add_option("--model", check.model, "A table's name")->capture_default_str();
   command
@@ -262,7 +145,7 @@ void add_server_check(CLI::App& command, ServerCheck& check) {
       .add_option("--link-gbps", check.link_gbps,
                   "All links of this machine together, each direction; default: what its network cards say")
       ->check(above_zero());
-  command.add_flag("--json", check.json, "With --server or --racks: print JSON");
+  command.add_flag("--json", arguments.json, "With --server or --racks: print JSON");
   command
       .add_option("--racks", check.racks, "Compare ways to sum over so many racks: flat, hierarchical, in the switches")
       ->check(CLI::Range(1, 100'000));
@@ -295,27 +178,28 @@ void add_server_check(CLI::App& command, ServerCheck& check) {
       ->capture_default_str();
 }
 
-Status run_server_check(const ServerCheck& check) {
-  MOTLEY_ASSIGN(const Asked asked, read_request(check));
+Status run_server_check(const ServerCheckArguments& arguments) {
+  const app::ServerCheck& check = arguments.check;
+  MOTLEY_ASSIGN(const ServedModel asked, app::read_served_model(check));
   const std::string& name = check.profile.empty() ? check.model : check.profile;
   ordered_json json;
-  if (check.server) {
-    MOTLEY_ASSIGN(const MeasuredServer measured, measure(check));
-    if (check.json) {
+  if (arguments.server) {
+    MOTLEY_ASSIGN(const MeasuredServer measured, app::measure_server(check));
+    if (arguments.json) {
       json["server"] = server_json(asked, measured, name);
     } else {
       print_server(asked, measured, name);
     }
   }
   if (check.racks > 0) {
-    if (check.json) {
+    if (arguments.json) {
       json["racks"] = racks_json(check, asked, name);
     } else {
-      std::printf("%s", check.server ? "\n" : "");
+      std::printf("%s", arguments.server ? "\n" : "");
       print_racks(check, asked, name);
     }
   }
-  if (check.json) std::printf("%s\n", json.dump(2).c_str());
+  if (arguments.json) std::printf("%s\n", json.dump(2).c_str());
   return {};
 }
 

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstdio>
 
+#include "motley/app/planning_input.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
-#include "motley/cli/planning_input.h"
 #include "motley/model/tables.h"
 #include "motley/planning/simulate/simulate.h"
 #include "motley/report/plan_timeline.h"
@@ -95,8 +95,8 @@ void print(const planning::Plan& plan, const planning::Timeline& timeline) {
 Status run_simulate(const SimulateArguments& arguments) {
   MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(arguments.plan));
   MOTLEY_ASSIGN(
-      const PlanningData data,
-      planning_data(
+      const app::PlanningData data,
+      app::planning_data(
           {.profile = arguments.profile, .model = arguments.model, .cluster = arguments.cluster, .batch = plan.batch}));
   plan.batch = arguments.batch > 0 ? arguments.batch : plan.batch;
   plan.micro_batches = arguments.micro_batches > 0 ? arguments.micro_batches : plan.micro_batches;

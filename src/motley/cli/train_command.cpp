@@ -4,15 +4,19 @@
 #include <filesystem>
 #include <optional>
 
+#include "motley/app/train/auto_plan.h"
 #include "motley/base/os/file.h"
-#include "motley/cli/auto_plan.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
+#include "motley/cli/planner_progress.h"
+#include "motley/cli/planning_flags.h"
 #include "motley/report/report.h"
+#include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/job_document.h"
 #include "motley/train/job/job_parts.h"
 #include "motley/train/job/planned_job.h"
 #include "motley/train/launch/launcher.h"
+#include "motley/train/launch/progress.h"
 #include "motley/train/launch/role.h"
 #include "motley/train/launch/server_placement.h"
 #include "motley/train/loop/worker.h"
@@ -28,7 +32,7 @@ struct TrainArguments {
   std::string hosts;
   int rank = -1;
   std::string secret_file;
-  bool resume = false;
+  std::string resume = "false";  // or "true" or "auto"
   bool overwrite = false;
   bool quiet = false;
   bool keys = false;
@@ -54,12 +58,34 @@ fs::path default_run_folder(const train::Job& job, const train::Role& role) {
   return fs::path("runs") / (job.name + "-" + suffix);
 }
 
-Result<train::Job> effective_job(const TrainArguments& arguments) {
-  if (arguments.job.empty() && !arguments.resume) {
+Result<train::Job> effective_job(const TrainArguments& arguments, bool resume) {
+  if (arguments.job.empty() && !resume) {
     return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
   }
   const fs::path file = arguments.job.empty() ? fs::path(arguments.run) / "job.yaml" : fs::path(arguments.job);
   return read_job_with(file, arguments.flags);
+}
+
+// `auto` never starts over where a checkpoint is, not even where all are damaged: that is an error.
+bool resumes(const TrainArguments& arguments) {
+  return arguments.resume == "true" ||
+         (arguments.resume == "auto" &&
+          train::holds_checkpoint(train::RunDirectory(arguments.run).checkpoint_folder()));
+}
+
+// The job as the best plan for it wants it, with what is found on the terminal.
+Result<train::Job> plan_first(train::Job job, const train::RunDirectory& run, bool resume) {
+  train::ProgressLine progress;
+  MOTLEY_ASSIGN(
+      app::AutoPlan planned,
+      app::plan_automatically(std::move(job), run, resume,
+                              {.profiling = [&](const std::string& text) { progress.show("profiling: " + text); },
+                               .profiled = [&] { progress.clear(); },
+                               .warn = print_warning,
+                               .ask = ask}));
+  std::printf("plan: %s\n", planned.summary.c_str());
+  std::fflush(stdout);
+  return std::move(planned.job);
 }
 
 // The end of a run, on whichever process writes: run.json and the page.
@@ -96,10 +122,11 @@ Status run_train(const TrainArguments& arguments) {
     MOTLEY_ASSIGN(role, train::role_from_hosts(arguments.hosts, arguments.rank));
   }
   role.secret_file = arguments.secret_file;
-  if (arguments.resume && arguments.run.empty()) {
+  if (arguments.resume != "false" && arguments.run.empty()) {
     return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
   }
-  MOTLEY_ASSIGN(train::Job job, effective_job(arguments));
+  const bool resume = resumes(arguments);
+  MOTLEY_ASSIGN(train::Job job, effective_job(arguments, resume));
   const bool plans = job.plan == train::kAutoPlan;
   if (plans && role.launcher != "none") {
     return fail(ErrorCode::kInvalidInput,
@@ -112,7 +139,7 @@ Status run_train(const TrainArguments& arguments) {
   const train::RunDirectory run(arguments.run.empty() ? default_run_folder(job, role) : fs::path(arguments.run));
 
   if (role.launcher == "motley") {
-    Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
+    Status status = train::train_as_rank(job, run, role, arguments.hosts, resume);
     if (!status) {
       train::leave_error(status.error());
     }
@@ -123,10 +150,10 @@ Status run_train(const TrainArguments& arguments) {
     if (role.rank == 0) {
       MOTLEY_ASSIGN(const cluster::Cluster cluster, train::make_cluster(job));
       MOTLEY_TRY(train::check_inputs(job, cluster));
-      MOTLEY_ASSIGN(train::RunLock held, run.prepare(arguments.resume, arguments.overwrite));
+      MOTLEY_ASSIGN(train::RunLock held, run.prepare(resume, arguments.overwrite));
       lock.emplace(std::move(held));
     }
-    Status status = train::train_as_rank(job, run, role, arguments.hosts, arguments.resume);
+    Status status = train::train_as_rank(job, run, role, arguments.hosts, resume);
     if (!status && status.error().code != ErrorCode::kInterrupted) {
       status = fail(status.error().within(fmt::format("rank {}", role.rank)));
     }
@@ -142,9 +169,9 @@ Status run_train(const TrainArguments& arguments) {
   if (!plans) {
     MOTLEY_TRY(check());
   }
-  MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(arguments.resume, arguments.overwrite));
+  MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(resume, arguments.overwrite));
   if (plans) {
-    MOTLEY_ASSIGN(job, plan_automatically(std::move(job), run, arguments.resume));
+    MOTLEY_ASSIGN(job, plan_first(std::move(job), run, resume));
     MOTLEY_TRY(train::follow_plan(job));
     MOTLEY_TRY(check());
   }
@@ -155,7 +182,7 @@ Status run_train(const TrainArguments& arguments) {
   options.workers = static_cast<int>(job.workers);
   options.quiet = arguments.quiet;
   options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
-  if (arguments.resume) {
+  if (resume) {
     options.worker_arguments.push_back("--resume");
   }
   options.server_arguments = train::own_server_arguments(job, run);
@@ -180,7 +207,11 @@ void add_train(CLI::App& app, Action& action) {
   command->add_option("JOB", arguments->job,
                       "Job file (docs/reference/job.md); with --resume the run's own by default");
   command->add_option("--run-directory", arguments->run, "Folder of the run; default: runs/NAME-TIME");
-  command->add_flag("--resume", arguments->resume, "Go on from the newest good checkpoint of --run-directory");
+  command
+      ->add_flag("--resume", arguments->resume,
+                 "Go on from the newest good checkpoint of --run-directory; --resume=auto: where it holds one, else "
+                 "start (with --overwrite also over a run that came to have none)")
+      ->check(CLI::IsMember({"true", "false", "auto"}));
   command->add_flag("--overwrite", arguments->overwrite, "Replace the run that --run-directory holds");
   command->add_flag("--quiet", arguments->quiet, "Logs go to the run folder only");
   command->add_flag("--keys", arguments->keys,

@@ -1,21 +1,19 @@
-#include "motley/cli/auto_plan.h"
+#include "motley/app/train/auto_plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 
+#include "motley/app/planning_input.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/interrupt_stop.h"
 #include "motley/base/units.h"
-#include "motley/cli/planning_input.h"
-#include "motley/cli/solving.h"
 #include "motley/cluster/cluster.h"
 #include "motley/cluster/machine.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/replan/heterogeneous_stages.h"
-#include "motley/train/launch/progress.h"
 #include "motley/train/profile/profile_job.h"
 
-namespace motley::cli {
+namespace motley::app {
 namespace {
 
 constexpr double kProfileSeconds = 20;
@@ -39,40 +37,39 @@ cluster::Cluster describe_machine(const train::Job& job) {
 }
 
 // Of the job's network on this machine; of one that is synthetic, what it is made from.
-Result<model::Profile> load_profile(const train::Job& job) {
+Result<model::Profile> load_profile(const train::Job& job, const AutoPlanView& view) {
   if (train::is_synthetic(job)) {
     return model::read_profile(job.model_path);
   }
-  train::ProgressLine progress;
   train::ProfileJobOptions options;
   options.seconds = kProfileSeconds;
   options.motley = std::filesystem::read_symlink("/proc/self/exe");
-  options.progress = [&](const std::string& text) { progress.show("profiling: " + text); };
+  options.progress = view.profiling;
   Result<model::Profile> profile = train::profile_job(job, options);
-  progress.clear();
+  view.profiled();
   return profile;
 }
 
 // From a profile, which is left in the folder, as is the cluster where the job names none.
-Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::path& folder) {
+Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::path& folder, const AutoPlanView& view) {
   const std::filesystem::path profile_file = folder / "profile.json";
   std::string cluster_file = job.cluster;
   if (cluster_file.empty()) {
     cluster_file = (folder / "cluster.yaml").string();
     MOTLEY_TRY(write_file(cluster_file, cluster::to_yaml(describe_machine(job))));
   }
-  MOTLEY_ASSIGN(const model::Profile profile, load_profile(job));
+  MOTLEY_ASSIGN(const model::Profile profile, load_profile(job, view));
   MOTLEY_TRY(write_file(profile_file, model::to_json(profile)));
 
   PlanningInput input;
   input.profile = profile_file.string();
   input.cluster = cluster_file;
   input.batch = job.global_batch_size;
-  MOTLEY_ASSIGN(const std::vector<planning::Problem> problems, planning_problems(input));
+  MOTLEY_ASSIGN(const std::vector<planning::Problem> problems, planning_problems(input, view.warn));
   const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
   const InterruptStop interrupt;
-  MOTLEY_ASSIGN(const Solved solved,
-                solve(*planning::make_exact(), problems, objective, {.seconds = kPlanSeconds}, interrupt.token()));
+  MOTLEY_ASSIGN(const Solved solved, solve(*planning::make_exact(), problems, objective, {.seconds = kPlanSeconds},
+                                           interrupt.token(), view.ask));
   if (!solved.answer.best) {
     return fail(ErrorCode::kUnavailable, "plan: auto found {}; 'motley plan --profile {} --cluster {}' says more",
                 solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string(),
@@ -102,7 +99,8 @@ Result<bool> is_data_parallel(const train::Job& job, const planning::Plan& plan)
 
 }  // namespace
 
-Result<train::Job> plan_automatically(train::Job job, const train::RunDirectory& run, bool resume) {
+Result<AutoPlan> plan_automatically(train::Job job, const train::RunDirectory& run, bool resume,
+                                    const AutoPlanView& view) {
   if (job.workers != 0 && job.cluster.empty()) {
     return fail(ErrorCode::kInvalidInput, "workers: {}; accepted with plan auto: 0, as the plan says how many",
                 job.workers);
@@ -112,7 +110,7 @@ Result<train::Job> plan_automatically(train::Job job, const train::RunDirectory&
   if (resume && std::filesystem::exists(plan_file)) {
     MOTLEY_ASSIGN(plan, planning::read_plan(plan_file));
   } else {
-    MOTLEY_ASSIGN(plan, make_plan(job, run.folder()));
+    MOTLEY_ASSIGN(plan, make_plan(job, run.folder(), view));
     MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
   }
   MOTLEY_ASSIGN(const bool whole, is_data_parallel(job, plan));
@@ -123,12 +121,12 @@ Result<train::Job> plan_automatically(train::Job job, const train::RunDirectory&
     job.plan = plan_file.string();
     job.profile = std::filesystem::absolute(run.folder() / "profile.json").string();
   }
-  std::printf("plan: %s: %s, predicted %s a step\n", plan_file.c_str(),
-              whole ? fmt::format("{} workers compute the whole network", job.workers).c_str()
-                    : fmt::format("{} stages, {} micro-batches", plan.stages.size(), plan.micro_batches).c_str(),
-              format_seconds(plan.predicted.step_seconds).c_str());
-  std::fflush(stdout);
-  return job;
+  std::string summary =
+      fmt::format("{}: {}, predicted {} a step", plan_file.string(),
+                  whole ? fmt::format("{} workers compute the whole network", job.workers)
+                        : fmt::format("{} stages, {} micro-batches", plan.stages.size(), plan.micro_batches),
+                  format_seconds(plan.predicted.step_seconds));
+  return AutoPlan{std::move(job), std::move(summary)};
 }
 
-}  // namespace motley::cli
+}  // namespace motley::app

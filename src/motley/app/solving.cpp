@@ -1,39 +1,18 @@
-#include "motley/cli/solving.h"
-
-#include <unistd.h>
+#include "motley/app/solving.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
-#include "motley/base/units.h"
+namespace motley::app {
 
-namespace motley::cli {
-namespace {
-
-// A line that replaces itself, on a terminal only.
-std::function<void(const planning::Progress&)> progress_line(const std::string& method) {
-  if (::isatty(STDERR_FILENO) == 0) return {};
-  return [method](const planning::Progress& progress) {
-    std::fprintf(stderr, "\r\033[K%s: %lld plans in %s, best %.6g, bound %.6g", method.c_str(),
-                 static_cast<long long>(progress.evaluations), format_seconds(progress.seconds).c_str(), progress.best,
-                 progress.bound);
-    std::fflush(stderr);
-  };
-}
-
-}  // namespace
-
-Result<planning::Answer> ask(const planning::Planner& planner, planning::Request request) {
-  request.progress = progress_line(planner.name());
-  Result<planning::Answer> answer = planner.plan(request);
-  if (request.progress) std::fprintf(stderr, "\r\033[K");
-  return answer;
+Result<planning::Answer> ask_silently(const planning::Planner& planner, planning::Request request) {
+  return planner.plan(request);
 }
 
 Result<Solved> solve(const planning::Planner& planner, const std::vector<planning::Problem>& problems,
-                     const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop) {
+                     const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop,
+                     const Ask& ask) {
   Solved best;
   bool all_proved = true;
   double bound = std::numeric_limits<double>::infinity();
@@ -60,4 +39,4 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
   return best;
 }
 
-}  // namespace motley::cli
+}  // namespace motley::app

@@ -1,14 +1,13 @@
-#include "motley/cli/measuring.h"
+#include "motley/app/train/measured_steps.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "motley/base/units.h"
 #include "motley/train/profile/brief_run.h"
 
-namespace motley::cli {
+namespace motley::app {
 namespace {
 
 // "flatten … fc1 on 1 × cpu; relu1 … output on 2 × gpu".
@@ -25,13 +24,14 @@ std::string in_words(const planning::Plan& plan) {
 }  // namespace
 
 MeasuredSteps::MeasuredSteps(train::Job job, const planning::Problem& problem, planning::Objective objective,
-                             const MeasureLimits& limits, std::stop_token stop)
+                             const MeasureLimits& limits, std::stop_token stop, Tell tell)
     : job_(std::move(job)),
       problem_(problem),
       objective_(objective),
       limits_(limits),
       deadline_(Deadline::after(limits.seconds)),
-      stop_(std::move(stop)) {}
+      stop_(std::move(stop)),
+      tell_(std::move(tell)) {}
 
 planning::Plan MeasuredSteps::build_plan(const planning::Candidate& candidate) const {
   return planning::to_plan(problem_, candidate, planning::evaluate(problem_, candidate, objective_), objective_,
@@ -61,11 +61,9 @@ planning::Evaluation MeasuredSteps::evaluate(const planning::Candidate& candidat
     if (!cut_short) {
       seconds_.emplace(planning::to_json(plan), seconds);
       if (!seconds && first_failure_.empty()) first_failure_ = failure;
-      std::printf("%lld of %lld: %s (predicted %s): %s\n", static_cast<long long>(plans()),
-                  static_cast<long long>(limits_.plans),
-                  seconds ? format_seconds(*seconds).c_str() : ("did not run: " + failure).c_str(),
-                  format_seconds(plan.predicted.step_seconds).c_str(), in_words(plan).c_str());
-      std::fflush(stdout);
+      tell_(fmt::format("{} of {}: {} (predicted {}): {}", plans(), limits_.plans,
+                        seconds ? format_seconds(*seconds) : "did not run: " + failure,
+                        format_seconds(plan.predicted.step_seconds), in_words(plan)));
     }
   }
   planning::Evaluation evaluation = planning::evaluate(problem_, candidate, objective_, seconds);
@@ -86,4 +84,4 @@ std::int64_t MeasuredSteps::failed() const {
   return std::ranges::count_if(seconds_, [](const auto& entry) { return !entry.second.has_value(); });
 }
 
-}  // namespace motley::cli
+}  // namespace motley::app

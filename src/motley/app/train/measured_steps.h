@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <stop_token>
@@ -12,7 +13,10 @@
 #include "motley/planning/plan/objective.h"
 #include "motley/train/job/job.h"
 
-namespace motley::cli {
+namespace motley::app {
+
+// Where a sentence of progress goes.
+using Tell = std::function<void(const std::string&)>;
 
 struct MeasureLimits {
   std::int64_t steps = 12;  // of each run
@@ -20,12 +24,12 @@ struct MeasureLimits {
   double seconds = 60;      // for all of it
 };
 
-// Values candidates by the median step of runs of the job on this machine, and prints a line for each. A plan that was
+// Values candidates by the median step of runs of the job on this machine, and tells a line about each. A plan that was
 // run before is not run again. One that cannot be run is not feasible. For one thread; `problem` must outlive it.
 class MeasuredSteps {
  public:
   MeasuredSteps(train::Job job, const planning::Problem& problem, planning::Objective objective,
-                const MeasureLimits& limits, std::stop_token stop);
+                const MeasureLimits& limits, std::stop_token stop, Tell tell);
 
   planning::Evaluation evaluate(const planning::Candidate& candidate);
 
@@ -44,8 +48,9 @@ class MeasuredSteps {
   MeasureLimits limits_;
   Deadline deadline_;
   std::stop_token stop_;
+  Tell tell_;
   std::map<std::string, std::optional<double>> seconds_;  // by the plan as JSON; none: it did not run
   std::string first_failure_;
 };
 
-}  // namespace motley::cli
+}  // namespace motley::app

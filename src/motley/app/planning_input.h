@@ -1,15 +1,15 @@
-// What planning commands are told: which model on which machines, by which cost model.
+// What planning is told: which model on which machines, by which cost model.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "motley/base/result.h"
 #include "motley/planning/cost/problem.h"
 
-namespace motley::cli {
+namespace motley::app {
 
 struct PlanningInput {
   std::string profile;  // a measured or imported profile.json ...
@@ -24,11 +24,6 @@ struct PlanningInput {
   int max_layers = 64;
 };
 
-// Accepts finite numbers above 0.
-CLI::Validator above_zero();
-
-void add_planning_input(CLI::App& command, PlanningInput& input);
-
 // The profile that the input names, or the estimate of its model, and the cluster.
 struct PlanningData {
   model::Profile profile;
@@ -42,10 +37,11 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
                                    std::int64_t batch);
 
 // The problems that differ in the number of micro-batches alone: that of the input, or the powers of two up to
-// kMaxMicroBatches. Warns on stderr of pairs of types between which no link is stated: what is sent there costs
-// nothing. Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,
+// kMaxMicroBatches. `warn` is told of pairs of types between which no link is stated: what is sent there costs nothing.
+// Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,
 // and those of the files and of planning::make_problem.
 inline constexpr std::int64_t kMaxMicroBatches = 64;
-Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input);
+Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input,
+                                                         const std::function<void(const std::string&)>& warn);
 
-}  // namespace motley::cli
+}  // namespace motley::app

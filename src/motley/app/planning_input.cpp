@@ -1,13 +1,12 @@
-#include "motley/cli/planning_input.h"
+#include "motley/app/planning_input.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "motley/cluster/machine.h"
 #include "motley/model/tables.h"
 
-namespace motley::cli {
+namespace motley::app {
 namespace {
 
 constexpr double kCacheLineBytes = 64;  // the least that a random row reads
@@ -36,7 +35,8 @@ Result<std::vector<model::DeviceSpeed>> list_speeds(const cluster::Cluster& clus
   return speeds;
 }
 
-void warn_of_missing_links(const planning::Problem& problem) {
+// "cpu and gpu; gpu and gpu"; empty where all links are stated.
+std::string list_missing_links(const planning::Problem& problem) {
   std::vector<std::string> pairs;
   for (int from = 0; from < problem.type_count(); ++from) {
     for (int to = from; to < problem.type_count(); ++to) {
@@ -47,10 +47,7 @@ void warn_of_missing_links(const planning::Problem& problem) {
       }
     }
   }
-  if (!pairs.empty()) {
-    std::fprintf(stderr, "motley: warning: no link is stated between %s: what is sent there is taken to cost nothing\n",
-                 fmt::format("{}", fmt::join(pairs, "; ")).c_str());
-  }
+  return fmt::format("{}", fmt::join(pairs, "; "));
 }
 
 }  // namespace
@@ -59,45 +56,6 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
                                    std::int64_t batch) {
   MOTLEY_ASSIGN(const std::vector<model::DeviceSpeed> speeds, list_speeds(cluster, file));
   return model::estimate(graph, speeds, static_cast<double>(batch));
-}
-
-CLI::Validator above_zero() {
-  return {[](const std::string& text) {
-            double value = 0;
-            const bool number = CLI::detail::lexical_cast(text, value);
-            return number && std::isfinite(value) && value > 0
-                       ? std::string()
-                       : fmt::format("'{}' is not accepted; accepted: a number above 0", text);
-          },
-          "NUMBER"};
-}
-
-void add_planning_input(CLI::App& command, PlanningInput& input) {
-  command.add_option("--profile", input.profile, "File of 'motley profile'");
-  command.add_option("--model", input.model, "A published model instead, estimated from the cluster's speeds")
-      ->check(CLI::IsMember(model::table_names()));
-  command.add_option("--cluster", input.cluster, "Device types, prices, counts and links; default: this machine");
-  command.add_option("--cost-model", input.cost_model, "pipeline: synchronous pipeline; heterps: steady state")
-      ->check(CLI::IsMember({"pipeline", "heterps"}))
-      ->capture_default_str();
-  command.add_option("--pipeline-schedule", input.schedule, "Order of micro-batches (pipeline)")
-      ->check(CLI::IsMember({"1f1b", "gpipe"}))
-      ->capture_default_str();
-  command.add_option("--global-batch-size", input.batch, "Samples of a step")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}))
-      ->capture_default_str();
-  command
-      .add_option("--micro-batches", input.micro_batches,
-                  "Into which a step is cut (pipeline); 0: the best power of two up to 64")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000}))
-      ->capture_default_str();
-  command.add_option("--total-samples", input.total_samples, "Samples that the job trains on in all, for its cost")
-      ->check(above_zero())
-      ->capture_default_str();
-  command.add_flag("--recompute", input.recompute, "Stages may recompute activations to save memory (pipeline)");
-  command.add_option("--max-layers", input.max_layers, "Longer chains are joined to so many blocks")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
 }
 
 Result<PlanningData> planning_data(const PlanningInput& input) {
@@ -121,7 +79,8 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
   return data;
 }
 
-Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input) {
+Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input,
+                                                         const std::function<void(const std::string&)>& warn) {
   if (input.micro_batches > input.batch) {
     return fail(ErrorCode::kInvalidInput, "--micro-batches: {} is more than the batch has samples; accepted: 0 to {}",
                 input.micro_batches, input.batch);
@@ -150,8 +109,10 @@ Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& in
     }
     problems.push_back(std::move(*problem));
   }
-  warn_of_missing_links(problems.front());
+  const std::string missing = list_missing_links(problems.front());
+  if (!missing.empty())
+    warn(fmt::format("no link is stated between {}: what is sent there is taken to cost nothing", missing));
   return problems;
 }
 
-}  // namespace motley::cli
+}  // namespace motley::app

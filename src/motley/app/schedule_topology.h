@@ -1,0 +1,21 @@
+// The cluster that jobs are scheduled on, from what a user says about it.
+#pragma once
+
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/scheduling/trace/cluster_topology.h"
+
+namespace motley::app {
+
+struct ClusterRequest {
+  std::string topology;             // a description such as 16x8/4, or a cluster.yaml; "": none
+  double intra_node_bandwidth = 0;  // Gb/s; 0: as the cluster file has it, else no limit
+  double inter_node_bandwidth = 0;  // likewise
+};
+
+// The topology that the request names, or `otherwise`; with the bandwidths of the request.
+Result<scheduling::ClusterTopology> make_topology(const ClusterRequest& request,
+                                                  scheduling::ClusterTopology otherwise = {});
+
+}  // namespace motley::app

@@ -1,0 +1,117 @@
+#include "motley/app/server_check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/cluster/machine.h"
+#include "motley/model/profile.h"
+#include "motley/model/tables.h"
+#include "motley/net/link_speed.h"
+#include "motley/ps/dense/update_speed.h"
+
+namespace motley::app {
+namespace {
+
+constexpr int kMeasuredWorkers = 4;
+constexpr std::size_t kMeasuredBytes = 64 << 20;  // of weights: with gradients and state more than caches hold
+
+// The seconds of a whole batch on the fastest device type of a profile.
+double fastest_seconds(const model::Profile& profile, double batch) {
+  double fastest = INFINITY;
+  for (const model::DeviceProfile& device : profile.devices) {
+    double seconds = 0;
+    for (const model::LayerTime& layer : device.layers) seconds += layer.forward.at(batch) + layer.backward.at(batch);
+    fastest = std::min(fastest, seconds);
+  }
+  return fastest;
+}
+
+}  // namespace
+
+Result<ServedModel> read_served_model(const ServerCheck& check) {
+  ServedModel served;
+  model::Graph graph;
+  if (!check.profile.empty()) {
+    MOTLEY_ASSIGN(model::Profile profile, model::read_profile(check.profile));
+    const double batch = check.batch > 0 ? check.batch : profile.batch;
+    served.model.seconds_per_batch = fastest_seconds(profile, batch);
+    served.source = fmt::format("profile {}, batch {}", check.profile, batch);
+    graph = std::move(profile.graph);
+  } else {
+    MOTLEY_ASSIGN(graph, model::table(check.model));
+    if (const auto published = planning::published_compute(check.model)) {
+      served.model.seconds_per_batch = published->seconds_per_batch;
+      served.source = fmt::format("published for batch {} on a GTX 1080 Ti", published->batch);
+    }
+  }
+  if (check.seconds_per_batch > 0) {
+    served.model.seconds_per_batch = check.seconds_per_batch;
+    served.source = "as given";
+  }
+  if (!(served.model.seconds_per_batch > 0)) {
+    return fail(ErrorCode::kInvalidInput,
+                "--seconds-per-batch: how long a worker computes for a batch of '{}' is not known; accepted: seconds "
+                "above 0, or a profile",
+                check.model);
+  }
+  for (const model::Layer& layer : graph.layers) served.model.bytes += layer.parameters * sizeof(float);
+  if (!(served.model.bytes > 0)) {
+    return fail(ErrorCode::kInvalidInput, "the model '{}' has no dense parameters for a server", graph.name);
+  }
+  served.model.state_arrays = check.optimizer == "sgd" ? 0 : check.optimizer == "momentum" ? 1 : 2;
+  served.model.wire_fraction = check.wire == "float32" ? 1 : 0.5;
+  return served;
+}
+
+Result<MeasuredServer> measure_server(const ServerCheck& check) {
+  const cluster::Machine machine = cluster::detect_machine();
+  const auto bytes = std::min(kMeasuredBytes, static_cast<std::size_t>(machine.memory_bytes / 16));
+  // SGD with momentum: gradients are read, weights and momentum read and written.
+  const auto touched = static_cast<double>(bytes) * (kMeasuredWorkers + 4);
+  const auto rate = [&](int threads) { return touched / ps::seconds_per_pass(kMeasuredWorkers, bytes, threads); };
+  MeasuredServer measured;
+  measured.machine.cores = machine.cores;
+  measured.machine.core_bytes_per_second = rate(1);
+  measured.machine.memory_bytes_per_second =
+      machine.cores > 1 ? rate(machine.cores) : measured.machine.core_bytes_per_second;
+  measured.machine.memory_bytes = machine.memory_bytes;
+  // Two threads, each of which sends at this rate and receives at it.
+  MOTLEY_ASSIGN(const net::LinkSpeed loopback, net::measure_loopback());
+  measured.machine.core_seconds_per_byte = std::min(machine.cores, 2) / (4 * loopback.bytes_per_second);
+  if (check.link_gbps > 0) {
+    measured.machine.link_bytes_per_second = check.link_gbps * kBytesPerGigabit;
+    measured.links = "as given";
+    return measured;
+  }
+  for (const cluster::NetworkCard& card : cluster::network_cards("/sys/class/net")) {
+    measured.machine.link_bytes_per_second += card.bytes_per_second;
+    measured.links += (measured.links.empty() ? "" : ", ") + card.name;
+  }
+  if (measured.links.empty()) {
+    measured.machine.link_bytes_per_second = loopback.bytes_per_second;
+    measured.links = "loopback: no card says its speed; --link-gbps sets one";
+  }
+  return measured;
+}
+
+RackWays compare_rack_ways(const ServerCheck& check, const ServedModel& served) {
+  const planning::Racks racks = {.racks = check.racks,
+                                 .workers_per_rack = check.workers_per_rack,
+                                 .worker_rate = check.worker_gbps * kBytesPerGigabit,
+                                 .server_rate = check.rack_server_gbps * kBytesPerGigabit,
+                                 .uplink_rate = check.uplink_gbps * kBytesPerGigabit};
+  planning::SumSwitch sum_switch = check.sum_switch;
+  sum_switch.port_rate = check.switch_gbps * kBytesPerGigabit;
+  sum_switch.round_trip_seconds = check.switch_round_trip_microseconds * 1e-6;
+  const double bytes = served.model.bytes * served.model.wire_fraction;
+  planning::RackSeconds seconds = planning::rack_seconds(bytes, racks, sum_switch);
+  // Switches add integers of 32 bits, whatever the wire could carry elsewhere.
+  seconds.in_switches /= served.model.wire_fraction;
+  return {.ways = {{"flat, sharded over all workers", seconds.flat},
+                   {"a server in each rack, then between racks", seconds.hierarchical},
+                   {"the same, chunks going on at once", seconds.pipelined},
+                   {"summed in the switches", seconds.in_switches}},
+          .slots_for_full_rate = planning::slots_for_full_rate(racks, sum_switch)};
+}
+
+}  // namespace motley::app

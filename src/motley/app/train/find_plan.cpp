@@ -1,0 +1,248 @@
+#include "motley/app/train/find_plan.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "motley/base/units.h"
+#include "motley/planning/learned/learned.h"
+#include "motley/planning/methods.h"
+#include "motley/planning/replan/heterogeneous_stages.h"
+#include "motley/planning/search/what_if.h"
+
+namespace motley::app {
+namespace {
+
+constexpr double kMaxMarginalSeconds = 6;  // for the table of one device more or fewer
+
+Result<planning::Objective> make_objective(const PlanQuestion& question) {
+  planning::Objective objective;
+  const std::string criterion = !question.criterion.empty()   ? question.criterion
+                                : question.min_throughput > 0 ? "cost"
+                                                              : "throughput";
+  objective.criterion = criterion == "cost"         ? planning::Criterion::kMinCost
+                        : criterion == "throughput" ? planning::Criterion::kMaxThroughput
+                                                    : planning::Criterion::kMinStepTime;
+  objective.min_throughput = question.min_throughput;
+  objective.max_cost = question.max_cost;
+  objective.max_hourly_cost = question.max_hourly_cost;
+  MOTLEY_TRY(planning::validate(objective));
+  return objective;
+}
+
+// Why there is no plan, found by asking for the most that the same devices can do.
+Error impossible(const planning::Request& request) {
+  planning::Request free{.problem = request.problem,
+                         .objective = {.criterion = planning::Criterion::kMaxThroughput},
+                         .seed = request.seed,
+                         .seconds = request.seconds,
+                         .clock = request.clock,
+                         .stop = request.stop};
+  const Result<planning::Answer> most = planning::make_exact()->plan(free);
+  free.objective.criterion = planning::Criterion::kMinCost;
+  const Result<planning::Answer> least = planning::make_exact()->plan(free);
+  if (!most) return most.error();
+  return {ErrorCode::kInvalidInput,
+          report::explain_impossible(request.problem, request.objective, *most, least.value_or(planning::Answer{})),
+          -1};
+}
+
+// Mixing looks for the shortest step in any number of micro-batches, whatever it costs.
+Status check_heterogeneous_stages(const PlanQuestion& question, const planning::Objective& objective) {
+  const PlanQuestion none;
+  const auto refuse = [](const std::string& given, const std::string& accepted) {
+    return fail(ErrorCode::kInvalidInput, "--heterogeneous-stages: given with {}; accepted: {}", given, accepted);
+  };
+  if (question.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
+  if (objective.criterion == planning::Criterion::kMinCost)
+    return refuse("the objective cost", "--objective throughput or step-time");
+  if (question.min_throughput != none.min_throughput || question.max_cost != none.max_cost ||
+      question.max_hourly_cost != none.max_hourly_cost) {
+    return refuse("a limit", "neither --min-throughput nor --max-cost nor --max-hourly-cost");
+  }
+  if (question.input.micro_batches != 0) return refuse("--micro-batches", "0, the best number that is found");
+  return {};
+}
+
+// Measured plans are run, so they are those of the pipeline, and what stands beside an answer is the cost model's.
+Result<train::Job> job_to_measure(const PlanQuestion& question) {
+  const auto refuse = [](const std::string& given, const std::string& accepted) {
+    return fail(ErrorCode::kInvalidInput, "--measure: given with {}; accepted: {}", given, accepted);
+  };
+  if (question.method == "exact") {
+    return refuse("--method exact, which computes with the cost model", "a method that searches, such as rl-attention");
+  }
+  if (question.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
+  if (question.compare || question.heterogeneous_stages || !question.what_ifs.empty()) {
+    return refuse(question.compare                ? "--compare"
+                  : question.heterogeneous_stages ? "--heterogeneous-stages"
+                                                  : "--what-if",
+                  "neither --compare nor --heterogeneous-stages nor --what-if");
+  }
+  MOTLEY_ASSIGN(train::Job job, train::read_job(question.measure));
+  if (job.global_batch_size != question.input.batch) {
+    return fail(ErrorCode::kInvalidInput, "--global-batch-size: {}, but a step of {} has {} samples; accepted: {}",
+                question.input.batch, question.measure, job.global_batch_size, job.global_batch_size);
+  }
+  if (job.cluster.empty() && !question.input.cluster.empty()) {
+    job.cluster = std::filesystem::absolute(question.input.cluster).string();
+  }
+  return job;
+}
+
+// What the method finds by running plans. Steps are cut as the best plan by the cost model wants it.
+struct MeasuredAnswer {
+  Solved solved;
+  report::Measuring measuring;
+};
+Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planning::Planner& planner) {
+  const PlanQuestion& question = finder.question;
+  const planning::Objective& objective = finder.task.objective;
+  MOTLEY_ASSIGN(const train::Job job, job_to_measure(question));
+  SearchLimits brief = question.search;
+  brief.seconds = std::min(brief.seconds, kMaxMarginalSeconds);
+  MOTLEY_ASSIGN(Solved by_cost_model,
+                solve(*planning::make_exact(), finder.task.problems, objective, brief, finder.stop, finder.ask));
+  const planning::Problem& problem = *by_cost_model.problem;
+  MeasuredSteps steps(
+      job, problem, objective,
+      {.steps = question.measure_steps, .plans = question.measure_plans, .seconds = question.search.seconds},
+      finder.stop, finder.tell);
+  finder.tell(
+      fmt::format("running plans of {} micro-batches, {} steps each", problem.micro_batches, question.measure_steps));
+  MOTLEY_ASSIGN(
+      planning::Answer answer,
+      finder.ask(planner, {.problem = problem,
+                           .objective = objective,
+                           .seed = question.search.seed,
+                           .seconds = question.search.seconds,
+                           .stop = finder.stop,
+                           .evaluator = [&](const planning::Candidate& candidate) { return steps.evaluate(candidate); },
+                           .max_evaluations = question.measure_plans}));
+  if (!answer.best) {
+    return fail(ErrorCode::kUnavailable, "{}: of {} plans that were tried {} did not run{}{}; {}", question.measure,
+                steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "", steps.first_failure(),
+                steps.failed() == steps.plans() && steps.plans() > 0
+                    ? "does the job suit the plan's profile and cluster?"
+                    : "give it longer with --time-limit, or a lower minimum throughput");
+  }
+  const report::Measuring measuring{
+      .best = *steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
+  answer.evaluation = planning::evaluate(problem, *answer.best, objective);
+  answer.proved = false;
+  answer.bound = 0;
+  return MeasuredAnswer{{&problem, std::move(answer)}, measuring};
+}
+
+planning::Request make_request(const PlanFinder& finder, const planning::Problem& problem) {
+  return {.problem = problem,
+          .objective = finder.task.objective,
+          .seed = finder.question.search.seed,
+          .seconds = finder.question.search.seconds,
+          .stop = finder.stop};
+}
+
+// Why there is no plan to show.
+Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) {
+  const PlanQuestion& question = finder.question;
+  if (answer.proved) {
+    const Result<Solved> most =
+        solve(*planning::make_exact(), finder.task.problems, {.criterion = planning::Criterion::kMaxThroughput},
+              question.search, finder.stop, finder.ask);
+    return most ? impossible(make_request(finder, *most->problem)) : most.error();
+  }
+  return {ErrorCode::kUnavailable,
+          fmt::format("{} found no plan for {} within {}; that does not mean that there is none: {}", question.method,
+                      planning::describe(finder.task.objective), format_seconds(answer.seconds),
+                      question.method == "exact" ? "give it longer with --time-limit" : "ask --method exact"),
+          -1};
+}
+
+// What every method answers; `answer` is that of the question's own.
+std::vector<report::MethodAnswer> compare_methods(const PlanFinder& finder,
+                                                  const std::vector<std::unique_ptr<planning::Planner>>& all,
+                                                  const planning::Request& request, const planning::Answer& answer) {
+  std::vector<report::MethodAnswer> methods;
+  for (const auto& planner : all) {
+    report::MethodAnswer method{.method = planner->name(), .answer = {}, .refused = {}};
+    Result<planning::Answer> its =
+        planner->name() == finder.question.method ? Result<planning::Answer>(answer) : finder.ask(*planner, request);
+    if (its) {
+      method.answer = std::move(*its);
+    } else {
+      method.refused = its.error().message;
+    }
+    methods.push_back(std::move(method));
+  }
+  return methods;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<planning::Planner>> every_planner() {
+  std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();
+  for (auto& learned : planning::learned_planners()) {
+    all.push_back(std::move(learned));
+  }
+  return all;
+}
+
+Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn) {
+  PlanTask task;
+  MOTLEY_ASSIGN(task.problems, planning_problems(question.input, warn));
+  MOTLEY_ASSIGN(task.objective, make_objective(question));
+  if (question.heterogeneous_stages) {
+    MOTLEY_TRY(check_heterogeneous_stages(question, task.objective));
+  }
+  for (const std::string& text : question.what_ifs) {
+    MOTLEY_ASSIGN(planning::WhatIf what_if, planning::parse_what_if(text, task.problems.front()));
+    task.what_ifs.push_back(std::move(what_if));
+  }
+  return task;
+}
+
+Result<report::PlanView> PlanFinder::find() const {
+  const std::vector<std::unique_ptr<planning::Planner>> all = every_planner();
+  const auto chosen = std::ranges::find(all, question.method, &planning::Planner::name);
+  Solved solved;
+  std::optional<report::Measuring> measuring;
+  if (question.measure.empty()) {
+    MOTLEY_ASSIGN(solved, solve(**chosen, task.problems, task.objective, question.search, stop, ask));
+  } else {
+    MOTLEY_ASSIGN(MeasuredAnswer measured, solve_by_measuring(*this, **chosen));
+    solved = std::move(measured.solved);
+    measuring = measured.measuring;
+  }
+  if (!solved.answer.best) return fail(explain_no_plan(*this, solved.answer));
+
+  const planning::Request request = make_request(*this, *solved.problem);
+  report::PlanView view{.problem = *solved.problem,
+                        .objective = task.objective,
+                        .method = question.method,
+                        .answer = std::move(solved.answer),
+                        .measuring = measuring,
+                        .marginals = {},
+                        .what_ifs = {},
+                        .methods = {}};
+  planning::Request brief = request;
+  brief.seconds = std::min(request.seconds, kMaxMarginalSeconds);
+  if (!measuring) {
+    MOTLEY_ASSIGN(view.marginals, planning::marginals(*planning::make_exact(), brief));
+  }
+  for (const planning::WhatIf& what_if : task.what_ifs) {
+    MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(**chosen, request, what_if));
+    view.what_ifs.emplace_back(what_if, std::move(regimes));
+  }
+  if (question.compare) view.methods = compare_methods(*this, all, request, view.answer);
+  return view;
+}
+
+Result<planning::Plan> PlanFinder::make_plan(const report::PlanView& view) const {
+  planning::Plan plan =
+      planning::to_plan(view.problem, *view.answer.best, view.answer.evaluation, view.objective, question.method);
+  if (view.answer.bound > 0) plan.bound = view.answer.bound;
+  if (view.measuring) plan.measured = view.measuring->best;
+  return question.heterogeneous_stages ? planning::find_heterogeneous_stages(view.problem, plan, stop)
+                                       : Result<planning::Plan>(std::move(plan));
+}
+
+}  // namespace motley::app

@@ -1,0 +1,62 @@
+// What `motley plan` does: finds a plan by a method that is named, valued by the cost model or by running plans, with
+// what the answer hangs on beside it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "motley/app/planning_input.h"
+#include "motley/app/solving.h"
+#include "motley/app/train/measured_steps.h"
+#include "motley/report/plan_view.h"
+
+namespace motley::app {
+
+struct PlanQuestion {
+  PlanningInput input;
+  std::string method = "exact";
+  std::string criterion;  // "": cost with a minimum throughput, else throughput
+  double min_throughput = 0;
+  double max_cost = std::numeric_limits<double>::infinity();
+  double max_hourly_cost = std::numeric_limits<double>::infinity();
+  SearchLimits search;
+  bool compare = false;
+  bool heterogeneous_stages = false;
+  std::string measure;  // a job file; "": plans are valued by the cost model
+  std::int64_t measure_steps = MeasureLimits{}.steps;
+  std::int64_t measure_plans = MeasureLimits{}.plans;
+  std::vector<std::string> what_ifs;
+};
+
+// All methods, those with policy networks too.
+std::vector<std::unique_ptr<planning::Planner>> every_planner();
+
+// What the question comes to, read and checked.
+struct PlanTask {
+  std::vector<planning::Problem> problems;  // that differ in the number of micro-batches alone
+  planning::Objective objective;
+  std::vector<planning::WhatIf> what_ifs;
+};
+// Errors (kInvalidInput) name the flag.
+Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn);
+
+struct PlanFinder {
+  const PlanQuestion& question;
+  const PlanTask& task;
+  std::stop_token stop;
+  Ask ask = ask_silently;
+  Tell tell;  // a line about each plan that is run
+
+  // The answer with what stands beside it: one device more or fewer, what-ifs, the other methods. It refers to `task`.
+  // Errors: kInvalidInput with the reason where it is proved that no plan exists; kUnavailable where none was found.
+  Result<report::PlanView> find() const;
+  // The answer as a plan; with stages that mix types, where the question wants them.
+  Result<planning::Plan> make_plan(const report::PlanView& view) const;
+};
+
+}  // namespace motley::app

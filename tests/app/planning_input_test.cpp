@@ -1,0 +1,83 @@
+// What a user names becomes planning problems, or is refused with the flag's name.
+#include "motley/app/planning_input.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "motley/base/os/file.h"
+#include "tests/temporary_folder.h"
+
+namespace motley::app {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class PlanningInputTest : public testing::Test {
+ protected:
+  // Two CPUs and a GPU; the file says how fast they are, and, with `links`, how they are connected.
+  PlanningInput input_with_cluster(const std::string& speed, const std::string& links = "") {
+    const std::string file = (folder_.path / "cluster.yaml").string();
+    const std::string text =
+        "version: 2\ndevice_types:\n"
+        "- {name: cpu, kind: cpu, memory: 16 GiB, count: 2" +
+        speed + "}\n" + links;
+    EXPECT_TRUE(write_file(file, text));
+    PlanningInput input;
+    input.model = "vgg16";
+    input.cluster = file;
+    return input;
+  }
+  std::vector<std::string> warnings_;
+  std::function<void(const std::string&)> warn_ = [this](const std::string& text) { warnings_.push_back(text); };
+  TemporaryFolder folder_;
+};
+
+constexpr const char* kSpeed = ", speed: {flops_per_second: 1e12, memory_bandwidth: 100 GB/s}";
+
+TEST_F(PlanningInputTest, ProfileAndModelExcludeEachOther) {
+  PlanningInput input;
+  EXPECT_EQ(planning_data(input).error().message, "--profile, --model: neither is given; accepted: one of them");
+  input.profile = "profile.json";
+  input.model = "vgg16";
+  EXPECT_EQ(planning_data(input).error().message, "--profile, --model: both are given; accepted: one of them");
+}
+
+TEST_F(PlanningInputTest, ModelsThatWereNotMeasuredNeedSpeeds) {
+  const auto data = planning_data(input_with_cluster(""));
+  ASSERT_FALSE(data);
+  EXPECT_EQ(data.error().code, ErrorCode::kInvalidInput);
+  EXPECT_THAT(data.error().message, HasSubstr("device_types: 'cpu' has no speed"));
+}
+
+TEST_F(PlanningInputTest, MicroBatchesArePowersOfTwoUnlessGiven) {
+  PlanningInput input = input_with_cluster(kSpeed);
+  input.batch = 9;
+  const auto counts = [&] {
+    const auto problems = planning_problems(input, warn_);
+    EXPECT_TRUE(problems) << problems.error().message;
+    std::vector<std::int64_t> all;
+    for (const planning::Problem& problem : *problems) all.push_back(problem.micro_batches);
+    return all;
+  };
+  EXPECT_THAT(counts(), ElementsAre(1, 2, 4, 8));
+  input.micro_batches = 3;
+  EXPECT_THAT(counts(), ElementsAre(3));
+  input.batch = 256;
+  input.micro_batches = 0;
+  EXPECT_EQ(counts().back(), kMaxMicroBatches);
+  input.cost_model = "heterps";
+  EXPECT_THAT(counts(), ElementsAre(1));
+  input.micro_batches = 257;
+  EXPECT_EQ(planning_problems(input, warn_).error().message,
+            "--micro-batches: 257 is more than the batch has samples; accepted: 0 to 256");
+}
+
+TEST_F(PlanningInputTest, MissingLinksAreWarnedOfOnce) {
+  ASSERT_TRUE(planning_problems(input_with_cluster(kSpeed), warn_));
+  EXPECT_THAT(warnings_,
+              ElementsAre("no link is stated between cpu and cpu: what is sent there is taken to cost nothing"));
+}
+
+}  // namespace
+}  // namespace motley::app
