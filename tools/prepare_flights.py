@@ -42,7 +42,7 @@ def turn(share):
     return math.sin(2 * math.pi * share), math.cos(2 * math.pi * share)
 
 
-def minutes_of(clock):
+def to_minutes(clock):
     """Minutes since midnight of a time such as 1745."""
     return int(clock) // 100 * 60 + int(clock) % 100
 
@@ -62,7 +62,7 @@ def row_of(flight, weather, planes):
     date = datetime.date(int(flight["year"]), int(flight["month"]), int(flight["day"]))
     row = {"late": int(float(flight["arr_delay"]) > LATE_MINUTES)}
     for name in ("dep", "arr"):
-        minutes = minutes_of(flight[f"sched_{name}_time"])
+        minutes = to_minutes(flight[f"sched_{name}_time"])
         row[f"sched_{name}"] = minutes
         row[f"sched_{name}_sin"], row[f"sched_{name}_cos"] = turn(minutes / 1440)
     row["distance"] = float(flight["distance"])

@@ -60,7 +60,7 @@ class Consistency(Scenario):
         self.assertEqual(self.not_used_once("run"), 0)
         self.assertEqual(sorted(self.losses("run")), list(range(1, 21)))
 
-    def test_an_interrupted_run_stops_at_a_meeting(self):
+    def test_an_interrupted_run_stops_at_a_synchronisation(self):
         flags = ("--cluster", self.jittery_cluster([0.0005, 0.001]), *self.served, "--gradient-sync.consistency", "ssp",
                  "--gradient-sync.staleness", 2, "--epochs", 12)
         process = self.start("run", *flags)

@@ -190,7 +190,7 @@ class Monitoring(Scenario):
         self.assertGreaterEqual(values(families, "refused_connections_total", where="handshake")[0], 2)
         self.assertEqual(values(families, "tenant_share", tenant="vision"), [2])
 
-    def test_what_this_machine_is_worth_as_a_server(self):
+    def test_how_many_workers_this_machine_could_serve(self):
         def check(*flags):
             done = subprocess.run([BINARY, "check", *map(str, flags)], stdout=subprocess.PIPE, text=True, timeout=120)
             self.assertEqual(done.returncode, 0, done.stdout)

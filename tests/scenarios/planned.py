@@ -119,7 +119,7 @@ class Planned(PlannedJobs):
         self.use_transformer()
         self.assert_shapes_give_the_weights_of_one_worker([2, 3, 4])
 
-    def test_stages_that_meet_at_a_server_or_over_tcp(self):
+    def test_stages_that_synchronise_at_a_server_or_over_tcp(self):
         stages = [(2, [0.25, 0.75], {"gradient_sync": "parameter-server"}), (7, [0.5, 0.5], {})]
         self.train("one", *NETWORK, "--workers", 1)
         self.train("served", *NETWORK, "--plan", self.plan("served", stages))

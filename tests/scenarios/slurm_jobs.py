@@ -33,11 +33,11 @@ class SlurmJobs(LiveService):
         self.addCleanup(self.cluster.stop)
         self.environment = self.cluster.environment
 
-    def folder_of(self, job):
+    def job_folder(self, job):
         return self.state / "jobs" / job
 
     def output(self, job):
-        return "".join(file.read_text() for file in sorted(self.folder_of(job).glob("attempt-*/output")))
+        return "".join(file.read_text() for file in sorted(self.job_folder(job).glob("attempt-*/output")))
 
     def write_job(self, name, epochs, seed):
         file = self.folder / f"{name}.yaml"
@@ -45,9 +45,9 @@ class SlurmJobs(LiveService):
         return file
 
     def link_run(self, name):
-        (self.folder / name).symlink_to(self.folder_of(name) / "work")
+        (self.folder / name).symlink_to(self.job_folder(name) / "work")
 
-    def nodes_of(self, job):
+    def job_nodes(self, job):
         """Of a running job, with the workers on each."""
         shares = [cell.split(":") for cell in self.wait_until(job, "running") if re.fullmatch(r"n\d+:\d+", cell)]
         return {node: int(workers) for node, workers in shares}
@@ -70,7 +70,7 @@ class SlurmJobs(LiveService):
         self.assertRegex(self.schedule("why", "first"), "shrunk from 4 to . workers")
         for name in epochs:
             self.wait_for_step(name, 300, seconds=240)
-        on = {name: self.nodes_of(name) for name in epochs}
+        on = {name: self.job_nodes(name) for name in epochs}
         victim = max(node for nodes in on.values() for node in nodes)
         self.cluster.kill(victim)
         hit = [name for name, nodes in on.items() if victim in nodes]
@@ -82,7 +82,7 @@ class SlurmJobs(LiveService):
             self.assertEqual(len(used), count, f"epochs of {name}")
             self.assertEqual(self.not_used_once(name), 0, name)
         for name in hit:
-            self.assertGreaterEqual(len(list(self.folder_of(name).glob("attempt-*"))), 2, name)
+            self.assertGreaterEqual(len(list(self.job_folder(name).glob("attempt-*"))), 2, name)
         # As good as on its own, undisturbed.
         job = self.folder / "second.yaml"
         subprocess.run([BINARY, "train", job, "--run-directory", self.folder / "alone", "--workers", "1", "--quiet"], check=True,
@@ -124,7 +124,7 @@ class SlurmJobs(LiveService):
                     f"[ $MOTLEY_ATTEMPT -gt 1 ] && exit 0; echo begun; until [ -e {mark} ]; do sleep 0.1; done; exit 1",
                     workers=3)
         self.cluster.wait(lambda: "begun" in self.output("hit"), "the job begins")
-        last = max(self.nodes_of("hit"))
+        last = max(self.job_nodes("hit"))
         self.cluster.kill(last)
         mark.touch()
         self.wait_until("hit", "completed")
