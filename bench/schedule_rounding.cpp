@@ -38,17 +38,17 @@ struct Sum {
 
 // What a way of solving slots came to, over all slots and seeds.
 struct Record {
-  double utility = 0, bound = 0;  // of all slots
-  double worst_load = 0;          // of what a node has
-  int exceeded = 0;               // nodes and slots in which there was more than it has
-  int nodes = 0;                  // times slots
-  Sum utility;                    // of what none can exceed, over the horizon
-  int beyond = 0;                 // nodes with more than beta times what they have
+  double sum = 0, bound = 0;  // of all slots
+  double worst_load = 0;      // of what a node has
+  int exceeded = 0;           // nodes and slots in which there was more than it has
+  int nodes = 0;              // times slots
+  Sum utility;                // of what none can exceed, over the horizon
+  int beyond = 0;             // nodes with more than beta times what they have
   double largest_beta = 0;
   int largest_ring = 0;
   double min_kept = 1;  // of the relaxation's optimum
 
-  double share() const { return utility / bound; }
+  double share() const { return sum / bound; }
 };
 
 enum class Way { kOriginal, kWhatFits, kExact };
@@ -135,7 +135,7 @@ Status play(Way way, const scheduling::Setting& setting, std::uint64_t seed, Rec
     const double bound = scheduling::solve_slot(problem).bound;
     MOTLEY_ASSIGN(const std::vector<Placement> placements, decide(way, problem, random, record));
     record.bound += bound;
-    record.utility += compute_utility(problem, placements);
+    record.sum += compute_utility(problem, placements);
     for (const double load : compute_loads(problem, placements)) {
       record.worst_load = std::max(record.worst_load, load);
       record.exceeded += load > 1 ? 1 : 0;

@@ -367,7 +367,7 @@ Status check_network(const NetworkSpec& spec) {
   if (spec.hidden) {
     if (is_script || is_synthetic || spec.name == "resnet18" || spec.name == "transformer" || spec.name == "matchnet" ||
         spec.name == "nce") {
-      return unused("hidden");
+      return unused("hidden_sizes");
     }
     for (const std::int64_t size : *spec.hidden) {
       if (size < 1 || size > 1'000'000) {
@@ -384,14 +384,14 @@ Status check_network(const NetworkSpec& spec) {
   if (spec.name == "transformer") {
     return check_transformer(spec);
   }
-  for (const auto& [key, value] : {std::pair("layers", is_synthetic ? 0 : spec.layers), std::pair("width", spec.width),
-                                   std::pair("heads", spec.heads)}) {
+  for (const auto& [key, value] : {std::pair("num_layers", is_synthetic ? 0 : spec.layers),
+                                   std::pair("hidden_size", spec.width), std::pair("num_heads", spec.heads)}) {
     if (value != 0) {
       return unused(key);
     }
   }
   if (spec.tied) {
-    return unused("tied");
+    return unused("tie_embeddings");
   }
   return looks_up ? check_ctr_model(spec) : Status{};
 }

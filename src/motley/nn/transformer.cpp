@@ -150,8 +150,8 @@ Status check_transformer(const NetworkSpec& spec) {
   constexpr std::int64_t kMaxLayers = 1000;
   constexpr std::int64_t kMaxWidth = 65536;
   for (const auto& [key, value, most] :
-       {std::tuple("layers", size.layers, kMaxLayers), std::tuple("width", size.width, kMaxWidth),
-        std::tuple("heads", size.heads, kMaxWidth)}) {
+       {std::tuple("num_layers", size.layers, kMaxLayers), std::tuple("hidden_size", size.width, kMaxWidth),
+        std::tuple("num_heads", size.heads, kMaxWidth)}) {
     if (value < 1 || value > most) {
       return fail(ErrorCode::kInvalidInput, "model.{}: {} is not accepted; accepted: 1 to {}, or 0 for the default",
                   key, value, most);
