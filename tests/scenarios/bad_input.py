@@ -4,6 +4,8 @@ import socket
 import subprocess
 import unittest
 
+import numpy
+
 from harness import BINARY, Scenario
 
 
@@ -23,6 +25,46 @@ class BadInput(Scenario):
         self.job.write_text(self.job.read_text().replace("global_batch_size", "batch").replace("gradient_sync: {bucket_size", "exchange: {bucket_bytes"))
         self.assertIn("accepted: version 2, in which batch is now global_batch_size, "
                       "exchange.bucket_bytes is now gradient_sync.bucket_size", self.refuse())
+
+    def test_a_start_that_fails_leaves_the_run_that_it_would_replace(self):
+        self.train("run", "--steps", 4, "--checkpoint.every-steps", 2)
+        before = {path: path.read_bytes() for path in sorted((self.folder / "run/checkpoint").rglob("*")) if path.is_file()}
+        self.assertTrue(before)
+        lines = self.lines("run")
+        original = (self.folder / "train.npy").read_bytes()
+        broken = numpy.load(self.folder / "train.npy")
+        broken.flat[0] = float("nan")
+        for name, flags in (("device", ("--device", "cuda:99")), ("learning rate", ("--optimizer.learning-rate", 0)), ("data", ())):
+            with self.subTest(name):
+                if name == "data":
+                    numpy.save(self.folder / "train.npy", broken)
+                done = subprocess.run(self.command("run", "--overwrite", *flags), capture_output=True, text=True, timeout=180)
+                self.assertIn(done.returncode, (1, 2), done.stderr)
+                self.assertIn("error", done.stderr)
+                self.assertEqual({path: path.read_bytes() for path in before}, before)
+                self.assertEqual(self.lines("run"), lines)
+                self.assertFalse((self.folder / "run/replaced").exists())
+        (self.folder / "train.npy").write_bytes(original)
+        self.train("run", "--resume", "--steps", 6)
+        self.train("run", "--overwrite", "--steps", 2)
+        self.assertEqual(sorted(self.losses("run")), [1, 2])
+        self.assertFalse((self.folder / "run/replaced").exists())
+
+    def test_a_run_set_aside_by_a_start_that_was_killed_comes_back(self):
+        self.train("run", "--steps", 4, "--checkpoint.every-steps", 2)
+        lines = self.lines("run")
+        (self.folder / "run/replaced").mkdir()
+        for name in ("metrics.jsonl", "checkpoint", "run.json", "logs"):  # as a kill may leave it
+            (self.folder / "run" / name).rename(self.folder / "run/replaced" / name)
+        self.train("run", "--resume", "--steps", 6)
+        self.assertEqual([line["step"] for line in self.lines("run") if "loss" in line][:len(lines)],
+                         [line["step"] for line in lines if "loss" in line])
+        self.assertEqual(sorted(self.losses("run")), list(range(1, 7)))
+
+    def test_a_name_is_that_of_one_folder(self):
+        for name in ("../../evil", "/tmp/evil", ".hidden", "a/b", "a\\b"):
+            with self.subTest(name):
+                self.assertIn(f"name: '{name}' is not the name of a folder; accepted: up to 200 letters", self.refuse("--name", name))
 
     def test_flags(self):
         self.assertIn("accepted: an integer from 1", self.refuse("--global-batch-size", "0"))

@@ -105,7 +105,8 @@ Status conclude(const train::RunDirectory& run, Status status) {
       return written;
     }
   }
-  return status;
+  Status settled = run.settle_replaced();
+  return status ? settled : status;
 }
 
 Status run_train(const TrainArguments& arguments) {
@@ -170,25 +171,28 @@ Status run_train(const TrainArguments& arguments) {
     MOTLEY_TRY(check());
   }
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(resume, arguments.overwrite));
-  if (plans) {
-    MOTLEY_ASSIGN(job, plan_first(std::move(job), run, resume));
-    MOTLEY_TRY(train::follow_plan(job));
-    MOTLEY_TRY(check());
-  }
-  train::name_token_files(job);
-  MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));
-  train::LaunchOptions options;
-  options.motley = fs::read_symlink("/proc/self/exe");
-  options.workers = static_cast<int>(job.workers);
-  options.quiet = arguments.quiet;
-  options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
-  if (resume) {
-    options.worker_arguments.push_back("--resume");
-  }
-  options.server_arguments = train::own_server_arguments(job, run);
-  std::printf("run: %s\n", run.folder().c_str());
-  std::fflush(stdout);
-  return conclude(run, train::launch_workers(options, run));
+  const auto launch = [&]() -> Status {
+    if (plans) {
+      MOTLEY_ASSIGN(job, plan_first(std::move(job), run, resume));
+      MOTLEY_TRY(train::follow_plan(job));
+      MOTLEY_TRY(check());
+    }
+    train::name_token_files(job);
+    MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));
+    train::LaunchOptions options;
+    options.motley = fs::read_symlink("/proc/self/exe");
+    options.workers = static_cast<int>(job.workers);
+    options.quiet = arguments.quiet;
+    options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
+    if (resume) {
+      options.worker_arguments.push_back("--resume");
+    }
+    options.server_arguments = train::own_server_arguments(job, run);
+    std::printf("run: %s\n", run.folder().c_str());
+    std::fflush(stdout);
+    return train::launch_workers(options, run);
+  };
+  return conclude(run, launch());
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <iterator>
 #include <map>
 
@@ -430,8 +432,29 @@ Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::strin
   return {};
 }
 
+namespace {
+
+// A name that becomes one folder below another.
+Status check_folder_name(const char* key, const std::string& name) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c >= 0x80 || std::strchr("._- ", c) != nullptr;
+  };
+  if (name.empty() || name.size() > 200 || name.front() == '.' || name.find('\0') != std::string::npos ||
+      !std::ranges::all_of(name, is_plain)) {
+    return fail(
+        ErrorCode::kInvalidInput,
+        "{}: '{}' is not the name of a folder; accepted: up to 200 letters, digits, spaces, '.', '_' and '-', not "
+        "beginning with '.'",
+        key, name);
+  }
+  return {};
+}
+
+}  // namespace
+
 Status check_job(const Job& job) {
   const auto refuse = [](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
+  MOTLEY_TRY(check_folder_name("name", job.name));
   if (job.nesterov && (job.momentum == 0 || job.optimizer_name != "sgd")) {
     return refuse("optimizer.nesterov: true needs optimizer.name sgd and optimizer.momentum above 0");
   }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <ranges>
 #include <sstream>
 
 #include "motley/base/clock.h"
@@ -15,6 +16,25 @@
 namespace motley::train {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// What a run writes, and so what another run in its folder replaces.
+constexpr const char* kRunFiles[] = {"metrics.jsonl", "checkpoint",    "embeddings",     "run.json",
+                                     "summary.json",  "timeline.json", "report.html",    "tensorboard",
+                                     "logs",          "job.yaml",      "rendezvous.json"};
+
+Status move_if_there(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::exists(from)) return {};
+  fs::rename(from, to, error);
+  if (error) {
+    return fail(ErrorCode::kIo, "cannot move '{}' to '{}': {}", from.string(), to.string(), error.message());
+  }
+  return {};
+}
+
+}  // namespace
 
 fs::path RunDirectory::log_file(int rank) const {
   return folder_ / "logs" / fmt::format("rank-{}.log", rank);
@@ -56,11 +76,12 @@ Result<RunLock> RunDirectory::lock() const {
 }
 
 Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
-  if (resume && !fs::exists(job_file())) {
+  if (resume && !fs::exists(job_file()) && !fs::exists(replaced_folder())) {
     return fail(ErrorCode::kInvalidInput, "--resume: '{}' holds no run (there is no job.yaml in it)", folder_.string());
   }
   MOTLEY_TRY(make_folders(folder_));
   MOTLEY_ASSIGN(RunLock held, lock());
+  MOTLEY_TRY(settle_replaced());  // of a start that was killed
   if (!resume && fs::exists(job_file())) {
     if (!overwrite) {
       return fail(ErrorCode::kInvalidInput,
@@ -68,14 +89,40 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
                   "folder with --run-directory",
                   folder_.string());
     }
-    for (const char* name : {"job.yaml", "metrics.jsonl", "run.json", "summary.json", "timeline.json", "report.html",
-                             "checkpoint", "embeddings", "logs", "tensorboard", "rendezvous.json"}) {
-      std::error_code ignored;
-      fs::remove_all(folder_ / name, ignored);
-    }
+    MOTLEY_TRY(set_aside());
   }
   MOTLEY_TRY(make_folders(folder_ / "logs"));
   return held;
+}
+
+// metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that the
+// new run has made no step.
+Status RunDirectory::set_aside() const {
+  MOTLEY_TRY(make_folders(replaced_folder()));
+  for (const char* name : kRunFiles) {
+    MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
+  }
+  return {};
+}
+
+Status RunDirectory::settle_replaced() const {
+  std::error_code error;
+  if (!fs::exists(replaced_folder())) return {};
+  const bool has_step = fs::exists(metrics_file()) && fs::file_size(metrics_file(), error) > 0;
+  if (!has_step) {
+    if (fs::exists(replaced_folder() / "logs")) {
+      fs::remove_all(replaced_folder() / "logs" / "failed-start", error);
+      MOTLEY_TRY(move_if_there(folder_ / "logs", replaced_folder() / "logs" / "failed-start"));
+    }
+    for (const char* name : kRunFiles | std::views::reverse) {
+      if (!fs::exists(replaced_folder() / name)) continue;
+      fs::remove_all(folder_ / name, error);
+      MOTLEY_TRY(move_if_there(replaced_folder() / name, folder_ / name));
+    }
+    spdlog::info("the run that '{}' held is there again: what was to replace it made no step", folder_.string());
+  }
+  fs::remove_all(replaced_folder(), error);
+  return {};
 }
 
 Status RunDirectory::roll_back_metrics(std::int64_t step) const {

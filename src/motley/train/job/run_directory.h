@@ -42,17 +42,23 @@ class RunDirectory {
   std::filesystem::path checkpoint_folder() const { return folder_ / "checkpoint"; }
   std::filesystem::path log_file(int rank) const;
 
-  // A new run: makes the folder; refuses one that holds a run already, unless `overwrite` (which empties it of a run's
-  // files and of nothing else). Resuming: the folder must hold a run. Refuses a run that is alive: who prepares keeps
-  // the lock for as long as the run goes on.
+  // A new run: makes the folder; refuses one that holds a run already, unless `overwrite`, which moves a run's files,
+  // and nothing else, into the folder `replaced`. Resuming: the folder must hold a run. Refuses a run that is alive:
+  // who prepares keeps the lock for as long as the run goes on, and calls settle_replaced() at its end.
   Result<RunLock> prepare(bool resume, bool overwrite) const;
+
+  // Removes the run that another replaced, where that has made a step; else puts it back, with the logs of the start
+  // that failed in logs/failed-start.
+  Status settle_replaced() const;
 
   // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
   // lines of later steps, and what is no such line. Rewrites the file atomically.
   Status roll_back_metrics(std::int64_t step) const;
 
  private:
+  std::filesystem::path replaced_folder() const { return folder_ / "replaced"; }
   Result<RunLock> lock() const;
+  Status set_aside() const;
 
   std::filesystem::path folder_;
 };
