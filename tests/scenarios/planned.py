@@ -337,7 +337,7 @@ class Tied(PlannedJobs):
         flags = (*TIED, "--model.dtype", "float32")
         output = self.train("served", *flags, "--plan", self.plan("served", stages), expect=2)
         self.assertIn("layers 'embedding', 'output' share 'embedding.token.weight' and are in stages 0, 1, of which stage 0 "
-                      "meets at a parameter server; accepted: plans that have these layers in one stage, or none of these "
+                      "uses a parameter server; accepted: plans that have these layers in one stage, or none of these "
                       "stages at a parameter server", output)
 
 
@@ -443,7 +443,7 @@ class MeasuredPlans(PlannedJobs):
     def test_the_plan_that_ran_fastest_is_written(self):
         """What the cost model takes for the fast device is really ten times as slow as the other."""
         real = self.profile({"type0": 4e-4, "type1": 4e-5}, "real")
-        text = self.job.read_text().replace("hidden: [16]", "hidden: [16, 16, 16]")
+        text = self.job.read_text().replace("hidden_sizes: [16]", "hidden_sizes: [16, 16, 16]")
         self.job.write_text(f"{text}emulation: {real}\n")
         output = self.measure("--measure-plans", 6, "--time-limit", 60)
         runs = re.findall(r"(?m)^\d+ of 6: ([\d.]+) (m?s) \(predicted ", output)

@@ -114,9 +114,9 @@ class Words(unittest.TestCase):
             words.__init__()
         return sorted(what for _, what, _ in words._found(file, text))
 
-    def test_a_word_is_a_part_of_an_identifier(self):
+    def test_a_word_is_a_part_of_an_identifier_of_several(self):
         self.assertEqual(self.retired("word\troom\tmodule\n", "a room, kRoomCount, max_room; mushroom rooms"),
-                         ["kRoomCount", "max_room", "room"])
+                         ["kRoomCount", "max_room"])
 
     def test_types_names_and_phrases(self):
         self.assertEqual(self.retired("type\tPace\tTiming\n", "StagePace Paced space pace PaceMaker"), ["PaceMaker", "StagePace"])
@@ -127,8 +127,8 @@ class Words(unittest.TestCase):
 
     def test_exceptions_are_files_and_identifiers_with_a_reason(self):
         table = "word\tlane\tchannel\tsrc/kernels/*, lane_id: lanes of a register\n"
-        self.assertEqual(self.retired(table, "lane lane_id"), ["lane"])
-        self.assertEqual(self.retired(table, "lane", "src/kernels/sum.cpp"), [])
+        self.assertEqual(self.retired(table, "first_lane lane_id"), ["first_lane"])
+        self.assertEqual(self.retired(table, "first_lane", "src/kernels/sum.cpp"), [])
         with self.assertRaises(SystemExit):
             self.retired("word\tlane\tchannel\tsrc/kernels/*\n", "")
 

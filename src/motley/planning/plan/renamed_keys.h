@@ -5,12 +5,9 @@
 
 namespace motley::planning {
 
-inline constexpr RenamedKey kRenamedKeys[] = {{"batch", "global_batch_size"},
-                                              {"exchange", "gradient_sync"},
-                                              {"share", "batch_fraction"},
-                                              {"money", "cost"},
-                                              {"fill-drain", "gpipe"},
-                                              {"schedule", "pipeline_schedule"},
+inline constexpr RenamedKey kRenamedKeys[] = {{"batch", "global_batch_size"},   {"exchange", "gradient_sync"},
+                                              {"share", "batch_fraction"},      {"money", "cost"},
+                                              {"fill-drain", "gpipe"},          {"schedule", "pipeline_schedule"},
                                               {"price_per_hour", "hourly_cost"}};
 
 }  // namespace motley::planning
