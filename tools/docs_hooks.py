@@ -1,7 +1,10 @@
-"""What tools/docs adds to mkdocs: charts stand inside their page, so that they take its colours, light or dark."""
+"""What tools/docs adds to mkdocs: charts stand inside their page, so that they take its colours, light or dark; links
+into the sources, which are no part of the site, are checked and become plain text with the file's name as a hint."""
 import html
 import pathlib
 import re
+
+from mkdocs.exceptions import PluginError
 
 
 def on_page_markdown(markdown, page, config, **_):
@@ -14,4 +17,15 @@ def on_page_markdown(markdown, page, config, **_):
         svg = re.sub(r'aria-label="[^"]*"', f'aria-label="{html.escape(found[1])}"', svg)
         return svg.replace("\n", "")
 
+    def name_source(found):
+        """A link to a source says a name that the file has: `Class::function`, of which the last part counts."""
+        file = (folder / found[2]).resolve()
+        name = found[1].strip("`").split("::")[-1]
+        if not file.is_file():
+            raise PluginError(f"{page.file.src_uri}: there is no file {found[2]}")
+        if not re.search(rf"\b{re.escape(name)}\b", file.read_text()):
+            raise PluginError(f"{page.file.src_uri}: {found[2]} has no '{name}'")
+        return f'<code title="{html.escape(found[2].lstrip("./"))}">{html.escape(found[1].strip("`"))}</code>'
+
+    markdown = re.sub(r"\[([^\]]*)\]\(((?:\.\./)+src/[^)\s]+)\)", name_source, markdown)
     return re.sub(r"!\[([^\]]*)\]\((\S*figures/\S+\.svg)\)", inline, markdown)
