@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (file) {
     std::size_t covered = 0;
     for (const motley::SafetensorsEntry& entry : file->entries) {
-      covered += file->byte_size(entry).size();
+      covered += file->tensor_bytes(entry).size();
     }
     MOTLEY_INVARIANT(covered == file->data.size(), "entries cover {} of {} bytes", covered, file->data.size());
   }

@@ -135,7 +135,7 @@ class SlurmJobs(LiveService):
         waits = "echo ready; for i in $(seq 600); do sleep 0.1; done"
         self.submit("tasks", "bash", "-c", f"$MOTLEY_SRUN bash -c 'trap \"echo saved; exit 5\" TERM; {waits}'", workers=3)
         self.submit("plain", "bash", "-c", f"trap 'echo saved; exit 5' TERM; {waits}")
-        self.submit("deaf", "bash", "-c", f"trap '' TERM; {waits}", grace_seconds=1)
+        self.submit("deaf", "bash", "-c", f"trap '' TERM; {waits}", grace_period=1)
         for job, tasks in (("tasks", 3), ("plain", 1), ("deaf", 1)):
             self.wait_until(job, "running")
             self.cluster.wait(lambda job=job, tasks=tasks: self.output(job).count("ready") == tasks, f"{job} begins")
