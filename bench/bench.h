@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/base/bench_row.h"
 #include "motley/base/result.h"
+#include "motley/serial/bench_row.h"
 
 namespace motley::bench {
 

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <thread>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 
 extern char** environ;
 

@@ -18,7 +18,7 @@
 #include "bench/network_namespaces.h"
 #include "motley/base/units.h"
 #include "motley/kernels/sum.h"
-#include "motley/transport/session.h"
+#include "motley/net/session.h"
 
 namespace motley::bench {
 namespace {

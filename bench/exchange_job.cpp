@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "motley/transport/session.h"
+#include "motley/net/session.h"
 
 namespace motley::bench {
 namespace {
@@ -20,7 +20,7 @@ Result<ExchangeJob> ExchangeJob::start(const BenchOptions& options, const std::s
                                        const std::string& name) {
   ExchangeJob job;
   std::vector<std::string> variables = environment;
-  variables.push_back("MOTLEY_BENCH_SECRET=" + transport::Secret::generate().hex());
+  variables.push_back("MOTLEY_BENCH_SECRET=" + net::Secret::generate().hex());
   variables.push_back("MOTLEY_BENCH_JOB=" + name);
   std::string address = (places[0].address.empty() ? "127.0.0.1" : places[0].address) + ":0";
   for (std::size_t rank = 0; rank < places.size(); ++rank) {

@@ -11,8 +11,8 @@
 #include <optional>
 #include <sstream>
 
-#include "motley/exchange/exchange.h"
-#include "motley/exchange/measure_methods.h"
+#include "motley/collective/exchange.h"
+#include "motley/collective/measure_methods.h"
 
 namespace motley::bench {
 namespace {
@@ -44,7 +44,7 @@ Order read_order() {
 
 // Seconds of `count` reductions. As in training, each rank has just written its values; that is not counted, but where
 // they then are in the caches is. With a group all ranks begin at once.
-Result<double> reduce(const transport::Membership& members, exchange::Group* meet, exchange::Exchange& exchange,
+Result<double> reduce(const net::Membership& members, collective::Group* meet, collective::Exchange& exchange,
                       int bucket, std::int64_t count, std::uint64_t& step) {
   const Deadline deadline = Deadline::after(kSeconds);
   const auto bytes = exchange.buffer(bucket);
@@ -68,8 +68,8 @@ Result<double> reduce(const transport::Membership& members, exchange::Group* mee
 // Whole steps over all buckets: a server moves the weights, or each rank its own, in one pass over memory.
 class Stepper {
  public:
-  Stepper(const transport::Membership& members, exchange::Group& group, exchange::Exchange& exchange,
-          const exchange::Layout& layout, const exchange::ExchangeOptions& how)
+  Stepper(const net::Membership& members, collective::Group& group, collective::Exchange& exchange,
+          const collective::Layout& layout, const collective::ExchangeOptions& how)
       : members_(members),
         group_(group),
         exchange_(exchange),
@@ -127,7 +127,7 @@ class Stepper {
   }
   // Weights after that many steps of momentum 0.9 on the constant mean gradient. Those of top-k are late by many steps.
   Status check() {
-    if (wire_ == exchange::WireType::kTopK) return {};
+    if (wire_ == collective::WireType::kTopK) return {};
     double momentum = 0;
     double weight = 0;
     for (std::uint64_t step = 0; step < step_; ++step) {
@@ -144,11 +144,11 @@ class Stepper {
     return {};
   }
 
-  const transport::Membership& members_;
-  exchange::Group& group_;
-  exchange::Exchange& exchange_;
+  const net::Membership& members_;
+  collective::Group& group_;
+  collective::Exchange& exchange_;
   const int buckets_;
-  const exchange::WireType wire_;
+  const collective::WireType wire_;
   kernels::UpdateOptions update_;
   std::vector<std::vector<float>> weights_;  // of ranks that move their own
   std::vector<std::vector<float>> momentum_;
@@ -166,7 +166,7 @@ struct StreamBuffers {
   }
 };
 
-Status stream(transport::Connection& right, transport::Connection& left, StreamBuffers& buffers, std::size_t bytes) {
+Status stream(net::Connection& right, net::Connection& left, StreamBuffers& buffers, std::size_t bytes) {
   const Deadline deadline = Deadline::after(kSeconds);
   const auto next = [](std::vector<std::byte>& buffer, std::size_t& at, std::size_t rest) {
     if (at + kStreamFrame > buffer.size()) at = 0;
@@ -205,49 +205,49 @@ Status stream(transport::Connection& right, transport::Connection& left, StreamB
 
 Status work(const std::vector<std::string>& arguments) {
   if (arguments.size() < 5) return fail(ErrorCode::kInvalidInput, "bench-worker exchange: five arguments are needed");
-  transport::SessionOptions options;
+  net::SessionOptions options;
   const char* name = std::getenv("MOTLEY_BENCH_JOB");
   options.job = name == nullptr ? "bench" : name;
   options.rank = std::stoi(arguments[0]);
   options.size = std::stoi(arguments[1]);
-  MOTLEY_ASSIGN(options.rendezvous, transport::parse_endpoint(arguments[2]));
+  MOTLEY_ASSIGN(options.rendezvous, net::parse_endpoint(arguments[2]));
   options.payload_checksum = false;  // the peer has none either
   if (arguments.size() > 5) {
     options.bind_host = arguments[5];
     options.given_secret = true;
   }
-  options.publish = [](const transport::Endpoint& endpoint) {
+  options.publish = [](const net::Endpoint& endpoint) {
     std::printf("%s:%d\n", endpoint.host.c_str(), static_cast<int>(endpoint.port));
     std::fflush(stdout);
     return Status{};
   };
-  MOTLEY_ASSIGN(const auto secret, transport::Secret::from_environment("MOTLEY_BENCH_SECRET"));
-  MOTLEY_ASSIGN(const auto session, transport::Session::join(options, secret));
-  MOTLEY_ASSIGN(const auto group, exchange::make_group(*session));
+  MOTLEY_ASSIGN(const auto secret, net::Secret::from_environment("MOTLEY_BENCH_SECRET"));
+  MOTLEY_ASSIGN(const auto session, net::Session::join(options, secret));
+  MOTLEY_ASSIGN(const auto group, collective::make_group(*session));
   const std::string& method = arguments[3];
   const bool served = method.starts_with("ps-");
   const bool chooses = method.starts_with("auto");
   const bool whole_steps = served || chooses || method.ends_with("-step");
-  exchange::ExchangeOptions how;
-  how.method = chooses                          ? exchange::Method::kAuto
-               : served                         ? exchange::Method::kParameterServer
-               : method.starts_with("tcp-ring") ? exchange::Method::kTcpRing
-                                                : exchange::Method::kSharedMemory;
+  collective::ExchangeOptions how;
+  how.method = chooses                          ? collective::Method::kAuto
+               : served                         ? collective::Method::kParameterServer
+               : method.starts_with("tcp-ring") ? collective::Method::kTcpRing
+                                                : collective::Method::kSharedMemory;
   const auto wire = [&](const char* name) { return method.find(name) != std::string::npos; };
-  how.wire = wire("bfloat16") ? exchange::WireType::kBfloat16
-             : wire("int8")   ? exchange::WireType::kInt8
-             : wire("top-k")  ? exchange::WireType::kTopK
-                              : exchange::WireType::kNative;
+  how.wire = wire("bfloat16") ? collective::WireType::kBfloat16
+             : wire("int8")   ? collective::WireType::kInt8
+             : wire("top-k")  ? collective::WireType::kTopK
+                              : collective::WireType::kNative;
   how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
-  if (how.wire == exchange::WireType::kTopK) how.update = {.rule = kernels::UpdateRule::kSgd};  // what top-k is for
-  exchange::Group* const meet = method.ends_with("-meet") ? group.get() : nullptr;
+  if (how.wire == collective::WireType::kTopK) how.update = {.rule = kernels::UpdateRule::kSgd};  // what top-k is for
+  collective::Group* const meet = method.ends_with("-meet") ? group.get() : nullptr;
   if (served || chooses) {
     how.servers_share_memory = !method.starts_with("ps-tcp");
     how.background_progress = false;  // there is nothing to compute meanwhile
-    MOTLEY_ASSIGN(const auto token, transport::Secret::from_environment("MOTLEY_SERVER_TOKEN"));
+    MOTLEY_ASSIGN(const auto token, net::Secret::from_environment("MOTLEY_SERVER_TOKEN"));
     std::istringstream servers(std::getenv("MOTLEY_SERVERS"));
     for (std::string server; std::getline(servers, server, ',');) {
-      MOTLEY_ASSIGN(const auto endpoint, transport::parse_endpoint(server));
+      MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(server));
       how.servers.push_back({endpoint, token});
     }
     if (const char* racks = std::getenv("MOTLEY_BENCH_RACKS")) {
@@ -256,21 +256,21 @@ Status work(const std::vector<std::string>& arguments) {
     }
     if (const char* chunk = std::getenv("MOTLEY_BENCH_CHUNK")) how.chunk_bytes = std::stoull(chunk);
   }
-  exchange::Layout layout;
+  collective::Layout layout;
   std::istringstream sizes(arguments[4]);
   for (std::string size; std::getline(sizes, size, ',');) layout.bucket_elements.push_back(std::stoull(size) / 4);
   if (chooses) {
-    MOTLEY_ASSIGN(const exchange::MethodChoice choice,
-                  exchange::measure_and_choose(*session, *group, how, layout, Deadline::after(kSeconds)));
+    MOTLEY_ASSIGN(const collective::MethodChoice choice,
+                  collective::measure_and_choose(*session, *group, how, layout, Deadline::after(kSeconds)));
     how.method = choice.method;
   }
-  MOTLEY_ASSIGN(const auto exchange, exchange::make_exchange(*session, how));
+  MOTLEY_ASSIGN(const auto exchange, collective::make_exchange(*session, how));
   MOTLEY_TRY(exchange->prepare(layout, Deadline::after(kSeconds)));
   std::uint64_t step = 0;
   const int buckets = static_cast<int>(layout.bucket_elements.size());
   std::optional<Stepper> stepper;
   if (exchange->updates_weights()) {
-    exchange::ServerState zeros;
+    collective::ServerState zeros;
     for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
     MOTLEY_TRY(exchange->load(zeros, Deadline::after(kSeconds)));
     exchange->set_learning_rate(kLearningRate);
@@ -285,8 +285,8 @@ Status work(const std::vector<std::string>& arguments) {
 
   const int right_rank = (options.rank + 1) % options.size;
   const int left_rank = (options.rank + options.size - 1) % options.size;
-  std::unique_ptr<transport::Connection> right;
-  std::unique_ptr<transport::Connection> left;
+  std::unique_ptr<net::Connection> right;
+  std::unique_ptr<net::Connection> left;
   StreamBuffers buffers;
   if (options.rank == 0) std::cout << "ready " << exchange->name() << std::endl;
   for (;;) {

@@ -7,7 +7,7 @@
 
 #include "bench/child_process.h"
 #include "bench/temporary_folder.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 
 namespace motley::bench {
 namespace {

@@ -5,8 +5,8 @@
 #include <sstream>
 
 #include "bench/child_process.h"
-#include "motley/base/file.h"
-#include "motley/transport/session.h"
+#include "motley/base/os/file.h"
+#include "motley/net/session.h"
 
 namespace motley::bench {
 namespace {
@@ -23,7 +23,7 @@ Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, con
   for (int rank = 0; rank < ranks; ++rank) addresses += network.address(rank) + ":29400\n";
   MOTLEY_TRY(write_file(folder / "hosts", addresses));
   std::vector<std::string> variables = environment;
-  variables.push_back("MOTLEY_SECRET=" + transport::Secret::generate().hex());
+  variables.push_back("MOTLEY_SECRET=" + net::Secret::generate().hex());
   const std::filesystem::path run = folder / "run";
   std::error_code ignored;
   std::filesystem::remove_all(run, ignored);  // so that nothing is read from a run before this one

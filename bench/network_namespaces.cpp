@@ -10,8 +10,8 @@
 #include <cstdio>
 #include <tuple>
 
-#include "motley/base/file.h"
-#include "motley/transport/descriptor.h"
+#include "motley/base/os/file.h"
+#include "motley/net/descriptor.h"
 
 namespace motley::bench {
 namespace {
@@ -134,7 +134,7 @@ std::vector<std::string> NetworkNamespaces::host_prefix(int index) const {
 
 Status NetworkNamespaces::enter(int index) const {
   const std::string path = "/var/run/netns/" + prefix(index).back();
-  const transport::Descriptor space(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const net::Descriptor space(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!space.valid() || ::setns(space.get(), CLONE_NEWNET) != 0) {
     return fail(ErrorCode::kUnavailable, "cannot enter '{}': {}", path, errno_text());
   }

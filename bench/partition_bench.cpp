@@ -21,8 +21,8 @@
 #include <memory>
 
 #include "motley/base/random.h"
-#include "motley/data/ledger.h"
-#include "motley/data/partition.h"
+#include "motley/data/local/ledger.h"
+#include "motley/data/local/partition.h"
 
 namespace motley::bench {
 namespace {

@@ -8,8 +8,8 @@
 #include "bench/job_run.h"
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
-#include "motley/data/clicks.h"
-#include "motley/server/row_partition.h"
+#include "motley/data/local/clicks.h"
+#include "motley/ps/row_partition.h"
 
 namespace motley::bench {
 namespace {
@@ -66,7 +66,7 @@ Result<std::uint64_t> distinct_rows() {
 
 Status cold_table(const BenchOptions& options, RowList& rows) {
   MOTLEY_ASSIGN(const std::uint64_t distinct, distinct_rows());
-  const std::uint64_t row_bytes = server::RowShape{kDimension, kDimension + 1}.resident_bytes();  // and Adagrad's sum
+  const std::uint64_t row_bytes = ps::RowShape{kDimension, kDimension + 1}.resident_bytes();  // and Adagrad's sum
   const std::uint64_t memory = distinct * row_bytes / 4;
   std::vector<double> in_memory, cold;
   double auc_in_memory = 0, auc_cold = 0;

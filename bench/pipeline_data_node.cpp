@@ -8,9 +8,9 @@
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
 #include "bench/temporary_folder.h"
-#include "motley/data/clicks.h"
-#include "motley/data_node/protocol.h"
-#include "motley/transport/session.h"
+#include "motley/data/local/clicks.h"
+#include "motley/data/remote/protocol.h"
+#include "motley/net/session.h"
 
 namespace motley::bench {
 namespace {
@@ -40,7 +40,7 @@ Result<double> bytes_per_sample(const std::filesystem::path& file) {
   source.format = data::DatasetSource::Format::kCriteo;
   source.features = file;
   MOTLEY_ASSIGN(const auto dataset, data::open_dataset(source));
-  MOTLEY_ASSIGN(const auto description, data_node::describe(*dataset));
+  MOTLEY_ASSIGN(const auto description, data::describe(*dataset));
   return static_cast<double>(sample_bytes(description, {}));
 }
 
@@ -83,7 +83,7 @@ Result<std::vector<BenchRow>> pipeline_data_node(const BenchOptions& options) {
     return rows.take();
   }
   const std::filesystem::path token = folder.path() / "token";
-  MOTLEY_TRY(write_file(token, transport::Secret::generate().hex()));
+  MOTLEY_TRY(write_file(token, net::Secret::generate().hex()));
   std::filesystem::permissions(token, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   std::string address;
   MOTLEY_ASSIGN(const auto node, start_node(options, **network, folder.path(), address));

@@ -14,10 +14,10 @@
 #include "bench/measured_profile.h"
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
-#include "motley/base/safetensors.h"
-#include "motley/plan/plan.h"
+#include "motley/planning/plan/plan.h"
+#include "motley/serial/safetensors.h"
 
 namespace motley::bench {
 namespace {
@@ -114,8 +114,8 @@ class Equality {
       MOTLEY_ASSIGN(const JobRun exact, train(network, "float64", nullptr, {}));
       MOTLEY_ASSIGN(const JobRun single, train(network, "float32", nullptr, {}));
       for (std::size_t stages = 1; stages <= 4; ++stages) {
-        for (const auto schedule : {plan::Schedule::kOneForwardOneBackward, plan::Schedule::kFillDrain}) {
-          const plan::Plan ring = draw(network, layers, stages, schedule, plan::Exchange::kRing);
+        for (const auto schedule : {planning::Schedule::kOneForwardOneBackward, planning::Schedule::kFillDrain}) {
+          const planning::Plan ring = draw(network, layers, stages, schedule, planning::Exchange::kRing);
           MOTLEY_ASSIGN(const JobRun run, train(network, "float64", &ring, {}));
           MOTLEY_ASSIGN(const double difference, relative_difference(exact.weights, run.weights));
           say(ring, difference);
@@ -123,8 +123,8 @@ class Equality {
           ++shapes;
         }
         if (network.tied && stages > 1) continue;
-        const plan::Plan server =
-            draw(network, layers, stages, plan::Schedule::kOneForwardOneBackward, plan::Exchange::kParameterServer);
+        const planning::Plan server = draw(network, layers, stages, planning::Schedule::kOneForwardOneBackward,
+                                           planning::Exchange::kParameterServer);
         MOTLEY_ASSIGN(const JobRun run, train(network, "float32", &server, {}));
         const double difference = loss_difference(single.losses, run.losses);
         say(server, difference);
@@ -174,7 +174,7 @@ class Equality {
     return flags;
   }
 
-  Result<JobRun> train(const Network& network, const std::string& type, const plan::Plan* plan,
+  Result<JobRun> train(const Network& network, const std::string& type, const planning::Plan* plan,
                        const std::vector<std::string>& more) {
     std::vector<std::string> flags = flags_of(network, type);
     flags.insert(flags.end(), {"--steps", std::to_string(kSteps), "--quiet", "--evaluate.every_epochs=-1"});
@@ -182,7 +182,7 @@ class Equality {
     const std::filesystem::path file =
         std::filesystem::temp_directory_path() / fmt::format("motley-bench-equality-{}.json", ::getpid());
     if (plan != nullptr) {
-      MOTLEY_TRY(write_file(file, plan::to_json(*plan)));
+      MOTLEY_TRY(write_file(file, planning::to_json(*plan)));
       flags.insert(flags.end(), {"--plan", file.string()});
     }
     Result<JobRun> run = run_job(options_, job(network), "", flags);
@@ -192,9 +192,9 @@ class Equality {
   }
 
   // Stages of one to three replicas with shares by lot. With a server every stage has two at least, so that it is used.
-  plan::Plan draw(const Network& network, const std::vector<std::string>& layers, std::size_t stages,
-                  plan::Schedule schedule, plan::Exchange exchange, bool single = false) {
-    plan::Plan plan;
+  planning::Plan draw(const Network& network, const std::vector<std::string>& layers, std::size_t stages,
+                      planning::Schedule schedule, planning::Exchange exchange, bool single = false) {
+    planning::Plan plan;
     plan.model = network.name;
     plan.layers = layers;
     plan.batch = network.batch;
@@ -211,8 +211,8 @@ class Equality {
     std::ranges::sort(ends);
     int first = 0;
     for (const int last : ends) {
-      plan::Stage stage{.first_layer = first, .last_layer = last, .replicas = {}};
-      const bool is_served = exchange == plan::Exchange::kParameterServer;
+      planning::Stage stage{.first_layer = first, .last_layer = last, .replicas = {}};
+      const bool is_served = exchange == planning::Exchange::kParameterServer;
       const std::uint64_t replicas = single ? 1 : is_served ? 2 : 1 + random_.below(3);
       std::vector<double> weights;
       double sum = 0;
@@ -223,7 +223,7 @@ class Equality {
       for (std::size_t i = 0; i < weights.size(); ++i) {
         stage.replicas.push_back({fmt::format("type{}", i), 1, weights[i] / sum});
       }
-      stage.exchange = replicas == 1 ? plan::Exchange::kNone : exchange;
+      stage.exchange = replicas == 1 ? planning::Exchange::kNone : exchange;
       stage.recompute = random_.below(4) == 0;
       plan.stages.push_back(stage);
       first = last + 1;
@@ -236,8 +236,8 @@ class Equality {
     MOTLEY_ASSIGN(const JobRun single, train(kBatchNorm, "float64", nullptr, {"--accumulation", "4"}));
     double worst = 0;
     for (const std::size_t stages : {2, 3}) {
-      const plan::Plan plan =
-          draw(kBatchNorm, layers, stages, plan::Schedule::kOneForwardOneBackward, plan::Exchange::kNone, true);
+      const planning::Plan plan =
+          draw(kBatchNorm, layers, stages, planning::Schedule::kOneForwardOneBackward, planning::Exchange::kNone, true);
       MOTLEY_ASSIGN(const JobRun run, train(kBatchNorm, "float64", &plan, {}));
       MOTLEY_ASSIGN(const double difference, relative_difference(single.weights, run.weights));
       say(plan, difference);
@@ -246,14 +246,14 @@ class Equality {
     return worst;
   }
 
-  void say(const plan::Plan& plan, double difference) const {
+  void say(const planning::Plan& plan, double difference) const {
     std::vector<std::string> stages;
-    for (const plan::Stage& stage : plan.stages) {
+    for (const planning::Stage& stage : plan.stages) {
       stages.push_back(fmt::format("{}x[{}-{}] {}", stage.replicas.size(), stage.first_layer, stage.last_layer,
-                                   plan::to_string(stage.exchange)));
+                                   planning::to_string(stage.exchange)));
     }
     rows_.say(fmt::format("{}: {}, {} micro-batches, {}: {:.2g}", plan.model, fmt::join(stages, ", "),
-                          plan.micro_batches, plan::to_string(plan.schedule), difference));
+                          plan.micro_batches, planning::to_string(plan.schedule), difference));
   }
 
   const BenchOptions& options_;

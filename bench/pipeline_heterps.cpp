@@ -22,10 +22,10 @@
 #include "bench/row_list.h"
 #include "bench/server_process.h"
 #include "bench/temporary_folder.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cluster/cluster.h"
-#include "motley/cost/problem.h"
+#include "motley/planning/cost/problem.h"
 
 namespace motley::bench {
 namespace {
@@ -78,10 +78,10 @@ class Heterps {
   Status compare(const Model& model) {
     model_ = &model;
     MOTLEY_TRY(prepare_profile());
-    MOTLEY_ASSIGN(const plan::Plan fastest, make_plan("exact", cluster_, {"--goal", "throughput"}));
+    MOTLEY_ASSIGN(const planning::Plan fastest, make_plan("exact", cluster_, {"--goal", "throughput"}));
     floor_ = kFloorShare * fastest.predicted.throughput;
     const std::vector<std::string> least_money = {"--goal", "money", "--min-throughput", fmt::format("{}", floor_)};
-    MOTLEY_ASSIGN(const plan::Plan best, make_plan("exact", cluster_, least_money));
+    MOTLEY_ASSIGN(const planning::Plan best, make_plan("exact", cluster_, least_money));
     MOTLEY_TRY(slow_down_to(best.predicted.throughput));
 
     MOTLEY_ASSIGN(const Measured planned, train(best, kSteps, kSettledSteps));
@@ -100,7 +100,7 @@ class Heterps {
     }
     std::vector<Measured> single, ddp;
     for (const bool gpus : {false, true}) {
-      MOTLEY_ASSIGN(const plan::Plan plan, single_type_plan(gpus));
+      MOTLEY_ASSIGN(const planning::Plan plan, single_type_plan(gpus));
       MOTLEY_ASSIGN(Measured measured, train(plan, kFewSteps, kFewSettledSteps));
       single.push_back(std::move(measured));
       MOTLEY_ASSIGN(measured, train_with_ddp(plan.stages[0].replicas[0].type));
@@ -137,8 +137,8 @@ class Heterps {
   std::filesystem::path cluster_file() const { return options_.source_folder / "examples/clicks/cluster.yaml"; }
   std::filesystem::path job() const { return options_.source_folder / "examples/clicks/job.yaml"; }
 
-  Result<plan::Plan> make_plan(const std::string& method, const cluster::Cluster& cluster,
-                               const std::vector<std::string>& flags) const {
+  Result<planning::Plan> make_plan(const std::string& method, const cluster::Cluster& cluster,
+                                   const std::vector<std::string>& flags) const {
     const std::filesystem::path file = folder_ / "plan.json";
     std::filesystem::remove(file);
     MOTLEY_TRY(write_file(folder_ / "cluster.yaml", cluster::to_yaml(cluster)));
@@ -157,12 +157,12 @@ class Heterps {
     command.insert(command.end(), flags.begin(), flags.end());
     MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
     MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));
-    return plan::read_plan(file);
+    return planning::read_plan(file);
   }
 
   // The most that CPU cores alone can do; or that of the GPU type which does most for its money.
-  Result<plan::Plan> single_type_plan(bool gpus) const {
-    std::optional<plan::Plan> best;
+  Result<planning::Plan> single_type_plan(bool gpus) const {
+    std::optional<planning::Plan> best;
     for (const cluster::DeviceType& type : cluster_.device_types) {
       if ((type.kind == cluster::DeviceKind::kCuda) != gpus) continue;
       cluster::Cluster alone = cluster_;
@@ -172,7 +172,7 @@ class Heterps {
       for (cluster::Node& node : alone.nodes) {
         std::erase_if(node.devices, [&](const cluster::NodeDevices& held) { return held.type != type.name; });
       }
-      MOTLEY_ASSIGN(plan::Plan plan, make_plan(gpus ? "gpu-only" : "cpu-only", alone, {"--goal", "throughput"}));
+      MOTLEY_ASSIGN(planning::Plan plan, make_plan(gpus ? "gpu-only" : "cpu-only", alone, {"--goal", "throughput"}));
       if (!best || plan.predicted.throughput / price_of(plan) > best->predicted.throughput / price_of(*best)) {
         best = std::move(plan);
       }
@@ -181,20 +181,20 @@ class Heterps {
   }
 
   // The devices of a plan, placed as the examples do by hand.
-  Result<plan::Plan> hand_plan(const plan::Plan& plan) const {
-    plan::Plan hand = plan;
+  Result<planning::Plan> hand_plan(const planning::Plan& plan) const {
+    planning::Plan hand = plan;
     const int last = static_cast<int>(plan.layers.size()) - 1;
     hand.stages = {{.first_layer = 0,
                     .last_layer = model_->hand_cpu_layers - 1,
                     .replicas = {},
-                    .exchange = plan::Exchange::kParameterServer},
+                    .exchange = planning::Exchange::kParameterServer},
                    {.first_layer = model_->hand_cpu_layers,
                     .last_layer = last,
                     .replicas = {},
-                    .exchange = plan::Exchange::kRing}};
+                    .exchange = planning::Exchange::kRing}};
     std::array<std::int64_t, 2> counts = {};
-    for (const plan::Stage& stage : plan.stages) {
-      for (const plan::Replicas& replicas : stage.replicas) {
+    for (const planning::Stage& stage : plan.stages) {
+      for (const planning::Replicas& replicas : stage.replicas) {
         const bool gpu = cluster_.device_type(replicas.type)->kind == cluster::DeviceKind::kCuda;
         hand.stages[gpu ? 1 : 0].replicas.push_back({replicas.type, replicas.count, 0});
         counts[gpu ? 1 : 0] += replicas.count;
@@ -202,38 +202,38 @@ class Heterps {
     }
     for (std::size_t stage = 0; stage < 2; ++stage) {
       if (counts[stage] == 0) return fail(ErrorCode::kUnavailable, "the plan has one kind of device");
-      for (plan::Replicas& replicas : hand.stages[stage].replicas) {
+      for (planning::Replicas& replicas : hand.stages[stage].replicas) {
         replicas.share = 1 / static_cast<double>(counts[stage]);
       }
-      if (counts[stage] == 1) hand.stages[stage].exchange = plan::Exchange::kNone;
+      if (counts[stage] == 1) hand.stages[stage].exchange = planning::Exchange::kNone;
     }
-    hand.schedule = plan::Schedule::kFillDrain;
+    hand.schedule = planning::Schedule::kFillDrain;
     hand.micro_batches = kHandMicroBatches;
     return hand;
   }
 
-  static std::vector<std::string> types_of(const plan::Plan& plan) {
+  static std::vector<std::string> types_of(const planning::Plan& plan) {
     std::vector<std::string> types;
-    for (const plan::Stage& stage : plan.stages) {
-      for (const plan::Replicas& replicas : stage.replicas) {
+    for (const planning::Stage& stage : plan.stages) {
+      for (const planning::Replicas& replicas : stage.replicas) {
         types.insert(types.end(), static_cast<std::size_t>(replicas.count), replicas.type);
       }
     }
     return types;
   }
 
-  double price_of(const plan::Plan& plan) const {
+  double price_of(const planning::Plan& plan) const {
     double price = 0;
     for (const std::string& type : types_of(plan)) price += cluster_.device_type(type)->price_per_hour;
     return price;
   }
 
-  static std::string describe(const plan::Plan& plan) {
+  static std::string describe(const planning::Plan& plan) {
     std::string text;
-    for (const plan::Stage& stage : plan.stages) {
+    for (const planning::Stage& stage : plan.stages) {
       text += text.empty() ? "" : " | ";
       std::string devices;
-      for (const plan::Replicas& replicas : stage.replicas) {
+      for (const planning::Replicas& replicas : stage.replicas) {
         devices += fmt::format("{}{}x{}", devices.empty() ? "" : "+", replicas.count, replicas.type);
       }
       text += fmt::format("{}[{}-{}]", devices, stage.first_layer, stage.last_layer);
@@ -250,23 +250,23 @@ class Heterps {
 
   // A namespace for each of these devices, and one more for the server.
   Result<std::unique_ptr<NetworkNamespaces>> connect(const std::vector<std::string>& types) const {
-    MOTLEY_ASSIGN(const cost::Problem problem, cost::make_problem(profile_, cluster_, {.batch = kBatch}));
+    MOTLEY_ASSIGN(const planning::Problem problem, planning::make_problem(profile_, cluster_, {.batch = kBatch}));
     std::vector<double> rates;
     for (const std::string& type : types) {
-      const auto found = std::ranges::find(problem.types, type, &cost::Type::name);
+      const auto found = std::ranges::find(problem.types, type, &planning::Type::name);
       rates.push_back(found->bytes_per_second / slowness_);
     }
     rates.push_back(0);
     return NetworkNamespaces::create(rates);
   }
 
-  Result<Measured> train(const plan::Plan& plan, int steps, int settled) const {
+  Result<Measured> train(const planning::Plan& plan, int steps, int settled) const {
     const std::vector<std::string> types = types_of(plan);
     MOTLEY_ASSIGN(const auto network, connect(types));
     const int last = static_cast<int>(types.size());
     MOTLEY_ASSIGN(const ServerProcess server,
                   ServerProcess::start(options_, 1, {network->host_prefix(last), network->address(last)}));
-    MOTLEY_TRY(write_file(folder_ / "run-plan.json", plan::to_json(plan)));
+    MOTLEY_TRY(write_file(folder_ / "run-plan.json", planning::to_json(plan)));
     std::vector<std::string> flags = {"--model.name",
                                       model_->name,
                                       "--data.samples",
@@ -335,7 +335,7 @@ class Heterps {
                        measured.throughput, measured.price_per_hour, 1e-6 * measured.per_dollar());
   }
 
-  void report(const plan::Plan& best, const Measured& planned, const std::vector<Measured>& single,
+  void report(const planning::Plan& best, const Measured& planned, const std::vector<Measured>& single,
               const Measured& barrier, const Measured& heuristic, const std::vector<Measured>& ddp) {
     const auto best_of = [](const std::vector<Measured>& all) {
       return *std::ranges::max_element(all, {}, &Measured::per_dollar);

@@ -21,13 +21,13 @@
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
 #include "bench/temporary_folder.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
-#include "motley/cost/evaluation.h"
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
-#include "motley/simulate/simulate.h"
+#include "motley/planning/cost/evaluation.h"
+#include "motley/planning/simulate/simulate.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
 
 namespace motley::bench {
 namespace {
@@ -71,7 +71,7 @@ const std::vector<Network>& networks() {
 struct Case {
   const Network* network = nullptr;
   bool emulated = false;
-  plan::Plan plan;
+  planning::Plan plan;
   double predicted = 0;  // seconds of a step, as `motley simulate` says
   double measured = 0;
   double error() const { return std::abs(predicted / measured - 1); }
@@ -142,19 +142,20 @@ class Prediction {
               bool emulated) {
     const cluster::Cluster cluster = cluster_of(profile, counts);
     for (int drawn = 0; drawn < plans;) {
-      cost::ProblemOptions settings{.cost_model = cost::CostModel::kPipeline, .batch = network.batch};
+      planning::ProblemOptions settings{.cost_model = planning::CostModel::kPipeline, .batch = network.batch};
       settings.micro_batches = std::int64_t{1} << random_.below(4);
-      settings.schedule = random_.below(2) == 0 ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kFillDrain;
-      MOTLEY_ASSIGN(cost::Problem problem, cost::make_problem(profile, cluster, settings));
-      for (cost::Type& type : problem.types) type.exchange = plan::Exchange::kRing;
-      const cost::Candidate candidate = candidate_of(problem, emulated);
-      const plan::Objective objective{.goal = plan::Goal::kLeastStepTime};
-      const cost::Evaluation evaluation = cost::evaluate(problem, candidate, objective);
+      settings.schedule =
+          random_.below(2) == 0 ? planning::Schedule::kOneForwardOneBackward : planning::Schedule::kFillDrain;
+      MOTLEY_ASSIGN(planning::Problem problem, planning::make_problem(profile, cluster, settings));
+      for (planning::Type& type : problem.types) type.exchange = planning::Exchange::kRing;
+      const planning::Candidate candidate = candidate_of(problem, emulated);
+      const planning::Objective objective{.goal = planning::Goal::kLeastStepTime};
+      const planning::Evaluation evaluation = planning::evaluate(problem, candidate, objective);
       if (!evaluation.feasible || (emulated && shortest_stage(evaluation, settings) < kLeastSeconds)) continue;
-      plan::Plan plan = cost::to_plan(problem, candidate, evaluation, objective, "by lot");
+      planning::Plan plan = planning::to_plan(problem, candidate, evaluation, objective, "by lot");
       Case one{&network, emulated, std::move(plan)};
       if (emulated) {
-        MOTLEY_ASSIGN(const simulate::Timeline timeline, timeline_of(profile, cluster, one.plan));
+        MOTLEY_ASSIGN(const planning::Timeline timeline, timeline_of(profile, cluster, one.plan));
         one.predicted = timeline.step_seconds;
       }
       cases_.push_back(std::move(one));
@@ -171,25 +172,25 @@ class Prediction {
     return cluster;
   }
 
-  static Result<simulate::Timeline> timeline_of(const model::Profile& profile, const cluster::Cluster& cluster,
-                                                const plan::Plan& plan) {
-    MOTLEY_ASSIGN(const cost::Problem problem, cost::problem_of_plan(profile, cluster, plan));
-    return simulate::simulate(problem, plan);
+  static Result<planning::Timeline> timeline_of(const model::Profile& profile, const cluster::Cluster& cluster,
+                                                const planning::Plan& plan) {
+    MOTLEY_ASSIGN(const planning::Problem problem, planning::problem_of_plan(profile, cluster, plan));
+    return planning::simulate(problem, plan);
   }
 
   // Two devices of one type: each is slower by what two busy workers take from each other, times the share of the step
   // in which the other one computes. That share depends on how slow they are, so it is found in rounds.
-  Result<double> contended_seconds(model::Profile profile, const plan::Plan& plan) const {
+  Result<double> contended_seconds(model::Profile profile, const planning::Plan& plan) const {
     if (links_) profile.links.front().bytes_per_second = kLinkShare * kLinkBytesPerSecond;
     const cluster::Cluster cluster = cluster_of(profile, {2});
     const double taken = 1 - profile.devices.front().compute_fraction;
-    MOTLEY_ASSIGN(simulate::Timeline timeline, timeline_of(profile, cluster, plan));
+    MOTLEY_ASSIGN(planning::Timeline timeline, timeline_of(profile, cluster, plan));
     for (int round = 0; round < kContentionRounds; ++round) {
       model::Profile slower = profile;
       const std::span<model::LayerTime> layers = slower.devices.front().layers;
       std::size_t end = layers.size();  // the last one, "step", is the last stage's
       for (std::size_t stage = plan.stages.size(); stage-- > 0;) {
-        const simulate::Device& other = timeline.devices[plan.stages.size() == 1 ? 1 : 1 - stage];
+        const planning::Device& other = timeline.devices[plan.stages.size() == 1 ? 1 : 1 - stage];
         const auto begin = static_cast<std::size_t>(plan.stages[stage].first_layer);
         slow_down(layers.subspan(begin, end - begin), 1 + taken * (1 - other.idle_share));
         end = begin;
@@ -199,14 +200,14 @@ class Prediction {
     return timeline.step_seconds;
   }
 
-  static double shortest_stage(const cost::Evaluation& evaluation, const cost::ProblemOptions& settings) {
-    const cost::StageCost& shortest =
-        *std::ranges::min_element(evaluation.stages, {}, &cost::StageCost::compute_seconds);
+  static double shortest_stage(const planning::Evaluation& evaluation, const planning::ProblemOptions& settings) {
+    const planning::StageCost& shortest =
+        *std::ranges::min_element(evaluation.stages, {}, &planning::StageCost::compute_seconds);
     return shortest.compute_seconds * static_cast<double>(settings.micro_batches);
   }
 
   // Two devices of one type work both; of two types, up to four stages of up to two devices do.
-  cost::Candidate candidate_of(const cost::Problem& problem, bool emulated) {
+  planning::Candidate candidate_of(const planning::Problem& problem, bool emulated) {
     const auto layers = static_cast<std::uint64_t>(problem.layer_count());
     const std::uint64_t stages = emulated ? 1 + random_.below(4) : 1 + random_.below(2);
     std::vector<int> ends = {problem.layer_count() - 1};
@@ -215,7 +216,7 @@ class Prediction {
       if (std::ranges::find(ends, end) == ends.end()) ends.push_back(end);
     }
     std::ranges::sort(ends);
-    cost::Candidate candidate;
+    planning::Candidate candidate;
     int first = 0;
     for (const int last : ends) {
       const int type = static_cast<int>(random_.below(static_cast<std::uint64_t>(problem.type_count())));
@@ -255,7 +256,7 @@ class Prediction {
   // Seconds of a step.
   Result<double> run(const Case& one) const {
     const std::filesystem::path file = folder_ / "plan.json";
-    MOTLEY_TRY(write_file(file, plan::to_json(one.plan)));
+    MOTLEY_TRY(write_file(file, planning::to_json(one.plan)));
     std::vector<std::string> flags = {"--batch",       std::to_string(one.network->batch),
                                       "--steps",       std::to_string(one.emulated ? kSteps : kRealSteps),
                                       "--plan",        file.string(),
@@ -277,11 +278,11 @@ class Prediction {
 
   static std::string describe(const Case& one) {
     std::string text = one.network->name + (one.emulated ? "" : ", not emulated") + ", stages";
-    for (const plan::Stage& stage : one.plan.stages) {
+    for (const planning::Stage& stage : one.plan.stages) {
       text += fmt::format(" {}x{}[{}-{}]", stage.replicas[0].count, stage.replicas[0].type, stage.first_layer,
                           stage.last_layer);
     }
-    return text + fmt::format(", {} micro-batches, {}", one.plan.micro_batches, plan::to_string(one.plan.schedule));
+    return text + fmt::format(", {} micro-batches, {}", one.plan.micro_batches, planning::to_string(one.plan.schedule));
   }
 
   void report() {
@@ -336,11 +337,11 @@ class Prediction {
 
   Status write_page() const {
     std::filesystem::create_directories(options_.pages);
-    page::LineChart chart{.title = "Step time",
-                          .summary = "Measured step against predicted step of each plan.",
-                          .x_label = "predicted, log10 of milliseconds",
-                          .y_label = "measured, log10 of milliseconds",
-                          .series = {}};
+    report::LineChart chart{.title = "Step time",
+                            .summary = "Measured step against predicted step of each plan.",
+                            .x_label = "predicted, log10 of milliseconds",
+                            .y_label = "measured, log10 of milliseconds",
+                            .series = {}};
     double least = 1e9;
     double most = -1e9;
     for (int kind = 0; kind < 2; ++kind) {
@@ -351,11 +352,11 @@ class Prediction {
         }
       }
       std::ranges::sort(points);
-      page::Series series{.name = kind == 0 ? "emulated" : "not emulated",
-                          .color = kind,
-                          .style = page::LineStyle::kMarks,
-                          .x = {},
-                          .y = {}};
+      report::Series series{.name = kind == 0 ? "emulated" : "not emulated",
+                            .color = kind,
+                            .style = report::LineStyle::kMarks,
+                            .x = {},
+                            .y = {}};
       for (const auto& [x, y] : points) {
         series.x.push_back(x);
         series.y.push_back(y);
@@ -366,20 +367,20 @@ class Prediction {
     }
     chart.series.push_back({.name = "as predicted",
                             .color = 7,
-                            .style = page::LineStyle::kDashed,
+                            .style = report::LineStyle::kDashed,
                             .x = {least, most},
                             .y = {least, most}});
     std::vector<std::vector<std::string>> cells;
     for (const Case& one : cases_) {
-      cells.push_back({page::escape(describe(one)), format_seconds(one.predicted), format_seconds(one.measured),
+      cells.push_back({report::escape(describe(one)), format_seconds(one.predicted), format_seconds(one.measured),
                        fmt::format("{:+.1f} %", 100 * (one.predicted / one.measured - 1))});
     }
     const std::string body =
         "<header><h1>Planned runs</h1></header>\n<main>\n<div class=\"cards\">\n" +
-        page::card("Step time", "Of plans drawn by lot.", page::line_chart(chart), true) +
-        page::card("Plans", "", page::table({"plan", "predicted", "measured", "error"}, cells, {1, 2, 3}), true) +
+        report::card("Step time", "Of plans drawn by lot.", report::line_chart(chart), true) +
+        report::card("Plans", "", report::table({"plan", "predicted", "measured", "error"}, cells, {1, 2, 3}), true) +
         "</div></main>";
-    return write_file(options_.pages / "pipeline.html", page::document("Planned runs", body));
+    return write_file(options_.pages / "pipeline.html", report::document("Planned runs", body));
   }
 
   const BenchOptions& options_;

@@ -11,11 +11,11 @@
 #include "bench/server_process.h"
 #include "bench/temporary_folder.h"
 #include "motley/base/clock.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
-#include "motley/data/clicks.h"
-#include "motley/exchange/sparse_client.h"
+#include "motley/collective/sparse_client.h"
+#include "motley/data/local/clicks.h"
 
 namespace motley::bench {
 namespace {
@@ -156,13 +156,13 @@ class RowsBench {
     double bytes = 0;
   };
   // `in_turn`: each part is waited for before the next one is asked for.
-  Result<Measured> play(exchange::SparseClient& client, const std::vector<Parts>& batches, bool in_turn) {
+  Result<Measured> play(collective::SparseClient& client, const std::vector<Parts>& batches, bool in_turn) {
     const auto traffic = [&] { return client.traffic().pulled_bytes + client.traffic().pushed_bytes; };
     const std::uint64_t before = traffic();
     const double begin = monotonic_seconds();
     std::vector<float> values;
     for (const Parts& parts : batches) {
-      std::vector<exchange::SparseClient::Ticket> tickets;
+      std::vector<collective::SparseClient::Ticket> tickets;
       for (std::size_t i = 0; i < parts.size(); ++i) {
         while (tickets.size() < (in_turn ? i + 1 : parts.size())) {
           MOTLEY_ASSIGN(const auto ticket, client.start_pull(0, parts[tickets.size()], client.step()));
@@ -185,12 +185,12 @@ class RowsBench {
   }
 
   Status measure_client() {
-    MOTLEY_ASSIGN(const auto endpoint, transport::parse_endpoint(server_->address()));
-    const transport::SessionOptions alone;
-    MOTLEY_ASSIGN(const auto session, transport::Session::join(alone, transport::Secret::generate()));
-    exchange::SparseTableOptions table;
+    MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(server_->address()));
+    const net::SessionOptions alone;
+    MOTLEY_ASSIGN(const auto session, net::Session::join(alone, net::Secret::generate()));
+    collective::SparseTableOptions table;
     table.dimension = kDimension;
-    MOTLEY_ASSIGN(const auto client, exchange::SparseClient::open(
+    MOTLEY_ASSIGN(const auto client, collective::SparseClient::open(
                                          *session, {.servers = {{endpoint, ServerProcess::token()}}, .tables = {table}},
                                          Deadline::after(kSeconds)));
     const int steps = 8;

@@ -12,9 +12,9 @@
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
 #include "bench/temporary_folder.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
-#include "motley/plan/plan.h"
+#include "motley/planning/plan/plan.h"
 
 namespace motley::bench {
 namespace {
@@ -48,11 +48,11 @@ class Schedules {
     profile_ = model::without_step_layer(measured);
     for (const int stages : {2, 4}) {
       for (const std::int64_t micro_batches : {std::int64_t{4}, std::int64_t{16}}) {
-        plan::Plan plan = even_plan(stages, micro_batches);
+        planning::Plan plan = even_plan(stages, micro_batches);
         MOTLEY_TRY(write_even_profile(plan));
-        plan.schedule = plan::Schedule::kOneForwardOneBackward;
+        plan.schedule = planning::Schedule::kOneForwardOneBackward;
         MOTLEY_ASSIGN(const Measured one, train(plan));
-        plan.schedule = plan::Schedule::kFillDrain;
+        plan.schedule = planning::Schedule::kFillDrain;
         MOTLEY_ASSIGN(const Measured fill, train(plan));
         report(plan, one, fill);
       }
@@ -63,8 +63,8 @@ class Schedules {
  private:
   std::filesystem::path job() const { return options_.source_folder / "examples/text/job.yaml"; }
 
-  plan::Plan even_plan(int stages, std::int64_t micro_batches) const {
-    plan::Plan plan;
+  planning::Plan even_plan(int stages, std::int64_t micro_batches) const {
+    planning::Plan plan;
     plan.model = profile_.graph.name;
     for (const model::Layer& layer : profile_.graph.layers) plan.layers.push_back(layer.name);
     plan.batch = kBatch;
@@ -80,7 +80,7 @@ class Schedules {
   }
 
   // All stages of the plan take the same, backward twice as long as forward; the first layer of each stands for it.
-  Status write_even_profile(const plan::Plan& plan) const {
+  Status write_even_profile(const planning::Plan& plan) const {
     double seconds = 0;  // of a sample, here
     for (const model::LayerTime& time : profile_.devices.front().layers) {
       seconds += time.forward.per_sample + time.backward.per_sample;
@@ -90,7 +90,7 @@ class Schedules {
     device.type = kType;
     even.links.clear();
     for (model::LayerTime& time : device.layers) time = {};
-    for (const plan::Stage& stage : plan.stages) {
+    for (const planning::Stage& stage : plan.stages) {
       const double share = kSlowness * seconds / static_cast<double>(plan.stages.size());
       device.layers[static_cast<std::size_t>(stage.first_layer)] = {.forward = {0, share / 3},
                                                                     .backward = {0, 2 * share / 3}};
@@ -98,8 +98,8 @@ class Schedules {
     return write_file(folder_ / "profile.json", model::to_json(even));
   }
 
-  Result<Measured> train(const plan::Plan& plan) const {
-    MOTLEY_TRY(write_file(folder_ / "plan.json", plan::to_json(plan)));
+  Result<Measured> train(const planning::Plan& plan) const {
+    MOTLEY_TRY(write_file(folder_ / "plan.json", planning::to_json(plan)));
     std::vector<std::string> command = {options_.motley.string(),
                                         "train",
                                         job().string(),
@@ -137,7 +137,7 @@ class Schedules {
     return measured;
   }
 
-  void report(const plan::Plan& plan, const Measured& one, const Measured& fill) {
+  void report(const planning::Plan& plan, const Measured& one, const Measured& fill) {
     const auto stages = static_cast<std::int64_t>(plan.stages.size());
     const double bubble = static_cast<double>(stages - 1) / static_cast<double>(plan.micro_batches + stages - 1);
     double bytes = 0;  // that the first stage keeps of a sample

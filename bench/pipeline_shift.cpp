@@ -15,9 +15,9 @@
 #include "bench/pipeline_bench.h"
 #include "bench/row_list.h"
 #include "bench/temporary_folder.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
-#include "motley/planner/repartition.h"
+#include "motley/planning/replan/repartition.h"
 
 namespace motley::bench {
 namespace {
@@ -68,10 +68,10 @@ class Shift {
     MOTLEY_TRY(write_file(folder_ / "believed.json", model::to_json(believed)));
     MOTLEY_TRY(write_file(folder_ / "real.json", model::to_json(real)));
 
-    MOTLEY_ASSIGN(const plan::Plan plan, best_plan(believed));
-    MOTLEY_ASSIGN(const plan::Plan optimum, best_plan(real));
-    MOTLEY_TRY(write_file(folder_ / "plan.json", plan::to_json(plan)));
-    MOTLEY_TRY(write_file(folder_ / "optimum.json", plan::to_json(optimum)));
+    MOTLEY_ASSIGN(const planning::Plan plan, best_plan(believed));
+    MOTLEY_ASSIGN(const planning::Plan optimum, best_plan(real));
+    MOTLEY_TRY(write_file(folder_ / "plan.json", planning::to_json(plan)));
+    MOTLEY_TRY(write_file(folder_ / "optimum.json", planning::to_json(optimum)));
 
     const std::string profile = (folder_ / "believed.json").string();
     MOTLEY_TRY(train("run", "plan.json", "believed.json", kBefore, {"--profile", profile}));
@@ -93,8 +93,8 @@ class Shift {
   }
 
   // Of the workers as this profile has them, each with a type of its own.
-  Result<plan::Plan> best_plan(const model::Profile& profile) const {
-    plan::Plan even;
+  Result<planning::Plan> best_plan(const model::Profile& profile) const {
+    planning::Plan even;
     even.model = profile.graph.name;
     for (const model::Layer& layer : model::without_step_layer(profile).graph.layers) even.layers.push_back(layer.name);
     even.batch = kBatch;
@@ -105,11 +105,11 @@ class Shift {
     for (int stage = 0; stage < 3; ++stage) {
       even.stages.push_back({layers * stage / 3, layers * (stage + 1) / 3 - 1, {{kTypes[stage], 1, 1}}});
     }
-    MOTLEY_ASSIGN(const cost::Problem workers, cost::problem_of_plan(profile, cluster_, even));
-    MOTLEY_ASSIGN(planner::Placement best, planner::placement_of(workers, even, {0, 1, 2}));
+    MOTLEY_ASSIGN(const planning::Problem workers, planning::problem_of_plan(profile, cluster_, even));
+    MOTLEY_ASSIGN(planning::PlacedPlan best, planning::placement_of(workers, even, {0, 1, 2}));
     for (double before = 0; best.step_seconds != before;) {  // each looks at other numbers of micro-batches
       before = best.step_seconds;
-      MOTLEY_ASSIGN(best, planner::repartition(workers, best, {}));
+      MOTLEY_ASSIGN(best, planning::repartition(workers, best, {}));
     }
     return best.plan;
   }

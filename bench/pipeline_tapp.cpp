@@ -17,13 +17,13 @@
 #include "bench/planning_cases.h"
 #include "bench/row_list.h"
 #include "bench/temporary_folder.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cluster/cluster.h"
-#include "motley/cost/problem.h"
 #include "motley/model/tables.h"
-#include "motley/planner/repartition.h"
-#include "motley/simulate/simulate.h"
+#include "motley/planning/cost/problem.h"
+#include "motley/planning/replan/repartition.h"
+#include "motley/planning/simulate/simulate.h"
 
 namespace motley::bench {
 namespace {
@@ -104,11 +104,11 @@ class Tapp {
  private:
   std::filesystem::path cluster_file() const { return options_.source_folder / "examples/unequal/cluster.yaml"; }
 
-  static std::string describe(const plan::Plan& plan) {
+  static std::string describe(const planning::Plan& plan) {
     std::string text;
-    for (const plan::Stage& stage : plan.stages) {
+    for (const planning::Stage& stage : plan.stages) {
       text += text.empty() ? "" : " | ";
-      for (const plan::Replicas& replicas : stage.replicas) {
+      for (const planning::Replicas& replicas : stage.replicas) {
         text += fmt::format("{}{}x{}", text.empty() || text.back() == ' ' ? "" : "+", replicas.count, replicas.type);
       }
       text += fmt::format("[{}-{}]", stage.first_layer, stage.last_layer);
@@ -139,33 +139,33 @@ class Tapp {
                                                            cluster_file().string(), "--batch", std::to_string(batch),
                                                            "--goal", "step", "--mix", "--output", file.string()}));
     MOTLEY_TRY(process->finish(Deadline::after(kPlanSeconds)));
-    MOTLEY_ASSIGN(plan_, plan::read_plan(file));
-    MOTLEY_ASSIGN(const plan::Plan parallel, parallel_plan());
+    MOTLEY_ASSIGN(plan_, planning::read_plan(file));
+    MOTLEY_ASSIGN(const planning::Plan parallel, parallel_plan());
     is_parallel_ = parallel.stages == plan_.stages && parallel.micro_batches == plan_.micro_batches;
-    MOTLEY_TRY(write_file(folder_ / "parallel.json", plan::to_json(parallel)));
+    MOTLEY_TRY(write_file(folder_ / "parallel.json", planning::to_json(parallel)));
     return write_layers();
   }
 
   // One stage of all machines, each with the share of the batch that its speed deserves.
-  Result<plan::Plan> parallel_plan() const {
-    plan::Plan plan = plan_;
+  Result<planning::Plan> parallel_plan() const {
+    planning::Plan plan = plan_;
     plan.micro_batches = 1;
     plan.stages = {{.first_layer = 0,
                     .last_layer = static_cast<int>(plan.layers.size()) - 1,
                     .replicas = {},
-                    .exchange = plan::Exchange::kRing}};
-    std::vector<planner::WorkerSpeed> speeds;
+                    .exchange = planning::Exchange::kRing}};
+    std::vector<planning::WorkerSpeed> speeds;
     for (std::size_t type = 0; type < cluster_.device_types.size(); ++type) {
       for (std::int64_t i = 0; i < cluster_.device_types[type].count; ++i) {
         speeds.push_back({static_cast<int>(type), 1});
         plan.stages[0].replicas.push_back({cluster_.device_types[type].name, 1, 1.0 / kMachines});
       }
     }
-    MOTLEY_ASSIGN(const cost::Problem types, cost::problem_of_plan(profile_, cluster_, plan));
+    MOTLEY_ASSIGN(const planning::Problem types, planning::problem_of_plan(profile_, cluster_, plan));
     std::vector<int> places(speeds.size());
     std::iota(places.begin(), places.end(), 0);
-    MOTLEY_ASSIGN(planner::Placement balanced,
-                  planner::placement_of(planner::problem_of_workers(types, speeds), plan, places));
+    MOTLEY_ASSIGN(planning::PlacedPlan balanced,
+                  planning::placement_of(planning::problem_of_workers(types, speeds), plan, places));
     for (std::size_t i = 0; i < plan.stages[0].replicas.size(); ++i) {
       plan.stages[0].replicas[i].share = balanced.plan.stages[0].replicas[i].share;
     }
@@ -173,11 +173,11 @@ class Tapp {
   }
 
   // A step of the plan if links took no time, replayed.
-  Result<double> computing(const plan::Plan& plan) const {
-    MOTLEY_ASSIGN(cost::Problem problem, cost::problem_of_plan(profile_, cluster_, plan));
-    for (cost::Link& link : problem.links) link = {};
-    for (cost::Type& type : problem.types) type.bytes_per_second = std::numeric_limits<double>::infinity();
-    MOTLEY_ASSIGN(const simulate::Timeline timeline, simulate::simulate(problem, plan));
+  Result<double> computing(const planning::Plan& plan) const {
+    MOTLEY_ASSIGN(planning::Problem problem, planning::problem_of_plan(profile_, cluster_, plan));
+    for (planning::Link& link : problem.links) link = {};
+    for (planning::Type& type : problem.types) type.bytes_per_second = std::numeric_limits<double>::infinity();
+    MOTLEY_ASSIGN(const planning::Timeline timeline, planning::simulate(problem, plan));
     return timeline.step_seconds;
   }
 
@@ -205,10 +205,10 @@ class Tapp {
   }
 
   Result<double> train(const std::string& plan_file) {
-    MOTLEY_ASSIGN(const plan::Plan plan, plan::read_plan(folder_ / plan_file));
+    MOTLEY_ASSIGN(const planning::Plan plan, planning::read_plan(folder_ / plan_file));
     std::int64_t workers = 0;
-    for (const plan::Stage& stage : plan.stages) {
-      for (const plan::Replicas& replicas : stage.replicas) workers += replicas.count;
+    for (const planning::Stage& stage : plan.stages) {
+      for (const planning::Replicas& replicas : stage.replicas) workers += replicas.count;
     }
     const std::filesystem::path job = folder_ / "job.yaml";
     MOTLEY_TRY(write_file(
@@ -235,7 +235,7 @@ class Tapp {
   std::unique_ptr<NetworkNamespaces> network_;
   cluster::Cluster cluster_;
   model::Profile profile_;
-  plan::Plan plan_;
+  planning::Plan plan_;
   bool is_parallel_ = false;  // the plan is data parallelism itself
   std::int64_t batch_ = 0;
   double slowest_ = 0;  // seconds that the slowest machine computes an equal share

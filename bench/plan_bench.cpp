@@ -10,18 +10,20 @@
 #include "motley/base/clock.h"
 #include "motley/base/random.h"
 #include "motley/model/importers.h"
-#include "motley/planner/learned/learned.h"
-#include "motley/planner/pipedream.h"
-#include "motley/planner/planner.h"
-#include "motley/planner/random_problem.h"
+#include "motley/planning/learned/learned.h"
+#include "motley/planning/methods.h"
+#include "motley/planning/search/pipedream.h"
+#include "motley/planning/search/planner.h"
+#include "motley/planning/search/random_problem.h"
 
 namespace motley::bench {
 namespace {
 
-using planner::Answer;
-using planner::Request;
+using planning::Answer;
+using planning::Request;
 
-constexpr plan::Goal kGoals[] = {plan::Goal::kLeastMoney, plan::Goal::kMostThroughput, plan::Goal::kLeastStepTime};
+constexpr planning::Goal kGoals[] = {planning::Goal::kLeastMoney, planning::Goal::kMostThroughput,
+                                     planning::Goal::kLeastStepTime};
 constexpr double kSameValue = 1e-9;  // relative
 
 class PlanBench {
@@ -65,14 +67,14 @@ class PlanBench {
   Status random_instances() {
     const int instances = options_.quick ? 120 : 1200;
     say(fmt::format("random-vs-brute-force: {} instances", instances));
-    const auto exact = planner::make_exact();
-    const auto brute_force = planner::make_brute_force();
+    const auto exact = planning::make_exact();
+    const auto brute_force = planning::make_brute_force();
     int mismatches = 0;
     for (int i = 0; i < instances; ++i) {
       Random random(mix({7, static_cast<std::uint64_t>(i)}));
       const bool pipeline = i % 2 == 1;
-      planner::RandomProblemOptions shape;
-      shape.cost_model = pipeline ? cost::CostModel::kPipeline : cost::CostModel::kHeterps;
+      planning::RandomProblemOptions shape;
+      shape.cost_model = pipeline ? planning::CostModel::kPipeline : planning::CostModel::kHeterps;
       shape.types = 1 + static_cast<int>(random.below(4));
       // As many layers as enumeration bears: 10 on one or two types, fewer on more.
       constexpr std::array<std::array<int, 4>, 2> kMostLayers = {{{10, 10, 7, 6}, {10, 6, 5, 4}}};
@@ -82,16 +84,17 @@ class PlanBench {
       shape.links = random.below(2) == 0;
       shape.memory = pipeline && random.below(2) == 0;
       shape.allow_recompute = pipeline && shape.layers <= 4 && random.below(3) == 0;
-      shape.schedule = random.below(2) == 0 ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kFillDrain;
-      const cost::Problem problem = planner::random_problem(shape, random.next());
-      const plan::Objective objective = planner::random_objective(
+      shape.schedule =
+          random.below(2) == 0 ? planning::Schedule::kOneForwardOneBackward : planning::Schedule::kFillDrain;
+      const planning::Problem problem = planning::random_problem(shape, random.next());
+      const planning::Objective objective = planning::random_objective(
           problem, {kGoals[i / 2 % 3], random.below(2) == 0, random.below(3) == 0, random.below(3) == 0},
           random.next());
       const Request request{.problem = problem, .objective = objective};
       MOTLEY_ASSIGN(const Answer ours, exact->plan(request));
       MOTLEY_ASSIGN(const Answer reference, brute_force->plan(request));
-      const double ours_value = ours.best ? cost::value(ours.evaluation, objective.goal) : 0;
-      const double reference_value = reference.best ? cost::value(reference.evaluation, objective.goal) : 0;
+      const double ours_value = ours.best ? planning::value(ours.evaluation, objective.goal) : 0;
+      const double reference_value = reference.best ? planning::value(reference.evaluation, objective.goal) : 0;
       if (!ours.proved || std::abs(ours_value - reference_value) > kSameValue * reference_value) ++mismatches;
     }
     add("random-vs-brute-force", "mismatches", mismatches, "instances", 0,
@@ -107,7 +110,7 @@ class PlanBench {
       int layers, types;
       double seconds;
     };
-    const auto exact = planner::make_exact();
+    const auto exact = planning::make_exact();
     for (const Size& size : {Size{20, 2, 0.02}, Size{20, 64, 1}, Size{128, 16, 2}}) {
       std::vector<double> seconds;
       std::vector<double> binding_gaps;
@@ -115,22 +118,22 @@ class PlanBench {
       bool all_proved = true;
       for (std::uint64_t seed = 1; seed <= (options_.quick ? 1u : 5u); ++seed) {
         say(fmt::format("{}x{}, seed {}", size.layers, size.types, seed));
-        cost::Problem problem =
-            planner::random_problem({.layers = size.layers, .types = size.types, .links = true}, seed);
+        planning::Problem problem =
+            planning::random_problem({.layers = size.layers, .types = size.types, .links = true}, seed);
         const auto most = [&](std::int64_t count) -> Result<double> {
           MOTLEY_ASSIGN(const Answer answer, exact->plan({.problem = with_counts(problem, count),
-                                                          .objective = {.goal = plan::Goal::kMostThroughput},
+                                                          .objective = {.goal = planning::Goal::kMostThroughput},
                                                           .seconds = size.seconds}));
           return answer.best ? answer.evaluation.throughput : 0;
         };
-        const auto gap_within_limit = [&](const plan::Objective& objective) -> Result<double> {
+        const auto gap_within_limit = [&](const planning::Objective& objective) -> Result<double> {
           MOTLEY_ASSIGN(const Answer answer,
                         exact->plan({.problem = problem, .objective = objective, .seconds = size.seconds}));
-          return answer.gap(plan::Goal::kLeastMoney);
+          return answer.gap(planning::Goal::kLeastMoney);
         };
         MOTLEY_ASSIGN(const double most_of_64, most(64));
-        const plan::Objective objective{.goal = plan::Goal::kLeastMoney,
-                                        .min_throughput = most_of_64 / (size.types == 2 ? 2 : 8)};
+        const planning::Objective objective{.goal = planning::Goal::kLeastMoney,
+                                            .min_throughput = most_of_64 / (size.types == 2 ? 2 : 8)};
         problem = with_counts(std::move(problem), 100'000);
         MOTLEY_ASSIGN(const Answer loose, exact->plan({.problem = problem, .objective = objective}));
         all_proved = all_proved && loose.proved && loose.best;
@@ -145,7 +148,7 @@ class PlanBench {
         MOTLEY_ASSIGN(const double most_of_4, most(4));
         problem = with_counts(std::move(problem), 4);
         MOTLEY_ASSIGN(const double gap,
-                      gap_within_limit({.goal = plan::Goal::kLeastMoney, .min_throughput = 0.7 * most_of_4}));
+                      gap_within_limit({.goal = planning::Goal::kLeastMoney, .min_throughput = 0.7 * most_of_4}));
         tight_gaps.push_back(gap);
       }
       const std::string name = fmt::format("{}x{}", size.layers, size.types);
@@ -160,8 +163,8 @@ class PlanBench {
     return {};
   }
 
-  static cost::Problem with_counts(cost::Problem problem, std::int64_t count) {
-    for (cost::Type& type : problem.types) type.count = count;
+  static planning::Problem with_counts(planning::Problem problem, std::int64_t count) {
+    for (planning::Type& type : problem.types) type.count = count;
     return problem;
   }
 
@@ -171,7 +174,7 @@ class PlanBench {
     for (std::uint64_t seed = 0; seed < 100; ++seed) {
       Random random(mix({11, seed}));
       const double batch = 32;
-      cost::Problem problem;
+      planning::Problem problem;
       problem.model = "two layers";
       problem.profile_batch = batch;
       problem.job_samples = 1e6;
@@ -210,9 +213,9 @@ class PlanBench {
       }
       const double throughput = 1 / std::max(et[0], et[1]);
       const double money = 1e6 / throughput / 3600 * (price[0] * k[0] + price[1] * k[1]);
-      const cost::Candidate candidate = {{0, 0, 0, static_cast<std::int64_t>(k[0]), false},
-                                         {1, 1, 1, static_cast<std::int64_t>(k[1]), false}};
-      const cost::Evaluation evaluation = cost::evaluate(problem, candidate, {});
+      const planning::Candidate candidate = {{0, 0, 0, static_cast<std::int64_t>(k[0]), false},
+                                             {1, 1, 1, static_cast<std::int64_t>(k[1]), false}};
+      const planning::Evaluation evaluation = planning::evaluate(problem, candidate, {});
       worst =
           std::max({worst, std::abs(evaluation.throughput / throughput - 1), std::abs(evaluation.money / money - 1)});
     }
@@ -241,10 +244,10 @@ class PlanBench {
       MOTLEY_ASSIGN(
           const model::Profile profile,
           model::read_pipedream(data / "profiles/pipedream" / (std::string(published.model) + ".txt"), 0, "gpu"));
-      MOTLEY_ASSIGN(const planner::PipedreamGraph graph, planner::pipedream_graph(profile, 1.25e9));
-      const planner::PipedreamPlan plan = planner::pipedream_plans(graph.states, published.machines).back();
-      const planner::PipedreamPlan exact = planner::exact_pipedream_plan(graph.states, published.machines);
-      worst = std::max({worst, std::abs(planner::pipedream_speedup(graph.states, plan) / published.speedup - 1)});
+      MOTLEY_ASSIGN(const planning::PipedreamGraph graph, planning::pipedream_graph(profile, 1.25e9));
+      const planning::PipedreamPlan plan = planning::pipedream_plans(graph.states, published.machines).back();
+      const planning::PipedreamPlan exact = planning::exact_pipedream_plan(graph.states, published.machines);
+      worst = std::max({worst, std::abs(planning::pipedream_speedup(graph.states, plan) / published.speedup - 1)});
       worst_exact = std::max(worst_exact, exact.seconds / plan.seconds - 1);
     }
     add("pipedream-profiles", "worst_difference_to_published", worst, "share", 0.01,
@@ -258,15 +261,15 @@ class PlanBench {
     const int seeds = options_.quick ? 2 : 5;
     for (const char* table : {"matchnet", "ctrdnn-16", "2emb", "nce"}) {
       say(fmt::format("{}: rl-lstm, {} seeds", table, seeds));
-      MOTLEY_ASSIGN(const PlanningCase planning, planning_case(options_, table, cost::CostModel::kHeterps));
+      MOTLEY_ASSIGN(const PlanningCase planning, planning_case(options_, table, planning::CostModel::kHeterps));
       MOTLEY_ASSIGN(const Answer best,
-                    planner::make_exact()->plan({.problem = planning.problem, .objective = planning.objective}));
+                    planning::make_exact()->plan({.problem = planning.problem, .objective = planning.objective}));
       double sum = 0;
       double longest = 0;
       for (int seed = 1; seed <= seeds; ++seed) {
-        MOTLEY_ASSIGN(const Answer learned, planner::make_rl_lstm()->plan({.problem = planning.problem,
-                                                                           .objective = planning.objective,
-                                                                           .seed = static_cast<std::uint64_t>(seed)}));
+        MOTLEY_ASSIGN(const Answer learned, planning::make_rl_lstm()->plan({.problem = planning.problem,
+                                                                            .objective = planning.objective,
+                                                                            .seed = static_cast<std::uint64_t>(seed)}));
         sum += gap(learned, best, planning.objective.goal);
         longest = std::max(longest, learned.seconds);
       }
@@ -277,23 +280,23 @@ class PlanBench {
     return {};
   }
 
-  static double gap(const Answer& answer, const Answer& best, plan::Goal goal) {
+  static double gap(const Answer& answer, const Answer& best, planning::Goal goal) {
     if (!answer.best || !best.best) return std::numeric_limits<double>::infinity();
-    return cost::value(answer.evaluation, goal) / cost::value(best.evaluation, goal) - 1;
+    return planning::value(answer.evaluation, goal) / planning::value(best.evaluation, goal) - 1;
   }
 
   // Every method without a policy network on every model, both cost models: the best and the worst of them.
   Status all_models() {
     std::map<std::string, std::vector<double>> gaps;
     int cases = 0;
-    for (const cost::CostModel cost_model : {cost::CostModel::kHeterps, cost::CostModel::kPipeline}) {
+    for (const planning::CostModel cost_model : {planning::CostModel::kHeterps, planning::CostModel::kPipeline}) {
       MOTLEY_ASSIGN(const std::vector<PlanningCase> all, planning_cases(options_, cost_model));
       for (const PlanningCase& planning : all) {
-        say(fmt::format("all-models: {} ({})", planning.name, cost::to_string(cost_model)));
+        say(fmt::format("all-models: {} ({})", planning.name, planning::to_string(cost_model)));
         const Request request{.problem = planning.problem, .objective = planning.objective, .seed = 1, .seconds = 5};
-        MOTLEY_ASSIGN(const Answer best, planner::make_exact()->plan(request));
+        MOTLEY_ASSIGN(const Answer best, planning::make_exact()->plan(request));
         ++cases;
-        for (const auto& method : planner::planners()) {
+        for (const auto& method : planning::planners()) {
           if (method->name() == "exact" || method->name() == "brute-force") continue;
           const Result<Answer> answer = method->plan(request);
           gaps[method->name()].push_back(answer ? gap(*answer, best, planning.objective.goal)

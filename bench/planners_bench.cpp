@@ -8,13 +8,14 @@
 #include <thread>
 
 #include "bench/planning_cases.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
-#include "motley/planner/learned/learned.h"
-#include "motley/planner/planner.h"
-#include "motley/planner/random_problem.h"
+#include "motley/planning/learned/learned.h"
+#include "motley/planning/methods.h"
+#include "motley/planning/search/planner.h"
+#include "motley/planning/search/random_problem.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
 
 namespace motley::bench {
 namespace {
@@ -44,9 +45,9 @@ Statistic statistic(const std::vector<double>& values) {
   return result;
 }
 
-std::vector<std::unique_ptr<planner::Planner>> methods() {
-  std::vector<std::unique_ptr<planner::Planner>> all = planner::planners();
-  for (auto& learned : planner::learned_planners()) all.push_back(std::move(learned));
+std::vector<std::unique_ptr<planning::Planner>> methods() {
+  std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();
+  for (auto& learned : planning::learned_planners()) all.push_back(std::move(learned));
   return all;
 }
 
@@ -65,10 +66,10 @@ void in_parallel(int count, const std::function<void(int)>& work) {
   }
 }
 
-Cell measure(const planner::Planner& method, const PlanningCase& planning, const planner::Answer& best, int seeds) {
+Cell measure(const planning::Planner& method, const PlanningCase& planning, const planning::Answer& best, int seeds) {
   Cell cell;
   for (int seed = 1; seed <= (draws_lots(method.name()) ? seeds : 1); ++seed) {
-    const Result<planner::Answer> answer = method.plan(
+    const Result<planning::Answer> answer = method.plan(
         {.problem = planning.problem,
          .objective = planning.objective,
          .seed = static_cast<std::uint64_t>(seed),
@@ -83,8 +84,8 @@ Cell measure(const planner::Planner& method, const PlanningCase& planning, const
     if (!answer->best) continue;
     cell.money.push_back(answer->evaluation.money);
     cell.throughput.push_back(answer->evaluation.throughput);
-    cell.gap.push_back(cost::value(answer->evaluation, planning.objective.goal) /
-                           cost::value(best.evaluation, planning.objective.goal) -
+    cell.gap.push_back(planning::value(answer->evaluation, planning.objective.goal) /
+                           planning::value(best.evaluation, planning.objective.goal) -
                        1);
   }
   return cell;
@@ -104,23 +105,23 @@ std::string with_spread(const std::vector<double>& values, double scale, int dig
              : fmt::format("{} ± {:.{}f}", mean, all.deviation * scale, digits);
 }
 
-Result<std::vector<TableRow>> table(const BenchOptions& options, cost::CostModel cost_model, int seeds) {
+Result<std::vector<TableRow>> table(const BenchOptions& options, planning::CostModel cost_model, int seeds) {
   MOTLEY_ASSIGN(const std::vector<PlanningCase> cases, planning_cases(options, cost_model));
   const auto all = methods();
   std::vector<std::vector<TableRow>> rows(cases.size());
   std::mutex printing;
   in_parallel(static_cast<int>(cases.size()), [&](int index) {
     const PlanningCase& planning = cases[static_cast<std::size_t>(index)];
-    const planner::Answer best =
-        planner::make_exact()
+    const planning::Answer best =
+        planning::make_exact()
             ->plan({.problem = planning.problem, .objective = planning.objective, .seconds = kExactSeconds})
-            .value_or(planner::Answer{});
+            .value_or(planning::Answer{});
     for (const auto& method : all) {
       rows[static_cast<std::size_t>(index)].push_back(
-          {planning.name, cost::to_string(cost_model), method->name(), measure(*method, planning, best, seeds)});
+          {planning.name, planning::to_string(cost_model), method->name(), measure(*method, planning, best, seeds)});
     }
     const std::lock_guard lock(printing);
-    if (options.progress) options.progress(fmt::format("{} ({})", planning.name, cost::to_string(cost_model)));
+    if (options.progress) options.progress(fmt::format("{} ({})", planning.name, planning::to_string(cost_model)));
   });
   std::vector<TableRow> flat;
   for (auto& some : rows) flat.insert(flat.end(), some.begin(), some.end());
@@ -128,18 +129,18 @@ Result<std::vector<TableRow>> table(const BenchOptions& options, cost::CostModel
 }
 
 // Planning time of each method on random problems that grow in one direction.
-std::vector<page::Series> growth(const std::vector<int>& sizes,
-                                 const std::function<planner::RandomProblemOptions(int)>& shape) {
+std::vector<report::Series> growth(const std::vector<int>& sizes,
+                                   const std::function<planning::RandomProblemOptions(int)>& shape) {
   const auto all = methods();
-  std::vector<page::Series> series(all.size());
+  std::vector<report::Series> series(all.size());
   in_parallel(static_cast<int>(all.size()), [&](int index) {
-    const planner::Planner& method = *all[static_cast<std::size_t>(index)];
-    page::Series& line = series[static_cast<std::size_t>(index)];
-    line = {.name = method.name(), .color = index, .style = page::LineStyle::kMarked, .x = {}, .y = {}};
+    const planning::Planner& method = *all[static_cast<std::size_t>(index)];
+    report::Series& line = series[static_cast<std::size_t>(index)];
+    line = {.name = method.name(), .color = index, .style = report::LineStyle::kMarked, .x = {}, .y = {}};
     for (const int size : sizes) {
-      const cost::Problem problem = planner::random_problem(shape(size), 1);
-      const Result<planner::Answer> answer = method.plan(
-          {.problem = problem, .objective = {.goal = plan::Goal::kLeastMoney}, .seed = 1, .seconds = kMostSeconds});
+      const planning::Problem problem = planning::random_problem(shape(size), 1);
+      const Result<planning::Answer> answer = method.plan(
+          {.problem = problem, .objective = {.goal = planning::Goal::kLeastMoney}, .seed = 1, .seconds = kMostSeconds});
       if (!answer) break;
       line.x.push_back(size);
       line.y.push_back(std::log10(std::max(answer->seconds, 1e-6)));
@@ -155,17 +156,17 @@ std::string table_html(const std::vector<TableRow>& rows, const std::string& cos
     if (row.cost_model != cost_model) continue;
     const Cell& cell = row.cell;
     cells.push_back(
-        {page::escape(row.model), page::escape(row.method), with_spread(cell.money, 1, 2),
+        {report::escape(row.model), report::escape(row.method), with_spread(cell.money, 1, 2),
          with_spread(cell.throughput, 1, 0), with_spread(cell.gap, 100, 2), with_spread(cell.seconds, 1, 3),
-         page::escape(!cell.refused.empty() ? cell.refused
-                      : cell.proved         ? "proved"
-                                    : fmt::format("{} of {} runs found a plan", cell.money.size(), cell.runs))});
+         report::escape(!cell.refused.empty() ? cell.refused
+                        : cell.proved         ? "proved"
+                                      : fmt::format("{} of {} runs found a plan", cell.money.size(), cell.runs))});
   }
-  return page::table({"model", "method", "money", "samples/s", "gap, %", "planned in, s", ""}, cells, {2, 3, 4, 5});
+  return report::table({"model", "method", "money", "samples/s", "gap, %", "planned in, s", ""}, cells, {2, 3, 4, 5});
 }
 
 Status write_results(const BenchOptions& options, const std::vector<TableRow>& rows,
-                     const std::vector<page::Series>& layers, const std::vector<page::Series>& types, int seeds) {
+                     const std::vector<report::Series>& layers, const std::vector<report::Series>& types, int seeds) {
   std::string csv =
       "model,cost_model,method,runs,plans,proved,money,money_deviation,throughput,gap,gap_deviation,seconds,seconds_"
       "deviation\n";
@@ -179,8 +180,8 @@ Status write_results(const BenchOptions& options, const std::vector<TableRow>& r
   }
   std::filesystem::create_directories(options.pages);
   MOTLEY_TRY(write_file(options.pages / "planners.csv", csv));
-  const auto chart = [](const std::string& title, const std::string& axis, const std::vector<page::Series>& series) {
-    return page::line_chart(
+  const auto chart = [](const std::string& title, const std::string& axis, const std::vector<report::Series>& series) {
+    return report::line_chart(
         {.title = title, .summary = title, .x_label = axis, .y_label = "log10 of seconds", .series = series});
   };
   const std::string hint = fmt::format(
@@ -189,13 +190,13 @@ Status write_results(const BenchOptions& options, const std::vector<TableRow>& r
       "deviation of {} seeds. Gap: to the exact plan after at most {} s.",
       seeds, kExactSeconds);
   std::string body = "<header><h1>Planning methods</h1></header>\n<main>\n<div class=\"cards\">";
-  body += page::card("Planning time against layers", "Random problems of 4 types, steady-state cost model.",
-                     chart("Planning time against layers", "layers", layers));
-  body += page::card("Planning time against types", "Random problems of 20 layers, steady-state cost model.",
-                     chart("Planning time against types", "types", types));
-  body += page::card("Steady-state cost model (heterps)", hint, table_html(rows, "heterps"), true);
-  body += page::card("Flushed pipeline (pipeline)", hint, table_html(rows, "pipeline"), true);
-  return write_file(options.pages / "planners.html", page::document("Planning methods", body + "</div></main>"));
+  body += report::card("Planning time against layers", "Random problems of 4 types, steady-state cost model.",
+                       chart("Planning time against layers", "layers", layers));
+  body += report::card("Planning time against types", "Random problems of 20 layers, steady-state cost model.",
+                       chart("Planning time against types", "types", types));
+  body += report::card("Steady-state cost model (heterps)", hint, table_html(rows, "heterps"), true);
+  body += report::card("Flushed pipeline (pipeline)", hint, table_html(rows, "pipeline"), true);
+  return write_file(options.pages / "planners.html", report::document("Planning methods", body + "</div></main>"));
 }
 
 }  // namespace
@@ -203,8 +204,8 @@ Status write_results(const BenchOptions& options, const std::vector<TableRow>& r
 Result<std::vector<BenchRow>> planners_bench(const BenchOptions& options) {
   const int seeds = options.quick ? 1 : 5;
   std::vector<TableRow> rows;
-  for (const cost::CostModel cost_model : {cost::CostModel::kHeterps, cost::CostModel::kPipeline}) {
-    if (options.quick && cost_model == cost::CostModel::kPipeline) continue;
+  for (const planning::CostModel cost_model : {planning::CostModel::kHeterps, planning::CostModel::kPipeline}) {
+    if (options.quick && cost_model == planning::CostModel::kPipeline) continue;
     MOTLEY_ASSIGN(const std::vector<TableRow> some, table(options, cost_model, seeds));
     rows.insert(rows.end(), some.begin(), some.end());
   }
@@ -213,10 +214,10 @@ Result<std::vector<BenchRow>> planners_bench(const BenchOptions& options) {
   const std::vector<int> many_types = options.quick ? std::vector<int>{2, 4} : std::vector<int>{2, 4, 8, 16, 32, 64};
   if (options.progress) options.progress("planning time against layers and types");
   const auto layers = growth(many_layers, [](int size) {
-    return planner::RandomProblemOptions{.layers = size, .types = 4, .most_count = 16};
+    return planning::RandomProblemOptions{.layers = size, .types = 4, .most_count = 16};
   });
   const auto types = growth(many_types, [](int size) {
-    return planner::RandomProblemOptions{.layers = 20, .types = size, .most_count = 16};
+    return planning::RandomProblemOptions{.layers = 20, .types = size, .most_count = 16};
   });
   MOTLEY_TRY(write_results(options, rows, layers, types, seeds));
 

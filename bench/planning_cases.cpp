@@ -5,7 +5,7 @@
 #include "motley/cluster/cluster.h"
 #include "motley/model/importers.h"
 #include "motley/model/tables.h"
-#include "motley/planner/planner.h"
+#include "motley/planning/search/planner.h"
 
 namespace motley::bench {
 namespace {
@@ -19,26 +19,26 @@ Result<cluster::Cluster> rental(const BenchOptions& options) {
   return cluster::read_cluster(options.source_folder / "examples/rent/cluster.yaml");
 }
 
-cost::ProblemOptions problem_options(cost::CostModel cost_model, double batch) {
+planning::ProblemOptions problem_options(planning::CostModel cost_model, double batch) {
   return {.cost_model = cost_model, .job_samples = 1e8, .batch = static_cast<std::int64_t>(batch), .micro_batches = 8};
 }
 
 // Half of the most that devices of the best single type can do.
-Result<PlanningCase> with_floor(std::string name, cost::Problem problem) {
+Result<PlanningCase> with_floor(std::string name, planning::Problem problem) {
   PlanningCase planning{.name = std::move(name), .problem = std::move(problem), .objective = {}};
   double most = 0;
-  for (const auto& single_type : {planner::make_cpu_only(), planner::make_gpu_only()}) {
-    const Result<planner::Answer> answer = single_type->plan(
-        {.problem = planning.problem, .objective = {.goal = plan::Goal::kMostThroughput}, .seconds = 10});
+  for (const auto& single_type : {planning::make_cpu_only(), planning::make_gpu_only()}) {
+    const Result<planning::Answer> answer = single_type->plan(
+        {.problem = planning.problem, .objective = {.goal = planning::Goal::kMostThroughput}, .seconds = 10});
     if (answer && answer->best) most = std::max(most, answer->evaluation.throughput);
   }
   if (most == 0) return fail(ErrorCode::kInternal, "{}: no plan of one type fits", planning.name);
-  planning.objective = {.goal = plan::Goal::kLeastMoney, .min_throughput = most / 2};
+  planning.objective = {.goal = planning::Goal::kLeastMoney, .min_throughput = most / 2};
   return planning;
 }
 
 // A published profile has one device; the second is a third as fast for a fifth of the price.
-Result<PlanningCase> imported_case(const std::filesystem::path& file, cost::CostModel cost_model) {
+Result<PlanningCase> imported_case(const std::filesystem::path& file, planning::CostModel cost_model) {
   const double minibatch = file.stem() == "gnmt" ? kGnmtMinibatch : 0;  // the others say it themselves
   MOTLEY_ASSIGN(model::Profile profile, model::read_pipedream(file, minibatch, "gpu"));
   profile = model::coarsen(profile, kMostLayers);
@@ -58,7 +58,8 @@ Result<PlanningCase> imported_case(const std::filesystem::path& file, cost::Cost
   cluster::Cluster cluster;
   cluster.device_types = {{"gpu", cluster::DeviceKind::kCuda, 8, 16e9, 2.5},
                           {"old-gpu", cluster::DeviceKind::kCuda, 16, 16e9, 0.5}};
-  MOTLEY_ASSIGN(cost::Problem problem, cost::make_problem(profile, cluster, problem_options(cost_model, kDenseBatch)));
+  MOTLEY_ASSIGN(planning::Problem problem,
+                planning::make_problem(profile, cluster, problem_options(cost_model, kDenseBatch)));
   return with_floor("pipedream-" + file.stem().string(), std::move(problem));
 }
 
@@ -79,17 +80,19 @@ std::filesystem::path shared_data(const BenchOptions& options) {
   return std::filesystem::exists(folder) ? folder : std::filesystem::path();
 }
 
-Result<PlanningCase> planning_case(const BenchOptions& options, const std::string& table, cost::CostModel cost_model) {
+Result<PlanningCase> planning_case(const BenchOptions& options, const std::string& table,
+                                   planning::CostModel cost_model) {
   MOTLEY_ASSIGN(const cluster::Cluster cluster, rental(options));
   MOTLEY_ASSIGN(const model::Graph graph, model::table(table));
   const bool sparse = std::ranges::any_of(graph.layers, [](const model::Layer& layer) { return layer.lookups > 0; });
   const double batch = sparse ? kSparseBatch : kDenseBatch;
   const model::Profile profile = model::coarsen(model::estimate(graph, speeds_of(cluster), batch), kMostLayers);
-  MOTLEY_ASSIGN(cost::Problem problem, cost::make_problem(profile, cluster, problem_options(cost_model, batch)));
+  MOTLEY_ASSIGN(planning::Problem problem,
+                planning::make_problem(profile, cluster, problem_options(cost_model, batch)));
   return with_floor(table, std::move(problem));
 }
 
-Result<std::vector<PlanningCase>> planning_cases(const BenchOptions& options, cost::CostModel cost_model) {
+Result<std::vector<PlanningCase>> planning_cases(const BenchOptions& options, planning::CostModel cost_model) {
   std::vector<PlanningCase> cases;
   for (const std::string& table : model::table_names()) {
     MOTLEY_ASSIGN(PlanningCase planning, planning_case(options, table, cost_model));

@@ -5,22 +5,23 @@
 #include <vector>
 
 #include "bench/bench.h"
-#include "motley/cost/problem.h"
-#include "motley/plan/objective.h"
+#include "motley/planning/cost/problem.h"
+#include "motley/planning/plan/objective.h"
 
 namespace motley::bench {
 
 struct PlanningCase {
   std::string name;
-  cost::Problem problem;
-  plan::Objective objective;  // least money with a floor of half of what the best single device type can do
+  planning::Problem problem;
+  planning::Objective objective;  // least money with a floor of half of what the best single device type can do
 };
 
 // Every table of model::table_names() on examples/rent/cluster.yaml, and every published profile of
 // ../shared/data/profiles where that is there (its device and one at a third of the speed and a fifth of the price).
-Result<std::vector<PlanningCase>> planning_cases(const BenchOptions& options, cost::CostModel cost_model);
+Result<std::vector<PlanningCase>> planning_cases(const BenchOptions& options, planning::CostModel cost_model);
 // One table by its name.
-Result<PlanningCase> planning_case(const BenchOptions& options, const std::string& table, cost::CostModel cost_model);
+Result<PlanningCase> planning_case(const BenchOptions& options, const std::string& table,
+                                   planning::CostModel cost_model);
 
 // The speeds that a cluster file states for its device types.
 std::vector<model::DeviceSpeed> speeds_of(const cluster::Cluster& cluster);

@@ -10,7 +10,7 @@
 #include "bench/job_run.h"
 #include "bench/measured_profile.h"
 #include "motley/base/units.h"
-#include "motley/cost/evaluation.h"
+#include "motley/planning/cost/evaluation.h"
 
 namespace motley::bench {
 namespace {
@@ -39,11 +39,11 @@ Result<double> predict(model::Profile profile, const Model& model, std::int64_t 
   contend(profile.devices.front(), static_cast<double>(workers));
   cluster::Cluster cluster;
   cluster.device_types = {{profile.devices.front().type, cluster::DeviceKind::kCpu, workers}};
-  cost::ProblemOptions problem_options;
-  problem_options.cost_model = cost::CostModel::kPipeline;
+  planning::ProblemOptions problem_options;
+  problem_options.cost_model = planning::CostModel::kPipeline;
   problem_options.batch = workers * model.batch;
-  MOTLEY_ASSIGN(const cost::Problem problem, cost::make_problem(profile, cluster, problem_options));
-  return cost::evaluate_data_parallel(problem, {workers}, cost::Shares::kEqual).step_seconds;
+  MOTLEY_ASSIGN(const planning::Problem problem, planning::make_problem(profile, cluster, problem_options));
+  return planning::evaluate_data_parallel(problem, {workers}, planning::Shares::kEqual).step_seconds;
 }
 
 // Real steps, with a barrier between computation and exchange, as the cost model has it.

@@ -8,7 +8,7 @@
 #include "bench/update_ablation.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
-#include "motley/exchange/chunk_map.h"
+#include "motley/collective/chunk_map.h"
 
 namespace motley::bench {
 namespace {
@@ -74,7 +74,7 @@ class PsAblation {
   Status packing() {
     const std::vector<std::size_t> tensors = mixed_tensors();
     for (const int bins : {kServerCores, 28}) {
-      const exchange::ChunkMap packed = exchange::make_chunk_map(tensors, sizeof(float), 32 << 10, bins);
+      const collective::ChunkMap packed = collective::make_chunk_map(tensors, sizeof(float), 32 << 10, bins);
       std::vector<std::size_t> in_turn(static_cast<std::size_t>(bins));
       for (std::size_t at = 0; at < packed.segments.size(); ++at) {
         in_turn[at % in_turn.size()] += packed.segments[at].count;

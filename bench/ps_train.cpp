@@ -10,10 +10,10 @@
 #include "bench/network_namespaces.h"
 #include "bench/ps_groups.h"
 #include "bench/temporary_folder.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
-#include "motley/transport/session.h"
+#include "motley/net/session.h"
 
 namespace motley::bench {
 namespace {
@@ -112,7 +112,7 @@ class PsTrain {
                     "  step: 120\n",
                     network.name, network.samples * kRanks, steps, kRanks, server.address(), wire, overlap)));
     std::vector<std::string> environment = server.environment();
-    environment.push_back("MOTLEY_SECRET=" + transport::Secret::generate().hex());
+    environment.push_back("MOTLEY_SECRET=" + net::Secret::generate().hex());
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
       std::vector<std::string> command = places_[static_cast<std::size_t>(rank)].prefix;

@@ -9,7 +9,7 @@
 #include "bench/network_namespaces.h"
 #include "bench/server_process.h"
 #include "motley/base/units.h"
-#include "motley/cost/placement.h"
+#include "motley/planning/cost/placement.h"
 
 namespace motley::bench {
 namespace {
@@ -58,15 +58,15 @@ Result<std::vector<BenchRow>> racks_rows(const BenchOptions& options) {
       const Comparison measured,
       compare(options.quick ? 3 : 9, [&] { return racks.run("round 0 1"); }, [&] { return flat.run("round 0 1"); }));
 
-  const cost::PlacementProblem problem = {.model_bytes = static_cast<double>(kModelBytes),
-                                          .rack_workers = std::vector<int>(kRacks, kWorkersOfARack),
-                                          .worker_bytes_per_second = kLinkBytesPerSecond * kPayloadShare,
-                                          .server_bytes_per_second = kServerBytesPerSecond,
-                                          .uplink_bytes_per_second = kUplinkBytesPerSecond * kPayloadShare,
-                                          .servers = kRacks,
-                                          .a_server_in_each_rack = true};
-  const double hierarchical = cost::hierarchical_seconds(problem);
-  const double sharded = cost::sharded_seconds(problem);
+  const planning::PlacementProblem problem = {.model_bytes = static_cast<double>(kModelBytes),
+                                              .rack_workers = std::vector<int>(kRacks, kWorkersOfARack),
+                                              .worker_bytes_per_second = kLinkBytesPerSecond * kPayloadShare,
+                                              .server_bytes_per_second = kServerBytesPerSecond,
+                                              .uplink_bytes_per_second = kUplinkBytesPerSecond * kPayloadShare,
+                                              .servers = kRacks,
+                                              .a_server_in_each_rack = true};
+  const double hierarchical = planning::hierarchical_seconds(problem);
+  const double sharded = planning::sharded_seconds(problem);
   const double error = std::max(std::abs(hierarchical / measured.ours - 1), std::abs(sharded / measured.peer - 1));
   const std::string note =
       fmt::format("a round hierarchical {} (formula {}), flat {} (formula {}); links emulated with htb",

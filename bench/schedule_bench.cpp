@@ -7,8 +7,8 @@
 #include "bench/planning_cases.h"
 #include "bench/row_list.h"
 #include "motley/base/clock.h"
-#include "motley/schedule/simulator.h"
-#include "motley/schedule/trace.h"
+#include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/trace/trace.h"
 
 namespace motley::bench {
 namespace {
@@ -20,19 +20,19 @@ struct Anchor {
   const char* name;
   const char* policy;
   const char* machines;
-  schedule::Packing packing;
+  scheduling::Packing packing;
   double hours;  // from arrival to completion, on average
 };
 constexpr Anchor kAnchors[] = {
-    {"anchor-itp06-fifo", "fifo", "128", schedule::Packing::kAnywhere, 22.56},
-    {"anchor-itp06-las", "las", "128", schedule::Packing::kAnywhere, 10.09},
-    {"anchor-itp06-fifo-consolidated", "fifo", "16x8", schedule::Packing::kTogether, 23.32},
+    {"anchor-itp06-fifo", "fifo", "128", scheduling::Packing::kAnywhere, 22.56},
+    {"anchor-itp06-las", "las", "128", scheduling::Packing::kAnywhere, 10.09},
+    {"anchor-itp06-fifo-consolidated", "fifo", "16x8", scheduling::Packing::kTogether, 23.32},
 };
 
-Result<schedule::Outcome> replay(const std::vector<schedule::Job>& jobs, const schedule::Machines& machines,
-                                 const std::string& name, schedule::Packing packing) {
-  MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {packing}));
-  return schedule::simulate(jobs, machines, *policy);
+Result<scheduling::Outcome> replay(const std::vector<scheduling::Job>& jobs, const scheduling::Machines& machines,
+                                   const std::string& name, scheduling::Packing packing) {
+  MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, {packing}));
+  return scheduling::simulate(jobs, machines, *policy);
 }
 
 // Empty, and said, where it is not here.
@@ -49,11 +49,11 @@ Result<std::vector<BenchRow>> schedule_anchors(const BenchOptions& options) {
   RowList rows(options);
   const std::filesystem::path file = trace_of(options, "itp/cluster06.csv", "anchor-itp06-*");
   if (file.empty()) return rows.take();
-  MOTLEY_ASSIGN(const auto jobs, schedule::read_trace(file));
+  MOTLEY_ASSIGN(const auto jobs, scheduling::read_trace(file));
   for (const Anchor& anchor : kAnchors) {
-    MOTLEY_ASSIGN(const schedule::Machines machines, schedule::parse_machines(anchor.machines));
+    MOTLEY_ASSIGN(const scheduling::Machines machines, scheduling::parse_machines(anchor.machines));
     MOTLEY_ASSIGN(const auto outcome, replay(jobs, machines, anchor.policy, anchor.packing));
-    const double hours = schedule::completion_of(jobs, outcome).mean / 3600;
+    const double hours = scheduling::completion_of(jobs, outcome).mean / 3600;
     rows.add(anchor.name, "difference_to_published", std::abs(hours / anchor.hours - 1), "share", false, 0.01, {}, {},
              fmt::format("average completion {:.4f} h, published {} h; {} devices, rigid jobs, no slowdown", hours,
                          anchor.hours, anchor.machines));
@@ -66,13 +66,13 @@ Result<std::vector<BenchRow>> schedule_speed(const BenchOptions& options) {
   const std::filesystem::path file = trace_of(options, "philly.csv", "philly-las");
   if (file.empty()) return rows.take();
   const double begin = monotonic_seconds();
-  MOTLEY_ASSIGN(const auto jobs, schedule::read_trace(file));
+  MOTLEY_ASSIGN(const auto jobs, scheduling::read_trace(file));
   double device_seconds = 0;
-  for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
+  for (const scheduling::Job& job : jobs) device_seconds += job.device_seconds();
   const double span = jobs.back().arrival - jobs.front().arrival;
   const auto devices = static_cast<int>(std::ceil(device_seconds / (kPhillyLoad * span)));
-  MOTLEY_ASSIGN(const auto outcome, replay(jobs, schedule::pool(devices), "las", schedule::Packing::kAnywhere));
-  const schedule::Completion completion = schedule::completion_of(jobs, outcome);
+  MOTLEY_ASSIGN(const auto outcome, replay(jobs, scheduling::pool(devices), "las", scheduling::Packing::kAnywhere));
+  const scheduling::Completion completion = scheduling::completion_of(jobs, outcome);
   rows.add(
       "philly-las", "seconds", monotonic_seconds() - begin, "s", false, 5, {}, {},
       fmt::format("reading included; {} jobs on {} devices (load {:g}), {} decisions; average completion {:.2f} h, "

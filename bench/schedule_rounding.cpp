@@ -5,20 +5,20 @@
 
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
-#include "motley/schedule/program.h"
-#include "motley/schedule/rounding.h"
-#include "motley/schedule/settings.h"
-#include "motley/schedule/slot_worth.h"
-#include "motley/schedule/speed.h"
+#include "motley/scheduling/policies/program.h"
+#include "motley/scheduling/policies/rounding.h"
+#include "motley/scheduling/policies/slot_worth.h"
+#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/trace/settings.h"
 
 namespace motley::bench {
 namespace {
 
-using schedule::Mappings;
-using schedule::Part;
-using schedule::Placement;
-using schedule::RelaxedSlot;
-using schedule::SlotProblem;
+using scheduling::Mappings;
+using scheduling::Part;
+using scheduling::Placement;
+using scheduling::RelaxedSlot;
+using scheduling::SlotProblem;
 
 constexpr int kServers = 12;
 constexpr int kFewServers = 4;  // on which jobs compete
@@ -66,7 +66,7 @@ std::vector<double> loads_of(const SlotProblem& problem, const std::vector<Place
 double worth_of(const SlotProblem& problem, const std::vector<Placement>& placements) {
   double worth = 0;
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    worth += problem.jobs[i].value[0][static_cast<std::size_t>(schedule::workers_of(placements[i]))];
+    worth += problem.jobs[i].value[0][static_cast<std::size_t>(scheduling::workers_of(placements[i]))];
   }
   return worth;
 }
@@ -77,24 +77,24 @@ double beta_of(const SlotProblem& problem, const RelaxedSlot& slot) {
   double delta = 0;
   for (const int workers : slot.workers) delta += workers * workers;
   int smallest = problem.machines.servers[0].devices;
-  for (const schedule::Server& server : problem.machines.servers) smallest = std::min(smallest, server.devices);
+  for (const scheduling::Server& server : problem.machines.servers) smallest = std::min(smallest, server.devices);
   const auto servers = static_cast<double>(problem.machines.servers.size());
   return 1 + std::sqrt(2 * delta * std::log(servers)) / smallest;
 }
 
 // One slot, decided in this way.
 Result<std::vector<Placement>> decide(Way way, const SlotProblem& problem, Random& random, Record& record) {
-  if (way == Way::kExact) return schedule::solve_slot(problem).placements;
+  if (way == Way::kExact) return scheduling::solve_slot(problem).placements;
   MOTLEY_ASSIGN(const RelaxedSlot slot,
-                schedule::relax_slot(problem, way == Way::kOriginal ? Mappings::kPartByPart : Mappings::kWhole));
+                scheduling::relax_slot(problem, way == Way::kOriginal ? Mappings::kPartByPart : Mappings::kWhole));
   std::vector<Placement> taken;
   double most = -1;
   const double beta = beta_of(problem, slot);
   record.largest_beta = std::max(record.largest_beta, beta);
   record.largest_ring = std::max(record.largest_ring, slot.largest_ring);
   for (int drawing = 0; drawing < kDrawings; ++drawing) {
-    std::vector<Placement> placements = way == Way::kOriginal ? schedule::round_at_random(slot, random)
-                                                              : schedule::round_what_fits(problem, slot, random);
+    std::vector<Placement> placements = way == Way::kOriginal ? scheduling::round_at_random(slot, random)
+                                                              : scheduling::round_what_fits(problem, slot, random);
     const double worth = worth_of(problem, placements);
     if (way == Way::kOriginal) {
       const std::vector<double> loads = loads_of(problem, placements);
@@ -112,9 +112,9 @@ Result<std::vector<Placement>> decide(Way way, const SlotProblem& problem, Rando
 }
 
 // A horizon of slots.
-Status play(Way way, const schedule::Setting& setting, std::uint64_t seed, Record& record) {
+Status play(Way way, const scheduling::Setting& setting, std::uint64_t seed, Record& record) {
   Random random(seed);
-  std::vector<schedule::Progress> progress(setting.jobs.size());
+  std::vector<scheduling::Progress> progress(setting.jobs.size());
   for (int slot = 0; slot < kSlots; ++slot) {
     const double now = slot * setting.slot_seconds;
     std::vector<int> active;
@@ -125,14 +125,14 @@ Status play(Way way, const schedule::Setting& setting, std::uint64_t seed, Recor
       }
     }
     if (active.empty()) continue;
-    schedule::State state;
+    scheduling::State state;
     state.now = now;
     state.jobs = setting.jobs;
     state.progress = progress;
     state.machines = &setting.machines;
-    const SlotProblem problem = schedule::slot_problem(state, active, active.size(), setting.machines,
-                                                       now + setting.slot_seconds, schedule::Objective::kUtility);
-    const double bound = schedule::solve_slot(problem).bound;
+    const SlotProblem problem = scheduling::slot_problem(state, active, active.size(), setting.machines,
+                                                         now + setting.slot_seconds, scheduling::Objective::kUtility);
+    const double bound = scheduling::solve_slot(problem).bound;
     MOTLEY_ASSIGN(const std::vector<Placement> placements, decide(way, problem, random, record));
     record.bound += bound;
     record.worth += worth_of(problem, placements);
@@ -143,19 +143,19 @@ Status play(Way way, const schedule::Setting& setting, std::uint64_t seed, Recor
     }
     for (std::size_t i = 0; i < active.size(); ++i) {
       const auto number = static_cast<std::size_t>(active[i]);
-      const schedule::Job& job = setting.jobs[number];
-      const int workers = schedule::workers_of(placements[i]);
+      const scheduling::Job& job = setting.jobs[number];
+      const int workers = scheduling::workers_of(placements[i]);
       if (workers == 0) continue;
-      progress[number].done_seconds =
-          std::min(job.duration, progress[number].done_seconds +
-                                     setting.slot_seconds * schedule::speed(job, setting.machines.network, {workers}));
+      progress[number].done_seconds = std::min(
+          job.duration, progress[number].done_seconds +
+                            setting.slot_seconds * scheduling::speed(job, setting.machines.network, {workers}));
     }
   }
   double utility = 0;
   for (std::size_t i = 0; i < setting.jobs.size(); ++i) {
     utility += setting.jobs[i].worth_after(progress[i].done_seconds);
   }
-  record.utility.add(utility / schedule::utility_bound(setting.jobs, setting.machines, setting.horizon));
+  record.utility.add(utility / scheduling::utility_bound(setting.jobs, setting.machines, setting.horizon));
   return {};
 }
 
@@ -163,7 +163,7 @@ Status play(Way way, const schedule::Setting& setting, std::uint64_t seed, Recor
 
 Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options) {
   RowList rows(options);
-  if (!schedule::has_program_solver()) {
+  if (!scheduling::has_program_solver()) {
     rows.left_out("rounding", "needs HiGHS, and this Motley was built without it");
     return rows.take();
   }
@@ -175,8 +175,8 @@ Result<std::vector<BenchRow>> schedule_rounding(const BenchOptions& options) {
     for (const auto& [jobs, published] : kPublished) {
       Record original, fitting, exact;
       for (int seed = 0; seed < seeds; ++seed) {
-        const schedule::Setting setting =
-            schedule::gadget_setting(servers, jobs, static_cast<std::uint64_t>(seed), kSlots);
+        const scheduling::Setting setting =
+            scheduling::gadget_setting(servers, jobs, static_cast<std::uint64_t>(seed), kSlots);
         for (const auto& [way, record] : {std::pair(Way::kOriginal, &original), std::pair(Way::kWhatFits, &fitting),
                                           std::pair(Way::kExact, &exact)}) {
           MOTLEY_TRY(play(way, setting, static_cast<std::uint64_t>(seed), *record));

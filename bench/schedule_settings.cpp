@@ -2,10 +2,10 @@
 // at the same work done, and rings have the uplinks that they reserve or do not run.
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
-#include "motley/schedule/estimate.h"
-#include "motley/schedule/program.h"
-#include "motley/schedule/settings.h"
-#include "motley/schedule/simulator.h"
+#include "motley/scheduling/policies/program.h"
+#include "motley/scheduling/simulator/estimate.h"
+#include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/trace/settings.h"
 
 namespace motley::bench {
 namespace {
@@ -14,29 +14,29 @@ constexpr int kSeeds = 30;
 constexpr const char* kOurs = "gadget-exact";
 
 // Of utility, of what none can exceed.
-Result<schedule::Estimate> share_of(const std::string& name, int servers, int jobs, int seeds) {
+Result<scheduling::Estimate> share_of(const std::string& name, int servers, int jobs, int seeds) {
   std::vector<double> shares;
   for (int seed = 0; seed < seeds; ++seed) {
-    const schedule::Setting setting = schedule::gadget_setting(servers, jobs, static_cast<std::uint64_t>(seed));
-    MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {.packing = schedule::Packing::kRing,
-                                                                  .slot_seconds = setting.slot_seconds}));
+    const scheduling::Setting setting = scheduling::gadget_setting(servers, jobs, static_cast<std::uint64_t>(seed));
+    MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, {.packing = scheduling::Packing::kRing,
+                                                                    .slot_seconds = setting.slot_seconds}));
     MOTLEY_ASSIGN(const auto outcome,
-                  schedule::simulate(setting.jobs, setting.machines, *policy, {.horizon = setting.horizon}));
-    shares.push_back(outcome.utility / schedule::utility_bound(setting.jobs, setting.machines, setting.horizon));
+                  scheduling::simulate(setting.jobs, setting.machines, *policy, {.horizon = setting.horizon}));
+    shares.push_back(outcome.utility / scheduling::utility_bound(setting.jobs, setting.machines, setting.horizon));
   }
-  return schedule::estimate(shares);
+  return scheduling::estimate(shares);
 }
 
 Status setting(const BenchOptions& options, const std::string& name, int servers, int jobs, RowList& rows) {
   std::string note;
-  schedule::Estimate ours;
+  scheduling::Estimate ours;
   double best_other = 0;
-  std::vector<std::string> policies = schedule::online_policy_names();
+  std::vector<std::string> policies = scheduling::online_policy_names();
   std::erase(policies, kOurs);
-  if (schedule::has_program_solver()) policies.emplace_back("gadget");
+  if (scheduling::has_program_solver()) policies.emplace_back("gadget");
   policies.insert(policies.begin(), kOurs);
   for (const std::string& policy : policies) {
-    MOTLEY_ASSIGN(const schedule::Estimate share, share_of(policy, servers, jobs, options.quick ? 3 : kSeeds));
+    MOTLEY_ASSIGN(const scheduling::Estimate share, share_of(policy, servers, jobs, options.quick ? 3 : kSeeds));
     note += fmt::format("{}{} {:.4f} +- {:.4f}", note.empty() ? "" : ", ", policy, share.mean, share.half_interval);
     if (policy == kOurs) {
       ours = share;
@@ -55,10 +55,10 @@ Status makespans(const BenchOptions& options, int servers, RowList& rows) {
   for (const char* name : {"gadget-exact", "sjf-bco", "list-scheduling", "random-devices"}) {
     double sum = 0;
     for (int seed = 0; seed < seeds; ++seed) {
-      const schedule::Setting setting = schedule::sjf_bco_setting(servers, static_cast<std::uint64_t>(seed));
-      MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {.slot_seconds = setting.slot_seconds * 10,
-                                                                    .objective = schedule::Objective::kMakespan}));
-      MOTLEY_ASSIGN(const auto outcome, schedule::simulate(setting.jobs, setting.machines, *policy));
+      const scheduling::Setting setting = scheduling::sjf_bco_setting(servers, static_cast<std::uint64_t>(seed));
+      MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, {.slot_seconds = setting.slot_seconds * 10,
+                                                                      .objective = scheduling::Objective::kMakespan}));
+      MOTLEY_ASSIGN(const auto outcome, scheduling::simulate(setting.jobs, setting.machines, *policy));
       sum += outcome.end / setting.slot_seconds;
     }
     means.emplace_back(name, sum / seeds);

@@ -7,22 +7,22 @@
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
 #include "motley/base/clock.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
-#include "motley/schedule/slot.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
+#include "motley/scheduling/policies/slot.h"
 
 namespace motley::bench {
 namespace {
 
-using schedule::Machines;
-using schedule::Part;
-using schedule::Placement;
-using schedule::Server;
-using schedule::SlotAnswer;
-using schedule::SlotJob;
-using schedule::SlotProblem;
+using scheduling::Machines;
+using scheduling::Part;
+using scheduling::Placement;
+using scheduling::Server;
+using scheduling::SlotAnswer;
+using scheduling::SlotJob;
+using scheduling::SlotProblem;
 
 constexpr double kMipSeconds = 60;
 constexpr int kSlots = 10'000;
@@ -82,7 +82,7 @@ int violations(const SlotProblem& problem, const std::vector<Placement>& placeme
   int found = 0;
   for (std::size_t i = 0; i < placements.size(); ++i) {
     std::vector<int> by_rack(index(machines.racks));
-    const int workers = schedule::workers_of(placements[i]);
+    const int workers = scheduling::workers_of(placements[i]);
     found += workers > problem.jobs[i].most();
     for (const Part& part : placements[i]) {
       devices[index(part.server)] += part.workers;
@@ -120,7 +120,7 @@ Status ratio(const BenchOptions& options, RowList& rows) {
   std::string shares;
   for (const Size& size : sizes) {
     const SlotProblem problem = random_problem(random, size.servers, size.jobs, size.most);
-    const SlotAnswer answer = schedule::solve_slot(problem);
+    const SlotAnswer answer = scheduling::solve_slot(problem);
     MOTLEY_TRY(peer->write_line(json_of(problem).dump()));
     MOTLEY_ASSIGN(const std::string line, peer->read_line(Deadline::after(kMipSeconds * 3)));
     const double bound = std::strtod(line.c_str(), nullptr);
@@ -144,7 +144,7 @@ void feasible(const BenchOptions& options, RowList& rows) {
   int found = 0;
   for (int slot = 0; slot < slots; ++slot) {
     const SlotProblem problem = random_problem(random, whole(random, 2, 12), whole(random, 1, 40), 8);
-    found += violations(problem, schedule::solve_slot(problem, {.rounds = 20}).placements);
+    found += violations(problem, scheduling::solve_slot(problem, {.rounds = 20}).placements);
   }
   rows.add("slot-feasible", "violations", found, "capacities", false, 0, {}, {}, fmt::format("{} random slots", slots));
 }
@@ -158,7 +158,7 @@ DecisionTimes decisions(RowList& rows, int devices, int jobs, std::optional<doub
   constexpr int kOnServer = 8;
   Random random(3);
   SlotProblem problem;
-  problem.machines = schedule::uniform(devices / kOnServer, kOnServer, 16);
+  problem.machines = scheduling::uniform(devices / kOnServer, kOnServer, 16);
   for (Server& server : problem.machines.servers) server.uplink = 25;
   problem.machines.rack_uplinks.assign(static_cast<std::size_t>(problem.machines.racks), 200);
   const auto new_job = [&] { return random_job(random, 1 << whole(random, 0, 6)); };
@@ -167,7 +167,7 @@ DecisionTimes decisions(RowList& rows, int devices, int jobs, std::optional<doub
   double least_share = 1;
   for (int decision = 0; decision < kDecisions; ++decision) {
     const double begin = monotonic_seconds();
-    const SlotAnswer answer = schedule::solve_slot(problem);
+    const SlotAnswer answer = scheduling::solve_slot(problem);
     milliseconds.push_back(1e3 * (monotonic_seconds() - begin));
     least_share = std::min(least_share, answer.value / answer.bound);
     for (std::size_t i = 0; i < problem.jobs.size(); ++i) {
@@ -181,7 +181,7 @@ DecisionTimes decisions(RowList& rows, int devices, int jobs, std::optional<doub
         for (double& value : values) value *= factor;
       }
       job.now = answer.placements[i];
-      job.moving = 0.05 * schedule::value_of(problem.machines, job, job.now);
+      job.moving = 0.05 * scheduling::value_of(problem.machines, job, job.now);
     }
   }
   std::ranges::sort(milliseconds);
@@ -197,24 +197,24 @@ DecisionTimes decisions(RowList& rows, int devices, int jobs, std::optional<doub
 // How they grow, as a page.
 Status write_growth(const BenchOptions& options, const std::vector<DecisionTimes>& all) {
   if (options.pages.empty()) return {};
-  page::LineChart chart;
+  report::LineChart chart;
   chart.title = "Time of a decision";
   chart.summary = "How long a slot's decision takes as clusters grow: median and 95th percentile.";
   chart.x_label = "devices, log10";
   chart.y_label = "milliseconds, log10";
-  chart.series = {{"median", 0, page::LineStyle::kMarked}, {"95th percentile", 1, page::LineStyle::kMarked}};
+  chart.series = {{"median", 0, report::LineStyle::kMarked}, {"95th percentile", 1, report::LineStyle::kMarked}};
   for (const DecisionTimes& one : all) {
-    for (page::Series& series : chart.series) series.x.push_back(std::log10(one.devices));
+    for (report::Series& series : chart.series) series.x.push_back(std::log10(one.devices));
     chart.series[0].y.push_back(std::log10(one.median_ms));
     chart.series[1].y.push_back(std::log10(one.p95_ms));
   }
   MOTLEY_TRY(make_folders(options.pages));
   return write_file(
       options.pages / "schedule-decisions.html",
-      page::document("Time of a decision",
-                     "<header><h1>How decisions of gadget-exact grow</h1></header><main>"
-                     "<div class=\"cards\">" +
-                         page::card(chart.title, chart.summary, page::line_chart(chart)) + "</div></main>"));
+      report::document("Time of a decision",
+                       "<header><h1>How decisions of gadget-exact grow</h1></header><main>"
+                       "<div class=\"cards\">" +
+                           report::card(chart.title, chart.summary, report::line_chart(chart)) + "</div></main>"));
 }
 
 }  // namespace

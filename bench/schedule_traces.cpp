@@ -8,23 +8,23 @@
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
 #include "motley/base/clock.h"
-#include "motley/base/file.h"
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
-#include "motley/schedule/program.h"
-#include "motley/schedule/simulator.h"
-#include "motley/schedule/trace.h"
-#include "motley/schedule/workload.h"
+#include "motley/base/os/file.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
+#include "motley/scheduling/policies/program.h"
+#include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/trace/trace.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::bench {
 namespace {
 
-using schedule::Objective;
+using scheduling::Objective;
 
 constexpr const char* kOurs = "gadget-exact";
 constexpr std::uint64_t kSeed = 1;
 // 100 GB/s inside a server, 100 Gb/s between servers, and the contention of SJF-BCO.
-constexpr schedule::Network kNetwork = {.inside = 100e9, .between = 12.5e9, .meeting = 0.5, .loss = 0.1};
+constexpr scheduling::Network kNetwork = {.inside = 100e9, .between = 12.5e9, .meeting = 0.5, .loss = 0.1};
 
 struct Case {
   std::string name;
@@ -41,7 +41,7 @@ const std::vector<std::string> kSlotted = {"drf", "themis", "optimus", "elasticf
 std::vector<std::string> all_peers() {
   std::vector<std::string> peers = kSorting;
   for (const std::string& name : kSlotted) {
-    if (schedule::has_program_solver() || (name != "gavel" && name != "sia")) peers.push_back(name);
+    if (scheduling::has_program_solver() || (name != "gavel" && name != "sia")) peers.push_back(name);
   }
   return peers;
 }
@@ -82,25 +82,25 @@ class Traces {
     for (const double load : {0.7, 1.0, 1.3}) {
       if (options_.quick && load != 1) continue;
       const double begin = monotonic_seconds();
-      MOTLEY_ASSIGN(std::vector<schedule::Job> jobs, schedule::read_trace(file));
-      if (one.days > 0) jobs = schedule::busiest(jobs, one.days);
-      MOTLEY_ASSIGN(schedule::Machines machines, schedule::parse_machines(one.machines));
+      MOTLEY_ASSIGN(std::vector<scheduling::Job> jobs, scheduling::read_trace(file));
+      if (one.days > 0) jobs = scheduling::busiest(jobs, one.days);
+      MOTLEY_ASSIGN(scheduling::Machines machines, scheduling::parse_machines(one.machines));
       machines.network = kNetwork;
-      schedule::set_load(jobs, machines, load);
-      schedule::make_elastic(jobs, kSeed);
+      scheduling::set_load(jobs, machines, load);
+      scheduling::make_elastic(jobs, kSeed);
       const double read_seconds = monotonic_seconds() - begin;
       MOTLEY_TRY(at_load(one, load, jobs, machines, read_seconds));
     }
     return {};
   }
 
-  Status at_load(const Case& one, double load, const std::vector<schedule::Job>& jobs,
-                 const schedule::Machines& machines, double read_seconds) {
+  Status at_load(const Case& one, double load, const std::vector<scheduling::Job>& jobs,
+                 const scheduling::Machines& machines, double read_seconds) {
     const std::string name = load == 1 ? one.name : fmt::format("{}-load-{:g}", one.name, load);
     std::string note =
         fmt::format("{} jobs, {} devices, slots of {:g} s; mean hours / worst finish-time ratio / unfair:", jobs.size(),
                     machines.devices(), one.slot_seconds);
-    page::LineChart chart;
+    report::LineChart chart;
     chart.title = name;
     chart.summary = "Mean hours to completion and the worst finish-time ratio, a mark a policy.";
     chart.x_label = "mean hours to completion, log10";
@@ -109,7 +109,7 @@ class Traces {
       note += fmt::format(" {} {:.2f} / {:.2f} / {:.3f},", label, result.mean_hours, result.worst, result.unfair);
       chart.series.push_back({label,
                               static_cast<int>(chart.series.size()),
-                              page::LineStyle::kMarks,
+                              report::LineStyle::kMarks,
                               {std::log10(result.mean_hours)},
                               {std::log10(result.worst)}});
       rows_.say(name + " " + label);
@@ -141,21 +141,21 @@ class Traces {
                 fmt::format("reading included; {} jobs on {} devices, slots of an hour, completion objective",
                             jobs.size(), machines.devices()));
     }
-    charts_ += page::card(name, "", page::line_chart(chart));
+    charts_ += report::card(name, "", report::line_chart(chart));
     return {};
   }
 
-  static Result<Figures> replay(const Case& one, const std::vector<schedule::Job>& jobs,
-                                const schedule::Machines& machines, const std::string& name, Objective objective) {
-    MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {.packing = schedule::Packing::kRing,
-                                                                  .slot_seconds = one.slot_seconds,
-                                                                  .objective = objective}));
+  static Result<Figures> replay(const Case& one, const std::vector<scheduling::Job>& jobs,
+                                const scheduling::Machines& machines, const std::string& name, Objective objective) {
+    MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, {.packing = scheduling::Packing::kRing,
+                                                                    .slot_seconds = one.slot_seconds,
+                                                                    .objective = objective}));
     const double begin = monotonic_seconds();
-    MOTLEY_ASSIGN(const auto outcome, schedule::simulate(jobs, machines, *policy));
+    MOTLEY_ASSIGN(const auto outcome, scheduling::simulate(jobs, machines, *policy));
     Figures result;
     result.seconds = monotonic_seconds() - begin;
-    result.mean_hours = schedule::completion_of(jobs, outcome).mean / 3600;
-    const schedule::Fairness fairness = schedule::fairness_of(jobs, machines, outcome);
+    result.mean_hours = scheduling::completion_of(jobs, outcome).mean / 3600;
+    const scheduling::Fairness fairness = scheduling::fairness_of(jobs, machines, outcome);
     result.worst = fairness.worst;
     result.unfair = fairness.unfair;
     return result;
@@ -165,10 +165,10 @@ class Traces {
     if (options_.pages.empty()) return {};
     MOTLEY_TRY(make_folders(options_.pages));
     return write_file(options_.pages / "schedule.html",
-                      page::document("Soon or fair",
-                                     "<header><h1>Soon or fair: policies on real traces</h1></header>"
-                                     "<main><div class=\"cards\">" +
-                                         charts_ + "</div></main>"));
+                      report::document("Soon or fair",
+                                       "<header><h1>Soon or fair: policies on real traces</h1></header>"
+                                       "<main><div class=\"cards\">" +
+                                           charts_ + "</div></main>"));
   }
 
   const BenchOptions& options_;

@@ -4,10 +4,10 @@
 #include "bench/planning_cases.h"
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
-#include "motley/schedule/estimate.h"
-#include "motley/schedule/program.h"
-#include "motley/schedule/settings.h"
-#include "motley/schedule/simulator.h"
+#include "motley/scheduling/policies/program.h"
+#include "motley/scheduling/simulator/estimate.h"
+#include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/trace/settings.h"
 
 namespace motley::bench {
 namespace {
@@ -16,7 +16,7 @@ constexpr int kJobs = 400;
 constexpr int kSeeds = 5;
 constexpr const char* kOurs = "gadget-exact";
 
-using schedule::Objective;
+using scheduling::Objective;
 
 // By policy, over all draws.
 struct Outcomes {
@@ -24,42 +24,43 @@ struct Outcomes {
   std::vector<double> worst;
 };
 
-Result<Outcomes> outcomes_of(const schedule::Throughputs& table, const std::string& name, Objective objective,
+Result<Outcomes> outcomes_of(const scheduling::Throughputs& table, const std::string& name, Objective objective,
                              double per_hour, const BenchOptions& options) {
   Outcomes outcomes;
   for (int seed = 0; seed < (options.quick ? 1 : kSeeds); ++seed) {
-    MOTLEY_ASSIGN(const schedule::Setting setting, schedule::gavel_setting(table, options.quick ? 60 : kJobs, per_hour,
-                                                                           static_cast<std::uint64_t>(seed)));
-    MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, {.packing = schedule::Packing::kTogether,
-                                                                  .slot_seconds = setting.slot_seconds,
-                                                                  .objective = objective}));
-    MOTLEY_ASSIGN(const auto outcome, schedule::simulate(setting.jobs, setting.machines, *policy));
-    outcomes.hours.push_back(schedule::completion_of(setting.jobs, outcome).mean / 3600);
-    outcomes.worst.push_back(schedule::fairness_of(setting.jobs, setting.machines, outcome).worst);
+    MOTLEY_ASSIGN(
+        const scheduling::Setting setting,
+        scheduling::gavel_setting(table, options.quick ? 60 : kJobs, per_hour, static_cast<std::uint64_t>(seed)));
+    MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, {.packing = scheduling::Packing::kTogether,
+                                                                    .slot_seconds = setting.slot_seconds,
+                                                                    .objective = objective}));
+    MOTLEY_ASSIGN(const auto outcome, scheduling::simulate(setting.jobs, setting.machines, *policy));
+    outcomes.hours.push_back(scheduling::completion_of(setting.jobs, outcome).mean / 3600);
+    outcomes.worst.push_back(scheduling::fairness_of(setting.jobs, setting.machines, outcome).worst);
   }
   return outcomes;
 }
 
-Status compare(const schedule::Throughputs& table, double per_hour, Objective objective, const BenchOptions& options,
+Status compare(const scheduling::Throughputs& table, double per_hour, Objective objective, const BenchOptions& options,
                RowList& rows) {
   const bool is_fairness = objective == Objective::kFairness;
   const std::vector<const char*> peers = is_fairness ? std::vector<const char*>{"las", "themis", "gavel"}
                                                      : std::vector<const char*>{"fifo", "las", "srtf", "gavel", "sia"};
   const auto figure = [&](const Outcomes& outcomes) {
-    return schedule::estimate(is_fairness ? outcomes.worst : outcomes.hours);
+    return scheduling::estimate(is_fairness ? outcomes.worst : outcomes.hours);
   };
   std::string note = is_fairness ? "worst finish-time ratio: " : "hours: ";
   double best = 0;
   for (const char* peer : peers) {
     const bool needs_programs = std::string_view(peer) == "gavel" || std::string_view(peer) == "sia";
-    if (needs_programs && !schedule::has_program_solver()) continue;
+    if (needs_programs && !scheduling::has_program_solver()) continue;
     MOTLEY_ASSIGN(const Outcomes outcomes, outcomes_of(table, peer, objective, per_hour, options));
-    const schedule::Estimate one = figure(outcomes);
+    const scheduling::Estimate one = figure(outcomes);
     note += fmt::format("{} {:.2f} +- {:.2f}, ", peer, one.mean, one.half_interval);
     best = best == 0 ? one.mean : std::min(best, one.mean);
   }
   MOTLEY_ASSIGN(const Outcomes outcomes, outcomes_of(table, kOurs, objective, per_hour, options));
-  const schedule::Estimate ours = figure(outcomes);
+  const scheduling::Estimate ours = figure(outcomes);
   note += fmt::format("{} {:.2f} +- {:.2f}", kOurs, ours.mean, ours.half_interval);
   rows.add(fmt::format("gavel-settings-{:g}", per_hour),
            is_fairness ? "fairness_ratio_to_best_peer" : "jct_ratio_to_best_peer", ours.mean / best, "x", false, {}, {},
@@ -76,7 +77,7 @@ Result<std::vector<BenchRow>> schedule_unlike(const BenchOptions& options) {
     rows.left_out("gavel-settings-*", "needs " + file.string());
     return rows.take();
   }
-  MOTLEY_ASSIGN(const schedule::Throughputs table, schedule::Throughputs::read(file));
+  MOTLEY_ASSIGN(const scheduling::Throughputs table, scheduling::Throughputs::read(file));
   for (const double per_hour : {1.0, 2.0}) {
     for (const Objective objective : {Objective::kCompletion, Objective::kFairness}) {
       MOTLEY_TRY(compare(table, per_hour, objective, options, rows));

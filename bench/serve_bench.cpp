@@ -13,12 +13,12 @@
 #include "bench/row_list.h"
 #include "motley/base/clock.h"
 #include "motley/base/random.h"
-#include "motley/schedule/service/client.h"
+#include "motley/scheduling/service/client.h"
 
 namespace motley::bench {
 namespace {
 
-using Json = schedule::Client::Json;
+using Json = scheduling::Client::Json;
 
 constexpr int kBatch = 100;  // jobs in a request
 constexpr double kMostSeconds = 900;
@@ -82,7 +82,7 @@ class Killed {
   // Asks until there is an answer.
   Result<Json> ask(const std::string& path, const std::string& body) {
     while (true) {
-      auto client = schedule::Client::of(folder_);
+      auto client = scheduling::Client::of(folder_);
       if (client) {
         auto answer = body.empty() ? client->get(path) : client->post(path, body);
         if (answer || answer.error().code == ErrorCode::kInvalidInput) return answer;

@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "motley/base/clock.h"
-#include "motley/base/file.h"
-#include "motley/transport/session.h"
+#include "motley/base/os/file.h"
+#include "motley/net/session.h"
 
 namespace motley::bench {
 namespace {
@@ -20,8 +20,8 @@ std::string token_variable() {
 
 }  // namespace
 
-const transport::Secret& ServerProcess::token() {
-  static const transport::Secret secret = transport::Secret::generate();
+const net::Secret& ServerProcess::token() {
+  static const net::Secret secret = net::Secret::generate();
   return secret;
 }
 

@@ -8,7 +8,7 @@
 
 #include "bench/child_process.h"
 #include "bench/exchange_job.h"
-#include "motley/transport/secret.h"
+#include "motley/net/secret.h"
 
 namespace motley::bench {
 
@@ -19,7 +19,7 @@ class ServerProcess {
   static Result<ServerProcess> start(const BenchOptions& options, int cores, const ExchangeJob::Place& place = {},
                                      const std::vector<std::string>& flags = {});
   // The secret of that token.
-  static const transport::Secret& token();
+  static const net::Secret& token();
 
   // The variables that lead ranks to these servers.
   static std::vector<std::string> environment(std::span<const ServerProcess> servers);

@@ -13,19 +13,20 @@
 #include <cmath>
 
 #include "motley/base/clock.h"
-#include "motley/cost/evaluation.h"
 #include "motley/model/tables.h"
-#include "motley/planner/learned/learned.h"
-#include "motley/planner/planner.h"
-#include "motley/planner/random_problem.h"
-#include "motley/simulate/simulate.h"
+#include "motley/planning/cost/evaluation.h"
+#include "motley/planning/learned/learned.h"
+#include "motley/planning/methods.h"
+#include "motley/planning/search/planner.h"
+#include "motley/planning/search/random_problem.h"
+#include "motley/planning/simulate/simulate.h"
 
 namespace motley::bench {
 namespace {
 
-using simulate::Timeline;
+using planning::Timeline;
 
-constexpr auto kSchedules = {plan::Schedule::kOneForwardOneBackward, plan::Schedule::kFillDrain};
+constexpr auto kSchedules = {planning::Schedule::kOneForwardOneBackward, planning::Schedule::kFillDrain};
 
 // Equal stages of one layer, each on `replicas` devices of one type: a micro-batch takes 1 s forward and 2 s backward.
 struct Balanced {
@@ -33,14 +34,14 @@ struct Balanced {
   std::int64_t replicas = 1;
   std::int64_t micro_batches = 1;
   double transfer_seconds = 0;
-  plan::Schedule schedule = plan::Schedule::kOneForwardOneBackward;
+  planning::Schedule schedule = planning::Schedule::kOneForwardOneBackward;
 };
 
-cost::Problem balanced_problem(const Balanced& balanced) {
+planning::Problem balanced_problem(const Balanced& balanced) {
   const auto samples = static_cast<double>(balanced.replicas);
-  cost::Problem problem;
+  planning::Problem problem;
   problem.model = "balanced";
-  problem.cost_model = cost::CostModel::kPipeline;
+  problem.cost_model = planning::CostModel::kPipeline;
   problem.batch = balanced.replicas * balanced.micro_batches;
   problem.micro_batches = balanced.micro_batches;
   problem.schedule = balanced.schedule;
@@ -54,8 +55,8 @@ cost::Problem balanced_problem(const Balanced& balanced) {
   return problem;
 }
 
-cost::Candidate balanced_candidate(const Balanced& balanced) {
-  cost::Candidate candidate;
+planning::Candidate balanced_candidate(const Balanced& balanced) {
+  planning::Candidate candidate;
   for (int s = 0; s < balanced.stages; ++s) {
     candidate.push_back({.first = s, .last = s, .type = 0, .replicas = balanced.replicas});
   }
@@ -63,19 +64,19 @@ cost::Candidate balanced_candidate(const Balanced& balanced) {
 }
 
 // How far the cost model's step is from the simulated one, as a share of this; links as the cost model has them.
-Result<double> difference(const cost::Problem& problem, const cost::Candidate& candidate) {
-  const cost::Evaluation evaluation = cost::evaluate(problem, candidate, {});
-  const plan::Plan plan = cost::to_plan(problem, candidate, evaluation, {}, "given");
+Result<double> difference(const planning::Problem& problem, const planning::Candidate& candidate) {
+  const planning::Evaluation evaluation = planning::evaluate(problem, candidate, {});
+  const planning::Plan plan = planning::to_plan(problem, candidate, evaluation, {}, "given");
   MOTLEY_ASSIGN(
       const Timeline timeline,
-      simulate::simulate(problem, plan, {.links_contended = false, .exchange_overlaps = false, .keep_events = false}));
+      planning::simulate(problem, plan, {.links_contended = false, .exchange_overlaps = false, .keep_events = false}));
   return evaluation.step_seconds / timeline.step_seconds - 1;
 }
 
 Status add_balanced(std::vector<BenchRow>& rows) {
   // Eight micro-batches a stage, as pipelines are run to keep their bubble small; and fewer than stages.
   double worst = 0, worst_few = 0;
-  for (const plan::Schedule schedule : kSchedules) {
+  for (const planning::Schedule schedule : kSchedules) {
     for (const int stages : {1, 2, 4, 8, 16, 32}) {
       for (const std::int64_t replicas : {1, 4}) {
         for (const double transfer : {0.0, 0.03, 0.3}) {
@@ -105,13 +106,14 @@ Status add_balanced(std::vector<BenchRow>& rows) {
 Status add_events(std::vector<BenchRow>& rows, const BenchOptions& options) {
   constexpr int kRounds = 9;
   const Balanced wide{16, 2, 1000, 0.1};
-  const cost::Problem problem = balanced_problem(wide);
-  const cost::Candidate candidate = balanced_candidate(wide);
-  const plan::Plan plan = cost::to_plan(problem, candidate, cost::evaluate(problem, candidate, {}), {}, "given");
+  const planning::Problem problem = balanced_problem(wide);
+  const planning::Candidate candidate = balanced_candidate(wide);
+  const planning::Plan plan =
+      planning::to_plan(problem, candidate, planning::evaluate(problem, candidate, {}), {}, "given");
   std::vector<double> speeds;
   for (int round = 0; round < (options.quick ? kRounds : 3 * kRounds); ++round) {
     const double begin = monotonic_seconds();
-    MOTLEY_ASSIGN(const Timeline timeline, simulate::simulate(problem, plan));
+    MOTLEY_ASSIGN(const Timeline timeline, planning::simulate(problem, plan));
     speeds.push_back(static_cast<double>(timeline.event_count) / (monotonic_seconds() - begin) / 1e6);
   }
   std::ranges::nth_element(speeds, speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2));
@@ -129,26 +131,27 @@ Status add_events(std::vector<BenchRow>& rows, const BenchOptions& options) {
 // Random candidates of random problems; what the planners see is the cost model, what would happen the simulation.
 Status add_random(std::vector<BenchRow>& rows, const BenchOptions& options) {
   const std::uint64_t instances = options.quick ? 300 : 2000;
-  for (const plan::Schedule schedule : kSchedules) {
+  for (const planning::Schedule schedule : kSchedules) {
     double sum = 0, worst = 0, sharing = 0;
     int count = 0;
     for (std::uint64_t seed = 0; seed < instances; ++seed) {
-      cost::Problem problem = planner::random_problem(
-          {.layers = 12, .types = 3, .cost_model = cost::CostModel::kPipeline, .links = true, .schedule = schedule},
+      planning::Problem problem = planning::random_problem(
+          {.layers = 12, .types = 3, .cost_model = planning::CostModel::kPipeline, .links = true, .schedule = schedule},
           seed);
       problem.micro_batches = 16;
-      const cost::Candidate candidate = planner::random_candidate(problem, seed);
+      const planning::Candidate candidate = planning::random_candidate(problem, seed);
       MOTLEY_ASSIGN(const double off, difference(problem, candidate));
-      const plan::Plan plan = cost::to_plan(problem, candidate, cost::evaluate(problem, candidate, {}), {}, "given");
-      MOTLEY_ASSIGN(const Timeline shared, simulate::simulate(problem, plan, {.keep_events = false}));
+      const planning::Plan plan =
+          planning::to_plan(problem, candidate, planning::evaluate(problem, candidate, {}), {}, "given");
+      MOTLEY_ASSIGN(const Timeline shared, planning::simulate(problem, plan, {.keep_events = false}));
       MOTLEY_ASSIGN(const Timeline own,
-                    simulate::simulate(problem, plan, {.links_contended = false, .keep_events = false}));
+                    planning::simulate(problem, plan, {.links_contended = false, .keep_events = false}));
       sum += std::abs(off);
       worst = std::max(worst, std::abs(off));
       sharing += shared.step_seconds / own.step_seconds;
       ++count;
     }
-    const std::string name = fmt::format("random-{}", plan::to_string(schedule));
+    const std::string name = fmt::format("random-{}", planning::to_string(schedule));
     const std::string note = fmt::format("{} unbalanced plans of 12 layers on 3 types in 16 micro-batches", count);
     rows.push_back({.name = name, .metric = "mean_difference_to_cost_model", .value = sum / count, .note = note});
     rows.push_back({.name = name, .metric = "worst_difference_to_cost_model", .value = worst, .note = note});
@@ -164,8 +167,8 @@ Status add_random(std::vector<BenchRow>& rows, const BenchOptions& options) {
 constexpr std::array kSpeeds = {1.0, 1.0, 0.5, 0.25};
 
 // The four nodes, each a type of its own, since a link belongs to a pair of types.
-Result<cost::Problem> unequal_nodes(const model::Graph& graph, double bits_per_second, std::int64_t batch,
-                                    std::int64_t micro_batches) {
+Result<planning::Problem> unequal_nodes(const model::Graph& graph, double bits_per_second, std::int64_t batch,
+                                        std::int64_t micro_batches) {
   std::vector<model::DeviceSpeed> speeds;
   cluster::Cluster cluster;
   for (std::size_t i = 0; i < kSpeeds.size(); ++i) {
@@ -184,22 +187,23 @@ Result<cost::Problem> unequal_nodes(const model::Graph& graph, double bits_per_s
     }
   }
   const model::Profile profile = model::estimate(graph, speeds, static_cast<double>(batch));
-  return cost::make_problem(profile, cluster,
-                            {.cost_model = cost::CostModel::kPipeline,
-                             .job_samples = static_cast<double>(batch),
-                             .batch = batch,
-                             .micro_batches = micro_batches});
+  return planning::make_problem(profile, cluster,
+                                {.cost_model = planning::CostModel::kPipeline,
+                                 .job_samples = static_cast<double>(batch),
+                                 .batch = batch,
+                                 .micro_batches = micro_batches});
 }
 
 // One stage over all nodes with whole numbers of samples; nodes without any are left out.
-plan::Plan data_parallel(const cost::Problem& problem, const std::vector<std::int64_t>& samples) {
-  plan::Plan plan;
+planning::Plan data_parallel(const planning::Problem& problem, const std::vector<std::int64_t>& samples) {
+  planning::Plan plan;
   plan.model = problem.model;
-  for (const cost::LayerSize& layer : problem.layers) {
+  for (const planning::LayerSize& layer : problem.layers) {
     plan.layers.push_back(layer.name);
   }
   plan.batch = problem.batch;
-  plan::Stage stage{.first_layer = 0, .last_layer = problem.layer_count() - 1, .exchange = plan::Exchange::kRing};
+  planning::Stage stage{
+      .first_layer = 0, .last_layer = problem.layer_count() - 1, .exchange = planning::Exchange::kRing};
   for (std::size_t i = 0; i < samples.size(); ++i) {
     if (samples[i] > 0) {
       stage.replicas.push_back({.type = problem.types[i].name,
@@ -211,12 +215,12 @@ plan::Plan data_parallel(const cost::Problem& problem, const std::vector<std::in
 }
 
 // Each sample goes to the node that would be done first with it: the shares whose slowest node is the fastest.
-std::vector<std::int64_t> balanced_samples(const cost::Problem& problem) {
+std::vector<std::int64_t> balanced_samples(const planning::Problem& problem) {
   std::vector<std::int64_t> samples(problem.types.size());
   const auto seconds = [&](std::size_t node, std::int64_t count) {
     double sum = 0;
     for (int layer = 0; layer < problem.layer_count(); ++layer) {
-      const cost::LayerOnType& times = problem.at(layer, static_cast<int>(node));
+      const planning::LayerOnType& times = problem.at(layer, static_cast<int>(node));
       sum += times.forward.at(static_cast<double>(count)) + times.backward.at(static_cast<double>(count));
     }
     return sum;
@@ -234,11 +238,11 @@ std::vector<std::int64_t> balanced_samples(const cost::Problem& problem) {
 }
 
 // What TAPP takes from real runs, its reward, comes from the simulator.
-cost::Evaluation simulated(const cost::Problem& problem, const cost::Candidate& candidate,
-                           const plan::Objective& objective) {
-  cost::Evaluation evaluation = cost::evaluate(problem, candidate, objective);
-  const Result<Timeline> timeline =
-      simulate::simulate(problem, cost::to_plan(problem, candidate, evaluation, objective, ""), {.keep_events = false});
+planning::Evaluation simulated(const planning::Problem& problem, const planning::Candidate& candidate,
+                               const planning::Objective& objective) {
+  planning::Evaluation evaluation = planning::evaluate(problem, candidate, objective);
+  const Result<Timeline> timeline = planning::simulate(
+      problem, planning::to_plan(problem, candidate, evaluation, objective, ""), {.keep_events = false});
   if (!timeline) {
     evaluation.feasible = false;
     evaluation.violation = timeline.error().message;
@@ -249,22 +253,22 @@ cost::Evaluation simulated(const cost::Problem& problem, const cost::Candidate& 
   return evaluation;
 }
 
-Result<Timeline> best_of(const planner::Planner& planner, const planner::Request& request) {
-  MOTLEY_ASSIGN(const planner::Answer answer, planner.plan(request));
+Result<Timeline> best_of(const planning::Planner& planner, const planning::Request& request) {
+  MOTLEY_ASSIGN(const planning::Answer answer, planner.plan(request));
   if (!answer.best) {
     return fail(ErrorCode::kInternal, "'{}' found no plan of '{}'", planner.name(), request.problem.model);
   }
-  return simulate::simulate(
+  return planning::simulate(
       request.problem,
-      cost::to_plan(request.problem, *answer.best, answer.evaluation, request.objective, planner.name()),
+      planning::to_plan(request.problem, *answer.best, answer.evaluation, request.objective, planner.name()),
       {.keep_events = false});
 }
 
 Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& options) {
-  const plan::Objective objective{.goal = plan::Goal::kLeastStepTime};
+  const planning::Objective objective{.goal = planning::Goal::kLeastStepTime};
   const double learning_seconds = options.quick ? 1 : 5;
-  const auto exact = planner::make_exact();
-  const auto learned = planner::make_rl_attention();
+  const auto exact = planning::make_exact();
+  const auto learned = planning::make_rl_attention();
   for (const char* const table : {"alexnet", "vgg16", "resnet50"}) {
     MOTLEY_ASSIGN(const model::Graph graph, model::table(table));
     for (const int gigabits : {1, 10}) {
@@ -274,18 +278,18 @@ Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& option
           options.progress(name);
         }
         const double link = 1e9 * gigabits;
-        MOTLEY_ASSIGN(const cost::Problem whole, unequal_nodes(graph, link, batch, 1));
+        MOTLEY_ASSIGN(const planning::Problem whole, unequal_nodes(graph, link, batch, 1));
         // Bulk-synchronous: all compute, and then exchange.
         const std::vector<std::int64_t> equal(kSpeeds.size(), batch / kSpeeds.size());
         MOTLEY_ASSIGN(const Timeline bsp,
-                      simulate::simulate(whole, data_parallel(whole, equal), {.exchange_overlaps = false}));
+                      planning::simulate(whole, data_parallel(whole, equal), {.exchange_overlaps = false}));
         MOTLEY_ASSIGN(const Timeline balanced,
-                      simulate::simulate(whole, data_parallel(whole, balanced_samples(whole))));
+                      planning::simulate(whole, data_parallel(whole, balanced_samples(whole))));
         // Micro-batches are not the methods' to choose: as many as serve the exact plan best.
         Timeline best{.step_seconds = std::numeric_limits<double>::infinity()};
-        cost::Problem cut = whole;
+        planning::Problem cut = whole;
         for (std::int64_t micro_batches = 1; micro_batches <= batch; micro_batches *= 2) {
-          MOTLEY_ASSIGN(cost::Problem problem, unequal_nodes(graph, link, batch, micro_batches));
+          MOTLEY_ASSIGN(planning::Problem problem, unequal_nodes(graph, link, batch, micro_batches));
           MOTLEY_ASSIGN(Timeline timeline, best_of(*exact, {.problem = problem, .objective = objective}));
           if (timeline.step_seconds < best.step_seconds) {
             best = std::move(timeline);
@@ -296,7 +300,7 @@ Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& option
         const Result<Timeline> attention = best_of(*learned, {.problem = cut,
                                                               .objective = objective,
                                                               .seconds = learning_seconds,
-                                                              .evaluator = [&](const cost::Candidate& candidate) {
+                                                              .evaluator = [&](const planning::Candidate& candidate) {
                                                                 return simulated(cut, candidate, objective);
                                                               }});
         const auto add = [&](const std::string& metric, double value, const char* unit, std::optional<double> peer,

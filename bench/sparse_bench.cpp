@@ -20,18 +20,18 @@
 
 #include "bench/temporary_folder.h"
 #include "motley/base/clock.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
 #include "motley/base/units.h"
-#include "motley/server/sparse_table.h"
+#include "motley/ps/sparse_table.h"
 
 namespace motley::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using server::ColdStore;
-using server::SparseTable;
-using server::SparseTableSpec;
+using ps::ColdStore;
+using ps::SparseTable;
+using ps::SparseTableSpec;
 
 constexpr std::size_t kDimension = 32;
 constexpr std::size_t kBatch = 8192;
@@ -47,8 +47,8 @@ SparseTableSpec table_spec() {
   return spec;
 }
 
-server::RowShape shape() {
-  return {kDimension, kDimension + server::state_floats(server::RowOptimizer::Kind::kAdagrad, kDimension)};
+ps::RowShape shape() {
+  return {kDimension, kDimension + ps::state_floats(ps::RowOptimizer::Kind::kAdagrad, kDimension)};
 }
 
 void pin(int core) {
@@ -144,7 +144,7 @@ class RecordingStore final : public ColdStore {
     }
     return store_->write(ids, records);
   }
-  std::unique_ptr<server::ColdSnapshot> snapshot() override { return store_->snapshot(); }
+  std::unique_ptr<ps::ColdSnapshot> snapshot() override { return store_->snapshot(); }
 
  private:
   std::unique_ptr<ColdStore> store_;
@@ -261,7 +261,7 @@ class SparseBench {
   static void bare_rows(std::vector<float>& flat, std::size_t stride, const std::vector<std::uint64_t>& order,
                         const std::vector<float>& gradients) {
     constexpr std::size_t kAhead = 16;
-    const server::RowOptimizer optimizer;
+    const ps::RowOptimizer optimizer;
     std::vector<float> out(kBatch * kDimension);
     const auto bring = [&](std::size_t i) {
       if (i >= order.size()) return;
@@ -274,8 +274,8 @@ class SparseBench {
       }
       for (std::size_t i = 0; i < kBatch; ++i) {
         bring(begin + i + kAhead);
-        server::update_row(optimizer, std::span(gradients).subspan(i * kDimension, kDimension),
-                           &flat[order[begin + i] * stride]);
+        ps::update_row(optimizer, std::span(gradients).subspan(i * kDimension, kDimension),
+                       &flat[order[begin + i] * stride]);
       }
     }
   }
@@ -290,8 +290,8 @@ class SparseBench {
     spec.memory_bytes = std::size_t{options_.quick ? 32U : 96U} << 20;
     const std::size_t record_bytes = SparseTable::record_bytes(spec);
     const std::uint64_t row_count = kTimesMemory * spec.memory_bytes / shape().resident_bytes();
-    const server::ColdOptions cold_options{.write_buffer_bytes = std::size_t{4} << 20,
-                                           .block_cache_bytes = std::size_t{4} << 20};
+    const ps::ColdOptions cold_options{.write_buffer_bytes = std::size_t{4} << 20,
+                                       .block_cache_bytes = std::size_t{4} << 20};
     std::vector<double> cumulative(row_count);
     double sum = 0;
     for (std::uint64_t rank = 0; rank < row_count; ++rank) {
@@ -307,8 +307,8 @@ class SparseBench {
                     limit.active() ? "" : "; memory is not limited: that takes root and a memory cgroup"));
 
     Traffic traffic;
-    MOTLEY_ASSIGN(auto store, server::open_cold_store(folder / "ours", record_bytes, cold_options));
-    MOTLEY_ASSIGN(const auto peer, server::open_cold_store(folder / "peer", record_bytes, cold_options));
+    MOTLEY_ASSIGN(auto store, ps::open_cold_store(folder / "ours", record_bytes, cold_options));
+    MOTLEY_ASSIGN(const auto peer, ps::open_cold_store(folder / "peer", record_bytes, cold_options));
     MOTLEY_ASSIGN(const auto table,
                   SparseTable::create(spec, std::make_unique<RecordingStore>(std::move(store), record_bytes, traffic)));
     for (std::uint64_t begin = 0; begin < row_count; begin += kBatch) {
@@ -322,7 +322,7 @@ class SparseBench {
     std::vector<double> shares;
     double our_seconds = 0;
     double peer_seconds = 0;
-    server::SparseStatistics before;
+    ps::SparseStatistics before;
     for (int pair = 0; pair < pairs_ + 2; ++pair) {
       if (pair == 2) {  // the first rounds bring the hot rows in
         our_seconds = peer_seconds = 0;
@@ -352,8 +352,8 @@ class SparseBench {
       peer_seconds += theirs;
       if (pair >= 2) shares.push_back(theirs / ours);
     }
-    const server::RowCounters& was = before.counters;
-    const server::RowCounters now = table->statistics().counters;
+    const ps::RowCounters& was = before.counters;
+    const ps::RowCounters now = table->statistics().counters;
     const double hits = static_cast<double>(now.hits - was.hits);
     const double misses = static_cast<double>(now.misses - was.misses);
     const double ids_per_second = pairs_ * batches * static_cast<double>(kBatch) / our_seconds;

@@ -5,8 +5,8 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/random.h"
-#include "motley/exchange/sparse_client.h"
-#include "motley/server/service.h"
+#include "motley/collective/sparse_client.h"
+#include "motley/ps/service.h"
 
 namespace motley::bench {
 namespace {
@@ -17,7 +17,7 @@ constexpr double kSeconds = 60;  // that anything may take
 
 using Batches = std::vector<std::vector<std::uint64_t>>;
 
-Result<double> seconds_over_loopback(exchange::SparseClient& client, const Batches& batches,
+Result<double> seconds_over_loopback(collective::SparseClient& client, const Batches& batches,
                                      const std::vector<float>& gradients) {
   std::vector<float> rows(kBatch * kDimension);
   const double begin = monotonic_seconds();
@@ -36,8 +36,7 @@ Result<double> seconds_over_loopback(exchange::SparseClient& client, const Batch
   return monotonic_seconds() - begin;
 }
 
-Result<double> seconds_in_process(server::SparseTable& table, const Batches& batches,
-                                  const std::vector<float>& gradients) {
+Result<double> seconds_in_process(ps::SparseTable& table, const Batches& batches, const std::vector<float>& gradients) {
   std::vector<float> rows(kBatch * kDimension);
   const double begin = monotonic_seconds();
   for (const auto& ids : batches) {
@@ -54,19 +53,19 @@ Result<std::vector<BenchRow>> sparse_net_rows(const BenchOptions& options) {
   const int rounds = options.quick ? 5 : 11;
   const std::size_t batches_in_round = options.quick ? 10 : 60;
 
-  const transport::Secret token = transport::Secret::generate();
-  const server::ServiceOptions service_options;
-  MOTLEY_ASSIGN(const auto service, server::Service::start(service_options, token));
-  const transport::SessionOptions session_options;
-  MOTLEY_ASSIGN(const auto session, transport::Session::join(session_options, transport::Secret::generate()));
-  exchange::SparseClientOptions client_options;
+  const net::Secret token = net::Secret::generate();
+  const ps::ServiceOptions service_options;
+  MOTLEY_ASSIGN(const auto service, ps::Service::start(service_options, token));
+  const net::SessionOptions session_options;
+  MOTLEY_ASSIGN(const auto session, net::Session::join(session_options, net::Secret::generate()));
+  collective::SparseClientOptions client_options;
   client_options.servers = {{service->endpoint(), token}};
   client_options.tables.resize(1);
   client_options.tables[0].dimension = kDimension;
-  MOTLEY_ASSIGN(const auto client, exchange::SparseClient::open(*session, client_options, Deadline::after(kSeconds)));
-  server::SparseTableSpec spec;
+  MOTLEY_ASSIGN(const auto client, collective::SparseClient::open(*session, client_options, Deadline::after(kSeconds)));
+  ps::SparseTableSpec spec;
   spec.dimension = kDimension;
-  MOTLEY_ASSIGN(const auto table, server::SparseTable::create(spec));
+  MOTLEY_ASSIGN(const auto table, ps::SparseTable::create(spec));
 
   const std::vector<float> gradients(kBatch * kDimension, 0.01F);
   Batches all;

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/result.h"
 
 namespace motley::bench {

@@ -10,11 +10,11 @@
 #include "bench/exchange_job.h"
 #include "bench/row_list.h"
 #include "bench/server_process.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/model/tables.h"
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
 
 namespace motley::bench {
 namespace {
@@ -231,14 +231,14 @@ class ZeroCompute {
     }
     std::vector<std::vector<std::string>> cells;
     for (const Line& line : lines_) {
-      std::vector<std::string> row = {page::escape(line.model->published.name),
+      std::vector<std::string> row = {report::escape(line.model->published.name),
                                       fmt::format("{:.0f}", line.model->bytes / 1e6), std::to_string(line.ranks)};
       for (const Cell& cell : line.cells) {
         row.push_back(std::isfinite(cell.exchange) ? fmt::format("{:.3g}", line.ranks / cell.exchange) : "–");
       }
       cells.push_back(std::move(row));
     }
-    return page::table(headings, cells, numeric);
+    return report::table(headings, cells, numeric);
   }
 
   std::string compute_table() const {
@@ -248,26 +248,26 @@ class ZeroCompute {
       const double gloo = best(line, false, &Cell::with_compute);
       if (!std::isfinite(ours) || !std::isfinite(gloo)) continue;
       const Published& published = line.model->published;
-      cells.push_back({page::escape(published.name), std::to_string(line.ranks),
+      cells.push_back({report::escape(published.name), std::to_string(line.ranks),
                        fmt::format("{:g}", published.compute_milliseconds), format_seconds(ours), format_seconds(gloo),
                        fmt::format("{:.2f}", gloo / ours), fmt::format("{:.1f}", published.speed_up[0]),
                        fmt::format("{:.1f}", published.speed_up[1])});
     }
-    return page::table({"model", "workers", "computation, ms", "a step, ours", "a step, Gloo", "speed-up over Gloo",
-                        "PHub at 10 Gb/s", "PHub at 56 Gb/s"},
-                       cells, {1, 2, 3, 4, 5, 6, 7});
+    return report::table({"model", "workers", "computation, ms", "a step, ours", "a step, Gloo", "speed-up over Gloo",
+                          "PHub at 10 Gb/s", "PHub at 56 Gb/s"},
+                         cells, {1, 2, 3, 4, 5, 6, 7});
   }
 
   std::string chart(const Model& model) const {
-    page::LineChart chart{.title = model.published.name,
-                          .summary = fmt::format("Exchanges a second against workers, {}", model.published.name),
-                          .x_label = "workers",
-                          .y_label = "exchanges/s, all workers",
-                          .series = {},
-                          .from_zero = true};
+    report::LineChart chart{.title = model.published.name,
+                            .summary = fmt::format("Exchanges a second against workers, {}", model.published.name),
+                            .x_label = "workers",
+                            .y_label = "exchanges/s, all workers",
+                            .series = {},
+                            .from_zero = true};
     for (std::size_t at = 0; at < kWayCount; ++at) {
-      page::Series series{
-          .name = kWays[at].name, .color = static_cast<int>(at), .style = page::LineStyle::kMarked, .x = {}, .y = {}};
+      report::Series series{
+          .name = kWays[at].name, .color = static_cast<int>(at), .style = report::LineStyle::kMarked, .x = {}, .y = {}};
       for (const Line& line : lines_) {
         if (line.model != &model || !std::isfinite(line.cells[at].exchange)) continue;
         series.x.push_back(line.ranks);
@@ -275,23 +275,23 @@ class ZeroCompute {
       }
       chart.series.push_back(std::move(series));
     }
-    return page::line_chart(chart);
+    return report::line_chart(chart);
   }
 
   Status write_page() const {
     std::filesystem::create_directories(options_.pages);
     std::string body = "<header><h1>Exchange without computation</h1></header>\n<main>\n<div class=\"cards\">";
-    body += page::card("Exchanges a second",
-                       "Of all workers together, on one machine; float32. Ours takes the step of SGD with momentum, "
-                       "Gloo only adds up.",
-                       exchanges_table(), true);
-    body += page::card("With computation",
-                       "A step of the fastest way of each side after a sleep that stands for computation. PHub's "
-                       "figures are published ones, over MXNet's parameter server, with other machines and links.",
-                       compute_table(), true);
-    for (const Model& model : models_) body += page::card(model.published.name, "", chart(model));
+    body += report::card("Exchanges a second",
+                         "Of all workers together, on one machine; float32. Ours takes the step of SGD with momentum, "
+                         "Gloo only adds up.",
+                         exchanges_table(), true);
+    body += report::card("With computation",
+                         "A step of the fastest way of each side after a sleep that stands for computation. PHub's "
+                         "figures are published ones, over MXNet's parameter server, with other machines and links.",
+                         compute_table(), true);
+    for (const Model& model : models_) body += report::card(model.published.name, "", chart(model));
     return write_file(options_.pages / "zero-compute.html",
-                      page::document("Exchange without computation", body + "</div></main>"));
+                      report::document("Exchange without computation", body + "</div></main>"));
   }
 
   const BenchOptions& options_;

@@ -1,6 +1,6 @@
 # Build options and the flags that every target shares.
 option(MOTLEY_BUILD_TESTS "Build the tests" ON)
-option(MOTLEY_WITH_TORCH "Build the rooms that need libtorch (off for sanitizers, fuzzing and tidy)" ON)
+option(MOTLEY_WITH_TORCH "Build the modules that need libtorch (off for sanitizers, fuzzing and tidy)" ON)
 option(MOTLEY_FUZZ "Build the fuzz targets (needs clang and no libtorch)" OFF)
 set(MOTLEY_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, such as address,undefined or thread")
 

@@ -1,3 +1,3 @@
-// The one precompiled header of the rooms that include libtorch: parsing it costs most of their compile time.
+// The one precompiled header of the modules that include libtorch: parsing it costs most of their compile time.
 #pragma once
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
 // Files are replaced whole or not at all, and the checksum is the published one.
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
 
 namespace motley::cluster {

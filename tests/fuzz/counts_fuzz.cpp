@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "motley/data/ledger.h"
+#include "motley/data/local/ledger.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   using namespace motley;

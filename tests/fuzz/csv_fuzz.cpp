@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "motley/data/formats.h"
+#include "motley/data/local/formats.h"
 
 namespace {
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "motley/data_node/protocol.h"
+#include "motley/data/remote/protocol.h"
 
 namespace {
 
-using motley::data_node::Description;
+using motley::data::Description;
 
 void expect(bool holds) {
   if (!holds) __builtin_trap();
@@ -25,35 +25,35 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t siz
       .size = 1000, .feature_shape = {2}, .target_kind = data::TargetKind::kReal, .target_width = 2, .categories = 2};
   switch (input[0] % 5) {
     case 0:
-      if (const auto open = data_node::decode_open(bytes)) expect(encode(*open) == bytes);
+      if (const auto open = data::decode_open(bytes)) expect(encode(*open) == bytes);
       break;
     case 1:
-      if (const auto description = data_node::decode_description(bytes)) {
+      if (const auto description = data::decode_description(bytes)) {
         expect(encode(*description) == bytes);
-        expect(data_node::samples_in_answer(*description, {true, false}) > 0);
+        expect(data::samples_in_answer(*description, {true, false}) > 0);
       }
       break;
     case 2:
-      if (const auto error = data_node::decode_failed(bytes)) expect(data_node::encode(*error) == bytes);
+      if (const auto error = data::decode_failed(bytes)) expect(data::encode(*error) == bytes);
       break;
     case 3:
       for (const Description* description : {&images, &table}) {
-        if (const auto read = data_node::decode_read(bytes, *description)) {
-          expect(data_node::encode_read(read->parts, read->samples) == bytes);
+        if (const auto read = data::decode_read(bytes, *description)) {
+          expect(data::encode_read(read->parts, read->samples) == bytes);
           expect(std::ranges::max(read->samples) < description->size);
         }
       }
       break;
     default:
       for (const Description* description : {&images, &table}) {
-        const std::size_t count = bytes.size() / data_node::sample_bytes(*description, {});
+        const std::size_t count = bytes.size() / data::sample_bytes(*description, {});
         const bool has_classes = description->class_count > 0;
         std::vector<float> features(count * description->feature_count());
         std::vector<float> values(has_classes ? 0 : count * description->target_width);
         std::vector<std::int64_t> classes(has_classes ? count : 0);
         std::vector<std::uint64_t> ids(count * description->categories);
-        const auto samples = std::span(bytes).first(count * data_node::sample_bytes(*description, {}));
-        if (data_node::unpack(samples, *description, {}, count, {features, classes, values, ids})) {
+        const auto samples = std::span(bytes).first(count * data::sample_bytes(*description, {}));
+        if (data::unpack(samples, *description, {}, count, {features, classes, values, ids})) {
           for (const std::int64_t value : classes) expect(value >= 0 && value < description->class_count);
         }
       }

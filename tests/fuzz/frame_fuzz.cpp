@@ -4,14 +4,14 @@
 #include <cstdint>
 #include <span>
 
-#include "motley/transport/frame.h"
-#include "motley/transport/handshake.h"
-#include "motley/transport/messages.h"
+#include "motley/net/frame.h"
+#include "motley/net/handshake.h"
+#include "motley/net/messages.h"
 
 namespace {
 
 using namespace motley;
-using namespace motley::transport;
+using namespace motley::net;
 
 // Feeds the bytes as a socket would: as many as are wanted at a time, until they end or are refused.
 void drive(Handshake::Role role, std::span<const std::byte> bytes) {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "motley/data/formats.h"
+#include "motley/data/local/formats.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace motley;

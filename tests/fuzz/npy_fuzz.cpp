@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "motley/data/formats.h"
+#include "motley/data/local/formats.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   using namespace motley;

@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "motley/base/safetensors.h"
+#include "motley/serial/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto file = motley::parse_safetensors(std::as_bytes(std::span(data, size)));

@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <vector>
 
-#include "motley/exchange/sparse_protocol.h"
+#include "motley/collective/sparse_protocol.h"
 
 namespace {
 
-using motley::exchange::SparseTableOptions;
+using motley::collective::SparseTableOptions;
 
 void expect(bool holds) {
   if (!holds) std::abort();
@@ -28,25 +28,25 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::byte> bytes(begin + 1, begin + size);  // aligned, as a frame's payload is
   static const std::vector<SparseTableOptions> tables = {
       {.name = "a", .dimension = 1},
-      {.name = "b", .dimension = 7, .wire = motley::exchange::WireType::kBfloat16},
-      {.name = "c", .dimension = 5, .wire = motley::exchange::WireType::kInt8}};
+      {.name = "b", .dimension = 7, .wire = motley::collective::WireType::kBfloat16},
+      {.name = "c", .dimension = 5, .wire = motley::collective::WireType::kInt8}};
   switch (data[0] % 4) {
     case 0:
-      if (const auto open = motley::exchange::decode_sparse_open(bytes)) {
-        const auto again = motley::exchange::encode(*open);
+      if (const auto open = motley::collective::decode_sparse_open(bytes)) {
+        const auto again = motley::collective::encode(*open);
         expect(std::ranges::equal(again, bytes));
       }
       break;
     case 1:
-      if (const auto saved = motley::exchange::decode_sparse_saved(bytes)) {
-        expect(std::ranges::equal(motley::exchange::encode(saved), bytes));
+      if (const auto saved = motley::collective::decode_sparse_saved(bytes)) {
+        expect(std::ranges::equal(motley::collective::encode(saved), bytes));
       }
       break;
     case 2:
-      if (const auto frame = motley::exchange::read_pull(bytes, tables)) expect_within(frame->ids, bytes);
+      if (const auto frame = motley::collective::read_pull(bytes, tables)) expect_within(frame->ids, bytes);
       break;
     default:
-      if (const auto frame = motley::exchange::read_push(bytes, tables)) {
+      if (const auto frame = motley::collective::read_push(bytes, tables)) {
         expect_within(frame->ids, bytes);
         expect_within(frame->gradients, bytes);
         expect(frame->gradients.size() == frame->ids.size() * tables[frame->head.table].form().row_bytes());

@@ -9,7 +9,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "tests/model/random_graph.h"
 
 namespace motley::model {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "motley/base/bench_row.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
+#include "motley/serial/bench_row.h"
 
 namespace motley::report::testing {
 

@@ -11,15 +11,15 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 struct Simulated {
-  plan::Plan plan;
-  simulate::Timeline timeline;
+  planning::Plan plan;
+  planning::Timeline timeline;
 };
 
 // Stages of one layer on `replicas` devices; a forward takes 1 s, a backward 2, a transfer half a second.
 Simulated simulated(int stages, std::int64_t replicas, std::int64_t micro_batches, const std::string& name) {
   constexpr std::int64_t kSamples = 64;  // of a micro-batch
-  cost::Problem problem;
-  plan::Plan plan;
+  planning::Problem problem;
+  planning::Plan plan;
   problem.model = plan.model = name;
   problem.types.push_back({.name = name, .bytes_per_second = 1e3});
   problem.links.push_back({static_cast<double>(2 * kSamples), 0});
@@ -29,16 +29,16 @@ Simulated simulated(int stages, std::int64_t replicas, std::int64_t micro_batche
     problem.cut_bytes.push_back(1);
     plan.layers.push_back(problem.layers.back().name);
     plan.stages.push_back({s, s, {{name, replicas, 1.0 / static_cast<double>(replicas)}}});
-    plan.stages.back().exchange = replicas > 1 ? plan::Exchange::kRing : plan::Exchange::kNone;
+    plan.stages.back().exchange = replicas > 1 ? planning::Exchange::kRing : planning::Exchange::kNone;
   }
   problem.cut_bytes.push_back(0);
   plan.batch = kSamples * micro_batches;
   plan.micro_batches = micro_batches;
-  simulate::Options options;
+  planning::Options options;
   options.links_contended = false;
-  auto timeline = simulate::simulate(problem, plan, options);
+  auto timeline = planning::simulate(problem, plan, options);
   EXPECT_TRUE(timeline) << timeline.error().message;
-  return {plan, timeline.value_or(simulate::Timeline{})};
+  return {plan, timeline.value_or(planning::Timeline{})};
 }
 
 TEST(PlanTimeline, DrawsEveryDeviceTransferAndMicroBatch) {

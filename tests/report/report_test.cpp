@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "motley/model/profile.h"
-#include "motley/plan/plan.h"
+#include "motley/planning/plan/plan.h"
 #include "motley/report/figures.h"
 #include "tests/report/fake_run.h"
 
@@ -165,13 +165,13 @@ TEST(Report, APlannedRunHasNoSharesAndNoOptimum) {
 
 // Two stages on two devices each, whose layers take 1 ms a sample forward and 2 ms back.
 void write_plan(const fs::path& folder) {
-  plan::Plan plan;
+  planning::Plan plan;
   model::Profile profile;
   plan.model = profile.graph.name = "toy";
   model::DeviceProfile device{.type = "unit"};
   for (int layer = 0; layer < 2; ++layer) {
     plan.layers.push_back(fmt::format("layer-{}", layer));
-    plan.stages.push_back({layer, layer, {{"unit", 2, 0.5}}, plan::Exchange::kRing});
+    plan.stages.push_back({layer, layer, {{"unit", 2, 0.5}}, planning::Exchange::kRing});
     profile.graph.layers.push_back({.name = plan.layers.back()});
     if (layer > 0) profile.graph.layers.back().inputs = {layer - 1};
     device.layers.push_back({{0, 1e-3}, {0, 2e-3}, {}});
@@ -181,7 +181,7 @@ void write_plan(const fs::path& folder) {
   plan.cost_model = "pipeline";
   plan.predicted.step_seconds = 0.1;
   profile.devices = {device};
-  ASSERT_TRUE(write_file(folder / "plan.json", plan::to_json(plan)));
+  ASSERT_TRUE(write_file(folder / "plan.json", planning::to_json(plan)));
   ASSERT_TRUE(write_file(folder / "profile.json", model::to_json(profile)));
 }
 

@@ -1,5 +1,5 @@
 // Workers that turn out slower than the profile says get a plan for their speeds; all others keep theirs.
-#include "motley/train/adapter.h"
+#include "motley/train/loop/adapter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ model::Profile profile() {
 
 // Two stages of as many layers on one worker each.
 StageLayout two_stages() {
-  plan::Plan plan;
+  planning::Plan plan;
   plan.model = "toy";
   for (int layer = 0; layer < kLayers; ++layer) plan.layers.push_back(fmt::format("layer-{}", layer));
   plan.batch = 64;
@@ -79,11 +79,11 @@ TEST(Adapter, GivesASlowWorkerLess) {
   auto move = watch(*adapter, layout, {3, 1}, 1000).move;
   ASSERT_TRUE(move);
   EXPECT_THAT(move->reason, HasSubstr("worker 0 takes 3.00 times as long"));
-  ASSERT_TRUE(plan::validate(move->plan, "the new plan"));
+  ASSERT_TRUE(planning::validate(move->plan, "the new plan"));
   StageLayout next(move->plan, move->ranks);
   ASSERT_EQ(next.ranks(), 2);
   const auto work = [&](int rank) {
-    const plan::Stage& stage = next.stage(rank);
+    const planning::Stage& stage = next.stage(rank);
     return next.share(rank) * (stage.last_layer - stage.first_layer + 1);
   };
   // Of eight layers of all samples, a worker of a third of the other's speed should do two; whole layers come close.

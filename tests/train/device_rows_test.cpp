@@ -1,17 +1,17 @@
 // Rows on a device against rows in a map that are moved one by one, as the servers do.
-#include "motley/train/device_rows.h"
+#include "motley/train/loop/device_rows.h"
 
 #include <gmock/gmock.h>
 
 #include <map>
 
 #include "motley/base/random.h"
-#include "motley/server/row_optimizer.h"
+#include "motley/ps/row_optimizer.h"
 
 namespace motley::train {
 namespace {
 
-using exchange::RowOptimizer;
+using collective::RowOptimizer;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kDimension = 7, kCapacity = 40;
@@ -37,7 +37,7 @@ void compare_with_a_map(torch::Device device, RowOptimizer::Kind kind) {
   optimizer.learning_rate = 0.05F;
   const auto rows = DeviceRows::create(device, kDimension, optimizer, kCapacity);
   ASSERT_TRUE(rows) << rows.error().message;
-  const std::size_t width = kDimension + server::state_floats(kind, kDimension);
+  const std::size_t width = kDimension + ps::state_floats(kind, kDimension);
   ASSERT_EQ((*rows)->record_floats(), width);
   std::map<std::uint64_t, Record> held;
   Random random(static_cast<std::uint64_t>(kind));
@@ -65,9 +65,9 @@ void compare_with_a_map(torch::Device device, RowOptimizer::Kind kind) {
     std::map<std::uint64_t, Record> sums;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       Record& sum = sums.try_emplace(ids[i], kDimension, 0.0F).first->second;
-      server::add_to(sum, &gradients[i * kDimension]);
+      ps::add_to(sum, &gradients[i * kDimension]);
     }
-    for (const auto& [id, sum] : sums) server::update_row(optimizer, sum, held[id].data());
+    for (const auto& [id, sum] : sums) ps::update_row(optimizer, sum, held[id].data());
     std::vector<float> found(ids.size() * kDimension);
     ASSERT_TRUE((*rows)->pull(ids, found));
     for (std::size_t i = 0; i < ids.size(); ++i) {

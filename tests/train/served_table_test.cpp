@@ -1,6 +1,6 @@
 // The worker's side of a network's rows against a naive model: what is asked for ahead and from the cache, how old a
 // row may be, and what is counted.
-#include "motley/train/served_table.h"
+#include "motley/train/loop/served_table.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 
 #include "motley/base/random.h"
-#include "motley/server/service.h"
-#include "tests/exchange/ranks.h"
+#include "motley/ps/service.h"
+#include "tests/collective/ranks.h"
 
 namespace motley::train {
 namespace {
@@ -20,7 +20,7 @@ using Rows = std::vector<float>;
 constexpr std::int64_t kCategories = 3;
 constexpr std::int64_t kDimension = 4;
 constexpr std::uint64_t kRows = 60;
-const learn::LookupLayout kLayout = {
+const nn::LookupLayout kLayout = {
     .features = 2, .small = 0, .categories = kCategories, .dimension = kDimension, .rows = kRows, .served = true};
 
 Deadline soon() {
@@ -31,11 +31,11 @@ class ServedTableTest : public ::testing::Test {
  protected:
   // body(table) with a table of a server of its own.
   void with_table(const Job& job, const std::function<void(ServedTable&)>& body) {
-    const transport::Secret token = transport::Secret::generate();
-    server::ServiceOptions options;
+    const net::Secret token = net::Secret::generate();
+    ps::ServiceOptions options;
     options.cores = 1;
-    const auto service = server::Service::start(options, token).value();
-    exchange::run_threads(1, true, [&](int, exchange::ThreadSession& session) {
+    const auto service = ps::Service::start(options, token).value();
+    collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
       auto table = ServedTable::open(job, kLayout, {{service->endpoint(), token}}, session, {}, soon());
       ASSERT_TRUE(table) << table.error().message;
       body(**table);

@@ -1,5 +1,5 @@
 // Every row of a window is computed once in each stage, and finds its way from each stage to the next.
-#include "motley/train/stage_layout.h"
+#include "motley/train/pipeline/stage_layout.h"
 
 #include <gtest/gtest.h>
 
@@ -11,12 +11,12 @@
 namespace motley::train {
 namespace {
 
-plan::Plan random_plan(Random& random) {
-  plan::Plan plan;
+planning::Plan random_plan(Random& random) {
+  planning::Plan plan;
   plan.micro_batches = 1 + static_cast<std::int64_t>(random.below(6));
   const auto stages = 1 + static_cast<int>(random.below(4));
   for (int stage = 0; stage < stages; ++stage) {
-    plan::Stage& added = plan.stages.emplace_back();
+    planning::Stage& added = plan.stages.emplace_back();
     added.first_layer = added.last_layer = stage;
     double sum = 0;
     const std::uint64_t groups = 1 + random.below(3);
@@ -25,7 +25,7 @@ plan::Plan random_plan(Random& random) {
           {fmt::format("type-{}", group), 1 + static_cast<std::int64_t>(random.below(3)), 0.05 + random.uniform()});
       sum += static_cast<double>(added.replicas.back().count) * added.replicas.back().share;
     }
-    for (plan::Replicas& replicas : added.replicas) replicas.share /= sum;
+    for (planning::Replicas& replicas : added.replicas) replicas.share /= sum;
   }
   return plan;
 }
@@ -33,7 +33,7 @@ plan::Plan random_plan(Random& random) {
 TEST(StageLayout, RanksFillThePlacesThatTheyAreGiven) {
   Random random(4);
   for (int trial = 0; trial < 100; ++trial) {
-    const plan::Plan plan = random_plan(random);
+    const planning::Plan plan = random_plan(random);
     const StageLayout in_order(plan);
     std::vector<int> places(static_cast<std::size_t>(in_order.ranks()));
     std::iota(places.begin(), places.end(), 0);
@@ -68,7 +68,7 @@ TEST(StageLayout, SendersOfAStageHaveAsManyReceiversAsCanBe) {
 }
 
 TEST(StageLayout, KnowsTheStagesWithALayer) {
-  plan::Plan plan;
+  planning::Plan plan;
   for (const auto& [first, last] : {std::pair(0, 1), std::pair(2, 2), std::pair(3, 5)}) {
     plan.stages.push_back({.first_layer = first, .last_layer = last, .replicas = {{"type", 1, 1}}});
   }
@@ -136,7 +136,7 @@ TEST(StageLayout, EveryRowGoesThroughEveryStageOnce) {
 }
 
 TEST(StageLayout, SharesAreThoseOfThePlan) {
-  plan::Plan plan;
+  planning::Plan plan;
   plan.micro_batches = 2;
   plan.stages.push_back({.first_layer = 0, .last_layer = 0, .replicas = {{"fast", 2, 0.375}, {"slow", 2, 0.125}}});
   const StageLayout layout(plan);
@@ -151,7 +151,7 @@ TEST(StageLayout, SharesAreThoseOfThePlan) {
 TEST(StageLayout, ManySmallMicroBatchesAddUpToTheShares) {
   Random random(8);
   for (int trial = 0; trial < 200; ++trial) {
-    plan::Plan plan;
+    planning::Plan plan;
     plan.micro_batches = 1 + static_cast<std::int64_t>(random.below(20));
     const std::uint32_t rows = 1 + static_cast<std::uint32_t>(random.below(7));
     plan.stages.push_back({.first_layer = 0, .last_layer = 0, .replicas = {{"cpu", 3, 1.0 / 3}}});

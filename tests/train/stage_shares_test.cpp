@@ -1,5 +1,5 @@
 // Workers of a stage finish together, whatever their speeds are, and what they learnt survives a checkpoint.
-#include "motley/train/stage_shares.h"
+#include "motley/train/pipeline/stage_shares.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::uint32_t kBatch = 240;
 
-plan::Plan three_and_one(double first_share) {
-  plan::Plan plan;
+planning::Plan three_and_one(double first_share) {
+  planning::Plan plan;
   plan.layers = {"first", "second"};
   plan.batch = kBatch;
   plan.micro_batches = 8;

@@ -9,10 +9,10 @@
 #include <set>
 #include <thread>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/random.h"
-#include "motley/train/tensorboard.h"
-#include "motley/train/timeline.h"
+#include "motley/train/loop/tensorboard.h"
+#include "motley/train/loop/timeline.h"
 
 namespace motley::train {
 namespace {

@@ -4,15 +4,16 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/planning_input.h"
 #include "motley/cli/solving.h"
 #include "motley/cluster/cluster.h"
 #include "motley/cluster/machine.h"
-#include "motley/planner/mixed_stages.h"
-#include "motley/train/profile_job.h"
-#include "motley/train/progress.h"
+#include "motley/planning/methods.h"
+#include "motley/planning/replan/mixed_stages.h"
+#include "motley/train/launch/progress.h"
+#include "motley/train/profile/profile_job.h"
 
 namespace motley::cli {
 namespace {
@@ -53,7 +54,7 @@ Result<model::Profile> profile_of(const train::Job& job) {
 }
 
 // From a profile, which is left in the folder, as is the cluster where the job names none.
-Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path& folder) {
+Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::path& folder) {
   const std::filesystem::path profile_file = folder / "profile.json";
   std::string cluster_file = job.cluster;
   if (cluster_file.empty()) {
@@ -67,31 +68,31 @@ Result<plan::Plan> make_plan(const train::Job& job, const std::filesystem::path&
   input.profile = profile_file.string();
   input.cluster = cluster_file;
   input.batch = job.batch;
-  MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(input));
-  const plan::Objective objective{.goal = plan::Goal::kMostThroughput};
+  MOTLEY_ASSIGN(const std::vector<planning::Problem> problems, planning_problems(input));
+  const planning::Objective objective{.goal = planning::Goal::kMostThroughput};
   const InterruptStop interrupt;
   MOTLEY_ASSIGN(const Solved solved,
-                solve(*planner::make_exact(), problems, objective, {.seconds = kPlanSeconds}, interrupt.token()));
+                solve(*planning::make_exact(), problems, objective, {.seconds = kPlanSeconds}, interrupt.token()));
   if (!solved.answer.best) {
     return fail(ErrorCode::kUnavailable, "plan: auto found {}; 'motley plan --profile {} --cluster {}' says more",
                 solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string(),
                 cluster_file);
   }
-  const plan::Plan best =
-      cost::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
+  const planning::Plan best =
+      planning::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
   // Stages that mix types have no server to meet at.
-  return job.exchange_method == "ps" ? Result<plan::Plan>(best)
-                                     : planner::mix_stages(*solved.problem, best, interrupt.token());
+  return job.exchange_method == "ps" ? Result<planning::Plan>(best)
+                                     : planning::mix_stages(*solved.problem, best, interrupt.token());
 }
 
-std::int64_t workers_of(const plan::Stage& stage) {
+std::int64_t workers_of(const planning::Stage& stage) {
   std::int64_t count = 0;
-  for (const plan::Replicas& replicas : stage.replicas) count += replicas.count;
+  for (const planning::Replicas& replicas : stage.replicas) count += replicas.count;
   return count;
 }
 
 // All workers compute the whole network, and are all that the job has.
-Result<bool> is_data_parallel(const train::Job& job, const plan::Plan& plan) {
+Result<bool> is_data_parallel(const train::Job& job, const planning::Plan& plan) {
   if (train::imitates(job) || plan.stages.size() != 1 || plan.stages[0].recompute) return false;
   if (job.cluster.empty()) return true;
   MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
@@ -106,12 +107,12 @@ Result<train::Job> plan_automatically(train::Job job, const train::RunDirectory&
                 job.workers);
   }
   const std::filesystem::path plan_file = std::filesystem::absolute(run.folder() / "plan.json");
-  plan::Plan plan;
+  planning::Plan plan;
   if (resume && std::filesystem::exists(plan_file)) {
-    MOTLEY_ASSIGN(plan, plan::read_plan(plan_file));
+    MOTLEY_ASSIGN(plan, planning::read_plan(plan_file));
   } else {
     MOTLEY_ASSIGN(plan, make_plan(job, run.folder()));
-    MOTLEY_TRY(write_file(plan_file, plan::to_json(plan)));
+    MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
   }
   MOTLEY_ASSIGN(const bool whole, is_data_parallel(job, plan));
   if (whole) {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "motley/base/result.h"
-#include "motley/train/job.h"
-#include "motley/train/run_directory.h"
+#include "motley/train/job/job.h"
+#include "motley/train/job/run_directory.h"
 
 namespace motley::cli {
 

@@ -26,7 +26,7 @@
 #include "bench/sparse_bench.h"
 #include "bench/sparse_net_bench.h"
 #include "bench/zero_compute_bench.h"
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/cli/commands.h"
 
 namespace motley::cli {

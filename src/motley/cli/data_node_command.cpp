@@ -1,13 +1,13 @@
 // motley data-node: serves a job's samples to workers that do not have the files.
 #include <signal.h>
 
-#include "motley/base/file.h"
 #include "motley/base/log.h"
+#include "motley/base/os/file.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
-#include "motley/data_node/node.h"
-#include "motley/train/job_data.h"
-#include "motley/transport/socket.h"
+#include "motley/data/remote/node.h"
+#include "motley/net/socket.h"
+#include "motley/train/job/job_data.h"
 
 namespace motley::cli {
 namespace {
@@ -34,28 +34,28 @@ Status run_data_node(const DataNodeArguments& arguments) {
   MOTLEY_ASSIGN(train::Job job, read_job_with(arguments.job, arguments.flags));
   job.data_node.clear();  // it is this one
   MOTLEY_TRY(train::check_data(job));
-  data_node::NodeOptions options;
-  MOTLEY_ASSIGN(options.listen, transport::parse_endpoint(arguments.listen));
-  const auto token = arguments.token_file.empty() ? transport::Secret::from_environment(train::kDataTokenVariable)
-                                                  : transport::Secret::from_file(arguments.token_file);
+  data::NodeOptions options;
+  MOTLEY_ASSIGN(options.listen, net::parse_endpoint(arguments.listen));
+  const auto token = arguments.token_file.empty() ? net::Secret::from_environment(train::kDataTokenVariable)
+                                                  : net::Secret::from_file(arguments.token_file);
   if (!token) {
     return fail(token.error().within("--token-file, for the token that lets workers in"));
   }
-  data_node::NodeData data;
+  data::NodeData data;
   data.keys = train::data_keys(job);
   MOTLEY_ASSIGN(data.training, train::open_training_data(job));
   if (train::has_test_data(job)) {
     MOTLEY_ASSIGN(data.test, train::open_test_data(job, *data.training));
   }
-  MOTLEY_ASSIGN(const auto node, data_node::DataNode::start(options, *token, std::move(data)));
-  const std::string address = transport::to_string(node->endpoint());
+  MOTLEY_ASSIGN(const auto node, data::DataNode::start(options, *token, std::move(data)));
+  const std::string address = net::to_string(node->endpoint());
   if (!arguments.address_file.empty()) {
     MOTLEY_TRY(write_file(arguments.address_file, address + "\n"));
   }
-  const data_node::Description& training = *node->description(data_node::Set::kTraining);
-  const auto& test = node->description(data_node::Set::kTest);
+  const data::Description& training = *node->description(data::Set::kTraining);
+  const auto& test = node->description(data::Set::kTest);
   spdlog::info("listening at {} with {} training and {} test samples of {}, {} bytes each", address, training.size,
-               test ? test->size : 0, job.data_name, data_node::sample_bytes(training, {}));
+               test ? test->size : 0, job.data_name, data::sample_bytes(training, {}));
   int signal = 0;
   ::sigwait(&stop, &signal);
   spdlog::info("stopping ({})", ::strsignal(signal));

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/train/job.h"
+#include "motley/train/job/job.h"
 
 namespace motley::cli {
 

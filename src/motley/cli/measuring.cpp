@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "motley/base/units.h"
-#include "motley/train/brief_run.h"
+#include "motley/train/profile/brief_run.h"
 
 namespace motley::cli {
 namespace {
 
 // "flatten … fc1 on 1 × cpu; relu1 … output on 2 × gpu".
-std::string in_words(const plan::Plan& plan) {
+std::string in_words(const planning::Plan& plan) {
   std::vector<std::string> stages;
-  for (const plan::Stage& stage : plan.stages) {
+  for (const planning::Stage& stage : plan.stages) {
     stages.push_back(fmt::format("{} … {} on {} × {}", plan.layers[static_cast<std::size_t>(stage.first_layer)],
                                  plan.layers[static_cast<std::size_t>(stage.last_layer)], stage.replicas.front().count,
                                  stage.replicas.front().type));
@@ -24,7 +24,7 @@ std::string in_words(const plan::Plan& plan) {
 
 }  // namespace
 
-MeasuredSteps::MeasuredSteps(train::Job job, const cost::Problem& problem, plan::Objective objective,
+MeasuredSteps::MeasuredSteps(train::Job job, const planning::Problem& problem, planning::Objective objective,
                              const MeasureLimits& limits, std::stop_token stop)
     : job_(std::move(job)),
       problem_(problem),
@@ -33,13 +33,14 @@ MeasuredSteps::MeasuredSteps(train::Job job, const cost::Problem& problem, plan:
       deadline_(Deadline::after(limits.seconds)),
       stop_(std::move(stop)) {}
 
-plan::Plan MeasuredSteps::plan_of(const cost::Candidate& candidate) const {
-  return cost::to_plan(problem_, candidate, cost::evaluate(problem_, candidate, objective_), objective_, "measured");
+planning::Plan MeasuredSteps::plan_of(const planning::Candidate& candidate) const {
+  return planning::to_plan(problem_, candidate, planning::evaluate(problem_, candidate, objective_), objective_,
+                           "measured");
 }
 
-cost::Evaluation MeasuredSteps::evaluate(const cost::Candidate& candidate) {
-  const plan::Plan plan = plan_of(candidate);
-  const auto known = seconds_.find(plan::to_json(plan));
+planning::Evaluation MeasuredSteps::evaluate(const planning::Candidate& candidate) {
+  const planning::Plan plan = plan_of(candidate);
+  const auto known = seconds_.find(planning::to_json(plan));
   std::optional<double> seconds;
   std::string failure = "it did not run";
   if (known != seconds_.end()) {
@@ -58,7 +59,7 @@ cost::Evaluation MeasuredSteps::evaluate(const cost::Candidate& candidate) {
     }
     const bool cut_short = !times && (deadline_.passed() || stop_.stop_requested());
     if (!cut_short) {
-      seconds_.emplace(plan::to_json(plan), seconds);
+      seconds_.emplace(planning::to_json(plan), seconds);
       if (!seconds && first_failure_.empty()) first_failure_ = failure;
       std::printf("%lld of %lld: %s (predicted %s): %s\n", static_cast<long long>(plans()),
                   static_cast<long long>(limits_.plans),
@@ -67,7 +68,7 @@ cost::Evaluation MeasuredSteps::evaluate(const cost::Candidate& candidate) {
       std::fflush(stdout);
     }
   }
-  cost::Evaluation evaluation = cost::evaluate(problem_, candidate, objective_, seconds);
+  planning::Evaluation evaluation = planning::evaluate(problem_, candidate, objective_, seconds);
   if (!seconds) {
     evaluation.feasible = false;
     evaluation.violation = failure;
@@ -75,10 +76,10 @@ cost::Evaluation MeasuredSteps::evaluate(const cost::Candidate& candidate) {
   return evaluation;
 }
 
-std::optional<plan::Measured> MeasuredSteps::measured(const cost::Candidate& candidate) const {
-  const auto found = seconds_.find(plan::to_json(plan_of(candidate)));
+std::optional<planning::Measured> MeasuredSteps::measured(const planning::Candidate& candidate) const {
+  const auto found = seconds_.find(planning::to_json(plan_of(candidate)));
   if (found == seconds_.end() || !found->second) return std::nullopt;
-  return plan::Measured{.step_seconds = *found->second, .steps = limits_.steps};
+  return planning::Measured{.step_seconds = *found->second, .steps = limits_.steps};
 }
 
 std::int64_t MeasuredSteps::failed() const {

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "motley/base/clock.h"
-#include "motley/cost/evaluation.h"
-#include "motley/plan/objective.h"
-#include "motley/train/job.h"
+#include "motley/planning/cost/evaluation.h"
+#include "motley/planning/plan/objective.h"
+#include "motley/train/job/job.h"
 
 namespace motley::cli {
 
@@ -24,23 +24,23 @@ struct MeasureLimits {
 // run before is not run again. One that cannot be run is not feasible. For one thread; `problem` must outlive it.
 class MeasuredSteps {
  public:
-  MeasuredSteps(train::Job job, const cost::Problem& problem, plan::Objective objective, const MeasureLimits& limits,
-                std::stop_token stop);
+  MeasuredSteps(train::Job job, const planning::Problem& problem, planning::Objective objective,
+                const MeasureLimits& limits, std::stop_token stop);
 
-  cost::Evaluation evaluate(const cost::Candidate& candidate);
+  planning::Evaluation evaluate(const planning::Candidate& candidate);
 
   // The step of a candidate that was run, with the number of steps that it is the median of.
-  std::optional<plan::Measured> measured(const cost::Candidate& candidate) const;
+  std::optional<planning::Measured> measured(const planning::Candidate& candidate) const;
   std::int64_t plans() const { return static_cast<std::int64_t>(seconds_.size()); }
   std::int64_t failed() const;
   const std::string& first_failure() const { return first_failure_; }  // "": there was none
 
  private:
-  plan::Plan plan_of(const cost::Candidate& candidate) const;
+  planning::Plan plan_of(const planning::Candidate& candidate) const;
 
   train::Job job_;
-  const cost::Problem& problem_;
-  plan::Objective objective_;
+  const planning::Problem& problem_;
+  planning::Objective objective_;
   MeasureLimits limits_;
   Deadline deadline_;
   std::stop_token stop_;

@@ -6,16 +6,17 @@
 #include <limits>
 #include <optional>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/measuring.h"
 #include "motley/cli/planning_input.h"
 #include "motley/cli/solving.h"
-#include "motley/planner/learned/learned.h"
-#include "motley/planner/mixed_stages.h"
-#include "motley/planner/planner.h"
-#include "motley/planner/what_if.h"
+#include "motley/planning/learned/learned.h"
+#include "motley/planning/methods.h"
+#include "motley/planning/replan/mixed_stages.h"
+#include "motley/planning/search/planner.h"
+#include "motley/planning/search/what_if.h"
 #include "motley/report/plan_view.h"
 
 namespace motley::cli {
@@ -41,53 +42,54 @@ struct PlanArguments {
   std::string page;
 };
 
-std::vector<std::unique_ptr<planner::Planner>> every_planner() {
-  std::vector<std::unique_ptr<planner::Planner>> all = planner::planners();
-  for (auto& learned : planner::learned_planners()) {
+std::vector<std::unique_ptr<planning::Planner>> every_planner() {
+  std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();
+  for (auto& learned : planning::learned_planners()) {
     all.push_back(std::move(learned));
   }
   return all;
 }
 
-Result<plan::Objective> objective_of(const PlanArguments& arguments) {
-  plan::Objective objective;
+Result<planning::Objective> objective_of(const PlanArguments& arguments) {
+  planning::Objective objective;
   const std::string goal = !arguments.goal.empty()        ? arguments.goal
                            : arguments.min_throughput > 0 ? "money"
                                                           : "throughput";
-  objective.goal = goal == "money"        ? plan::Goal::kLeastMoney
-                   : goal == "throughput" ? plan::Goal::kMostThroughput
-                                          : plan::Goal::kLeastStepTime;
+  objective.goal = goal == "money"        ? planning::Goal::kLeastMoney
+                   : goal == "throughput" ? planning::Goal::kMostThroughput
+                                          : planning::Goal::kLeastStepTime;
   objective.min_throughput = arguments.min_throughput;
   objective.max_money = arguments.max_money;
   objective.max_price_per_hour = arguments.max_price;
-  MOTLEY_TRY(plan::validate(objective));
+  MOTLEY_TRY(planning::validate(objective));
   return objective;
 }
 
 // Why there is no plan, found by asking for the most that the same devices can do.
-Error impossible(const planner::Request& request) {
-  planner::Request free{.problem = request.problem,
-                        .objective = {.goal = plan::Goal::kMostThroughput},
-                        .seed = request.seed,
-                        .seconds = request.seconds,
-                        .clock = request.clock,
-                        .stop = request.stop};
-  const Result<planner::Answer> most = planner::make_exact()->plan(free);
-  free.objective.goal = plan::Goal::kLeastMoney;
-  const Result<planner::Answer> least = planner::make_exact()->plan(free);
+Error impossible(const planning::Request& request) {
+  planning::Request free{.problem = request.problem,
+                         .objective = {.goal = planning::Goal::kMostThroughput},
+                         .seed = request.seed,
+                         .seconds = request.seconds,
+                         .clock = request.clock,
+                         .stop = request.stop};
+  const Result<planning::Answer> most = planning::make_exact()->plan(free);
+  free.objective.goal = planning::Goal::kLeastMoney;
+  const Result<planning::Answer> least = planning::make_exact()->plan(free);
   if (!most) return most.error();
   return {ErrorCode::kInvalidInput,
-          report::explain_impossible(request.problem, request.objective, *most, least.value_or(planner::Answer{})), -1};
+          report::explain_impossible(request.problem, request.objective, *most, least.value_or(planning::Answer{})),
+          -1};
 }
 
 // Mixing looks for the shortest step in any number of micro-batches, whatever it costs.
-Status check_mix(const PlanArguments& arguments, const plan::Objective& objective) {
+Status check_mix(const PlanArguments& arguments, const planning::Objective& objective) {
   const PlanArguments none;
   const auto refuse = [](const std::string& given, const std::string& accepted) {
     return fail(ErrorCode::kInvalidInput, "--mix: given with {}; accepted: {}", given, accepted);
   };
   if (arguments.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
-  if (objective.goal == plan::Goal::kLeastMoney) return refuse("the goal money", "--goal throughput or step");
+  if (objective.goal == planning::Goal::kLeastMoney) return refuse("the goal money", "--goal throughput or step");
   if (arguments.min_throughput != none.min_throughput || arguments.max_money != none.max_money ||
       arguments.max_price != none.max_price) {
     return refuse("a limit", "neither --min-throughput nor --max-cost nor --max-price");
@@ -127,28 +129,29 @@ struct MeasuredAnswer {
   Solved solved;
   report::Measuring measuring;
 };
-Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const planner::Planner& planner,
-                                          const std::vector<cost::Problem>& problems, const plan::Objective& objective,
-                                          const std::stop_token& stop) {
+Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const planning::Planner& planner,
+                                          const std::vector<planning::Problem>& problems,
+                                          const planning::Objective& objective, const std::stop_token& stop) {
   MOTLEY_ASSIGN(const train::Job job, job_to_measure(arguments));
   SearchLimits brief = arguments.search;
   brief.seconds = std::min(brief.seconds, kMostMarginalSeconds);
-  MOTLEY_ASSIGN(Solved by_cost_model, solve(*planner::make_exact(), problems, objective, brief, stop));
-  const cost::Problem& problem = *by_cost_model.problem;
+  MOTLEY_ASSIGN(Solved by_cost_model, solve(*planning::make_exact(), problems, objective, brief, stop));
+  const planning::Problem& problem = *by_cost_model.problem;
   MeasuredSteps steps(
       job, problem, objective,
       {.steps = arguments.measure_steps, .plans = arguments.measure_plans, .seconds = arguments.search.seconds}, stop);
   std::printf("running plans of %lld micro-batches, %lld steps each\n", static_cast<long long>(problem.micro_batches),
               static_cast<long long>(arguments.measure_steps));
   std::fflush(stdout);
-  MOTLEY_ASSIGN(planner::Answer answer,
-                ask(planner, {.problem = problem,
-                              .objective = objective,
-                              .seed = arguments.search.seed,
-                              .seconds = arguments.search.seconds,
-                              .stop = stop,
-                              .evaluator = [&](const cost::Candidate& candidate) { return steps.evaluate(candidate); },
-                              .most_evaluations = arguments.measure_plans}));
+  MOTLEY_ASSIGN(
+      planning::Answer answer,
+      ask(planner, {.problem = problem,
+                    .objective = objective,
+                    .seed = arguments.search.seed,
+                    .seconds = arguments.search.seconds,
+                    .stop = stop,
+                    .evaluator = [&](const planning::Candidate& candidate) { return steps.evaluate(candidate); },
+                    .most_evaluations = arguments.measure_plans}));
   if (!answer.best) {
     return fail(ErrorCode::kUnavailable, "{}: of {} plans that were tried {} did not run{}{}; {}", arguments.measure,
                 steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "", steps.first_failure(),
@@ -158,15 +161,15 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanArguments& arguments, const 
   }
   const report::Measuring measuring{
       .best = *steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
-  answer.evaluation = cost::evaluate(problem, *answer.best, objective);
+  answer.evaluation = planning::evaluate(problem, *answer.best, objective);
   answer.proved = false;
   answer.bound = 0;
   return MeasuredAnswer{{&problem, std::move(answer)}, measuring};
 }
 
 Status run_plan(const PlanArguments& arguments) {
-  MOTLEY_ASSIGN(const std::vector<cost::Problem> problems, planning_problems(arguments.input));
-  MOTLEY_ASSIGN(const plan::Objective objective, objective_of(arguments));
+  MOTLEY_ASSIGN(const std::vector<planning::Problem> problems, planning_problems(arguments.input));
+  MOTLEY_ASSIGN(const planning::Objective objective, objective_of(arguments));
   if (arguments.mix) {
     MOTLEY_TRY(check_mix(arguments, objective));
   }
@@ -174,15 +177,15 @@ Status run_plan(const PlanArguments& arguments) {
   if (!arguments.page.empty()) {
     MOTLEY_TRY(check_writable(arguments.page));
   }
-  std::vector<planner::WhatIf> questions;
+  std::vector<planning::WhatIf> questions;
   for (const std::string& text : arguments.what_ifs) {
-    MOTLEY_ASSIGN(planner::WhatIf question, planner::parse_what_if(text, problems.front()));
+    MOTLEY_ASSIGN(planning::WhatIf question, planning::parse_what_if(text, problems.front()));
     questions.push_back(std::move(question));
   }
 
   const InterruptStop interrupt;
-  const std::vector<std::unique_ptr<planner::Planner>> all = every_planner();
-  const auto chosen = std::ranges::find(all, arguments.method, &planner::Planner::name);
+  const std::vector<std::unique_ptr<planning::Planner>> all = every_planner();
+  const auto chosen = std::ranges::find(all, arguments.method, &planning::Planner::name);
   Solved solved;
   std::optional<report::Measuring> measuring;
   if (arguments.measure.empty()) {
@@ -193,9 +196,9 @@ Status run_plan(const PlanArguments& arguments) {
     solved = std::move(measured.solved);
     measuring = measured.measuring;
   }
-  const planner::Answer& answer = solved.answer;
+  const planning::Answer& answer = solved.answer;
   if (!answer.best && answer.proved) {
-    MOTLEY_ASSIGN(const Solved most, solve(*planner::make_exact(), problems, {.goal = plan::Goal::kMostThroughput},
+    MOTLEY_ASSIGN(const Solved most, solve(*planning::make_exact(), problems, {.goal = planning::Goal::kMostThroughput},
                                            arguments.search, interrupt.token()));
     return fail(impossible({.problem = *most.problem,
                             .objective = objective,
@@ -205,15 +208,15 @@ Status run_plan(const PlanArguments& arguments) {
   }
   if (!answer.best) {
     return fail(ErrorCode::kUnavailable, "{} found no plan for {} within {}; that does not mean that there is none: {}",
-                arguments.method, plan::describe(objective), format_seconds(answer.seconds),
+                arguments.method, planning::describe(objective), format_seconds(answer.seconds),
                 arguments.method == "exact" ? "give it longer with --seconds" : "ask --method exact");
   }
-  const cost::Problem& problem = *solved.problem;
-  const planner::Request request{.problem = problem,
-                                 .objective = objective,
-                                 .seed = arguments.search.seed,
-                                 .seconds = arguments.search.seconds,
-                                 .stop = interrupt.token()};
+  const planning::Problem& problem = *solved.problem;
+  const planning::Request request{.problem = problem,
+                                  .objective = objective,
+                                  .seed = arguments.search.seed,
+                                  .seconds = arguments.search.seconds,
+                                  .stop = interrupt.token()};
 
   report::PlanView view{.problem = problem,
                         .objective = objective,
@@ -223,20 +226,20 @@ Status run_plan(const PlanArguments& arguments) {
                         .marginals = {},
                         .what_ifs = {},
                         .methods = {}};
-  planner::Request brief = request;
+  planning::Request brief = request;
   brief.seconds = std::min(request.seconds, kMostMarginalSeconds);
   if (!measuring) {
-    MOTLEY_ASSIGN(view.marginals, planner::marginals(*planner::make_exact(), brief));
+    MOTLEY_ASSIGN(view.marginals, planning::marginals(*planning::make_exact(), brief));
   }
-  for (const planner::WhatIf& question : questions) {
-    MOTLEY_ASSIGN(std::vector<planner::Regime> regimes, planner::what_if(**chosen, request, question));
+  for (const planning::WhatIf& question : questions) {
+    MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(**chosen, request, question));
     view.what_ifs.emplace_back(question, std::move(regimes));
   }
   if (arguments.compare) {
     for (const auto& planner : all) {
       report::MethodAnswer method{.method = planner->name(), .answer = {}, .refused = {}};
-      Result<planner::Answer> its =
-          planner->name() == arguments.method ? Result<planner::Answer>(answer) : ask(*planner, request);
+      Result<planning::Answer> its =
+          planner->name() == arguments.method ? Result<planning::Answer>(answer) : ask(*planner, request);
       if (its) {
         method.answer = std::move(*its);
       } else {
@@ -247,16 +250,16 @@ Status run_plan(const PlanArguments& arguments) {
   }
 
   std::printf("%s", report::plan_text(view).c_str());
-  plan::Plan plan = cost::to_plan(problem, *answer.best, answer.evaluation, objective, arguments.method);
+  planning::Plan plan = planning::to_plan(problem, *answer.best, answer.evaluation, objective, arguments.method);
   if (answer.bound > 0) plan.bound = answer.bound;
   if (measuring) plan.measured = measuring->best;
   if (arguments.mix) {
-    MOTLEY_ASSIGN(plan, planner::mix_stages(problem, plan, interrupt.token()));
+    MOTLEY_ASSIGN(plan, planning::mix_stages(problem, plan, interrupt.token()));
     std::printf("\nwith stages that mix types, replayed: %s a step%s\n",
                 format_seconds(plan.predicted.step_seconds).c_str(),
                 arguments.page.empty() ? "" : "; the page shows the plan before");
   }
-  MOTLEY_TRY(write_file(arguments.output, plan::to_json(plan)));
+  MOTLEY_TRY(write_file(arguments.output, planning::to_json(plan)));
   std::printf("\nplan: %s\n", arguments.output.c_str());
   if (!arguments.page.empty()) {
     MOTLEY_TRY(write_file(arguments.page, report::plan_page(view)));

@@ -36,7 +36,7 @@ Result<std::vector<model::DeviceSpeed>> speeds_of(const cluster::Cluster& cluste
   return speeds;
 }
 
-void warn_of_missing_links(const cost::Problem& problem) {
+void warn_of_missing_links(const planning::Problem& problem) {
   std::vector<std::string> pairs;
   for (int from = 0; from < problem.type_count(); ++from) {
     for (int to = from; to < problem.type_count(); ++to) {
@@ -121,7 +121,7 @@ Result<PlanningData> planning_data(const PlanningInput& input) {
   return data;
 }
 
-Result<std::vector<cost::Problem>> planning_problems(const PlanningInput& input) {
+Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input) {
   if (input.micro_batches > input.batch) {
     return fail(ErrorCode::kInvalidInput, "--micro-batches: {} is more than the batch has samples; accepted: 0 to {}",
                 input.micro_batches, input.batch);
@@ -133,16 +133,17 @@ Result<std::vector<cost::Problem>> planning_problems(const PlanningInput& input)
   }
   MOTLEY_ASSIGN(const PlanningData data, planning_data(input));
   const model::Profile profile = model::coarsen(model::without_step_layer(data.profile), input.most_layers);
-  std::vector<cost::Problem> problems;
+  std::vector<planning::Problem> problems;
   for (const std::int64_t count : counts) {
-    Result<cost::Problem> problem = cost::make_problem(
-        profile, data.cluster,
-        {.cost_model = pipeline ? cost::CostModel::kPipeline : cost::CostModel::kHeterps,
-         .job_samples = input.samples,
-         .batch = input.batch,
-         .micro_batches = count,
-         .schedule = input.schedule == "1f1b" ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kFillDrain,
-         .allow_recompute = input.recompute});
+    Result<planning::Problem> problem =
+        planning::make_problem(profile, data.cluster,
+                               {.cost_model = pipeline ? planning::CostModel::kPipeline : planning::CostModel::kHeterps,
+                                .job_samples = input.samples,
+                                .batch = input.batch,
+                                .micro_batches = count,
+                                .schedule = input.schedule == "1f1b" ? planning::Schedule::kOneForwardOneBackward
+                                                                     : planning::Schedule::kFillDrain,
+                                .allow_recompute = input.recompute});
     if (!problem) {
       return fail(input.cluster.empty() ? problem.error().within("planning for this machine, as no --cluster is given")
                                         : problem.error());

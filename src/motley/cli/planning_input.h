@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/cost/problem.h"
+#include "motley/planning/cost/problem.h"
 
 namespace motley::cli {
 
@@ -44,8 +44,8 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
 // The problems that differ in the number of micro-batches alone: that of the input, or the powers of two up to
 // kMostMicroBatches. Warns on stderr of pairs of types between which no link is stated: what is sent there costs
 // nothing. Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,
-// and those of the files and of cost::make_problem.
+// and those of the files and of planning::make_problem.
 inline constexpr std::int64_t kMostMicroBatches = 64;
-Result<std::vector<cost::Problem>> planning_problems(const PlanningInput& input);
+Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input);
 
 }  // namespace motley::cli

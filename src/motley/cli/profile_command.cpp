@@ -4,14 +4,14 @@
 #include <filesystem>
 #include <utility>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
 #include "motley/cli/planning_input.h"
 #include "motley/model/tables.h"
-#include "motley/train/profile_job.h"
-#include "motley/train/progress.h"
+#include "motley/train/launch/progress.h"
+#include "motley/train/profile/profile_job.h"
 
 namespace motley::cli {
 namespace {

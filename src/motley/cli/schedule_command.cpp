@@ -6,16 +6,16 @@
 #include <map>
 #include <optional>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_machines.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
-#include "motley/schedule/estimate.h"
-#include "motley/schedule/settings.h"
-#include "motley/schedule/simulator.h"
-#include "motley/schedule/trace.h"
-#include "motley/schedule/workload.h"
+#include "motley/scheduling/simulator/estimate.h"
+#include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/trace/settings.h"
+#include "motley/scheduling/trace/trace.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::cli {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 struct ScheduleArguments {
   std::string trace;
   std::string throughputs;
-  std::string device_type = schedule::TraceOptions().device_type;
+  std::string device_type = scheduling::TraceOptions().device_type;
   MachinesArguments machines;
   std::vector<std::string> policies;
   std::string packing = "anywhere";
@@ -32,8 +32,8 @@ struct ScheduleArguments {
   double load = 0;           // 0: as recorded
   double days = 0;           // 0: all
   double failure_hours = 0;  // 0: none fails
-  double repair_hours = schedule::Failures().repair_seconds / 3600;
-  double checkpoint_minutes = schedule::Failures().checkpoint_seconds / 60;
+  double repair_hours = scheduling::Failures().repair_seconds / 3600;
+  double checkpoint_minutes = scheduling::Failures().checkpoint_seconds / 60;
   bool elastic = false;
   std::uint64_t seed = 0;
   int seeds = 1;
@@ -42,19 +42,19 @@ struct ScheduleArguments {
   std::string page;
 };
 
-const std::map<std::string, schedule::Packing> kPackings = {{"anywhere", schedule::Packing::kAnywhere},
-                                                            {"together", schedule::Packing::kTogether},
-                                                            {"ring", schedule::Packing::kRing}};
+const std::map<std::string, scheduling::Packing> kPackings = {{"anywhere", scheduling::Packing::kAnywhere},
+                                                              {"together", scheduling::Packing::kTogether},
+                                                              {"ring", scheduling::Packing::kRing}};
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
 }
 
 // A line a job and policy.
-void append_csv(const std::string& policy, const std::vector<schedule::Job>& jobs, const schedule::Outcome& outcome,
+void append_csv(const std::string& policy, const std::vector<scheduling::Job>& jobs, const scheduling::Outcome& outcome,
                 std::string& text) {
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const schedule::JobOutcome& job = outcome.jobs[i];
+    const scheduling::JobOutcome& job = outcome.jobs[i];
     text += fmt::format("{},{},{},{},{},{},{},{},{}\n", policy, jobs[i].name, jobs[i].workers, jobs[i].duration,
                         jobs[i].arrival, job.started, job.finished, job.restarts, job.failures);
   }
@@ -84,19 +84,19 @@ Status check_outputs(const ScheduleArguments& arguments) {
 
 struct Workload {
   std::string name;
-  std::vector<schedule::Job> jobs;
-  schedule::Machines machines;
+  std::vector<scheduling::Job> jobs;
+  scheduling::Machines machines;
   double horizon = std::numeric_limits<double>::infinity();
-  double slot_seconds = schedule::PolicyOptions().slot_seconds;
+  double slot_seconds = scheduling::PolicyOptions().slot_seconds;
   bool is_drawn = false;  // another seed gives another one
   std::uint64_t seed = 0;
 };
 
 // Nothing where the trace is not one that a paper describes.
 Result<std::optional<Workload>> setting_of(const ScheduleArguments& arguments, std::uint64_t seed,
-                                           const std::optional<schedule::Throughputs>& throughputs) {
-  MOTLEY_ASSIGN(std::optional<schedule::Setting> setting,
-                schedule::setting_named(arguments.trace, seed, throughputs ? &*throughputs : nullptr));
+                                           const std::optional<scheduling::Throughputs>& throughputs) {
+  MOTLEY_ASSIGN(std::optional<scheduling::Setting> setting,
+                scheduling::setting_named(arguments.trace, seed, throughputs ? &*throughputs : nullptr));
   if (!setting) return std::nullopt;
   if (!arguments.machines.machines.empty()) {
     return fail(ErrorCode::kInvalidInput, "--machines: '{}', but '{}' has machines of its own; accepted: none",
@@ -112,7 +112,8 @@ Result<std::optional<Workload>> setting_of(const ScheduleArguments& arguments, s
   return workload;
 }
 
-Result<Workload> recorded(const ScheduleArguments& arguments, const std::optional<schedule::Throughputs>& throughputs) {
+Result<Workload> recorded(const ScheduleArguments& arguments,
+                          const std::optional<scheduling::Throughputs>& throughputs) {
   if (arguments.machines.machines.empty()) {
     return fail(ErrorCode::kInvalidInput, "--machines: is missing; accepted: such as 128, 16x8, or a cluster.yaml");
   }
@@ -120,9 +121,9 @@ Result<Workload> recorded(const ScheduleArguments& arguments, const std::optiona
   workload.name = arguments.trace;
   MOTLEY_ASSIGN(workload.machines, machines_of(arguments.machines));
   MOTLEY_ASSIGN(workload.jobs,
-                schedule::read_trace(arguments.trace, {.throughputs = throughputs ? &*throughputs : nullptr,
-                                                       .device_type = arguments.device_type,
-                                                       .types = workload.machines.types}));
+                scheduling::read_trace(arguments.trace, {.throughputs = throughputs ? &*throughputs : nullptr,
+                                                         .device_type = arguments.device_type,
+                                                         .types = workload.machines.types}));
   if (workload.jobs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", arguments.trace);
   }
@@ -131,31 +132,31 @@ Result<Workload> recorded(const ScheduleArguments& arguments, const std::optiona
 
 // What is read once for all seeds.
 struct Read {
-  std::optional<schedule::Throughputs> throughputs;
+  std::optional<scheduling::Throughputs> throughputs;
   std::optional<Workload> recording;
 };
 
 // What is replayed, changed as the flags ask for.
 Result<Workload> workload_of(const ScheduleArguments& arguments, std::uint64_t seed, Read& read) {
   if (!arguments.throughputs.empty() && !read.throughputs) {
-    MOTLEY_ASSIGN(read.throughputs, schedule::Throughputs::read(arguments.throughputs));
+    MOTLEY_ASSIGN(read.throughputs, scheduling::Throughputs::read(arguments.throughputs));
   }
   MOTLEY_ASSIGN(std::optional<Workload> drawn, setting_of(arguments, seed, read.throughputs));
   if (!drawn && !read.recording) {
     MOTLEY_ASSIGN(read.recording, recorded(arguments, read.throughputs));
   }
   Workload workload = drawn ? std::move(*drawn) : *read.recording;
-  std::vector<schedule::Job>& jobs = workload.jobs;
-  if (arguments.days > 0) jobs = schedule::busiest(jobs, arguments.days);
+  std::vector<scheduling::Job>& jobs = workload.jobs;
+  if (arguments.days > 0) jobs = scheduling::busiest(jobs, arguments.days);
   if (arguments.load > 0) {
     if (jobs.front().arrival == jobs.back().arrival) {
       return fail(ErrorCode::kInvalidInput, "--load: the jobs of {} all arrive at once; accepted: jobs over some time",
                   arguments.trace);
     }
-    schedule::set_load(jobs, workload.machines, arguments.load);
+    scheduling::set_load(jobs, workload.machines, arguments.load);
   }
   if (arguments.elastic) {
-    schedule::make_elastic(jobs, seed);
+    scheduling::make_elastic(jobs, seed);
     workload.is_drawn = true;
   }
   workload.seed = seed;
@@ -165,23 +166,23 @@ Result<Workload> workload_of(const ScheduleArguments& arguments, std::uint64_t s
 }
 
 std::vector<std::string> policies_of(const ScheduleArguments& arguments) {
-  return arguments.policies.empty() ? schedule::online_policy_names() : arguments.policies;
+  return arguments.policies.empty() ? scheduling::online_policy_names() : arguments.policies;
 }
 
-Result<schedule::Outcome> replay(const ScheduleArguments& arguments, const Workload& workload, const std::string& name,
-                                 bool keep_runs) {
-  const schedule::PolicyOptions options = {.packing = kPackings.at(arguments.packing),
-                                           .slot_seconds = workload.slot_seconds,
-                                           .objective = objectives().at(arguments.objective)};
-  MOTLEY_ASSIGN(const auto policy, schedule::make_policy(name, options));
-  schedule::SimulationOptions replay = {.keep_runs = keep_runs, .horizon = workload.horizon};
+Result<scheduling::Outcome> replay(const ScheduleArguments& arguments, const Workload& workload,
+                                   const std::string& name, bool keep_runs) {
+  const scheduling::PolicyOptions options = {.packing = kPackings.at(arguments.packing),
+                                             .slot_seconds = workload.slot_seconds,
+                                             .objective = objectives().at(arguments.objective)};
+  MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, options));
+  scheduling::SimulationOptions replay = {.keep_runs = keep_runs, .horizon = workload.horizon};
   if (arguments.failure_hours > 0) {
     replay.failures = {.mean_seconds = 3600 * arguments.failure_hours,
                        .repair_seconds = 3600 * arguments.repair_hours,
                        .checkpoint_seconds = 60 * arguments.checkpoint_minutes,
                        .seed = workload.seed};
   }
-  auto outcome = schedule::simulate(workload.jobs, workload.machines, *policy, replay);
+  auto outcome = scheduling::simulate(workload.jobs, workload.machines, *policy, replay);
   if (!outcome) return fail(outcome.error().within(workload.name));
   return outcome;
 }
@@ -189,21 +190,21 @@ Result<schedule::Outcome> replay(const ScheduleArguments& arguments, const Workl
 Status replay_once(const ScheduleArguments& arguments) {
   Read read;
   MOTLEY_ASSIGN(const Workload workload, workload_of(arguments, arguments.seed, read));
-  const std::vector<schedule::Job>& jobs = workload.jobs;
+  const std::vector<scheduling::Job>& jobs = workload.jobs;
   double device_seconds = 0;
-  for (const schedule::Job& job : jobs) device_seconds += job.device_seconds();
+  for (const scheduling::Job& job : jobs) device_seconds += job.device_seconds();
   std::printf("%s: %zu jobs over %s h, %s device-hours; %d devices on %zu servers\n", workload.name.c_str(),
               jobs.size(), hours(jobs.back().arrival).c_str(), hours(device_seconds).c_str(),
               workload.machines.devices(), workload.machines.servers.size());
   if (!arguments.save_trace.empty()) {
-    MOTLEY_TRY(write_file(arguments.save_trace, schedule::format_trace(jobs, workload.machines.types)));
+    MOTLEY_TRY(write_file(arguments.save_trace, scheduling::format_trace(jobs, workload.machines.types)));
     std::printf("trace: %s\n", arguments.save_trace.c_str());
   }
   std::vector<report::PolicyOutcome> outcomes;
   std::string csv =
       "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts,failures\n";
   for (const std::string& name : policies_of(arguments)) {
-    MOTLEY_ASSIGN(schedule::Outcome outcome, replay(arguments, workload, name, !arguments.page.empty()));
+    MOTLEY_ASSIGN(scheduling::Outcome outcome, replay(arguments, workload, name, !arguments.page.empty()));
     append_csv(name, jobs, outcome, csv);
     outcomes.push_back({name, std::move(outcome)});
   }
@@ -238,18 +239,18 @@ Status replay_draws(const ScheduleArguments& arguments) {
                   arguments.seeds);
     }
     for (const std::string& name : policies_of(arguments)) {
-      MOTLEY_ASSIGN(const schedule::Outcome outcome, replay(arguments, workload, name, false));
+      MOTLEY_ASSIGN(const scheduling::Outcome outcome, replay(arguments, workload, name, false));
       Draws& draws = by_policy[name];
-      draws.mean_hours.push_back(schedule::completion_of(workload.jobs, outcome).mean / 3600);
+      draws.mean_hours.push_back(scheduling::completion_of(workload.jobs, outcome).mean / 3600);
       draws.makespan_hours.push_back((outcome.end - outcome.begin) / 3600);
-      draws.worst.push_back(schedule::fairness_of(workload.jobs, workload.machines, outcome).worst);
+      draws.worst.push_back(scheduling::fairness_of(workload.jobs, workload.machines, outcome).worst);
       draws.share.push_back(100 * outcome.utility /
-                            schedule::utility_bound(workload.jobs, workload.machines, workload.horizon));
+                            scheduling::utility_bound(workload.jobs, workload.machines, workload.horizon));
     }
   }
   std::vector<std::vector<std::string>> rows = {{"policy", "mean h", "makespan h", "worst", "of bound %"}};
   const auto cell = [](const std::vector<double>& draws) {
-    const schedule::Estimate one = schedule::estimate(draws);
+    const scheduling::Estimate one = scheduling::estimate(draws);
     return fmt::format("{:.2f} +- {:.2f}", one.mean, one.half_interval);
   };
   for (const std::string& name : policies_of(arguments)) {
@@ -321,7 +322,7 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
           "--policy", arguments->policies,
           "Which one; may be given more than once [all but gadget, sjf-bco, list-scheduling and random-devices, "
           "which are meant for a few hundred jobs]")
-      ->check(CLI::IsMember(schedule::policy_names()));
+      ->check(CLI::IsMember(scheduling::policy_names()));
   command
       ->add_option("--packing", arguments->packing,
                    "anywhere: a job takes any free devices; together: it is never split where a server could hold it, "
@@ -331,7 +332,7 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   command
       ->add_option("--slot", arguments->slot_seconds,
                    fmt::format("Seconds between decisions of policies that decide by slots [{:g}, or the paper's]",
-                               schedule::PolicyOptions().slot_seconds))
+                               scheduling::PolicyOptions().slot_seconds))
       ->check(CLI::Validator(
           [](const std::string& text) -> std::string {
             const double seconds = std::strtod(text.c_str(), nullptr);

@@ -1,6 +1,6 @@
 #include "motley/cli/schedule_machines.h"
 
-#include "motley/schedule/cluster_machines.h"
+#include "motley/scheduling/trace/cluster_machines.h"
 
 namespace motley::cli {
 
@@ -16,28 +16,28 @@ CLI::Option* add_machines(CLI::App& command, MachinesArguments& arguments) {
   return machines;
 }
 
-Result<schedule::Machines> machines_of(const MachinesArguments& arguments, schedule::Machines otherwise) {
+Result<scheduling::Machines> machines_of(const MachinesArguments& arguments, scheduling::Machines otherwise) {
   constexpr double kGigabit = 1e9 / 8;
-  schedule::Machines machines = std::move(otherwise);
+  scheduling::Machines machines = std::move(otherwise);
   if (arguments.machines.ends_with(".yaml") || arguments.machines.ends_with(".yml")) {
     MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(arguments.machines));
-    machines = schedule::machines_of(cluster);
+    machines = scheduling::machines_of(cluster);
     if (machines.devices() == 0) {
       return fail(ErrorCode::kInvalidInput, "{}: has no nodes with devices; accepted: one or more", arguments.machines);
     }
   } else if (!arguments.machines.empty()) {
-    MOTLEY_ASSIGN(machines, schedule::parse_machines(arguments.machines));
+    MOTLEY_ASSIGN(machines, scheduling::parse_machines(arguments.machines));
   }
   if (arguments.inside > 0) machines.network.inside = arguments.inside * kGigabit;
   if (arguments.between > 0) machines.network.between = arguments.between * kGigabit;
   return machines;
 }
 
-const std::map<std::string, schedule::Objective>& objectives() {
-  static const std::map<std::string, schedule::Objective> all = {{"utility", schedule::Objective::kUtility},
-                                                                 {"completion", schedule::Objective::kCompletion},
-                                                                 {"makespan", schedule::Objective::kMakespan},
-                                                                 {"fairness", schedule::Objective::kFairness}};
+const std::map<std::string, scheduling::Objective>& objectives() {
+  static const std::map<std::string, scheduling::Objective> all = {{"utility", scheduling::Objective::kUtility},
+                                                                   {"completion", scheduling::Objective::kCompletion},
+                                                                   {"makespan", scheduling::Objective::kMakespan},
+                                                                   {"fairness", scheduling::Objective::kFairness}};
   return all;
 }
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "motley/schedule/policy.h"
+#include "motley/scheduling/simulator/policy.h"
 
 namespace motley::cli {
 
@@ -17,9 +17,9 @@ struct MachinesArguments {
 
 CLI::Option* add_machines(CLI::App& command, MachinesArguments& arguments);  // returns --machines
 // Those that --machines names, or `otherwise`; with the links of --inside and --between.
-Result<schedule::Machines> machines_of(const MachinesArguments& arguments, schedule::Machines otherwise = {});
+Result<scheduling::Machines> machines_of(const MachinesArguments& arguments, scheduling::Machines otherwise = {});
 
-const std::map<std::string, schedule::Objective>& objectives();  // by name
+const std::map<std::string, scheduling::Objective>& objectives();  // by name
 void add_objective(CLI::App& command, std::string& objective);
 
 }  // namespace motley::cli

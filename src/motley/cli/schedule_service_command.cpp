@@ -10,26 +10,26 @@
 #include <nlohmann/json.hpp>
 
 #include "motley/base/clock.h"
-#include "motley/base/file.h"
 #include "motley/base/log.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_machines.h"
 #include "motley/model/profile.h"
+#include "motley/net/descriptor.h"
+#include "motley/net/socket.h"
 #include "motley/report/text_columns.h"
-#include "motley/schedule/profiled_job.h"
-#include "motley/schedule/service/client.h"
-#include "motley/schedule/service/explain.h"
-#include "motley/schedule/service/local_executor.h"
-#include "motley/schedule/service/service.h"
-#include "motley/schedule/service/slurm_executor.h"
-#include "motley/transport/descriptor.h"
-#include "motley/transport/socket.h"
+#include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/executors/slurm_executor.h"
+#include "motley/scheduling/service/client.h"
+#include "motley/scheduling/service/explain.h"
+#include "motley/scheduling/service/service.h"
+#include "motley/scheduling/trace/profiled_job.h"
 
 namespace motley::cli {
 namespace {
 
-using Json = schedule::Client::Json;
+using Json = scheduling::Client::Json;
 
 // --- The service
 
@@ -38,20 +38,20 @@ struct ServeArguments {
   std::string listen = "127.0.0.1:29600";
   MachinesArguments machines;
   std::string executor = "local";
-  schedule::SlurmOptions slurm;
-  std::string policy = schedule::ControllerOptions().policy;
+  scheduling::SlurmOptions slurm;
+  std::string policy = scheduling::ControllerOptions().policy;
   std::string objective = "utility";
-  double slot_seconds = schedule::ControllerOptions().policy_options.slot_seconds;
-  double hold_restarts = schedule::ControllerOptions().hold_restarts;
+  double slot_seconds = scheduling::ControllerOptions().policy_options.slot_seconds;
+  double hold_restarts = scheduling::ControllerOptions().hold_restarts;
   bool quiet = false;
 };
 
 // The folder's token, made where there is none.
-Result<transport::Secret> token_in(const std::filesystem::path& folder) {
+Result<net::Secret> token_in(const std::filesystem::path& folder) {
   const std::string file = (folder / "token").string();
-  const transport::Descriptor made(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const net::Descriptor made(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (made.valid()) {
-    const std::string text = transport::Secret::generate().hex() + "\n";
+    const std::string text = net::Secret::generate().hex() + "\n";
     if (::write(made.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
         ::fsync(made.get()) != 0) {
       return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
@@ -59,31 +59,31 @@ Result<transport::Secret> token_in(const std::filesystem::path& folder) {
   } else if (errno != EEXIST) {
     return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
   }
-  return transport::Secret::from_file(file);
+  return net::Secret::from_file(file);
 }
 
 // The nodes that --machines names, or all that the executor has. Those of Slurm must be Slurm's.
-Result<schedule::Machines> nodes_of(const ServeArguments& arguments) {
+Result<scheduling::Machines> nodes_of(const ServeArguments& arguments) {
   if (arguments.executor == "local") {
     const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-    return machines_of(arguments.machines, schedule::uniform(1, static_cast<int>(cores)));
+    return machines_of(arguments.machines, scheduling::uniform(1, static_cast<int>(cores)));
   }
-  MOTLEY_ASSIGN(const schedule::Machines there, schedule::slurm_machines(arguments.slurm));
-  MOTLEY_ASSIGN(schedule::Machines machines, machines_of(arguments.machines, there));
-  for (const schedule::Server& server : machines.servers) {
-    const auto node = std::ranges::find(there.servers, server.name, &schedule::Server::name);
+  MOTLEY_ASSIGN(const scheduling::Machines there, scheduling::slurm_machines(arguments.slurm));
+  MOTLEY_ASSIGN(scheduling::Machines machines, machines_of(arguments.machines, there));
+  for (const scheduling::Server& server : machines.servers) {
+    const auto node = std::ranges::find(there.servers, server.name, &scheduling::Server::name);
     if (node != there.servers.end() && server.devices <= node->devices) continue;
     std::vector<std::string> names;
-    for (const schedule::Server& one : there.servers) names.push_back(fmt::format("{} ({})", one.name, one.devices));
+    for (const scheduling::Server& one : there.servers) names.push_back(fmt::format("{} ({})", one.name, one.devices));
     return fail(ErrorCode::kInvalidInput, "--machines: node '{}' with {} devices is none of Slurm's; accepted: {}",
                 server.name, server.devices, fmt::join(names, ", "));
   }
   return machines;
 }
 
-Result<std::unique_ptr<schedule::Executor>> executor_of(const ServeArguments& arguments) {
-  if (arguments.executor == "slurm") return schedule::make_slurm_executor(arguments.slurm);
-  return schedule::make_local_executor();
+Result<std::unique_ptr<scheduling::Executor>> executor_of(const ServeArguments& arguments) {
+  if (arguments.executor == "slurm") return scheduling::make_slurm_executor(arguments.slurm);
+  return scheduling::make_local_executor();
 }
 
 Status run_serve(const ServeArguments& arguments) {
@@ -94,22 +94,22 @@ Status run_serve(const ServeArguments& arguments) {
   sigaddset(&stop, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   if (arguments.quiet) start_logging("warning");
-  MOTLEY_ASSIGN(const schedule::Machines machines, nodes_of(arguments));
+  MOTLEY_ASSIGN(const scheduling::Machines machines, nodes_of(arguments));
   MOTLEY_ASSIGN(auto executor, executor_of(arguments));
   const std::filesystem::path folder = std::filesystem::absolute(arguments.state);
-  MOTLEY_ASSIGN(auto store, schedule::Store::open(folder));
-  schedule::ControllerOptions options;
+  MOTLEY_ASSIGN(auto store, scheduling::Store::open(folder));
+  scheduling::ControllerOptions options;
   options.policy = arguments.policy;
   options.policy_options.slot_seconds = arguments.slot_seconds;
   options.policy_options.objective = objectives().at(arguments.objective);
   options.hold_restarts = arguments.hold_restarts;
   MOTLEY_ASSIGN(auto controller,
-                schedule::Controller::make(std::move(store), std::move(executor), machines, folder, options));
-  MOTLEY_ASSIGN(const transport::Endpoint listen, transport::parse_endpoint(arguments.listen));
-  MOTLEY_ASSIGN(const transport::Secret token, token_in(folder));
+                scheduling::Controller::make(std::move(store), std::move(executor), machines, folder, options));
+  MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(arguments.listen));
+  MOTLEY_ASSIGN(const net::Secret token, token_in(folder));
   const std::size_t known = controller->records().size();
-  MOTLEY_ASSIGN(const auto service, schedule::Service::start({listen, token}, std::move(controller)));
-  const std::string address = transport::to_string(service->endpoint());
+  MOTLEY_ASSIGN(const auto service, scheduling::Service::start({listen, token}, std::move(controller)));
+  const std::string address = net::to_string(service->endpoint());
   MOTLEY_TRY(write_file(folder / "address", address + "\n"));
   spdlog::info("{} devices on {} nodes, {} jobs known; page at http://{}/ (any name, password in {})",
                machines.devices(), machines.servers.size(), known, address, (folder / "token").string());
@@ -144,7 +144,7 @@ struct SubmitArguments : ClientArguments {
   std::string train;
   std::string profile;
   std::vector<std::string> speeds;
-  schedule::SubmittedJob job;
+  scheduling::SubmittedJob job;
 };
 
 // A job of motley train goes on from its checkpoint, where it came to have one, with however many workers it gets. On
@@ -162,10 +162,10 @@ std::vector<std::string> train_command(const std::string& job) {
 
 // How fast the job is where: as a profile says, and as flags do.
 Status set_speeds(SubmitArguments& arguments) {
-  schedule::SubmittedJob& job = arguments.job;
+  scheduling::SubmittedJob& job = arguments.job;
   if (!arguments.profile.empty()) {
     MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(arguments.profile));
-    const schedule::ProfiledJob profiled = schedule::profiled_job(profile);
+    const scheduling::ProfiledJob profiled = scheduling::profiled_job(profile);
     job.compute_seconds = profiled.compute_seconds;
     job.gradient_bytes = profiled.gradient_bytes;
     for (const auto& [type, speed] : profiled.speeds) job.speeds.push_back({type, speed});
@@ -185,7 +185,7 @@ Status set_speeds(SubmitArguments& arguments) {
 }
 
 Status run_submit(SubmitArguments arguments) {
-  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
   std::string body;
   if (!arguments.file.empty()) {
     MOTLEY_ASSIGN(body, read_file(arguments.file, 64 << 20));
@@ -211,7 +211,7 @@ Status run_submit(SubmitArguments arguments) {
 }
 
 Status run_list(const ClientArguments& arguments, const std::string& state) {
-  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
   MOTLEY_ASSIGN(const Json answer, client.get(state.empty() ? "/v1/jobs" : "/v1/jobs?state=" + state));
   std::vector<std::vector<std::string>> rows = {{"id", "name", "state", "workers", "nodes", "attempt", "last change"}};
   for (const Json& job : answer["jobs"]) {
@@ -232,7 +232,7 @@ Status run_list(const ClientArguments& arguments, const std::string& state) {
 }
 
 Status run_why(const ClientArguments& arguments, const std::string& job) {
-  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
   MOTLEY_ASSIGN(const Json why, client.get("/v1/jobs/" + job + "/why"));
   const std::string constraint = why.value("constraint", "");
   std::printf("%s is %s: %s\n", job.c_str(), why["state"].get<std::string>().c_str(),
@@ -260,7 +260,7 @@ struct WhatIfArguments : ClientArguments {
 };
 
 Status run_what_if(const WhatIfArguments& arguments) {
-  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
   Json change = {{"cancel", arguments.cancel},
                  {"drain", arguments.drain},
                  {"add_nodes", Json::array()},
@@ -278,7 +278,7 @@ Status run_what_if(const WhatIfArguments& arguments) {
   }
   for (const std::string& file : arguments.submit) {
     MOTLEY_ASSIGN(const std::string text, read_file(file, 64 << 20));
-    MOTLEY_ASSIGN(const auto job, parse_json<schedule::SubmittedJob>(text, file));
+    MOTLEY_ASSIGN(const auto job, parse_json<scheduling::SubmittedJob>(text, file));
     change["submit"].push_back(Json::parse(write_json(job)));
   }
   MOTLEY_ASSIGN(const Json answer, client.post("/v1/what-if", change.dump()));
@@ -303,7 +303,7 @@ Status run_what_if(const WhatIfArguments& arguments) {
 }
 
 Status run_cancel(const ClientArguments& arguments, const std::vector<std::string>& jobs) {
-  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
   for (const std::string& job : jobs) {
     MOTLEY_ASSIGN(const Json answer, client.remove("/v1/jobs/" + job));
     std::printf("%s: %s\n", job.c_str(), answer["state"] == "cancelled" ? "cancelled" : "asked to end");
@@ -312,7 +312,7 @@ Status run_cancel(const ClientArguments& arguments, const std::vector<std::strin
 }
 
 Status run_drain(const ClientArguments& arguments, const std::string& node, bool is_undone) {
-  MOTLEY_ASSIGN(schedule::Client client, schedule::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
   const std::string path = "/v1/nodes/" + node + "/drain";
   MOTLEY_ASSIGN(const Json answer, is_undone ? client.remove(path) : client.post(path, ""));
   std::printf("%s: %s\n", node.c_str(), is_undone ? "takes jobs again" : "drained; its jobs move");
@@ -340,7 +340,7 @@ void add_serve(CLI::App& schedule, Action& action) {
       ->capture_default_str();
   command->add_option("--policy", arguments->policy, "Who runs where")
       ->capture_default_str()
-      ->check(CLI::IsMember(schedule::live_policy_names()));
+      ->check(CLI::IsMember(scheduling::live_policy_names()));
   add_objective(*command, arguments->objective);
   command->add_option("--slot", arguments->slot_seconds, "Seconds between decisions of policies that decide by slots")
       ->capture_default_str()
@@ -362,7 +362,7 @@ void add_submit(CLI::App& schedule, Action& action) {
       "  motley schedule submit --name fashion --train examples/fashion-mnist/job.yaml --least 1 --most 4\n"
       "  motley schedule submit --name hello --seconds 5 -- echo hello from {workers}");
   auto arguments = std::make_shared<SubmitArguments>();
-  schedule::SubmittedJob& job = arguments->job;
+  scheduling::SubmittedJob& job = arguments->job;
   add_state(command, arguments->state);
   command->add_option("--file", arguments->file, "JSON of a job, or of {\"jobs\": [...]} (docs/schedule.md)");
   command->add_option("--name", job.name, "Unique among all jobs of the service");

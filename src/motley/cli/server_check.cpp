@@ -1,4 +1,4 @@
-// Measures what the formulas of cost/server_balance.h ask for, and prints what they say.
+// Measures what the formulas of planning/cost/server_balance.h ask for, and prints what they say.
 #include "motley/cli/server_check.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include "motley/cluster/machine.h"
 #include "motley/model/profile.h"
 #include "motley/model/tables.h"
-#include "motley/transport/link_speed.h"
+#include "motley/net/link_speed.h"
 
 namespace motley::cli {
 namespace {
@@ -26,7 +26,7 @@ constexpr int kPlacementWorkers = 8;
 
 // The model, and where its seconds come from.
 struct Asked {
-  cost::ServedModel model;
+  planning::ServedModel model;
   std::string source;
 };
 
@@ -52,7 +52,7 @@ Result<Asked> asked_of(const ServerCheck& check) {
     graph = std::move(profile.graph);
   } else {
     MOTLEY_ASSIGN(graph, model::table(check.model));
-    if (const auto published = cost::published_compute(check.model)) {
+    if (const auto published = planning::published_compute(check.model)) {
       asked.model.seconds_per_batch = published->seconds_per_batch;
       asked.source = fmt::format("published for batch {} on a GTX 1080 Ti", published->batch);
     }
@@ -77,7 +77,7 @@ Result<Asked> asked_of(const ServerCheck& check) {
 }
 
 struct MeasuredServer {
-  cost::ServerMachine machine;
+  planning::ServerMachine machine;
   std::string links;
 };
 
@@ -96,7 +96,7 @@ Result<MeasuredServer> measure(const ServerCheck& check) {
       machine.cores > 1 ? rate(machine.cores) : measured.machine.core_bytes_per_second;
   measured.machine.memory_bytes = machine.memory_bytes;
   // Two threads, each of which sends at this rate and receives at it.
-  MOTLEY_ASSIGN(const transport::LinkSpeed loopback, transport::measure_loopback());
+  MOTLEY_ASSIGN(const net::LinkSpeed loopback, net::measure_loopback());
   measured.machine.core_seconds_per_byte = std::min(machine.cores, 2) / (4 * loopback.bytes_per_second);
   if (check.link_gbps > 0) {
     measured.machine.link_bytes_per_second = check.link_gbps * kBytesPerGigabit;
@@ -114,71 +114,71 @@ Result<MeasuredServer> measure(const ServerCheck& check) {
   return measured;
 }
 
-std::string amount(cost::Resource resource, double value) {
+std::string amount(planning::Resource resource, double value) {
   switch (resource) {
-    case cost::Resource::kLink:
+    case planning::Resource::kLink:
       return fmt::format("{:.3g} Gb/s", value / kBytesPerGigabit);
-    case cost::Resource::kMemoryBandwidth:
+    case planning::Resource::kMemoryBandwidth:
       return fmt::format("{:.3g} GB/s", value / 1e9);
-    case cost::Resource::kCores:
+    case planning::Resource::kCores:
       return fmt::format("{:.3g}", value);
-    case cost::Resource::kMemory:
+    case planning::Resource::kMemory:
       return format_bytes(value);
   }
   return "";
 }
 
 void print_server(const Asked& asked, const MeasuredServer& measured, const std::string& name) {
-  const auto limits = cost::server_limits(asked.model, measured.machine);
+  const auto limits = planning::server_limits(asked.model, measured.machine);
   const double workers = std::floor(limits[0].workers);
   std::printf("%s: %s of weights, %s a batch (%s)\n", name.c_str(), format_bytes(asked.model.bytes).c_str(),
               format_seconds(asked.model.seconds_per_batch).c_str(), asked.source.c_str());
   std::printf("links: %s\n\n", measured.links.c_str());
   std::printf("as a server of its own this machine can serve %.0f workers; what runs out first is: %s\n\n", workers,
-              cost::to_string(limits[0].resource));
+              planning::to_string(limits[0].resource));
   const double twice = 2 * std::max(workers, 1.0);
   std::printf("%-18s %14s %12s %16s %16s\n", "", "there is", "enough for", "used by these",
               fmt::format("{:.0f} would need", twice).c_str());
-  for (const cost::ServerLimit& limit : limits) {
-    const double there = cost::available(limit.resource, measured.machine);
-    const double used = cost::needed(limit.resource, asked.model, measured.machine, workers);
-    const double need = cost::needed(limit.resource, asked.model, measured.machine, twice);
-    std::printf("%-18s %14s %12.0f %15.0f%% %16s%s\n", cost::to_string(limit.resource),
+  for (const planning::ServerLimit& limit : limits) {
+    const double there = planning::available(limit.resource, measured.machine);
+    const double used = planning::needed(limit.resource, asked.model, measured.machine, workers);
+    const double need = planning::needed(limit.resource, asked.model, measured.machine, twice);
+    std::printf("%-18s %14s %12.0f %15.0f%% %16s%s\n", planning::to_string(limit.resource),
                 amount(limit.resource, there).c_str(), std::floor(limit.workers), 100 * used / there,
                 amount(limit.resource, need).c_str(), need > there ? "  has to grow" : "");
   }
   std::printf("\nbandwidth at a server's machine, in and out, for %d workers:\n", kPlacementWorkers);
-  for (const cost::ServerSite site : cost::every_server_site()) {
-    std::printf("  %-28s %10.3g Gb/s\n", cost::to_string(site),
-                cost::site_demand(site, asked.model, kPlacementWorkers) / kBytesPerGigabit);
+  for (const planning::ServerSite site : planning::every_server_site()) {
+    std::printf("  %-28s %10.3g Gb/s\n", planning::to_string(site),
+                planning::site_demand(site, asked.model, kPlacementWorkers) / kBytesPerGigabit);
   }
 }
 
 ordered_json server_json(const Asked& asked, const MeasuredServer& measured, const std::string& name) {
-  const auto limits = cost::server_limits(asked.model, measured.machine);
+  const auto limits = planning::server_limits(asked.model, measured.machine);
   ordered_json json = {{"model", name},
                        {"model_bytes", asked.model.bytes},
                        {"seconds_per_batch", asked.model.seconds_per_batch},
                        {"seconds_source", asked.source},
                        {"workers", std::floor(limits[0].workers)},
-                       {"runs_out_first", cost::to_string(limits[0].resource)},
+                       {"runs_out_first", planning::to_string(limits[0].resource)},
                        {"links", measured.links},
                        {"core_bytes_per_second", measured.machine.core_bytes_per_second},
                        {"core_seconds_per_byte", measured.machine.core_seconds_per_byte}};
-  for (const cost::ServerLimit& limit : limits) {
+  for (const planning::ServerLimit& limit : limits) {
     const auto need = [&](double workers) {
-      return cost::needed(limit.resource, asked.model, measured.machine, workers);
+      return planning::needed(limit.resource, asked.model, measured.machine, workers);
     };
-    json["resources"].push_back({{"name", cost::to_string(limit.resource)},
-                                 {"available", cost::available(limit.resource, measured.machine)},
+    json["resources"].push_back({{"name", planning::to_string(limit.resource)},
+                                 {"available", planning::available(limit.resource, measured.machine)},
                                  {"workers", limit.workers},
                                  {"needed_for_all", need(0)},
                                  {"needed_for_each_worker", need(1) - need(0)}});
   }
-  for (const cost::ServerSite site : cost::every_server_site()) {
-    json["placements"].push_back({{"server_on", cost::to_string(site)},
+  for (const planning::ServerSite site : planning::every_server_site()) {
+    json["placements"].push_back({{"server_on", planning::to_string(site)},
                                   {"workers", kPlacementWorkers},
-                                  {"bytes_per_second", cost::site_demand(site, asked.model, kPlacementWorkers)}});
+                                  {"bytes_per_second", planning::site_demand(site, asked.model, kPlacementWorkers)}});
   }
   return json;
 }
@@ -189,17 +189,17 @@ struct RackWay {
 };
 
 std::vector<RackWay> rack_ways(const ServerCheck& check, const Asked& asked, double& full_rate_slots) {
-  const cost::Racks racks = {.racks = check.racks,
-                             .workers_per_rack = check.workers_per_rack,
-                             .worker_rate = check.worker_gbps * kBytesPerGigabit,
-                             .server_rate = check.rack_server_gbps * kBytesPerGigabit,
-                             .uplink_rate = check.uplink_gbps * kBytesPerGigabit};
-  cost::SumSwitch sum_switch = check.sum_switch;
+  const planning::Racks racks = {.racks = check.racks,
+                                 .workers_per_rack = check.workers_per_rack,
+                                 .worker_rate = check.worker_gbps * kBytesPerGigabit,
+                                 .server_rate = check.rack_server_gbps * kBytesPerGigabit,
+                                 .uplink_rate = check.uplink_gbps * kBytesPerGigabit};
+  planning::SumSwitch sum_switch = check.sum_switch;
   sum_switch.port_rate = check.switch_gbps * kBytesPerGigabit;
   sum_switch.round_trip_seconds = check.switch_round_trip_microseconds * 1e-6;
-  full_rate_slots = cost::slots_for_full_rate(racks, sum_switch);
+  full_rate_slots = planning::slots_for_full_rate(racks, sum_switch);
   const double bytes = asked.model.bytes * asked.model.wire_fraction;
-  cost::RackSeconds seconds = cost::rack_seconds(bytes, racks, sum_switch);
+  planning::RackSeconds seconds = planning::rack_seconds(bytes, racks, sum_switch);
   // Switches add integers of 32 bits, whatever the wire could carry elsewhere.
   seconds.in_switches /= asked.model.wire_fraction;
   return {{"flat, sharded over all workers", seconds.flat},

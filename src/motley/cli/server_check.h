@@ -6,7 +6,7 @@
 #include <string>
 
 #include "motley/base/result.h"
-#include "motley/cost/server_balance.h"
+#include "motley/planning/cost/server_balance.h"
 
 namespace motley::cli {
 
@@ -26,7 +26,7 @@ struct ServerCheck {
   double worker_gbps = 10;
   double rack_server_gbps = 100;
   double uplink_gbps = 40;
-  cost::SumSwitch sum_switch;
+  planning::SumSwitch sum_switch;
   double switch_gbps = 100;
   double switch_round_trip_microseconds = 10;
 

@@ -5,14 +5,14 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "motley/base/file.h"
 #include "motley/base/log.h"
+#include "motley/base/os/file.h"
 #include "motley/cli/commands.h"
-#include "motley/server/metrics_service.h"
-#include "motley/server/service.h"
-#include "motley/train/job_parts.h"
-#include "motley/train/launcher.h"
-#include "motley/transport/socket.h"
+#include "motley/net/socket.h"
+#include "motley/ps/metrics_service.h"
+#include "motley/ps/service.h"
+#include "motley/train/job/job_parts.h"
+#include "motley/train/launch/launcher.h"
 
 namespace motley::cli {
 namespace {
@@ -34,31 +34,29 @@ struct ServerArguments {
   double stall_seconds = 10;
 };
 
-Result<server::Tenants> tenants_of(const ServerArguments& arguments) {
+Result<ps::Tenants> tenants_of(const ServerArguments& arguments) {
   if (!arguments.tenants.empty()) {
-    return server::Tenants::read(arguments.tenants);
+    return ps::Tenants::read(arguments.tenants);
   }
-  Result<transport::Secret> token = arguments.token_file.empty()
-                                        ? transport::Secret::from_environment(train::kServerTokenVariable)
-                                        : transport::Secret::from_file(arguments.token_file);
+  Result<net::Secret> token = arguments.token_file.empty() ? net::Secret::from_environment(train::kServerTokenVariable)
+                                                           : net::Secret::from_file(arguments.token_file);
   if (!token) {
     return fail(token.error().within("--token-file (or --tenants), for the token that lets jobs in"));
   }
-  return server::Tenants(std::move(*token));
+  return ps::Tenants(std::move(*token));
 }
 
 // Null where none is asked for.
-Result<std::unique_ptr<server::MetricsService>> metrics_of(const ServerArguments& arguments,
-                                                           const server::Service& service) {
+Result<std::unique_ptr<ps::MetricsService>> metrics_of(const ServerArguments& arguments, const ps::Service& service) {
   if (arguments.metrics.empty()) {
     return nullptr;
   }
-  MOTLEY_ASSIGN(const transport::Endpoint endpoint, transport::parse_endpoint(arguments.metrics));
-  std::optional<transport::Secret> token;
+  MOTLEY_ASSIGN(const net::Endpoint endpoint, net::parse_endpoint(arguments.metrics));
+  std::optional<net::Secret> token;
   if (!arguments.metrics_token_file.empty()) {
-    MOTLEY_ASSIGN(token, transport::Secret::from_file(arguments.metrics_token_file));
+    MOTLEY_ASSIGN(token, net::Secret::from_file(arguments.metrics_token_file));
   }
-  return server::MetricsService::start(endpoint, std::move(token), [&service] { return service.metrics().text(); });
+  return ps::MetricsService::start(endpoint, std::move(token), [&service] { return service.metrics().text(); });
 }
 
 Status run_server(const ServerArguments& arguments) {
@@ -74,8 +72,8 @@ Status run_server(const ServerArguments& arguments) {
   if (arguments.quiet) {
     start_logging("warning");
   }
-  server::ServiceOptions options;
-  MOTLEY_ASSIGN(options.listen, transport::parse_endpoint(arguments.listen));
+  ps::ServiceOptions options;
+  MOTLEY_ASSIGN(options.listen, net::parse_endpoint(arguments.listen));
   options.cores = arguments.cores;
   options.pin_cores = arguments.pin;
   if (!(arguments.quota_gigabytes >= 0 && arguments.quota_gigabytes <= kMostGigabytes) ||
@@ -90,15 +88,15 @@ Status run_server(const ServerArguments& arguments) {
   options.quota_bytes = static_cast<std::size_t>(arguments.quota_gigabytes * 1e9);
   options.tables = arguments.tables;
   options.stall_seconds = arguments.stall_seconds;
-  MOTLEY_ASSIGN(const server::Tenants tenants, tenants_of(arguments));
-  MOTLEY_ASSIGN(const auto service, server::Service::start(options, tenants));
+  MOTLEY_ASSIGN(const ps::Tenants tenants, tenants_of(arguments));
+  MOTLEY_ASSIGN(const auto service, ps::Service::start(options, tenants));
   MOTLEY_ASSIGN(const auto metrics, metrics_of(arguments, *service));
-  const std::string address = transport::to_string(service->endpoint());
+  const std::string address = net::to_string(service->endpoint());
   if (!arguments.address_file.empty()) {
     MOTLEY_TRY(write_file(arguments.address_file, address + "\n"));
   }
   if (metrics) {
-    spdlog::info("metrics at http://{}/metrics", transport::to_string(metrics->endpoint()));
+    spdlog::info("metrics at http://{}/metrics", net::to_string(metrics->endpoint()));
   }
   spdlog::info("listening at {} with {} cores", address, service->cores());
   int signal = 0;

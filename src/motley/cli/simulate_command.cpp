@@ -3,13 +3,13 @@
 #include <cmath>
 #include <cstdio>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/planning_input.h"
 #include "motley/model/tables.h"
+#include "motley/planning/simulate/simulate.h"
 #include "motley/report/plan_timeline.h"
-#include "motley/simulate/simulate.h"
 
 namespace motley::cli {
 namespace {
@@ -24,12 +24,12 @@ struct SimulateArguments {
   std::vector<std::string> stragglers;
   std::int64_t batch = 0;          // 0: the plan's
   std::int64_t micro_batches = 0;  // likewise
-  simulate::Options options;
+  planning::Options options;
   bool own_links = false;
 };
 
-Result<simulate::Straggler> parse_straggler(const std::string& text) {
-  simulate::Straggler straggler;
+Result<planning::Straggler> parse_straggler(const std::string& text) {
+  planning::Straggler straggler;
   const char* at = text.data();
   const char* const end = at + text.size();
   bool good = true;
@@ -49,9 +49,9 @@ Result<simulate::Straggler> parse_straggler(const std::string& text) {
 }
 
 // Neighbouring devices of one stage and type that are equally idle share a line.
-void print_devices(const simulate::Timeline& timeline) {
+void print_devices(const planning::Timeline& timeline) {
   const auto& devices = timeline.devices;
-  const auto alike = [](const simulate::Device& a, const simulate::Device& b) {
+  const auto alike = [](const planning::Device& a, const planning::Device& b) {
     return a.stage == b.stage && a.type == b.type && std::abs(a.idle_share - b.idle_share) < 5e-4;
   };
   for (std::size_t first = 0; first < devices.size();) {
@@ -59,7 +59,7 @@ void print_devices(const simulate::Timeline& timeline) {
     while (next < devices.size() && alike(devices[first], devices[next])) {
       ++next;
     }
-    const simulate::Device& device = devices[first];
+    const planning::Device& device = devices[first];
     const std::string replicas = next - first == 1 ? fmt::format("{}", device.replica)
                                                    : fmt::format("{} to {}", device.replica, devices[next - 1].replica);
     std::printf("%s",
@@ -70,17 +70,17 @@ void print_devices(const simulate::Timeline& timeline) {
   }
 }
 
-void print(const plan::Plan& plan, const simulate::Timeline& timeline) {
+void print(const planning::Plan& plan, const planning::Timeline& timeline) {
   const double step = timeline.step_seconds;
   std::string text = fmt::format("{}: {} samples in {} micro-batches through {} stages, {}\n", plan.model, plan.batch,
-                                 plan.micro_batches, plan.stages.size(), plan::to_string(plan.schedule));
+                                 plan.micro_batches, plan.stages.size(), planning::to_string(plan.schedule));
   text += fmt::format("step        {}", format_seconds(step));
   if (plan.predicted.step_seconds > 0) {
     text += fmt::format("  (the plan says {})", format_seconds(plan.predicted.step_seconds));
   }
   text += fmt::format("\nthroughput  {} samples/s\n", format_number(static_cast<double>(plan.batch) / step));
   text += "time goes along the critical path to\n";
-  const simulate::Path& path = timeline.critical;
+  const planning::Path& path = timeline.critical;
   for (const auto& [name, seconds] : {std::pair{"forward", path.forward}, std::pair{"backward", path.backward},
                                       std::pair{"transfers", path.transfer}, std::pair{"exchange", path.exchange}}) {
     if (seconds > 0) {
@@ -92,7 +92,7 @@ void print(const plan::Plan& plan, const simulate::Timeline& timeline) {
 }
 
 Status run_simulate(const SimulateArguments& arguments) {
-  MOTLEY_ASSIGN(plan::Plan plan, plan::read_plan(arguments.plan));
+  MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(arguments.plan));
   MOTLEY_ASSIGN(
       const PlanningData data,
       planning_data(
@@ -101,23 +101,23 @@ Status run_simulate(const SimulateArguments& arguments) {
   plan.micro_batches = arguments.micro_batches > 0 ? arguments.micro_batches : plan.micro_batches;
   if (arguments.batch > 0 || arguments.micro_batches > 0) {
     plan.predicted = {};
-    MOTLEY_TRY(plan::validate(plan, arguments.plan + " with the given batch"));
+    MOTLEY_TRY(planning::validate(plan, arguments.plan + " with the given batch"));
   }
-  MOTLEY_ASSIGN(const cost::Problem problem, cost::problem_of_plan(data.profile, data.cluster, plan));
-  simulate::Options options = arguments.options;
+  MOTLEY_ASSIGN(const planning::Problem problem, planning::problem_of_plan(data.profile, data.cluster, plan));
+  planning::Options options = arguments.options;
   options.links_contended = !arguments.own_links;
   options.keep_events = !arguments.trace.empty() || !arguments.page.empty();
   for (const std::string& text : arguments.stragglers) {
-    MOTLEY_ASSIGN(const simulate::Straggler straggler, parse_straggler(text));
+    MOTLEY_ASSIGN(const planning::Straggler straggler, parse_straggler(text));
     options.stragglers.push_back(straggler);
   }
-  const Result<simulate::Timeline> timeline = simulate::simulate(problem, plan, options);
+  const Result<planning::Timeline> timeline = planning::simulate(problem, plan, options);
   if (!timeline) {
     return fail(timeline.error().within(arguments.plan));
   }
   print(plan, *timeline);
   if (!arguments.trace.empty()) {
-    MOTLEY_TRY(write_file(arguments.trace, simulate::to_chrome_trace(*timeline, plan)));
+    MOTLEY_TRY(write_file(arguments.trace, planning::to_chrome_trace(*timeline, plan)));
     std::printf("trace: %s\n", arguments.trace.c_str());
   }
   if (!arguments.page.empty()) {

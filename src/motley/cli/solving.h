@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "motley/planner/planner.h"
+#include "motley/planning/search/planner.h"
 
 namespace motley::cli {
 
@@ -48,15 +48,15 @@ struct SearchLimits {
 };
 
 // The planner's answer, with a line that replaces itself meanwhile, on a terminal only.
-Result<planner::Answer> ask(const planner::Planner& planner, planner::Request request);
+Result<planning::Answer> ask(const planning::Planner& planner, planning::Request request);
 
 // Of problems that differ in the number of micro-batches the one whose plan is best, and that plan, with what is proved
 // of all of them. They share the time.
 struct Solved {
-  const cost::Problem* problem = nullptr;
-  planner::Answer answer;
+  const planning::Problem* problem = nullptr;
+  planning::Answer answer;
 };
-Result<Solved> solve(const planner::Planner& planner, const std::vector<cost::Problem>& problems,
-                     const plan::Objective& objective, const SearchLimits& limits, const std::stop_token& stop);
+Result<Solved> solve(const planning::Planner& planner, const std::vector<planning::Problem>& problems,
+                     const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop);
 
 }  // namespace motley::cli

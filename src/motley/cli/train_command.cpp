@@ -4,18 +4,18 @@
 #include <filesystem>
 #include <optional>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/cli/auto_plan.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
 #include "motley/report/report.h"
-#include "motley/train/job_document.h"
-#include "motley/train/job_parts.h"
-#include "motley/train/launcher.h"
-#include "motley/train/planned_job.h"
-#include "motley/train/role.h"
-#include "motley/train/server_placement.h"
-#include "motley/train/worker.h"
+#include "motley/train/job/job_document.h"
+#include "motley/train/job/job_parts.h"
+#include "motley/train/job/planned_job.h"
+#include "motley/train/launch/launcher.h"
+#include "motley/train/launch/role.h"
+#include "motley/train/launch/server_placement.h"
+#include "motley/train/loop/worker.h"
 
 namespace motley::cli {
 namespace {

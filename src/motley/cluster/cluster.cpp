@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "motley/base/file.h"
-#include "motley/cluster/strict_yaml.h"
+#include "motley/base/os/file.h"
+#include "motley/serial/strict_yaml.h"
 
 namespace motley::cluster {
 namespace {

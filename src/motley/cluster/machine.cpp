@@ -23,7 +23,7 @@
 #include <memory>
 #include <sstream>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 
 namespace motley::cluster {

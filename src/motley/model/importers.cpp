@@ -8,7 +8,7 @@
 #include <optional>
 #include <set>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 
 namespace motley::model {
 namespace {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <set>
 
-#include "motley/base/file.h"
-#include "motley/base/json_fields.h"
+#include "motley/base/os/file.h"
+#include "motley/serial/json_fields.h"
 
 namespace motley::model {
 namespace {

@@ -4,17 +4,17 @@
 #include <cmath>
 
 #include "motley/base/units.h"
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
 
 namespace motley::report {
 namespace {
 
-using page::escape;
-using simulate::Device;
-using simulate::Event;
-using simulate::Timeline;
-using simulate::Work;
+using planning::Device;
+using planning::Event;
+using planning::Timeline;
+using planning::Work;
+using report::escape;
 
 // More replicas of one stage than this are like those that are shown.
 constexpr int kMostReplicas = 8;
@@ -52,7 +52,7 @@ class Bar {
     }
     const bool transfer = event.work == Work::kSendForward || event.work == Work::kSendBackward;
     const int track = event.work == Work::kSendBackward ? 1 : 0;
-    page::Segment* before = last_[track] < 0 ? nullptr : &segments_[static_cast<std::size_t>(last_[track])];
+    report::Segment* before = last_[track] < 0 ? nullptr : &segments_[static_cast<std::size_t>(last_[track])];
     if (before != nullptr && event.end - before->begin < narrow_) {
       before->end = event.end;
       before->kind = transfer ? "transfer" : "compute";
@@ -72,12 +72,12 @@ class Bar {
 
   bool empty() const { return segments_.empty(); }
   std::string draw(const std::string& label, int tracks) const {
-    return page::segment_bar(segments_, extent_, label, tracks);
+    return report::segment_bar(segments_, extent_, label, tracks);
   }
 
  private:
   double extent_, narrow_;
-  std::vector<page::Segment> segments_;
+  std::vector<report::Segment> segments_;
   int last_[2] = {-1, -1};
 };
 
@@ -99,27 +99,27 @@ std::vector<std::pair<double, std::string>> ticks_of(double extent) {
   return ticks;
 }
 
-std::string layers_of(const plan::Plan& plan, const plan::Stage& stage) {
+std::string layers_of(const planning::Plan& plan, const planning::Stage& stage) {
   const std::string& first = plan.layers[static_cast<std::size_t>(stage.first_layer)];
   const std::string& last = plan.layers[static_cast<std::size_t>(stage.last_layer)];
   return first == last ? first : fmt::format("{} to {}", first, last);
 }
 
-std::string remark_of(const plan::Plan& plan, const plan::Stage& stage) {
+std::string remark_of(const planning::Plan& plan, const planning::Stage& stage) {
   std::string remark = layers_of(plan, stage) + " on ";
   std::int64_t devices = 0;
-  for (const plan::Replicas& replicas : stage.replicas) {
+  for (const planning::Replicas& replicas : stage.replicas) {
     remark += fmt::format("{}{} × {}", devices > 0 ? " and " : "", replicas.count, replicas.type);
     devices += replicas.count;
   }
   if (devices > 1) {
-    remark += fmt::format(", exchange by {}", plan::to_string(stage.exchange));
+    remark += fmt::format(", exchange by {}", planning::to_string(stage.exchange));
   }
   return remark + (stage.recompute ? ", recomputes activations" : "");
 }
 
 std::string critical_path(const Timeline& timeline) {
-  std::vector<page::Segment> segments;
+  std::vector<report::Segment> segments;
   double end = 0;
   std::vector<std::string> parts;
   const auto add = [&](double seconds, const char* kind, const char* name) {
@@ -130,19 +130,19 @@ std::string critical_path(const Timeline& timeline) {
       end += seconds;
     }
   };
-  const simulate::Path& path = timeline.critical;
+  const planning::Path& path = timeline.critical;
   add(path.forward, "forward", "forward");
   add(path.backward, "backward", "backward");
   add(path.transfer, "transfer", "transfers");
   add(path.exchange, "exchange", "exchange");
-  return page::bar_group("Where the step's time goes",
-                         fmt::format("along its critical path: {}", fmt::join(parts, ", ")),
-                         {{"", page::segment_bar(segments, timeline.step_seconds, "critical path"), ""}});
+  return report::bar_group("Where the step's time goes",
+                           fmt::format("along its critical path: {}", fmt::join(parts, ", ")),
+                           {{"", report::segment_bar(segments, timeline.step_seconds, "critical path"), ""}});
 }
 
 }  // namespace
 
-std::string plan_timeline(const Timeline& timeline, const plan::Plan& plan) {
+std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) {
   if (timeline.step_seconds <= 0) {
     return "";
   }
@@ -174,7 +174,7 @@ std::string plan_timeline(const Timeline& timeline, const plan::Plan& plan) {
   std::string html;
   bool transfers = false, exchanges = timeline.critical.exchange > 0;
   for (std::size_t s = 0; s < stages; ++s) {
-    std::vector<page::BarRow> rows;
+    std::vector<report::BarRow> rows;
     for (std::size_t r = 0; r < computing[s].size(); ++r) {
       const Device& device = *devices[s][r];
       const std::string name = fmt::format("{} {}", device.type, device.replica);
@@ -195,9 +195,9 @@ std::string plan_timeline(const Timeline& timeline, const plan::Plan& plan) {
     }
     exchanges = exchanges || devices[s].size() > 1;
     if (s + 1 == stages) {
-      rows.push_back({"", page::bar_axis(ticks_of(extent), extent), ""});
+      rows.push_back({"", report::bar_axis(ticks_of(extent), extent), ""});
     }
-    html += page::bar_group(fmt::format("Stage {}", s), remark_of(plan, plan.stages[s]), rows);
+    html += report::bar_group(fmt::format("Stage {}", s), remark_of(plan, plan.stages[s]), rows);
   }
   std::vector<std::pair<std::string, std::string>> kinds = {{"forward", "forward"}, {"backward", "backward"}};
   if (transfers) {
@@ -206,13 +206,13 @@ std::string plan_timeline(const Timeline& timeline, const plan::Plan& plan) {
   if (exchanges) {
     kinds.emplace_back("exchange", "exchange of gradients");
   }
-  html += page::legend(kinds) + critical_path(timeline);
-  return page::card("One step as predicted",
-                    "Numbers in the bars are micro-batches. What is narrower than can be seen is drawn as one.", html,
-                    true);
+  html += report::legend(kinds) + critical_path(timeline);
+  return report::card("One step as predicted",
+                      "Numbers in the bars are micro-batches. What is narrower than can be seen is drawn as one.", html,
+                      true);
 }
 
-std::string simulation_page(const Timeline& timeline, const plan::Plan& plan) {
+std::string simulation_page(const Timeline& timeline, const planning::Plan& plan) {
   double busy = 0;
   const Device* idlest = nullptr;
   for (const Device& device : timeline.devices) {
@@ -223,18 +223,18 @@ std::string simulation_page(const Timeline& timeline, const plan::Plan& plan) {
       "<header><h1>Plan for {}</h1>\n<div class=\"facts\"><span>{} stage{}</span><span>{} samples a step in {} "
       "micro-batch{}</span><span>{}</span></div></header>\n<main>\n<div class=\"tiles\">\n",
       escape(plan.model), plan.stages.size(), plan.stages.size() == 1 ? "" : "s", plan.batch, plan.micro_batches,
-      plan.micro_batches == 1 ? "" : "es", plan::to_string(plan.schedule));
-  html += page::tile("Step", format_seconds(timeline.step_seconds), "replayed event by event", page::Tone::kPlain);
-  html += page::tile("Throughput", format_number(static_cast<double>(plan.batch) / timeline.step_seconds),
-                     "samples a second", page::Tone::kPlain);
-  html += page::tile(
+      plan.micro_batches == 1 ? "" : "es", planning::to_string(plan.schedule));
+  html += report::tile("Step", format_seconds(timeline.step_seconds), "replayed event by event", report::Tone::kPlain);
+  html += report::tile("Throughput", format_number(static_cast<double>(plan.batch) / timeline.step_seconds),
+                       "samples a second", report::Tone::kPlain);
+  html += report::tile(
       "Devices compute", percent(busy),
       fmt::format("of the step in the mean; most idle: stage {}, {} {}", idlest->stage, idlest->type, idlest->replica),
-      page::Tone::kPlain);
-  html += page::tile("Communication", percent(timeline.communication_share), "of the step's critical path",
-                     page::Tone::kPlain);
+      report::Tone::kPlain);
+  html += report::tile("Communication", percent(timeline.communication_share), "of the step's critical path",
+                       report::Tone::kPlain);
   html += "</div>\n<div class=\"cards\">\n" + plan_timeline(timeline, plan) + "</div></main>\n";
-  return page::document(fmt::format("Plan for {}", plan.model), html);
+  return report::document(fmt::format("Plan for {}", plan.model), html);
 }
 
 }  // namespace motley::report

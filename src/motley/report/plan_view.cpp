@@ -4,16 +4,16 @@
 #include <cmath>
 
 #include "motley/base/units.h"
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
+#include "motley/planning/simulate/simulate.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
 #include "motley/report/plan_timeline.h"
 #include "motley/report/text_columns.h"
-#include "motley/simulate/simulate.h"
 
 namespace motley::report {
 namespace {
 
-using page::escape;
+using report::escape;
 
 // 14210.4 as "14,210", 3.14159 as "3.14".
 std::string number(double value) {
@@ -32,17 +32,17 @@ std::string percent(double share) {
   return fmt::format("{:.2f} %", 100 * share);
 }
 
-std::string layers_of(const cost::Problem& problem, const cost::StageChoice& stage) {
+std::string layers_of(const planning::Problem& problem, const planning::StageChoice& stage) {
   const std::string& first = problem.layers[static_cast<std::size_t>(stage.first)].name;
   const std::string& last = problem.layers[static_cast<std::size_t>(stage.last)].name;
   return stage.first == stage.last ? first : first + " … " + last;
 }
 
-std::string devices_of(const cost::Problem& problem, const cost::StageChoice& stage) {
+std::string devices_of(const planning::Problem& problem, const planning::StageChoice& stage) {
   return fmt::format("{} × {}", stage.replicas, problem.types[static_cast<std::size_t>(stage.type)].name);
 }
 
-double parameter_bytes(const cost::Problem& problem, const cost::StageChoice& stage) {
+double parameter_bytes(const planning::Problem& problem, const planning::StageChoice& stage) {
   double bytes = 0;
   for (int layer = stage.first; layer <= stage.last; ++layer) {
     bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
@@ -51,57 +51,57 @@ double parameter_bytes(const cost::Problem& problem, const cost::StageChoice& st
 }
 
 // Computation or communication, whichever the stage waits for.
-bool computes_longest(const cost::StageCost& stage) {
+bool computes_longest(const planning::StageCost& stage) {
   return stage.compute_seconds >= stage.communication_seconds;
 }
 
 std::string binding(const PlanView& view) {
-  const cost::Evaluation& evaluation = view.answer.evaluation;
+  const planning::Evaluation& evaluation = view.answer.evaluation;
   const auto index = static_cast<std::size_t>(evaluation.bottleneck);
-  const cost::StageChoice& stage = (*view.answer.best)[index];
+  const planning::StageChoice& stage = (*view.answer.best)[index];
   return fmt::format("Stage {} binds ({}); its longest layer is {}", index,
                      computes_longest(evaluation.stages[index]) ? "computation" : "communication",
                      view.problem.layers[static_cast<std::size_t>(heaviest_layer(view.problem, stage))].name);
 }
 
-std::string certificate(const planner::Answer& answer, plan::Goal goal) {
+std::string certificate(const planning::Answer& answer, planning::Goal goal) {
   if (answer.proved) return "proved optimal";
   if (answer.bound > 0) return fmt::format("at most {} from the optimum", percent(answer.gap(goal)));
   return "no bound";
 }
 
-std::string stages_in_words(const cost::Problem& problem, const cost::Candidate& candidate) {
+std::string stages_in_words(const planning::Problem& problem, const planning::Candidate& candidate) {
   std::vector<std::string> words;
-  for (const cost::StageChoice& stage : candidate) {
+  for (const planning::StageChoice& stage : candidate) {
     words.push_back(fmt::format("[{} | {}]", layers_of(problem, stage), devices_of(problem, stage)));
   }
   return fmt::format("{}", fmt::join(words, " → "));
 }
 
 // The value of an answer in the goal's own terms: money, samples a second, seconds a step.
-std::string in_goals_terms(const planner::Answer& answer, plan::Goal goal) {
+std::string in_goals_terms(const planning::Answer& answer, planning::Goal goal) {
   if (!answer.best) return answer.proved ? "no plan" : "not found in time";
   switch (goal) {
-    case plan::Goal::kLeastMoney:
+    case planning::Goal::kLeastMoney:
       return number(answer.evaluation.money);
-    case plan::Goal::kMostThroughput:
+    case planning::Goal::kMostThroughput:
       return number(answer.evaluation.throughput) + " samples/s";
-    case plan::Goal::kLeastStepTime:
+    case planning::Goal::kLeastStepTime:
       return format_seconds(answer.evaluation.step_seconds);
   }
   return "";
 }
 
 // A small change of the best value is lost in the gap of an answer that is not proved.
-std::string known(const planner::Answer& answer, const PlanView& view) {
+std::string known(const planning::Answer& answer, const PlanView& view) {
   if (!answer.proved || !view.answer.proved) return "not known";
   return answer.best == view.answer.best ? "the same" : in_goals_terms(answer, view.objective.goal);
 }
 
 // The gap of a method to the best bound that any method proved.
-std::string gap_to_bound(const MethodAnswer& method, double bound, plan::Goal goal) {
+std::string gap_to_bound(const MethodAnswer& method, double bound, planning::Goal goal) {
   if (!method.answer.best || bound <= 0) return "–";
-  return percent(cost::value(method.answer.evaluation, goal) / bound - 1);
+  return percent(planning::value(method.answer.evaluation, goal) / bound - 1);
 }
 
 double best_bound(const PlanView& view) {
@@ -111,14 +111,14 @@ double best_bound(const PlanView& view) {
 }
 
 std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
-  const bool pipeline = view.problem.cost_model == cost::CostModel::kPipeline;
+  const bool pipeline = view.problem.cost_model == planning::CostModel::kPipeline;
   const char* per = pipeline ? "a micro-batch" : "a sample";
   std::vector<std::vector<std::string>> rows = {{"stage", "layers", "devices", fmt::format("computes {}", per),
                                                  fmt::format("communicates {}", per), "parameters", "sends a sample"}};
   if (pipeline) rows.front().insert(rows.front().end(), {"exchange a step", "memory a device"});
   for (std::size_t i = 0; i < view.answer.best->size(); ++i) {
-    const cost::StageChoice& stage = (*view.answer.best)[i];
-    const cost::StageCost& took = view.answer.evaluation.stages[i];
+    const planning::StageChoice& stage = (*view.answer.best)[i];
+    const planning::StageCost& took = view.answer.evaluation.stages[i];
     const bool last = i + 1 == view.answer.best->size();
     rows.push_back({fmt::format("{}", i),
                     fmt::format("{} ({})", layers_of(view.problem, stage), stage.last - stage.first + 1),
@@ -137,8 +137,8 @@ std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
 std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
   std::vector<std::vector<std::string>> rows = {
       {"device type", "used", "of", "with one more to use", "with one fewer"}};
-  for (const planner::Marginal& marginal : view.marginals) {
-    const cost::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
+  for (const planning::Marginal& marginal : view.marginals) {
+    const planning::Type& type = view.problem.types[static_cast<std::size_t>(marginal.type)];
     rows.push_back({type.name, fmt::format("{}", view.answer.evaluation.used[static_cast<std::size_t>(marginal.type)]),
                     fmt::format("{}", type.count), known(marginal.one_more, view), known(marginal.one_fewer, view)});
   }
@@ -154,7 +154,7 @@ std::vector<std::vector<std::string>> method_rows(const PlanView& view) {
       rows.push_back({method.method, "–", "–", "–", "–", "–", "–", method.refused});
       continue;
     }
-    const planner::Answer& answer = method.answer;
+    const planning::Answer& answer = method.answer;
     if (!answer.best) {
       rows.push_back({method.method, "–", "–", "–", "–", "–", format_seconds(answer.seconds),
                       answer.proved ? "there is none" : "none found"});
@@ -168,9 +168,9 @@ std::vector<std::vector<std::string>> method_rows(const PlanView& view) {
   return rows;
 }
 
-std::vector<std::vector<std::string>> regime_rows(const PlanView& view, const std::vector<planner::Regime>& regimes) {
+std::vector<std::vector<std::string>> regime_rows(const PlanView& view, const std::vector<planning::Regime>& regimes) {
   std::vector<std::vector<std::string>> rows = {{"from", "best", "plan"}};
-  for (const planner::Regime& regime : regimes) {
+  for (const planning::Regime& regime : regimes) {
     rows.push_back({fmt::format("{:.4g}", regime.from), in_goals_terms(regime.answer, view.objective.goal),
                     regime.answer.best ? stages_in_words(view.problem, *regime.answer.best) : "–"});
   }
@@ -178,10 +178,10 @@ std::vector<std::vector<std::string>> regime_rows(const PlanView& view, const st
 }
 
 std::string summary_line(const PlanView& view) {
-  const cost::Evaluation& evaluation = view.answer.evaluation;
+  const planning::Evaluation& evaluation = view.answer.evaluation;
   std::string line =
       fmt::format("{} samples/s, {} an hour", number(evaluation.throughput), number(evaluation.price_per_hour));
-  if (view.problem.cost_model == cost::CostModel::kPipeline) {
+  if (view.problem.cost_model == planning::CostModel::kPipeline) {
     line += fmt::format(", a step of {} in {} micro-batch{} takes {}", view.problem.batch, view.problem.micro_batches,
                         view.problem.micro_batches == 1 ? "" : "es", format_seconds(evaluation.step_seconds));
   }
@@ -205,10 +205,10 @@ std::string drawing(const PlanView& view) {
   constexpr double kBox = 210;
   constexpr double kGap = 92;
   constexpr double kHeight = 150;
-  const cost::Candidate& stages = *view.answer.best;
-  const cost::Evaluation& evaluation = view.answer.evaluation;
+  const planning::Candidate& stages = *view.answer.best;
+  const planning::Evaluation& evaluation = view.answer.evaluation;
   double slowest = 0;
-  for (const cost::StageCost& stage : evaluation.stages) {
+  for (const planning::StageCost& stage : evaluation.stages) {
     slowest = std::max({slowest, stage.compute_seconds, stage.communication_seconds});
   }
   const double width = static_cast<double>(stages.size()) * (kBox + kGap) - kGap + 2;
@@ -219,8 +219,8 @@ std::string drawing(const PlanView& view) {
       "markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0 8 4 0 8z\" class=\"arrow-head\"/></marker></defs>",
       width, kHeight, 0.85 * width, escape(stages_in_words(view.problem, stages)));
   for (std::size_t i = 0; i < stages.size(); ++i) {
-    const cost::StageChoice& stage = stages[i];
-    const cost::StageCost& took = evaluation.stages[i];
+    const planning::StageChoice& stage = stages[i];
+    const planning::StageCost& took = evaluation.stages[i];
     const double x = static_cast<double>(i) * (kBox + kGap) + 1;
     const bool binds = static_cast<int>(i) == evaluation.bottleneck;
     svg += fmt::format("<rect class=\"stage{}\" x=\"{:.0f}\" y=\"1\" width=\"{:.0f}\" height=\"{:.0f}\" rx=\"10\"/>",
@@ -262,15 +262,15 @@ std::string html_table(const std::vector<std::vector<std::string>>& rows,
   for (auto& row : cells) {
     for (std::string& cell : row) cell = escape(cell);
   }
-  return page::table(rows.front(), cells, numeric);
+  return report::table(rows.front(), cells, numeric);
 }
 
 // The simulated step of a flushed pipeline; nothing for the steady state, which has no steps.
 std::string predicted_step(const PlanView& view) {
-  if (view.problem.cost_model != cost::CostModel::kPipeline) return "";
-  const plan::Plan plan =
-      cost::to_plan(view.problem, *view.answer.best, view.answer.evaluation, view.objective, view.method);
-  const Result<simulate::Timeline> timeline = simulate::simulate(view.problem, plan);
+  if (view.problem.cost_model != planning::CostModel::kPipeline) return "";
+  const planning::Plan plan =
+      planning::to_plan(view.problem, *view.answer.best, view.answer.evaluation, view.objective, view.method);
+  const Result<planning::Timeline> timeline = planning::simulate(view.problem, plan);
   return timeline ? plan_timeline(*timeline, plan) : "";
 }
 
@@ -279,27 +279,28 @@ std::string method_chart(const PlanView& view) {
   const double bound = best_bound(view);
   double best = std::numeric_limits<double>::infinity();
   for (const MethodAnswer& method : view.methods) {
-    if (method.answer.best) best = std::min(best, cost::value(method.answer.evaluation, view.objective.goal));
+    if (method.answer.best) best = std::min(best, planning::value(method.answer.evaluation, view.objective.goal));
   }
   const double full = bound > 0 ? bound : best;
-  std::vector<page::BarRow> bars;
+  std::vector<report::BarRow> bars;
   for (const MethodAnswer& method : view.methods) {
     if (!method.answer.best) continue;
-    const double reached = std::min(1.0, full / cost::value(method.answer.evaluation, view.objective.goal));
-    bars.push_back({method.method, page::segment_bar({{0, reached, "compute", percent(reached), 0}}, 1, method.method),
+    const double reached = std::min(1.0, full / planning::value(method.answer.evaluation, view.objective.goal));
+    bars.push_back({method.method,
+                    report::segment_bar({{0, reached, "compute", percent(reached), 0}}, 1, method.method),
                     in_goals_terms(method.answer, view.objective.goal)});
   }
-  return page::bar_group(bound > 0 ? "Share of the bound that is reached" : "Share of the best that is reached",
-                         "longer is better", bars);
+  return report::bar_group(bound > 0 ? "Share of the bound that is reached" : "Share of the best that is reached",
+                           "longer is better", bars);
 }
 
 }  // namespace
 
-int heaviest_layer(const cost::Problem& problem, const cost::StageChoice& stage) {
+int heaviest_layer(const planning::Problem& problem, const planning::StageChoice& stage) {
   int heaviest = stage.first;
   double most = -1;
   for (int layer = stage.first; layer <= stage.last; ++layer) {
-    const cost::LayerOnType& times = problem.at(layer, stage.type);
+    const planning::LayerOnType& times = problem.at(layer, stage.type);
     const double seconds = times.forward.at(problem.profile_batch) + times.backward.at(problem.profile_batch);
     if (seconds > most) {
       most = seconds;
@@ -310,7 +311,7 @@ int heaviest_layer(const cost::Problem& problem, const cost::StageChoice& stage)
 }
 
 std::string plan_text(const PlanView& view) {
-  std::string text = fmt::format("{}: {}, by {} ({})\n\n", view.problem.model, plan::describe(view.objective),
+  std::string text = fmt::format("{}: {}, by {} ({})\n\n", view.problem.model, planning::describe(view.objective),
                                  view.method, certificate(view.answer, view.objective.goal));
   text += fmt::format("  {}\n\n", stages_in_words(view.problem, *view.answer.best));
   text += text_columns(stage_rows(view)) + "\n";
@@ -325,72 +326,73 @@ std::string plan_text(const PlanView& view) {
 }
 
 std::string plan_page(const PlanView& view) {
-  const cost::Evaluation& evaluation = view.answer.evaluation;
+  const planning::Evaluation& evaluation = view.answer.evaluation;
   std::string body = fmt::format(
       "<header><h1>Plan for {}<span class=\"badge {}\">{}</span></h1>\n<div "
       "class=\"facts\"><span>{}</span><span>{}</span><span>method: "
       "{}</span><span>cost model: {}</span></div></header>\n<main>\n",
       escape(view.problem.model), view.answer.proved ? "good" : "",
-      escape(certificate(view.answer, view.objective.goal)), escape(plan::describe(view.objective)),
+      escape(certificate(view.answer, view.objective.goal)), escape(planning::describe(view.objective)),
       escape(fmt::format("{} layers", view.problem.layer_count())), escape(view.method),
-      cost::to_string(view.problem.cost_model));
+      planning::to_string(view.problem.cost_model));
   if (view.measuring) {
-    body += page::notice("Measured", escape(measured_line(view)) +
-                                         ". The plan was chosen by that; all else on this page is the cost model's.");
+    body += report::notice("Measured", escape(measured_line(view)) +
+                                           ". The plan was chosen by that; all else on this page is the cost model's.");
   }
   body += "<div class=\"tiles\">";
-  body += page::tile("Throughput", number(evaluation.throughput), "samples a second", page::Tone::kPlain);
-  body += page::tile("Price", number(evaluation.price_per_hour), "an hour, in the cluster file's money",
-                     page::Tone::kPlain);
+  body += report::tile("Throughput", number(evaluation.throughput), "samples a second", report::Tone::kPlain);
+  body += report::tile("Price", number(evaluation.price_per_hour), "an hour, in the cluster file's money",
+                       report::Tone::kPlain);
   if (view.problem.job_samples > 1) {
-    body += page::tile("Money", number(evaluation.money),
-                       fmt::format("for {} samples", number(view.problem.job_samples)), page::Tone::kPlain);
+    body += report::tile("Money", number(evaluation.money),
+                         fmt::format("for {} samples", number(view.problem.job_samples)), report::Tone::kPlain);
   }
-  if (view.problem.cost_model == cost::CostModel::kPipeline) {
-    body += page::tile("Step", format_seconds(evaluation.step_seconds),
-                       fmt::format("of {} samples in {} micro-batches", view.problem.batch, view.problem.micro_batches),
-                       page::Tone::kPlain);
+  if (view.problem.cost_model == planning::CostModel::kPipeline) {
+    body +=
+        report::tile("Step", format_seconds(evaluation.step_seconds),
+                     fmt::format("of {} samples in {} micro-batches", view.problem.batch, view.problem.micro_batches),
+                     report::Tone::kPlain);
   }
   body += "</div>\n<div class=\"cards\">";
-  body += page::card("The pipeline",
-                     escape(binding(view)) + ". Bars are to one scale: the longest is what the pipeline waits for.",
-                     drawing(view), true);
+  body += report::card("The pipeline",
+                       escape(binding(view)) + ". Bars are to one scale: the longest is what the pipeline waits for.",
+                       drawing(view), true);
   body += predicted_step(view);
-  body += page::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6, 7, 8}), true);
+  body += report::card("Stages", "", html_table(stage_rows(view), {3, 4, 5, 6, 7, 8}), true);
   if (!view.marginals.empty()) {
-    body += page::card("One device more, one fewer", "The best plan there would be, by what the objective counts.",
-                       html_table(marginal_rows(view), {1, 2, 3, 4}), true);
+    body += report::card("One device more, one fewer", "The best plan there would be, by what the objective counts.",
+                         html_table(marginal_rows(view), {1, 2, 3, 4}), true);
   }
   if (!view.methods.empty()) {
-    body += page::card(
+    body += report::card(
         "Methods compared", "The gap is to the best bound that any method proved.",
         method_chart(view) + "<div class=\"last-wide\">" + html_table(method_rows(view), {1, 2, 3, 4, 5, 6}) + "</div>",
         true);
   }
   for (const auto& [question, regimes] : view.what_ifs) {
-    body += page::card("What if " + question.text, "The best plan from each value on.",
-                       html_table(regime_rows(view, regimes), {0, 1}), true);
+    body += report::card("What if " + question.text, "The best plan from each value on.",
+                         html_table(regime_rows(view, regimes), {0, 1}), true);
   }
-  return page::document("Plan for " + view.problem.model, body + "</div></main>");
+  return report::document("Plan for " + view.problem.model, body + "</div></main>");
 }
 
-std::string explain_impossible(const cost::Problem& problem, const plan::Objective& objective,
-                               const planner::Answer& most, const planner::Answer& least) {
+std::string explain_impossible(const planning::Problem& problem, const planning::Objective& objective,
+                               const planning::Answer& most, const planning::Answer& least) {
   if (!most.best) {
     return fmt::format(
         "no plan for {} fits the devices, even without floors and caps; accepted: more devices, or devices "
         "with more memory",
         problem.model);
   }
-  const cost::Evaluation& best = most.evaluation;
+  const planning::Evaluation& best = most.evaluation;
   if (objective.min_throughput > best.throughput) {
     std::vector<std::string> used;
     for (int type = 0; type < problem.type_count(); ++type) {
       const std::int64_t count = best.used[static_cast<std::size_t>(type)];
-      const cost::Type& of = problem.types[static_cast<std::size_t>(type)];
+      const planning::Type& of = problem.types[static_cast<std::size_t>(type)];
       if (count > 0) used.push_back(fmt::format("{}{} {}", count == of.count ? "all " : "", count, of.name));
     }
-    const cost::StageChoice& stage = (*most.best)[static_cast<std::size_t>(best.bottleneck)];
+    const planning::StageChoice& stage = (*most.best)[static_cast<std::size_t>(best.bottleneck)];
     const std::string layer = problem.layers[static_cast<std::size_t>(heaviest_layer(problem, stage))].name;
     if (most.proved) {
       return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} binds",
@@ -401,11 +403,11 @@ std::string explain_impossible(const cost::Problem& problem, const plan::Objecti
         number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), number(1 / most.bound),
         layer);
   }
-  std::string text =
-      fmt::format("no plan has {}; without these limits, the most is {} samples/s at {} an hour, {} in all",
-                  plan::describe(objective), number(best.throughput), number(best.price_per_hour), number(best.money));
+  std::string text = fmt::format(
+      "no plan has {}; without these limits, the most is {} samples/s at {} an hour, {} in all",
+      planning::describe(objective), number(best.throughput), number(best.price_per_hour), number(best.money));
   if (least.best) {
-    const cost::Evaluation& cheap = least.evaluation;
+    const planning::Evaluation& cheap = least.evaluation;
     text += fmt::format(", and the least money {} at {} samples/s and {} an hour", number(cheap.money),
                         number(cheap.throughput), number(cheap.price_per_hour));
   }

@@ -7,14 +7,14 @@
 #include <string>
 
 #include "motley/base/result.h"
-#include "motley/plan/plan.h"
-#include "motley/simulate/simulate.h"
+#include "motley/planning/plan/plan.h"
+#include "motley/planning/simulate/simulate.h"
 
 namespace motley::report {
 
 struct Prediction {
-  plan::Plan plan;
-  std::optional<simulate::Timeline> timeline;
+  planning::Plan plan;
+  std::optional<planning::Timeline> timeline;
   std::string why_not;  // there is no timeline
 };
 

@@ -5,18 +5,18 @@
 #include <map>
 #include <set>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
 #include "motley/report/figures.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
 #include "motley/report/plan_timeline.h"
 
 namespace motley::report {
 namespace {
 
-using page::escape;
-using page::Tone;
+using report::escape;
+using report::Tone;
 
 constexpr std::size_t kMostLogRows = 300;
 
@@ -41,10 +41,10 @@ std::string header(const Run& run) {
   std::vector<std::string> facts;
   facts.push_back(fmt::format("{} worker{}", run.workers.size(), run.workers.size() == 1 ? "" : "s"));
   if (run.prediction) {
-    const plan::Plan& plan = run.prediction->plan;
+    const planning::Plan& plan = run.prediction->plan;
     facts.push_back(fmt::format("planned: {} stage{}, {} micro-batch{}, {}", plan.stages.size(),
                                 plan.stages.size() == 1 ? "" : "s", plan.micro_batches,
-                                plan.micro_batches == 1 ? "" : "es", plan::to_string(plan.schedule)));
+                                plan.micro_batches == 1 ? "" : "es", planning::to_string(plan.schedule)));
   }
   if (!run.exchange.empty()) {
     facts.push_back("exchange: " + run.exchange);
@@ -71,12 +71,12 @@ std::string header(const Run& run) {
 std::string notices(const Run& run) {
   std::string html;
   if (run.error) {
-    html += page::notice("Error", escape(*run.error), Tone::kBad);
+    html += report::notice("Error", escape(*run.error), Tone::kBad);
   }
   if (run.torn) {
-    html += page::notice("Cut short",
-                         "The last line of metrics.jsonl is incomplete, as a killed run leaves it; it was "
-                         "left out.");
+    html += report::notice("Cut short",
+                           "The last line of metrics.jsonl is incomplete, as a killed run leaves it; it was "
+                           "left out.");
   }
   std::string emulated;
   for (std::size_t i = 0; i < run.workers.size(); ++i) {
@@ -86,10 +86,10 @@ std::string notices(const Run& run) {
     }
   }
   if (!emulated.empty()) {
-    html += page::notice("Emulated",
-                         "The speed of " + emulated +
-                             " was imitated: after its real computation a worker sleeps until the time that the slower "
-                             "device would have taken. Times below are those of the imitated devices.");
+    html += report::notice(
+        "Emulated", "The speed of " + emulated +
+                        " was imitated: after its real computation a worker sleeps until the time that the slower "
+                        "device would have taken. Times below are those of the imitated devices.");
   }
   return html;
 }
@@ -100,7 +100,7 @@ std::string headline(const Run& run, const std::string& metric, const std::strin
                      const std::string& unknown, std::string (*format)(double)) {
   const BenchRow* row = find_row(run, metric);
   if (row == nullptr && !measured) {
-    return page::tile(label, "–", unknown, Tone::kPlain);
+    return report::tile(label, "–", unknown, Tone::kPlain);
   }
   std::vector<std::string> remarks;
   Tone tone = Tone::kPlain;
@@ -116,8 +116,8 @@ std::string headline(const Run& run, const std::string& metric, const std::strin
   if (limit && !what_limit.empty()) {
     remarks.push_back(fmt::format("{} {}", what_limit, format(*limit)));
   }
-  return page::tile(label, format(row != nullptr ? row->value : *measured),
-                    fmt::format("{}", fmt::join(remarks, " · ")), tone);
+  return report::tile(label, format(row != nullptr ? row->value : *measured),
+                      fmt::format("{}", fmt::join(remarks, " · ")), tone);
 }
 
 const char* own_heading(const Figures& figures) {
@@ -134,15 +134,15 @@ std::string planned_step(const Run& run, const Figures& figures) {
   const bool is_predicted = run.prediction && keeps_its_plan(run);
   const double predicted = is_predicted ? run.prediction->plan.predicted.step_seconds : 0;
   if (!figures.balanced) {
-    return page::tile("Step", "–", "needs measured steps", Tone::kPlain);
+    return report::tile("Step", "–", "needs measured steps", Tone::kPlain);
   }
   const double measured = figures.balanced->seconds;
-  return page::tile("Step", format_seconds(measured),
-                    predicted > 0         ? fmt::format("predicted {}, {:+.1f} %", format_seconds(predicted),
-                                                        100 * (measured / predicted - 1))
-                    : keeps_its_plan(run) ? "nothing was predicted"
-                                          : "of all plans that the run has followed",
-                    Tone::kPlain);
+  return report::tile("Step", format_seconds(measured),
+                      predicted > 0         ? fmt::format("predicted {}, {:+.1f} %", format_seconds(predicted),
+                                                          100 * (measured / predicted - 1))
+                      : keeps_its_plan(run) ? "nothing was predicted"
+                                            : "of all plans that the run has followed",
+                      Tone::kPlain);
 }
 
 // What an epoch costs at the steps' typical pace, where the cluster file has prices.
@@ -152,9 +152,9 @@ std::string money(const Run& run, const Figures& figures) {
     return "";
   }
   const double hours = basis->seconds * run.training_samples / run.batch / 3600;
-  return page::tile("Money for an epoch", fmt::format("{:.3g}", *run.price_per_hour * hours),
-                    fmt::format("{:.3g} an hour for all devices, by the cluster file", *run.price_per_hour),
-                    Tone::kPlain);
+  return report::tile("Money for an epoch", fmt::format("{:.3g}", *run.price_per_hour * hours),
+                      fmt::format("{:.3g} an hour for all devices, by the cluster file", *run.price_per_hour),
+                      Tone::kPlain);
 }
 
 std::string headlines(const Run& run, const Figures& figures) {
@@ -181,14 +181,14 @@ std::string headlines(const Run& run, const Figures& figures) {
 }
 
 std::string learning(const Run& run) {
-  page::Series loss{"training, a step", 0, page::LineStyle::kFaint}, smooth{"training, smoothed", 0};
-  page::Series test_loss{"test", 1, page::LineStyle::kMarked};
-  page::Series accuracy{"training, a step", 0, page::LineStyle::kFaint}, smooth_accuracy{"training, smoothed", 0};
-  page::Series test_accuracy{"test", 1, page::LineStyle::kMarked};
-  page::Series test_auc{"test", 1, page::LineStyle::kMarked};
+  report::Series loss{"training, a step", 0, report::LineStyle::kFaint}, smooth{"training, smoothed", 0};
+  report::Series test_loss{"test", 1, report::LineStyle::kMarked};
+  report::Series accuracy{"training, a step", 0, report::LineStyle::kFaint}, smooth_accuracy{"training, smoothed", 0};
+  report::Series test_accuracy{"test", 1, report::LineStyle::kMarked};
+  report::Series test_auc{"test", 1, report::LineStyle::kMarked};
   // An exponential mean over about a fiftieth of the run, but at least ten steps; corrected for its start.
   const double keep = 1 - 1 / std::max(10.0, static_cast<double>(run.steps.size()) / 50);
-  const auto add = [keep](page::Series& raw, page::Series& mean, double& sum, double& weight, double x, double y) {
+  const auto add = [keep](report::Series& raw, report::Series& mean, double& sum, double& weight, double x, double y) {
     raw.x.push_back(x);
     raw.y.push_back(y);
     if (std::isfinite(y)) {
@@ -221,19 +221,19 @@ std::string learning(const Run& run) {
       test_auc.y.push_back(*evaluation.auc);
     }
   }
-  const auto chart = [](const char* title, const char* y, bool fraction, std::vector<page::Series> all) {
-    std::erase_if(all, [](const page::Series& series) { return series.x.empty(); });
+  const auto chart = [](const char* title, const char* y, bool fraction, std::vector<report::Series> all) {
+    std::erase_if(all, [](const report::Series& series) { return series.x.empty(); });
     std::string summary = fmt::format("{} by step.", y);
-    for (const page::Series& series : all) {
+    for (const report::Series& series : all) {
       summary += fmt::format(" {}: from {:.3g} to {:.3g}.", series.name, series.y.front(), series.y.back());
     }
-    return page::card(title, "",
-                      page::line_chart({.title = title,
-                                        .summary = summary,
-                                        .x_label = "step",
-                                        .y_label = y,
-                                        .series = std::move(all),
-                                        .percent = fraction}));
+    return report::card(title, "",
+                        report::line_chart({.title = title,
+                                            .summary = summary,
+                                            .x_label = "step",
+                                            .y_label = y,
+                                            .series = std::move(all),
+                                            .percent = fraction}));
   };
   std::string html = chart("Loss", "loss", false, {loss, smooth, test_loss});
   if (!accuracy.x.empty() || !test_accuracy.x.empty()) {
@@ -259,10 +259,10 @@ std::string bars(const Run& run, const Figures& figures) {
     return "";
   }
   const auto group = [&](const char* heading, const std::string& remark, const TypicalStep& step) {
-    std::vector<page::BarRow> rows;
+    std::vector<report::BarRow> rows;
     for (std::size_t i = 0; i < step.workers.size(); ++i) {
       const Phases& worker = step.workers[i];
-      std::vector<page::Segment> segments;
+      std::vector<report::Segment> segments;
       double at = 0;
       for (const auto& [kind, seconds] : {std::pair{"load", worker.load},
                                           {"compute", worker.compute},
@@ -273,13 +273,13 @@ std::string bars(const Run& run, const Figures& figures) {
       }
       rows.push_back(
           {worker_name(run, i),
-           page::segment_bar(segments, extent,
-                             fmt::format("{}: load {}, compute {}, exchange {}, wait {}", worker_name(run, i),
-                                         format_seconds(worker.load), format_seconds(worker.compute),
-                                         format_seconds(worker.exchange), format_seconds(worker.wait))),
+           report::segment_bar(segments, extent,
+                               fmt::format("{}: load {}, compute {}, exchange {}, wait {}", worker_name(run, i),
+                                           format_seconds(worker.load), format_seconds(worker.compute),
+                                           format_seconds(worker.exchange), format_seconds(worker.wait))),
            fmt::format("{:.0f} samples", worker.samples)});
     }
-    return page::bar_group(heading, fmt::format("{} a step, {}", format_seconds(step.seconds), remark), rows);
+    return report::bar_group(heading, fmt::format("{} a step, {}", format_seconds(step.seconds), remark), rows);
   };
   std::string html;
   if (figures.equal) {
@@ -295,8 +295,8 @@ std::string bars(const Run& run, const Figures& figures) {
     html += group("Optimum", "if each worker keeps the speed it showed and nobody waits", *figures.optimum);
   }
   html +=
-      page::legend({{"load", "load"}, {"compute", "compute"}, {"exchange", "exchange"}, {"wait", "wait for others"}});
-  return page::card("Who did what in a step", "One bar a worker, all on the same scale of time.", html, true);
+      report::legend({{"load", "load"}, {"compute", "compute"}, {"exchange", "exchange"}, {"wait", "wait for others"}});
+  return report::card("Who did what in a step", "One bar a worker, all on the same scale of time.", html, true);
 }
 
 // Each worker's part of the global batch, standing on each other. Only steps where a share changes are kept, and of
@@ -315,8 +315,8 @@ std::string shares(const Run& run) {
   if (last == nullptr || run.workers.size() < 2 || last->mode == "plan") {
     return "";
   }
-  const std::size_t stride = kept.size() / page::kMostPoints + 1;
-  std::vector<page::Series> series(run.workers.size());
+  const std::size_t stride = kept.size() / report::kMostPoints + 1;
+  std::vector<report::Series> series(run.workers.size());
   const auto add = [&](const Step& step) {
     double sum = 0;
     for (const double samples : step.samples) {
@@ -337,25 +337,25 @@ std::string shares(const Run& run) {
   for (std::size_t i = 0; i < series.size(); ++i) {
     series[i].name = worker_name(run, i);
     series[i].color = static_cast<int>(i);
-    series[i].style = page::LineStyle::kArea;
+    series[i].style = report::LineStyle::kArea;
     summary += fmt::format(" {} {}", series[i].name, series[i].y.empty() ? "none" : percent(series[i].y.back()));
   }
-  return page::card("Each worker's share of the batch", "Control steps with the equal split are left out.",
-                    page::line_chart({.title = "Each worker's share of the batch",
-                                      .summary = summary,
-                                      .x_label = "step",
-                                      .y_label = "share",
-                                      .series = std::move(series),
-                                      .stacked = true,
-                                      .percent = true}));
+  return report::card("Each worker's share of the batch", "Control steps with the equal split are left out.",
+                      report::line_chart({.title = "Each worker's share of the batch",
+                                          .summary = summary,
+                                          .x_label = "step",
+                                          .y_label = "share",
+                                          .series = std::move(series),
+                                          .stacked = true,
+                                          .percent = true}));
 }
 
 std::string step_times(const Run& run, const Figures& figures) {
-  page::Series measured{"measured", 0}, predicted{"predicted", 2, page::LineStyle::kDashed};
-  page::Series control{"control (equal split)", 1, page::LineStyle::kMarks};
+  report::Series measured{"measured", 0}, predicted{"predicted", 2, report::LineStyle::kDashed};
+  report::Series control{"control (equal split)", 1, report::LineStyle::kMarks};
   for (const Step& step : run.steps) {
     const double x = static_cast<double>(step.step);
-    page::Series& series = step.control ? control : measured;
+    report::Series& series = step.control ? control : measured;
     series.x.push_back(x);
     series.y.push_back(step.step_seconds * 1e3);
     if (step.predicted_seconds && !step.control) {
@@ -363,8 +363,8 @@ std::string step_times(const Run& run, const Figures& figures) {
       predicted.y.push_back(*step.predicted_seconds * 1e3);
     }
   }
-  std::vector<page::Series> all = {measured, predicted, control};
-  std::erase_if(all, [](const page::Series& series) { return series.x.empty(); });
+  std::vector<report::Series> all = {measured, predicted, control};
+  std::erase_if(all, [](const report::Series& series) { return series.x.empty(); });
   if (all.empty()) {
     return "";
   }
@@ -374,10 +374,10 @@ std::string step_times(const Run& run, const Figures& figures) {
     slowest = *step ? std::max(slowest, (*step)->seconds * 1e3) : slowest;
   }
   double highest = 0;
-  for (const page::Series& series : all) {
+  for (const report::Series& series : all) {
     highest = std::max(highest, *std::max_element(series.y.begin(), series.y.end()));
   }
-  page::LineChart chart{.title = "Step time", .x_label = "step", .y_label = "milliseconds", .series = std::move(all)};
+  report::LineChart chart{.title = "Step time", .x_label = "step", .y_label = "milliseconds", .series = std::move(all)};
   chart.from_zero = true;
   std::string hint;
   if (slowest > 0 && highest > 2 * slowest) {
@@ -386,7 +386,7 @@ std::string step_times(const Run& run, const Figures& figures) {
     hint = fmt::format("The longest step took {} and reaches beyond the chart.", format_seconds(highest / 1e3));
   }
   chart.summary = "Measured and predicted step time by step, control steps with the equal split marked.";
-  return page::card("Step time", hint, page::line_chart(chart));
+  return report::card("Step time", hint, report::line_chart(chart));
 }
 
 // What all ranks did in one recorded step with the run's own split and, on the same scale, in a control step.
@@ -430,9 +430,9 @@ std::string timeline(const Run& run, const Figures& figures) {
   }
   std::string html;
   for (const Window& window : windows) {
-    std::vector<page::BarRow> rows;
+    std::vector<report::BarRow> rows;
     for (std::size_t i = 0; i < run.workers.size(); ++i) {
-      std::vector<page::Segment> segments;
+      std::vector<report::Segment> segments;
       for (const TraceSpan& span : run.trace) {
         if (span.rank == run.workers[i].rank && span.step == window.step && shown.count(span.phase) != 0) {
           segments.push_back({span.begin - window.begin, span.end - window.begin, span.phase,
@@ -441,27 +441,28 @@ std::string timeline(const Run& run, const Figures& figures) {
         }
       }
       // Emulated time lies inside forward and backward: what is longer is drawn first.
-      std::stable_sort(segments.begin(), segments.end(), [](const page::Segment& a, const page::Segment& b) {
+      std::stable_sort(segments.begin(), segments.end(), [](const report::Segment& a, const report::Segment& b) {
         return a.end - a.begin > b.end - b.begin;
       });
       rows.push_back(
           {worker_name(run, i),
-           page::segment_bar(segments, extent, fmt::format("{}, step {}", worker_name(run, i), window.step), 2), ""});
+           report::segment_bar(segments, extent, fmt::format("{}, step {}", worker_name(run, i), window.step), 2), ""});
     }
-    html += page::bar_group(window.heading,
-                            fmt::format("step {}, {}", window.step, format_seconds(window.end - window.begin)), rows);
+    html += report::bar_group(window.heading,
+                              fmt::format("step {}, {}", window.step, format_seconds(window.end - window.begin)), rows);
   }
-  html += page::legend({{"load", "load"},
-                        {"forward", "forward"},
-                        {"backward", "backward"},
-                        {"emulated", "emulated slowness"},
-                        {"optimizer", "optimizer"},
-                        {"exchange", "exchange"},
-                        {"wait", "wait for others"}});
-  return page::card("One step as it happened",
-                    "Upper track: computing. Lower track: exchanging gradients and waiting. All recorded steps are in "
-                    "<code>timeline.json</code>, which Perfetto and chrome://tracing open.",
-                    html, true);
+  html += report::legend({{"load", "load"},
+                          {"forward", "forward"},
+                          {"backward", "backward"},
+                          {"emulated", "emulated slowness"},
+                          {"optimizer", "optimizer"},
+                          {"exchange", "exchange"},
+                          {"wait", "wait for others"}});
+  return report::card(
+      "One step as it happened",
+      "Upper track: computing. Lower track: exchanging gradients and waiting. All recorded steps are in "
+      "<code>timeline.json</code>, which Perfetto and chrome://tracing open.",
+      html, true);
 }
 
 // The step as the plan's replay has it, to be held against the one that happened.
@@ -470,8 +471,8 @@ std::string predicted_timeline(const Run& run) {
     return "";
   }
   if (!run.prediction->timeline) {
-    return page::card("One step as predicted", "",
-                      fmt::format("<p>Not drawn: {}.</p>\n", escape(run.prediction->why_not)), true);
+    return report::card("One step as predicted", "",
+                        fmt::format("<p>Not drawn: {}.</p>\n", escape(run.prediction->why_not)), true);
   }
   return plan_timeline(*run.prediction->timeline, run.prediction->plan);
 }
@@ -492,10 +493,10 @@ std::string decisions(const Run& run) {
   if (rows.empty()) {
     return "";
   }
-  return page::card(
+  return report::card(
       "Why shares moved",
       count > kMostLogRows ? fmt::format("The last {} of {}.", kMostLogRows, count) : "Latest first.",
-      "<div class=\"log\" tabindex=\"0\">" + page::table({"step", "decision", "samples"}, rows, {0}) + "</div>\n");
+      "<div class=\"log\" tabindex=\"0\">" + report::table({"step", "decision", "samples"}, rows, {0}) + "</div>\n");
 }
 
 std::string workers(const Run& run, const Figures& figures) {
@@ -531,8 +532,8 @@ std::string workers(const Run& run, const Figures& figures) {
   if (is_predicted) {
     headings.emplace_back("idle, predicted");
   }
-  return page::card("Workers", "Idle is all of a step in which a device does not compute: waiting and exchanging.",
-                    page::table(headings, rows, {0, 4, 5, 6, 7, 8}), is_predicted);
+  return report::card("Workers", "Idle is all of a step in which a device does not compute: waiting and exchanging.",
+                      report::table(headings, rows, {0, 4, 5, 6, 7, 8}), is_predicted);
 }
 
 // Nothing where nothing went over a network and no rows were looked up.
@@ -569,11 +570,12 @@ std::string traffic(const Run& run, const Figures& figures) {
       headings.emplace_back(heading);
     }
   }
-  return page::card("Where bytes and waits go",
-                    looks_up ? "A typical step. Sent to others: gradients and activations over the network; rows: what "
-                               "requests, answers and gradients take on the wire."
-                             : "A typical step. Sent: gradients and activations over the network.",
-                    page::table(headings, rows, {1, 2, 3, 4, 5, 6, 7, 8, 9}), looks_up);
+  return report::card("Where bytes and waits go",
+                      looks_up
+                          ? "A typical step. Sent to others: gradients and activations over the network; rows: what "
+                            "requests, answers and gradients take on the wire."
+                          : "A typical step. Sent: gradients and activations over the network.",
+                      report::table(headings, rows, {1, 2, 3, 4, 5, 6, 7, 8, 9}), looks_up);
 }
 
 std::string summary(const Run& run) {
@@ -593,9 +595,9 @@ std::string summary(const Run& run) {
                                 : "<span class=\"bad\">✗ missed</span>",
                     escape(row.note)});
   }
-  return page::card(
+  return report::card(
       "Measured figures", "",
-      page::table({"case", "metric", "value", "unit", "target", "limit", "peer", "", "note"}, rows, {2, 4, 5, 6}),
+      report::table({"case", "metric", "value", "unit", "target", "limit", "peer", "", "note"}, rows, {2, 4, 5, 6}),
       true);
 }
 
@@ -608,11 +610,12 @@ std::string events(const Run& run) {
   if (rows.empty()) {
     return "";
   }
-  return page::card(
+  return report::card(
       "Events",
       run.events.size() > rows.size() ? fmt::format("The last {} of {}.", rows.size(), run.events.size())
                                       : "Latest first.",
-      "<div class=\"log\" tabindex=\"0\">" + page::table({"step", "time", "event", ""}, rows, {0}) + "</div>\n", true);
+      "<div class=\"log\" tabindex=\"0\">" + report::table({"step", "time", "event", ""}, rows, {0}) + "</div>\n",
+      true);
 }
 
 }  // namespace
@@ -621,7 +624,7 @@ std::string render(const Run& run) {
   const Figures figures = figures_of(run);
   std::string html = header(run) + "<main>\n" + notices(run) + headlines(run, figures) + "<div class=\"cards\">\n";
   if (run.steps.empty()) {
-    html += page::card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true);
+    html += report::card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true);
   } else {
     html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + predicted_timeline(run) +
             timeline(run, figures);
@@ -634,7 +637,7 @@ std::string render(const Run& run) {
         escape(run.job));
   }
   html += fmt::format("</div></main>\n<footer>Motley {}</footer>\n", escape(run.version));
-  return page::document(fmt::format("Run {}", run.name), html);
+  return report::document(fmt::format("Run {}", run.name), html);
 }
 
 Result<std::string> render_run(const std::filesystem::path& folder) {

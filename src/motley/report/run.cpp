@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "motley/base/file.h"
+#include "motley/base/os/file.h"
 
 namespace motley::report {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "motley/base/bench_row.h"
 #include "motley/base/result.h"
 #include "motley/report/prediction.h"
+#include "motley/serial/bench_row.h"
 
 namespace motley::report {
 

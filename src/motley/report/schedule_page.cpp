@@ -7,14 +7,14 @@
 #include <map>
 #include <numeric>
 
-#include "motley/page/chart.h"
-#include "motley/page/html.h"
-#include "motley/schedule/settings.h"
+#include "motley/report/page/chart.h"
+#include "motley/report/page/html.h"
+#include "motley/scheduling/trace/settings.h"
 
 namespace motley::report {
 namespace {
 
-using page::escape;
+using report::escape;
 
 constexpr int kMostLanes = 256;            // devices that a Gantt chart shows
 constexpr std::size_t kMostBlocks = 6000;  // and jobs' parts
@@ -31,9 +31,10 @@ double per_job(const ScheduleView& view, double sum) {
 }
 
 // A line over time that changes by steps, from what is added to it at each time.
-page::Series stairs(const std::string& name, int color, std::vector<std::pair<double, double>> changes, double scale) {
+report::Series stairs(const std::string& name, int color, std::vector<std::pair<double, double>> changes,
+                      double scale) {
   std::ranges::sort(changes);
-  page::Series series{name, color, page::LineStyle::kLine, {}, {}};
+  report::Series series{name, color, report::LineStyle::kLine, {}, {}};
   const auto add = [&](double seconds, double value) {
     series.x.push_back(seconds / 3600);
     series.y.push_back(value * scale);
@@ -53,28 +54,28 @@ using Changes = std::vector<std::pair<double, double>>;  // seconds, and what is
 
 // A line a policy, of sums that change by steps.
 template <class ChangesOf>
-std::string chart_over_time(page::LineChart chart, const ScheduleView& view, double scale,
+std::string chart_over_time(report::LineChart chart, const ScheduleView& view, double scale,
                             const ChangesOf& changes_of) {
   chart.x_label = "hours";
   chart.from_zero = true;
   for (const PolicyOutcome& one : view.outcomes) {
     chart.series.push_back(stairs(one.policy, static_cast<int>(chart.series.size()), changes_of(one.outcome), scale));
   }
-  return page::line_chart(chart);
+  return report::line_chart(chart);
 }
 
 std::string queue_chart(const ScheduleView& view) {
-  page::LineChart chart;
+  report::LineChart chart;
   chart.title = "Jobs that wait";
   chart.summary = "How many jobs have arrived and have no workers, over time, by policy.";
   chart.y_label = "jobs";
-  return chart_over_time(std::move(chart), view, 1, [&](const schedule::Outcome& outcome) {
+  return chart_over_time(std::move(chart), view, 1, [&](const scheduling::Outcome& outcome) {
     Changes changes;
     for (std::size_t i = 0; i < view.jobs.size(); ++i) {
       changes.emplace_back(view.jobs[i].arrival, 1);
       if (std::isfinite(outcome.jobs[i].finished)) changes.emplace_back(outcome.jobs[i].finished, -1);
     }
-    for (const schedule::Run& run : outcome.runs) {
+    for (const scheduling::Run& run : outcome.runs) {
       changes.emplace_back(run.begin, -1);
       changes.emplace_back(run.end, 1);
     }
@@ -83,15 +84,15 @@ std::string queue_chart(const ScheduleView& view) {
 }
 
 std::string busy_chart(const ScheduleView& view) {
-  page::LineChart chart;
+  report::LineChart chart;
   chart.title = "Devices that are busy";
   chart.summary = "The share of all devices that jobs have, over time, by policy.";
   chart.y_label = "share of devices";
   chart.percent = true;
-  return chart_over_time(std::move(chart), view, 1.0 / view.machines.devices(), [](const schedule::Outcome& outcome) {
+  return chart_over_time(std::move(chart), view, 1.0 / view.machines.devices(), [](const scheduling::Outcome& outcome) {
     Changes changes;
-    for (const schedule::Run& run : outcome.runs) {
-      const double workers = schedule::workers_of(run.placement);
+    for (const scheduling::Run& run : outcome.runs) {
+      const double workers = scheduling::workers_of(run.placement);
       changes.emplace_back(run.begin, workers);
       changes.emplace_back(run.end, -workers);
     }
@@ -100,11 +101,11 @@ std::string busy_chart(const ScheduleView& view) {
 }
 
 std::string completion_chart(const ScheduleView& view) {
-  page::LineChart chart{"Time from arrival to completion",
-                        "The share of jobs that are done within so many hours of their arrival, by policy.",
-                        "hours",
-                        "share of jobs",
-                        {}};
+  report::LineChart chart{"Time from arrival to completion",
+                          "The share of jobs that are done within so many hours of their arrival, by policy.",
+                          "hours",
+                          "share of jobs",
+                          {}};
   chart.percent = chart.from_zero = true;
   int color = 0;
   for (const PolicyOutcome& one : view.outcomes) {
@@ -114,19 +115,19 @@ std::string completion_chart(const ScheduleView& view) {
       if (std::isfinite(finished)) seconds.push_back(finished - view.jobs[i].arrival);
     }
     std::ranges::sort(seconds);
-    page::Series series{one.policy, color++, page::LineStyle::kLine, {}, {}};
+    report::Series series{one.policy, color++, report::LineStyle::kLine, {}, {}};
     for (std::size_t i = 0; i < seconds.size(); ++i) {
       series.x.push_back(seconds[i] / 3600);
       series.y.push_back(static_cast<double>(i + 1) / static_cast<double>(view.jobs.size()));
     }
     chart.series.push_back(std::move(series));
   }
-  return page::line_chart(chart);
+  return report::line_chart(chart);
 }
 
 // A mark a policy: how soon jobs are done, and how far the one treated worst is behind.
 std::string trade_off_chart(const ScheduleView& view) {
-  page::LineChart chart;
+  report::LineChart chart;
   chart.title = "Soon or fair";
   chart.summary =
       "For each policy, mean hours to completion and how many times as long as with an equal part of the "
@@ -137,15 +138,15 @@ std::string trade_off_chart(const ScheduleView& view) {
   for (const PolicyOutcome& one : view.outcomes) {
     chart.series.push_back({one.policy,
                             static_cast<int>(chart.series.size()),
-                            page::LineStyle::kMarks,
-                            {schedule::completion_of(view.jobs, one.outcome).mean / 3600},
-                            {schedule::fairness_of(view.jobs, view.machines, one.outcome).worst}});
+                            report::LineStyle::kMarks,
+                            {scheduling::completion_of(view.jobs, one.outcome).mean / 3600},
+                            {scheduling::fairness_of(view.jobs, view.machines, one.outcome).worst}});
   }
-  return page::line_chart(chart);
+  return report::line_chart(chart);
 }
 
 // The share of jobs with a deadline that were done by it; none where there are no deadlines.
-std::string deadlines_met(const ScheduleView& view, const schedule::Outcome& outcome) {
+std::string deadlines_met(const ScheduleView& view, const scheduling::Outcome& outcome) {
   double jobs = 0, met = 0;
   for (std::size_t i = 0; i < view.jobs.size(); ++i) {
     if (std::isinf(view.jobs[i].deadline)) continue;
@@ -184,7 +185,7 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
   std::vector<std::pair<std::string, int>> groups;
   std::vector<int> first_lane;
   int lanes = 0;
-  for (const schedule::Server& server : view.machines.servers) {
+  for (const scheduling::Server& server : view.machines.servers) {
     if (!groups.empty() && lanes + server.devices > kMostLanes) break;
     first_lane.push_back(lanes);
     const std::string type = view.machines.type_name(server);
@@ -192,20 +193,20 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
                         std::min(server.devices, kMostLanes));
     lanes += groups.back().second;
   }
-  std::vector<const schedule::Run*> runs;
-  for (const schedule::Run& run : one.outcome.runs) runs.push_back(&run);
-  std::ranges::stable_sort(runs, {}, [](const schedule::Run* run) { return run->begin; });
+  std::vector<const scheduling::Run*> runs;
+  for (const scheduling::Run& run : one.outcome.runs) runs.push_back(&run);
+  std::ranges::stable_sort(runs, {}, [](const scheduling::Run* run) { return run->begin; });
 
   std::vector<Lanes> free;
   for (const auto& [name, count] : groups) free.emplace_back(count);
-  std::vector<page::Block> blocks;
+  std::vector<report::Block> blocks;
   double end = std::max(one.outcome.end, 1.0);
-  for (const schedule::Run* run : runs) {
+  for (const scheduling::Run* run : runs) {
     if (blocks.size() >= kMostBlocks) {
       end = run->begin;
       break;
     }
-    for (const schedule::Part& part : run->placement) {
+    for (const scheduling::Part& part : run->placement) {
       const auto server = static_cast<std::size_t>(part.server);
       if (server >= groups.size()) continue;
       const std::vector<int> taken = free[server].take(part.workers, run->begin, run->end);
@@ -215,7 +216,7 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
         blocks.push_back(
             {run->begin, run->end, first_lane[server] + taken[i], static_cast<int>(next - i), run->job,
              fmt::format("{}: {} of {} workers on {}, {} h to {} h", view.jobs[static_cast<std::size_t>(run->job)].name,
-                         part.workers, schedule::workers_of(run->placement), groups[server].first, hours(run->begin),
+                         part.workers, scheduling::workers_of(run->placement), groups[server].first, hours(run->begin),
                          hours(run->end))});
         i = next;
       }
@@ -227,8 +228,8 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
     ticks.emplace_back(at, hours(at) + " h");
   }
   Gantt drawn;
-  drawn.html =
-      page::gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) + page::bar_axis(ticks, end);
+  drawn.html = report::gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) +
+               report::bar_axis(ticks, end);
   drawn.hint = fmt::format("A row is a device, a colour a job. {} of {} devices, {} of {} hours.", lanes,
                            view.machines.devices(), hours(end), hours(one.outcome.end));
   return drawn;
@@ -241,11 +242,11 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
                                                  "utility", "unfair %", "worst", "restarts a job", "decisions",
                                                  "ms each"}};
   for (const PolicyOutcome& one : view.outcomes) {
-    const schedule::Outcome& outcome = one.outcome;
-    const schedule::Completion completion = schedule::completion_of(view.jobs, outcome);
-    const schedule::Fairness fairness = schedule::fairness_of(view.jobs, view.machines, outcome);
+    const scheduling::Outcome& outcome = one.outcome;
+    const scheduling::Completion completion = scheduling::completion_of(view.jobs, outcome);
+    const scheduling::Fairness fairness = scheduling::fairness_of(view.jobs, view.machines, outcome);
     double restarts = 0;
-    for (const schedule::JobOutcome& job : outcome.jobs) restarts += job.restarts;
+    for (const scheduling::JobOutcome& job : outcome.jobs) restarts += job.restarts;
     rows.push_back({one.policy, hours(completion.mean), hours(completion.median), hours(completion.p99),
                     hours(outcome.end - outcome.begin), fmt::format("{:.1f}", 100 * outcome.busy_share),
                     fmt::format("{:.4g}", outcome.utility), fmt::format("{:.1f}", 100 * fairness.unfair),
@@ -255,11 +256,11 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
     if (std::isfinite(view.horizon)) {
       if (rows.size() == 2) rows.front().emplace_back(kShare);
       rows.back().push_back(fmt::format(
-          "{:.2f}", 100 * outcome.utility / schedule::utility_bound(view.jobs, view.machines, view.horizon)));
+          "{:.2f}", 100 * outcome.utility / scheduling::utility_bound(view.jobs, view.machines, view.horizon)));
     }
     if (view.has_failures) {
       int failures = 0;
-      for (const schedule::JobOutcome& job : outcome.jobs) failures += job.failures;
+      for (const scheduling::JobOutcome& job : outcome.jobs) failures += job.failures;
       if (rows.size() == 2) rows.front().insert(rows.front().end(), {"jobs lost places", "lost device-h"});
       rows.back().push_back(fmt::format("{}", failures));
       rows.back().push_back(hours(outcome.lost_device_seconds));
@@ -274,7 +275,7 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
 
 std::string schedule_page(const ScheduleView& view) {
   double device_seconds = 0;
-  for (const schedule::Job& job : view.jobs) device_seconds += job.device_seconds();
+  for (const scheduling::Job& job : view.jobs) device_seconds += job.device_seconds();
   std::string body = fmt::format(
       "<header><h1>{}</h1>\n<div class=\"facts\"><span>{} jobs</span><span>{} device-hours asked for</span><span>{} "
       "devices on {} servers</span></div></header>\n<main>\n<div class=\"cards\">",
@@ -288,20 +289,20 @@ std::string schedule_page(const ScheduleView& view) {
   }
   std::vector<std::size_t> numeric(headings.size() - 1);
   std::iota(numeric.begin(), numeric.end(), 1);
-  body += page::card("Policies compared",
-                     "Hours from arrival to completion. Utility is the sum of the jobs' own, and its bound what each "
-                     "would have alone. Unfair are jobs that took longer than they would have with an equal part of "
-                     "the cluster; the worst one so many times as long.",
-                     page::table(headings, rows, numeric), true);
-  body += page::card("Waiting", "", queue_chart(view));
-  body += page::card("Busy devices", "", busy_chart(view));
-  body += page::card("Done within", "", completion_chart(view));
-  body += page::card("Soon or fair", "", trade_off_chart(view));
+  body += report::card("Policies compared",
+                       "Hours from arrival to completion. Utility is the sum of the jobs' own, and its bound what each "
+                       "would have alone. Unfair are jobs that took longer than they would have with an equal part of "
+                       "the cluster; the worst one so many times as long.",
+                       report::table(headings, rows, numeric), true);
+  body += report::card("Waiting", "", queue_chart(view));
+  body += report::card("Busy devices", "", busy_chart(view));
+  body += report::card("Done within", "", completion_chart(view));
+  body += report::card("Soon or fair", "", trade_off_chart(view));
   for (const PolicyOutcome& one : view.outcomes) {
     const Gantt drawn = gantt(view, one);
-    body += page::card("Who ran where: " + one.policy, escape(drawn.hint), drawn.html, true);
+    body += report::card("Who ran where: " + one.policy, escape(drawn.hint), drawn.html, true);
   }
-  return page::document("Schedule of " + view.trace, body + "</div></main>");
+  return report::document("Schedule of " + view.trace, body + "</div></main>");
 }
 
 }  // namespace motley::report

@@ -6,19 +6,19 @@
 #include <string>
 #include <vector>
 
-#include "motley/schedule/simulator.h"
+#include "motley/scheduling/simulator/simulator.h"
 
 namespace motley::report {
 
 struct PolicyOutcome {
   std::string policy;
-  schedule::Outcome outcome;  // with its runs
+  scheduling::Outcome outcome;  // with its runs
 };
 
 struct ScheduleView {
   std::string trace;
-  const std::vector<schedule::Job>& jobs;
-  const schedule::Machines& machines;
+  const std::vector<scheduling::Job>& jobs;
+  const scheduling::Machines& machines;
   const std::vector<PolicyOutcome>& outcomes;
   double horizon = std::numeric_limits<double>::infinity();  // when all ended, whatever was left to do
   bool has_failures = false;                                 // of servers

@@ -1,0 +1,199 @@
+#include "motley/base/os/file.h"
+
+#include <fcntl.h>
+#include <isa-l/crc.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace motley {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kPipeMilliseconds = 10'000;
+
+struct Descriptor {
+  int fd = -1;
+  explicit Descriptor(int descriptor) : fd(descriptor) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd >= 0) {
+      ::close(fd);
+    }
+  }
+};
+
+Status sync_folder(const fs::path& folder) {
+  Descriptor descriptor(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.fd < 0 || ::fsync(descriptor.fd) != 0) {
+    return fail(ErrorCode::kIo, "cannot sync the folder '{}': {}", folder.string(), errno_text());
+  }
+  return {};
+}
+
+Status write_all(int fd, std::string_view content, const fs::path& path) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(fd, content.data(), content.size());
+    if (written < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      return fail(ErrorCode::kIo, "cannot write '{}': {}", path.string(), errno_text());
+    }
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string errno_text() {
+  return std::strerror(errno);
+}
+
+Result<std::string> read_file(const fs::path& path, std::size_t limit) {
+  // Without waiting: a pipe that nobody writes into would otherwise hold the caller for ever.
+  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status{};
+  if (descriptor.fd < 0 || ::fstat(descriptor.fd, &status) != 0) {
+    const ErrorCode code = errno == ENOENT ? ErrorCode::kInvalidInput : ErrorCode::kIo;
+    return fail(code, "cannot read '{}': {}", path.string(), errno_text());
+  }
+  if (S_ISDIR(status.st_mode)) {
+    return fail(ErrorCode::kInvalidInput, "cannot read '{}': it is a folder, a file is wanted", path.string());
+  }
+  if (S_ISFIFO(status.st_mode)) {
+    pollfd pipe{descriptor.fd, POLLIN, 0};
+    if (::poll(&pipe, 1, kPipeMilliseconds) <= 0) {
+      return fail(ErrorCode::kInvalidInput, "cannot read '{}': nobody wrote into this pipe for {} s", path.string(),
+                  kPipeMilliseconds / 1000);
+    }
+    ::fcntl(descriptor.fd, F_SETFL, 0);
+  }
+  if (static_cast<std::size_t>(status.st_size) > limit) {
+    return fail(ErrorCode::kInvalidInput, "'{}' has {} bytes; at most {} are accepted", path.string(), status.st_size,
+                limit);
+  }
+  std::string content;
+  content.reserve(static_cast<std::size_t>(status.st_size));
+  std::array<char, 1 << 16> block;
+  for (;;) {
+    const ssize_t got = ::read(descriptor.fd, block.data(), block.size());
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return fail(ErrorCode::kIo, "cannot read '{}': {}", path.string(), errno_text());
+    }
+    if (got == 0) {
+      return content;
+    }
+    content.append(block.data(), static_cast<std::size_t>(got));
+    if (content.size() > limit) {
+      return fail(ErrorCode::kInvalidInput, "'{}' has more than the {} bytes that are accepted", path.string(), limit);
+    }
+  }
+}
+
+Status check_writable(const fs::path& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    return fail(ErrorCode::kInvalidInput, "cannot write '{}': it is a folder; accepted: the name of a file",
+                path.string());
+  }
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    return fail(ErrorCode::kInvalidInput, "cannot write '{}': {}", path.string(), errno_text());
+  }
+  return {};
+}
+
+// Devices and pipes are written into; only files are replaced. A link stays, and what it points to is replaced.
+Status write_file(const fs::path& given, std::string_view content) {
+  fs::path path = given;
+  std::error_code none;
+  if (fs::is_symlink(given, none)) {
+    const fs::path target = fs::weakly_canonical(given, none);
+    path = none ? given : target;
+  }
+  struct stat status{};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    MOTLEY_TRY(S_ISDIR(status.st_mode) ? check_writable(path) : Status());
+    Descriptor device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (device.fd < 0) {
+      return fail(ErrorCode::kIo, "cannot write '{}': {}", path.string(), errno_text());
+    }
+    return write_all(device.fd, content, path);
+  }
+  const fs::path aside = path.string() + ".part-" + std::to_string(::getpid());
+  {
+    Descriptor descriptor(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (descriptor.fd < 0) {
+      return fail(ErrorCode::kIo, "cannot create '{}': {}", aside.string(), errno_text());
+    }
+    Status written = write_all(descriptor.fd, content, path);
+    if (written && ::fsync(descriptor.fd) != 0) {
+      written = fail(ErrorCode::kIo, "cannot sync '{}': {}", path.string(), errno_text());
+    }
+    if (!written) {
+      ::unlink(aside.c_str());
+      return written;
+    }
+  }
+  Status renamed = rename_durably(aside, path);
+  if (!renamed) {
+    ::unlink(aside.c_str());
+  }
+  return renamed;
+}
+
+Status append_line(const fs::path& path, std::string_view line) {
+  Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (descriptor.fd < 0) {
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
+  }
+  return write_all(descriptor.fd, std::string(line) + "\n", path);
+}
+
+Status make_folders(const fs::path& path) {
+  std::error_code problem;
+  fs::create_directories(path, problem);
+  if (problem) {
+    return fail(ErrorCode::kIo, "cannot make the folder '{}': {}", path.string(), problem.message());
+  }
+  return {};
+}
+
+Status rename_durably(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    return fail(ErrorCode::kIo, "cannot rename '{}' to '{}': {}", from.string(), to.string(), errno_text());
+  }
+  return sync_folder(to.parent_path());
+}
+
+std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
+  // ISA-L counts bytes in an int, and leaves the inversions at both ends to its caller.
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  crc = ~crc;
+  while (!bytes.empty()) {
+    const auto some = bytes.first(std::min(bytes.size(), kMostBytes));
+    // It takes a pointer to what it could change, and does not.
+    auto* data = const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(some.data()));
+    crc = ::crc32_iscsi(data, static_cast<int>(some.size()), crc);
+    bytes = bytes.subspan(some.size());
+  }
+  return ~crc;
+}
+
+std::uint32_t crc32c(std::string_view bytes, std::uint32_t crc) {
+  return crc32c(std::as_bytes(std::span(bytes.data(), bytes.size())), crc);
+}
+
+}  // namespace motley

@@ -1,0 +1,64 @@
+// Cutting and packing.
+#include "motley/collective/chunk_map.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace motley::collective {
+namespace {
+
+// A frame over TCP costs as much as some tens of kilobytes do; more than this only delays the answer.
+constexpr std::size_t kLargestSegmentBytes = 256 << 10;
+constexpr std::size_t kSegmentsOfABin = 4;  // at least, where chunks are small enough, so that bins even out
+constexpr std::size_t kLine = 64;
+
+// Elements of a segment.
+std::size_t segment_length(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
+                           std::size_t chunk_bytes, int bins) {
+  const std::size_t total =
+      std::accumulate(bucket_elements.begin(), bucket_elements.end(), std::size_t{0}) * bytes_per_element;
+  const std::size_t chunk = std::max(chunk_bytes / kLine, std::size_t{1}) * kLine;
+  const std::size_t even = total / (static_cast<std::size_t>(bins) * kSegmentsOfABin);
+  const std::size_t chunks = std::max(std::min(even, kLargestSegmentBytes) / chunk, std::size_t{1});
+  return chunks * chunk / bytes_per_element;
+}
+
+}  // namespace
+
+std::size_t segment_count(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
+                          std::size_t chunk_bytes, int bins) {
+  const std::size_t length = segment_length(bucket_elements, bytes_per_element, chunk_bytes, bins);
+  std::size_t count = 0;
+  for (const std::size_t elements : bucket_elements) count += (elements + length - 1) / length;
+  return count;
+}
+
+ChunkMap make_chunk_map(std::span<const std::size_t> bucket_elements, std::size_t bytes_per_element,
+                        std::size_t chunk_bytes, int bins, std::span<const double> speeds) {
+  const std::size_t length = segment_length(bucket_elements, bytes_per_element, chunk_bytes, bins);
+  ChunkMap map;
+  for (std::size_t bucket = 0; bucket < bucket_elements.size(); ++bucket) {
+    for (std::size_t begin = 0; begin < bucket_elements[bucket]; begin += length) {
+      map.segments.push_back({static_cast<int>(bucket), begin, std::min(length, bucket_elements[bucket] - begin)});
+    }
+  }
+  std::vector<std::size_t> order(map.segments.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater{}, [&](std::size_t index) { return map.segments[index].count; });
+  map.load.assign(static_cast<std::size_t>(bins), 0);
+  for (const std::size_t index : order) {
+    Segment& segment = map.segments[index];
+    double earliest = std::numeric_limits<double>::infinity();
+    for (std::size_t bin = 0; bin < map.load.size(); ++bin) {  // of equal ones the lowest number
+      const double done = static_cast<double>(map.load[bin] + segment.count) / (speeds.empty() ? 1 : speeds[bin]);
+      if (done >= earliest) continue;
+      earliest = done;
+      segment.bin = static_cast<int>(bin);
+    }
+    map.load[static_cast<std::size_t>(segment.bin)] += segment.count;
+  }
+  return map;
+}
+
+}  // namespace motley::collective

@@ -1,0 +1,14 @@
+// Answers exchange.method auto where there are servers: measures what links and memory carry, by a few rounds of a
+// small model with each method that is possible, and chooses.
+#pragma once
+
+#include "motley/collective/choose_method.h"
+
+namespace motley::collective {
+
+// Collective; all ranks leave with the same choice. Takes some seconds at most where links carry 10 MB/s and more.
+// `options.servers` may be empty.
+Result<MethodChoice> measure_and_choose(net::Session& session, Group& group, const ExchangeOptions& options,
+                                        const Layout& layout, const Deadline& deadline);
+
+}  // namespace motley::collective

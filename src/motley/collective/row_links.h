@@ -1,0 +1,70 @@
+// Rows of tensors on their way between the stages of a pipeline: sent from the memory that holds them and received into
+// the memory that is to hold them, by a thread of their own while the worker computes.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/collective/lane_driver.h"
+#include "motley/collective/purposes.h"
+#include "motley/net/session.h"
+
+namespace motley::collective {
+
+// Used by one thread. After an error every call returns it.
+class RowLinks final : private Lanes {
+ public:
+  // Connects this rank with each of these; each of them names this rank and the purpose, too.
+  static Result<std::unique_ptr<RowLinks>> connect(net::Session& session, const std::vector<int>& peers,
+                                                   const Deadline& deadline, std::uint32_t purpose = kRowsPurpose);
+
+  // Queues rows for a peer, which expects them in the order of the calls. `owner` is let go when they are gone.
+  Status send(int peer, std::uint64_t tag, std::span<const std::byte> rows, std::shared_ptr<void> owner);
+
+  // Queues memory for the next rows that the peer sends, which must have this tag and size. It must live until they
+  // have come. Returns their number, for wait().
+  Result<std::uint64_t> receive(int peer, std::uint64_t tag, std::span<std::byte> into);
+
+  // Until the rows of this number have come from the peer. `operation` ("step 12, micro-batch 3, forward") is for
+  // messages, which name the peer and what it was last heard doing.
+  Status wait(int peer, std::uint64_t number, const Deadline& deadline, const std::function<std::string()>& operation);
+
+  // To all peers so far, frames' headers included.
+  std::uint64_t bytes_sent() const;
+
+  // Whether they have come already, so that wait() would not block.
+  bool has_come(int peer, std::uint64_t number);
+
+  // Until all that was queued with send() is gone.
+  Status flush(const Deadline& deadline);
+
+ private:
+  struct Link {
+    std::unique_ptr<net::Connection> connection;
+    std::deque<std::shared_ptr<void>> sending;  // owners of rows that are not gone
+    std::uint64_t queued = 0;                   // receives, ever
+    std::uint64_t received() const { return queued - connection->pending_receives(); }
+  };
+
+  explicit RowLinks(net::Session& session) : session_(session) {}
+  void queued();
+  Link& link(int peer);
+  Result<bool> advance() override;
+  bool idle() const override;
+  void list_descriptors(std::vector<pollfd>& descriptors) const override;
+
+  net::Session& session_;
+  std::map<int, Link> links_;  // by peer
+  LaneDriver::Patience patience_;
+  LaneDriver driver_{session_, *this};  // last: its helper ends first
+};
+
+}  // namespace motley::collective

@@ -1,0 +1,187 @@
+// What workers and a parameter server say to each other, and the memory they share where they are on one host.
+// docs/parameter-server.md tells the protocol as a story.
+//
+// A worker has one control connection to each server, for joining, the state, and bad news; and one lane to each of the
+// server's cores, for gradients and weights.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/collective/rack_plan.h"
+#include "motley/collective/shared_counter.h"
+#include "motley/collective/wire_form.h"
+#include "motley/kernels/update.h"
+
+namespace motley::collective {
+
+// Purposes of connections to a server, as the handshake tells them apart.
+inline constexpr std::uint32_t kServerControl = 0x2000;
+inline constexpr std::uint32_t kServerLane = 0x2100;   // plus the core
+inline constexpr std::uint32_t kServerProbe = 0x3000;  // whose frames are sent back, to measure the link
+
+enum ServerFrame : std::uint16_t {
+  kServerInfo = 0x201,       // server: who I am
+  kServerJoin,               // worker: the job, as I see it
+  kServerJoined,             // server: all ranks have joined
+  kServerLoad,               // worker (rank 0): a part of the state; tag: StatePart
+  kServerLoaded,             // every worker: I have loaded; tag: updates made so far. Server, once all have: begin
+  kServerSave,               // worker (rank 0): send me this part; server: here it is; tag: StatePart
+  kServerFailed,             // server, or a rack's server to another's: the job has failed, and why
+  kServerLeave,              // worker: I leave in order
+  kServerMissing,            // worker: whom do you wait for? Server: these ranks, u32 each
+  kServerReceived = 0x220,   // rack's server: how much has come from your rack? Server: a ReceivedFrom each
+  kServerAnnounce = 0x2001,  // lane, both ways: an Announcement, or from the server of a relaxed job, after the
+                             // bucket's weights, the rounds that each rank has in them, u32 each; tag: round and bucket
+  kServerPush,               // lane, worker: a segment's gradient; tag: round and segment
+  kServerWeights,            // lane, server: a segment's new weights; tag: round and segment
+  kServerBell,               // lane, worker: look at the shared memory
+  kServerProbeFrame = 0x3001,  // probe, both ways
+};
+
+// Tags of lanes: the low half of the round (how often the bucket was started, from 1), and an index.
+constexpr std::uint64_t lane_tag(std::uint32_t round, std::size_t index) {
+  return static_cast<std::uint64_t>(round) << 32 | static_cast<std::uint32_t>(index);
+}
+
+struct ServerInfo {
+  std::string host_id;
+  int cores = 1;
+};
+
+struct ServerJoin {
+  int size = 1;       // ranks of the job
+  int bins = 1;       // cores of all servers that the job uses
+  int first_bin = 0;  // of this server
+  int cores = 0;      // of this server, that the job uses; 0: all
+  std::uint64_t chunk_bytes = 0;
+  bool relaxed = false;  // each rank's push moves the weights by itself
+  WireForm wire;         // of pushes over lanes
+  kernels::UpdateOptions update;
+  std::vector<std::uint64_t> bucket_elements;
+  std::vector<double> bin_speeds;  // of the cores of all servers, for the chunk map; empty: all equal
+  std::string host_id;
+  std::string region;  // of this rank's gradients; empty where it does not share memory
+  RackPlan racks;      // where not empty, the server knows bins and cores better than the rank
+};
+
+struct ServerJoined {
+  std::string region;  // of the server, for this job; empty: gradients go over the lanes
+  std::uint64_t region_bytes = 0;
+  bool may_spin = false;
+  int bins = 0;   // with racks: cores of all servers that the job uses, and
+  int cores = 0;  // of this one, where the rank's segments go: that of bin b to core b mod cores
+};
+
+// How many frames a rack's server has had from a rank of its rack.
+struct ReceivedFrom {
+  std::uint32_t rank = 0;
+  std::uint32_t unused = 0;
+  std::uint64_t frames = 0;
+};
+
+// A part of the job's state: array 0 is the weights, array k the k-th of the optimizer; pieces of kPieceElements cut a
+// segment into frames of a control connection.
+inline constexpr std::size_t kPieceElements = 128 << 10;
+struct StatePart {
+  std::uint8_t array = 0;
+  std::uint32_t segment = 0;
+  std::uint32_t piece = 0;  // below 2^24
+  std::uint64_t tag() const {
+    return static_cast<std::uint64_t>(array) << 56 | static_cast<std::uint64_t>(segment) << 24 | piece;
+  }
+  static StatePart of(std::uint64_t tag) {
+    return {static_cast<std::uint8_t>(tag >> 56), static_cast<std::uint32_t>(tag >> 24),
+            static_cast<std::uint32_t>(tag & 0xffffff)};
+  }
+};
+
+// What goes with a bucket's gradient, and comes back with its weights (then `weight` is the total). In a relaxed job
+// `weight` is the rank's share of a whole step, at most one, and the answer waits until no rank is more than `ahead`
+// rounds behind.
+struct Announcement {
+  std::uint64_t step = 0;
+  double weight = 0;
+  double learning_rate = 0;
+  std::uint64_t ahead = 0;
+};
+inline constexpr std::size_t kAnnouncementBytes = 32;
+static_assert(sizeof(Announcement) == kAnnouncementBytes);
+
+std::vector<std::byte> encode(const ServerInfo& info);
+std::vector<std::byte> encode(const ServerJoin& join);
+std::vector<std::byte> encode(const ServerJoined& joined);
+std::vector<std::byte> encode(const Error& error);
+// kCorrupt for bytes that are no such message.
+Result<ServerInfo> decode_server_info(std::span<const std::byte> bytes);
+Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes);
+Result<ServerJoined> decode_server_joined(std::span<const std::byte> bytes);
+Result<Error> decode_server_failed(std::span<const std::byte> bytes);
+
+// The region that a server makes for a job whose ranks are all on its host: first the control words, then the weights,
+// of a relaxed job once for each rank. Gradients are in a region of each rank, buckets one after the other as weights
+// are here.
+class ServerRegion {
+ public:
+  // Whether a core sleeps, so that whoever finishes a count has to ring it.
+  struct alignas(64) CoreState {
+    std::atomic<std::uint32_t> asleep;
+  };
+  struct alignas(64) BucketState {
+    SharedCounter arrived;  // ranks that have started, over all rounds
+    SharedCounter updated;  // segments that are done, over all rounds
+  };
+  struct alignas(64) Said {
+    Announcement by_round[2];          // by round mod 2
+    double time;                       // of the start, on the host's monotonic clock, for metrics
+    std::atomic<std::uint32_t> round;  // started last
+  };
+
+  // Of a relaxed job, by bucket and rank: segments whose weights stand in the rank's copy, over all rounds.
+  using Answered = SharedCounter;
+
+  ServerRegion() = default;
+  ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size, bool relaxed);
+  static std::size_t bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool relaxed);
+  // Where each bucket's values begin in a region of values, in bytes; one more entry for the end.
+  static std::vector<std::size_t> value_offsets(std::span<const std::uint64_t> bucket_elements);
+
+  CoreState& core(int core) const { return reinterpret_cast<CoreState*>(data_)[core]; }
+  BucketState& bucket(std::size_t bucket) const { return reinterpret_cast<BucketState*>(data_ + buckets_at_)[bucket]; }
+  Said& said(std::size_t bucket, int rank) const {
+    return reinterpret_cast<Said*>(data_ +
+                                   said_at_)[bucket * static_cast<std::size_t>(size_) + static_cast<std::size_t>(rank)];
+  }
+  std::byte* values() const { return data_ + values_at_; }
+
+  Answered& answered(std::size_t bucket, int rank) const {
+    return reinterpret_cast<Answered*>(data_ + answered_at_)[index_of(bucket, rank)];
+  }
+  // The rounds of each rank that are in the bucket's weights which `rank` got last.
+  std::span<std::uint32_t> rounds(std::size_t bucket, int rank) const {
+    const auto size = static_cast<std::size_t>(size_);
+    return {reinterpret_cast<std::uint32_t*>(data_ + rounds_at_) + index_of(bucket, rank) * size, size};
+  }
+  std::byte* values_of(int rank) const { return values() + static_cast<std::size_t>(rank) * value_bytes_; }
+
+ private:
+  std::size_t index_of(std::size_t bucket, int rank) const {
+    return bucket * static_cast<std::size_t>(size_) + static_cast<std::size_t>(rank);
+  }
+
+  std::byte* data_ = nullptr;
+  int size_ = 0;
+  std::size_t answered_at_ = 0;
+  std::size_t rounds_at_ = 0;
+  std::size_t value_bytes_ = 0;
+  std::size_t buckets_at_ = 0;
+  std::size_t said_at_ = 0;
+  std::size_t values_at_ = 0;
+};
+
+}  // namespace motley::collective

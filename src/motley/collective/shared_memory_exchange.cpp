@@ -1,0 +1,284 @@
+// Every bucket is cut into chunks. When all ranks have announced their gradient, whoever has time (a rank in wait(), or
+// the helper thread of the rank that came last) claims one chunk after the other, sums it over all ranks' memory in
+// rank order, and writes the mean into all ranks' memory in the same pass. So a slow rank holds nobody up with work,
+// and as the arithmetic of a chunk is the same whoever does it, the result is too.
+//
+// Why nothing is read or written at the wrong time. Round k of a bucket is its k-th start.
+//   1. A chunk of round k is claimed only after all ranks have started round k, that is, after all gradients have been
+//      written (`arrived` releases them), and each chunk is claimed once (`claims` carries the round).
+//   2. A rank returns from wait, and so may write its buffer again, only when all chunks of round k are done (`reduced`
+//      releases them); then nobody reads or writes any buffer of the bucket, until round k + 1 has been started by all.
+//   3. A rank may start k + 1 while another has not yet noticed that k is done. Counters only grow, so that the other
+//      notices later; a claim for round k finds no chunk left; and what is announced with a round (step, weight) has
+//      two places used in turn: it is overwritten for k + 2 only, which comes after all have started k + 1, which comes
+//      after they have left k.
+#include "motley/collective/shared_memory_exchange.h"
+
+#include <algorithm>
+
+#include "motley/base/os/file.h"
+#include "motley/collective/mean.h"
+#include "motley/collective/waiting.h"
+
+namespace motley::collective {
+namespace {
+
+constexpr std::size_t kLine = 64;
+// Large enough that claiming costs nothing, small enough that the chunks of a few ranks stay in a second-level cache.
+constexpr std::size_t kChunkBytes = 128 << 10;
+constexpr std::size_t kSmallestChunkBytes = 4 << 10;
+// The helper is woken for a bucket only if the worker left it alone for longer than this the last time: a worker that
+// waits at once does the work itself, without handing it to another thread.
+constexpr double kWorthHelping = 100e-6;
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+struct alignas(kLine) SharedMemoryExchange::Announcement {
+  std::atomic<std::uint32_t> round;    // started last
+  std::atomic<std::uint32_t> working;  // the round of which this rank has a chunk in hand, else 0
+  struct {
+    std::uint64_t step;
+    double weight;
+  } said[2];  // by round mod 2
+};
+
+struct SharedMemoryExchange::BucketControl {
+  SharedCounter arrived;                             // ranks that have started
+  SharedCounter reduced;                             // chunks that are done
+  alignas(kLine) std::atomic<std::uint64_t> claims;  // round << 32 | chunks claimed in it
+};
+
+SharedMemoryExchange::SharedMemoryExchange(net::Session& session, const ExchangeOptions& options)
+    : session_(session),
+      background_progress_(options.background_progress),
+      rank_(session.membership().rank),
+      size_(session.membership().size()) {}
+
+SharedMemoryExchange::~SharedMemoryExchange() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (helper_.joinable()) helper_.join();
+}
+
+SharedMemoryExchange::BucketControl& SharedMemoryExchange::control(int bucket) const {
+  return regions_[0]->at<BucketControl>(0)[bucket];
+}
+
+SharedMemoryExchange::Announcement& SharedMemoryExchange::announcement(int bucket, int rank) const {
+  return regions_[0]->at<Announcement>(buckets_.size() * sizeof(BucketControl))[bucket * size_ + rank];
+}
+
+Status SharedMemoryExchange::prepare(const Layout& layout, const Deadline& deadline) {
+  MOTLEY_INVARIANT(!group_, "prepare was called twice");
+  type_ = layout.type;
+  std::size_t bytes = 0;
+  for (std::size_t elements : layout.bucket_elements) {
+    Bucket bucket;
+    bucket.elements = elements;
+    bucket.offset = bytes;
+    const std::size_t size = elements * bytes_of(type_);
+    const std::size_t share = std::max(size / static_cast<std::size_t>(size_), kSmallestChunkBytes);
+    bucket.chunk_elements = round_up(std::min(share, kChunkBytes), kLine) / bytes_of(type_);
+    bucket.chunks = std::max<std::uint32_t>(
+        1, static_cast<std::uint32_t>((elements + bucket.chunk_elements - 1) / bucket.chunk_elements));
+    bucket.left_alone = 2 * kWorthHelping;
+    buckets_.push_back(bucket);
+    bytes += round_up(size, kLine);
+  }
+  const std::size_t control_bytes =
+      buckets_.size() * (sizeof(BucketControl) + static_cast<std::size_t>(size_) * sizeof(Announcement));
+
+  MOTLEY_ASSIGN(group_, SharedGroup::create(session_, "exchange", deadline));
+  const auto sizes = std::as_bytes(std::span(layout.bucket_elements));
+  const std::vector<double> own = {static_cast<double>(layout.type), static_cast<double>(layout.bucket_elements.size()),
+                                   static_cast<double>(bytes), static_cast<double>(crc32c(sizes))};
+  MOTLEY_ASSIGN(const auto all, group_->all_gather(own, deadline));
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto theirs = std::span(all).subspan(static_cast<std::size_t>(rank) * own.size(), own.size());
+    if (!std::ranges::equal(own, theirs)) {
+      return fail(Error{ErrorCode::kInvalidInput,
+                        fmt::format("rank {} prepared {} buckets with {} bytes, this rank {} with {}: the layouts "
+                                    "differ",
+                                    rank, theirs[1], theirs[2], own[1], own[2]),
+                        rank});
+    }
+  }
+
+  const net::Membership& membership = session_.membership();
+  const auto region_name = [&](int rank) {
+    return fmt::format("{:x}-{}-values-r{}", membership.session, membership.epoch, rank);
+  };
+  const std::size_t values_offset = round_up(control_bytes, kLine);
+  const std::size_t region_bytes = std::max<std::size_t>(values_offset + bytes, kLine);
+  regions_.resize(static_cast<std::size_t>(size_));
+  MOTLEY_ASSIGN(regions_[rank_], net::Region::create(region_name(rank_), region_bytes));
+  MOTLEY_TRY(group_->barrier(deadline));
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) {
+      MOTLEY_ASSIGN(regions_[rank], net::Region::map(region_name(rank), region_bytes));
+    }
+    values_.push_back(regions_[rank]->data() + values_offset);
+  }
+  MOTLEY_TRY(group_->barrier(deadline));
+  regions_[rank_]->unlink();
+  MOTLEY_TRY(group_->barrier(deadline));  // all names are gone: the next exchange may use them
+  if (background_progress_) helper_ = std::thread([this] { help(); });
+  return {};
+}
+
+std::span<std::byte> SharedMemoryExchange::buffer(int bucket) {
+  const Bucket& it = buckets_[bucket];
+  return {values_[rank_] + it.offset, it.elements * bytes_of(type_)};
+}
+
+Status SharedMemoryExchange::start(std::uint64_t step, int index, double weight) {
+  MOTLEY_INVARIANT(index >= 0 && index < static_cast<int>(buckets_.size()), "there is no bucket {}", index);
+  MOTLEY_INVARIANT(weight >= 0, "the weight {} of bucket {} is negative or not a number", weight, index);
+  Bucket& bucket = buckets_[index];
+  MOTLEY_INVARIANT(!bucket.under_way, "bucket {} was started again before it was waited for", index);
+  bucket.under_way = true;
+  bucket.step = step;
+  ++bucket.round;
+  Announcement& own = announcement(index, rank_);
+  own.said[bucket.round % 2] = {step, weight};
+  own.round.store(bucket.round, std::memory_order_release);
+  const bool last = control(index).arrived.add(bucket.round * static_cast<std::uint32_t>(size_));
+  if (background_progress_) {
+    bucket.started_at = monotonic_seconds();
+    if (last && bucket.left_alone > kWorthHelping) {
+      {
+        std::lock_guard lock(mutex_);
+        jobs_.push_back({index, bucket.round, step});
+      }
+      wake_.notify_one();
+    }
+  }
+  return {};
+}
+
+// Works off chunks until none is left. All ranks have started the round, or it is over: then the claims are of a later
+// round, or used up, and nothing but them is touched.
+Status SharedMemoryExchange::reduce_chunks(int index, std::uint32_t round, std::uint64_t step) {
+  const Bucket& bucket = buckets_[index];
+  BucketControl& shared = control(index);
+  Announcement& own = announcement(index, rank_);
+  std::optional<Mean> mean;
+  for (;;) {
+    std::uint64_t claims = shared.claims.load(std::memory_order_acquire);
+    std::uint32_t chunk;
+    own.working.store(round, std::memory_order_relaxed);
+    do {
+      const auto claimed_round = static_cast<std::uint32_t>(claims >> 32);
+      chunk = claimed_round == round ? static_cast<std::uint32_t>(claims) : 0;
+      const bool over = static_cast<std::int32_t>(claimed_round - round) > 0;
+      if (over || chunk == bucket.chunks) {
+        own.working.store(0, std::memory_order_relaxed);
+        return {};
+      }
+    } while (!shared.claims.compare_exchange_weak(claims, (std::uint64_t{round} << 32) | (chunk + 1),
+                                                  std::memory_order_acq_rel, std::memory_order_acquire));
+    // From here on the round cannot end before this chunk is done, so all that was announced for it stands still.
+    if (!mean) {
+      std::vector<double> weights;
+      for (int rank = 0; rank < size_; ++rank) {
+        const auto& said = announcement(index, rank).said[round % 2];
+        if (said.step != step) {
+          return fail(Error{
+              ErrorCode::kInvalidInput,
+              fmt::format("bucket {}: rank {} is at step {}, rank {} at step {}", index, rank, said.step, rank_, step),
+              rank});
+        }
+        weights.push_back(said.weight);
+      }
+      mean = weighted_mean(weights);
+    }
+    const std::size_t begin = chunk * bucket.chunk_elements;
+    const std::size_t count = std::min(bucket.chunk_elements, bucket.elements - begin);
+    const std::size_t offset = bucket.offset + begin * bytes_of(type_);
+    std::vector<const std::byte*> inputs;
+    for (int rank : mean->ranks) inputs.push_back(values_[rank]);
+    if (type_ == DataType::kFloat32) {
+      sum_as<float>(inputs, mean->coefficients, mean->scale, values_, offset, count);
+    } else {
+      sum_as<double>(inputs, mean->coefficients, mean->scale, values_, offset, count);
+    }
+    shared.reduced.add(round * bucket.chunks);
+  }
+}
+
+Status SharedMemoryExchange::check(int index, const Deadline& deadline, bool arriving) const {
+  if (is_broken_) {
+    std::lock_guard lock(mutex_);
+    return fail(*broken_);
+  }
+  const Bucket& bucket = buckets_[index];
+  return check_wait(session_, deadline, fmt::format("step {}, bucket {}", bucket.step, index), [&] {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size_; ++rank) {
+      const Announcement& other = announcement(index, rank);
+      const bool missing = arriving ? static_cast<std::int32_t>(other.round.load() - bucket.round) < 0
+                                    : other.working.load() == bucket.round;
+      if (missing) ranks.push_back(rank);
+    }
+    return ranks;
+  });
+}
+
+Result<Outcome> SharedMemoryExchange::wait(int index, const Deadline& deadline) {
+  MOTLEY_INVARIANT(index >= 0 && index < static_cast<int>(buckets_.size()), "there is no bucket {}", index);
+  Bucket& bucket = buckets_[index];
+  MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
+  if (background_progress_) bucket.left_alone = monotonic_seconds() - bucket.started_at;
+  if (is_broken_) MOTLEY_TRY(check(index, deadline, true));
+
+  BucketControl& shared = control(index);
+  const bool spin = group_->may_spin();
+  MOTLEY_TRY(wait_until_reached(shared.arrived, bucket.round * static_cast<std::uint32_t>(size_), spin,
+                                [&] { return check(index, deadline, true); }));
+  Outcome outcome;
+  for (int rank = 0; rank < size_; ++rank) {
+    outcome.total_weight += announcement(index, rank).said[bucket.round % 2].weight;
+  }
+  outcome.version = bucket.step;
+  if (const Status reduced = reduce_chunks(index, bucket.round, bucket.step); !reduced) {
+    break_with(reduced.error());
+    return fail(reduced.error());
+  }
+  MOTLEY_TRY(wait_until_reached(shared.reduced, bucket.round * bucket.chunks, spin,
+                                [&] { return check(index, deadline, false); }));
+  bucket.under_way = false;
+  return outcome;
+}
+
+void SharedMemoryExchange::abort(const Error& error) {
+  break_with(error);
+  session_.abort(error);
+}
+
+void SharedMemoryExchange::break_with(const Error& error) {
+  std::lock_guard lock(mutex_);
+  if (!broken_) broken_ = error;
+  is_broken_ = true;
+}
+
+void SharedMemoryExchange::help() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
+    if (stop_) return;
+    const Job job = jobs_.front();
+    jobs_.pop_front();
+    lock.unlock();
+    if (const Status reduced = reduce_chunks(job.bucket, job.round, job.step); !reduced) break_with(reduced.error());
+    lock.lock();
+  }
+}
+
+}  // namespace motley::collective

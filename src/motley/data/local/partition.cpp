@@ -1,0 +1,604 @@
+// The controller of shares (see partition.h).
+#include "motley/data/local/partition.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+namespace motley::data {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kWarmUpSteps = 1;      // the first step pays for allocations and caches; it is not measured
+constexpr std::size_t kTimesToDecide = 2;      // times of every worker at its present share before a decision
+constexpr double kLeastGain = 0.015;           // a move must shorten the step by this part at least
+constexpr double kGainErrors = 4;              // and by so many standard errors of the workers' times
+constexpr std::uint32_t kTrialSteps = 6;       // measured steps after which a move is judged
+constexpr double kTrialLoss = 1.01;            // undone when the step takes this much of the best one before
+constexpr double kReturnLoss = 1.05;           // having gone back, the step may take this much of what it took then
+constexpr std::uint64_t kFirstHold = 32;       // steps without moves after an undone move, doubled each time
+constexpr std::uint64_t kIdleSteps = 200;      // a worker without samples is tried again after so many steps
+constexpr std::size_t kHistorySteps = 48;      // steps kept for what needs steps as a whole
+constexpr std::size_t kPullingSteps = 16;      // steps needed before pulling is considered, and before it is judged
+constexpr std::uint32_t kPullingInterval = 8;  // steps from one such consideration to the next
+constexpr double kPullingGain = 0.12;          // predicted gain for which pulling is tried
+constexpr std::uint64_t kFirstPause = 256;     // steps without pulling after it ended, doubled each time
+constexpr std::uint32_t kShardsPerWorker = 8;
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// The time of a step in which workers pull equal shards. Worker i can begin at start[i] and needs each[i] for a shard;
+// whoever is free first takes the next one. Random delays that nobody can avoid still hold the step.
+double pulled_seconds(std::vector<double> start, std::span<const double> each, std::uint32_t shards) {
+  for (std::uint32_t shard = 0; shard < shards; ++shard) {
+    const auto first = std::min_element(start.begin(), start.end());
+    *first += each[static_cast<std::size_t>(first - start.begin())];
+  }
+  return *std::max_element(start.begin(), start.end());
+}
+
+std::string text_of(const Shares& shares) {
+  return fmt::format("{}", fmt::join(shares, "/"));
+}
+
+}  // namespace
+
+Result<SharePolicy> parse_share_policy(std::string_view name) {
+  for (const SharePolicy policy :
+       {SharePolicy::kDynamic, SharePolicy::kFixed, SharePolicy::kEqual, SharePolicy::kReplay, SharePolicy::kPull}) {
+    if (name == to_string(policy)) {
+      return policy;
+    }
+  }
+  return fail(ErrorCode::kInvalidInput, "shares '{}': one of dynamic, fixed, equal, replay, pull is accepted", name);
+}
+
+const char* to_string(SharePolicy policy) {
+  switch (policy) {
+    case SharePolicy::kDynamic:
+      return "dynamic";
+    case SharePolicy::kFixed:
+      return "fixed";
+    case SharePolicy::kEqual:
+      return "equal";
+    case SharePolicy::kReplay:
+      return "replay";
+    case SharePolicy::kPull:
+      return "pull";
+  }
+  return "unknown";
+}
+
+Result<Partition> Partition::create(PartitionOptions options) {
+  const std::size_t workers = options.limits.size();
+  if (workers == 0 || options.batch == 0) {
+    return fail(ErrorCode::kInvalidInput, "a partition of {} samples among {} workers: both must be at least 1",
+                options.batch, workers);
+  }
+  // Limits that no split meets are refused here, with the solver's words.
+  MOTLEY_TRY(solve_min_max(std::vector<WorkerCost>(workers, {0, 1}), options.limits, options.batch));
+  const bool is_given = options.policy == SharePolicy::kFixed || !options.proportions.empty();
+  if (is_given) {
+    double total = 0;
+    for (const double proportion : options.proportions) {
+      if (!(proportion >= 0) || !std::isfinite(proportion)) {
+        return fail(ErrorCode::kInvalidInput, "shares: {} is no proportion; numbers of at least 0 are accepted",
+                    proportion);
+      }
+      total += proportion;
+    }
+    if (options.proportions.size() != workers || !(total > 0)) {
+      return fail(ErrorCode::kInvalidInput,
+                  "shares: {} proportions that add up to {} for {} workers; one a worker, not all zero, is wanted",
+                  options.proportions.size(), total, workers);
+    }
+  }
+  for (const auto& [step, shares] : options.recorded) {
+    if (shares.size() != workers) {
+      return fail(ErrorCode::kInvalidInput, "replay: step {} was recorded with {} workers, this job has {}", step,
+                  shares.size(), workers);
+    }
+  }
+  Partition partition(std::move(options));
+  partition.fits_.resize(workers);
+  partition.last_seen_.resize(workers, 0);
+  partition.hold_steps_ = kFirstHold;
+  partition.pulling_pause_ = kFirstPause;
+  partition.shares_ = partition.proportional(
+      is_given ? partition.options_.proportions : std::vector<double>(workers, 1.0), partition.options_.batch);
+  if (partition.options_.policy == SharePolicy::kPull) {
+    const std::uint32_t chosen = partition.options_.shards;
+    partition.shards_ = chosen > 0 ? chosen : kShardsPerWorker * static_cast<std::uint32_t>(workers);
+  }
+  return partition;
+}
+
+// Shares in proportion to the weights: the min-max split for workers whose speeds are the weights. Where the window is
+// too small for everyone's minimum, the workers of smallest weight (the last of equals) get nothing, and where even
+// that does not do, the worker of largest weight gets all.
+Shares Partition::proportional(std::span<const double> weights, std::uint32_t window) const {
+  const double largest = *std::max_element(weights.begin(), weights.end());
+  std::vector<WorkerCost> costs;
+  std::vector<WorkerLimits> limits = options_.limits;
+  std::vector<std::size_t> by_weight(weights.size());
+  std::iota(by_weight.begin(), by_weight.end(), std::size_t{0});
+  std::sort(by_weight.begin(), by_weight.end(),
+            [&](std::size_t a, std::size_t b) { return weights[a] != weights[b] ? weights[a] > weights[b] : a < b; });
+  for (const double weight : weights) {
+    costs.push_back({0, 1 / std::max(weight, 1e-9 * largest)});
+  }
+  std::uint64_t least = 0;
+  for (const WorkerLimits& limit : limits) {
+    least += limit.minimum;
+  }
+  for (std::size_t last = by_weight.size(); least > window && last > 1; --last) {
+    WorkerLimits& limit = limits[by_weight[last - 1]];
+    least -= limit.minimum;
+    limit = {0, 0};
+  }
+  limits[by_weight.front()].minimum = std::min(limits[by_weight.front()].minimum, window);
+  auto split = solve_min_max(costs, limits, window);
+  if (!split) {  // leaving workers out took too much room away: minimums give way instead
+    limits = options_.limits;
+    for (WorkerLimits& limit : limits) {
+      limit.minimum = 0;
+    }
+    split = solve_min_max(costs, limits, window);
+  }
+  MOTLEY_INVARIANT(split.has_value(), "no proportional split of {} samples: {}", window, split.error().message);
+  return split->shares;
+}
+
+Result<StepPlan> Partition::plan(std::uint64_t step, std::uint32_t window) const {
+  MOTLEY_INVARIANT(window > 0 && window <= options_.batch, "a window of {} samples with a batch of {}", window,
+                   options_.batch);
+  if (options_.policy == SharePolicy::kReplay) {
+    const auto recorded = options_.recorded.find(step);
+    if (recorded == options_.recorded.end()) {
+      return fail(ErrorCode::kInvalidInput, "replay: no shares were recorded for step {} ({} steps were)", step,
+                  options_.recorded.size());
+    }
+    const std::uint64_t total = std::accumulate(recorded->second.begin(), recorded->second.end(), std::uint64_t{0});
+    if (total != window) {
+      return fail(ErrorCode::kInvalidInput,
+                  "replay: the shares recorded for step {} add up to {} samples, this step has {}", step, total,
+                  window);
+    }
+    return StepPlan{recorded->second, 0};
+  }
+  if (shards_ > 0) {
+    return StepPlan{{}, std::min(shards_, window)};
+  }
+  if (window == options_.batch) {
+    return StepPlan{shares_, 0};
+  }
+  if (options_.policy == SharePolicy::kFixed) {
+    return StepPlan{proportional(options_.proportions, window), 0};
+  }
+  return StepPlan{proportional(std::vector<double>(shares_.begin(), shares_.end()), window), 0};
+}
+
+Status Partition::observe(std::uint64_t step, std::span<const Observation> observations) {
+  MOTLEY_INVARIANT(observations.size() == workers(), "{} observations of {} workers", observations.size(), workers());
+  for (std::size_t i = 0; i < workers(); ++i) {
+    const Observation& seen = observations[i];
+    if (!std::isfinite(seen.seconds) || seen.seconds < 0 || !std::isfinite(seen.wait)) {
+      return fail(ErrorCode::kInternal, "step {}: worker {} measured {} s and {} s of waiting", step, i, seen.seconds,
+                  seen.wait);
+    }
+  }
+  if (observed_++ < kWarmUpSteps) {
+    return {};
+  }
+  // What no split changes: the wait of the worker that waited least, which is about the last one to come.
+  double wait = std::numeric_limits<double>::infinity();
+  Sample sample;
+  std::uint64_t total = 0;
+  for (const Observation& seen : observations) {
+    wait = std::min(wait, std::max(0.0, seen.wait));
+    sample.samples.push_back(seen.samples);
+    sample.seconds.push_back(seen.seconds);
+    sample.last = std::max(sample.last, seen.seconds);
+    total += seen.samples;
+  }
+  common_.push_back(wait);
+  if (common_.size() > CostFit::kGroupTimes) {
+    common_.pop_front();
+  }
+  const bool full = total == options_.batch;
+  // In steps with pulling, who was slow got few samples: those times say nothing of a + c b.
+  if (shards_ == 0) {
+    bool changed = false;
+    for (std::size_t i = 0; i < workers(); ++i) {
+      if (sample.samples[i] > 0) {
+        last_seen_[i] = step;
+        if (fits_[i].observe(sample.samples[i], sample.seconds[i])) {
+          changed = true;
+          reason_ = fmt::format("step {}: worker {} changed its speed", step, i);
+        }
+      }
+    }
+    if (changed) {
+      history_.clear();
+      best_.reset();
+      steps_here_ = 0;
+      hold_until_ = 0;
+      hold_steps_ = kFirstHold;
+    }
+  }
+  if (full) {
+    ++steps_here_;
+    history_.push_back(std::move(sample));
+    if (history_.size() > kHistorySteps) {
+      history_.pop_front();
+    }
+    if (options_.policy == SharePolicy::kDynamic && workers() > 1) {
+      shards_ > 0 ? decide_while_pulling(step) : decide(step);
+    }
+  }
+  return {};
+}
+
+std::vector<WorkerCost> Partition::costs() const {
+  std::vector<WorkerCost> costs;
+  costs.reserve(fits_.size());
+  for (const CostFit& fit : fits_) {
+    costs.push_back(fit.cost());
+  }
+  return costs;
+}
+
+double Partition::median_step(std::size_t last_steps) const {
+  std::vector<double> seconds;
+  for (std::size_t i = history_.size() - std::min(last_steps, history_.size()); i < history_.size(); ++i) {
+    seconds.push_back(history_[i].last);
+  }
+  return median_of(std::move(seconds));
+}
+
+void Partition::decide(std::uint64_t step) {
+  for (std::size_t i = 0; i < workers(); ++i) {
+    if (fits_[i].empty() || fits_[i].in_doubt() || (shares_[i] > 0 && fits_[i].times_at(shares_[i]) < kTimesToDecide)) {
+      return;
+    }
+  }
+  if (settle(step) || consider_pulling(step)) {
+    return;
+  }
+  if (step >= hold_until_) {
+    consider_move(step);
+    wake_idle_workers(step);
+  }
+}
+
+// After a trial, judges the present shares against the best ones measured; returns whether it went back to those.
+bool Partition::settle(std::uint64_t step) {
+  if (steps_here_ != kTrialSteps) {
+    return false;
+  }
+  const double measured = median_step(steps_here_);
+  if (best_ && best_->shares != shares_ && measured > best_->seconds * kTrialLoss) {
+    const Measured best = *best_;
+    move_to(step, best.shares, 0,
+            fmt::format("step {}: went back to {}: {} took {:.4g} s a step, those {:.4g} s", step, text_of(best.shares),
+                        text_of(shares_), measured, best.seconds));
+    hold(step);
+    return true;
+  }
+  if (best_ && best_->shares == shares_ && measured > best_->seconds * kReturnLoss) {
+    // What these shares once took is over, and nobody's change was seen: moves need not wait.
+    hold_until_ = step;
+    hold_steps_ = kFirstHold;
+  }
+  best_ = Measured{shares_, measured};
+  return false;
+}
+
+void Partition::hold(std::uint64_t step) {
+  hold_until_ = step + hold_steps_;
+  hold_steps_ *= 2;
+}
+
+void Partition::consider_move(std::uint64_t step) {
+  const std::vector<WorkerCost> fitted = costs();
+  const auto split = solve_min_max(fitted, options_.limits, options_.batch);
+  MOTLEY_INVARIANT(split.has_value(), "the limits were met before: {}", split.error().message);
+  if (split->shares == shares_) {
+    reason_ = fmt::format("step {}: the shares are optimal", step);
+    return;
+  }
+  const double present = step_seconds(fitted, shares_);
+  const double common = median_of({common_.begin(), common_.end()});
+  const double gain = (present - split->seconds) / (present + common);
+  double error = 0;
+  for (std::size_t i = 0; i < workers(); ++i) {
+    error = std::max(error, fits_[i].standard_error(shares_[i]));
+  }
+  const double needed = std::max(kLeastGain, kGainErrors * error / (present + common));
+  if (gain <= needed) {
+    reason_ = fmt::format("step {}: stays at {}: {} would gain {:.1f}%, and {:.1f}% are needed to stand out", step,
+                          text_of(shares_), text_of(split->shares), 100 * gain, 100 * needed);
+    return;
+  }
+  if (!best_ && !history_.empty()) {
+    best_ = Measured{shares_, median_step(steps_here_)};
+  }
+  move_to(step, split->shares, 0,
+          fmt::format("step {}: {} should take {:.4g} s instead of {:.4g} s", step, text_of(split->shares),
+                      split->seconds, present));
+}
+
+// A worker without samples may have become fast again: after a while it is given one and measured anew.
+void Partition::wake_idle_workers(std::uint64_t step) {
+  for (std::size_t i = 0; i < workers(); ++i) {
+    if (shares_[i] == 0 && options_.limits[i].maximum > 0 && step - last_seen_[i] >= kIdleSteps) {
+      const auto giver = std::max_element(shares_.begin(), shares_.end()) - shares_.begin();
+      Shares shares = shares_;
+      const std::uint32_t samples = std::max(1U, options_.batch / (4 * static_cast<std::uint32_t>(workers())));
+      if (shares[static_cast<std::size_t>(giver)] <=
+          samples + options_.limits[static_cast<std::size_t>(giver)].minimum) {
+        return;
+      }
+      const std::uint32_t given = std::min(samples, options_.limits[i].maximum);
+      shares[static_cast<std::size_t>(giver)] -= given;
+      shares[i] += given;
+      fits_[i].forget();
+      last_seen_[i] = step;
+      move_to(step, std::move(shares), 0, fmt::format("step {}: tries worker {} again", step, i));
+      return;
+    }
+  }
+}
+
+// Pulling is predicted from the steps that were measured: each step's deviations from the fitted lines are played once
+// with the present shares and once with shards. The part of a deviation above the least one seen counts as a delay at
+// the start of the step; everything below counts as the worker's cost, and its fixed part as paid for every shard,
+// which is what a shard costs at most.
+bool Partition::consider_pulling(std::uint64_t step) {
+  if (!options_.may_pull || step < no_pulling_until_ || history_.size() < kPullingSteps ||
+      steps_here_ % kPullingInterval != 0) {
+    return false;
+  }
+  std::vector<WorkerCost> costs(workers());
+  std::vector<std::vector<double>> delays(history_.size(), std::vector<double>(workers(), 0));
+  for (std::size_t i = 0; i < workers(); ++i) {
+    const WorkerCost& fitted = fits_[i].cost();
+    double least = std::numeric_limits<double>::infinity();
+    double least_rate = std::numeric_limits<double>::infinity();
+    for (const Sample& sample : history_) {
+      if (sample.samples[i] > 0) {
+        least = std::min(least, sample.seconds[i] - fitted.per_sample * sample.samples[i]);
+        least_rate = std::min(least_rate, sample.seconds[i] / sample.samples[i]);
+      }
+    }
+    costs[i] = least >= 0 ? WorkerCost{std::min(least, 1e9), fitted.per_sample} : WorkerCost{0, least_rate};
+    for (std::size_t s = 0; s < history_.size(); ++s) {
+      const Sample& sample = history_[s];
+      if (sample.samples[i] > 0) {
+        delays[s][i] = std::max(0.0, sample.seconds[i] - costs[i].seconds(sample.samples[i]));
+      }
+    }
+  }
+  double with_shares = 0;
+  for (const std::vector<double>& delay : delays) {
+    double last = 0;
+    for (std::size_t i = 0; i < workers(); ++i) {
+      last = std::max(last, shares_[i] == 0 ? 0 : delay[i] + costs[i].seconds(shares_[i]));
+    }
+    with_shares += last / static_cast<double>(delays.size());
+  }
+  std::uint32_t smallest = 1;
+  for (const WorkerLimits& limits : options_.limits) {
+    smallest = std::max(smallest, limits.minimum);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  std::uint32_t best_shards = 0;
+  for (std::uint32_t per_worker = 2; per_worker <= 16; per_worker *= 2) {
+    const std::uint32_t shards = per_worker * static_cast<std::uint32_t>(workers());
+    if (options_.batch / shards < smallest) {
+      break;
+    }
+    const std::uint32_t size = (options_.batch + shards - 1) / shards;
+    if (std::any_of(options_.limits.begin(), options_.limits.end(),
+                    [&](const WorkerLimits& limits) { return limits.maximum < size; })) {
+      continue;
+    }
+    std::vector<double> each;
+    each.reserve(costs.size());
+    for (const WorkerCost& cost : costs) {
+      each.push_back(cost.seconds(size));
+    }
+    double mean = 0;
+    for (const std::vector<double>& delay : delays) {
+      mean += pulled_seconds(delay, each, shards) / static_cast<double>(delays.size());
+    }
+    if (mean < best) {
+      best = mean;
+      best_shards = shards;
+    }
+  }
+  const double common = median_of({common_.begin(), common_.end()});
+  if (best_shards == 0 || with_shares - best <= kPullingGain * (with_shares + common)) {
+    return false;
+  }
+  double sum = 0, squares = 0;
+  for (const Sample& sample : history_) {
+    sum += sample.last;
+    squares += sample.last * sample.last;
+  }
+  const double count = static_cast<double>(history_.size());
+  mean_before_pulling_ = sum / count;
+  error_before_pulling_ =
+      std::sqrt(std::max(0.0, squares / count - mean_before_pulling_ * mean_before_pulling_) / count);
+  move_to(step, shares_, best_shards,
+          fmt::format("step {}: times vary at random: pulling {} shards should take {:.4g} s instead of {:.4g} s", step,
+                      best_shards, best, with_shares));
+  return true;
+}
+
+// Ends pulling when it proved slower than the shares before, or when the workers pull the same number of shards in
+// every step, so that shares can do the same without the shards' cost.
+void Partition::decide_while_pulling(std::uint64_t step) {
+  if (history_.size() < kPullingSteps) {
+    return;
+  }
+  const double count = static_cast<double>(history_.size());
+  const double shard = static_cast<double>(options_.batch) / shards_;
+  double mean = 0;
+  for (const Sample& sample : history_) {
+    mean += sample.last / count;
+  }
+  bool random = false;
+  std::vector<double> weights;
+  for (std::size_t i = 0; i < workers(); ++i) {
+    double sum = 0, squares = 0;
+    for (const Sample& sample : history_) {
+      sum += sample.samples[i];
+      squares += static_cast<double>(sample.samples[i]) * sample.samples[i];
+    }
+    random = random || squares / count - (sum / count) * (sum / count) > shard * shard;
+    weights.push_back(sum / count);
+  }
+  const bool slower = mean > mean_before_pulling_ + error_before_pulling_;
+  if (random && !slower) {
+    return;
+  }
+  Shares shares = slower ? shares_ : proportional(weights, options_.batch);
+  for (CostFit& fit : fits_) {
+    fit.forget();
+  }
+  best_.reset();
+  no_pulling_until_ = step + pulling_pause_;
+  pulling_pause_ *= 2;
+  move_to(step, std::move(shares), 0,
+          slower
+              ? fmt::format("step {}: pulling took {:.4g} s a step, shares {:.4g} s", step, mean, mean_before_pulling_)
+              : fmt::format("step {}: times do not vary any more, shares do as well as pulling", step));
+}
+
+void Partition::move_to(std::uint64_t step, Shares shares, std::uint32_t shards, std::string reason) {
+  if (shards != shards_) {
+    history_.clear();
+  }
+  for (std::size_t i = 0; i < workers(); ++i) {
+    last_seen_[i] = shares[i] > 0 || shards > 0 ? step : last_seen_[i];
+  }
+  shares_ = std::move(shares);
+  shards_ = shards;
+  steps_here_ = 0;
+  ++moves_;
+  reason_ = std::move(reason);
+}
+
+PartitionDiagnostics Partition::diagnostics() const {
+  PartitionDiagnostics result;
+  result.moves = moves_;
+  result.reason = reason_;
+  result.common = common_.empty() ? 0 : median_of({common_.begin(), common_.end()});
+  if (std::none_of(fits_.begin(), fits_.end(), [](const CostFit& fit) { return fit.empty(); })) {
+    result.costs = costs();
+    result.predicted = step_seconds(result.costs, shares_);
+    const auto split = solve_min_max(result.costs, options_.limits, options_.batch);
+    result.bound = split ? split->bound : 0;
+  }
+  return result;
+}
+
+std::string Partition::save() const {
+  json fits = json::array();
+  for (const CostFit& fit : fits_) {
+    fits.push_back(fit.save());
+  }
+  return json{{"version", 1},
+              {"policy", to_string(options_.policy)},
+              {"batch", options_.batch},
+              {"shares", shares_},
+              {"shards", shards_},
+              {"fits", fits},
+              {"last_seen", last_seen_},
+              {"hold_until", hold_until_},
+              {"hold_steps", hold_steps_},
+              {"no_pulling_until", no_pulling_until_},
+              {"pulling_pause", pulling_pause_},
+              {"mean_before_pulling", mean_before_pulling_},
+              {"error_before_pulling", error_before_pulling_},
+              {"moves", moves_}}
+      .dump();
+}
+
+Result<bool> Partition::restore(std::string_view text) {
+  try {
+    const json saved = json::parse(text);
+    if (saved.at("version") != 1) {
+      return fail(ErrorCode::kInvalidInput, "saved partition: version {} is unknown, 1 is accepted",
+                  saved.at("version").dump());
+    }
+    if (saved.at("batch") != options_.batch || saved.at("policy") != to_string(options_.policy) ||
+        saved.at("shares").size() != workers() ||
+        (options_.policy == SharePolicy::kDynamic && !options_.may_pull && saved.at("shards") > 0)) {
+      return false;
+    }
+    Partition restored = *this;
+    restored.shares_ = saved.at("shares").get<Shares>();
+    restored.shards_ = saved.at("shards");
+    restored.last_seen_ = saved.at("last_seen").get<std::vector<std::uint64_t>>();
+    for (std::size_t i = 0; i < workers(); ++i) {
+      restored.fits_[i] = CostFit::restore(saved.at("fits").at(i));
+      if (restored.shares_[i] < options_.limits[i].minimum || restored.shares_[i] > options_.limits[i].maximum) {
+        return false;  // the limits were changed
+      }
+    }
+    const std::uint64_t total = std::accumulate(restored.shares_.begin(), restored.shares_.end(), std::uint64_t{0});
+    if (total != options_.batch || restored.last_seen_.size() != workers()) {
+      return fail(ErrorCode::kCorrupt, "saved partition: shares {} and {} last steps for a batch of {}",
+                  text_of(restored.shares_), restored.last_seen_.size(), options_.batch);
+    }
+    restored.hold_until_ = saved.at("hold_until");
+    restored.hold_steps_ = saved.at("hold_steps");
+    restored.no_pulling_until_ = saved.at("no_pulling_until");
+    restored.pulling_pause_ = saved.at("pulling_pause");
+    restored.mean_before_pulling_ = saved.at("mean_before_pulling");
+    restored.error_before_pulling_ = saved.at("error_before_pulling");
+    restored.moves_ = saved.at("moves");
+    restored.reason_ = "restored";
+    *this = std::move(restored);
+    return true;
+  } catch (const json::exception& problem) {
+    return fail(ErrorCode::kCorrupt, "saved partition: {}", problem.what());
+  }
+}
+
+Result<std::map<std::uint64_t, Shares>> read_shares(std::string_view text, const std::string& name) {
+  std::map<std::uint64_t, Shares> recorded;
+  std::size_t line_number = 0;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    ++line_number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) {
+      continue;
+    }
+    try {
+      const json object = json::parse(line);
+      if (object.is_object() && object.contains("step") && object.contains("shares")) {
+        recorded[object.at("step").get<std::uint64_t>()] = object.at("shares").get<Shares>();
+      }
+    } catch (const json::exception& problem) {
+      return fail(ErrorCode::kInvalidInput, "{}:{}: not a line of recorded shares: {}", name, line_number,
+                  problem.what());
+    }
+  }
+  if (recorded.empty()) {
+    return fail(ErrorCode::kInvalidInput, "{}: no line has \"step\" and \"shares\"; a run's metrics.jsonl is wanted",
+                name);
+  }
+  return recorded;
+}
+
+}  // namespace motley::data

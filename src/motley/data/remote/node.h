@@ -1,0 +1,77 @@
+// The data node: has the files of a job's data in memory and serves their samples to workers that have none, of as many
+// jobs on the same data as come.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "motley/data/local/dataset.h"
+#include "motley/data/remote/protocol.h"
+#include "motley/net/acceptor.h"
+#include "motley/net/tcp_connection.h"
+
+namespace motley::data {
+
+struct NodeData {
+  std::unique_ptr<data::Dataset> training;
+  std::unique_ptr<data::Dataset> test;  // null: none
+  std::string keys;                     // lines "key: value" that a worker's must equal (Open)
+};
+
+struct NodeOptions {
+  net::Endpoint listen;          // port 0: any free one
+  bool payload_checksum = true;  // over what is sent to other hosts
+};
+
+// One thread serves all. Of each worker a few answers of 4 MiB at most (or one sample) lie in memory.
+class DataNode {
+ public:
+  static Result<std::unique_ptr<DataNode>> start(const NodeOptions& options, const net::Secret& token, NodeData data);
+  ~DataNode();
+
+  const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
+  // None where there is no such data.
+  const std::optional<Description>& description(Set set) const { return descriptions_[static_cast<std::size_t>(set)]; }
+
+ private:
+  struct Served {
+    std::uint64_t inputs = 0;   // samples
+    std::uint64_t targets = 0;  // samples
+    std::uint64_t bytes = 0;
+  };
+  struct Visitor {
+    std::unique_ptr<net::TcpConnection> connection;
+    std::string name;        // "rank 0 of job 'x' at 10.0.0.5:4711"
+    std::optional<Set> set;  // that it has opened
+    Served served;
+    double heard_at = 0;             // monotonic seconds
+    std::optional<double> leave_at;  // it was turned away, and is given until then to read why
+  };
+
+  DataNode(const NodeOptions& options, const net::Secret& token, NodeData data,
+           std::array<std::optional<Description>, 2> descriptions, net::Descriptor listener);
+  void run();
+  void wait_for_events();
+  void admit(net::Acceptor::Guest guest);
+  // An error ends the visit.
+  Status serve(Visitor& visitor);
+  Status handle(Visitor& visitor, const net::Message& message);
+  Status open(Visitor& visitor, const Open& wanted);
+  const data::Dataset& dataset(Set set) const { return set == Set::kTraining ? *data_.training : *data_.test; }
+
+  const NodeOptions options_;
+  const NodeData data_;
+  const std::array<std::optional<Description>, 2> descriptions_;  // by Set
+  const net::Endpoint endpoint_;
+  net::Acceptor acceptor_;
+  std::list<Visitor> visitors_;
+  net::Descriptor stop_;
+  std::thread thread_;
+};
+
+}  // namespace motley::data

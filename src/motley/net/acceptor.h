@@ -1,0 +1,68 @@
+// A listening socket on which strangers may knock: runs many handshakes at once without blocking, each with a deadline
+// of its own, so that a silent or hostile connection costs nobody else anything.
+#pragma once
+
+#include <poll.h>
+
+#include <list>
+#include <utility>
+#include <vector>
+
+#include "motley/net/descriptor.h"
+#include "motley/net/handshake.h"
+
+namespace motley::net {
+
+class Acceptor {
+ public:
+  // One who knocked, when it is decided whether it may come in.
+  struct Guest {
+    Descriptor socket;
+    std::string address;  // "10.0.0.5:4711"
+    Claim claim;          // to be believed only if `proved`
+    bool proved = false;
+    Status accepted;  // why it was turned away
+  };
+
+  // `check` judges those who proved that they know the secret.
+  Acceptor(Descriptor listener, Handshake::SecretOf secret_of, Claim own, Handshake::Check check);
+  Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check)
+      : Acceptor(std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
+
+  const Descriptor& listener() const { return listener_; }
+  // Adds what to wait for; a poll with a timeout of kTick at most keeps the deadlines.
+  void add_to(std::vector<pollfd>& polled) const;
+  // Does what can be done without blocking; returns those decided since the last call.
+  std::vector<Guest> step();
+
+  static constexpr int kTickMilliseconds = 250;
+
+ private:
+  struct Pending {
+    Descriptor socket;
+    std::string address;
+    Handshake handshake;
+    double give_up_at;  // monotonic seconds
+    std::vector<std::byte> input = {};
+  };
+  // True when the handshake is decided; `status` then says how.
+  bool advance(Pending& pending, Status& status);
+
+  Descriptor listener_;
+  Handshake::SecretOf secret_of_;
+  Claim own_;
+  Handshake::Check check_;
+  std::list<Pending> pending_;  // oldest first
+  double listens_from_ = 0;     // monotonic seconds: later than now while this process can open nothing more
+};
+
+// The other side: connects, proves, and checks who answers, all until the deadline. An error with kRefused is final;
+// after others another attempt may succeed.
+struct Host {
+  Descriptor socket;
+  Claim claim;
+};
+Result<Host> knock(const Endpoint& endpoint, const Secret& secret, const Claim& own, const Handshake::Check& check,
+                   const Deadline& deadline, const std::function<bool()>& cancelled = {});
+
+}  // namespace motley::net

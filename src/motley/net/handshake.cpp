@@ -1,0 +1,280 @@
+// The handshake's messages and its two state machines.
+#include "motley/net/handshake.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "motley/net/bytes.h"
+#include "motley/net/frame.h"
+
+namespace motley::net {
+namespace {
+
+constexpr std::uint32_t kHandshakeMagic = 0x484c544dU;  // "MTLH"
+constexpr std::size_t kMaxReasonBytes = 1024;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+const char* name_of(HandshakeKind kind) {
+  switch (kind) {
+    case HandshakeKind::kHello:
+      return "hello";
+    case HandshakeKind::kChallenge:
+      return "challenge";
+    case HandshakeKind::kProof:
+      return "proof";
+    case HandshakeKind::kVerdict:
+      return "verdict";
+  }
+  return "unknown message";
+}
+
+// Names from the network go into messages for people: only printable characters.
+std::string printable(std::string text) {
+  std::ranges::replace_if(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
+std::vector<std::byte> encode_verdict_front(VerdictCode code, const std::string& reason) {
+  ByteWriter writer;
+  writer.put(static_cast<std::uint16_t>(code));
+  writer.put_text(reason, kMaxReasonBytes);
+  return writer.take();
+}
+
+tl::unexpected<Error> secret_differs(const Secret& ours) {
+  return fail(ErrorCode::kRefused,
+              "the secret differs from ours, which is from {}: both sides must be given the same one, in a file (mode "
+              "0600) or a variable",
+              ours.source());
+}
+
+}  // namespace
+
+Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHandshakeHeaderBytes> bytes) {
+  ByteReader reader(bytes);
+  if (const auto magic = reader.get<std::uint32_t>(); magic != kHandshakeMagic) {
+    return fail(ErrorCode::kCorrupt, "what answers is not Motley: its first bytes are {:#010x}, {:#010x} was expected",
+                magic, kHandshakeMagic);
+  }
+  if (const auto version = reader.get<std::uint16_t>(); version != kProtocolVersion) {
+    return fail(ErrorCode::kRefused, "the peer speaks protocol version {}; this side speaks version {}", version,
+                kProtocolVersion);
+  }
+  HandshakeHeader header;
+  const auto kind = reader.get<std::uint16_t>();
+  header.kind = static_cast<HandshakeKind>(kind);
+  header.length = reader.get<std::uint32_t>();
+  if (kind < 1 || kind > 4) {
+    return fail(ErrorCode::kCorrupt, "handshake message of unknown kind {}", kind);
+  }
+  if (header.length > kMaxHandshakeBytes) {
+    return fail(ErrorCode::kCorrupt, "a handshake {} of {} bytes; at most {} are accepted", name_of(header.kind),
+                header.length, kMaxHandshakeBytes);
+  }
+  return header;
+}
+
+Result<Greeting> decode_greeting(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  Greeting greeting;
+  std::ranges::copy(reader.get_bytes(kNonceBytes), greeting.nonce.begin());
+  Identity& identity = greeting.claim.identity;
+  identity.session = reader.get<std::uint64_t>();
+  identity.epoch = reader.get<std::uint64_t>();
+  identity.rank = static_cast<int>(reader.get<std::uint32_t>());
+  identity.purpose = reader.get<std::uint32_t>();
+  identity.job = printable(reader.get_text(kMaxNameBytes));
+  identity.tenant = printable(reader.get_text(kMaxNameBytes));
+  greeting.claim.fingerprint = printable(reader.get_text(kMaxNameBytes));
+  if (!reader.complete() || identity.rank < 0) {
+    return fail(ErrorCode::kCorrupt, "a malformed handshake greeting of {} bytes", body.size());
+  }
+  return greeting;
+}
+
+Result<Verdict> decode_verdict(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  Verdict verdict;
+  const auto code = reader.get<std::uint16_t>();
+  verdict.code = static_cast<VerdictCode>(code);
+  verdict.reason = printable(reader.get_text(kMaxReasonBytes));
+  std::ranges::copy(reader.get_bytes(kProofBytes), verdict.proof.begin());
+  if (!reader.complete() || code > 2) {
+    return fail(ErrorCode::kCorrupt, "a malformed handshake verdict of {} bytes", body.size());
+  }
+  return verdict;
+}
+
+Handshake::Handshake(Role role, SecretOf secret_of, Claim own, Check check)
+    : role_(role), secret_of_(std::move(secret_of)), own_(std::move(own)), check_(std::move(check)) {
+  fill_random(nonce_);
+  if (role_ == Role::kConnector) {
+    hello_ = greeting();
+    say(HandshakeKind::kHello, hello_);
+    expected_ = HandshakeKind::kChallenge;
+  } else {
+    expected_ = HandshakeKind::kHello;
+  }
+}
+
+std::vector<std::byte> Handshake::take_output() {
+  return std::exchange(output_, {});
+}
+
+std::vector<std::byte> Handshake::greeting() const {
+  ByteWriter writer;
+  writer.put_bytes(nonce_);
+  writer.put(own_.identity.session);
+  writer.put(own_.identity.epoch);
+  writer.put(static_cast<std::uint32_t>(own_.identity.rank));
+  writer.put(own_.identity.purpose);
+  writer.put_text(own_.identity.job, kMaxNameBytes);
+  writer.put_text(own_.identity.tenant, kMaxNameBytes);
+  writer.put_text(own_.fingerprint, kMaxNameBytes);
+  return writer.take();
+}
+
+void Handshake::say(HandshakeKind kind, std::span<const std::byte> body) {
+  ByteWriter writer;
+  writer.put(kHandshakeMagic);
+  writer.put(static_cast<std::uint16_t>(kProtocolVersion));
+  writer.put(static_cast<std::uint16_t>(kind));
+  writer.put(static_cast<std::uint32_t>(body.size()));
+  writer.put_bytes(body);
+  const auto message = writer.take();
+  output_.insert(output_.end(), message.begin(), message.end());
+}
+
+// Bodies have a length in front of them in what is proved, so that no bytes can move from one to the next.
+Proof Handshake::connector_proof() const {
+  ByteWriter lengths;
+  lengths.put(static_cast<std::uint32_t>(hello_.size()));
+  lengths.put(static_cast<std::uint32_t>(challenge_.size()));
+  return prove(secret_of_(peer_), {bytes_of("motley handshake 1 connector"), lengths.take(), hello_, challenge_});
+}
+
+Proof Handshake::acceptor_proof(std::span<const std::byte> verdict) const {
+  ByteWriter lengths;
+  lengths.put(static_cast<std::uint32_t>(hello_.size()));
+  lengths.put(static_cast<std::uint32_t>(challenge_.size()));
+  return prove(secret_of_(peer_), {bytes_of("motley handshake 1 acceptor"), lengths.take(), hello_, challenge_,
+                                   connector_proof(), verdict});
+}
+
+Status Handshake::feed(std::span<const std::byte> bytes) {
+  MOTLEY_INVARIANT(bytes.size() == wanted_ && !done_, "a handshake was fed {} bytes where it wanted {}", bytes.size(),
+                   wanted_);
+  if (!reading_header_) {
+    reading_header_ = true;
+    wanted_ = kHandshakeHeaderBytes;
+    return take_body(bytes);
+  }
+  const auto decoded = decode_handshake_header(bytes.first<kHandshakeHeaderBytes>());
+  if (!decoded) {
+    if (expected_ == HandshakeKind::kHello && decoded.error().code == ErrorCode::kRefused) {
+      say(HandshakeKind::kChallenge, {});  // whose header tells a connector of another version this side's
+    }
+    return fail(decoded.error());
+  }
+  const HandshakeHeader& header = *decoded;
+  if (header.kind != expected_) {
+    return fail(ErrorCode::kRefused, "the peer sent a handshake {} where a {} was expected", name_of(header.kind),
+                name_of(expected_));
+  }
+  if (header.length == 0) {
+    return fail(ErrorCode::kCorrupt, "an empty handshake {}", name_of(header.kind));
+  }
+  reading_header_ = false;
+  wanted_ = header.length;
+  return {};
+}
+
+Status Handshake::take_body(std::span<const std::byte> body) {
+  switch (expected_) {
+    case HandshakeKind::kHello:
+      return on_hello(body);
+    case HandshakeKind::kChallenge:
+      return on_challenge(body);
+    case HandshakeKind::kProof:
+      return on_proof(body);
+    case HandshakeKind::kVerdict:
+      return on_verdict(body);
+  }
+  return {};
+}
+
+Status Handshake::on_hello(std::span<const std::byte> body) {
+  MOTLEY_ASSIGN(Greeting hello, decode_greeting(body));
+  peer_ = std::move(hello.claim);
+  hello_.assign(body.begin(), body.end());
+  challenge_ = greeting();
+  say(HandshakeKind::kChallenge, challenge_);
+  expected_ = HandshakeKind::kProof;
+  return {};
+}
+
+Status Handshake::on_challenge(std::span<const std::byte> body) {
+  MOTLEY_ASSIGN(Greeting challenge, decode_greeting(body));
+  peer_ = std::move(challenge.claim);
+  challenge_.assign(body.begin(), body.end());
+  say(HandshakeKind::kProof, connector_proof());
+  expected_ = HandshakeKind::kVerdict;
+  return {};
+}
+
+Status Handshake::on_proof(std::span<const std::byte> body) {
+  Status status;
+  VerdictCode code = VerdictCode::kAccepted;
+  if (!same_proof(body, connector_proof())) {
+    code = VerdictCode::kSecretDiffers;
+    status = secret_differs(secret_of_(peer_));
+  } else {
+    proved_ = true;
+    status = check_(peer_);
+    code = status ? VerdictCode::kAccepted : VerdictCode::kRefused;
+  }
+  auto verdict = encode_verdict_front(code, code == VerdictCode::kRefused ? status.error().message : "");
+  const Proof proof = proved_ ? acceptor_proof(verdict) : Proof{};
+  verdict.insert(verdict.end(), proof.begin(), proof.end());
+  say(HandshakeKind::kVerdict, verdict);
+  done_ = status.has_value();
+  return status;
+}
+
+Status Handshake::on_verdict(std::span<const std::byte> body) {
+  MOTLEY_ASSIGN(const Verdict verdict, decode_verdict(body));
+  if (verdict.code == VerdictCode::kSecretDiffers ||
+      !same_proof(verdict.proof, acceptor_proof(body.first(body.size() - kProofBytes)))) {
+    return secret_differs(secret_of_(peer_));
+  }
+  proved_ = true;
+  if (verdict.code == VerdictCode::kRefused) {
+    return fail(ErrorCode::kRefused, "refused: {}", verdict.reason);
+  }
+  MOTLEY_TRY(check_(peer_));
+  done_ = true;
+  return {};
+}
+
+Status check_same_job(const Claim& own, const Claim& peer) {
+  const auto differs = [&](const char* what, const std::string& ours, const std::string& theirs) {
+    return fail(ErrorCode::kRefused,
+                "rank {} has the {} '{}', rank {} has '{}'; all ranks must be started for the same job",
+                peer.identity.rank, what, theirs, own.identity.rank, ours);
+  };
+  if (peer.identity.job != own.identity.job) {
+    return differs("job", own.identity.job, peer.identity.job);
+  }
+  if (peer.identity.tenant != own.identity.tenant) {
+    return differs("tenant", own.identity.tenant, peer.identity.tenant);
+  }
+  if (peer.fingerprint != own.fingerprint) {
+    return differs("job fingerprint", own.fingerprint, peer.fingerprint);
+  }
+  return {};
+}
+
+}  // namespace motley::net

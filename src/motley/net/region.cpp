@@ -1,0 +1,100 @@
+// Shared memory by POSIX names in /dev/shm.
+#include "motley/net/region.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "motley/base/os/file.h"
+#include "motley/base/units.h"
+#include "motley/net/descriptor.h"
+
+namespace motley::net {
+namespace {
+
+std::string path_of(const std::string& name) {
+  return "/motley-" + name;
+}
+
+// Maps `bytes` of the open file and touches every page now, so that the first use is not slowed by page faults.
+Result<std::byte*> map_all(int descriptor, std::size_t bytes, const std::string& name) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  if (data == MAP_FAILED) {
+    return fail(ErrorCode::kIo, "cannot map the shared memory '/dev/shm{}' of {}: {}", path_of(name),
+                format_bytes(static_cast<double>(bytes)), errno_text());
+  }
+  ::madvise(data, bytes, MADV_HUGEPAGE);  // a wish, for systems whose shared memory takes advice
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes == 0 || bytes > (std::size_t{1} << 62)) {
+    return fail(ErrorCode::kInvalidInput, "the shared memory '{}' cannot have {} bytes", name, bytes);
+  }
+  bytes = (bytes + page - 1) / page * page;
+  const std::string path = path_of(name);
+  Descriptor descriptor(::shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!descriptor.valid()) {
+    return fail(ErrorCode::kIo, "cannot create the shared memory '/dev/shm{}': {}", path, errno_text());
+  }
+  // tmpfs gives pages only when they are first touched, and kills the toucher when there are none; reserving them here
+  // turns that into an error code.
+  int problem = 0;
+  do {
+    problem = ::posix_fallocate(descriptor.get(), 0, static_cast<off_t>(bytes));
+  } while (problem == EINTR);
+  if (problem != 0) {
+    ::shm_unlink(path.c_str());
+    return fail(ErrorCode::kIo,
+                "cannot reserve {} of shared memory in /dev/shm: {}; make it larger (in a container: --shm-size), or "
+                "exchange over TCP",
+                format_bytes(static_cast<double>(bytes)), std::strerror(problem));
+  }
+  auto data = map_all(descriptor.get(), bytes, name);
+  if (!data) {
+    ::shm_unlink(path.c_str());
+    return fail(std::move(data).error());
+  }
+  return std::unique_ptr<Region>(new Region(name, *data, bytes, true));
+}
+
+Result<std::unique_ptr<Region>> Region::map(const std::string& name, std::size_t bytes) {
+  const std::string path = path_of(name);
+  Descriptor descriptor(::shm_open(path.c_str(), O_RDWR | O_CLOEXEC, 0));
+  struct stat status{};
+  if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
+    return fail(ErrorCode::kIo, "cannot open the shared memory '/dev/shm{}' of a peer: {}", path, errno_text());
+  }
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (status.st_uid != ::geteuid()) {
+    return fail(ErrorCode::kRefused, "the shared memory '/dev/shm{}' belongs to user {}; this process is user {}", path,
+                status.st_uid, ::geteuid());
+  }
+  if (bytes == 0 || bytes > size) {
+    return fail(ErrorCode::kInvalidInput, "the shared memory '/dev/shm{}' has {} bytes; {} are wanted", path, size,
+                bytes);
+  }
+  MOTLEY_ASSIGN(std::byte* const data, map_all(descriptor.get(), size, name));
+  return std::unique_ptr<Region>(new Region(name, data, size, false));
+}
+
+Region::~Region() {
+  unlink();
+  ::munmap(data_, size_);
+}
+
+void Region::unlink() {
+  if (linked_) {
+    ::shm_unlink(path_of(name_).c_str());
+    linked_ = false;
+  }
+}
+
+}  // namespace motley::net

@@ -1,0 +1,45 @@
+// Memory that several processes of one machine map: created and exported by its owner, mapped by peers, gone when the
+// last process unmaps it, also after a kill. Host memory only so far.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "motley/base/result.h"
+
+namespace motley::net {
+
+class Region {
+ public:
+  // Makes a zeroed region of at least `bytes` (rounded up to pages), with memory really reserved: a full /dev/shm is an
+  // error here and not a SIGBUS later. `name` is a short unique word such as "s1f3a-r2"; only this user may open it.
+  static Result<std::unique_ptr<Region>> create(const std::string& name, std::size_t bytes);
+  // Maps the region that a peer created under this name; `bytes` must fit in it.
+  static Result<std::unique_ptr<Region>> map(const std::string& name, std::size_t bytes);
+
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  // Takes the name away once all peers have mapped it, so that nothing is left behind. Idempotent.
+  void unlink();
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  template <class T>
+  T* at(std::size_t offset) const {
+    return reinterpret_cast<T*>(data_ + offset);
+  }
+
+ private:
+  Region(std::string name, std::byte* data, std::size_t size, bool owner)
+      : name_(std::move(name)), data_(data), size_(size), linked_(owner) {}
+  std::string name_;
+  std::byte* data_;
+  std::size_t size_;
+  bool linked_;
+};
+
+}  // namespace motley::net

@@ -1,0 +1,149 @@
+// The job's secret: where it comes from and what is proved with it.
+#include "motley/net/secret.h"
+
+#include <fcntl.h>
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/params.h>
+#include <openssl/rand.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "motley/base/os/file.h"
+#include "motley/net/descriptor.h"
+
+namespace motley::net {
+namespace {
+
+constexpr std::size_t kMinSecretBytes = 16;
+constexpr std::size_t kMaxSecretBytes = 4096;
+
+int hex_digit(char c) {
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                : -1;
+}
+
+// Hex of at least 16 bytes is decoded; anything else is taken as it is.
+std::string decode(const std::string& text) {
+  if (text.size() < 2 * kMinSecretBytes || text.size() % 2 != 0 ||
+      !std::ranges::all_of(text, [](char c) { return hex_digit(c) >= 0; })) {
+    return text;
+  }
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    bytes.push_back(static_cast<char>(16 * hex_digit(text[i]) + hex_digit(text[i + 1])));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Secret Secret::generate() {
+  std::string bytes(32, '\0');
+  fill_random(std::as_writable_bytes(std::span(bytes)));
+  return Secret(std::move(bytes), "this process, which made it");
+}
+
+Result<std::string> read_private_file(const std::filesystem::path& file, std::size_t limit) {
+  const std::string path = file.string();
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status{};
+  if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
+    return fail(ErrorCode::kInvalidInput, "cannot read the secret file '{}': {}", path, errno_text());
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::kInvalidInput, "the secret '{}' is not a regular file", path);
+  }
+  if (status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
+    return fail(
+        ErrorCode::kInvalidInput,
+        "the secret file '{}' has mode {:04o} and belongs to user {}; it must be readable by user {} alone (chmod "
+        "0600)",
+        path, status.st_mode & 07777, status.st_uid, ::geteuid());
+  }
+  std::string text(limit + 1, '\0');
+  const ssize_t got = ::read(descriptor.get(), text.data(), text.size());
+  if (got < 0) {
+    return fail(ErrorCode::kIo, "cannot read the secret file '{}': {}", path, errno_text());
+  }
+  if (static_cast<std::size_t>(got) > limit) {
+    return fail(ErrorCode::kInvalidInput, "the secret file '{}' holds more than {} bytes", path, limit);
+  }
+  text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
+Result<Secret> Secret::from_file(const std::string& path) {
+  MOTLEY_ASSIGN(std::string text, read_private_file(path, kMaxSecretBytes));
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) {
+    text.pop_back();
+  }
+  if (text.size() < kMinSecretBytes || text.size() > kMaxSecretBytes) {
+    return fail(ErrorCode::kInvalidInput, "the secret file '{}' holds {} bytes; {} to {} are accepted", path,
+                text.size(), kMinSecretBytes, kMaxSecretBytes);
+  }
+  return Secret(decode(text), fmt::format("the file '{}'", path));
+}
+
+Result<Secret> Secret::from_environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  if (value == nullptr) {
+    return fail(ErrorCode::kInvalidInput, "the environment variable {}, which is to hold a secret, is not set", name);
+  }
+  return from_text(value, fmt::format("the secret in the environment variable {}", name));
+}
+
+Result<Secret> Secret::from_text(const std::string& text, const std::string& what) {
+  if (text.size() < kMinSecretBytes || text.size() > kMaxSecretBytes) {
+    return fail(ErrorCode::kInvalidInput, "{} has {} characters; {} to {} are accepted", what, text.size(),
+                kMinSecretBytes, kMaxSecretBytes);
+  }
+  return Secret(decode(text), what);
+}
+
+std::string Secret::hex() const {
+  std::string text;
+  for (const char c : bytes_) {
+    text += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  }
+  return text;
+}
+
+Proof prove(const Secret& secret, std::initializer_list<std::span<const std::byte>> parts) {
+  const std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> mac(EVP_MAC_fetch(nullptr, "HMAC", nullptr), &EVP_MAC_free);
+  const std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)> context(EVP_MAC_CTX_new(mac.get()),
+                                                                          &EVP_MAC_CTX_free);
+  char digest[] = "SHA256";
+  const OSSL_PARAM parameters[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
+                                   OSSL_PARAM_construct_end()};
+  bool good =
+      context != nullptr && EVP_MAC_init(context.get(), reinterpret_cast<const unsigned char*>(secret.bytes().data()),
+                                         secret.bytes().size(), parameters) == 1;
+  for (const auto part : parts) {
+    good = good && EVP_MAC_update(context.get(), reinterpret_cast<const unsigned char*>(part.data()), part.size()) == 1;
+  }
+  Proof proof{};
+  std::size_t length = 0;
+  good =
+      good && EVP_MAC_final(context.get(), reinterpret_cast<unsigned char*>(proof.data()), &length, proof.size()) == 1;
+  MOTLEY_INVARIANT(good && length == proof.size(), "OpenSSL has no HMAC-SHA256");
+  return proof;
+}
+
+bool same_proof(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+void fill_random(std::span<std::byte> bytes) {
+  MOTLEY_INVARIANT(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size())) == 1,
+                   "the operating system gives no random bytes");
+}
+
+}  // namespace motley::net

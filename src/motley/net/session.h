@@ -1,0 +1,95 @@
+// The start of a job: ranks find each other at rank 0's address, prove the secret, learn the membership, and keep a
+// control connection (rank 0 to each other rank) over which a lost rank is noticed at once and told to all.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "motley/net/connection.h"
+#include "motley/net/membership.h"
+
+namespace motley::net {
+
+struct Endpoint {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;  // 0: any free port (listen only)
+};
+Result<Endpoint> parse_endpoint(const std::string& text);  // "host:port", "[::1]:port"
+
+// Where a launcher puts the secret for the ranks that it starts.
+inline constexpr const char* kSecretVariable = "MOTLEY_SECRET";
+
+// The shared secret of a job: at least 16 bytes. Never logged, never in arguments.
+class Secret {
+ public:
+  static Secret generate();                                         // 32 random bytes
+  static Result<Secret> from_file(const std::string& path);         // must be mode 0600 or stricter and ours
+  static Result<Secret> from_environment(const std::string& name);  // hex or text of >= 16 characters
+  static Result<Secret> from_text(const std::string& text, const std::string& what);  // the same; `what` is for errors
+  std::string hex() const;  // for handing it to a child's environment
+  const std::string& bytes() const { return bytes_; }
+  // Where it is from, for messages: "the file 'token'", "the variable MOTLEY_SECRET".
+  const std::string& source() const { return source_; }
+
+ private:
+  Secret(std::string bytes, std::string source) : bytes_(std::move(bytes)), source_(std::move(source)) {}
+  std::string bytes_;
+  std::string source_;
+};
+
+struct SessionOptions {
+  std::string job = "job";
+  std::string tenant = "local";
+  int rank = 0;
+  int size = 1;
+  Endpoint rendezvous;                  // rank 0 listens here, others connect here
+  std::string bind_host = "127.0.0.1";  // where the data listener binds; anything but loopback needs given_secret
+  bool given_secret = false;            // the user configured the secret (a generated one is only good on loopback)
+  double join_seconds = 60;             // how long ranks may take to appear
+  double silence_seconds = 30;          // a rank whose control connection is silent for longer counts as lost
+  std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
+  bool payload_checksum = true;  // CRC-32C over payloads between hosts
+  bool local_payload_checksum = false;  // also between ranks of one host
+  // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it).
+  std::function<Status(const Endpoint&)> publish;
+};
+
+class Session {
+ public:
+  // Blocks until all ranks have joined or join_seconds have passed; the error then names the ranks that are missing and
+  // the address that was tried. Every rank leaves with the same membership.
+  static Result<std::unique_ptr<Session>> join(const SessionOptions& options, const Secret& secret);
+  virtual ~Session() = default;
+
+  virtual const Membership& membership() const = 0;
+  virtual const SessionOptions& options() const = 0;
+
+  // What a rank is called in messages: its number in the job, where this session is of some of its ranks.
+  virtual int job_rank(int rank) const { return rank; }
+
+  // A new authenticated connection between this rank and `peer` (lower rank accepts, higher rank connects); both sides
+  // call it with the same purpose, in any order among purposes. Blocks until the deadline.
+  virtual Result<std::unique_ptr<Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) = 0;
+
+  // The first failure known of any rank (an Error with .rank set), or success. What follows from a failure, such as a
+  // closed connection, is held back for a moment, so that a rank's own word about the cause comes first. Cheap enough
+  // for every poll of a wait: reads an atomic. A background thread watches control connections and heartbeats (1 s).
+  virtual Status health() const = 0;
+  // Tells all ranks that this rank gives up and why; their health() then returns this error with this rank's number.
+  virtual void abort(const Error& error) = 0;
+  // Says what this rank is doing ("step 12, backward"), for other ranks' messages when it stops answering. Cheap.
+  // `phase` is a string literal, or lives as long as the session.
+  virtual void set_phase(std::uint64_t step, const char* phase) = 0;
+  // What a rank was last heard doing: "step 12, backward, 3.2 s ago".
+  virtual std::string last_heard(int rank) const = 0;
+  // Leaves in order: peers do not take the closed connections for a failure.
+  virtual void leave() = 0;
+};
+
+// For whoever saw an operation with a peer fail: waits up to a second for the session to learn the cause, and returns
+// that, or else what was seen.
+Error first_cause(const Session& session, const Error& seen);
+
+}  // namespace motley::net

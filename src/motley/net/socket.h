@@ -1,0 +1,36 @@
+// Plain TCP sockets: listening, connecting, addresses as text. Everything is non-blocking; waits take deadlines.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/net/descriptor.h"
+#include "motley/net/session.h"
+
+namespace motley::net {
+
+std::string to_string(const Endpoint& endpoint);  // "10.0.0.5:4711", "[::1]:4711"
+
+// A listening socket. A port in use is kUnavailable, with the port in the message. `host` is a name or an address.
+Result<Descriptor> listen_at(const Endpoint& endpoint);
+// The next waiting connection, with TCP_NODELAY set; an invalid descriptor when there is none.
+Descriptor accept_from(const Descriptor& listener);
+// Connects, waiting at most until the deadline; `cancelled` is asked every 50 ms.
+Result<Descriptor> connect_to(const Endpoint& endpoint, const Deadline& deadline,
+                              const std::function<bool()>& cancelled = {});
+
+Endpoint local_endpoint(const Descriptor& socket);
+Endpoint remote_endpoint(const Descriptor& socket);
+
+// True if the name or address resolves to loopback addresses only.
+Result<bool> is_loopback(const std::string& host);
+// "0.0.0.0" or "::": every address of the machine.
+bool is_any_address(const std::string& host);
+
+// Waits until one of `events` (POLLIN, POLLOUT) holds, or the time has passed.
+void wait_for(int descriptor, short events, int milliseconds);
+
+}  // namespace motley::net

@@ -1,0 +1,490 @@
+// The watcher thread and what other threads ask of it.
+#include "motley/net/watched_session.h"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "motley/base/log.h"
+#include "motley/net/socket.h"
+
+namespace motley::net {
+namespace {
+
+constexpr double kBeatSeconds = 1;
+constexpr double kGraceSeconds = 0.2;        // rank 0 waits for a better explanation
+constexpr double kOthersGraceSeconds = 0.8;  // the others wait for rank 0's verdict
+constexpr double kAbortSeconds = 2;          // abort() waits for the word to leave
+constexpr double kLeaveSeconds = 10;         // leave() waits for the others
+constexpr double kLingerSeconds = 0.3;       // after the last word, so that it is not lost with the socket
+constexpr std::size_t kMaxQueuedBeats = 8;   // to a rank that does not read
+
+std::chrono::duration<double> seconds(double value) {
+  return std::chrono::duration<double>(value);
+}
+
+// Follows from something else that went wrong, or may: to be held back for a moment.
+bool may_be_consequence(const AbortMessage& report) {
+  return report.error.rank != report.reporter || report.error.code == ErrorCode::kPeerLost ||
+         report.error.code == ErrorCode::kTimeout;
+}
+
+}  // namespace
+
+WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering gathering)
+    : options_(std::move(options)),
+      secret_(std::move(secret)),
+      membership_(std::move(gathering.membership)),
+      rank_(membership_.rank),
+      beat_seconds_(std::min(kBeatSeconds, options_.silence_seconds / 4)),
+      heard_(membership_.members.size()),
+      controls_(std::move(gathering.controls)),
+      acceptor_(std::move(gathering.data_listener), secret_, own_claim(0),
+                [this](const Claim& peer) { return judge(peer); }),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  for (Heard& heard : heard_) {
+    heard.phase = "start";
+    heard.at = monotonic_seconds();
+  }
+  // Signals are for the threads that the program made itself.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  watcher_ = std::thread([this] { watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+WatchedSession::~WatchedSession() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake();
+  watcher_.join();
+}
+
+void WatchedSession::wake() const {
+  ::eventfd_write(wake_.get(), 1);
+}
+
+Status WatchedSession::health() const {
+  if (failed()) {
+    return fail(failure_);
+  }
+  return {};
+}
+
+void WatchedSession::set_phase(std::uint64_t step, const char* phase) {
+  step_.store(step, std::memory_order_relaxed);
+  phase_.store(phase, std::memory_order_relaxed);
+}
+
+Pulse WatchedSession::own_pulse() const {
+  return {rank_, RankState::kPresent, step_.load(std::memory_order_relaxed), 0, phase_.load(std::memory_order_relaxed)};
+}
+
+std::string WatchedSession::last_heard(int rank) const {
+  if (rank == rank_) {
+    const Pulse own = own_pulse();
+    return fmt::format("step {}, {}, now", own.step, own.phase);
+  }
+  if (rank < 0 || rank >= membership_.size()) {
+    return "never";
+  }
+  const std::lock_guard lock(mutex_);
+  const Heard& heard = heard_[static_cast<std::size_t>(rank)];
+  return fmt::format("step {}, {}, {:.1f} s ago", heard.step, heard.state == RankState::kLeft ? "left" : heard.phase,
+                     monotonic_seconds() - heard.at);
+}
+
+void WatchedSession::abort(const Error& error) {
+  AbortMessage report{rank_, error};
+  if (report.error.rank < 0 || report.error.rank >= membership_.size()) {
+    report.error.rank = rank_;
+  }
+  std::unique_lock lock(mutex_);
+  reports_.push_back(std::move(report));
+  idle_ = false;
+  wake();
+  changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return failed() && idle_; });
+}
+
+void WatchedSession::leave() {
+  std::unique_lock lock(mutex_);
+  leaving_ = true;
+  wake();
+  changed_.wait_for(lock, seconds(kLeaveSeconds), [this] { return failed() || alone_; });
+}
+
+Claim WatchedSession::own_claim(std::uint32_t purpose) const {
+  return {.identity = {.job = options_.job,
+                       .tenant = options_.tenant,
+                       .rank = rank_,
+                       .session = membership_.session,
+                       .epoch = membership_.epoch,
+                       .purpose = purpose},
+          .fingerprint = options_.fingerprint};
+}
+
+bool WatchedSession::checksums_with(int peer) const {
+  const auto& members = membership_.members;
+  const bool same_host =
+      members[static_cast<std::size_t>(peer)].host_id == members[static_cast<std::size_t>(rank_)].host_id;
+  return same_host ? options_.local_payload_checksum : options_.payload_checksum;
+}
+
+// Whether a peer that knows the secret may open a data connection, or answer one.
+Status WatchedSession::judge(const Claim& peer) const {
+  const Claim own = own_claim(0);
+  MOTLEY_TRY(check_same_job(own, peer));
+  const Identity& identity = peer.identity;
+  if (identity.session != membership_.session) {
+    return fail(ErrorCode::kRefused, "rank {} is in session {:016x}, rank {} is in session {:016x}", identity.rank,
+                identity.session, rank_, membership_.session);
+  }
+  if (identity.epoch != membership_.epoch) {
+    return fail(ErrorCode::kRefused, "rank {} is in epoch {}, rank {} is in epoch {}", identity.rank, identity.epoch,
+                rank_, membership_.epoch);
+  }
+  if (identity.rank >= membership_.size() || identity.rank == rank_ || identity.purpose == kControlPurpose) {
+    return fail(ErrorCode::kRefused, "rank {} has no business with rank {} for purpose {}", identity.rank, rank_,
+                identity.purpose);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint32_t purpose, const Deadline& deadline) {
+  if (peer < 0 || peer >= membership_.size() || peer == rank_ || purpose == kControlPurpose) {
+    return fail(ErrorCode::kInvalidInput, "rank {} cannot connect to rank {} of {} for purpose {}", rank_, peer,
+                membership_.size(), purpose);
+  }
+  const auto timed_out = [&](const std::string& last) {
+    return fail(Error{ErrorCode::kTimeout,
+                      fmt::format("rank {} did not connect for purpose {} within {:.3g} s{}; last heard: {}", peer,
+                                  purpose, deadline.allowed(), last, last_heard(peer)),
+                      peer});
+  };
+  if (rank_ < peer) {
+    std::unique_lock lock(mutex_);
+    const auto key = std::pair(peer, purpose);
+    while (!arrivals_.contains(key)) {
+      if (failed()) {
+        return fail(failure_);
+      }
+      if (deadline.passed()) {
+        lock.unlock();
+        return timed_out("");
+      }
+      changed_.wait_for(lock, seconds(std::min(0.1, deadline.remaining())));
+    }
+    return std::move(arrivals_.extract(key).mapped());
+  }
+
+  const Member& member = membership_.members[static_cast<std::size_t>(peer)];
+  const auto check = [&](const Claim& claim) -> Status {
+    MOTLEY_TRY(judge(claim));
+    if (claim.identity.rank != peer) {
+      return fail(ErrorCode::kRefused, "rank {} answers where rank {} was expected", claim.identity.rank, peer);
+    }
+    return {};
+  };
+  for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
+    auto host =
+        knock({member.address, member.port}, secret_, own_claim(purpose), check, deadline, [this] { return failed(); });
+    if (host) {
+      Identity identity = host->claim.identity;
+      identity.purpose = purpose;
+      return std::make_unique<TcpConnection>(std::move(host->socket), std::move(identity), checksums_with(peer));
+    }
+    if (failed()) {
+      return fail(failure_);
+    }
+    if (host.error().code == ErrorCode::kRefused) {
+      Error error = host.error();
+      error.rank = peer;
+      return fail(std::move(error));
+    }
+    if (deadline.remaining() <= pause) {
+      return timed_out(": " + host.error().message);
+    }
+    SteadyClock::instance().sleep_until(monotonic_seconds() + pause);
+  }
+}
+
+void WatchedSession::watch() {
+  next_beat_ = monotonic_seconds() + beat_seconds_;
+  for (bool running = true; running;) {
+    wait_for_events();
+    take_requests();
+    for (int rank = 0; rank < membership_.size(); ++rank) {
+      hear(rank);
+    }
+    for (Acceptor::Guest& guest : acceptor_.step()) {
+      admit(std::move(guest));
+    }
+    if (monotonic_seconds() >= next_beat_) {
+      next_beat_ = monotonic_seconds() + beat_seconds_;
+      beat();
+    }
+    if (suspicion_ && monotonic_seconds() >= suspicion_->settle_at) {
+      settle(suspicion_->report, words(suspicion_->report));
+    }
+    const std::lock_guard lock(mutex_);
+    idle_ = reports_.empty() &&
+            std::ranges::none_of(controls_, [](const auto& control) { return control && control->wants_to_write(); });
+    alone_ = std::ranges::none_of(controls_, [](const auto& control) { return control != nullptr; });
+    running = !stopping_;
+    changed_.notify_all();
+  }
+  finish();
+}
+
+void WatchedSession::wait_for_events() {
+  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
+  acceptor_.add_to(polled);
+  for (const auto& control : controls_) {
+    if (control) {
+      polled.push_back(
+          {control->descriptor(), static_cast<short>(POLLIN | (control->wants_to_write() ? POLLOUT : 0)), 0});
+    }
+  }
+  const double until = suspicion_ ? std::min(next_beat_, suspicion_->settle_at) : next_beat_;
+  const double wait =
+      std::clamp(std::ceil((until - monotonic_seconds()) * 1e3), 0.0, 1.0 * Acceptor::kTickMilliseconds);
+  ::poll(polled.data(), polled.size(), static_cast<int>(wait));
+  eventfd_t count = 0;
+  ::eventfd_read(wake_.get(), &count);
+}
+
+void WatchedSession::take_requests() {
+  std::vector<AbortMessage> reports;
+  bool leaving = false;
+  {
+    const std::lock_guard lock(mutex_);
+    reports = std::exchange(reports_, {});
+    leaving = leaving_;
+  }
+  for (AbortMessage& report : reports) {
+    if (rank_ != 0 && controls_[0]) {
+      controls_[0]->post_owned(kAbort, 0, encode(report));
+    }
+    consider(std::move(report), false);
+  }
+  if (leaving && !said_goodbye_) {
+    said_goodbye_ = true;
+    for (auto& control : controls_) {
+      if (control) {
+        control->post_owned(kLeave, 0, {});
+      }
+    }
+  }
+}
+
+void WatchedSession::hear(int rank) {
+  auto& control = controls_[static_cast<std::size_t>(rank)];
+  if (!control) {
+    return;
+  }
+  // What has arrived is read before anything is written: a word about the cause may stand before the end of the stream.
+  for (;;) {
+    auto message = control->try_receive();
+    if (!message) {
+      lose(rank, message.error().code == ErrorCode::kPeerLost
+                     ? "ended: its connection closed"
+                     : fmt::format("was cut off: {}", message.error().message));
+      return;
+    }
+    if (!*message) {
+      break;
+    }
+    handle(rank, **message);
+    if (!control) {
+      return;
+    }
+  }
+  // An error while writing is not the last word either; reading will meet the end of the stream next time.
+  (void)control->progress();
+  double at = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    at = heard_[static_cast<std::size_t>(rank)].at;
+  }
+  if (monotonic_seconds() - at > options_.silence_seconds) {
+    lose(rank, fmt::format("has been silent for more than {:.3g} s", options_.silence_seconds));
+  }
+}
+
+void WatchedSession::handle(int rank, const Message& message) {
+  auto& control = controls_[static_cast<std::size_t>(rank)];
+  {
+    const std::lock_guard lock(mutex_);
+    heard_[static_cast<std::size_t>(rank)].at = monotonic_seconds();
+  }
+  switch (message.header.type) {
+    case kHeartbeat: {
+      const auto pulses = decode_heartbeat(message.payload);
+      if (!pulses) {
+        return lose(rank, fmt::format("was cut off: {}", pulses.error().message));
+      }
+      const std::lock_guard lock(mutex_);
+      for (const Pulse& pulse : *pulses) {
+        // Rank 0 tells of all ranks, the others of themselves.
+        if (pulse.rank < membership_.size() && pulse.rank != rank_ && (rank == 0 || pulse.rank == rank)) {
+          heard_[static_cast<std::size_t>(pulse.rank)] = {pulse.state, pulse.step, pulse.phase,
+                                                          monotonic_seconds() - pulse.age};
+        }
+      }
+      return;
+    }
+    case kAbort: {
+      auto report = decode_abort(message.payload);
+      if (!report) {
+        return lose(rank, fmt::format("was cut off: {}", report.error().message));
+      }
+      if (rank == 0) {
+        return settle(*report, report->error.message);
+      }
+      report->reporter = rank;
+      return consider(std::move(*report), false);
+    }
+    case kLeave: {
+      {
+        const std::lock_guard lock(mutex_);
+        heard_[static_cast<std::size_t>(rank)].state = RankState::kLeft;
+      }
+      // A rank says nothing after this, so rank 0 may close; the others wait for rank 0 to do so.
+      if (rank_ == 0) {
+        control.reset();
+      }
+      return;
+    }
+    default:
+      return lose(rank, fmt::format("was cut off: it sent a message of unknown type {:#x}", message.header.type));
+  }
+}
+
+void WatchedSession::lose(int rank, const std::string& how) {
+  controls_[static_cast<std::size_t>(rank)].reset();
+  bool left = rank_ != 0 && said_goodbye_;
+  {
+    const std::lock_guard lock(mutex_);
+    left = left || heard_[static_cast<std::size_t>(rank)].state == RankState::kLeft;
+  }
+  if (!left) {
+    consider(
+        {rank_, {ErrorCode::kPeerLost, fmt::format("rank {} {}; last heard: {}", rank, how, last_heard(rank)), rank}},
+        true);
+  }
+}
+
+void WatchedSession::consider(AbortMessage report, bool seen_directly) {
+  if (failed()) {
+    return;
+  }
+  if (!may_be_consequence(report)) {
+    return settle(report, words(report));
+  }
+  if (!suspicion_) {
+    const double grace = rank_ == 0 ? kGraceSeconds : kOthersGraceSeconds;
+    suspicion_ = Suspicion{std::move(report), seen_directly, monotonic_seconds() + grace};
+  } else if (seen_directly && !suspicion_->seen_directly) {
+    suspicion_->report = std::move(report);
+    suspicion_->seen_directly = true;
+  }
+}
+
+// A report in this rank's own words. Rank 0's verdict comes with the words in it.
+std::string WatchedSession::words(const AbortMessage& report) const {
+  if (report.error.rank == report.reporter) {
+    return fmt::format("rank {} failed: {}", report.reporter, report.error.message);
+  }
+  return report.reporter == rank_ ? report.error.message
+                                  : fmt::format("{} (seen by rank {})", report.error.message, report.reporter);
+}
+
+void WatchedSession::settle(const AbortMessage& report, const std::string& message) {
+  suspicion_.reset();
+  if (failed()) {
+    return;
+  }
+  failure_ = {report.error.code, message, report.error.rank};
+  if (rank_ == 0) {
+    for (auto& control : controls_) {
+      if (control) {
+        control->post_owned(kAbort, 0, encode(AbortMessage{report.reporter, failure_}));
+        (void)control->progress();
+      }
+    }
+  }
+  failed_.store(true, std::memory_order_release);
+}
+
+void WatchedSession::admit(Acceptor::Guest guest) {
+  if (!guest.accepted) {
+    spdlog::warn("turned away a connection from {}: {}", guest.address, guest.accepted.error().message);
+    return;
+  }
+  const int peer = guest.claim.identity.rank;
+  const auto key = std::pair(peer, guest.claim.identity.purpose);
+  const std::lock_guard lock(mutex_);
+  // A second one for the same purpose is another attempt of a rank whose first one went wrong.
+  arrivals_[key] =
+      std::make_unique<TcpConnection>(std::move(guest.socket), std::move(guest.claim.identity), checksums_with(peer));
+}
+
+void WatchedSession::beat() {
+  std::vector<Pulse> pulses{own_pulse()};
+  if (rank_ == 0) {
+    const std::lock_guard lock(mutex_);
+    for (int rank = 1; rank < membership_.size(); ++rank) {
+      const Heard& heard = heard_[static_cast<std::size_t>(rank)];
+      pulses.push_back({rank, heard.state, heard.step, monotonic_seconds() - heard.at, heard.phase});
+    }
+  }
+  if (said_goodbye_ && rank_ != 0) {
+    return;
+  }
+  const auto payload = encode(pulses);
+  for (auto& control : controls_) {
+    if (control && control->pending_sends() < kMaxQueuedBeats) {
+      control->post_owned(kHeartbeat, 0, payload);
+      (void)control->progress();
+    }
+  }
+}
+
+// The last words. A socket that is closed with unread bytes in it resets the connection, which can overtake what was
+// sent: so this side ends its stream first and reads until the peer has ended its own, or a moment has passed.
+void WatchedSession::finish() {
+  take_requests();
+  if (suspicion_) {
+    settle(suspicion_->report, words(suspicion_->report));
+  }
+  const Deadline deadline = Deadline::after(kLingerSeconds);
+  for (auto& control : controls_) {
+    while (control && control->wants_to_write() && control->progress() && !deadline.passed()) {
+      wait_for(control->descriptor(), POLLOUT, 20);
+    }
+    if (control) {
+      control->finish_sending();
+    }
+  }
+  for (auto& control : controls_) {
+    while (failed() && control && !deadline.passed()) {
+      const auto message = control->try_receive();
+      if (!message) {
+        break;
+      }
+      if (!*message) {
+        wait_for(control->descriptor(), POLLIN, deadline.remaining_milliseconds());
+      }
+    }
+    control.reset();
+  }
+}
+
+}  // namespace motley::net

@@ -1,0 +1,320 @@
+// Every layer passes on what a later one will need beside its own result, so that the network is a chain that can be
+// cut anywhere: a fully connected layer reads a part of the values of a sample and puts its result in that part's
+// place.
+#include "motley/nn/click_networks.h"
+
+#include <cmath>
+
+namespace motley::nn {
+namespace {
+
+using Layers = std::vector<std::pair<std::string, torch::nn::AnyModule>>;
+using Shape = std::vector<std::int64_t>;
+
+constexpr std::int64_t kDimension = 10;
+constexpr std::int64_t kWordDimension = 128;  // nce
+constexpr std::int64_t kSmallCategories = 5;  // 2emb: so many of the first ids also have a row in the small table
+constexpr std::int64_t kUserCategories = 12;  // matchnet: the first ids are the user's, the others the item's
+constexpr std::int64_t kNegatives = 20;       // matchnet
+constexpr std::int64_t kContext = 4;          // nce: words around the one that is predicted
+constexpr std::int64_t kHidden = 400;
+constexpr std::int64_t kTower = 50;  // matchnet: values that a user or an item comes to
+
+// A row for each id of the input, where they are not there already; the small table's ids go to the end:
+// [n, features | small | ids or rows] -> [n, features | rows | small].
+class Lookup : public torch::nn::Module {
+ public:
+  explicit Lookup(const LookupLayout& layout) : layout_(layout) {
+    if (layout.served) return;
+    weight_ = register_parameter("weight", torch::empty({layout.rows, layout.dimension}));
+    torch::nn::init::uniform_(weight_, -kInitialRows, kInitialRows);
+  }
+
+  torch::Tensor forward(const torch::Tensor& input) {
+    const std::int64_t before = layout_.features + layout_.small;
+    torch::Tensor rows = input.narrow(1, before, input.size(1) - before);
+    if (!layout_.served) {
+      rows = torch::embedding(weight_, rows.round().to(torch::kInt64)).flatten(1);
+    }
+    return torch::cat({input.narrow(1, 0, layout_.features), rows, input.narrow(1, layout_.features, layout_.small)},
+                      1);
+  }
+  const LookupLayout& layout() const { return layout_; }
+
+ private:
+  const LookupLayout layout_;
+  torch::Tensor weight_;
+};
+
+// Replaces the ids from `begin` on, to the end, by their rows of a small table of the network's own.
+class SmallLookup : public torch::nn::Module {
+ public:
+  SmallLookup(std::int64_t begin, std::int64_t rows, std::int64_t dimension)
+      : begin_(begin), weight_(register_parameter("weight", torch::empty({rows, dimension}))) {
+    torch::nn::init::uniform_(weight_, -kInitialRows, kInitialRows);
+  }
+
+  torch::Tensor forward(const torch::Tensor& input) {
+    const torch::Tensor ids = input.narrow(1, begin_, input.size(1) - begin_).round().to(torch::kInt64);
+    return torch::cat({input.narrow(1, 0, begin_), torch::embedding(weight_, ids).flatten(1)}, 1);
+  }
+
+ private:
+  const std::int64_t begin_;
+  torch::Tensor weight_;
+};
+
+// A fully connected layer over the values [begin, begin + from); the others are passed on around its result.
+class PartLinear : public torch::nn::Module {
+ public:
+  PartLinear(std::int64_t begin, std::int64_t from, std::int64_t to, bool rectifies)
+      : begin_(begin),
+        from_(from),
+        rectifies_(rectifies),
+        linear_(register_module("linear", torch::nn::Linear(from, to))) {
+    const double gain = rectifies ? std::sqrt(2.0) : 1.0;  // keeps the variance of values (He et al. 2015)
+    torch::nn::init::normal_(linear_->weight, 0, gain / std::sqrt(static_cast<double>(from)));
+    torch::nn::init::zeros_(linear_->bias);
+  }
+
+  torch::Tensor forward(const torch::Tensor& input) {
+    torch::Tensor own = linear_->forward(input.narrow(1, begin_, from_));
+    own = rectifies_ ? torch::relu(own) : own;
+    const std::int64_t end = begin_ + from_;
+    if (begin_ == 0 && end == input.size(1)) return own;
+    return torch::cat({input.narrow(1, 0, begin_), own, input.narrow(1, end, input.size(1) - end)}, 1);
+  }
+
+ private:
+  const std::int64_t begin_, from_;
+  const bool rectifies_;
+  torch::nn::Linear linear_;
+};
+
+// MATCHNET's lookup puts the user's rows first: [n, user rows | features | item rows].
+class TowerLookup : public torch::nn::Module {
+ public:
+  explicit TowerLookup(const LookupLayout& layout)
+      : features_(layout.features),
+        user_(kUserCategories * layout.dimension),
+        lookup_(register_module("table", std::make_shared<Lookup>(layout))) {}
+
+  torch::Tensor forward(const torch::Tensor& input) {
+    const torch::Tensor all = lookup_->forward(input);
+    const std::int64_t item = features_ + user_;
+    return torch::cat(
+        {all.narrow(1, features_, user_), all.narrow(1, 0, features_), all.narrow(1, item, all.size(1) - item)}, 1);
+  }
+
+  const LookupLayout& layout() const { return lookup_->layout(); }
+
+ private:
+  const std::int64_t features_, user_;
+  std::shared_ptr<Lookup> lookup_;
+};
+
+// How well user and item agree, and the rows that stand for other items: those numbered as the item's largest values.
+// [n, user | item] -> [n, user | cosine | rows].
+class Match : public torch::nn::Module {
+ public:
+  explicit Match(std::int64_t dimension)
+      : negatives_(register_parameter("negatives", torch::empty({kTower, dimension}))) {
+    torch::nn::init::uniform_(negatives_, -kInitialRows, kInitialRows);
+  }
+
+  torch::Tensor forward(const torch::Tensor& input) {
+    const torch::Tensor user = input.narrow(1, 0, kTower);
+    const torch::Tensor item = input.narrow(1, kTower, kTower);
+    const torch::Tensor others = std::get<1>(item.detach().topk(kNegatives, 1));
+    return torch::cat(
+        {user, torch::cosine_similarity(user, item, 1).unsqueeze(1), torch::embedding(negatives_, others).flatten(1)},
+        1);
+  }
+
+ private:
+  torch::Tensor negatives_;
+};
+
+// [n, user | cosine | negative] -> [n, 2]: how well the user and the negative agree, and the user and the item.
+class Compare : public torch::nn::Module {
+ public:
+  torch::Tensor forward(const torch::Tensor& input) {
+    const torch::Tensor user = input.narrow(1, 0, kTower);
+    const torch::Tensor negative = input.narrow(1, kTower + 1, kTower);
+    return torch::cat({torch::cosine_similarity(user, negative, 1).unsqueeze(1), input.narrow(1, kTower, 1)}, 1);
+  }
+};
+
+// [n, hidden | words x dimension] -> [n, words]: the inner product of what was predicted with each word that it may be.
+class Candidates : public torch::nn::Module {
+ public:
+  explicit Candidates(std::int64_t dimension) : dimension_(dimension) {}
+  torch::Tensor forward(const torch::Tensor& input) {
+    const torch::Tensor predicted = input.narrow(1, 0, dimension_).unsqueeze(2);
+    const torch::Tensor words = input.narrow(1, dimension_, input.size(1) - dimension_);
+    return torch::bmm(words.reshape({input.size(0), -1, dimension_}), predicted).squeeze(2);
+  }
+
+ private:
+  const std::int64_t dimension_;
+};
+
+Shape hidden_of(const NetworkSpec& spec) {
+  return spec.hidden.value_or(spec.name == "2emb" ? Shape{kHidden, kHidden, kTower} : Shape{kHidden, kHidden, kHidden});
+}
+
+template <class Layer>
+void append(Layers& layers, const std::string& name, Layer layer) {
+  layers.emplace_back(name, torch::nn::AnyModule(std::move(layer)));
+}
+
+// Fully connected layers one after the other, over the values from `begin` on; the result's width.
+std::int64_t append_tower(Layers& layers, const std::string& prefix, std::int64_t begin, std::int64_t width,
+                          const Shape& hidden) {
+  int number = 0;
+  for (const std::int64_t to : hidden) {
+    append(layers, prefix + "fc" + std::to_string(++number), PartLinear(begin, width, to, true));
+    width = to;
+  }
+  return width;
+}
+
+}  // namespace
+
+bool is_click_network(const std::string& name) {
+  return name == "ctrdnn" || name == "2emb" || name == "matchnet" || name == "nce";
+}
+
+std::optional<LookupLayout> lookup_layout(const NetworkSpec& spec) {
+  if (!is_click_network(spec.name)) return std::nullopt;
+  LookupLayout layout;
+  layout.features = spec.input_shape.front();
+  layout.small = spec.name == "2emb" ? kSmallCategories : 0;
+  layout.categories = spec.categories;
+  layout.dimension = spec.dimension > 0 ? spec.dimension : spec.name == "nce" ? kWordDimension : kDimension;
+  layout.rows = spec.rows;
+  layout.served = spec.served_rows;
+  return layout;
+}
+
+torch::Tensor lookup_input(const LookupLayout& layout, const torch::Tensor& features,
+                           const std::vector<std::uint64_t>& ids, const torch::Tensor& rows) {
+  const std::int64_t samples = features.size(0);
+  const auto number = [&](std::int64_t sample, std::int64_t category) {
+    return folded(ids[static_cast<std::size_t>(sample * layout.categories + category)], layout);
+  };
+  std::vector<torch::Tensor> parts = {features};
+  if (layout.small > 0) {
+    torch::Tensor small = torch::empty({samples, layout.small});
+    auto* const values = small.data_ptr<float>();
+    for (std::int64_t i = 0; i < small.numel(); ++i) {
+      values[i] = static_cast<float>(number(i / layout.small, i % layout.small) % kSmallTableRows);
+    }
+    parts.push_back(small);
+  }
+  if (layout.served) {
+    parts.push_back(rows);
+  } else {
+    torch::Tensor numbers = torch::empty({samples, layout.categories});
+    auto* const values = numbers.data_ptr<float>();
+    for (std::int64_t i = 0; i < numbers.numel(); ++i) {
+      values[i] = static_cast<float>(number(i / layout.categories, i % layout.categories));
+    }
+    parts.push_back(numbers);
+  }
+  return torch::cat(parts, 1);
+}
+
+torch::Tensor row_gradients(const LookupLayout& layout, const torch::Tensor& input_gradient) {
+  return input_gradient.narrow(1, layout.features + layout.small, layout.row_values());
+}
+
+Status check_click_network(const NetworkSpec& spec) {
+  if (spec.input_shape.size() != 1) {
+    return fail(ErrorCode::kInvalidInput,
+                "model.input_shape: network '{}' takes the features of a table, such as [13]; given: {}", spec.name,
+                spec.input_shape.empty() ? "nothing" : format_shape(spec.input_shape));
+  }
+  const std::int64_t least = spec.name == "2emb"       ? kSmallCategories
+                             : spec.name == "matchnet" ? kUserCategories + 1
+                             : spec.name == "nce"      ? kContext + 2
+                                                       : 1;
+  if (spec.categories < least) {
+    return fail(ErrorCode::kInvalidInput,
+                "model.name: network '{}' looks up categories, of which the data has {}; accepted: {} or more "
+                "(data.categories, or data.name criteo or clicks)",
+                spec.name, spec.categories, least);
+  }
+  if (spec.name == "matchnet" && spec.outputs != 2) {
+    return fail(ErrorCode::kInvalidInput, "model.outputs: {}; accepted with network 'matchnet': 2", spec.outputs);
+  }
+  if (spec.name == "nce" && spec.outputs != spec.categories - kContext) {
+    return fail(ErrorCode::kInvalidInput,
+                "model.outputs: {}; accepted with network 'nce': {}, an output for each word that may be the one",
+                spec.outputs, spec.categories - kContext);
+  }
+  if (spec.dimension < 0 || spec.dimension > 4096) {
+    return fail(ErrorCode::kInvalidInput, "tables.dimension: {}; accepted: 1 to 4096, or 0 for the network's own",
+                spec.dimension);
+  }
+  if (!spec.served_rows && (spec.rows < 1 || spec.rows > kMostOwnRows)) {
+    return fail(ErrorCode::kInvalidInput,
+                "tables.rows: {}; accepted with tables.place worker: 1 to {} (more with tables.place server)",
+                spec.rows, kMostOwnRows);
+  }
+  return {};
+}
+
+std::vector<std::pair<std::string, torch::nn::AnyModule>> click_layers(const NetworkSpec& spec) {
+  const LookupLayout layout = *lookup_layout(spec);
+  const std::int64_t looked_up = layout.features + layout.row_values();
+  Layers layers;
+  if (spec.name == "matchnet") {
+    const Shape tower = {kHidden, kHidden, kTower};
+    const std::int64_t user = kUserCategories * layout.dimension;
+    append(layers, "lookup", TowerLookup(layout));
+    append_tower(layers, "user_", 0, user, tower);
+    append_tower(layers, "item_", kTower, looked_up - user, tower);
+    append(layers, "match", Match(layout.dimension));
+    append_tower(layers, "negative_", kTower + 1, kNegatives * layout.dimension, {kHidden, kTower});
+    append(layers, "compare", Compare());
+    return layers;
+  }
+  append(layers, "lookup", Lookup(layout));
+  if (spec.name == "nce") {
+    const std::int64_t width =
+        append_tower(layers, "", 0, layout.features + kContext * layout.dimension, {2 * layout.dimension});
+    append(layers, "fc2", PartLinear(0, width, layout.dimension, false));
+    append(layers, "candidates", Candidates(layout.dimension));
+    return layers;
+  }
+  std::int64_t width = append_tower(layers, "", 0, looked_up, hidden_of(spec));
+  if (spec.name == "2emb") {
+    constexpr std::int64_t kSmallWidth = 128;
+    append(layers, "small_lookup", SmallLookup(width, kSmallTableRows, layout.dimension));
+    append(layers, "small_fc", PartLinear(width, layout.small * layout.dimension, kSmallWidth, true));
+    width += kSmallWidth;
+  }
+  append(layers, "output", PartLinear(0, width, spec.outputs, false));
+  return layers;
+}
+
+std::optional<model::LayerKind> click_layer_kind(const torch::nn::Module& layer) {
+  using enum model::LayerKind;
+  const auto is = [&]<class Layer>(Layer*) { return layer.as<Layer>() != nullptr; };
+  if (is(static_cast<Lookup*>(nullptr)) || is(static_cast<TowerLookup*>(nullptr)) ||
+      is(static_cast<SmallLookup*>(nullptr))) {
+    return kEmbedding;
+  }
+  if (is(static_cast<PartLinear*>(nullptr))) return kFullyConnected;
+  if (is(static_cast<Match*>(nullptr)) || is(static_cast<Compare*>(nullptr))) return kSimilarity;
+  return std::nullopt;
+}
+
+std::optional<LookupLayout> looked_up_by(const torch::nn::Module& layer) {
+  if (const auto* lookup = layer.as<Lookup>()) return lookup->layout();
+  if (const auto* lookup = layer.as<TowerLookup>()) return lookup->layout();
+  return std::nullopt;
+}
+
+}  // namespace motley::nn

@@ -1,0 +1,99 @@
+// Written against libtorch's streams and events of any device, so that it builds without CUDA's headers.
+#include "motley/nn/device_copy.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "motley/nn/runtime.h"
+
+namespace motley::nn {
+namespace {
+
+using c10::impl::VirtualGuardImpl;
+
+}  // namespace
+
+Result<DeviceCopies> DeviceCopies::create(torch::Device device, bool overlaps) {
+  DeviceCopies copies(device, overlaps && !device.is_cpu());
+  if (copies.overlaps_) {
+    MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "making streams for copies on " + device.str(), [&] {
+      const VirtualGuardImpl guard(device.type());
+      copies.in_ = std::make_shared<c10::Stream>(guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false));
+      copies.out_ = std::make_shared<c10::Stream>(guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false));
+    }));
+  }
+  return copies;
+}
+
+Result<torch::Tensor> DeviceCopies::host_memory(c10::IntArrayRef shape, torch::Dtype dtype) const {
+  return catch_torch(ErrorCode::kInternal, "taking memory for copies",
+                     [&] { return torch::empty(shape, torch::dtype(dtype).pinned_memory(overlaps_)); });
+}
+
+Result<torch::Tensor> DeviceCopies::to_device(const torch::Tensor& values) const {
+  if (device_.is_cpu()) {
+    return values;
+  }
+  return catch_torch(ErrorCode::kInternal, "copying to " + device_.str(), [&] {
+    const torch::NoGradGuard no_grad;
+    if (!overlaps_) {
+      return values.to(device_);
+    }
+    const c10::Stream computing = VirtualGuardImpl(device_.type()).getStream(device_);
+    torch::Tensor copied;
+    {
+      // Memory of the copying stream, which so need not wait for what is computed.
+      const c10::StreamGuard use(*in_);
+      copied = values.to(values.options().device(device_), /*non_blocking=*/true);
+    }
+    c10::Event done(device_.type());
+    done.record(*in_);
+    done.block(computing);
+    copied.record_stream(computing);
+    return copied;
+  });
+}
+
+Result<DeviceCopies::Arriving> DeviceCopies::to_host(const torch::Tensor& values,
+                                                     std::optional<torch::Tensor> into) const {
+  if (device_.is_cpu() && !into) {
+    return Arriving{values, nullptr};
+  }
+  if (!into) {
+    MOTLEY_ASSIGN(into, host_memory(values.sizes(), values.scalar_type()));
+  }
+  return catch_torch(ErrorCode::kInternal, "copying from " + device_.str(), [&] {
+    const torch::NoGradGuard no_grad;
+    Arriving arriving{*into, nullptr};
+    if (!overlaps_) {
+      arriving.values.copy_(values);
+      return arriving;
+    }
+    const c10::Stream computing = VirtualGuardImpl(device_.type()).getStream(device_);
+    c10::Event computed(device_.type());
+    computed.record(computing);
+    computed.block(*out_);
+    {
+      const c10::StreamGuard use(*out_);
+      arriving.values.copy_(values, /*non_blocking=*/true);
+    }
+    values.record_stream(*out_);  // its memory is not given out again before
+    arriving.done = std::make_shared<c10::Event>(device_.type());
+    arriving.done->record(*out_);
+    return arriving;
+  });
+}
+
+Status DeviceCopies::Arriving::wait() {
+  if (is_here()) {
+    return {};
+  }
+  return catch_torch(ErrorCode::kInternal, "waiting for a copy from the device", [&] {
+    done->synchronize();
+    done.reset();
+  });
+}
+
+}  // namespace motley::nn

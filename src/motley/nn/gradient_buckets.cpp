@@ -1,0 +1,278 @@
+#include "motley/nn/gradient_buckets.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <ranges>
+
+#include "motley/nn/device_copy.h"
+
+namespace motley::nn {
+
+struct GradientBuckets::State {
+  struct Bucket {
+    std::vector<torch::Tensor> parameters;
+    std::vector<torch::Tensor> views;  // of `gradients`, one a parameter: its .grad once it has one
+    std::size_t elements = 0;
+    torch::Tensor gradients;  // flat
+    torch::Tensor memory;     // flat view of the exchange's memory; the same tensor on the CPU
+    torch::Tensor staged;     // pinned, between both; undefined on the CPU
+    DeviceCopies::Arriving arriving;
+    int incomplete = 0;  // parameters without a complete gradient since arm()
+  };
+
+  std::vector<Bucket> buckets;
+  std::vector<Place> places;
+  torch::Dtype dtype = torch::kFloat32;
+  bool overlaps = true;
+  std::optional<DeviceCopies> copies;  // none on the CPU
+  OnReady on_ready;                    // empty: not armed
+  int next = 0;                        // the first bucket that was not announced
+  Status status;
+
+  // Announces the next bucket, or begins to copy it from the device.
+  void announce() {
+    const int bucket = next++;
+    if (!status) {
+      return;
+    }
+    Bucket& ready = buckets[static_cast<std::size_t>(bucket)];
+    status = catch_torch(ErrorCode::kInternal, "clearing gradients", [&] { zero_missing(ready); });
+    if (status && copies) {
+      status = begin_copy(ready);
+    } else if (status) {
+      status = on_ready(bucket);
+    }
+  }
+
+  Status begin_copy(Bucket& bucket) const {
+    MOTLEY_ASSIGN(bucket.arriving, copies->to_host(bucket.gradients, bucket.staged));
+    return {};
+  }
+
+  // Announces the buckets that are being copied, as they arrive.
+  Status announce_copied() {
+    for (int index = 0; index < static_cast<int>(buckets.size()); ++index) {
+      Bucket& bucket = buckets[static_cast<std::size_t>(index)];
+      MOTLEY_TRY(bucket.arriving.wait());
+      bucket.memory.copy_(bucket.staged);
+      MOTLEY_TRY(on_ready(index));
+    }
+    return {};
+  }
+
+  // Parameters that have had no gradient since zero() get one of zeros.
+  static void zero_missing(Bucket& bucket) {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
+      torch::Tensor& gradient = bucket.parameters[at].mutable_grad();
+      if (gradient.defined()) continue;
+      gradient = bucket.views[at].zero_();
+    }
+  }
+
+  // The first gradient since zero() is a tensor of autograd's own: it goes into the bucket, and later ones are added
+  // there. That reads and writes half as much as adding to zeros does.
+  void accumulated(std::size_t bucket, std::size_t at) {
+    const torch::NoGradGuard no_grad;
+    torch::Tensor& gradient = buckets[bucket].parameters[at].mutable_grad();
+    const torch::Tensor& view = buckets[bucket].views[at];
+    if (!gradient.is_same(view)) gradient = view.copy_(gradient);
+    complete(bucket);
+  }
+
+  void complete(std::size_t bucket) {
+    if (!on_ready) {
+      return;
+    }
+    MOTLEY_INVARIANT(buckets[bucket].incomplete > 0,
+                     "a parameter's gradient was accumulated twice while armed: arm() belongs before the last backward "
+                     "of a step");
+    --buckets[bucket].incomplete;
+    while (next < static_cast<int>(buckets.size()) && buckets[static_cast<std::size_t>(next)].incomplete == 0) {
+      announce();
+    }
+  }
+};
+
+namespace {
+
+// Called by autograd after it has added to a parameter's .grad.
+class AccumulationHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit AccumulationHook(std::function<void()> on_added) : on_added_(std::move(on_added)) {}
+  void operator()(const torch::Tensor&) override { on_added_(); }
+
+ private:
+  std::function<void()> on_added_;
+};
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+GradientBuckets::~GradientBuckets() {
+  for (State::Bucket& bucket : state_->buckets) {
+    for (torch::Tensor& parameter : bucket.parameters) {
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+      parameter.mutable_grad() = torch::Tensor();
+    }
+  }
+}
+
+Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTensors& parameters,
+                                                                 std::size_t bucket_bytes, bool overlaps) {
+  auto state = std::make_shared<State>();
+  state->overlaps = overlaps;
+  if (parameters.empty()) {
+    return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(state)));
+  }
+  const torch::Tensor& first = parameters.front().tensor;
+  state->dtype = first.scalar_type();
+  // Whether a bucket of so many values takes so many more.
+  const auto takes = [&](std::size_t values, std::size_t more) {
+    const bool is_first = state->buckets.size() == 1;
+    return (values + more) * first.element_size() <= bucket_bytes &&
+           (!is_first || values * first.element_size() < kFirstBucketBytes);
+  };
+
+  for (const NamedTensor& parameter : std::views::reverse(parameters)) {
+    const torch::Tensor& tensor = parameter.tensor;
+    if (tensor.scalar_type() != state->dtype || tensor.device() != first.device() ||
+        (state->dtype != torch::kFloat32 && state->dtype != torch::kFloat64)) {
+      return fail(ErrorCode::kInvalidInput,
+                  "parameter '{}' is {} on {}; accepted: all parameters float32, or all float64, on one device",
+                  parameter.name, c10::toString(tensor.scalar_type()), tensor.device().str());
+    }
+    const auto elements = static_cast<std::size_t>(tensor.numel());
+    if (state->buckets.empty() || !takes(state->buckets.back().elements, elements)) {
+      state->buckets.emplace_back();
+    }
+    state->places.push_back({parameter, static_cast<int>(state->buckets.size()) - 1,
+                             static_cast<std::int64_t>(state->buckets.back().elements)});
+    state->buckets.back().parameters.push_back(tensor);
+    state->buckets.back().elements += elements;
+  }
+  std::ranges::reverse(state->places);
+  return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(state)));
+}
+
+int GradientBuckets::count() const {
+  return static_cast<int>(state_->buckets.size());
+}
+
+const std::vector<GradientBuckets::Place>& GradientBuckets::places() const {
+  return state_->places;
+}
+
+torch::Dtype GradientBuckets::dtype() const {
+  return state_->dtype;
+}
+
+std::vector<std::size_t> GradientBuckets::bucket_elements() const {
+  std::vector<std::size_t> elements;
+  for (const State::Bucket& bucket : state_->buckets) {
+    elements.push_back(bucket.elements);
+  }
+  return elements;
+}
+
+Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
+  MOTLEY_INVARIANT(memory.size() == state_->buckets.size(), "{} buckets were given memory for {}",
+                   state_->buckets.size(), memory.size());
+  Tensors staged;
+  if (!memory.empty() && !state_->buckets.front().parameters.front().device().is_cpu()) {
+    MOTLEY_ASSIGN(state_->copies,
+                  DeviceCopies::create(state_->buckets.front().parameters.front().device(), state_->overlaps));
+    for (const State::Bucket& bucket : state_->buckets) {
+      MOTLEY_ASSIGN(torch::Tensor pinned,
+                    state_->copies->host_memory({static_cast<std::int64_t>(bucket.elements)}, state_->dtype));
+      staged.push_back(std::move(pinned));
+    }
+  }
+  return catch_torch(ErrorCode::kInternal, "binding gradients to the exchange's memory", [&] {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t index = 0; index < memory.size(); ++index) {
+      State::Bucket& bucket = state_->buckets[index];
+      const std::span<std::byte> bytes = memory[index];
+      const std::size_t width = torch::elementSize(state_->dtype);
+      MOTLEY_INVARIANT(bytes.size() == bucket.elements * width, "bucket {} of {} values was given {} bytes", index,
+                       bucket.elements, bytes.size());
+      MOTLEY_INVARIANT(reinterpret_cast<std::uintptr_t>(bytes.data()) % width == 0, "bucket {} is not aligned", index);
+
+      const torch::Device device = bucket.parameters.front().device();
+      bucket.memory = torch::from_blob(bytes.data(), {static_cast<std::int64_t>(bucket.elements)}, state_->dtype);
+      bucket.gradients = bucket.memory;
+      if (state_->copies) {
+        bucket.gradients = torch::empty_like(bucket.memory, bucket.memory.options().device(device));
+        bucket.staged = staged[index];
+      }
+      bucket.gradients.zero_();
+
+      std::int64_t offset = 0;
+      for (torch::Tensor& parameter : bucket.parameters) {
+        bucket.views.push_back(bucket.gradients.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+        parameter.mutable_grad() = bucket.views.back();
+        offset += parameter.numel();
+        torch::autograd::impl::set_post_acc_grad_hooks(
+            parameter, std::make_unique<AccumulationHook>(
+                           [state = state_, index, at = bucket.views.size() - 1] { state->accumulated(index, at); }));
+      }
+    }
+  });
+}
+
+void GradientBuckets::zero() {
+  for (State::Bucket& bucket : state_->buckets) {
+    for (torch::Tensor& parameter : bucket.parameters) {
+      parameter.mutable_grad() = torch::Tensor();
+    }
+  }
+}
+
+void GradientBuckets::scale(double factor) {
+  MOTLEY_INVARIANT(state_->next == 0 || !state_->on_ready, "gradients were scaled after a bucket was announced");
+  const torch::NoGradGuard no_grad;
+  for (State::Bucket& bucket : state_->buckets) {
+    State::zero_missing(bucket);
+    bucket.gradients.mul_(factor);
+  }
+}
+
+void GradientBuckets::arm(OnReady on_ready) {
+  state_->on_ready = std::move(on_ready);
+  state_->next = 0;
+  state_->status = {};
+  for (State::Bucket& bucket : state_->buckets) {
+    bucket.incomplete = static_cast<int>(bucket.parameters.size());
+  }
+}
+
+Status GradientBuckets::flush() {
+  MOTLEY_INVARIANT(static_cast<bool>(state_->on_ready), "flush() without arm()");
+  while (state_->next < count()) {
+    state_->announce();
+  }
+  if (state_->copies && state_->status) {
+    state_->status = state_->announce_copied();
+  }
+  state_->on_ready = nullptr;
+  return state_->status;
+}
+
+Status GradientBuckets::fetch(int bucket) {
+  const State::Bucket& fetched = state_->buckets[static_cast<std::size_t>(bucket)];
+  if (!state_->copies) {
+    return {};
+  }
+  // The device has read `staged` for the step before: this step's gradients have come through it since.
+  return catch_torch(ErrorCode::kInternal, "copying gradients to the device", [&] {
+    fetched.staged.copy_(fetched.memory);
+    fetched.gradients.copy_(fetched.staged, /*non_blocking=*/true);
+  });
+}
+
+}  // namespace motley::nn

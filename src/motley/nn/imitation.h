@@ -1,0 +1,27 @@
+// A network that is only imitated: layers with the weights and the outputs of those in a profile, which compute
+// nothing. A run with it sends what the real network would send, and takes as long as the devices in the profile when
+// it is emulated; so plans can be tried for networks and devices that are not here.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/nn/stage.h"
+
+namespace motley::nn {
+
+inline constexpr const char* kImitation = "imitation";  // as model.name
+
+// The layers of the profile's graph, joined to at most `most_layers` (model::coarsen; 0: as they are). Each has one
+// parameter, "<layer>.weight", of as many values as it trains, and gives zeros of the size that is sent when the chain
+// is cut after it; the last gives `outputs` values. It takes samples of any shape, said by `sample_shape`. Gradients of
+// inputs are zeros, those of parameters stay undefined.
+//
+// Errors (kInvalidInput): those of model::read_profile, and layers that look up rows.
+Result<std::unique_ptr<Network>> make_imitation(const std::filesystem::path& profile, std::int64_t most_layers,
+                                                std::vector<std::int64_t> sample_shape, std::int64_t outputs);
+
+}  // namespace motley::nn

@@ -1,0 +1,208 @@
+#include "motley/nn/network_part.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <span>
+
+#include "motley/nn/model_graph.h"
+
+namespace motley::nn {
+namespace {
+
+constexpr std::int64_t kSamples = 2;  // that find the shapes: of one, what has none looks like a sample
+
+using Shapes = std::vector<std::vector<std::int64_t>>;  // of one sample of each value
+
+Shapes shapes_of(const Tensors& values) {
+  Shapes shapes;
+  for (const torch::Tensor& value : values) shapes.push_back(value.sizes().slice(1).vec());
+  return shapes;
+}
+
+// What goes on to the next part as one tensor: of several values one row a sample, which has all of them.
+torch::Tensor packed(const Tensors& values) {
+  if (values.size() == 1) return values.front();
+  Tensors rows;
+  for (const torch::Tensor& value : values) {
+    TORCH_CHECK(value.dim() > 0 && value.size(0) == values.front().size(0) &&
+                    value.scalar_type() == values.front().scalar_type(),
+                "of the ", values.size(), " tensors that go from one stage to the next one has the shape ",
+                value.sizes(), " and the type ", value.scalar_type(), "; accepted: one entry of the first dimension ",
+                "for each sample, and one type for all");
+    rows.push_back(value.dim() == 1 ? value.unsqueeze(1) : value.flatten(1));
+  }
+  return torch::cat(rows, 1);
+}
+
+Tensors unpacked(const torch::Tensor& rows, const Shapes& shapes) {
+  if (shapes.size() == 1) return {rows};
+  Tensors values;
+  std::int64_t begin = 0;
+  for (std::vector<std::int64_t> shape : shapes) {
+    const std::int64_t width = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+    shape.insert(shape.begin(), rows.size(0));
+    values.push_back(rows.narrow(1, begin, width).view(shape));
+    begin += width;
+  }
+  return values;
+}
+
+class Part final : public Network {
+ public:
+  Part(std::unique_ptr<Network> whole, std::vector<ChainLayer> layers, NamedTensors parameters, NamedTensors buffers,
+       std::vector<std::int64_t> sample_shape, Shapes input_shapes)
+      : whole_(std::move(whole)),
+        layers_(std::move(layers)),
+        parameters_(std::move(parameters)),
+        buffers_(std::move(buffers)),
+        sample_shape_(std::move(sample_shape)),
+        input_shapes_(std::move(input_shapes)),
+        name_(fmt::format("{} ({} to {})", whole_->name(), layers_.front().name, layers_.back().name)) {}
+
+  std::string name() const override { return name_; }
+  Tensors forward(const Tensors& inputs) override {
+    TORCH_CHECK(inputs.size() == 1, "a part of a network takes one input and was given ", inputs.size());
+    Tensors values = unpacked(inputs.front(), input_shapes_);
+    for (const ChainLayer& layer : layers_) {
+      values = layer.forward(values);
+    }
+    return {packed(values)};
+  }
+  NamedTensors parameters() const override { return parameters_; }
+  NamedTensors buffers() const override { return buffers_; }
+  std::vector<BatchNormLayer> batch_norms() const override {
+    std::vector<BatchNormLayer> own = whole_->batch_norms();
+    std::erase_if(own, [&](const BatchNormLayer& layer) {
+      return std::ranges::none_of(buffers_,
+                                  [&](const NamedTensor& buffer) { return buffer.tensor.is_same(layer.running_mean); });
+    });
+    return own;
+  }
+  std::vector<ChainLayer> chain() override { return layers_; }
+  void train(bool on) override { whole_->train(on); }
+  void to(torch::Device device, torch::Dtype dtype) override { whole_->to(device, dtype); }
+  std::vector<std::int64_t> sample_shape() const override { return sample_shape_; }
+
+ private:
+  std::unique_ptr<Network> whole_;
+  std::vector<ChainLayer> layers_;
+  NamedTensors parameters_;
+  NamedTensors buffers_;
+  std::vector<std::int64_t> sample_shape_;
+  Shapes input_shapes_;
+  std::string name_;
+};
+
+Status check_names(const Network& network, const std::vector<ChainLayer>& layers,
+                   const std::vector<std::string>& names) {
+  if (layers.size() != names.size()) {
+    return fail(ErrorCode::kInvalidInput, "layers has {} names, but the network '{}' has {} layers", names.size(),
+                network.name(), layers.size());
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (layers[i].name != names[i]) {
+      return fail(ErrorCode::kInvalidInput, "layers[{}] is '{}', but the network '{}' has '{}' there", i, names[i],
+                  network.name(), layers[i].name);
+    }
+  }
+  return {};
+}
+
+// Names of the tensors that these layers own.
+std::set<std::string> owned_by(std::span<const ChainLayer> layers) {
+  std::set<std::string> names;
+  for (const ChainLayer& layer : layers) {
+    for (const NamedTensors* tensors : {&layer.parameters, &layer.buffers}) {
+      for (const NamedTensor& tensor : *tensors) names.insert(tensor.name);
+    }
+  }
+  return names;
+}
+
+// In the order of the layers that read them first.
+std::vector<SharedTensor> shared_by(std::span<const ChainLayer> layers) {
+  std::vector<SharedTensor> tensors;
+  for (int i = 0; const ChainLayer& layer : layers) {
+    for (const std::string& name : std::set(layer.shared.begin(), layer.shared.end())) {
+      std::ranges::find(tensors, name, &SharedTensor::name)->layers.push_back(i);
+    }
+    for (const NamedTensor& tensor : layer.parameters) tensors.push_back({tensor.name, {i}, true});
+    for (const NamedTensor& tensor : layer.buffers) tensors.push_back({tensor.name, {i}, false});
+    ++i;
+  }
+  std::erase_if(tensors, [](const SharedTensor& tensor) { return tensor.layers.size() == 1; });
+  return tensors;
+}
+
+// Shapes of one sample before the first layer, of each value that this reads and of all as one, and after the last one.
+Status find_shapes(Network& network, std::span<const ChainLayer> layers, int first, int last, Shapes& inputs,
+                   NetworkPart& part) {
+  return catch_torch(ErrorCode::kInvalidInput, network.name() + ": finding the shapes between its layers", [&] {
+    const torch::NoGradGuard no_grad;
+    const bool is_double = std::ranges::any_of(
+        network.parameters(), [](const NamedTensor& tensor) { return tensor.tensor.scalar_type() == torch::kFloat64; });
+    const torch::Dtype dtype = is_double ? torch::kFloat64 : torch::kFloat32;
+    network.to(torch::kCPU, dtype);
+    network.train(false);
+    std::vector<std::int64_t> shape = network.sample_shape();
+    shape.insert(shape.begin(), kSamples);
+    Tensors values = {torch::zeros(shape, dtype)};
+    for (int i = 0; i <= last; ++i) {
+      if (i == first) {
+        inputs = shapes_of(values);
+        part.input_shape = packed(values).sizes().slice(1).vec();
+      }
+      values = layers[static_cast<std::size_t>(i)].forward(values);
+    }
+    part.output_shape = packed(values).sizes().slice(1).vec();
+    network.train(true);
+  });
+}
+
+}  // namespace
+
+Result<NetworkPart> take_part(std::unique_ptr<Network> network, const std::vector<std::string>& names, int first,
+                              int last) {
+  if (network->sample_shape().empty()) {
+    return fail(ErrorCode::kInvalidInput, "model.input_shape: missing; a pipeline needs the shape of one sample");
+  }
+  std::vector<ChainLayer> layers = layers_of(*network);
+  MOTLEY_TRY(check_names(*network, layers, names));
+  MOTLEY_INVARIANT(0 <= first && first <= last && last < static_cast<int>(layers.size()),
+                   "there are no layers {} to {} among {}", first, last, layers.size());
+
+  const std::span all(layers);
+  const auto begin = static_cast<std::size_t>(first);
+  const auto end = static_cast<std::size_t>(last) + 1;
+  const std::span<const ChainLayer> ours = all.subspan(begin, end - begin);
+  std::set<std::string> own = owned_by(ours);
+  for (const ChainLayer& layer : ours) own.insert(layer.shared.begin(), layer.shared.end());
+  std::set<std::string> others = owned_by(all.first(begin));
+  others.merge(owned_by(all.subspan(end)));
+
+  NetworkPart part;
+  part.shared = shared_by(all);
+  Shapes inputs;
+  MOTLEY_TRY(find_shapes(*network, layers, first, last, inputs, part));
+  // In the network's order.
+  const auto take = [&](const NamedTensors& tensors) {
+    NamedTensors taken;
+    for (const NamedTensor& tensor : tensors) {
+      if (own.contains(tensor.name) || (first == 0 && !others.contains(tensor.name))) {
+        taken.push_back(tensor);
+      } else {
+        torch::Tensor(tensor.tensor).set_data(torch::empty({0}, tensor.tensor.options()));
+      }
+    }
+    return taken;
+  };
+  NamedTensors parameters = take(network->parameters());
+  NamedTensors buffers = take(network->buffers());
+  std::vector<ChainLayer> kept(layers.begin() + first, layers.begin() + last + 1);
+  part.network = std::make_unique<Part>(std::move(network), std::move(kept), std::move(parameters), std::move(buffers),
+                                        part.input_shape, std::move(inputs));
+  return part;
+}
+
+}  // namespace motley::nn

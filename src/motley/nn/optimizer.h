@@ -1,0 +1,55 @@
+// How weights follow gradients: libtorch's optimizers behind names, with their state as named tensors, so that a
+// checkpoint can hold it in any order and for any reader.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/nn/runtime.h"
+
+namespace motley::nn {
+
+// The `optimizer` part of a job, without the schedule of the learning rate.
+struct OptimizerSpec {
+  std::string name = "sgd";  // sgd, adam, adamw
+  double learning_rate = 0.01;
+  double momentum = 0;      // sgd
+  bool nesterov = false;    // sgd, with momentum
+  double weight_decay = 0;  // adamw: decoupled from the gradient (Loshchilov, Hutter 2019); else added to it
+  double beta1 = 0.9;       // adam, adamw
+  double beta2 = 0.999;     // adam, adamw
+  double epsilon = 1e-8;    // adam, adamw
+};
+
+// An error names the key ("optimizer.momentum") and what would be accepted.
+Status check_optimizer(const OptimizerSpec& spec);
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // The parameters stay their owner's; their order and names must be the same after a resume.
+  static Result<std::unique_ptr<Optimizer>> create(const OptimizerSpec& spec, NamedTensors parameters);
+
+  // One update from the parameters' .grad. A learning rate that is the schedule's factor times the spec's.
+  virtual Status step(double learning_rate) = 0;
+
+  // "<parameter>.momentum_buffer", "<parameter>.exp_avg", ".exp_avg_sq" and ".step" (int64 scalar), copies; a
+  // parameter without an update yet has none.
+  virtual NamedTensors state() const = 0;
+
+  // Replaces the state. Unknown names, other shapes or a parameter's state in part are errors and change nothing.
+  virtual Status load_state(const NamedTensors& state) = 0;
+};
+
+// The Euclidean norm of all gradients together. Fails with kDiverged, naming a parameter, when a gradient is not
+// finite. Waits for the device.
+Result<double> gradient_norm(const NamedTensors& parameters);
+
+// Multiplies all gradients.
+Status scale_gradients(const NamedTensors& parameters, double factor);
+
+}  // namespace motley::nn

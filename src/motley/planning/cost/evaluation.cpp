@@ -1,0 +1,482 @@
+// Both cost models, as equations over sums that are made once a stage (stage.h), and what they say of a candidate.
+#include "motley/planning/cost/evaluation.h"
+
+#include <cmath>
+#include <limits>
+
+#include "motley/base/units.h"
+#include "motley/planning/cost/stage.h"
+
+namespace motley::planning {
+namespace {
+
+constexpr double kSecondsPerHour = 3600;
+
+std::size_t index(int value) {
+  return static_cast<std::size_t>(value);
+}
+
+double samples_of_micro_batch(const Problem& problem) {
+  return static_cast<double>(problem.batch) / static_cast<double>(problem.micro_batches);
+}
+
+void add_violation(Evaluation& evaluation, const std::string& sentence) {
+  if (!evaluation.violation.empty()) {
+    evaluation.violation += "; ";
+  }
+  evaluation.violation += sentence;
+}
+
+// "throughput 14,210 is below the floor of 20,000 samples/s", with more digits where a few do not show it.
+void add_missed_limit(Evaluation& evaluation, const char* what, double value, const char* relation, double limit,
+                      const char* unit) {
+  std::string value_text = format_number(value);
+  std::string limit_text = format_number(limit);
+  if (value_text == limit_text) {
+    value_text = fmt::format("{}", value);
+    limit_text = fmt::format("{}", limit);
+  }
+  add_violation(evaluation, fmt::format("{} {} is {} of {}{}", what, value_text, relation, limit_text, unit));
+}
+
+void check_counts(const Problem& problem, Evaluation& evaluation) {
+  for (std::size_t type = 0; type < problem.types.size(); ++type) {
+    if (evaluation.used[type] > problem.types[type].count) {
+      add_violation(evaluation, fmt::format("uses {} of {} {}", evaluation.used[type], problem.types[type].count,
+                                            problem.types[type].name));
+    }
+  }
+}
+
+bool exceeds(double value, double limit) {
+  return value > limit * (1 + kTolerance);
+}
+
+void set_price(const Problem& problem, Evaluation& evaluation) {
+  for (std::size_t type = 0; type < problem.types.size(); ++type) {
+    evaluation.price_per_hour += static_cast<double>(evaluation.used[type]) * problem.types[type].price_per_hour;
+  }
+  evaluation.money = problem.job_samples / evaluation.throughput / kSecondsPerHour * evaluation.price_per_hour;
+}
+
+void evaluate_heterps(const Problem& problem, const Candidate& candidate, Evaluation& evaluation) {
+  double slowest = -1;
+  int previous = -1;
+  for (std::size_t s = 0; s < candidate.size(); ++s) {
+    const StageChoice& choice = candidate[s];
+    const HeterpsStage stage = heterps_stage(problem, choice.first, choice.last, choice.type, previous);
+    const auto k = static_cast<double>(choice.replicas);
+    evaluation.stages[s].compute_seconds = stage.compute(k);
+    evaluation.stages[s].communication_seconds = stage.data(k);
+    if (stage.seconds(k) > slowest) {
+      slowest = stage.seconds(k);
+      evaluation.bottleneck = static_cast<int>(s);
+    }
+    previous = choice.type;
+  }
+  evaluation.throughput = 1 / slowest;
+  evaluation.step_seconds = static_cast<double>(problem.batch) * slowest;
+}
+
+void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evaluation& evaluation) {
+  const std::size_t stages = candidate.size();
+  double busiest = -1;
+  for (std::size_t s = 0; s < stages; ++s) {
+    const StageChoice& choice = candidate[s];
+    const bool last = s + 1 == stages;
+    const PipelineStage stage =
+        pipeline_stage(problem, choice.first, choice.last, choice.type, last ? -1 : candidate[s + 1].type,
+                       static_cast<int>(s), static_cast<int>(stages));
+    const auto k = static_cast<double>(choice.replicas);
+    StageCost& cost = evaluation.stages[s];
+    cost.forward_seconds = stage.forward_seconds(k);
+    cost.backward_seconds = stage.backward_seconds(k, choice.recompute);
+    cost.compute_seconds = cost.forward_seconds + cost.backward_seconds;
+    cost.transfer_seconds = last ? 0 : stage.transfer_seconds(k, static_cast<double>(candidate[s + 1].replicas));
+    cost.communication_seconds = std::max(stage.sparse_seconds * stage.samples / k, cost.transfer_seconds);
+    cost.exchange_seconds = stage.exchange_seconds(k);
+    cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
+    const Type& type = problem.types[index(choice.type)];
+    if (choice.replicas > problem.batch / problem.micro_batches) {
+      add_violation(evaluation, fmt::format("stage {} has {} replicas for micro-batches of {} samples", s,
+                                            choice.replicas, problem.batch / problem.micro_batches));
+    }
+    if (type.memory_bytes > 0 && exceeds(cost.memory_bytes, type.memory_bytes)) {
+      add_violation(evaluation, fmt::format("stage {} needs {} a device, {} has {}", s, format_bytes(cost.memory_bytes),
+                                            type.name, format_bytes(type.memory_bytes)));
+    }
+    const double occupied =
+        static_cast<double>(problem.micro_batches) * std::max(cost.compute_seconds, cost.transfer_seconds) +
+        cost.exchange_seconds;
+    if (occupied > busiest) {
+      busiest = occupied;
+      evaluation.bottleneck = static_cast<int>(s);
+    }
+  }
+  evaluation.step_seconds = pipeline_time(problem, evaluation.stages).step;
+  evaluation.throughput = static_cast<double>(problem.batch) / evaluation.step_seconds;
+}
+
+}  // namespace
+
+HeterpsStage heterps_stage(const Problem& problem, int first, int last, int type, int previous) {
+  const double profile_batch = problem.profile_batch;
+  const double bytes_per_second = problem.types[index(type)].bytes_per_second;
+  HeterpsStage stage;
+  for (int layer = first; layer <= last; ++layer) {
+    const LayerOnType& times = problem.at(layer, type);
+    const LayerSize& size = problem.layers[index(layer)];
+    const double compute = (times.forward.at(profile_batch) + times.backward.at(profile_batch)) / profile_batch;
+    double data = 2 * (size.sparse_bytes + size.parameter_bytes / profile_batch) / bytes_per_second;
+    if (layer == first && previous >= 0) {
+      data += 2 * problem.cut_bytes[index(first)] / problem.link(previous, type).bytes_per_second;
+    }
+    stage.compute_fixed += compute * (1 - times.compute_fraction);
+    stage.compute_divided += compute * times.compute_fraction;
+    stage.data_fixed += data * (1 - times.communication_fraction);
+    stage.data_divided += data * times.communication_fraction;
+  }
+  return stage;
+}
+
+PipelineStage pipeline_stage(const Problem& problem, int first, int last, int type, int next, int stage_index,
+                             int stages) {
+  const Type& device = problem.types[index(type)];
+  PipelineStage stage;
+  stage.samples = samples_of_micro_batch(problem);
+  const auto micro_batches = static_cast<double>(problem.micro_batches);
+  stage.in_flight = problem.schedule == planning::Schedule::kFillDrain
+                        ? micro_batches
+                        : std::min(micro_batches, static_cast<double>(stages - stage_index));
+  double sparse_bytes = 0;
+  for (int layer = first; layer <= last; ++layer) {
+    const LayerOnType& times = problem.at(layer, type);
+    const LayerSize& size = problem.layers[index(layer)];
+    stage.forward.fixed += times.forward.fixed;
+    stage.forward.per_sample += times.forward.per_sample;
+    stage.backward.fixed += times.backward.fixed;
+    stage.backward.per_sample += times.backward.per_sample;
+    sparse_bytes += size.sparse_bytes;
+    stage.parameter_bytes += size.parameter_bytes;
+    stage.activation_bytes += size.activation_bytes;
+  }
+  stage.sparse_seconds = sparse_bytes / device.bytes_per_second;
+  stage.input_bytes = problem.cut_bytes[index(first)];
+  stage.state_bytes = problem.memory_per_parameter_byte * stage.parameter_bytes;
+  if (next >= 0) {
+    const Link& link = problem.link(type, next);
+    stage.send_seconds = stage.samples * problem.cut_bytes[index(last + 1)] / link.bytes_per_second;
+    stage.send_latency = link.latency_seconds;
+  }
+  stage.exchange = device.exchange;
+  stage.bytes_per_second = device.bytes_per_second;
+  stage.latency = device.latency_seconds;
+  return stage;
+}
+
+double PipelineStage::exchange_seconds(double k) const {
+  if (k == 1 || exchange == planning::Exchange::kNone) {
+    return 0;
+  }
+  return exchange == planning::Exchange::kRing ? 2 * (k - 1) * (parameter_bytes / (k * bytes_per_second) + latency)
+                                               : 2 * (parameter_bytes / bytes_per_second + latency);
+}
+
+double PipelineStage::memory_bytes(double k, bool recompute) const {
+  const double share = samples / k;
+  return state_bytes + share * (recompute ? in_flight * input_bytes + activation_bytes : in_flight * activation_bytes);
+}
+
+namespace {
+
+// W under 1F1B, no less than `interval`: of all runs of stages, the longest there and back for each of its stages.
+// Each scan keeps the run that most exceeds its stages times the interval, which grows until none does.
+double one_forward_one_backward(std::span<const StageCost> stages, double interval) {
+  for (bool grown = true; grown;) {
+    grown = false;
+    double run = 0;
+    double length = 0;
+    double transfer = 0;
+    for (const StageCost& stage : stages) {
+      if (run + 2 * transfer < length * interval) {
+        run = length = transfer = 0;
+      }
+      run += 2 * transfer + stage.forward_seconds + stage.backward_seconds;
+      length += 1;
+      transfer = stage.transfer_seconds;
+      if (run / length > interval) {
+        interval = run / length;
+        grown = true;
+      }
+    }
+  }
+  return interval;
+}
+
+}  // namespace
+
+PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> stages) {
+  PipelineTime time;
+  double longest_transfer = 0;
+  for (const StageCost& stage : stages) {
+    time.fill += stage.forward_seconds + stage.backward_seconds + 2 * stage.transfer_seconds;
+    time.longest_forward = std::max({time.longest_forward, stage.forward_seconds, stage.transfer_seconds});
+    time.longest_backward = std::max({time.longest_backward, stage.backward_seconds, stage.transfer_seconds});
+    longest_transfer = std::max(longest_transfer, stage.transfer_seconds);
+  }
+  time.interval = problem.schedule == planning::Schedule::kFillDrain
+                      ? time.longest_forward + time.longest_backward
+                      : one_forward_one_backward(stages, longest_transfer);
+  const double flushed = time.fill + static_cast<double>(problem.micro_batches - 1) * time.interval;
+  double earlier = 0;  // before the end, the last backward of the stage is done
+  for (const StageCost& stage : stages) {
+    time.step = std::max(time.step, flushed - earlier + stage.exchange_seconds);
+    earlier += stage.backward_seconds + stage.transfer_seconds;
+  }
+  return time;
+}
+
+Evaluation evaluate(const Problem& problem, const Candidate& candidate, const planning::Objective& objective,
+                    std::optional<double> measured_step_seconds) {
+  Evaluation evaluation;
+  evaluation.stages.resize(candidate.size());
+  evaluation.used.resize(problem.types.size());
+  int next = 0;
+  for (const StageChoice& choice : candidate) {
+    MOTLEY_INVARIANT(choice.first == next && choice.last >= choice.first && choice.last < problem.layer_count() &&
+                         choice.type >= 0 && choice.type < problem.type_count() && choice.replicas >= 1,
+                     "a candidate's stage of layers {} to {} on {} devices of type {} is impossible after layer {}",
+                     choice.first, choice.last, choice.replicas, choice.type, next);
+    next = choice.last + 1;
+    evaluation.used[index(choice.type)] += choice.replicas;
+  }
+  MOTLEY_INVARIANT(next == problem.layer_count(), "a candidate covers {} of {} layers", next, problem.layer_count());
+
+  check_counts(problem, evaluation);
+  if (problem.cost_model == CostModel::kHeterps) {
+    evaluate_heterps(problem, candidate, evaluation);
+  } else {
+    evaluate_pipeline(problem, candidate, evaluation);
+  }
+  if (measured_step_seconds) {
+    evaluation.step_seconds = *measured_step_seconds;
+    evaluation.throughput = static_cast<double>(problem.batch) / *measured_step_seconds;
+  }
+  set_price(problem, evaluation);
+  if (evaluation.throughput < objective.min_throughput * (1 - kTolerance)) {
+    add_missed_limit(evaluation, "throughput", evaluation.throughput, "below the floor", objective.min_throughput,
+                     " samples/s");
+  }
+  if (exceeds(evaluation.money, objective.max_money)) {
+    add_missed_limit(evaluation, "money", evaluation.money, "above the cap", objective.max_money, "");
+  }
+  if (exceeds(evaluation.price_per_hour, objective.max_price_per_hour)) {
+    add_missed_limit(evaluation, "the price", evaluation.price_per_hour, "above the cap", objective.max_price_per_hour,
+                     " an hour");
+  }
+  evaluation.feasible = evaluation.violation.empty();
+  return evaluation;
+}
+
+double value(const Evaluation& evaluation, planning::Goal goal) {
+  if (!evaluation.feasible) {
+    return std::numeric_limits<double>::infinity();
+  }
+  switch (goal) {
+    case planning::Goal::kLeastMoney:
+      return evaluation.money;
+    case planning::Goal::kMostThroughput:
+      return 1 / evaluation.throughput;
+    case planning::Goal::kLeastStepTime:
+      return evaluation.step_seconds;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, Shares shares) {
+  MOTLEY_INVARIANT(counts.size() == problem.types.size(), "{} counts for {} device types", counts.size(),
+                   problem.types.size());
+  const int last = problem.layer_count() - 1;
+  const auto batch = static_cast<double>(problem.batch);
+  Evaluation evaluation;
+  evaluation.used = counts;
+  evaluation.stages.resize(1);
+  StageCost& cost = evaluation.stages[0];
+
+  // What a device of each type takes for b samples.
+  struct Used {
+    const Type& type;
+    double count;
+    PipelineStage stage;
+    double samples = 0;
+    // Without samples there is nothing to do, not even what every batch takes.
+    double forward(double b) const { return b > 0 ? stage.forward.at(b) + stage.sparse_seconds * b : 0; }
+    double backward(double b) const { return b > 0 ? stage.backward.at(b) + stage.sparse_seconds * b : 0; }
+    double samples_within(double seconds) const {
+      const double left = seconds - stage.forward.fixed - stage.backward.fixed;
+      const double slope = stage.forward.per_sample + stage.backward.per_sample + 2 * stage.sparse_seconds;
+      if (left < 0) return 0;
+      return slope > 0 ? left / slope : std::numeric_limits<double>::infinity();
+    }
+  };
+  std::vector<Used> used;
+  double devices = 0;
+  for (int t = 0; t < problem.type_count(); ++t) {
+    if (counts[index(t)] > 0) {
+      const auto count = static_cast<double>(counts[index(t)]);
+      used.push_back(
+          {.type = problem.types[index(t)], .count = count, .stage = pipeline_stage(problem, 0, last, t, -1, 0, 1)});
+      devices += count;
+    }
+  }
+  MOTLEY_INVARIANT(devices > 0, "data parallelism needs a device");
+
+  double low = 0;
+  double high = 0;  // all devices are done with equal shares by then
+  for (Used& one : used) {
+    one.samples = batch / devices;
+    high = std::max(high, one.forward(one.samples) + one.backward(one.samples));
+  }
+  if (shares == Shares::kBalanced) {
+    const auto samples_by = [&](double seconds) {
+      double samples = 0;
+      for (const Used& one : used) {
+        samples += one.count * std::min(batch, one.samples_within(seconds));
+      }
+      return samples;
+    };
+    // The last halving leaves neighbouring numbers.
+    for (double middle = high / 2; middle > low && middle < high; middle = low + (high - low) / 2) {
+      (samples_by(middle) < batch ? low : high) = middle;
+    }
+    const double excess = batch / std::max(batch, samples_by(high));
+    for (Used& one : used) {
+      one.samples = excess * std::min(batch, one.samples_within(high));
+    }
+  }
+
+  double parameter_bytes = 0;
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double latency = 0;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    const Used& one = used[i];
+    parameter_bytes = one.stage.parameter_bytes;
+    bytes_per_second = std::min(bytes_per_second, one.type.bytes_per_second);
+    latency = std::max(latency, one.type.latency_seconds);
+    for (std::size_t j = 0; j < i; ++j) {
+      const Link& link =
+          problem.links[static_cast<std::size_t>(&used[j].type - problem.types.data()) * problem.types.size() +
+                        static_cast<std::size_t>(&one.type - problem.types.data())];
+      bytes_per_second = std::min(bytes_per_second, link.bytes_per_second);
+      latency = std::max(latency, link.latency_seconds);
+    }
+    const double forward = one.forward(one.samples);
+    const double backward = one.backward(one.samples);
+    if (forward + backward >= cost.compute_seconds) {
+      cost.forward_seconds = forward;
+      cost.backward_seconds = backward;
+      cost.compute_seconds = forward + backward;
+      cost.communication_seconds = one.stage.sparse_seconds * one.samples;
+    }
+    const double memory = one.stage.state_bytes + one.samples * one.stage.activation_bytes;
+    cost.memory_bytes = std::max(cost.memory_bytes, memory);
+    if (one.type.memory_bytes > 0 && exceeds(memory, one.type.memory_bytes)) {
+      add_violation(evaluation,
+                    fmt::format("a share of {} samples needs {} a device, {} has {}", format_number(one.samples),
+                                format_bytes(memory), one.type.name, format_bytes(one.type.memory_bytes)));
+    }
+  }
+  if (devices > 1) {
+    cost.exchange_seconds = 2 * (devices - 1) * (parameter_bytes / (devices * bytes_per_second) + latency);
+  }
+  check_counts(problem, evaluation);
+  evaluation.step_seconds = cost.compute_seconds + cost.exchange_seconds;
+  evaluation.throughput = batch / evaluation.step_seconds;
+  set_price(problem, evaluation);
+  evaluation.feasible = evaluation.violation.empty();
+  return evaluation;
+}
+
+planning::Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluation& evaluation,
+                       const planning::Objective& objective, const std::string& method) {
+  planning::Plan plan;
+  plan.model = problem.model;
+  for (const LayerSize& layer : problem.layers) {
+    plan.layers.push_back(layer.name);
+  }
+  plan.batch = problem.batch;
+  plan.micro_batches = problem.micro_batches;
+  plan.schedule = problem.schedule;
+  for (const StageChoice& choice : candidate) {
+    const Type& type = problem.types[index(choice.type)];
+    plan.stages.push_back(
+        {.first_layer = choice.first,
+         .last_layer = choice.last,
+         .replicas = {{.type = type.name, .count = choice.replicas, .share = 1 / static_cast<double>(choice.replicas)}},
+         .exchange = choice.replicas > 1 ? type.exchange : planning::Exchange::kNone,
+         .recompute = choice.recompute});
+  }
+  plan.cost_model = to_string(problem.cost_model);
+  plan.method = method;
+  plan.objective = planning::describe(objective);
+  plan.predicted = {.step_seconds = evaluation.step_seconds,
+                    .throughput = evaluation.throughput,
+                    .price_per_hour = evaluation.price_per_hour,
+                    .money = evaluation.money};
+  return plan;
+}
+
+Result<Candidate> to_candidate(const Problem& problem, const planning::Plan& plan) {
+  const std::string name = fmt::format("plan for '{}'", plan.model);
+  MOTLEY_TRY(planning::validate(plan, name));
+  if (plan.model != problem.model) {
+    return fail(ErrorCode::kInvalidInput, "{}: the problem is of model '{}'; accepted: a plan for that model", name,
+                problem.model);
+  }
+  if (plan.layers.size() != problem.layers.size()) {
+    return fail(ErrorCode::kInvalidInput, "{}: it has {} layers; accepted: the {} layers of the profile", name,
+                plan.layers.size(), problem.layers.size());
+  }
+  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
+    if (plan.layers[layer] != problem.layers[layer].name) {
+      return fail(ErrorCode::kInvalidInput, "{}: layers[{}] is '{}'; accepted: '{}', as in the profile", name, layer,
+                  plan.layers[layer], problem.layers[layer].name);
+    }
+  }
+  Candidate candidate;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const planning::Stage& stage = plan.stages[s];
+    const planning::Replicas& replicas = stage.replicas.front();
+    if (stage.replicas.size() > 1) {
+      return fail(ErrorCode::kInvalidInput,
+                  "{}: stages[{}].replicas has {} entries; accepted: one, as the cost model knows stages of one type "
+                  "with equal shares",
+                  name, s, stage.replicas.size());
+    }
+    const auto type = std::ranges::find(problem.types, replicas.type, &Type::name);
+    if (type == problem.types.end()) {
+      std::vector<std::string> there;
+      for (const Type& known : problem.types) {
+        there.push_back(known.name);
+      }
+      return fail(ErrorCode::kInvalidInput, "{}: stages[{}].replicas[0].type is '{}'; accepted: {}", name, s,
+                  replicas.type, fmt::join(there, ", "));
+    }
+    const int type_index = static_cast<int>(type - problem.types.begin());
+    if (problem.cost_model == CostModel::kHeterps && s > 0 && candidate.back().type == type_index) {
+      return fail(
+          ErrorCode::kInvalidInput,
+          "{}: stages[{}] is on '{}' as the stage before it; accepted under the cost model 'heterps': one stage "
+          "of both",
+          name, s, replicas.type);
+    }
+    candidate.push_back({.first = stage.first_layer,
+                         .last = stage.last_layer,
+                         .type = type_index,
+                         .replicas = replicas.count,
+                         .recompute = stage.recompute});
+  }
+  return candidate;
+}
+
+}  // namespace motley::planning

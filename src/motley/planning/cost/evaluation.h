@@ -1,0 +1,102 @@
+// What a candidate takes and costs under the problem's cost model. Deterministic and cheap: planners call it thousands
+// of times a second.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/planning/cost/problem.h"
+#include "motley/planning/plan/objective.h"
+
+namespace motley::planning {
+
+// Layers first..last (both included) on `replicas` devices of one type.
+struct StageChoice {
+  int first = 0;
+  int last = 0;
+  int type = 0;
+  std::int64_t replicas = 1;
+  bool recompute = false;
+  bool operator==(const StageChoice&) const = default;
+};
+// Stages in the order of the layers, which they cover without gap. Under kHeterps, neighbours differ in type.
+using Candidate = std::vector<StageChoice>;
+
+// What one stage takes; the numbers are those of the equations in docs/planning.md.
+//
+// kHeterps, per SAMPLE. The stage's OCT and ODT are the sums over its layers, each layer with its own fraction:
+//   CT = sum_l OCT_l / B_o * (1 - alpha_l + alpha_l / k)                                                (1)
+//   DT = sum_l ODT_l / B_o * (1 - beta_l + beta_l / k)                                                  (2)
+//        + incoming / B_o * (1 - beta_first + beta_first / k)
+//   ET = max(CT, DT)                                                                                    (3)
+// OCT_l = forward(B_o) + backward(B_o); ODT_l = 2 (B_o sparse_bytes_l + parameter_bytes_l) / bytes_per_second of the
+// type; incoming = 2 B_o cut_bytes[first] / link(previous type, type), none for the first stage.
+//
+// kPipeline, seconds of one MICRO-BATCH of u = batch / micro_batches samples, k replicas taking u / k each:
+//   forward = sum_l forward_l(u / k) + sum_l sparse_bytes_l * (u / k) / bytes_per_second                (8)
+//   backward = sum_l backward_l(u / k) [+ sum_l forward_l(u / k) when recomputing] + the same push      (9)
+//   transfer to the next stage, each direction =
+//     latency + u * cut_bytes[last + 1] / (bandwidth * min(k, k of the next stage))                     (10)
+//   exchange, once a step, none for k = 1: ring 2 (k - 1) (P / (k bytes_per_second) + latency),         (11)
+//     parameter server 2 (P / bytes_per_second + latency), P = parameter bytes of the stage
+//   in_flight = min(m, stages from this one to the last) under 1F1B, m under fill-drain                 (18)
+//   k <= u, so that every replica gets a sample
+//   memory of one device = memory_per_parameter_byte * P + in_flight * (u / k) * A,                     (19)
+//     A = activation bytes of the stage's layers; when recomputing
+//     memory_per_parameter_byte * P + (u / k) * (in_flight * cut_bytes[first] + A)                      (20)
+struct StageCost {
+  double compute_seconds = 0;        // kHeterps: CT;  kPipeline: forward + backward
+  double communication_seconds = 0;  // kHeterps: DT;  kPipeline: the larger of sparse traffic and transfer
+  double forward_seconds = 0;        // kPipeline only, as are those below
+  double backward_seconds = 0;
+  double transfer_seconds = 0;  // to the next stage, one direction, one micro-batch
+  double exchange_seconds = 0;  // once a step
+  double memory_bytes = 0;      // of one device
+};
+
+struct Evaluation {
+  bool feasible = false;
+  std::string violation;  // what is exceeded, in words with the numbers; empty where feasible
+  double step_seconds = 0;
+  double throughput = 0;      // samples a second
+  double price_per_hour = 0;  // sum over stages of replicas * price
+  double money = 0;           // job_samples / throughput / 3600 * price_per_hour
+  int bottleneck = 0;         // the slowest stage; kPipeline: the one busiest in a step, exchange included
+  std::vector<StageCost> stages;
+  std::vector<std::int64_t> used;  // devices of every type
+};
+
+// The whole pipeline. kHeterps: throughput = 1 / max ET (4), (5); step_seconds = batch / throughput.
+// kPipeline, m micro-batches, stages s = 0 .. S - 1 with forward f_s, backward g_s, transfer c_s (of the last stage 0),
+// exchange X_s:
+//   V_ab = sum_{a <= j <= b} (f_j + g_j) + 2 sum_{a <= j < b} c_j: there and back, a run of stages a .. b  (12)
+//     lets b - a + 1 micro-batches pass, as stage a holds so many more than stage b
+//   1F1B:       W = max(max_s c_s, max_{a <= b} V_ab / (b - a + 1))                                     (13)
+//   fill-drain: W = max_s max(f_s, c_s) + max_s max(g_s, c_s)                                           (14)
+//   T_pipe = sum_s (f_s + g_s + 2 c_s) + (m - 1) W                                                      (15)
+//   step = max_s (T_pipe - sum_{j < s} (g_j + c_j) + X_s): a stage exchanges once its last backward     (16)
+//     is done
+//   throughput = batch / step                                                                           (17)
+// `feasible` covers counts, memory, and the objective's floors and caps (to a relative 1e-9); the numbers are there
+// either way. Where it was measured what a step takes, that stands in place of (16), and what follows from it.
+Evaluation evaluate(const Problem& problem, const Candidate& candidate, const planning::Objective& objective,
+                    std::optional<double> measured_step_seconds = std::nullopt);
+
+// What the goal minimises: money, seconds a sample (1 / throughput), or seconds a step. Positive; infeasible: infinity.
+double value(const Evaluation& evaluation, planning::Goal goal);
+
+// Data parallelism over all given devices, one stage, every device its share of the batch: equal shares, or shares that
+// make all devices finish together. counts: devices of every type. The ring runs over the slowest link in use; all
+// computation before the exchange (bulk-synchronous). kPipeline problems.
+enum class Shares { kEqual, kBalanced };
+Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, Shares shares);
+
+// The plan that a candidate stands for, with names instead of indices, and back.
+planning::Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluation& evaluation,
+                       const planning::Objective& objective, const std::string& method);
+// Errors (kInvalidInput): a plan of another model, an unknown type, a stage of several types.
+Result<Candidate> to_candidate(const Problem& problem, const planning::Plan& plan);
+
+}  // namespace motley::planning

@@ -1,0 +1,116 @@
+// A planning problem as plain numbers: what a model's layers take on every device type, what moves between them, and
+// what may be used. All cost models and planners work on this one value; docs/planning.md has the equations.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
+#include "motley/model/profile.h"
+#include "motley/planning/plan/plan.h"
+
+namespace motley::planning {
+
+using model::Affine;
+
+// HeterPS's steady-state model (a stage is a longest run of layers on one type; Eqs. (1)-(7)), or the flushed pipeline
+// step with fill, drain, transfers and exchange (neighbouring stages may be of one type).
+enum class CostModel { kHeterps, kPipeline };
+const char* to_string(CostModel model);
+
+struct Type {
+  std::string name;
+  double price_per_hour = 0;  // of one device
+  std::int64_t count = 1;     // that may be used in all
+  double memory_bytes = 0;    // of one device; 0: not limited
+  planning::Exchange exchange = planning::Exchange::kRing;
+  // What one device sends or receives with the others of its stage, and with the servers of sparse tables.
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double latency_seconds = 0;
+};
+
+// One layer on one type.
+struct LayerOnType {
+  Affine forward;                     // computation; seconds of b samples on one device
+  Affine backward;                    // likewise
+  double compute_fraction = 1;        // alpha
+  double communication_fraction = 1;  // beta
+};
+
+// One layer on any type; bytes of one sample where not said otherwise.
+struct LayerSize {
+  std::string name;
+  model::LayerKind kind = model::LayerKind::kOther;
+  double parameter_bytes = 0;   // dense, in all
+  double activation_bytes = 0;  // kept for the backward pass
+  double sparse_bytes = 0;      // rows pulled in the forward pass, and pushed in the backward pass
+  double flops = 0;
+};
+
+struct Link {  // between a device of one type and one of another
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double latency_seconds = 0;
+};
+
+struct Problem {
+  std::string model;  // the network's name
+  CostModel cost_model = CostModel::kHeterps;
+  std::vector<Type> types;
+  std::vector<LayerSize> layers;
+  std::vector<LayerOnType> table;  // layers x types, by rows
+  std::vector<double> cut_bytes;   // layers + 1: sent for one sample when cut before that layer (model::cut_bytes)
+  std::vector<Link> links;         // types x types, symmetric
+
+  double job_samples = 1;    // L * M: samples that the job trains on in all, for money
+  double profile_batch = 1;  // B_o: the batch at which OCT and ODT are taken (kHeterps)
+  // kPipeline only:
+  std::int64_t batch = 1;          // samples of a step
+  std::int64_t micro_batches = 1;  // it is cut into
+  planning::Schedule schedule = planning::Schedule::kOneForwardOneBackward;
+  bool allow_recompute = false;          // stages may recompute activations to save memory
+  double memory_per_parameter_byte = 3;  // weight, gradient, and one value of optimizer state by default
+
+  // Of one stage: under kPipeline every replica gets at least one sample of a micro-batch.
+  std::int64_t most_replicas(int type) const {
+    const std::int64_t count = types[static_cast<std::size_t>(type)].count;
+    return cost_model == CostModel::kPipeline ? std::min(count, batch / micro_batches) : count;
+  }
+  int layer_count() const { return static_cast<int>(layers.size()); }
+  int type_count() const { return static_cast<int>(types.size()); }
+  const LayerOnType& at(int layer, int type) const { return table[place(layer, type)]; }
+  const Link& link(int from, int to) const { return links[place(from, to)]; }
+  // Where a row's entry for a type stands in `table` and `links`.
+  std::size_t place(int row, int type) const {
+    return static_cast<std::size_t>(row) * types.size() + static_cast<std::size_t>(type);
+  }
+};
+
+// Errors (kInvalidInput, naming field and value): no layers or types, sizes of the arrays that do not fit, NaN,
+// negative numbers (prices, times, bytes), fractions outside [0, 1], counts below 0.
+Status validate(const Problem& problem);
+
+// Puts a profile and a cluster together. Every device type of the cluster with count > 0 must have its device in the
+// profile (kInvalidInput names the missing one). CPU types exchange through a parameter server, CUDA types by ring.
+// Links of the profile come first; else the slowest link between nodes of the two types; else unlimited.
+struct ProblemOptions {
+  CostModel cost_model = CostModel::kHeterps;
+  double job_samples = 1;
+  std::int64_t batch = 1;
+  std::int64_t micro_batches = 1;
+  planning::Schedule schedule = planning::Schedule::kOneForwardOneBackward;
+  bool allow_recompute = false;
+};
+Result<Problem> make_problem(const model::Profile& profile, const cluster::Cluster& cluster,
+                             const ProblemOptions& options);
+
+// The problem (kPipeline) that a plan answers, to value that plan and others beside it: its batch, micro-batches and
+// schedule, and the profile joined to as many layers as it has. A cluster without device types stands for the devices
+// that the plan uses, with nothing known of their links but what the profile says.
+Result<Problem> problem_of_plan(const model::Profile& profile, const cluster::Cluster& cluster,
+                                const planning::Plan& plan);
+
+}  // namespace motley::planning

@@ -1,0 +1,365 @@
+// REINFORCE on plans: what all planners with a policy network share.
+//
+// A round draws N assignments of types to layers, gives each the best counts (planning::provision), and takes as reward
+// R = -log(value): relative differences count, whatever the unit. An assignment that cannot meet the objective is worth
+// less than the worst that could, by its distance to feasibility, so that a policy that begins among impossible plans
+// finds its way out. The gradient is
+//   grad J ~ (1/N) sum_n grad log P(plan n) (R_n - b) / s,    b <- (1 - gamma) b + gamma mean(R),
+// where s, the root of the mean of (R_n - b)^2, keeps the steps' size while the rewards close in on each other.
+// A bonus on the policy's entropy, falling to 0, keeps it from settling early. Plans seen before are not evaluated
+// again; once a policy draws nothing new, it has converged. It may have settled on a plan that is best only among its
+// neighbours, so several policies are trained, each from weights of its own.
+#include "motley/planning/learned/policy_gradient.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "motley/nn/runtime.h"
+
+namespace motley::planning {
+namespace {
+
+// Tensors here are small: more threads would only wait for each other.
+class OneThread {
+ public:
+  OneThread() { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
+// Matrices uniform within the inverse root of their inputs, biases 0. Modules draw their first weights from the
+// process's generator; these come from the request's seed.
+void initialise(Policy& policy, at::Generator& generator) {
+  const torch::NoGradGuard no_gradient;
+  for (torch::Tensor& parameter : policy.parameters()) {
+    if (parameter.dim() < 2) {
+      parameter.zero_();
+    } else {
+      const double bound = 1 / std::sqrt(static_cast<double>(parameter.size(1)));
+      parameter.uniform_(-bound, bound, generator);
+    }
+  }
+}
+
+// An assignment, provisioned and evaluated.
+struct Judged {
+  planning::Candidate candidate;  // empty: no counts within the limits
+  planning::Evaluation evaluation;
+  double reward = 0;     // where feasible
+  double shortfall = 0;  // else: how far it is from feasible, above 0
+};
+
+constexpr double kFarthest = 10;  // the shortfall of what no counts at all make possible; e^10 times too slow
+// Of what the evaluator turns down for no floor or cap, such as a run that failed: as if it were ten times as slow as
+// the slowest that is feasible.
+constexpr double kTurnedDown = 1.3;
+
+// Where evaluations are few and dear: how much of the time and how many rounds of each policy go to pre-training, which
+// must not settle on a plan; into how many parts the evaluations are cut; how many rounds the policy learns from what
+// is known before it asks for the next part; what difference between rewards may be chance; and by how much a plan that
+// was not evaluated yet is believed to be better than the best.
+constexpr double kBriefPreTraining = 0.25;
+constexpr int kBriefRounds = 40;
+constexpr std::int64_t kPartsOfFew = 15;
+constexpr int kRoundsAPart = 5;
+constexpr double kNoise = 0.05;
+constexpr double kHope = 0.2;
+
+// By which factor, as a logarithm, the worst of floors and caps is missed.
+double shortfall(const planning::Evaluation& evaluation, const planning::Objective& objective) {
+  const double missed = std::max({std::log(objective.min_throughput / evaluation.throughput),
+                                  std::log(evaluation.money / objective.max_money),
+                                  std::log(evaluation.price_per_hour / objective.max_price_per_hour)});
+  return missed > 0 ? std::min(missed, kFarthest) : kTurnedDown;
+}
+
+Judged judge(const Request& request, const Assignment& assignment) {
+  const planning::Problem& problem = request.problem;
+  const auto stages = planning::stages_of(problem, assignment.type_of_layer, assignment.cut_before);
+  const auto evaluated = [&](planning::Candidate candidate) {
+    Judged judged{.candidate = std::move(candidate)};
+    judged.evaluation = request.evaluator ? request.evaluator(judged.candidate)
+                                          : planning::evaluate(problem, judged.candidate, request.objective);
+    if (judged.evaluation.feasible) {
+      judged.reward = -std::log(planning::value(judged.evaluation, request.objective.goal));
+    } else {
+      judged.shortfall = shortfall(judged.evaluation, request.objective);
+    }
+    return judged;
+  };
+
+  // Counts that just meet the floor by the cost model may miss it by the evaluator: then they are chosen for a floor
+  // that is higher by as much.
+  planning::Objective target = request.objective;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    auto candidate = planning::provision(problem, stages, target, kBriefly);
+    if (!candidate) {
+      break;
+    }
+    Judged judged = evaluated(std::move(*candidate));
+    const bool once = !request.evaluator || request.most_evaluations > 0;
+    if (once || judged.evaluation.throughput >= request.objective.min_throughput) {
+      return judged;
+    }
+    target.min_throughput *= 1.001 * request.objective.min_throughput / judged.evaluation.throughput;
+  }
+  planning::Objective without_floor = request.objective;
+  without_floor.goal = planning::Goal::kMostThroughput;
+  without_floor.min_throughput = 0;
+  auto fastest = planning::provision(problem, stages, without_floor, kBriefly);
+  if (!fastest) {
+    return {.shortfall = kFarthest};
+  }
+  if (request.most_evaluations > 0) {  // none to be spent on what misses the floor
+    const planning::Evaluation evaluation = planning::evaluate(problem, *fastest, request.objective);
+    return {.evaluation = evaluation, .shortfall = shortfall(evaluation, request.objective)};
+  }
+  return evaluated(std::move(*fastest));
+}
+
+// One policy being trained on one source of rewards.
+class Training {
+ public:
+  Training(const Request& request, Search& search, const PolicyGradientOptions& options)
+      : request_(request), search_(search), options_(options) {}
+
+  void run(Policy& policy, int rounds, int patience, at::Generator& generator) {
+    baseline_.reset();
+    torch::optim::Adam optimizer(policy.parameters(), torch::optim::AdamOptions(options_.learning_rate));
+    int rounds_without_new = 0;
+    for (int round = 0; round < rounds && rounds_without_new < patience; ++round) {
+      const Rollout rollout = policy.roll(options_.samples, Choice::kSampled, generator);
+      const std::size_t seen = judged_.size();
+      if (!judge_new(rollout.assignments)) {
+        return;
+      }
+      rounds_without_new = judged_.size() > seen ? 0 : rounds_without_new + 1;
+      const double entropy_weight = options_.entropy_weight * (1 - static_cast<double>(round) / rounds);
+      optimizer.zero_grad();
+      policy_gradient_loss(rollout, advantages(rollout.assignments), entropy_weight).backward();
+      torch::nn::utils::clip_grad_norm_(policy.parameters(), 1.0);
+      optimizer.step();
+    }
+    const torch::NoGradGuard no_gradient;
+    judge_new(policy.roll(1, Choice::kMostLikely, generator).assignments);
+  }
+
+  // Where evaluations are few: once in a while those plans are evaluated that are drawn first and were not seen yet,
+  // `part` of them. Every round the policy learns from all that it draws, where what was not seen is believed to be a
+  // little better than the best: so it turns from what is known to be worse, and from what resembles that.
+  void run_sparingly(Policy& policy, std::size_t part, at::Generator& generator) {
+    baseline_.reset();
+    torch::optim::Adam optimizer(policy.parameters(), torch::optim::AdamOptions(options_.learning_rate));
+    int rounds_without_new = 0;
+    for (int round = 0; rounds_without_new < options_.patience && !search_.over(); ++round) {
+      const Rollout rollout = policy.roll(options_.samples, Choice::kSampled, generator);
+      const std::vector<Assignment> fresh = unseen(rollout.assignments, part);
+      rounds_without_new = fresh.empty() ? rounds_without_new + 1 : 0;
+      if (round % kRoundsAPart == 0 && !judge_new(fresh)) {
+        return;
+      }
+      optimizer.zero_grad();
+      policy_gradient_loss(rollout, advantages(rollout.assignments), options_.entropy_weight).backward();
+      torch::nn::utils::clip_grad_norm_(policy.parameters(), 1.0);
+      optimizer.step();
+    }
+  }
+
+  // Evaluates what has not been seen yet; false when time is over.
+  bool judge_new(const std::vector<Assignment>& assignments) {
+    std::vector<const Assignment*> fresh;
+    for (const Assignment& assignment : assignments) {
+      if (judged_.try_emplace(assignment).second) {
+        fresh.push_back(&assignment);
+      }
+    }
+    if (request_.most_evaluations > 0) {
+      for (const Assignment* assignment : fresh) {
+        if (search_.over()) {
+          return false;
+        }
+        keep(*assignment, judge(request_, *assignment));
+      }
+      return true;
+    }
+    std::vector<std::optional<Judged>> results(fresh.size());
+    std::atomic<std::size_t> next = 0;
+    std::atomic<bool> over = false;
+    const auto work = [&](bool watches) {
+      while (!over) {
+        if (watches && search_.over()) {
+          over = true;
+          return;
+        }
+        const std::size_t index = next++;
+        if (index >= fresh.size()) {
+          return;
+        }
+        results[index] = judge(request_, *fresh[index]);
+      }
+    };
+    {
+      std::vector<std::jthread> helpers;
+      for (std::size_t i = 1; i < std::min(static_cast<std::size_t>(options_.workers), fresh.size()); ++i) {
+        helpers.emplace_back(work, false);
+      }
+      work(true);
+    }
+    for (std::size_t i = 0; i < fresh.size(); ++i) {
+      if (results[i]) {
+        keep(*fresh[i], *results[i]);
+      }
+    }
+    return !over;
+  }
+
+ private:
+  struct Known {
+    bool feasible = false;
+    double reward = 0;
+    double shortfall = 0;
+  };
+
+  std::vector<Assignment> unseen(const std::vector<Assignment>& assignments, std::size_t most) const {
+    std::set<Assignment> distinct;
+    std::vector<Assignment> found;
+    for (const Assignment& assignment : assignments) {
+      if (found.size() < most && !judged_.contains(assignment) && distinct.insert(assignment).second) {
+        found.push_back(assignment);
+      }
+    }
+    return found;
+  }
+
+  void keep(const Assignment& assignment, const Judged& judged) {
+    if (!judged.candidate.empty()) {
+      search_.consider(judged.candidate, judged.evaluation);
+    }
+    const bool feasible = judged.evaluation.feasible;
+    judged_[assignment] = {feasible, judged.reward, judged.shortfall};
+    if (feasible) {
+      worst_ = std::min(worst_.value_or(judged.reward), judged.reward);
+      best_ = std::max(best_.value_or(judged.reward), judged.reward);
+    }
+  }
+
+  torch::Tensor advantages(const std::vector<Assignment>& assignments) {
+    std::vector<double> rewards;
+    for (const Assignment& assignment : assignments) {
+      const auto known = judged_.find(assignment);
+      rewards.push_back(known == judged_.end()   ? best_.value_or(0) + kHope
+                        : known->second.feasible ? known->second.reward
+                                                 : worst_.value_or(0) - 1 - known->second.shortfall);
+    }
+    const torch::Tensor reward = torch::tensor(rewards, torch::kFloat64);
+    const double mean = reward.mean().item<double>();
+    const torch::Tensor difference = reward - baseline_.value_or(mean);
+    baseline_ = (1 - options_.baseline_rate) * baseline_.value_or(mean) + options_.baseline_rate * mean;
+    const double least = request_.most_evaluations > 0 ? kNoise : 1e-9;
+    return (difference / (difference.square().mean().sqrt() + least)).to(torch::kFloat32);
+  }
+
+  const Request& request_;
+  Search& search_;
+  const PolicyGradientOptions& options_;
+  std::map<Assignment, Known> judged_;
+  std::optional<double> worst_;  // reward of a feasible plan
+  std::optional<double> best_;
+  std::optional<double> baseline_;
+};
+
+Assignment assignment_of(const planning::Problem& problem, const planning::Candidate& candidate) {
+  Assignment assignment;
+  for (const planning::StageChoice& stage : candidate) {
+    for (int layer = stage.first; layer <= stage.last; ++layer) {
+      assignment.type_of_layer.push_back(stage.type);
+      if (problem.cost_model == planning::CostModel::kPipeline) {
+        assignment.cut_before.push_back(layer == stage.first);
+      }
+    }
+  }
+  normalise(assignment);
+  return assignment;
+}
+
+// Trains policies on the cost model; returns the one that found the best plan.
+std::shared_ptr<Policy> pre_train(const Request& request, Search& search, const MakePolicy& make_policy,
+                                  const PolicyGradientOptions& options, at::Generator& generator) {
+  Training training(request, search, options);
+  std::shared_ptr<Policy> best;
+  double best_value = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < options.policies && !search.over(); ++i) {
+    const auto policy = make_policy(request.problem);
+    initialise(*policy, generator);
+    training.run(*policy, options.rounds, options.patience, generator);
+    if (const double value = search.best(); !best || value < best_value) {
+      best = policy;
+      best_value = value;
+    }
+  }
+  return best;
+}
+
+Answer train(const Request& request, const MakePolicy& make_policy, const PolicyGradientOptions& options) {
+  const OneThread one_thread;
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(request.seed);
+  Search search(request);
+  if (!request.evaluator) {
+    pre_train(request, search, make_policy, options, generator);
+    return search.answer();
+  }
+
+  Request on_cost_model = request;
+  on_cost_model.evaluator = {};
+  on_cost_model.most_evaluations = 0;
+  const bool few = request.most_evaluations > 0;
+  on_cost_model.seconds = request.seconds * (few ? kBriefPreTraining : 0.5);
+  Search pre_search(on_cost_model);
+  PolicyGradientOptions pre_options = options;
+  if (few) {
+    pre_options.rounds = std::min(options.rounds, kBriefRounds);
+  }
+  const auto policy = pre_train(on_cost_model, pre_search, make_policy, pre_options, generator);
+  const Answer pre_trained = pre_search.answer();
+  Training tuning(request, search, options);
+  if (pre_trained.best) {
+    tuning.judge_new({assignment_of(request.problem, *pre_trained.best)});
+  }
+  if (policy && few) {
+    const auto part = std::max<std::int64_t>(2, request.most_evaluations / kPartsOfFew);
+    tuning.run_sparingly(*policy, static_cast<std::size_t>(part), generator);
+  } else if (policy) {  // it has settled: the entropy's bonus needs some rounds to make it look around again
+    tuning.run(*policy, options.tuning_rounds, options.tuning_rounds, generator);
+  }
+  Answer answer = search.answer();
+  answer.evaluations += pre_trained.evaluations;
+  answer.stopped |= pre_trained.stopped;
+  return answer;
+}
+
+}  // namespace
+
+torch::Tensor policy_gradient_loss(const Rollout& rollout, const torch::Tensor& advantages, double entropy_weight) {
+  return -(rollout.log_probability * advantages).mean() - entropy_weight * rollout.entropy.mean();
+}
+
+Result<Answer> plan_by_policy_gradient(const Request& request, const MakePolicy& make_policy,
+                                       const PolicyGradientOptions& options) {
+  return nn::catch_torch(ErrorCode::kInternal, "training the policy",
+                         [&] { return train(request, make_policy, options); });
+}
+
+}  // namespace motley::planning

@@ -1,0 +1,23 @@
+// Plans whose stages may mix types of devices. The planners of this room give each stage devices of one type, which is
+// best where there are many of each; of a few unlike devices, those of one stage are better chosen one by one.
+#pragma once
+
+#include <stop_token>
+
+#include "motley/base/result.h"
+#include "motley/planning/cost/problem.h"
+#include "motley/planning/plan/plan.h"
+
+namespace motley::planning {
+
+inline constexpr int kMostMixedDevices = 8;
+
+// The plan with the shortest step, as planning::simulate has it, that is found from the given one, which is the answer
+// where it has more devices than kMostMixedDevices. Laid out anew (repartition.h) until that is of no use are: the plan
+// over its own devices; and one stage of the fastest one, two, ... of all that the problem has, in several numbers of
+// micro-batches. The answer is no worse than the given plan. `types` is the problem (kPipeline) that the plan answers.
+// Deterministic, except where it is stopped. Errors are those of planning::simulate.
+Result<planning::Plan> mix_stages(const planning::Problem& types, const planning::Plan& plan,
+                                  const std::stop_token& stop);
+
+}  // namespace motley::planning

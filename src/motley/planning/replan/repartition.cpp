@@ -1,0 +1,459 @@
+// The search works on sums that the layers' times have been put into once, so that what a stage takes is known in a
+// moment for any run of layers and any workers: a arrangement's step comes from the closed form of
+// planning/cost/stage.h. The few best are replayed event by event, and the shortest step wins.
+#include "motley/planning/replan/repartition.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "motley/planning/cost/stage.h"
+#include "motley/planning/simulate/simulate.h"
+
+namespace motley::planning {
+namespace {
+
+constexpr std::size_t kReplayed = 8;       // of the candidates, the best by the closed form
+constexpr int kBisections = 40;            // to find the slowest stage's least time
+constexpr double kLeastPerSample = 1e-15;  // seconds: a layer that takes less is as good as free
+constexpr double kLeastShare = 1e-6;       // of a worker that has nothing to do where shares are balanced
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+// Which workers each stage has, and its first layer; one after the last stage.
+struct Arrangement {
+  std::vector<std::vector<int>> workers;
+  std::vector<int> begin;
+  std::int64_t micro_batches = 1;
+  double step_seconds = kInfinity;
+};
+
+class Repartition {
+ public:
+  Repartition(const planning::Problem& problem, const PlacedPlan& running, std::stop_token stop)
+      : problem_(problem), running_(running.plan), stop_(std::move(stop)) {
+    const std::size_t layers = problem.layers.size();
+    const auto sum_up = [&](auto value) {
+      std::vector<double> sums(layers + 1);
+      for (std::size_t layer = 0; layer < layers; ++layer) sums[layer + 1] = sums[layer] + value(layer);
+      return sums;
+    };
+    for (int worker = 0; worker < problem.type_count(); ++worker) {
+      const auto times = [&](auto part) {
+        return sum_up([&](std::size_t layer) { return part(problem.at(static_cast<int>(layer), worker)); });
+      };
+      sums_.push_back({times([](const planning::LayerOnType& time) { return time.forward.fixed; }),
+                       times([](const planning::LayerOnType& time) { return time.forward.per_sample; }),
+                       times([](const planning::LayerOnType& time) { return time.backward.fixed; }),
+                       times([](const planning::LayerOnType& time) { return time.backward.per_sample; })});
+    }
+    parameter_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].parameter_bytes; });
+    activation_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].activation_bytes; });
+    for (const planning::Stage& stage : running_.stages) {
+      recomputes_ = recomputes_ || stage.recompute;
+      exchange_ = stage.exchange == planning::Exchange::kNone ? exchange_ : stage.exchange;
+    }
+  }
+
+  // The best by the closed form, the best first.
+  std::vector<Arrangement> search(const std::vector<int>& places) {
+    std::vector<int> stage_of(at(problem_.type_count()));
+    std::size_t place = 0;
+    for (std::size_t stage = 0; stage < running_.stages.size(); ++stage) {
+      for (const planning::Replicas& replicas : running_.stages[stage].replicas) {
+        for (std::int64_t i = 0; i < replicas.count; ++i) stage_of[at(places[place++])] = static_cast<int>(stage);
+      }
+    }
+    const int most_stages = std::min(problem_.type_count(), problem_.layer_count());
+    for (const std::int64_t micro_batches :
+         {running_.micro_batches, 2 * running_.micro_batches, running_.micro_batches / 2}) {
+      if (micro_batches < 1 || micro_batches > problem_.batch) continue;
+      problem_.micro_batches = micro_batches;
+      for (int stages = 1; stages <= most_stages; ++stages) {
+        if (std::pow(stages, problem_.type_count()) <= kMostMaps) {
+          every_map(stages);
+        } else if (stages == static_cast<int>(running_.stages.size())) {
+          improve(stage_of, stages);
+        }
+      }
+    }
+    return best_;
+  }
+
+  // Cut for these workers and micro-batches; infinite where that is impossible.
+  Arrangement cut(std::vector<std::vector<int>> workers, std::int64_t micro_batches) {
+    Arrangement arrangement{std::move(workers), {}, micro_batches};
+    problem_.micro_batches = micro_batches;
+    double least = 0, most = 0;
+    for (const std::vector<int>& of_stage : arrangement.workers) {
+      if (static_cast<double>(of_stage.size()) > samples()) return arrangement;
+      most = std::max(most, seconds(of_stage, 0, problem_.layer_count() - 1));
+    }
+    for (int i = 0; i < kBisections; ++i) {
+      const double middle = (least + most) / 2;
+      (fits(arrangement.workers, middle).empty() ? least : most) = middle;
+    }
+    arrangement.begin = fits(arrangement.workers, most);
+    arrangement.step_seconds = step_of(arrangement);
+    move_cuts(arrangement);
+    return arrangement;
+  }
+
+  planning::Plan plan_of(const Arrangement& arrangement) {
+    problem_.micro_batches = arrangement.micro_batches;
+    planning::Plan plan = running_;
+    plan.micro_batches = arrangement.micro_batches;
+    plan.method = "repartition";
+    plan.bound.reset();
+    plan.stages.clear();
+    for (std::size_t s = 0; s < arrangement.workers.size(); ++s) {
+      planning::Stage stage;
+      stage.first_layer = arrangement.begin[s];
+      stage.last_layer = arrangement.begin[s + 1] - 1;
+      std::vector<double> samples = shares(arrangement.workers[s], stage.first_layer, stage.last_layer);
+      for (double& own : samples) own = std::max(own, kLeastShare * this->samples());
+      const double sum = std::accumulate(samples.begin(), samples.end(), 0.0);
+      for (std::size_t i = 0; i < samples.size(); ++i) {
+        stage.replicas.push_back({problem_.types[at(arrangement.workers[s][i])].name, 1, samples[i] / sum});
+      }
+      stage.exchange = samples.size() > 1 ? exchange_ : planning::Exchange::kNone;
+      stage.recompute = recomputes_;
+      plan.stages.push_back(std::move(stage));
+    }
+    return plan;
+  }
+
+ private:
+  struct Sums {  // of one worker, over the layers before each
+    std::vector<double> forward_fixed, forward, backward_fixed, backward;
+  };
+
+  double samples() const {  // of a micro-batch
+    return static_cast<double>(problem_.batch) / static_cast<double>(problem_.micro_batches);
+  }
+
+  static double over(const std::vector<double>& sums, int first, int last) {
+    return sums[at(last + 1)] - sums[at(first)];
+  }
+
+  planning::Affine forward(int worker, int first, int last) const {
+    const Sums& sums = sums_[at(worker)];
+    return {over(sums.forward_fixed, first, last), over(sums.forward, first, last)};
+  }
+  planning::Affine backward(int worker, int first, int last) const {
+    const Sums& sums = sums_[at(worker)];
+    const planning::Affine again = recomputes_ ? forward(worker, first, last) : planning::Affine{};
+    return {over(sums.backward_fixed, first, last) + again.fixed, over(sums.backward, first, last) + again.per_sample};
+  }
+
+  // The samples of a micro-batch that each of a stage's workers takes for all to finish together. With both directions
+  // of a worker a_i + b_i n_i = T, the sum of (T - a_i) / b_i over those with a_i < T is all samples; T grows with
+  // every worker that is left out, slowest start first.
+  std::vector<double> shares(const std::vector<int>& workers, int first, int last) const {
+    struct Line {
+      double fixed, per_sample;
+    };
+    std::vector<Line> lines;
+    for (const int worker : workers) {
+      const planning::Affine ahead = forward(worker, first, last), back = backward(worker, first, last);
+      lines.push_back({ahead.fixed + back.fixed, std::max(kLeastPerSample, ahead.per_sample + back.per_sample)});
+    }
+    std::vector<bool> works(workers.size(), true);
+    std::vector<double> samples(workers.size());
+    for (bool settled = false; !settled;) {
+      double rate = 0, started = 0;
+      for (std::size_t i = 0; i < lines.size(); ++i) {
+        if (!works[i]) continue;
+        rate += 1 / lines[i].per_sample;
+        started += lines[i].fixed / lines[i].per_sample;
+      }
+      const double together = (this->samples() + started) / rate;
+      settled = true;
+      for (std::size_t i = 0; i < lines.size(); ++i) {
+        samples[i] = works[i] ? (together - lines[i].fixed) / lines[i].per_sample : 0;
+        if (samples[i] < 0) works[i] = settled = false;
+      }
+    }
+    return samples;
+  }
+
+  planning::StageCost cost_of(const std::vector<int>& workers, int first, int last) const {
+    const std::vector<double> samples = shares(workers, first, last);
+    planning::StageCost cost;
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      if (samples[i] == 0) continue;
+      cost.forward_seconds = std::max(cost.forward_seconds, forward(workers[i], first, last).at(samples[i]));
+      cost.backward_seconds = std::max(cost.backward_seconds, backward(workers[i], first, last).at(samples[i]));
+    }
+    return cost;
+  }
+
+  double seconds(const std::vector<int>& workers, int first, int last) const {
+    const planning::StageCost cost = cost_of(workers, first, last);
+    return cost.forward_seconds + cost.backward_seconds;
+  }
+
+  // The stages' first layers where none takes longer than this; none where that is impossible. Each stage takes as many
+  // layers as it can, which leaves the later ones the least to do.
+  std::vector<int> fits(const std::vector<std::vector<int>>& workers, double most) const {
+    std::vector<int> begin = {0};
+    for (std::size_t s = 0; s < workers.size(); ++s) {
+      const int last_possible = problem_.layer_count() - static_cast<int>(workers.size() - s);
+      const int first = begin.back();
+      int last = first - 1;
+      while (last < last_possible && seconds(workers[s], first, last + 1) <= most * (1 + planning::kTolerance)) ++last;
+      if (last < first) return {};
+      begin.push_back(last + 1);
+    }
+    return begin.back() == problem_.layer_count() ? begin : std::vector<int>();
+  }
+
+  // The slowest of the links between any worker of one stage and any of the other.
+  double transfer_seconds(const std::vector<int>& from, const std::vector<int>& to, int layer) const {
+    const double bytes =
+        samples() * problem_.cut_bytes[at(layer)] / static_cast<double>(std::min(from.size(), to.size()));
+    double slowest = 0;
+    for (const int sender : from) {
+      for (const int receiver : to) {
+        const planning::Link& link = problem_.link(sender, receiver);
+        slowest = std::max(slowest, link.latency_seconds + bytes / link.bytes_per_second);
+      }
+    }
+    return slowest;
+  }
+
+  double exchange_seconds(const std::vector<int>& workers, int first, int last) const {
+    if (workers.size() < 2) return 0;
+    double bandwidth = kInfinity, latency = 0;
+    for (const int one : workers) {
+      bandwidth = std::min(bandwidth, problem_.types[at(one)].bytes_per_second);
+      latency = std::max(latency, problem_.types[at(one)].latency_seconds);
+      for (const int other : workers) {
+        if (one == other) continue;
+        bandwidth = std::min(bandwidth, problem_.link(one, other).bytes_per_second);
+        latency = std::max(latency, problem_.link(one, other).latency_seconds);
+      }
+    }
+    const double bytes = over(parameter_bytes_, first, last);
+    const auto count = static_cast<double>(workers.size());
+    return exchange_ == planning::Exchange::kRing ? 2 * (count - 1) * (bytes / (count * bandwidth) + latency)
+                                                  : 2 * (bytes / bandwidth + latency);
+  }
+
+  bool fits_memory(const Arrangement& arrangement, std::size_t stage) const {
+    const int first = arrangement.begin[stage], last = arrangement.begin[stage + 1] - 1;
+    const double state = problem_.memory_per_parameter_byte * over(parameter_bytes_, first, last);
+    const auto behind = static_cast<std::int64_t>(arrangement.workers.size() - stage);
+    const auto in_flight = static_cast<double>(problem_.schedule == planning::Schedule::kFillDrain
+                                                   ? arrangement.micro_batches
+                                                   : std::min(arrangement.micro_batches, behind));
+    const double inside = over(activation_bytes_, first, last);
+    const double a_sample = recomputes_ ? in_flight * problem_.cut_bytes[at(first)] + inside : in_flight * inside;
+    const std::vector<double> samples = shares(arrangement.workers[stage], first, last);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const double memory = problem_.types[at(arrangement.workers[stage][i])].memory_bytes;
+      if (memory > 0 && state + samples[i] * a_sample > memory * (1 + planning::kTolerance)) return false;
+    }
+    return true;
+  }
+
+  // Whether all workers of the stage have a sample of each micro-batch to do.
+  bool uses_all(const Arrangement& arrangement, std::size_t stage) const {
+    return std::ranges::all_of(
+        shares(arrangement.workers[stage], arrangement.begin[stage], arrangement.begin[stage + 1] - 1),
+        [](double samples) { return samples >= 1; });
+  }
+
+  double step_of(const Arrangement& arrangement) const {
+    if (arrangement.begin.empty()) return kInfinity;
+    std::vector<planning::StageCost> stages;
+    for (std::size_t s = 0; s < arrangement.workers.size(); ++s) {
+      if (!uses_all(arrangement, s) || !fits_memory(arrangement, s)) return kInfinity;
+      const int first = arrangement.begin[s], end = arrangement.begin[s + 1];
+      stages.push_back(cost_of(arrangement.workers[s], first, end - 1));
+      stages.back().exchange_seconds = exchange_seconds(arrangement.workers[s], first, end - 1);
+      if (s + 1 < arrangement.workers.size()) {
+        stages.back().transfer_seconds = transfer_seconds(arrangement.workers[s], arrangement.workers[s + 1], end);
+      }
+    }
+    return planning::pipeline_time(problem_, stages).step;
+  }
+
+  void move_cuts(Arrangement& arrangement) const {
+    for (bool moved = true; moved && !arrangement.begin.empty();) {
+      moved = false;
+      for (std::size_t s = 1; s + 1 < arrangement.begin.size(); ++s) {
+        for (const int by : {-1, 1}) {
+          Arrangement other = arrangement;
+          other.begin[s] += by;
+          if (other.begin[s] <= other.begin[s - 1] || other.begin[s] >= other.begin[s + 1]) continue;
+          other.step_seconds = step_of(other);
+          if (other.step_seconds < arrangement.step_seconds * (1 - planning::kTolerance)) {
+            arrangement = std::move(other);
+            moved = true;
+          }
+        }
+      }
+    }
+  }
+
+  // Cuts for the map, and keeps it where it is among the best; the step's seconds.
+  double consider(const std::vector<int>& stage_of, int stages) {
+    std::vector<std::vector<int>> workers(at(stages));
+    for (std::size_t worker = 0; worker < stage_of.size(); ++worker) {
+      workers[at(stage_of[worker])].push_back(static_cast<int>(worker));
+    }
+    if (std::ranges::any_of(workers, [](const std::vector<int>& of_stage) { return of_stage.empty(); })) {
+      return kInfinity;
+    }
+    Arrangement arrangement = cut(std::move(workers), problem_.micro_batches);
+    const double seconds = arrangement.step_seconds;
+    if (std::isfinite(seconds)) {
+      const auto place = std::ranges::upper_bound(best_, seconds, {}, &Arrangement::step_seconds);
+      best_.insert(place, std::move(arrangement));
+      if (best_.size() > kReplayed) best_.pop_back();
+    }
+    return seconds;
+  }
+
+  bool alike(std::size_t one, std::size_t other) const {
+    const Sums &a = sums_[one], &b = sums_[other];
+    return a.forward == b.forward && a.backward == b.backward && a.forward_fixed == b.forward_fixed &&
+           a.backward_fixed == b.backward_fixed;
+  }
+
+  // All ways to give the workers to stages; of neighbours that are alike the later one is in no earlier stage.
+  void every_map(int stages) {
+    std::vector<int> stage_of(at(problem_.type_count()));
+    const std::function<void(std::size_t)> place = [&](std::size_t worker) {
+      if (stop_.stop_requested()) return;
+      if (worker == stage_of.size()) {
+        consider(stage_of, stages);
+        return;
+      }
+      const int least = worker > 0 && alike(worker - 1, worker) ? stage_of[worker - 1] : 0;
+      for (int stage = least; stage < stages; ++stage) {
+        stage_of[worker] = stage;
+        place(worker + 1);
+      }
+    };
+    place(0);
+  }
+
+  // From one map to the best of those where one worker is in another stage, or two have changed places, until none is
+  // better.
+  void improve(std::vector<int> stage_of, int stages) {
+    double best = consider(stage_of, stages);
+    for (bool better = true; better && !stop_.stop_requested();) {
+      better = false;
+      std::vector<int> next = stage_of;
+      const auto look_at = [&](const std::vector<int>& other) {
+        const double seconds = consider(other, stages);
+        if (seconds < best * (1 - planning::kTolerance)) {
+          best = seconds;
+          next = other;
+          better = true;
+        }
+      };
+      for (std::size_t worker = 0; worker < stage_of.size() && !stop_.stop_requested(); ++worker) {
+        std::vector<int> other = stage_of;
+        for (int stage = 0; stage < stages; ++stage) {
+          other[worker] = stage;
+          if (stage != stage_of[worker]) look_at(other);
+        }
+        for (std::size_t second = worker + 1; second < stage_of.size(); ++second) {
+          other = stage_of;
+          std::swap(other[worker], other[second]);
+          if (other != stage_of) look_at(other);
+        }
+      }
+      stage_of = next;
+    }
+  }
+
+  planning::Problem problem_;
+  const planning::Plan& running_;
+  const std::stop_token stop_;
+  std::vector<Sums> sums_;
+  std::vector<double> parameter_bytes_, activation_bytes_;
+  bool recomputes_ = false;
+  planning::Exchange exchange_ = planning::Exchange::kRing;
+  std::vector<Arrangement> best_;
+};
+
+Result<double> replay(const planning::Problem& problem, const planning::Plan& plan) {
+  MOTLEY_ASSIGN(const planning::Timeline timeline, planning::simulate(problem, plan, {.keep_events = false}));
+  return timeline.step_seconds;
+}
+
+}  // namespace
+
+planning::Problem problem_of_workers(const planning::Problem& types, const std::vector<WorkerSpeed>& workers) {
+  planning::Problem problem = types;
+  problem.types.clear();
+  problem.table.clear();
+  problem.links.clear();
+  for (std::size_t worker = 0; worker < workers.size(); ++worker) {
+    problem.types.push_back(types.types[at(workers[worker].type)]);
+    problem.types.back().name = fmt::format("worker-{}", worker);
+    problem.types.back().count = 1;
+    for (const WorkerSpeed& other : workers) problem.links.push_back(types.link(workers[worker].type, other.type));
+  }
+  for (int layer = 0; layer < types.layer_count(); ++layer) {
+    for (const WorkerSpeed& worker : workers) {
+      planning::LayerOnType time = types.at(layer, worker.type);
+      for (planning::Affine* part : {&time.forward, &time.backward}) {
+        part->fixed *= worker.slowdown;
+        part->per_sample *= worker.slowdown;
+      }
+      problem.table.push_back(time);
+    }
+  }
+  return problem;
+}
+
+Result<PlacedPlan> placement_of(const planning::Problem& workers, const planning::Plan& plan,
+                                const std::vector<int>& places) {
+  PlacedPlan placement{plan, places};
+  Arrangement arrangement{{}, {0}, plan.micro_batches};
+  std::size_t place = 0;
+  for (const planning::Stage& stage : plan.stages) {
+    arrangement.workers.emplace_back();
+    arrangement.begin.push_back(stage.last_layer + 1);
+    for (const planning::Replicas& replicas : stage.replicas) {
+      for (std::int64_t i = 0; i < replicas.count; ++i) arrangement.workers.back().push_back(places[place++]);
+    }
+  }
+  planning::Problem problem = workers;
+  problem.micro_batches = plan.micro_batches;
+  placement.plan = Repartition(problem, placement, {}).plan_of(arrangement);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) placement.plan.stages[s].recompute = plan.stages[s].recompute;
+  MOTLEY_ASSIGN(placement.step_seconds, replay(problem, placement.plan));
+  return placement;
+}
+
+Result<PlacedPlan> repartition(const planning::Problem& workers, const PlacedPlan& running,
+                               const std::stop_token& stop) {
+  Repartition search(workers, running, stop);
+  PlacedPlan best = running;
+  for (const Arrangement& arrangement : search.search(running.workers)) {
+    PlacedPlan placement{search.plan_of(arrangement), {}};
+    for (const std::vector<int>& of_stage : arrangement.workers) {
+      placement.workers.insert(placement.workers.end(), of_stage.begin(), of_stage.end());
+    }
+    planning::Problem problem = workers;
+    problem.micro_batches = arrangement.micro_batches;
+    MOTLEY_ASSIGN(placement.step_seconds, replay(problem, placement.plan));
+    if (placement.step_seconds < best.step_seconds * (1 - planning::kTolerance)) best = std::move(placement);
+  }
+  best.plan.predicted = {.step_seconds = best.step_seconds,
+                         .throughput = static_cast<double>(workers.batch) / best.step_seconds};
+  return best;
+}
+
+}  // namespace motley::planning

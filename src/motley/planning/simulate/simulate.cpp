@@ -1,0 +1,519 @@
+// Replays a step of a plan. Devices and links are resources that do one thing at a time. The order of a device's work
+// is fixed by the schedule and that of a link's by when transfers become ready, so that only one event a resource is
+// ever pending: the queue of events stays as small as the plan is wide, however many micro-batches there are.
+//
+// Whatever begins, begins at the instant at which the last thing that it needs ends. Each event can therefore carry the
+// times of the chain of events that led to it, and the chain of the step's last event is a critical path.
+#include "motley/planning/simulate/simulate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <queue>
+
+#include "motley/base/random.h"
+#include "motley/planning/plan/task_order.h"
+
+namespace motley::planning {
+namespace {
+
+using planning::Plan;
+using planning::Problem;
+using planning::Task;
+
+struct DeviceState {
+  int stage = 0;
+  int replica = 0;
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  double busy_seconds = 0;
+  std::int64_t position = 0;
+  bool computing = false;
+  Path path = {};  // to the end of what it does or did last
+};
+
+struct StageState {
+  int first_device = 0;
+  int device_count = 0;
+  std::int64_t warm_up = 0;
+  std::int64_t activations = 0;  // micro-batches whose activations have come
+  std::int64_t gradients = 0;    // and whose gradients have
+  double exchange_seconds = 0;   // that are left after the last backward pass
+  // Of one micro-batch, either way between this stage and the next.
+  double transfer_seconds = 0;
+  int link_to_next = 0;
+  int link_from_next = 0;
+};
+
+struct Transfer {
+  int sender = 0;
+  Task task;
+};
+
+struct LinkState {
+  std::deque<Transfer> queue = {};  // the front is under way
+  Path path = {};
+};
+
+struct Setup {
+  std::int64_t micro_batches = 1;
+  std::vector<DeviceState> devices;
+  std::vector<std::string> types;  // of devices
+  std::vector<StageState> stages;
+  int link_count = 0;
+};
+
+// The devices of a stage as the problem knows them.
+struct TypedStage {
+  std::vector<int> types;  // of each group of replicas
+  std::int64_t count = 0;  // replicas in all
+};
+
+Status check_layers(const Problem& problem, const Plan& plan) {
+  if (plan.model != problem.model) {
+    return fail(ErrorCode::kInvalidInput, "model is '{}', but the profile is of '{}'", plan.model, problem.model);
+  }
+  if (plan.layers.size() != problem.layers.size()) {
+    return fail(ErrorCode::kInvalidInput, "layers has {} names, but the profile has {} layers", plan.layers.size(),
+                problem.layers.size());
+  }
+  for (std::size_t i = 0; i < plan.layers.size(); ++i) {
+    if (plan.layers[i] != problem.layers[i].name) {
+      return fail(ErrorCode::kInvalidInput, "layers[{}] is '{}', but the profile has '{}' there", i, plan.layers[i],
+                  problem.layers[i].name);
+    }
+  }
+  return {};
+}
+
+Result<int> type_index(const Problem& problem, const std::string& name, const std::string& field) {
+  std::string known;
+  for (std::size_t type = 0; type < problem.types.size(); ++type) {
+    if (problem.types[type].name == name) {
+      return static_cast<int>(type);
+    }
+    known += (type == 0 ? "'" : ", '") + problem.types[type].name + "'";
+  }
+  return fail(ErrorCode::kInvalidInput, "{} is '{}'; accepted are the cluster's types: {}", field, name, known);
+}
+
+Result<std::vector<TypedStage>> typed_stages(const Problem& problem, const Plan& plan) {
+  const double samples = static_cast<double>(plan.batch) / static_cast<double>(plan.micro_batches);
+  std::vector<TypedStage> stages;
+  double events = 0;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    TypedStage stage;
+    double count = 0;
+    for (const planning::Replicas& group : plan.stages[s].replicas) {
+      MOTLEY_ASSIGN(const int type, type_index(problem, group.type,
+                                               fmt::format("stages[{}].replicas[{}].type", s, stage.types.size())));
+      stage.types.push_back(type);
+      count += static_cast<double>(group.count);
+    }
+    if (count > samples) {
+      return fail(ErrorCode::kInvalidInput,
+                  "stages[{}] has {} replicas, but a micro-batch has {} samples ({} in {} micro-batches); accepted are "
+                  "at most as many replicas as samples",
+                  s, count, samples, plan.batch, plan.micro_batches);
+    }
+    events += 2 * static_cast<double>(plan.micro_batches) * (count + 1);
+    if (events > static_cast<double>(kMostEvents)) {
+      return fail(ErrorCode::kInvalidInput,
+                  "micro_batches is {}: with stages[{}] and its {} replicas a step has {} events; accepted are {}",
+                  plan.micro_batches, s, count, events, kMostEvents);
+    }
+    stage.count = static_cast<std::int64_t>(count);
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+// One micro-batch on one device that takes `samples` of it.
+DeviceState device_of(const Problem& problem, const planning::Stage& stage, int type, double samples) {
+  double forward = 0, backward = 0, sparse_bytes = 0;
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    forward += problem.at(layer, type).forward.at(samples);
+    backward += problem.at(layer, type).backward.at(samples);
+    sparse_bytes += problem.layers[static_cast<std::size_t>(layer)].sparse_bytes * samples;
+  }
+  const double sparse = sparse_bytes / problem.types[static_cast<std::size_t>(type)].bytes_per_second;
+  DeviceState device;
+  device.forward_seconds = forward + sparse;
+  device.backward_seconds = backward + (stage.recompute ? forward : 0) + sparse;
+  return device;
+}
+
+double exchange_seconds(const Problem& problem, const planning::Stage& stage, const TypedStage& typed) {
+  if (typed.count == 1) {
+    return 0;
+  }
+  double bytes = 0, bandwidth = std::numeric_limits<double>::infinity(), latency = 0;
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+  }
+  for (const int from : typed.types) {
+    const planning::Type& type = problem.types[static_cast<std::size_t>(from)];
+    bandwidth = std::min(bandwidth, type.bytes_per_second);
+    latency = std::max(latency, type.latency_seconds);
+    for (const int to : typed.types) {
+      if (from != to) {
+        bandwidth = std::min(bandwidth, problem.link(from, to).bytes_per_second);
+        latency = std::max(latency, problem.link(from, to).latency_seconds);
+      }
+    }
+  }
+  const auto count = static_cast<double>(typed.count);
+  return stage.exchange == planning::Exchange::kRing ? 2 * (count - 1) * (bytes / (count * bandwidth) + latency)
+                                                     : 2 * (bytes / bandwidth + latency);
+}
+
+// What is left of a stage's exchange when its last backward pass ends. Gradients are exchanged in buckets, from the
+// last layer on; each begins once all layers in it are done and the one before it has been exchanged. So it is the
+// largest, over the buckets, of what the exchange of it and of all after it takes, less the computation of the layers
+// before those in it.
+double exposed_seconds(const Problem& problem, const planning::Stage& stage, int type, double samples, double exchange,
+                       const Options& options) {
+  double bytes = 0;
+  double computing = 0;  // of the layers that are not done yet
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+    computing += problem.at(layer, type).backward.at(samples);
+  }
+  if (bytes == 0) return exchange;
+  double exposed = 0;
+  double done = 0;     // bytes of the layers that are done
+  double started = 0;  // of the buckets that have begun
+  for (int layer = stage.last_layer; layer >= stage.first_layer; --layer) {
+    done += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+    computing -= problem.at(layer, type).backward.at(samples);
+    const double bucket = started == 0 ? options.first_bucket_bytes : options.bucket_bytes;
+    if (done == started || (done - started < bucket && layer > stage.first_layer)) continue;
+    exposed = std::max(exposed, exchange * (bytes - started) / bytes - computing);
+    // Buckets that are full begin at once, one after another; what is left over waits for the next layer.
+    const double full = std::floor((done - started - bucket) / options.bucket_bytes);
+    started = layer == stage.first_layer ? done : started + bucket + std::max(0.0, full) * options.bucket_bytes;
+  }
+  return exposed;
+}
+
+// The transfer of `bytes` between two stages either way takes as long as on the slowest link between their types.
+struct Crossing {
+  double seconds = 0;
+  int from = 0;  // the types of that link
+  int to = 0;
+};
+
+Crossing crossing_of(const Problem& problem, const TypedStage& sender, const TypedStage& receiver, double bytes) {
+  const auto streams = static_cast<double>(std::min(sender.count, receiver.count));
+  Crossing slowest{-1};
+  for (const int from : sender.types) {
+    for (const int to : receiver.types) {
+      const planning::Link& link = problem.link(from, to);
+      const double seconds = link.latency_seconds + bytes / (link.bytes_per_second * streams);
+      if (seconds > slowest.seconds) {
+        slowest = {seconds, from, to};
+      }
+    }
+  }
+  return slowest;
+}
+
+Status check_finite(double seconds, std::size_t stage, const char* what) {
+  if (!(seconds >= 0) || !std::isfinite(seconds)) {
+    return fail(ErrorCode::kInvalidInput, "stages[{}]: its {} would take {} seconds; accepted are finite times", stage,
+                what, seconds);
+  }
+  return {};
+}
+
+Status slow_down(Setup& setup, const std::vector<Straggler>& stragglers) {
+  for (std::size_t i = 0; i < stragglers.size(); ++i) {
+    const auto& [stage, replica, slowdown] = stragglers[i];
+    if (stage < 0 || static_cast<std::size_t>(stage) >= setup.stages.size()) {
+      return fail(ErrorCode::kInvalidInput, "stragglers[{}].stage is {}; the plan has stages 0 to {}", i, stage,
+                  setup.stages.size() - 1);
+    }
+    const StageState& state = setup.stages[static_cast<std::size_t>(stage)];
+    if (replica < 0 || replica >= state.device_count) {
+      return fail(ErrorCode::kInvalidInput, "stragglers[{}].replica is {}; stage {} has replicas 0 to {}", i, replica,
+                  stage, state.device_count - 1);
+    }
+    if (!(slowdown >= 1) || !std::isfinite(slowdown)) {
+      return fail(ErrorCode::kInvalidInput, "stragglers[{}].slowdown is {}; accepted is a number of at least 1", i,
+                  slowdown);
+    }
+    DeviceState& device =
+        setup.devices[static_cast<std::size_t>(state.first_device) + static_cast<std::size_t>(replica)];
+    device.forward_seconds *= slowdown;
+    device.backward_seconds *= slowdown;
+  }
+  return {};
+}
+
+Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& options) {
+  MOTLEY_ASSIGN(const std::vector<TypedStage> typed, typed_stages(problem, plan));
+  const double samples = static_cast<double>(plan.batch) / static_cast<double>(plan.micro_batches);
+  const std::size_t stage_count = plan.stages.size();
+  Setup setup;
+  setup.micro_batches = plan.micro_batches;
+  std::map<std::array<int, 3>, int> links;  // by what makes them one
+  const auto link_number = [&](std::array<int, 3> key) {
+    return links.emplace(key, static_cast<int>(links.size())).first->second;
+  };
+  for (std::size_t s = 0; s < stage_count; ++s) {
+    const planning::Stage& stage = plan.stages[s];
+    StageState state;
+    state.first_device = static_cast<int>(setup.devices.size());
+    state.device_count = static_cast<int>(typed[s].count);
+    state.warm_up = planning::warm_up_of(plan.schedule, s, stage_count, plan.micro_batches);
+    state.activations = s == 0 ? plan.micro_batches : 0;
+    state.gradients = s + 1 == stage_count ? plan.micro_batches : 0;
+    const double exchange = exchange_seconds(problem, stage, typed[s]);
+    MOTLEY_TRY(check_finite(exchange, s, "exchange"));
+    std::vector<std::pair<double, double>> exposed;  // of each group: its backward pass, and what is left after that
+    for (std::size_t group = 0; group < stage.replicas.size(); ++group) {
+      const planning::Replicas& replicas = stage.replicas[group];
+      DeviceState device = device_of(problem, stage, typed[s].types[group], samples * replicas.share);
+      MOTLEY_TRY(check_finite(device.forward_seconds, s, "forward pass"));
+      MOTLEY_TRY(check_finite(device.backward_seconds, s, "backward pass"));
+      device.stage = static_cast<int>(s);
+      exposed.emplace_back(device.backward_seconds, exposed_seconds(problem, stage, typed[s].types[group],
+                                                                    samples * replicas.share, exchange, options));
+      for (std::int64_t i = 0; i < replicas.count; ++i) {
+        device.replica = static_cast<int>(setup.devices.size()) - state.first_device;
+        setup.devices.push_back(device);
+        setup.types.push_back(replicas.type);
+      }
+    }
+    // A gradient is there when it is on all replicas, of which those with less to do are done earlier.
+    const double longest = std::ranges::max(exposed).first;
+    state.exchange_seconds = options.exchange_overlaps ? 0 : exchange;
+    for (const auto& [backward, left] : exposed) {
+      if (options.exchange_overlaps) {
+        state.exchange_seconds = std::max(state.exchange_seconds, left - (longest - backward));
+      }
+    }
+    if (s + 1 < stage_count) {
+      const double bytes = samples * problem.cut_bytes[static_cast<std::size_t>(stage.last_layer) + 1];
+      const auto [seconds, from, to] = crossing_of(problem, typed[s], typed[s + 1], bytes);
+      MOTLEY_TRY(check_finite(seconds, s, "transfer to the next stage"));
+      const int here = static_cast<int>(s), next = here + 1;
+      state.transfer_seconds = seconds;
+      // Between devices of one type, the two directions are told apart by the way through the pipeline.
+      state.link_to_next = link_number(options.links_contended ? std::array{from, to, 0} : std::array{here, next, 0});
+      state.link_from_next =
+          link_number(options.links_contended ? std::array{to, from, from == to ? 1 : 0} : std::array{next, here, 0});
+    }
+    setup.stages.push_back(state);
+  }
+  setup.link_count = static_cast<int>(links.size());
+  MOTLEY_TRY(slow_down(setup, options.stragglers));
+  if (!(options.jitter >= 0) || !std::isfinite(options.jitter)) {
+    return fail(ErrorCode::kInvalidInput, "jitter is {}; accepted is a number of at least 0", options.jitter);
+  }
+  return setup;
+}
+
+class Replay {
+ public:
+  Replay(Setup setup, const Options& options)
+      : micro_batches_(setup.micro_batches),
+        devices_(std::move(setup.devices)),
+        stages_(std::move(setup.stages)),
+        links_(static_cast<std::size_t>(setup.link_count)),
+        seed_(options.seed),
+        sigma_(std::sqrt(std::log1p(options.jitter * options.jitter))),
+        keep_events_(options.keep_events) {
+    for (const StageState& stage : stages_) {
+      unfinished_.insert(unfinished_.end(), static_cast<std::size_t>(2 * micro_batches_), stage.device_count);
+    }
+    if (keep_events_) {
+      timeline_.events.reserve((devices_.size() + 2 * stages_.size()) * static_cast<std::size_t>(2 * micro_batches_));
+    }
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      timeline_.devices.push_back({devices_[i].stage, devices_[i].replica, std::move(setup.types[i])});
+    }
+  }
+
+  Timeline run() && {
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      start_work(device, 0, {});
+    }
+    while (!pending_.empty()) {
+      const Pending next = pending_.top();
+      pending_.pop();
+      if (next.resource < devices_.size()) {
+        finish_work(next.resource, next.end);
+      } else {
+        finish_transfer(next.resource - devices_.size(), next.end);
+      }
+    }
+    const Path& critical = timeline_.critical;
+    timeline_.communication_seconds = critical.transfer + critical.exchange;
+    if (timeline_.step_seconds > 0) {
+      timeline_.communication_share = timeline_.communication_seconds / timeline_.step_seconds;
+    }
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      Device& device = timeline_.devices[i];
+      device.busy_seconds = devices_[i].busy_seconds;
+      if (timeline_.step_seconds > 0) {
+        device.idle_share = std::max(0.0, 1 - device.busy_seconds / timeline_.step_seconds);
+      }
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  // The end of what a resource does; devices come first, then links.
+  struct Pending {
+    double end;
+    std::size_t resource;
+    auto operator<=>(const Pending&) const = default;
+  };
+
+  void record(Work work, int stage, int replica, std::int64_t micro_batch, double start, double end) {
+    ++timeline_.event_count;
+    if (keep_events_) {
+      timeline_.events.push_back({work, stage, replica, static_cast<std::int32_t>(micro_batch), start, end});
+    }
+  }
+
+  double jitter(const DeviceState& device, const Task& task) const {
+    if (sigma_ == 0) {
+      return 1;
+    }
+    Random random(mix({seed_, static_cast<std::uint64_t>(device.stage), static_cast<std::uint64_t>(device.replica),
+                       static_cast<std::uint64_t>(task.micro_batch), task.forward ? 0u : 1u}));
+    return std::exp(sigma_ * random.normal() - sigma_ * sigma_ / 2);
+  }
+
+  // Starts a device's next work, if there is any left and its input has come. `path` led to this instant.
+  void start_work(std::size_t index, double now, const Path& path) {
+    DeviceState& device = devices_[index];
+    const StageState& stage = stages_[static_cast<std::size_t>(device.stage)];
+    if (device.position == 2 * micro_batches_) {
+      return;
+    }
+    const Task task = planning::task_at(device.position, stage.warm_up, micro_batches_);
+    if (task.micro_batch >= (task.forward ? stage.activations : stage.gradients)) {
+      return;
+    }
+    const double seconds = (task.forward ? device.forward_seconds : device.backward_seconds) * jitter(device, task);
+    device.computing = true;
+    device.busy_seconds += seconds;
+    device.path = path;
+    (task.forward ? device.path.forward : device.path.backward) += seconds;
+    record(task.forward ? Work::kForward : Work::kBackward, device.stage, device.replica, task.micro_batch, now,
+           now + seconds);
+    pending_.push({now + seconds, index});
+  }
+
+  void finish_work(std::size_t index, double now) {
+    DeviceState& device = devices_[index];
+    const StageState& stage = stages_[static_cast<std::size_t>(device.stage)];
+    const Task task = planning::task_at(device.position, stage.warm_up, micro_batches_);
+    const std::int64_t counter = (2 * device.stage + (task.forward ? 0 : 1)) * micro_batches_ + task.micro_batch;
+    device.computing = false;
+    ++device.position;
+    if (--unfinished_[static_cast<std::size_t>(counter)] == 0) {
+      finish_stage(device.stage, task, now, device.path);
+    }
+    start_work(index, now, device.path);
+  }
+
+  // All replicas of a stage are done with a micro-batch.
+  void finish_stage(int index, const Task& task, double now, Path path) {
+    const StageState& stage = stages_[static_cast<std::size_t>(index)];
+    const bool last = static_cast<std::size_t>(index) + 1 == stages_.size();
+    if (task.forward ? !last : index > 0) {
+      const std::size_t link = static_cast<std::size_t>(
+          task.forward ? stage.link_to_next : stages_[static_cast<std::size_t>(index) - 1].link_from_next);
+      links_[link].queue.push_back({index, task});
+      if (links_[link].queue.size() == 1) {
+        start_transfer(link, now, path);
+      }
+    }
+    if (!task.forward && task.micro_batch + 1 == micro_batches_) {
+      const double end = now + stage.exchange_seconds;
+      if (end > now) {
+        path.exchange += stage.exchange_seconds;
+        for (int replica = 0; replica < stage.device_count; ++replica) {
+          record(Work::kExchange, index, replica, -1, now, end);
+        }
+      }
+      if (end >= timeline_.step_seconds) {
+        timeline_.step_seconds = end;
+        timeline_.critical = path;
+      }
+    }
+  }
+
+  void start_transfer(std::size_t index, double now, const Path& path) {
+    LinkState& link = links_[index];
+    const auto& [sender, task] = link.queue.front();
+    const double seconds = stages_[static_cast<std::size_t>(task.forward ? sender : sender - 1)].transfer_seconds;
+    link.path = path;
+    link.path.transfer += seconds;
+    record(task.forward ? Work::kSendForward : Work::kSendBackward, sender, -1, task.micro_batch, now, now + seconds);
+    pending_.push({now + seconds, devices_.size() + index});
+  }
+
+  void finish_transfer(std::size_t index, double now) {
+    LinkState& link = links_[index];
+    const auto [sender, task] = link.queue.front();
+    link.queue.pop_front();
+    StageState& receiver = stages_[static_cast<std::size_t>(task.forward ? sender + 1 : sender - 1)];
+    ++(task.forward ? receiver.activations : receiver.gradients);
+    for (int i = 0; i < receiver.device_count; ++i) {
+      const auto device = static_cast<std::size_t>(receiver.first_device) + static_cast<std::size_t>(i);
+      if (!devices_[device].computing) {
+        start_work(device, now, link.path);
+      }
+    }
+    if (!link.queue.empty()) {
+      start_transfer(index, now, Path(link.path));
+    }
+  }
+
+  const std::int64_t micro_batches_;
+  std::vector<DeviceState> devices_;
+  std::vector<StageState> stages_;
+  std::vector<LinkState> links_;
+  const std::uint64_t seed_;
+  const double sigma_;
+  const bool keep_events_;
+  std::vector<std::int32_t> unfinished_;  // replicas by stage, direction and micro-batch
+  std::priority_queue<Pending, std::vector<Pending>, std::greater<>> pending_;
+  Timeline timeline_;
+};
+
+}  // namespace
+
+const char* to_string(Work work) {
+  switch (work) {
+    case Work::kForward:
+      return "forward";
+    case Work::kBackward:
+      return "backward";
+    case Work::kSendForward:
+      return "send-forward";
+    case Work::kSendBackward:
+      return "send-backward";
+    case Work::kExchange:
+      return "exchange";
+  }
+  return "forward";
+}
+
+Result<Timeline> simulate(const Problem& problem, const Plan& plan, const Options& options) {
+  MOTLEY_TRY(planning::validate(plan, "plan"));
+  MOTLEY_TRY(check_layers(problem, plan));
+  MOTLEY_ASSIGN(Setup setup, set_up(problem, plan, options));
+  return Replay(std::move(setup), options).run();
+}
+
+}  // namespace motley::planning

@@ -1,0 +1,96 @@
+// A plan replayed event by event: the timeline that it should have, with contended links, unlike replicas and
+// stragglers, where the cost model has only a formula.
+//
+// A step cuts the batch into micro-batches of u samples. Every replica of a stage computes its share of each, one
+// micro-batch at a time, in the order that the schedule gives its stage, as soon as its own work before and its inputs
+// allow; a stage is done with a micro-batch when its slowest replica is. Then the activations go to the next stage, or
+// the gradients to the one before. In a stage's last backward its replicas exchange the gradient of each layer as soon
+// as those after it are done. Computation, transfers and exchange take what docs/planning.md says, replicas of several
+// types being bound by the slowest link among them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/planning/cost/problem.h"
+#include "motley/planning/plan/plan.h"
+
+namespace motley::planning {
+
+// An exchange is what is left of it after the stage's last backward.
+enum class Work { kForward, kBackward, kSendForward, kSendBackward, kExchange };
+const char* to_string(Work work);  // "forward", "backward", "send-forward", "send-backward", "exchange"
+
+// One thing that one resource does without a break.
+struct Event {
+  Work work = Work::kForward;
+  int stage = 0;                  // of a transfer: the sender
+  int replica = 0;                // of the stage, counted over all its types; -1 for transfers
+  std::int32_t micro_batch = -1;  // -1 for kExchange
+  double start = 0;               // seconds from the step's begin
+  double end = 0;
+};
+
+struct Device {
+  int stage = 0;
+  int replica = 0;
+  std::string type;
+  double busy_seconds = 0;  // computing
+  double idle_share = 0;    // of the step
+};
+
+// A device that is slower than its profile throughout the step.
+struct Straggler {
+  int stage = 0;
+  int replica = 0;
+  double slowdown = 1;  // >= 1
+};
+
+struct Options {
+  std::vector<Straggler> stragglers;
+  // A link, in each direction, carries one transfer at a time; those that are ready meanwhile wait in the order in
+  // which they became so. Contended: all stages between the same two types share one link, as the devices of two nodes
+  // do; of several types, those whose link binds. Else every stage has its own to its neighbours, as in the cost model.
+  bool links_contended = true;
+  bool exchange_overlaps = true;  // false: begins when the last backward is done, as in the cost model
+  // Of gradients that are exchanged together, where it overlaps: those of the first layers that are done, and of
+  // others. As motley train has them by default (exchange.bucket_bytes).
+  double first_bucket_bytes = 1e6;
+  double bucket_bytes = 4e6;
+  double jitter = 0;  // relative standard deviation of computation times (log-normal, mean 1)
+  std::uint64_t seed = 0;
+  bool keep_events = true;  // false: only the sums
+};
+
+// Seconds along a path of events each of which begins when the one before it ends.
+struct Path {
+  double forward = 0;
+  double backward = 0;
+  double transfer = 0;
+  double exchange = 0;
+};
+
+struct Timeline {
+  double step_seconds = 0;
+  Path critical;                     // a path that lasts the whole step: where its time goes
+  double communication_seconds = 0;  // of the critical path: transfer and exchange
+  double communication_share = 0;    // that part of the step
+  std::vector<Event> events;         // by start
+  std::vector<Device> devices;       // by stage and replica
+  std::int64_t event_count = 0;
+};
+
+// Above this many, a step is refused.
+inline constexpr std::int64_t kMostEvents = 50'000'000;
+
+// The batch, micro-batches and schedule are the plan's. Errors (kInvalidInput): a plan that does not fit the problem
+// (layers, types), more replicas than a micro-batch has samples, a straggler that the plan does not have, times that
+// are not finite, more than kMostEvents events.
+Result<Timeline> simulate(const planning::Problem& problem, const planning::Plan& plan, const Options& options = {});
+
+// Chrome trace format ("traceEvents"), a process a stage, a thread a replica. Opens in chrome://tracing and Perfetto.
+std::string to_chrome_trace(const Timeline& timeline, const planning::Plan& plan);
+
+}  // namespace motley::planning

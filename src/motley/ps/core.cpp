@@ -1,0 +1,148 @@
+// The loop of a core.
+#include "motley/ps/core.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include "motley/base/clock.h"
+
+namespace motley::ps {
+namespace {
+
+constexpr double kSpinSeconds = 50e-6;
+constexpr int kSleepMilliseconds = 100;
+constexpr int kTurnsBetweenSockets = 8;  // while there is other work
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Core::Core(std::optional<int> pinned_to, const std::atomic<bool>& spins, Metrics::Core& metrics)
+    : spins_(spins), metrics_(metrics), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  // Signals are for the threads that the program made itself.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pinned_to) {
+    cpu_set_t processors;
+    CPU_ZERO(&processors);
+    CPU_SET(*pinned_to, &processors);
+    pthread_setaffinity_np(thread_.native_handle(), sizeof(processors), &processors);
+  }
+}
+
+Core::~Core() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    requested_ = true;
+  }
+  wake();
+  thread_.join();
+}
+
+void Core::wake() const {
+  ::eventfd_write(wake_.get(), 1);
+}
+
+void Core::request(Request request) {
+  {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(std::move(request));
+    requested_ = true;
+  }
+  wake();
+}
+
+void Core::add(std::uint64_t job, std::unique_ptr<CoreTask> share, const std::string& tenant, int weight) {
+  request({job, std::move(share), tenant, weight});
+}
+
+void Core::remove(std::uint64_t job) {
+  request({job, nullptr, {}, 0});
+}
+
+void Core::take_requests() {
+  const std::lock_guard lock(mutex_);
+  for (Request& request : requests_) {
+    if (request.share) {
+      shares_[request.job] = std::move(request.share);
+      turns_.add(request.job, request.tenant, request.weight);
+    } else {
+      shares_.erase(request.job);
+      turns_.remove(request.job);
+    }
+  }
+  requests_.clear();
+  requested_ = false;
+}
+
+// Reads and writes what sockets allow, waiting for the first so long.
+void Core::serve_sockets(int milliseconds) {
+  polled_.assign(1, {wake_.get(), POLLIN, 0});
+  owners_.clear();
+  for (const auto& [job, share] : shares_) {
+    for (std::size_t rank = 0; rank < share->lanes().size(); ++rank) {
+      if (share->ended(rank)) continue;
+      const net::TcpConnection& lane = *share->lanes()[rank];
+      polled_.push_back({lane.descriptor(), static_cast<short>(POLLIN | (lane.wants_to_write() ? POLLOUT : 0)), 0});
+      owners_.emplace_back(share.get(), static_cast<int>(rank));
+    }
+  }
+  if (::poll(polled_.data(), polled_.size(), milliseconds) <= 0) return;
+  const double began = monotonic_seconds();
+  if (polled_[0].revents != 0) {
+    eventfd_t count = 0;
+    ::eventfd_read(wake_.get(), &count);
+  }
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    if (polled_[i + 1].revents != 0) owners_[i].first->progress(owners_[i].second);
+  }
+  metrics_.busy.add(monotonic_seconds() - began);
+}
+
+void Core::run() {
+  double worked_at = 0;
+  for (int turn = 0;; ++turn) {
+    if (requested_) {
+      take_requests();
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    const double began = monotonic_seconds();
+    if (turns_.take([&](std::uint64_t job) { return shares_.at(job)->advance(); })) {
+      metrics_.busy.add(monotonic_seconds() - began);
+      worked_at = 0;
+      if (turn % kTurnsBetweenSockets == 0) serve_sockets(0);
+      continue;
+    }
+    if (spins_) {
+      if (worked_at == 0) worked_at = began;
+      if (began < worked_at + kSpinSeconds) {
+        relax();
+        if (turn % kTurnsBetweenSockets == 0) serve_sockets(0);
+        continue;
+      }
+    }
+    bool idle = true;
+    for (const auto& [job, share] : shares_) {
+      idle = share->fall_asleep() && idle;
+    }
+    if (idle) serve_sockets(kSleepMilliseconds);
+    for (const auto& [job, share] : shares_) {
+      share->wake_up();
+    }
+    worked_at = 0;
+  }
+}
+
+}  // namespace motley::ps

@@ -1,0 +1,177 @@
+// One job's dense weights on a server: the memory of all its cores, and what one core does with its part. Over lanes a
+// core owns its segments; in shared memory it claims one at a time, as it is free. Either way nobody else touches a
+// segment's weights, state or pushes meanwhile, so that there are no locks. docs/parameter-server.md tells the whole.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "motley/base/os/pages.h"
+#include "motley/collective/chunk_map.h"
+#include "motley/collective/server_protocol.h"
+#include "motley/net/region.h"
+#include "motley/net/tcp_connection.h"
+#include "motley/ps/arrivals.h"
+#include "motley/ps/core_task.h"
+#include "motley/ps/metrics.h"
+
+namespace motley::ps {
+
+class DenseJob {
+ public:
+  // `join`: of any rank, they agree. `regions`: of all ranks' gradients where all share memory with this server, else
+  // empty. `region_name`: of the region that this job gets then.
+  static Result<std::shared_ptr<DenseJob>> create(const collective::ServerJoin& join, int cores,
+                                                  std::vector<std::unique_ptr<net::Region>> regions,
+                                                  const std::string& region_name);
+
+  bool in_memory() const { return region_ != nullptr; }
+  bool relaxed() const { return join_.relaxed; }
+  // Whether cores take segments as they are free, where otherwise each has its own.
+  bool claimed() const { return in_memory() && !relaxed(); }
+  std::size_t region_bytes() const {
+    return region_ ? collective::ServerRegion::bytes(join_.bucket_elements, cores_, join_.size, join_.relaxed) : 0;
+  }
+  // All ranks have mapped the region: its name goes.
+  void unlink() {
+    if (region_) region_->unlink();
+  }
+  // Memory that a job of this form takes here, in bytes.
+  static std::size_t bytes_needed(const collective::ServerJoin& join, int cores, bool in_memory);
+
+  // The part of the state, for the service's thread while no round is under way; empty if there is no such part here.
+  std::span<float> part(const collective::StatePart& part);
+  // The state is whole; so many updates were made before.
+  void begin(std::uint64_t updates);
+
+  // Ranks from which less has come over lanes than from others, of a relaxed job the least of all; from any thread.
+  std::vector<int> missing_ranks() const;
+
+  // How it stands, over lanes and in memory; from any thread.
+  struct Standing {
+    std::uint64_t progress = 0;  // grows with everything that comes and is done
+    std::uint64_t waiting = 0;   // segments of a claimed job that all ranks have brought and no core has claimed
+    bool waits = false;          // something has come that has not had its effect or its answer yet
+    std::vector<int> missing;    // ranks that are waited for
+    std::uint64_t step = 0;      // of what waits
+    std::uint64_t bucket = 0;
+  };
+  Standing standing() const;
+  const std::shared_ptr<JobMetrics>& metrics() const { return metrics_; }
+
+ private:
+  friend class Share;
+  friend class DenseShare;
+  friend class RelaxedShare;
+  float* array(std::size_t index, const collective::Segment& segment) const;
+  std::size_t element_of(const collective::Segment& segment) const;
+
+  collective::ServerJoin join_;
+  int cores_ = 1;
+  collective::ChunkMap map_;
+  std::vector<std::size_t> offsets_;  // bytes, of float32 buckets
+  std::vector<std::uint32_t> segments_of_bucket_;
+  std::uint64_t updates_ = 0;
+
+  std::unique_ptr<net::Region> region_;
+  collective::ServerRegion shared_;
+  std::vector<std::unique_ptr<net::Region>> gradients_;  // by rank
+  std::vector<Pages> pushes_;                            // by rank, in the wire's form
+  std::vector<std::size_t> push_at_;                     // segments' frames in it
+  Pages weights_;
+  collective::WireForm answer_form_;
+  Pages answers_;  // where they are not the weights themselves
+  std::vector<std::size_t> answer_at_;
+  Pages told_;  // with lossy forms: the weights as workers have them; without an optimizer what answers left out
+  std::vector<Pages> copies_;  // relaxed and over lanes: the weights on their way to each rank, in the wire's form
+  std::vector<Pages> state_;
+  std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
+  std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
+  std::shared_ptr<JobMetrics> metrics_;
+};
+
+// A core's part of a job.
+class Share : public CoreTask {
+ public:
+  // `lanes`: by rank, of this core. `lost` is told of a lane that has ended, and of what makes the job impossible.
+  Share(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> lanes,
+        std::function<void(Error)> lost);
+
+  void progress(int rank) override;
+  const std::vector<std::unique_ptr<net::TcpConnection>>& lanes() const override { return lanes_; }
+  bool ended(std::size_t rank) const override { return ended_[rank]; }
+  // Says to the workers that they have to ring the bell.
+  bool fall_asleep() override;
+  void wake_up() override;
+
+ protected:
+  struct Item {
+    int bucket;
+    const collective::Segment* segment;  // null: the announcement, over lanes
+    std::size_t index;                   // of the segment
+  };
+  virtual bool has_work() const = 0;
+  // Expects the item's frame of this round from the rank.
+  void post(const Item& item, std::uint32_t round, std::size_t rank);
+  // Counts what has come over the rank's lane.
+  std::uint64_t received(std::size_t rank) const;
+  const collective::Announcement& announced(int bucket, std::size_t rank, std::uint32_t round) const;
+  std::size_t chunk_elements() const;
+  // Those of a relaxed job's rank alone, or of all.
+  Arrivals& arrivals_of(std::size_t rank) { return arrivals_[arrivals_.size() > 1 ? rank : 0]; }
+  // When the rank started the bucket in memory, as it says.
+  double time_in_memory(std::size_t rank, int bucket) const;
+  void came(std::size_t rank, std::uint64_t end, double time);
+  void give_up(Error error);
+
+  const std::shared_ptr<DenseJob> job_;
+  const int core_;
+  ShareMetrics& metrics_;
+  std::vector<std::unique_ptr<net::TcpConnection>> lanes_;
+  std::vector<Item> items_;  // of a round, in the order in which they come
+  bool failed_ = false;
+
+ private:
+  std::vector<Arrivals> arrivals_;
+  std::function<void(Error)> lost_;
+  std::vector<std::uint64_t> posted_;                           // by rank
+  std::vector<std::vector<collective::Announcement>> landing_;  // of announcements, by rank and bucket
+  std::vector<bool> ended_;                                     // lanes, by rank
+};
+
+// All ranks' gradients of a segment make one step.
+class DenseShare final : public Share {
+ public:
+  DenseShare(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> lanes,
+             std::function<void(Error)> lost);
+  bool advance() override;
+
+ private:
+  bool has_work() const override;
+  void claim();
+  bool begin_bucket(const Item& item);
+  void update(const Item& item);
+  bool add_up(const Item& item);
+  void answer_lossily(const Item& item);
+
+  std::size_t next_ = 0;  // of the items; where segments are claimed, the head of a bucket
+  bool begun_ = false;    // that bucket in this round, by this core
+  std::uint32_t round_ = 1;
+  std::uint64_t taken_ = 0;  // items, over all rounds
+
+  // Of the bucket under way.
+  std::vector<collective::Announcement> said_;  // by rank
+  std::vector<int> ranks_;                      // that bring something
+  std::vector<float> coefficients_;
+  float scale_ = 0;
+  collective::Announcement answer_;
+  std::vector<double> times_;  // of a claimed job: when ranks came, by rank
+
+  std::vector<float> sum_;     // of a segment's sparse pushes
+  std::vector<float> change_;  // of a segment's weights, that workers do not know of
+};
+
+}  // namespace motley::ps

@@ -1,0 +1,130 @@
+// What a server counts, and its text for Prometheus (exposition format 0.0.4). Every value has one owner that adds to
+// it without a lock or a read-modify-write; whoever scrapes reads it from another thread a moment later.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "motley/ps/memory_quota.h"
+#include "motley/ps/sparse_statistics.h"
+
+namespace motley::ps {
+
+// A number that one thread writes and any may read.
+template <class T>
+class Cell {
+ public:
+  void set(T value) { value_.store(value, std::memory_order_relaxed); }
+  void add(T more) { set(get() + more); }
+  T get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<T> value_{};
+};
+using Count = Cell<std::uint64_t>;
+using Seconds = Cell<double>;
+
+class Histogram {
+ public:
+  // Upper ends of the buckets, in seconds; one more bucket has no end.
+  static constexpr std::array kBounds = {1e-5,   2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2,
+                                         2.5e-2, 5e-2,   0.1,  0.25, 0.5,    1.0,  2.5,  5.0,    10.0};
+
+  void observe(double seconds);
+  std::uint64_t count(std::size_t bucket) const { return counts_[bucket].get(); }
+  double sum() const { return sum_.get(); }
+
+ private:
+  std::array<Count, kBounds.size() + 1> counts_;
+  Seconds sum_;
+};
+
+// One job on one core, which owns the values.
+struct alignas(64) ShareMetrics {
+  struct Rank {
+    Count last;      // buckets for which it was the last to come
+    Seconds waited;  // for which it alone was missing then
+    Count taken;     // of a relaxed job: items that have had their effect
+  };
+
+  Count bytes_in;          // over lanes
+  Count bytes_out;         // over lanes
+  Count bytes_aggregated;  // of gradients, as float32
+  Count segments;          // updated
+  Count waiting;           // segments that all ranks have brought and that the core has not got to
+  Count held;              // of a relaxed job: answers that wait for other ranks
+  Count ahead;             // of a relaxed job: rounds that the furthest rank is ahead of the last
+  Count step;              // that is under way or waited for
+  Count bucket;            // the next one
+  Histogram latency;       // of a segment: from its first rank's arrival until it is updated
+  std::vector<Rank> ranks;
+};
+
+struct JobMetrics {
+  JobMetrics(int ranks, int cores);
+
+  // Set before it is registered.
+  std::string tenant;
+  std::string job;
+  std::size_t bytes = 0;     // of memory
+  double map_imbalance = 1;  // values of the busiest core over those of a mean one, as the map deals them out
+
+  std::vector<ShareMetrics> shares;  // by core
+  // Of the service's thread.
+  Count waiting;                    // segments that cores claim, and none has
+  Seconds stalled;                  // for which nothing has moved although something waits
+  std::vector<Cell<bool>> missing;  // by rank
+};
+
+// The sparse tables of a job, at one moment.
+struct SparseJobMetrics {
+  struct Table {
+    std::string name;
+    SparseStatistics statistics;
+  };
+
+  std::string tenant;
+  std::string job;
+  std::int64_t step = 0;           // whose gradients are in the tables; 0 in asynchronous mode
+  std::size_t waiting_bytes = 0;   // of gradients, for ranks that have not finished their step
+  std::vector<int> missing_ranks;  // that the others wait for
+  std::vector<Table> tables;       // once they are open
+};
+
+// Of a whole server. The counts belong to the service's thread.
+class Metrics {
+ public:
+  // `sparse` is called for each text, from the thread that asks for it. Whatever is referred to must outlive this.
+  Metrics(int cores, std::size_t quota_bytes, const Tenants& tenants, const MemoryQuota& memory,
+          std::function<std::vector<SparseJobMetrics>()> sparse);
+
+  void add(std::shared_ptr<const JobMetrics> job);
+  void remove(const JobMetrics* job);
+  std::string text() const;  // from any thread
+
+  struct alignas(64) Core {
+    Seconds busy;  // written by the core
+  };
+  std::vector<Core> cores;
+  Count refused_in_handshake;
+  Count refused_after_it;
+  Count jobs_left;
+  Count jobs_failed;
+
+ private:
+  const std::size_t quota_bytes_;
+  const Tenants& tenants_;
+  const MemoryQuota& memory_;
+  const std::function<std::vector<SparseJobMetrics>()> sparse_;
+  mutable std::mutex mutex_;  // guards the list
+  std::vector<std::shared_ptr<const JobMetrics>> jobs_;
+};
+
+}  // namespace motley::ps

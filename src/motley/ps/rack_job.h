@@ -1,0 +1,143 @@
+// A job of one rack, whose server adds up what its rack's workers push and hands one gradient on to the racks' servers,
+// which meet in a job of their own; what comes back goes to all workers of the rack. To its workers the rack's server
+// is a server, and towards the others it is a worker: the job between the racks is an ordinary DenseJob.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "motley/base/os/pages.h"
+#include "motley/collective/chunk_map.h"
+#include "motley/collective/server_protocol.h"
+#include "motley/ps/core_task.h"
+#include "motley/ps/uplink.h"
+
+namespace motley::ps {
+
+class RackJob {
+ public:
+  // Begins to meet the other racks' servers. `wake` is called, by another thread, when that is over.
+  RackJob(collective::ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
+          std::function<void()> wake);
+  ~RackJob();
+  static std::size_t bytes_needed(const collective::ServerJoin& join, int rack);
+
+  // All below is for the service's thread.
+  // True in the one call after which the job is ready: the racks have met and there is memory. Else nothing has
+  // changed.
+  Result<bool> met();
+  bool ready() const { return ready_; }
+  int cores() const { return uplinks_.cores; }
+  int bins() const { return join_.racks.racks() * uplinks_.cores; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  const Uplinks::Lanes& controls() const { return uplinks_.controls; }
+  Uplinks::Lanes take_controls() { return std::move(uplinks_.controls); }
+
+  // What a worker said. False: nothing of the kind is known.
+  Result<bool> take(int rank, const net::Message& message);
+  // What the racks' servers have said, for the workers; rank -1: for all.
+  struct Answer {
+    int rank = -1;
+    std::uint16_t type = 0;
+    std::uint64_t tag = 0;
+    std::vector<std::byte> payload;
+  };
+  Result<std::vector<Answer>> hear();
+  // Frames that have come from the rack's ranks; from any thread.
+  std::vector<collective::ReceivedFrom> received() const;
+  // Whether the uplinks have as much to send as is good: then nothing more should be taken.
+  bool congested() const;
+
+ private:
+  friend class RackShare;
+  Result<bool> answer(int rack, net::Message& message, std::vector<Answer>& answers);
+  std::size_t element_of(const collective::Segment& segment) const;
+
+  const collective::ServerJoin join_;
+  const int rack_;
+  const std::vector<int> ranks_;  // of this rack
+  collective::ChunkMap map_;
+  std::vector<std::size_t> offsets_;                  // bytes, of float32 buckets
+  std::vector<Pages> pushes_;                         // by worker, in the wire's format
+  Pages values_;                                      // the rack's gradients, then new weights, likewise
+  std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and worker
+
+  Uplinks uplinks_;
+  bool ready_ = false;
+  std::vector<int> loaded_;    // ranks
+  std::uint64_t updates_ = 0;  // as rank 0 said, or another where it is not here
+  int servers_loaded_ = 0;
+  std::vector<std::deque<int>> saving_;           // ranks that wait for a part of the state, by server
+  std::vector<int> asking_;                       // ranks that ask whom to wait for
+  std::vector<collective::ReceivedFrom> counts_;  // that servers have answered so far
+  int servers_counted_ = 0;
+
+  std::atomic<bool> cancelled_ = false;
+  std::atomic<bool> over_ = false;
+  std::optional<Result<Uplinks>> meeting_;  // the thread's, until it is over
+  std::thread thread_;
+};
+
+// A core's part of a rack's job. An item of a round (a bucket's announcement, or a segment) goes up when it has come
+// from all workers, and down when it has come back; both in the order of items.
+class RackShare final : public CoreTask {
+ public:
+  // `lanes`: of this core, by worker. `lost` is told of a lane that has ended, and of what makes the job impossible.
+  RackShare(std::shared_ptr<RackJob> job, int core, Uplinks::Lanes lanes, std::function<void(Error)> lost);
+
+  bool advance() override;
+  void progress(int lane) override;
+  const Uplinks::Lanes& lanes() const override { return lanes_; }
+  bool ended(std::size_t lane) const override { return ended_[lane]; }
+  bool fall_asleep() override { return !may_go_up() && !may_go_down(); }
+  void wake_up() override {}
+
+ private:
+  struct Item {
+    int bucket = 0;
+    const collective::Segment* segment = nullptr;  // null: the announcement
+    std::size_t index = 0;                         // of the segment
+    std::vector<std::size_t> racks;                // whose servers own it, or parts of the bucket on this core
+  };
+  struct Stage {
+    std::size_t next = 0;  // item
+    std::uint32_t round = 1;
+  };
+  std::uint64_t received(std::size_t lane) const { return posted_[lane] - lanes_[lane]->pending_receives(); }
+  std::size_t uplink(std::size_t rack) const { return job_->ranks_.size() + rack; }
+  std::span<std::byte> values(const Item& item) const;
+  void post_up(const Item& item, std::uint32_t round);
+  void post_down(const Item& item, std::uint32_t round);
+  bool may_go_up() const;
+  bool may_go_down() const;
+  bool begin_bucket(const Item& item);
+  void sum(const Item& item);
+  void fan_out(const Item& item);
+  void step(Stage& stage) const;
+
+  const std::shared_ptr<RackJob> job_;
+  const int core_;
+  Uplinks::Lanes lanes_;  // of workers, then of racks
+  std::function<void(Error)> lost_;
+  std::vector<Item> items_;
+  Stage up_;
+  Stage down_;
+  std::vector<std::uint64_t> posted_;  // receives, by lane
+  std::vector<std::uint64_t> taken_;   // of them, by lane
+  std::vector<bool> ended_;
+  bool failed_ = false;
+
+  std::vector<std::vector<collective::Announcement>> announced_;  // landing places, by lane and bucket
+  std::vector<std::size_t> workers_;                              // that bring something for the bucket under way
+  std::vector<float> coefficients_;
+  float scale_ = 0;
+  std::vector<float> scratch_;  // a chunk's sum, where the wire is narrower
+};
+
+}  // namespace motley::ps

@@ -1,0 +1,43 @@
+// A core's part of a job whose ranks may be at different steps: each push moves the weights by itself, as soon as it is
+// there, and is answered with weights that lack no more of the other ranks' pushes than it allows.
+#pragma once
+
+#include "motley/ps/dense_job.h"
+
+namespace motley::ps {
+
+class RelaxedShare final : public Share {
+ public:
+  RelaxedShare(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> lanes,
+               std::function<void(Error)> lost);
+  bool advance() override;
+
+ private:
+  // Where a rank is. Items are counted over all rounds.
+  struct Progress {
+    std::uint64_t taken = 0;     // items that have had their effect
+    std::uint64_t answered = 0;  // items that need no answer any more
+    collective::Announcement said;
+    std::vector<std::uint64_t> ahead;  // items that it may be ahead, by bucket
+  };
+
+  bool has_work() const override;
+  bool has_item(std::size_t rank) const;
+  bool take(std::size_t rank);
+  void count(std::size_t rank);
+  void apply(std::size_t rank, const Item& item, bool answers);
+  bool may_answer(std::size_t rank, std::uint64_t slowest) const;
+  void answer(std::size_t rank, bool written);
+  void write_copy(std::size_t rank, const Item& item);
+  void answer_bucket(std::size_t rank, const Item& item, std::size_t at, std::uint32_t round);
+  std::uint32_t round_of(std::uint64_t item) const { return static_cast<std::uint32_t>(item / items_.size()) + 1; }
+  std::uint64_t slowest() const;
+  std::byte* copy_of(std::size_t rank, const Item& item) const;
+  kernels::WireFormat format() const;
+
+  std::vector<Progress> ranks_;
+  std::vector<double> made_;  // steps since the job began, by item
+  std::size_t turn_ = 0;      // the rank that is looked at first
+};
+
+}  // namespace motley::ps

@@ -1,0 +1,168 @@
+#include "motley/ps/row_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "motley/base/os/file.h"
+
+static_assert(std::endian::native == std::endian::little, "rows are written as they stand in memory");
+
+namespace motley::ps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBlock = std::size_t{1} << 20;
+constexpr std::uint32_t kVersion = 1;
+
+struct Header {
+  std::array<char, 8> magic = {'m', 'o', 't', 'l', 'e', 'y', 'r', 'w'};
+  std::uint32_t version = kVersion;
+  std::uint32_t row_floats = 0;
+};
+static_assert(sizeof(Header) == 16);
+
+std::size_t record_bytes_of(std::size_t row_floats) {
+  return sizeof(std::uint64_t) + row_floats * sizeof(float);
+}
+
+// Reads exactly `size` bytes at `offset`.
+Status read_at(int descriptor, std::byte* to, std::size_t size, std::uint64_t offset, const fs::path& path) {
+  while (size > 0) {
+    const ssize_t got = ::pread(descriptor, to, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got <= 0) {
+      return fail(got < 0 ? ErrorCode::kIo : ErrorCode::kCorrupt, "cannot read '{}' at byte {}: {}", path.string(),
+                  offset, got < 0 ? errno_text() : "the file ends there");
+    }
+    to += got;
+    size -= static_cast<std::size_t>(got);
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
+}  // namespace
+
+RowFileWriter::RowFileWriter(fs::path folder, std::string stem, std::size_t row_floats)
+    : folder_(std::move(folder)),
+      stem_(std::move(stem)),
+      aside_(folder_ / (stem_ + ".part")),
+      record_bytes_(record_bytes_of(row_floats)) {
+  const Header header{.row_floats = static_cast<std::uint32_t>(row_floats)};
+  const auto* bytes = reinterpret_cast<const std::byte*>(&header);
+  buffer_.assign(bytes, bytes + sizeof(header));
+}
+
+Result<RowFileWriter> RowFileWriter::create(const fs::path& folder, const std::string& stem, std::size_t row_floats) {
+  RowFileWriter writer(folder, stem, row_floats);
+  writer.descriptor_ = net::Descriptor(::open(writer.aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!writer.descriptor_.valid()) {
+    return fail(ErrorCode::kIo, "cannot create '{}': {}", writer.aside_.string(), errno_text());
+  }
+  return writer;
+}
+
+RowFileWriter::~RowFileWriter() {
+  if (descriptor_.valid()) {
+    ::unlink(aside_.c_str());
+  }
+}
+
+Status RowFileWriter::add(std::span<const std::byte> rows) {
+  file_.rows += rows.size() / record_bytes_;
+  buffer_.insert(buffer_.end(), rows.begin(), rows.end());
+  return buffer_.size() >= kBlock ? flush() : Status();
+}
+
+Status RowFileWriter::flush() {
+  std::span<const std::byte> rest = buffer_;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(descriptor_.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      return fail(ErrorCode::kIo, "cannot write '{}': {}", aside_.string(), errno_text());
+    }
+    rest = rest.subspan(static_cast<std::size_t>(written));
+  }
+  file_.bytes += buffer_.size();
+  file_.crc = crc32c(buffer_, file_.crc);
+  buffer_.clear();
+  return {};
+}
+
+Result<RowFile> RowFileWriter::finish() {
+  MOTLEY_TRY(flush());
+  if (::fsync(descriptor_.get()) != 0) {
+    return fail(ErrorCode::kIo, "cannot sync '{}': {}", aside_.string(), errno_text());
+  }
+  file_.name = fmt::format("{}-{:08x}.rows", stem_, file_.crc);
+  MOTLEY_TRY(rename_durably(aside_, folder_ / file_.name));
+  descriptor_.close();
+  return file_;
+}
+
+Status read_row_file(const fs::path& folder, const RowFile& file, std::size_t row_floats, const VisitRows& visit) {
+  const fs::path path = folder / file.name;
+  const auto damaged = [&](const std::string& what) {
+    return fail(ErrorCode::kCorrupt, "'{}' is damaged: {}", path.string(), what);
+  };
+  const net::Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status{};
+  if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
+    return fail(errno == ENOENT ? ErrorCode::kCorrupt : ErrorCode::kIo,
+                "cannot read '{}', a part of the checkpoint: {}", path.string(), errno_text());
+  }
+  const std::size_t record_bytes = record_bytes_of(row_floats);
+  const auto bytes = static_cast<std::uint64_t>(status.st_size);
+  if (bytes != file.bytes) {
+    return damaged(fmt::format("it has {} bytes, {} were written", bytes, file.bytes));
+  }
+  std::vector<std::byte> block(kBlock);
+  std::uint32_t crc = 0;
+  for (std::uint64_t offset = 0; offset < bytes; offset += block.size()) {
+    block.resize(std::min<std::uint64_t>(kBlock, bytes - offset));
+    MOTLEY_TRY(read_at(descriptor.get(), block.data(), block.size(), offset, path));
+    crc = crc32c(block, crc);
+  }
+  if (crc != file.crc) {
+    return damaged("it does not match its checksum");
+  }
+  Header header;
+  if (bytes < sizeof(header)) {
+    return damaged("it is shorter than a header");
+  }
+  MOTLEY_TRY(read_at(descriptor.get(), reinterpret_cast<std::byte*>(&header), sizeof(header), 0, path));
+  if (header.magic != Header().magic || header.version != kVersion || header.row_floats != row_floats ||
+      bytes != sizeof(header) + file.rows * record_bytes) {
+    return damaged(
+        fmt::format("it is no file of version {} with {} rows of {} floats", kVersion, file.rows, row_floats));
+  }
+  const std::uint64_t at_once = std::max<std::size_t>(kBlock / record_bytes, 1);
+  std::vector<std::uint64_t> ids;
+  std::vector<float> floats;
+  for (std::uint64_t row = 0; row < file.rows; row += ids.size()) {
+    ids.resize(std::min(at_once, file.rows - row));
+    floats.resize(ids.size() * row_floats);
+    block.resize(ids.size() * record_bytes);
+    MOTLEY_TRY(read_at(descriptor.get(), block.data(), block.size(), sizeof(header) + row * record_bytes, path));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      std::memcpy(&ids[i], block.data() + i * record_bytes, sizeof(std::uint64_t));
+      std::memcpy(&floats[i * row_floats], block.data() + i * record_bytes + sizeof(std::uint64_t),
+                  row_floats * sizeof(float));
+    }
+    MOTLEY_TRY(visit(ids, floats));
+  }
+  return {};
+}
+
+}  // namespace motley::ps

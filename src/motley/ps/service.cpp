@@ -1,0 +1,674 @@
+// The thread that talks on control connections. Everything it does is short: sums and updates are the cores' work.
+#include "motley/ps/service.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "motley/base/clock.h"
+#include "motley/base/log.h"
+#include "motley/base/units.h"
+#include "motley/net/host.h"
+#include "motley/net/socket.h"
+#include "motley/ps/relaxed_share.h"
+
+namespace motley::ps {
+namespace {
+
+using collective::ServerJoin;
+using net::Claim;
+using net::TcpConnection;
+
+constexpr double kLastWordsSeconds = 2;
+constexpr std::size_t kMostEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
+constexpr double kGraceSeconds = 1;      // for a rank whose lane has ended to say that it leaves
+constexpr double kWatchSeconds = 0.25;
+// A control connection's frames that are taken at a time, and its answers that may wait before more are.
+constexpr int kMostRequests = 64;
+constexpr std::size_t kMostAnswers = 16;
+// Cutting a model looks at every core of all servers for every segment: so many looks take about a second.
+constexpr double kMostLooks = 1e9;
+
+bool takes_requests(const TcpConnection& connection) {
+  return connection.pending_sends() <= kMostAnswers;
+}
+
+// What would fill this machine's memory, or keep everybody waiting while it is cut, is refused before that.
+Status check_size(const ServerJoin& join, std::size_t bytes, const std::string& job) {
+  const double needed = static_cast<double>(bytes);
+  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (needed > memory) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; this machine has {}", job, format_bytes(needed),
+                format_bytes(memory));
+  }
+  const std::size_t segments =
+      collective::segment_count(join.bucket_elements, sizeof(float), join.chunk_bytes, join.bins);
+  if (static_cast<double>(segments) * join.bins > kMostLooks) {
+    return fail(ErrorCode::kRefused, "job '{}' has a model of {} segments for {} cores; accepted: a product of {}", job,
+                segments, join.bins, kMostLooks);
+  }
+  return {};
+}
+
+std::vector<int> own_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof(set), &set);
+  std::vector<int> processors;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &set)) processors.push_back(processor);
+  }
+  return processors;
+}
+
+// What differs between two ranks' view of a job, or nothing.
+std::string difference(const ServerJoin& a, const ServerJoin& b) {
+  const auto differ = [](const char* what, auto left, auto right) {
+    return fmt::format("{} is {} and {}", what, left, right);
+  };
+  if (a.size != b.size) return differ("the number of ranks", a.size, b.size);
+  if (a.racks != b.racks) {
+    const auto text = [](const collective::RackPlan& plan) {
+      return fmt::format("[{}] of {}", fmt::join(plan.rack_of_rank, ", "), fmt::join(plan.servers, ", "));
+    };
+    return differ("the division into racks", text(a.racks), text(b.racks));
+  }
+  if (a.bins != b.bins || a.first_bin != b.first_bin) return differ("the number of servers' cores", a.bins, b.bins);
+  if (a.bin_speeds != b.bin_speeds) return "the measured speed of servers differs";
+  if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
+  if (a.relaxed != b.relaxed) return differ("whether ranks may be at different steps", a.relaxed, b.relaxed);
+  if (a.wire != b.wire) return differ("the type on the wire", to_string(a.wire), to_string(b.wire));
+  if (a.bucket_elements.size() != b.bucket_elements.size()) {
+    return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
+  }
+  for (std::size_t i = 0; i < a.bucket_elements.size(); ++i) {
+    if (a.bucket_elements[i] != b.bucket_elements[i]) {
+      return differ("the number of values in a bucket", a.bucket_elements[i], b.bucket_elements[i]);
+    }
+  }
+  const kernels::UpdateOptions& x = a.update;
+  const kernels::UpdateOptions& y = b.update;
+  const bool same = x.rule == y.rule && x.momentum == y.momentum && x.dampening == y.dampening &&
+                    x.weight_decay == y.weight_decay && x.beta1 == y.beta1 && x.beta2 == y.beta2 &&
+                    x.epsilon == y.epsilon;
+  return same ? "" : "the optimizer differs";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, const Tenants& tenants) {
+  if (!options.tables.empty()) {
+    std::error_code problem;
+    std::filesystem::create_directories(options.tables, problem);
+    if (problem) {
+      return fail(ErrorCode::kInvalidInput, "cannot make the folder '{}' for sparse tables: {}",
+                  options.tables.string(), problem.message());
+    }
+  }
+  MOTLEY_ASSIGN(net::Descriptor listener, net::listen_at(options.listen));
+  return std::unique_ptr<Service>(new Service(options, tenants, std::move(listener)));
+}
+
+Service::Service(const ServiceOptions& options, const Tenants& tenants, net::Descriptor listener)
+    : options_(options),
+      tenants_(tenants),
+      endpoint_(net::local_endpoint(listener)),
+      host_id_(net::host_id()),
+      acceptor_(
+          std::move(listener), [this](const Claim& claim) { return tenants_.token_of(claim.identity.tenant); }, Claim{},
+          [](const Claim&) -> Status { return {}; }),
+      sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  const std::vector<int> processors = own_processors();
+  const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
+  metrics_ =
+      std::make_unique<Metrics>(count, options.quota_bytes, tenants_, memory_, [this] { return sparse_.metrics(); });
+  for (int core = 0; core < count; ++core) {
+    const int processor = processors[static_cast<std::size_t>(core) % processors.size()];
+    cores_.push_back(std::make_unique<Core>(options.pin_cores ? std::optional(processor) : std::nullopt, spins_,
+                                            metrics_->cores[static_cast<std::size_t>(core)]));
+  }
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Service::~Service() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  ::eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+void Service::run() {
+  for (bool running = true; running;) {
+    wait_for_events();
+    for (auto& [number, job] : jobs_) {
+      if (const Status heard = hear_racks(*job); !heard) end(*job, heard.error());
+      for (std::size_t rank = 0; rank < job->ranks.size(); ++rank) {
+        if (const Status heard = hear(*job, rank); !heard) {
+          end(*job, heard.error());
+          break;
+        }
+      }
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      std::ranges::move(lost_, std::back_inserter(suspected_));
+      lost_.clear();
+      running = !stop_;
+    }
+    judge_lost();
+    watch_for_stalls();
+    sparse_.reap();
+    send_back();
+    for (net::Acceptor::Guest& guest : acceptor_.step()) {
+      admit(std::move(guest));
+    }
+    const std::size_t jobs_before = jobs_.size();
+    std::erase_if(jobs_, [&](const auto& entry) {
+      const Job& job = *entry.second;
+      const bool over = std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.left || !rank.control; });
+      if (over) {
+        for (const auto& core : cores_) core->remove(job.number);
+        metrics_->remove(job.metrics.get());
+        if (!job.ranks.empty()) metrics_->jobs_left.add(1);
+        spdlog::info("job '{}' has ended", job.name);
+      }
+      return over;
+    });
+    if (jobs_.size() != jobs_before) choose_spinning();
+    std::erase_if(leaving_, has_left);
+  }
+  for (auto& [number, job] : jobs_) {
+    end(*job, Error{ErrorCode::kServerLost, "the server was told to stop", -1});
+  }
+  jobs_.clear();
+  cores_.clear();
+}
+
+// Whether a connection's last words are said. The other end closes first: closed here with something unread, the
+// connection would be reset, and that takes along what the other end has not read yet.
+bool Service::has_left(Leaving& leaving) {
+  TcpConnection& connection = *leaving.connection;
+  if (!connection.progress() || monotonic_seconds() > leaving.until) return true;
+  if (connection.wants_to_write()) return false;
+  if (!leaving.said) connection.finish_sending();
+  leaving.said = true;
+  for (;;) {
+    const auto message = connection.try_receive();
+    if (!message) return true;
+    if (!*message) return false;
+  }
+}
+
+void Service::judge_lost() {
+  std::erase_if(suspected_, [&](const Lost& lost) {
+    const auto found = jobs_.find(lost.job);
+    if (found == jobs_.end() || found->second->ranks.empty()) return true;  // over already
+    Job& job = *found->second;
+    const bool known = lost.error.rank >= 0 && lost.error.rank < static_cast<int>(job.ranks.size());
+    if (known && job.ranks[static_cast<std::size_t>(lost.error.rank)].left) return true;
+    if (monotonic_seconds() < lost.settle_at) return false;
+    end(job, is_between_racks(job) ? Error{lost.error.code, "racks: " + lost.error.message, -1} : lost.error);
+    return true;
+  });
+}
+
+// Tells of jobs that stand still, each time once.
+void Service::watch_for_stalls() {
+  const double now = monotonic_seconds();
+  if (now < watched_at_ + kWatchSeconds) return;
+  watched_at_ = now;
+  for (auto& [number, job] : jobs_) {
+    if (!job->dense || job->ranks.empty()) continue;
+    const DenseJob::Standing standing = job->dense->standing();
+    JobMetrics& metrics = *job->metrics;
+    const double seconds = job->watch.look(standing.progress, standing.waits, now);
+    metrics.waiting.set(standing.waiting);
+    metrics.stalled.set(seconds);
+    for (std::size_t rank = 0; rank < metrics.missing.size(); ++rank) {
+      metrics.missing[rank].set(std::ranges::binary_search(standing.missing, static_cast<int>(rank)));
+    }
+    if (options_.stall_seconds > 0 && job->watch.is_due(seconds, options_.stall_seconds)) {
+      spdlog::warn("job '{}' has stood still for {} at step {}, bucket {}: {}", job->name, format_seconds(seconds),
+                   standing.step, standing.bucket,
+                   standing.missing.empty()
+                       ? "all ranks have come, and the server is late"
+                       : fmt::format("nothing comes from {} {}", standing.missing.size() == 1 ? "rank" : "ranks",
+                                     fmt::join(standing.missing, ", ")));
+    }
+  }
+}
+
+// Spinning pays where every thread has a processor: the cores' and those of all ranks that share this host.
+void Service::choose_spinning() {
+  std::size_t threads = cores_.size();
+  for (const auto& [number, job] : jobs_) {
+    for (const Rank& rank : job->ranks) threads += rank.join && rank.join->host_id == host_id_ ? 1 : 0;
+  }
+  spins_ = threads <= own_processors().size();
+}
+
+void Service::wait_for_events() {
+  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
+  acceptor_.add_to(polled);
+  const auto add = [&](const TcpConnection& connection) {
+    polled.push_back(
+        {connection.descriptor(),
+         static_cast<short>((takes_requests(connection) ? POLLIN : 0) | (connection.wants_to_write() ? POLLOUT : 0)),
+         0});
+  };
+  for (const auto& [number, job] : jobs_) {
+    const bool takes = !job->rack || !job->rack->congested();
+    for (const Rank& rank : job->ranks) {
+      if (takes && rank.control && !rank.left) add(*rank.control);
+    }
+    if (!job->rack || !job->rack->ready()) continue;
+    for (const auto& control : job->rack->controls()) add(*control);
+  }
+  for (const Leaving& leaving : leaving_) add(*leaving.connection);
+  for (const auto& probe : probes_) add(*probe);
+  ::poll(polled.data(), polled.size(), std::exchange(has_more_, false) ? 0 : net::Acceptor::kTickMilliseconds);
+  eventfd_t count = 0;
+  ::eventfd_read(wake_.get(), &count);
+}
+
+void Service::admit(net::Acceptor::Guest guest) {
+  if (!guest.accepted) {
+    metrics_->refused_in_handshake.add(1);
+    spdlog::warn("{} was turned away: {}", guest.address, guest.accepted.error().message);
+    return;
+  }
+  const bool checksum = options_.payload_checksum && !guest.address.starts_with("127.");
+  auto connection = std::make_unique<TcpConnection>(std::move(guest.socket), guest.claim.identity, checksum);
+  if (guest.claim.identity.purpose == collective::kSparseConnection) {
+    sparse_.admit(guest.claim, std::move(connection));
+  } else if (guest.claim.identity.purpose == collective::kServerControl) {
+    admit_control(guest.claim, std::move(connection));
+  } else if (guest.claim.identity.purpose == collective::kServerProbe) {
+    probes_.push_back(std::move(connection));
+  } else {
+    admit_lane(guest.claim, std::move(connection));
+  }
+}
+
+// Whatever comes on a probe goes back, as long as the worker takes it.
+void Service::send_back() {
+  std::erase_if(probes_, [](const auto& probe) {
+    for (std::size_t frame = 0; frame < kMostEchoes && probe->pending_sends() < kMostEchoes; ++frame) {
+      auto message = probe->try_receive();
+      if (!message) return true;
+      if (!*message) break;
+      probe->post_owned((*message)->header.type, (*message)->header.tag, std::move((*message)->payload));
+      if (!probe->progress()) return true;
+    }
+    return !probe->progress();
+  });
+}
+
+void Service::turn_away(std::unique_ptr<TcpConnection> connection, const Error& error) {
+  connection->post_owned(collective::kServerFailed, 0, collective::encode(error));
+  leaving_.push_back({std::move(connection), monotonic_seconds() + kLastWordsSeconds});
+}
+
+void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
+  const std::string name = claim.identity.tenant + "/" + claim.identity.job;
+  Job* job = nullptr;
+  for (const auto& [number, other] : jobs_) {
+    if (other->is(claim.identity.tenant, claim.identity.job)) job = other.get();
+  }
+  if (job != nullptr && job->claim.identity.session != claim.identity.session) {
+    metrics_->refused_after_it.add(1);
+    return turn_away(
+        std::move(connection),
+        {ErrorCode::kRefused, fmt::format("a job '{}' is running here already; give this one another name", name), -1});
+  }
+  if (job == nullptr) {
+    auto made = std::make_unique<Job>();
+    made->number = next_job_++;
+    made->name = name;
+    made->claim = claim;
+    job = made.get();
+    jobs_.emplace(job->number, std::move(made));
+  }
+  const auto rank = static_cast<std::size_t>(claim.identity.rank);
+  if (rank >= 4096 || (rank < job->ranks.size() && job->ranks[rank].control)) {
+    metrics_->refused_after_it.add(1);
+    return turn_away(std::move(connection),
+                     {ErrorCode::kRefused, fmt::format("rank {} of job '{}' is here already", rank, name), -1});
+  }
+  if (job->ranks.size() <= rank) job->ranks.resize(rank + 1);
+  connection->post_owned(collective::kServerInfo, 0, collective::encode(collective::ServerInfo{host_id_, cores()}));
+  static_cast<void>(connection->progress());
+  job->ranks[rank].control = std::move(connection);
+}
+
+void Service::admit_lane(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
+  const auto core = static_cast<std::size_t>(claim.identity.purpose - collective::kServerLane);
+  const auto rank = static_cast<std::size_t>(claim.identity.rank);
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
+    const Job& job = *entry.second;
+    const bool ready = job.dense || (job.rack && job.rack->ready());
+    return job.is(claim.identity.tenant, claim.identity.job) && job.claim.identity.session == claim.identity.session &&
+           ready && rank < job.ranks.size() && job.ranks[rank].join;
+  });
+  if (found == jobs_.end() || core >= cores_.size() || found->second->shared[core] ||
+      found->second->ranks[rank].lanes[core]) {
+    metrics_->refused_after_it.add(1);
+    return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such lane", -1});
+  }
+  Job& job = *found->second;
+  job.ranks[rank].lanes[core] = std::move(connection);
+  if (std::ranges::all_of(job.ranks, [&](const Rank& other) { return !other.join || other.lanes[core] != nullptr; })) {
+    job.shared[core] = true;
+    const std::string& tenant = job.claim.identity.tenant;
+    cores_[core]->add(job.number, share_of(job, core), tenant, tenants_.share_of(tenant));
+  }
+}
+
+// All lanes of this core are there.
+std::unique_ptr<CoreTask> Service::share_of(Job& job, std::size_t core) {
+  std::vector<std::unique_ptr<TcpConnection>> lanes;
+  for (Rank& rank : job.ranks) {
+    if (rank.join) lanes.push_back(std::move(rank.lanes[core]));
+  }
+  const auto lost = [this, number = job.number](Error error) {
+    const std::lock_guard lock(mutex_);
+    lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
+    wake();
+  };
+  if (job.rack) return std::make_unique<RackShare>(job.rack, static_cast<int>(core), std::move(lanes), lost);
+  job.dense->unlink();  // whoever opens a lane has mapped the region
+  if (job.dense->relaxed()) {
+    return std::make_unique<RelaxedShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+  }
+  return std::make_unique<DenseShare>(job.dense, static_cast<int>(core), std::move(lanes), lost);
+}
+
+void Service::wake() {
+  ::eventfd_write(wake_.get(), 1);
+}
+
+// What the server of a rack is called: by its address, which those that have joined know.
+std::string Service::rack_server(const Job& job, std::size_t rack) {
+  for (const Rank& rank : job.ranks) {
+    if (rank.join && rack < rank.join->racks.servers.size()) {
+      return server_name(rank.join->racks, static_cast<int>(rack));
+    }
+  }
+  return fmt::format("server of rack {}", rack);
+}
+
+Status Service::hear(Job& job, std::size_t rank) {
+  Rank& from = job.ranks[rank];
+  for (int taken = 0; from.control && !from.left && !(job.rack && job.rack->congested()); ++taken) {
+    if (taken == kMostRequests) {
+      has_more_ = true;
+      break;
+    }
+    const auto message = takes_requests(*from.control) ? from.control->try_receive() : std::nullopt;
+    const auto moved = message ? from.control->progress() : Result<bool>(true);
+    if (!message || !moved) {
+      const Error& error = message ? moved.error() : message.error();
+      if (is_between_racks(job)) {
+        return fail(ErrorCode::kServerLost, "the {} was lost: {}", rack_server(job, rank), error.message);
+      }
+      return fail(Error{ErrorCode::kPeerLost, fmt::format("rank {} of job '{}': {}", rank, job.name, error.message),
+                        static_cast<int>(rank)});
+    }
+    if (!*message) break;
+    MOTLEY_TRY(handle(job, rank, **message));
+  }
+  return {};
+}
+
+Status Service::handle(Job& job, std::size_t rank, const net::Message& message) {
+  Rank& from = job.ranks[rank];
+  const auto wrong = [&](const char* why) {
+    return fail(Error{ErrorCode::kCorrupt,
+                      fmt::format("rank {} of job '{}' sent a frame of type {:#x} with tag {:#x} and {} bytes: {}",
+                                  rank, job.name, message.header.type, message.header.tag, message.header.length, why),
+                      static_cast<int>(rank)});
+  };
+  if (job.rack && job.rack->ready() && message.header.type != collective::kServerLeave) {
+    MOTLEY_ASSIGN(const bool known, job.rack->take(static_cast<int>(rank), message));
+    return known ? Status{} : wrong("it is not its turn for this");
+  }
+  switch (message.header.type) {
+    case collective::kServerJoin: {
+      if (from.join) return wrong("it has joined already");
+      MOTLEY_ASSIGN(from.join, collective::decode_server_join(message.payload));
+      return join(job, rank);
+    }
+    case collective::kServerLoad: {
+      if (!job.dense || from.loaded || rank != 0) return wrong("it is not its turn to load");
+      const std::span<float> part = job.dense->part(collective::StatePart::of(message.header.tag));
+      if (part.empty() || part.size_bytes() != message.payload.size()) return wrong("there is no such part");
+      std::memcpy(part.data(), message.payload.data(), message.payload.size());
+      return {};
+    }
+    case collective::kServerLoaded: {
+      if (!job.dense || from.loaded) return wrong("it is not its turn to load");
+      from.loaded = true;
+      if (rank == 0) job.dense->begin(message.header.tag);
+      if (std::ranges::all_of(job.ranks, &Rank::loaded)) {
+        for (Rank& other : job.ranks) {
+          other.control->post_owned(collective::kServerLoaded, 0, {});
+          static_cast<void>(other.control->progress());
+        }
+      }
+      return {};
+    }
+    case collective::kServerSave: {
+      if (!job.dense) return wrong("there is no state yet");
+      const std::span<float> part = job.dense->part(collective::StatePart::of(message.header.tag));
+      if (part.empty()) return wrong("there is no such part");
+      const auto bytes = std::as_bytes(part);
+      from.control->post_owned(collective::kServerSave, message.header.tag, {bytes.begin(), bytes.end()});
+      static_cast<void>(from.control->progress());
+      return {};
+    }
+    case collective::kServerMissing: {
+      if (!job.dense) return wrong("it has not joined yet");
+      const std::vector<int> missing = job.dense->missing_ranks();
+      const auto bytes = std::as_bytes(std::span(missing));
+      from.control->post_owned(collective::kServerMissing, 0, {bytes.begin(), bytes.end()});
+      static_cast<void>(from.control->progress());
+      return {};
+    }
+    case collective::kServerReceived: {
+      const auto counts = received_in_rack(job);
+      const auto bytes = std::as_bytes(std::span(counts));
+      from.control->post_owned(collective::kServerReceived, 0, {bytes.begin(), bytes.end()});
+      static_cast<void>(from.control->progress());
+      return {};
+    }
+    case collective::kServerFailed: {
+      if (!is_between_racks(job)) return wrong("workers fail without a word");
+      MOTLEY_ASSIGN(Error error, collective::decode_server_failed(message.payload));
+      return fail(std::move(error));
+    }
+    case collective::kServerLeave:
+      from.left = true;
+      return {};
+    default:
+      return wrong("no such frame is known");
+  }
+}
+
+// Once all ranks have joined, their job gets its memory.
+Status Service::join(Job& job, std::size_t newest) {
+  const auto first = std::ranges::find_if(job.ranks, [](const Rank& rank) { return rank.join.has_value(); });
+  for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    if (!job.ranks[rank].join) continue;
+    if (const std::string what = difference(*first->join, *job.ranks[rank].join); !what.empty()) {
+      const bool racks = is_between_racks(job);
+      return fail(Error{ErrorCode::kInvalidInput,
+                        fmt::format("job '{}': {} of {} {} and {}", job.name, what, racks ? "racks" : "ranks",
+                                    first - job.ranks.begin(), rank),
+                        racks ? -1 : static_cast<int>(rank)});
+    }
+  }
+  const ServerJoin& join = *first->join;
+  if (static_cast<int>(job.ranks.size()) > join.size) {
+    return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", job.name, join.size,
+                job.ranks.size() - 1);
+  }
+  if (!join.racks.empty() && !join.racks.between_servers) return join_rack(job, newest);
+  const bool all = static_cast<int>(job.ranks.size()) == join.size &&
+                   std::ranges::all_of(job.ranks, [](const Rank& rank) { return rank.join.has_value(); });
+  if (!all) return {};
+
+  const bool in_memory = std::ranges::all_of(
+      job.ranks, [&](const Rank& rank) { return !rank.join->region.empty() && rank.join->host_id == host_id_; });
+  const std::size_t bytes = DenseJob::bytes_needed(join, used_cores(join), in_memory);
+  MOTLEY_TRY(take_memory(job, bytes));
+  MOTLEY_TRY(check_size(join, bytes, job.name));
+  std::vector<std::unique_ptr<net::Region>> regions;
+  if (in_memory) {
+    for (const Rank& rank : job.ranks) {
+      MOTLEY_ASSIGN(
+          auto region,
+          net::Region::map(rank.join->region, collective::ServerRegion::value_offsets(join.bucket_elements).back()));
+      regions.push_back(std::move(region));
+    }
+  }
+  const std::string region = fmt::format("{:x}-{}-server", job.claim.identity.session, job.number);
+  MOTLEY_ASSIGN(job.dense, DenseJob::create(join, used_cores(join), std::move(regions), region));
+  count_in(job, job.dense->metrics(), bytes);
+  say_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
+  spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
+               format_bytes(static_cast<double>(collective::ServerRegion::value_offsets(join.bucket_elements).back())),
+               join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
+  return {};
+}
+
+int Service::used_cores(const ServerJoin& join) const {
+  return join.cores > 0 ? std::min(join.cores, cores()) : cores();
+}
+
+// Within the job's quota, and that of its tenant over all its jobs.
+Status Service::take_memory(Job& job, std::size_t bytes) {
+  if (options_.quota_bytes > 0 && bytes > options_.quota_bytes) {
+    return fail(ErrorCode::kRefused, "job '{}' needs {} here; its quota is {}", job.name,
+                format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(options_.quota_bytes)));
+  }
+  job.memory = std::make_unique<MemoryQuota::Lease>(memory_, job.claim.identity.tenant, job.name);
+  return job.memory->take(bytes);
+}
+
+void Service::count_in(Job& job, std::shared_ptr<JobMetrics> metrics, std::size_t bytes) {
+  job.metrics = std::move(metrics);
+  job.metrics->tenant = job.claim.identity.tenant;
+  job.metrics->job = job.claim.identity.job;
+  job.metrics->bytes = bytes;
+  metrics_->add(job.metrics);
+}
+
+void Service::say_joined(Job& job, collective::ServerJoined joined) {
+  job.shared.assign(cores_.size(), false);
+  choose_spinning();
+  joined.may_spin = spins_;
+  for (Rank& rank : job.ranks) {
+    if (!rank.join) continue;
+    rank.lanes.resize(cores_.size());
+    rank.control->post_owned(collective::kServerJoined, 0, collective::encode(joined));
+    static_cast<void>(rank.control->progress());
+  }
+}
+
+// Once all ranks of the rack have joined, its server meets the other racks'.
+Status Service::join_rack(Job& job, std::size_t newest) {
+  const ServerJoin& join = *job.ranks[newest].join;
+  const int rack = join.racks.rack_of_rank[newest];
+  const std::vector<int> ranks = join.racks.ranks_of(rack);
+  const auto here = [&](int rank) {
+    return rank < static_cast<int>(job.ranks.size()) && job.ranks[static_cast<std::size_t>(rank)].join;
+  };
+  for (int rank = 0; rank < join.size; ++rank) {
+    if (here(rank) && join.racks.rack_of_rank[static_cast<std::size_t>(rank)] != rack) {
+      return fail(Error{
+          ErrorCode::kInvalidInput,
+          fmt::format("job '{}': ranks {} and {} are in different racks, but both are here", job.name, rank, newest),
+          static_cast<int>(newest)});
+    }
+  }
+  if (!std::ranges::all_of(ranks, here)) return {};
+  const std::size_t bytes = RackJob::bytes_needed(join, rack);
+  MOTLEY_TRY(take_memory(job, bytes));
+  MOTLEY_TRY(check_size(join, bytes, job.name));
+  Claim claim = job.claim;
+  claim.identity.job += kBetweenRacks;
+  claim.identity.rank = rack;
+  if (claim.identity.job.size() > net::kMaxNameBytes) {
+    return fail(ErrorCode::kInvalidInput, "the job's name '{}' is too long for a job with racks", job.name);
+  }
+  const net::Secret token = tenants_.token_of(job.claim.identity.tenant);
+  job.rack = std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { wake(); });
+  count_in(job, std::make_shared<JobMetrics>(static_cast<int>(ranks.size()), 0), bytes);
+  return {};
+}
+
+// What the other racks' servers say to the one of this rack.
+Status Service::hear_racks(Job& job) {
+  if (!job.rack || job.ranks.empty()) return {};
+  MOTLEY_ASSIGN(const bool met, job.rack->met());
+  if (met) {
+    say_joined(job, {.bins = job.rack->bins(), .cores = job.rack->cores()});
+    spdlog::info("job '{}': ranks {} of a rack; {} racks have met", job.name, fmt::join(job.rack->ranks(), ", "),
+                 job.rack->controls().size());
+  }
+  if (!job.rack->ready()) return {};
+  MOTLEY_ASSIGN(const auto answers, job.rack->hear());
+  for (const RackJob::Answer& answer : answers) {
+    for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
+      const Rank& to = job.ranks[rank];
+      if (!to.control || to.left || (answer.rank >= 0 && answer.rank != static_cast<int>(rank))) continue;
+      to.control->post_owned(answer.type, answer.tag, answer.payload);
+      static_cast<void>(to.control->progress());
+    }
+  }
+  return {};
+}
+
+// What has come from the ranks of this server's rack, for the job between the racks.
+std::vector<collective::ReceivedFrom> Service::received_in_rack(const Job& between) const {
+  for (const auto& [number, job] : jobs_) {
+    const net::Identity& identity = job->claim.identity;
+    const bool its_rack = between.is(identity.tenant, identity.job + kBetweenRacks);
+    if (its_rack && job->rack && job->rack->ready()) return job->rack->received();
+  }
+  return {};
+}
+
+void Service::end(Job& job, const Error& error) {
+  spdlog::warn("job '{}' has failed: {}", job.name, error.message);
+  metrics_->jobs_failed.add(1);
+  for (const auto& core : cores_) core->remove(job.number);
+  if (job.rack) {
+    for (auto& control : job.rack->take_controls()) {
+      turn_away(std::move(control), error);
+      static_cast<void>(leaving_.back().connection->progress());
+    }
+  }
+  for (Rank& rank : job.ranks) {
+    if (!rank.control || rank.left) continue;
+    turn_away(std::move(rank.control), error);
+    static_cast<void>(leaving_.back().connection->progress());
+  }
+  job.ranks.clear();
+}
+
+}  // namespace motley::ps

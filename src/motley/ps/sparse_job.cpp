@@ -1,0 +1,392 @@
+#include "motley/ps/sparse_job.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <latch>
+
+#include "motley/base/log.h"
+#include "motley/base/units.h"
+
+namespace motley::ps {
+namespace {
+
+namespace fs = std::filesystem;
+using collective::SparseMode;
+using collective::SparseOpen;
+using collective::SparseSaved;
+using collective::SparseTableOptions;
+
+constexpr double kCloseSeconds = 60;  // for an earlier job of the same name to close its files
+
+// A name from anywhere as the name of one folder below another, different for different names.
+std::string folder_name(const std::string& name) {
+  std::string text;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += std::isalnum(byte) != 0 || c == '-' || c == '_' ? std::string(1, c) : fmt::format("%{:02x}", byte);
+  }
+  return text.empty() ? "%" : text;
+}
+
+std::string size_text(std::size_t bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
+
+}  // namespace
+
+SparseJob::SparseJob(const net::Identity& identity, SparseLimits limits, MemoryQuota& memory,
+                     std::shared_future<void> before)
+    : tenant_(identity.tenant),
+      job_(identity.job),
+      name_(identity.tenant + "/" + identity.job),
+      limits_(std::move(limits)),
+      memory_(memory, identity.tenant, name_),
+      folder_(limits_.folder.empty() ? fs::path()
+                                     : limits_.folder / folder_name(identity.tenant) / folder_name(identity.job)),
+      before_(std::move(before)) {}
+
+SparseJob::~SparseJob() {
+  for (std::thread& saver : savers_) saver.join();
+  tables_.clear();
+  if (before_.valid()) before_.wait();
+  ended_.set_value();
+}
+
+void SparseJob::tell_all() {
+  for (const Rank& rank : ranks_) {
+    if (rank.event >= 0) ::eventfd_write(rank.event, 1);
+  }
+}
+
+void SparseJob::enter(int rank, int event) {
+  const std::lock_guard lock(mutex_);
+  const auto at = static_cast<std::size_t>(rank);
+  if (ranks_.size() <= at) ranks_.resize(at + 1);
+  ranks_[at].event = event;
+}
+
+void SparseJob::go(int rank) {
+  const std::lock_guard lock(mutex_);
+  ranks_[static_cast<std::size_t>(rank)].event = -1;
+}
+
+bool SparseJob::over() {
+  const std::lock_guard lock(mutex_);
+  return failure_ || (!ranks_.empty() && std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.event < 0; }));
+}
+
+void SparseJob::fail_with(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return;
+  spdlog::warn("sparse tables of job '{}' are closed: {}", name_, error.message);
+  failure_ = error;
+  tell_all();
+}
+
+std::optional<Error> SparseJob::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+// Whether a rank sees the job as the first that came does.
+Status SparseJob::agree(const SparseOpen& open) {
+  const auto refuse = [&](const char* what) {
+    return fail(ErrorCode::kInvalidInput, "job '{}': the ranks do not agree about {}", name_, what);
+  };
+  if (open.size != seen_->size) return refuse("the number of ranks");
+  if (open.shard != seen_->shard || open.shards != seen_->shards) return refuse("the servers of sparse tables");
+  if (open.mode != seen_->mode) return refuse("whether sparse tables are synchronous");
+  if (open.step != seen_->step || open.written_by != seen_->written_by) return refuse("the checkpoint to go on from");
+  if (open.tables != seen_->tables) return refuse("the sparse tables");
+  return {};
+}
+
+Status SparseJob::open(int rank, const SparseOpen& open) {
+  {
+    const std::lock_guard lock(mutex_);
+    Rank& own = ranks_[static_cast<std::size_t>(rank)];
+    if (own.open) return fail(ErrorCode::kCorrupt, "rank {} of job '{}' has opened its tables already", rank, name_);
+    if (!seen_) seen_ = open;
+    MOTLEY_TRY(agree(open));
+    if (static_cast<int>(ranks_.size()) > open.size) {
+      return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", name_, open.size,
+                  ranks_.size() - 1);
+    }
+    own.open = true;
+    own.finished = open.step;
+    own.steps.emplace_back().pushes.resize(open.tables.size());
+    const bool all = static_cast<int>(ranks_.size()) == open.size &&
+                     std::ranges::all_of(ranks_, [](const Rank& other) { return other.open; });
+    if (!all) return {};
+  }
+  open_ = open;
+  MOTLEY_TRY(open_tables());
+  applied_ = open.step;
+  asynchronous_ = open.mode == SparseMode::kAsynchronous;
+  opened_ = true;
+  spdlog::info("job '{}': {} ranks, {} sparse tables, shard {} of {}", name_, open.size, tables_.size(), open.shard,
+               open.shards);
+  const std::lock_guard lock(mutex_);
+  tell_all();
+  return {};
+}
+
+void SparseJob::let_go(std::size_t bytes) {
+  collected_bytes_ -= bytes;
+  memory_.give_back(bytes);
+}
+
+Status SparseJob::open_tables() {
+  const std::size_t quota = limits_.quota_bytes;
+  for (const SparseTableOptions& table : open_.tables) {
+    table_bytes_ += table.memory_bytes;
+    const bool unbounded = table.memory_bytes == 0 && (quota > 0 || limits_.tenant_quota_bytes > 0);
+    if (unbounded || (quota > 0 && table_bytes_ > quota)) {
+      return fail(ErrorCode::kRefused, "job '{}': table '{}' asks for {} here; all its tables together may have {}",
+                  name_, table.name, table.memory_bytes == 0 ? "unbounded memory" : size_text(table.memory_bytes),
+                  size_text(quota > 0 ? quota : limits_.tenant_quota_bytes));
+    }
+  }
+  MOTLEY_TRY(memory_.take(table_bytes_));
+  if (before_.valid() && before_.wait_for(std::chrono::duration<double>(kCloseSeconds)) != std::future_status::ready) {
+    return fail(ErrorCode::kRefused, "job '{}': an earlier run of it has not closed its tables within {} s", name_,
+                kCloseSeconds);
+  }
+  for (const SparseTableOptions& options : open_.tables) {
+    MOTLEY_ASSIGN(auto table, open_table(options));
+    tables_.push_back(std::move(table));
+  }
+  return {};
+}
+
+fs::path SparseJob::folder_of(const SparseTableOptions& table, int shard, int shards) const {
+  return folder_ / folder_name(table.name) / fmt::format("{}-of-{}", shard, shards);
+}
+
+Result<std::unique_ptr<SparseTable>> SparseJob::open_table(const SparseTableOptions& options) {
+  SparseTableSpec spec;
+  spec.name = options.name;
+  spec.dimension = options.dimension;
+  spec.initializer = options.initializer;
+  spec.optimizer = options.optimizer;
+  spec.max_rows = options.max_rows;
+  spec.memory_bytes = options.memory_bytes;
+  const fs::path own = folder_of(options, open_.shard, open_.shards);
+#ifdef MOTLEY_HAS_ROCKSDB
+  if (!folder_.empty() && spec.memory_bytes > 0) spec.cold_folder = own / "cold";
+#endif
+  if (open_.written_by == 0) return SparseTable::create(spec);
+  if (folder_.empty()) {
+    return fail(ErrorCode::kInvalidInput, "job '{}' goes on from a checkpoint, but this server has no folder of tables",
+                name_);
+  }
+  // The same servers' shards are the same rows; with another number of servers each reads all shards.
+  std::vector<fs::path> folders;
+  for (int shard = 0; shard < open_.written_by; ++shard) {
+    if (open_.written_by != open_.shards || shard == open_.shard) {
+      folders.push_back(folder_of(options, shard, open_.written_by));
+    }
+  }
+  const auto owns = [shard = static_cast<std::size_t>(open_.shard), shards = static_cast<std::size_t>(open_.shards)](
+                        std::uint64_t id) { return shard_of(id, shards) == shard; };
+  MOTLEY_ASSIGN(auto table, SparseTable::restore(spec, folders, open_.step, owns));
+  // What was written after that step is of a run that did not happen.
+  constexpr int kAll = 1 << 20;
+  prune_sparse_checkpoints(own, open_.step, kAll);
+  return table;
+}
+
+Status SparseJob::pull(std::uint32_t table, std::span<const std::uint64_t> ids, std::span<float> rows) {
+  return tables_[table]->pull(ids, rows);
+}
+
+Status SparseJob::push(int rank, const collective::PushFrame& frame) {
+  const auto& [step, weight, table, more] = frame.head;
+  std::vector<Push> whole;  // of asynchronous mode
+  {
+    const std::lock_guard lock(mutex_);
+    Rank& own = ranks_[static_cast<std::size_t>(rank)];
+    if (step != own.finished + 1) {
+      return fail(ErrorCode::kCorrupt, "rank {} of job '{}' pushed gradients of step {} in step {}", rank, name_, step,
+                  own.finished + 1);
+    }
+    const collective::RowForm form = open_.tables[table].form();
+    const std::size_t values = frame.ids.size() * form.dimension;
+    const std::size_t bytes = frame.ids.size_bytes() + values * sizeof(float);
+    if (limits_.quota_bytes > 0 && table_bytes_ + collected_bytes_ + bytes > limits_.quota_bytes) {
+      return fail(ErrorCode::kRefused,
+                  "job '{}': gradients of step {} for table '{}' take {} beside tables of {}; its quota is {}", name_,
+                  step, open_.tables[table].name, size_text(collected_bytes_ + bytes), size_text(table_bytes_),
+                  size_text(limits_.quota_bytes));
+    }
+    MOTLEY_TRY(memory_.take(bytes));
+    Step& collected = own.steps.back();
+    Push& arrived = collected.pushes[table].emplace_back();
+    arrived = {weight, {frame.ids.begin(), frame.ids.end()}, std::vector<float>(values)};
+    form.read(frame.gradients.data(), arrived.gradients);
+    collected.bytes += bytes;
+    collected_bytes_ += bytes;
+    if (!asynchronous_ || more != 0) return {};
+    whole.swap(collected.pushes[table]);
+    std::size_t ended = 0;
+    for (const Push& part : whole) {
+      ended += part.ids.size() * sizeof(std::uint64_t) + part.gradients.size() * sizeof(float);
+    }
+    let_go(ended);
+  }
+  for (std::size_t part = 1; part < whole.size(); ++part) {
+    whole[0].ids.insert(whole[0].ids.end(), whole[part].ids.begin(), whole[part].ids.end());
+    whole[0].gradients.insert(whole[0].gradients.end(), whole[part].gradients.begin(), whole[part].gradients.end());
+  }
+  return tables_[table]->push(whole[0].ids, whole[0].gradients);
+}
+
+// The call that completes a step applies it, and those that others have completed meanwhile.
+Status SparseJob::finish(int rank, std::int64_t step, double weight) {
+  std::unique_lock lock(mutex_);
+  Rank& own = ranks_[static_cast<std::size_t>(rank)];
+  if (step != own.finished + 1 || !(weight >= 0)) {
+    return fail(ErrorCode::kCorrupt, "rank {} of job '{}' finished step {} with weight {} in step {}", rank, name_,
+                step, weight, own.finished + 1);
+  }
+  own.finished = step;
+  if (asynchronous_) return {};
+  own.steps.back().weight = weight;
+  own.steps.emplace_back().pushes.resize(open_.tables.size());
+  if (applying_) return {};
+  applying_ = true;
+  while (std::ranges::all_of(ranks_, [&](const Rank& other) { return other.finished > applied_; })) {
+    std::vector<Step> steps;
+    std::size_t bytes = 0;
+    for (Rank& other : ranks_) {
+      bytes += other.steps.front().bytes;
+      steps.push_back(std::move(other.steps.front()));
+      other.steps.pop_front();
+    }
+    lock.unlock();
+    MOTLEY_TRY(apply(std::move(steps)));
+    lock.lock();
+    let_go(bytes);
+    ++applied_;
+    tell_all();
+  }
+  applying_ = false;
+  return {};
+}
+
+// The gradients of one step of all ranks, each rank's times its share of the step's samples.
+Status SparseJob::apply(std::vector<Step> steps) {
+  double total = 0;
+  for (const Step& step : steps) total += step.weight;
+  if (!(total > 0)) return {};
+  for (std::size_t table = 0; table < tables_.size(); ++table) {
+    Push merged;
+    std::size_t rows = 0;
+    for (const Step& step : steps) {
+      for (const Push& push : step.pushes[table]) rows += push.ids.size();
+    }
+    if (rows == 0) continue;
+    merged.ids.reserve(rows);
+    merged.gradients.reserve(rows * open_.tables[table].dimension);
+    for (Step& step : steps) {
+      for (Push& push : step.pushes[table]) {
+        const auto share = static_cast<float>(push.weight / total);
+        merged.ids.insert(merged.ids.end(), push.ids.begin(), push.ids.end());
+        for (const float gradient : push.gradients) merged.gradients.push_back(share * gradient);
+        push = {};
+      }
+    }
+    MOTLEY_TRY(tables_[table]->push(merged.ids, merged.gradients));
+  }
+  return {};
+}
+
+Status SparseJob::save(int rank, std::int64_t step) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (rank != 0 || step != ranks_[0].finished) {
+      return fail(ErrorCode::kCorrupt,
+                  "rank {} of job '{}' asked for a checkpoint of step {}; rank 0 may after step {}", rank, name_, step,
+                  ranks_[0].finished);
+    }
+  }
+  for (std::thread& saver : savers_) saver.join();
+  savers_.clear();
+  const auto done = [this, step](Result<SparseSaved> result) {
+    const std::lock_guard lock(mutex_);
+    saved_.emplace(step, std::move(result));
+    tell_all();
+  };
+  if (folder_.empty()) {
+    done(fail(ErrorCode::kInvalidInput,
+              "a checkpoint of sparse tables needs a folder; accepted: motley server --tables DIR"));
+    return {};
+  }
+  reports_.assign(tables_.size(), CheckpointReport());
+  saving_ = tables_.size();
+  auto moments = std::make_shared<std::latch>(static_cast<std::ptrdiff_t>(tables_.size()));
+  for (std::size_t table = 0; table < tables_.size(); ++table) {
+    savers_.emplace_back([this, table, step, moments, done] {
+      bool passed = false;
+      CheckpointOptions options;
+      options.at_moment = [&] {
+        passed = true;
+        moments->count_down();
+      };
+      reports_[table] =
+          tables_[table]->checkpoint(folder_of(open_.tables[table], open_.shard, open_.shards), step, options);
+      if (!passed) moments->count_down();
+      if (--saving_ > 0) return;
+      SparseSaved total;
+      for (const Result<CheckpointReport>& report : reports_) {
+        if (!report) return done(fail(report.error()));
+        total.rows += report->rows;
+        total.bytes += report->bytes;
+      }
+      done(total);
+    });
+  }
+  moments->wait();
+  return {};
+}
+
+std::optional<std::pair<std::int64_t, Result<SparseSaved>>> SparseJob::saved() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(saved_, std::nullopt);
+}
+
+SparseJobMetrics SparseJob::metrics() {
+  SparseJobMetrics metrics;
+  metrics.tenant = tenant_;
+  metrics.job = job_;
+  if (!opened_) return metrics;
+  {
+    const std::lock_guard lock(mutex_);
+    metrics.step = applied_;
+    metrics.waiting_bytes = collected_bytes_;
+    const auto ahead = [&](const Rank& rank) { return rank.finished > applied_; };
+    if (!asynchronous_ && std::ranges::any_of(ranks_, ahead)) {
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        if (!ahead(ranks_[rank])) metrics.missing_ranks.push_back(static_cast<int>(rank));
+      }
+    }
+  }
+  for (const auto& table : tables_) metrics.tables.push_back({table->spec().name, table->statistics()});
+  return metrics;
+}
+
+std::vector<int> SparseJob::missing_ranks() {
+  const std::lock_guard lock(mutex_);
+  std::vector<int> missing;
+  const int size = seen_ ? seen_->size : 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    const bool here = at < ranks_.size() && ranks_[at].open;
+    if (!here || (opened_ && !asynchronous_ && ranks_[at].finished <= applied_)) missing.push_back(rank);
+  }
+  return missing;
+}
+
+}  // namespace motley::ps

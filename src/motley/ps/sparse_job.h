@@ -1,0 +1,136 @@
+// The sparse tables of one job on one server: which gradients of which step have come from whom, when they are applied,
+// and how the tables are written down and opened again.
+//
+// In synchronous mode a rank's pushes are collected until all ranks have finished the step. Then those of each table
+// are put together, rank after rank and each times its weight over the step's, and pushed into the table as one: so
+// every row is stepped once, and the sums do not depend on who came first. A rank that ends before it finished the step
+// leaves nothing behind.
+//
+// All calls may come from any thread; a rank's own come one after the other. The mutex guards what is collected; tables
+// have their own locks, and are not touched under it.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "motley/collective/sparse_protocol.h"
+#include "motley/net/connection.h"
+#include "motley/ps/memory_quota.h"
+#include "motley/ps/metrics.h"
+#include "motley/ps/sparse_table.h"
+
+namespace motley::ps {
+
+struct SparseLimits {
+  std::filesystem::path folder;  // of cold tiers and checkpoints; empty: neither
+  // For one job's rows in memory and the gradients that wait, and for those of all jobs of its tenant; 0: no bound.
+  std::size_t quota_bytes = 0;
+  std::size_t tenant_quota_bytes = 0;
+};
+
+class SparseJob {
+ public:
+  // `before` is the end of an earlier job of this name, whose files must be closed when these tables are opened.
+  SparseJob(const net::Identity& identity, SparseLimits limits, MemoryQuota& memory, std::shared_future<void> before);
+  ~SparseJob();
+  std::shared_future<void> end() const { return end_; }
+
+  const std::string& name() const { return name_; }
+  const std::vector<collective::SparseTableOptions>& tables() const { return open_.tables; }  // once opened
+
+  // A rank has come; the descriptor is written to when something has changed for it, until it goes.
+  void enter(int rank, int event);
+  void go(int rank);
+  // Whether it has failed, or all who came have gone.
+  bool over();
+
+  // The last rank's call opens the tables.
+  Status open(int rank, const collective::SparseOpen& open);
+  bool opened() const { return opened_; }
+  // Whether the gradients of all steps up to this one are in the tables.
+  bool reached(std::int64_t step) const { return asynchronous_ || applied_ >= step; }
+  Status pull(std::uint32_t table, std::span<const std::uint64_t> ids, std::span<float> rows);
+  // Brings rows into memory that will be pulled.
+  void prefetch(std::uint32_t table, std::span<const std::uint64_t> ids) { tables_[table]->prefetch(ids); }
+  Status push(int rank, const collective::PushFrame& frame);
+  Status finish(int rank, std::int64_t step, double weight);
+  // Of rank 0, after its last finished step, which is reached. Returns once the moment has passed that is written;
+  // saved() gives the result, once, when all is written.
+  Status save(int rank, std::int64_t step);
+  std::optional<std::pair<std::int64_t, Result<collective::SparseSaved>>> saved();
+  // Who has not come, or has not finished the step that the others wait for.
+  std::vector<int> missing_ranks();
+
+  SparseJobMetrics metrics();
+
+  // Ends the job for all ranks; the first error counts.
+  void fail_with(const Error& error);
+  std::optional<Error> failure();
+
+ private:
+  struct Push {
+    double weight = 0;
+    std::vector<std::uint64_t> ids;
+    std::vector<float> gradients;
+  };
+  struct Step {  // of a rank
+    double weight = 0;
+    std::vector<std::vector<Push>> pushes;  // by table
+    std::size_t bytes = 0;
+  };
+  struct Rank {
+    int event = -1;
+    bool open = false;
+    std::int64_t finished = 0;
+    std::deque<Step> steps;  // not applied yet; the last is not finished
+  };
+
+  void tell_all();  // under the mutex
+  Status agree(const collective::SparseOpen& open);
+  void let_go(std::size_t bytes);  // under the mutex
+  Status open_tables();
+  Result<std::unique_ptr<SparseTable>> open_table(const collective::SparseTableOptions& options);
+  std::filesystem::path folder_of(const collective::SparseTableOptions& table, int shard, int shards) const;
+  Status apply(std::vector<Step> steps);
+
+  const std::string tenant_;
+  const std::string job_;
+  const std::string name_;  // "tenant/job"
+  const SparseLimits limits_;
+  MemoryQuota::Lease memory_;           // of tables and collected gradients
+  const std::filesystem::path folder_;  // of this job
+  const std::shared_future<void> before_;
+  std::promise<void> ended_;
+  const std::shared_future<void> end_ = ended_.get_future().share();
+
+  std::atomic<bool> opened_ = false;
+  std::atomic<bool> asynchronous_ = false;
+  std::atomic<std::int64_t> applied_ = 0;
+
+  std::mutex mutex_;
+  std::optional<Error> failure_;
+  std::optional<collective::SparseOpen> seen_;  // of the first rank
+  std::vector<Rank> ranks_;
+  std::size_t collected_bytes_ = 0;
+  bool applying_ = false;
+  std::optional<std::pair<std::int64_t, Result<collective::SparseSaved>>> saved_;
+
+  // Written before opened_ is set.
+  collective::SparseOpen open_;
+  std::size_t table_bytes_ = 0;
+  std::vector<std::unique_ptr<SparseTable>> tables_;
+
+  std::vector<std::thread> savers_;  // of the running checkpoint; a thread for each table
+  std::vector<Result<CheckpointReport>> reports_;
+  std::atomic<std::size_t> saving_ = 0;  // tables
+};
+
+}  // namespace motley::ps

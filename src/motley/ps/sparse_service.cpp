@@ -1,0 +1,291 @@
+#include "motley/ps/sparse_service.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "motley/base/log.h"
+#include "motley/collective/server_protocol.h"
+#include "motley/net/socket.h"
+
+namespace motley::ps {
+namespace {
+
+using net::Message;
+using net::TcpConnection;
+
+constexpr int kMaxRank = 4096;
+constexpr int kTickMilliseconds = 250;
+constexpr double kLastWordsSeconds = 2;
+constexpr std::size_t kMostAnswersUnsent = 64;   // frames; no more requests are read while they wait
+constexpr std::size_t kMostPullsWaiting = 4096;  // frames, for a step to come
+
+// Says why the connection ends, and reads on until the other side has read that: a socket that is closed over unread
+// data would take the words back.
+void say_last_words(TcpConnection& connection, const Error& error) {
+  connection.post_owned(collective::kServerFailed, 0, collective::encode(error));
+  const Deadline deadline = Deadline::after(kLastWordsSeconds);
+  bool said = false;
+  while (!deadline.passed()) {
+    if (!connection.progress()) return;
+    if (!said && !connection.wants_to_write()) {
+      connection.finish_sending();
+      said = true;
+    }
+    const auto message = connection.try_receive();
+    if (!message) return;
+    if (!*message) {
+      net::wait_for(connection.descriptor(), static_cast<short>(POLLIN | (connection.wants_to_write() ? POLLOUT : 0)),
+                    50);
+    }
+  }
+}
+
+// One rank's requests, in order; pulls of a later step wait aside.
+class Conversation {
+ public:
+  Conversation(SparseJob& job, int rank, TcpConnection& connection) : job_(job), rank_(rank), connection_(connection) {}
+
+  // Does what can be done now. False once the rank has left in order.
+  Result<bool> step() {
+    if (job_.opened() && !told_opened_) {
+      connection_.post_owned(collective::kSparseOpened, 0, {});
+      told_opened_ = true;
+    }
+    MOTLEY_TRY(answer_waiting());
+    for (;;) {
+      MOTLEY_TRY(connection_.progress());
+      if (connection_.pending_sends() > kMostAnswersUnsent) return true;
+      if (!held_) {
+        MOTLEY_ASSIGN(held_, connection_.try_receive());
+        if (!held_) break;
+      }
+      if (held_->header.type == collective::kServerLeave) return false;
+      if (!is_due(*held_)) break;
+      MOTLEY_TRY(handle(*std::exchange(held_, std::nullopt)));
+    }
+    if (rank_ == 0) {
+      if (const auto saved = job_.saved()) {
+        connection_.post_owned(collective::kSparseSaved, static_cast<std::uint64_t>(saved->first),
+                               collective::encode(saved->second));
+      }
+    }
+    MOTLEY_TRY(connection_.progress());
+    return true;
+  }
+  bool reads() const { return !held_ && connection_.pending_sends() <= kMostAnswersUnsent; }
+
+ private:
+  // A step is finished after its pulls are answered, so that they cannot see more than they asked for; a checkpoint is
+  // begun when its step is applied.
+  bool is_due(const Message& message) const {
+    const auto step = static_cast<std::int64_t>(message.header.tag);
+    if (message.header.type == collective::kSparseSave) return job_.reached(step);
+    if (message.header.type != collective::kSparseFinish) return true;
+    return std::ranges::none_of(waiting_, [&](const Message& pull) { return after(pull) < step; });
+  }
+
+  static std::int64_t after(const Message& pull) {
+    collective::SparsePull head;
+    std::memcpy(&head, pull.payload.data(), sizeof(head));
+    return head.after;
+  }
+
+  Status answer_waiting() {
+    for (auto pull = waiting_.begin(); pull != waiting_.end();) {
+      if (!job_.reached(after(*pull))) {
+        ++pull;
+        continue;
+      }
+      MOTLEY_TRY(answer(*pull));
+      pull = waiting_.erase(pull);
+    }
+    return {};
+  }
+
+  Status answer(const Message& message) {
+    MOTLEY_ASSIGN(const collective::PullFrame frame, collective::read_pull(message.payload, job_.tables()));
+    const collective::RowForm form = job_.tables()[frame.head.table].form();
+    rows_.resize(frame.ids.size() * form.dimension);
+    MOTLEY_TRY(job_.pull(frame.head.table, frame.ids, rows_));
+    std::vector<std::byte> answer(frame.ids.size() * form.row_bytes());
+    form.write(rows_, answer.data());
+    connection_.post_owned(collective::kSparseRows, message.header.tag, std::move(answer));
+    return {};
+  }
+
+  Status handle(Message message) {
+    const auto wrong = [&](const char* why) {
+      return fail(ErrorCode::kCorrupt, "rank {} of job '{}' sent a frame of type {:#x} with tag {} and {} bytes: {}",
+                  rank_, job_.name(), message.header.type, message.header.tag, message.header.length, why);
+    };
+    const bool about_tables =
+        message.header.type >= collective::kSparsePull && message.header.type <= collective::kSparseSaved;
+    if (about_tables && !job_.opened()) return wrong("the tables are not open");
+    switch (message.header.type) {
+      case collective::kSparseOpen: {
+        MOTLEY_ASSIGN(const collective::SparseOpen open, collective::decode_sparse_open(message.payload));
+        return job_.open(rank_, open);
+      }
+      case collective::kSparsePull: {
+        MOTLEY_ASSIGN(const collective::PullFrame frame, collective::read_pull(message.payload, job_.tables()));
+        if (job_.reached(frame.head.after)) return answer(message);
+        if (waiting_.size() >= kMostPullsWaiting) return wrong("too many pulls wait for a later step");
+        job_.prefetch(frame.head.table, frame.ids);
+        waiting_.push_back(std::move(message));
+        return {};
+      }
+      case collective::kSparsePush: {
+        MOTLEY_ASSIGN(const collective::PushFrame frame, collective::read_push(message.payload, job_.tables()));
+        return job_.push(rank_, frame);
+      }
+      case collective::kSparseFinish: {
+        collective::SparseFinish finish;
+        if (message.payload.size() != sizeof(finish)) return wrong("it has no weight");
+        std::memcpy(&finish, message.payload.data(), sizeof(finish));
+        return job_.finish(rank_, static_cast<std::int64_t>(message.header.tag), finish.weight);
+      }
+      case collective::kSparseSave:
+        return job_.save(rank_, static_cast<std::int64_t>(message.header.tag));
+      case collective::kServerMissing: {
+        const std::vector<int> missing = job_.missing_ranks();
+        const auto bytes = std::as_bytes(std::span(missing));
+        connection_.post_owned(collective::kServerMissing, 0, {bytes.begin(), bytes.end()});
+        return {};
+      }
+      default:
+        return wrong("no such frame is known");
+    }
+  }
+
+  SparseJob& job_;
+  const int rank_;
+  TcpConnection& connection_;
+  bool told_opened_ = false;
+  std::optional<Message> held_;  // read, and not due yet
+  std::deque<Message> waiting_;  // pulls
+  std::vector<float> rows_;      // of the answer that is being made
+};
+
+// A rank's connection from its first request to its end.
+void converse(SparseJob& job, int rank, TcpConnection& connection, const std::atomic<bool>& stop) {
+  const net::Descriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  job.enter(rank, event.get());
+  Conversation conversation(job, rank, connection);
+  for (;;) {
+    if (stop) job.fail_with({ErrorCode::kServerLost, "the server was told to stop", -1});
+    if (const auto failure = job.failure()) {
+      say_last_words(connection, *failure);
+      break;
+    }
+    const Result<bool> goes_on = conversation.step();
+    if (!goes_on) {
+      const Error& error = goes_on.error();
+      job.fail_with(error.code == ErrorCode::kPeerLost
+                        ? Error{error.code,
+                                fmt::format("rank {} of job '{}' was lost: {}", rank, job.name(), error.message), rank}
+                        : error);
+      continue;
+    }
+    if (!*goes_on) break;
+    std::array<pollfd, 2> polled = {pollfd{event.get(), POLLIN, 0},
+                                    pollfd{connection.descriptor(),
+                                           static_cast<short>(POLLRDHUP | (conversation.reads() ? POLLIN : 0) |
+                                                              (connection.wants_to_write() ? POLLOUT : 0)),
+                                           0}};
+    ::poll(polled.data(), polled.size(), kTickMilliseconds);
+    // A rank keeps its connection open until it has been let go.
+    if (!conversation.reads() && (polled[1].revents & (POLLERR | POLLHUP | POLLRDHUP)) != 0) {
+      job.fail_with({ErrorCode::kPeerLost, fmt::format("rank {} of job '{}' was lost", rank, job.name()), rank});
+    }
+    eventfd_t count = 0;
+    ::eventfd_read(event.get(), &count);
+  }
+  job.go(rank);
+}
+
+}  // namespace
+
+SparseService::~SparseService() {
+  stop_ = true;
+  for (Line& line : lines_) line.thread.join();
+}
+
+template <class Work>
+void SparseService::start_line(Work work) {
+  // Signals are for the threads that the program made itself.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Line& line = lines_.emplace_back();
+  line.thread = std::thread([&line, work = std::move(work)]() mutable {
+    {
+      const Work last = std::move(work);  // with the job, if it is the last line of it
+      last();
+    }
+    line.over = true;
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void SparseService::admit(const net::Claim& claim, std::unique_ptr<TcpConnection> connection) {
+  const int rank = claim.identity.rank;
+  const std::lock_guard lock(mutex_);
+  Known& known = jobs_[claim.identity.tenant + "/" + claim.identity.job];
+  std::shared_ptr<SparseJob> job = known.job.lock();
+  // Whoever is turned away is told on a thread of its own.
+  std::shared_ptr<TcpConnection> shared = std::move(connection);
+  const auto refuse = [&](const std::string& why) {
+    start_line([shared, error = Error{ErrorCode::kRefused, why, -1}] { say_last_words(*shared, error); });
+  };
+  if (rank < 0 || rank >= kMaxRank) return refuse(fmt::format("rank {} is not one from 0 to {}", rank, kMaxRank - 1));
+  if (job && known.session != claim.identity.session && !job->over()) {
+    return refuse(fmt::format("a job '{}' has sparse tables here already; give this one another name", job->name()));
+  }
+  if (!job || known.session != claim.identity.session) {
+    SparseLimits limits = limits_;
+    limits.tenant_quota_bytes = tenants_.quota_of(claim.identity.tenant);
+    job = std::make_shared<SparseJob>(claim.identity, limits, memory_, known.end);
+    known = {.session = claim.identity.session, .job = job, .end = job->end(), .ranks = {}};
+  }
+  if (!known.ranks.insert(rank).second) {
+    return refuse(fmt::format("rank {} of job '{}' is here already", rank, job->name()));
+  }
+  start_line([this, job, rank, shared] { converse(*job, rank, *shared, stop_); });
+}
+
+void SparseService::reap() {
+  lines_.remove_if([](Line& line) {
+    if (!line.over) return false;
+    line.thread.join();
+    return true;
+  });
+  const std::lock_guard lock(mutex_);
+  std::erase_if(jobs_, [](const auto& entry) {
+    const Known& known = entry.second;
+    return known.job.expired() &&
+           (!known.end.valid() || known.end.wait_for(std::chrono::seconds(0)) == std::future_status::ready);
+  });
+}
+
+std::vector<SparseJobMetrics> SparseService::metrics() const {
+  std::vector<std::shared_ptr<SparseJob>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, known] : jobs_) {
+      if (auto job = known.job.lock()) jobs.push_back(std::move(job));
+    }
+  }
+  std::vector<SparseJobMetrics> metrics;
+  for (const auto& job : jobs) metrics.push_back(job->metrics());
+  return metrics;
+}
+
+}  // namespace motley::ps

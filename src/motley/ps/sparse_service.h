@@ -1,0 +1,62 @@
+// Sparse tables as a service: a thread for each rank's connection, which reads its requests and answers them from the
+// job's tables, so that ranks and jobs do not wait for each other but where a step makes them.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <future>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "motley/net/descriptor.h"
+#include "motley/net/handshake.h"
+#include "motley/net/tcp_connection.h"
+#include "motley/ps/sparse_job.h"
+
+namespace motley::ps {
+
+class SparseService {
+ public:
+  // `tenants` and `memory` must outlive it.
+  SparseService(SparseLimits limits, const Tenants& tenants, MemoryQuota& memory)
+      : limits_(std::move(limits)), tenants_(tenants), memory_(memory) {}
+  ~SparseService();
+
+  // Takes over a connection whose purpose is sparse tables. Never blocks; with reap() on one thread.
+  void admit(const net::Claim& claim, std::unique_ptr<net::TcpConnection> connection);
+  // Gives back what ended connections held.
+  void reap();
+
+  // Of all jobs; from any thread.
+  std::vector<SparseJobMetrics> metrics() const;
+
+ private:
+  struct Line {
+    std::thread thread;
+    std::atomic<bool> over = false;
+  };
+  struct Known {  // the last job of a name
+    std::uint64_t session = 0;
+    std::weak_ptr<SparseJob> job;  // owned by its lines
+    std::shared_future<void> end;
+    std::set<int> ranks;  // that have come
+  };
+
+  template <class Work>
+  void start_line(Work work);
+
+  const SparseLimits limits_;
+  const Tenants& tenants_;
+  MemoryQuota& memory_;
+  std::atomic<bool> stop_ = false;
+  mutable std::mutex mutex_;           // guards the jobs
+  std::map<std::string, Known> jobs_;  // by "tenant/job"
+  std::list<Line> lines_;
+};
+
+}  // namespace motley::ps

@@ -1,0 +1,85 @@
+// Reading the file of tenants, and looking them up.
+#include "motley/ps/tenants.h"
+
+#include <algorithm>
+
+#include "motley/net/handshake.h"
+#include "motley/net/secret.h"
+#include "motley/serial/strict_yaml.h"
+
+namespace motley::ps {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 1 << 20;
+constexpr int kMaxShare = 1000;
+constexpr double kMostQuota = 1e18;  // bytes
+
+// The token that stands in the entry or in the file that it names.
+Result<net::Secret> read_token(const cluster::StrictYaml& entry, const std::filesystem::path& folder) {
+  const bool named = entry.has("token_file");
+  if (named == entry.has("token")) {
+    return fail(ErrorCode::kInvalidInput, "needs either token_file or token");
+  }
+  if (named) return net::Secret::from_file(folder / entry.text("token_file"));
+  return net::Secret::from_text(entry.text("token"), "token");
+}
+
+}  // namespace
+
+Result<Tenants> Tenants::read(const std::filesystem::path& file) {
+  MOTLEY_ASSIGN(const std::string text, net::read_private_file(file, kMaxFileBytes));
+  MOTLEY_ASSIGN(const auto yaml, cluster::StrictYaml::parse(text, file.string()));
+  std::map<std::string, Tenant> tenants;
+  for (const cluster::StrictYaml& entry : yaml.list("tenants", {.min_size = 1})) {
+    const std::string name = entry.text("name");
+    if (name.find('/') != std::string::npos) {
+      entry.refuse("name", fmt::format("'{}' has a slash, which ends a tenant's name before a job's", name));
+    }
+    if (name.size() > net::kMaxNameBytes) {
+      entry.refuse("name", fmt::format("has {} bytes; accepted: {}", name.size(), net::kMaxNameBytes));
+    }
+    const double quota = entry.bytes("quota", {.min = 0, .max = kMostQuota, .fallback = 0});
+    if (quota > 0 && quota < 1) {
+      entry.refuse("quota", "is less than a byte; accepted: 0 for no limit, or a byte and more");
+    }
+    const std::int64_t share = entry.integer("share", {.min = 1, .max = kMaxShare, .fallback = 1});
+    auto token = read_token(entry, file.parent_path());
+    if (!token) {
+      entry.refuse("", token.error().message);
+      continue;
+    }
+    const auto same =
+        std::ranges::find_if(tenants, [&](const auto& other) { return other.second.token.bytes() == token->bytes(); });
+    if (same != tenants.end()) {
+      entry.refuse("", fmt::format("has the token of tenant '{}'; each needs one of its own", same->first));
+    }
+    const Tenant tenant{std::move(*token), static_cast<std::size_t>(quota), static_cast<int>(share)};
+    if (!tenants.emplace(name, tenant).second) {
+      entry.refuse("name", fmt::format("there is a tenant '{}' already", name));
+    }
+  }
+  MOTLEY_TRY(yaml.finish());
+  return Tenants(std::move(tenants));
+}
+
+const Tenant* Tenants::find(const std::string& name) const {
+  const auto found = tenants_.find(name);
+  return found == tenants_.end() ? nullptr : &found->second;
+}
+
+net::Secret Tenants::token_of(const std::string& name) const {
+  const Tenant* tenant = find(name);
+  return tenant == nullptr ? for_all_ : tenant->token;
+}
+
+std::size_t Tenants::quota_of(const std::string& name) const {
+  const Tenant* tenant = find(name);
+  return tenant == nullptr ? 0 : tenant->quota_bytes;
+}
+
+int Tenants::share_of(const std::string& name) const {
+  const Tenant* tenant = find(name);
+  return tenant == nullptr ? 1 : tenant->share;
+}
+
+}  // namespace motley::ps

@@ -1,0 +1,48 @@
+// Who may use a server, proved by which secret, and how much of it each may take. A tenant is a namespace of jobs: its
+// secret opens its own jobs and no other tenant's.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/net/session.h"
+
+namespace motley::ps {
+
+struct Tenant {
+  net::Secret token;
+  std::size_t quota_bytes = 0;  // memory of all its jobs together; 0: no limit
+  int share = 1;                // segments that a core takes in the tenant's turn
+};
+
+class Tenants {
+ public:
+  // One token for all, whatever tenant they say they are: names only keep jobs apart.
+  Tenants(net::Secret token) : for_all_(std::move(token)) {}  // NOLINT(google-explicit-constructor)
+  explicit Tenants(std::map<std::string, Tenant> tenants)
+      : for_all_(net::Secret::generate()), tenants_(std::move(tenants)) {}
+  // A YAML file of mode 0600:
+  //   tenants:
+  //     - {name: vision, token_file: vision.token, quota: 16 GB, share: 2}
+  //     - {name: speech, token: 5f0c...}      # the token itself
+  // A relative token_file is beside the file. No two tenants may have the same token.
+  static Result<Tenants> read(const std::filesystem::path& file);
+
+  // What whoever claims to be this tenant must prove to know. For a tenant that is not here it is a secret that nobody
+  // knows, so that its handshake goes as one with a wrong token does.
+  net::Secret token_of(const std::string& name) const;
+  std::size_t quota_of(const std::string& name) const;
+  int share_of(const std::string& name) const;
+  const std::map<std::string, Tenant>& named() const { return tenants_; }
+
+ private:
+  const Tenant* find(const std::string& name) const;
+
+  net::Secret for_all_;
+  std::map<std::string, Tenant> tenants_;
+};
+
+}  // namespace motley::ps

@@ -1,0 +1,180 @@
+// ElasticFlow (Gu et al., ASPLOS 2023). A job with a deadline is admitted if it and all that were admitted before can
+// still be done in time; its minimum satisfactory share is the least level of workers with which, slot by slot and of
+// what those with earlier deadlines leave, it is done by its deadline. Numbers of workers are powers of two, so that
+// servers are filled without gaps. What is left over goes, doubling by doubling, where a device does most: to admitted
+// jobs, to those without a deadline, and to those whose deadline cannot be met any more and that run nevertheless.
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <unordered_set>
+
+#include "motley/scheduling/policies/active_jobs.h"
+#include "motley/scheduling/policies/policies.h"
+#include "motley/scheduling/policies/sharing.h"
+#include "motley/scheduling/simulator/speed.h"
+
+namespace motley::scheduling {
+namespace {
+
+constexpr double kMostSlots = 4096;  // that are planned ahead
+
+class ElasticFlow final : public Policy {
+ public:
+  explicit ElasticFlow(const PolicyOptions& options) : options_(options), slots_(options.slot_seconds) {}
+
+  std::string name() const override { return "elasticflow"; }
+
+  Result<Decision> decide(const State& state) override {
+    active_.update(state);
+    for (const int job : state.finished) admitted_.erase(job);
+    arrived_.insert(arrived_.end(), state.arrived.begin(), state.arrived.end());
+    Decision decision;
+    if (slots_.begins(state.now) && !active_.jobs().empty()) {
+      largest_ = state.machines->largest_server();
+      decision.changes = share(state, active_.jobs(), workers_for(state), options_.packing);
+    }
+    if (!active_.jobs().empty()) decision.wake = slots_.next();
+    return decision;
+  }
+
+ private:
+  // The devices that each slot from now on has left.
+  using Room = std::vector<int>;
+
+  std::vector<int> workers_for(const State& state) {
+    std::vector<int> workers(active_.jobs().size());
+    Room room = plan(state, admitted_, workers);
+    for (const int number : arrived_) {
+      if (std::isinf(state.job(number).deadline)) continue;
+      std::unordered_set<int> with = admitted_;
+      with.insert(number);
+      std::vector<int> planned(workers.size());
+      Room left = plan(state, with, planned);
+      if (left.empty()) continue;
+      admitted_ = std::move(with);
+      workers = std::move(planned);
+      room = std::move(left);
+    }
+    arrived_.clear();
+    give_rest(state, room.empty() ? state.machines->devices() : room.front(), workers);
+    return workers;
+  }
+
+  // Sets what each of these has in the coming slot; returns what is left, nothing where not all can be done in time.
+  // Those that were admitted and have fallen behind since (others slow them down) do not count any more.
+  Room plan(const State& state, const std::unordered_set<int>& jobs, std::vector<int>& workers) {
+    std::vector<std::pair<double, std::size_t>> order;  // deadline, place among active jobs
+    double last = state.now + slots_.seconds();
+    for (std::size_t i = 0; i < active_.jobs().size(); ++i) {
+      const int number = active_.jobs()[i];
+      if (!jobs.contains(number)) continue;
+      order.emplace_back(deadline(state, number), i);
+      last = std::max(last, order.back().first);
+    }
+    std::ranges::sort(order);
+    const double count = std::clamp(std::ceil((last - state.now) / slots_.seconds()), 1.0, kMostSlots);
+    Room room(static_cast<std::size_t>(count), state.machines->devices());
+    for (const auto& [deadline, i] : order) {
+      const int number = active_.jobs()[i];
+      if (!fill(state, number, deadline, room, workers[i])) {
+        if (!admitted_.contains(number)) return {};
+        admitted_.erase(number);
+      }
+    }
+    return room;
+  }
+
+  // Takes the minimum satisfactory share of a job out of the room.
+  bool fill(const State& state, int number, double deadline, Room& room, int& now) {
+    const auto slots = static_cast<std::size_t>(
+        std::clamp(std::floor((deadline - state.now) / slots_.seconds()), 0.0, static_cast<double>(room.size())));
+    for (const int level : levels(state, number)) {
+      double left = state.left_seconds(number);
+      std::vector<int> taken;
+      for (std::size_t slot = 0; slot < slots && left > 0; ++slot) {
+        const int workers = largest_level(state, number, std::min(level, room[slot]));
+        taken.push_back(workers);
+        if (workers > 0) left -= slots_.seconds() * speed_with(state, number, workers);
+      }
+      if (left > 0) continue;
+      for (std::size_t slot = 0; slot < taken.size(); ++slot) room[slot] -= taken[slot];
+      now = taken.empty() ? 0 : taken.front();
+      return true;
+    }
+    return false;
+  }
+
+  void give_rest(const State& state, int left, std::vector<int>& workers) const {
+    struct Gain {
+      double rate;  // device-seconds of work in a second, for each device
+      std::size_t place;
+      int to;
+      bool operator<(const Gain& other) const {
+        return rate != other.rate ? rate < other.rate : place > other.place;  // ties by arrival
+      }
+    };
+    std::priority_queue<Gain> gains;
+    const auto offer = [&](std::size_t i) {
+      const int number = active_.jobs()[i];
+      const std::vector<int> all = levels(state, number);
+      const auto next = std::ranges::upper_bound(all, workers[i]);
+      if (next == all.end()) return;
+      const double before = workers[i] == 0 ? 0 : speed_with(state, number, workers[i]);
+      const double rate =
+          state.job(number).workers * (speed_with(state, number, *next) - before) / (*next - workers[i]);
+      if (rate > 0) gains.push({rate, i, *next});
+    };
+    for (std::size_t i = 0; i < workers.size(); ++i) offer(i);
+    while (left > 0 && !gains.empty()) {
+      const Gain gain = gains.top();
+      gains.pop();
+      const int more = gain.to - workers[gain.place];
+      if (more > left) continue;
+      workers[gain.place] = gain.to;
+      left -= more;
+      offer(gain.place);
+    }
+  }
+
+  // Powers of two that the job can run with, and its least.
+  static std::vector<int> levels(const State& state, int number) {
+    const Job& job = state.job(number);
+    const int most = std::min(job.most(), state.machines->devices());
+    std::vector<int> levels = {job.least()};
+    for (int level = 1; level <= most; level *= 2) {
+      if (level > job.least()) levels.push_back(level);
+    }
+    return levels;
+  }
+
+  static int largest_level(const State& state, int number, int most) {
+    int largest = 0;
+    for (const int level : levels(state, number)) {
+      if (level <= most) largest = level;
+    }
+    return largest;
+  }
+
+  double speed_with(const State& state, int number, int workers) const {
+    return speed(state.job(number), state.machines->network, on_fewest_servers(workers, largest_));
+  }
+
+  static double deadline(const State& state, int number) {
+    return state.job(number).arrival + state.job(number).deadline;
+  }
+
+  const PolicyOptions options_;
+  ActiveJobs active_;
+  Slots slots_;
+  std::vector<int> arrived_;  // since the slot before
+  std::unordered_set<int> admitted_;
+  int largest_ = 0;  // devices of the largest server
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_elasticflow(const PolicyOptions& options) {
+  return std::make_unique<ElasticFlow>(options);
+}
+
+}  // namespace motley::scheduling

@@ -1,0 +1,81 @@
+// Optimus (Peng et al., EuroSys 2018), for jobs whose time to go is known: everybody who is there is given the fewest
+// workers that it can run with, by arrival; then each further worker goes to the job whose time to go it shortens most,
+// per worker. Decided anew in every slot.
+#include <queue>
+
+#include "motley/scheduling/policies/active_jobs.h"
+#include "motley/scheduling/policies/policies.h"
+#include "motley/scheduling/policies/sharing.h"
+#include "motley/scheduling/simulator/speed.h"
+
+namespace motley::scheduling {
+namespace {
+
+class Optimus final : public Policy {
+ public:
+  explicit Optimus(const PolicyOptions& options) : options_(options), slots_(options.slot_seconds) {}
+
+  std::string name() const override { return "optimus"; }
+
+  Result<Decision> decide(const State& state) override {
+    active_.update(state);
+    Decision decision;
+    if (slots_.begins(state.now)) {
+      decision.changes = share(state, active_.jobs(), shares(state), options_.packing);
+    }
+    if (!active_.jobs().empty()) decision.wake = slots_.next();
+    return decision;
+  }
+
+ private:
+  std::vector<int> shares(const State& state) {
+    largest_ = state.machines->largest_server();
+    const std::vector<int>& jobs = active_.jobs();
+    std::vector<int> workers(jobs.size());
+    int left = state.machines->devices();
+    using Gain = std::pair<double, std::size_t>;  // seconds sooner for another worker, place among active jobs
+    std::priority_queue<Gain> gains;
+    const auto offer = [&](std::size_t i) {
+      if (workers[i] < state.job(jobs[i]).most()) gains.emplace(gain(state, jobs[i], workers[i]), i);
+    };
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const int least = state.job(jobs[i]).least();
+      if (least > left) continue;
+      workers[i] = least;
+      left -= least;
+      offer(i);
+    }
+    while (left > 0 && !gains.empty()) {
+      const auto [seconds, i] = gains.top();
+      gains.pop();
+      if (seconds <= 0) break;
+      ++workers[i];
+      --left;
+      offer(i);
+    }
+    return workers;
+  }
+
+  double gain(const State& state, int number, int workers) const {
+    return to_go(state, number, workers) - to_go(state, number, workers + 1);
+  }
+
+  // Seconds, as fast as the job is on as few servers as can be.
+  double to_go(const State& state, int number, int workers) const {
+    return state.left_seconds(number) /
+           speed(state.job(number), state.machines->network, on_fewest_servers(workers, largest_));
+  }
+
+  const PolicyOptions options_;
+  ActiveJobs active_;
+  Slots slots_;
+  int largest_ = 0;  // devices of the largest server
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_optimus(const PolicyOptions& options) {
+  return std::make_unique<Optimus>(options);
+}
+
+}  // namespace motley::scheduling

@@ -1,0 +1,315 @@
+#include "motley/scheduling/policies/rounding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "motley/scheduling/policies/program.h"
+#include "motley/scheduling/simulator/capacity.h"
+
+namespace motley::scheduling {
+namespace {
+
+constexpr double kTiny = 1e-9;
+constexpr int kMostRounds = 200;  // of new configurations
+
+std::size_t index(int number) {
+  return static_cast<std::size_t>(number);
+}
+
+// --- How large rings are
+
+// The corners of the least concave function above a job's values, up to so many workers; each is worth more than the
+// one before.
+std::vector<int> corners(const std::vector<double>& values, int most) {
+  std::vector<int> hull = {0};
+  const auto slope = [&](int from, int to) { return (values[index(to)] - values[index(from)]) / (to - from); };
+  for (int workers = 1; workers <= most; ++workers) {
+    if (values[index(workers)] <= values[index(hull.back())]) continue;
+    while (hull.size() > 1 && slope(hull[hull.size() - 2], hull.back()) <= slope(hull.back(), workers)) hull.pop_back();
+    hull.push_back(workers);
+  }
+  return hull;
+}
+
+struct Filling {
+  struct Ring {
+    int low = 0, high = 0;  // corners between which the job has workers
+    double part = 0;        // of the way from low to high
+  };
+  std::vector<Ring> rings;
+  double worth = 0;
+};
+
+// Gives devices to whom they are worth most, job by job `most` at most.
+Filling fill(const SlotProblem& problem, const std::vector<int>& most) {
+  struct Step {
+    std::size_t job;
+    int low, high;
+    double slope;
+  };
+  std::vector<Step> steps;
+  for (std::size_t i = 0; i < problem.jobs.size(); ++i) {
+    const std::vector<double>& values = problem.jobs[i].value[0];
+    const std::vector<int> hull = corners(values, most[i]);
+    for (std::size_t k = 1; k < hull.size(); ++k) {
+      const double gain = values[index(hull[k])] - values[index(hull[k - 1])];
+      steps.push_back({i, hull[k - 1], hull[k], gain / (hull[k] - hull[k - 1])});
+    }
+  }
+  std::ranges::stable_sort(steps, std::ranges::greater(), &Step::slope);
+  Filling filling;
+  filling.rings.resize(problem.jobs.size());
+  double left = problem.machines.devices();
+  for (const Step& step : steps) {
+    if (left <= 0) break;
+    const double taken = std::min(left, static_cast<double>(step.high - step.low));
+    filling.rings[step.job] = {step.low, step.high, taken / (step.high - step.low)};
+    filling.worth += taken * step.slope;
+    left -= taken;
+  }
+  return filling;
+}
+
+void choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
+  std::vector<int> most;
+  for (const SlotJob& job : problem.jobs) most.push_back(job.most());
+  const Filling first = fill(problem, most);
+  for (std::size_t i = 0; i < most.size(); ++i) {
+    const Filling::Ring& ring = first.rings[i];
+    most[i] = static_cast<int>(std::ceil(ring.low + ring.part * (ring.high - ring.low) - kTiny));
+    slot.largest_ring = std::max(slot.largest_ring, most[i]);
+  }
+  const Filling second = fill(problem, most);
+  slot.selection = first.worth;
+  for (std::size_t i = 0; i < most.size(); ++i) {
+    const auto& [low, high, part] = second.rings[i];
+    const std::vector<double>& values = problem.jobs[i].value[0];
+    const bool is_high = values[index(high)] * part >= values[index(low)] * (1 - part);
+    slot.workers.push_back(is_high ? high : low);
+  }
+}
+
+// --- Where they go
+
+// What one more of each capacity would be worth.
+struct Prices {
+  std::vector<double> devices, uplinks;  // by server
+  std::vector<double> rack_uplinks;
+};
+
+// The cheapest way to share out so many workers among some takers: take(t, j) is what j workers on taker t cost.
+// Returns the cost by number of workers, and how many each taker has of them.
+struct Sharing {
+  std::vector<double> cost;              // of j workers in all
+  std::vector<std::vector<int>> shares;  // by taker: its own of j workers, if it is the last one
+};
+template <class Cost>
+Sharing share_out(std::size_t takers, int workers, const Cost& take) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  Sharing sharing;
+  sharing.cost.assign(index(workers) + 1, kNever);
+  sharing.cost[0] = 0;
+  for (std::size_t taker = 0; taker < takers; ++taker) {
+    std::vector<double> cost = sharing.cost;
+    std::vector<int> share(cost.size(), 0);
+    for (int own = 1; own < workers; ++own) {  // never all of them: those would be a ring on their own
+      const double price = take(taker, own);
+      if (price == kNever) break;
+      for (int all = own; all <= workers; ++all) {
+        if (sharing.cost[index(all - own)] + price >= cost[index(all)]) continue;
+        cost[index(all)] = sharing.cost[index(all - own)] + price;
+        share[index(all)] = own;
+      }
+    }
+    sharing.cost = std::move(cost);
+    sharing.shares.push_back(std::move(share));
+  }
+  return sharing;
+}
+
+// Calls found(taker, own) for each taker with workers.
+template <class Found>
+void trace(const Sharing& sharing, int workers, const Found& found) {
+  for (std::size_t taker = sharing.shares.size(); taker-- > 0;) {
+    const int own = sharing.shares[taker][index(workers)];
+    if (own > 0) found(taker, own);
+    workers -= own;
+  }
+}
+
+struct Priced {
+  Placement placement;
+  double cost = std::numeric_limits<double>::infinity();
+};
+
+// The cheapest configuration over more than one server.
+Priced cheapest(const Machines& machines, const SlotJob& job, int workers, const Prices& prices) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<int>> racks(index(machines.racks));
+  for (std::size_t i = 0; i < machines.servers.size(); ++i) {
+    if (machines.servers[i].uplink >= job.reserve) {
+      racks[index(machines.servers[i].rack)].push_back(static_cast<int>(i));
+    }
+  }
+  std::vector<Sharing> in_rack;
+  for (const std::vector<int>& servers : racks) {
+    in_rack.push_back(share_out(servers.size(), workers, [&](std::size_t taker, int own) {
+      const auto server = index(servers[taker]);
+      if (own > machines.servers[server].devices) return kNever;
+      return own * prices.devices[server] + job.reserve * prices.uplinks[server];
+    }));
+  }
+  Priced best;
+  const auto place_in_rack = [&](std::size_t rack, int own, Placement& placement) {
+    trace(in_rack[rack], own, [&](std::size_t taker, int part) { placement.push_back({racks[rack][taker], part}); });
+  };
+  for (std::size_t rack = 0; rack < racks.size(); ++rack) {
+    if (in_rack[rack].cost[index(workers)] >= best.cost) continue;
+    best = {{}, in_rack[rack].cost[index(workers)]};
+    place_in_rack(rack, workers, best.placement);
+  }
+  const Sharing over_racks = share_out(racks.size(), workers, [&](std::size_t rack, int own) {
+    if (machines.rack_uplink(static_cast<int>(rack)) < job.reserve) return kNever;
+    return in_rack[rack].cost[index(own)] + job.reserve * prices.rack_uplinks[rack];
+  });
+  if (over_racks.cost[index(workers)] < best.cost) {
+    best = {{}, over_racks.cost[index(workers)]};
+    trace(over_racks, workers, [&](std::size_t rack, int own) { place_in_rack(rack, own, best.placement); });
+  }
+  std::ranges::sort(best.placement, {}, &Part::server);
+  return best;
+}
+
+// Probabilities of mappings under which expected loads fit: a program that grows by mappings.
+class MappingProgram {
+ public:
+  MappingProgram(const SlotProblem& problem, RelaxedSlot& slot) : problem_(problem), slot_(slot) {
+    slot_.choices.resize(problem.jobs.size());
+  }
+
+  void add(std::size_t job, Placement placement) { slot_.choices[job].push_back({std::move(placement), 0}); }
+
+  // Fills in the probabilities. The prices are those of capacities, then of each job's one ring.
+  Result<std::pair<Prices, std::vector<double>>> solve() {
+    const Machines& machines = problem_.machines;
+    const std::size_t servers = machines.servers.size();
+    std::vector<Program::Terms> devices(servers), uplinks(servers), rack_uplinks(index(machines.racks)),
+        rings(problem_.jobs.size());
+    Program program;
+    for (std::size_t job = 0; job < problem_.jobs.size(); ++job) {
+      const double reserve = problem_.jobs[job].reserve;
+      const double worth = problem_.jobs[job].value[0][index(slot_.workers[job])];
+      for (const RelaxedSlot::Choice& choice : slot_.choices[job]) {
+        const int variable = program.add_variable(worth, 0, 1);
+        rings[job].emplace_back(variable, 1);
+        std::vector<bool> crosses(index(machines.racks));
+        const bool is_spread = choice.placement.size() > 1;
+        for (const Part& part : choice.placement) {
+          devices[index(part.server)].emplace_back(variable, part.workers);
+          if (is_spread && reserve > 0) uplinks[index(part.server)].emplace_back(variable, reserve);
+          crosses[index(machines.servers[index(part.server)].rack)] = true;
+        }
+        if (reserve == 0 || std::ranges::count(crosses, true) < 2) continue;
+        for (std::size_t rack = 0; rack < crosses.size(); ++rack) {
+          if (crosses[rack]) rack_uplinks[rack].emplace_back(variable, reserve);
+        }
+      }
+    }
+    for (const Program::Terms& terms : rings) program.add_limit(terms, -Program::kUnlimited, 1);
+    for (std::size_t i = 0; i < servers; ++i) {
+      program.add_limit(devices[i], -Program::kUnlimited, machines.servers[i].devices);
+      program.add_limit(uplinks[i], -Program::kUnlimited, machines.servers[i].uplink);
+    }
+    for (int rack = 0; rack < machines.racks; ++rack) {
+      program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, machines.rack_uplink(rack));
+    }
+    MOTLEY_ASSIGN(const Program::Answer answer, program.maximise());
+    slot_.optimum = answer.worth;
+    std::size_t variable = 0;
+    for (auto& choices : slot_.choices) {
+      for (RelaxedSlot::Choice& choice : choices) choice.probability = std::max(0.0, answer.values[variable++]);
+    }
+    auto price = answer.prices.begin();
+    const auto next = [&] { return std::max(0.0, *price++); };
+    std::vector<double> of_rings(problem_.jobs.size());
+    for (double& one : of_rings) one = next();
+    Prices prices;
+    for (std::size_t i = 0; i < servers; ++i) {
+      prices.devices.push_back(next());
+      prices.uplinks.push_back(next());
+    }
+    for (int rack = 0; rack < machines.racks; ++rack) prices.rack_uplinks.push_back(next());
+    return std::pair(std::move(prices), std::move(of_rings));
+  }
+
+ private:
+  const SlotProblem& problem_;
+  RelaxedSlot& slot_;
+};
+
+const Placement* drawn(const std::vector<RelaxedSlot::Choice>& choices, Random& random) {
+  double lot = random.uniform();
+  for (const RelaxedSlot::Choice& choice : choices) {
+    lot -= choice.probability;
+    if (lot < 0) return &choice.placement;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings) {
+  RelaxedSlot slot;
+  choose_rings(problem, slot);
+  MappingProgram program(problem, slot);
+  for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
+    const int workers = slot.workers[job];
+    if (workers == 0) continue;
+    for (std::size_t i = 0; i < problem.machines.servers.size(); ++i) {
+      const int devices = problem.machines.servers[i].devices;
+      if (devices >= (mappings == Mappings::kWhole ? workers : 1)) program.add(job, {{static_cast<int>(i), workers}});
+    }
+  }
+  for (int round = 0; round < kMostRounds; ++round) {
+    MOTLEY_ASSIGN(const auto solved, program.solve());
+    if (mappings == Mappings::kPartByPart) break;
+    const auto& [prices, of_rings] = solved;
+    bool is_better = false;
+    for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
+      const int workers = slot.workers[job];
+      if (workers < 2) continue;
+      Priced one = cheapest(problem.machines, problem.jobs[job], workers, prices);
+      const double worth = problem.jobs[job].value[0][index(workers)];
+      if (worth - one.cost <= of_rings[job] + kTiny * std::max(1.0, worth)) continue;
+      program.add(job, std::move(one.placement));
+      is_better = true;
+    }
+    if (!is_better) break;
+  }
+  return slot;
+}
+
+std::vector<Placement> round_at_random(const RelaxedSlot& slot, Random& random) {
+  std::vector<Placement> placements;
+  for (const auto& choices : slot.choices) {
+    const Placement* placement = drawn(choices, random);
+    placements.push_back(placement == nullptr ? Placement() : *placement);
+  }
+  return placements;
+}
+
+std::vector<Placement> round_what_fits(const SlotProblem& problem, const RelaxedSlot& slot, Random& random) {
+  Capacity capacity(problem.machines);
+  std::vector<Placement> placements(slot.choices.size());
+  for (const std::uint32_t job : permutation(static_cast<std::uint32_t>(placements.size()), random.next())) {
+    const Placement* placement = drawn(slot.choices[job], random);
+    if (placement == nullptr || !capacity.has_room(*placement, problem.jobs[job].reserve)) continue;
+    capacity.take(*placement, problem.jobs[job].reserve);
+    placements[job] = *placement;
+  }
+  return placements;
+}
+
+}  // namespace motley::scheduling

@@ -1,0 +1,490 @@
+#include "motley/scheduling/policies/slot.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+
+#include "motley/base/random.h"
+#include "motley/scheduling/simulator/capacity.h"
+
+namespace motley::scheduling {
+namespace {
+
+constexpr double kSame = 1e-12;  // relative: sums of values that differ by less are equal
+
+constexpr int kPriceRounds = 20;        // of the search for prices, at most
+constexpr int kPriceSteps = 30;         // bisections of one of its steps
+constexpr double kPriceGain = 1e-4;     // relative: it ends where a round lowers the bound by less
+constexpr std::size_t kAllSubsets = 4;  // types whose prices are moved in all combinations
+constexpr double kLeastPrice = 0.05;    // of the highest, where devices are weighed by their prices
+
+// A piece of a concave envelope: from `from` to `to` workers, each of which adds `slope`.
+struct Segment {
+  int job = 0;
+  int type = kAnyType;
+  int from = 0;
+  int to = 0;
+  double slope = 0;
+};
+
+class Solver {
+ public:
+  Solver(const SlotProblem& problem, const SlotOptions& options)
+      : problem_(problem),
+        options_(options),
+        random_(options.seed),
+        free_(problem.machines),
+        placements_(problem.jobs.size()) {
+    all_ = size_of(kAnyType);
+    for (int type = 0; type < problem.machines.type_count(); ++type) types_.push_back(size_of(type));
+    prices_.assign(types_.size(), 1);
+    is_typed_ = std::ranges::any_of(problem.jobs, [](const SlotJob& job) { return !job.type_values.empty(); });
+  }
+
+  SlotAnswer solve() {
+    if (is_typed_) {
+      find_bound_by_prices();
+    } else {
+      find_bound();
+    }
+    pack();
+    grow(everybody());
+    improve();
+    SlotAnswer answer{std::move(placements_), value_, bound_};
+    answer.bound = std::max(answer.bound, answer.value);
+    return answer;
+  }
+
+ private:
+  // How many devices of a type there are, in the most roomy places.
+  struct Size {
+    int devices = 0;
+    int on_server = 0;
+    int in_rack = 0;
+  };
+  Size size_of(int type) const {
+    const Machines& machines = problem_.machines;
+    Size size{machines.devices(type), machines.largest_server(type)};
+    std::vector<int> by_rack(static_cast<std::size_t>(machines.racks));
+    for (const Server& server : machines.servers) {
+      if (type != kAnyType && server.type != type) continue;
+      int& in_rack = by_rack[static_cast<std::size_t>(server.rack)];
+      in_rack += server.devices;
+      size.in_rack = std::max(size.in_rack, in_rack);
+    }
+    return size;
+  }
+  const Size& size(int type) const { return type == kAnyType ? all_ : types_[static_cast<std::size_t>(type)]; }
+
+  const SlotJob& job(int number) const { return problem_.jobs[static_cast<std::size_t>(number)]; }
+  Placement& placement(int number) { return placements_[static_cast<std::size_t>(number)]; }
+  double worth(int number, const Placement& where) const { return value_of(problem_.machines, job(number), where); }
+
+  std::vector<int> everybody() const {
+    std::vector<int> jobs(problem_.jobs.size());
+    std::iota(jobs.begin(), jobs.end(), 0);
+    return jobs;
+  }
+
+  // What so many workers are worth at best, wherever others are.
+  double best_value(const SlotJob& one, int workers, int type) const {
+    const Reach reach = workers <= size(type).on_server ? Reach::kServer
+                        : workers <= size(type).in_rack ? Reach::kRack
+                                                        : Reach::kCluster;
+    const double value = one.value_on(type)[static_cast<std::size_t>(reach)][static_cast<std::size_t>(workers)];
+    const bool may_stay = workers == workers_of(one.now) && is_of(problem_.machines, one.now, type);
+    return workers == 0 || one.now.empty() || may_stay ? value : value - one.moving;
+  }
+
+  std::vector<Segment> envelope_of(int number, int type) const {
+    const SlotJob& one = job(number);
+    const int most = std::min(one.most(), size(type).devices);
+    std::vector<std::pair<int, double>> hull = {{0, 0.0}};
+    for (int workers = 1; workers <= most; ++workers) {
+      const double value = best_value(one, workers, type);
+      const auto slope = [&](std::size_t i, std::pair<int, double> to) {
+        return (to.second - hull[i].second) / (to.first - hull[i].first);
+      };
+      while (hull.size() > 1 && slope(hull.size() - 1, {workers, value}) >= slope(hull.size() - 2, hull.back())) {
+        hull.pop_back();
+      }
+      hull.emplace_back(workers, value);
+    }
+    std::vector<Segment> segments;
+    for (std::size_t i = 1; i < hull.size(); ++i) {
+      const double slope = (hull[i].second - hull[i - 1].second) / (hull[i].first - hull[i - 1].first);
+      if (slope <= 0) break;
+      segments.push_back({number, type, hull[i - 1].first, hull[i].first, slope});
+    }
+    return segments;
+  }
+
+  // The relaxation is solved by taking the steepest segments first, the last one in part.
+  void find_bound() {
+    std::vector<Segment> segments;
+    for (const int number : everybody()) {
+      const std::vector<Segment> own = envelope_of(number, kAnyType);
+      segments.insert(segments.end(), own.begin(), own.end());
+    }
+    std::ranges::stable_sort(segments, std::greater(), &Segment::slope);
+    wanted_.assign(problem_.jobs.size(), {});
+    int left = problem_.machines.devices();
+    for (const Segment& segment : segments) {
+      const int taken = std::min(left, segment.to - segment.from);
+      bound_ += taken * segment.slope;
+      left -= taken;
+      if (taken == segment.to - segment.from) wanted(segment.job) = {segment.to, kAnyType};
+      if (left == 0) break;
+    }
+  }
+
+  // With unlike devices the relaxation has a price for each type. At any prices no packing is worth more than what all
+  // devices cost and each job's best surplus over the cost of its own; that sum is a convex function of the prices, and
+  // its least value is the relaxation's optimum. It is looked for by moving prices of one type or of several together,
+  // each time to where these devices are asked for no more often than there are (devices that can stand in for each
+  // other become dearer together). Each job then wants devices of the type on which its surplus is largest, as many as
+  // are left when those come first to whom one more is worth most above its price.
+  void find_bound_by_prices() {
+    offers_.resize(problem_.jobs.size());
+    double dearest = 0;
+    for (const int number : everybody()) {
+      std::vector<Offer>& offers = offers_[static_cast<std::size_t>(number)];
+      for (int type = job(number).first_type(); type < job(number).end_of_types(); ++type) {
+        offers.push_back({type, envelope_of(number, type)});
+        for (const Segment& segment : offers.back().segments) dearest = std::max(dearest, segment.slope);
+      }
+    }
+    prices_.assign(types_.size(), 0);
+    bound_ = ask(prices_).cost;
+    for (int round = 0; round < kPriceRounds; ++round) {
+      const double before = bound_;
+      for (const std::vector<std::size_t>& some : groups_of_types()) move_prices(some, dearest);
+      if (bound_ >= before * (1 - kPriceGain)) break;
+    }
+
+    std::vector<Segment> segments;
+    for (const int number : everybody()) {
+      const Offer* best = best_offer(number, prices_).first;
+      if (best != nullptr) segments.insert(segments.end(), best->segments.begin(), best->segments.end());
+    }
+    const auto above_price = [&](const Segment& segment) { return segment.slope - price(segment.type, prices_); };
+    std::ranges::stable_sort(segments, std::greater(), above_price);
+    wanted_.assign(problem_.jobs.size(), {});
+    std::vector<int> left;
+    for (const Size& type : types_) left.push_back(type.devices);
+    for (const Segment& segment : segments) {
+      if (above_price(segment) < 0) break;
+      int& some =
+          segment.type == kAnyType ? *std::ranges::max_element(left) : left[static_cast<std::size_t>(segment.type)];
+      if (wanted(segment.job).workers < segment.from || some < segment.to - segment.from) continue;
+      some -= segment.to - segment.from;
+      wanted(segment.job) = {segment.to, segment.type};
+    }
+  }
+
+  // One type of devices that a job may have, and what they are worth to it.
+  struct Offer {
+    int type = kAnyType;
+    std::vector<Segment> segments;
+  };
+
+  // A job of any type takes the cheapest.
+  static double price(int type, const std::vector<double>& prices) {
+    return type == kAnyType ? std::ranges::min(prices) : prices[static_cast<std::size_t>(type)];
+  }
+
+  // That with the largest surplus, and the surplus; none where there is no surplus.
+  std::pair<const Offer*, double> best_offer(int number, const std::vector<double>& prices) const {
+    std::pair<const Offer*, double> best = {nullptr, 0};
+    for (const Offer& offer : offers_[static_cast<std::size_t>(number)]) {
+      double surplus = 0;
+      for (const Segment& segment : offer.segments) {
+        const double above = segment.slope - price(offer.type, prices);
+        if (above <= 0) break;
+        surplus += above * (segment.to - segment.from);
+      }
+      if (surplus > best.second) best = {&offer, surplus};
+    }
+    return best;
+  }
+
+  // At some prices: the bound, and the devices of each type that are asked for.
+  struct Demand {
+    double cost = 0;
+    std::vector<int> devices;
+  };
+  Demand ask(const std::vector<double>& prices) const {
+    Demand demand{0, std::vector<int>(types_.size())};
+    for (std::size_t type = 0; type < types_.size(); ++type) demand.cost += prices[type] * types_[type].devices;
+    const auto cheapest = static_cast<std::size_t>(std::ranges::min_element(prices) - prices.begin());
+    for (const int number : everybody()) {
+      const auto [offer, surplus] = best_offer(number, prices);
+      if (offer == nullptr) continue;
+      demand.cost += surplus;
+      int workers = 0;
+      for (const Segment& segment : offer->segments) {
+        if (segment.slope > price(offer->type, prices)) workers = segment.to;
+      }
+      demand.devices[offer->type == kAnyType ? cheapest : static_cast<std::size_t>(offer->type)] += workers;
+    }
+    return demand;
+  }
+
+  std::vector<std::vector<std::size_t>> groups_of_types() const {
+    std::vector<std::vector<std::size_t>> groups;
+    if (types_.size() > kAllSubsets) {
+      for (std::size_t type = 0; type < types_.size(); ++type) groups.push_back({type});
+      groups.emplace_back(types_.size());
+      std::iota(groups.back().begin(), groups.back().end(), 0);
+      return groups;
+    }
+    for (std::size_t subset = 1; subset < std::size_t{1} << types_.size(); ++subset) {
+      groups.emplace_back();
+      for (std::size_t type = 0; type < types_.size(); ++type) {
+        if ((subset >> type & 1) != 0) groups.back().push_back(type);
+      }
+    }
+    return groups;
+  }
+
+  // Bisects how far these prices move together; keeps the best of what it has seen.
+  void move_prices(const std::vector<std::size_t>& types, double dearest) {
+    const std::vector<double> from = prices_;
+    double low = 0, high = dearest;
+    for (const std::size_t type : types) low = std::min(low, -from[type]);
+    for (int step = 0; step < kPriceSteps; ++step) {
+      const double by = (low + high) / 2;
+      std::vector<double> prices = from;
+      for (const std::size_t type : types) prices[type] = std::max(0.0, from[type] + by);
+      const Demand demand = ask(prices);
+      int missing = 0;
+      for (const std::size_t type : types) missing += demand.devices[type] - types_[type].devices;
+      (missing > 0 ? low : high) = by;
+      if (demand.cost < bound_) {
+        bound_ = demand.cost;
+        prices_ = prices;
+      }
+    }
+  }
+
+  // What devices cost, in workers on the cheapest type.
+  double cost(const Placement& where) const {
+    if (!is_typed_) return workers_of(where);
+    const double least = kLeastPrice * std::ranges::max(prices_);
+    const double unit = std::max(least, std::ranges::min(prices_));
+    if (unit <= 0) return workers_of(where);
+    double cost = 0;
+    for (const Part& part : where) {
+      const int type = problem_.machines.servers[static_cast<std::size_t>(part.server)].type;
+      cost += part.workers * std::max(least, prices_[static_cast<std::size_t>(type)]) / unit;
+    }
+    return cost;
+  }
+
+  void put(int number, Placement where) {
+    value_ -= worth(number, placement(number));
+    free_.give_back(placement(number), job(number).reserve);
+    free_.take(where, job(number).reserve);
+    value_ += worth(number, where);
+    placement(number) = std::move(where);
+  }
+
+  // Those that stay where they are first, then the largest first.
+  void pack() {
+    std::vector<int> order;
+    for (const int number : everybody()) {
+      const auto [workers, type] = wanted(number);
+      if (workers == 0) continue;
+      const SlotJob& one = job(number);
+      if (!one.now.empty() && one.moving > 0 && workers == workers_of(one.now) &&
+          is_of(problem_.machines, one.now, type) && free_.has_room(one.now, one.reserve)) {
+        put(number, one.now);
+      } else {
+        order.push_back(number);
+      }
+    }
+    std::ranges::stable_sort(order, std::greater(), [&](int number) { return wanted(number).workers; });
+    for (const int number : order) {
+      const auto [workers, type] = wanted(number);
+      Placement where = free_.find(workers, job(number).reserve, type);
+      if (!where.empty() && worth(number, where) > 0) put(number, std::move(where));
+    }
+  }
+
+  // The best that a job could have instead of what it has, for what it costs more; nothing where it cannot gain.
+  struct Gain {
+    double rate = 0;
+    int job = 0;
+    Placement where;
+    bool operator<(const Gain& other) const { return std::pair(rate, -job) < std::pair(other.rate, -other.job); }
+  };
+  Gain best_gain(int number) { return best_gain(number, job(number).first_type(), job(number).end_of_types()); }
+  // On devices of these types, or where it runs.
+  Gain best_gain(int number, int first_type, int end_of_types) {
+    const SlotJob& one = job(number);
+    const Placement before = placement(number);
+    const int had = workers_of(before);
+    const double cost_before = cost(before);
+    const double worth_before = worth(number, before);
+    free_.give_back(before, one.reserve);
+    Gain best{0, number, {}};
+    const auto consider = [&](Placement where) {
+      if (where.empty()) return;
+      const double more = std::max(1.0, cost(where) - cost_before);
+      const double rate = (worth(number, where) - worth_before) / more;
+      if (rate > best.rate * (1 + kSame)) best = {rate, number, std::move(where)};
+    };
+    if (!one.now.empty() && free_.has_room(one.now, one.reserve)) consider(one.now);
+    for (int type = first_type; type < end_of_types; ++type) {
+      // On other devices than before it may do as well with fewer.
+      const int least = is_of(problem_.machines, before, type) ? std::max(1, had) : 1;
+      for (int workers = least; workers <= one.most(); ++workers) {
+        Placement where = free_.find(workers, one.reserve, type);
+        if (where.empty()) break;
+        consider(std::move(where));
+      }
+    }
+    free_.take(before, one.reserve);
+    return best;
+  }
+
+  // Gives what is free to those who make most of it.
+  void grow(const std::vector<int>& jobs) {
+    std::priority_queue<Gain> gains;
+    const auto offer = [&](int number) {
+      Gain gain = best_gain(number);
+      if (gain.rate > 0) gains.push(std::move(gain));
+    };
+    for (const int number : jobs) offer(number);
+    while (!gains.empty()) {
+      const Gain old = gains.top();
+      gains.pop();
+      Gain now = best_gain(old.job);  // others may have taken what it would have had
+      if (now.rate <= 0) continue;
+      if (!gains.empty() && now < gains.top()) {
+        gains.push(std::move(now));
+        continue;
+      }
+      put(now.job, std::move(now.where));
+      offer(old.job);
+    }
+  }
+
+  bool is_near() const { return value_ >= bound_ * (1 - options_.gap); }
+
+  // Takes out jobs of some servers and some that have less than the relaxation would give them, packs them again in
+  // another order, and keeps what is better.
+  void improve() {
+    if (problem_.jobs.empty()) return;
+    int idle = 0;  // rounds in a row that gained nothing
+    for (int round = 0; round < options_.rounds && idle < options_.patience && !is_near(); ++round) {
+      const std::vector<int> chosen = choose();
+      std::vector<std::pair<int, Placement>> before;
+      for (const int number : chosen) before.emplace_back(number, placement(number));
+      const double value_before = value_;
+      for (const int number : chosen) put(number, {});
+      // In this order each gets the number of workers at which it makes most of its devices, or a number by lot, or
+      // what the others leave, on a type by lot where types matter; then all may grow.
+      for (const int number : chosen) {
+        const SlotJob& one = job(number);
+        const std::uint64_t way = random_.below(is_typed_ ? 4 : 3);
+        const int type = is_typed_ ? type_by_lot(one) : kAnyType;
+        Placement where;
+        if (way == 0) {
+          where = best_gain(number).where;
+        } else if (way == 1) {
+          const auto workers = 1 + static_cast<int>(random_.below(static_cast<std::uint64_t>(one.most())));
+          where = free_.find(workers, one.reserve, type);
+        } else if (way == 3) {
+          where = best_gain(number, type, type + 1).where;
+        }
+        if (!where.empty() && worth(number, where) > 0) put(number, std::move(where));
+      }
+      grow(chosen);
+      idle = value_ > value_before + kSame * bound_ ? 0 : idle + 1;
+      if (value_ >= value_before - kSame * bound_) continue;
+      for (const int number : chosen) put(number, {});
+      for (auto& [number, where] : before) put(number, std::move(where));
+      value_ = value_before;
+    }
+  }
+
+  // One that a job may have; a job that may have any may also have them all of one, to leave others to others.
+  int type_by_lot(const SlotJob& one) {
+    const std::size_t ways = types_.size() + (one.type_values.empty() ? 1 : 0);
+    const auto type = static_cast<int>(random_.below(ways));
+    return type < static_cast<int>(types_.size()) ? type : kAnyType;
+  }
+
+  std::vector<int> choose() {
+    const auto any = [&](std::size_t count) { return static_cast<int>(random_.below(count)); };
+    const std::size_t servers = problem_.machines.servers.size();
+    std::vector<char> emptied(servers, 0);
+    const std::size_t count = 1 + random_.below(std::min<std::size_t>(3, servers));
+    for (std::size_t i = 0; i < count; ++i) emptied[static_cast<std::size_t>(any(servers))] = 1;
+    const int least = is_typed_ ? 1 : 0;  // who should have devices of which type is less sure than how many
+    std::vector<int> chosen, poor;
+    for (const int number : everybody()) {
+      const Placement& where = placement(number);
+      if (std::ranges::any_of(where,
+                              [&](const Part& part) { return emptied[static_cast<std::size_t>(part.server)] != 0; })) {
+        chosen.push_back(number);
+      } else if (workers_of(where) < std::max(least, wanted(number).workers)) {
+        poor.push_back(number);
+      }
+    }
+    for (int i = 0; i < 3 && !poor.empty(); ++i) {
+      const auto at = static_cast<std::size_t>(any(poor.size()));
+      chosen.push_back(poor[at]);
+      poor.erase(poor.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    for (std::size_t i = chosen.size(); i > 1; --i) std::swap(chosen[i - 1], chosen[random_.below(i)]);
+    return chosen;
+  }
+
+  const SlotProblem& problem_;
+  const SlotOptions& options_;
+  Random random_;
+  Capacity free_;
+  std::vector<Placement> placements_;
+  struct Wanted {
+    int workers = 0;
+    int type = kAnyType;
+  };
+  Wanted& wanted(int number) { return wanted_[static_cast<std::size_t>(number)]; }
+  std::vector<Wanted> wanted_;              // of each job: what the relaxation gives it, in whole segments
+  std::vector<std::vector<Offer>> offers_;  // of each job, where types matter
+  std::vector<double> prices_;              // of a device, by type, where types matter
+  bool is_typed_ = false;                   // whether types of devices matter to any job
+  Size all_;
+  std::vector<Size> types_;
+  double value_ = 0;
+  double bound_ = 0;
+};
+
+}  // namespace
+
+double value_of(const Machines& machines, const SlotJob& job, const Placement& placement) {
+  if (placement.empty()) return 0;
+  const bool is_typed = !job.type_values.empty();
+  const int type = is_typed ? type_of(machines, placement) : kAnyType;
+  if (is_typed && type == kAnyType) return 0;
+  const auto reach = static_cast<std::size_t>(reach_of(machines, placement));
+  const double value = job.value_on(type)[reach][static_cast<std::size_t>(workers_of(placement))];
+  return job.now.empty() || job.now == placement ? value : value - job.moving;
+}
+
+bool fits(const SlotProblem& problem, const std::vector<Placement>& placements) {
+  Capacity free(problem.machines);
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    if (!free.has_room(placements[i], problem.jobs[i].reserve)) return false;
+    free.take(placements[i], problem.jobs[i].reserve);
+  }
+  return true;
+}
+
+SlotAnswer solve_slot(const SlotProblem& problem, const SlotOptions& options) {
+  return Solver(problem, options).solve();
+}
+
+}  // namespace motley::scheduling

@@ -1,0 +1,67 @@
+// The slot problem: which of many elastic jobs gets how many devices now, and where, so that the sum of what that is
+// worth is greatest (GADGET, Yu et al., INFOCOM 2022, problem (10), without its linear program).
+//
+// Numbers of workers by server say which uplinks a ring loads (motley/scheduling/simulator/capacity.h), so that there
+// is no routing to choose: the problem is to pack at most one such configuration a job.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "motley/scheduling/trace/machines.h"
+
+namespace motley::scheduling {
+
+// What k workers are worth, by the reach of their ring; k from 0, which is worth 0, to the most that a job may have.
+// All three are of one size; nothing is worth more with a longer reach.
+using Worth = std::array<std::vector<double>, 3>;
+
+struct SlotJob {
+  Worth value;
+  double reserve = 0;  // bytes a second of each uplink that its ring goes over
+  Placement now;       // where it runs; empty: it does not
+  double moving = 0;   // what is lost where it goes on elsewhere, or with another number of workers
+  // For a job that is not as fast on all devices, in place of `value`: by type of device, all of one size. Its workers
+  // are all on devices of one type.
+  std::vector<Worth> type_values = {};
+
+  const Worth& value_on(int type) const {
+    return type_values.empty() ? value : type_values[static_cast<std::size_t>(type)];
+  }
+  int most() const { return static_cast<int>(value_on(0)[0].size()) - 1; }
+  // Its devices are of a type from the first on and before the end; kAnyType is the only one where it may have any.
+  int first_type() const { return type_values.empty() ? kAnyType : 0; }
+  int end_of_types() const { return static_cast<int>(type_values.size()); }
+};
+
+struct SlotProblem {
+  Machines machines;
+  std::vector<SlotJob> jobs;
+};
+
+struct SlotAnswer {
+  std::vector<Placement> placements;  // of each job
+  double value = 0;
+  double bound = 0;  // that no answer exceeds
+};
+
+// What a placement of a job is worth; nothing where it may not be there.
+double value_of(const Machines& machines, const SlotJob& job, const Placement& placement);
+
+// Whether all placements together fit: devices, server uplinks and rack uplinks.
+bool fits(const SlotProblem& problem, const std::vector<Placement>& placements);
+
+struct SlotOptions {
+  double gap = 0.005;  // of the bound: near enough
+  int rounds = 2000;   // of improvement, at most
+  int patience = 250;  // rounds in a row without any
+  std::uint64_t seed = 0;
+};
+
+// A packing that fits, always, and a bound. Deterministic. The bound is that of a relaxation: all devices of a type in
+// one place, and values replaced by their concave envelopes. The packing starts from the relaxation's numbers of
+// workers, largest first; then, until it is near enough to the bound, takes some neighbours out and packs them again.
+SlotAnswer solve_slot(const SlotProblem& problem, const SlotOptions& options = {});
+
+}  // namespace motley::scheduling

@@ -1,0 +1,125 @@
+#include "motley/scheduling/policies/slot_worth.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/scheduling/simulator/speed.h"
+
+namespace motley::scheduling {
+namespace {
+
+constexpr double kLeastSeconds = 1e-6;  // that a job has to go: one without duration, too, must have its turn
+constexpr double kUnfairness = 4;       // the power of finish-time ratios that fairness adds up
+constexpr double kSooner = 1e-3;        // of its worth, at most, for being done before a slot ends
+
+class SlotWorth {
+ public:
+  SlotWorth(const State& state, const std::vector<int>& jobs, std::size_t active, double end, Objective objective)
+      : state_(state), active_(static_cast<double>(active)), end_(end), objective_(objective) {
+    for (const int number : jobs) longest_ = std::max(longest_, std::max(kLeastSeconds, state_.left_seconds(number)));
+  }
+
+  SlotJob slot_job(int number) const {
+    const Job& job = state_.job(number);
+    SlotJob one;
+    one.reserve = job.reserve();
+    one.now = state_.placement(number);
+    const double left = std::max(kLeastSeconds, state_.left_seconds(number));
+    const double restart = job.elastic ? job.elastic->restart_seconds : 0;
+    const bool is_stopped = one.now.empty() && state_.run_seconds(number) > 0;
+    const double until_end =
+        std::max(kLeastSeconds, end_ - state_.now - (is_stopped ? restart : 0));  // else it would never resume
+    if (job.type_speeds.empty()) {
+      one.value = on_type(job, left, until_end, kAnyType);
+    } else {
+      for (int type = 0; type < state_.machines->type_count(); ++type) {
+        one.type_values.push_back(on_type(job, left, until_end, type));
+      }
+    }
+    const int type = type_of(*state_.machines, one.now);
+    if (!one.now.empty() && restart > 0 && (job.type_speeds.empty() || type != kAnyType)) {
+      const auto reach = static_cast<std::size_t>(reach_of(*state_.machines, one.now));
+      const Worth& there = one.value_on(type);
+      one.moving = there[reach][static_cast<std::size_t>(workers_of(one.now))] * restart / until_end;
+    }
+    return one;
+  }
+
+ private:
+  // With devices of this type, for a job that has so many seconds to go.
+  Worth on_type(const Job& job, double left, double until_end, int type) const {
+    const int largest = state_.machines->largest_server(type);
+    Worth all;
+    for (std::size_t reach = 0; reach < all.size(); ++reach) {
+      std::vector<double>& values = all[reach];
+      values.assign(static_cast<std::size_t>(std::min(job.most(), state_.machines->devices())) + 1, 0);
+      if (job.speed_on(type) <= 0) continue;
+      for (std::size_t workers = static_cast<std::size_t>(job.least()); workers < values.size(); ++workers) {
+        RingPlace place = on_fewest_servers(static_cast<int>(workers), largest);
+        place.servers = reach == 0 ? 1 : std::max(2, place.servers);
+        place.type = type;
+        const double more = until_end * speed(job, state_.machines->network, place);
+        values[workers] = worth(job, left, more);
+        if (objective_ == Objective::kUtility) {
+          const double seconds = until_end * std::min(1.0, left / std::max(kLeastSeconds, more));
+          values[workers] -= job.cost_of(seconds * static_cast<double>(workers));
+        }
+      }
+    }
+    return all;
+  }
+
+  // Of so many more seconds of its duration, for a job that has so many to go. What it could do beyond its end is worth
+  // little to utilities: enough to be done sooner where nobody else wants the devices.
+  double worth(const Job& job, double left, double more) const {
+    switch (objective_) {
+      case Objective::kCompletion:
+        return job.utility.weight * sooner(left, more) / std::sqrt(left);
+      case Objective::kMakespan:
+        return job.workers * more * (1 + left / longest_);
+      case Objective::kFairness:
+        return std::pow(finish_ratio(job, left, 0), kUnfairness) - std::pow(finish_ratio(job, left, more), kUnfairness);
+      case Objective::kUtility:
+        break;
+    }
+    const double all = job.iterations_after(job.duration);
+    const double done = std::max(0.0, job.duration - left);
+    const double gain = job.utility.envelope_at(job.iterations_after(done + std::min(left, more)), all) -
+                        job.utility.envelope_at(job.iterations_after(done), all);
+    return more <= left ? gain : gain * (1 + kSooner * (1 - left / more));
+  }
+
+  // Seconds by which a job is done sooner, if it does so many of those that it has left until the slot ends.
+  double sooner(double left, double more) const {
+    const double seconds = end_ - state_.now;
+    return more < left ? more : seconds + left - seconds * left / more;
+  }
+
+  // How much longer the job will have taken than with its part of the cluster, if it does so many seconds of what it
+  // has left until the slot ends and goes on as it asked for.
+  double finish_ratio(const Job& job, double left, double more) const {
+    const double to_go = end_ - state_.now + left - sooner(left, more);
+    const double wanted = active_ * job.workers;
+    const double part = std::min(1.0, state_.machines->devices() / wanted);
+    return (state_.now - job.arrival + to_go) * part / std::max(kLeastSeconds, job.duration);
+  }
+
+  const State& state_;
+  double active_;
+  double end_;
+  Objective objective_;
+  double longest_ = 0;  // seconds that a job has to go
+};
+
+}  // namespace
+
+SlotProblem slot_problem(const State& state, const std::vector<int>& jobs, std::size_t active, const Machines& machines,
+                         double end, Objective objective) {
+  const SlotWorth worth(state, jobs, active, end, objective);
+  SlotProblem problem{machines, {}};
+  problem.jobs.reserve(jobs.size());
+  for (const int number : jobs) problem.jobs.push_back(worth.slot_job(number));
+  return problem;
+}
+
+}  // namespace motley::scheduling

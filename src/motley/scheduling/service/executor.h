@@ -1,0 +1,51 @@
+// What runs attempts of jobs: processes of this machine, or a cluster's own workload manager.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/scheduling/service/job_record.h"
+
+namespace motley::scheduling {
+
+struct Attempt {
+  int job = 0;
+  std::string name;  // of the job
+  int number = 1;    // of the attempt, from 1
+  std::vector<std::string> command;
+  std::string directory;         // where it runs
+  std::filesystem::path folder;  // the attempt's own: output, and what the executor notes
+  std::vector<NodeShare> nodes;
+};
+
+// What the command finds in its environment: MOTLEY_JOB, MOTLEY_ATTEMPT, MOTLEY_WORKERS, and MOTLEY_NODES
+// (name:workers, comma between).
+std::vector<std::pair<std::string, std::string>> variables_of(const Attempt& attempt);
+
+struct AttemptStatus {
+  // kUnknown: it never began. kLost: it ended, and nobody knows how.
+  enum class State { kUnknown, kRunning, kEnded, kLost };
+  State state = State::kUnknown;
+  int exit_code = 0;         // where it ended; 128 + signal for one that a signal ended
+  bool node_failed = false;  // where it is lost: because a node of its is
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  // Starts an attempt that has not begun; does nothing for one that has, whoever started it, so that a service that was
+  // killed may start again what it is not sure of. The attempt outlives this process.
+  virtual Status start(const Attempt& attempt) = 0;
+  virtual Result<AttemptStatus> look(const Attempt& attempt) = 0;
+  // Asks all of its processes to save their work and end (SIGTERM), or ends them (SIGKILL). One that has not begun
+  // never will, and is lost from then on. Does nothing for one that has ended.
+  virtual Status ask_to_end(const Attempt& attempt) = 0;
+  virtual Status kill(const Attempt& attempt) = 0;
+  // Nodes that are not there at the moment, by name.
+  virtual Result<std::vector<std::string>> missing_nodes() = 0;
+};
+
+}  // namespace motley::scheduling

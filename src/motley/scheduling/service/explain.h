@@ -1,0 +1,88 @@
+// Why a job is where it is, and what would change if the cluster or its jobs were others.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "motley/scheduling/service/controller.h"
+
+namespace motley::scheduling {
+
+struct Explanation {
+  std::string name;
+  std::string state;
+  std::string constraint;          // what binds: nodes, devices, uplinks, handover, turn; empty where nothing does
+  std::string reason;              // in a sentence
+  std::string changed;             // why it was last started, resized, moved or stopped; empty: never
+  std::string price;               // what one device more would change, in a sentence; empty for jobs that are over
+  std::vector<std::string> frees;  // what would let it start, the soonest first
+  double starts = -1;              // expected, seconds from now; -1: it runs or ran, or cannot be told
+  double finishes = -1;            // likewise
+};
+
+template <class Archive>
+void fields(Archive& archive, Explanation& one) {
+  archive.required("name", one.name);
+  archive.required("state", one.state);
+  archive.optional("constraint", one.constraint);
+  archive.required("reason", one.reason);
+  archive.optional("changed", one.changed);
+  archive.optional("price", one.price);
+  archive.optional("frees", one.frees);
+  archive.required("starts", one.starts);
+  archive.required("finishes", one.finishes);
+}
+
+// Errors: kInvalidInput where there is no such job.
+Result<Explanation> explain(const Controller& controller, const std::string& name, double now);
+
+struct NewNode {
+  std::string name;
+  int devices = 1;
+  std::string type = "";  // of its devices; empty: the cluster's first
+};
+
+template <class Archive>
+void fields(Archive& archive, NewNode& node) {
+  archive.required("name", node.name);
+  archive.required("devices", node.devices);
+  archive.optional("type", node.type);
+}
+
+// A change that is only thought of.
+struct WhatIf {
+  std::vector<SubmittedJob> submit;
+  std::vector<std::string> cancel;
+  std::vector<NewNode> add_nodes;
+  std::vector<std::string> drain;
+};
+
+template <class Archive>
+void fields(Archive& archive, WhatIf& change) {
+  archive.optional("submit", change.submit);
+  archive.optional("cancel", change.cancel);
+  archive.optional("add_nodes", change.add_nodes);
+  archive.optional("drain", change.drain);
+}
+
+// Seconds from now as things are, and with the change; -1: never, or not there.
+struct Comparison {
+  std::string name;
+  double starts = -1, finishes = -1;
+  double starts_then = -1, finishes_then = -1;
+};
+
+template <class Archive>
+void fields(Archive& archive, Comparison& one) {
+  archive.required("name", one.name);
+  archive.required("starts", one.starts);
+  archive.required("finishes", one.finishes);
+  archive.required("starts_then", one.starts_then);
+  archive.required("finishes_then", one.finishes_then);
+}
+
+// By job, those that would be submitted last. Errors: kInvalidInput for jobs and nodes that are not there, or that
+// could not be added.
+Result<std::vector<Comparison>> what_if(const Controller& controller, const WhatIf& change, double now);
+
+}  // namespace motley::scheduling

@@ -1,0 +1,363 @@
+#include "motley/scheduling/service/service.h"
+
+#include <httplib.h>
+#include <openssl/evp.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "motley/base/clock.h"
+#include "motley/net/secret.h"
+#include "motley/net/socket.h"
+#include "motley/report/page/html.h"
+#include "motley/scheduling/service/explain.h"
+
+namespace motley::scheduling {
+namespace {
+
+constexpr int kThreads = 8;
+constexpr time_t kPatienceSeconds = 5;  // with a slow or silent client
+constexpr std::size_t kMaxBodyBytes = 64 << 20;
+constexpr double kStartSeconds = 5;
+constexpr const char* kRefreshSeconds = "5";
+constexpr std::size_t kMostRows = 500;  // of jobs on the page
+constexpr std::string_view kBearer = "Bearer ";
+constexpr std::string_view kBasic = "Basic ";
+
+using Json = nlohmann::ordered_json;
+
+// Empty where it is none.
+std::string decode_base64(const std::string& text) {
+  std::string bytes(text.size() / 4 * 3, '\0');
+  const auto padding = static_cast<int>(text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0);
+  const int length =
+      EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
+                      reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size() / 4 * 4));
+  bytes.resize(static_cast<std::size_t>(std::max(0, length - padding)));
+  return bytes;
+}
+
+bool shows(const httplib::Request& request, const net::Secret& token) {
+  std::string shown = request.get_header_value("Authorization");
+  if (shown.starts_with(kBearer)) {
+    shown = shown.substr(kBearer.size());
+  } else if (shown.starts_with(kBasic)) {
+    const std::string pair = decode_base64(shown.substr(kBasic.size()));
+    const std::size_t colon = pair.find(':');
+    shown = colon == std::string::npos ? "" : pair.substr(colon + 1);
+  } else {
+    return false;
+  }
+  const auto secret = net::Secret::from_text(shown, "the token");
+  const auto bytes_of = [](const net::Secret& one) { return std::as_bytes(std::span(one.bytes())); };
+  return secret && net::same_proof(bytes_of(*secret), bytes_of(token));
+}
+
+void answer(httplib::Response& response, const Json& json) {
+  response.set_content(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", "application/json");
+}
+
+void refuse(httplib::Response& response, const Error& error) {
+  response.status = error.code == ErrorCode::kInvalidInput ? 400 : 500;
+  answer(response, {{"error", error.message}});
+}
+
+template <class T>
+Json json_of(T value) {
+  return JsonWriter::written(value);
+}
+
+Json brief(const JobRecord& record) {
+  int workers = 0;
+  std::string nodes;
+  for (const NodeShare& share : record.nodes) {
+    workers += share.workers;
+    nodes += fmt::format("{}{}:{}", nodes.empty() ? "" : " ", share.node, share.workers);
+  }
+  return {{"id", record.id},
+          {"name", record.job.name},
+          {"state", to_string(record.state)},
+          {"workers", workers},
+          {"nodes", nodes},
+          {"attempt", record.attempt},
+          {"submitted", record.submitted},
+          {"started", record.started},
+          {"finished", record.finished},
+          {"changed", record.changed}};
+}
+
+// A job, or {"jobs": [...]}.
+Result<std::vector<SubmittedJob>> jobs_in(const std::string& body) {
+  try {
+    nlohmann::json json = parse_strict_json(body);
+    if (!json.is_object() || !json.contains("jobs")) json = {{"jobs", nlohmann::json::array({json})}};
+    std::vector<SubmittedJob> jobs;
+    JsonReader reader(json, "");
+    reader.required("jobs", jobs);
+    reader.finish();
+    return jobs;
+  } catch (const JsonReader::Problem& problem) {
+    return fail(ErrorCode::kInvalidInput, "{}", problem.what());
+  }
+}
+
+}  // namespace
+
+struct Service::Parts {
+  Parts(const ServiceOptions& options, std::unique_ptr<Controller> what)
+      : token(options.token), endpoint(options.listen), controller(std::move(what)) {}
+
+  void run();
+  void route();
+  void get_page(httplib::Response& response);
+  Json nodes() const;
+
+  // Calls `what` under the lock; wakes the loop where it has changed something.
+  template <class What>
+  void with_controller(httplib::Response& response, bool changes, const What& what) {
+    const std::lock_guard lock(mutex);
+    const Result<Json> json = what(*controller);
+    if (!json) {
+      refuse(response, json.error());
+      return;
+    }
+    answer(response, *json);
+    if (changes) {
+      is_due = true;
+      changed.notify_all();
+    }
+  }
+
+  const net::Secret token;
+  net::Endpoint endpoint;
+  httplib::Server server;
+  std::thread listener, loop;
+  std::mutex mutex;  // guards all below
+  std::condition_variable changed;
+  std::unique_ptr<Controller> controller;
+  bool is_due = true;
+  bool is_stopping = false;
+  Status outcome;
+};
+
+// The controller's steps, one after another.
+void Service::Parts::run() {
+  std::unique_lock lock(mutex);
+  while (!is_stopping) {
+    is_due = false;
+    const double now = wall_seconds();
+    const Result<double> next = controller->step(now);
+    if (!next) {
+      outcome = fail(next.error());
+      is_stopping = true;
+      changed.notify_all();
+      return;
+    }
+    const auto wait = std::chrono::duration<double>(std::clamp(*next - now, 0.0, 60.0));
+    changed.wait_for(lock, wait, [this] { return is_due || is_stopping; });
+  }
+}
+
+Json Service::Parts::nodes() const {
+  Json all = Json::array();
+  for (std::size_t i = 0; i < controller->machines().servers.size(); ++i) {
+    const Server& server = controller->machines().servers[i];
+    Json jobs = Json::object();
+    int used = 0;
+    for (const JobRecord& record : controller->records()) {
+      for (const NodeShare& share : record.nodes) {
+        if (share.node != server.name) continue;
+        jobs[record.job.name] = share.workers;
+        used += share.workers;
+      }
+    }
+    const char* state = controller->is_drained(server.name) ? "drained"
+                        : controller->is_available(i)       ? "up"
+                                                            : "missing";
+    all.push_back({{"name", server.name},
+                   {"type", controller->machines().type_name(server)},
+                   {"devices", server.devices},
+                   {"used", used},
+                   {"state", state},
+                   {"jobs", jobs}});
+  }
+  return all;
+}
+
+void Service::Parts::route() {
+  server.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+    if (shows(request, token)) return httplib::Server::HandlerResponse::Unhandled;
+    response.status = 401;
+    response.set_header("WWW-Authenticate", "Basic realm=\"motley\", charset=\"UTF-8\"");
+    answer(response, {{"error", "the token is missing or wrong; accepted: 'Authorization: Bearer TOKEN'"}});
+    return httplib::Server::HandlerResponse::Handled;
+  });
+  server.Post("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
+    const auto jobs = jobs_in(request.body);
+    if (!jobs) return refuse(response, jobs.error());
+    with_controller(response, true, [&](Controller& one) -> Result<Json> {
+      MOTLEY_ASSIGN(const std::vector<int> ids, one.submit(*jobs, wall_seconds()));
+      return Json{{"ids", ids}};
+    });
+  });
+  server.Get("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
+    const std::string state = request.get_param_value("state");
+    with_controller(response, false, [&](Controller& one) -> Result<Json> {
+      Json jobs = Json::array();
+      for (const JobRecord& record : one.records()) {
+        if (state.empty() || state == to_string(record.state)) jobs.push_back(brief(record));
+      }
+      return Json{{"jobs", jobs}};
+    });
+  });
+  server.Get(R"(/v1/jobs/([^/]+))", [this](const httplib::Request& request, httplib::Response& response) {
+    with_controller(response, false, [&](Controller& one) -> Result<Json> {
+      const JobRecord* record = one.find(request.matches[1]);
+      if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
+      return json_of(*record);
+    });
+  });
+  server.Delete(R"(/v1/jobs/([^/]+))", [this](const httplib::Request& request, httplib::Response& response) {
+    with_controller(response, true, [&](Controller& one) -> Result<Json> {
+      MOTLEY_TRY(one.cancel(request.matches[1], wall_seconds()));
+      return json_of(*one.find(request.matches[1]));
+    });
+  });
+  server.Get(R"(/v1/jobs/([^/]+)/why)", [this](const httplib::Request& request, httplib::Response& response) {
+    with_controller(response, false, [&](Controller& one) -> Result<Json> {
+      MOTLEY_ASSIGN(const Explanation explanation, explain(one, request.matches[1], wall_seconds()));
+      return json_of(explanation);
+    });
+  });
+  server.Post("/v1/what-if", [this](const httplib::Request& request, httplib::Response& response) {
+    const auto change = parse_json<WhatIf>(request.body, "the request");
+    if (!change) return refuse(response, change.error());
+    with_controller(response, false, [&](Controller& one) -> Result<Json> {
+      MOTLEY_ASSIGN(const std::vector<Comparison> rows, what_if(one, *change, wall_seconds()));
+      return Json{{"jobs", json_of(rows)}};
+    });
+  });
+  server.Get("/v1/nodes", [this](const httplib::Request&, httplib::Response& response) {
+    with_controller(response, false, [&](Controller&) -> Result<Json> { return Json{{"nodes", nodes()}}; });
+  });
+  const auto drain = [this](bool is_drained) {
+    return [this, is_drained](const httplib::Request& request, httplib::Response& response) {
+      with_controller(response, true, [&](Controller& one) -> Result<Json> {
+        MOTLEY_TRY(one.drain(request.matches[1], is_drained));
+        return Json{{"nodes", nodes()}};
+      });
+    };
+  };
+  server.Post(R"(/v1/nodes/([^/]+)/drain)", drain(true));
+  server.Delete(R"(/v1/nodes/([^/]+)/drain)", drain(false));
+  server.Get("/", [this](const httplib::Request&, httplib::Response& response) { get_page(response); });
+}
+
+void Service::Parts::get_page(httplib::Response& response) {
+  using report::escape;
+  std::vector<std::vector<std::string>> node_rows, job_rows;
+  int waiting = 0, running = 0, over = 0;
+  {
+    const std::lock_guard lock(mutex);
+    for (const Json& node : nodes()) {
+      std::string jobs;
+      for (const auto& [name, workers] : node["jobs"].items()) {
+        jobs += fmt::format("{}{} ({})", jobs.empty() ? "" : ", ", escape(name), workers.get<int>());
+      }
+      node_rows.push_back({escape(node["name"].get<std::string>()), escape(node["type"].get<std::string>()),
+                           escape(node["state"].get<std::string>()),
+                           fmt::format("{} of {}", node["used"].get<int>(), node["devices"].get<int>()), jobs});
+    }
+    const std::vector<JobRecord>& records = controller->records();
+    for (auto record = records.rbegin(); record != records.rend(); ++record) {
+      if (is_over(record->state)) {
+        ++over;
+      } else if (record->state == JobState::kWaiting) {
+        ++waiting;
+      } else {
+        ++running;
+      }
+      if (job_rows.size() >= kMostRows) continue;
+      const Json one = brief(*record);
+      job_rows.push_back({fmt::format("{}", record->id), escape(record->job.name), to_string(record->state),
+                          fmt::format("{}", one["workers"].get<int>()), escape(one["nodes"].get<std::string>()),
+                          fmt::format("{}", record->attempt), escape(record->changed)});
+    }
+  }
+  const std::string body =
+      fmt::format(
+          "<header><h1>Scheduler</h1>\n<div class=\"facts\"><span>{} waiting</span><span>{} running</span>"
+          "<span>{} over</span><span>policy {}</span></div></header>\n<main><div class=\"cards\">",
+          waiting, running, over, escape(controller->policy())) +
+      report::card("Nodes", "", report::table({"node", "type", "state", "devices used", "jobs"}, node_rows), true) +
+      report::card(
+          "Jobs", "The newest first.",
+          report::table({"id", "name", "state", "workers", "nodes", "attempt", "last change"}, job_rows, {0, 3, 5}),
+          true) +
+      "</div></main>";
+  response.set_header("Refresh", kRefreshSeconds);
+  response.set_content(report::document("Scheduler", body), "text/html; charset=utf-8");
+}
+
+Service::Service(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, std::unique_ptr<Controller> controller) {
+  auto parts = std::make_unique<Parts>(options, std::move(controller));
+  httplib::Server& server = parts->server;
+  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  // Not the library's options, by which two processes could share a port.
+  server.set_socket_options([](int socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  });
+  server.set_read_timeout(kPatienceSeconds);
+  server.set_write_timeout(kPatienceSeconds);
+  server.set_payload_max_length(kMaxBodyBytes);
+  server.set_tcp_nodelay(true);
+  parts->route();
+  const net::Endpoint& listen = options.listen;
+  if (listen.port == 0) {
+    const int port = server.bind_to_any_port(listen.host);
+    parts->endpoint.port = static_cast<std::uint16_t>(std::max(port, 0));
+  }
+  if (listen.port == 0 ? parts->endpoint.port == 0 : !server.bind_to_port(listen.host, listen.port)) {
+    return fail(ErrorCode::kUnavailable, "--listen: cannot listen at {}; is the port in use?", net::to_string(listen));
+  }
+  parts->listener = std::thread([&server] { server.listen_after_bind(); });
+  for (const Deadline deadline = Deadline::after(kStartSeconds); !server.is_running();) {
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "the service did not start to listen within {} s", kStartSeconds);
+    }
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 1e-3);
+  }
+  parts->loop = std::thread([all = parts.get()] { all->run(); });
+  return std::unique_ptr<Service>(new Service(std::move(parts)));
+}
+
+const net::Endpoint& Service::endpoint() const {
+  return parts_->endpoint;
+}
+
+Status Service::wait() {
+  std::unique_lock lock(parts_->mutex);
+  parts_->changed.wait(lock, [this] { return parts_->is_stopping; });
+  return parts_->outcome;
+}
+
+void Service::stop() {
+  const std::lock_guard lock(parts_->mutex);
+  parts_->is_stopping = true;
+  parts_->changed.notify_all();
+}
+
+Service::~Service() {
+  stop();
+  parts_->server.stop();
+  if (parts_->listener.joinable()) parts_->listener.join();
+  if (parts_->loop.joinable()) parts_->loop.join();
+}
+
+}  // namespace motley::scheduling

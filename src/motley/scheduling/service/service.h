@@ -1,0 +1,46 @@
+// The scheduler as a service: a controller behind HTTP, for owners of jobs and operators of the cluster.
+//
+//   POST   /v1/jobs                 a job, or {"jobs": [...]}; durable once it is answered
+//   GET    /v1/jobs                 all of them, briefly; ?state=waiting those in that state
+//   GET    /v1/jobs/NAME            everything known of one
+//   GET    /v1/jobs/NAME/why        why it is where it is
+//   DELETE /v1/jobs/NAME            cancels it
+//   POST   /v1/what-if              what would change
+//   GET    /v1/nodes                the nodes, and who is on them
+//   POST   /v1/nodes/NAME/drain     no job runs there any more; DELETE takes that back
+//   GET    /                        a page, which reloads itself
+//
+// Every request shows the token, as "Authorization: Bearer TOKEN" or as the password of a browser's Basic
+// authentication. Errors are {"error": "..."} with status 4xx for what the client can mend.
+#pragma once
+
+#include <memory>
+
+#include "motley/net/session.h"
+#include "motley/scheduling/service/controller.h"
+
+namespace motley::scheduling {
+
+struct ServiceOptions {
+  net::Endpoint listen;  // port 0 takes any free one
+  net::Secret token;
+};
+
+class Service {
+ public:
+  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, std::unique_ptr<Controller> controller);
+  // Attempts go on; the next service takes them up.
+  ~Service();
+
+  const net::Endpoint& endpoint() const;  // really listening at
+  // Returns when stop() is called (from any thread), or with the error that ended the service.
+  Status wait();
+  void stop();
+
+ private:
+  struct Parts;
+  explicit Service(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace motley::scheduling

@@ -1,0 +1,149 @@
+#include "motley/scheduling/service/store.h"
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "motley/base/clock.h"
+#include "motley/base/os/file.h"
+
+namespace motley::scheduling {
+namespace {
+
+constexpr int kVersion = 1;  // of the tables below
+constexpr double kLockSeconds = 1;
+
+using Statement = std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)>;
+
+Statement prepare(sqlite3* database, const char* sql) {
+  sqlite3_stmt* statement = nullptr;
+  sqlite3_prepare_v2(database, sql, -1, &statement, nullptr);
+  return {statement, &sqlite3_finalize};
+}
+
+std::string text_of(sqlite3_stmt* statement, int column) {
+  const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement, column));
+  return text == nullptr ? "" : std::string(text, static_cast<std::size_t>(sqlite3_column_bytes(statement, column)));
+}
+
+void bind_text(sqlite3_stmt* statement, int place, const std::string& text) {
+  sqlite3_bind_text(statement, place, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+}
+
+}  // namespace
+
+Store::~Store() = default;
+
+tl::unexpected<Error> Store::problem(const char* doing) const {
+  return fail(ErrorCode::kIo, "{}: {}: {}", file_.string(), doing, sqlite3_errmsg(database_.get()));
+}
+
+Status Store::run(const char* sql) {
+  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK) return problem(sql);
+  return {};
+}
+
+Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder)) {
+    MOTLEY_TRY(make_folders(folder));
+    std::filesystem::permissions(folder, std::filesystem::perms::owner_all);  // commands and outputs may be private
+  }
+  std::unique_ptr<Store> store(new Store);
+  store->file_ = folder / "jobs.sqlite";
+  const std::string lock = (folder / "lock").string();
+  store->lock_ = net::Descriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!store->lock_.valid()) {
+    return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
+  }
+  // A service that was killed while it started a process may leave the lock to that process for a moment.
+  const Deadline deadline = Deadline::after(kLockSeconds);
+  while (::flock(store->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (!deadline.passed()) {
+      SteadyClock::instance().sleep_until(monotonic_seconds() + 0.02);
+      continue;
+    }
+    std::string holder = read_file(lock, 64).value_or("");
+    while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+    return fail(ErrorCode::kRefused, "{}: process {} is a service on this state already; accepted: another folder",
+                folder.string(), holder.empty() ? "another" : holder);
+  }
+  const std::string process = fmt::format("{}\n", ::getpid());
+  if (::ftruncate(store->lock_.get(), 0) != 0 ||
+      ::pwrite(store->lock_.get(), process.data(), process.size(), 0) != static_cast<ssize_t>(process.size())) {
+    return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
+  }
+  sqlite3* database = nullptr;
+  const int opened = sqlite3_open(store->file_.c_str(), &database);
+  store->database_ = {database, &sqlite3_close};
+  if (opened != SQLITE_OK) return store->problem("cannot be opened");
+  MOTLEY_TRY(store->run("PRAGMA journal_mode = WAL"));
+  MOTLEY_TRY(store->run("PRAGMA synchronous = FULL"));
+  const Statement version = prepare(database, "PRAGMA user_version");
+  if (!version || sqlite3_step(version.get()) != SQLITE_ROW) return store->problem("is no database");
+  const int found = sqlite3_column_int(version.get(), 0);
+  if (found != 0 && found != kVersion) {
+    return fail(ErrorCode::kInvalidInput, "{}: is of version {}; accepted: {}", store->file_.string(), found, kVersion);
+  }
+  MOTLEY_TRY(
+      store->run("CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, record "
+                 "TEXT NOT NULL)"));
+  MOTLEY_TRY(store->run("CREATE TABLE IF NOT EXISTS drained (node TEXT PRIMARY KEY)"));
+  MOTLEY_TRY(store->run(fmt::format("PRAGMA user_version = {}", kVersion).c_str()));
+  return store;
+}
+
+Result<std::vector<JobRecord>> Store::jobs() const {
+  const Statement statement = prepare(database_.get(), "SELECT id, record FROM jobs ORDER BY id");
+  if (!statement) return problem("jobs cannot be read");
+  std::vector<JobRecord> records;
+  int step = sqlite3_step(statement.get());
+  for (; step == SQLITE_ROW; step = sqlite3_step(statement.get())) {
+    MOTLEY_ASSIGN(JobRecord record, parse_json<JobRecord>(text_of(statement.get(), 1),
+                                                          fmt::format("{}: job {}", file_.string(),
+                                                                      sqlite3_column_int(statement.get(), 0))));
+    records.push_back(std::move(record));
+  }
+  if (step != SQLITE_DONE) return problem("jobs cannot be read");
+  return records;
+}
+
+Result<std::vector<std::string>> Store::drained_nodes() const {
+  const Statement statement = prepare(database_.get(), "SELECT node FROM drained ORDER BY node");
+  if (!statement) return problem("drained nodes cannot be read");
+  std::vector<std::string> nodes;
+  while (sqlite3_step(statement.get()) == SQLITE_ROW) nodes.push_back(text_of(statement.get(), 0));
+  return nodes;
+}
+
+Status Store::save(const std::vector<const JobRecord*>& records) {
+  if (records.empty()) return {};
+  MOTLEY_TRY(run("BEGIN IMMEDIATE"));
+  const Statement statement =
+      prepare(database_.get(), "INSERT OR REPLACE INTO jobs (id, name, record) VALUES (?1, ?2, ?3)");
+  for (const JobRecord* record : records) {
+    sqlite3_reset(statement.get());
+    sqlite3_bind_int(statement.get(), 1, record->id);
+    bind_text(statement.get(), 2, record->job.name);
+    bind_text(statement.get(), 3, write_json(*record));
+    if (!statement || sqlite3_step(statement.get()) != SQLITE_DONE) {
+      const auto error = problem("a job cannot be written");
+      sqlite3_reset(statement.get());
+      (void)run("ROLLBACK");
+      return error;
+    }
+  }
+  sqlite3_reset(statement.get());
+  return run("COMMIT");
+}
+
+Status Store::save_drained(const std::string& node, bool is_drained) {
+  const Statement statement = prepare(database_.get(), is_drained ? "INSERT OR IGNORE INTO drained (node) VALUES (?1)"
+                                                                  : "DELETE FROM drained WHERE node = ?1");
+  if (!statement) return problem("a drained node cannot be written");
+  bind_text(statement.get(), 1, node);
+  if (sqlite3_step(statement.get()) != SQLITE_DONE) return problem("a drained node cannot be written");
+  return {};
+}
+
+}  // namespace motley::scheduling

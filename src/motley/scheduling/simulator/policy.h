@@ -1,0 +1,98 @@
+// What decides which jobs run where: one interface, one file a policy. Policies are pure: they see a state and return
+// what changes; the same calls give the same answers.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/scheduling/simulator/capacity.h"
+#include "motley/scheduling/simulator/placing.h"
+#include "motley/scheduling/trace/job.h"
+
+namespace motley::scheduling {
+
+// What has become of a job up to the time `since`.
+struct Progress {
+  Placement placement;        // empty: it does not run
+  double speed = 1;           // seconds of its duration in a second, while it runs
+  double resumes = 0;         // when it trains again, after its workers were changed
+  double run_seconds = 0;     // in which it had workers
+  double device_seconds = 0;  // the same times these workers
+  double done_seconds = 0;    // of its duration
+  double since = 0;
+
+  bool runs() const { return !placement.empty(); }
+};
+
+// The cluster at one moment. Jobs are named by their index in `jobs`.
+struct State {
+  double now = 0;  // seconds
+  std::span<const Job> jobs;
+  std::span<const Progress> progress;  // of each job
+  const Machines* machines = nullptr;
+  const Capacity* capacity = nullptr;
+  std::span<const int> arrived;      // since the decision before, in their order; to a live policy they may run already
+  std::span<const int> finished;     // likewise; they have no placement any more
+  std::span<const int> running;      // by arrival
+  std::span<const int> failed = {};  // since the decision before: lost their places with a server
+
+  const Job& job(int number) const { return jobs[static_cast<std::size_t>(number)]; }
+  const Placement& placement(int number) const { return progress[static_cast<std::size_t>(number)].placement; }
+  double run_seconds(int number) const;     // up to now
+  double device_seconds(int number) const;  // up to now
+  double done_seconds(int number) const;    // up to now
+  double left_seconds(int number) const { return job(number).duration - done_seconds(number); }
+};
+
+// For policies that know neither jobs with speeds by type of devices nor failures. Errors: kInvalidInput where there
+// are such.
+Status check_alike(const State& state, const std::string& policy);
+
+struct Change {
+  int job = 0;
+  Placement placement;  // from now on; empty: it stops
+};
+
+struct Decision {
+  // All jobs whose placement becomes another. Together they fit, once what stops or moves has given back its devices.
+  std::vector<Change> changes;
+  // When to be asked again, though nothing arrives or finishes before; must be later than now.
+  double wake = std::numeric_limits<double>::infinity();
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual std::string name() const = 0;
+  // Called at every arrival and completion, and when servers fail and come back, once for all of an instant, and at the
+  // time that the decision before asked for. Errors: kInternal where a program that it solves cannot be solved;
+  // kInvalidInput where it does not know of unlike devices or failures, and there are such.
+  virtual Result<Decision> decide(const State& state) = 0;
+};
+
+// What policies that weigh jobs aim at: the jobs' own utilities; short times from arrival to completion; all being done
+// soon; nobody being behind an equal part of the cluster.
+enum class Objective { kUtility, kCompletion, kMakespan, kFairness };
+
+struct PolicyOptions {
+  Packing packing = Packing::kAnywhere;  // of policies that do not look for places of their own
+  double slot_seconds = 3600;            // of policies that decide by slots
+  Objective objective = Objective::kUtility;
+};
+// The names that make_policy knows.
+std::vector<std::string> policy_names();
+// Those of them that take long traces as they come, and can run here.
+std::vector<std::string> online_policy_names();
+// Those that can run here and keep nothing in mind of which jobs run, so that they may be asked in the midst of things
+// and what they decide may be refused.
+std::vector<std::string> live_policy_names();
+// Whether a policy can place jobs with speeds by type of devices.
+bool knows_types(const std::string& policy);
+// Errors: kInvalidInput for another name, kUnavailable for a policy that needs HiGHS where there is none.
+Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options = {});
+
+}  // namespace motley::scheduling

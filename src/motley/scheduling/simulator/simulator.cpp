@@ -1,0 +1,438 @@
+#include "motley/scheduling/simulator/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+
+#include "motley/base/random.h"
+#include "motley/scheduling/simulator/speed.h"
+
+namespace motley::scheduling {
+namespace {
+
+constexpr double kRounding = 1e-9;     // relative
+constexpr int kIdleDecisions = 2;      // in a row, after which nothing is worth its devices any more
+constexpr int kMostFailures = 10'000;  // of a job: it would never be done
+
+class Replay {
+ public:
+  Replay(const std::vector<Job>& jobs, const Machines& machines, Policy& policy, const SimulationOptions& options)
+      : jobs_(jobs),
+        machines_(machines),
+        policy_(policy),
+        options_(options),
+        random_(options.failures.seed),
+        capacity_(machines),
+        available_(machines),
+        progress_(jobs.size()),
+        versions_(jobs.size()),
+        begins_(jobs.size()),
+        saved_(jobs.size()),
+        done_(jobs.size()),
+        leaving_(machines.servers.size()) {
+    outcome_.jobs.resize(jobs.size());
+  }
+
+  Result<Outcome> run() {
+    if (jobs_.empty()) return outcome_;
+    outcome_.begin = jobs_.front().arrival;
+    for (std::size_t server = 0; server < machines_.servers.size(); ++server) await_failure(static_cast<int>(server));
+    while (finished_count_ < jobs_.size()) {
+      const double next_of_jobs = next_event();
+      const double next = std::min(next_of_jobs, outages_.empty() ? next_of_jobs : outages_.top().time);
+      // A server that comes back may give room to those that wait.
+      if (std::isinf(next_of_jobs) && down_count_ == 0 && std::isinf(options_.horizon)) {
+        return fail(ErrorCode::kInternal, "{} leaves {} jobs waiting for ever, such as '{}'", policy_.name(),
+                    jobs_.size() - finished_count_, jobs_[first_waiting()].name);
+      }
+      if (next >= options_.horizon) {
+        now_ = options_.horizon;
+        for (const int number : running_) {
+          settle(number);
+          keep_run(number);
+        }
+        break;
+      }
+      now_ = next;
+      finish();
+      MOTLEY_TRY(fail_and_repair());
+      arrive();
+      MOTLEY_TRY(decide());
+      if (idle_decisions_ == kIdleDecisions) break;
+    }
+    outcome_.end = now_;
+    for (std::size_t job = 0; job < jobs_.size(); ++job) {
+      outcome_.jobs[job].done_seconds = progress_[job].done_seconds;
+      outcome_.utility +=
+          jobs_[job].worth_after(progress_[job].done_seconds) - jobs_[job].cost_of(progress_[job].device_seconds);
+    }
+    const double span = outcome_.end - outcome_.begin;
+    outcome_.busy_share = span > 0 ? outcome_.device_seconds / (span * machines_.devices()) : 0;
+    return std::move(outcome_);
+  }
+
+ private:
+  // A time at which a job would finish; it does not if it was changed since.
+  struct Finish {
+    double time = 0;
+    int job = 0;
+    int version = 0;
+    bool operator>(const Finish& other) const { return std::pair(time, job) > std::pair(other.time, other.job); }
+  };
+
+  // A server that fails, or comes back.
+  struct Outage {
+    double time = 0;
+    int server = 0;
+    bool begins = true;
+    bool operator>(const Outage& other) const { return std::pair(time, server) > std::pair(other.time, other.server); }
+  };
+
+  const Job& job(int number) const { return jobs_[static_cast<std::size_t>(number)]; }
+  Progress& progress(int job) { return progress_[static_cast<std::size_t>(job)]; }
+
+  double next_event() {
+    while (!finishes_.empty() && finishes_.top().version != version(finishes_.top().job)) finishes_.pop();
+    double next = wake_;
+    if (!finishes_.empty()) next = std::min(next, finishes_.top().time);
+    if (arrived_count_ < jobs_.size()) next = std::min(next, jobs_[arrived_count_].arrival);
+    return next;
+  }
+
+  int& version(int job) { return versions_[static_cast<std::size_t>(job)]; }
+
+  std::size_t first_waiting() const {
+    for (std::size_t job = 0; job < jobs_.size(); ++job) {
+      if (!done_[job]) return job;
+    }
+    return 0;
+  }
+
+  // Notes what a job that runs has had and done so far.
+  void settle(int number) {
+    Progress& one = progress(number);
+    const double seconds = now_ - one.since;
+    const double device_seconds = seconds * workers_of(one.placement);
+    one.run_seconds += seconds;
+    one.device_seconds += device_seconds;
+    outcome_.device_seconds += device_seconds;
+    one.done_seconds += one.speed * std::max(0.0, now_ - std::max(one.since, one.resumes));
+    one.since = now_;
+  }
+
+  void keep_run(int number) {
+    if (!options_.keep_runs) return;
+    const double begin = begins_[static_cast<std::size_t>(number)];
+    if (now_ > begin) outcome_.runs.push_back({number, begin, now_, progress(number).placement});
+  }
+
+  // Takes a job's devices away.
+  void stop(int number) {
+    settle(number);
+    Progress& one = progress(number);
+    keep_run(number);
+    capacity_.give_back(one.placement, job(number).reserve());
+    leave(number);
+    one.placement.clear();
+    ++version(number);
+  }
+
+  void await_failure(int server) {
+    const double mean = options_.failures.mean_seconds;
+    if (std::isfinite(mean)) outages_.push({now_ + random_.exponential(mean), server, true});
+  }
+
+  // Jobs on a server that fails stop, and go back to their last checkpoints.
+  Status fail_and_repair() {
+    failed_.clear();
+    while (!outages_.empty() && outages_.top().time <= now_) {
+      const Outage outage = outages_.top();
+      outages_.pop();
+      Server& server = available_.servers[static_cast<std::size_t>(outage.server)];
+      const Server& whole = machines_.servers[static_cast<std::size_t>(outage.server)];
+      if (!outage.begins) {
+        capacity_.give_back({{outage.server, whole.devices}}, 0);
+        server.devices = whole.devices;
+        --down_count_;
+        await_failure(outage.server);
+        continue;
+      }
+      for (const int number : running_) {
+        const auto is_here = [&](const Part& part) { return part.server == outage.server; };
+        if (std::ranges::any_of(progress(number).placement, is_here)) MOTLEY_TRY(lose(number));
+      }
+      std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+      capacity_.take({{outage.server, whole.devices}}, 0);
+      server.devices = 0;
+      ++down_count_;
+      outages_.push({now_ + options_.failures.repair_seconds, outage.server, false});
+    }
+    return {};
+  }
+
+  Status lose(int number) {
+    Progress& one = progress(number);
+    const int workers = workers_of(one.placement);
+    const double trained = std::max(0.0, now_ - std::max(begins_[static_cast<std::size_t>(number)], one.resumes));
+    stop(number);
+    const double since_checkpoint = one.speed * std::fmod(trained, options_.failures.checkpoint_seconds);
+    const double saved = std::max(saved_[static_cast<std::size_t>(number)], one.done_seconds - since_checkpoint);
+    outcome_.lost_device_seconds += workers * (one.done_seconds - saved) / one.speed;
+    one.done_seconds = saved;
+    failed_.push_back(number);
+    if (++outcome_.jobs[static_cast<std::size_t>(number)].failures == kMostFailures) {
+      return fail(ErrorCode::kInvalidInput,
+                  "job '{}' has failed {} times; accepted: servers that fail less often, or checkpoints more often",
+                  job(number).name, kMostFailures);
+    }
+    return {};
+  }
+
+  // Whether a job's speed depends on who else runs where it does.
+  bool meets_others(int number) const {
+    return is_contended_ && job(number).elastic && job(number).reserve() == 0 &&
+           progress_[static_cast<std::size_t>(number)].placement.size() > 1;
+  }
+
+  void enter(int number) {
+    if (!meets_others(number)) return;
+    for (const Part& part : progress(number).placement) {
+      leaving_[static_cast<std::size_t>(part.server)].push_back(number);
+      changed_.push_back(part.server);
+    }
+  }
+
+  void leave(int number) {
+    if (!meets_others(number)) return;
+    for (const Part& part : progress(number).placement) {
+      std::erase(leaving_[static_cast<std::size_t>(part.server)], number);
+      changed_.push_back(part.server);
+    }
+  }
+
+  // Those who meet others than before go on at another speed.
+  void change_speeds() {
+    std::vector<int> jobs;
+    for (const int server : changed_) {
+      const std::vector<int>& there = leaving_[static_cast<std::size_t>(server)];
+      jobs.insert(jobs.end(), there.begin(), there.end());
+    }
+    changed_.clear();
+    std::ranges::sort(jobs);
+    jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
+    for (const int number : jobs) {
+      const double speed = speed_of(number);
+      if (speed == progress(number).speed) continue;
+      settle(number);
+      progress(number).speed = speed;
+      await_finish(number);
+    }
+  }
+
+  double speed_of(int number) {
+    const Placement& placement = progress(number).placement;
+    RingPlace place = ring_place(machines_, placement);
+    if (meets_others(number)) {
+      for (const Part& part : placement) {
+        place.meeting =
+            std::max(place.meeting, static_cast<int>(leaving_[static_cast<std::size_t>(part.server)].size()));
+      }
+    }
+    return speed(job(number), machines_.network, place);
+  }
+
+  void await_finish(int number) {
+    const Progress& one = progress(number);
+    const double seconds = std::max(0.0, job(number).duration - one.done_seconds) / one.speed;
+    finishes_.push({std::max(now_, one.resumes) + seconds, number, ++version(number)});
+  }
+
+  void finish() {
+    finished_.clear();
+    while (!finishes_.empty() && finishes_.top().time <= now_) {
+      const Finish next = finishes_.top();
+      finishes_.pop();
+      if (next.version != version(next.job)) continue;
+      stop(next.job);
+      progress(next.job).done_seconds = job(next.job).duration;  // whatever rounding has made of it
+      done_[static_cast<std::size_t>(next.job)] = true;
+      outcome_.jobs[static_cast<std::size_t>(next.job)].finished = now_;
+      finished_.push_back(next.job);
+      ++finished_count_;
+    }
+    std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+  }
+
+  void arrive() {
+    arrived_.clear();
+    while (arrived_count_ < jobs_.size() && jobs_[arrived_count_].arrival <= now_) {
+      arrived_.push_back(static_cast<int>(arrived_count_++));
+    }
+  }
+
+  Status decide() {
+    const State state{now_, jobs_, progress_, &available_, &capacity_, arrived_, finished_, running_, failed_};
+    const double begin = options_.clock->now();
+    MOTLEY_ASSIGN(Decision decision, policy_.decide(state));
+    const double seconds = options_.clock->now() - begin;
+    ++outcome_.decisions;
+    outcome_.decision_seconds += seconds;
+    outcome_.longest_decision_seconds = std::max(outcome_.longest_decision_seconds, seconds);
+
+    if (!(decision.wake > now_)) {
+      return fail(ErrorCode::kInternal, "{} wants to be woken at {}, and it is {}", policy_.name(), decision.wake,
+                  now_);
+    }
+    wake_ = decision.wake;
+    for (const Change& change : decision.changes) {
+      if (change.job < 0 || change.job >= static_cast<int>(arrived_count_) ||
+          done_[static_cast<std::size_t>(change.job)]) {
+        return fail(ErrorCode::kInternal, "{} places job {}, which is not there", policy_.name(), change.job);
+      }
+      if (progress(change.job).runs()) stop(change.job);
+    }
+    for (Change& change : decision.changes) {
+      if (!change.placement.empty()) MOTLEY_TRY(start(change.job, std::move(change.placement)));
+    }
+    std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
+    change_speeds();
+    const bool is_idle = has_costs_ && running_.empty() && arrived_count_ == jobs_.size() && down_count_ == 0;
+    idle_decisions_ = is_idle ? idle_decisions_ + 1 : 0;
+    return {};
+  }
+
+  Status start(int number, Placement placement) {
+    const Job& asked = job(number);
+    Progress& one = progress(number);
+    const int workers = workers_of(placement);
+    const bool can_run = asked.type_speeds.empty() || (type_of(machines_, placement) != kAnyType &&
+                                                       asked.speed_on(type_of(machines_, placement)) > 0);
+    if (one.runs() || !can_run || workers < asked.least() || workers > asked.most() ||
+        !capacity_.has_room(placement, asked.reserve())) {
+      return fail(ErrorCode::kInternal, "{} gives '{}' {} workers that it may not have, at {} s", policy_.name(),
+                  asked.name, workers, now_);
+    }
+    capacity_.take(placement, asked.reserve());
+    one.placement = std::move(placement);
+    one.since = begins_[static_cast<std::size_t>(number)] = now_;
+    saved_[static_cast<std::size_t>(number)] = one.done_seconds;
+    JobOutcome& outcome = outcome_.jobs[static_cast<std::size_t>(number)];
+    if (std::isinf(outcome.started)) {
+      outcome.started = now_;
+      one.resumes = now_;
+    } else {
+      ++outcome.restarts;
+      one.resumes = now_ + (asked.elastic ? asked.elastic->restart_seconds : 0);
+    }
+    enter(number);
+    one.speed = speed_of(number);
+    await_finish(number);
+    const auto place = std::ranges::lower_bound(running_, number);
+    if (place == running_.end() || *place != number) running_.insert(place, number);  // else it moves
+    return {};
+  }
+
+  const std::vector<Job>& jobs_;
+  const Machines& machines_;
+  Policy& policy_;
+  const SimulationOptions& options_;
+  const bool has_costs_ = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; });
+  int idle_decisions_ = 0;  // in a row
+  const bool is_contended_ = std::isfinite(machines_.network.between);
+  Random random_;
+  Capacity capacity_;
+  Machines available_;  // servers that have failed have no devices
+  std::vector<Progress> progress_;
+  std::vector<int> versions_;   // of each job: one more whenever its finish is another
+  std::vector<double> begins_;  // of each job: since when it runs where it does
+  std::vector<double> saved_;   // of each job: seconds of its duration that it had done when it began there
+  std::vector<char> done_;
+  std::vector<std::vector<int>> leaving_;  // by server: jobs whose rings leave it, and slow each other down
+  std::vector<int> changed_;               // servers that such jobs came to or went from
+  std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
+  std::priority_queue<Outage, std::vector<Outage>, std::greater<>> outages_;
+  int down_count_ = 0;  // servers that have failed and not come back
+  std::vector<int> running_, arrived_, finished_, failed_;
+  std::size_t arrived_count_ = 0;
+  std::size_t finished_count_ = 0;
+  double now_ = 0;
+  double wake_ = std::numeric_limits<double>::infinity();
+  Outcome outcome_;
+};
+
+}  // namespace
+
+Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines, Policy& policy,
+                         const SimulationOptions& options) {
+  for (const Job& job : jobs) {
+    if (!job.type_speeds.empty() && static_cast<int>(job.type_speeds.size()) != machines.type_count()) {
+      return fail(ErrorCode::kInvalidInput, "job '{}' has speeds for {} types of devices; accepted: for each of {}",
+                  job.name, job.type_speeds.size(), machines.type_count());
+    }
+    const int devices = most_devices(machines, job);
+    if (job.workers > devices) {
+      return fail(ErrorCode::kInvalidInput, "job '{}' asks for {} devices and can never run; there are {}{}", job.name,
+                  job.workers, devices, job.type_speeds.empty() ? "" : " of a type on which it can");
+    }
+  }
+  return Replay(jobs, machines, policy, options).run();
+}
+
+Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome) {
+  std::vector<double> seconds;
+  double sum = 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (std::isinf(outcome.jobs[i].finished)) continue;
+    seconds.push_back(outcome.jobs[i].finished - jobs[i].arrival);
+    sum += seconds.back();
+  }
+  if (seconds.empty()) return {};
+  const auto at = [&](double share) {
+    const auto place = static_cast<std::size_t>(std::ceil(share * static_cast<double>(seconds.size()))) - 1;
+    std::ranges::nth_element(seconds, seconds.begin() + static_cast<std::ptrdiff_t>(place));
+    return seconds[place];
+  };
+  return {sum / static_cast<double>(seconds.size()), at(0.5), at(0.99)};
+}
+
+Fairness fairness_of(const std::vector<Job>& jobs, const Machines& machines, const Outcome& outcome) {
+  // The sum over time of the jobs that are there, at each time at which their number changes.
+  std::vector<std::pair<double, double>> changes;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    changes.emplace_back(jobs[i].arrival, 1);
+    if (std::isfinite(outcome.jobs[i].finished)) changes.emplace_back(outcome.jobs[i].finished, -1);
+  }
+  std::ranges::sort(changes);
+  std::vector<double> times, sums;
+  double there = 0, sum = 0;
+  for (const auto& [time, change] : changes) {
+    if (!times.empty()) sum += there * (time - times.back());
+    times.push_back(time);
+    sums.push_back(sum);
+    there += change;
+  }
+  const auto sum_until = [&](double time) {
+    return sums[static_cast<std::size_t>(std::ranges::lower_bound(times, time) - times.begin())];
+  };
+  Fairness fairness;
+  double count = 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const double finished = outcome.jobs[i].finished;
+    const double took = finished - jobs[i].arrival;
+    if (std::isinf(finished) || !(took > 0) || !(jobs[i].duration > 0)) continue;
+    const double others = (sum_until(finished) - sum_until(jobs[i].arrival)) / took;  // itself among them
+    const double part = std::min(1.0, machines.devices() / (others * jobs[i].workers));
+    const double ratio = took * part / jobs[i].duration;
+    fairness.mean += ratio;
+    fairness.worst = std::max(fairness.worst, ratio);
+    fairness.unfair += ratio > 1 + kRounding ? 1 : 0;
+    ++count;
+  }
+  if (count > 0) {
+    fairness.mean /= count;
+    fairness.unfair /= count;
+  }
+  return fairness;
+}
+
+}  // namespace motley::scheduling

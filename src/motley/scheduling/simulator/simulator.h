@@ -1,0 +1,88 @@
+// Replays a trace under a policy, event by event: jobs arrive, start, grow, shrink, move, stop and finish, servers fail
+// and come back; nothing happens in between.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/scheduling/simulator/policy.h"
+
+namespace motley::scheduling {
+
+// What became of a job.
+struct JobOutcome {
+  double started = std::numeric_limits<double>::infinity();   // first, seconds from the trace's begin; never: infinite
+  double finished = std::numeric_limits<double>::infinity();  // likewise
+  double done_seconds = 0;                                    // of its duration
+  int restarts = 0;  // how often it ran again after it had been stopped, or was moved, or got other workers
+  int failures = 0;  // how often a server failed on which it ran
+};
+
+// A job's workers in one place, for a while.
+struct Run {
+  int job = 0;
+  double begin = 0, end = 0;  // seconds from the trace's begin
+  Placement placement;
+};
+
+struct Outcome {
+  std::vector<JobOutcome> jobs;    // as the trace's
+  std::vector<Run> runs;           // by their ends; only where they are asked for
+  double begin = 0;                // of the first arrival
+  double end = 0;                  // of the last completion, or the horizon
+  double device_seconds = 0;       // that jobs had
+  double busy_share = 0;           // of all devices from begin to end
+  double lost_device_seconds = 0;  // of those: what jobs had done since their last checkpoints when servers failed
+  double utility = 0;              // of all jobs, for what they did, less what their devices cost
+  std::int64_t decisions = 0;
+  double decision_seconds = 0;  // of computation, all together
+  double longest_decision_seconds = 0;
+};
+
+// Servers that fail at random, each on its own: the time from one's coming back to its next failure is exponentially
+// distributed.
+struct Failures {
+  double mean_seconds = std::numeric_limits<double>::infinity();  // of that time; infinite: none fails
+  double repair_seconds = 3600;                                   // until it comes back
+  double checkpoint_seconds = 1800;  // that a job trains between checkpoints; what it did since the last one is lost
+  std::uint64_t seed = 0;
+};
+
+struct SimulationOptions {
+  bool keep_runs = false;
+  double horizon = std::numeric_limits<double>::infinity();  // when all ends, whatever is left to do
+  const Clock* clock = &SteadyClock::instance();             // only tells what decisions take
+  Failures failures = {};
+};
+
+// Jobs by arrival. At one instant completions come first, then failures, then arrivals, then one decision.
+//
+// Errors: kInvalidInput for a job that asks for more devices than it can have, by name; kInternal where the policy
+// breaks its word: gives devices or bandwidth of uplinks twice, more workers than a job can use or fewer than it can
+// run with, devices on which it cannot run, changes a job that is not there, wants to be woken in the past, or leaves
+// jobs waiting for ever (which it may where devices cost more than what jobs would be worth: then all ends).
+Result<Outcome> simulate(const std::vector<Job>& jobs, const Machines& machines, Policy& policy,
+                         const SimulationOptions& options = {});
+
+// Seconds from arrival to completion, over all jobs that finished.
+struct Completion {
+  double mean = 0;
+  double median = 0;
+  double p99 = 0;
+};
+Completion completion_of(const std::vector<Job>& jobs, const Outcome& outcome);
+
+// Finish-time fairness (Themis, Mahajan et al., NSDI 2020): how much longer a job took than it would have with a part
+// of the cluster of its own, as large as there were jobs, on average, while it was there. Jobs above 1 had less than
+// their part. Over all jobs that finished.
+struct Fairness {
+  double mean = 0;
+  double worst = 0;
+  double unfair = 0;  // share of jobs above 1
+};
+Fairness fairness_of(const std::vector<Job>& jobs, const Machines& machines, const Outcome& outcome);
+
+}  // namespace motley::scheduling

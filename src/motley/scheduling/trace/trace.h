@@ -1,0 +1,49 @@
+// Traces of jobs: the published ones as they are, and our own (docs/schedule.md). The header line tells them apart:
+//
+//   timestamp,duration,num_gpus,gpu_time,cluster        Philly, as Sia's and ElasticFlow's artifacts have it
+//   job_id,submission_time,duration,num_gpu             Microsoft ITP 2021
+//   name,cpu_milli,memory_mib,num_gpu,...               Alibaba gpu-v2023, its lists of pods; those without a GPU, and
+//                                                       those that were never scheduled, are left out
+//   job,arrival_seconds,duration_seconds,workers        ours, of rigid jobs
+//
+// Ours may go on with any of least,most,compute_seconds,gradient_bytes,restart_seconds,deadline_seconds
+// (motley/scheduling/trace/job.h): then its jobs may have from `least` to `most` workers; without one of these, the
+// workers that they ask for. A deadline of inf is none. device_hour_cost is taken from their utility. And with
+// speed_TYPE for types of devices: how fast jobs are there beside the devices for which their seconds hold, 0 where
+// they cannot run. Or with a profile: the name of a profile.json that Motley measured, beside the trace, from which
+// compute_seconds, gradient_bytes and speeds are taken; seconds hold for the first of its devices. Empty: none.
+//
+// Gavel's traces have no header, and tabs between their fields (motley/scheduling/trace/gavel_trace.h).
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/scheduling/trace/job.h"
+#include "motley/scheduling/trace/throughputs.h"
+
+namespace motley::scheduling {
+
+struct TraceOptions {
+  // Of Gavel's traces: how fast its models are. Durations are those on devices of this type.
+  const Throughputs* throughputs = nullptr;
+  std::string device_type = "v100";
+  // Types of the devices there are (Machines::types). Where there are several, jobs of traces that say so are not as
+  // fast on all.
+  std::vector<std::string> types = {};
+};
+
+// The jobs by arrival, those of one instant in the file's order; the first arrives at 0.
+//
+// Errors: kInvalidInput (kIo if unreadable), with file, line, field, value and what would be accepted: a header that is
+// none of these, a line that does not parse, a number that is out of bounds, a job's name for the second time.
+Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const TraceOptions& options = {});
+Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options = {});
+
+// Our format; with speeds by these types of devices where jobs have them.
+std::string format_trace(const std::vector<Job>& jobs, const std::vector<std::string>& types = {});
+
+}  // namespace motley::scheduling

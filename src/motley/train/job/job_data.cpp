@@ -1,0 +1,190 @@
+// From files, made, or from a data node (see job_data.h).
+#include "motley/train/job/job_data.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "motley/base/os/file.h"
+#include "motley/data/local/clicks.h"
+
+namespace motley::train {
+namespace {
+
+std::vector<std::string> listed(const std::string& names) {
+  std::vector<std::string> list;
+  std::istringstream words(names);
+  for (std::string word; std::getline(words, word, ',');) {
+    const std::size_t begin = word.find_first_not_of(' ');
+    if (begin != std::string::npos) {
+      list.push_back(word.substr(begin, word.find_last_not_of(' ') - begin + 1));
+    }
+  }
+  return list;
+}
+
+// Test samples are those after the training samples, a tenth as many.
+data::ClickSource clicks_of(const Job& job, bool training) {
+  data::ClickSource source;
+  source.seed = static_cast<std::uint64_t>(job.seed);
+  source.rows = static_cast<std::uint64_t>(job.data_values);
+  source.zipf = job.data_zipf;
+  source.samples = static_cast<std::uint32_t>(job.data_samples);
+  if (!training) {
+    source.first = source.samples;
+    source.samples = std::max(1U, source.samples / 10);
+  }
+  return source;
+}
+
+data::DatasetSource source_of(const Job& job, bool training) {
+  if (job.data_name == "fashion-mnist") {
+    return data::fashion_mnist(training, job.data_folder);
+  }
+  using Format = data::DatasetSource::Format;
+  data::DatasetSource source;
+  if (job.data_name == "text") {
+    source.format = Format::kText;
+    source.sequence = static_cast<std::uint32_t>(job.data_sequence);
+    if (!training && !job.data_test.empty()) {
+      source.features = job.data_test;
+      return source;
+    }
+    source.features = job.data_train.empty() ? data::kJargonFile : job.data_train;
+    if (job.data_test.empty()) {
+      (training ? source.text_end : source.text_begin) = 1 - job.data_test_share;
+    }
+    return source;
+  }
+  source.format = job.data_name == "idx"      ? Format::kIdx
+                  : job.data_name == "csv"    ? Format::kCsv
+                  : job.data_name == "criteo" ? Format::kCriteo
+                                              : Format::kNpy;
+  source.features = training ? job.data_train : job.data_test;
+  source.targets = training ? job.data_train_targets : job.data_test_targets;
+  source.target_column = job.data_target;
+  source.target_kind = job.data_target_kind == "class" ? data::TargetKind::kClass : data::TargetKind::kReal;
+  source.leave_out = listed(job.data_leave_out);
+  source.categories = listed(job.data_categories);
+  source.malformed_share = job.data_malformed_share;
+  return source;
+}
+
+// Normalisation measured on the training data; fashion-mnist brings its own, and tokens have none.
+Result<data::Normalisation> normalisation_of(const Job& job) {
+  if (!job.data_normalise || job.data_name == "text") {
+    return data::Normalisation{};
+  }
+  MOTLEY_ASSIGN(const auto plain, data::open_dataset(source_of(job, true)));
+  return data::measure_normalisation(*plain);
+}
+
+Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, std::uint32_t class_count) {
+  if (job.data_name == "clicks") {
+    return data::make_clicks(clicks_of(job, training));
+  }
+  data::DatasetSource source = source_of(job, training);
+  source.class_count = class_count;
+  if (job.data_name == "fashion-mnist") {
+    if (!job.data_normalise) {
+      source.normalisation = {};
+    }
+  } else {
+    MOTLEY_ASSIGN(source.normalisation, normalisation_of(job));
+  }
+  return data::open_dataset(source);
+}
+
+Result<std::unique_ptr<data::Dataset>> open_at_node(const Job& job, data::Set set) {
+  MOTLEY_ASSIGN(data::NodeAccess access, node_access(job, set));
+  return data::RemoteDataset::open(std::move(access));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
+  if (!job.data_node.empty()) {
+    return open_at_node(job, data::Set::kTraining);
+  }
+  return open_data(job, true, 0);
+}
+
+bool has_test_data(const Job& job) {
+  return job.data_name == "fashion-mnist" || job.data_name == "clicks" || !job.data_test.empty() ||
+         (job.data_name == "text" && job.data_test_share > 0);
+}
+
+Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training) {
+  if (!job.data_node.empty()) {
+    return open_at_node(job, data::Set::kTest);
+  }
+  MOTLEY_ASSIGN(auto test, open_data(job, false, training.class_count()));
+  if (test->feature_shape() != training.feature_shape() || test->target_width() != training.target_width()) {
+    return fail(ErrorCode::kInvalidInput,
+                "data.test: a sample has {} features and {} target values; the training data has {} and {}",
+                test->feature_count(), test->target_width(), training.feature_count(), training.target_width());
+  }
+  return test;
+}
+
+std::string data_keys(const Job& job) {
+  std::string text;
+  for (const auto& entry : job_options().entries()) {
+    const std::string& key = entry.text.key;
+    const bool is_data = key.starts_with("data.") && !key.starts_with("data.node") && key != "data.read_ahead";
+    if ((!is_data || key == "data.folder") && !(key == "seed" && job.data_name == "clicks")) {
+      continue;
+    }
+    const std::string value = job_options().get(job, entry);
+    const bool is_file = key.starts_with("data.train") || key == "data.test" || key == "data.test_targets";
+    text += fmt::format("{}: {}\n", key, is_file ? std::filesystem::path(value).filename().string() : value);
+  }
+  return text;
+}
+
+Result<data::NodeAccess> node_access(const Job& job, data::Set set) {
+  auto endpoint = net::parse_endpoint(job.data_node);
+  if (!endpoint) {
+    return fail(endpoint.error().within("data.node"));
+  }
+  data::NodeAccess access;
+  access.endpoint = *endpoint;
+  access.token = [file = job.data_node_token]() -> Result<net::Secret> {
+    auto token = file.empty() ? net::Secret::from_environment(kDataTokenVariable) : net::Secret::from_file(file);
+    return token ? token : fail(token.error().within("data.node_token"));
+  };
+  access.claim.identity = {.job = job.name, .tenant = job.exchange_tenant, .session = 1, .epoch = 1};
+  access.set = set;
+  access.keys = data_keys(job);
+  access.join_seconds = job.join_seconds;
+  access.read_seconds = job.step_seconds / 2;
+  return access;
+}
+
+Status check_data(const Job& job) {
+  if (!job.data_node.empty()) {
+    MOTLEY_ASSIGN(const data::NodeAccess access, node_access(job, data::Set::kTraining));
+    const auto token = access.token();
+    return token ? Status() : fail(token.error());
+  }
+  std::vector<std::pair<std::string, std::filesystem::path>> files;
+  for (const bool training : {true, false}) {
+    if (job.data_name != "clicks" && (training || has_test_data(job))) {
+      const data::DatasetSource source = source_of(job, training);
+      const std::string key = job.data_name == "fashion-mnist" ? "data.folder" : training ? "data.train" : "data.test";
+      files.emplace_back(key, source.features);
+      files.emplace_back(job.data_name == "fashion-mnist" ? key : key + "_targets", source.targets);
+    }
+  }
+  for (const auto& [key, file] : files) {
+    if (!file.empty() && !std::ifstream(file)) {
+      return fail(ErrorCode::kInvalidInput, "{}: cannot read '{}': {}{}", key, file.string(), errno_text(),
+                  data::install_hint(file));
+    }
+  }
+  return {};
+}
+
+}  // namespace motley::train

@@ -1,0 +1,65 @@
+// From the job's keys to the values that the other rooms take: network, optimizer, exchange, partition, devices. Errors
+// name the key.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+
+#include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
+#include "motley/collective/exchange.h"
+#include "motley/data/local/dataset.h"
+#include "motley/data/local/loader.h"
+#include "motley/data/local/partition.h"
+#include "motley/nn/networks.h"
+#include "motley/nn/optimizer.h"
+#include "motley/nn/schedule.h"
+#include "motley/train/job/job.h"
+
+namespace motley::train {
+
+// What follows from the keys alone.
+struct JobParts {
+  nn::OptimizerSpec optimizer;
+  collective::ExchangeOptions exchange;
+};
+JobParts make_parts(const Job& job);
+// Of the value of a key such as exchange.wire.
+collective::WireType wire_type_of(const std::string& name);
+
+// The parameter servers that the job names, or that the launcher started, and the token for them.
+Result<std::vector<collective::ServerAddress>> servers_of(const Job& job);
+inline constexpr const char* kServersVariable = "MOTLEY_SERVERS";
+inline constexpr const char* kServerTokenVariable = "MOTLEY_SERVER_TOKEN";
+
+nn::ScheduleSpec schedule_of(const Job& job, std::int64_t steps);
+
+// The network with its input shape and outputs filled in from the data where the job leaves them open.
+Result<nn::NetworkSpec> network_of(const Job& job, const data::Dataset& training);
+
+Result<data::PartitionOptions> partition_of(const Job& job, const cluster::Cluster& cluster, bool has_batch_norm);
+
+// Whether what the job names is there, as far as can be told at once: files that open, shares that suit the workers.
+Status check_inputs(const Job& job, const cluster::Cluster& cluster);
+
+// "cpu", "cuda" or "cuda:N" for a rank; ranks of one host that only say "cuda" get a device each.
+std::string device_of(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank);
+
+// Whether this step (counted from 1) is run with the equal split, to compare with.
+bool is_control_step(const Job& job, std::int64_t step);
+// The equal split of a window, within the workers' limits.
+data::Shares equal_shares(std::uint32_t window, std::span<const data::WorkerLimits> limits);
+
+// Cores that this process may run on, and binding it to those that the cluster file gives the worker.
+int available_cores();
+Status pin_to_cores(const cluster::Worker& worker);
+
+// A batch that was read, as tensors on the device: features [n, feature_shape...] and targets [n, target_width].
+torch::Tensor batch_inputs(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
+                           torch::Dtype dtype);
+torch::Tensor batch_targets(const data::Batch& batch, const data::Dataset& dataset, torch::Device device,
+                            torch::Dtype dtype);
+
+}  // namespace motley::train

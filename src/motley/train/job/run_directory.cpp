@@ -1,0 +1,229 @@
+#include "motley/train/job/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <sstream>
+
+#include "motley/base/clock.h"
+#include "motley/base/log.h"
+#include "motley/base/os/file.h"
+#include "motley/base/units.h"
+
+namespace motley::train {
+
+namespace fs = std::filesystem;
+
+fs::path RunDirectory::log_file(int rank) const {
+  return folder_ / "logs" / fmt::format("rank-{}.log", rank);
+}
+
+RunLock::~RunLock() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+Result<RunLock> RunDirectory::lock() const {
+  const fs::path path = folder_ / "lock";
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor < 0) {
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
+  }
+  RunLock lock(descriptor);
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      const Result<std::string> holder = read_file(path, 1 << 10);
+      return fail(ErrorCode::kInvalidInput,
+                  "the run in '{}' is alive: {} writes it; stop that first, or name another folder with "
+                  "--run-directory",
+                  folder_.string(), holder && !holder->empty() ? *holder : "another process");
+    }
+    spdlog::warn("'{}' cannot be locked ({}): nothing keeps a second run out of this folder", path.string(),
+                 errno_text());
+    return lock;
+  }
+  char host[256] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  // The text is for people; on a full disk the lock holds without it.
+  const std::string holder = fmt::format("process {} on {}", ::getpid(), host);
+  if (::ftruncate(descriptor, 0) == 0 && ::write(descriptor, holder.data(), holder.size()) < 0) {
+    spdlog::debug("cannot write '{}': {}", path.string(), errno_text());
+  }
+  return lock;
+}
+
+Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
+  if (resume && !fs::exists(job_file())) {
+    return fail(ErrorCode::kInvalidInput, "--resume: '{}' holds no run (there is no job.yaml in it)", folder_.string());
+  }
+  MOTLEY_TRY(make_folders(folder_));
+  MOTLEY_ASSIGN(RunLock held, lock());
+  if (!resume && fs::exists(job_file())) {
+    if (!overwrite) {
+      return fail(ErrorCode::kInvalidInput,
+                  "'{}' holds a run already; continue it with --resume, replace it with --overwrite, or name another "
+                  "folder with --run-directory",
+                  folder_.string());
+    }
+    for (const char* name : {"job.yaml", "metrics.jsonl", "run.json", "summary.json", "timeline.json", "report.html",
+                             "checkpoint", "tables", "logs", "tensorboard", "rendezvous.json"}) {
+      std::error_code ignored;
+      fs::remove_all(folder_ / name, ignored);
+    }
+  }
+  MOTLEY_TRY(make_folders(folder_ / "logs"));
+  return held;
+}
+
+Status RunDirectory::roll_back_metrics(std::int64_t step) const {
+  if (!fs::exists(metrics_file())) {
+    return {};
+  }
+  MOTLEY_ASSIGN(const std::string text, read_file(metrics_file()));
+  std::string kept;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const bool is_line = json.is_object() && json.contains("step") && json["step"].is_number_integer();
+    if (is_line && json["step"].get<std::int64_t>() <= step) {
+      kept += line + "\n";
+    }
+  }
+  return write_file(metrics_file(), kept);
+}
+
+namespace {
+
+// Of all workers together, where the cluster file has a price for every one of them.
+nlohmann::ordered_json price_per_hour(const cluster::Cluster& cluster) {
+  double sum = 0;
+  for (const cluster::Worker& worker : cluster.workers) {
+    const cluster::DeviceType* type = cluster.device_type(worker.device);
+    if (type == nullptr || type->price_per_hour <= 0) return nullptr;
+    sum += type->price_per_hour;
+  }
+  return sum;
+}
+
+Status copy_text(const fs::path& from, const fs::path& to) {
+  MOTLEY_ASSIGN(const std::string text, read_file(from));
+  return write_file(to, text);
+}
+
+// The profile that the plan was made from, where it is known.
+Result<bool> keep_profile(const RunDirectory& run, const Job& job) {
+  const std::string& profile = job.profile.empty() ? job.emulation : job.profile;
+  if (profile.empty()) return false;
+  MOTLEY_TRY(copy_text(profile, run.folder() / "profile.json"));
+  return true;
+}
+
+}  // namespace
+
+Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts) {
+  nlohmann::ordered_json plan;
+  if (facts.plan != nullptr) {
+    MOTLEY_ASSIGN(const bool has_profile, keep_profile(run, job));
+    MOTLEY_TRY(write_file(run.folder() / "plan.json", planning::to_json(*facts.plan)));
+    if (!job.cluster.empty()) {
+      MOTLEY_TRY(copy_text(job.cluster, run.folder() / "cluster.yaml"));
+    }
+    const bool has_cluster = fs::exists(run.folder() / "cluster.yaml");
+    plan = {{"plan", "plan.json"},
+            {"profile", has_profile ? nlohmann::ordered_json("profile.json") : nullptr},
+            {"cluster", has_cluster ? nlohmann::ordered_json("cluster.yaml") : nullptr}};
+  }
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const double memory = static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  auto workers = nlohmann::ordered_json::array();
+  for (std::size_t rank = 0; rank < cluster.workers.size(); ++rank) {
+    const cluster::Worker& worker = cluster.workers[rank];
+    nlohmann::ordered_json item = {{"rank", rank},
+                                   {"name", worker.name},
+                                   {"device", worker.device.empty() ? job.device : worker.device},
+                                   {"emulated", nullptr}};
+    if (worker.emulation) {
+      item["emulated"] = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
+    } else if (!job.emulation.empty()) {
+      item["emulated"] = "by the profile '" + job.emulation + "'";
+    }
+    workers.push_back(std::move(item));
+  }
+  const nlohmann::ordered_json json = {
+      {"motley_version", MOTLEY_VERSION},
+      {"started", wall_seconds()},
+      {"name", job.name},
+      {"workers", workers},
+      {"exchange", facts.exchange},
+      {"batch", job.batch},
+      {"training_samples", facts.training_samples},
+      {"price_per_hour", price_per_hour(cluster)},
+      {"planned", plan},
+      {"finished", false},
+      {"exit", nullptr},
+      {"error", nullptr},
+      {"machine", fmt::format("{} cores, {}", ::sysconf(_SC_NPROCESSORS_ONLN), format_bytes(memory))}};
+  return write_file(run.run_file(), json.dump(2) + "\n");
+}
+
+namespace {
+
+Result<nlohmann::ordered_json> read_run_file(const RunDirectory& run) {
+  MOTLEY_ASSIGN(const std::string text, read_file(run.run_file()));
+  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    return fail(ErrorCode::kCorrupt, "'{}' is not a JSON object", run.run_file().string());
+  }
+  return json;
+}
+
+}  // namespace
+
+Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes) {
+  MOTLEY_ASSIGN(auto json, read_run_file(run));
+  for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+    nlohmann::ordered_json& emulated = json["workers"][rank]["emulated"];
+    if (!notes[rank].empty()) {
+      emulated = emulated.get<std::string>() + "; " + notes[rank];
+    }
+  }
+  return write_file(run.run_file(), json.dump(2) + "\n");
+}
+
+Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+  MOTLEY_ASSIGN(auto json, read_run_file(run));
+  json["finished"] = end.exit == "done";
+  json["exit"] = end.exit;
+  json["error"] = end.error.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(end.error);
+  return write_file(run.run_file(), json.dump(2) + "\n");
+}
+
+Result<std::unique_ptr<JsonLines>> JsonLines::open(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor < 0) {
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
+  }
+  return std::unique_ptr<JsonLines>(new JsonLines(path, descriptor));
+}
+
+JsonLines::~JsonLines() {
+  ::close(descriptor_);
+}
+
+Status JsonLines::write(const nlohmann::ordered_json& line) {
+  const std::string text = line.dump() + "\n";
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = ::write(descriptor_, text.data() + done, text.size() - done);
+    if (written < 0 && errno != EINTR) {
+      return fail(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), errno_text());
+    }
+    done += written > 0 ? static_cast<std::size_t>(written) : 0;
+  }
+  return {};
+}
+
+}  // namespace motley::train

@@ -1,0 +1,94 @@
+// The folder that a run leaves: effective job, metrics, TensorBoard events, timeline, checkpoints, report, a log per
+// rank. Only rank 0 (and the launcher) write the shared files.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
+#include "motley/planning/plan/plan.h"
+#include "motley/train/job/job.h"
+
+namespace motley::train {
+
+// Held by the one process that writes a run; the kernel lets go of it when that process ends, however it ends.
+class RunLock {
+ public:
+  explicit RunLock(int descriptor) : descriptor_(descriptor) {}
+  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  RunLock& operator=(RunLock&&) = delete;
+  ~RunLock();
+
+ private:
+  int descriptor_;
+};
+
+class RunDirectory {
+ public:
+  explicit RunDirectory(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  const std::filesystem::path& folder() const { return folder_; }
+  std::filesystem::path job_file() const { return folder_ / "job.yaml"; }
+  // The job that a start tries; it becomes job.yaml once the state to start from has been read.
+  std::filesystem::path tried_job_file() const { return folder_ / "logs" / "job.yaml"; }
+  std::filesystem::path metrics_file() const { return folder_ / "metrics.jsonl"; }
+  std::filesystem::path run_file() const { return folder_ / "run.json"; }
+  std::filesystem::path summary_file() const { return folder_ / "summary.json"; }
+  std::filesystem::path checkpoint_folder() const { return folder_ / "checkpoint"; }
+  std::filesystem::path log_file(int rank) const;
+
+  // A new run: makes the folder; refuses one that holds a run already, unless `overwrite` (which empties it of a run's
+  // files and of nothing else). Resuming: the folder must hold a run. Refuses a run that is alive: who prepares keeps
+  // the lock for as long as the run goes on.
+  Result<RunLock> prepare(bool resume, bool overwrite) const;
+
+  // Takes back what was written after the step of the checkpoint that a resumed run starts from: step and evaluation
+  // lines of later steps, and what is no such line. Rewrites the file atomically.
+  Status roll_back_metrics(std::int64_t step) const;
+
+ private:
+  Result<RunLock> lock() const;
+
+  std::filesystem::path folder_;
+};
+
+// How a run ended, for run.json.
+struct RunEnd {
+  std::string exit;   // "done", "failed", "interrupted"
+  std::string error;  // the message, where it failed
+};
+
+// What a run is besides its job and its workers, for run.json.
+struct RunFacts {
+  std::string exchange;
+  std::uint64_t training_samples = 0;
+  const planning::Plan* plan = nullptr;  // that workers follow
+};
+
+// run.json of a run that begins: what takes part, and on what. Of a planned run also plan.json and, where it is known
+// what the plan was predicted from, profile.json and cluster.yaml, so that the folder can be read by itself.
+Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts);
+// Adds to run.json what is to be known of the emulation of each rank, where the note is not empty.
+Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes);
+// Completes run.json at the end.
+Status finish_run_file(const RunDirectory& run, const RunEnd& end);
+
+// One JSON object a line, flushed line by line; a killed run leaves at most one torn line.
+class JsonLines {
+ public:
+  static Result<std::unique_ptr<JsonLines>> open(const std::filesystem::path& path);
+  ~JsonLines();
+  Status write(const nlohmann::ordered_json& line);
+
+ private:
+  JsonLines(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::filesystem::path path_;
+  int descriptor_;
+};
+
+}  // namespace motley::train

@@ -1,0 +1,463 @@
+#include "motley/train/launch/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "motley/base/clock.h"
+#include "motley/base/os/file.h"
+#include "motley/train/checkpoint/checkpoint.h"
+#include "motley/train/job/job_parts.h"
+#include "motley/train/launch/progress.h"
+
+namespace motley::train {
+namespace {
+
+// A rank under this launcher writes its error as a line that begins with this mark, the error as JSON.
+constexpr char kErrorMark = '\x02';
+
+constexpr double kServerStartSeconds = 30;
+constexpr int kMostRestarts = 3;  // after a parameter server was lost
+
+// One worker: its process and the pipe of its output.
+struct Worker {
+  int rank = 0;
+  pid_t process = -1;
+  int output = -1;      // read end, -1 after end of file
+  std::string partial;  // a line without its end yet
+  std::ofstream log;
+  std::optional<int> status;   // of waitpid
+  std::optional<Error> error;  // that it left
+  double ended = 0;
+};
+
+// Closes what is open and kills what still runs, whatever way the launcher leaves.
+struct WorkerGroup {
+  std::vector<Worker> workers;
+  Worker server{.rank = -1};  // process -1: there is none
+  ~WorkerGroup() {
+    for (Worker& worker : workers) {
+      kill(worker);
+    }
+    kill(server);
+  }
+  static void kill(Worker& worker) {
+    if (worker.process > 0 && !worker.status) {
+      ::kill(-worker.process, SIGKILL);
+      ::waitpid(worker.process, nullptr, 0);
+    }
+    if (worker.output >= 0) {
+      ::close(worker.output);
+    }
+  }
+  void signal_all(int signal) {
+    for (const Worker& worker : workers) {
+      if (!worker.status) {
+        ::kill(-worker.process, signal);
+      }
+    }
+  }
+  bool all_ended() const {
+    return std::all_of(workers.begin(), workers.end(), [](const Worker& w) { return w.status && w.output < 0; });
+  }
+};
+
+// The environment of this process with these variables in place of any of their names that were there.
+std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> environment = variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::string name = text.substr(0, text.find('=') + 1);
+    if (std::none_of(variables.begin(), variables.end(), [&](const auto& own) { return own.rfind(name, 0) == 0; })) {
+      environment.push_back(text);
+    }
+  }
+  return environment;
+}
+
+std::string launcher_variable() {
+  return fmt::format("MOTLEY_LAUNCHER={}", ::getpid());
+}
+
+std::string name_of(const Worker& worker) {
+  return worker.rank < 0 ? "the parameter server" : fmt::format("rank {}", worker.rank);
+}
+
+Status start_worker(Worker& worker, const std::filesystem::path& motley, std::vector<std::string> arguments,
+                    const std::filesystem::path& log, const std::vector<std::string>& environment,
+                    const sigset_t& former_mask) {
+  worker.log.open(log, std::ios::app);
+  if (!worker.log) {
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", log.string(), errno_text());
+  }
+  int pipe_ends[2];
+  if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
+    return fail(ErrorCode::kIo, "cannot make a pipe for {}: {}", name_of(worker), errno_text());
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // A process group of its own, so that Ctrl-C reaches the launcher alone, which passes it on once.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setsigmask(&attributes, &former_mask);
+
+  arguments.insert(arguments.begin(), motley.string());
+  const auto pointers = [](const std::vector<std::string>& texts) {
+    std::vector<char*> list;
+    for (const std::string& text : texts) {
+      list.push_back(const_cast<char*>(text.c_str()));
+    }
+    list.push_back(nullptr);
+    return list;
+  };
+  const int problem = ::posix_spawn(&worker.process, motley.c_str(), &actions, &attributes, pointers(arguments).data(),
+                                    pointers(environment).data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  ::close(pipe_ends[1]);
+  if (problem != 0) {
+    ::close(pipe_ends[0]);
+    worker.process = -1;
+    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", name_of(worker), motley.string(), std::strerror(problem));
+  }
+  worker.output = pipe_ends[0];
+  ::fcntl(worker.output, F_SETFL, O_NONBLOCK);
+  return {};
+}
+
+// The error that a rank wrote behind the mark.
+std::optional<Error> parse_error(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    return std::nullopt;
+  }
+  return Error{static_cast<ErrorCode>(json.value("code", 0)), json.value("message", ""), json.value("rank", -1)};
+}
+
+// Copies what a worker wrote, line by line, to its log and to the terminal.
+void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
+  char block[1 << 14];
+  for (;;) {
+    const ssize_t got = ::read(worker.output, block, sizeof(block));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0 && errno == EAGAIN) {
+      return;
+    }
+    if (got > 0) {
+      worker.partial.append(block, static_cast<std::size_t>(got));
+    } else if (!worker.partial.empty()) {
+      worker.partial += '\n';
+    }
+    std::size_t begin = 0;
+    for (std::size_t end; (end = worker.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const std::string line = worker.partial.substr(begin, end - begin + 1);
+      if (line.front() == kProgressMark) {
+        if (!quiet) {
+          progress.show(line.substr(1, line.size() - 2));
+        }
+        continue;
+      }
+      if (line.front() == kErrorMark) {
+        worker.error = parse_error(line.substr(1));
+        continue;
+      }
+      worker.log << line << std::flush;
+      if (!quiet) {
+        progress.clear();
+        std::fwrite(line.data(), 1, line.size(), stdout);
+        std::fflush(stdout);
+      }
+    }
+    worker.partial.erase(0, begin);
+    if (got <= 0) {
+      ::close(worker.output);
+      worker.output = -1;
+      return;
+    }
+  }
+}
+
+// How to go on with a run that has ended early.
+std::string way_on(const RunDirectory& run) {
+  return holds_checkpoint(run.checkpoint_folder())
+             ? fmt::format("continue with --resume --run-directory {}", run.folder().string())
+             : fmt::format("there is no checkpoint yet: start again with --overwrite --run-directory {}",
+                           run.folder().string());
+}
+
+// Which failure came first. A rank that another's failure brought down says so (its error is about another rank); what
+// counts is the rank killed by a signal that we did not send, else the earliest error that a rank has about itself.
+Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_by_us, double stopped_at,
+               bool interrupted) {
+  std::vector<const Worker*> order;
+  for (const Worker& worker : group.workers) {
+    order.push_back(&worker);
+  }
+  std::sort(order.begin(), order.end(), [](const Worker* a, const Worker* b) { return a->ended < b->ended; });
+  // Ended by a signal of ours: killed, or asked to stop before it could follow.
+  const auto signalled_by_us = [&](const Worker* worker) {
+    return WIFSIGNALED(*worker->status) &&
+           ((stopped_by_us && worker->ended >= stopped_at) || (interrupted && WTERMSIG(*worker->status) == SIGINT));
+  };
+  for (const Worker* worker : order) {
+    if (WIFSIGNALED(*worker->status) && !signalled_by_us(worker)) {
+      const int signal = WTERMSIG(*worker->status);
+      return fail(Error{ErrorCode::kPeerLost,
+                        fmt::format("rank {} (process {}) was killed by signal {} ({}); {}", worker->rank,
+                                    worker->process, signal, ::strsignal(signal), way_on(run)),
+                        worker->rank});
+    }
+  }
+  // What other ranks say of one that a stop cut short counts for nothing.
+  const bool cut_short = interrupted && std::any_of(order.begin(), order.end(), signalled_by_us);
+  std::optional<Error> about_another;
+  bool all_interrupted = interrupted;
+  for (const Worker* worker : order) {
+    if (WIFEXITED(*worker->status) && WEXITSTATUS(*worker->status) == 0) {
+      all_interrupted = false;
+      continue;
+    }
+    const std::optional<Error>& error = worker->error;
+    if (error && error->code == ErrorCode::kInterrupted) {
+      continue;
+    }
+    if (cut_short && (!error || error->code == ErrorCode::kPeerLost || error->code == ErrorCode::kTimeout)) {
+      continue;
+    }
+    all_interrupted = false;
+    if (error && (error->rank < 0 || error->rank == worker->rank)) {
+      return fail(Error{error->code, fmt::format("rank {}: {}", worker->rank, error->message), worker->rank});
+    }
+    if (error && !about_another) {
+      about_another = Error{error->code, fmt::format("rank {}: {}", worker->rank, error->message), error->rank};
+    }
+    if (!error && !about_another) {
+      about_another = Error{ErrorCode::kInternal,
+                            WIFEXITED(*worker->status)
+                                ? fmt::format("rank {} ended with status {} and left no error; see {}", worker->rank,
+                                              WEXITSTATUS(*worker->status), run.log_file(worker->rank).string())
+                                : fmt::format("rank {} did not end in time and was killed", worker->rank),
+                            worker->rank};
+    }
+  }
+  if (about_another) {
+    return fail(std::move(*about_another));
+  }
+  if (all_interrupted) {
+    return fail(ErrorCode::kInterrupted, "stopped as asked; {}{}", cut_short ? "" : "a checkpoint was written; ",
+                way_on(run));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status follow_launcher() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const char* launcher = std::getenv("MOTLEY_LAUNCHER");
+  if (launcher != nullptr && std::to_string(::getppid()) != launcher) {  // it ended before the line above
+    return fail(ErrorCode::kPeerLost, "the launcher (process {}) has ended", launcher);
+  }
+  return {};
+}
+
+void leave_error(const Error& error) {
+  const nlohmann::json json = {
+      {"code", static_cast<int>(error.code)}, {"message", error.message}, {"rank", error.rank}};
+  const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::fflush(stdout);
+  std::fprintf(stderr, "%c%s\n", kErrorMark, text.c_str());
+}
+
+namespace {
+
+// Starts the server and waits until it listens; its address.
+Result<std::string> start_server(Worker& server, const LaunchOptions& options, const RunDirectory& run,
+                                 const std::string& token, const sigset_t& former_mask, ProgressLine& progress) {
+  const std::filesystem::path logs = run.folder() / "logs";
+  const std::filesystem::path address_file = logs / "server.address";
+  std::error_code ignored;
+  std::filesystem::remove(address_file, ignored);
+  std::vector<std::string> arguments = options.server_arguments;
+  arguments.insert(arguments.end(), {"--address-file", address_file.string()});
+  MOTLEY_TRY(start_worker(server, options.motley, std::move(arguments), logs / "server.log",
+                          environment_with({launcher_variable(), token}), former_mask));
+  const Deadline deadline = Deadline::after(kServerStartSeconds);
+  for (;;) {
+    if (const auto address = read_file(address_file, 256)) {
+      return address->substr(0, address->find('\n'));
+    }
+    const bool ended = ::waitpid(server.process, nullptr, WNOHANG) == server.process;
+    if (server.output >= 0) {
+      forward_output(server, progress, true);
+    }
+    if (ended) {
+      server.status = 0;
+      const std::string text = read_file(logs / "server.log").value_or("");
+      const std::string said = text.substr(0, text.find_last_not_of('\n') + 1);
+      return fail(ErrorCode::kUnavailable, "the parameter server ended at once: {} (see {})",
+                  said.substr(said.rfind('\n') + 1), (logs / "server.log").string());
+    }
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "the parameter server did not listen within {:.3g} s; see {}",
+                  deadline.allowed(), (logs / "server.log").string());
+    }
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
+  }
+}
+
+Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
+  // Stop signals are taken from a descriptor, in the same poll as the workers' output.
+  sigset_t stop_signals;
+  sigset_t former_mask;
+  sigemptyset(&stop_signals);
+  sigaddset(&stop_signals, SIGCHLD);
+  if (!options.stop) {
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      sigaddset(&stop_signals, signal);
+    }
+  }
+  ::sigprocmask(SIG_BLOCK, &stop_signals, &former_mask);
+  const int signals = ::signalfd(-1, &stop_signals, SFD_NONBLOCK | SFD_CLOEXEC);
+
+  const std::string job_id = fmt::format("{}-{:.6f}", ::getpid(), wall_seconds());
+
+  // Ranks meet through a file in the run folder; the job id tells this start's file from one that a killed run left.
+  std::vector<std::string> meeting = {launcher_variable(), "MOTLEY_JOB_ID=" + job_id};
+  ProgressLine progress;
+  WorkerGroup group;
+  if (!options.server_arguments.empty()) {
+    const std::string token = fmt::format("{}={}", kServerTokenVariable, net::Secret::generate().hex());
+    MOTLEY_ASSIGN(const std::string address, start_server(group.server, options, run, token, former_mask, progress));
+    meeting.insert(meeting.end(), {fmt::format("{}={}", kServersVariable, address), token});
+  }
+  group.workers.resize(static_cast<std::size_t>(options.workers));
+  for (int rank = 0; rank < options.workers; ++rank) {
+    Worker& worker = group.workers[static_cast<std::size_t>(rank)];
+    worker.rank = rank;
+    std::vector<std::string> variables = meeting;
+    variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
+                                       fmt::format("MOTLEY_SIZE={}", options.workers), "MOTLEY_PROGRESS=marked"});
+    MOTLEY_TRY(start_worker(worker, options.motley, options.worker_arguments, run.log_file(rank),
+                            environment_with(variables), former_mask));
+  }
+
+  bool interrupted = false;
+  bool failed = false;
+  bool stopped_by_us = false;
+  double stopped_at = 0;
+  double kill_at = options.deadline ? options.deadline->at() : std::numeric_limits<double>::infinity();
+  while (!group.all_ended()) {
+    std::vector<pollfd> polled = {{signals, POLLIN, 0}};
+    for (const Worker& worker : group.workers) {
+      if (worker.output >= 0) {
+        polled.push_back({worker.output, POLLIN, 0});
+      }
+    }
+    if (group.server.output >= 0) {
+      polled.push_back({group.server.output, POLLIN, 0});
+      forward_output(group.server, progress, true);
+    }
+    ::poll(polled.data(), polled.size(), 100);
+
+    signalfd_siginfo info;
+    while (::read(signals, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+      if (info.ssi_signo == SIGCHLD) {
+        continue;
+      }
+      if (interrupted) {
+        kill_at = monotonic_seconds();  // asked a second time: no more grace
+      } else {
+        interrupted = true;
+        std::fprintf(stderr, "motley: stopping after this step, with a checkpoint (again to stop at once)\n");
+        group.signal_all(SIGINT);
+        kill_at = std::min(kill_at, monotonic_seconds() + 4 * options.grace_seconds);
+      }
+    }
+    if (options.stop && options.stop->stop_requested()) {
+      interrupted = true;
+      kill_at = monotonic_seconds();
+    }
+    for (Worker& worker : group.workers) {
+      if (worker.output >= 0) {
+        forward_output(worker, progress, options.quiet);
+      }
+      int status = 0;
+      if (!worker.status && ::waitpid(worker.process, &status, WNOHANG) == worker.process) {
+        worker.status = status;
+        worker.ended = monotonic_seconds();
+        const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
+        if (interrupted && WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) {
+          kill_at = monotonic_seconds();  // it had not begun: the others would wait for it in vain
+        }
+        if (!clean && !failed) {
+          failed = true;
+          kill_at = std::min(kill_at, monotonic_seconds() + options.grace_seconds);
+        }
+      }
+      // A grandchild may hold the pipe open; a worker that has ended has nothing more to say after a last read.
+      if (worker.status && worker.output >= 0 && monotonic_seconds() > worker.ended + 1) {
+        ::close(worker.output);
+        worker.output = -1;
+      }
+    }
+    if (monotonic_seconds() >= kill_at && !stopped_by_us) {
+      stopped_by_us = true;
+      stopped_at = monotonic_seconds();
+      group.signal_all(SIGKILL);
+    }
+  }
+  progress.clear();
+  ::close(signals);
+  ::sigprocmask(SIG_SETMASK, &former_mask, nullptr);
+  if (stopped_by_us && options.deadline && stopped_at >= options.deadline->at()) {
+    return fail(ErrorCode::kTimeout, "the workers had not ended after {:.3g} s and were killed",
+                options.deadline->allowed());
+  }
+  return verdict(group, run, stopped_by_us, stopped_at, interrupted);
+}
+
+}  // namespace
+
+Status launch_workers(LaunchOptions options, const RunDirectory& run) {
+  for (int restart = 1;; ++restart) {
+    Status status = launch_once(options, run);
+    const bool go_on = !status && status.error().code == ErrorCode::kServerLost && restart <= kMostRestarts &&
+                       holds_checkpoint(run.checkpoint_folder());
+    if (!go_on) {
+      if (!status && restart > 1) {
+        status.error().message += "; " + way_on(run);
+      }
+      return status;
+    }
+    std::fprintf(stderr, "motley: %s\nmotley: going on from the last checkpoint (restart %d of %d)\n",
+                 status.error().message.c_str(), restart, kMostRestarts);
+    auto& arguments = options.worker_arguments;
+    if (std::find(arguments.begin(), arguments.end(), "--resume") == arguments.end()) {
+      arguments.push_back("--resume");
+    }
+  }
+}
+
+}  // namespace motley::train

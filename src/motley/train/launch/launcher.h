@@ -1,0 +1,43 @@
+// Starts one worker process a rank on this machine, and a parameter server where they need one, forwards and keeps
+// their output, passes a stop on, and reports the first failure: the failing rank's own error is the last line.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/train/job/run_directory.h"
+
+namespace motley::train {
+
+struct LaunchOptions {
+  std::filesystem::path motley;               // the binary to execute for each worker
+  std::vector<std::string> worker_arguments;  // after the binary's name
+  std::vector<std::string> server_arguments;  // of a parameter server to start first; none: no server
+  int workers = 1;
+  double grace_seconds = 15;  // how long the others may take to end after the first failure or a stop
+  bool quiet = false;         // logs go to the files only
+  std::optional<Deadline> deadline = std::nullopt;  // by which all must have ended; none: they take their time
+  // Where the caller takes the user's signals itself: a stop by it ends all workers at once.
+  std::optional<std::stop_token> stop = std::nullopt;
+};
+
+// Runs until all workers have ended. Success when all ended with 0; kTimeout when the deadline has passed before, and
+// those that still ran were killed; kInterrupted after a stop by SIGINT or SIGTERM that
+// the workers followed, or by the token; else the error of the rank that failed first, with that rank in it. A rank
+// killed by a signal is named with the signal. No worker outlives the call. When a parameter server is lost, all start
+// again from the last checkpoint, a few times at most.
+Status launch_workers(LaunchOptions options, const RunDirectory& run);
+
+// Called by a worker that begins: it will not outlive a launcher that is killed.
+Status follow_launcher();
+
+// Called by a worker that ends with an error: tells the launcher, over the pipe of its output, which needs no room on a
+// disk. `error.rank` says whom it is about.
+void leave_error(const Error& error);
+
+}  // namespace motley::train

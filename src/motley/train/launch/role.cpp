@@ -1,0 +1,306 @@
+#include "motley/train/launch/role.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "motley/base/os/file.h"
+
+namespace motley::train {
+namespace {
+
+using net::Secret;
+
+std::optional<std::string> environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? std::optional<std::string>(value) : std::nullopt;
+}
+
+Result<int> environment_integer(const char* name, int min, int max) {
+  const auto text = environment(name);
+  char* end = nullptr;
+  const long value = text ? std::strtol(text->c_str(), &end, 10) : 0;
+  if (!text || *end != '\0' || value < min || value > max) {
+    return fail(ErrorCode::kInvalidInput, "environment variable {} is '{}'; accepted: a whole number from {} to {}",
+                name, text.value_or(""), min, max);
+  }
+  return static_cast<int>(value);
+}
+
+// Reads RANK- and SIZE-like variables into a role.
+Result<Role> read_role(const char* launcher, const char* rank, const char* size, const char* local_rank,
+                       const std::string& job_id) {
+  Role role;
+  role.launcher = launcher;
+  role.job_id = job_id;
+  MOTLEY_ASSIGN(role.size, environment_integer(size, 1, 1 << 20));
+  MOTLEY_ASSIGN(role.rank, environment_integer(rank, 0, role.size - 1));
+  if (environment(local_rank)) {
+    MOTLEY_ASSIGN(role.local_rank, environment_integer(local_rank, 0, 1 << 20));
+  }
+  return role;
+}
+
+// The secret that the user configured, if any.
+Result<std::optional<Secret>> configured_secret() {
+  if (environment("MOTLEY_SECRET")) {
+    MOTLEY_ASSIGN(Secret secret, Secret::from_environment("MOTLEY_SECRET"));
+    return std::optional<Secret>(std::move(secret));
+  }
+  if (const auto path = environment("MOTLEY_SECRET_FILE")) {
+    MOTLEY_ASSIGN(Secret secret, Secret::from_file(*path));
+    return std::optional<Secret>(std::move(secret));
+  }
+  return std::optional<Secret>();
+}
+
+Result<Secret> secret_from_hex(const std::string& hex) {
+  ::setenv("MOTLEY_SECRET", hex.c_str(), 1);
+  Result<Secret> secret = Secret::from_environment("MOTLEY_SECRET");
+  ::unsetenv("MOTLEY_SECRET");
+  return secret;
+}
+
+struct MeetingPoint {
+  net::Endpoint endpoint;
+  std::string secret_hex;
+};
+
+std::string to_text(const MeetingPoint& point, const std::string& job_id) {
+  return nlohmann::json{
+      {"host", point.endpoint.host}, {"port", point.endpoint.port}, {"secret", point.secret_hex}, {"job", job_id}}
+      .dump();
+}
+
+std::vector<std::uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string text_of(const std::vector<std::uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::optional<MeetingPoint> from_text(const std::string& text, const std::string& job_id) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded() || json.value("job", "") != job_id) {
+    return std::nullopt;
+  }
+  MeetingPoint point;
+  point.endpoint.host = json.value("host", "");
+  point.endpoint.port = json.value("port", std::uint16_t{0});
+  point.secret_hex = json.value("secret", "");
+  return point;
+}
+
+// Our launcher, and mpirun and srun on one machine: rank 0 writes its address and the generated secret into a file that
+// only this user may read; the others wait for the file of this start.
+Result<Secret> meet_through_file(const Role& role, const std::filesystem::path& folder, net::SessionOptions& options) {
+  const std::filesystem::path file = folder / "rendezvous.json";
+  if (role.rank == 0) {
+    Secret secret = Secret::generate();
+    options.publish = [file, hex = secret.hex(), id = role.job_id](const net::Endpoint& bound) -> Status {
+      const mode_t before = ::umask(0077);
+      Status written = write_file(file, to_text({bound, hex}, id));
+      ::umask(before);
+      return written;
+    };
+    return secret;
+  }
+  const Deadline deadline = Deadline::after(options.join_seconds);
+  while (!deadline.passed()) {
+    if (const Result<std::string> text = read_file(file, 4096)) {
+      if (const auto point = from_text(*text, role.job_id)) {
+        options.rendezvous = point->endpoint;
+        return secret_from_hex(point->secret_hex);
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return fail(
+      ErrorCode::kTimeout,
+      "rank {} waited {:.0f} s for rank 0 to write '{}' (both need the same run folder; give it with --run-directory)",
+      role.rank, options.join_seconds, file.string());
+}
+
+// torchrun's agent owns MASTER_PORT with its key-value store; rank 0 publishes its address and secret there.
+Result<Secret> meet_through_torchrun(const Role& role, const std::optional<Secret>& configured,
+                                     net::SessionOptions& options) {
+  MOTLEY_ASSIGN(const int port, environment_integer("MASTER_PORT", 1, 65535));
+  const std::string host = environment("MASTER_ADDR").value_or("127.0.0.1");
+  const std::string key = "motley/" + role.job_id;
+  try {
+    c10d::TCPStoreOptions store_options;
+    store_options.port = static_cast<std::uint16_t>(port);
+    store_options.isServer = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("True") != "True" && role.rank == 0;
+    store_options.waitWorkers = false;
+    store_options.timeout = std::chrono::milliseconds(static_cast<long>(options.join_seconds * 1e3));
+    auto store = c10::make_intrusive<c10d::TCPStore>(host, store_options);
+    if (role.rank == 0) {
+      Secret secret = configured ? *configured : Secret::generate();
+      options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
+                         id = role.job_id](const net::Endpoint& bound) -> Status {
+        try {
+          store->set(key, bytes_of(to_text({bound, hex}, id)));
+          return {};
+        } catch (const std::exception& problem) {
+          return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", problem.what());
+        }
+      };
+      return secret;
+    }
+    const auto point = from_text(text_of(store->get(key)), role.job_id);
+    if (!point) {
+      return fail(ErrorCode::kCorrupt, "rank 0 published an address that cannot be read in torchrun's store at {}:{}",
+                  host, port);
+    }
+    options.rendezvous = point->endpoint;
+    if (configured) {
+      return *configured;
+    }
+    return secret_from_hex(point->secret_hex);
+  } catch (const std::exception& problem) {
+    return fail(ErrorCode::kTimeout, "rank {} cannot meet rank 0 through torchrun's store at {}:{}: {}", role.rank,
+                host, port, problem.what());
+  }
+}
+
+// The address file: an endpoint a rank, in rank order.
+Result<std::vector<net::Endpoint>> read_hosts(const std::filesystem::path& hosts) {
+  MOTLEY_ASSIGN(const std::string text, read_file(hosts, 1 << 20));
+  std::vector<net::Endpoint> endpoints;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string word;
+    if (!(words >> word)) {
+      continue;
+    }
+    const bool bracketed = word.front() == '[' && word.back() == ']';
+    const bool has_port = !bracketed && word.find(':') != std::string::npos;
+    Result<net::Endpoint> endpoint = net::parse_endpoint(has_port ? word : word + ":29400");
+    if (!endpoint) {
+      return fail(endpoint.error().within(fmt::format("{}:{}", hosts.string(), number)));
+    }
+    endpoints.push_back(std::move(*endpoint));
+  }
+  if (endpoints.empty()) {
+    return fail(ErrorCode::kInvalidInput,
+                "{}: no host is named; accepted: one 'host' or 'host:port' a line, a line a rank", hosts.string());
+  }
+  return endpoints;
+}
+
+Error secret_needed(const std::string& where) {
+  return {ErrorCode::kInvalidInput,
+          where +
+              " spans several hosts, so the ranks need a shared secret: set MOTLEY_SECRET_FILE to a "
+              "file of mode 0600 with at least 16 random bytes, the same on all hosts (head -c 32 /dev/urandom | "
+              "base64 > FILE)",
+          -1};
+}
+
+}  // namespace
+
+Result<Role> detect_role() {
+  if (environment("MOTLEY_RANK")) {
+    return read_role("motley", "MOTLEY_RANK", "MOTLEY_SIZE", "MOTLEY_RANK",
+                     environment("MOTLEY_JOB_ID").value_or("job"));
+  }
+  if (environment("TORCHELASTIC_RUN_ID")) {
+    return read_role(
+        "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+        *environment("TORCHELASTIC_RUN_ID") + "-" + environment("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  }
+  if (environment("OMPI_COMM_WORLD_RANK")) {
+    return read_role("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                     environment("PMIX_NAMESPACE").value_or(environment("OMPI_MCA_ess_base_jobid").value_or("mpirun")));
+  }
+  if (environment("SLURM_PROCID") && environment("SLURM_STEP_ID") && environment("SLURM_STEP_NUM_TASKS")) {
+    return read_role("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
+                     environment("SLURM_JOB_ID").value_or("0") + "." + *environment("SLURM_STEP_ID") + "." +
+                         environment("SLURM_RESTART_COUNT").value_or("0"));
+  }
+  return Role{};
+}
+
+Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank) {
+  MOTLEY_ASSIGN(const auto endpoints, read_hosts(hosts));
+  Role role;
+  role.launcher = "hosts";
+  role.rank = rank;
+  role.size = static_cast<int>(endpoints.size());
+  if (rank < 0 || rank >= role.size) {
+    return fail(ErrorCode::kInvalidInput, "--rank: {} is not a line of '{}', which names ranks 0 to {}", rank,
+                hosts.string(), role.size - 1);
+  }
+  role.job_id = "hosts";
+  return role;
+}
+
+Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& folder,
+                               const std::filesystem::path& hosts, net::SessionOptions& options) {
+  options.rank = role.rank;
+  options.size = role.size;
+  MOTLEY_ASSIGN(const std::optional<Secret> configured, configured_secret());
+  options.given_secret = configured.has_value();
+  if (role.launcher == "none") {
+    return Secret::generate();
+  }
+  if (role.launcher == "hosts") {
+    MOTLEY_ASSIGN(const auto endpoints, read_hosts(hosts));
+    options.rendezvous = endpoints.front();
+    const net::Endpoint& own = endpoints[static_cast<std::size_t>(role.rank)];
+    options.bind_host = own.host;
+    const bool loopback = own.host == "localhost" || own.host == "::1" || own.host.rfind("127.", 0) == 0;
+    if (!configured) {
+      if (!loopback) {
+        return fail(secret_needed("'" + hosts.string() + "'"));
+      }
+      return fail(ErrorCode::kInvalidInput,
+                  "ranks started by hand need a shared secret: set MOTLEY_SECRET_FILE to a file of "
+                  "mode 0600 with at least 16 random bytes");
+    }
+    return *configured;
+  }
+  if (role.launcher == "torchrun") {
+    MOTLEY_ASSIGN(const int local_size, environment_integer("LOCAL_WORLD_SIZE", 1, 1 << 20));
+    if (local_size != role.size) {
+      if (!configured) {
+        return fail(secret_needed("torchrun"));
+      }
+      options.bind_host = "0.0.0.0";
+      options.rendezvous.host = environment("MASTER_ADDR").value_or("127.0.0.1");
+    }
+    return meet_through_torchrun(role, configured, options);
+  }
+  const bool slurm_hosts = role.launcher == "srun" && environment("SLURM_STEP_NUM_NODES").value_or("1") != "1";
+  const bool mpi_hosts = role.launcher == "mpirun" && environment("OMPI_COMM_WORLD_LOCAL_SIZE").value_or("") !=
+                                                          environment("OMPI_COMM_WORLD_SIZE").value_or("");
+  if (slurm_hosts || mpi_hosts) {
+    if (!configured) {
+      return fail(secret_needed(role.launcher));
+    }
+    const auto head = environment("MOTLEY_RENDEZVOUS");
+    if (head) {
+      MOTLEY_ASSIGN(options.rendezvous, net::parse_endpoint(*head));
+    } else if (const auto address = environment("SLURM_LAUNCH_NODE_IPADDR"); slurm_hosts && address) {
+      // The port follows from the job id, so that all ranks know it and two jobs on one node differ.
+      const unsigned long id = std::strtoul(environment("SLURM_JOB_ID").value_or("0").c_str(), nullptr, 10);
+      options.rendezvous = {*address, static_cast<std::uint16_t>(20000 + id % 20000)};
+    } else {
+      return fail(ErrorCode::kInvalidInput, "set MOTLEY_RENDEZVOUS to rank 0's host:port, the same on all ranks");
+    }
+    options.bind_host = "0.0.0.0";
+    return *configured;
+  }
+  return meet_through_file(role, folder, options);
+}
+
+}  // namespace motley::train

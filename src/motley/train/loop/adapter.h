@@ -1,0 +1,79 @@
+// Whether a planned run should go on by another plan: holds what every worker takes against what the profile says, and
+// where their speeds have drifted apart looks for the best plan of the same workers as they are now. Rank 0 has one.
+//
+// A worker's slowdown is the seconds that it computes over those that the profile gives for its layers and samples, the
+// median over kSpeedSteps steps. A search starts when the slowdowns, relative to each other, differ by more than
+// kDrift from those of the last search; it runs in a thread of its own while training goes on. Its plan is taken where
+// it makes the step shorter by kLeastGain and wins back kWorth times what moving takes in the steps that are left.
+#pragma once
+
+#include <deque>
+#include <future>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
+#include "motley/data/local/partition.h"
+#include "motley/model/profile.h"
+#include "motley/planning/replan/repartition.h"
+#include "motley/train/pipeline/stage_layout.h"
+
+namespace motley::train {
+
+class Adapter {
+ public:
+  static constexpr std::size_t kSpeedSteps = 10;
+  static constexpr double kDrift = 0.1;
+  static constexpr double kLeastGain = 0.05;
+  static constexpr double kWorth = 2;
+
+  // A plan to go on with, whose replicas are one worker each, and the rank in each of its places.
+  struct Move {
+    planning::Plan plan;
+    std::vector<int> ranks;
+    std::string reason;
+  };
+
+  // Errors (kInvalidInput): a profile that does not have the plan's layers and device types.
+  static Result<Adapter> create(const model::Profile& profile, const cluster::Cluster& cluster,
+                                const StageLayout& layout);
+  ~Adapter();
+  Adapter(Adapter&&) = default;
+  Adapter& operator=(Adapter&&) = delete;
+
+  // After every step: what each rank had to do and how long it computed, waits left out.
+  void observe(std::span<const data::Observation> ranks, std::int64_t steps_left);
+  // A move that a search has found since; it is told of once. Does not wait.
+  std::optional<Move> next_move();
+  bool is_searching() const { return search_.valid(); }
+  // The run follows this layout now, and moving has taken so long.
+  void moved(const StageLayout& layout, double seconds);
+
+ private:
+  struct Found {
+    planning::PlacedPlan running, best;
+  };
+
+  explicit Adapter(planning::Problem problem) : problem_(std::move(problem)) {}
+  void follow(const StageLayout& layout);
+  double predicted_seconds(std::size_t rank, double samples) const;
+  std::vector<double> slowdowns() const;
+
+  planning::Problem problem_;
+  std::vector<int> types_;  // of ranks, in the problem
+  // The layout that the run follows: the plan, who is in its places, and each rank's stage.
+  planning::Plan plan_;
+  std::vector<int> places_;
+  std::vector<std::size_t> stages_;
+  std::vector<std::deque<double>> ratios_;  // by rank
+  std::vector<double> searched_;            // the slowdowns of the last search
+  double moving_seconds_ = 0;
+  std::int64_t steps_left_ = 0;
+  std::stop_source stop_;
+  std::future<Result<Found>> search_;
+};
+
+}  // namespace motley::train

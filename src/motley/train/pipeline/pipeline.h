@@ -1,0 +1,106 @@
+// A rank's part of a planned step: micro-batches go forward and backward through its stage in the order of the plan's
+// schedule, their rows come from and go to the ranks of the neighbouring stages, and the step is flushed at its end, so
+// that it computes what one worker would.
+//
+// A rank's gradient is that of the mean loss over its own samples, as everywhere; what a neighbour sends back is of the
+// mean over the neighbour's. The receiver multiplies it by (the neighbour's samples) / (its own).
+//
+// Where the stage computes on a GPU, rows go through pinned memory on streams of their own (learn/device_copy): they
+// are copied there while the micro-batch before is computed, and copied back and sent while the one after is.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/collective/row_links.h"
+#include "motley/nn/device_copy.h"
+#include "motley/nn/stage.h"
+#include "motley/train/loop/timeline.h"
+#include "motley/train/pipeline/stage_layout.h"
+
+namespace motley::train {
+
+class Pipeline {
+ public:
+  // What the worker does on the way. Rows are positions among this rank's rows of the step.
+  struct Hooks {
+    // The last stage's: the gradient that a micro-batch's outputs have; undefined where only the outputs are of
+    // interest.
+    std::function<Result<torch::Tensor>(data::Range rows, const torch::Tensor& outputs)> take_outputs;
+    std::function<void(std::int64_t micro_batch, data::Range rows)> before_forward;
+    std::function<void()> after_forward;  // and after take_outputs; before the outputs are sent
+    std::function<void(data::Range rows)> before_backward;
+    std::function<void()> before_last_backward;
+    std::function<Status()> after_backward;  // before gradients are sent
+    // The first stage's, where its layers give the gradient of their input.
+    std::function<Status(data::Range rows, const torch::Tensor& gradient)> take_input_gradient;
+    std::function<void(Phase phase, double begin, double end)> record;
+  };
+
+  // Connects this rank with those of the neighbouring stages; collective. The session, the layout and the stage must
+  // outlive this object. Shapes are those of one sample of the stage's input and output. Without `overlaps`, a GPU's
+  // rows are copied while it waits.
+  static Result<std::unique_ptr<Pipeline>> create(net::Session& session, const StageLayout& layout, nn::Stage& stage,
+                                                  std::vector<std::int64_t> input_shape,
+                                                  std::vector<std::int64_t> output_shape, bool overlaps,
+                                                  const Deadline& deadline);
+
+  // One step over the window. The first stage gives its rows of all micro-batches, one after the other. Leaves the sums
+  // in the parameters' .grad. A rank without rows in the window has nothing to do, and calls no hook.
+  Status train(std::uint64_t step, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
+               const Hooks& hooks);
+
+  // The same without going backward, with the stage in evaluation mode. `number` tells passes over windows apart.
+  Status evaluate(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
+                  const Hooks& hooks);
+
+  // Positions of the window that are this rank's rows, in their order.
+  std::vector<data::Range> own_rows(data::Range window) const;
+
+  double waited() const { return waited_; }  // seconds, in the last step, for rows from neighbours
+  std::uint64_t bytes_sent() const { return links_->bytes_sent(); }
+
+ private:
+  // A tensor whose rows come from several ranks.
+  struct Incoming {
+    torch::Tensor values;
+    struct Part {
+      int rank;
+      std::uint64_t number;  // of RowLinks
+      data::Range rows;      // of `values`
+    };
+    std::vector<Part> parts;
+  };
+  enum class Kind : std::uint64_t { kForward, kBackward, kEvaluate };
+  struct Step;
+
+  static std::uint64_t tag_of(const Step& step, std::int64_t micro_batch, Kind kind);
+  Pipeline(net::Session& session, const StageLayout& layout, nn::Stage& stage, nn::DeviceCopies copies,
+           std::vector<std::int64_t> input_shape, std::vector<std::int64_t> output_shape);
+  Step begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
+             const Hooks& hooks);
+  Status forward(Step& step, std::int64_t micro_batch, Kind kind);
+  Status backward(Step& step, std::int64_t micro_batch);
+  Status expect(Step& step, std::int64_t micro_batch, Kind kind);
+  Result<torch::Tensor> take(Step& step, std::int64_t micro_batch, Kind kind);
+  Status send(Step& step, std::int64_t micro_batch, const torch::Tensor& values, Kind kind);
+  Status finish_sends(Step& step);
+
+  net::Session& session_;
+  const StageLayout& layout_;
+  nn::Stage& stage_;
+  const nn::DeviceCopies copies_;
+  const int rank_;
+  const std::vector<std::int64_t> input_shape_;
+  const std::vector<std::int64_t> output_shape_;
+  std::unique_ptr<collective::RowLinks> links_;
+  double waited_ = 0;
+};
+
+}  // namespace motley::train

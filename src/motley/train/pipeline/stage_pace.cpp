@@ -1,0 +1,51 @@
+#include "motley/train/pipeline/stage_pace.h"
+
+#include <algorithm>
+
+namespace motley::train {
+
+Result<StagePace> StagePace::read(const std::filesystem::path& file, const planning::Plan& plan,
+                                  const planning::Stage& stage, const std::string& type) {
+  MOTLEY_ASSIGN(model::Profile profile, model::read_profile(file));
+  profile = model::coarsen(model::without_step_layer(std::move(profile)), static_cast<int>(plan.layers.size()));
+  if (!std::ranges::equal(profile.graph.layers, plan.layers, {}, &model::Layer::name)) {
+    return fail(
+        ErrorCode::kInvalidInput,
+        "emulation: '{}' is a profile of {}, whose layers are not those of the plan; accepted: the profile that "
+        "the plan was made from",
+        file.string(), profile.graph.name);
+  }
+  const model::DeviceProfile* device = profile.device(type);
+  if (device == nullptr) {
+    return fail(ErrorCode::kInvalidInput, "emulation: '{}' has no device type '{}', which the plan uses", file.string(),
+                type);
+  }
+  StagePace pace;
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    const model::LayerTime& time = device->layers[static_cast<std::size_t>(layer)];
+    pace.forward.fixed += time.forward.fixed;
+    pace.forward.per_sample += time.forward.per_sample;
+    pace.backward.fixed += time.backward.fixed;
+    pace.backward.per_sample += time.backward.per_sample;
+    pace.layers.push_back(plan.layers[static_cast<std::size_t>(layer)]);
+    pace.layer_backward.push_back(time.backward);
+  }
+  if (stage.recompute) {
+    pace.backward.fixed += pace.forward.fixed;
+    pace.backward.per_sample += pace.forward.per_sample;
+  }
+  return pace;
+}
+
+double StagePace::share_of_backward(const std::string& layer, double rows) const {
+  const auto found = std::ranges::find(layers, layer);
+  const double whole = backward.at(rows);
+  if (found == layers.end() || whole <= 0) return 1;
+  double left = 0;  // of the layers before it
+  for (auto before = layers.begin(); before != found; ++before) {
+    left += layer_backward[static_cast<std::size_t>(before - layers.begin())].at(rows);
+  }
+  return 1 - left / whole;
+}
+
+}  // namespace motley::train

@@ -1,0 +1,127 @@
+#include "motley/train/profile/brief_run.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "motley/base/os/file.h"
+#include "motley/train/job/job_parts.h"
+#include "motley/train/job/planned_job.h"
+#include "motley/train/job/run_directory.h"
+#include "motley/train/launch/launcher.h"
+#include "motley/train/launch/server_placement.h"
+#include "motley/train/loop/worker.h"
+
+namespace motley::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+struct TemporaryFolder {
+  fs::path path;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
+
+Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_steps) {
+  MOTLEY_ASSIGN(const std::string text, read_file(metrics));
+  std::vector<double> step, compute, rows;
+  std::vector<std::vector<double>> exchange;  // by rank
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (!json.contains("step_seconds") || json["step"].get<std::int64_t>() <= settling_steps) {
+      continue;
+    }
+    const auto computed = json["compute_seconds"].get<std::vector<double>>();
+    const auto loaded = json["load_seconds"].get<std::vector<double>>();
+    double last = 0;
+    for (std::size_t rank = 0; rank < computed.size(); ++rank) {
+      last = std::max(last, computed[rank] + loaded[rank]);
+    }
+    step.push_back(json["step_seconds"]);
+    compute.push_back(last);
+    rows.push_back(json.contains("rows") ? std::ranges::max(json["rows"]["wait_seconds"].get<std::vector<double>>())
+                                         : 0);
+    exchange.resize(computed.size());
+    for (std::size_t rank = 0; rank < computed.size(); ++rank) {
+      exchange[rank].push_back(json["exchange_seconds"][rank]);
+    }
+  }
+  if (step.empty()) {
+    return fail(ErrorCode::kInternal, "{}: no step was recorded", metrics.string());
+  }
+  // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
+  double least_exchange = std::numeric_limits<double>::infinity();
+  for (std::vector<double>& seconds : exchange) {
+    least_exchange = std::min(least_exchange, median(std::move(seconds)));
+  }
+  return StepTimes{median(std::move(step)), median(std::move(compute)), least_exchange, median(std::move(rows))};
+}
+
+// In a folder that is there already, for the run and what else it needs.
+Result<StepTimes> run_in(const fs::path& folder, Job job, const BriefRun& options) {
+  job.steps = options.settling_steps + options.steps;
+  job.evaluate_every_epochs = -1;
+  job.checkpoint_every_seconds = 0;
+  job.checkpoint_every_steps = 0;
+  job.timeline_steps = 0;
+  const RunDirectory run(folder / "run");
+  MOTLEY_ASSIGN(const RunLock lock, run.prepare(false, false));
+  MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
+  LaunchOptions launch;
+  launch.motley = options.motley;
+  launch.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
+  launch.server_arguments = own_server_arguments(job, run);
+  launch.workers = static_cast<int>(job.workers);
+  launch.quiet = true;
+  launch.deadline = options.deadline;
+  launch.stop = options.stop;
+  MOTLEY_TRY(launch_workers(launch, run));
+  return read_steps(run.metrics_file(), options.settling_steps);
+}
+
+Result<fs::path> make_temporary_folder() {
+  std::string name = (fs::temp_directory_path() / "motley-brief-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
+  }
+  return fs::path(name);
+}
+
+}  // namespace
+
+Result<StepTimes> run_briefly(Job job, const BriefRun& options) {
+  MOTLEY_ASSIGN(const fs::path path, make_temporary_folder());
+  const TemporaryFolder folder{path};
+  return run_in(folder.path, std::move(job), options);
+}
+
+Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const BriefRun& options) {
+  MOTLEY_ASSIGN(const fs::path path, make_temporary_folder());
+  const TemporaryFolder folder{path};
+  const fs::path plan_file = folder.path / "plan.json";
+  MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
+  job.plan = plan_file.string();
+  job.adapt = false;
+  job.profile.clear();
+  MOTLEY_TRY(follow_plan(job));
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster_of(job));
+  MOTLEY_TRY(check_inputs(job, cluster));
+  job.workers = static_cast<std::int64_t>(cluster.workers.size());
+  return run_in(folder.path, std::move(job), options);
+}
+
+}  // namespace motley::train

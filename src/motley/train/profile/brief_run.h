@@ -1,0 +1,40 @@
+// A few real steps of a job, in processes of their own, of which nothing is left but their times: what profiles and
+// measured plans are made of.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <stop_token>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/planning/plan/plan.h"
+#include "motley/train/job/job.h"
+
+namespace motley::train {
+
+// Medians over the steps of a run, in seconds.
+struct StepTimes {
+  double step = 0;      // all of it
+  double compute = 0;   // loading, forward and backward, of the last worker
+  double exchange = 0;  // after the last worker's computation
+  double rows = 0;      // waiting for rows of a served table, of the last worker
+};
+
+struct BriefRun {
+  std::filesystem::path motley;                        // the binary of the workers
+  std::int64_t settling_steps = 0;                     // first, not counted
+  std::int64_t steps = 1;                              // that are
+  std::optional<Deadline> deadline = std::nullopt;     // see LaunchOptions
+  std::optional<std::stop_token> stop = std::nullopt;  // likewise
+};
+
+// Runs the job as its keys say, but neither evaluates it nor keeps anything of it. Errors: those of launch_workers.
+Result<StepTimes> run_briefly(Job job, const BriefRun& options);
+
+// The same by this plan, on the job's cluster. Workers do not move to another plan. Errors (kInvalidInput) besides: a
+// plan that is not for the job's network or batch, or that the cluster has no workers for.
+Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const BriefRun& options);
+
+}  // namespace motley::train

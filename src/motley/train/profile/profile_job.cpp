@@ -1,0 +1,401 @@
+#include "motley/train/profile/profile_job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "motley/base/units.h"
+#include "motley/cluster/machine.h"
+#include "motley/net/link_speed.h"
+#include "motley/nn/click_networks.h"
+#include "motley/nn/model_graph.h"
+#include "motley/nn/profiler.h"
+#include "motley/train/job/job_data.h"
+#include "motley/train/job/job_parts.h"
+#include "motley/train/profile/brief_run.h"
+
+namespace motley::train {
+namespace {
+
+namespace fs = std::filesystem;
+using cluster::DeviceKind;
+
+constexpr double kLayerShare = 0.5;    // of the time, for the layers; the others are for whole steps
+constexpr std::int64_t kSettled = 5;   // steps that are not counted
+constexpr std::int64_t kFewSteps = 8;  // that are, at least
+constexpr std::int64_t kManySteps = 200;
+
+// Real steps of the job with this many workers, each of which takes `batch` samples of a step.
+Result<StepTimes> run_steps(Job job, const fs::path& motley, DeviceKind kind, std::int64_t threads,
+                            std::int64_t workers, std::int64_t batch, std::int64_t steps) {
+  job.cluster.clear();
+  job.plan.clear();
+  job.device = cluster::to_string(kind);
+  job.threads = threads;
+  job.workers = workers;
+  job.batch = batch * workers;
+  job.accumulation = 1;
+  job.learning_rate = 1e-12;  // a job's own may diverge on batches so small; the arithmetic is the same
+  job.shares = "equal";
+  job.shares_fixed.clear();
+  job.control_every = 0;
+  if (job.exchange_method == "ps") job.exchange_wire = "float32";  // a ring knows fewer
+  job.exchange_method = "tcp-ring";
+  job.exchange_overlap = false;
+  job.exchange_servers.clear();
+  Result<StepTimes> times = run_briefly(std::move(job), {.motley = motley, .settling_steps = kSettled, .steps = steps});
+  return times ? std::move(times) : fail(times.error().within(fmt::format("whole steps of {} workers", workers)));
+}
+
+// Where a device type's times come from.
+struct Source {
+  std::string type;
+  DeviceKind kind = DeviceKind::kCpu;
+  std::optional<double> pace;  // seconds a sample that all its workers are emulated at
+  std::int64_t threads = 1;
+};
+
+// The types that are not scaled by a rule of the user's.
+Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scaling>& scalings) {
+  const auto is_scaled = [&](const std::string& type) {
+    return std::ranges::any_of(scalings, [&](const Scaling& scaling) { return scaling.type == type; });
+  };
+  std::vector<Source> sources;
+  if (job.cluster.empty()) {
+    sources.push_back({"cpu", DeviceKind::kCpu, std::nullopt, job.threads});
+    if (torch::cuda::is_available()) {
+      sources.push_back({"cuda", DeviceKind::kCuda, std::nullopt, job.threads});
+    }
+    std::erase_if(sources, [&](const Source& source) { return is_scaled(source.type); });
+    return sources;
+  }
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
+  std::map<DeviceKind, std::string> measured;
+  for (const cluster::DeviceType& type : cluster.device_types) {
+    if (is_scaled(type.name)) {
+      continue;
+    }
+    Source source{type.name, type.kind, std::nullopt, job.threads};
+    std::vector<double> paces;
+    bool all_emulated = true;
+    for (const cluster::Worker& worker : cluster.workers) {
+      if (worker.device == type.name) {
+        source.threads = worker.threads;
+        all_emulated = all_emulated && worker.emulation.has_value();
+        paces.push_back(worker.emulation ? worker.emulation->seconds_per_sample : 0);
+      }
+    }
+    if (!paces.empty() && all_emulated && std::ranges::count(paces, paces.front()) == std::ssize(paces)) {
+      source.pace = paces.front();
+    } else if (const auto [other, is_first] = measured.emplace(type.kind, type.name); !is_first) {
+      return fail(ErrorCode::kInvalidInput,
+                  "{}: device_types: '{}' and '{}' are both of kind {}, and this machine can be only one of them; "
+                  "accepted: --scale TYPE=TYPE*FACTOR for the other",
+                  job.cluster, other->second, type.name, cluster::to_string(type.kind));
+    } else if (type.kind == DeviceKind::kCuda && !torch::cuda::is_available()) {
+      return fail(ErrorCode::kInvalidInput,
+                  "{}: device_types: '{}' is of kind cuda, and there is no CUDA device here to measure; accepted: "
+                  "--scale {}=TYPE*FACTOR, where FACTOR multiplies the times of a TYPE that is here",
+                  job.cluster, type.name, type.name);
+    }
+    sources.push_back(std::move(source));
+  }
+  return sources;
+}
+
+std::string join(const std::vector<std::int64_t>& values) {
+  return fmt::format("{}", fmt::join(values, ", "));
+}
+
+// Seconds of a whole step of one device, as the measurements at this batch or the fits say.
+double step_seconds(const model::DeviceProfile& device, double batch) {
+  double seconds = 0;
+  for (const model::LayerTime& layer : device.layers) {
+    const auto measured = std::ranges::find(layer.measurements, batch, &model::Measurement::batch);
+    seconds += measured != layer.measurements.end() ? measured->forward_seconds + measured->backward_seconds
+                                                    : layer.forward.at(batch) + layer.backward.at(batch);
+  }
+  return seconds;
+}
+
+void scale(model::DeviceProfile& device, double factor) {
+  for (model::LayerTime& layer : device.layers) {
+    for (model::Affine* time : {&layer.forward, &layer.backward}) {
+      time->fixed *= factor;
+      time->per_sample *= factor;
+    }
+    layer.measurements.clear();
+  }
+  device.origin = model::Origin::kScaled;
+  device.fractions_origin = model::Origin::kScaled;
+}
+
+class JobProfiler {
+ public:
+  JobProfiler(const Job& job, const ProfileJobOptions& options) : job_(job), options_(options) {}
+
+  Result<model::Profile> run() {
+    MOTLEY_ASSIGN(const std::vector<Source> sources, find_sources(job_, options_.scalings));
+    MOTLEY_TRY(prepare());
+    for (const Source& source : sources) {
+      if (!here_.contains(source.kind)) {
+        std::set<DeviceKind> kinds;
+        for (const Source& other : sources) {
+          kinds.insert(other.kind);
+        }
+        MOTLEY_ASSIGN(here_[source.kind], measure(source, 1.0 / static_cast<double>(kinds.size())));
+      }
+    }
+    return assemble(sources);
+  }
+
+ private:
+  void say(const std::string& text) const {
+    if (options_.progress) {
+      options_.progress(text);
+    }
+  }
+
+  Status prepare() {
+    nn::set_deterministic(job_.deterministic);
+    say("opening the data");
+    MOTLEY_ASSIGN(const auto data, open_training_data(job_));
+    MOTLEY_ASSIGN(const nn::NetworkSpec spec, network_of(job_, *data));
+    MOTLEY_ASSIGN(network_, nn::make_network(spec, static_cast<std::uint64_t>(job_.seed)));
+    MOTLEY_ASSIGN(step_.loss, nn::parse_loss(job_.loss));
+    MOTLEY_ASSIGN(step_.dtype, nn::parse_dtype(job_.model_dtype));
+    step_.optimizer = make_parts(job_).optimizer;
+    step_.autocast = job_.precision == "bfloat16";
+    step_.bucket_bytes = static_cast<std::size_t>(job_.exchange_bucket_bytes);
+    step_.tokens = job_.data_name == "text" ? data->class_count() : 0;
+    if (const auto layout = nn::lookup_layout(spec)) {  // numbers that any table has
+      step_.tokens = layout->rows > 0 ? std::min(layout->rows, nn::kSmallTableRows) : nn::kSmallTableRows;
+    }
+    MOTLEY_ASSIGN(profile_.graph, nn::step_graph(*network_));
+    machine_ = cluster::detect_machine();
+    say("measuring the loopback link");
+    MOTLEY_ASSIGN(link_, net::measure_loopback());
+    return {};
+  }
+
+  // The machine's device of the source's kind.
+  Result<model::DeviceProfile> measure(const Source& source, double share_of_time) {
+    const double seconds = options_.seconds * share_of_time;
+    const bool is_cuda = source.kind == DeviceKind::kCuda;
+    MOTLEY_ASSIGN(const torch::Device device, nn::parse_device(cluster::to_string(source.kind)));
+    nn::keep_freed_memory();
+    nn::set_threads(static_cast<int>(source.threads));
+    nn::ProfilerOptions options;
+    options.batches = options_.batches;
+    options.seconds = seconds * kLayerShare;
+    options.progress = options_.progress;
+    const double memory =
+        is_cuda && !machine_.gpus.empty() ? machine_.gpus.front().memory_bytes : machine_.memory_bytes;
+    if (memory > 0) {
+      options.memory_bytes = memory;
+    }
+    MOTLEY_ASSIGN(nn::LayerTimes times, nn::profile_layers(*network_, profile_.graph, step_, device, options));
+
+    model::DeviceProfile here;
+    here.origin = model::Origin::kMeasured;
+    here.layers = std::move(times.layers);
+    const std::string name = is_cuda && !machine_.gpus.empty() ? machine_.gpus.front().name : machine_.processor;
+    here.rule = fmt::format("medians of {} whole passes at batches of {} with {} threads on {}", times.rounds,
+                            join(times.batches), source.threads, name);
+    if (times.batches.size() < options_.batches.size()) {
+      here.rule += "; larger ones did not fit into the time or the memory";
+    }
+    MOTLEY_TRY(measure_whole_steps(source, times.batches, seconds * (1 - kLayerShare), here));
+    return here;
+  }
+
+  // What rows of a served table take, on a line through two batches: pulled before forward, and pushed after backward,
+  // which are as many bytes.
+  static void add_rows(double few, double few_seconds, double many, double many_seconds, model::LayerTime& lookup) {
+    const double slope = many > few ? std::max(0.0, (many_seconds - few_seconds) / (many - few)) : many_seconds / many;
+    const double fixed = std::max(0.0, many_seconds - slope * many);
+    for (auto* time : {&lookup.forward, &lookup.backward}) {
+      time->fixed += fixed / 2;
+      time->per_sample += slope / 2;
+    }
+    for (model::Measurement& measurement : lookup.measurements) {
+      measurement.forward_seconds += (fixed + slope * measurement.batch) / 2;
+      measurement.backward_seconds += (fixed + slope * measurement.batch) / 2;
+    }
+  }
+
+  Status measure_whole_steps(const Source& source, std::vector<std::int64_t> batches, double seconds,
+                             model::DeviceProfile& here) {
+    if (!network_->batch_norms().empty()) {
+      std::erase(batches, 1);  // of which a worker cannot take statistics
+      if (batches.empty()) batches = {2};
+    }
+    const bool has_two = source.kind == DeviceKind::kCpu && machine_.cores >= 2 * source.threads;
+    const double runs = has_two ? 2 : 1;
+    // The batch nearest to a worker's share, of which enough steps fit into the time: how much workers get in each
+    // other's way depends on it.
+    const double share = static_cast<double>(job_.batch) / runs;
+    const auto distance = [&](std::int64_t batch) { return std::abs(std::log(static_cast<double>(batch) / share)); };
+    std::int64_t batch = batches.front();
+    for (const std::int64_t candidate : batches) {
+      const double needed = runs * static_cast<double>(kFewSteps + kSettled) * step_seconds(here, double(candidate));
+      if (distance(candidate) < distance(batch) && needed <= seconds) {
+        batch = candidate;
+      }
+    }
+    const double layers = step_seconds(here, static_cast<double>(batch));
+    const auto steps = std::clamp(static_cast<std::int64_t>(seconds / runs / layers) - kSettled, kFewSteps, kManySteps);
+    say(fmt::format("whole steps of one worker, {} samples each", batch));
+    MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, options_.motley, source.kind, source.threads, 1, batch, steps));
+    const auto lookup =
+        std::ranges::find_if(profile_.graph.layers, [](const auto& layer) { return layer.lookups > 0; });
+    if (lookup != profile_.graph.layers.end()) {
+      StepTimes few = one;
+      if (batch > batches.front()) {
+        say(fmt::format("whole steps of one worker, {} samples each", batches.front()));
+        MOTLEY_ASSIGN(few,
+                      run_steps(job_, options_.motley, source.kind, source.threads, 1, batches.front(), kManySteps));
+      }
+      const auto number = static_cast<std::size_t>(lookup - profile_.graph.layers.begin());
+      add_rows(static_cast<double>(batches.front()), few.rows, static_cast<double>(batch), one.rows,
+               here.layers[number]);
+      here.rule += fmt::format("; rows of {} samples took {} from and to a server here, part of layer '{}'", batch,
+                               format_seconds(one.rows), lookup->name);
+    }
+    const double rest = std::max(0.0, one.step - one.rows - layers);
+    model::LayerTime& step = here.layers.back();
+    step.forward.fixed += rest;
+    for (model::Measurement& measurement : step.measurements) {
+      measurement.forward_seconds += rest;
+    }
+    here.rule += fmt::format("; a whole step of {} samples took {}, its layers {}", batch, format_seconds(one.step),
+                             format_seconds(layers));
+    if (!has_two) {
+      here.fractions_origin = model::Origin::kScaled;
+      here.fractions_rule = "not measured, for want of devices for two workers: perfect division is assumed";
+      return {};
+    }
+
+    say(fmt::format("whole steps of two workers, {} samples each", batch));
+    MOTLEY_ASSIGN(const StepTimes two, run_steps(job_, options_.motley, source.kind, source.threads, 2, batch, steps));
+    double bytes = 0;
+    for (const model::Layer& layer : profile_.graph.layers) {
+      bytes += layer.parameters * sizeof(float);
+    }
+    // Two workers that take as many samples each as one did: (1 - alpha) + alpha / 2 of twice the work.
+    const double compute_ratio = two.compute / one.compute;
+    // And an exchange of their gradients against 2 P / bandwidth, which is ODT of docs/planning.md for a dense model.
+    const double exchange_ratio = two.exchange * link_.bytes_per_second / (2 * bytes);
+    here.compute_fraction = std::clamp(2 - compute_ratio, 0.0, 1.0);
+    here.communication_fraction = std::clamp(2 - exchange_ratio, 0.0, 1.0);
+    here.fractions_origin = model::Origin::kFitted;
+    here.fractions_rule = fmt::format(
+        "two points only: 1 and 2 workers of {} samples each on {} cores, which computed {} and {}; exchange of {} "
+        "between the two took {} over loopback TCP",
+        batch, machine_.cores, format_seconds(one.compute), format_seconds(two.compute), format_bytes(bytes),
+        format_seconds(two.exchange));
+    return {};
+  }
+
+  Result<model::Profile> assemble(const std::vector<Source>& sources) {
+    for (const Source& source : sources) {
+      model::DeviceProfile device = here_.at(source.kind);
+      device.type = source.type;
+      if (source.pace) {
+        const double batch = device.layers.front().measurements.back().batch;
+        const double factor = *source.pace * batch / step_seconds(device, batch);
+        scale(device, factor);
+        device.rule = fmt::format(
+            "scaled by {:.4g} from this machine's {}, so that {:.0f} samples take {} each, as seconds_per_sample of "
+            "its "
+            "workers in {} says; there: {}",
+            factor, cluster::to_string(source.kind), batch, format_seconds(*source.pace), job_.cluster, device.rule);
+      } else {
+        local_.push_back(source.type);
+      }
+      profile_.devices.push_back(std::move(device));
+    }
+    for (const Scaling& scaling : options_.scalings) {
+      const model::DeviceProfile* from = profile_.device(scaling.from);
+      if (from == nullptr) {
+        std::vector<std::string> types;
+        for (const model::DeviceProfile& device : profile_.devices) {
+          types.push_back(device.type);
+        }
+        return fail(ErrorCode::kInvalidInput, "--scale {}={}*{}: there is no device type '{}' to scale; accepted: {}",
+                    scaling.type, scaling.from, scaling.factor, scaling.from, fmt::join(types, ", "));
+      }
+      model::DeviceProfile device = *from;
+      device.type = scaling.type;
+      scale(device, scaling.factor);
+      device.rule =
+          fmt::format("not here: {} times the seconds of '{}', as --scale says", scaling.factor, scaling.from);
+      device.fractions_rule = fmt::format("those of '{}'", scaling.from);
+      profile_.devices.push_back(std::move(device));
+    }
+    for (std::size_t i = 0; i < local_.size(); ++i) {
+      for (std::size_t j = i; j < local_.size(); ++j) {
+        profile_.links.push_back(
+            {local_[i], local_[j], link_.bytes_per_second, link_.latency_seconds, model::Origin::kMeasured});
+      }
+    }
+    profile_.batch = static_cast<double>(options_.batches.front());
+    for (const auto& [kind, device] : here_) {
+      for (const model::Measurement& measurement : device.layers.front().measurements) {
+        if (measurement.batch <= static_cast<double>(job_.batch)) {
+          profile_.batch = std::max(profile_.batch, measurement.batch);
+        }
+      }
+    }
+    return std::move(profile_);
+  }
+
+  const Job& job_;
+  const ProfileJobOptions& options_;
+  std::unique_ptr<nn::Network> network_;
+  nn::StepSpec step_;
+  cluster::Machine machine_;
+  net::LinkSpeed link_;
+  std::map<DeviceKind, model::DeviceProfile> here_;
+  std::vector<std::string> local_;  // types that are devices of this machine
+  model::Profile profile_;
+};
+
+}  // namespace
+
+Result<Scaling> parse_scaling(std::string_view text) {
+  const std::string all(text);
+  const std::size_t equals = all.find('=');
+  const std::size_t times = all.rfind('*');
+  if (equals != std::string::npos && times != std::string::npos && equals > 0 && times > equals + 1) {
+    const std::string number = all.substr(times + 1);
+    char* end = nullptr;
+    const double factor = std::strtod(number.c_str(), &end);
+    if (!number.empty() && *end == '\0' && std::isfinite(factor) && factor > 0) {
+      return Scaling{all.substr(0, equals), all.substr(equals + 1, times - equals - 1), factor};
+    }
+  }
+  return fail(ErrorCode::kInvalidInput,
+              "--scale: '{}' is no rule; accepted: TYPE=TYPE*FACTOR with a FACTOR above 0, such as gpu=cpu*0.05", text);
+}
+
+Result<model::Graph> graph_of(const Job& job) {
+  MOTLEY_ASSIGN(const auto data, open_training_data(job));
+  MOTLEY_ASSIGN(const nn::NetworkSpec spec, network_of(job, *data));
+  MOTLEY_ASSIGN(const auto network, nn::make_network(spec, static_cast<std::uint64_t>(job.seed)));
+  return nn::model_graph(*network);
+}
+
+Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options) {
+  for (const Scaling& scaling : options.scalings) {
+    if (std::ranges::count(options.scalings, scaling.type, &Scaling::type) > 1) {
+      return fail(ErrorCode::kInvalidInput, "--scale: '{}' is given twice; accepted is one rule a type", scaling.type);
+    }
+  }
+  return JobProfiler(job, options).run();
+}
+
+}  // namespace motley::train

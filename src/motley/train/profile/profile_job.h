@@ -1,0 +1,49 @@
+// Measures a job's network on the devices of this machine: its layers one by one, whole steps of one and of two
+// workers, and the link between them. What `motley profile` writes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/model/profile.h"
+#include "motley/train/job/job.h"
+
+namespace motley::train {
+
+// A device that is not here: every time of `from`, multiplied by `factor`.
+struct Scaling {
+  std::string type;
+  std::string from;
+  double factor = 1;
+};
+Result<Scaling> parse_scaling(std::string_view text);  // "gpu=cpu*0.05"
+
+struct ProfileJobOptions {
+  std::vector<std::int64_t> batches = {1, 4, 16, 64};  // ascending
+  double seconds = 40;                                 // about as long as it may take, starting processes not counted
+  std::vector<Scaling> scalings = {};
+  std::filesystem::path motley;                           // the binary that whole steps are run with
+  std::function<void(const std::string&)> progress = {};  // may be empty
+};
+
+// One device of the profile for every device type of the job's cluster file, or "cpu" and, where there is one, "cuda".
+// A type is, in this order: scaled as the options say; scaled to the pace that all its workers are emulated at, where
+// that is one; measured here as the machine's device of its kind.
+//
+// Whole steps run in processes of their own, with a barrier between computation and exchange (exchange.overlap false,
+// over TCP). One worker's step, less its layers, goes to the layer "step"; two workers at once, where there are cores
+// for them, tell the fraction of computation that several workers divide.
+//
+// Errors (kInvalidInput): of the job; a type that is not here and has no rule; several types of a kind without one.
+Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options);
+
+// The layers of a job's network with their sizes; nothing is measured. Errors (kInvalidInput): of the job or its data;
+// an imitated network.
+Result<model::Graph> graph_of(const Job& job);
+
+}  // namespace motley::train

@@ -1,0 +1,358 @@
+// The partition's decisions on simulated workers whose true costs are known: it finds the optimum fast and again after
+// changes, noise moves nothing, it is never slower than equal shares for long, and it pulls exactly where that pays.
+#include "motley/data/local/partition.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "motley/base/random.h"
+#include "motley/data/local/ledger.h"
+
+namespace motley::data {
+namespace {
+
+using testing::HasSubstr;
+
+PartitionOptions options_for(std::size_t workers, std::uint32_t batch) {
+  PartitionOptions options;
+  options.batch = batch;
+  options.limits.resize(workers);
+  return options;
+}
+
+// Seconds of worker i for b samples in a step.
+using Times = std::function<double(std::size_t worker, std::uint32_t samples)>;
+
+double last_of(const Times& times, const Shares& shares) {
+  double last = 0;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    last = std::max(last, times(i, shares[i]));
+  }
+  return last;
+}
+
+// One step as real workers would do it; returns the seconds until the last one is done.
+double run_step(Partition& partition, std::uint64_t step, const Times& times, double common = 0) {
+  const std::uint32_t batch = partition.options().batch;
+  const StepPlan plan = *partition.plan(step, batch);
+  std::vector<Observation> seen(partition.workers());
+  if (plan.pulls()) {
+    const PullPlan pull({0, batch}, plan.shards);
+    std::vector<double> delay(seen.size());
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      seen[i].seconds = delay[i] = times(i, 0);  // what a worker takes before its first sample
+    }
+    for (std::uint32_t shard = 0; shard < pull.shards(); ++shard) {
+      const auto first = std::min_element(seen.begin(), seen.end(),
+                                          [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+      const auto i = static_cast<std::size_t>(first - seen.begin());
+      first->samples += pull.shard(shard).size();
+      first->seconds += times(i, pull.shard(shard).size()) - delay[i];
+    }
+  } else {
+    EXPECT_EQ(std::accumulate(plan.shares.begin(), plan.shares.end(), 0U), batch);
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      seen[i] = {plan.shares[i], plan.shares[i] > 0 ? times(i, plan.shares[i]) : 0};
+    }
+  }
+  double last = 0;
+  for (const Observation& worker : seen) {
+    last = std::max(last, worker.seconds);
+  }
+  for (Observation& worker : seen) {
+    worker.wait = last + common - worker.seconds;
+  }
+  EXPECT_TRUE(partition.observe(step, seen));
+  return last + common;
+}
+
+std::vector<WorkerCost> random_costs(Random& random, std::size_t workers) {
+  std::vector<WorkerCost> costs(workers);
+  for (WorkerCost& cost : costs) {
+    cost = {0.02 * random.uniform(), 0.001 * std::exp(1.6 * random.uniform())};
+  }
+  return costs;
+}
+
+TEST(Partition, FindsTheOptimumWithinTenStepsAndAgainAfterEachShift) {
+  Random random(21);
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t workers = 2 + random.below(5);
+    auto partition = Partition::create(options_for(workers, 512));
+    ASSERT_TRUE(partition);
+    std::vector<WorkerCost> costs = random_costs(random, workers);
+    for (std::uint64_t step = 0; step < 240; ++step) {
+      if (step > 0 && step % 60 == 0) {
+        // One worker changes: another speed, or a delay that comes or goes.
+        WorkerCost& changed = costs[random.below(workers)];
+        changed = random.below(2) == 0 ? WorkerCost{changed.fixed, changed.per_sample * (0.4 + 2 * random.uniform())}
+                                       : WorkerCost{0.1 * random.uniform(), changed.per_sample};
+      }
+      run_step(*partition, step,
+               [&](std::size_t i, std::uint32_t b) { return costs[i].seconds(b) * (1 + 0.005 * random.normal()); });
+      if (step % 60 >= 10) {
+        const auto best = solve_min_max(costs, partition->options().limits, 512);
+        ASSERT_LE(step_seconds(costs, partition->shares()), 1.05 * best->seconds)
+            << "round " << round << " step " << step << ": " << partition->diagnostics().reason;
+      }
+    }
+  }
+}
+
+TEST(Partition, FollowsACurvedCost) {
+  // A device that is saturated only from 64 samples on: below, the time is flat.
+  const Times times = [](std::size_t i, std::uint32_t b) {
+    return i == 0 ? 0.001 * std::max(64U, b) : 0.004 * std::max(16U, b);
+  };
+  auto partition = Partition::create(options_for(2, 256));
+  for (std::uint64_t step = 0; step < 40; ++step) {
+    run_step(*partition, step, times);
+  }
+  EXPECT_LE(last_of(times, partition->shares()), 1.05 * 0.205);
+}
+
+TEST(Partition, NoiseMovesNothing) {
+  for (const double noise : {0.01, 0.05, 0.10}) {
+    std::uint64_t moves = 0;
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      Random random(seed);
+      PartitionOptions options = options_for(4, 256);
+      options.may_pull = noise < 0.1;  // so much noise is worth pulling for
+      auto partition = Partition::create(options);
+      for (std::uint64_t step = 0; step < 1000; ++step) {
+        run_step(*partition, step,
+                 [&](std::size_t, std::uint32_t b) { return 0.001 * b * std::max(0.3, 1 + noise * random.normal()); });
+      }
+      moves += partition->diagnostics().moves;
+      for (const std::uint32_t share : partition->shares()) {
+        EXPECT_NEAR(share, 64, 256 * 0.03);
+      }
+    }
+    EXPECT_LE(moves, noise < 0.02 ? 0U : 3U) << noise << " in 12,000 steps";
+  }
+}
+
+TEST(Partition, SingleStallsMoveNothing) {
+  auto partition = Partition::create(options_for(2, 256));
+  for (std::uint64_t step = 0; step < 500; ++step) {
+    run_step(*partition, step,
+             [&](std::size_t i, std::uint32_t b) { return 0.001 * b * (step % 23 == 7 + i || step == 0 ? 8 : 1); });
+  }
+  EXPECT_EQ(partition->diagnostics().moves, 0U);
+}
+
+TEST(Partition, StaysEqualWhereSharesDoNotMatter) {
+  // A loader that both share bounds the step; or the exchange takes nearly all of it.
+  auto loader_bound = Partition::create(options_for(2, 256));
+  auto exchange_bound = Partition::create(options_for(2, 256));
+  for (std::uint64_t step = 0; step < 300; ++step) {
+    run_step(*loader_bound, step, [](std::size_t i, std::uint32_t b) {
+      return std::max(0.06, 0.0002 * b * (1.0 + static_cast<double>(i)));
+    });
+    run_step(
+        *exchange_bound, step,
+        [](std::size_t i, std::uint32_t b) { return 0.0001 * b * (1 + 0.5 * static_cast<double>(i)); }, 1.0);
+  }
+  EXPECT_EQ(loader_bound->diagnostics().moves, 0U);
+  EXPECT_EQ(exchange_bound->diagnostics().moves, 0U);
+  EXPECT_THAT(exchange_bound->diagnostics().reason, HasSubstr("stays at 128/128"));
+  EXPECT_NEAR(exchange_bound->diagnostics().common, 1.0, 1e-9);
+}
+
+TEST(Partition, UndoesMovesThatDidNotPay) {
+  // The fit is misled: worker 0 gets slower for everyone's sake the more it is given beyond half.
+  const Times times = [](std::size_t i, std::uint32_t b) {
+    return i == 0 ? (b <= 128 ? 0.1 : 0.25) : (b < 128 ? 0.16 : 0.15);
+  };
+  auto partition = Partition::create(options_for(2, 256));
+  double total = 0;
+  const int steps = 4000;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    total += run_step(*partition, step, times);
+  }
+  EXPECT_LE(total / (steps * 0.15), 1.02);
+  EXPECT_LE(last_of(times, partition->shares()), 0.16);
+}
+
+TEST(Partition, KeepsLimitsAndTriesIdleWorkersAgain) {
+  PartitionOptions options = options_for(3, 300);
+  options.limits = {{0, 300}, {2, 120}, {0, 300}};
+  auto partition = Partition::create(options);
+  bool left_out = false, came_back = false;
+  for (std::uint64_t step = 0; step < 1200; ++step) {
+    // Worker 2 has a fixed time that never pays, until step 500.
+    run_step(*partition, step, [&](std::size_t i, std::uint32_t b) {
+      return i == 2 && step < 500 ? 2.0 + 0.001 * b : (i == 1 ? 0.0002 : 0.001) * b;
+    });
+    const Shares& shares = partition->shares();
+    ASSERT_LE(shares[1], 120U);
+    ASSERT_GE(shares[1], 2U);
+    left_out = left_out || (step < 500 && shares[2] == 0);
+    came_back = came_back || (step > 500 && left_out && shares[2] > 50);
+  }
+  EXPECT_TRUE(left_out);
+  EXPECT_TRUE(came_back);
+  EXPECT_EQ(partition->shares()[1], 120U);
+}
+
+// Exponential delays at the start of worker 1's steps while `delayed`; on both workers at once when `common`.
+struct RandomDelays {
+  Random random{5};
+  std::uint64_t step = ~std::uint64_t{0};
+  double delay = 0;
+  double operator()(std::uint64_t now, bool delayed) {
+    if (step != now) {
+      step = now;
+      delay = random.exponential(0.25);
+    }
+    return delayed ? delay : 0;
+  }
+};
+
+TEST(Partition, PullsUnderRandomDelaysAndStopsWhenTheyEnd) {
+  auto partition = Partition::create(options_for(2, 256));
+  RandomDelays delays;
+  bool pulled = false;
+  double ours = 0, equal = 0;
+  for (std::uint64_t step = 0; step < 1500; ++step) {
+    const Times times = [&](std::size_t i, std::uint32_t b) {
+      return (i == 1 ? delays(step, step < 1000) : 0) + 0.0017 * b;
+    };
+    const double seconds = run_step(*partition, step, times);
+    pulled = pulled || partition->pulling();
+    ours += step < 1000 ? seconds : 0;
+    equal += step < 1000 ? last_of(times, {128, 128}) : 0;
+  }
+  EXPECT_TRUE(pulled);
+  EXPECT_LT(ours, 0.9 * equal);
+  EXPECT_FALSE(partition->pulling());
+  EXPECT_NEAR(partition->shares()[0], 128, 8);
+}
+
+TEST(Partition, DoesNotPullWhereAllAreDelayedAlike) {
+  auto partition = Partition::create(options_for(2, 256));
+  RandomDelays delays;
+  for (std::uint64_t step = 0; step < 500; ++step) {
+    run_step(*partition, step, [&](std::size_t, std::uint32_t b) { return delays(step, true) + 0.0017 * b; });
+    ASSERT_FALSE(partition->pulling());
+  }
+}
+
+TEST(Partition, StopsPullingThatProvesSlower) {
+  // Shards cost far more than the fit can know: small ones take as long as large ones.
+  auto partition = Partition::create(options_for(2, 256));
+  RandomDelays delays;
+  int pulled = 0;
+  for (std::uint64_t step = 0; step < 1000; ++step) {
+    run_step(*partition, step, [&](std::size_t i, std::uint32_t b) {
+      const bool shard = b > 0 && b < 40;
+      return (i == 1 ? delays(step, true) : 0) + (shard ? 0.2 : 0.0017 * b);
+    });
+    pulled += partition->pulling() ? 1 : 0;
+  }
+  EXPECT_GT(pulled, 0);
+  EXPECT_LT(pulled, 100);
+}
+
+TEST(Partition, EveryRankDecidesTheSameAndARestoredOneGoesOn) {
+  Random random(31);
+  const auto options = options_for(4, 256);
+  auto first = Partition::create(options);
+  auto second = Partition::create(options);
+  for (std::uint64_t step = 0; step < 400; ++step) {
+    std::vector<Observation> seen;
+    const StepPlan plan = *first->plan(step, 256);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::uint32_t samples = plan.pulls() ? 64 : plan.shares[i];
+      const double speed = step > 200 && i == 0 ? 3 : 1;
+      seen.push_back({samples, speed * 0.001 * samples * (1 + static_cast<double>(i)) * (1 + 0.05 * random.normal())});
+    }
+    ASSERT_TRUE(first->observe(step, seen));
+    ASSERT_TRUE(second->observe(step, seen));
+    ASSERT_EQ(first->save(), second->save());
+  }
+  auto third = Partition::create(options);
+  EXPECT_TRUE(third->restore(first->save()).value());
+  EXPECT_EQ(third->save(), first->save());
+  EXPECT_EQ(third->shares(), first->shares());
+  auto other = Partition::create(options_for(3, 256));
+  EXPECT_FALSE(other->restore(first->save()).value());
+  EXPECT_FALSE(first->restore("{}"));
+  EXPECT_FALSE(first->restore(first->save().substr(1)));
+}
+
+TEST(Partition, ShortWindowsKeepProportionsAndMinimums) {
+  PartitionOptions options = options_for(3, 300);
+  options.policy = SharePolicy::kFixed;
+  options.proportions = {3, 2, 1};
+  options.limits = {{2}, {2}, {2}};
+  const auto partition = Partition::create(options);
+  ASSERT_TRUE(partition);
+  EXPECT_EQ(partition->plan(0, 300)->shares, (Shares{150, 100, 50}));
+  EXPECT_EQ(partition->plan(0, 60)->shares, (Shares{30, 20, 10}));
+  EXPECT_EQ(partition->plan(0, 4)->shares, (Shares{2, 2, 0}));  // the slowest is left out first
+  EXPECT_EQ(partition->plan(0, 1)->shares, (Shares{1, 0, 0}));
+  for (std::uint32_t window = 1; window <= 300; ++window) {
+    const Shares shares = partition->plan(0, window)->shares;
+    ASSERT_EQ(std::accumulate(shares.begin(), shares.end(), 0U), window);
+    for (const std::uint32_t share : shares) {
+      ASSERT_TRUE(share == 0 || share >= std::min(window, 2U));
+    }
+  }
+}
+
+TEST(Partition, EqualSplitsEvenly) {
+  PartitionOptions options = options_for(3, 256);
+  options.policy = SharePolicy::kEqual;
+  auto partition = Partition::create(options);
+  for (std::uint64_t step = 0; step < 50; ++step) {
+    run_step(*partition, step, [](std::size_t i, std::uint32_t b) { return 0.001 * b * (1 + static_cast<double>(i)); });
+  }
+  const Shares shares = partition->plan(50, 256)->shares;
+  EXPECT_EQ(*std::max_element(shares.begin(), shares.end()), 86U);
+  EXPECT_EQ(*std::min_element(shares.begin(), shares.end()), 85U);
+}
+
+TEST(Partition, ReplayRepeatsWhatWasRecorded) {
+  const auto recorded = read_shares(
+      "{\"step\":0,\"loss\":1.5,\"shares\":[100,156]}\n\n{\"event\":\"evaluation\"}\n{\"step\":1,\"shares\":[90,166]}"
+      "\n",
+      "metrics.jsonl");
+  ASSERT_TRUE(recorded);
+  PartitionOptions options = options_for(2, 256);
+  options.policy = SharePolicy::kReplay;
+  options.recorded = *recorded;
+  const auto partition = Partition::create(options);
+  ASSERT_TRUE(partition);
+  EXPECT_EQ(partition->plan(1, 256)->shares, (Shares{90, 166}));
+  EXPECT_THAT(partition->plan(2, 256).error().message, HasSubstr("step 2"));
+  EXPECT_THAT(partition->plan(1, 200).error().message, HasSubstr("256"));
+  options.limits.resize(3);
+  EXPECT_THAT(Partition::create(options).error().message, HasSubstr("2 workers"));
+  EXPECT_THAT(read_shares("{\"step\":0}\n", "m.jsonl").error().message, HasSubstr("m.jsonl"));
+  EXPECT_THAT(read_shares("{\"step\":0,\"shares\":[1]}\n{nonsense\n", "m.jsonl").error().message,
+              HasSubstr("m.jsonl:2"));
+}
+
+TEST(Partition, RefusesWhatNoSplitMeets) {
+  PartitionOptions options = options_for(4, 3);
+  EXPECT_THAT(Partition::create(options).error().message, HasSubstr("at least 4"));
+  options = options_for(2, 100);
+  options.limits = {{1, 40}, {1, 40}};
+  EXPECT_THAT(Partition::create(options).error().message, HasSubstr("at most 80"));
+  options = options_for(2, 100);
+  options.policy = SharePolicy::kFixed;
+  options.proportions = {1};
+  EXPECT_FALSE(Partition::create(options));
+  options.proportions = {1, -1};
+  EXPECT_THAT(Partition::create(options).error().message, HasSubstr("-1"));
+  EXPECT_FALSE(parse_share_policy("even"));
+  EXPECT_EQ(parse_share_policy("pull").value(), SharePolicy::kPull);
+}
+
+}  // namespace
+}  // namespace motley::data

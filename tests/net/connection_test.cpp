@@ -1,0 +1,161 @@
+// What every Connection must do, over frames of random sizes, both directions at once, with progress in random turns.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "motley/base/random.h"
+#include "motley/net/tcp_connection.h"
+
+namespace motley::net {
+namespace {
+
+struct Pair {
+  std::unique_ptr<TcpConnection> a;
+  std::unique_ptr<TcpConnection> b;
+  int raw = -1;  // b's descriptor
+};
+
+Pair make_pair(bool checksum, std::uint64_t epoch_of_b = 1) {
+  int ends[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  const auto identity = [](int rank, std::uint64_t epoch) {
+    return Identity{.job = "j", .tenant = "t", .rank = rank, .session = 9, .epoch = epoch, .purpose = 0};
+  };
+  return {std::make_unique<TcpConnection>(Descriptor(ends[0]), identity(1, 1), checksum),
+          std::make_unique<TcpConnection>(Descriptor(ends[1]), identity(0, epoch_of_b), checksum), ends[1]};
+}
+
+class ConnectionTest : public testing::TestWithParam<bool> {};
+
+TEST_P(ConnectionTest, CarriesRandomFramesBothWays) {
+  Random random(3);
+  for (int round = 0; round < 4; ++round) {
+    Pair pair = make_pair(GetParam());
+    std::vector<std::vector<std::byte>> sent[2];
+    std::vector<std::vector<std::byte>> got[2];
+    for (int way = 0; way < 2; ++way) {
+      for (int i = 0; i < 12; ++i) {
+        const std::size_t size = i % 4 == 0 ? 0 : random.below(i == 5 ? 8 << 20 : i % 2 ? 300 : 200000);
+        auto& payload = sent[way].emplace_back(size);
+        for (auto& byte : payload) {
+          byte = static_cast<std::byte>(random.next());
+        }
+        got[way].emplace_back(size);
+      }
+    }
+    TcpConnection* ends[2] = {pair.a.get(), pair.b.get()};
+    std::size_t posted[4] = {};
+    for (bool busy = true; busy;) {
+      const std::size_t way = random.below(2);
+      if (posted[way] < sent[way].size() && random.below(3) == 0) {
+        ends[way]->post_send(4, posted[way], sent[way][posted[way]]);
+        ++posted[way];
+      }
+      auto& receiving = posted[2 + way];
+      if (receiving < got[way].size() && random.below(3) == 0) {
+        ends[1 - way]->post_receive(4, receiving, got[way][receiving]);
+        ++receiving;
+      }
+      const auto moved = ends[random.below(2)]->progress();
+      ASSERT_TRUE(moved.has_value()) << moved.error().message;
+      busy = posted[0] < 12 || posted[1] < 12 || posted[2] < 12 || posted[3] < 12 || ends[0]->pending_sends() ||
+             ends[1]->pending_sends() || ends[0]->pending_receives() || ends[1]->pending_receives();
+    }
+    EXPECT_TRUE(sent[0] == got[0]);
+    EXPECT_TRUE(sent[1] == got[1]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checksum, ConnectionTest, testing::Bool());
+
+TEST(TcpConnection, BlockingMessagesAndTimeout) {
+  Pair pair = make_pair(true);
+  const std::vector<std::byte> payload(1000, std::byte{7});
+  ASSERT_TRUE(pair.a->send(3, 4, payload, Deadline::after(5), "it"));
+  const auto message = pair.b->receive(Deadline::after(5), "it");
+  ASSERT_TRUE(message.has_value());
+  EXPECT_EQ(message->header.tag, 4U);
+  EXPECT_EQ(message->payload, payload);
+  const auto nothing = pair.b->receive(Deadline::after(0.01), "the shares of step 12");
+  ASSERT_FALSE(nothing.has_value());
+  EXPECT_EQ(nothing.error().code, ErrorCode::kTimeout);
+  EXPECT_EQ(nothing.error().rank, 0);
+  EXPECT_NE(nothing.error().message.find("the shares of step 12"), std::string::npos);
+}
+
+TEST(TcpConnection, AReceiveThatTimedOutInAFrameGoesOnWithIt) {
+  Pair pair = make_pair(true);
+  std::vector<std::byte> payload(900'000);
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    payload[i] = static_cast<std::byte>(i * 7);
+  }
+  pair.a->post_send(3, 4, payload);
+  ASSERT_TRUE(pair.a->progress());  // as much as the socket takes, which is not all
+  ASSERT_EQ(pair.a->pending_sends(), 1U);
+  const auto early = pair.b->receive(Deadline::after(0), "it");
+  ASSERT_FALSE(early.has_value());
+  EXPECT_EQ(early.error().code, ErrorCode::kTimeout);
+  EXPECT_NE(early.error().message.find("only a part"), std::string::npos) << early.error().message;
+  for (;;) {
+    ASSERT_TRUE(pair.a->progress());
+    const auto message = pair.b->receive(Deadline::after(0), "it");
+    if (message) {
+      EXPECT_EQ(message->payload, payload);
+      return;
+    }
+    ASSERT_EQ(message.error().code, ErrorCode::kTimeout) << message.error().message;
+  }
+}
+
+TEST(TcpConnection, MismatchNamesBothSides) {
+  Pair pair = make_pair(false);
+  std::vector<std::byte> payload(100);
+  std::vector<std::byte> into(50);
+  ASSERT_TRUE(pair.a->send(3, 4, payload, Deadline::after(5), "it"));
+  pair.b->post_receive(3, 4, into);
+  const auto moved = pair.b->progress();
+  ASSERT_FALSE(moved.has_value());
+  EXPECT_NE(moved.error().message.find("100 bytes"), std::string::npos);
+  EXPECT_NE(moved.error().message.find("50 bytes"), std::string::npos);
+}
+
+TEST(TcpConnection, RefusesAStaleEpochAnOversizedFrameAndADamagedPayload) {
+  {
+    Pair pair = make_pair(true, 2);
+    ASSERT_TRUE(pair.a->send(3, 4, {}, Deadline::after(5), "it"));
+    const auto got = pair.b->receive(Deadline::after(5), "it");
+    ASSERT_FALSE(got.has_value());
+    EXPECT_EQ(got.error().code, ErrorCode::kRefused);
+  }
+  const auto push = [](Pair& pair, const Frame& frame, std::size_t extra) {
+    const FrameBytes header = encode_frame(frame);
+    std::vector<std::byte> bytes(header.begin(), header.end());
+    bytes.resize(bytes.size() + extra);
+    // Written from b's end, so that a reads it.
+    EXPECT_EQ(::send(pair.raw, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    return pair.a->receive(Deadline::after(5), "it");
+  };
+  {
+    Pair pair = make_pair(true);
+    const auto got = push(pair, {.session = 9, .epoch = 1, .length = std::uint64_t{1} << 60}, 0);
+    ASSERT_FALSE(got.has_value());
+    EXPECT_EQ(got.error().code, ErrorCode::kCorrupt);
+  }
+  {
+    Pair pair = make_pair(true);
+    const auto got =
+        push(pair, {.has_payload_checksum = true, .payload_checksum = 1, .session = 9, .epoch = 1, .length = 8}, 8);
+    ASSERT_FALSE(got.has_value());
+    EXPECT_EQ(got.error().code, ErrorCode::kCorrupt);
+  }
+  {
+    Pair pair = make_pair(true);
+    pair.b->close();
+    const auto got = pair.a->receive(Deadline::after(5), "it");
+    ASSERT_FALSE(got.has_value());
+    EXPECT_EQ(got.error().code, ErrorCode::kPeerLost);
+    EXPECT_EQ(got.error().rank, 1);
+  }
+}
+
+}  // namespace
+}  // namespace motley::net

@@ -1,0 +1,360 @@
+// Sessions among threads and among real processes: who joins, who is missed, and who is named when one dies.
+#include "motley/net/session.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+#include "motley/base/random.h"
+#include "motley/net/socket.h"
+
+extern char** environ;
+
+namespace motley::net {
+namespace {
+
+using Joined = Result<std::unique_ptr<Session>>;
+
+// A port that was free a moment ago, and that the system hands to nobody who asks for any: tests run side by side.
+std::uint16_t free_port() {
+  static auto next = static_cast<std::uint32_t>(::getpid()) * 64;
+  while (true) {
+    const auto port = static_cast<std::uint16_t>(10000 + next++ % 20000);
+    if (listen_at({"127.0.0.1", port})) return port;
+  }
+}
+
+SessionOptions options_for(int rank, int size, std::uint16_t port) {
+  SessionOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.rendezvous.port = port;
+  options.join_seconds = 20;
+  return options;
+}
+
+std::vector<Joined> join_all(std::vector<SessionOptions> all, const Secret& secret, std::uint64_t seed = 1) {
+  std::vector<Joined> joined;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    joined.emplace_back(fail(ErrorCode::kInternal, "did not run"));
+  }
+  std::vector<std::thread> threads;
+  for (const auto index : permutation(static_cast<std::uint32_t>(all.size()), seed)) {
+    threads.emplace_back([&, index] { joined[index] = Session::join(all[index], secret); });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  return joined;
+}
+
+std::vector<Joined> join_all(int size, const Secret& secret = Secret::generate(), std::uint64_t seed = 1) {
+  const auto port = free_port();
+  std::vector<SessionOptions> all;
+  for (int rank = 0; rank < size; ++rank) {
+    all.push_back(options_for(rank, size, port));
+  }
+  return join_all(std::move(all), secret, seed);
+}
+
+// Waits for the session to fail; the test ends with an error if it does not.
+Error failure_of(const Session& session) {
+  const Deadline deadline = Deadline::after(20);
+  while (session.health() && !deadline.passed()) {
+    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.005);
+  }
+  return session.health() ? Error{ErrorCode::kInternal, "no failure", -3} : session.health().error();
+}
+
+void each_in_thread(std::vector<Joined>& sessions, const std::function<void(Session&)>& what) {
+  std::vector<std::thread> threads;
+  for (auto& session : sessions) {
+    threads.emplace_back([&] { what(**session); });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+}
+
+TEST(Session, RanksJoinInAnyOrderAndTalk) {
+  for (int size = 1; size <= 8; ++size) {
+    auto sessions = join_all(size, Secret::generate(), static_cast<std::uint64_t>(size));
+    for (int rank = 0; rank < size; ++rank) {
+      ASSERT_TRUE(sessions[rank].has_value()) << sessions[rank].error().message;
+      const Membership& membership = (*sessions[rank])->membership();
+      EXPECT_EQ(membership.rank, rank);
+      EXPECT_EQ(membership.size(), size);
+      EXPECT_EQ(membership.session, (*sessions[0])->membership().session);
+      EXPECT_TRUE(membership.on_one_host());
+    }
+    // Every pair, two purposes, asked for in opposite orders on the two sides.
+    each_in_thread(sessions, [size](Session& session) {
+      const int rank = session.membership().rank;
+      std::vector<std::unique_ptr<Connection>> connections;
+      for (int peer = 0; peer < size; ++peer) {
+        const std::uint32_t first = rank < peer ? 0 : 1;
+        for (const std::uint32_t purpose : {first, 1 - first}) {
+          if (peer != rank) {
+            auto connection = session.connect(peer, purpose, Deadline::after(20));
+            ASSERT_TRUE(connection.has_value()) << connection.error().message;
+            EXPECT_EQ((*connection)->peer().rank, peer);
+            EXPECT_EQ((*connection)->peer().purpose, purpose);
+            const std::uint64_t tag = static_cast<std::uint64_t>(100 * rank) + purpose;
+            ASSERT_TRUE((*connection)->send(1, tag, {}, Deadline::after(20), "hello"));
+            connections.push_back(std::move(*connection));
+          }
+        }
+      }
+      for (auto& connection : connections) {
+        const auto message = connection->receive(Deadline::after(20), "hello");
+        ASSERT_TRUE(message.has_value()) << message.error().message;
+        EXPECT_EQ(message->header.tag,
+                  static_cast<std::uint64_t>(100 * connection->peer().rank) + connection->peer().purpose);
+      }
+      session.leave();
+      EXPECT_TRUE(session.health().has_value());
+    });
+  }
+}
+
+TEST(Session, AMissingRankIsNamedOnAllSides) {
+  const auto port = free_port();
+  std::vector<SessionOptions> all{options_for(0, 3, port), options_for(1, 3, port)};
+  for (auto& options : all) {
+    options.join_seconds = 1;
+  }
+  const auto joined = join_all(all, Secret::generate());
+  for (const auto& session : joined) {
+    ASSERT_FALSE(session.has_value());
+    EXPECT_NE(session.error().message.find("rank 2"), std::string::npos) << session.error().message;
+    EXPECT_EQ(session.error().code, ErrorCode::kTimeout);
+  }
+  auto alone = options_for(1, 2, port);
+  alone.join_seconds = 0.3;
+  const auto nobody = Session::join(alone, Secret::generate());
+  ASSERT_FALSE(nobody.has_value());
+  EXPECT_NE(nobody.error().message.find("127.0.0.1:" + std::to_string(port)), std::string::npos);
+  EXPECT_EQ(nobody.error().rank, 0);
+}
+
+TEST(Session, WrongSecretFingerprintSizeAndBusyPort) {
+  const Secret secret = Secret::generate();
+  const auto join_two = [&](SessionOptions other, const Secret& its_secret) {
+    const auto port = free_port();
+    auto first = options_for(0, 2, port);
+    first.join_seconds = 1.5;
+    first.fingerprint = "f00d";
+    other.rendezvous.port = port;
+    Joined zero = fail(ErrorCode::kInternal, "did not run");
+    std::thread thread([&] { zero = Session::join(first, secret); });
+    Joined one = Session::join(other, its_secret);
+    thread.join();
+    return std::pair(zero ? Error{} : zero.error(), one ? Error{} : one.error());
+  };
+  auto other = options_for(1, 2, 0);
+  other.fingerprint = "f00d";
+  const auto by_secret = join_two(other, Secret::generate());
+  EXPECT_EQ(by_secret.first.code, ErrorCode::kRefused);
+  EXPECT_EQ(by_secret.second.code, ErrorCode::kRefused);
+  EXPECT_NE(by_secret.first.message.find("secret differs"), std::string::npos) << by_secret.first.message;
+  EXPECT_NE(by_secret.second.message.find("secret differs"), std::string::npos);
+  other.fingerprint = "beef";
+  const auto by_fingerprint = join_two(other, secret);
+  for (const Error& error : {by_fingerprint.first, by_fingerprint.second}) {
+    EXPECT_EQ(error.code, ErrorCode::kRefused);
+    EXPECT_NE(error.message.find("beef"), std::string::npos) << error.message;
+    EXPECT_NE(error.message.find("f00d"), std::string::npos) << error.message;
+  }
+  other.fingerprint = "f00d";
+  other.size = 3;
+  const auto by_size = join_two(other, secret);
+  EXPECT_EQ(by_size.first.code, ErrorCode::kRefused) << by_size.first.message;
+  EXPECT_EQ(by_size.second.code, ErrorCode::kRefused) << by_size.second.message;
+
+  const auto taken = listen_at({"127.0.0.1", 0});
+  const auto port = local_endpoint(*taken).port;
+  const auto busy = Session::join(options_for(0, 1, port), secret);
+  ASSERT_FALSE(busy.has_value());
+  EXPECT_NE(busy.error().message.find("port " + std::to_string(port) + " is in use"), std::string::npos);
+
+  auto open = options_for(0, 1, 0);
+  open.bind_host = "0.0.0.0";
+  const auto refused = Session::join(open, secret);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidInput);
+  open.given_secret = true;
+  EXPECT_TRUE(Session::join(open, secret).has_value());
+}
+
+TEST(Session, StrangersDoNotDisturb) {
+  const auto port = free_port();
+  const Secret secret = Secret::generate();
+  Joined zero = fail(ErrorCode::kInternal, "did not run");
+  std::thread first([&] { zero = Session::join(options_for(0, 2, port), secret); });
+  // Silent ones, talkative ones and one that leaves in the middle, all before the real rank.
+  std::vector<Descriptor> strangers;
+  Random random(5);
+  for (int i = 0; i < 40; ++i) {
+    Result<Descriptor> socket = fail(ErrorCode::kInternal, "");
+    for (const Deadline deadline = Deadline::after(10); !socket && !deadline.passed();) {
+      socket = connect_to({"127.0.0.1", port}, deadline);
+    }
+    ASSERT_TRUE(socket.has_value());
+    std::string noise(i % 2 ? 0 : random.below(3000), '\0');
+    for (char& c : noise) {
+      c = static_cast<char>(random.next());
+    }
+    if (i % 4 == 0) {
+      noise.replace(0, std::min<std::size_t>(8, noise.size()), std::string("MTLH\x01\0\x01\0", 8));
+    }
+    (void)::send(socket->get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+    if (i % 3 != 0) {
+      strangers.push_back(std::move(*socket));
+    }
+  }
+  Joined one = Session::join(options_for(1, 2, port), secret);
+  first.join();
+  ASSERT_TRUE(zero.has_value()) << zero.error().message;
+  ASSERT_TRUE(one.has_value()) << one.error().message;
+}
+
+TEST(Session, TheFirstCauseIsToldByAll) {
+  auto sessions = join_all(4);
+  for (auto& session : sessions) {
+    ASSERT_TRUE(session.has_value()) << session.error().message;
+  }
+  // Rank 1 sees the consequence before rank 2 says what happened.
+  std::thread consequence([&] { (*sessions[1])->abort({ErrorCode::kPeerLost, "rank 2 closed its connection", 2}); });
+  (*sessions[2])->abort({ErrorCode::kDiverged, "the loss is NaN", -1});
+  consequence.join();
+  for (auto& session : sessions) {
+    const Error error = failure_of(**session);
+    EXPECT_EQ(error.rank, 2);
+    EXPECT_EQ(error.code, ErrorCode::kDiverged);
+    EXPECT_EQ(error.message, "rank 2 failed: the loss is NaN");
+  }
+}
+
+TEST(Session, AReportAboutAnotherRankBlamesThatRank) {
+  auto sessions = join_all(3);
+  (*sessions[1])->abort({ErrorCode::kPeerLost, "rank 2 closed its connection", 2});
+  for (auto& session : sessions) {
+    const Error error = failure_of(**session);
+    EXPECT_EQ(error.rank, 2);
+    EXPECT_NE(error.message.find("rank 2 closed its connection"), std::string::npos);
+  }
+}
+
+TEST(Session, ARankThatEndsWithoutLeavingIsNamed) {
+  auto sessions = join_all(3);
+  (*sessions[2])->set_phase(12, "backward");
+  sessions[2]->reset();
+  for (int rank = 0; rank < 2; ++rank) {
+    const Error error = failure_of(**sessions[rank]);
+    EXPECT_EQ(error.rank, 2);
+    EXPECT_EQ(error.code, ErrorCode::kPeerLost);
+    EXPECT_NE(error.message.find("rank 2 ended"), std::string::npos) << error.message;
+  }
+}
+
+TEST(Session, TheLossOfRankZeroIsNamed) {
+  auto sessions = join_all(3);
+  sessions[0]->reset();
+  for (int rank = 1; rank < 3; ++rank) {
+    EXPECT_EQ(failure_of(**sessions[rank]).rank, 0);
+  }
+}
+
+// Ranks as processes, of which one gets a signal; what the others say.
+std::vector<std::string> survivors_of(int size, int victim, int signal, double silence) {
+  const std::string port = std::to_string(free_port());
+  ::setenv(kSecretVariable, Secret::generate().hex().c_str(), 1);
+  std::vector<pid_t> processes;
+  std::vector<FILE*> outputs;
+  for (int rank = 0; rank < size; ++rank) {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    std::string words[] = {RANK_PROCESS, std::to_string(rank), std::to_string(size), port, std::to_string(silence)};
+    char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), words[4].data(), nullptr};
+    pid_t process = 0;
+    EXPECT_EQ(::posix_spawn(&process, RANK_PROCESS, &actions, nullptr, arguments, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    processes.push_back(process);
+    outputs.push_back(::fdopen(ends[0], "r"));
+  }
+  char line[1024];
+  for (FILE* output : outputs) {
+    EXPECT_NE(std::fgets(line, sizeof line, output), nullptr);
+    EXPECT_STREQ(line, "joined\n");
+  }
+  ::kill(processes[victim], signal);
+  std::vector<std::string> said;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank != victim && std::fgets(line, sizeof line, outputs[rank]) != nullptr) {
+      said.emplace_back(line);
+    }
+  }
+  ::kill(processes[victim], SIGKILL);
+  for (int rank = 0; rank < size; ++rank) {
+    std::fclose(outputs[rank]);
+    ::waitpid(processes[rank], nullptr, 0);
+  }
+  return said;
+}
+
+TEST(Session, AKilledProcessIsNamedByEverySurvivor) {
+  for (const int victim : {0, 2}) {
+    const auto said = survivors_of(4, victim, SIGKILL, 30);
+    ASSERT_EQ(said.size(), 3U);
+    for (const std::string& words : said) {
+      EXPECT_TRUE(words.starts_with(fmt::format("{} rank {} ended", victim, victim))) << words;
+    }
+  }
+}
+
+TEST(Session, AStoppedProcessIsNamedAfterItsSilence) {
+  const auto said = survivors_of(3, 1, SIGSTOP, 2);
+  ASSERT_EQ(said.size(), 2U);
+  for (const std::string& words : said) {
+    EXPECT_TRUE(words.starts_with("1 rank 1 has been silent")) << words;
+  }
+}
+
+TEST(Secret, FromFileMustBePrivate) {
+  const std::string path = testing::TempDir() + "secret-" + std::to_string(::getpid());
+  const Secret secret = Secret::generate();
+  FILE* file = std::fopen(path.c_str(), "w");
+  std::fputs((secret.hex() + "\n").c_str(), file);
+  std::fclose(file);
+  ::chmod(path.c_str(), 0644);
+  EXPECT_FALSE(Secret::from_file(path).has_value());
+  ::chmod(path.c_str(), 0600);
+  const auto read = Secret::from_file(path);
+  ASSERT_TRUE(read.has_value()) << read.error().message;
+  EXPECT_EQ(read->bytes(), secret.bytes());
+  ::unlink(path.c_str());
+}
+
+TEST(Endpoint, Parses) {
+  EXPECT_EQ(parse_endpoint("node1:29400")->host, "node1");
+  EXPECT_EQ(parse_endpoint("[::1]:5")->host, "::1");
+  for (const char* bad : {"", "node1", "node1:", ":5", "::1:5", "node1:65536", "node1:5x", "[]:5"}) {
+    EXPECT_FALSE(parse_endpoint(bad).has_value()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace motley::net

@@ -1,0 +1,216 @@
+// The learned planners as a whole: near the optimum of brute force, deterministic, stoppable, on both cost models.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "motley/planning/learned/learned.h"
+#include "motley/planning/learned/policy_gradient.h"
+#include "motley/planning/methods.h"
+#include "motley/planning/search/random_problem.h"
+
+namespace motley::planning {
+namespace {
+
+double value_of(const Answer& answer) {
+  return answer.best ? planning::value(answer.evaluation, planning::Goal::kLeastMoney)
+                     : std::numeric_limits<double>::infinity();
+}
+
+// Few and small rounds, for what does not depend on their number.
+const PolicyGradientOptions kQuick{.policies = 2, .rounds = 15, .tuning_rounds = 5, .samples = 16};
+
+std::shared_ptr<Policy> lstm(const planning::Problem& problem) {
+  return make_sequence_policy(problem, Recurrence::kLstm);
+}
+std::shared_ptr<Policy> elman(const planning::Problem& problem) {
+  return make_sequence_policy(problem, Recurrence::kElman);
+}
+
+struct NamedMake {
+  const char* name;
+  std::shared_ptr<Policy> (*policy)(const planning::Problem&);
+};
+constexpr NamedMake kPolicies[] = {{"lstm", lstm}, {"elman", elman}, {"attention", make_attention_policy}};
+
+TEST(LearnedPlanners, ComeNearTheOptimumOfSmallProblems) {
+  const PolicyGradientOptions options{.policies = 3, .rounds = 150, .samples = 64};
+  for (const auto cost_model : {planning::CostModel::kHeterps, planning::CostModel::kPipeline}) {
+    for (const NamedMake& make : kPolicies) {
+      int near = 0;
+      for (std::uint64_t seed = 0; seed < 4; ++seed) {
+        const planning::Problem problem =
+            random_problem({.layers = 5, .types = 2, .cost_model = cost_model, .links = true}, seed);
+        const auto optimum = make_brute_force()->plan({.problem = problem});
+        const auto answer = plan_by_policy_gradient({.problem = problem, .seed = seed}, make.policy, options);
+        ASSERT_TRUE(optimum && answer);
+        ASSERT_TRUE(answer->best.has_value());
+        EXPECT_FALSE(answer->stopped);
+        EXPECT_FALSE(answer->proved);
+        EXPECT_GE(value_of(*answer), value_of(*optimum) * (1 - 1e-9));
+        EXPECT_EQ(planning::evaluate(problem, *answer->best, {}).money, answer->evaluation.money);
+        near += value_of(*answer) <= 1.03 * value_of(*optimum) ? 1 : 0;
+      }
+      EXPECT_GE(near, 3) << make.name << " under " << planning::to_string(cost_model);
+    }
+  }
+}
+
+// Nearly no plan meets the floor: rewards below feasibility must lead there.
+TEST(LearnedPlanners, FindTheirWayToATightFloor) {
+  const planning::Problem problem = random_problem({.layers = 8, .types = 2, .least_count = 4, .most_count = 8}, 3);
+  const auto fastest =
+      make_brute_force()->plan({.problem = problem, .objective = {.goal = planning::Goal::kMostThroughput}});
+  ASSERT_TRUE(fastest && fastest->best);
+  for (const auto& planner : learned_planners()) {
+    const auto answer =
+        planner->plan({.problem = problem, .objective = {.min_throughput = 0.999 * fastest->evaluation.throughput}});
+    ASSERT_TRUE(answer);
+    EXPECT_TRUE(answer->best.has_value()) << planner->name();
+  }
+}
+
+TEST(LearnedPlanners, FindNothingWhereNothingIsPossible) {
+  const planning::Problem problem = random_problem({.layers = 4, .types = 2}, 3);
+  for (const auto& planner : learned_planners()) {
+    const auto answer = planner->plan({.problem = problem, .objective = {.min_throughput = 1e15}});
+    ASSERT_TRUE(answer);
+    EXPECT_FALSE(answer->best.has_value());
+    EXPECT_FALSE(answer->proved);
+  }
+}
+
+TEST(LearnedPlanners, AnswerTheSameForTheSameSeedWhateverTheThreads) {
+  const planning::Problem problem = random_problem({.layers = 10, .types = 4, .most_count = 20}, 5);
+  for (const MakePolicy& make : {MakePolicy(lstm), MakePolicy(make_attention_policy)}) {
+    std::vector<Answer> answers;
+    for (const int workers : {1, 1, 3}) {
+      PolicyGradientOptions options = kQuick;
+      options.workers = workers;
+      torch::rand({answers.empty() ? 1 : 7});  // the process's own generator has no influence
+      answers.push_back(*plan_by_policy_gradient({.problem = problem, .seed = 8}, make, options));
+    }
+    for (const Answer& answer : answers) {
+      EXPECT_EQ(answer.best, answers[0].best);
+      EXPECT_EQ(answer.evaluations, answers[0].evaluations);
+    }
+    EXPECT_NE(plan_by_policy_gradient({.problem = problem, .seed = 9}, make, kQuick)->evaluations,
+              answers[0].evaluations);
+  }
+}
+
+// An evaluator for which type 0 is dearer than the cost model says: the answer is the evaluator's, and no worse than
+// what the same seed finds by the cost model alone.
+TEST(LearnedPlanners, TuneOnTheEvaluator) {
+  const planning::Problem problem = random_problem({.layers = 6, .types = 2, .most_count = 6}, 2);
+  std::atomic<int> calls = 0;
+  const auto evaluator = [&](const planning::Candidate& candidate) {
+    ++calls;
+    planning::Evaluation evaluation = planning::evaluate(problem, candidate, {});
+    for (const planning::StageChoice& stage : candidate) {
+      evaluation.money *= stage.type == 0 ? 1.5 : 1;
+    }
+    return evaluation;
+  };
+  for (const auto& planner : learned_planners()) {
+    const auto by_cost_model = planner->plan({.problem = problem});
+    calls = 0;
+    const auto answer = planner->plan({.problem = problem, .evaluator = evaluator});
+    ASSERT_TRUE(answer && answer->best && by_cost_model && by_cost_model->best);
+    EXPECT_GT(calls, 1) << planner->name();
+    EXPECT_EQ(answer->evaluation.money, evaluator(*answer->best).money);
+    EXPECT_LE(answer->evaluation.money, evaluator(*by_cost_model->best).money) << planner->name();
+  }
+}
+
+// Rewards that are dear, as measured steps are: so many are taken and no more, one after the other, and what is learnt
+// from them prefers plans that the cost model does not. Where a plan is turned down, the answer is another one.
+TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
+  constexpr std::int64_t kMost = 40;
+  const planning::Problem problem =
+      random_problem({.layers = 4, .types = 2, .cost_model = planning::CostModel::kPipeline, .most_count = 4}, 2);
+  const planning::Objective objective{.goal = planning::Goal::kLeastStepTime};
+  const auto exact = make_exact()->plan({.problem = problem, .objective = objective});
+  ASSERT_TRUE(exact && exact->best);
+  // Where the best plan by the cost model begins, a plan really takes so long that all without that type are better.
+  const int slow = exact->best->front().type;
+  const auto is_slow = [&](const planning::Candidate& candidate) {
+    return std::ranges::any_of(candidate, [&](const planning::StageChoice& stage) { return stage.type == slow; });
+  };
+  planning::Problem without = problem;
+  without.types[static_cast<std::size_t>(slow)].count = 0;
+  const auto other = make_exact()->plan({.problem = without, .objective = objective});
+  ASSERT_TRUE(other && other->best && !is_slow(*other->best));
+  const double factor = 100 * other->evaluation.step_seconds / exact->evaluation.step_seconds;
+  for (const auto& planner : learned_planners()) {
+    std::vector<planning::Candidate> seen;
+    const auto evaluator = [&](const planning::Candidate& candidate) {
+      EXPECT_EQ(std::ranges::count(seen, candidate), 0) << "what is known is not asked for again";
+      seen.push_back(candidate);
+      planning::Evaluation evaluation = planning::evaluate(problem, candidate, objective);
+      evaluation.step_seconds *= is_slow(candidate) ? factor : 1;
+      if (seen.size() % 5 == 4) {
+        evaluation.feasible = false;  // such as a run that failed
+      }
+      return evaluation;
+    };
+    const auto answer = planner->plan(
+        {.problem = problem, .objective = objective, .seconds = 20, .evaluator = evaluator, .most_evaluations = kMost});
+    ASSERT_TRUE(answer && answer->best) << planner->name();
+    EXPECT_LE(std::ssize(seen), kMost) << planner->name();
+    EXPECT_GT(std::ssize(seen), 5) << planner->name();
+    EXPECT_TRUE(answer->evaluation.feasible);
+    EXPECT_FALSE(is_slow(*answer->best)) << planner->name() << " after " << seen.size();
+  }
+}
+
+// Counts that just meet the floor by the cost model miss it by an evaluator that is a tenth slower.
+TEST(LearnedPlanners, ProvisionForTheFloorAsTheEvaluatorSeesIt) {
+  const planning::Problem problem =
+      random_problem({.layers = 5, .types = 2, .least_count = 50, .most_count = 60, .fractions = false}, 2);
+  const auto fastest = make_exact()->plan({.problem = problem, .objective = {.goal = planning::Goal::kMostThroughput}});
+  ASSERT_TRUE(fastest && fastest->best);
+  const planning::Objective objective{.min_throughput = 0.3 * fastest->evaluation.throughput};
+  const auto evaluator = [&](const planning::Candidate& candidate) {
+    planning::Evaluation evaluation = planning::evaluate(problem, candidate, objective);
+    evaluation.throughput *= 0.9;
+    evaluation.feasible = evaluation.feasible && evaluation.throughput >= objective.min_throughput;
+    return evaluation;
+  };
+  const auto answer =
+      plan_by_policy_gradient({.problem = problem, .objective = objective, .evaluator = evaluator}, lstm, kQuick);
+  ASSERT_TRUE(answer && answer->best);
+  EXPECT_GE(0.9 * planning::evaluate(problem, *answer->best, objective).throughput, objective.min_throughput);
+}
+
+TEST(LearnedPlanners, EndWhenAsked) {
+  const planning::Problem problem = random_problem({.layers = 12, .types = 3}, 1);
+  for (const auto& planner : learned_planners()) {
+    std::stop_source source;
+    source.request_stop();
+    const auto stopped = planner->plan({.problem = problem, .stop = source.get_token()});
+    ASSERT_TRUE(stopped);
+    EXPECT_TRUE(stopped->stopped);
+    EXPECT_EQ(stopped->evaluations, 0);
+
+    // The first evaluation takes all the time there is: the search ends with what it found.
+    ManualClock clock;
+    int calls = 0;
+    const auto evaluator = [&](const planning::Candidate& candidate) {
+      clock.advance(10);
+      ++calls;
+      return planning::evaluate(problem, candidate, {});
+    };
+    if (planner->name() != "rl-attention") {  // this one evaluates in threads, which a manual clock is not for
+      const auto limited = planner->plan({.problem = problem, .seconds = 10, .clock = clock, .evaluator = evaluator});
+      ASSERT_TRUE(limited);
+      EXPECT_TRUE(limited->stopped);
+      EXPECT_TRUE(limited->best.has_value());
+      EXPECT_EQ(calls, 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace motley::planning

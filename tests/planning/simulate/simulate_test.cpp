@@ -1,0 +1,793 @@
+// The simulator against closed forms, against the fixed point of the dependencies' recurrences on random plans, against
+// the cost model, and its laws: nothing overlaps, nothing is lost, slower devices never make a step shorter.
+#include "motley/planning/simulate/simulate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+
+#include "motley/base/random.h"
+#include "motley/planning/cost/evaluation.h"
+
+namespace motley::planning {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One layer a stage; times of a whole micro-batch on one device.
+struct StageTimes {
+  double forward = 1;
+  double backward = 2;
+  double transfer = 0;  // to the next stage, without latency
+  double parameter_bytes = 0;
+  std::int64_t replicas = 1;
+};
+
+struct Case {
+  planning::Problem problem;
+  planning::Plan plan;
+};
+
+// A stage a type, so that no two stages share a link.
+Case case_of(const std::vector<StageTimes>& stages, std::int64_t micro_batches, planning::Schedule schedule) {
+  constexpr std::int64_t kSamples = 16;  // of a micro-batch
+  Case made;
+  planning::Problem& problem = made.problem;
+  planning::Plan& plan = made.plan;
+  problem.model = plan.model = "hand-made";
+  problem.cost_model = planning::CostModel::kPipeline;
+  problem.batch = plan.batch = kSamples * micro_batches;
+  problem.micro_batches = plan.micro_batches = micro_batches;
+  problem.schedule = plan.schedule = schedule;
+  plan.cost_model = "pipeline";
+  const std::size_t count = stages.size();
+  problem.cut_bytes.assign(count + 1, 0);
+  for (std::size_t s = 0; s < count; ++s) {
+    planning::Type type;
+    type.name = fmt::format("type{}", s);
+    type.count = stages[s].replicas;
+    type.bytes_per_second = 1e3;
+    problem.types.push_back(type);
+    planning::LayerSize layer;
+    layer.name = fmt::format("layer{}", s);
+    layer.parameter_bytes = stages[s].parameter_bytes;
+    problem.layers.push_back(layer);
+    for (std::size_t t = 0; t < count; ++t) {
+      problem.table.push_back({{0, stages[s].forward / kSamples}, {0, stages[s].backward / kSamples}});
+      problem.links.push_back({1.0, 0});
+    }
+    if (s + 1 < count) {
+      const auto streams = static_cast<double>(std::min(stages[s].replicas, stages[s + 1].replicas));
+      problem.cut_bytes[s + 1] = stages[s].transfer * streams / kSamples;
+    }
+    plan.layers.push_back(layer.name);
+    const auto index = static_cast<int>(s);
+    plan.stages.push_back({index,
+                           index,
+                           {{type.name, stages[s].replicas, 1.0 / static_cast<double>(stages[s].replicas)}},
+                           stages[s].replicas > 1 ? planning::Exchange::kRing : planning::Exchange::kNone});
+  }
+  return made;
+}
+
+Timeline run(const Case& made, const Options& options = {}) {
+  auto timeline = simulate(made.problem, made.plan, options);
+  EXPECT_TRUE(timeline) << timeline.error().message;
+  return timeline.value_or(Timeline{});
+}
+
+constexpr auto kBoth = {planning::Schedule::kOneForwardOneBackward, planning::Schedule::kFillDrain};
+
+TEST(Simulate, BalancedPipelinesTakeTheClosedForm) {
+  for (const planning::Schedule schedule : kBoth) {
+    for (const int stages : {1, 2, 5, 16}) {
+      for (const int micro_batches : {1, 3, 16, 50}) {
+        const Timeline timeline =
+            run(case_of(std::vector<StageTimes>(static_cast<std::size_t>(stages)), micro_batches, schedule));
+        EXPECT_NEAR(timeline.step_seconds, 3.0 * (micro_batches + stages - 1), 1e-9);
+        EXPECT_NEAR(timeline.communication_share, 0, 1e-12);
+        EXPECT_EQ(timeline.event_count, 2 * stages * micro_batches + 2 * (stages - 1) * micro_batches);
+        for (const Device& device : timeline.devices) {
+          EXPECT_NEAR(device.idle_share, (stages - 1.0) / (micro_batches + stages - 1), 1e-9);
+        }
+      }
+    }
+  }
+}
+
+TEST(Simulate, OneForwardOneBackwardWaitsForTheRoundTrip) {
+  // Four stages hold four micro-batches: each fourth comes a round trip of 4 * 3 + 2 * 3 * 0.5 seconds after the last.
+  std::vector<StageTimes> stages(4, {1, 2, 0.5});
+  const Timeline timeline = run(case_of(stages, 1 + 4 * 10, planning::Schedule::kOneForwardOneBackward));
+  EXPECT_NEAR(timeline.step_seconds, 15 * 11, 1e-9);
+  EXPECT_NEAR(timeline.critical.transfer, 3 * 11, 1e-9);
+}
+
+TEST(Simulate, FillDrainOfUnlikeStagesTakesTheFlowShopsClosedForm) {
+  const std::vector<StageTimes> stages = {{1, 2, 0.3}, {4, 1, 5}, {0.5, 7, 0.1}, {2, 2}};
+  const double once = 7.5 + 12 + 2 * 5.4;
+  for (const int micro_batches : {1, 2, 9, 40}) {
+    EXPECT_NEAR(run(case_of(stages, micro_batches, planning::Schedule::kFillDrain)).step_seconds,
+                once + (micro_batches - 1) * (5 + 7), 1e-9);
+  }
+}
+
+TEST(Simulate, DataParallelIsTheSlowestDeviceAndThenTheExchange) {
+  Case made = case_of({{1, 2, 0, 8000, 4}}, 1, planning::Schedule::kOneForwardOneBackward);
+  // Equal shares take 3 / 4 s; the ring moves 2 * 3 / 4 of 8000 bytes at 1000 bytes a second.
+  Timeline timeline = run(made);
+  EXPECT_NEAR(timeline.step_seconds, 0.75 + 12, 1e-9);
+  EXPECT_NEAR(timeline.communication_share, 12 / 12.75, 1e-9);
+  EXPECT_EQ(timeline.event_count, 4 * 2 + 4);
+  made.plan.stages[0].exchange = planning::Exchange::kParameterServer;
+  EXPECT_NEAR(run(made).step_seconds, 0.75 + 16, 1e-9);
+
+  Options options;
+  made.problem.layers[0].parameter_bytes = 0;
+  options.stragglers = {{0, 2, 2}};
+  timeline = run(made, options);
+  EXPECT_NEAR(timeline.step_seconds, 1.5, 1e-9);
+  EXPECT_NEAR(timeline.devices[2].idle_share, 0, 1e-9);
+  EXPECT_NEAR(timeline.devices[0].idle_share, 0.5, 1e-9);
+}
+
+TEST(Simulate, UnlikeReplicasOfAStageGetTheirShares) {
+  Case made = case_of({{1, 2}, {1, 2}}, 3, planning::Schedule::kFillDrain);
+  made.problem.table[1] = {{0, 2.0 / 16}, {0, 4.0 / 16}};  // the first layer on the second type: half as fast
+  made.plan.stages = {{0, 1, {{"type0", 1, 2.0 / 3}, {"type1", 1, 1.0 / 3}}, planning::Exchange::kRing}};
+  made.problem.table[3] = {{0, 2.0 / 16}, {0, 4.0 / 16}};
+  const Timeline timeline = run(made);
+  EXPECT_NEAR(timeline.step_seconds, 3 * 6 * 2.0 / 3, 1e-9);
+  EXPECT_NEAR(timeline.devices[0].idle_share, 0, 1e-9);
+  EXPECT_NEAR(timeline.devices[1].idle_share, 0, 1e-9);
+  EXPECT_EQ(timeline.devices[1].type, "type1");
+}
+
+TEST(Simulate, ContendedTransfersWaitForEachOther) {
+  // Three stages of one type that compute in no time: each micro-batch crosses twice either way, in a second each time.
+  Case made = case_of({{0, 0, 1}, {0, 0, 1}, {0, 0}}, 6, planning::Schedule::kFillDrain);
+  for (planning::Stage& stage : made.plan.stages) {
+    stage.replicas[0].type = "type0";
+  }
+  EXPECT_NEAR(run(made).step_seconds, 4 * 6, 1e-9);
+  Options own_links;
+  own_links.links_contended = false;
+  EXPECT_NEAR(run(made, own_links).step_seconds, 2 * (6 + 1), 1e-9);
+}
+
+// A random problem and plan: unlike replicas, shares, recomputation, sparse traffic, exchange.
+Case random_case(std::uint64_t seed) {
+  Random random(mix({seed, 77}));
+  const auto between = [&](int low, int high) {
+    return low + static_cast<int>(random.below(static_cast<std::uint64_t>(high - low + 1)));
+  };
+  Case made;
+  planning::Problem& problem = made.problem;
+  planning::Plan& plan = made.plan;
+  problem.model = plan.model = "random";
+  problem.cost_model = planning::CostModel::kPipeline;
+  const int layers = between(1, 10), types = between(1, 3);
+  problem.micro_batches = plan.micro_batches = between(1, 12);
+  problem.batch = plan.batch = plan.micro_batches * between(8, 20);
+  problem.schedule = plan.schedule =
+      random.uniform() < 0.5 ? planning::Schedule::kFillDrain : planning::Schedule::kOneForwardOneBackward;
+  plan.cost_model = "pipeline";
+  for (int t = 0; t < types; ++t) {
+    planning::Type type;
+    type.name = fmt::format("type{}", t);
+    type.bytes_per_second = 50 + 100 * random.uniform();
+    type.latency_seconds = 0.1 * random.uniform();
+    problem.types.push_back(type);
+  }
+  problem.links.resize(static_cast<std::size_t>(types * types));
+  for (int a = 0; a < types; ++a) {
+    for (int b = a; b < types; ++b) {
+      const planning::Link link{20 + 100 * random.uniform(), 0.1 * random.uniform()};
+      problem.links[static_cast<std::size_t>(a * types + b)] = problem.links[static_cast<std::size_t>(b * types + a)] =
+          link;
+    }
+  }
+  for (int l = 0; l < layers; ++l) {
+    planning::LayerSize layer;
+    layer.name = fmt::format("layer{}", l);
+    layer.parameter_bytes = 100 * random.uniform();
+    layer.sparse_bytes = random.uniform() < 0.3 ? 30 * random.uniform() : 0;
+    problem.layers.push_back(layer);
+    plan.layers.push_back(layer.name);
+    for (int t = 0; t < types; ++t) {
+      problem.table.push_back({{random.uniform(), 0.1 * random.uniform()}, {random.uniform(), 0.2 * random.uniform()}});
+    }
+    problem.cut_bytes.push_back(10 * random.uniform());
+  }
+  problem.cut_bytes.push_back(0);
+  for (int first = 0; first < layers;) {
+    const int last = std::min(layers - 1, first + between(0, 3));
+    planning::Stage stage{first, last};
+    stage.recompute = random.uniform() < 0.3;
+    stage.exchange = between(0, 1) == 0 ? planning::Exchange::kRing : planning::Exchange::kParameterServer;
+    double weights = 0;
+    for (int group = between(1, 2); group > 0; --group) {
+      stage.replicas.push_back({fmt::format("type{}", between(0, types - 1)), between(1, 3), 0.2 + random.uniform()});
+      weights += static_cast<double>(stage.replicas.back().count) * stage.replicas.back().share;
+    }
+    for (planning::Replicas& replicas : stage.replicas) {
+      replicas.share /= weights;
+    }
+    plan.stages.push_back(std::move(stage));
+    first = last + 1;
+  }
+  return made;
+}
+
+// The recurrences, written down as a list of works with those that must end before each begins, and solved by sweeping
+// over all of them until nothing moves. Every boundary has its own link each way.
+struct Node {
+  double seconds = 0;
+  std::vector<std::size_t> after = {};
+  double start = 0;
+};
+using Key = std::tuple<int, int, int, int>;  // work, stage, replica, micro-batch
+
+std::map<Key, Node> fixed_point(const Case& made, const std::vector<Straggler>& stragglers) {
+  const auto& [problem, plan] = made;
+  const auto m = static_cast<int>(plan.micro_batches);
+  const auto stage_count = static_cast<int>(plan.stages.size());
+  const double u = static_cast<double>(plan.batch) / m;
+  const auto type_of = [&](const std::string& name) {
+    return static_cast<int>(std::find_if(problem.types.begin(), problem.types.end(),
+                                         [&](const planning::Type& type) { return type.name == name; }) -
+                            problem.types.begin());
+  };
+  std::vector<std::vector<std::pair<int, double>>> devices;  // type and share
+  for (const planning::Stage& stage : plan.stages) {
+    devices.emplace_back();
+    for (const planning::Replicas& replicas : stage.replicas) {
+      devices.back().insert(devices.back().end(), static_cast<std::size_t>(replicas.count),
+                            {type_of(replicas.type), replicas.share});
+    }
+  }
+
+  std::vector<Node> nodes;
+  std::map<Key, std::size_t> index;
+  const auto add = [&](Work work, int stage, int replica, int micro_batch, double seconds) {
+    index[{static_cast<int>(work), stage, replica, micro_batch}] = nodes.size();
+    nodes.push_back({seconds});
+  };
+  const auto find = [&](Work work, int stage, int replica, int micro_batch) {
+    return index.at({static_cast<int>(work), stage, replica, micro_batch});
+  };
+  for (int s = 0; s < stage_count; ++s) {
+    const planning::Stage& stage = plan.stages[static_cast<std::size_t>(s)];
+    const auto& here = devices[static_cast<std::size_t>(s)];
+    double transfer = 0;
+    if (s + 1 < stage_count) {
+      const auto& there = devices[static_cast<std::size_t>(s + 1)];
+      for (const auto& [from, a] : here) {
+        for (const auto& [to, b] : there) {
+          const planning::Link& link = problem.link(from, to);
+          transfer = std::max(
+              transfer, link.latency_seconds + u * problem.cut_bytes[static_cast<std::size_t>(stage.last_layer + 1)] /
+                                                   link.bytes_per_second /
+                                                   static_cast<double>(std::min(here.size(), there.size())));
+        }
+      }
+    }
+    for (int i = 0; i < m; ++i) {
+      for (std::size_t r = 0; r < here.size(); ++r) {
+        const auto& [type, share] = here[r];
+        double forward = 0, backward = 0, sparse = 0, slowdown = 1;
+        for (int l = stage.first_layer; l <= stage.last_layer; ++l) {
+          const planning::LayerOnType& times = problem.at(l, type);
+          forward += times.forward.fixed + times.forward.per_sample * u * share;
+          backward += times.backward.fixed + times.backward.per_sample * u * share;
+          sparse += problem.layers[static_cast<std::size_t>(l)].sparse_bytes * u * share /
+                    problem.types[static_cast<std::size_t>(type)].bytes_per_second;
+        }
+        for (const Straggler& straggler : stragglers) {
+          if (straggler.stage == s && straggler.replica == static_cast<int>(r)) {
+            slowdown *= straggler.slowdown;
+          }
+        }
+        const auto replica = static_cast<int>(r);
+        add(Work::kForward, s, replica, i, slowdown * (forward + sparse));
+        add(Work::kBackward, s, replica, i, slowdown * (backward + (stage.recompute ? forward : 0) + sparse));
+      }
+      if (s + 1 < stage_count) {
+        add(Work::kSendForward, s, -1, i, transfer);
+        add(Work::kSendBackward, s + 1, -1, i, transfer);
+      }
+    }
+  }
+  for (int s = 0; s < stage_count; ++s) {
+    const auto replicas = static_cast<int>(devices[static_cast<std::size_t>(s)].size());
+    const int held = plan.schedule == planning::Schedule::kFillDrain ? m : std::min(m, stage_count - s);
+    std::vector<std::pair<Work, int>> order;
+    for (int i = 0; i < held; ++i) {
+      order.emplace_back(Work::kForward, i);
+    }
+    for (int i = 0; i < m; ++i) {
+      order.emplace_back(Work::kBackward, i);
+      if (held + i < m) {
+        order.emplace_back(Work::kForward, held + i);
+      }
+    }
+    for (int r = 0; r < replicas; ++r) {
+      for (std::size_t p = 0; p < order.size(); ++p) {
+        const auto [work, i] = order[p];
+        Node& node = nodes[find(work, s, r, i)];
+        if (p > 0) {
+          node.after.push_back(find(order[p - 1].first, s, r, order[p - 1].second));
+        }
+        if (work == Work::kForward && s > 0) {
+          node.after.push_back(find(Work::kSendForward, s - 1, -1, i));
+        }
+        if (work == Work::kBackward && s + 1 < stage_count) {
+          node.after.push_back(find(Work::kSendBackward, s + 1, -1, i));
+        }
+      }
+    }
+    for (int i = 0; i < m; ++i) {
+      for (const auto& [send, work, there] : {std::tuple{Work::kSendForward, Work::kForward, s + 1 < stage_count},
+                                              std::tuple{Work::kSendBackward, Work::kBackward, s > 0}}) {
+        if (there) {
+          Node& node = nodes[find(send, s, -1, i)];
+          for (int r = 0; r < replicas; ++r) {
+            node.after.push_back(find(work, s, r, i));
+          }
+          if (i > 0) {
+            node.after.push_back(find(send, s, -1, i - 1));
+          }
+        }
+      }
+    }
+  }
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Node& node : nodes) {
+      for (const std::size_t before : node.after) {
+        if (nodes[before].start + nodes[before].seconds > node.start) {
+          node.start = nodes[before].start + nodes[before].seconds;
+          moved = true;
+        }
+      }
+    }
+  }
+  std::map<Key, Node> solved;
+  for (const auto& [key, i] : index) {
+    solved[key] = nodes[i];
+  }
+  return solved;
+}
+
+TEST(Simulate, EqualsTheFixedPointOfTheRecurrencesOnRandomPlans) {
+  std::size_t compared = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const Case made = random_case(seed);
+    Options options;
+    options.links_contended = false;
+    if (seed % 3 == 0) {
+      options.stragglers = {{static_cast<int>(seed % made.plan.stages.size()), 0, 1.5}};
+    }
+    const Timeline timeline = run(made, options);
+    const std::map<Key, Node> solved = fixed_point(made, options.stragglers);
+    std::size_t exchanges = 0;
+    double end = 0;
+    for (const Event& event : timeline.events) {
+      end = std::max(end, event.end);
+      if (event.work == Work::kExchange) {
+        ++exchanges;
+        continue;
+      }
+      const Node& node = solved.at({static_cast<int>(event.work), event.stage, event.replica, event.micro_batch});
+      ASSERT_NEAR(event.start, node.start, 1e-9) << "seed " << seed << " " << to_string(event.work) << " of stage "
+                                                 << event.stage << " micro-batch " << event.micro_batch;
+      ASSERT_NEAR(event.end, node.start + node.seconds, 1e-9);
+    }
+    compared += timeline.events.size() - exchanges;
+    EXPECT_EQ(timeline.events.size() - exchanges, solved.size()) << "seed " << seed;
+    EXPECT_EQ(timeline.step_seconds, end);
+  }
+  EXPECT_GT(compared, 20'000u);
+}
+
+// Gradients fill buckets from the last layer on; each is exchanged as soon as all that is in it is there and the one
+// before it is done.
+TEST(Simulate, ExchangesBeginAsSoonAsBucketsAreFull) {
+  Random random(31);
+  for (int trial = 0; trial < 200; ++trial) {
+    Options options;
+    options.first_bucket_bytes = 1 + 1000 * static_cast<double>(random.below(10));
+    options.bucket_bytes = options.first_bucket_bytes + 1000 * static_cast<double>(random.below(10));
+    Case made = case_of({{1, 2, 0, 0, 2}}, 1 + trial % 3, planning::Schedule::kOneForwardOneBackward);
+    planning::Problem& problem = made.problem;
+    problem.layers.clear();
+    problem.table.clear();
+    made.plan.layers.clear();
+    const int layers = 1 + static_cast<int>(random.below(6));
+    for (int layer = 0; layer < layers; ++layer) {
+      problem.layers.push_back({.name = fmt::format("layer{}", layer), .parameter_bytes = 300.0 * random.below(40)});
+      problem.table.push_back({{0, 0.1}, {random.uniform(), random.uniform()}});
+      made.plan.layers.push_back(problem.layers.back().name);
+    }
+    problem.cut_bytes.assign(static_cast<std::size_t>(layers) + 1, 0);
+    made.plan.stages[0].last_layer = layers - 1;
+    const double backward_end = run(made, {.exchange_overlaps = false}).critical.forward +
+                                run(made, {.exchange_overlaps = false}).critical.backward;
+    double ready = backward_end, free = 0;
+    for (const auto& time : problem.table) ready -= time.backward.at(8);
+    double space = options.first_bucket_bytes;  // that the bucket has left
+    double waiting = 0;                         // bytes in it
+    for (int layer = layers - 1; layer >= 0; --layer) {
+      ready += problem.table[static_cast<std::size_t>(layer)].backward.at(8);
+      // A ring of two moves as many bytes as there are, at 1000 a second.
+      for (double bytes = problem.layers[static_cast<std::size_t>(layer)].parameter_bytes; bytes > 0;) {
+        const double taken = std::min(bytes, space);
+        bytes -= taken;
+        space -= taken;
+        waiting += taken;
+        if (space > 0) continue;
+        free = std::max(free, ready) + waiting / 1000;
+        waiting = 0;
+        space = options.bucket_bytes;
+      }
+    }
+    if (waiting > 0) free = std::max(free, ready) + waiting / 1000;
+    EXPECT_NEAR(run(made, options).step_seconds, std::max(backward_end, free), 1e-9) << "trial " << trial;
+  }
+}
+
+TEST(Simulate, EachStageExchangesOnceAfterItsLastBackward) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const Case made = random_case(seed);
+    const Timeline timeline = run(made, {.exchange_overlaps = false});
+    for (std::size_t s = 0; s < made.plan.stages.size(); ++s) {
+      double last_backward = 0;
+      std::int64_t replicas = 0, exchanges = 0;
+      for (const Device& device : timeline.devices) {
+        replicas += device.stage == static_cast<int>(s);
+      }
+      for (const Event& event : timeline.events) {
+        if (event.stage == static_cast<int>(s) && event.work == Work::kBackward) {
+          last_backward = std::max(last_backward, event.end);
+        }
+      }
+      for (const Event& event : timeline.events) {
+        if (event.stage == static_cast<int>(s) && event.work == Work::kExchange) {
+          ++exchanges;
+          EXPECT_EQ(event.start, last_backward);
+        }
+      }
+      EXPECT_EQ(exchanges, replicas > 1 ? replicas : 0);
+    }
+  }
+}
+
+// What link of the problem a transfer takes when all stages between two types share one: found from the slowest pair.
+std::tuple<int, int, bool> link_of(const Case& made, const Event& event) {
+  const auto& [problem, plan] = made;
+  const int next = event.work == Work::kSendForward ? event.stage : event.stage - 1;
+  const double u = static_cast<double>(plan.batch) / static_cast<double>(plan.micro_batches);
+  const planning::Stage& here = plan.stages[static_cast<std::size_t>(next)];
+  const planning::Stage& there = plan.stages[static_cast<std::size_t>(next + 1)];
+  const auto count = [](const planning::Stage& stage) {
+    return std::accumulate(stage.replicas.begin(), stage.replicas.end(), std::int64_t{0},
+                           [](std::int64_t sum, const planning::Replicas& replicas) { return sum + replicas.count; });
+  };
+  const auto streams = static_cast<double>(std::min(count(here), count(there)));
+  std::tuple<double, int, int> slowest{-1, 0, 0};
+  for (const planning::Replicas& a : here.replicas) {
+    for (const planning::Replicas& b : there.replicas) {
+      const int from = a.type.back() - '0', to = b.type.back() - '0';
+      const double seconds = problem.link(from, to).latency_seconds +
+                             u * problem.cut_bytes[static_cast<std::size_t>(here.last_layer + 1)] /
+                                 (problem.link(from, to).bytes_per_second * streams);
+      if (seconds > std::get<0>(slowest)) {
+        slowest = {seconds, from, to};
+      }
+    }
+  }
+  const auto [seconds, from, to] = slowest;
+  const bool back = event.work == Work::kSendBackward;
+  return back ? std::tuple{to, from, from == to} : std::tuple{from, to, false};
+}
+
+TEST(Simulate, ContendedLinksCarryOneTransferAtATimeInTheOrderOfReadiness) {
+  int waited = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const Case made = random_case(seed);
+    const Timeline timeline = run(made);
+    std::map<std::tuple<int, int, bool>, std::vector<std::pair<double, const Event*>>> links;
+    for (const Event& event : timeline.events) {
+      if (event.work != Work::kSendForward && event.work != Work::kSendBackward) {
+        continue;
+      }
+      double ready = 0;
+      for (const Event& other : timeline.events) {
+        if (other.stage == event.stage && other.micro_batch == event.micro_batch &&
+            other.work == (event.work == Work::kSendForward ? Work::kForward : Work::kBackward)) {
+          ready = std::max(ready, other.end);
+        }
+      }
+      links[link_of(made, event)].emplace_back(ready, &event);
+    }
+    for (auto& [link, transfers] : links) {
+      std::stable_sort(transfers.begin(), transfers.end(),
+                       [](const auto& a, const auto& b) { return a.second->start < b.second->start; });
+      double free_at = 0, ready_before = 0;
+      for (const auto& [ready, event] : transfers) {
+        ASSERT_NEAR(event->start, std::max(ready, free_at), 1e-9) << "seed " << seed;
+        ASSERT_GE(ready, ready_before);
+        waited += event->start > ready + 1e-9;
+        free_at = event->end;
+        ready_before = ready;
+      }
+    }
+    Options own_links;
+    own_links.links_contended = false;
+    EXPECT_GE(timeline.step_seconds, run(made, own_links).step_seconds - 1e-9);
+  }
+  EXPECT_GT(waited, 300);
+}
+
+TEST(Simulate, NothingIsLostAndNothingOverlaps) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const Case made = random_case(seed);
+    Options options;
+    options.jitter = seed % 2 == 0 ? 0.3 : 0;
+    options.seed = seed;
+    const Timeline timeline = run(made, options);
+    EXPECT_EQ(timeline.event_count, static_cast<std::int64_t>(timeline.events.size()));
+    for (const Device& device : timeline.devices) {
+      double busy = 0, free_at = 0;
+      std::set<std::pair<Work, int>> done;
+      for (const Event& event : timeline.events) {
+        if (event.stage == device.stage && event.replica == device.replica) {
+          EXPECT_GE(event.start, free_at);
+          free_at = event.end;
+          if (event.work != Work::kExchange) {
+            busy += event.end - event.start;
+            EXPECT_TRUE(done.emplace(event.work, event.micro_batch).second) << "done twice";
+          }
+        }
+      }
+      EXPECT_EQ(done.size(), 2 * static_cast<std::size_t>(made.plan.micro_batches));
+      EXPECT_NEAR(device.busy_seconds, busy, 1e-9 * timeline.step_seconds);
+      EXPECT_NEAR(device.busy_seconds + device.idle_share * timeline.step_seconds, timeline.step_seconds,
+                  1e-9 * timeline.step_seconds);
+    }
+    const Path& critical = timeline.critical;
+    EXPECT_NEAR(critical.forward + critical.backward + critical.transfer + critical.exchange, timeline.step_seconds,
+                1e-9 * timeline.step_seconds)
+        << "the critical path has no gap";
+    EXPECT_TRUE(std::is_sorted(timeline.events.begin(), timeline.events.end(),
+                               [](const Event& a, const Event& b) { return a.start < b.start; }));
+    options.keep_events = false;
+    const Timeline sums = run(made, options);
+    EXPECT_TRUE(sums.events.empty());
+    EXPECT_EQ(sums.event_count, timeline.event_count);
+    EXPECT_EQ(sums.step_seconds, timeline.step_seconds);
+  }
+}
+
+TEST(Simulate, ASlowerDeviceNeverMakesTheStepShorter) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const Case made = random_case(seed);
+    Options options;
+    options.links_contended = false;
+    const double as_profiled = run(made, options).step_seconds;
+    for (const Device& device : run(made, options).devices) {
+      double before = as_profiled;
+      for (const double slowdown : {1.0, 1.2, 3.0, 50.0}) {
+        options.stragglers = {{device.stage, device.replica, slowdown}};
+        const double now = run(made, options).step_seconds;
+        EXPECT_GE(now, before - 1e-9) << "seed " << seed;
+        before = now;
+      }
+      EXPECT_GT(before, as_profiled);
+      options.stragglers.clear();
+    }
+  }
+}
+
+TEST(Simulate, TheSeedFixesTheJitter) {
+  const Case made = case_of({{1, 2, 0.1}, {1, 2, 0.1}, {1, 2}}, 400, planning::Schedule::kOneForwardOneBackward);
+  Options options;
+  options.jitter = 0.2;
+  options.seed = 5;
+  const Timeline first = run(made, options), again = run(made, options);
+  ASSERT_EQ(first.events.size(), again.events.size());
+  for (std::size_t i = 0; i < first.events.size(); ++i) {
+    ASSERT_EQ(first.events[i].start, again.events[i].start);
+    ASSERT_EQ(first.events[i].end, again.events[i].end);
+  }
+  options.seed = 6;
+  EXPECT_NE(run(made, options).step_seconds, first.step_seconds);
+  double sum = 0, squares = 0, count = 0;
+  for (const Event& event : first.events) {
+    if (event.work == Work::kForward || event.work == Work::kBackward) {
+      const double factor = (event.end - event.start) / (event.work == Work::kForward ? 1 : 2);
+      sum += factor;
+      squares += factor * factor;
+      ++count;
+    }
+  }
+  EXPECT_NEAR(sum / count, 1, 0.02);
+  EXPECT_NEAR(std::sqrt(squares / count - sum * sum / count / count), 0.2, 0.02);
+}
+
+// The cost model's candidates, a type a stage.
+planning::Evaluation evaluate(const Case& made) {
+  planning::Candidate candidate;
+  for (std::size_t s = 0; s < made.plan.stages.size(); ++s) {
+    const auto index = static_cast<int>(s);
+    candidate.push_back({index, index, index, made.plan.stages[s].replicas[0].count});
+  }
+  return planning::evaluate(made.problem, candidate, {});
+}
+
+TEST(Simulate, FillDrainEqualsTheCostModel) {
+  Random random(3);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<StageTimes> stages(1 + random.below(6));
+    for (StageTimes& stage : stages) {
+      stage = {random.uniform(), random.uniform(), random.uniform()};
+    }
+    const Case made = case_of(stages, 1 + static_cast<std::int64_t>(random.below(20)), planning::Schedule::kFillDrain);
+    EXPECT_NEAR(run(made).step_seconds / evaluate(made).step_seconds, 1, 1e-9);
+  }
+}
+
+TEST(Simulate, BalancedOneForwardOneBackwardEqualsTheCostModel) {
+  for (const int stages : {1, 2, 8}) {
+    for (const std::int64_t replicas : {1, 4}) {
+      const Case made = case_of(std::vector<StageTimes>(static_cast<std::size_t>(stages), {1, 2, 0.1, 5e3, replicas}),
+                                1 + 4 * stages, planning::Schedule::kOneForwardOneBackward);
+      EXPECT_NEAR(run(made).step_seconds / evaluate(made).step_seconds, 1, 1e-9);
+    }
+  }
+}
+
+// Unlike stages with one link much slower than the others: the rate of a long step is exactly the cost model's W, and
+// only the few micro-batches that fill and drain keep the whole step from it.
+TEST(Simulate, TheRateOfLongStepsIsTheCostModels) {
+  Random random(9);
+  int inner = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<StageTimes> stages(2 + random.below(5));
+    for (StageTimes& stage : stages) {
+      stage = {0.5 + random.uniform(), 0.5 + 2 * random.uniform(), 0.3 * random.uniform()};
+    }
+    stages[random.below(stages.size() - 1)].transfer = 1 + 2 * random.uniform();
+    const auto step = [&](std::int64_t micro_batches) {
+      const Case made = case_of(stages, micro_batches, planning::Schedule::kOneForwardOneBackward);
+      return std::pair(run(made).step_seconds, evaluate(made).step_seconds);
+    };
+    constexpr int kPeriods = 60;  // of a run of any number of stages up to six
+    const auto [simulated, predicted] = step(100);
+    const auto [simulated_longer, predicted_longer] = step(100 + kPeriods);
+    const double interval = (predicted_longer - predicted) / kPeriods;
+    EXPECT_NEAR((simulated_longer - simulated) / kPeriods, interval, 1e-9 * interval);
+    EXPECT_NEAR(simulated, predicted, static_cast<double>(stages.size()) * interval);
+    // No stage and no round trip to the last stage takes as long.
+    double round_trip = 0, slowest = 0;
+    for (std::size_t s = stages.size(); s-- > 0;) {
+      const double seconds = stages[s].forward + stages[s].backward;
+      round_trip += seconds + (s + 1 < stages.size() ? 2 * stages[s].transfer : 0);
+      slowest = std::max({slowest, seconds, round_trip / static_cast<double>(stages.size() - s)});
+    }
+    inner += interval > 1.01 * slowest;
+  }
+  EXPECT_GT(inner, 15);
+}
+
+// How far the step's formula is from the events, by the number of micro-batches: docs/simulate.md has these numbers.
+TEST(Simulate, TheFormulaOfOneForwardOneBackwardIsCloseWithManyMicroBatches) {
+  struct Differences {
+    double sum = 0;
+    double worst = 0;
+    int count = 0;
+    double mean() const { return sum / count; }
+  };
+  Differences few, some, many;  // no more than stages; up to four a stage; more
+  Random random(12);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<StageTimes> stages(1 + random.below(8));
+    const double spread = random.uniform();
+    for (StageTimes& stage : stages) {
+      const double forward = std::exp(spread * random.normal());
+      stage = {forward, forward * (1 + 2 * random.uniform()), random.uniform()};
+    }
+    stages[random.below(stages.size())].transfer *= round % 2 == 0 ? 4 : 1;
+    const auto micro_batches = static_cast<std::int64_t>(1 + random.below(48));
+    const Case made = case_of(stages, micro_batches, planning::Schedule::kOneForwardOneBackward);
+    const double off = std::abs(evaluate(made).step_seconds / run(made, {.links_contended = false}).step_seconds - 1);
+    const auto count = static_cast<std::int64_t>(stages.size());
+    Differences& differences = micro_batches <= count ? few : micro_batches <= 4 * count ? some : many;
+    differences.sum += off;
+    differences.worst = std::max(differences.worst, off);
+    ++differences.count;
+  }
+  for (const auto& [name, differences] : {std::pair("few", few), std::pair("some", some), std::pair("many", many)}) {
+    RecordProperty(fmt::format("{}_mean", name), fmt::format("{:.4f}", differences.mean()));
+    RecordProperty(fmt::format("{}_worst", name), fmt::format("{:.4f}", differences.worst));
+    RecordProperty(fmt::format("{}_count", name), differences.count);
+  }
+  EXPECT_LT(few.mean(), 0.07);
+  EXPECT_LT(some.mean(), 0.04);
+  EXPECT_LT(many.mean(), 0.01);
+  EXPECT_LT(many.worst, 0.1);
+}
+
+TEST(Simulate, TraceHasEveryEventOnAThreadOfItsOwn) {
+  const Case made = random_case(11);
+  const Timeline timeline = run(made);
+  const auto trace = nlohmann::json::parse(to_chrome_trace(timeline, made.plan));
+  std::map<std::pair<int, int>, double> free_at;
+  std::set<std::pair<int, int>> named;
+  std::size_t events = 0;
+  for (const auto& event : trace.at("traceEvents")) {
+    const std::pair thread(event.at("pid").get<int>(), event.at("tid").get<int>());
+    if (event.at("ph") == "M") {
+      if (event.at("name") == "thread_name") {
+        EXPECT_TRUE(named.insert(thread).second);
+      }
+      continue;
+    }
+    ++events;
+    EXPECT_TRUE(named.count(thread)) << thread.first << " " << thread.second;
+    EXPECT_GE(event.at("ts").get<double>(), free_at[thread] - 1e-3);
+    free_at[thread] = event.at("ts").get<double>() + event.at("dur").get<double>();
+  }
+  EXPECT_EQ(events, timeline.events.size());
+}
+
+TEST(Simulate, ErrorsNameFieldAndValue) {
+  const Case good = case_of({{1, 2, 0.5, 100, 2}, {1, 2}}, 4, planning::Schedule::kOneForwardOneBackward);
+  const auto message = [](const Case& made, const Options& options = {}) -> std::string {
+    const auto timeline = simulate(made.problem, made.plan, options);
+    if (timeline) {
+      return "no error";
+    }
+    EXPECT_EQ(timeline.error().code, ErrorCode::kInvalidInput);
+    return timeline.error().message;
+  };
+
+  EXPECT_EQ(message(good), "no error");
+  Case made = good;
+  made.plan.model = "other";
+  EXPECT_THAT(message(made), HasSubstr("model is 'other', but the profile is of 'hand-made'"));
+  made = good;
+  made.plan.layers[1] = "other";
+  EXPECT_THAT(message(made), HasSubstr("layers[1] is 'other'"));
+  made = good;
+  made.plan.stages[1].replicas[0].type = "abacus";
+  EXPECT_THAT(message(made), HasSubstr("stages[1].replicas[0].type is 'abacus'; accepted are"));
+  made = good;
+  made.plan.batch = 4;
+  EXPECT_THAT(message(made), HasSubstr("stages[0] has 2 replicas, but a micro-batch has 1 samples"));
+  made = good;
+  made.plan.batch = made.plan.micro_batches = 1'000'000'000;
+  made.plan.stages[0].replicas[0] = {"type0", 1, 1};
+  EXPECT_THAT(message(made), HasSubstr("micro_batches is 1000000000"));
+  made = good;
+  made.problem.links[1].bytes_per_second = 0;
+  EXPECT_THAT(message(made), HasSubstr("stages[0]: its transfer to the next stage would take inf seconds"));
+  Options options;
+  options.stragglers = {{0, 0, 1}, {2, 0, 1}};
+  EXPECT_THAT(message(good, options), HasSubstr("stragglers[1].stage is 2; the plan has stages 0 to 1"));
+  options.stragglers = {{0, 2, 1}};
+  EXPECT_THAT(message(good, options), HasSubstr("stragglers[0].replica is 2; stage 0 has replicas 0 to 1"));
+  options.stragglers = {{0, 0, 0.5}};
+  EXPECT_THAT(message(good, options), HasSubstr("stragglers[0].slowdown is 0.5"));
+  options = {};
+  options.jitter = -1;
+  EXPECT_THAT(message(good, options), HasSubstr("jitter is -1"));
+}
+
+}  // namespace
+}  // namespace motley::planning

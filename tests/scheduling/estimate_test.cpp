@@ -1,0 +1,38 @@
+// Intervals against how often they hold the truth.
+#include "motley/scheduling/simulator/estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "motley/base/random.h"
+
+namespace motley::scheduling {
+namespace {
+
+TEST(Estimate, IsTheMeanAndItsInterval) {
+  const Estimate three = estimate({1, 2, 6});
+  EXPECT_DOUBLE_EQ(three.mean, 3);
+  EXPECT_NEAR(three.half_interval, 4.303 * std::sqrt(7.0 / 3), 1e-12);
+  EXPECT_EQ(estimate({5}).mean, 5);
+  EXPECT_TRUE(std::isinf(estimate({5}).half_interval));
+  EXPECT_EQ(estimate({2, 2}).half_interval, 0);
+}
+
+TEST(Estimate, HoldsTheTruthNineteenTimesOutOfTwenty) {
+  Random random(1);
+  for (const int count : {2, 5, 30, 60}) {
+    constexpr int kTrials = 4000;
+    int held = 0;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      std::vector<double> draws;
+      for (int i = 0; i < count; ++i) draws.push_back(3 + 2 * random.normal());
+      const Estimate one = estimate(draws);
+      held += std::abs(one.mean - 3) <= one.half_interval ? 1 : 0;
+    }
+    EXPECT_NEAR(static_cast<double>(held) / kTrials, 0.95, 0.015) << count << " draws";
+  }
+}
+
+}  // namespace
+}  // namespace motley::scheduling

@@ -1,0 +1,120 @@
+// Policies of others, by what their papers say that they do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "motley/base/random.h"
+#include "motley/scheduling/policies/program.h"
+#include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/simulator/speed.h"
+
+namespace motley::scheduling {
+namespace {
+
+Outcome replay(const std::string& name, const std::vector<Job>& jobs, const Machines& machines,
+               const PolicyOptions& options, const SimulationOptions& simulation = {}) {
+  const auto policy = make_policy(name, options);
+  EXPECT_TRUE(policy) << policy.error().message;
+  const auto outcome = simulate(jobs, machines, **policy, simulation);
+  EXPECT_TRUE(outcome) << outcome.error().message;
+  return outcome ? *outcome : Outcome();
+}
+
+Job elastic_job(const std::string& name, double arrival, double duration, int workers, int most) {
+  Job job{name, arrival, duration, workers};
+  job.elastic.emplace();
+  job.elastic->most = most;
+  return job;
+}
+
+TEST(Optimus, ShortensWhatIsLongest) {
+  // Workers beside the first: from the longer job's side each saves more until it has as many times more.
+  const std::vector<Job> jobs = {elastic_job("long", 0, 900, 1, 8), elastic_job("short", 0, 100, 1, 8)};
+  const Outcome outcome =
+      replay("optimus", jobs, pool(4), {.slot_seconds = 10000}, {.keep_runs = true, .horizon = 100});
+  std::vector<int> workers(2);
+  for (const scheduling::Run& run : outcome.runs)
+    workers[static_cast<std::size_t>(run.job)] = workers_of(run.placement);
+  EXPECT_THAT(workers, ::testing::ElementsAre(3, 1));
+}
+
+TEST(ElasticFlow, MeetsDeadlinesThatCanBeMet) {
+  Job urgent = elastic_job("urgent", 0, 400, 1, 8);
+  urgent.deadline = 200;  // two workers all the time
+  Job relaxed = elastic_job("relaxed", 0, 400, 1, 8);
+  relaxed.deadline = 800;
+  Job any = elastic_job("any", 0, 400, 1, 8);
+  const Outcome outcome = replay("elasticflow", {any, relaxed, urgent}, pool(2), {.slot_seconds = 20});
+  EXPECT_LE(outcome.jobs[2].finished, 200);
+  EXPECT_LE(outcome.jobs[1].finished, 800);
+}
+
+TEST(ElasticFlow, DoesNotLetAHopelessJobHarmOthers) {
+  Job first = elastic_job("first", 0, 400, 1, 2);
+  first.deadline = 240;
+  Job hopeless = elastic_job("hopeless", 20, 4000, 1, 2);
+  hopeless.deadline = 100;
+  const Outcome outcome = replay("elasticflow", {first, hopeless}, pool(2), {.slot_seconds = 20});
+  EXPECT_LE(outcome.jobs[0].finished, 240);
+  EXPECT_TRUE(std::isfinite(outcome.jobs[1].finished));
+}
+
+// Where all can be met by running them one after another by their deadlines, at full speed, they are.
+TEST(ElasticFlow, MeetsAllDeadlinesOfAFeasibleSequence) {
+  Random random(4);
+  for (int trial = 0; trial < 30; ++trial) {
+    std::vector<Job> jobs;
+    double ready = 0;
+    for (int i = 0; i < 6; ++i) {
+      const double seconds = 20 * static_cast<double>(1 + random.below(10));  // on all devices
+      ready += seconds;
+      Job job = elastic_job(fmt::format("job{}", i), 0, 2 * seconds, 1, 2);
+      job.deadline = ready + 20 * static_cast<double>(random.below(3));
+      jobs.push_back(job);
+    }
+    const Outcome outcome = replay("elasticflow", jobs, pool(2), {.slot_seconds = 20});
+    // The last one is admitted only if all before it are kept in time.
+    int met = 0;
+    for (std::size_t i = 0; i < jobs.size(); ++i) met += outcome.jobs[i].finished <= jobs[i].deadline + 1e-6 ? 1 : 0;
+    EXPECT_EQ(met, 6) << "trial " << trial;
+  }
+}
+
+class ProgramPolicies : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_program_solver()) GTEST_SKIP() << "needs HiGHS, and this build has none";
+  }
+};
+
+TEST_F(ProgramPolicies, GavelSharesTimeEvenly) {
+  // Twice as many jobs as devices: each has half of the time, to within a round.
+  std::vector<Job> jobs;
+  for (int i = 0; i < 8; ++i) jobs.push_back({fmt::format("job{}", i), 0, 1e6, 1});
+  const Outcome outcome = replay("gavel", jobs, pool(4), {.slot_seconds = 60}, {.horizon = 60 * 100});
+  for (const JobOutcome& job : outcome.jobs) EXPECT_NEAR(job.done_seconds, 3000, 121);
+}
+
+TEST_F(ProgramPolicies, GavelOfMostThroughputPrefersFastJobs) {
+  std::vector<Job> jobs = {elastic_job("slow", 0, 1000, 1, 1), elastic_job("fast", 0, 1000, 1, 1)};
+  jobs[0].elastic->compute_seconds = 2;
+  const Outcome outcome =
+      replay("gavel", jobs, pool(1), {.slot_seconds = 60, .objective = Objective::kCompletion}, {.horizon = 600});
+  EXPECT_EQ(outcome.jobs[0].done_seconds, 0);
+  EXPECT_EQ(outcome.jobs[1].done_seconds, 600);
+}
+
+TEST_F(ProgramPolicies, SiaDoublesARoundAndServesAll) {
+  const Outcome outcome = replay("sia", {elastic_job("a", 0, 1e6, 1, 8)}, uniform(1, 8), {.slot_seconds = 60},
+                                 {.keep_runs = true, .horizon = 600});
+  std::vector<int> workers;
+  for (const scheduling::Run& run : outcome.runs) workers.push_back(workers_of(run.placement));
+  EXPECT_THAT(workers, ::testing::ElementsAre(1, 2, 4, 8));
+
+  std::vector<Job> jobs;
+  for (int i = 0; i < 8; ++i) jobs.push_back(elastic_job(fmt::format("job{}", i), 0, 1e6, 1, 1));
+  const Outcome full = replay("sia", jobs, uniform(1, 8), {.slot_seconds = 60}, {.horizon = 600});
+  for (const JobOutcome& job : full.jobs) EXPECT_EQ(job.done_seconds, 600);
+}
+
+}  // namespace
+}  // namespace motley::scheduling

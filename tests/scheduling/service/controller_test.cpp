@@ -1,0 +1,430 @@
+// The controller on a made-up world of attempts, killed at random points and made anew from its store.
+#include "motley/scheduling/service/controller.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "motley/base/random.h"
+#include "motley/scheduling/service/explain.h"
+#include "tests/temporary_folder.h"
+
+namespace motley::scheduling {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Killed {};  // the service, in the midst of something
+
+// The cluster and what runs on it; outlives controllers.
+struct World {
+  struct Run {
+    double ends = 0;    // by itself, with `code`
+    double stops = -1;  // after it was asked to end; -1: it was not
+    int code = 0;
+    bool is_lost = false;
+    std::vector<NodeShare> nodes;
+  };
+  double now = 1000;
+  std::map<std::pair<int, int>, Run> runs;  // by job and attempt: each begins once at most, as executors promise
+  std::map<int, int> completions;           // of jobs, with 0
+  std::vector<std::string> missing;
+  std::function<Run(const Attempt&)> begin = [](const Attempt&) { return Run{10}; };
+  std::function<bool()> is_killed = [] { return false; };
+
+  bool runs_now(const Run& run) const { return !run.is_lost && now < run.ends && (run.stops < 0 || now < run.stops); }
+};
+
+class FakeExecutor final : public Executor {
+ public:
+  explicit FakeExecutor(World& world) : world_(world) {}
+
+  Status start(const Attempt& attempt) override {
+    maybe_die();
+    const auto [run, is_new] = world_.runs.emplace(std::pair(attempt.job, attempt.number), World::Run());
+    if (is_new) {
+      run->second = world_.begin(attempt);
+      run->second.ends += world_.now;
+      run->second.nodes = attempt.nodes;
+    }
+    maybe_die();
+    return {};
+  }
+  Result<AttemptStatus> look(const Attempt& attempt) override {
+    const auto run = world_.runs.find({attempt.job, attempt.number});
+    if (run == world_.runs.end()) return AttemptStatus{};
+    if (world_.runs_now(run->second)) return AttemptStatus{AttemptStatus::State::kRunning};
+    if (run->second.is_lost) return AttemptStatus{AttemptStatus::State::kLost};
+    const bool was_stopped = run->second.stops >= 0 && run->second.stops < run->second.ends;
+    return AttemptStatus{AttemptStatus::State::kEnded, was_stopped ? 130 : run->second.code};
+  }
+  Status ask_to_end(const Attempt& attempt) override {
+    maybe_die();
+    const auto [found, has_not_begun] = world_.runs.emplace(std::pair(attempt.job, attempt.number), World::Run());
+    World::Run& run = found->second;
+    if (has_not_begun) {
+      run.is_lost = true;
+    } else if (run.stops < 0) {
+      run.stops = world_.now + 1;
+    }
+    maybe_die();
+    return {};
+  }
+  Status kill(const Attempt& attempt) override {
+    maybe_die();
+    World::Run& run = world_.runs.at({attempt.job, attempt.number});
+    if (world_.runs_now(run)) run.is_lost = true;
+    return {};
+  }
+  Result<std::vector<std::string>> missing_nodes() override { return world_.missing; }
+
+ private:
+  void maybe_die() const {
+    if (world_.is_killed()) throw Killed();
+  }
+  World& world_;
+};
+
+Machines machines_of(int nodes, int devices) {
+  Machines machines;
+  for (int i = 0; i < nodes; ++i) machines.servers.push_back({fmt::format("n{}", i), devices});
+  return machines;
+}
+
+class ControllerTest : public ::testing::Test {
+ protected:
+  void make(int nodes = 2, int devices = 4, ControllerOptions options = {}) {
+    controller_.reset();
+    auto store = Store::open(folder_.path);
+    ASSERT_TRUE(store) << store.error().message;
+    auto made = Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_), machines_of(nodes, devices),
+                                 folder_.path, options);
+    ASSERT_TRUE(made) << made.error().message;
+    controller_ = std::move(*made);
+  }
+  void submit(const std::string& name, int workers, int least = 0, int most = 0, double restart = 0) {
+    const auto ids = controller_->submit({job(name, workers, least, most, restart)}, world_.now);
+    ASSERT_TRUE(ids) << ids.error().message;
+  }
+  static SubmittedJob job(const std::string& name, int workers, int least = 0, int most = 0, double restart = 0) {
+    SubmittedJob job;
+    job.name = name;
+    job.command = {"train"};
+    job.directory = "/";
+    job.workers = workers;
+    job.least = least;
+    job.most = most;
+    job.seconds = 100;
+    job.restart_seconds = restart;
+    return job;
+  }
+  void step(double seconds = 0) {
+    world_.now += seconds;
+    const auto next = controller_->step(world_.now);
+    ASSERT_TRUE(next) << next.error().message;
+  }
+  JobState state(const std::string& name) const { return controller_->find(name)->state; }
+  int workers(const std::string& name) const {
+    int workers = 0;
+    for (const NodeShare& share : controller_->find(name)->nodes) workers += share.workers;
+    return workers;
+  }
+
+  // In memory where that can be: a disk that is slow to sync would make hundreds of kills slow.
+  TemporaryFolder folder_{std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
+                                                              : std::filesystem::temp_directory_path()};
+  World world_;
+  std::unique_ptr<Controller> controller_;
+};
+
+TEST_F(ControllerTest, RunsJobsAndStartsThemAgainWhereTheyFail) {
+  make();
+  world_.begin = [](const Attempt& attempt) { return World::Run{.ends = 5, .code = attempt.number < 2 ? 7 : 0}; };
+  submit("once", 2);
+  SubmittedJob twice = job("twice", 2);
+  twice.retries = 1;
+  ASSERT_TRUE(controller_->submit({twice}, world_.now));
+  step();
+  EXPECT_EQ(state("once"), JobState::kRunning);
+  step(6);
+  EXPECT_EQ(state("once"), JobState::kFailed);
+  EXPECT_EQ(controller_->find("once")->exit_code, 7);
+  EXPECT_EQ(state("twice"), JobState::kRunning);
+  step(6);
+  EXPECT_EQ(state("twice"), JobState::kDone);
+  EXPECT_EQ(controller_->find("twice")->attempt, 2);
+}
+
+TEST_F(ControllerTest, AJobIsAskedBeforeItShrinksAndKilledIfItDoesNotListen) {
+  ControllerOptions options;
+  options.policy = "drf";
+  options.policy_options.slot_seconds = 1;
+  make(1, 4, options);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("a", 1, 1, 4);
+  step();
+  EXPECT_EQ(workers("a"), 4);
+  submit("b", 1, 1, 4);
+  step(2);
+  EXPECT_EQ(state("a"), JobState::kStopping);
+  EXPECT_EQ(state("b"), JobState::kWaiting) << "before a has given back what it has";
+  step(1.5);
+  EXPECT_EQ(workers("a"), 2);
+  EXPECT_EQ(workers("b"), 2);
+  EXPECT_THAT(controller_->find("a")->changed, HasSubstr("shrunk from 4 to 2 workers for b"));
+
+  // c comes, and a does not listen.
+  submit("c", 2, 2, 2);
+  step(2);
+  for (auto& [key, run] : world_.runs) {
+    if (run.stops >= world_.now) run.stops = 1e9;
+  }
+  step(29);
+  EXPECT_EQ(state("c"), JobState::kWaiting);
+  step(2);
+  step();
+  EXPECT_EQ(state("c"), JobState::kRunning);
+}
+
+TEST_F(ControllerTest, JobsThatHaveJustBegunAreLeftAlone) {
+  ControllerOptions options;
+  options.policy = "drf";
+  options.policy_options.slot_seconds = 1;
+  options.hold_restarts = 10;
+  make(1, 4, options);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("a", 1, 1, 4, 2);
+  step();
+  submit("b", 1, 1, 4, 2);
+  for (int second = 1; second < 20; ++second) {
+    step(1);
+    EXPECT_EQ(workers("a"), 4) << "after " << second << " s";
+  }
+  step(3);
+  EXPECT_EQ(state("a"), JobState::kStopping);
+}
+
+TEST_F(ControllerTest, NodesThatAreDrainedOrMissingAreLeft) {
+  make(2, 2);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("a", 2);
+  submit("b", 2);
+  step();
+  ASSERT_TRUE(controller_->drain("n0", true));
+  const std::string leaves = controller_->find("a")->nodes[0].node == "n0" ? "a" : "b";
+  const std::string stays = leaves == "a" ? "b" : "a";
+  step(1);
+  step(2);
+  EXPECT_EQ(state(leaves), JobState::kWaiting);
+  EXPECT_EQ(state(stays), JobState::kRunning);
+  const auto why = explain(*controller_, leaves, world_.now);
+  ASSERT_TRUE(why);
+  EXPECT_EQ(why->constraint, "devices");
+  EXPECT_THAT(why->changed, HasSubstr("leaves n0, which is drained"));
+  world_.missing = {"n1"};
+  step(1);
+  step(2);
+  EXPECT_EQ(state(stays), JobState::kWaiting);
+  EXPECT_EQ(explain(*controller_, stays, world_.now)->constraint, "nodes");
+  world_.missing = {};
+  ASSERT_TRUE(controller_->drain("n0", false));
+  step(1);
+  step(1);
+  EXPECT_EQ(state("a"), JobState::kRunning);
+  EXPECT_EQ(state("b"), JobState::kRunning);
+}
+
+TEST_F(ControllerTest, CancelledJobsEnd) {
+  make(1, 2);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("runs", 2);
+  submit("waits", 2);
+  step();
+  ASSERT_TRUE(controller_->cancel("waits", world_.now));
+  EXPECT_EQ(state("waits"), JobState::kCancelled);
+  ASSERT_TRUE(controller_->cancel("runs", world_.now));
+  step();
+  step(2);
+  EXPECT_EQ(state("runs"), JobState::kCancelled);
+  EXPECT_FALSE(controller_->cancel("runs", world_.now));
+  EXPECT_FALSE(controller_->cancel("nobody", world_.now));
+}
+
+TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
+  make(2, 4);
+  const auto refused = [&](const SubmittedJob& job) {
+    const auto ids = controller_->submit({job}, world_.now);
+    return ids ? std::string("taken") : ids.error().message;
+  };
+  EXPECT_THAT(refused(job("big", 9)), HasSubstr("least is '9'; accepted: up to 8, all devices of the cluster"));
+  EXPECT_THAT(refused(job("", 1)), HasSubstr("name"));
+  EXPECT_THAT(refused(job("../x", 1)), HasSubstr("name"));
+  EXPECT_THAT(refused(job("a", 2, 3)), HasSubstr("least is '3'"));
+  EXPECT_THAT(refused(job("a", 2, 1, 1)), HasSubstr("most is '1'"));
+  EXPECT_EQ(refused(job("a", 2)), "taken");
+  EXPECT_EQ(refused(job("a", 2)), "taken") << "the same again is the same job";
+  EXPECT_EQ(controller_->records().size(), 1u);
+  EXPECT_THAT(refused(job("a", 3)), HasSubstr("name is that of another job"));
+}
+
+// One node has devices on which jobs that say so cannot run, or are slow.
+TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
+  Machines machines = machines_of(2, 2);
+  machines.types = {"new", "old"};
+  machines.servers[1].type = 1;
+  ControllerOptions options;
+  options.policy = "gadget-exact";
+  auto store = Store::open(folder_.path);
+  ASSERT_TRUE(store) << store.error().message;
+  auto made =
+      Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_), machines, folder_.path, options);
+  ASSERT_TRUE(made) << made.error().message;
+  controller_ = std::move(*made);
+  SubmittedJob only_old = job("only-old", 2);
+  only_old.speeds = {{"old", 1}, {"older", 5}};
+  SubmittedJob slow = job("slow-on-old", 2);
+  slow.speeds = {{"new", 1}, {"old", 0.1}};
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  ASSERT_TRUE(controller_->submit({slow, only_old}, world_.now));
+  step();
+  EXPECT_THAT(controller_->find("only-old")->nodes, ElementsAre(NodeShare{"n1", 2}));
+  EXPECT_THAT(controller_->find("slow-on-old")->nodes, ElementsAre(NodeShare{"n0", 2}));
+
+  SubmittedJob waits = job("waits", 1);
+  waits.speeds = {{"new", 1}};
+  ASSERT_TRUE(controller_->submit({waits}, world_.now));
+  step();
+  const auto why = explain(*controller_, "waits", world_.now);
+  ASSERT_TRUE(why) << why.error().message;
+  EXPECT_EQ(why->constraint, "devices");
+  EXPECT_THAT(why->reason, HasSubstr("it needs 1 devices, and 0 of 2 are free"));
+  EXPECT_THAT(why->frees, ::testing::Contains(HasSubstr("slow-on-old, which has 2 devices")));
+  EXPECT_THAT(why->frees, ::testing::Not(::testing::Contains(HasSubstr("only-old"))));
+  WhatIf change;
+  change.add_nodes = {{"more", 2, "new"}};
+  const auto rows = what_if(*controller_, change, world_.now);
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_LT(rows->at(2).finishes_then, rows->at(2).finishes);
+  change.add_nodes = {{"more", 2, "newest"}};
+  EXPECT_THAT(what_if(*controller_, change, world_.now).error().message, HasSubstr("accepted: new, old"));
+
+  const auto refused = [&](const SubmittedJob& one) {
+    const auto ids = controller_->submit({one}, world_.now);
+    return ids ? std::string("taken") : ids.error().message;
+  };
+  SubmittedJob nowhere = job("nowhere", 1);
+  nowhere.speeds = {{"v100", 1}};
+  EXPECT_THAT(refused(nowhere),
+              HasSubstr("speeds is 'v100'; accepted: types of which the cluster has devices: new, old"));
+  SubmittedJob large = job("large", 3);
+  large.speeds = {{"new", 1}, {"old", 1}};
+  EXPECT_THAT(refused(large),
+              HasSubstr("least is '3'; accepted: up to 2, all devices of the cluster that it could have"));
+}
+
+TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
+  make(1, 2);
+  world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
+  submit("first", 2);
+  submit("second", 2);
+  step();
+  WhatIf change;
+  change.add_nodes = {{"new", 2}};
+  change.submit = {job("third", 2)};
+  const auto rows = what_if(*controller_, change, world_.now);
+  ASSERT_TRUE(rows) << rows.error().message;
+  ASSERT_EQ(rows->size(), 3u);
+  EXPECT_NEAR(rows->at(1).finishes, 200, 61);
+  EXPECT_NEAR(rows->at(1).finishes_then, 100, 61);
+  EXPECT_EQ(rows->at(2).finishes, -1);
+  EXPECT_GT(rows->at(2).finishes_then, 0);
+  EXPECT_EQ(controller_->records().size(), 2u);
+  EXPECT_FALSE(what_if(*controller_, {.cancel = {"nobody"}}, world_.now));
+}
+
+// Jobs come and are cancelled, attempts fail, nodes go and come back, and the service is killed before or after any of
+// its calls to the executor. In the end every job that was acknowledged is over, none was completed twice, and at no
+// time did two attempts of a job run or a node have more than it has room for.
+TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(seed);
+    std::filesystem::remove_all(folder_.path);
+    controller_.reset();
+    world_ = World();
+    Random random(seed);
+    ControllerOptions options;
+    options.policy = seed % 3 == 0 ? "drf" : seed % 3 == 1 ? "gadget-exact" : "fifo";
+    options.policy_options.slot_seconds = 5;
+    options.hold_restarts = 2;
+    world_.begin = [&](const Attempt&) {
+      return World::Run{.ends = 30 * random.uniform(), .code = random.below(4) == 0 ? 1 : 0};
+    };
+    world_.is_killed = [&] { return random.below(25) == 0; };
+    int kills = 0;
+    std::vector<std::string> acknowledged;
+    make(3, 4, options);
+    for (int round = 0; round < 4000; ++round) {
+      const bool is_ending = round > 400;
+      if (is_ending) world_.is_killed = [] { return false; };
+      world_.now += random.uniform();
+      try {
+        if (!is_ending && random.below(4) == 0) {
+          const std::string name = fmt::format("job{}", acknowledged.size());
+          const int workers = 1 + static_cast<int>(random.below(6));
+          SubmittedJob one = job(name, workers, 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(workers))),
+                                 workers + static_cast<int>(random.below(4)), 0.5);
+          one.retries = 1000;
+          if (controller_->submit({one}, world_.now)) acknowledged.push_back(name);
+        }
+        if (!is_ending && random.below(40) == 0 && !acknowledged.empty()) {
+          (void)controller_->cancel(acknowledged[random.below(acknowledged.size())], world_.now);
+        }
+        if (random.below(60) == 0) {
+          world_.missing =
+              is_ending || !world_.missing.empty() ? std::vector<std::string>() : std::vector{std::string("n1")};
+          for (auto& [key, run] : world_.runs) {  // what ran there is gone
+            if (!world_.missing.empty() && world_.runs_now(run) &&
+                std::ranges::find(run.nodes, "n1", &NodeShare::node) != run.nodes.end()) {
+              run.is_lost = true;
+            }
+          }
+        }
+        step();
+      } catch (const Killed&) {
+        ++kills;
+        make(3, 4, options);
+      }
+      std::map<int, int> running;
+      std::map<std::string, int> used;
+      for (const auto& [key, run] : world_.runs) {
+        if (!world_.runs_now(run)) continue;
+        EXPECT_EQ(++running[key.first], 1) << "job " << key.first << " runs twice";
+        for (const NodeShare& share : run.nodes) used[share.node] += share.workers;
+      }
+      for (const auto& [node, workers] : used) EXPECT_LE(workers, 4) << node;
+      if (is_ending &&
+          std::ranges::all_of(controller_->records(), [](const JobRecord& one) { return is_over(one.state); })) {
+        break;
+      }
+    }
+    EXPECT_GT(kills, 0);
+    ASSERT_EQ(controller_->records().size(), acknowledged.size());
+    for (const std::string& name : acknowledged) {
+      const JobRecord* record = controller_->find(name);
+      ASSERT_NE(record, nullptr) << name << " was lost";
+      EXPECT_TRUE(record->state == JobState::kDone || record->state == JobState::kCancelled) << name;
+      int completions = 0;
+      for (const auto& [key, run] : world_.runs) {
+        const bool was_stopped = run.stops >= 0 && run.stops < run.ends;
+        if (key.first == record->id && !run.is_lost && !was_stopped && run.code == 0) ++completions;
+      }
+      EXPECT_LE(completions, 1) << name;
+      EXPECT_EQ(record->state == JobState::kDone, completions == 1) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace motley::scheduling

@@ -1,0 +1,101 @@
+// Workloads made from traces, against plain sums over all windows and jobs.
+#include "motley/scheduling/trace/workload.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "motley/base/random.h"
+#include "motley/scheduling/trace/cluster_machines.h"
+
+namespace motley::scheduling {
+namespace {
+
+std::vector<Job> random_jobs(Random& random, int count) {
+  std::vector<Job> jobs;
+  double arrival = 0;
+  for (int i = 0; i < count; ++i) {
+    jobs.push_back({fmt::format("job{}", i), arrival, 1000 * random.uniform(), 1 + static_cast<int>(random.below(8))});
+    arrival += 40000 * random.uniform();
+  }
+  return jobs;
+}
+
+TEST(Workload, HasTheLoadThatIsAskedFor) {
+  Random random(1);
+  std::vector<Job> jobs = random_jobs(random, 50);
+  const Machines machines = uniform(4, 8);
+  for (const double load : {0.7, 1.3}) {
+    set_load(jobs, machines, load);
+    double asked = 0;
+    for (const Job& job : jobs) asked += job.duration * job.workers;
+    EXPECT_NEAR(asked / (32 * jobs.back().arrival), load, 1e-9);
+    EXPECT_NEAR(load_of(jobs, machines), load, 1e-9);
+  }
+}
+
+TEST(Workload, TheBusiestDaysHaveMostWork) {
+  Random random(2);
+  for (int trial = 0; trial < 20; ++trial) {
+    const std::vector<Job> jobs = random_jobs(random, 60);
+    const double days = 0.5 + random.uniform();
+    double most = 0;
+    for (const Job& first : jobs) {
+      double asked = 0;
+      for (const Job& job : jobs) {
+        const double after = job.arrival - first.arrival;
+        if (after >= 0 && after < days * 86400) asked += job.device_seconds();
+      }
+      most = std::max(most, asked);
+    }
+    const std::vector<Job> chosen = busiest(jobs, days);
+    double asked = 0;
+    for (const Job& job : chosen) asked += job.device_seconds();
+    EXPECT_NEAR(asked, most, 1e-6 * most);
+    EXPECT_EQ(chosen.front().arrival, 0);
+    EXPECT_LT(chosen.back().arrival, days * 86400);
+  }
+}
+
+TEST(Workload, ElasticJobsKeepWhatTheyAskFor) {
+  Random random(3);
+  std::vector<Job> jobs = random_jobs(random, 100);
+  std::vector<Job> again = jobs;
+  const std::vector<Job> rigid = jobs;
+  make_elastic(jobs, 5);
+  make_elastic(again, 5);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    ASSERT_TRUE(jobs[i].elastic);
+    EXPECT_EQ(jobs[i].workers, rigid[i].workers);
+    EXPECT_EQ(jobs[i].duration, rigid[i].duration);
+    EXPECT_EQ(jobs[i].least(), static_cast<int>(std::ceil(rigid[i].workers / 4.0)));
+    EXPECT_EQ(jobs[i].most(), 4 * rigid[i].workers);
+    EXPECT_EQ(jobs[i].elastic->gradient_bytes, again[i].elastic->gradient_bytes);
+  }
+}
+
+TEST(Workload, MachinesOfAClusterAreItsNodes) {
+  const auto cluster = cluster::parse_cluster(R"(version: 1
+device_types:
+  - {name: gpu, kind: cuda, count: 6}
+  - {name: cpu, kind: cpu, count: 2}
+nodes:
+  - {name: big, devices: [{type: gpu, count: 4}, {type: cpu, count: 2}]}
+  - {name: small, devices: [{type: gpu, count: 2}]}
+links:
+  - {from: big, to: big, bandwidth: 80 Gbit/s}
+  - {from: big, to: small, bandwidth: 8 Gbit/s}
+)",
+                                              "cluster.yaml");
+  ASSERT_TRUE(cluster) << cluster.error().message;
+  const Machines machines = machines_of(*cluster);
+  ASSERT_EQ(machines.servers.size(), 2u);
+  EXPECT_EQ(machines.servers[0].name, "big");
+  EXPECT_EQ(machines.servers[0].devices, 6);
+  EXPECT_EQ(machines.servers[1].devices, 2);
+  EXPECT_DOUBLE_EQ(machines.network.inside, 1e10);
+  EXPECT_DOUBLE_EQ(machines.network.between, 1e9);
+}
+
+}  // namespace
+}  // namespace motley::scheduling

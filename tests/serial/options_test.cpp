@@ -1,0 +1,67 @@
+// The option registry: values go from text to fields and back, and refusals say what would be accepted.
+#include "motley/serial/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace motley {
+namespace {
+
+struct Config {
+  bool flag = false;
+  std::int64_t count = 1;
+  double rate = 0.5;
+  double wait = 1;
+  std::string mode = "fast";
+  std::vector<std::int64_t> shape;
+};
+
+const OptionTable<Config>& table() {
+  static const OptionTable<Config> options = {
+      {{"flag", OptionKind::kBoolean, "a flag"}, &Config::flag},
+      {{"count", OptionKind::kInteger, "how many", 1, 10}, &Config::count},
+      {{"rate", OptionKind::kReal, "a rate", 0}, &Config::rate},
+      {{"wait", OptionKind::kSeconds, "a wait"}, &Config::wait},
+      {{"mode", OptionKind::kChoice, "a mode", -1e300, 1e300, {"fast", "slow"}}, &Config::mode},
+      {{"shape", OptionKind::kIntegers, "a shape", 1}, &Config::shape},
+  };
+  return options;
+}
+
+TEST(Options, TextGoesToFieldsAndBack) {
+  Config config;
+  ASSERT_TRUE(table().set(config, "flag", "yes"));
+  ASSERT_TRUE(table().set(config, "count", " 7 "));
+  ASSERT_TRUE(table().set(config, "wait", "2 min"));
+  ASSERT_TRUE(table().set(config, "mode", "slow"));
+  ASSERT_TRUE(table().set(config, "shape", "[1, 28,28]"));
+  EXPECT_TRUE(config.flag);
+  EXPECT_EQ(config.count, 7);
+  EXPECT_EQ(config.wait, 120);
+  EXPECT_EQ(config.shape, (std::vector<std::int64_t>{1, 28, 28}));
+  Config again;
+  for (const auto& entry : table().entries()) {
+    ASSERT_TRUE(table().set(again, entry.text.key, table().get(config, entry))) << entry.text.key;
+  }
+  EXPECT_EQ(again.count, config.count);
+  EXPECT_EQ(again.rate, config.rate);
+  EXPECT_EQ(again.shape, config.shape);
+}
+
+TEST(Options, RefusalsNameKeyValueAndWhatIsAccepted) {
+  Config config;
+  const auto message = [&](const char* key, const char* value) {
+    const Status status = table().set(config, key, value);
+    return status ? std::string("accepted") : status.error().message;
+  };
+  EXPECT_EQ(message("count", "11"), "count: '11' is not accepted; accepted: a whole number from 1 to 10");
+  EXPECT_EQ(message("count", "7x"), "count: '7x' is not accepted; accepted: a whole number from 1 to 10");
+  EXPECT_EQ(message("mode", "medium"), "mode: 'medium' is not accepted; accepted: one of fast, slow");
+  EXPECT_THAT(message("rate", "nan"), ::testing::HasSubstr("a number of at least 0"));
+  EXPECT_THAT(message("shape", "[1, 0]"), ::testing::HasSubstr("a list of whole numbers"));
+  EXPECT_EQ(message("cuont", "1"), "unknown key 'cuont'; did you mean 'count'?");
+  EXPECT_EQ(message("zzzzzzzz", "1"), "unknown key 'zzzzzzzz'");
+}
+
+}  // namespace
+}  // namespace motley
