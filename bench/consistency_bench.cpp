@@ -53,7 +53,7 @@ Status run(const BenchOptions& options, int seed, Way& way) {
   for (const BenchRow& row : job.summary) {
     if (row.metric == "test_accuracy") way.accuracies.push_back(row.value);
     if (row.metric == "samples_not_used_exactly_once" && row.value > 0) {
-      return fail(ErrorCode::kInternal, "{}: {} samples were not used exactly once", way.name, row.value);
+      return fail(ErrorCode::kInternal, "{}: {} samples were lost or duplicated", way.name, row.value);
     }
   }
   if (options.progress) {

@@ -60,7 +60,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"heterps", pipeline_heterps},
         {"clicks", pipeline_clicks},
         {"rows", pipeline_rows},
-        {"data-node", pipeline_data_node}}},
+        {"data-server", pipeline_data_server}}},
       {"plan", {{"all", plan_bench}}},
       {"planners", {{"all", planners_bench}}},
       {"ps",

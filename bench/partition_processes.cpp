@@ -67,9 +67,9 @@ Result<BenchRow> emulated(const BenchOptions& options) {
 }
 
 // Keeps one core busy for as long as it lives.
-class BusyCore {
+class BusyThread {
  public:
-  explicit BusyCore(int core)
+  explicit BusyThread(int core)
       : thread_([this, core] {
           cpu_set_t set;
           CPU_ZERO(&set);
@@ -78,7 +78,7 @@ class BusyCore {
           while (!stop_.load(std::memory_order_relaxed)) {
           }
         }) {}
-  ~BusyCore() {
+  ~BusyThread() {
     stop_ = true;
     thread_.join();
   }
@@ -97,7 +97,7 @@ Result<std::optional<BenchRow>> pinned(const BenchOptions& options) {
     }
     return std::optional<BenchRow>();
   }
-  const BusyCore busy(1);
+  const BusyThread busy(1);
   MOTLEY_ASSIGN(const JobRun run, run_job(options, options.source_folder / "examples/fashion-mnist/job.yaml",
                                           cluster_text({"cores: [0]", "cores: [1]"}),
                                           {"--global-batch-size", "512", "--steps", "200", "--baseline.every", "20",

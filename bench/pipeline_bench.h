@@ -1,5 +1,5 @@
 // The benchmark "pipeline": whether `motley train --plan` takes as long as the plan says and trains what one worker
-// trains, how it adapts, and how networks that look rows up fare.
+// trains, how it adapts, and how networks with embedding lookups fare.
 #pragma once
 
 #include "bench/bench.h"
@@ -32,7 +32,7 @@ Result<std::vector<BenchRow>> pipeline_heterps(const BenchOptions& options);
 Result<std::vector<BenchRow>> pipeline_clicks(const BenchOptions& options);
 
 // A CTR model whose samples come from a data server over 1 Gb/s, beside one that has the files.
-Result<std::vector<BenchRow>> pipeline_data_node(const BenchOptions& options);
+Result<std::vector<BenchRow>> pipeline_data_server(const BenchOptions& options);
 
 // What each of the ways to move fewer bytes of looked-up rows, or to wait less for them, is worth behind a slow link.
 Result<std::vector<BenchRow>> pipeline_rows(const BenchOptions& options);

@@ -161,7 +161,7 @@ class Heterps {
     return planning::read_plan(file);
   }
 
-  // The most that CPU cores alone can do; or that of the GPU type which does most for its money.
+  // The most that CPU cores alone can do; or that of the GPU type which does most for its cost.
   Result<planning::Plan> single_type_plan(bool gpus) const {
     std::optional<planning::Plan> best;
     for (const cluster::DeviceType& type : cluster_.device_types) {

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel on Gloo as a peer for networks that look rows up (docs/explanation/embeddings.md): each rank
+"""PyTorch's DistributedDataParallel on Gloo as a peer for networks with embedding lookups (docs/explanation/embeddings.md): each rank
 has the whole table as EmbeddingBag(sparse=True), and all gather each other's gradients of rows. Devices are emulated:
 after its real work a rank sleeps until its device would have done each layer, forward and backward; gradients of a
 layer may leave before the layer's sleep.

@@ -29,14 +29,14 @@ void check(const Result<data::Table>& table, std::size_t categories) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(bytes), size);
   const std::vector<std::string> none, first = {std::string(text.substr(0, 1))};
-  for (const bool leaves_out : {false, true}) {
+  for (const bool drops : {false, true}) {
     for (const bool has_categories : {false, true}) {
-      const auto& leave_out = leaves_out ? first : none;
+      const auto& drop_columns = drops ? first : none;
       const auto& categories = has_categories ? first : none;
-      const auto strict = data::parse_csv(text, "fuzz.csv", leave_out, categories);
+      const auto strict = data::parse_csv(text, "fuzz.csv", drop_columns, categories);
       check(strict, categories.size());
       data::MalformedLines malformed;
-      const auto lenient = data::parse_csv(text, "fuzz.csv", leave_out, categories, &malformed);
+      const auto lenient = data::parse_csv(text, "fuzz.csv", drop_columns, categories, &malformed);
       check(lenient, categories.size());
       MOTLEY_INVARIANT(!strict || (lenient && malformed.count == 0 && lenient->rows() == strict->rows()),
                        "a good table has {} malformed lines", malformed.count);

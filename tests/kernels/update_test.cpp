@@ -238,7 +238,7 @@ TEST(FusedUpdate, IsTheSameWhenGroupsArriveOneAfterTheOther) {
   }
 }
 
-TEST(FusedUpdate, AddsAsTheSumsOfTheExchangeDo) {
+TEST(FusedUpdate, AddsAsTheReducersDo) {
   Random random(23);
   for (std::size_t inputs : {0, 1, 2, 8, 9, 15, 16, 40}) {
     const std::size_t count = 2077;

@@ -221,7 +221,7 @@ TEST(NetworkPart, TakesPartsOfTorchScript) {
   EXPECT_EQ(seen, (std::set<std::string>{"first", "second", "third", "unused", "shift"}));
 }
 
-TEST(NetworkPart, KnowsTensorsOfTorchScriptThatLayersShare) {
+TEST(NetworkPart, KnowsTiedTensorsOfTorchScript) {
   const ScriptFile file(true);
   EXPECT_EQ(list_names(load_network(file.spec)->parameters()), (std::set<std::string>{"first", "second", "unused"}));
   const int count = static_cast<int>(list_layers(*load_network(file.spec)).size());

@@ -24,7 +24,7 @@ class SampleDropoutTest : public ::testing::Test {
   void TearDown() override { set_random_samples(nullptr); }
 };
 
-TEST_F(SampleDropoutTest, LeavesOutItsShareAndKeepsTheMean) {
+TEST_F(SampleDropoutTest, DropsItsFractionAndKeepsTheMean) {
   tell(numbers(200));
   for (const double share : {0.1, 0.5, 0.9}) {
     const torch::Tensor result = sample_dropout(torch::ones({200, 1000}), share, 1);

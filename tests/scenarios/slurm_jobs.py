@@ -98,7 +98,7 @@ class SlurmJobs(LiveService):
         self.serve(*self.flags)
         self.submit("spread", "bash", "-c", "echo $MOTLEY_NODES; $MOTLEY_SRUN bash -c 'echo $SLURM_PROCID on $SLURMD_NODENAME'",
                     workers=3)
-        self.submit("fails", "bash", "-c", "echo once >>begun; exit 3")
+        self.submit("fails", "bash", "-c", "echo once; exit 3")
         self.wait_until("spread", "completed")
         first, *ranks = self.output("spread").split("\n")[:4]
         wanted = {}
@@ -113,6 +113,7 @@ class SlurmJobs(LiveService):
         self.assertEqual(sorted(int(line.split()[0]) for line in ranks), [0, 1, 2])
         self.wait_until("fails", "failed")
         self.assertIn("its command ended with 3", self.schedule("why", "fails"))
+        self.assertEqual(self.output("fails"), "once\n")
         self.submit("nothing", "no-such-program")
         self.wait_until("nothing", "failed")
         self.assertIn("ended with 127", self.schedule("why", "nothing"))

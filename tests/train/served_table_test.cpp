@@ -43,12 +43,12 @@ class ServedTableTest : public ::testing::Test {
   }
 };
 
-Job make_job(std::int64_t cache_rows, std::int64_t cache_steps) {
+Job make_job(std::int64_t cache_rows, std::int64_t max_staleness) {
   Job job;
   job.embedding_optimizer = "sgd";
   job.embedding_learning_rate = 0.5;
   job.embedding_cache_rows = cache_rows;
-  job.embedding_max_staleness = cache_steps;
+  job.embedding_max_staleness = max_staleness;
   return job;
 }
 
@@ -99,7 +99,7 @@ class Model {
 };
 
 struct Way {
-  std::optional<std::int64_t> cache_steps;
+  std::optional<std::int64_t> max_staleness;
   bool prefetches;
 };
 class EveryWay : public ServedTableTest, public ::testing::WithParamInterface<Way> {};
@@ -108,12 +108,12 @@ INSTANTIATE_TEST_SUITE_P(ServedTable, EveryWay,
                                            Way{12, true}));
 
 TEST_P(EveryWay, AsksForWhatItLacksAndGivesRowsOfTheStepsThatItMay) {
-  const auto [cache_steps, prefetches] = GetParam();
-  Job job = make_job(cache_steps ? 1000 : 0, cache_steps.value_or(0));
+  const auto [max_staleness, prefetches] = GetParam();
+  Job job = make_job(max_staleness ? 1000 : 0, max_staleness.value_or(0));
   job.embedding_prefetch = prefetches;
   with_table(job, [&](ServedTable& table) {
-    Random random(mix({static_cast<std::uint64_t>(cache_steps.value_or(0)), prefetches ? 1U : 0U}));
-    Model model(cache_steps);
+    Random random(mix({static_cast<std::uint64_t>(max_staleness.value_or(0)), prefetches ? 1U : 0U}));
+    Model model(max_staleness);
     std::vector<std::map<std::uint64_t, Rows>> states = {read_state(table)};  // after each step
     struct Ahead {
       Ids ids;
@@ -151,18 +151,18 @@ TEST_P(EveryWay, AsksForWhatItLacksAndGivesRowsOfTheStepsThatItMay) {
           const Rows row(rows.begin() + static_cast<std::ptrdiff_t>(i * kDimension),
                          rows.begin() + static_cast<std::ptrdiff_t>((i + 1) * kDimension));
           std::int64_t age = 0;
-          while (age <= std::min(after, cache_steps.value_or(0)) &&
+          while (age <= std::min(after, max_staleness.value_or(0)) &&
                  states[static_cast<std::size_t>(after - age)].at(ids[i] % kRows) != row) {
             ++age;
           }
-          ASSERT_LE(age, std::min(after, cache_steps.value_or(0))) << "row " << ids[i] % kRows << " in step " << step;
+          ASSERT_LE(age, std::min(after, max_staleness.value_or(0))) << "row " << ids[i] % kRows << " in step " << step;
           oldest = std::max(oldest, age);
         }
       }
       if (random.below(4) != 0) {
         ASSERT_EQ(table.may_read_ahead(), prefetches && !ahead);
         if (table.may_read_ahead()) {
-          ahead = {next, step, cache_steps ? step - 1 : step, model.lacks(next, step)};
+          ahead = {next, step, max_staleness ? step - 1 : step, model.lacks(next, step)};
         }
         ASSERT_TRUE(table.read_ahead(next));
       }
@@ -174,7 +174,7 @@ TEST_P(EveryWay, AsksForWhatItLacksAndGivesRowsOfTheStepsThatItMay) {
       ASSERT_TRUE(table.finish_step(has_samples ? static_cast<double>(ids.size()) / kCategories : 0, soon()));
       states.push_back(read_state(table));
     }
-    EXPECT_EQ(oldest, cache_steps.value_or(0)) << "the bound is made use of";
+    EXPECT_EQ(oldest, max_staleness.value_or(0)) << "the bound is made use of";
   });
 }
 

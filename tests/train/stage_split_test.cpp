@@ -105,7 +105,7 @@ TEST(StageSplit, MoreWorkersThanSamplesAreAllowed) {
   EXPECT_EQ(samples, 2U);
 }
 
-TEST(StageSplit, LimitsThatNoSharesMeetAreRefused) {
+TEST(StageSplit, LimitsThatNoSplitSatisfiesAreRefused) {
   StageLayout layout(three_and_one(0.5));
   data::BatchSplitOptions tight = options();
   for (data::WorkerLimits& limits : tight.limits) limits.maximum = 50;

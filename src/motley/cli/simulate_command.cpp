@@ -48,7 +48,7 @@ Result<planning::Straggler> parse_straggler(const std::string& text) {
   return straggler;
 }
 
-// Neighbouring devices of one stage and type that are equally idle share a line.
+// Neighbouring devices of one stage and type that have the same bubble fraction are printed on one line.
 void print_devices(const planning::Timeline& timeline) {
   const auto& devices = timeline.devices;
   const auto alike = [](const planning::Device& a, const planning::Device& b) {

@@ -13,7 +13,7 @@ namespace motley::model {
 
 enum class LayerKind {
   kInput,
-  kEmbedding,  // sparse: looks rows up in a table
+  kEmbedding,  // sparse: looks up rows of a table
   kFullyConnected,
   kConvolution,
   kPooling,

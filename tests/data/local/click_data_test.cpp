@@ -176,16 +176,16 @@ TEST(CsvCategories, AreRefusedWhereTheyAreNoColumnsOfTheirOwn) {
   source.categories = {"a", "b", "a"};
   EXPECT_THAT(refusal(source), HasSubstr("column 'a' is named twice"));
   source.categories = {"a", "b"};
-  source.leave_out = {"b"};
+  source.drop_columns = {"b"};
   EXPECT_THAT(refusal(source), HasSubstr("column 'b' is named as categories and as left out"));
   source.categories = {"y", "a"};
   EXPECT_THAT(refusal(source), HasSubstr("column 'y' is the target and named in data.categorical_columns"));
   source.categories = {"a"};
-  source.leave_out = {};
+  source.drop_columns = {};
   EXPECT_THAT(refusal(source), AllOf(HasSubstr(":2: column 'b' holds 'v'"), HasSubstr("data.categorical_columns")));
 }
 
-TEST(MalformedLines, AreSkippedUpToTheShare) {
+TEST(MalformedLines, AreSkippedUpToTheFraction) {
   const File file;
   std::string text = "x,c,y\n";
   for (int i = 0; i < 97; ++i) {

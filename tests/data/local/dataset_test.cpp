@@ -193,7 +193,7 @@ TEST(Dataset, ReadsCsv) {
   source.features =
       folder.write("table.csv", "\xef\xbb\xbfx,\"late, by\"\"h\"\"\",name,y\r\n1.5,2,\"a\nb\",0\r\n\n-3e2, +4 ,c,2\n");
   source.target_column = "y";
-  source.leave_out = {"name"};
+  source.drop_columns = {"name"};
   auto dataset = open_dataset(source);
   ASSERT_TRUE(dataset) << dataset.error().message;
   EXPECT_EQ((*dataset)->class_count(), 3U);
@@ -286,7 +286,7 @@ TEST(Dataset, CutsTextIntoWindowsAndTheBytesThatFollow) {
   EXPECT_EQ((*open_dataset(source))->size(), 3U);
 }
 
-TEST(Dataset, PartsOfATextShareNoByte) {
+TEST(Dataset, PartsOfATextHaveNoByteInCommon) {
   const Folder folder;
   DatasetSource source;
   source.format = DatasetSource::Format::kText;

@@ -267,7 +267,7 @@ Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
   }
   MOTLEY_ASSIGN(const std::string text, read_unpacked(source.features, source.limit_bytes));
   MalformedLines malformed;
-  MOTLEY_ASSIGN(const Table table, parse_csv(text, name, source.leave_out, source.categories, &malformed));
+  MOTLEY_ASSIGN(const Table table, parse_csv(text, name, source.drop_columns, source.categories, &malformed));
   const auto found = std::find(table.columns.begin(), table.columns.end(), source.target_column);
   if (found == table.columns.end()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' for the target; its columns are {}", name,

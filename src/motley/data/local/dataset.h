@@ -97,10 +97,10 @@ Result<Normalisation> measure_normalisation(const Dataset& dataset);
 struct DatasetSource {
   enum class Format { kIdx, kCsv, kNpy, kText, kCriteo };
   Format format = Format::kIdx;
-  std::filesystem::path features;      // the images; the table with features and target; the features' array; the text
-  std::filesystem::path targets;       // the labels' or targets' file; unused for CSV, text and Criteo's
-  std::string target_column;           // CSV only
-  std::vector<std::string> leave_out;  // CSV only: columns that are neither feature nor target
+  std::filesystem::path features;  // the images; the table with features and target; the features' array; the text
+  std::filesystem::path targets;   // the labels' or targets' file; unused for CSV, text and Criteo's
+  std::string target_column;       // CSV only
+  std::vector<std::string> drop_columns;  // CSV only: columns that are neither feature nor target
   // CSV only: columns whose cells are any text and become ids, in this order, instead of features.
   std::vector<std::string> categories;
   // CSV and Criteo's: at most this share of the lines, 0 .. 1, may be malformed; they are left out (Dataset::skipped).

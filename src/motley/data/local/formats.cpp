@@ -131,7 +131,7 @@ struct CsvHeader {
   std::vector<std::size_t> categories;  // where in `names`, in the order in which the caller named them
 };
 
-Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const std::vector<std::string>& leave_out,
+Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const std::vector<std::string>& drop_columns,
                               const std::vector<std::string>& categories) {
   CsvHeader header;
   MOTLEY_TRY(reader.next(header.names));
@@ -146,7 +146,7 @@ Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const 
     }
   }
   header.is_number.assign(names.size(), true);
-  for (const std::string& column : leave_out) {
+  for (const std::string& column : drop_columns) {
     const auto found = std::find(names.begin(), names.end(), column);
     if (found == names.end()) {
       return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' to leave out; its columns are {}", name, column,
@@ -164,7 +164,7 @@ Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const 
       return fail(ErrorCode::kInvalidInput, "{}: column '{}' is named twice among the categories; once is accepted",
                   name, column);
     }
-    if (std::find(leave_out.begin(), leave_out.end(), column) != leave_out.end()) {
+    if (std::find(drop_columns.begin(), drop_columns.end(), column) != drop_columns.end()) {
       return fail(ErrorCode::kInvalidInput, "{}: column '{}' is named as categories and as left out; one is accepted",
                   name, column);
     }
@@ -371,13 +371,13 @@ std::uint64_t category_id(std::string_view column, std::string_view value) {
   return text_hash(text_hash(0, column), value);
 }
 
-Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& leave_out,
+Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& drop_columns,
                         const std::vector<std::string>& categories, MalformedLines* malformed) {
   if (text.starts_with("\xef\xbb\xbf")) {
     text.remove_prefix(3);  // the mark that spreadsheets put before UTF-8
   }
   CsvReader reader(text, name);
-  MOTLEY_ASSIGN(const CsvHeader header, read_header(reader, name, leave_out, categories));
+  MOTLEY_ASSIGN(const CsvHeader header, read_header(reader, name, drop_columns, categories));
   Table table;
   for (std::size_t i = 0; i < header.names.size(); ++i) {
     if (header.is_number[i]) {

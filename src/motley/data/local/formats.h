@@ -45,7 +45,7 @@ struct Table {
 };
 // Where `malformed` is given, rows that do not parse are noted there and left out, each with the line of text where it
 // began; without it the first is the error. What is wrong with the header is always an error.
-Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& leave_out,
+Result<Table> parse_csv(std::string_view text, const std::string& name, const std::vector<std::string>& drop_columns,
                         const std::vector<std::string>& categories = {}, MalformedLines* malformed = nullptr);
 
 // Lines in the format of Criteo's display advertising data: a label 0 or 1, 13 integers and 26 hexadecimal

@@ -96,7 +96,7 @@ class UseCounts {
   // Adds another worker's counts of the same epoch and dataset.
   Status merge(const UseCounts& other);
 
-  // Samples not used exactly once along the committed positions of `ledger`'s epoch (expected: once for those before
+  // Samples lost or duplicated along the committed positions of `ledger`'s epoch (expected: once for those before
   // the cursor, never for the rest). When the ledger stands at the start of the next epoch, the whole epoch of these
   // counts is expected. Refuses counts of any other epoch.
   Result<std::uint32_t> not_used_exactly_once(const LedgerState& ledger) const;

@@ -66,7 +66,7 @@ data::DatasetSource make_source(const Job& job, bool training) {
   source.targets = training ? job.data_train_targets : job.data_test_targets;
   source.target_column = job.data_target;
   source.target_kind = job.data_target_kind == "class" ? data::TargetKind::kClass : data::TargetKind::kReal;
-  source.leave_out = listed(job.data_drop_columns);
+  source.drop_columns = listed(job.data_drop_columns);
   source.categories = listed(job.data_categorical_columns);
   source.malformed_share = job.data_max_malformed_fraction;
   return source;

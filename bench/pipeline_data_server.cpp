@@ -21,7 +21,7 @@ constexpr std::size_t kSettledSteps = 10;
 constexpr int kRounds = 3;
 constexpr double kStartSeconds = 30;
 constexpr const char* kJob =
-    "name: data-node\n"
+    "name: data-server\n"
     "model: {name: ctrdnn}\n"
     "data: {name: criteo, train: clicks.tsv}\n"
     "embedding: {placement: replicated, num_embeddings: 10000}\n"
@@ -67,7 +67,7 @@ Result<std::unique_ptr<ChildProcess>> start_node(const BenchOptions& options, co
 
 }  // namespace
 
-Result<std::vector<BenchRow>> pipeline_data_node(const BenchOptions& options) {
+Result<std::vector<BenchRow>> pipeline_data_server(const BenchOptions& options) {
   RowList rows(options);
   MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::create());
   MOTLEY_TRY(write_clicks(folder.path() / "clicks.tsv"));
