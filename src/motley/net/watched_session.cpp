@@ -15,21 +15,13 @@ namespace motley::net {
 namespace {
 
 constexpr double kBeatSeconds = 1;
-constexpr double kGraceSeconds = 0.2;        // rank 0 waits for a better explanation
-constexpr double kOthersGraceSeconds = 0.8;  // the others wait for rank 0's verdict
-constexpr double kAbortSeconds = 2;          // abort() waits for the word to leave
-constexpr double kLeaveSeconds = 10;         // leave() waits for the others
-constexpr double kLingerSeconds = 0.3;       // after the last word, so that it is not lost with the socket
-constexpr std::size_t kMaxQueuedBeats = 8;   // to a rank that does not read
+constexpr double kAbortSeconds = 2;         // abort() waits for the word to leave
+constexpr double kLeaveSeconds = 10;        // leave() waits for the others
+constexpr double kLingerSeconds = 0.3;      // after the last word, so that it is not lost with the socket
+constexpr std::size_t kMaxQueuedBeats = 8;  // to a rank that does not read
 
 std::chrono::duration<double> seconds(double value) {
   return std::chrono::duration<double>(value);
-}
-
-// Follows from something else that went wrong, or may: to be held back for a moment.
-bool may_be_consequence(const AbortMessage& report) {
-  return report.error.rank != report.reporter || report.error.code == ErrorCode::kPeerLost ||
-         report.error.code == ErrorCode::kTimeout;
 }
 
 }  // namespace
@@ -40,15 +32,12 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
       membership_(std::move(gathering.membership)),
       rank_(membership_.rank),
       beat_seconds_(std::min(kBeatSeconds, options_.silence_seconds / 4)),
-      peer_status_(membership_.members.size()),
+      peers_(rank_, membership_.size()),
       controls_(std::move(gathering.controls)),
       acceptor_(std::move(gathering.data_listener), secret_, own_claim(0),
                 [this](const Claim& peer) { return judge(peer); }),
+      suspicion_(rank_),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  for (PeerStatus& status : peer_status_) {
-    status.phase = "start";
-    status.at = monotonic_seconds();
-  }
   // Signals are for the threads that the program made itself.
   sigset_t all;
   sigset_t before;
@@ -76,29 +65,6 @@ Status WatchedSession::health() const {
     return fail(failure_);
   }
   return {};
-}
-
-void WatchedSession::set_phase(std::uint64_t step, const char* phase) {
-  step_.store(step, std::memory_order_relaxed);
-  phase_.store(phase, std::memory_order_relaxed);
-}
-
-Heartbeat WatchedSession::own_heartbeat() const {
-  return {rank_, RankState::kPresent, step_.load(std::memory_order_relaxed), 0, phase_.load(std::memory_order_relaxed)};
-}
-
-std::string WatchedSession::last_seen(int rank) const {
-  if (rank == rank_) {
-    const Heartbeat own = own_heartbeat();
-    return fmt::format("step {}, {}, now", own.step, own.phase);
-  }
-  if (rank < 0 || rank >= membership_.size()) {
-    return "never";
-  }
-  const std::lock_guard lock(mutex_);
-  const PeerStatus& status = peer_status_[static_cast<std::size_t>(rank)];
-  return fmt::format("step {}, {}, {:.1f} s ago", status.step, status.state == RankState::kLeft ? "left" : status.phase,
-                     monotonic_seconds() - status.at);
 }
 
 void WatchedSession::abort(const Error& error) {
@@ -230,8 +196,8 @@ void WatchedSession::watch() {
       next_beat_ = monotonic_seconds() + beat_seconds_;
       beat();
     }
-    if (suspicion_ && monotonic_seconds() >= suspicion_->settle_at) {
-      settle(suspicion_->report, words(suspicion_->report));
+    if (const auto verdict = suspicion_.find_verdict(monotonic_seconds())) {
+      settle(*verdict);
     }
     const std::lock_guard lock(mutex_);
     idle_ = reports_.empty() &&
@@ -252,7 +218,7 @@ void WatchedSession::wait_for_events() {
           {control->descriptor(), static_cast<short>(POLLIN | (control->wants_to_write() ? POLLOUT : 0)), 0});
     }
   }
-  const double until = suspicion_ ? std::min(next_beat_, suspicion_->settle_at) : next_beat_;
+  const double until = std::min(next_beat_, suspicion_.settle_at());
   const double wait =
       std::clamp(std::ceil((until - monotonic_seconds()) * 1e3), 0.0, 1.0 * Acceptor::kTickMilliseconds);
   ::poll(polled.data(), polled.size(), static_cast<int>(wait));
@@ -308,37 +274,21 @@ void WatchedSession::receive_from(int rank) {
   }
   // An error while writing is not the last word either; reading will meet the end of the stream next time.
   (void)control->progress();
-  double at = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    at = peer_status_[static_cast<std::size_t>(rank)].at;
-  }
-  if (monotonic_seconds() - at > options_.silence_seconds) {
+  if (peers_.silent_seconds(rank) > options_.silence_seconds) {
     lose(rank, fmt::format("has been silent for more than {:.3g} s", options_.silence_seconds));
   }
 }
 
 void WatchedSession::handle(int rank, const Message& message) {
   auto& control = controls_[static_cast<std::size_t>(rank)];
-  {
-    const std::lock_guard lock(mutex_);
-    peer_status_[static_cast<std::size_t>(rank)].at = monotonic_seconds();
-  }
+  peers_.receive_from(rank);
   switch (message.header.type) {
     case kHeartbeat: {
       const auto heartbeats = decode_heartbeat(message.payload);
       if (!heartbeats) {
         return lose(rank, fmt::format("was cut off: {}", heartbeats.error().message));
       }
-      const std::lock_guard lock(mutex_);
-      for (const Heartbeat& heartbeat : *heartbeats) {
-        // Rank 0 tells of all ranks, the others of themselves.
-        if (heartbeat.rank < membership_.size() && heartbeat.rank != rank_ && (rank == 0 || heartbeat.rank == rank)) {
-          peer_status_[static_cast<std::size_t>(heartbeat.rank)] = {heartbeat.state, heartbeat.step, heartbeat.phase,
-                                                                    monotonic_seconds() - heartbeat.age};
-        }
-      }
-      return;
+      return peers_.receive_from(rank, *heartbeats);
     }
     case kAbort: {
       auto report = decode_abort(message.payload);
@@ -346,16 +296,13 @@ void WatchedSession::handle(int rank, const Message& message) {
         return lose(rank, fmt::format("was cut off: {}", report.error().message));
       }
       if (rank == 0) {
-        return settle(*report, report->error.message);
+        return settle(*report);
       }
       report->reporter = rank;
       return consider(std::move(*report), false);
     }
     case kLeave: {
-      {
-        const std::lock_guard lock(mutex_);
-        peer_status_[static_cast<std::size_t>(rank)].state = RankState::kLeft;
-      }
+      peers_.receive_leave(rank);
       // A rank says nothing after this, so rank 0 may close; the others wait for rank 0 to do so.
       if (rank_ == 0) {
         control.reset();
@@ -369,11 +316,7 @@ void WatchedSession::handle(int rank, const Message& message) {
 
 void WatchedSession::lose(int rank, const std::string& how) {
   controls_[static_cast<std::size_t>(rank)].reset();
-  bool left = rank_ != 0 && announced_leave_;
-  {
-    const std::lock_guard lock(mutex_);
-    left = left || peer_status_[static_cast<std::size_t>(rank)].state == RankState::kLeft;
-  }
+  const bool left = (rank_ != 0 && announced_leave_) || peers_.has_left(rank);
   if (!left) {
     consider(
         {rank_, {ErrorCode::kPeerLost, fmt::format("rank {} {}; last seen: {}", rank, how, last_seen(rank)), rank}},
@@ -385,37 +328,21 @@ void WatchedSession::consider(AbortMessage report, bool seen_directly) {
   if (failed()) {
     return;
   }
-  if (!may_be_consequence(report)) {
-    return settle(report, words(report));
-  }
-  if (!suspicion_) {
-    const double grace = rank_ == 0 ? kGraceSeconds : kOthersGraceSeconds;
-    suspicion_ = Suspicion{std::move(report), seen_directly, monotonic_seconds() + grace};
-  } else if (seen_directly && !suspicion_->seen_directly) {
-    suspicion_->report = std::move(report);
-    suspicion_->seen_directly = true;
+  if (const auto verdict = suspicion_.consider(std::move(report), seen_directly, monotonic_seconds())) {
+    settle(*verdict);
   }
 }
 
-// A report in this rank's own words. Rank 0's verdict comes with the words in it.
-std::string WatchedSession::words(const AbortMessage& report) const {
-  if (report.error.rank == report.reporter) {
-    return fmt::format("rank {} failed: {}", report.reporter, report.error.message);
-  }
-  return report.reporter == rank_ ? report.error.message
-                                  : fmt::format("{} (seen by rank {})", report.error.message, report.reporter);
-}
-
-void WatchedSession::settle(const AbortMessage& report, const std::string& message) {
-  suspicion_.reset();
+void WatchedSession::settle(const AbortMessage& verdict) {
+  suspicion_.clear();
   if (failed()) {
     return;
   }
-  failure_ = {report.error.code, message, report.error.rank};
+  failure_ = verdict.error;
   if (rank_ == 0) {
     for (auto& control : controls_) {
       if (control) {
-        control->post_owned(kAbort, 0, encode(AbortMessage{report.reporter, failure_}));
+        control->post_owned(kAbort, 0, encode(verdict));
         (void)control->progress();
       }
     }
@@ -437,18 +364,10 @@ void WatchedSession::admit(Acceptor::PendingConnection pending) {
 }
 
 void WatchedSession::beat() {
-  std::vector<Heartbeat> heartbeats{own_heartbeat()};
-  if (rank_ == 0) {
-    const std::lock_guard lock(mutex_);
-    for (int rank = 1; rank < membership_.size(); ++rank) {
-      const PeerStatus& status = peer_status_[static_cast<std::size_t>(rank)];
-      heartbeats.push_back({rank, status.state, status.step, monotonic_seconds() - status.at, status.phase});
-    }
-  }
   if (announced_leave_ && rank_ != 0) {
     return;
   }
-  const auto payload = encode(heartbeats);
+  const auto payload = encode(peers_.list_heartbeats());
   for (auto& control : controls_) {
     if (control && control->pending_sends() < kMaxQueuedBeats) {
       control->post_owned(kHeartbeat, 0, payload);
@@ -461,8 +380,8 @@ void WatchedSession::beat() {
 // sent: so this side ends its stream first and reads until the peer has ended its own, or a moment has passed.
 void WatchedSession::finish() {
   take_requests();
-  if (suspicion_) {
-    settle(suspicion_->report, words(suspicion_->report));
+  if (const auto verdict = suspicion_.find_verdict(std::numeric_limits<double>::infinity())) {
+    settle(*verdict);
   }
   const Deadline deadline = Deadline::after(kLingerSeconds);
   for (auto& control : controls_) {
