@@ -5,6 +5,7 @@
 
 #include "motley/base/units.h"
 #include "motley/collective/wire_form.h"
+#include "motley/ps/client/server_options.h"
 
 namespace motley::bench {
 namespace {
@@ -37,7 +38,7 @@ Result<std::vector<BenchRow>> compression_rows(const BenchOptions& options,
   ways.push_back({"fp32", "ps-tcp", {WireType::kNative}});
   ways.push_back({"bf16", "ps-tcp-bfloat16", {WireType::kBfloat16}});
   ways.push_back({"int8", "ps-tcp-int8", {WireType::kInt8}});
-  ways.push_back({"top-k", "ps-tcp-top-k", {WireType::kTopK, collective::ReducerOptions{}.top_k}});
+  ways.push_back({"top-k", "ps-tcp-top-k", {WireType::kTopK, ps::ServerOptions{}.top_k}});
   for (Way& way : ways) {
     MOTLEY_ASSIGN(way.job, ExchangeJob::start(options, way.method, bytes, places, server,
                                               fmt::format("compression-{}", way.name)));

@@ -66,20 +66,21 @@ Result<double> reduce(const net::Membership& members, collective::Group* barrier
   return seconds;
 }
 
-// Whole steps over all buckets: a server moves the weights, or each rank its own, in one pass over memory.
+// Whole steps over all buckets: servers update the weights, or each rank its own, in one pass over memory.
 class Stepper {
  public:
   Stepper(const net::Membership& members, collective::Group& group, collective::GradientReducer& reducer,
-          const collective::Layout& layout, const collective::ReducerOptions& how)
+          ps::ServerOptimizer* server, const collective::Layout& layout, const ps::ServerOptions& how)
       : members_(members),
         group_(group),
         reducer_(reducer),
+        server_(server),
         buckets_(static_cast<int>(layout.bucket_elements.size())),
         wire_(how.wire),
         update_(how.update) {
     update_.learning_rate = kLearningRate;
     for (const std::size_t elements : layout.bucket_elements) {
-      if (reducer.updates_weights()) break;
+      if (server != nullptr) break;
       weights_.emplace_back(elements);
       momentum_.emplace_back(elements);
     }
@@ -101,7 +102,7 @@ class Stepper {
       for (int bucket = 0; bucket < buckets_; ++bucket) MOTLEY_TRY(reducer_.start(step_, bucket, 32));
       for (int bucket = 0; bucket < buckets_; ++bucket) {
         MOTLEY_TRY(reducer_.wait(bucket, deadline));
-        if (!reducer_.updates_weights()) update(bucket);
+        if (server_ == nullptr) update(bucket);
       }
       seconds += monotonic_seconds() - began;
       MOTLEY_TRY(group_.barrier(deadline));
@@ -116,7 +117,7 @@ class Stepper {
     return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
   }
   std::span<const float> weights(int bucket) {
-    return reducer_.updates_weights() ? reducer_.weights(bucket) : weights_[static_cast<std::size_t>(bucket)];
+    return server_ != nullptr ? server_->weights(bucket) : weights_[static_cast<std::size_t>(bucket)];
   }
   void update(int bucket) {
     const kernels::WireInput input{gradient(bucket).data(), kernels::WireFormat::kFloat32};
@@ -148,6 +149,7 @@ class Stepper {
   const net::Membership& members_;
   collective::Group& group_;
   collective::GradientReducer& reducer_;
+  ps::ServerOptimizer* const server_;  // where servers take the step
   const int buckets_;
   const collective::WireType wire_;
   kernels::UpdateOptions update_;
@@ -289,8 +291,8 @@ Result<std::unique_ptr<net::Session>> join(const std::vector<std::string>& argum
 }
 
 // How a method reduces, with the servers that the environment names.
-Result<collective::ReducerOptions> make_options(const BenchMethod& method) {
-  collective::ReducerOptions how;
+Result<ps::ServerOptions> make_options(const BenchMethod& method) {
+  ps::ServerOptions how;
   how.method = method.method;
   how.wire = method.wire;
   how.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
@@ -353,17 +355,18 @@ class Rounds {
  public:
   // After a first run of each, so that memory is mapped and connections are there.
   static Result<Rounds> prepare(const BenchMethod& method, const collective::Layout& layout,
-                                const collective::ReducerOptions& how, const net::Membership& members,
-                                collective::Group& group, collective::GradientReducer& reducer) {
+                                const ps::ServerOptions& how, const net::Membership& members, collective::Group& group,
+                                const train::SyncMethod& sync) {
+    collective::GradientReducer& reducer = *sync.reducer;
     Rounds rounds(members, method.ranks_begin_together ? &group : nullptr, reducer);
-    if (reducer.updates_weights()) {
-      collective::ServerState zeros;
+    if (sync.server_optimizer != nullptr) {
+      ps::ServerState zeros;
       for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
-      MOTLEY_TRY(reducer.load(zeros, Deadline::after(kSeconds)));
-      reducer.set_learning_rate(kLearningRate);
+      MOTLEY_TRY(sync.server_optimizer->load(zeros, Deadline::after(kSeconds)));
+      sync.server_optimizer->set_learning_rate(kLearningRate);
     }
     if (method.whole_steps) {
-      rounds.stepper_ = std::make_unique<Stepper>(members, group, reducer, layout, how);
+      rounds.stepper_ = std::make_unique<Stepper>(members, group, reducer, sync.server_optimizer, layout, how);
       MOTLEY_TRY(rounds.stepper_->steps(2, 0));
       return rounds;
     }
@@ -422,7 +425,7 @@ Status work(const std::vector<std::string>& arguments) {
   MOTLEY_ASSIGN(const BenchMethod method, find_method(arguments[3]));
   MOTLEY_ASSIGN(const auto session, join(arguments));
   MOTLEY_ASSIGN(const auto group, collective::make_group(*session));
-  MOTLEY_ASSIGN(collective::ReducerOptions how, make_options(method));
+  MOTLEY_ASSIGN(ps::ServerOptions how, make_options(method));
   collective::Layout layout;
   for (const std::string& size : split_at_commas(arguments[4].c_str())) {
     layout.bucket_elements.push_back(std::stoull(size) / sizeof(float));
@@ -432,11 +435,11 @@ Status work(const std::vector<std::string>& arguments) {
                   train::measure_and_choose(*session, *group, how, layout, Deadline::after(kSeconds)));
     how.method = choice.method;
   }
-  MOTLEY_ASSIGN(const auto reducer, train::make_reducer(*session, how));
-  MOTLEY_TRY(reducer->prepare(layout, Deadline::after(kSeconds)));
+  MOTLEY_ASSIGN(const auto sync, train::make_reducer(*session, how));
+  MOTLEY_TRY(sync.reducer->prepare(layout, Deadline::after(kSeconds)));
   Streamer streamer(*session);
-  MOTLEY_ASSIGN(Rounds rounds, Rounds::prepare(method, layout, how, session->membership(), *group, *reducer));
-  if (session->membership().rank == 0) std::cout << "ready " << reducer->name() << std::endl;
+  MOTLEY_ASSIGN(Rounds rounds, Rounds::prepare(method, layout, how, session->membership(), *group, sync));
+  if (session->membership().rank == 0) std::cout << "ready " << sync.reducer->name() << std::endl;
   MOTLEY_TRY(obey(*session, *group, rounds, streamer));
   session->leave();
   return {};

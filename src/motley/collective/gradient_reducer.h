@@ -1,25 +1,22 @@
-// Gradient synchronisation. Every method of exchange (shared memory, ring over TCP, later a parameter server) stands
-// behind this one interface; the training loop knows nothing else.
+// Gradient synchronisation. Every method (shared memory, ring over TCP, parameter server) stands behind this one
+// interface; what a parameter server does beyond it, the optimizer's step, has its own (ps/client/server_optimizer.h).
 //
 // The reduced gradient of a bucket is sum_i(w_i g_i) / sum_i(w_i), where g_i is worker i's mean gradient and w_i >= 0
-// its weight, the number of its samples (house rule 1). Gradients live in memory that the exchange owns: buffer(b) is
+// its weight, the number of its samples (house rule 1). Gradients live in memory that the reducer owns: buffer(b) is
 // where the worker writes g_i and where the result stands afterwards, so that nothing is copied between processes that
-// share memory. One thread calls prepare/start/wait; an exchange may have a thread of its own to make progress while
-// the worker computes.
+// share memory. One thread calls prepare/start/wait; a reducer may have a thread of its own to make progress while the
+// worker computes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
-#include "motley/kernels/update.h"
 #include "motley/net/session.h"
 
 namespace motley::collective {
@@ -42,13 +39,6 @@ struct Outcome {
   std::vector<int> missing_ranks;  // ranks whose part of this step is not in it yet; empty where all go together
 };
 
-// What a parameter server holds: flat arrays in the order of the buckets.
-struct ServerState {
-  std::uint64_t updates = 0;                               // steps of the optimizer made so far
-  std::vector<std::vector<float>> weights;                 // [bucket]
-  std::vector<std::vector<std::vector<float>>> optimizer;  // [array][bucket]; no array: all zeros
-};
-
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
@@ -57,7 +47,7 @@ class GradientReducer {
   virtual Status prepare(const Layout& layout, const Deadline& deadline) = 0;
 
   // The bucket's memory, 64-byte aligned, bucket_elements[bucket] values. Between start and the return of wait it
-  // belongs to the exchange.
+  // belongs to the reducer.
   virtual std::span<std::byte> buffer(int bucket) = 0;
 
   // Announces that this rank's gradient of `bucket` for `step` stands in its buffer. Never blocks. All ranks start the
@@ -76,62 +66,22 @@ class GradientReducer {
 
   // By this rank over TCP since prepare(), frames' headers included. In shared memory nothing is sent.
   virtual std::uint64_t bytes_sent() const { return 0; }
-
-  // Whether whoever reduces the gradients also takes the optimizer's step, so that wait() leaves new weights in
-  // weights(bucket) and nothing of use in buffer(bucket). The rest is for such an exchange only.
-  virtual bool updates_weights() const { return false; }
-  // The bucket's weights, not to be written: float32 values, 64-byte aligned. They change between the last rank's
-  // start() and the return of wait().
-  virtual std::span<const float> weights(int) { return {}; }
-  // Of all buckets started from now on; the same on all ranks for the same step.
-  virtual void set_learning_rate(double) {}
-  // Whether ranks may be at different steps (ReducerOptions::staleness). Then each rank's part moves the weights by
-  // itself, as far as its weight is of a step's, and weights(bucket) are this rank's own copy, which changes between
-  // its own start() and the return of its wait().
-  virtual bool is_async() const { return false; }
-  // Asynchronous, of all buckets started from now on: what the weights of all ranks add up to in a step, and whether
-  // wait() is for all ranks' parts of the step, so that all ranks then hold the same weights.
-  virtual void begin_step(double, bool) {}
-  // Before the first step, collective. All ranks give the same weights and number of updates; the optimizer's state is
-  // taken from rank 0.
-  virtual Status load(const ServerState&, const Deadline&) { return {}; }
-  // Rank 0 only, between its wait() for the last bucket of a step and its next start().
-  virtual Result<ServerState> save(const Deadline&) { return ServerState{}; }
 };
-
-inline constexpr std::uint32_t kAnyStaleness = std::numeric_limits<std::uint32_t>::max();
 
 enum class Method { kAuto, kSharedMemory, kTcpRing, kParameterServer };
 const char* to_string(Method method);
 
-// A parameter server that the job may use, and the token that lets it in.
-struct ServerAddress {
-  net::Endpoint endpoint;
-  net::Secret token;
-};
-
 struct ReducerOptions {
   Method method = Method::kAuto;      // auto: shared memory when all ranks are on one host, else the ring
                                       // (measure_and_choose says more where there are servers)
-  WireType wire = WireType::kNative;  // kAuto: choose_wire (wire_choice.h) says which before the exchange is made
+  WireType wire = WireType::kNative;  // kAuto: choose_wire (wire_choice.h) says which before the reducer is made
   bool background_progress = true;    // a thread reduces buckets while the worker computes
   int tcp_channels = 0;               // sockets per neighbour; 0 chooses
   std::size_t segment_bytes = 0;      // pipelining unit of the ring; 0 chooses
-  // kParameterServer only.
-  std::vector<ServerAddress> servers;
-  std::vector<double> server_speeds;   // of their links, in any unit, to divide the model by; empty: by their cores
-  std::vector<int> rank_racks;         // hierarchical: for each rank, which of the servers is in its rack
-  kernels::UpdateOptions update;       // kSum: the servers only add up
-  std::size_t chunk_bytes = 32 << 10;  // unit of aggregation
-  bool servers_share_memory = true;    // where server and all ranks are on one host
-  // Steps that a rank may be ahead of the slowest; none: all take each step together.
-  std::optional<std::uint32_t> staleness;
-  double top_k = 0.01;     // kTopK: the share of a gradient's values that is sent
-  std::string job_suffix;  // of the job's name at the servers, for an exchange beside its own
 };
 
-// Any method but kParameterServer. One rank alone gets an exchange that does nothing. The session must outlive the
-// exchange.
+// Any method but kParameterServer. One rank alone gets a reducer that does nothing. The session must outlive the
+// reducer.
 Result<std::unique_ptr<GradientReducer>> make_reducer(net::Session& session, const ReducerOptions& options);
 
 // Small collectives among all ranks of a session, over shared memory where possible, else over TCP. One thread uses a

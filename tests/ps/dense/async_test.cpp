@@ -16,10 +16,7 @@
 namespace motley::ps {
 namespace {
 
-using collective::GradientReducer;
 using collective::Layout;
-using collective::ReducerOptions;
-using collective::ServerState;
 using collective::WireType;
 using kernels::UpdateRule;
 using ::testing::HasSubstr;
@@ -49,8 +46,8 @@ class Async : public ::testing::TestWithParam<Path> {
       services_.push_back(std::move(*service));
     }
   }
-  ReducerOptions options(std::optional<std::uint32_t> staleness, UpdateRule rule = UpdateRule::kSgd) const {
-    ReducerOptions options;
+  ServerOptions options(std::optional<std::uint32_t> staleness, UpdateRule rule = UpdateRule::kSgd) const {
+    ServerOptions options;
     options.method = collective::Method::kParameterServer;
     options.servers = addresses_;
     options.servers_share_memory = GetParam().shares_memory;
@@ -62,7 +59,7 @@ class Async : public ::testing::TestWithParam<Path> {
   }
 
   std::vector<std::unique_ptr<Service>> services_;
-  std::vector<collective::ServerAddress> addresses_;
+  std::vector<ServerAddress> addresses_;
 };
 INSTANTIATE_TEST_SUITE_P(Server, Async, ::testing::ValuesIn(kPaths),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -73,8 +70,8 @@ ServerState zeros(const Layout& layout) {
   return state;
 }
 
-std::unique_ptr<GradientReducer> begin(net::Session& session, const ReducerOptions& options, const Layout& layout,
-                                       const ServerState& state) {
+std::unique_ptr<ServerReducer> begin(net::Session& session, const ServerOptions& options, const Layout& layout,
+                                     const ServerState& state) {
   auto reducer = ServerReducer::create(session, options);
   EXPECT_TRUE(reducer);
   const Status prepared = (*reducer)->prepare(layout, Deadline::after(kSeconds));
@@ -85,7 +82,7 @@ std::unique_ptr<GradientReducer> begin(net::Session& session, const ReducerOptio
   return std::move(*reducer);
 }
 
-void push(GradientReducer& reducer, const Layout& layout, int rank, int size, std::uint64_t step, double weight) {
+void push(ServerReducer& reducer, const Layout& layout, int rank, int size, std::uint64_t step, double weight) {
   for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
     const int bucket = static_cast<int>(b);
     auto* values = reinterpret_cast<float*>(reducer.buffer(bucket).data());
@@ -119,8 +116,7 @@ struct Bound {
 // than the bound allows and no more than they have begun.
 TEST_P(Async, HoldsTheBoundAndEveryPushOnce) {
   constexpr std::uint64_t kSteps = 40;
-  for (const auto [staleness, together_every] :
-       {Bound{0, 100}, Bound{1, 100}, Bound{3, 7}, Bound{collective::kAnyStaleness, 9}}) {
+  for (const auto [staleness, together_every] : {Bound{0, 100}, Bound{1, 100}, Bound{3, 7}, Bound{kAnyStaleness, 9}}) {
     for (const int size : {1, 2, 4}) {
       const std::uint64_t seed = mix({staleness, static_cast<std::uint64_t>(size)});
       Layout layout;
@@ -210,7 +206,7 @@ float compute_value(int rank, std::uint64_t step, std::size_t element) {
   return static_cast<float>(2 * random.uniform() - 1);
 }
 
-void push_values(GradientReducer& reducer, const Layout& layout, int rank, std::uint64_t step, double weight) {
+void push_values(ServerReducer& reducer, const Layout& layout, int rank, std::uint64_t step, double weight) {
   for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
     auto* values = reinterpret_cast<float*>(reducer.buffer(static_cast<int>(b)).data());
     for (std::size_t e = 0; e < layout.bucket_elements[b]; ++e) values[e] = compute_value(rank, step, 10'000 * b + e);
@@ -218,14 +214,14 @@ void push_values(GradientReducer& reducer, const Layout& layout, int rank, std::
   }
 }
 
-void wait_for_all(GradientReducer& reducer, const Layout& layout) {
+void wait_for_all(ServerReducer& reducer, const Layout& layout) {
   for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
     const auto outcome = reducer.wait(static_cast<int>(b), Deadline::after(kSeconds));
     ASSERT_TRUE(outcome) << outcome.error().message;
   }
 }
 
-std::vector<std::vector<float>> held(GradientReducer& reducer, const Layout& layout) {
+std::vector<std::vector<float>> held(ServerReducer& reducer, const Layout& layout) {
   std::vector<std::vector<float>> values;
   for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
     const auto weights = reducer.weights(static_cast<int>(b));
@@ -247,8 +243,7 @@ TEST_P(Async, OneRankDoesBitwiseWhatItDoesStepByStep) {
         collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
           session.set_job(fmt::format("{} {} {}", static_cast<int>(rule), is_async, part));
           const auto reducer =
-              begin(session, options(is_async ? std::optional(collective::kAnyStaleness) : std::nullopt, rule), layout,
-                    state);
+              begin(session, options(is_async ? std::optional(kAnyStaleness) : std::nullopt, rule), layout, state);
           reducer->set_learning_rate(0.01);
           for (std::uint64_t step = 1; step <= 5; ++step) {
             reducer->begin_step(32, step == 5);
@@ -272,7 +267,7 @@ TEST_P(Async, PushesAreFractionsOfAStep) {
   Layout layout;
   layout.bucket_elements = {1500};
   for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kAdamW}) {
-    const ReducerOptions how = options(10, rule);
+    const ServerOptions how = options(10, rule);
     std::vector<float> weights(1500);
     std::vector<float> first(1500);
     std::vector<float> second(1500);

@@ -17,8 +17,6 @@ namespace motley::ps {
 namespace {
 
 using collective::Layout;
-using collective::ReducerOptions;
-using collective::ServerState;
 using collective::WireType;
 using kernels::UpdateRule;
 using ::testing::HasSubstr;
@@ -153,7 +151,7 @@ const net::Secret& token() {
 
 struct Servers {
   std::vector<std::unique_ptr<Service>> services;
-  ReducerOptions options;
+  ServerOptions options;
   Servers(int count, int cores) {
     options.method = collective::Method::kParameterServer;
     options.servers_share_memory = false;
@@ -167,7 +165,7 @@ struct Servers {
   }
 };
 
-Status run_rank(net::Session& session, const ReducerOptions& options, const Layout& layout, std::uint64_t steps,
+Status run_rank(net::Session& session, const ServerOptions& options, const Layout& layout, std::uint64_t steps,
                 std::vector<std::vector<float>>& held) {
   MOTLEY_ASSIGN(const auto reducer, ServerReducer::create(session, options));
   MOTLEY_TRY(reducer->prepare(layout, Deadline::after(20)));
@@ -269,7 +267,7 @@ TEST(LossyReducer, NamesWhatIsWrong) {
   layout.bucket_elements = {300};
   collective::run_threads(1, true, [&](int, collective::ThreadSession& session) {
     for (const double top_k : {0.0, -1.0, 0.7, std::nan("")}) {
-      ReducerOptions options = servers.options;
+      ServerOptions options = servers.options;
       options.wire = WireType::kTopK;
       options.top_k = top_k;
       std::vector<std::vector<float>> held;
@@ -284,7 +282,7 @@ TEST(LossyReducer, NamesWhatIsWrong) {
     }
   });
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
-    ReducerOptions options = servers.options;
+    ServerOptions options = servers.options;
     options.wire = WireType::kTopK;
     options.top_k = rank == 0 ? 0.1 : 0.2;
     std::vector<std::vector<float>> held;
@@ -309,7 +307,7 @@ TEST(ChooseWire, ChoosesAlikeOnAllRanksAndNeverInSharedMemory) {
       const auto wire = train::choose_wire(session, **group, servers.options, layout, Deadline::after(20));
       ASSERT_TRUE(wire) << wire.error().message;
       chosen[static_cast<std::size_t>(rank)] = *wire;
-      ReducerOptions options = servers.options;  // the job's own exchange is not in the way of the trials'
+      ServerOptions options = servers.options;  // the job's own exchange is not in the way of the trials'
       options.wire = *wire;
       std::vector<std::vector<float>> held;
       const Status ran = run_rank(session, options, layout, 2, held);

@@ -16,10 +16,7 @@
 namespace motley::ps {
 namespace {
 
-using collective::GradientReducer;
 using collective::Layout;
-using collective::ReducerOptions;
-using collective::ServerState;
 using collective::WireType;
 using kernels::UpdateRule;
 using ::testing::HasSubstr;
@@ -126,7 +123,7 @@ class Reference {
 
 struct Servers {
   std::vector<std::unique_ptr<Service>> services;
-  std::vector<collective::ServerAddress> addresses;
+  std::vector<ServerAddress> addresses;
   Servers(int count, int cores) {
     for (int i = 0; i < count; ++i) {
       auto service = Service::start({.cores = cores}, token());
@@ -160,7 +157,7 @@ ServerState initial_state(std::uint64_t seed, const Layout& layout) {
 }
 
 // One rank of a job for some steps; returns what it then holds: weights, or the last gradients.
-std::vector<std::vector<float>> take_part(GradientReducer& reducer, std::uint64_t seed, int rank, const Layout& layout,
+std::vector<std::vector<float>> take_part(ServerReducer& reducer, std::uint64_t seed, int rank, const Layout& layout,
                                           std::uint64_t first, std::uint64_t steps) {
   std::vector<std::vector<float>> held;
   for (std::uint64_t step = first; step < first + steps; ++step) {
@@ -237,7 +234,7 @@ TEST_P(EveryPath, DoesWhatOneWorkerWouldDo) {
     const auto references = reference_after(seed, size, layout, c.rule, steps);
     std::vector<std::vector<std::vector<float>>> held(static_cast<std::size_t>(size));
     collective::run_threads(size, true, [&](int rank, collective::ThreadSession& session) {
-      ReducerOptions options;
+      ServerOptions options;
       options.method = collective::Method::kParameterServer;
       options.wire = c.wire;
       options.servers = servers.addresses;
@@ -268,7 +265,7 @@ TEST(SharedMemory, CoresThatComeLateDoNothingTwice) {
   const Layout layout{.type = collective::DataType::kFloat32, .bucket_elements = {50, 3000, 1, 700}};
   Servers servers(1, 6);
   collective::run_threads(kSize, true, [&](int rank, collective::ThreadSession& session) {
-    ReducerOptions options;
+    ServerOptions options;
     options.method = collective::Method::kParameterServer;
     options.servers = servers.addresses;
     options.update = {.rule = UpdateRule::kSgd};
@@ -302,7 +299,7 @@ TEST(SharedMemory, CoresThatComeLateDoNothingTwice) {
 }
 
 // What one rank does with a job until something fails; the last error.
-Status try_to_train(collective::ThreadSession& session, const ReducerOptions& options, const Layout& layout, int steps,
+Status try_to_train(collective::ThreadSession& session, const ServerOptions& options, const Layout& layout, int steps,
                     double seconds = 20) {
   MOTLEY_ASSIGN(const auto reducer, ServerReducer::create(session, options));
   MOTLEY_TRY(reducer->prepare(layout, Deadline::after(seconds)));
@@ -319,8 +316,8 @@ Status try_to_train(collective::ThreadSession& session, const ReducerOptions& op
   return {};
 }
 
-ReducerOptions options_for(const Servers& servers, bool shares_memory) {
-  ReducerOptions options;
+ServerOptions options_for(const Servers& servers, bool shares_memory) {
+  ServerOptions options;
   options.method = collective::Method::kParameterServer;
   options.servers = servers.addresses;
   options.servers_share_memory = shares_memory;
@@ -363,7 +360,7 @@ TEST_P(EitherWay, ARankThatIsLostEndsTheJobAndNoOther) {
   const Layout layout = make_layout(4, 2, 30000);
   std::thread other([&] {
     collective::run_threads(2, true, [&](int, collective::ThreadSession& session) {
-      ReducerOptions options = options_for(servers, GetParam());
+      ServerOptions options = options_for(servers, GetParam());
       EXPECT_TRUE(try_to_train(session, options, layout, 200));
     });
   });
@@ -458,7 +455,7 @@ TEST(Server, HasOneJobOfAName) {
 TEST(Server, RefusesAJobBeyondItsQuota) {
   auto service = Service::start({.cores = 1, .quota_bytes = 1 << 20}, token());
   ASSERT_TRUE(service);
-  ReducerOptions options;
+  ServerOptions options;
   options.method = collective::Method::kParameterServer;
   options.servers = {{(*service)->endpoint(), token()}};
   options.update = make_update(UpdateRule::kAdam);
@@ -528,8 +525,8 @@ struct TwoTenants {
                                                     {"a", {tokens[0], quota_bytes, 1}}, {"b", {tokens[1], 0, 3}}}));
     if (started) service = std::move(*started);
   }
-  ReducerOptions options(int token) const {
-    ReducerOptions options;
+  ServerOptions options(int token) const {
+    ServerOptions options;
     options.method = collective::Method::kParameterServer;
     options.servers = {{service->endpoint(), tokens[token]}};
     options.update = make_update(UpdateRule::kAdam);

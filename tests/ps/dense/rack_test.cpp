@@ -17,10 +17,7 @@
 namespace motley::ps {
 namespace {
 
-using collective::GradientReducer;
 using collective::Layout;
-using collective::ReducerOptions;
-using collective::ServerState;
 using collective::WireType;
 using kernels::UpdateRule;
 using ::testing::AllOf;
@@ -37,7 +34,7 @@ const net::Secret& token() {
 // One server for each number of cores.
 struct Servers {
   std::vector<std::unique_ptr<Service>> services;
-  std::vector<collective::ServerAddress> addresses;
+  std::vector<ServerAddress> addresses;
   explicit Servers(const std::vector<int>& cores) {
     for (const int count : cores) {
       auto service = Service::start({.cores = count}, token());
@@ -51,9 +48,9 @@ struct Servers {
   }
 };
 
-ReducerOptions options_for(const std::vector<collective::ServerAddress>& servers, std::vector<int> racks,
-                           UpdateRule rule = UpdateRule::kMomentum) {
-  ReducerOptions options;
+ServerOptions options_for(const std::vector<ServerAddress>& servers, std::vector<int> racks,
+                          UpdateRule rule = UpdateRule::kMomentum) {
+  ServerOptions options;
   options.method = collective::Method::kParameterServer;
   options.servers = servers;
   options.rank_racks = std::move(racks);
@@ -87,10 +84,13 @@ double make_weight(std::uint64_t seed, int rank, std::uint64_t step) {
   return random.below(3) == 0 ? 0 : static_cast<double>(1 + random.below(40));
 }
 
-Status take_part(GradientReducer& reducer, std::uint64_t seed, int rank, const Layout& layout, std::uint64_t first,
+Status take_part(const train::SyncMethod& sync, std::uint64_t seed, int rank, const Layout& layout, std::uint64_t first,
                  std::uint64_t steps, Held& held) {
+  collective::GradientReducer& reducer = *sync.reducer;
   for (std::uint64_t step = first; step < first + steps; ++step) {
-    reducer.set_learning_rate(0.1 / static_cast<double>(step + 1));
+    if (sync.server_optimizer != nullptr) {
+      sync.server_optimizer->set_learning_rate(0.1 / static_cast<double>(step + 1));
+    }
     const double weight = make_weight(seed, rank, step);
     for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
       auto* values = reinterpret_cast<float*>(reducer.buffer(static_cast<int>(b)).data());
@@ -105,8 +105,9 @@ Status take_part(GradientReducer& reducer, std::uint64_t seed, int rank, const L
     for (std::size_t b = 0; b < layout.bucket_elements.size(); ++b) {
       const int bucket = static_cast<int>(b);
       MOTLEY_TRY(reducer.wait(bucket, Deadline::after(30)));
-      const auto* values = reducer.updates_weights() ? reducer.weights(bucket).data()
-                                                     : reinterpret_cast<const float*>(reducer.buffer(bucket).data());
+      const auto* values = sync.server_optimizer != nullptr
+                               ? sync.server_optimizer->weights(bucket).data()
+                               : reinterpret_cast<const float*>(reducer.buffer(bucket).data());
       held.emplace_back(values, values + layout.bucket_elements[b]);
     }
   }
@@ -114,20 +115,18 @@ Status take_part(GradientReducer& reducer, std::uint64_t seed, int rank, const L
 }
 
 // What all ranks hold after some steps of a job of its own; `saved`: also the state that rank 0 then saves.
-std::vector<Held> train(const ReducerOptions& options, int size, std::uint64_t seed, std::uint64_t first,
+std::vector<Held> train(const ServerOptions& options, int size, std::uint64_t seed, std::uint64_t first,
                         std::uint64_t steps, const ServerState& from, ServerState* saved = nullptr) {
   const Layout layout = random_layout(seed);
   std::vector<Held> held(static_cast<std::size_t>(size));
   collective::run_threads(size, true, [&](int rank, collective::ThreadSession& session) {
     const auto work = [&]() -> Status {
-      MOTLEY_ASSIGN(const auto reducer, train::make_reducer(session, options));
-      MOTLEY_TRY(reducer->prepare(layout, Deadline::after(30)));
-      if (options.method == collective::Method::kParameterServer) {
-        MOTLEY_TRY(reducer->load(from, Deadline::after(30)));
-      }
-      MOTLEY_TRY(take_part(*reducer, seed, rank, layout, first, steps, held[static_cast<std::size_t>(rank)]));
+      MOTLEY_ASSIGN(const auto sync, train::make_reducer(session, options));
+      MOTLEY_TRY(sync.reducer->prepare(layout, Deadline::after(30)));
+      if (sync.server_optimizer != nullptr) MOTLEY_TRY(sync.server_optimizer->load(from, Deadline::after(30)));
+      MOTLEY_TRY(take_part(sync, seed, rank, layout, first, steps, held[static_cast<std::size_t>(rank)]));
       if (rank == 0 && saved != nullptr) {
-        MOTLEY_ASSIGN(*saved, reducer->save(Deadline::after(30)));
+        MOTLEY_ASSIGN(*saved, sync.server_optimizer->save(Deadline::after(30)));
       }
       return {};
     };
@@ -187,7 +186,7 @@ TEST_P(EveryHierarchy, DoesWhatOneServerDoes) {
   for (const std::uint64_t seed : {1u, 2u}) {
     const ServerState start = random_state(seed, random_layout(seed));
     const Servers racks(c.cores);
-    ReducerOptions options = options_for(racks.addresses, c.racks, c.rule);
+    ServerOptions options = options_for(racks.addresses, c.racks, c.rule);
     options.wire = c.wire;
     options.chunk_bytes = c.chunk_bytes;
     const auto held = train(options, size, seed, 0, 5, start);
@@ -207,9 +206,9 @@ TEST(Racks, GiveTheMeanThatTheRingGives) {
   for (const std::vector<int>& racks : {std::vector<int>{0, 0, 1, 1}, {0, 1, 1, 2, 0}}) {
     const int size = static_cast<int>(racks.size());
     const Servers servers(std::vector<int>(static_cast<std::size_t>(racks.back() == 0 ? 3 : 2), 1));
-    const ReducerOptions options = options_for(servers.addresses, racks, UpdateRule::kSum);
+    const ServerOptions options = options_for(servers.addresses, racks, UpdateRule::kSum);
     const auto held = train(options, size, 3, 0, 4, random_state(3, random_layout(3)));
-    ReducerOptions ring;
+    ServerOptions ring;
     ring.method = collective::Method::kTcpRing;
     const auto mean = train(ring, size, 3, 0, 4, {});
     for (std::size_t rank = 0; rank < held.size(); ++rank) {
@@ -223,8 +222,8 @@ TEST(Racks, StateGoesFromRacksToOneServerAndBack) {
   const ServerState start = random_state(5, random_layout(5));
   const Servers one({2});
   const Servers two({2, 1});
-  const ReducerOptions flat = options_for(one.addresses, {}, UpdateRule::kAdam);
-  const ReducerOptions hierarchical = options_for(two.addresses, racks, UpdateRule::kAdam);
+  const ServerOptions flat = options_for(one.addresses, {}, UpdateRule::kAdam);
+  const ServerOptions hierarchical = options_for(two.addresses, racks, UpdateRule::kAdam);
   const auto straight = train(flat, 4, 5, 0, 9, start);
   ServerState third;
   ServerState sixth;
@@ -239,8 +238,8 @@ enum class Part { kWorks, kIsIdle, kLeaves };
 
 // The errors of the ranks of a job with two racks of two. All begin at once; `part` says what each does then. Ranks
 // that do not leave stay until all have their errors.
-std::vector<Error> collect_errors(const std::vector<collective::ServerAddress>& servers,
-                                  const std::function<Part(int, GradientReducer&)>& part, double seconds = 20) {
+std::vector<Error> collect_errors(const std::vector<ServerAddress>& servers,
+                                  const std::function<Part(int, ServerReducer&)>& part, double seconds = 20) {
   const Layout layout = random_layout(7);
   std::vector<Error> errors(4);
   std::barrier begun(4);
@@ -308,7 +307,7 @@ TEST(Racks, AKilledServerIsNamedInAllRacks) {
   ServerProcess first;
   ServerProcess second;
   const auto errors =
-      collect_errors({{first.endpoint(), secret}, {second.endpoint(), secret}}, [&](int rank, GradientReducer&) {
+      collect_errors({{first.endpoint(), secret}, {second.endpoint(), secret}}, [&](int rank, ServerReducer&) {
         if (rank == 0) second.kill();
         return Part::kWorks;
       });
@@ -323,7 +322,7 @@ TEST(Racks, AKilledServerIsNamedInAllRacks) {
 
 TEST(Racks, ALostRankIsNamedInAllRacks) {
   const Servers servers({1, 1});
-  const auto errors = collect_errors(servers.addresses, [&](int rank, GradientReducer& reducer) {
+  const auto errors = collect_errors(servers.addresses, [&](int rank, ServerReducer& reducer) {
     if (rank == 3) reducer.abort({ErrorCode::kInternal, "rank 3 has had enough", 3});
     return rank == 3 ? Part::kLeaves : Part::kWorks;
   });
@@ -337,7 +336,7 @@ TEST(Racks, ALostRankIsNamedInAllRacks) {
 TEST(Racks, AMissingRankOfAnotherRackIsNamedAtTheDeadline) {
   const Servers servers({1, 2});
   const auto errors = collect_errors(
-      servers.addresses, [&](int rank, GradientReducer&) { return rank == 2 ? Part::kIsIdle : Part::kWorks; }, 0.5);
+      servers.addresses, [&](int rank, ServerReducer&) { return rank == 2 ? Part::kIsIdle : Part::kWorks; }, 0.5);
   for (const int rank : {0, 1, 3}) {
     const Error& error = errors[static_cast<std::size_t>(rank)];
     EXPECT_EQ(error.code, ErrorCode::kTimeout) << rank << ": " << error.message;
@@ -345,7 +344,7 @@ TEST(Racks, AMissingRankOfAnotherRackIsNamedAtTheDeadline) {
   }
 }
 
-Status prepare_with(collective::ThreadSession& session, const ReducerOptions& options, double seconds) {
+Status prepare_with(collective::ThreadSession& session, const ServerOptions& options, double seconds) {
   MOTLEY_ASSIGN(const auto reducer, ServerReducer::create(session, options));
   Status prepared = reducer->prepare(random_layout(1), Deadline::after(seconds));
   if (!prepared) session.abort(prepared.error());
@@ -356,7 +355,7 @@ TEST(Racks, RanksThatDoNotAgreeAreRefused) {
   for (const std::vector<int>& other : {std::vector<int>{0, 1, 0, 1}, {0, 0, 1, 0}, {1, 1, 0, 0}}) {
     const Servers servers({1, 1});
     collective::run_threads(4, true, [&](int rank, collective::ThreadSession& session) {
-      const ReducerOptions options = options_for(servers.addresses, rank == 3 ? other : std::vector<int>{0, 0, 1, 1});
+      const ServerOptions options = options_for(servers.addresses, rank == 3 ? other : std::vector<int>{0, 0, 1, 1});
       const Status prepared = prepare_with(session, options, 1);
       if (prepared) ADD_FAILURE() << "rank " << rank << " was let in";
     });
@@ -374,7 +373,7 @@ TEST(Racks, RanksThatDoNotAgreeAreRefused) {
 
 TEST(Racks, AnAbsentServerIsNamed) {
   Servers servers({1, 1});
-  std::vector<collective::ServerAddress> addresses = servers.addresses;
+  std::vector<ServerAddress> addresses = servers.addresses;
   servers.services[1].reset();
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
     const Status prepared = prepare_with(session, options_for(addresses, {0, 1}), 1);
@@ -405,7 +404,7 @@ TEST(Racks, RanksAgreeOnTheSpeedsOfTheirLinks) {
 
 TEST(Shards, OfServersWithOtherSpeedsGiveTheSameWeights) {
   const Servers servers({2, 1, 1});
-  ReducerOptions options = options_for(servers.addresses, {}, UpdateRule::kNesterov);
+  ServerOptions options = options_for(servers.addresses, {}, UpdateRule::kNesterov);
   const ServerState start = random_state(6, random_layout(6));
   const auto even = train(options, 3, 6, 0, 5, start);
   options.server_speeds = {1, 5, 0.5};
@@ -415,7 +414,7 @@ TEST(Shards, OfServersWithOtherSpeedsGiveTheSameWeights) {
 TEST(Shards, ThatRanksDivideOtherwiseAreRefused) {
   const Servers servers({1, 1});
   collective::run_threads(2, true, [&](int rank, collective::ThreadSession& session) {
-    ReducerOptions options = options_for(servers.addresses, {});
+    ServerOptions options = options_for(servers.addresses, {});
     options.server_speeds = {1, rank == 0 ? 1.0 : 2.0};
     const Status prepared = prepare_with(session, options, 20);
     ASSERT_FALSE(prepared);

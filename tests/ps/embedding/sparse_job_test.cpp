@@ -96,7 +96,7 @@ fs::path counts_file(const fs::path& folder, int rank, std::int64_t step) {
   return folder / fmt::format("counts-{}-{}", rank, step);
 }
 
-Status train(const fs::path& folder, net::Session& session, const std::vector<collective::ServerAddress>& servers) {
+Status train(const fs::path& folder, net::Session& session, const std::vector<ServerAddress>& servers) {
   const int rank = session.membership().rank;
   Checkpoint checkpoint = load(folder);
   MOTLEY_ASSIGN(data::Ledger ledger, data::Ledger::open(checkpoint.ledger));
@@ -227,7 +227,7 @@ class SparseJobOfProcesses : public testing::Test {
 
   TemporaryFolder folder;
   const net::Secret token = net::Secret::generate();
-  std::vector<collective::ServerAddress> servers;
+  std::vector<ServerAddress> servers;
   std::vector<pid_t> server_processes;
 
  private:

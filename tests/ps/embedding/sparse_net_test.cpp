@@ -33,7 +33,7 @@ Deadline soon() {
 
 struct Servers {
   std::vector<std::unique_ptr<Service>> services;
-  std::vector<collective::ServerAddress> addresses;
+  std::vector<ServerAddress> addresses;
   explicit Servers(int count, const std::filesystem::path& tables = {}, std::size_t quota_bytes = 0) {
     ServiceOptions options;
     options.cores = 1;
@@ -721,7 +721,7 @@ TEST(SparseNet, HoldsJobsToTheirQuotas) {
 TEST(SparseNet, CountsTheTablesOfATenantTogetherAndTellsWhatTheyDo) {
   const auto service =
       Service::start({.cores = 1}, Tenants(std::map<std::string, Tenant>{{"a", {token(), 1'000'000, 1}}})).value();
-  const std::vector<collective::ServerAddress> addresses = {{service->endpoint(), token()}};
+  const std::vector<ServerAddress> addresses = {{service->endpoint(), token()}};
   collective::Hub hub(collective::unique_session());
   const auto open_as = [&](const char* job, int rank, int size, std::size_t memory_bytes, const auto& use) {
     ThreadSession session(hub, rank, size);

@@ -34,7 +34,7 @@ Chosen choose(int ranks, bool one_host, collective::WireType wire,
     ADD_FAILURE() << service.error().message;
     return chosen;
   }
-  collective::ReducerOptions options;
+  ps::ServerOptions options;
   options.servers = {{(*service)->endpoint(), token}};
   options.wire = wire;
   options.update = {.rule = kernels::UpdateRule::kMomentum, .momentum = 0.9};
@@ -45,25 +45,26 @@ Chosen choose(int ranks, bool one_host, collective::WireType wire,
     ASSERT_TRUE(group);
     const auto choice = measure_and_choose(session, **group, options, layout, Deadline::after(kSeconds));
     ASSERT_TRUE(choice) << choice.error().message;
-    collective::ReducerOptions how = options;
+    ps::ServerOptions how = options;
     how.method = choice->method;
     const auto created = train::make_reducer(session, how);
     ASSERT_TRUE(created) << created.error().message;
-    const Status prepared = (*created)->prepare(layout, Deadline::after(kSeconds));
+    collective::GradientReducer& reducer = *created->reducer;
+    const Status prepared = reducer.prepare(layout, Deadline::after(kSeconds));
     ASSERT_TRUE(prepared) << prepared.error().message;
-    if ((*created)->updates_weights()) {
-      collective::ServerState zeros;
+    if (created->server_optimizer != nullptr) {
+      ps::ServerState zeros;
       for (const std::size_t elements : layout.bucket_elements) zeros.weights.emplace_back(elements);
-      ASSERT_TRUE((*created)->load(zeros, Deadline::after(kSeconds)));
+      ASSERT_TRUE(created->server_optimizer->load(zeros, Deadline::after(kSeconds)));
     }
     for (int bucket = 0; bucket < 2; ++bucket) {
-      std::ranges::fill((*created)->buffer(bucket), std::byte{0});
-      ASSERT_TRUE((*created)->start(1, bucket, 1));
+      std::ranges::fill(reducer.buffer(bucket), std::byte{0});
+      ASSERT_TRUE(reducer.start(1, bucket, 1));
     }
-    for (int bucket = 0; bucket < 2; ++bucket) ASSERT_TRUE((*created)->wait(bucket, Deadline::after(kSeconds)));
+    for (int bucket = 0; bucket < 2; ++bucket) ASSERT_TRUE(reducer.wait(bucket, Deadline::after(kSeconds)));
     const std::lock_guard lock(mutex);
     chosen.by_rank.push_back(*choice);
-    chosen.gradient_syncs.push_back((*created)->name());
+    chosen.gradient_syncs.push_back(reducer.name());
   });
   EXPECT_EQ(chosen.by_rank.size(), static_cast<std::size_t>(ranks));
   for (const auto& choice : chosen.by_rank) EXPECT_EQ(choice.method, chosen.by_rank.front().method);

@@ -25,21 +25,20 @@ constexpr double kAnswerSeconds = 1;               // for a server to say whom i
 constexpr double kShareOfDeadline = 0.9;           // for servers to meet, so that they can still say whom they wait for
 constexpr double kLastWordSeconds = 0.5;           // for a server to say why it closes a channel
 
-collective::WireForm make_wire_form(const collective::ReducerOptions& options) {
+collective::WireForm make_wire_form(const ServerOptions& options) {
   return {options.wire, options.wire == collective::WireType::kTopK ? options.top_k : 0};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<ServerReducer>> ServerReducer::create(net::Session& session,
-                                                             const collective::ReducerOptions& options) {
+Result<std::unique_ptr<ServerReducer>> ServerReducer::create(net::Session& session, const ServerOptions& options) {
   if (options.servers.empty()) {
     return fail(ErrorCode::kInvalidInput, "the exchange 'parameter-server' needs the address of a server");
   }
   return std::unique_ptr<ServerReducer>(new ServerReducer(session, options));
 }
 
-ServerReducer::ServerReducer(net::Session& session, const collective::ReducerOptions& options)
+ServerReducer::ServerReducer(net::Session& session, const ServerOptions& options)
     : session_(session),
       options_(options),
       rank_(session.membership().rank),
@@ -117,7 +116,7 @@ Status ServerReducer::choose_servers() {
                 "without racks");
   }
   std::vector<std::string> names;
-  for (const collective::ServerAddress& address : options_.servers) names.push_back(net::to_string(address.endpoint));
+  for (const ServerAddress& address : options_.servers) names.push_back(net::to_string(address.endpoint));
   MOTLEY_ASSIGN(racks_, make_rack_plan(names, options_.rank_racks, size_));
   addresses_ = {options_.servers[static_cast<std::size_t>(options_.rank_racks[static_cast<std::size_t>(rank_)])]};
   return {};
@@ -149,7 +148,7 @@ net::Claim ServerReducer::claim(std::uint32_t purpose) const {
 
 Status ServerReducer::connect_control(const Deadline& deadline) {
   const net::SessionOptions& own = session_.options();
-  for (const collective::ServerAddress& address : addresses_) {
+  for (const ServerAddress& address : addresses_) {
     Server server;
     server.name = fmt::format("server at {}", net::to_string(address.endpoint));
     MOTLEY_ASSIGN(server.control, net::connect_to_host(address.endpoint, address.token, claim(kServerControl), deadline,
@@ -616,7 +615,7 @@ void ServerReducer::list_descriptors(std::vector<pollfd>& descriptors) const {
   }
 }
 
-Status ServerReducer::load(const collective::ServerState& state, const Deadline& deadline) {
+Status ServerReducer::load(const ServerState& state, const Deadline& deadline) {
   loaded_updates_ = state.updates;
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     MOTLEY_INVARIANT(
@@ -657,9 +656,9 @@ Status ServerReducer::load(const collective::ServerState& state, const Deadline&
   return {};
 }
 
-Result<collective::ServerState> ServerReducer::save(const Deadline& deadline) {
+Result<ServerState> ServerReducer::save(const Deadline& deadline) {
   const std::lock_guard lock(control_mutex_);
-  collective::ServerState state;
+  ServerState state;
   state.updates = loaded_updates_ + buckets_.front().round;
   const int arrays = kernels::state_arrays(options_.update.rule);
   const auto fetch = [&](std::uint8_t array, std::vector<std::vector<float>>& values) -> Status {

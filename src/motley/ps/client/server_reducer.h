@@ -15,16 +15,17 @@
 #include "motley/net/handshake.h"
 #include "motley/net/region.h"
 #include "motley/net/tcp_connection.h"
+#include "motley/ps/client/server_optimizer.h"
+#include "motley/ps/client/server_options.h"
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
 
-class ServerReducer final : public collective::GradientReducer, private collective::Channels {
+class ServerReducer final : public collective::GradientReducer, public ServerOptimizer, private collective::Channels {
  public:
   // kInvalidInput where the options name no server. The session must outlive the exchange.
-  static Result<std::unique_ptr<ServerReducer>> create(net::Session& session,
-                                                       const collective::ReducerOptions& options);
+  static Result<std::unique_ptr<ServerReducer>> create(net::Session& session, const ServerOptions& options);
   ~ServerReducer() override;
 
   Status prepare(const collective::Layout& layout, const Deadline& deadline) override;
@@ -37,16 +38,17 @@ class ServerReducer final : public collective::GradientReducer, private collecti
   bool in_memory() const { return own_ != nullptr; }                // after prepare
   int cores() const { return static_cast<int>(map_.load.size()); }  // of all servers, after prepare
 
-  bool updates_weights() const override { return options_.update.rule != kernels::UpdateRule::kSum; }
+  // Whether the servers take the optimizer's step; else they only add up, and the following is of no use.
+  bool updates_weights() const { return options_.update.rule != kernels::UpdateRule::kSum; }
   std::span<const float> weights(int bucket) override;
   void set_learning_rate(double learning_rate) override { learning_rate_ = learning_rate; }
   bool is_async() const override { return options_.staleness.has_value(); }
   void begin_step(double total_weight, bool together) override;
-  Status load(const collective::ServerState& state, const Deadline& deadline) override;
-  Result<collective::ServerState> save(const Deadline& deadline) override;
+  Status load(const ServerState& state, const Deadline& deadline) override;
+  Result<ServerState> save(const Deadline& deadline) override;
 
  private:
-  ServerReducer(net::Session& session, const collective::ReducerOptions& options);
+  ServerReducer(net::Session& session, const ServerOptions& options);
 
   struct Bucket {
     std::size_t elements = 0;
@@ -117,7 +119,7 @@ class ServerReducer final : public collective::GradientReducer, private collecti
   std::size_t byte_at(const Segment& segment, std::size_t width) const;
 
   net::Session& session_;
-  const collective::ReducerOptions options_;
+  const ServerOptions options_;
   const int rank_;
   const int size_;
   const collective::WireForm wire_;
@@ -130,8 +132,8 @@ class ServerReducer final : public collective::GradientReducer, private collecti
   ChunkMap map_;
   std::vector<Bucket> buckets_;
   std::vector<double> bin_speeds_;
-  RackPlan racks_;                                    // empty: none
-  std::vector<collective::ServerAddress> addresses_;  // of the servers that this rank talks to
+  RackPlan racks_;                        // empty: none
+  std::vector<ServerAddress> addresses_;  // of the servers that this rank talks to
   std::vector<Server> servers_;
   int next_bucket_ = 0;
 

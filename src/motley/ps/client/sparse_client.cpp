@@ -82,7 +82,7 @@ Status SparseClient::connect(const Deadline& deadline) {
   net::Claim claim;
   claim.identity = {own.job, own.tenant, membership.rank, membership.session, membership.epoch, kSparseConnection};
   claim.fingerprint = own.fingerprint;
-  for (const collective::ServerAddress& address : options_.servers) {
+  for (const ServerAddress& address : options_.servers) {
     Server server;
     server.name = fmt::format("server at {}", net::to_string(address.endpoint));
     MOTLEY_ASSIGN(server.connection, net::connect_to_host(address.endpoint, address.token, claim, deadline,

@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "motley/base/clock.h"
-#include "motley/collective/gradient_reducer.h"
 #include "motley/net/handshake.h"
 #include "motley/net/tcp_connection.h"
+#include "motley/ps/client/server_address.h"
 #include "motley/ps/protocol/sparse_protocol.h"
 
 namespace motley::ps {
 
 struct SparseClientOptions {
-  std::vector<collective::ServerAddress> servers;
+  std::vector<ServerAddress> servers;
   std::vector<SparseTableOptions> tables;
   SparseMode mode = SparseMode::kSynchronous;
   // Where the job goes on: after this step, with the rows of its checkpoint, which that many servers wrote (0: with new

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "motley/base/clock.h"
-#include "motley/collective/gradient_reducer.h"
 
 namespace motley::ps {
 
@@ -83,7 +82,7 @@ bool AsyncShardTask::take(std::size_t rank) {
       return false;
     }
     own.ahead[static_cast<std::size_t>(item.bucket)] =
-        std::min<std::uint64_t>(own.announced.ahead, collective::kAnyStaleness) * items_.size();
+        std::min<std::uint64_t>(own.announced.ahead, kAnyStaleness) * items_.size();
     ++own.taken;
   } else {
     const bool next = own.answered == own.taken;

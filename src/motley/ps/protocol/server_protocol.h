@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,7 +62,7 @@ struct ServerJoin {
   int first_bin = 0;  // of this server
   int cores = 0;      // of this server, that the job uses; 0: all
   std::uint64_t chunk_bytes = 0;
-  bool is_async = false;      // each rank's push moves the weights by itself
+  bool is_async = false;      // each rank's push updates the weights by itself
   collective::WireForm wire;  // of pushes over channels
   kernels::UpdateOptions update;
   std::vector<std::uint64_t> bucket_elements;
@@ -101,6 +102,9 @@ struct StatePart {
             static_cast<std::uint32_t>(tag & 0xffffff)};
   }
 };
+
+// Of Announcement::ahead: any number of rounds.
+inline constexpr std::uint32_t kAnyStaleness = std::numeric_limits<std::uint32_t>::max();
 
 // What goes with a bucket's gradient, and comes back with its weights (then `weight` is the total). In an asynchronous
 // job `weight` is the rank's share of a whole step, at most one, and the answer waits until no rank is more than

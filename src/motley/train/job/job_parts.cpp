@@ -11,6 +11,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/nn/ctr_models.h"
+#include "motley/ps/protocol/server_protocol.h"
 #include "motley/train/job/job_data.h"
 #include "motley/train/launch/server_placement.h"
 #include "motley/train/loop/served_weights.h"
@@ -50,7 +51,7 @@ JobParts make_parts(const Job& job) {
   }
   const auto staleness = static_cast<std::uint32_t>(job.gradient_sync_staleness);
   if (job.gradient_sync_consistency == "async") {
-    parts.gradient_sync.staleness = staleness > 0 ? staleness : collective::kAnyStaleness;
+    parts.gradient_sync.staleness = staleness > 0 ? staleness : ps::kAnyStaleness;
   } else if (job.gradient_sync_consistency == "ssp" && staleness > 0) {
     parts.gradient_sync.staleness = staleness;
   }
@@ -58,7 +59,7 @@ JobParts make_parts(const Job& job) {
   return parts;
 }
 
-Result<std::vector<collective::ServerAddress>> read_servers(const Job& job) {
+Result<std::vector<ps::ServerAddress>> read_servers(const Job& job) {
   const char* given = std::getenv(kServersVariable);
   std::string list = job.gradient_sync_servers.empty() && given != nullptr ? given : job.gradient_sync_servers;
   if (list.empty()) {
@@ -81,7 +82,7 @@ Result<std::vector<collective::ServerAddress>> read_servers(const Job& job) {
   if (!token) {
     return fail(token.error().within("gradient_sync.token_file"));
   }
-  std::vector<collective::ServerAddress> servers;
+  std::vector<ps::ServerAddress> servers;
   for (const net::Endpoint& endpoint : endpoints) {
     servers.push_back({endpoint, *token});
   }

@@ -9,13 +9,13 @@
 
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
-#include "motley/collective/gradient_reducer.h"
 #include "motley/data/local/batch_split.h"
 #include "motley/data/local/dataset.h"
 #include "motley/data/local/loader.h"
 #include "motley/nn/networks.h"
 #include "motley/nn/optimizer.h"
 #include "motley/nn/schedule.h"
+#include "motley/ps/client/server_options.h"
 #include "motley/train/job/job.h"
 
 namespace motley::train {
@@ -23,14 +23,14 @@ namespace motley::train {
 // What follows from the keys alone.
 struct JobParts {
   nn::OptimizerSpec optimizer;
-  collective::ReducerOptions gradient_sync;
+  ps::ServerOptions gradient_sync;
 };
 JobParts make_parts(const Job& job);
 // Of the value of a key such as gradient_sync.comm_dtype.
 collective::WireType parse_wire_type(const std::string& name);
 
 // The parameter servers that the job names, or that the launcher started, and the token for them.
-Result<std::vector<collective::ServerAddress>> read_servers(const Job& job);
+Result<std::vector<ps::ServerAddress>> read_servers(const Job& job);
 // Names the file of MOTLEY_TOKEN_FILE in the keys that leave it open, before a launcher gives its workers another one.
 void name_token_files(Job& job);
 inline constexpr const char* kServersVariable = "MOTLEY_SERVERS";

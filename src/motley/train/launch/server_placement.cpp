@@ -23,7 +23,7 @@ std::vector<int> read_racks(const Job& job) {
 Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const net::Session& session,
                                                           collective::Group& group, const net::Secret& secret,
                                                           const Deadline& deadline,
-                                                          std::vector<collective::ServerAddress>& servers) {
+                                                          std::vector<ps::ServerAddress>& servers) {
   const net::Membership& membership = session.membership();
   const auto own = static_cast<std::size_t>(membership.rank);
   const auto first = std::ranges::find(membership.members, membership.members[own].host_id, &net::Member::host_id);
@@ -44,7 +44,7 @@ Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const 
 
 // The fastest of what the servers allow, which are one in each rack.
 Result<Placement> choose(const Job& job, net::Session& session, collective::Group& group, double model_bytes,
-                         const std::vector<collective::ServerAddress>& servers, const Deadline& deadline) {
+                         const std::vector<ps::ServerAddress>& servers, const Deadline& deadline) {
   const std::vector<int> racks = read_racks(job);
   MOTLEY_ASSIGN(const RackSpeeds speeds, measure_racks(session, group, servers, racks, deadline));
   planning::PlacementProblem problem = {.model_bytes = model_bytes,
@@ -119,7 +119,7 @@ Status check_placement(const Job& job, int workers) {
 
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
                                                    const net::Secret& secret, double model_bytes,
-                                                   collective::ReducerOptions& options) {
+                                                   ps::ServerOptions& options) {
   const Deadline deadline = Deadline::after(job.join_seconds);
   std::string placement = job.gradient_sync_placement;
   if (placement == "colocated") {

@@ -9,6 +9,7 @@
 
 #include "motley/cluster/cluster.h"
 #include "motley/collective/gradient_reducer.h"
+#include "motley/ps/client/server_options.h"
 #include "motley/ps/service/service.h"
 #include "motley/train/job/job.h"
 #include "motley/train/job/run_directory.h"
@@ -26,6 +27,6 @@ Status check_placement(const Job& job, int workers);
 // which is the token of servers beside workers. The result is this host's server, where this rank runs it.
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
                                                    const net::Secret& secret, double model_bytes,
-                                                   collective::ReducerOptions& options);
+                                                   ps::ServerOptions& options);
 
 }  // namespace motley::train

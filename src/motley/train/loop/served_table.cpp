@@ -34,9 +34,8 @@ ServedTable::ServedTable(const Job& job, const nn::LookupLayout& layout, int ser
 }
 
 Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const nn::LookupLayout& layout,
-                                                       std::vector<collective::ServerAddress> servers,
-                                                       net::Session& session, const Start& start,
-                                                       const Deadline& deadline) {
+                                                       std::vector<ps::ServerAddress> servers, net::Session& session,
+                                                       const Start& start, const Deadline& deadline) {
   ps::SparseTableOptions table;
   table.name = "lookup";
   table.dimension = static_cast<std::size_t>(layout.dimension);

@@ -28,8 +28,8 @@ class ServedTable {
   };
   // Collective over the session's ranks, which all must outlive this object.
   static Result<std::unique_ptr<ServedTable>> open(const Job& job, const nn::LookupLayout& layout,
-                                                   std::vector<collective::ServerAddress> servers,
-                                                   net::Session& session, const Start& start, const Deadline& deadline);
+                                                   std::vector<ps::ServerAddress> servers, net::Session& session,
+                                                   const Start& start, const Deadline& deadline);
 
   // Asks for the rows of a batch of the step after the one under way, before that is finished, unless it has asked for
   // some already, or the job says not to. With a cache they lack the gradients of the step under way. Never blocks.

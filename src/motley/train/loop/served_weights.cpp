@@ -38,25 +38,24 @@ kernels::UpdateOptions update_options(const nn::OptimizerSpec& spec) {
           .epsilon = spec.epsilon};
 }
 
-ServedWeights::ServedWeights(collective::GradientReducer& reducer, const nn::GradientBuckets& buckets,
-                             kernels::UpdateRule rule)
-    : reducer_(reducer), buckets_(buckets), fields_(list_fields(rule)) {}
+ServedWeights::ServedWeights(ps::ServerOptimizer& server, const nn::GradientBuckets& buckets, kernels::UpdateRule rule)
+    : server_(server), buckets_(buckets), fields_(list_fields(rule)) {}
 
 torch::Tensor ServedWeights::view(const nn::GradientBuckets::Place& place, const float* bucket) const {
   const torch::Tensor& parameter = place.parameter.tensor;
   return torch::from_blob(const_cast<float*>(bucket) + place.offset, parameter.sizes(), torch::kFloat32);
 }
 
-Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(collective::GradientReducer& reducer,
+Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(ps::ServerOptimizer& server,
                                                             const nn::GradientBuckets& buckets,
                                                             const nn::Optimizer& optimizer, kernels::UpdateRule rule,
                                                             const Deadline& deadline) {
-  std::unique_ptr<ServedWeights> served(new ServedWeights(reducer, buckets, rule));
+  std::unique_ptr<ServedWeights> served(new ServedWeights(server, buckets, rule));
   std::unordered_map<std::string, torch::Tensor> state;
   for (const nn::NamedTensor& tensor : optimizer.state()) {
     state.emplace(tensor.name, tensor.tensor);
   }
-  collective::ServerState start;
+  ps::ServerState start;
   const auto zeros = [&] {
     std::vector<std::vector<float>> array;
     for (const std::size_t elements : buckets.bucket_elements()) {
@@ -82,13 +81,13 @@ Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(collective::Gradient
       }
     }
   }));
-  MOTLEY_TRY(reducer.load(start, deadline));
+  MOTLEY_TRY(server.load(start, deadline));
   MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "binding the weights to the exchange's memory", [&] {
     const torch::NoGradGuard no_grad;
     for (const auto& place : buckets.places()) {
       torch::Tensor parameter = place.parameter.tensor;
       if (parameter.device().is_cpu()) {
-        parameter.set_data(served->view(place, reducer.weights(place.bucket).data()));
+        parameter.set_data(served->view(place, server.weights(place.bucket).data()));
       }
     }
   }));
@@ -101,14 +100,14 @@ Status ServedWeights::fetch(int bucket) {
     for (const auto& place : buckets_.places()) {
       torch::Tensor parameter = place.parameter.tensor;
       if (place.bucket == bucket && !parameter.device().is_cpu()) {
-        parameter.copy_(view(place, reducer_.weights(bucket).data()));
+        parameter.copy_(view(place, server_.weights(bucket).data()));
       }
     }
   });
 }
 
 Result<nn::NamedTensors> ServedWeights::optimizer_state(const Deadline& deadline) {
-  MOTLEY_ASSIGN(const collective::ServerState state, reducer_.save(deadline));
+  MOTLEY_ASSIGN(const ps::ServerState state, server_.save(deadline));
   nn::NamedTensors tensors;
   if (state.updates == 0) {
     return tensors;

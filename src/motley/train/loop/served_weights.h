@@ -1,4 +1,4 @@
-// A network whose weights a parameter server moves: hands the servers what the job starts from, lets the parameters
+// A network whose weights parameter servers update: hands the servers what the job starts from, lets the parameters
 // look at the weights that come back, and fetches the optimizer's state for checkpoints.
 #pragma once
 
@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "motley/collective/gradient_reducer.h"
+#include "motley/kernels/update.h"
 #include "motley/nn/gradient_buckets.h"
 #include "motley/nn/optimizer.h"
+#include "motley/ps/client/server_optimizer.h"
 
 namespace motley::train {
 
@@ -20,8 +21,7 @@ class ServedWeights {
   // Collective. `optimizer` holds the state to start from, and is not stepped afterwards. On the CPU the parameters
   // become views of the exchange's weights; elsewhere fetch() copies them. The exchange and the buckets must outlive
   // this object, and the network must not be used after them.
-  static Result<std::unique_ptr<ServedWeights>> begin(collective::GradientReducer& reducer,
-                                                      const nn::GradientBuckets& buckets,
+  static Result<std::unique_ptr<ServedWeights>> begin(ps::ServerOptimizer& server, const nn::GradientBuckets& buckets,
                                                       const nn::Optimizer& optimizer, kernels::UpdateRule rule,
                                                       const Deadline& deadline);
 
@@ -32,10 +32,10 @@ class ServedWeights {
   Result<nn::NamedTensors> optimizer_state(const Deadline& deadline);
 
  private:
-  ServedWeights(collective::GradientReducer& reducer, const nn::GradientBuckets& buckets, kernels::UpdateRule rule);
+  ServedWeights(ps::ServerOptimizer& server, const nn::GradientBuckets& buckets, kernels::UpdateRule rule);
   torch::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket) const;
 
-  collective::GradientReducer& reducer_;
+  ps::ServerOptimizer& server_;
   const nn::GradientBuckets& buckets_;
   const std::vector<std::string> fields_;  // of the optimizer's state, one an array
 };

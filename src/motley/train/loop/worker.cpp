@@ -7,7 +7,7 @@
 //   3. Wait until all buckets are reduced: sum n_i g_i / sum n_i.
 //   4. One small all-gather: samples, seconds, loss, whether anyone was asked to stop. What is decided from it (shares,
 //      stop, checkpoint, divergence) is decided alike everywhere.
-//   5. The optimizer moves the weights; the ledger commits the window.
+//   5. The optimizer updates the weights; the ledger commits the window.
 //
 // Where a parameter server lets ranks be at different steps, 3 is a wait for weights that are new enough, and 4 takes
 // place only in steps where all ranks meet, for all steps since they met last: every kSynchronisationSteps, and
@@ -128,8 +128,10 @@ Status Worker::step(bool& stop) {
   const double factor = nn::learning_rate_factor(make_lr_schedule(job_, steps_), step_ - 1);
   const double learning_rate = factor * parts_.optimizer.learning_rate;
   const bool synchronises = synchronises_in(window, baseline);
-  reducer_->set_learning_rate(learning_rate);
-  reducer_->begin_step(window.size(), synchronises);
+  if (server_optimizer_ != nullptr) {
+    server_optimizer_->set_learning_rate(learning_rate);
+    server_optimizer_->begin_step(window.size(), synchronises);
+  }
 
   Report report;
   micro_batch_ = 0;
@@ -198,7 +200,7 @@ Status Worker::step(bool& stop) {
   report.moves = next_move_ ? 1 : 0;
   unreported_.push_back(
       {step_, baseline, plan.pulls(), learning_rate, ledger_->state(), static_cast<double>(window.size()), report});
-  if (reducer_->is_async()) {
+  if (is_async()) {
     timeline_->record(Phase::kWait, step_, computed_, reduced);
   }
   return synchronises ? synchronise(window, stop) : ledger_->commit(window);
@@ -219,14 +221,14 @@ bool Worker::checkpoint_is_due() const {
 
 // Every rank comes to the same answer, whenever it asks.
 bool Worker::synchronises_in(data::Range window, bool baseline) const {
-  return !reducer_->is_async() || unreported_.size() + 1 >= kSynchronisationSteps || step_ == steps_ ||
+  return !is_async() || unreported_.size() + 1 >= kSynchronisationSteps || step_ == steps_ ||
          window.end == train_data_->size() || evaluation_is_due(epochs_done(window.end)) || checkpoint_is_due() ||
          baseline != is_baseline_step(job_, step_ + 1);
 }
 
 // Where all meet, the slowest rank may be some steps behind, each of which has its time.
 Deadline Worker::wait_deadline(bool synchronises) const {
-  const double behind = synchronises && reducer_->is_async()
+  const double behind = synchronises && is_async()
                             ? std::min<double>(*parts_.gradient_sync.staleness, static_cast<double>(unreported_.size()))
                             : 0;
   return Deadline::after((1 + behind) * job_.step_seconds);
@@ -264,7 +266,7 @@ Status Worker::synchronise(data::Range window, bool& stop) {
   const double ended = monotonic_seconds();
   timeline_->record(Phase::kWait, step_, reduced, gathered);  // for ranks that end later
   timeline_->record(Phase::kOptimizer, step_, gathered, ended);
-  if (!reducer_->is_async()) {
+  if (!is_async()) {
     const double waited_until = std::clamp(step_begin_ + last_compute(reports.back()), computed_, reduced);
     timeline_->record(Phase::kWait, step_, computed_, waited_until);
     timeline_->record(Phase::kGradientSync, step_, waited_until, reduced);

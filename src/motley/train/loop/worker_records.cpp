@@ -105,7 +105,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     return {};
   }
   const double size = static_cast<double>(train_data_->size());
-  const bool is_async = reducer_->is_async();
+  const bool async = is_async();
   const double last = last_compute(reports);
   Report sum;
   for (const Report& r : reports) {
@@ -138,7 +138,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
   for (const Report& r : reports) {
     // At a step of its own a rank waits for the server, which may wait for others; else it waits for the last rank, and
     // by a plan for its neighbours, too.
-    const double wait = (is_async ? r.total : last) - r.compute + r.waited;
+    const double wait = (async ? r.total : last) - r.compute + r.waited;
     line["batch_split"].push_back(static_cast<std::int64_t>(r.samples));
     line["samples"].push_back(static_cast<std::int64_t>(r.samples));
     line["compute_seconds"].push_back(r.compute - r.load - r.waited);
@@ -146,7 +146,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     line["memory_bytes"].push_back(r.memory);
     line["wait_seconds"].push_back(wait);
     line["gradient_sync_seconds"].push_back(std::max(0.0, r.total - r.compute - wait + r.waited));
-    if (is_async) {
+    if (async) {
       line["staleness"].push_back(static_cast<std::int64_t>(r.staleness));
     }
     if (!job_.data_server.empty()) {

@@ -173,7 +173,7 @@ Status Worker::build_model() {
     }
   }
 
-  collective::ReducerOptions gradient_sync = parts_.gradient_sync;
+  ps::ServerOptions gradient_sync = parts_.gradient_sync;
   collective::Layout layout;
   layout.type = dtype_ == torch::kFloat64 ? collective::DataType::kFloat64 : collective::DataType::kFloat32;
   layout.bucket_elements = buckets_->bucket_elements();
@@ -214,7 +214,9 @@ Status Worker::build_model() {
     stage_alone_ =
         net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
   }
-  MOTLEY_ASSIGN(reducer_, train::make_reducer(stage_alone_ ? *stage_alone_ : peers(), gradient_sync));
+  MOTLEY_ASSIGN(auto method, train::make_reducer(stage_alone_ ? *stage_alone_ : peers(), gradient_sync));
+  reducer_ = std::move(method.reducer);
+  server_optimizer_ = method.server_optimizer;
   MOTLEY_TRY(reducer_->prepare(layout, Deadline::after(job_.join_seconds)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
@@ -376,9 +378,9 @@ Status Worker::start_from(Checkpoint start, bool resume) {
     }
   }
   MOTLEY_TRY(open_table(table, deadline));
-  if (reducer_->updates_weights()) {
-    MOTLEY_ASSIGN(served_,
-                  ServedWeights::begin(*reducer_, *buckets_, *optimizer_, parts_.gradient_sync.update.rule, deadline));
+  if (server_optimizer_ != nullptr) {
+    MOTLEY_ASSIGN(served_, ServedWeights::begin(*server_optimizer_, *buckets_, *optimizer_,
+                                                parts_.gradient_sync.update.rule, deadline));
   }
   MOTLEY_ASSIGN(ledger_, data::Ledger::open(ledger));
   if (next_evaluation_ == 0) {

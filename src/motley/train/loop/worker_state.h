@@ -127,6 +127,7 @@ class Worker {
   Status open_outputs();
   Status loop();
   Status step(bool& stop);
+  bool is_async() const { return server_optimizer_ != nullptr && server_optimizer_->is_async(); }
   bool synchronises_in(data::Range window, bool baseline) const;
   Deadline wait_deadline(bool synchronises) const;
   double epochs_done(std::uint32_t cursor) const;
@@ -181,6 +182,7 @@ class Worker {
   std::unique_ptr<collective::Group> stage_group_;
   std::unique_ptr<net::Session> stage_alone_;  // of this rank, where there is nothing to exchange
   std::unique_ptr<collective::GradientReducer> reducer_;
+  ps::ServerOptimizer* server_optimizer_ = nullptr;  // of reducer_, where parameter servers take the step
   std::unique_ptr<data::Dataset> train_data_;
   std::unique_ptr<data::Dataset> test_data_;
   std::unique_ptr<data::Loader> loader_;
@@ -193,7 +195,7 @@ class Worker {
   std::unique_ptr<ServedTable> table_;       // and servers have it
   std::unique_ptr<nn::Optimizer> optimizer_;
   std::unique_ptr<nn::GradientBuckets> buckets_;
-  std::unique_ptr<ServedWeights> served_;  // where a parameter server moves the weights
+  std::unique_ptr<ServedWeights> served_;  // where server_optimizer_ is
   std::optional<nn::BatchNormAverage> batch_norm_;
   std::optional<data::Ledger> ledger_;
   std::optional<data::BatchSplitter> splitter_;

@@ -19,7 +19,7 @@ constexpr std::size_t kFrameBytes = 256 << 10;
 constexpr std::uint64_t kFramesUnderWay = 4;
 
 // Bytes a second that come back.
-Result<double> echo(net::Session& session, const collective::ServerAddress& server, const Deadline& deadline) {
+Result<double> echo(net::Session& session, const ps::ServerAddress& server, const Deadline& deadline) {
   const net::SessionOptions& own = session.options();
   net::Claim claim;
   claim.identity.job = own.job;
@@ -68,8 +68,8 @@ Result<double> echo(net::Session& session, const collective::ServerAddress& serv
 }
 
 // All ranks at once, each with its server: everybody's bytes a second.
-Result<std::vector<double>> echo_all(net::Session& session, collective::Group& group,
-                                     const collective::ServerAddress& server, const Deadline& deadline) {
+Result<std::vector<double>> echo_all(net::Session& session, collective::Group& group, const ps::ServerAddress& server,
+                                     const Deadline& deadline) {
   MOTLEY_TRY(group.barrier(deadline));
   MOTLEY_ASSIGN(const double speed, echo(session, server, deadline));
   return group.all_gather(std::span(&speed, 1), deadline);
@@ -78,10 +78,9 @@ Result<std::vector<double>> echo_all(net::Session& session, collective::Group& g
 }  // namespace
 
 Result<std::vector<double>> measure_servers(net::Session& session, collective::Group& group,
-                                            const std::vector<collective::ServerAddress>& servers,
-                                            const Deadline& deadline) {
+                                            const std::vector<ps::ServerAddress>& servers, const Deadline& deadline) {
   std::vector<double> sums;
-  for (const collective::ServerAddress& server : servers) {
+  for (const ps::ServerAddress& server : servers) {
     MOTLEY_ASSIGN(const auto speeds, echo_all(session, group, server, deadline));
     sums.push_back(std::accumulate(speeds.begin(), speeds.end(), 0.0));
   }
@@ -89,8 +88,8 @@ Result<std::vector<double>> measure_servers(net::Session& session, collective::G
 }
 
 Result<RackSpeeds> measure_racks(net::Session& session, collective::Group& group,
-                                 const std::vector<collective::ServerAddress>& servers,
-                                 const std::vector<int>& rank_racks, const Deadline& deadline) {
+                                 const std::vector<ps::ServerAddress>& servers, const std::vector<int>& rank_racks,
+                                 const Deadline& deadline) {
   const auto racks = servers.size();
   const auto own = static_cast<std::size_t>(rank_racks[static_cast<std::size_t>(session.membership().rank)]);
   std::vector<double> slowest;            // by way: a worker's

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "motley/collective/gradient_reducer.h"
+#include "motley/ps/client/server_address.h"
 
 namespace motley::train {
 
@@ -17,14 +18,13 @@ struct RackSpeeds {                    // bytes a second in each direction
 // Collective: all ranks talk at once with one server after the other, half a second each. What goes over each server's
 // link, or over the ranks' where those are narrower; the same on all ranks.
 Result<std::vector<double>> measure_servers(net::Session& session, collective::Group& group,
-                                            const std::vector<collective::ServerAddress>& servers,
-                                            const Deadline& deadline);
+                                            const std::vector<ps::ServerAddress>& servers, const Deadline& deadline);
 
 // Collective: all ranks talk at once with their own rack's server, and then with the next rack's. Takes about a second.
-// A link that is not the narrowest of its way counts as what went over it. `rank_racks` as in ReducerOptions, with
+// A link that is not the narrowest of its way counts as what went over it. `rank_racks` as in ServerOptions, with
 // two racks or more.
 Result<RackSpeeds> measure_racks(net::Session& session, collective::Group& group,
-                                 const std::vector<collective::ServerAddress>& servers,
-                                 const std::vector<int>& rank_racks, const Deadline& deadline);
+                                 const std::vector<ps::ServerAddress>& servers, const std::vector<int>& rank_racks,
+                                 const Deadline& deadline);
 
 }  // namespace motley::train

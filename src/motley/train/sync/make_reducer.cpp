@@ -4,10 +4,16 @@
 
 namespace motley::train {
 
-Result<std::unique_ptr<collective::GradientReducer>> make_reducer(net::Session& session,
-                                                                  const collective::ReducerOptions& options) {
-  if (options.method == collective::Method::kParameterServer) return ps::ServerReducer::create(session, options);
-  return collective::make_reducer(session, options);
+Result<SyncMethod> make_reducer(net::Session& session, const ps::ServerOptions& options) {
+  SyncMethod method;
+  if (options.method == collective::Method::kParameterServer) {
+    MOTLEY_ASSIGN(auto reducer, ps::ServerReducer::create(session, options));
+    if (reducer->updates_weights()) method.server_optimizer = reducer.get();
+    method.reducer = std::move(reducer);
+  } else {
+    MOTLEY_ASSIGN(method.reducer, collective::make_reducer(session, options));
+  }
+  return method;
 }
 
 }  // namespace motley::train

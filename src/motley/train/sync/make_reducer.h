@@ -4,13 +4,18 @@
 
 #include <memory>
 
-#include "motley/collective/gradient_reducer.h"
+#include "motley/ps/client/server_optimizer.h"
+#include "motley/ps/client/server_options.h"
 
 namespace motley::train {
 
-// One rank alone gets an exchange that does nothing, unless it is to use a parameter server. The session must outlive
-// the exchange.
-Result<std::unique_ptr<collective::GradientReducer>> make_reducer(net::Session& session,
-                                                                  const collective::ReducerOptions& options);
+struct SyncMethod {
+  std::unique_ptr<collective::GradientReducer> reducer;
+  ps::ServerOptimizer* server_optimizer = nullptr;  // part of the reducer; null where each rank takes the step itself
+};
+
+// One rank alone gets a reducer that does nothing, unless it is to use a parameter server. The session must outlive the
+// reducer.
+Result<SyncMethod> make_reducer(net::Session& session, const ps::ServerOptions& options);
 
 }  // namespace motley::train

@@ -77,7 +77,7 @@ double memory_rate(const kernels::UpdateOptions& update, collective::Group& grou
 }  // namespace
 
 Result<MethodChoice> measure_and_choose(net::Session& session, collective::Group& group,
-                                        const collective::ReducerOptions& options, const collective::Layout& layout,
+                                        const ps::ServerOptions& options, const collective::Layout& layout,
                                         const Deadline& deadline) {
   const net::Membership& members = session.membership();
   const int ranks = members.size();
@@ -108,11 +108,11 @@ Result<MethodChoice> measure_and_choose(net::Session& session, collective::Group
   }
   // Servers hold weights in float32 only.
   if (!options.servers.empty() && layout.type == collective::DataType::kFloat32) {
-    collective::ReducerOptions there = options;
+    ps::ServerOptions there = options;
     there.job_suffix = "-probe";
     MOTLEY_ASSIGN(const auto server, ps::ServerReducer::create(session, there));
     MOTLEY_TRY(server->prepare(probe, deadline));
-    collective::ServerState zeros;
+    ps::ServerState zeros;
     for (const std::size_t size : probe.bucket_elements) zeros.weights.emplace_back(size);
     MOTLEY_TRY(server->load(zeros, deadline));
     MOTLEY_ASSIGN(const Rounds seconds, time_rounds(*server, group, deadline));

@@ -49,14 +49,14 @@ collective::WireType best_wire(std::span<const WireTrial> trials) {
 }
 
 Result<collective::WireType> choose_wire(net::Session& session, collective::Group& group,
-                                         const collective::ReducerOptions& options, const collective::Layout& layout,
+                                         const ps::ServerOptions& options, const collective::Layout& layout,
                                          const Deadline& deadline) {
   const collective::Layout part = trial_layout(layout);
   std::vector<WireTrial> trials;
   std::string measured;
   for (const collective::WireType type :
        {collective::WireType::kNative, collective::WireType::kBfloat16, collective::WireType::kInt8}) {
-    collective::ReducerOptions trial = options;
+    ps::ServerOptions trial = options;
     trial.wire = type;
     trial.update = {};  // no weights: the servers only add up
     trial.job_suffix = fmt::format(" (trial of {})", to_string(collective::WireForm{type}));

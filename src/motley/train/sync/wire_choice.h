@@ -2,7 +2,7 @@
 // with the processors that the job will use.
 #pragma once
 
-#include "motley/collective/gradient_reducer.h"
+#include "motley/ps/client/server_options.h"
 
 namespace motley::train {
 
@@ -21,7 +21,7 @@ collective::WireType best_wire(std::span<const WireTrial> trials);
 // Collective. Rank 0 logs what was chosen and why. kNative where nothing is sent at all. Top-k is not among the
 // choices: how many more steps it costs is for the job to know.
 Result<collective::WireType> choose_wire(net::Session& session, collective::Group& group,
-                                         const collective::ReducerOptions& options, const collective::Layout& layout,
+                                         const ps::ServerOptions& options, const collective::Layout& layout,
                                          const Deadline& deadline);
 
 }  // namespace motley::train

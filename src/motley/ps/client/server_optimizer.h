@@ -1,0 +1,46 @@
+// The optimizer's step, taken by parameter servers: what a training loop needs to know of it beside the reducer whose
+// wait() brings the new weights.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+
+namespace motley::ps {
+
+// What parameter servers hold: flat arrays in the order of the buckets.
+struct ServerState {
+  std::uint64_t updates = 0;                               // steps of the optimizer made so far
+  std::vector<std::vector<float>> weights;                 // [bucket]
+  std::vector<std::vector<std::vector<float>>> optimizer;  // [array][bucket]; no array: all zeros
+};
+
+// Part of a reducer (collective/gradient_reducer.h), and called by the same thread. The reducer's wait() for a bucket
+// leaves new weights in weights(bucket), and nothing of use in its buffer.
+class ServerOptimizer {
+ public:
+  virtual ~ServerOptimizer() = default;
+
+  // The bucket's weights, not to be written: float32 values, 64-byte aligned. They change between the last rank's
+  // start() and the return of wait().
+  virtual std::span<const float> weights(int bucket) = 0;
+  // Of all buckets started from now on; the same on all ranks for the same step.
+  virtual void set_learning_rate(double learning_rate) = 0;
+  // Whether ranks may be at different steps (ServerOptions::staleness). Then each rank's push updates the weights by
+  // itself, as far as its weight is of a step's, and weights(bucket) are this rank's own copy, which changes between
+  // its own start() and the return of its wait().
+  virtual bool is_async() const = 0;
+  // Asynchronous, of all buckets started from now on: what the weights of all ranks add up to in a step, and whether
+  // wait() is for all ranks' pushes of the step, so that all ranks then hold the same weights.
+  virtual void begin_step(double total_weight, bool together) = 0;
+  // After the reducer's prepare() and before the first step, collective. All ranks give the same weights and number of
+  // updates; the optimizer's state is taken from rank 0.
+  virtual Status load(const ServerState& state, const Deadline& deadline) = 0;
+  // Rank 0 only, between its wait() for the last bucket of a step and its next start().
+  virtual Result<ServerState> save(const Deadline& deadline) = 0;
+};
+
+}  // namespace motley::ps

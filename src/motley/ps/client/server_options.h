@@ -1,0 +1,30 @@
+// How a job's gradients are synchronised where parameter servers may take part.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/collective/gradient_reducer.h"
+#include "motley/kernels/update.h"
+#include "motley/ps/client/server_address.h"
+
+namespace motley::ps {
+
+// What every method has, and what only servers have.
+struct ServerOptions : collective::ReducerOptions {
+  std::vector<ServerAddress> servers;
+  std::vector<double> server_speeds;   // of their links, in any unit, to divide the model by; empty: by their cores
+  std::vector<int> rank_racks;         // hierarchical: for each rank, which of the servers is in its rack
+  kernels::UpdateOptions update;       // kSum: the servers only add up
+  std::size_t chunk_bytes = 32 << 10;  // unit of aggregation
+  bool servers_share_memory = true;    // where server and all ranks are on one host
+  // Steps that a rank may be ahead of the slowest (kAnyStaleness: any number); none: all take each step together.
+  std::optional<std::uint32_t> staleness;
+  double top_k = 0.01;     // kTopK: the share of a gradient's values that is sent
+  std::string job_suffix;  // of the job's name at the servers, for a reducer beside its own
+};
+
+}  // namespace motley::ps
