@@ -45,10 +45,10 @@ class ServedTableTest : public ::testing::Test {
 
 Job make_job(std::int64_t cache_rows, std::int64_t max_staleness) {
   Job job;
-  job.embedding_optimizer = "sgd";
-  job.embedding_learning_rate = 0.5;
-  job.embedding_cache_rows = cache_rows;
-  job.embedding_max_staleness = max_staleness;
+  job.embedding.optimizer = "sgd";
+  job.embedding.learning_rate = 0.5;
+  job.embedding.cache_rows = cache_rows;
+  job.embedding.max_staleness = max_staleness;
   return job;
 }
 
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(ServedTable, EveryWay,
 TEST_P(EveryWay, AsksForWhatItLacksAndGivesRowsOfTheStepsThatItMay) {
   const auto [max_staleness, prefetches] = GetParam();
   Job job = make_job(max_staleness ? 1000 : 0, max_staleness.value_or(0));
-  job.embedding_prefetch = prefetches;
+  job.embedding.prefetch = prefetches;
   with_table(job, [&](ServedTable& table) {
     Random random(mix({static_cast<std::uint64_t>(max_staleness.value_or(0)), prefetches ? 1U : 0U}));
     Model model(max_staleness);
@@ -183,7 +183,7 @@ TEST_P(EveryWay, AsksForWhatItLacksAndGivesRowsOfTheStepsThatItMay) {
 TEST_F(ServedTableTest, CountsBytesOnTheWire) {
   for (const auto& [wire, row_bytes] : {std::pair{"float32", 16}, {"bfloat16", 8}, {"int8", 8}}) {
     Job job = make_job(100, 5);
-    job.embedding_comm_dtype = wire;
+    job.embedding.comm_dtype = wire;
     with_table(job, [&](ServedTable& table) {
       ASSERT_TRUE(table.rows({1, 2, 3, 1, 2, 3 + kRows}, soon()));
       EXPECT_EQ(table.counts().pulled_bytes, 64 + 48 + 3 * (8 + row_bytes));

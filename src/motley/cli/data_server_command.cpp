@@ -32,7 +32,7 @@ Status run_data_server(const DataServerArguments& arguments) {
     start_logging("warning");
   }
   MOTLEY_ASSIGN(train::Job job, read_job_with(arguments.job, arguments.flags));
-  job.data_server.clear();  // it is this one
+  job.data.server.clear();  // it is this one
   MOTLEY_TRY(train::check_data(job));
   data::DataServerOptions options;
   MOTLEY_ASSIGN(options.listen, net::parse_endpoint(arguments.listen));
@@ -54,7 +54,7 @@ Status run_data_server(const DataServerArguments& arguments) {
   const data::Description& training = *node->description(data::Set::kTraining);
   const auto& test = node->description(data::Set::kTest);
   spdlog::info("listening at {} with {} training and {} test samples of {}, {} bytes each", address, training.size,
-               test ? test->size : 0, job.data_name, data::sample_bytes(training, {}));
+               test ? test->size : 0, job.data.name, data::sample_bytes(training, {}));
   int signal = 0;
   ::sigwait(&stop, &signal);
   spdlog::info("stopping ({})", ::strsignal(signal));

@@ -5,7 +5,7 @@
 namespace motley::cli {
 
 std::function<JobFlags()> add_job_flags(CLI::App& command) {
-  const auto& entries = train::job_options().entries();
+  const auto& entries = train::Job::options().entries();
   auto texts = std::make_shared<std::vector<std::string>>(entries.size());
   std::vector<CLI::Option*> options;
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -18,7 +18,7 @@ std::function<JobFlags()> add_job_flags(CLI::App& command) {
     JobFlags flags;
     for (std::size_t i = 0; i < options.size(); ++i) {
       if (options[i]->count() > 0) {
-        flags.emplace_back(train::job_options().entries()[i].text.key, (*texts)[i]);
+        flags.emplace_back(train::Job::options().entries()[i].text.key, (*texts)[i]);
       }
     }
     return flags;

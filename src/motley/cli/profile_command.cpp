@@ -60,7 +60,7 @@ Result<train::Job> make_job(const ProfileArguments& arguments) {
   MOTLEY_ASSIGN(train::Job job, read_job_with(arguments.job, arguments.flags));
   if (train::is_synthetic(job)) {
     return fail(ErrorCode::kInvalidInput, "model.name: {}; accepted: a network that is here to be measured",
-                job.model_name);
+                job.model.name);
   }
   return job;
 }
@@ -68,27 +68,27 @@ Result<train::Job> make_job(const ProfileArguments& arguments) {
 // What the job's network is estimated to take on the cluster's device types.
 Result<model::Profile> estimate_job(const ProfileArguments& arguments) {
   MOTLEY_ASSIGN(train::Job job, make_job(arguments));
-  if (job.cluster.empty()) {
+  if (job.execution.cluster.empty()) {
     return fail(ErrorCode::kInvalidInput, "--estimate: needs --cluster, whose device types say how fast they are");
   }
-  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
-  const std::string file = std::exchange(job.cluster, "");  // what could be rented need not be here
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.execution.cluster));
+  const std::string file = std::exchange(job.execution.cluster, "");  // what could be rented need not be here
   MOTLEY_ASSIGN(const model::Graph graph, train::load_graph(job));
-  return app::estimate_on(cluster, file, graph, job.global_batch_size);
+  return app::estimate_on(cluster, file, graph, job.training.global_batch_size);
 }
 
 // The same of a published model.
 Result<model::Profile> estimate_model(const ProfileArguments& arguments) {
   train::Job job;
   MOTLEY_TRY(train::apply_flags(job, arguments.flags));
-  if (job.cluster.empty()) {
+  if (job.execution.cluster.empty()) {
     return fail(ErrorCode::kInvalidInput, "--model: {} needs --cluster, whose device types say how fast they are",
                 arguments.model);
   }
   app::PlanningInput input;
   input.model = arguments.model;
-  input.cluster = job.cluster;
-  input.batch = job.global_batch_size;
+  input.cluster = job.execution.cluster;
+  input.batch = job.training.global_batch_size;
   MOTLEY_ASSIGN(app::PlanningData data, app::planning_data(input));
   return std::move(data.profile);
 }

@@ -128,14 +128,14 @@ Status run_train(const TrainArguments& arguments) {
   }
   const bool resume = resumes(arguments);
   MOTLEY_ASSIGN(train::Job job, effective_job(arguments, resume));
-  const bool plans = job.plan == train::kAutoPlan;
+  const bool plans = job.execution.plan == train::kAutoPlan;
   if (plans && role.launcher != "none") {
     return fail(ErrorCode::kInvalidInput,
                 "plan: auto; accepted where {} starts the workers: a plan file, which 'motley profile' and 'motley "
                 "plan' make",
                 role.launcher);
   }
-  if (plans) job.plan.clear();
+  if (plans) job.execution.plan.clear();
   MOTLEY_TRY(train::follow_plan(job));
   const train::RunDirectory run(arguments.run.empty() ? default_run_folder(job, role) : fs::path(arguments.run));
 
@@ -164,7 +164,7 @@ Status run_train(const TrainArguments& arguments) {
   const auto check = [&]() -> Status {
     MOTLEY_ASSIGN(const cluster::Cluster cluster, train::make_cluster(job));
     MOTLEY_TRY(train::check_inputs(job, cluster));
-    job.workers = static_cast<std::int64_t>(cluster.workers.size());
+    job.execution.workers = static_cast<std::int64_t>(cluster.workers.size());
     return {};
   };
   if (!plans) {
@@ -181,7 +181,7 @@ Status run_train(const TrainArguments& arguments) {
     MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));
     train::LaunchOptions options;
     options.motley = fs::read_symlink("/proc/self/exe");
-    options.workers = static_cast<int>(job.workers);
+    options.workers = static_cast<int>(job.execution.workers);
     options.quiet = arguments.quiet;
     options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
     if (resume) {

@@ -80,6 +80,7 @@ std::string OptionText::accepted() const {
     case OptionKind::kBytes:
       return "a size such as '4 MB'" + bounds_text(*this) + (bounds_text(*this).empty() ? "" : " bytes");
     case OptionKind::kText:
+    case OptionKind::kPath:
       return "a text";
     case OptionKind::kChoice:
       return fmt::format("one of {}", fmt::join(choices, ", "));
@@ -128,6 +129,7 @@ Result<OptionValue> parse_option(const OptionText& option, std::string_view raw)
       return OptionValue(*value);
     }
     case OptionKind::kText:
+    case OptionKind::kPath:
       return OptionValue(std::string(text));
     case OptionKind::kChoice:
       if (std::find(option.choices.begin(), option.choices.end(), text) == option.choices.end()) {

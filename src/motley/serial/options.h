@@ -5,10 +5,13 @@
 // what would be accepted.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,7 +19,7 @@
 
 namespace motley {
 
-enum class OptionKind { kBoolean, kInteger, kReal, kSeconds, kBytes, kText, kChoice, kIntegers, kReals };
+enum class OptionKind { kBoolean, kInteger, kReal, kSeconds, kBytes, kText, kPath, kChoice, kIntegers, kReals };
 
 // What is known of an option without its config's type.
 struct OptionText {
@@ -29,6 +32,11 @@ struct OptionText {
 
   std::string accepted() const;  // "an integer from 1 to 10"
 };
+
+// An option with one of these words as its value.
+inline OptionText choice(std::string key, std::string help, std::vector<std::string> words) {
+  return {.key = std::move(key), .kind = OptionKind::kChoice, .help = std::move(help), .choices = std::move(words)};
+}
 
 using OptionValue =
     std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>, std::vector<double>>;
@@ -46,14 +54,40 @@ std::string nearest_key(std::string_view key, const std::vector<std::string>& ke
 template <class Config>
 class OptionTable {
  public:
-  using Member = std::variant<bool Config::*, std::int64_t Config::*, double Config::*, std::string Config::*,
-                              std::vector<std::int64_t> Config::*, std::vector<double> Config::*>;
   struct Entry {
     OptionText text;
-    Member member;
+    std::function<OptionValue(const Config&)> get;
+    std::function<void(Config&, OptionValue)> set;  // a value of the option's kind
   };
 
-  OptionTable(std::initializer_list<Entry> entries) : entries_(entries) {}
+  // An option with the field that holds it, or a part of the Config with options of its own (Part::options()), whose
+  // keys follow the part's: "optimizer" makes "learning_rate" to "optimizer.learning_rate", "" leaves it as it is.
+  struct Item {
+    template <class Field>
+      requires std::constructible_from<OptionValue, Field>
+    Item(OptionText text, Field Config::* field) {
+      entries.push_back(
+          {std::move(text), [field](const Config& config) { return OptionValue(config.*field); },
+           [field](Config& config, OptionValue value) { config.*field = std::get<Field>(std::move(value)); }});
+    }
+    template <class Part>
+      requires requires { Part::options(); }
+    Item(const std::string& prefix, Part Config::* part) {
+      for (const auto& own : Part::options().entries()) {
+        entries.push_back(
+            {own.text, [part, &own](const Config& config) { return own.get(config.*part); },
+             [part, &own](Config& config, OptionValue value) { own.set(config.*part, std::move(value)); }});
+        entries.back().text.key.insert(0, prefix.empty() ? "" : prefix + ".");
+      }
+    }
+    std::vector<Entry> entries;
+  };
+
+  OptionTable(std::initializer_list<Item> items) {
+    for (const Item& item : items) {
+      entries_.insert(entries_.end(), item.entries.begin(), item.entries.end());
+    }
+  }
 
   const std::vector<Entry>& entries() const { return entries_; }
 
@@ -65,28 +99,23 @@ class OptionTable {
     return keys;
   }
 
-  Status set(Config& config, std::string_view key, std::string_view text) const {
+  Result<const Entry*> find(std::string_view key) const {
     for (const Entry& entry : entries_) {
-      if (entry.text.key != key) {
-        continue;
-      }
-      MOTLEY_ASSIGN(const OptionValue value, parse_option(entry.text, text));
-      std::visit(
-          [&](auto member) {
-            using Field = std::remove_reference_t<decltype(config.*member)>;
-            config.*member = std::get<Field>(value);
-          },
-          entry.member);
-      return {};
+      if (entry.text.key == key) return &entry;
     }
     const std::string near = nearest_key(key, keys());
     return fail(ErrorCode::kInvalidInput, "unknown key '{}'{}", key,
                 near.empty() ? std::string() : fmt::format("; did you mean '{}'?", near));
   }
 
-  std::string get(const Config& config, const Entry& entry) const {
-    return std::visit([&](auto member) { return format_option(OptionValue(config.*member)); }, entry.member);
+  Status set(Config& config, std::string_view key, std::string_view text) const {
+    MOTLEY_ASSIGN(const Entry* entry, find(key));
+    MOTLEY_ASSIGN(OptionValue value, parse_option(entry->text, text));
+    entry->set(config, std::move(value));
+    return {};
   }
+
+  std::string get(const Config& config, const Entry& entry) const { return format_option(entry.get(config)); }
 
  private:
   std::vector<Entry> entries_;

@@ -24,7 +24,7 @@ cluster::Cluster describe_machine(const train::Job& job) {
   const cluster::Machine machine = cluster::detect_machine();
   cluster::Cluster cluster = cluster::default_cluster(machine);
   cluster.workers.clear();
-  const std::int64_t count = std::max<std::int64_t>(1, machine.cores / job.threads);
+  const std::int64_t count = std::max<std::int64_t>(1, machine.cores / job.execution.threads);
   for (cluster::DeviceType& type : cluster.device_types) {
     if (type.kind != cluster::DeviceKind::kCpu) continue;
     type.count = count;
@@ -39,7 +39,7 @@ cluster::Cluster describe_machine(const train::Job& job) {
 // Of the job's network on this machine; of one that is synthetic, what it is made from.
 Result<model::Profile> load_profile(const train::Job& job, const AutoPlanView& view) {
   if (train::is_synthetic(job)) {
-    return model::read_profile(job.model_path);
+    return model::read_profile(job.model.path);
   }
   train::ProfileJobOptions options;
   options.seconds = kProfileSeconds;
@@ -53,7 +53,7 @@ Result<model::Profile> load_profile(const train::Job& job, const AutoPlanView& v
 // From a profile, which is left in the folder, as is the cluster where the job names none.
 Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::path& folder, const AutoPlanView& view) {
   const std::filesystem::path profile_file = folder / "profile.json";
-  std::string cluster_file = job.cluster;
+  std::string cluster_file = job.execution.cluster;
   if (cluster_file.empty()) {
     cluster_file = (folder / "cluster.yaml").string();
     MOTLEY_TRY(write_file(cluster_file, cluster::to_yaml(describe_machine(job))));
@@ -64,7 +64,7 @@ Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::p
   PlanningInput input;
   input.profile = profile_file.string();
   input.cluster = cluster_file;
-  input.batch = job.global_batch_size;
+  input.batch = job.training.global_batch_size;
   MOTLEY_ASSIGN(const std::vector<planning::Problem> problems, planning_problems(input, view.warn));
   const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
   const InterruptStop interrupt;
@@ -78,7 +78,7 @@ Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::p
   const planning::Plan best =
       planning::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
   // Stages that mix types have no server to meet at.
-  return job.gradient_sync_method == "parameter-server"
+  return job.gradient_sync.method == "parameter-server"
              ? Result<planning::Plan>(best)
              : planning::find_heterogeneous_stages(*solved.problem, best, interrupt.token());
 }
@@ -92,8 +92,8 @@ std::int64_t count_workers(const planning::Stage& stage) {
 // All workers compute the whole network, and are all that the job has.
 Result<bool> is_data_parallel(const train::Job& job, const planning::Plan& plan) {
   if (train::is_synthetic(job) || plan.stages.size() != 1 || plan.stages[0].recompute) return false;
-  if (job.cluster.empty()) return true;
-  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
+  if (job.execution.cluster.empty()) return true;
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.execution.cluster));
   return static_cast<std::int64_t>(cluster.workers.size()) == count_workers(plan.stages[0]);
 }
 
@@ -101,9 +101,9 @@ Result<bool> is_data_parallel(const train::Job& job, const planning::Plan& plan)
 
 Result<AutoPlan> plan_automatically(train::Job job, const train::RunDirectory& run, bool resume,
                                     const AutoPlanView& view) {
-  if (job.workers != 0 && job.cluster.empty()) {
+  if (job.execution.workers != 0 && job.execution.cluster.empty()) {
     return fail(ErrorCode::kInvalidInput, "workers: {}; accepted with plan auto: 0, as the plan says how many",
-                job.workers);
+                job.execution.workers);
   }
   const std::filesystem::path plan_file = std::filesystem::absolute(run.folder() / "plan.json");
   planning::Plan plan;
@@ -115,15 +115,15 @@ Result<AutoPlan> plan_automatically(train::Job job, const train::RunDirectory& r
   }
   MOTLEY_ASSIGN(const bool whole, is_data_parallel(job, plan));
   if (whole) {
-    job.workers = count_workers(plan.stages[0]);
-    job.gradient_accumulation_steps = plan.micro_batches;
+    job.execution.workers = count_workers(plan.stages[0]);
+    job.training.gradient_accumulation_steps = plan.micro_batches;
   } else {
-    job.plan = plan_file.string();
-    job.profile = std::filesystem::absolute(run.folder() / "profile.json").string();
+    job.execution.plan = plan_file.string();
+    job.execution.profile = std::filesystem::absolute(run.folder() / "profile.json").string();
   }
   std::string summary =
       fmt::format("{}: {}, predicted {} a step", plan_file.string(),
-                  whole ? fmt::format("{} workers compute the whole network", job.workers)
+                  whole ? fmt::format("{} workers compute the whole network", job.execution.workers)
                         : fmt::format("{} stages, {} micro-batches", plan.stages.size(), plan.micro_batches),
                   format_seconds(plan.predicted.step_seconds));
   return AutoPlan{std::move(job), std::move(summary)};

@@ -79,12 +79,12 @@ Result<train::Job> job_to_measure(const PlanQuestion& question) {
                   "neither --compare nor --heterogeneous-stages nor --what-if");
   }
   MOTLEY_ASSIGN(train::Job job, train::read_job(question.measure));
-  if (job.global_batch_size != question.input.batch) {
+  if (job.training.global_batch_size != question.input.batch) {
     return fail(ErrorCode::kInvalidInput, "--global-batch-size: {}, but a step of {} has {} samples; accepted: {}",
-                question.input.batch, question.measure, job.global_batch_size, job.global_batch_size);
+                question.input.batch, question.measure, job.training.global_batch_size, job.training.global_batch_size);
   }
-  if (job.cluster.empty() && !question.input.cluster.empty()) {
-    job.cluster = std::filesystem::absolute(question.input.cluster).string();
+  if (job.execution.cluster.empty() && !question.input.cluster.empty()) {
+    job.execution.cluster = std::filesystem::absolute(question.input.cluster).string();
   }
   return job;
 }

@@ -29,9 +29,9 @@ std::vector<std::string> listed(const std::string& names) {
 data::ClickSource make_click_source(const Job& job, bool training) {
   data::ClickSource source;
   source.seed = static_cast<std::uint64_t>(job.seed);
-  source.rows = static_cast<std::uint64_t>(job.data_num_categories);
-  source.zipf = job.data_zipf;
-  source.samples = static_cast<std::uint32_t>(job.data_num_samples);
+  source.rows = static_cast<std::uint64_t>(job.data.num_categories);
+  source.zipf = job.data.zipf;
+  source.samples = static_cast<std::uint32_t>(job.data.num_samples);
   if (!training) {
     source.first = source.samples;
     source.samples = std::max(1U, source.samples / 10);
@@ -40,41 +40,41 @@ data::ClickSource make_click_source(const Job& job, bool training) {
 }
 
 data::DatasetSource make_source(const Job& job, bool training) {
-  if (job.data_name == "fashion-mnist") {
-    return data::fashion_mnist(training, job.data_folder);
+  if (job.data.name == "fashion-mnist") {
+    return data::fashion_mnist(training, job.data.folder);
   }
   using Format = data::DatasetSource::Format;
   data::DatasetSource source;
-  if (job.data_name == "text") {
+  if (job.data.name == "text") {
     source.format = Format::kText;
-    source.sequence = static_cast<std::uint32_t>(job.data_sequence_length);
-    if (!training && !job.data_test.empty()) {
-      source.features = job.data_test;
+    source.sequence = static_cast<std::uint32_t>(job.data.sequence_length);
+    if (!training && !job.data.test.empty()) {
+      source.features = job.data.test;
       return source;
     }
-    source.features = job.data_train.empty() ? data::kJargonFile : job.data_train;
-    if (job.data_test.empty()) {
-      (training ? source.text_end : source.text_begin) = 1 - job.data_test_fraction;
+    source.features = job.data.train.empty() ? data::kJargonFile : job.data.train;
+    if (job.data.test.empty()) {
+      (training ? source.text_end : source.text_begin) = 1 - job.data.test_fraction;
     }
     return source;
   }
-  source.format = job.data_name == "idx"      ? Format::kIdx
-                  : job.data_name == "csv"    ? Format::kCsv
-                  : job.data_name == "criteo" ? Format::kCriteo
+  source.format = job.data.name == "idx"      ? Format::kIdx
+                  : job.data.name == "csv"    ? Format::kCsv
+                  : job.data.name == "criteo" ? Format::kCriteo
                                               : Format::kNpy;
-  source.features = training ? job.data_train : job.data_test;
-  source.targets = training ? job.data_train_targets : job.data_test_targets;
-  source.target_column = job.data_target;
-  source.target_kind = job.data_target_kind == "class" ? data::TargetKind::kClass : data::TargetKind::kReal;
-  source.drop_columns = listed(job.data_drop_columns);
-  source.categories = listed(job.data_categorical_columns);
-  source.malformed_share = job.data_max_malformed_fraction;
+  source.features = training ? job.data.train : job.data.test;
+  source.targets = training ? job.data.train_targets : job.data.test_targets;
+  source.target_column = job.data.target;
+  source.target_kind = job.data.target_kind == "class" ? data::TargetKind::kClass : data::TargetKind::kReal;
+  source.drop_columns = listed(job.data.drop_columns);
+  source.categories = listed(job.data.categorical_columns);
+  source.malformed_share = job.data.max_malformed_fraction;
   return source;
 }
 
 // Normalisation measured on the training data; fashion-mnist brings its own, and tokens have none.
 Result<data::Normalisation> read_normalisation(const Job& job) {
-  if (!job.data_normalise || job.data_name == "text") {
+  if (!job.data.normalise || job.data.name == "text") {
     return data::Normalisation{};
   }
   MOTLEY_ASSIGN(const auto plain, data::open_dataset(make_source(job, true)));
@@ -82,13 +82,13 @@ Result<data::Normalisation> read_normalisation(const Job& job) {
 }
 
 Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, std::uint32_t class_count) {
-  if (job.data_name == "clicks") {
+  if (job.data.name == "clicks") {
     return data::make_clicks(make_click_source(job, training));
   }
   data::DatasetSource source = make_source(job, training);
   source.class_count = class_count;
-  if (job.data_name == "fashion-mnist") {
-    if (!job.data_normalise) {
+  if (job.data.name == "fashion-mnist") {
+    if (!job.data.normalise) {
       source.normalisation = {};
     }
   } else {
@@ -105,19 +105,19 @@ Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set 
 }  // namespace
 
 Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
-  if (!job.data_server.empty()) {
+  if (!job.data.server.empty()) {
     return open_at_server(job, data::Set::kTraining);
   }
   return open_data(job, true, 0);
 }
 
 bool has_test_data(const Job& job) {
-  return job.data_name == "fashion-mnist" || job.data_name == "clicks" || !job.data_test.empty() ||
-         (job.data_name == "text" && job.data_test_fraction > 0);
+  return job.data.name == "fashion-mnist" || job.data.name == "clicks" || !job.data.test.empty() ||
+         (job.data.name == "text" && job.data.test_fraction > 0);
 }
 
 Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training) {
-  if (!job.data_server.empty()) {
+  if (!job.data.server.empty()) {
     return open_at_server(job, data::Set::kTest);
   }
   MOTLEY_ASSIGN(auto test, open_data(job, false, training.class_count()));
@@ -131,14 +131,14 @@ Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data
 
 std::string data_keys(const Job& job) {
   std::string text;
-  for (const auto& entry : job_options().entries()) {
+  for (const auto& entry : Job::options().entries()) {
     const std::string& key = entry.text.key;
     const bool is_data =
         key.starts_with("data.") && key != "data.server" && key != "data.token_file" && key != "data.prefetch";
-    if ((!is_data || key == "data.folder") && !(key == "seed" && job.data_name == "clicks")) {
+    if ((!is_data || key == "data.folder") && !(key == "seed" && job.data.name == "clicks")) {
       continue;
     }
-    const std::string value = job_options().get(job, entry);
+    const std::string value = Job::options().get(job, entry);
     const bool is_file = key.starts_with("data.train") || key == "data.test" || key == "data.test_targets";
     text += fmt::format("{}: {}\n", key, is_file ? std::filesystem::path(value).filename().string() : value);
   }
@@ -146,37 +146,37 @@ std::string data_keys(const Job& job) {
 }
 
 Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set) {
-  auto endpoint = net::parse_endpoint(job.data_server);
+  auto endpoint = net::parse_endpoint(job.data.server);
   if (!endpoint) {
     return fail(endpoint.error().within("data.server"));
   }
   data::DataServerAccess access;
   access.endpoint = *endpoint;
-  access.token = [file = job.data_token_file]() -> Result<net::Secret> {
+  access.token = [file = job.data.token_file]() -> Result<net::Secret> {
     auto token = net::Secret::from_file(file, net::kTokenFileVariable);
     return token ? token : fail(token.error().within("data.token_file"));
   };
-  access.claim.identity = {.job = job.name, .tenant = job.gradient_sync_tenant, .session = 1, .epoch = 1};
+  access.claim.identity = {.job = job.name, .tenant = job.gradient_sync.tenant, .session = 1, .epoch = 1};
   access.set = set;
   access.keys = data_keys(job);
-  access.join_seconds = job.join_seconds;
-  access.read_seconds = job.step_seconds / 2;
+  access.join_seconds = job.deadline.join;
+  access.read_seconds = job.deadline.step / 2;
   return access;
 }
 
 Status check_data(const Job& job) {
-  if (!job.data_server.empty()) {
+  if (!job.data.server.empty()) {
     MOTLEY_ASSIGN(const data::DataServerAccess access, data_server_access(job, data::Set::kTraining));
     const auto token = access.token();
     return token ? Status() : fail(token.error());
   }
   std::vector<std::pair<std::string, std::filesystem::path>> files;
   for (const bool training : {true, false}) {
-    if (job.data_name != "clicks" && (training || has_test_data(job))) {
+    if (job.data.name != "clicks" && (training || has_test_data(job))) {
       const data::DatasetSource source = make_source(job, training);
-      const std::string key = job.data_name == "fashion-mnist" ? "data.folder" : training ? "data.train" : "data.test";
+      const std::string key = job.data.name == "fashion-mnist" ? "data.folder" : training ? "data.train" : "data.test";
       files.emplace_back(key, source.features);
-      files.emplace_back(job.data_name == "fashion-mnist" ? key : key + "_targets", source.targets);
+      files.emplace_back(job.data.name == "fashion-mnist" ? key : key + "_targets", source.targets);
     }
   }
   for (const auto& [key, file] : files) {

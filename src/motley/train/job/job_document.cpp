@@ -38,6 +38,7 @@ Json value_schema(const OptionText& option) {
     case OptionKind::kBytes:
       return {{"anyOf", {bounded("number", option), {{"type", "string"}}}}};
     case OptionKind::kText:
+    case OptionKind::kPath:
       return {{"type", "string"}};
     case OptionKind::kChoice:
       return {{"enum", option.choices}};
@@ -64,8 +65,8 @@ std::string document_job() {
       "`job.yaml`. This page is what `motley train --keys` prints.\n\n"
       "| key | default | accepted | what it says |\n|---|---|---|---|\n";
   const Job defaults;
-  for (const auto& entry : job_options().entries()) {
-    const std::string value = job_options().get(defaults, entry);
+  for (const auto& entry : Job::options().entries()) {
+    const std::string value = Job::options().get(defaults, entry);
     text += fmt::format("| `{}` | {} | {} | {} |\n", entry.text.key, value.empty() ? "" : "`" + value + "`",
                         entry.text.accepted(), entry.text.help);
   }
@@ -78,7 +79,7 @@ std::string job_schema() {
                  {"description", "What is trained, and how (job.yaml)."}};
   schema.update(object_schema());
   const Job defaults;
-  for (const auto& entry : job_options().entries()) {
+  for (const auto& entry : Job::options().entries()) {
     Json* object = &schema;
     std::string key = entry.text.key;
     for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.')) {
@@ -92,7 +93,7 @@ std::string job_schema() {
     Json& property = (*object)["properties"][key];
     property = value_schema(entry.text);
     property["description"] = fmt::format("{}; {}; default: '{}'", entry.text.help, entry.text.accepted(),
-                                          job_options().get(defaults, entry));
+                                          Job::options().get(defaults, entry));
   }
   return schema.dump(2) + "\n";
 }

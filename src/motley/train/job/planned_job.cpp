@@ -15,55 +15,55 @@ bool uses_server(const planning::Plan& plan) {
 }  // namespace
 
 Result<planning::Plan> build_plan(const Job& job) {
-  MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(job.plan));
+  MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(job.execution.plan));
   const auto refuse = [&](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
-  if (plan.batch != job.global_batch_size) {
+  if (plan.batch != job.training.global_batch_size) {
     return refuse(fmt::format("global_batch_size: {}, but the plan '{}' is for {} samples a step; accepted: {}",
-                              job.global_batch_size, job.plan, plan.batch, plan.batch));
+                              job.training.global_batch_size, job.execution.plan, plan.batch, plan.batch));
   }
-  if (job.gradient_accumulation_steps != 1) {
+  if (job.training.gradient_accumulation_steps != 1) {
     return refuse(
         fmt::format("gradient_accumulation_steps: {}, but the plan '{}' cuts a step into {} micro-batches; accepted: 1",
-                    job.gradient_accumulation_steps, job.plan, plan.micro_batches));
+                    job.training.gradient_accumulation_steps, job.execution.plan, plan.micro_batches));
   }
-  if ((job.batch_split_mode != "dynamic" && job.batch_split_mode != "fixed") || !job.batch_split_fixed.empty() ||
-      job.baseline_every != 0) {
+  if ((job.batch_split.mode != "dynamic" && job.batch_split.mode != "fixed") || !job.batch_split.fixed.empty() ||
+      job.baseline.every != 0) {
     return refuse(fmt::format(
         "{}; accepted with a plan: batch_split.mode dynamic or fixed (to those of the plan), and baseline.every 0",
-        job.baseline_every != 0          ? fmt::format("baseline.every: {}", job.baseline_every)
-        : !job.batch_split_fixed.empty() ? "batch_split.fixed is given"
-                                         : "batch_split.mode: " + job.batch_split_mode));
+        job.baseline.every != 0          ? fmt::format("baseline.every: {}", job.baseline.every)
+        : !job.batch_split.fixed.empty() ? "batch_split.fixed is given"
+                                         : "batch_split.mode: " + job.batch_split.mode));
   }
-  if (job.gradient_sync_consistency != "bsp") {
+  if (job.gradient_sync.consistency != "bsp") {
     return refuse(
-        fmt::format("gradient_sync.consistency: {}; accepted with a plan: bsp", job.gradient_sync_consistency));
+        fmt::format("gradient_sync.consistency: {}; accepted with a plan: bsp", job.gradient_sync.consistency));
   }
-  if (!job.gradient_sync_racks.empty() || job.gradient_sync_placement == "hierarchical" ||
-      job.gradient_sync_placement == "colocated") {
+  if (!job.gradient_sync.racks.empty() || job.gradient_sync.placement == "hierarchical" ||
+      job.gradient_sync.placement == "colocated") {
     return refuse(
         fmt::format("gradient_sync.placement: {}; accepted with a plan: auto, central or sharded, without racks",
-                    job.gradient_sync_placement));
+                    job.gradient_sync.placement));
   }
-  if (job.gradient_sync_comm_dtype == "auto") {
+  if (job.gradient_sync.comm_dtype == "auto") {
     return refuse("gradient_sync.comm_dtype: auto; accepted with a plan: float32, bfloat16, float16, int8 and top-k");
   }
   return plan;
 }
 
 Status follow_plan(Job& job) {
-  if (job.plan.empty()) return {};
+  if (job.execution.plan.empty()) return {};
   MOTLEY_ASSIGN(const planning::Plan plan, build_plan(job));
-  if (is_synthetic(job) && job.emulation.empty()) {
-    job.emulation = job.model_path;
+  if (is_synthetic(job) && job.execution.emulation.empty()) {
+    job.execution.emulation = job.model.path;
   }
   const bool served = uses_server(plan);
-  if (served && job.gradient_sync_method == "auto") {
-    job.gradient_sync_method = "parameter-server";
+  if (served && job.gradient_sync.method == "auto") {
+    job.gradient_sync.method = "parameter-server";
   }
-  if (served != (job.gradient_sync_method == "parameter-server")) {
+  if (served != (job.gradient_sync.method == "parameter-server")) {
     return fail(ErrorCode::kInvalidInput,
                 "gradient_sync.method: {}, but {} of the plan '{}' use a parameter server; accepted: {}",
-                job.gradient_sync_method, served ? "stages" : "no stages", job.plan,
+                job.gradient_sync.method, served ? "stages" : "no stages", job.execution.plan,
                 served ? "auto or parameter-server" : "auto, ring, shared-memory or tcp-ring");
   }
   return {};
@@ -76,7 +76,7 @@ Result<cluster::Cluster> planned_cluster(const Job& job, const planning::Plan& p
       return fail(ErrorCode::kInvalidInput,
                   "{}: workers: '{}' is emulated, as a worker that computes the whole network; accepted with a plan: "
                   "workers without emulation, or the key emulation with a profile",
-                  job.cluster, worker.name);
+                  job.execution.cluster, worker.name);
     }
     of_type[worker.device].push_back(std::move(worker));
   }
@@ -86,16 +86,16 @@ Result<cluster::Cluster> planned_cluster(const Job& job, const planning::Plan& p
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     for (const planning::Replicas& replicas : plan.stages[s].replicas) {
       const std::string& type = replicas.type;
-      if (!job.cluster.empty() && described.device_type(type) == nullptr) {
-        return fail(ErrorCode::kInvalidInput, "{}: stages[{}] runs on '{}', which is no device type of '{}'", job.plan,
-                    s, type, job.cluster);
+      if (!job.execution.cluster.empty() && described.device_type(type) == nullptr) {
+        return fail(ErrorCode::kInvalidInput, "{}: stages[{}] runs on '{}', which is no device type of '{}'",
+                    job.execution.plan, s, type, job.execution.cluster);
       }
       for (std::int64_t i = 0; i < replicas.count; ++i) {
         const std::size_t number = taken[type]++;
         if (are_described && number >= of_type[type].size()) {
           return fail(ErrorCode::kInvalidInput,
                       "{}: workers: {} of type '{}' are described, and the plan '{}' has more replicas of it",
-                      job.cluster, of_type[type].size(), type, job.plan);
+                      job.execution.cluster, of_type[type].size(), type, job.execution.plan);
         }
         cluster::Worker worker;
         if (are_described) {
@@ -103,16 +103,16 @@ Result<cluster::Cluster> planned_cluster(const Job& job, const planning::Plan& p
         } else {
           worker.name = fmt::format("{}-{}", type, number);
           worker.device = type;
-          worker.threads = job.threads;
+          worker.threads = job.execution.threads;
         }
         described.workers.push_back(std::move(worker));
       }
     }
   }
   const auto count = static_cast<std::int64_t>(described.workers.size());
-  if (job.workers > 0 && job.workers != count) {
+  if (job.execution.workers > 0 && job.execution.workers != count) {
     return fail(ErrorCode::kInvalidInput, "workers: {} is given, the plan '{}' has {} replicas; accepted: 0 or {}",
-                job.workers, job.plan, count, count);
+                job.execution.workers, job.execution.plan, count, count);
   }
   return described;
 }

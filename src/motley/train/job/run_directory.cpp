@@ -162,7 +162,7 @@ Status copy_text(const fs::path& from, const fs::path& to) {
 
 // The profile that the plan was made from, where it is known.
 Result<bool> keep_profile(const RunDirectory& run, const Job& job) {
-  const std::string& profile = job.profile.empty() ? job.emulation : job.profile;
+  const std::string& profile = job.execution.profile.empty() ? job.execution.emulation : job.execution.profile;
   if (profile.empty()) return false;
   MOTLEY_TRY(copy_text(profile, run.folder() / "profile.json"));
   return true;
@@ -175,8 +175,8 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
   if (facts.plan != nullptr) {
     MOTLEY_ASSIGN(const bool has_profile, keep_profile(run, job));
     MOTLEY_TRY(write_file(run.folder() / "plan.json", planning::to_json(*facts.plan)));
-    if (!job.cluster.empty()) {
-      MOTLEY_TRY(copy_text(job.cluster, run.folder() / "cluster.yaml"));
+    if (!job.execution.cluster.empty()) {
+      MOTLEY_TRY(copy_text(job.execution.cluster, run.folder() / "cluster.yaml"));
     }
     const bool has_cluster = fs::exists(run.folder() / "cluster.yaml");
     plan = {{"plan", "plan.json"},
@@ -190,12 +190,12 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
     const cluster::Worker& worker = cluster.workers[rank];
     nlohmann::ordered_json item = {{"rank", rank},
                                    {"name", worker.name},
-                                   {"device", worker.device.empty() ? job.device : worker.device},
+                                   {"device", worker.device.empty() ? job.execution.device : worker.device},
                                    {"emulated", nullptr}};
     if (worker.emulation) {
       item["emulated"] = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
-    } else if (!job.emulation.empty()) {
-      item["emulated"] = "by the profile '" + job.emulation + "'";
+    } else if (!job.execution.emulation.empty()) {
+      item["emulated"] = "by the profile '" + job.execution.emulation + "'";
     }
     workers.push_back(std::move(item));
   }
@@ -205,7 +205,7 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
       {"name", job.name},
       {"workers", workers},
       {"gradient_sync", facts.gradient_sync},
-      {"global_batch_size", job.global_batch_size},
+      {"global_batch_size", job.training.global_batch_size},
       {"training_samples", facts.training_samples},
       {"price_per_hour", price_per_hour(cluster)},
       {"planned", plan},

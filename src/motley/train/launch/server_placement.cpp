@@ -16,7 +16,7 @@ namespace {
 using planning::Placement;
 
 std::vector<int> read_racks(const Job& job) {
-  return {job.gradient_sync_racks.begin(), job.gradient_sync_racks.end()};
+  return {job.gradient_sync.racks.begin(), job.gradient_sync.racks.end()};
 }
 
 // A server in the process of the first rank of each host; all ranks learn where they listen.
@@ -30,7 +30,7 @@ Result<std::unique_ptr<ps::Service>> start_beside_workers(const Job& job, const 
   std::unique_ptr<ps::Service> service;
   double port = 0;
   if (first == membership.members.begin() + membership.rank) {
-    const int cores = std::max(1, static_cast<int>(job.gradient_sync_server_threads));
+    const int cores = std::max(1, static_cast<int>(job.gradient_sync.server_threads));
     MOTLEY_ASSIGN(service, ps::Service::start({.listen = {session.options().bind_host, 0}, .cores = cores}, secret));
     port = service->endpoint().port;
   }
@@ -67,10 +67,10 @@ Result<Placement> choose(const Job& job, net::Session& session, collective::Grou
 }  // namespace
 
 std::vector<std::string> own_server_arguments(const Job& job, const RunDirectory& run) {
-  const bool is_served = job.gradient_sync_method == "parameter-server" || has_served_table(job);
-  if (!is_served || !job.gradient_sync_servers.empty() || job.gradient_sync_placement == "colocated") return {};
+  const bool is_served = job.gradient_sync.method == "parameter-server" || has_served_table(job);
+  if (!is_served || !job.gradient_sync.servers.empty() || job.gradient_sync.placement == "colocated") return {};
   std::vector<std::string> arguments = {"server", "--listen", "127.0.0.1:0", "--threads",
-                                        std::to_string(job.gradient_sync_server_threads)};
+                                        std::to_string(job.gradient_sync.server_threads)};
   if (has_served_table(job)) {
     arguments.insert(arguments.end(), {"--embedding-dir", (run.folder() / "embeddings").string()});
   }
@@ -78,32 +78,32 @@ std::vector<std::string> own_server_arguments(const Job& job, const RunDirectory
 }
 
 Status check_placement(const Job& job, int workers) {
-  if (job.gradient_sync_method != "parameter-server") return {};
-  const std::string& placement = job.gradient_sync_placement;
+  if (job.gradient_sync.method != "parameter-server") return {};
+  const std::string& placement = job.gradient_sync.placement;
   if (placement == "colocated") {
-    if (job.gradient_sync_servers.empty() && job.gradient_sync_racks.empty()) return {};
+    if (job.gradient_sync.servers.empty() && job.gradient_sync.racks.empty()) return {};
     return fail(
         ErrorCode::kInvalidInput,
         "gradient_sync.placement: colocated, where servers run beside the workers; accepted with gradient_sync.servers "
         "or gradient_sync.racks: auto, central, sharded, hierarchical");
   }
-  const bool racked = placement == "hierarchical" || !job.gradient_sync_racks.empty();
-  if (racked && job.gradient_sync_consistency != "bsp") {
+  const bool racked = placement == "hierarchical" || !job.gradient_sync.racks.empty();
+  if (racked && job.gradient_sync.consistency != "bsp") {
     return fail(ErrorCode::kInvalidInput,
                 "gradient_sync.consistency: {}; accepted with gradient_sync.racks or gradient_sync.placement "
                 "hierarchical: bsp, as a "
                 "rack's server adds up what its workers push together",
-                job.gradient_sync_consistency);
+                job.gradient_sync.consistency);
   }
-  if (racked && (job.gradient_sync_comm_dtype == "int8" || job.gradient_sync_comm_dtype == "top-k" ||
-                 job.gradient_sync_comm_dtype == "auto")) {
+  if (racked && (job.gradient_sync.comm_dtype == "int8" || job.gradient_sync.comm_dtype == "top-k" ||
+                 job.gradient_sync.comm_dtype == "auto")) {
     return fail(ErrorCode::kInvalidInput,
                 "gradient_sync.comm_dtype: {}; accepted with gradient_sync.racks or gradient_sync.placement "
                 "hierarchical: float32, bfloat16 "
                 "and float16, in which a rack's server passes sums on",
-                job.gradient_sync_comm_dtype);
+                job.gradient_sync.comm_dtype);
   }
-  if (!job.gradient_sync_servers.empty()) {
+  if (!job.gradient_sync.servers.empty()) {
     MOTLEY_ASSIGN(const auto servers, read_servers(job));
     std::vector<std::string> names;
     for (const auto& server : servers) names.push_back(net::to_string(server.endpoint));
@@ -120,14 +120,14 @@ Status check_placement(const Job& job, int workers) {
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
                                                    const net::Secret& secret, double model_bytes,
                                                    ps::ServerOptions& options) {
-  const Deadline deadline = Deadline::after(job.join_seconds);
-  std::string placement = job.gradient_sync_placement;
+  const Deadline deadline = Deadline::after(job.deadline.join);
+  std::string placement = job.gradient_sync.placement;
   if (placement == "colocated") {
     MOTLEY_ASSIGN(auto service, start_beside_workers(job, session, group, secret, deadline, options.servers));
     return service;
   }
   MOTLEY_ASSIGN(options.servers, read_servers(job));
-  if (placement == "auto" && !job.gradient_sync_racks.empty() && options.servers.size() > 1) {
+  if (placement == "auto" && !job.gradient_sync.racks.empty() && options.servers.size() > 1) {
     MOTLEY_ASSIGN(const Placement best, choose(job, session, group, model_bytes, options.servers, deadline));
     placement = planning::to_string(best);
   }

@@ -9,13 +9,13 @@ namespace {
 ps::RowOptimizer make_row_optimizer(const Job& job) {
   using Kind = ps::RowOptimizer::Kind;
   ps::RowOptimizer optimizer;
-  optimizer.kind = job.embedding_optimizer == "sgd"    ? Kind::kSgd
-                   : job.embedding_optimizer == "adam" ? Kind::kAdam
+  optimizer.kind = job.embedding.optimizer == "sgd"    ? Kind::kSgd
+                   : job.embedding.optimizer == "adam" ? Kind::kAdam
                                                        : Kind::kAdagrad;
-  optimizer.learning_rate = static_cast<float>(job.embedding_learning_rate);
-  optimizer.beta1 = static_cast<float>(job.betas[0]);
-  optimizer.beta2 = static_cast<float>(job.betas[1]);
-  optimizer.epsilon = static_cast<float>(job.epsilon);
+  optimizer.learning_rate = static_cast<float>(job.embedding.learning_rate);
+  optimizer.beta1 = static_cast<float>(job.optimizer.betas[0]);
+  optimizer.beta2 = static_cast<float>(job.optimizer.betas[1]);
+  optimizer.epsilon = static_cast<float>(job.optimizer.epsilon);
   return optimizer;
 }
 
@@ -26,10 +26,10 @@ std::span<float> as_span(const torch::Tensor& rows) {
 }  // namespace
 
 ServedTable::ServedTable(const Job& job, const nn::LookupLayout& layout, int servers)
-    : layout_(layout), servers_(servers), prefetches_(job.embedding_prefetch) {
-  if (job.embedding_cache_rows > 0) {
-    cache_.emplace(static_cast<std::size_t>(layout.dimension), static_cast<std::size_t>(job.embedding_cache_rows),
-                   job.embedding_max_staleness);
+    : layout_(layout), servers_(servers), prefetches_(job.embedding.prefetch) {
+  if (job.embedding.cache_rows > 0) {
+    cache_.emplace(static_cast<std::size_t>(layout.dimension), static_cast<std::size_t>(job.embedding.cache_rows),
+                   job.embedding.max_staleness);
   }
 }
 
@@ -42,8 +42,8 @@ Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const nn:
   table.initializer = {ps::RowInitializer::Kind::kUniform, nn::kInitialRows,
                        mix({static_cast<std::uint64_t>(job.seed), 0x726f7773})};  // "rows"
   table.optimizer = make_row_optimizer(job);
-  table.memory_bytes = static_cast<std::uint64_t>(job.embedding_memory_bytes);
-  table.wire = parse_wire_type(job.embedding_comm_dtype);
+  table.memory_bytes = static_cast<std::uint64_t>(job.embedding.memory);
+  table.wire = parse_wire_type(job.embedding.comm_dtype);
   std::unique_ptr<ServedTable> served(new ServedTable(job, layout, static_cast<int>(servers.size())));
   MOTLEY_ASSIGN(
       served->client_,

@@ -106,16 +106,16 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
     rows.push_back({job.name, metric, value, unit, more, target, limit, std::nullopt, std::move(note)});
   };
   if (accuracy) {
-    add("test_accuracy", *accuracy, "share", true, goal(job.acceptance_test_accuracy), std::nullopt, "");
+    add("test_accuracy", *accuracy, "share", true, goal(job.acceptance.test_accuracy), std::nullopt, "");
   } else if (loss) {
     add("test_loss", *loss, "", false, std::nullopt, std::nullopt, "");
   }
   if (auc) {
-    add("test_auc", *auc, "share", true, goal(job.acceptance_test_auc), std::nullopt, "");
+    add("test_auc", *auc, "share", true, goal(job.acceptance.test_auc), std::nullopt, "");
   }
   if (!balanced.empty() && !baseline.empty()) {
     add("step_speedup_over_equal", median(baseline) / median(balanced), "ratio", true,
-        goal(job.acceptance_speedup_over_equal), limits.empty() ? std::nullopt : std::optional<double>(median(limits)),
+        goal(job.acceptance.speedup_over_equal), limits.empty() ? std::nullopt : std::optional<double>(median(limits)),
         "baseline steps with the equal split, in the same run; limit: compute only, by the fitted costs");
   }
   if (!balanced.empty()) {
@@ -125,7 +125,7 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
           fmt::format("the plan predicts {} a step", format_seconds(planned)));
     }
     add("worst_wait_share", *std::max_element(waits.begin(), waits.end()) / balanced_sum, "share", false,
-        goal(job.acceptance_wait_fraction), std::nullopt, fmt::format("after step {}", kSettledStep));
+        goal(job.acceptance.wait_fraction), std::nullopt, fmt::format("after step {}", kSettledStep));
   }
   const auto each_step = [&](const char* key) { return traffic[key] / static_cast<double>(balanced.size()); };
   if (traffic["sent_bytes"] > 0) {
@@ -146,7 +146,7 @@ std::vector<BenchRow> summarise(std::string_view metrics, const Job& job) {
   }
   if (!staleness.empty()) {
     add("worst_staleness", std::ranges::max(staleness), "steps", false, std::nullopt,
-        job.gradient_sync_staleness > 0 ? std::optional<double>(static_cast<double>(job.gradient_sync_staleness))
+        job.gradient_sync.staleness > 0 ? std::optional<double>(static_cast<double>(job.gradient_sync.staleness))
                                         : std::nullopt,
         fmt::format("mean {:.2f}",
                     std::accumulate(staleness.begin(), staleness.end(), 0.0) / static_cast<double>(staleness.size())));

@@ -69,9 +69,9 @@ Status Worker::run(const std::filesystem::path& hosts, bool resume) {
 Status Worker::join(const std::filesystem::path& hosts) {
   net::SessionOptions options;
   options.job = job_.name;
-  options.tenant = job_.gradient_sync_tenant;
-  options.join_seconds = job_.join_seconds;
-  options.silence_seconds = std::max(5.0, job_.step_seconds / 2);
+  options.tenant = job_.gradient_sync.tenant;
+  options.join_seconds = job_.deadline.join;
+  options.silence_seconds = std::max(5.0, job_.deadline.step / 2);
   options.fingerprint = fingerprint(job_);
   if (layout_) {
     options.fingerprint += fmt::format("-{:08x}", crc32c(planning::to_json(layout_->plan())));
@@ -99,7 +99,7 @@ Status Worker::loop() {
     return fail(ErrorCode::kInterrupted, "stopped after step {}{}", step_,
                 keeps_checkpoints() ? "; a checkpoint was written" : "");
   }
-  if (evaluated_step_ != step_ && job_.evaluate_every_epochs >= 0 && !is_synthetic(job_)) {
+  if (evaluated_step_ != step_ && job_.evaluate.every_epochs >= 0 && !is_synthetic(job_)) {
     MOTLEY_TRY(evaluate());
   }
   if (saved_step_ != step_) {
@@ -114,7 +114,7 @@ Status Worker::loop() {
 Status Worker::step(bool& stop) {
   ++step_;
   const auto number = static_cast<std::uint64_t>(step_);
-  const data::Range window = ledger_->next(static_cast<std::uint32_t>(job_.global_batch_size));
+  const data::Range window = ledger_->next(static_cast<std::uint32_t>(job_.training.global_batch_size));
   const bool baseline = is_baseline_step(job_, step_);
   data::StepPlan plan;
   if (layout_) {
@@ -189,7 +189,7 @@ Status Worker::step(bool& stop) {
   report.cpu = process_cpu_seconds() - cpu_before;
   report.memory = peak_resident_bytes();
   report.stop = stop_requested != 0 ? 1 : 0;
-  const bool due_by_time = job_.checkpoint_every_seconds > 0 && reduced >= next_checkpoint_;
+  const bool due_by_time = job_.checkpoint.every > 0 && reduced >= next_checkpoint_;
   report.checkpoint = writes() && (checkpoint_is_due() || due_by_time) ? 1 : 0;
   if (replanner_ && !next_move_) {
     next_move_ = replanner_->next_move();
@@ -212,11 +212,11 @@ double Worker::epochs_done(std::uint32_t cursor) const {
 }
 
 bool Worker::evaluation_is_due(double epochs) const {
-  return job_.evaluate_every_epochs > 0 && !is_synthetic(job_) && epochs >= next_evaluation_ - 1e-9;
+  return job_.evaluate.every_epochs > 0 && !is_synthetic(job_) && epochs >= next_evaluation_ - 1e-9;
 }
 
 bool Worker::checkpoint_is_due() const {
-  return job_.checkpoint_every_steps > 0 && step_ % job_.checkpoint_every_steps == 0;
+  return job_.checkpoint.every_steps > 0 && step_ % job_.checkpoint.every_steps == 0;
 }
 
 // Every rank comes to the same answer, whenever it asks.
@@ -231,7 +231,7 @@ Deadline Worker::wait_deadline(bool synchronises) const {
   const double behind = synchronises && is_async()
                             ? std::min<double>(*parts_.gradient_sync.staleness, static_cast<double>(unreported_.size()))
                             : 0;
-  return Deadline::after((1 + behind) * job_.step_seconds);
+  return Deadline::after((1 + behind) * job_.deadline.step);
 }
 
 // All ranks have done the same steps and hold the same weights: they exchange what they measured, and do what is to be
@@ -303,7 +303,7 @@ Status Worker::synchronise(data::Range window, bool& stop) {
 
   if (const double done = epochs_done(ledger_->state().cursor); evaluation_is_due(done)) {
     while (evaluation_is_due(done)) {
-      next_evaluation_ += job_.evaluate_every_epochs;
+      next_evaluation_ += job_.evaluate.every_epochs;
     }
     MOTLEY_TRY(evaluate());
   }
@@ -329,35 +329,35 @@ Status Worker::clip_gradients() {
 
 Result<cluster::Cluster> make_cluster(const Job& job) {
   cluster::Cluster cluster;
-  if (!job.cluster.empty()) {
-    MOTLEY_ASSIGN(cluster, cluster::read_cluster(job.cluster));
+  if (!job.execution.cluster.empty()) {
+    MOTLEY_ASSIGN(cluster, cluster::read_cluster(job.execution.cluster));
   }
-  if (!job.plan.empty()) {
+  if (!job.execution.plan.empty()) {
     MOTLEY_ASSIGN(const planning::Plan plan, build_plan(job));
     return planned_cluster(job, plan, std::move(cluster));
   }
-  if (!job.cluster.empty()) {
+  if (!job.execution.cluster.empty()) {
     const auto described = static_cast<std::int64_t>(cluster.workers.size());
-    if (job.workers > 0 && described != job.workers) {
-      return fail(ErrorCode::kInvalidInput, "workers: {} is given, '{}' describes {}", job.workers, job.cluster,
-                  described);
+    if (job.execution.workers > 0 && described != job.execution.workers) {
+      return fail(ErrorCode::kInvalidInput, "workers: {} is given, '{}' describes {}", job.execution.workers,
+                  job.execution.cluster, described);
     }
     if (described == 0) {
       return fail(ErrorCode::kInvalidInput, "{}: workers: the file describes none; a job needs at least one",
-                  job.cluster);
+                  job.execution.cluster);
     }
   } else {
-    for (std::int64_t rank = 0; rank < std::max<std::int64_t>(1, job.workers); ++rank) {
+    for (std::int64_t rank = 0; rank < std::max<std::int64_t>(1, job.execution.workers); ++rank) {
       cluster::Worker worker;
       worker.name = fmt::format("worker-{}", rank);
-      worker.threads = job.threads;
+      worker.threads = job.execution.threads;
       cluster.workers.push_back(std::move(worker));
     }
   }
-  if (job.global_batch_size < static_cast<std::int64_t>(cluster.workers.size())) {
+  if (job.training.global_batch_size < static_cast<std::int64_t>(cluster.workers.size())) {
     return fail(ErrorCode::kInvalidInput,
                 "global_batch_size: {} is smaller than the number of workers; accepted: {} or more",
-                job.global_batch_size, cluster.workers.size());
+                job.training.global_batch_size, cluster.workers.size());
   }
   return cluster;
 }
@@ -368,9 +368,9 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   if (static_cast<int>(cluster.workers.size()) != role.size) {
     return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {} workers{}", role.size,
                 cluster.workers.size(),
-                !job.plan.empty()      ? " by the plan '" + job.plan + "'"
-                : !job.cluster.empty() ? " in '" + job.cluster + "'"
-                                       : "");
+                !job.execution.plan.empty()      ? " by the plan '" + job.execution.plan + "'"
+                : !job.execution.cluster.empty() ? " in '" + job.execution.cluster + "'"
+                                                 : "");
   }
   start_logging(job.log_level, role.rank);
   if (role.launcher == "motley") {
@@ -386,9 +386,9 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   MOTLEY_TRY(pin_to_cores(own));
   nn::keep_freed_memory();
   nn::set_threads(static_cast<int>(own.threads));
-  nn::set_deterministic(job.deterministic);
+  nn::set_deterministic(job.execution.deterministic);
   std::optional<planning::Plan> plan;
-  if (!job.plan.empty()) {
+  if (!job.execution.plan.empty()) {
     MOTLEY_ASSIGN(plan, build_plan(job));
   }
   Worker worker(job, run, role, std::move(cluster), std::move(plan));

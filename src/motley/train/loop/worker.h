@@ -10,8 +10,8 @@
 
 namespace motley::train {
 
-// The cluster that a job runs on: its cluster file, or this machine with job.workers equal workers. Checks that the
-// numbers of workers agree and that the batch is large enough for them.
+// The cluster that a job runs on: its cluster file, or this machine with job.execution.workers equal workers. Checks
+// that the numbers of workers agree and that the batch is large enough for them.
 Result<cluster::Cluster> make_cluster(const Job& job);
 
 // Runs this rank until the job is done. kInterrupted after SIGINT or SIGTERM, with a checkpoint written. An error that

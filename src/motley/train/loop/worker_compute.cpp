@@ -24,7 +24,7 @@ Result<data::Batch> Worker::load(std::span<const std::uint32_t> samples, Report&
     counts_->record(batch.samples);
   }
   const double end = monotonic_seconds();
-  if (job_.data_server.empty()) {
+  if (job_.data.server.empty()) {
     report.load += end - begin;
   } else {
     report.waited += end - begin;
@@ -56,7 +56,7 @@ std::vector<std::uint32_t> Worker::own_samples(data::Range window, const data::S
 
 // Reads what this rank will need if the shares stay as they are; load() checks.
 void Worker::read_ahead(data::Range window, const data::StepPlan& plan) {
-  while (!plan.pulls() && read_ahead_.size() < static_cast<std::size_t>(job_.data_prefetch)) {
+  while (!plan.pulls() && read_ahead_.size() < static_cast<std::size_t>(job_.data.prefetch)) {
     const auto begin = window.end + static_cast<std::uint32_t>(read_ahead_.size()) * window.size();
     const data::Range next{begin, std::min(begin + window.size(), train_data_->size())};
     if (next.begin >= next.end || next.size() != window.size()) {
@@ -190,7 +190,7 @@ Status Worker::compute_batch(const data::Batch& batch, double divisor, bool last
   const auto count = static_cast<std::int64_t>(batch.samples.size());
   MOTLEY_ASSIGN(const torch::Tensor inputs, make_inputs(batch, *train_data_));
   const torch::Tensor targets = batch_targets(batch, *train_data_, device_, dtype_);
-  const std::int64_t parts = std::min(job_.gradient_accumulation_steps, count);
+  const std::int64_t parts = std::min(job_.training.gradient_accumulation_steps, count);
   for (std::int64_t part = 0; part < parts; ++part) {
     const std::int64_t begin = count * part / parts;
     const std::int64_t size = count * (part + 1) / parts - begin;

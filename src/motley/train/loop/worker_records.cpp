@@ -29,7 +29,7 @@ constexpr std::size_t kAuditChunk = kPacked << 16;  // counts summed at a time
 
 // What each stage's first rank has, put together; complete on rank 0 and nowhere else.
 Result<std::string> Worker::collect(const std::function<Result<nn::NamedTensors>()>& own) {
-  const Deadline deadline = Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds);
+  const Deadline deadline = Deadline::after(kCheckpointDeadlineFactor * job_.deadline.step);
   const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"step", std::to_string(step_)}};
   nn::NamedTensors all;
   for (int stage = 0; stage < (layout_ ? layout_->stages() : 1); ++stage) {
@@ -129,7 +129,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
                {"mode", layout_           ? "plan"
                         : record.baseline ? "equal"
                         : record.pulls    ? "work-queue"
-                                          : job_.batch_split_mode},
+                                          : job_.batch_split.mode},
                {"baseline", record.baseline}};
   for (const char* key : {"batch_split", "samples", "compute_seconds", "load_seconds", "gradient_sync_seconds",
                           "wait_seconds", "memory_bytes"}) {
@@ -149,7 +149,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     if (async) {
       line["staleness"].push_back(static_cast<std::int64_t>(r.staleness));
     }
-    if (!job_.data_server.empty()) {
+    if (!job_.data.server.empty()) {
       line["data_wait_seconds"].push_back(r.fetched);
     }
   }
@@ -174,7 +174,7 @@ Status Worker::write_step(const std::vector<Report>& reports, const StepRecord& 
     line["bound_seconds"] = diagnostics.bound;
     line["equal_seconds"] = data::step_seconds(
         diagnostics.costs,
-        equal_split(static_cast<std::uint32_t>(job_.global_batch_size), splitter_->options().limits));
+        equal_split(static_cast<std::uint32_t>(job_.training.global_batch_size), splitter_->options().limits));
   }
   if (split_moves() != moves_) {
     moves_ = split_moves();
@@ -209,7 +209,7 @@ Status Worker::evaluate_own_part(nn::Evaluation& evaluation) {
   const auto rank = static_cast<std::uint64_t>(role_.rank);
   const auto first = static_cast<std::uint32_t>(size * rank / ranks);
   const auto end = static_cast<std::uint32_t>(size * (rank + 1) / ranks);
-  const std::uint32_t block = static_cast<std::uint32_t>(std::min<std::int64_t>(job_.global_batch_size, 256));
+  const std::uint32_t block = static_cast<std::uint32_t>(std::min<std::int64_t>(job_.training.global_batch_size, 256));
   const auto block_at = [&](std::uint32_t at) {
     std::vector<std::uint32_t> samples(std::min(block, end - at));
     std::iota(samples.begin(), samples.end(), at);
@@ -234,7 +234,7 @@ Status Worker::evaluate_own_part(nn::Evaluation& evaluation) {
 // The test data go through the stages as training data do, a batch at a time.
 Status Worker::evaluate_planned(nn::Evaluation& evaluation) {
   const std::uint32_t size = test_data_->size();
-  const auto block = static_cast<std::uint32_t>(job_.global_batch_size);
+  const auto block = static_cast<std::uint32_t>(job_.training.global_batch_size);
   data::Batch batch;
   for (std::uint32_t at = 0; at < size; at += std::min(block, size - at)) {
     const data::Range window{at, at + std::min(block, size - at)};
@@ -274,7 +274,7 @@ Status Worker::evaluate() {
   MOTLEY_TRY(pipeline_ ? evaluate_planned(evaluation) : evaluate_own_part(evaluation));
   stage_->train(true);
   MOTLEY_TRY(
-      group_->all_reduce_sum(evaluation.totals(), Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
+      group_->all_reduce_sum(evaluation.totals(), Deadline::after(kCheckpointDeadlineFactor * job_.deadline.step)));
   evaluated_step_ = step_;
   timeline_->record(Phase::kEvaluate, step_, begin, monotonic_seconds());
   if (!writes()) {
@@ -345,7 +345,7 @@ Result<Checkpoint> Worker::gather_state() {
   MOTLEY_ASSIGN(std::string weights, collect([&]() -> Result<nn::NamedTensors> { return stage_->state(); }));
   MOTLEY_ASSIGN(std::string optimizer, collect([&]() -> Result<nn::NamedTensors> {
                   if (!served_) return optimizer_->state();
-                  return served_->optimizer_state(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds));
+                  return served_->optimizer_state(Deadline::after(kCheckpointDeadlineFactor * job_.deadline.step));
                 }));
   Checkpoint checkpoint;
   checkpoint.step = step_;
@@ -369,15 +369,15 @@ Status Worker::save_checkpoint() {
   MOTLEY_ASSIGN(const Checkpoint checkpoint, gather_state());
   if (writes()) {
     if (table_) {
-      MOTLEY_TRY(table_->save(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
+      MOTLEY_TRY(table_->save(Deadline::after(kCheckpointDeadlineFactor * job_.deadline.step)));
     }
-    MOTLEY_TRY(write_checkpoint(run_.checkpoint_folder(), checkpoint, static_cast<int>(job_.checkpoint_keep)));
+    MOTLEY_TRY(write_checkpoint(run_.checkpoint_folder(), checkpoint, static_cast<int>(job_.checkpoint.keep)));
     MOTLEY_TRY(event("checkpoint", fmt::format("step {}", step_)));
     MOTLEY_TRY(tensorboard_->flush());
   }
-  MOTLEY_TRY(group_->barrier(Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds)));
+  MOTLEY_TRY(group_->barrier(Deadline::after(kCheckpointDeadlineFactor * job_.deadline.step)));
   saved_step_ = step_;
-  next_checkpoint_ = monotonic_seconds() + job_.checkpoint_every_seconds;
+  next_checkpoint_ = monotonic_seconds() + job_.checkpoint.every;
   timeline_->record(Phase::kCheckpoint, step_, begin, monotonic_seconds());
   return {};
 }
@@ -409,7 +409,7 @@ Status Worker::log_lateness() {
 }
 
 Status Worker::finish() {
-  if (job_.timeline_steps > 0) {
+  if (job_.timeline.steps > 0) {
     MOTLEY_TRY(timeline_->write_part(run_.folder() / "logs"));
   }
   MOTLEY_TRY(group_->barrier(step_deadline()));
@@ -418,7 +418,7 @@ Status Worker::finish() {
   }
   MOTLEY_TRY(log_lateness());
   MOTLEY_TRY(tensorboard_->flush());
-  if (job_.timeline_steps > 0 && session_->membership().on_one_host()) {
+  if (job_.timeline.steps > 0 && session_->membership().on_one_host()) {
     std::vector<std::filesystem::path> parts;
     for (int rank = 0; rank < role_.size; ++rank) {
       parts.push_back(timeline_part(run_.folder() / "logs", rank));

@@ -76,7 +76,7 @@ Result<std::unique_ptr<data::Dataset>> Worker::open_at_server(data::Set set) {
     const std::vector<std::byte> bytes = encode(dataset->description());
     text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  MOTLEY_ASSIGN(text, broadcast_text(*group_, std::move(text), 0, Deadline::after(2 * job_.join_seconds)));
+  MOTLEY_ASSIGN(text, broadcast_text(*group_, std::move(text), 0, Deadline::after(2 * job_.deadline.join)));
   if (!dataset) {
     MOTLEY_ASSIGN(data::Description description, data::decode_description(std::as_bytes(std::span(text))));
     dataset = std::make_unique<data::RemoteDataset>(std::move(access), std::move(description));
@@ -86,7 +86,7 @@ Result<std::unique_ptr<data::Dataset>> Worker::open_at_server(data::Set set) {
 
 Status Worker::open_data() {
   session_->set_phase(0, "opening the data");
-  if (!job_.data_server.empty()) {
+  if (!job_.data.server.empty()) {
     MOTLEY_ASSIGN(train_data_, open_at_server(data::Set::kTraining));
     if (has_test_data(job_)) {
       MOTLEY_ASSIGN(test_data_, open_at_server(data::Set::kTest));
@@ -103,10 +103,11 @@ Status Worker::open_data() {
                    data == train_data_.get() ? "training" : "test", data->skipped().first);
     }
   }
-  loader_ = std::make_unique<data::Loader>(*train_data_, 1 + static_cast<std::size_t>(job_.data_prefetch));
+  loader_ = std::make_unique<data::Loader>(*train_data_, 1 + static_cast<std::size_t>(job_.data.prefetch));
   const double steps_an_epoch =
-      std::ceil(static_cast<double>(train_data_->size()) / static_cast<double>(job_.global_batch_size));
-  steps_ = job_.steps > 0 ? job_.steps : static_cast<std::int64_t>(std::ceil(job_.epochs * steps_an_epoch));
+      std::ceil(static_cast<double>(train_data_->size()) / static_cast<double>(job_.training.global_batch_size));
+  steps_ = job_.training.steps > 0 ? job_.training.steps
+                                   : static_cast<std::int64_t>(std::ceil(job_.training.epochs * steps_an_epoch));
   return {};
 }
 
@@ -135,41 +136,41 @@ Result<std::unique_ptr<nn::Stage>> Worker::make_stage() {
   MOTLEY_ASSIGN(auto whole, nn::make_network(network, seed));
   auto part = nn::take_part(std::move(whole), layout_->plan().layers, planned.first_layer, planned.last_layer);
   if (!part) {
-    return fail(part.error().within(job_.plan));
+    return fail(part.error().within(job_.execution.plan));
   }
   MOTLEY_ASSIGN(auto stage, nn::Stage::create(std::move(part->network), options));
   MOTLEY_ASSIGN(pipeline_, Pipeline::create(*session_, *layout_, *stage, part->input_shape, part->output_shape,
-                                            job_.gradient_sync_overlap, Deadline::after(job_.join_seconds)));
+                                            job_.gradient_sync.overlap, Deadline::after(job_.deadline.join)));
   shared_ = std::move(part->shared);
   const auto tied = tied_parameters(*layout_, shared_);
   if (!tied) {
-    return fail(tied.error().within(job_.plan));
+    return fail(tied.error().within(job_.execution.plan));
   }
   MOTLEY_ASSIGN(tied_, TiedGradients::create(*session_, *layout_, *tied, stage->parameters(),
-                                             Deadline::after(job_.join_seconds)));
+                                             Deadline::after(job_.deadline.join)));
   return stage;
 }
 
 Status Worker::build_model() {
   session_->set_phase(0, "building the network");
-  MOTLEY_ASSIGN(loss_, nn::parse_loss(job_.loss));
+  MOTLEY_ASSIGN(loss_, nn::parse_loss(job_.training.loss));
   metric_ = nn::default_metrics(loss_).front();
-  MOTLEY_ASSIGN(dtype_, nn::parse_dtype(job_.model_dtype));
+  MOTLEY_ASSIGN(dtype_, nn::parse_dtype(job_.model.dtype));
   const std::string device = find_device(job_, cluster_, role_.rank, role_.local_rank);
   MOTLEY_ASSIGN(device_, nn::parse_device(device));
 
   MOTLEY_ASSIGN(stage_, make_stage());
   MOTLEY_ASSIGN(optimizer_, nn::Optimizer::create(parts_.optimizer, stage_->parameters()));
   MOTLEY_ASSIGN(buckets_, nn::GradientBuckets::create(stage_->parameters(),
-                                                      static_cast<std::size_t>(job_.gradient_sync_bucket_size),
-                                                      job_.gradient_sync_overlap));
+                                                      static_cast<std::size_t>(job_.gradient_sync.bucket_size),
+                                                      job_.gradient_sync.overlap));
   if (nn::has_batch_norm(*stage_)) {
     batch_norm_.emplace(*stage_);
     if (parts_.gradient_sync.staleness) {
       return fail(ErrorCode::kInvalidInput,
                   "model.norm: the network has BatchNorm, whose statistics all workers combine in every step; accepted "
                   "with gradient_sync.consistency {}: networks without it (model.norm: group or none)",
-                  job_.gradient_sync_consistency);
+                  job_.gradient_sync.consistency);
     }
   }
 
@@ -177,8 +178,8 @@ Status Worker::build_model() {
   collective::Layout layout;
   layout.type = dtype_ == torch::kFloat64 ? collective::DataType::kFloat64 : collective::DataType::kFloat32;
   layout.bucket_elements = buckets_->bucket_elements();
-  const Deadline deadline = Deadline::after(job_.join_seconds);
-  if (gradient_sync.method == collective::Method::kAuto && !job_.gradient_sync_servers.empty()) {
+  const Deadline deadline = Deadline::after(job_.deadline.join);
+  if (gradient_sync.method == collective::Method::kAuto && !job_.gradient_sync.servers.empty()) {
     MOTLEY_ASSIGN(gradient_sync.servers, read_servers(job_));
     MOTLEY_ASSIGN(const MethodChoice choice, measure_and_choose(*session_, *group_, gradient_sync, layout, deadline));
     gradient_sync.method = choice.method;
@@ -200,7 +201,7 @@ Status Worker::build_model() {
     gradient_sync.job_suffix = fmt::format("/stage-{}", layout_->find_stage(role_.rank));
   }
   if (gradient_sync.wire == collective::WireType::kTopK && writes() &&
-      (job_.optimizer_name != "sgd" || job_.momentum > 0)) {
+      (job_.optimizer.name != "sgd" || job_.optimizer.momentum > 0)) {
     spdlog::warn(
         "gradient_sync.comm_dtype: top-k sends small gradients late and all at once, which momentum and Adam take for "
         "something "
@@ -217,16 +218,17 @@ Status Worker::build_model() {
   MOTLEY_ASSIGN(auto method, train::make_reducer(stage_alone_ ? *stage_alone_ : peers(), gradient_sync));
   reducer_ = std::move(method.reducer);
   server_optimizer_ = method.server_optimizer;
-  MOTLEY_TRY(reducer_->prepare(layout, Deadline::after(job_.join_seconds)));
+  MOTLEY_TRY(reducer_->prepare(layout, Deadline::after(job_.deadline.join)));
   std::vector<std::span<std::byte>> memory;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket) {
     memory.push_back(reducer_->buffer(bucket));
   }
   MOTLEY_TRY(buckets_->bind(memory));
 
-  if (layout_ && !job_.emulation.empty()) {
-    MOTLEY_ASSIGN(stage_timing_, EmulatedStageTiming::read(job_.emulation, layout_->plan(), layout_->stage(role_.rank),
-                                                           layout_->device_type(role_.rank)));
+  if (layout_ && !job_.execution.emulation.empty()) {
+    MOTLEY_ASSIGN(stage_timing_,
+                  EmulatedStageTiming::read(job_.execution.emulation, layout_->plan(), layout_->stage(role_.rank),
+                                            layout_->device_type(role_.rank)));
     timing_.emplace(SteadyClock::instance(), buckets_->count(), 0.0);  // of backward alone
     if (is_synthetic(job_)) {
       timing_->set_bucket_positions(bucket_positions());
@@ -238,8 +240,8 @@ Status Worker::build_model() {
     return {};
   }
   TimelineOptions timeline;
-  timeline.first_steps = job_.timeline_steps / 2;
-  timeline.every = job_.timeline_steps == 0 ? steps_ + 1 : std::max<std::int64_t>(1, 2 * steps_ / job_.timeline_steps);
+  timeline.first_steps = job_.timeline.steps / 2;
+  timeline.every = job_.timeline.steps == 0 ? steps_ + 1 : std::max<std::int64_t>(1, 2 * steps_ / job_.timeline.steps);
   timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
   return {};
 }
@@ -247,7 +249,7 @@ Status Worker::build_model() {
 // The share of backward after which each bucket is complete, by the profile: once its first layer is done.
 std::vector<double> Worker::bucket_positions() const {
   std::vector<double> positions(static_cast<std::size_t>(buckets_->count()), 0.0);
-  const auto batch = static_cast<std::uint32_t>(job_.global_batch_size);
+  const auto batch = static_cast<std::uint32_t>(job_.training.global_batch_size);
   const double rows = layout_->samples(role_.rank, {0, batch}) / static_cast<double>(layout_->plan().micro_batches);
   for (const nn::GradientBuckets::Place& place : buckets_->places()) {
     double& position = positions[static_cast<std::size_t>(place.bucket)];
@@ -318,7 +320,7 @@ Status Worker::start_state(bool resume) {
 
 // `start` is rank 0's; it has no weights where every stage makes its own.
 Status Worker::start_from(Checkpoint start, bool resume) {
-  const Deadline deadline = Deadline::after(kCheckpointDeadlineFactor * job_.step_seconds);
+  const Deadline deadline = Deadline::after(kCheckpointDeadlineFactor * job_.deadline.step);
   for (const char* name : {"weights.safetensors", "optimizer.safetensors", "state.json", "audit.bin"}) {
     MOTLEY_ASSIGN(start.files[name], broadcast_text(*group_, std::move(start.files[name]), 0, deadline));
   }
@@ -336,7 +338,7 @@ Status Worker::start_from(Checkpoint start, bool resume) {
   MOTLEY_ASSIGN(data::BatchSplitOptions partition, make_split_options(job_, cluster_, has_batch_norm));
   if (layout_) {
     auto shares = StageSplit::create(*layout_, partition);
-    if (!shares) return fail(shares.error().within(job_.plan));
+    if (!shares) return fail(shares.error().within(job_.execution.plan));
     stage_split_ = std::move(*shares);
   } else {
     MOTLEY_ASSIGN(splitter_, data::BatchSplitter::create(std::move(partition)));
@@ -384,14 +386,14 @@ Status Worker::start_from(Checkpoint start, bool resume) {
   }
   MOTLEY_ASSIGN(ledger_, data::Ledger::open(ledger));
   if (next_evaluation_ == 0) {
-    next_evaluation_ = job_.evaluate_every_epochs;
+    next_evaluation_ = job_.evaluate.every_epochs;
   }
   return {};
 }
 
 Status Worker::open_outputs() {
   started_ = monotonic_seconds();
-  next_checkpoint_ = started_ + job_.checkpoint_every_seconds;
+  next_checkpoint_ = started_ + job_.checkpoint.every;
   if (!writes()) {
     return {};
   }
@@ -413,10 +415,11 @@ Status Worker::open_outputs() {
   facts.plan = layout_ ? &layout_->plan() : nullptr;
   MOTLEY_TRY(write_run_file(run_, job_, cluster_, facts));
   const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", train_data_->size(),
-                                       role_.size, steps_, job_.global_batch_size);
+                                       role_.size, steps_, job_.training.global_batch_size);
   if (layout_) {
-    spdlog::info("{} by the plan '{}': {}, in {} micro-batches through {} stages ({})", job_.model_name, job_.plan,
-                 work, layout_->plan().micro_batches, layout_->stages(), planning::to_string(layout_->plan().schedule));
+    spdlog::info("{} by the plan '{}': {}, in {} micro-batches through {} stages ({})", job_.model.name,
+                 job_.execution.plan, work, layout_->plan().micro_batches, layout_->stages(),
+                 planning::to_string(layout_->plan().schedule));
   } else {
     spdlog::info("{}: {} parameters, {}, gradient synchronisation: {}", stage_->name(), stage_->parameter_count(), work,
                  reducer_->name());
@@ -428,8 +431,9 @@ Status Worker::open_outputs() {
     }
   }
   if (stage_timing_) {
-    spdlog::info("all workers are emulated: each stage takes as long as '{}' says for its device type", job_.emulation);
-    MOTLEY_TRY(event("emulation", fmt::format("by the profile '{}'", job_.emulation)));
+    spdlog::info("all workers are emulated: each stage takes as long as '{}' says for its device type",
+                 job_.execution.emulation);
+    MOTLEY_TRY(event("emulation", fmt::format("by the profile '{}'", job_.execution.emulation)));
   }
   if (batch_norm_ && role_.size > 1) {
     const char* text =
@@ -450,9 +454,10 @@ Status Worker::open_outputs() {
 // Rank 0 watches whether the workers are as fast as the plan's profile says. Rows and weights that servers keep stay
 // where they are: such runs keep their plan, as do those whose shares are fixed.
 Status Worker::watch_speeds() {
-  const std::string& file = job_.profile.empty() ? job_.emulation : job_.profile;
-  const bool may_move = layout_ && job_.replan && job_.batch_split_mode != "fixed" && role_.size > 1 && !file.empty();
-  if (!writes() || !may_move || job_.gradient_sync_method == "parameter-server" || has_served_table(job_)) {
+  const std::string& file = job_.execution.profile.empty() ? job_.execution.emulation : job_.execution.profile;
+  const bool may_move =
+      layout_ && job_.execution.replan && job_.batch_split.mode != "fixed" && role_.size > 1 && !file.empty();
+  if (!writes() || !may_move || job_.gradient_sync.method == "parameter-server" || has_served_table(job_)) {
     return {};
   }
   MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(file));
@@ -462,7 +467,7 @@ Status Worker::watch_speeds() {
     MOTLEY_ASSIGN(devices, cluster::read_cluster(kept));
   }
   auto replanner = Replanner::create(profile, devices, *layout_);
-  if (!replanner && !job_.profile.empty()) {
+  if (!replanner && !job_.execution.profile.empty()) {
     return fail(replanner.error().within(file));
   }
   if (!replanner) {

@@ -103,7 +103,7 @@ class Worker {
 
  private:
   bool writes() const { return role_.rank == 0; }
-  Deadline step_deadline() const { return Deadline::after(job_.step_seconds); }
+  Deadline step_deadline() const { return Deadline::after(job_.deadline.step); }
   // Those that compute the same layers as this rank, itself included.
   net::Session& peers() const { return stage_session_ ? *stage_session_ : *session_; }
   collective::Group& peer_group() const { return stage_group_ ? *stage_group_ : *group_; }
@@ -132,7 +132,7 @@ class Worker {
   Deadline wait_deadline(bool synchronises) const;
   double epochs_done(std::uint32_t cursor) const;
   bool evaluation_is_due(double epochs) const;
-  bool keeps_checkpoints() const { return !is_synthetic(job_) && job_.checkpoint_keep > 0; }
+  bool keeps_checkpoints() const { return !is_synthetic(job_) && job_.checkpoint.keep > 0; }
   bool checkpoint_is_due() const;
   Status synchronise(data::Range window, bool& stop);
   Status clip_gradients();

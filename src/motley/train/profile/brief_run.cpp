@@ -74,11 +74,11 @@ Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_step
 
 // In a folder that is there already, for the run and what else it needs.
 Result<StepTimes> run_in(const fs::path& folder, Job job, const BriefRun& options) {
-  job.steps = options.settling_steps + options.steps;
-  job.evaluate_every_epochs = -1;
-  job.checkpoint_every_seconds = 0;
-  job.checkpoint_every_steps = 0;
-  job.timeline_steps = 0;
+  job.training.steps = options.settling_steps + options.steps;
+  job.evaluate.every_epochs = -1;
+  job.checkpoint.every = 0;
+  job.checkpoint.every_steps = 0;
+  job.timeline.steps = 0;
   const RunDirectory run(folder / "run");
   MOTLEY_ASSIGN(const RunLock lock, run.prepare(false, false));
   MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
@@ -86,7 +86,7 @@ Result<StepTimes> run_in(const fs::path& folder, Job job, const BriefRun& option
   launch.motley = options.motley;
   launch.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
   launch.server_arguments = own_server_arguments(job, run);
-  launch.workers = static_cast<int>(job.workers);
+  launch.workers = static_cast<int>(job.execution.workers);
   launch.quiet = true;
   launch.deadline = options.deadline;
   launch.stop = options.stop;
@@ -115,13 +115,13 @@ Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const Br
   const TemporaryFolder folder{path};
   const fs::path plan_file = folder.path / "plan.json";
   MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
-  job.plan = plan_file.string();
-  job.replan = false;
-  job.profile.clear();
+  job.execution.plan = plan_file.string();
+  job.execution.replan = false;
+  job.execution.profile.clear();
   MOTLEY_TRY(follow_plan(job));
   MOTLEY_ASSIGN(const cluster::Cluster cluster, make_cluster(job));
   MOTLEY_TRY(check_inputs(job, cluster));
-  job.workers = static_cast<std::int64_t>(cluster.workers.size());
+  job.execution.workers = static_cast<std::int64_t>(cluster.workers.size());
   return run_in(folder.path, std::move(job), options);
 }
 

@@ -31,21 +31,21 @@ constexpr std::int64_t kManySteps = 200;
 // Real steps of the job with this many workers, each of which takes `batch` samples of a step.
 Result<StepTimes> run_steps(Job job, const fs::path& motley, DeviceKind kind, std::int64_t threads,
                             std::int64_t workers, std::int64_t batch, std::int64_t steps) {
-  job.cluster.clear();
-  job.plan.clear();
-  job.device = cluster::to_string(kind);
-  job.threads = threads;
-  job.workers = workers;
-  job.global_batch_size = batch * workers;
-  job.gradient_accumulation_steps = 1;
-  job.learning_rate = 1e-12;  // a job's own may diverge on batches so small; the arithmetic is the same
-  job.batch_split_mode = "equal";
-  job.batch_split_fixed.clear();
-  job.baseline_every = 0;
-  if (job.gradient_sync_method == "parameter-server") job.gradient_sync_comm_dtype = "float32";  // a ring knows fewer
-  job.gradient_sync_method = "tcp-ring";
-  job.gradient_sync_overlap = false;
-  job.gradient_sync_servers.clear();
+  job.execution.cluster.clear();
+  job.execution.plan.clear();
+  job.execution.device = cluster::to_string(kind);
+  job.execution.threads = threads;
+  job.execution.workers = workers;
+  job.training.global_batch_size = batch * workers;
+  job.training.gradient_accumulation_steps = 1;
+  job.optimizer.learning_rate = 1e-12;  // a job's own may diverge on batches so small; the arithmetic is the same
+  job.batch_split.mode = "equal";
+  job.batch_split.fixed.clear();
+  job.baseline.every = 0;
+  if (job.gradient_sync.method == "parameter-server") job.gradient_sync.comm_dtype = "float32";  // a ring knows fewer
+  job.gradient_sync.method = "tcp-ring";
+  job.gradient_sync.overlap = false;
+  job.gradient_sync.servers.clear();
   Result<StepTimes> times = run_briefly(std::move(job), {.motley = motley, .settling_steps = kSettled, .steps = steps});
   return times ? std::move(times) : fail(times.error().within(fmt::format("whole steps of {} workers", workers)));
 }
@@ -64,21 +64,21 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
     return std::ranges::any_of(scalings, [&](const Scaling& scaling) { return scaling.type == type; });
   };
   std::vector<Source> sources;
-  if (job.cluster.empty()) {
-    sources.push_back({"cpu", DeviceKind::kCpu, std::nullopt, job.threads});
+  if (job.execution.cluster.empty()) {
+    sources.push_back({"cpu", DeviceKind::kCpu, std::nullopt, job.execution.threads});
     if (torch::cuda::is_available()) {
-      sources.push_back({"cuda", DeviceKind::kCuda, std::nullopt, job.threads});
+      sources.push_back({"cuda", DeviceKind::kCuda, std::nullopt, job.execution.threads});
     }
     std::erase_if(sources, [&](const Source& source) { return is_scaled(source.type); });
     return sources;
   }
-  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.cluster));
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.execution.cluster));
   std::map<DeviceKind, std::string> measured;
   for (const cluster::DeviceType& type : cluster.device_types) {
     if (is_scaled(type.name)) {
       continue;
     }
-    Source source{type.name, type.kind, std::nullopt, job.threads};
+    Source source{type.name, type.kind, std::nullopt, job.execution.threads};
     std::vector<double> seconds_per_sample_each;
     bool all_emulated = true;
     for (const cluster::Worker& worker : cluster.workers) {
@@ -96,12 +96,12 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
       return fail(ErrorCode::kInvalidInput,
                   "{}: device_types: '{}' and '{}' are both of kind {}, and this machine can be only one of them; "
                   "accepted: --scale TYPE=TYPE*FACTOR for the other",
-                  job.cluster, other->second, type.name, cluster::to_string(type.kind));
+                  job.execution.cluster, other->second, type.name, cluster::to_string(type.kind));
     } else if (type.kind == DeviceKind::kCuda && !torch::cuda::is_available()) {
       return fail(ErrorCode::kInvalidInput,
                   "{}: device_types: '{}' is of kind cuda, and there is no CUDA device here to measure; accepted: "
                   "--scale {}=TYPE*FACTOR, where FACTOR multiplies the times of a TYPE that is here",
-                  job.cluster, type.name, type.name);
+                  job.execution.cluster, type.name, type.name);
     }
     sources.push_back(std::move(source));
   }
@@ -162,17 +162,17 @@ class JobProfiler {
   }
 
   Status prepare() {
-    nn::set_deterministic(job_.deterministic);
+    nn::set_deterministic(job_.execution.deterministic);
     say("opening the data");
     MOTLEY_ASSIGN(const auto data, open_training_data(job_));
     MOTLEY_ASSIGN(const nn::NetworkSpec spec, make_network_spec(job_, *data));
     MOTLEY_ASSIGN(network_, nn::make_network(spec, static_cast<std::uint64_t>(job_.seed)));
-    MOTLEY_ASSIGN(step_.loss, nn::parse_loss(job_.loss));
-    MOTLEY_ASSIGN(step_.dtype, nn::parse_dtype(job_.model_dtype));
+    MOTLEY_ASSIGN(step_.loss, nn::parse_loss(job_.training.loss));
+    MOTLEY_ASSIGN(step_.dtype, nn::parse_dtype(job_.model.dtype));
     step_.optimizer = make_parts(job_).optimizer;
     step_.autocast = job_.precision == "bfloat16";
-    step_.bucket_bytes = static_cast<std::size_t>(job_.gradient_sync_bucket_size);
-    step_.tokens = job_.data_name == "text" ? data->class_count() : 0;
+    step_.bucket_bytes = static_cast<std::size_t>(job_.gradient_sync.bucket_size);
+    step_.tokens = job_.data.name == "text" ? data->class_count() : 0;
     if (const auto layout = nn::lookup_layout(spec)) {  // numbers that any table has
       step_.tokens = layout->rows > 0 ? std::min(layout->rows, nn::kSmallTableRows) : nn::kSmallTableRows;
     }
@@ -239,7 +239,7 @@ class JobProfiler {
     const double runs = has_two ? 2 : 1;
     // The batch nearest to a worker's share, of which enough steps fit into the time: how much workers get in each
     // other's way depends on it.
-    const double share = static_cast<double>(job_.global_batch_size) / runs;
+    const double share = static_cast<double>(job_.training.global_batch_size) / runs;
     const auto distance = [&](std::int64_t batch) { return std::abs(std::log(static_cast<double>(batch) / share)); };
     std::int64_t batch = batches.front();
     for (const std::int64_t candidate : batches) {
@@ -315,8 +315,8 @@ class JobProfiler {
             "scaled by {:.4g} from this machine's {}, so that {:.0f} samples take {} each, as seconds_per_sample of "
             "its "
             "workers in {} says; there: {}",
-            factor, cluster::to_string(source.kind), batch, format_seconds(*source.seconds_per_sample), job_.cluster,
-            device.rule);
+            factor, cluster::to_string(source.kind), batch, format_seconds(*source.seconds_per_sample),
+            job_.execution.cluster, device.rule);
       } else {
         local_.push_back(source.type);
       }
@@ -349,7 +349,7 @@ class JobProfiler {
     profile_.batch = static_cast<double>(options_.batches.front());
     for (const auto& [kind, device] : here_) {
       for (const model::Measurement& measurement : device.layers.front().measurements) {
-        if (measurement.batch <= static_cast<double>(job_.global_batch_size)) {
+        if (measurement.batch <= static_cast<double>(job_.training.global_batch_size)) {
           profile_.batch = std::max(profile_.batch, measurement.batch);
         }
       }
