@@ -12,7 +12,7 @@ namespace motley::bench {
 
 class ExchangeJob {
  public:
-  // Where a rank runs: what stands before its command, and the address it binds to, if any.
+  // Where a rank runs: what stands before its command, and the address that it is bound to, if any.
   struct Place {
     std::vector<std::string> prefix;
     std::string address;

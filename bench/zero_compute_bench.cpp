@@ -280,7 +280,8 @@ class ZeroCompute {
 
   Status write_page() const {
     std::filesystem::create_directories(options_.pages);
-    std::string body = "<header><h1>Exchange without computation</h1></header>\n<main>\n<div class=\"cards\">";
+    std::string body =
+        "<header><h1>Gradient synchronisation without computation</h1></header>\n<main>\n<div class=\"cards\">";
     body += report::card("Exchanges a second",
                          "Of all workers together, on one machine; float32. Ours takes the step of SGD with momentum, "
                          "Gloo only adds up.",
@@ -291,7 +292,7 @@ class ZeroCompute {
                          compute_table(), true);
     for (const Model& model : models_) body += report::card(model.published.name, "", chart(model));
     return write_file(options_.pages / "zero-compute.html",
-                      report::document("Exchange without computation", body + "</div></main>"));
+                      report::document("Gradient synchronisation without computation", body + "</div></main>"));
   }
 
   const BenchOptions& options_;

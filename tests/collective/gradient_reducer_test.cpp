@@ -36,7 +36,7 @@ const Case kCases[] = {
     {"shared_memory_without_helper", with(Method::kSharedMemory, WireType::kNative, false)},
     {"ring", with(Method::kTcpRing)},
     {"ring_without_helper", with(Method::kTcpRing, WireType::kNative, false)},
-    {"ring_of_small_segments_on_two_lanes", with(Method::kTcpRing, WireType::kNative, true, 2, 4096)},
+    {"ring_of_small_segments_on_two_channels", with(Method::kTcpRing, WireType::kNative, true, 2, 4096)},
     {"ring_in_bfloat16", with(Method::kTcpRing, WireType::kBfloat16)},
     {"ring_in_bfloat16_small_segments", with(Method::kTcpRing, WireType::kBfloat16, true, 2, 8192)},
 };

@@ -18,7 +18,7 @@ struct RingPass {
   std::byte* values = nullptr;
   std::size_t elements = 0;
   std::size_t segment_elements = 0;
-  std::size_t times_apart = 1;  // see ring_lane.cpp; more gives neighbours more time and takes more of the cache
+  std::size_t times_apart = 1;  // see ring_channel.cpp; more gives neighbours more time and takes more of the cache
   double weight = 0;
   double* total_weight = nullptr;  // where the sum of all ranks' weights goes at the end
 };
@@ -50,7 +50,7 @@ class RingChannel {
   int waits_for() const;
 
  private:
-  // A place in a pass's order of segments (see ring_lane.cpp).
+  // A place in a pass's order of segments (see ring_channel.cpp).
   struct Place {
     std::size_t time = 0;
     std::size_t step = 0;

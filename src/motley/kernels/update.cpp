@@ -23,7 +23,7 @@ struct Factors {
   float weight_decay;
   float kept;  // of the weights after decoupled decay
   float old_first, new_first;
-  float now, ahead;  // kNesterov: of the gradient and of the momentum in what moves the weights
+  float now, ahead;  // kNesterov: of the gradient and of the momentum in the step
   float old_second, new_second;
   float root;  // corrects the square root of the second moment
   float epsilon;
@@ -32,7 +32,7 @@ struct Factors {
 #define MOTLEY_BODY "motley/kernels/update_body.inc"
 #include "motley/kernels/every_target.inc"
 
-// What moves the weights is now * gradient + ahead * momentum. In a step of constant gradient g the momentum goes to
+// A step is now * gradient + ahead * momentum. In a step of constant gradient g the momentum goes to
 // g / (1 - mu) by the factor mu; a fraction w of the step goes by mu^w, and the weights move by what the whole step
 // would have moved them by up to there.
 void set_momentum(const UpdateOptions& options, Factors& factors) {
@@ -86,7 +86,7 @@ Factors compute_factors(const UpdateOptions& options) {
   return factors;
 }
 
-// A part of a step of momentum moves the weights by gradient and momentum, as Nesterov's form does.
+// A part of a step of momentum is of gradient and momentum, as Nesterov's form is.
 UpdateRule select_rule(const UpdateOptions& options) {
   return options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
 }

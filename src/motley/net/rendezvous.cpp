@@ -31,7 +31,8 @@ Claim own_claim(const SessionOptions& options, std::uint64_t session) {
           .fingerprint = options.fingerprint};
 }
 
-// The member's address is left empty where the listener binds to every address: rank 0 then sees where it comes from.
+// The member's address is left empty where the listener is bound to every address: rank 0 then sees where it comes
+// from.
 Result<std::pair<Descriptor, Member>> open_data_listener(const SessionOptions& options) {
   MOTLEY_ASSIGN(Descriptor listener, listen_at({options.bind_host, 0}));
   const Endpoint bound = local_endpoint(listener);

@@ -52,7 +52,7 @@ struct SessionOptions {
   int rank = 0;
   int size = 1;
   Endpoint rendezvous;                  // rank 0 listens here, others connect here
-  std::string bind_host = "127.0.0.1";  // where the data listener binds; anything but loopback needs given_secret
+  std::string bind_host = "127.0.0.1";  // that the data listener is bound to; anything but loopback needs given_secret
   bool given_secret = false;            // the user configured the secret (a generated one is only good on loopback)
   double join_seconds = 60;             // how long ranks may take to appear
   double silence_seconds = 30;          // a rank whose control connection is silent for longer counts as lost

@@ -96,7 +96,7 @@ TEST(SparseCache, AsksForExactlyWhatItLacksAndGivesNothingTooOld) {
   for (const std::int64_t steps : {0, 1, 4, 20}) play(1000, steps, true);
 }
 
-TEST(SparseCache, WithLittleRoomGivesNothingTooOldEither) {
+TEST(SparseCache, WhenSmallGivesNothingTooOldEither) {
   for (const std::int64_t steps : {1, 4, 20}) {
     for (const std::size_t capacity : {10, 50}) play(capacity, steps, false);
   }

@@ -1,5 +1,5 @@
-// Ranks at different steps of one job, over every path. Element e of the weights belongs to rank e mod size: a push of
-// that rank adds its share of the step to it (a learning rate of one, a gradient of minus one), and no other push
+// Bounded staleness and asynchronous jobs, over every path. Element e of the weights belongs to rank e mod size: a push
+// of that rank adds its share of the step to it (a learning rate of one, a gradient of minus one), and no other push
 // touches it. So the weights that a rank holds tell which pushes of each rank are in them, whatever the server says.
 #include <gmock/gmock.h>
 

@@ -36,12 +36,12 @@ const Case kCases[] = {
     {"memory_adamw_one_core", true, 1, 1, WireType::kNative, UpdateRule::kAdamW},
     {"memory_sum", true, 1, 2, WireType::kNative, UpdateRule::kSum, 4096},
     {"memory_sgd_huge_chunks", true, 1, 3, WireType::kNative, UpdateRule::kSgd, 4 << 20},
-    {"lanes_momentum", false, 1, 2, WireType::kNative, UpdateRule::kMomentum},
-    {"lanes_nesterov_small_chunks", false, 1, 1, WireType::kNative, UpdateRule::kNesterov, 256},
-    {"lanes_adamw_three_servers", false, 3, 2, WireType::kNative, UpdateRule::kAdamW},
-    {"lanes_sum", false, 2, 1, WireType::kNative, UpdateRule::kSum},
-    {"lanes_bfloat16", false, 1, 2, WireType::kBfloat16, UpdateRule::kMomentum},
-    {"lanes_float16_sum", false, 1, 2, WireType::kFloat16, UpdateRule::kSum},
+    {"channels_momentum", false, 1, 2, WireType::kNative, UpdateRule::kMomentum},
+    {"channels_nesterov_small_chunks", false, 1, 1, WireType::kNative, UpdateRule::kNesterov, 256},
+    {"channels_adamw_three_servers", false, 3, 2, WireType::kNative, UpdateRule::kAdamW},
+    {"channels_sum", false, 2, 1, WireType::kNative, UpdateRule::kSum},
+    {"channels_bfloat16", false, 1, 2, WireType::kBfloat16, UpdateRule::kMomentum},
+    {"channels_float16_sum", false, 1, 2, WireType::kFloat16, UpdateRule::kSum},
 };
 
 void PrintTo(const Case& c, std::ostream* out) {

@@ -361,7 +361,7 @@ TEST(SparseNet, CarriesRowsInTheFormOfTheirTable) {
   }
 }
 
-TEST(SparseNet, RefusesFormsThatRowsDoNotHaveOrRanksDoNotShare) {
+TEST(SparseNet, RefusesFormsThatRowsDoNotHaveOrRanksDoNotAgreeOn) {
   const Servers servers(1);
   SparseTableOptions options = make_table_options("a", 2, Kind::kSgd);
   collective::run_threads(1, true, [&](int, ThreadSession& session) {

@@ -201,7 +201,7 @@ TEST(SparseTiersRules, PrefetchedRowsWaitForTheirUse) {
   EXPECT_EQ(table.statistics().counters.misses - misses, 200U);
 }
 
-TEST(SparseTiersFailures, ApplyNothingOfAPushThatCannotMakeRoom) {
+TEST(SparseTiersFailures, ApplyNothingOfAPushThatFindsNoSpace) {
   Tiered tiered(small_spec(Kind::kAdagrad, 3, 160));
   SparseTable& table = *tiered.table;
   ReferenceTable reference(table.spec());

@@ -31,7 +31,7 @@ class TenantsFile : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(TenantsFile, GivesEachItsTokenQuotaAndShare) {
+TEST_F(TenantsFile, GivesEachItsTokenQuotaAndWeight) {
   write("vision.token", "the token of vision\n");
   const auto path = write("tenants.yaml",
                           "tenants:\n"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "motley/collective/gradient_reducer.h"
+#include "motley/collective/wire_form.h"
 #include "motley/kernels/update.h"
 #include "motley/ps/client/server_address.h"
 
@@ -25,6 +26,8 @@ struct ServerOptions : collective::ReducerOptions {
   std::optional<std::uint32_t> staleness;
   double top_k = 0.01;     // kTopK: the share of a gradient's values that is sent
   std::string job_suffix;  // of the job's name at the servers, for a reducer beside its own
+
+  collective::WireForm wire_form() const { return {wire, wire == collective::WireType::kTopK ? top_k : 0}; }
 };
 
 }  // namespace motley::ps

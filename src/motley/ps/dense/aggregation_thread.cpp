@@ -23,7 +23,8 @@ void relax() {
 
 }  // namespace
 
-AggregationThread::AggregationThread(std::optional<int> pinned_to, const std::atomic<bool>& spins, CoreMetrics& metrics)
+AggregationThread::AggregationThread(std::optional<int> pinned_to, const std::atomic<bool>& spins,
+                                     ThreadMetrics& metrics)
     : spins_(spins), metrics_(metrics), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   // Signals are for the threads that the program made itself.
   sigset_t all;

@@ -25,7 +25,7 @@ class AggregationThread {
  public:
   // `pinned_to`: the processor that it may run on, if it is to have its own. `spins`: whether it looks out for work for
   // some microseconds before it sleeps.
-  AggregationThread(std::optional<int> pinned_to, const std::atomic<bool>& spins, CoreMetrics& metrics);
+  AggregationThread(std::optional<int> pinned_to, const std::atomic<bool>& spins, ThreadMetrics& metrics);
   ~AggregationThread();
 
   // From any thread; takes effect soon. A job has one share on a core. `weight`: of the tenant, among tenants.
@@ -46,7 +46,7 @@ class AggregationThread {
   void wake() const;
 
   const std::atomic<bool>& spins_;
-  CoreMetrics& metrics_;
+  ThreadMetrics& metrics_;
   std::map<std::uint64_t, std::unique_ptr<AggregationTask>> tasks_;  // of the thread
   WeightedRoundRobin turns_;
   std::vector<pollfd> polled_;

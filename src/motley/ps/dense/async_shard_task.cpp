@@ -17,7 +17,7 @@ AsyncShardTask::AsyncShardTask(std::shared_ptr<DenseJob> job, int core,
                                std::function<void(Error)> lost)
     : ShardTask(std::move(job), core, std::move(channels), std::move(lost)), item_steps_(items_.size()) {
   ranks_.resize(this->channels().size());
-  for (Progress& progress : ranks_) progress.ahead.resize(job_->offsets_.size());
+  for (Progress& progress : ranks_) progress.ahead.resize(job_->model_.buckets().size());
 }
 
 kernels::WireFormat AsyncShardTask::format() const {
@@ -26,7 +26,7 @@ kernels::WireFormat AsyncShardTask::format() const {
 
 std::byte* AsyncShardTask::rank_copy(std::size_t rank, const Item& item) const {
   if (!job_->in_memory()) return job_->copies_[rank].data() + job_->answer_at_[item.index];
-  return job_->shared_.rank_values(static_cast<int>(rank)) + job_->element_index(*item.segment) * sizeof(float);
+  return job_->shared_.rank_values(static_cast<int>(rank)) + job_->model_.offset(*item.segment);
 }
 
 std::uint64_t AsyncShardTask::slowest() const {
@@ -133,8 +133,9 @@ void AsyncShardTask::apply(std::size_t rank, const Item& item, bool answers) {
   options.step = static_cast<double>(job_->updates_) + steps;
   options.fraction = announced.weight;
   const std::size_t width = kernels::byte_size(format());
-  const std::byte* pushed = job_->in_memory() ? job_->gradients_[rank]->data() + job_->element_index(segment) * width
-                                              : job_->pushes_[rank].data() + job_->push_at_[item.index];
+  const std::byte* pushed = job_->in_memory()
+                                ? job_->gradients_[rank]->data() + job_->model_.element_index(segment) * width
+                                : job_->pushes_[rank].data() + job_->push_at_[item.index];
   std::byte* copy = rank_copy(rank, item);
   std::vector<float*> state(job_->state_.size());
   const float one = 1;
@@ -184,7 +185,7 @@ void AsyncShardTask::answer(std::size_t rank, bool written) {
   if (last) answer_bucket(rank, item, at, round);
   if (job_->in_memory()) {
     const auto bucket = static_cast<std::size_t>(item.bucket);
-    job_->shared_.answered(bucket, static_cast<int>(rank)).add(round * job_->segments_of_bucket_[bucket]);
+    job_->shared_.answered(bucket, static_cast<int>(rank)).add(round * job_->model_.buckets()[bucket].segments());
   }
 }
 

@@ -1,5 +1,5 @@
-// A core's part of a job whose ranks may be at different steps: each push moves the weights by itself, as soon as it is
-// there, and is answered with weights that lack no more of the other ranks' pushes than it allows.
+// A core's part of an asynchronous job: each push updates the weights by itself, as soon as it is there, and is
+// answered with weights that lack no more of the other ranks' pushes than it allows.
 #pragma once
 
 #include "motley/ps/dense/dense_job.h"

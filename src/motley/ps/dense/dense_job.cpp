@@ -26,22 +26,17 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
   job->cores_ = cores;
   job->received_ =
       std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores) * static_cast<std::size_t>(join.size));
-  const std::vector<std::size_t> elements(join.bucket_elements.begin(), join.bucket_elements.end());
-  job->map_ = make_chunk_map(elements, sizeof(float), join.chunk_bytes, join.bins, join.bin_speeds);
+  job->model_ = DividedModel(join.bucket_elements);
+  job->model_.divide(join.chunk_bytes, join.bins, join.bin_speeds);
   job->metrics_ = std::make_shared<JobMetrics>(join.size, cores);
-  const std::vector<std::size_t>& load = job->map_.load;
+  const std::vector<std::size_t>& load = job->model_.load();
   const auto values = std::accumulate(load.begin(), load.end(), std::size_t{0});
   if (values > 0) {
     job->metrics_->map_imbalance = static_cast<double>(*std::ranges::max_element(load)) *
                                    static_cast<double>(load.size()) / static_cast<double>(values);
   }
-  job->offsets_ = ServerRegion::value_offsets(join.bucket_elements);
-  job->segments_of_bucket_.assign(elements.size(), 0);
-  job->claimed_ = std::vector<std::atomic<std::uint32_t>>(elements.size());
-  for (const Segment& segment : job->map_.segments) {
-    ++job->segments_of_bucket_[static_cast<std::size_t>(segment.bucket)];
-  }
-  const std::size_t bytes = job->offsets_.back();
+  job->claimed_ = std::vector<std::atomic<std::uint32_t>>(join.bucket_elements.size());
+  const std::size_t bytes = job->model_.bytes();
   for (int array = 0; array < kernels::state_arrays(join.update.rule); ++array) {
     MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes, "the optimizer's state"));
     job->state_.push_back(std::move(pages));
@@ -56,14 +51,14 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
     }
     return job;
   }
-  job->push_at_ = frame_offsets(job->map_, join.wire);
+  job->push_at_ = job->model_.frame_offsets(join.wire);
   for (int rank = 0; rank < join.size; ++rank) {
     MOTLEY_ASSIGN(Pages pages, Pages::allocate(job->push_at_.back(), "gradients"));
     job->pushes_.push_back(std::move(pages));
   }
   MOTLEY_ASSIGN(job->weights_, Pages::allocate(bytes, "weights"));
   job->answer_form_ = join.wire.answer(join.size, join.update);
-  job->answer_at_ = frame_offsets(job->map_, job->answer_form_);
+  job->answer_at_ = job->model_.frame_offsets(job->answer_form_);
   for (int rank = 0; rank < join.size && join.is_async; ++rank) {
     MOTLEY_ASSIGN(Pages pages, Pages::allocate(job->answer_at_.back(), "weights of a rank"));
     job->copies_.push_back(std::move(pages));
@@ -80,9 +75,9 @@ Result<std::shared_ptr<DenseJob>> DenseJob::create(const ServerJoin& join, int c
 void DenseJob::begin(std::uint64_t updates) {
   updates_ = updates;
   if (acknowledged_.data() == nullptr || join_.update.rule == kernels::UpdateRule::kSum) return;
-  for (const Segment& segment : map_.segments) {
+  for (const Segment& segment : model_.segments()) {
     if (segment.bin < join_.first_bin || segment.bin >= join_.first_bin + cores_) continue;
-    std::copy_n(array(0, segment), segment.count, acknowledged_.as<float>() + element_index(segment));
+    std::copy_n(array(0, segment), segment.count, acknowledged_.as<float>() + model_.element_index(segment));
   }
 }
 
@@ -104,20 +99,16 @@ std::size_t DenseJob::bytes_needed(const ServerJoin& join, int cores, bool in_me
   return (copies + (join.wire.lossy() ? 1 : 0)) * own + (join.is_async ? 2 : 1) * pushes;
 }
 
-std::size_t DenseJob::element_index(const Segment& segment) const {
-  return offsets_[static_cast<std::size_t>(segment.bucket)] / sizeof(float) + segment.begin;
-}
-
 float* DenseJob::array(std::size_t index, const Segment& segment) const {
   float* values = index > 0                    ? state_[index - 1].as<float>()
                   : in_memory() && !is_async() ? reinterpret_cast<float*>(shared_.values())
                                                : weights_.as<float>();
-  return values + element_index(segment);
+  return values + model_.element_index(segment);
 }
 
 std::span<float> DenseJob::part(const StatePart& part) {
-  if (part.array > state_.size() || part.segment >= map_.segments.size()) return {};
-  const Segment& segment = map_.segments[part.segment];
+  if (part.array > state_.size() || part.segment >= model_.segments().size()) return {};
+  const Segment& segment = model_.segments()[part.segment];
   const std::size_t begin = part.piece * kPieceElements;
   const bool here = segment.bin >= join_.first_bin && segment.bin < join_.first_bin + cores_;
   if (!here || begin >= segment.count) return {};
@@ -160,7 +151,8 @@ DenseJob::Standing DenseJob::standing() const {
     for (std::size_t rank = 0; rank < size; ++rank) {
       come[rank] = shared_.announced(bucket, static_cast<int>(rank)).round.load(std::memory_order_acquire);
     }
-    const auto ready = static_cast<std::uint32_t>(*std::ranges::min_element(come) * segments_of_bucket_[bucket]);
+    const auto ready =
+        static_cast<std::uint32_t>(*std::ranges::min_element(come) * model_.buckets()[bucket].segments());
     const auto unclaimed = static_cast<std::int32_t>(ready - claimed_[bucket].load(std::memory_order_relaxed));
     standing.waiting += static_cast<std::uint64_t>(std::max(unclaimed, 0));
     const auto furthest = std::ranges::max_element(come);
@@ -190,7 +182,7 @@ ShardTask::ShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::u
       channels_(std::move(channels)),
       lost_(std::move(lost)) {
   std::vector<Arrivals::Item> round;
-  const std::vector<Segment>& segments = job_->map_.segments;
+  const std::vector<Segment>& segments = job_->model_.segments();
   for (std::size_t index = 0; index < segments.size(); ++index) {
     if (!job_->claimed() && segments[index].bin != job_->join_.first_bin + core_) continue;
     const int bucket = segments[index].bucket;
@@ -207,7 +199,7 @@ ShardTask::ShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::u
   if (!items_.empty()) metrics_.bucket.set(static_cast<std::uint64_t>(items_[0].bucket));
   posted_.assign(channels_.size(), 0);
   ended_.assign(channels_.size(), false);
-  landing_.assign(channels_.size(), std::vector<Announcement>(job_->offsets_.size()));
+  landing_.assign(channels_.size(), std::vector<Announcement>(job_->model_.buckets().size()));
   if (!job_->in_memory()) {
     for (const Item& item : items_) {
       for (std::size_t rank = 0; rank < channels_.size(); ++rank) post(item, 1, rank);
@@ -307,7 +299,7 @@ bool DenseShardTask::advance() {
 void DenseShardTask::claim() {
   const Item& head = items_[next_];
   const auto bucket = static_cast<std::size_t>(head.bucket);
-  const std::uint32_t segments = job_->segments_of_bucket_[bucket];
+  const std::uint32_t segments = job_->model_.buckets()[bucket].segments();
   const std::uint32_t end = round_ * segments;
   std::atomic<std::uint32_t>& claimed = job_->claimed_[bucket];
   std::uint32_t seen = claimed.load(std::memory_order_relaxed);
@@ -378,7 +370,7 @@ void DenseShardTask::update(const Item& item) {
   if (sparse && !add_up(item)) return;
   const kernels::WireFormat format = job_->in_memory() || lossy ? kernels::WireFormat::kFloat32 : join.wire.format();
   const std::size_t width = kernels::byte_size(format);
-  const std::size_t element = job_->element_index(segment);
+  const std::size_t element = job_->model_.element_index(segment);
   std::byte* wire =
       job_->answers_.data() == nullptr || lossy ? nullptr : job_->answers_.data() + job_->answer_at_[item.index];
 
@@ -415,7 +407,7 @@ void DenseShardTask::update(const Item& item) {
 
   if (job_->in_memory()) {
     const auto bucket = static_cast<std::size_t>(item.bucket);
-    job_->shared_.bucket(bucket).updated.add(round_ * job_->segments_of_bucket_[bucket]);
+    job_->shared_.bucket(bucket).updated.add(round_ * job_->model_.buckets()[bucket].segments());
     return;
   }
   metrics_.bytes_in.add(channels_.size() * join.wire.frame_bytes(segment.count));
@@ -451,7 +443,7 @@ bool DenseShardTask::add_up(const Item& item) {
 void DenseShardTask::answer_lossily(const Item& item) {
   const Segment& segment = *item.segment;
   const std::span weights(job_->array(0, segment), segment.count);
-  const std::span acknowledged(job_->acknowledged_.as<float>() + job_->element_index(segment), segment.count);
+  const std::span acknowledged(job_->acknowledged_.as<float>() + job_->model_.element_index(segment), segment.count);
   const collective::WireForm& form = job_->answer_form_;
   std::byte* frame = job_->answers_.data() + job_->answer_at_[item.index];
   if (job_->join_.update.rule != kernels::UpdateRule::kSum) {

@@ -16,7 +16,7 @@
 #include "motley/ps/dense/aggregation_task.h"
 #include "motley/ps/dense/arrivals.h"
 #include "motley/ps/dense/dense_metrics.h"
-#include "motley/ps/protocol/chunk_map.h"
+#include "motley/ps/protocol/divided_model.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
@@ -69,13 +69,10 @@ class DenseJob {
   friend class DenseShardTask;
   friend class AsyncShardTask;
   float* array(std::size_t index, const Segment& segment) const;
-  std::size_t element_index(const Segment& segment) const;
 
   ServerJoin join_;
   int cores_ = 1;
-  ChunkMap map_;
-  std::vector<std::size_t> offsets_;  // bytes, of float32 buckets
-  std::vector<std::uint32_t> segments_of_bucket_;
+  DividedModel model_;
   std::uint64_t updates_ = 0;
 
   std::unique_ptr<net::Region> region_;

@@ -76,7 +76,7 @@ struct JobMetrics {
   std::vector<Cell<bool>> missing;  // by rank
 };
 
-struct alignas(64) CoreMetrics {
+struct alignas(64) ThreadMetrics {
   Seconds busy;  // written by the core
 };
 

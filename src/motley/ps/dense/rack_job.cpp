@@ -49,10 +49,9 @@ Result<bool> RackJob::connected() {
   if (ready_ || !over_) return false;
   if (!*connecting_) return fail(connecting_->error());
   uplinks_ = std::move(**connecting_);
-  const std::vector<std::size_t> elements(join_.bucket_elements.begin(), join_.bucket_elements.end());
-  map_ = make_chunk_map(elements, sizeof(float), join_.chunk_bytes, bins());
-  offsets_ = ServerRegion::value_offsets(join_.bucket_elements);
-  const std::size_t bytes = offsets_.back() / sizeof(float) * kernels::byte_size(join_.wire.format());
+  model_ = DividedModel(join_.bucket_elements);
+  model_.divide(join_.chunk_bytes, bins(), {});
+  const std::size_t bytes = model_.bytes() / sizeof(float) * kernels::byte_size(join_.wire.format());
   for (std::size_t worker = 0; worker < ranks_.size(); ++worker) {
     MOTLEY_ASSIGN(Pages pages, Pages::allocate(bytes, "gradients"));
     pushes_.push_back(std::move(pages));
@@ -62,10 +61,6 @@ Result<bool> RackJob::connected() {
   saving_.resize(uplinks_.controls.size());
   ready_ = true;
   return true;
-}
-
-std::size_t RackJob::element_index(const Segment& segment) const {
-  return offsets_[static_cast<std::size_t>(segment.bucket)] / sizeof(float) + segment.begin;
 }
 
 std::vector<ReceivedFrom> RackJob::received() const {
@@ -92,8 +87,8 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
   };
   const std::uint64_t tag = message.header.tag;
   const std::size_t segment = StatePart::of(tag).segment;
-  const bool known_part = segment < map_.segments.size();
-  const std::size_t owner = known_part ? static_cast<std::size_t>(map_.segments[segment].bin / cores()) : 0;
+  const bool known_part = segment < model_.segments().size();
+  const std::size_t owner = known_part ? static_cast<std::size_t>(model_.segments()[segment].bin / cores()) : 0;
   const bool has_loaded = std::ranges::find(loaded_, rank) != loaded_.end();
   switch (message.header.type) {
     case kServerLoad:
@@ -193,7 +188,7 @@ RackShardTask::RackShardTask(std::shared_ptr<RackJob> job, int core, Uplinks::Ch
   std::ranges::move(job_->uplinks_.channels[static_cast<std::size_t>(core)], std::back_inserter(channels_));
   std::set<std::size_t> racks;  // of the bucket
   std::size_t announcement = 0;
-  const std::vector<Segment>& segments = job_->map_.segments;
+  const std::vector<Segment>& segments = job_->model_.segments();
   for (std::size_t index = 0; index < segments.size(); ++index) {
     const Segment& segment = segments[index];
     if (segment.bin % job_->cores() != core_) continue;
@@ -222,7 +217,7 @@ RackShardTask::RackShardTask(std::shared_ptr<RackJob> job, int core, Uplinks::Ch
 // A segment's place in values_.
 std::span<std::byte> RackShardTask::values(const Item& item) const {
   const std::size_t width = kernels::byte_size(job_->join_.wire.format());
-  return {job_->values_.data() + job_->element_index(*item.segment) * width, item.segment->count * width};
+  return {job_->values_.data() + job_->model_.element_index(*item.segment) * width, item.segment->count * width};
 }
 
 // Expects the item's frames of this round from all workers.
@@ -234,7 +229,7 @@ void RackShardTask::post_up(const Item& item, std::uint32_t round) {
       channels_[worker]->post_receive(kServerAnnounce, channel_tag(round, bucket),
                                       std::as_writable_bytes(std::span(&announced_[worker][bucket], 1)));
     } else {
-      std::byte* slot = job_->pushes_[worker].data() + job_->element_index(*item.segment) * width;
+      std::byte* slot = job_->pushes_[worker].data() + job_->model_.element_index(*item.segment) * width;
       channels_[worker]->post_receive(kServerPush, channel_tag(round, item.index), {slot, item.segment->count * width});
     }
     ++posted_[worker];
@@ -343,7 +338,7 @@ void RackShardTask::sum(const Item& item) {
   const ServerJoin& join = job_->join_;
   const kernels::WireFormat format = join.wire.format();
   const std::size_t width = kernels::byte_size(format);
-  const std::size_t element = job_->element_index(segment);
+  const std::size_t element = job_->model_.element_index(segment);
   const std::span<std::byte> mean = values(item);
   const bool narrow = format != kernels::WireFormat::kFloat32;
   const std::size_t chunk = std::max<std::size_t>(join.chunk_bytes / sizeof(float), 16);

@@ -15,7 +15,7 @@
 #include "motley/base/os/pages.h"
 #include "motley/ps/dense/aggregation_task.h"
 #include "motley/ps/dense/uplink.h"
-#include "motley/ps/protocol/chunk_map.h"
+#include "motley/ps/protocol/divided_model.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
@@ -57,13 +57,11 @@ class RackJob {
  private:
   friend class RackShardTask;
   Result<bool> answer(int rack, net::Message& message, std::vector<Answer>& answers);
-  std::size_t element_index(const Segment& segment) const;
 
   const ServerJoin join_;
   const int rack_;
   const std::vector<int> ranks_;  // of this rack
-  ChunkMap map_;
-  std::vector<std::size_t> offsets_;                  // bytes, of float32 buckets
+  DividedModel model_;
   std::vector<Pages> pushes_;                         // by worker, in the wire's format
   Pages values_;                                      // the rack's gradients, then new weights, likewise
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and worker

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <latch>
 
 #include "motley/base/log.h"
 #include "motley/base/units.h"
@@ -44,7 +43,7 @@ SparseJob::SparseJob(const net::Identity& identity, SparseLimits limits, MemoryQ
       before_(std::move(before)) {}
 
 SparseJob::~SparseJob() {
-  for (std::thread& saver : savers_) saver.join();
+  writers_.join();
   tables_.clear();
   if (before_.valid()) before_.wait();
   ended_.set_value();
@@ -308,8 +307,6 @@ Status SparseJob::save(int rank, std::int64_t step) {
                   ranks_[0].finished);
     }
   }
-  for (std::thread& saver : savers_) saver.join();
-  savers_.clear();
   const auto done = [this, step](Result<SparseSaved> result) {
     const std::lock_guard lock(mutex_);
     saved_.emplace(step, std::move(result));
@@ -320,31 +317,11 @@ Status SparseJob::save(int rank, std::int64_t step) {
               "a checkpoint of sparse tables needs a folder; accepted: motley server --embedding-dir DIR"));
     return {};
   }
-  reports_.assign(tables_.size(), CheckpointReport());
-  saving_ = tables_.size();
-  auto moments = std::make_shared<std::latch>(static_cast<std::ptrdiff_t>(tables_.size()));
-  for (std::size_t table = 0; table < tables_.size(); ++table) {
-    savers_.emplace_back([this, table, step, moments, done] {
-      bool passed = false;
-      CheckpointOptions options;
-      options.at_moment = [&] {
-        passed = true;
-        moments->count_down();
-      };
-      reports_[table] =
-          tables_[table]->checkpoint(make_folder_path(open_.tables[table], open_.shard, open_.shards), step, options);
-      if (!passed) moments->count_down();
-      if (--saving_ > 0) return;
-      SparseSaved total;
-      for (const Result<CheckpointReport>& report : reports_) {
-        if (!report) return done(fail(report.error()));
-        total.rows += report->rows;
-        total.bytes += report->bytes;
-      }
-      done(total);
-    });
+  std::vector<fs::path> folders;
+  for (const SparseTableOptions& table : open_.tables) {
+    folders.push_back(make_folder_path(table, open_.shard, open_.shards));
   }
-  moments->wait();
+  writers_.write(tables_, std::move(folders), step, done);
   return {};
 }
 

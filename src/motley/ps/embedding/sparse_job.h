@@ -18,12 +18,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "motley/net/connection.h"
 #include "motley/ps/embedding/sparse_statistics.h"
 #include "motley/ps/embedding/sparse_table.h"
+#include "motley/ps/embedding/table_writers.h"
 #include "motley/ps/protocol/sparse_protocol.h"
 #include "motley/ps/tenants/memory_quota.h"
 
@@ -128,9 +128,7 @@ class SparseJob {
   std::size_t table_bytes_ = 0;
   std::vector<std::unique_ptr<SparseTable>> tables_;
 
-  std::vector<std::thread> savers_;  // of the running checkpoint; a thread for each table
-  std::vector<Result<CheckpointReport>> reports_;
-  std::atomic<std::size_t> saving_ = 0;  // tables
+  TableWriters writers_;
 };
 
 }  // namespace motley::ps

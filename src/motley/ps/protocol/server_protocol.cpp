@@ -185,7 +185,7 @@ ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucke
                            bool is_async)
     : data_(data), size_(size) {
   const std::size_t announced = bucket_elements.size() * static_cast<std::size_t>(size);
-  buckets_at_ = static_cast<std::size_t>(cores) * sizeof(CoreState);
+  buckets_at_ = static_cast<std::size_t>(cores) * sizeof(ThreadState);
   announced_at_ = buckets_at_ + bucket_elements.size() * sizeof(BucketState);
   answered_at_ = announced_at_ + announced * sizeof(Announced);
   rounds_at_ = answered_at_ + (is_async ? announced * sizeof(Answered) : 0);

@@ -134,7 +134,7 @@ Result<Error> decode_server_failed(std::span<const std::byte> bytes);
 class ServerRegion {
  public:
   // Whether a core sleeps, so that whoever finishes a count has to ring it.
-  struct alignas(64) CoreState {
+  struct alignas(64) ThreadState {
     std::atomic<std::uint32_t> asleep;
   };
   struct alignas(64) BucketState {
@@ -156,7 +156,7 @@ class ServerRegion {
   // Where each bucket's values begin in a region of values, in bytes; one more entry for the end.
   static std::vector<std::size_t> value_offsets(std::span<const std::uint64_t> bucket_elements);
 
-  CoreState& core(int core) const { return reinterpret_cast<CoreState*>(data_)[core]; }
+  ThreadState& core(int core) const { return reinterpret_cast<ThreadState*>(data_)[core]; }
   BucketState& bucket(std::size_t bucket) const { return reinterpret_cast<BucketState*>(data_ + buckets_at_)[bucket]; }
   Announced& announced(std::size_t bucket, int rank) const {
     return reinterpret_cast<Announced*>(

@@ -89,6 +89,117 @@ void add_latency(Exposition& out, const JobMetrics& job) {
   out.sample(make_labels(job), static_cast<double>(below), "_count");
 }
 
+using Jobs = std::vector<std::shared_ptr<const JobMetrics>>;
+
+void add_threads(Exposition& out, const std::vector<ThreadMetrics>& cores) {
+  out.family("cores", "gauge", "Threads that sum and update.");
+  out.sample({}, static_cast<double>(cores.size()));
+  out.family("core_busy_seconds_total", "counter", "Seconds that a core has worked or moved bytes.");
+  double busiest = 0;
+  double busy = 0;
+  for (std::size_t core = 0; core < cores.size(); ++core) {
+    const double seconds = cores[core].busy.get();
+    busiest = std::max(busiest, seconds);
+    busy += seconds;
+    out.sample({{"core", std::to_string(core)}}, seconds);
+  }
+  out.family("core_imbalance", "gauge", "Busy seconds of the busiest core over those of a mean one; 1 is even.");
+  out.sample({}, busy > 0 ? busiest * static_cast<double>(cores.size()) / busy : 1);
+}
+
+void add_server(Exposition& out, const Metrics& metrics) {
+  out.family("refused_connections_total", "counter",
+             "Connections turned away: in the handshake (not Motley, wrong token, too slow), or by name after it.");
+  out.sample({{"where", "handshake"}}, static_cast<double>(metrics.refused_in_handshake.get()));
+  out.sample({{"where", "admission"}}, static_cast<double>(metrics.refused_after_it.get()));
+  out.family("jobs_ended_total", "counter", "Jobs that left in order or failed.");
+  out.sample({{"how", "left"}}, static_cast<double>(metrics.jobs_left.get()));
+  out.sample({{"how", "failed"}}, static_cast<double>(metrics.jobs_failed.get()));
+}
+
+void add_tenants(Exposition& out, const Tenants& tenants, const MemoryQuota& quota) {
+  out.family("tenant_memory_bytes", "gauge", "Memory that a tenant's jobs take.");
+  std::map<std::string, std::size_t> memory = quota.taken();
+  for (const auto& [name, tenant] : tenants.named()) memory.emplace(name, 0);
+  for (const auto& [name, bytes] : memory) out.sample({{"tenant", name}}, static_cast<double>(bytes));
+  out.family("tenant_quota_bytes", "gauge", "Memory that all jobs of a tenant may take together; 0 is no limit.");
+  for (const auto& [name, tenant] : tenants.named()) {
+    out.sample({{"tenant", name}}, static_cast<double>(tenant.quota_bytes));
+  }
+  out.family("tenant_share", "gauge", "Segments that a core takes of a tenant in its turn.");
+  for (const auto& [name, tenant] : tenants.named()) out.sample({{"tenant", name}}, tenant.share);
+}
+
+// A family with a value for each job.
+void add_family(Exposition& out, const Jobs& jobs, std::string_view name, std::string_view type, std::string_view help,
+                const std::function<double(const JobMetrics&)>& value) {
+  out.family(name, type, help);
+  for (const auto& job : jobs) out.sample(make_labels(*job), value(*job));
+}
+
+void add_jobs(Exposition& out, const Jobs& jobs) {
+  const auto sums_of_each = [&](std::string_view name, std::string_view type, std::string_view help,
+                                const Count ShardMetrics::* count) {
+    add_family(out, jobs, name, type, help, [&](const JobMetrics& job) { return total(job, count); });
+  };
+  add_family(out, jobs, "job_ranks", "gauge", "Ranks of a job.",
+             [](const JobMetrics& job) { return static_cast<double>(job.missing.size()); });
+  add_family(out, jobs, "job_memory_bytes", "gauge", "Memory that a job takes.",
+             [](const JobMetrics& job) { return static_cast<double>(job.bytes); });
+  add_family(out, jobs, "map_imbalance", "gauge",
+             "Values on the fullest core over those on a mean one, by the job's map; 1 is even.",
+             [](const JobMetrics& job) { return job.map_imbalance; });
+  sums_of_each("received_bytes_total", "counter", "Gradients received; nothing is sent in shared memory.",
+               &ShardMetrics::bytes_in);
+  sums_of_each("sent_bytes_total", "counter", "Weights sent; nothing is sent in shared memory.",
+               &ShardMetrics::bytes_out);
+  sums_of_each("aggregated_bytes_total", "counter", "Gradients summed, as float32.", &ShardMetrics::bytes_aggregated);
+  sums_of_each("segments_total", "counter", "Segments updated.", &ShardMetrics::segments);
+  add_family(out, jobs, "segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.",
+             [](const JobMetrics& job) {
+               return static_cast<double>(job.waiting.get()) + total(job, &ShardMetrics::waiting);
+             });
+  add_family(out, jobs, "staleness_steps", "gauge",
+             "Steps that the furthest rank is ahead of the last; 0 where all wait for all.", [](const JobMetrics& job) {
+               std::uint64_t most = 0;
+               for (const ShardMetrics& shard : job.shards) most = std::max(most, shard.ahead.get());
+               return static_cast<double>(most);
+             });
+  sums_of_each("answers_held", "gauge", "Weights that ranks ahead of the others are kept waiting for.",
+               &ShardMetrics::held);
+  out.family("segment_latency_seconds", "histogram", "From the first rank's arrival until a segment is updated.");
+  for (const auto& job : jobs) add_latency(out, *job);
+}
+
+void add_ranks(Exposition& out, const Jobs& jobs) {
+  const auto of_each_rank = [&](std::string_view name, std::string_view help, const auto& value) {
+    out.family(name, "counter", help);
+    for (const auto& job : jobs) {
+      for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
+        double sum = 0;
+        for (const ShardMetrics& shard : job->shards) sum += value(shard.ranks[rank]);
+        out.sample(with(make_labels(*job), "rank", std::to_string(rank)), sum);
+      }
+    }
+  };
+  of_each_rank("rank_last_total", "Buckets for which a rank was the last to come.",
+               [](const ShardMetrics::Rank& rank) { return static_cast<double>(rank.last.get()); });
+  of_each_rank("rank_waited_seconds_total", "Seconds for which a rank alone was missing.",
+               [](const ShardMetrics::Rank& rank) { return rank.waited.get(); });
+}
+
+void add_waiting(Exposition& out, const Jobs& jobs) {
+  add_family(out, jobs, "stall_seconds", "gauge",
+             "Seconds since anything moved, while something waits; 0 where nothing does.",
+             [](const JobMetrics& job) { return job.stalled.get(); });
+  out.family("missing_rank", "gauge", "1 for each rank that a job waits for.");
+  for (const auto& job : jobs) {
+    for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
+      if (job->missing[rank].get()) out.sample(with(make_labels(*job), "rank", std::to_string(rank)), 1);
+    }
+  }
+}
+
 void add_sparse(Exposition& out, const std::vector<SparseJobMetrics>& jobs) {
   const auto of_each_job = [&](std::string_view name, std::string_view help, const auto& value) {
     out.family(name, "gauge", help);
@@ -153,108 +264,22 @@ void Metrics::remove(const JobMetrics* job) {
 }
 
 std::string Metrics::text() const {
-  std::vector<std::shared_ptr<const JobMetrics>> jobs;
+  Jobs jobs;
   {
     const std::lock_guard lock(mutex_);
     jobs = jobs_;
   }
   Exposition out;
-
-  out.family("cores", "gauge", "Threads that sum and update.");
-  out.sample({}, static_cast<double>(cores.size()));
-  out.family("core_busy_seconds_total", "counter", "Seconds that a core has worked or moved bytes.");
-  double busiest = 0;
-  double busy = 0;
-  for (std::size_t core = 0; core < cores.size(); ++core) {
-    const double seconds = cores[core].busy.get();
-    busiest = std::max(busiest, seconds);
-    busy += seconds;
-    out.sample({{"core", std::to_string(core)}}, seconds);
-  }
-  out.family("core_imbalance", "gauge", "Busy seconds of the busiest core over those of a mean one; 1 is even.");
-  out.sample({}, busy > 0 ? busiest * static_cast<double>(cores.size()) / busy : 1);
-  out.family("refused_connections_total", "counter",
-             "Connections turned away: in the handshake (not Motley, wrong token, too slow), or by name after it.");
-  out.sample({{"where", "handshake"}}, static_cast<double>(refused_in_handshake.get()));
-  out.sample({{"where", "admission"}}, static_cast<double>(refused_after_it.get()));
-  out.family("jobs_ended_total", "counter", "Jobs that left in order or failed.");
-  out.sample({{"how", "left"}}, static_cast<double>(jobs_left.get()));
-  out.sample({{"how", "failed"}}, static_cast<double>(jobs_failed.get()));
+  add_threads(out, cores);
+  add_server(out, *this);
   out.family("jobs", "gauge", "Jobs being served.");
   out.sample({}, static_cast<double>(jobs.size()));
   out.family("job_quota_bytes", "gauge", "Memory that one job may take; 0 is no limit.");
   out.sample({}, static_cast<double>(quota_bytes_));
-
-  out.family("tenant_memory_bytes", "gauge", "Memory that a tenant's jobs take.");
-  std::map<std::string, std::size_t> memory = memory_.taken();
-  for (const auto& [name, tenant] : tenants_.named()) memory.emplace(name, 0);
-  for (const auto& [name, bytes] : memory) out.sample({{"tenant", name}}, static_cast<double>(bytes));
-  out.family("tenant_quota_bytes", "gauge", "Memory that all jobs of a tenant may take together; 0 is no limit.");
-  for (const auto& [name, tenant] : tenants_.named()) {
-    out.sample({{"tenant", name}}, static_cast<double>(tenant.quota_bytes));
-  }
-  out.family("tenant_share", "gauge", "Segments that a core takes of a tenant in its turn.");
-  for (const auto& [name, tenant] : tenants_.named()) out.sample({{"tenant", name}}, tenant.share);
-
-  const auto of_each = [&](std::string_view name, std::string_view type, std::string_view help,
-                           const std::function<double(const JobMetrics&)>& value) {
-    out.family(name, type, help);
-    for (const auto& job : jobs) out.sample(make_labels(*job), value(*job));
-  };
-  const auto sums_of_each = [&](std::string_view name, std::string_view type, std::string_view help,
-                                const Count ShardMetrics::* count) {
-    of_each(name, type, help, [&](const JobMetrics& job) { return total(job, count); });
-  };
-  of_each("job_ranks", "gauge", "Ranks of a job.",
-          [](const JobMetrics& job) { return static_cast<double>(job.missing.size()); });
-  of_each("job_memory_bytes", "gauge", "Memory that a job takes.",
-          [](const JobMetrics& job) { return static_cast<double>(job.bytes); });
-  of_each("map_imbalance", "gauge", "Values on the fullest core over those on a mean one, by the job's map; 1 is even.",
-          [](const JobMetrics& job) { return job.map_imbalance; });
-  sums_of_each("received_bytes_total", "counter", "Gradients received; nothing is sent in shared memory.",
-               &ShardMetrics::bytes_in);
-  sums_of_each("sent_bytes_total", "counter", "Weights sent; nothing is sent in shared memory.",
-               &ShardMetrics::bytes_out);
-  sums_of_each("aggregated_bytes_total", "counter", "Gradients summed, as float32.", &ShardMetrics::bytes_aggregated);
-  sums_of_each("segments_total", "counter", "Segments updated.", &ShardMetrics::segments);
-  of_each("segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.",
-          [](const JobMetrics& job) {
-            return static_cast<double>(job.waiting.get()) + total(job, &ShardMetrics::waiting);
-          });
-  of_each("staleness_steps", "gauge", "Steps that the furthest rank is ahead of the last; 0 where all wait for all.",
-          [](const JobMetrics& job) {
-            std::uint64_t most = 0;
-            for (const ShardMetrics& shard : job.shards) most = std::max(most, shard.ahead.get());
-            return static_cast<double>(most);
-          });
-  sums_of_each("answers_held", "gauge", "Weights that ranks ahead of the others are kept waiting for.",
-               &ShardMetrics::held);
-  out.family("segment_latency_seconds", "histogram", "From the first rank's arrival until a segment is updated.");
-  for (const auto& job : jobs) add_latency(out, *job);
-
-  const auto of_each_rank = [&](std::string_view name, std::string_view help, const auto& value) {
-    out.family(name, "counter", help);
-    for (const auto& job : jobs) {
-      for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
-        double sum = 0;
-        for (const ShardMetrics& shard : job->shards) sum += value(shard.ranks[rank]);
-        out.sample(with(make_labels(*job), "rank", std::to_string(rank)), sum);
-      }
-    }
-  };
-  of_each_rank("rank_last_total", "Buckets for which a rank was the last to come.",
-               [](const ShardMetrics::Rank& rank) { return static_cast<double>(rank.last.get()); });
-  of_each_rank("rank_waited_seconds_total", "Seconds for which a rank alone was missing.",
-               [](const ShardMetrics::Rank& rank) { return rank.waited.get(); });
-
-  of_each("stall_seconds", "gauge", "Seconds since anything moved, while something waits; 0 where nothing does.",
-          [](const JobMetrics& job) { return job.stalled.get(); });
-  out.family("missing_rank", "gauge", "1 for each rank that a job waits for.");
-  for (const auto& job : jobs) {
-    for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
-      if (job->missing[rank].get()) out.sample(with(make_labels(*job), "rank", std::to_string(rank)), 1);
-    }
-  }
+  add_tenants(out, tenants_, memory_);
+  add_jobs(out, jobs);
+  add_ranks(out, jobs);
+  add_waiting(out, jobs);
   add_sparse(out, sparse_());
   return out.take();
 }

@@ -25,7 +25,7 @@ class Metrics {
   void remove(const JobMetrics* job);
   std::string text() const;  // from any thread
 
-  std::vector<CoreMetrics> cores;
+  std::vector<ThreadMetrics> cores;
   Count refused_in_handshake;
   Count refused_after_it;
   Count jobs_left;

@@ -1,0 +1,43 @@
+// The ways between a rank and its servers have one face: memory that both map, or channels over TCP. Gradients go
+// there, and weights, or sums of gradients, come back, a bucket at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "motley/base/clock.h"
+#include "motley/base/result.h"
+#include "motley/ps/protocol/server_protocol.h"
+
+namespace motley::ps {
+
+// One turn of a bucket.
+struct Round {
+  std::uint32_t number = 0;  // how often the bucket was started, from 1
+  Announcement announcement;
+};
+
+// What came back with a bucket.
+struct Answer {
+  double total_weight = 0;                // of all ranks; not of an asynchronous job
+  std::span<const std::uint32_t> rounds;  // of an asynchronous job: which of each rank are in the weights
+};
+
+// One thread calls all, as in GradientReducer; abort may come from any.
+class ServerPath {
+ public:
+  virtual ~ServerPath() = default;
+  // Memory of all buckets' values, as DividedModel lays them out: this rank's gradients, and the weights that it reads.
+  virtual std::byte* gradients() const = 0;
+  virtual std::byte* weights() const = 0;
+  // Where the weights are before the first round; null where the server keeps them.
+  virtual std::byte* own_weights() const = 0;
+  virtual Status start(int bucket, const Round& round) = 0;
+  // Where servers only add up, the sum then stands in the gradients' place.
+  virtual Result<Answer> wait(int bucket, const Deadline& deadline) = 0;
+  virtual void abort(const Error& error) = 0;
+  virtual std::uint64_t bytes_sent() const = 0;
+};
+
+}  // namespace motley::ps
