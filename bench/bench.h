@@ -1,13 +1,13 @@
 // What every benchmark is given and returns. A benchmark is one function; main.cpp lists them by name.
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/base/statistics.h"
 #include "motley/serial/bench_row.h"
 
 namespace motley::bench {
@@ -23,10 +23,8 @@ struct BenchOptions {
 };
 
 // The mean of both middle ones where their number is even.
-inline double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+inline double median(const std::vector<double>& values) {
+  return (lower_median(values) + motley::median(values)) / 2;
 }
 
 using Bench = Result<std::vector<BenchRow>> (*)(const BenchOptions&);

@@ -1,53 +1,38 @@
-// posix_spawn with two pipes.
+// A program between two pipes.
 #include "bench/child_process.h"
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <thread>
 
 #include "motley/base/os/file.h"
-
-extern char** environ;
+#include "motley/base/os/process.h"
 
 namespace motley::bench {
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
                                                           const std::vector<std::string>& environment) {
-  std::vector<char*> argument_list;
-  for (const auto& argument : arguments) argument_list.push_back(const_cast<char*>(argument.c_str()));
-  argument_list.push_back(nullptr);
-  std::vector<char*> environment_list;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment_list.push_back(*entry);
-  for (const auto& entry : environment) environment_list.push_back(const_cast<char*>(entry.c_str()));
-  environment_list.push_back(nullptr);
-
   int to_child[2];
   int from_child[2];
   if (::pipe2(to_child, O_CLOEXEC) != 0) return fail(ErrorCode::kIo, "cannot make a pipe: {}", errno_text());
   if (::pipe2(from_child, O_CLOEXEC) != 0) return fail(ErrorCode::kIo, "cannot make a pipe: {}", errno_text());
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, to_child[0], STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, from_child[1], STDOUT_FILENO);
-  pid_t process = -1;
-  const int problem =
-      ::posix_spawnp(&process, argument_list[0], &actions, nullptr, argument_list.data(), environment_list.data());
-  posix_spawn_file_actions_destroy(&actions);
+  const Result<pid_t> process = spawn({.words = arguments,
+                                       .environment = environment_with(environment),
+                                       .input = to_child[0],
+                                       .output = from_child[1]});
   ::close(to_child[0]);
   ::close(from_child[1]);
-  if (problem != 0) {
+  if (!process) {
     ::close(to_child[1]);
     ::close(from_child[0]);
-    return fail(ErrorCode::kIo, "cannot start '{}': {}", arguments[0], std::strerror(problem));
+    return fail(process.error());
   }
-  return std::unique_ptr<ChildProcess>(new ChildProcess(arguments[0], process, to_child[1], from_child[0]));
+  return std::unique_ptr<ChildProcess>(new ChildProcess(arguments[0], *process, to_child[1], from_child[0]));
 }
 
 ChildProcess::~ChildProcess() {

@@ -6,16 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <tuple>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
-#include "motley/net/descriptor.h"
+#include "motley/base/os/process.h"
 
 namespace motley::bench {
 namespace {
 
+constexpr double kSeconds = 60;         // that a command may take
 constexpr double kQueueSeconds = 0.05;  // what waits before a link at most, at its rate
 constexpr double kMinQueueBytes = 1e6;  // and so much before a slow one, since a packet may have 64 KB
 // Not the machine's own, of whose choice a measurement would speak: BBR empties a link for 200 ms every ten seconds.
@@ -24,14 +24,10 @@ constexpr const char* kCongestionControl = "reno";
 
 // Runs a shell command; its output is the error's message.
 Status run(const std::string& command) {
-  std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return fail(ErrorCode::kUnavailable, "cannot run a shell");
-  std::string output;
-  std::array<char, 256> bytes;
-  while (std::fgets(bytes.data(), bytes.size(), pipe) != nullptr) output += bytes.data();
-  if (::pclose(pipe) == 0) return {};
-  while (!output.empty() && output.back() == '\n') output.pop_back();
-  return fail(ErrorCode::kUnavailable, "'{}' failed: {}", command, output);
+  MOTLEY_ASSIGN(Output output, run_program({.words = {"sh", "-c", command + " 2>&1"}}, Deadline::after(kSeconds)));
+  if (output.is_good()) return {};
+  while (output.text.ends_with('\n')) output.text.pop_back();
+  return fail(ErrorCode::kUnavailable, "'{}' failed: {}", command, output.text);
 }
 
 // Emulates a link of this rate, one way. htb lets a packet go while it has any tokens left and makes the next one wait
@@ -134,7 +130,7 @@ std::vector<std::string> NetworkNamespaces::host_prefix(int index) const {
 
 Status NetworkNamespaces::enter(int index) const {
   const std::string path = "/var/run/netns/" + prefix(index).back();
-  const net::Descriptor space(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor space(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!space.valid() || ::setns(space.get(), CLONE_NEWNET) != 0) {
     return fail(ErrorCode::kUnavailable, "cannot enter '{}': {}", path, errno_text());
   }

@@ -4,8 +4,8 @@
 #include "bench/planning_cases.h"
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
+#include "motley/base/statistics.h"
 #include "motley/scheduling/policies/program.h"
-#include "motley/scheduling/simulator/estimate.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/settings.h"
 
@@ -47,21 +47,19 @@ Status compare(const scheduling::Throughputs& table, double per_hour, Objective 
   const bool is_fairness = objective == Objective::kFairness;
   const std::vector<const char*> peers = is_fairness ? std::vector<const char*>{"las", "themis", "gavel"}
                                                      : std::vector<const char*>{"fifo", "las", "srtf", "gavel", "sia"};
-  const auto figure = [&](const Outcomes& outcomes) {
-    return scheduling::estimate(is_fairness ? outcomes.worst : outcomes.hours);
-  };
+  const auto figure = [&](const Outcomes& outcomes) { return estimate(is_fairness ? outcomes.worst : outcomes.hours); };
   std::string note = is_fairness ? "worst finish-time ratio: " : "hours: ";
   double best = 0;
   for (const char* peer : peers) {
     const bool needs_programs = std::string_view(peer) == "gavel" || std::string_view(peer) == "sia";
     if (needs_programs && !scheduling::has_program_solver()) continue;
     MOTLEY_ASSIGN(const Outcomes outcomes, compute_outcomes(table, peer, objective, per_hour, options));
-    const scheduling::Estimate one = figure(outcomes);
+    const Estimate one = figure(outcomes);
     note += fmt::format("{} {:.2f} +- {:.2f}, ", peer, one.mean, one.half_interval);
     best = best == 0 ? one.mean : std::min(best, one.mean);
   }
   MOTLEY_ASSIGN(const Outcomes outcomes, compute_outcomes(table, kOurs, objective, per_hour, options));
-  const scheduling::Estimate ours = figure(outcomes);
+  const Estimate ours = figure(outcomes);
   note += fmt::format("{} {:.2f} +- {:.2f}", kOurs, ours.mean, ours.half_interval);
   rows.add(fmt::format("gavel-settings-{:g}", per_hour),
            is_fairness ? "fairness_ratio_to_best_peer" : "jct_ratio_to_best_peer", ours.mean / best, "x", false, {}, {},

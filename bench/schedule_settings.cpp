@@ -2,8 +2,8 @@
 // at the same work done, and rings have the uplinks that they reserve or do not run.
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
+#include "motley/base/statistics.h"
 #include "motley/scheduling/policies/program.h"
-#include "motley/scheduling/simulator/estimate.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/settings.h"
 
@@ -14,7 +14,7 @@ constexpr int kSeeds = 30;
 constexpr const char* kOurs = "gadget-exact";
 
 // Of utility, of what none can exceed.
-Result<scheduling::Estimate> measure_share(const std::string& name, int nodes, int jobs, int repetitions) {
+Result<Estimate> measure_share(const std::string& name, int nodes, int jobs, int repetitions) {
   std::vector<double> shares;
   for (int seed = 0; seed < repetitions; ++seed) {
     const scheduling::Setting setting = scheduling::gadget_setting(nodes, jobs, static_cast<std::uint64_t>(seed));
@@ -25,19 +25,19 @@ Result<scheduling::Estimate> measure_share(const std::string& name, int nodes, i
                   scheduling::simulate(setting.jobs, setting.topology, *policy, {.horizon = setting.horizon}));
     shares.push_back(outcome.utility / scheduling::utility_bound(setting.jobs, setting.topology, setting.horizon));
   }
-  return scheduling::estimate(shares);
+  return estimate(shares);
 }
 
 Status setting(const BenchOptions& options, const std::string& name, int nodes, int jobs, RowList& rows) {
   std::string note;
-  scheduling::Estimate ours;
+  Estimate ours;
   double best_other = 0;
   std::vector<std::string> policies = scheduling::online_policy_names();
   std::erase(policies, kOurs);
   if (scheduling::has_program_solver()) policies.emplace_back("gadget");
   policies.insert(policies.begin(), kOurs);
   for (const std::string& policy : policies) {
-    MOTLEY_ASSIGN(const scheduling::Estimate share, measure_share(policy, nodes, jobs, options.quick ? 3 : kSeeds));
+    MOTLEY_ASSIGN(const Estimate share, measure_share(policy, nodes, jobs, options.quick ? 3 : kSeeds));
     note += fmt::format("{}{} {:.4f} +- {:.4f}", note.empty() ? "" : ", ", policy, share.mean, share.half_interval);
     if (policy == kOurs) {
       ours = share;

@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "motley/base/clock.h"
+#include "motley/base/statistics.h"
 #include "motley/model/tables.h"
 #include "motley/planning/cost/evaluation.h"
 #include "motley/planning/learned/learned.h"
@@ -117,10 +118,9 @@ Status add_events(std::vector<BenchRow>& rows, const BenchOptions& options) {
     MOTLEY_ASSIGN(const Timeline timeline, planning::simulate(problem, plan));
     speeds.push_back(static_cast<double>(timeline.event_count) / (monotonic_seconds() - begin) / 1e6);
   }
-  std::ranges::nth_element(speeds, speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2));
   rows.push_back({.name = "events",
                   .metric = "millions_per_second",
-                  .value = speeds[speeds.size() / 2],
+                  .value = motley::median(speeds),
                   .unit = "million/s",
                   .more_is_better = true,
                   .target = 1,

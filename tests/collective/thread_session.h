@@ -28,10 +28,10 @@ class Hub {
   }
 
   // One end of the connection of this name; the other end goes to the other who asks.
-  Result<net::Descriptor> take_end(const std::string& name) {
+  Result<Descriptor> take_end(const std::string& name) {
     std::lock_guard lock(mutex_);
     if (const auto found = ends_.find(name); found != ends_.end()) {
-      net::Descriptor end = std::move(found->second);
+      Descriptor end = std::move(found->second);
       ends_.erase(found);
       return end;
     }
@@ -46,7 +46,7 @@ class Hub {
   const std::uint64_t session_;
   mutable std::mutex mutex_;
   Status health_;
-  std::map<std::string, net::Descriptor> ends_;
+  std::map<std::string, Descriptor> ends_;
 };
 
 class ThreadSession final : public net::Session {

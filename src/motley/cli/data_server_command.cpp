@@ -1,8 +1,10 @@
 // motley data-server: serves a job's samples to workers that do not have the files.
-#include <signal.h>
+#include <cstring>
+#include <optional>
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/stop_signals.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
 #include "motley/data/remote/data_server.h"
@@ -22,12 +24,8 @@ struct DataServerArguments {
 };
 
 Status run_data_server(const DataServerArguments& arguments) {
-  // Taken before threads start, so that a stop comes to the wait below.
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGINT);
-  sigaddset(&stop, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  // Before threads start; after the wait below a second one ends the process at once.
+  auto stop = std::make_optional<StopSignals>();
   if (arguments.quiet) {
     start_logging("warning");
   }
@@ -55,10 +53,8 @@ Status run_data_server(const DataServerArguments& arguments) {
   const auto& test = node->description(data::Set::kTest);
   spdlog::info("listening at {} with {} training and {} test samples of {}, {} bytes each", address, training.size,
                test ? test->size : 0, job.data.name, data::sample_bytes(training, {}));
-  int signal = 0;
-  ::sigwait(&stop, &signal);
-  spdlog::info("stopping ({})", ::strsignal(signal));
-  ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);  // a second one ends the process at once
+  spdlog::info("stopping ({})", ::strsignal(stop->wait()));
+  stop.reset();
   return {};
 }
 

@@ -7,11 +7,11 @@
 #include <optional>
 
 #include "motley/base/os/file.h"
+#include "motley/base/statistics.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_flags.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
-#include "motley/scheduling/simulator/estimate.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/settings.h"
 #include "motley/scheduling/trace/trace.h"
@@ -252,7 +252,7 @@ Status replay_draws(const ScheduleArguments& arguments) {
   }
   std::vector<std::vector<std::string>> rows = {{"policy", "mean h", "makespan h", "worst", "of bound %"}};
   const auto cell = [](const std::vector<double>& draws) {
-    const scheduling::Estimate one = scheduling::estimate(draws);
+    const Estimate one = estimate(draws);
     return fmt::format("{:.2f} +- {:.2f}", one.mean, one.half_interval);
   };
   for (const std::string& name : list_policies(arguments)) {

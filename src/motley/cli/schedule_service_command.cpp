@@ -12,12 +12,12 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_flags.h"
 #include "motley/model/profile.h"
-#include "motley/net/descriptor.h"
 #include "motley/net/socket.h"
 #include "motley/report/text_columns.h"
 #include "motley/scheduling/executors/local_executor.h"
@@ -50,7 +50,7 @@ struct ServeArguments {
 // The folder's token, made where there is none.
 Result<net::Secret> token_in(const std::filesystem::path& folder) {
   const std::string file = (folder / "token").string();
-  const net::Descriptor created(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const Descriptor created(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (created.valid()) {
     const std::string text = net::Secret::generate().hex() + "\n";
     if (::write(created.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||

@@ -1,12 +1,12 @@
 // motley server: a parameter server that runs apart from jobs, for as many of them as come.
-#include <signal.h>
-#include <unistd.h>
-
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/stop_signals.h"
 #include "motley/cli/commands.h"
 #include "motley/net/socket.h"
 #include "motley/ps/service/metrics_service.h"
@@ -59,12 +59,8 @@ Result<std::unique_ptr<ps::MetricsService>> make_metrics(const ServerArguments& 
 }
 
 Status run_server(const ServerArguments& arguments) {
-  // Taken before threads start, so that a stop comes to the wait below.
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGINT);
-  sigaddset(&stop, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  // Before threads start; after the wait below a second one ends the process at once.
+  auto stop = std::make_optional<StopSignals>();
   if (std::getenv("MOTLEY_LAUNCHER") != nullptr) {
     MOTLEY_TRY(train::follow_launcher());
   }
@@ -98,10 +94,8 @@ Status run_server(const ServerArguments& arguments) {
     spdlog::info("metrics at http://{}/metrics", net::to_string(metrics->endpoint()));
   }
   spdlog::info("listening at {} with {} cores", address, service->cores());
-  int signal = 0;
-  ::sigwait(&stop, &signal);
-  spdlog::info("stopping ({})", ::strsignal(signal));
-  ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);  // a second one ends the process at once
+  spdlog::info("stopping ({})", ::strsignal(stop->wait()));
+  stop.reset();
   return {};
 }
 

@@ -14,16 +14,16 @@
 #endif
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <sstream>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/process.h"
 #include "motley/base/units.h"
 
 namespace motley::cluster {
@@ -75,27 +75,16 @@ bool on_path(const std::string& program) {
   return false;
 }
 
-// What the shell command prints, or nothing if it fails or takes longer than 5 s. Only for fixed commands.
-std::optional<std::string> read_output(const char* command) {
-  const std::string guarded = std::string("timeout 5 ") + command + " 2>/dev/null";
-  std::FILE* pipe = ::popen(guarded.c_str(), "r");
-  if (pipe == nullptr) {
-    return std::nullopt;
-  }
-  std::string output;
-  std::array<char, 4096> part{};
-  for (std::size_t size = 0; (size = std::fread(part.data(), 1, part.size(), pipe)) > 0;) {
-    output.append(part.data(), size);
-  }
-  return ::pclose(pipe) == 0 ? std::optional<std::string>(output) : std::nullopt;
+// What a program prints; nothing where it is not there, fails, or takes longer than 5 s.
+std::optional<std::string> read_output(std::vector<std::string> words) {
+  const Descriptor nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  const auto output = run_program({.words = std::move(words), .errors = nowhere.get()}, Deadline::after(5));
+  return output && output->is_good() ? std::optional(output->text) : std::nullopt;
 }
 
 std::vector<Gpu> detect_gpus() {
   std::vector<Gpu> gpus;
-  if (!on_path("nvidia-smi")) {
-    return gpus;
-  }
-  const auto listed = read_output("nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits");
+  const auto listed = read_output({"nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"});
   std::istringstream lines(listed.value_or(""));
   for (std::string line; std::getline(lines, line);) {
     const std::size_t comma = line.rfind(',');
@@ -153,35 +142,28 @@ std::string device_name(const std::string& model) {
 // Two sockets exchange a byte over 127.0.0.1. Every call returns at once: a connection to a listener on loopback is
 // made by the kernel without anyone accepting, and the byte is waited for at most a second.
 std::string loopback_problem() {
-  struct Socket {
-    int fd;
-    ~Socket() {
-      if (fd >= 0) {
-        ::close(fd);
-      }
-    }
-  };
-  const Socket listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  const Socket client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   socklen_t size = sizeof address;
-  if (listener.fd < 0 || client.fd < 0 || ::bind(listener.fd, generic, size) != 0 || ::listen(listener.fd, 1) != 0 ||
-      ::getsockname(listener.fd, generic, &size) != 0 || ::connect(client.fd, generic, size) != 0) {
+  if (!listener.valid() || !client.valid() || ::bind(listener.get(), generic, size) != 0 ||
+      ::listen(listener.get(), 1) != 0 || ::getsockname(listener.get(), generic, &size) != 0 ||
+      ::connect(client.get(), generic, size) != 0) {
     return errno_text();
   }
-  const Socket server{::accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC)};
+  const Descriptor server(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   char byte = 'm';
-  if (server.fd < 0 || ::send(client.fd, &byte, 1, MSG_NOSIGNAL) != 1) {
+  if (!server.valid() || ::send(client.get(), &byte, 1, MSG_NOSIGNAL) != 1) {
     return errno_text();
   }
-  pollfd waiting{server.fd, POLLIN, 0};
+  pollfd waiting{server.get(), POLLIN, 0};
   if (::poll(&waiting, 1, 1000) != 1) {
     return "a byte sent to 127.0.0.1 did not arrive within a second";
   }
-  return ::recv(server.fd, &byte, 1, 0) == 1 ? "" : errno_text();
+  return ::recv(server.get(), &byte, 1, 0) == 1 ? "" : errno_text();
 }
 
 // A segment is made, mapped, written and removed again.
@@ -365,7 +347,7 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
   items.push_back({"GPU", !gpus.empty(), false, gpus.empty() ? "none that nvidia-smi lists" : gpus,
                    "jobs run on cpu; for cuda: NVIDIA's driver, and MOTLEY_PYTHON set to a Python with a CUDA build of "
                    "PyTorch before tools/build"});
-  const bool namespaces = on_path("unshare") && read_output("unshare --net true").has_value();
+  const bool namespaces = read_output({"unshare", "--net", "true"}).has_value();
   items.push_back({"network namespaces", namespaces, false, namespaces ? "allowed" : "not allowed",
                    "shaped links in benchmarks are left out; run them as root, in a container with --privileged"});
   const struct {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "motley/net/descriptor.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/net/handshake.h"
 
 namespace motley::net {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "motley/base/statistics.h"
 #include "motley/net/socket.h"
 #include "motley/net/tcp_connection.h"
 
@@ -19,12 +20,6 @@ constexpr int kStreams = 9;
 constexpr std::size_t kStreamBytes = 32 << 20;  // more than caches hold, as gradients are
 constexpr std::size_t kFrameBytesAtATime = 1 << 20;
 constexpr double kSeconds = 30;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 // Sends all of `out` while receiving as much.
 Status exchange(TcpConnection& connection, std::span<const std::byte> out, std::span<std::byte> in,

@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
-#include "motley/net/descriptor.h"
 
 namespace motley::net {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "motley/net/descriptor.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/net/handshake.h"
 #include "motley/net/session.h"
 #include "motley/net/tcp_connection.h"

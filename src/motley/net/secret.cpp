@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
-#include "motley/net/descriptor.h"
 
 namespace motley::net {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/base/result.h"
-#include "motley/net/descriptor.h"
 #include "motley/net/session.h"
 
 namespace motley::net {

@@ -5,8 +5,8 @@
 #include <deque>
 #include <optional>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/net/connection.h"
-#include "motley/net/descriptor.h"
 #include "motley/net/frame.h"
 
 namespace motley::net {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/statistics.h"
 #include "motley/base/units.h"
 #include "motley/nn/gradient_buckets.h"
 #include "motley/nn/metrics.h"
@@ -20,12 +21,6 @@ constexpr double kMemoryShare = 0.5;  // of the device's memory
 constexpr double kCopies = 4;         // of each activation: itself, its gradient, and what libtorch needs in between
 constexpr double kTrustedDeviation = 0.05;  // relative; beyond it a point of a fit counts for less
 constexpr int kFitRounds = 30;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 // Median absolute deviation as a share of the median.
 double relative_spread(std::vector<double> values) {

@@ -2,17 +2,10 @@
 
 #include <algorithm>
 
+#include "motley/base/statistics.h"
+
 namespace motley::report {
 namespace {
-
-double median(std::vector<double> values) {
-  if (values.empty()) {
-    return 0;
-  }
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::optional<TypicalStep> typical(const std::vector<const Step*>& steps, std::size_t workers) {
   if (steps.empty()) {

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "motley/base/os/descriptor.h"
+
 namespace motley {
 namespace {
 
@@ -18,21 +20,9 @@ namespace fs = std::filesystem;
 
 constexpr int kPipeMilliseconds = 10'000;
 
-struct Descriptor {
-  int fd = -1;
-  explicit Descriptor(int descriptor) : fd(descriptor) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd >= 0) {
-      ::close(fd);
-    }
-  }
-};
-
 Status sync_folder(const fs::path& folder) {
   Descriptor descriptor(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (descriptor.fd < 0 || ::fsync(descriptor.fd) != 0) {
+  if (!descriptor.valid() || ::fsync(descriptor.get()) != 0) {
     return fail(ErrorCode::kIo, "cannot sync the folder '{}': {}", folder.string(), errno_text());
   }
   return {};
@@ -62,7 +52,7 @@ Result<std::string> read_file(const fs::path& path, std::size_t limit) {
   // Without waiting: a pipe that nobody writes into would otherwise hold the caller for ever.
   Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
-  if (descriptor.fd < 0 || ::fstat(descriptor.fd, &status) != 0) {
+  if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
     const ErrorCode code = errno == ENOENT ? ErrorCode::kInvalidInput : ErrorCode::kIo;
     return fail(code, "cannot read '{}': {}", path.string(), errno_text());
   }
@@ -70,12 +60,12 @@ Result<std::string> read_file(const fs::path& path, std::size_t limit) {
     return fail(ErrorCode::kInvalidInput, "cannot read '{}': it is a folder, a file is wanted", path.string());
   }
   if (S_ISFIFO(status.st_mode)) {
-    pollfd pipe{descriptor.fd, POLLIN, 0};
+    pollfd pipe{descriptor.get(), POLLIN, 0};
     if (::poll(&pipe, 1, kPipeMilliseconds) <= 0) {
       return fail(ErrorCode::kInvalidInput, "cannot read '{}': nobody wrote into this pipe for {} s", path.string(),
                   kPipeMilliseconds / 1000);
     }
-    ::fcntl(descriptor.fd, F_SETFL, 0);
+    ::fcntl(descriptor.get(), F_SETFL, 0);
   }
   if (static_cast<std::size_t>(status.st_size) > limit) {
     return fail(ErrorCode::kInvalidInput, "'{}' has {} bytes; at most {} are accepted", path.string(), status.st_size,
@@ -85,7 +75,7 @@ Result<std::string> read_file(const fs::path& path, std::size_t limit) {
   content.reserve(static_cast<std::size_t>(status.st_size));
   std::array<char, 1 << 16> block;
   for (;;) {
-    const ssize_t got = ::read(descriptor.fd, block.data(), block.size());
+    const ssize_t got = ::read(descriptor.get(), block.data(), block.size());
     if (got < 0 && errno == EINTR) {
       continue;
     }
@@ -127,19 +117,19 @@ Status write_file(const fs::path& given, std::string_view content) {
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     MOTLEY_TRY(S_ISDIR(status.st_mode) ? check_writable(path) : Status());
     Descriptor device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (device.fd < 0) {
+    if (!device.valid()) {
       return fail(ErrorCode::kIo, "cannot write '{}': {}", path.string(), errno_text());
     }
-    return write_all(device.fd, content, path);
+    return write_all(device.get(), content, path);
   }
   const fs::path aside = path.string() + ".part-" + std::to_string(::getpid());
   {
     Descriptor descriptor(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (descriptor.fd < 0) {
+    if (!descriptor.valid()) {
       return fail(ErrorCode::kIo, "cannot create '{}': {}", aside.string(), errno_text());
     }
-    Status written = write_all(descriptor.fd, content, path);
-    if (written && ::fsync(descriptor.fd) != 0) {
+    Status written = write_all(descriptor.get(), content, path);
+    if (written && ::fsync(descriptor.get()) != 0) {
       written = fail(ErrorCode::kIo, "cannot sync '{}': {}", path.string(), errno_text());
     }
     if (!written) {
@@ -156,10 +146,10 @@ Status write_file(const fs::path& given, std::string_view content) {
 
 Status append_line(const fs::path& path, std::string_view line) {
   Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (descriptor.fd < 0) {
+  if (!descriptor.valid()) {
     return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
   }
-  return write_all(descriptor.fd, std::string(line) + "\n", path);
+  return write_all(descriptor.get(), std::string(line) + "\n", path);
 }
 
 Status make_folders(const fs::path& path) {

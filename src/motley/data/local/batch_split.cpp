@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "motley/base/statistics.h"
+
 namespace motley::data {
 namespace {
 
@@ -26,12 +28,6 @@ constexpr std::uint32_t kPullingInterval = 8;  // steps from one such considerat
 constexpr double kPullingGain = 0.12;          // predicted gain for which pulling is tried
 constexpr std::uint64_t kFirstPause = 256;     // steps without pulling after it ended, doubled each time
 constexpr std::uint32_t kShardsPerWorker = 8;
-
-double compute_median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // The time of a step in which workers pull equal shards. Worker i can begin at start[i] and needs each[i] for a shard;
 // whoever is free first takes the next one. Random delays that nobody can avoid still hold the step.
@@ -260,7 +256,7 @@ double BatchSplitter::median_step(std::size_t last_steps) const {
   for (std::size_t i = history_.size() - std::min(last_steps, history_.size()); i < history_.size(); ++i) {
     seconds.push_back(history_[i].last);
   }
-  return compute_median(std::move(seconds));
+  return median(std::move(seconds));
 }
 
 void BatchSplitter::decide(std::uint64_t step) {
@@ -315,7 +311,7 @@ void BatchSplitter::consider_move(std::uint64_t step) {
     return;
   }
   const double present = step_seconds(fitted, shares_);
-  const double common = compute_median({common_.begin(), common_.end()});
+  const double common = median({common_.begin(), common_.end()});
   const double gain = (present - split->seconds) / (present + common);
   double error = 0;
   for (std::size_t i = 0; i < workers(); ++i) {
@@ -424,7 +420,7 @@ bool BatchSplitter::consider_pulling(std::uint64_t step) {
       best_shards = shards;
     }
   }
-  const double common = compute_median({common_.begin(), common_.end()});
+  const double common = median({common_.begin(), common_.end()});
   if (best_shards == 0 || with_shares - best <= kPullingGain * (with_shares + common)) {
     return false;
   }
@@ -501,7 +497,7 @@ BatchSplitDiagnostics BatchSplitter::diagnostics() const {
   BatchSplitDiagnostics result;
   result.moves = moves_;
   result.reason = reason_;
-  result.common = common_.empty() ? 0 : compute_median({common_.begin(), common_.end()});
+  result.common = common_.empty() ? 0 : median({common_.begin(), common_.end()});
   if (std::none_of(fits_.begin(), fits_.end(), [](const CostFit& fit) { return fit.empty(); })) {
     result.costs = costs();
     result.predicted = step_seconds(result.costs, shares_);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "motley/base/statistics.h"
+
 namespace motley::data {
 namespace {
 
@@ -19,13 +21,6 @@ constexpr std::size_t kChangeReference = 2;  // against so many times before the
 constexpr double kChangeNoise = 3.5;         // when off by so many standard deviations
 constexpr double kChangeLeast = 0.03;        // and by at least this part of the time
 
-// The lower median: of two times the shorter one, because stalls only ever lengthen a step.
-double lower_median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace
 
 void CostFit::Group::add(double time, std::size_t keep) {
@@ -33,7 +28,7 @@ void CostFit::Group::add(double time, std::size_t keep) {
   if (seconds.size() > keep) {
     seconds.erase(seconds.begin(), seconds.end() - static_cast<std::ptrdiff_t>(keep));
   }
-  median = lower_median(seconds);
+  median = lower_median(seconds);  // of two times the shorter one, because stalls only ever lengthen a step
 }
 
 void CostFit::forget() {

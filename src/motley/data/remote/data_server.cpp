@@ -2,7 +2,6 @@
 #include "motley/data/remote/data_server.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
+#include "motley/base/os/thread.h"
 #include "motley/base/units.h"
 #include "motley/net/socket.h"
 
@@ -56,25 +56,20 @@ Result<std::unique_ptr<DataServer>> DataServer::start(const DataServerOptions& o
   if (data.test) {
     MOTLEY_ASSIGN(descriptions[1], describe(*data.test));
   }
-  MOTLEY_ASSIGN(net::Descriptor listener, net::listen_at(options.listen));
+  MOTLEY_ASSIGN(Descriptor listener, net::listen_at(options.listen));
   return std::unique_ptr<DataServer>(
       new DataServer(options, token, std::move(data), std::move(descriptions), std::move(listener)));
 }
 
 DataServer::DataServer(const DataServerOptions& options, const net::Secret& token, ServedData data,
-                       std::array<std::optional<Description>, 2> descriptions, net::Descriptor listener)
+                       std::array<std::optional<Description>, 2> descriptions, Descriptor listener)
     : options_(options),
       data_(std::move(data)),
       descriptions_(std::move(descriptions)),
       endpoint_(net::local_endpoint(listener)),
       acceptor_(std::move(listener), token, net::Claim{}, is_reader),
       stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread([this] { run(); });
 }
 
 DataServer::~DataServer() {

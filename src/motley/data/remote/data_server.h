@@ -55,7 +55,7 @@ class DataServer {
   };
 
   DataServer(const DataServerOptions& options, const net::Secret& token, ServedData data,
-             std::array<std::optional<Description>, 2> descriptions, net::Descriptor listener);
+             std::array<std::optional<Description>, 2> descriptions, Descriptor listener);
   void run();
   void wait_for_events();
   void admit(net::Acceptor::PendingConnection pending);
@@ -71,7 +71,7 @@ class DataServer {
   const net::Endpoint endpoint_;
   net::Acceptor acceptor_;
   std::list<Client> clients_;
-  net::Descriptor stop_;
+  Descriptor stop_;
   std::thread thread_;
 };
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/data/remote/protocol.h"
-#include "motley/net/descriptor.h"
 #include "motley/net/host.h"
 
 namespace motley::data {
@@ -78,8 +78,8 @@ class RemoteDataset final : public data::Dataset {
   mutable std::optional<Description> description_;  // set by open() and never changed after it
 
   mutable std::mutex expected_mutex_;
-  mutable std::list<Request> expected_;   // that no reading thread has taken over
-  const net::Descriptor expected_event_;  // tells the one that waits
+  mutable std::list<Request> expected_;  // that no reading thread has taken over
+  const Descriptor expected_event_;      // tells the one that waits
 
   mutable std::mutex reading_;  // guards all below
   mutable std::unique_ptr<net::TcpConnection> connection_;

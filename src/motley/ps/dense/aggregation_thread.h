@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "motley/net/descriptor.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/ps/dense/aggregation_task.h"
 #include "motley/ps/dense/dense_metrics.h"
 #include "motley/ps/tenants/weighted_round_robin.h"
@@ -52,7 +52,7 @@ class AggregationThread {
   std::vector<pollfd> polled_;
   std::vector<std::pair<AggregationTask*, int>> owners_;  // of what is polled, after the first
 
-  net::Descriptor wake_;
+  Descriptor wake_;
   std::mutex mutex_;  // guards the requests
   std::vector<Request> requests_;
   bool stop_ = false;

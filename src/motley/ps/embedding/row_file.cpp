@@ -63,7 +63,7 @@ RowFileWriter::RowFileWriter(fs::path folder, std::string stem, std::size_t row_
 
 Result<RowFileWriter> RowFileWriter::create(const fs::path& folder, const std::string& stem, std::size_t row_floats) {
   RowFileWriter writer(folder, stem, row_floats);
-  writer.descriptor_ = net::Descriptor(::open(writer.aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  writer.descriptor_ = Descriptor(::open(writer.aside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!writer.descriptor_.valid()) {
     return fail(ErrorCode::kIo, "cannot create '{}': {}", writer.aside_.string(), errno_text());
   }
@@ -116,7 +116,7 @@ Status read_row_file(const fs::path& folder, const RowFile& file, std::size_t ro
   const auto damaged = [&](const std::string& what) {
     return fail(ErrorCode::kCorrupt, "'{}' is damaged: {}", path.string(), what);
   };
-  const net::Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status{};
   if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
     return fail(errno == ENOENT ? ErrorCode::kCorrupt : ErrorCode::kIo,

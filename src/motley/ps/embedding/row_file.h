@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/base/result.h"
-#include "motley/net/descriptor.h"
 
 namespace motley::ps {
 
@@ -42,7 +42,7 @@ class RowFileWriter {
   std::string stem_;
   std::filesystem::path aside_;
   std::size_t record_bytes_;
-  net::Descriptor descriptor_;
+  Descriptor descriptor_;
   std::vector<std::byte> buffer_;
   RowFile file_;
 };

@@ -174,7 +174,7 @@ class SparseConnection {
 
 // A rank's connection from its first request to its end.
 void converse(SparseJob& job, int rank, TcpConnection& connection, const std::atomic<bool>& stop) {
-  const net::Descriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  const Descriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   job.enter(rank, event.get());
   SparseConnection conversation(job, rank, connection);
   for (;;) {

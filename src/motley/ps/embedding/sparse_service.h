@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "motley/net/descriptor.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/net/handshake.h"
 #include "motley/net/tcp_connection.h"
 #include "motley/ps/embedding/sparse_job.h"

@@ -38,7 +38,7 @@ void end_connections(std::uint16_t port, const IsOver& is_over) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
     if (!std::filesystem::read_symlink(entry.path(), ignored).string().starts_with("socket:")) continue;
     const int number = std::atoi(entry.path().filename().c_str());
-    const net::Descriptor copy(::fcntl(number, F_DUPFD_CLOEXEC, 0));
+    const Descriptor copy(::fcntl(number, F_DUPFD_CLOEXEC, 0));
     sockaddr_storage peer{};
     socklen_t length = sizeof(peer);
     if (!copy.valid() || ::getpeername(copy.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0 ||

@@ -109,11 +109,11 @@ Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, c
                   options.tables.string(), problem.message());
     }
   }
-  MOTLEY_ASSIGN(net::Descriptor listener, net::listen_at(options.listen));
+  MOTLEY_ASSIGN(Descriptor listener, net::listen_at(options.listen));
   return std::unique_ptr<Service>(new Service(options, tenants, std::move(listener)));
 }
 
-Service::Service(const ServiceOptions& options, const Tenants& tenants, net::Descriptor listener)
+Service::Service(const ServiceOptions& options, const Tenants& tenants, Descriptor listener)
     : options_(options),
       tenants_(tenants),
       endpoint_(net::local_endpoint(listener)),

@@ -84,7 +84,7 @@ class Service {
     double settle_at;
   };
 
-  Service(const ServiceOptions& options, const Tenants& tenants, net::Descriptor listener);
+  Service(const ServiceOptions& options, const Tenants& tenants, Descriptor listener);
   void run();
   void wait_for_events();
   void admit(net::Acceptor::PendingConnection pending);
@@ -137,7 +137,7 @@ class Service {
   double watched_at_ = 0;  // for stalls
   bool has_more_ = false;  // requests that have come were left for the next turn
 
-  net::Descriptor wake_;
+  Descriptor wake_;
   std::mutex mutex_;        // guards the two below
   std::vector<Lost> lost_;  // what cores saw
   bool stop_ = false;

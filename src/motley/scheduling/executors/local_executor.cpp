@@ -10,8 +10,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
-#include "motley/net/descriptor.h"
 
 extern char** environ;
 
@@ -90,7 +90,7 @@ class LocalExecutor final : public Executor {
       MOTLEY_ASSIGN(const int code, number_in(ended));
       return AttemptStatus{AttemptStatus::State::kEnded, code};
     }
-    const net::Descriptor lock(::open((attempt.folder / "lock").c_str(), O_RDWR | O_CLOEXEC));
+    const Descriptor lock(::open((attempt.folder / "lock").c_str(), O_RDWR | O_CLOEXEC));
     if (!lock.valid()) return AttemptStatus{};
     if (::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) return AttemptStatus{AttemptStatus::State::kRunning};
     // The shell is gone. What it noted last it noted before it let go of the lock.
@@ -133,7 +133,7 @@ class LocalExecutor final : public Executor {
   static Status forbid(const Attempt& attempt) {
     MOTLEY_TRY(make_folders(attempt.folder));
     const std::string file = (attempt.folder / "lock").string();
-    const net::Descriptor lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    const Descriptor lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     if (!lock.valid()) return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
     if (std::filesystem::exists(attempt.folder / "begun")) return {};

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) 
   std::unique_ptr<Store> store(new Store);
   store->file_ = folder / "jobs.sqlite";
   const std::string lock = (folder / "lock").string();
-  store->lock_ = net::Descriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  store->lock_ = Descriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!store->lock_.valid()) {
     return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/net/descriptor.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/scheduling/service/job_record.h"
 
 struct sqlite3;
@@ -35,7 +35,7 @@ class Store {
   tl::unexpected<Error> problem(const char* doing) const;
 
   std::filesystem::path file_;
-  net::Descriptor lock_;
+  Descriptor lock_;
   std::unique_ptr<sqlite3, int (*)(sqlite3*)> database_{nullptr, nullptr};
 };
 

@@ -5,6 +5,7 @@
 #include <queue>
 
 #include "motley/base/random.h"
+#include "motley/base/statistics.h"
 #include "motley/scheduling/simulator/speed.h"
 
 namespace motley::scheduling {
@@ -388,12 +389,7 @@ Completion compute_completion(const std::vector<Job>& jobs, const Outcome& outco
     sum += seconds.back();
   }
   if (seconds.empty()) return {};
-  const auto at = [&](double share) {
-    const auto place = static_cast<std::size_t>(std::ceil(share * static_cast<double>(seconds.size()))) - 1;
-    std::ranges::nth_element(seconds, seconds.begin() + static_cast<std::ptrdiff_t>(place));
-    return seconds[place];
-  };
-  return {sum / static_cast<double>(seconds.size()), at(0.5), at(0.99)};
+  return {sum / static_cast<double>(seconds.size()), lower_median(seconds), percentile(seconds, 0.99)};
 }
 
 Fairness compute_fairness(const std::vector<Job>& jobs, const ClusterTopology& topology, const Outcome& outcome) {

@@ -1,5 +1,5 @@
-// Intervals against how often they hold the truth.
-#include "motley/scheduling/simulator/estimate.h"
+// Middles of a few values, and intervals against how often they hold the truth.
+#include "motley/base/statistics.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,26 @@
 
 #include "motley/base/random.h"
 
-namespace motley::scheduling {
+namespace motley {
 namespace {
+
+TEST(Median, IsTheMiddleOrEitherOfTwo) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(lower_median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 3, 2}), 3);
+  EXPECT_EQ(lower_median({4, 1, 3, 2}), 2);
+  EXPECT_EQ(median({7}), 7);
+  EXPECT_EQ(lower_median({7}), 7);
+}
+
+TEST(Percentile, IsTheNearestRank) {
+  std::vector<double> values;
+  for (int i = 100; i > 0; --i) values.push_back(i);
+  EXPECT_EQ(percentile(values, 0.99), 99);
+  EXPECT_EQ(percentile(values, 0.991), 100);
+  EXPECT_EQ(percentile(values, 0.5), lower_median(values));
+  EXPECT_EQ(percentile({5}, 0.01), 5);
+}
 
 TEST(Estimate, IsTheMeanAndItsInterval) {
   const Estimate three = estimate({1, 2, 6});
@@ -35,4 +53,4 @@ TEST(Estimate, HoldsTheTruthNineteenTimesOutOfTwenty) {
 }
 
 }  // namespace
-}  // namespace motley::scheduling
+}  // namespace motley

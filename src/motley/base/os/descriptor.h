@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace motley::net {
+namespace motley {
 
 class Descriptor {
  public:
@@ -29,4 +29,4 @@ class Descriptor {
   int descriptor_ = -1;
 };
 
-}  // namespace motley::net
+}  // namespace motley
