@@ -1,7 +1,6 @@
 // motley schedule serve: live jobs on a shared cluster; and what its users type: submit, list, why, what-if, cancel,
 // drain. The latter find the service by its state folder, which has its address and its token.
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -14,6 +13,7 @@
 #include "motley/base/log.h"
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/stop_signals.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_flags.h"
@@ -88,12 +88,7 @@ Result<std::unique_ptr<scheduling::Executor>> make_executor(const ServeArguments
 }
 
 Status run_serve(const ServeArguments& arguments) {
-  // Taken before threads start, so that a stop comes to the wait below.
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGINT);
-  sigaddset(&stop, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  const StopSignals stop;  // before threads start
   if (arguments.quiet) start_logging("warning");
   MOTLEY_ASSIGN(const scheduling::ClusterTopology topology, read_nodes(arguments));
   MOTLEY_ASSIGN(auto executor, make_executor(arguments));
@@ -104,20 +99,18 @@ Status run_serve(const ServeArguments& arguments) {
   options.policy_options.slot_seconds = arguments.slot_seconds;
   options.policy_options.objective = objectives().at(arguments.objective);
   options.preemption_cooldown = arguments.preemption_cooldown;
-  MOTLEY_ASSIGN(auto controller,
-                scheduling::Controller::make(std::move(store), std::move(executor), topology, folder, options));
+  MOTLEY_ASSIGN(auto controller, scheduling::DurableController::make(std::move(store), topology, folder, options));
   MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(arguments.listen));
   MOTLEY_ASSIGN(const net::Secret token, token_in(folder));
-  const std::size_t known = controller->records().size();
-  MOTLEY_ASSIGN(const auto service, scheduling::Service::start({listen, token}, std::move(controller)));
+  const std::size_t known = controller.controller().records().size();
+  MOTLEY_ASSIGN(const auto service,
+                scheduling::Service::start({listen, token}, std::move(controller), std::move(executor)));
   const std::string address = net::to_string(service->endpoint());
   MOTLEY_TRY(write_file(folder / "address", address + "\n"));
   spdlog::info("{} devices on {} nodes, {} jobs known; page at http://{}/ (any name, password in {})",
                topology.devices(), topology.nodes.size(), known, address, (folder / "token").string());
   std::thread waits([&] {
-    int signal = 0;
-    while (::sigwait(&stop, &signal) != 0) continue;
-    spdlog::info("stopping ({}); jobs go on", ::strsignal(signal));
+    spdlog::info("stopping ({}); jobs go on", ::strsignal(stop.wait()));
     service->stop();
   });
   const Status outcome = service->wait();

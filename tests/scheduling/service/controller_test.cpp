@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 
 #include "motley/base/random.h"
+#include "motley/scheduling/service/durable_controller.h"
 #include "motley/scheduling/service/explain.h"
 #include "tests/temporary_folder.h"
 
@@ -96,13 +98,15 @@ ClusterTopology make_topology(int nodes, int devices) {
 class ControllerTest : public ::testing::Test {
  protected:
   void make(int nodes = 2, int devices = 4, ControllerOptions options = {}) {
-    controller_.reset();
+    make(make_topology(nodes, devices), options);
+  }
+  void make(const ClusterTopology& topology, const ControllerOptions& options) {
+    controller_.reset();  // it has the store
     auto store = Store::open(folder_.path);
     ASSERT_TRUE(store) << store.error().message;
-    auto created = Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_),
-                                    make_topology(nodes, devices), folder_.path, options);
+    auto created = DurableController::make(std::move(*store), topology, folder_.path, options);
     ASSERT_TRUE(created) << created.error().message;
-    controller_ = std::move(*created);
+    controller_.emplace(std::move(*created));
   }
   void submit(const std::string& name, int workers, int least = 0, int most = 0, double restart = 0) {
     const auto ids = controller_->submit({job(name, workers, least, most, restart)}, world_.now);
@@ -122,13 +126,18 @@ class ControllerTest : public ::testing::Test {
   }
   void step(double seconds = 0) {
     world_.now += seconds;
-    const auto next = controller_->step(world_.now);
+    FakeExecutor executor(world_);
+    const auto seen = observe(executor, controller().watched());
+    ASSERT_TRUE(seen) << seen.error().message;
+    const auto next = controller_->step(world_.now, *seen);
     ASSERT_TRUE(next) << next.error().message;
+    carry_out(executor, next->commands);
   }
-  JobState state(const std::string& name) const { return controller_->find(name)->state; }
+  const Controller& controller() const { return controller_->controller(); }
+  JobState state(const std::string& name) const { return controller().find(name)->state; }
   int workers(const std::string& name) const {
     int workers = 0;
-    for (const NodeAllocation& share : controller_->find(name)->nodes) workers += share.workers;
+    for (const NodeAllocation& share : controller().find(name)->nodes) workers += share.workers;
     return workers;
   }
 
@@ -136,7 +145,7 @@ class ControllerTest : public ::testing::Test {
   TemporaryFolder folder_{std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
                                                               : std::filesystem::temp_directory_path()};
   World world_;
-  std::unique_ptr<Controller> controller_;
+  std::optional<DurableController> controller_;
 };
 
 TEST_F(ControllerTest, RunsJobsAndStartsThemAgainWhereTheyFail) {
@@ -150,11 +159,11 @@ TEST_F(ControllerTest, RunsJobsAndStartsThemAgainWhereTheyFail) {
   EXPECT_EQ(state("once"), JobState::kRunning);
   step(6);
   EXPECT_EQ(state("once"), JobState::kFailed);
-  EXPECT_EQ(controller_->find("once")->exit_code, 7);
+  EXPECT_EQ(controller().find("once")->exit_code, 7);
   EXPECT_EQ(state("twice"), JobState::kRunning);
   step(6);
   EXPECT_EQ(state("twice"), JobState::kCompleted);
-  EXPECT_EQ(controller_->find("twice")->attempt, 2);
+  EXPECT_EQ(controller().find("twice")->attempt, 2);
 }
 
 TEST_F(ControllerTest, AJobIsAskedBeforeItShrinksAndKilledIfItDoesNotListen) {
@@ -173,7 +182,7 @@ TEST_F(ControllerTest, AJobIsAskedBeforeItShrinksAndKilledIfItDoesNotListen) {
   step(1.5);
   EXPECT_EQ(workers("a"), 2);
   EXPECT_EQ(workers("b"), 2);
-  EXPECT_THAT(controller_->find("a")->changed, HasSubstr("shrunk from 4 to 2 workers for b"));
+  EXPECT_THAT(controller().find("a")->changed, HasSubstr("shrunk from 4 to 2 workers for b"));
 
   // c comes, and a does not listen.
   submit("c", 2, 2, 2);
@@ -213,13 +222,13 @@ TEST_F(ControllerTest, NodesThatAreDrainedOrMissingAreLeft) {
   submit("b", 2);
   step();
   ASSERT_TRUE(controller_->drain("n0", true));
-  const std::string leaves = controller_->find("a")->nodes[0].node == "n0" ? "a" : "b";
+  const std::string leaves = controller().find("a")->nodes[0].node == "n0" ? "a" : "b";
   const std::string stays = leaves == "a" ? "b" : "a";
   step(1);
   step(2);
   EXPECT_EQ(state(leaves), JobState::kPending);
   EXPECT_EQ(state(stays), JobState::kRunning);
-  const auto why = explain(*controller_, leaves, world_.now);
+  const auto why = explain(controller(), leaves, world_.now);
   ASSERT_TRUE(why);
   EXPECT_EQ(why->blocked_by, "devices");
   EXPECT_THAT(why->changed, HasSubstr("leaves n0, which is drained"));
@@ -227,7 +236,7 @@ TEST_F(ControllerTest, NodesThatAreDrainedOrMissingAreLeft) {
   step(1);
   step(2);
   EXPECT_EQ(state(stays), JobState::kPending);
-  EXPECT_EQ(explain(*controller_, stays, world_.now)->blocked_by, "nodes");
+  EXPECT_EQ(explain(controller(), stays, world_.now)->blocked_by, "nodes");
   world_.down = {};
   ASSERT_TRUE(controller_->drain("n0", false));
   step(1);
@@ -265,7 +274,7 @@ TEST_F(ControllerTest, RefusesWhatCanNeverRunAndNamesTakenTwice) {
   EXPECT_THAT(refused(job("a", 2, 1, 1)), HasSubstr("max_workers is '1'"));
   EXPECT_EQ(refused(job("a", 2)), "taken");
   EXPECT_EQ(refused(job("a", 2)), "taken") << "the same again is the same job";
-  EXPECT_EQ(controller_->records().size(), 1u);
+  EXPECT_EQ(controller().records().size(), 1u);
   EXPECT_THAT(refused(job("a", 3)), HasSubstr("name is that of another job"));
 }
 
@@ -276,12 +285,7 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   topology.nodes[1].type = 1;
   ControllerOptions options;
   options.policy = "gadget-exact";
-  auto store = Store::open(folder_.path);
-  ASSERT_TRUE(store) << store.error().message;
-  auto created =
-      Controller::make(std::move(*store), std::make_unique<FakeExecutor>(world_), topology, folder_.path, options);
-  ASSERT_TRUE(created) << created.error().message;
-  controller_ = std::move(*created);
+  make(topology, options);
   SubmittedJob only_old = job("only-old", 2);
   only_old.speeds = {{"old", 1}, {"older", 5}};
   SubmittedJob slow = job("slow-on-old", 2);
@@ -289,14 +293,14 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   world_.begin = [](const Attempt&) { return World::Run{.ends = 1000}; };
   ASSERT_TRUE(controller_->submit({slow, only_old}, world_.now));
   step();
-  EXPECT_THAT(controller_->find("only-old")->nodes, ElementsAre(NodeAllocation{"n1", 2}));
-  EXPECT_THAT(controller_->find("slow-on-old")->nodes, ElementsAre(NodeAllocation{"n0", 2}));
+  EXPECT_THAT(controller().find("only-old")->nodes, ElementsAre(NodeAllocation{"n1", 2}));
+  EXPECT_THAT(controller().find("slow-on-old")->nodes, ElementsAre(NodeAllocation{"n0", 2}));
 
   SubmittedJob waits = job("waits", 1);
   waits.speeds = {{"new", 1}};
   ASSERT_TRUE(controller_->submit({waits}, world_.now));
   step();
-  const auto why = explain(*controller_, "waits", world_.now);
+  const auto why = explain(controller(), "waits", world_.now);
   ASSERT_TRUE(why) << why.error().message;
   EXPECT_EQ(why->blocked_by, "devices");
   EXPECT_THAT(why->reason, HasSubstr("it needs 1 devices, and 0 of 2 are free"));
@@ -304,11 +308,11 @@ TEST_F(ControllerTest, JobsRunOnTypesThatTheyCanUse) {
   EXPECT_THAT(why->unblocked_by, ::testing::Not(::testing::Contains(HasSubstr("only-old"))));
   WhatIf change;
   change.add_nodes = {{"more", 2, "new"}};
-  const auto rows = what_if(*controller_, change, world_.now);
+  const auto rows = what_if(controller(), change, world_.now);
   ASSERT_TRUE(rows) << rows.error().message;
   EXPECT_LT(rows->at(2).finishes_then, rows->at(2).finishes);
   change.add_nodes = {{"more", 2, "newest"}};
-  EXPECT_THAT(what_if(*controller_, change, world_.now).error().message, HasSubstr("accepted: new, old"));
+  EXPECT_THAT(what_if(controller(), change, world_.now).error().message, HasSubstr("accepted: new, old"));
 
   const auto refused = [&](const SubmittedJob& one) {
     const auto ids = controller_->submit({one}, world_.now);
@@ -333,15 +337,15 @@ TEST_F(ControllerTest, WhatIfChangesNothingAndForetells) {
   WhatIf change;
   change.add_nodes = {{"new", 2}};
   change.submit = {job("third", 2)};
-  const auto rows = what_if(*controller_, change, world_.now);
+  const auto rows = what_if(controller(), change, world_.now);
   ASSERT_TRUE(rows) << rows.error().message;
   ASSERT_EQ(rows->size(), 3u);
   EXPECT_NEAR(rows->at(1).finishes, 200, 61);
   EXPECT_NEAR(rows->at(1).finishes_then, 100, 61);
   EXPECT_EQ(rows->at(2).finishes, -1);
   EXPECT_GT(rows->at(2).finishes_then, 0);
-  EXPECT_EQ(controller_->records().size(), 2u);
-  EXPECT_FALSE(what_if(*controller_, {.cancel = {"nobody"}}, world_.now));
+  EXPECT_EQ(controller().records().size(), 2u);
+  EXPECT_FALSE(what_if(controller(), {.cancel = {"nobody"}}, world_.now));
 }
 
 // Jobs come and are cancelled, attempts fail, nodes go and come back, and the service is killed before or after any of
@@ -404,14 +408,14 @@ TEST_F(ControllerTest, LosesAndDoublesNothingWhereverItIsKilled) {
       }
       for (const auto& [node, workers] : used) EXPECT_LE(workers, 4) << node;
       if (is_ending &&
-          std::ranges::all_of(controller_->records(), [](const JobRecord& one) { return is_over(one.state); })) {
+          std::ranges::all_of(controller().records(), [](const JobRecord& one) { return is_over(one.state); })) {
         break;
       }
     }
     EXPECT_GT(kills, 0);
-    ASSERT_EQ(controller_->records().size(), acknowledged.size());
+    ASSERT_EQ(controller().records().size(), acknowledged.size());
     for (const std::string& name : acknowledged) {
-      const JobRecord* record = controller_->find(name);
+      const JobRecord* record = controller().find(name);
       ASSERT_NE(record, nullptr) << name << " was lost";
       EXPECT_TRUE(record->state == JobState::kCompleted || record->state == JobState::kCancelled) << name;
       int completions = 0;

@@ -2,13 +2,15 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "motley/scheduling/executors/run_attempt.h"
 #include "motley/scheduling/service/executor.h"
 
 namespace motley::scheduling {
 
-// Each attempt is a session of its own under a shell that holds a lock in the attempt's folder for as long as the
-// command runs, notes that it has begun before it does, and notes how it ended. Its output goes to `output` there.
-std::unique_ptr<Executor> make_local_executor();
+// Each attempt is a session of its own under a wrapper (run_attempt.h). Its output goes to `output` in its folder.
+std::unique_ptr<Executor> make_local_executor(std::vector<std::string> wrapper = own_attempt_wrapper());
 
 }  // namespace motley::scheduling

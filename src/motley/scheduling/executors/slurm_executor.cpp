@@ -1,9 +1,9 @@
 #include "motley/scheduling/executors/slurm_executor.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,74 +11,21 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
+#include "motley/base/os/process.h"
 #include "motley/net/session.h"
+#include "motley/scheduling/executors/run_attempt.h"
 
 namespace motley::scheduling {
 namespace {
 
-constexpr int kAnswerSeconds = 20;      // in which Slurm's programs have to answer
+constexpr double kAnswerSeconds = 20;   // in which Slurm's programs have to answer
 constexpr double kAskSeconds = 1;       // between questions to Slurm
 constexpr double kFileSeconds = 5;      // in which a file of another node is seen here
 constexpr double kSuspectSeconds = 60;  // for which a node that did not answer gets no jobs
 constexpr int kMaxRefusals = 5;         // of an attempt by sbatch, before it counts as failed
 constexpr int kRefusedCode = 1;         // the exit code of such an attempt
-
-// The batch job. Arguments: the attempt's folder, the directory to run in, then the command.
-//
-// srun would end its tasks at once if it got SIGTERM itself. So the command is left alone where it has srun run
-// something; Slurm brings the signal to the tasks, as soon as there are any.
-constexpr const char* kBatchScript = R"script(#!/bin/bash
-folder=$1 directory=$2
-shift 2
-mkdir "$folder/begun" 2>/dev/null || exit 0
-parts=${SLURM_HET_SIZE:-1}
-MOTLEY_SRUN=srun
-if [ "$parts" -gt 1 ]; then MOTLEY_SRUN="srun --het-group=0-$((parts - 1))"; fi
-export MOTLEY_SRUN MOTLEY_SECRET_FILE="$folder/secret"
-
-set -m
-(
-  trap : TERM INT HUP
-  cd -- "$directory" && "$@"
-  echo $? >"$folder/code"
-) &
-command=$!
-
-ask_to_end() {
-  asked=yes
-  if ! pgrep --pgroup "$command" --exact srun >/dev/null; then
-    kill -TERM -- "-$command"
-    return
-  fi
-  until squeue --noheader --steps --job="$SLURM_JOB_ID" --format=%i | grep -q '\.[0-9]*$'; do
-    kill -0 "$command" 2>/dev/null || return
-    sleep 0.2
-  done
-  scancel --signal=TERM "$SLURM_JOB_ID"
-}
-trap ask_to_end TERM
-while kill -0 "$command" 2>/dev/null; do wait "$command"; done
-
-code=$(cat "$folder/code" || echo 1)
-if [ "$code" -ne 0 ] && [ -z "${asked:-}" ]; then
-  for ((part = 0; part < parts; ++part)); do
-    nodes=SLURM_JOB_NODELIST
-    of_part=()
-    if [ "$parts" -gt 1 ]; then
-      nodes=SLURM_JOB_NODELIST_HET_GROUP_$part
-      of_part=("--het-group=$part")
-    fi
-    for node in $(scontrol show hostnames "${!nodes}"); do
-      timeout 20 srun "${of_part[@]}" --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="$node" true \
-        </dev/null || echo "$node" >>"$folder/suspects" &
-    done
-  done
-  wait
-fi
-echo "$code" >"$folder/ended.new"
-mv "$folder/ended.new" "$folder/ended"
-)script";
 
 std::string quoted(const std::string& word) {
   std::string text = "'";
@@ -93,25 +40,10 @@ std::string quoted(const std::string& word) {
   return text;
 }
 
-struct Answer {
-  bool is_good = false;  // the program ended with 0
-  std::string text;      // of its standard output
-};
-
-// Runs a program of Slurm. What it says on standard error goes to ours, or to the end of a file.
-Answer ask(const std::vector<std::string>& words, const std::string& errors = "") {
-  std::string line = fmt::format("exec timeout --signal=KILL {}", kAnswerSeconds);
-  for (const std::string& word : words) line += fmt::format(" {}", quoted(word));
-  if (!errors.empty()) line += fmt::format(" 2>>{}", quoted(errors));
-  std::FILE* pipe = ::popen(line.c_str(), "re");
-  if (pipe == nullptr) return {};
-  Answer answer;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    answer.text.append(buffer.data(), bytes);
-  }
-  answer.is_good = ::pclose(pipe) == 0;
-  return answer;
+// Runs a program of Slurm. What it says on standard error goes to ours, or to another descriptor.
+Output ask(std::vector<std::string> words, int errors = -1) {
+  const auto output = run_program({.words = std::move(words), .errors = errors}, Deadline::after(kAnswerSeconds));
+  return output ? *output : Output{.exit_code = 1};
 }
 
 // The fields of each line, which are as many as `count`; the last one may hold separators.
@@ -169,8 +101,8 @@ struct SlurmNode {
 std::optional<std::vector<SlurmNode>> read_nodes(const SlurmOptions& options) {
   std::vector<std::string> words = {"sinfo", "--noheader", "--Node", "--format=%N|%c|%T|%G"};
   if (!options.partition.empty()) words.push_back("--partition=" + options.partition);
-  const Answer answer = ask(words);
-  if (!answer.is_good) return {};
+  const Output answer = ask(words);
+  if (!answer.is_good()) return {};
   std::vector<SlurmNode> nodes;
   std::set<std::string> names;
   for (const auto& row : table(answer.text, 4)) {
@@ -200,18 +132,19 @@ struct SlurmJob {
 
 class SlurmExecutor final : public Executor {
  public:
-  SlurmExecutor(SlurmOptions options, std::vector<SlurmNode> nodes)
-      : options_(std::move(options)), nodes_(std::move(nodes)) {}
+  SlurmExecutor(SlurmOptions options, std::vector<std::string> wrapper, std::vector<SlurmNode> nodes)
+      : options_(std::move(options)), wrapper_(std::move(wrapper)), nodes_(std::move(nodes)) {}
 
   Status start(const Attempt& attempt) override {
     const std::string key = attempt.folder.string();
-    if (exists(attempt, "begun") || !ask_for_jobs() || jobs_.contains(key)) return {};
+    if (has_begun(attempt) || !ask_for_jobs() || jobs_.contains(key)) return {};
     MOTLEY_TRY(make_folders(attempt.folder));
     MOTLEY_TRY(write_file(attempt.folder / "script", make_script(attempt)));
-    MOTLEY_TRY(write_secret(attempt.folder / "secret"));
+    MOTLEY_TRY(net::Secret::generate().write(attempt.folder / "secret"));
     const std::string output = (attempt.folder / "output").string();
-    const Answer answer = ask(make_submission(attempt), output);
-    if (answer.is_good) {
+    const Descriptor errors(::open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    const Output answer = ask(make_submission(attempt), errors.get());
+    if (answer.is_good()) {
       jobs_[key].push_back({answer.text.substr(0, answer.text.find_first_of(";\n")), "PENDING"});
       return {};
     }
@@ -225,15 +158,15 @@ class SlurmExecutor final : public Executor {
   Result<AttemptStatus> look(const Attempt& attempt) override {
     using State = AttemptStatus::State;
     const std::string key = attempt.folder.string();
-    if (exit_code(attempt) == 0) return over(key, {State::kEnded, 0});
+    if (read_exit_code(attempt) == 0) return over(key, {State::kEnded, 0});
     const double now = monotonic_seconds();
     if (now >= asked_for_jobs_ + kAskSeconds) ask_for_jobs();
     const auto found = jobs_.find(key);
     const bool is_known = found != jobs_.end();
     if (is_known && !std::ranges::all_of(found->second, &SlurmJob::is_over)) return AttemptStatus{State::kRunning};
-    if (!is_known && !exists(attempt, "begun")) return AttemptStatus{State::kUnknown};
+    if (!is_known && !has_begun(attempt)) return AttemptStatus{State::kUnknown};
     if (!is_known && !answers_) return AttemptStatus{State::kRunning};
-    const auto code = exit_code(attempt);
+    const auto code = read_exit_code(attempt);
     if (!code && now < unseen_.emplace(key, now).first->second + kFileSeconds) return AttemptStatus{State::kRunning};
     const bool has_suspects = note_suspects(attempt);
     if (has_suspects || (is_known && std::ranges::any_of(found->second, &SlurmJob::lost_its_node))) {
@@ -280,38 +213,15 @@ class SlurmExecutor final : public Executor {
   }
 
  private:
-  static bool exists(const Attempt& attempt, const char* name) {
-    std::error_code ignored;
-    return std::filesystem::exists(attempt.folder / name, ignored);
-  }
-
-  static std::optional<int> exit_code(const Attempt& attempt) {
-    const auto text = read_file(attempt.folder / "ended", 64);
-    if (!text) return {};
-    return number_in(*text, 1);
-  }
-
-  // Makes sure that it never begins; false where it has.
-  static bool forbid(const Attempt& attempt) {
-    std::error_code ignored;
-    std::filesystem::create_directories(attempt.folder, ignored);
-    return std::filesystem::create_directory(attempt.folder / "begun", ignored);
-  }
-
-  static Status write_secret(const std::filesystem::path& file) {
-    MOTLEY_TRY(write_file(file, ""));
-    std::error_code error;
-    std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write, error);
-    if (error) return fail(ErrorCode::kIo, "{}: {}", file.string(), error.message());
-    return append_line(file, net::Secret::generate().hex());
-  }
-
-  static std::string make_script(const Attempt& attempt) {
-    std::string variables;
+  // Slurm takes scripts only.
+  std::string make_script(const Attempt& attempt) const {
+    std::string script = "#!/bin/sh\n";
     for (const auto& [name, value] : list_variables(attempt)) {
-      variables += fmt::format("export {}={}\n", name, quoted(value));
+      script += fmt::format("export {}={}\n", name, quoted(value));
     }
-    return "#!/bin/bash\n" + variables + kBatchScript;
+    script += "exec";
+    for (const std::string& word : attempt_words(wrapper_, attempt)) script += " " + quoted(word);
+    return script + "\n";
   }
 
   std::vector<std::string> make_submission(const Attempt& attempt) const {
@@ -335,20 +245,19 @@ class SlurmExecutor final : public Executor {
       if (!options_.partition.empty()) words.push_back("--partition=" + options_.partition);
       words.insert(words.end(), options_.options.begin(), options_.options.end());
     }
-    words.insert(words.end(), {folder + "/script", folder, attempt.directory});
-    words.insert(words.end(), attempt.command.begin(), attempt.command.end());
+    words.push_back(folder + "/script");
     return words;
   }
 
   // Learns of all our jobs that Slurm still knows. False where it does not answer; then what is known stays.
   bool ask_for_jobs() {
     asked_for_jobs_ = monotonic_seconds();
-    const Answer answer = ask({"squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k"});
-    if (answer.is_good != answers_) {
-      answers_ = answer.is_good;
+    const Output answer = ask({"squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k"});
+    if (answer.is_good() != answers_) {
+      answers_ = answer.is_good();
       spdlog::warn("Slurm {}", answers_ ? "answers again" : "does not answer; asking again");
     }
-    if (!answer.is_good) return false;
+    if (!answer.is_good()) return false;
     jobs_.clear();
     for (auto& row : table(answer.text, 3)) {
       jobs_[row[2]].push_back({row[0].substr(0, row[0].find('+')), row[1]});
@@ -389,7 +298,8 @@ class SlurmExecutor final : public Executor {
     return status;
   }
 
-  SlurmOptions options_;
+  const SlurmOptions options_;
+  const std::vector<std::string> wrapper_;
   std::vector<SlurmNode> nodes_;
   double asked_for_nodes_ = -1e18;
   double asked_for_jobs_ = -1e18;
@@ -430,7 +340,9 @@ Result<ClusterTopology> slurm_topology(const SlurmOptions& options) {
 
 Result<std::unique_ptr<Executor>> make_slurm_executor(const SlurmOptions& options) {
   MOTLEY_ASSIGN(std::vector<SlurmNode> nodes, nodes_now(options));
-  return std::make_unique<SlurmExecutor>(options, std::move(nodes));
+  std::vector<std::string> wrapper = own_attempt_wrapper();
+  wrapper.emplace_back("--batch-job");
+  return std::make_unique<SlurmExecutor>(options, std::move(wrapper), std::move(nodes));
 }
 
 }  // namespace motley::scheduling

@@ -29,27 +29,23 @@ std::string join_names(const std::vector<std::string>& names) {
 
 }  // namespace
 
-Result<std::unique_ptr<Controller>> Controller::make(std::unique_ptr<Store> store, std::unique_ptr<Executor> executor,
-                                                     ClusterTopology topology, std::filesystem::path folder,
-                                                     ControllerOptions options) {
-  std::unique_ptr<Controller> controller(new Controller);
-  controller->topology_ = std::move(topology);
-  controller->available_ = controller->topology_;
-  controller->folder_ = std::move(folder);
-  controller->options_ = std::move(options);
-  MOTLEY_ASSIGN(controller->policy_, make_policy(controller->options_.policy, controller->options_.policy_options));
-  MOTLEY_ASSIGN(controller->records_, store->jobs());
-  MOTLEY_ASSIGN(const std::vector<std::string> drained, store->drained_nodes());
-  controller->drained_.insert(drained.begin(), drained.end());
-  controller->store_ = std::move(store);
-  controller->executor_ = std::move(executor);
-  for (std::size_t i = 0; i < controller->records_.size(); ++i) {
-    const JobRecord& record = controller->records_[i];
+Result<Controller> Controller::make(std::vector<JobRecord> records, const std::vector<std::string>& drained,
+                                    ClusterTopology topology, std::filesystem::path folder, ControllerOptions options) {
+  Controller controller;
+  controller.topology_ = std::move(topology);
+  controller.available_ = controller.topology_;
+  controller.folder_ = std::move(folder);
+  controller.options_ = std::move(options);
+  MOTLEY_ASSIGN(controller.policy_, make_policy(controller.options_.policy, controller.options_.policy_options));
+  controller.drained_.insert(drained.begin(), drained.end());
+  controller.records_ = std::move(records);
+  for (std::size_t i = 0; i < controller.records_.size(); ++i) {
+    const JobRecord& record = controller.records_[i];
     if (record.id != index(i) + 1) {
       return fail(ErrorCode::kCorrupt, "job {} is missing in the state", i + 1);
     }
-    controller->ids_.emplace(record.job.name, record.id);
-    if (!is_over(record.state)) controller->add_live(record.id);
+    controller.ids_.emplace(record.job.name, record.id);
+    if (!is_over(record.state)) controller.add_live(record.id);
   }
   return controller;
 }
@@ -82,9 +78,9 @@ int Controller::free_devices() const {
 
 // --- What comes from outside
 
-Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& jobs, double now) {
-  std::vector<int> ids;
-  std::vector<JobRecord> added;
+Result<Controller::Submission> Controller::check_jobs(const std::vector<SubmittedJob>& jobs, double now) const {
+  Submission submission;
+  std::vector<JobRecord>& added = submission.added;
   std::map<std::string, int> new_ids;
   for (const SubmittedJob& job : jobs) {
     MOTLEY_TRY(check(job, topology_));
@@ -102,7 +98,7 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
         return fail(ErrorCode::kInvalidInput, "job '{}': name is that of another job, {}; accepted: another name",
                     job.name, id);
       }
-      ids.push_back(id);
+      submission.ids.push_back(id);
       continue;
     }
     JobRecord record;
@@ -110,18 +106,18 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
     record.job = job;
     record.submitted = now;
     new_ids.emplace(job.name, record.id);
-    ids.push_back(record.id);
+    submission.ids.push_back(record.id);
     added.push_back(std::move(record));
   }
-  std::vector<const JobRecord*> all;
-  for (const JobRecord& record : added) all.push_back(&record);
-  MOTLEY_TRY(store_->save(all));
-  for (JobRecord& record : added) {
+  return submission;
+}
+
+void Controller::add(Submission submission) {
+  for (JobRecord& record : submission.added) {
     ids_.emplace(record.job.name, record.id);
     records_.push_back(std::move(record));
     add_live(records_.back().id);
   }
-  return ids;
 }
 
 Status Controller::cancel(const std::string& name, double now) {
@@ -142,23 +138,25 @@ Status Controller::cancel(const std::string& name, double now) {
   } else {
     retarget(place, {}, now);
   }
-  return save();
+  return {};
 }
 
-Status Controller::drain(const std::string& node, bool is_drained) {
+Status Controller::check_node(const std::string& node) const {
   if (std::ranges::find(topology_.nodes, node, &Node::name) == topology_.nodes.end()) {
     std::vector<std::string> names;
     for (const Node& node : topology_.nodes) names.push_back(node.name);
     return fail(ErrorCode::kInvalidInput, "there is no node '{}'; accepted: {}", node, fmt::join(names, ", "));
   }
-  MOTLEY_TRY(store_->save_drained(node, is_drained));
+  return {};
+}
+
+void Controller::drain(const std::string& node, bool is_drained) {
   if (is_drained) {
     drained_.insert(node);
   } else {
     drained_.erase(node);
   }
   has_changed_ = true;
-  return {};
 }
 
 // --- Records and what the policy knows
@@ -267,69 +265,68 @@ void Controller::end_job(std::size_t place, JobState state, double now) {
   touch(one.id);
 }
 
-Status Controller::save() {
+std::vector<const JobRecord*> Controller::unsaved() const {
   std::vector<const JobRecord*> records;
   for (const int id : touched_) records.push_back(&record(id));
-  MOTLEY_TRY(store_->save(records));
-  touched_.clear();
-  return {};
+  return records;
 }
 
 // --- A step
 
-Result<double> Controller::step(double now) {
-  MOTLEY_TRY(look_at_nodes(now));
-  MOTLEY_TRY(look_at_attempts(now));
-  if (has_changed_ || now >= wake_) MOTLEY_TRY(decide(now));
-  MOTLEY_TRY(reconcile(now));
-  MOTLEY_TRY(save());
-  const bool is_watching =
-      std::ranges::any_of(places_, [&](const auto& one) { return record(one.first).state != JobState::kPending; });
-  return std::min(wake_, now + (is_watching ? kLookSeconds : kNodeSeconds));
+std::vector<Attempt> Controller::watched() const {
+  std::vector<Attempt> attempts;
+  for (const auto& [id, place] : places_) {
+    if (record(id).state != JobState::kPending) attempts.push_back(make_attempt(record(id)));
+  }
+  return attempts;
 }
 
-Status Controller::look_at_attempts(double now) {
-  std::vector<int> ids;
-  for (const auto& [id, place] : places_) {
-    if (record(id).state != JobState::kPending) ids.push_back(id);
+Result<Controller::Step> Controller::step(double now, const Observation& seen) {
+  commands_.clear();
+  take_in_nodes(seen.down_nodes, now);
+  for (const AttemptSeen& one : seen.attempts) take_in(one, now);
+  if (has_changed_ || now >= wake_) MOTLEY_TRY(decide(now));
+  reconcile(now);
+  const bool is_watching =
+      std::ranges::any_of(places_, [&](const auto& one) { return record(one.first).state != JobState::kPending; });
+  return Step{std::move(commands_), std::min(wake_, now + (is_watching ? kLookSeconds : kNodeSeconds))};
+}
+
+void Controller::take_in(const AttemptSeen& seen, double now) {
+  JobRecord& one = record(seen.job);
+  const auto known = places_.find(seen.job);
+  if (known == places_.end() || one.state == JobState::kPending || one.attempt != seen.number) return;
+  const std::size_t place = known->second;
+  switch (seen.status.state) {
+    case AttemptStatus::State::kRunning:
+      if (one.state == JobState::kStopping && live_[place].tried < 0) {
+        live_[place].tried = now;  // a service that was killed may not have come to it
+        command(Command::Kind::kAskToEnd, one);
+      }
+      if (one.state == JobState::kStopping && now >= one.stop_by) {
+        one.is_killed = true;
+        touch(one.id);
+        command(Command::Kind::kKill, one);
+      }
+      break;
+    case AttemptStatus::State::kUnknown:
+      // A service was killed after it had said that it would be started, or it was asked to end before it began.
+      if (one.state == JobState::kRunning && are_available(to_placement(one.nodes))) {
+        if (now < live_[place].tried + kStartSeconds) break;
+        live_[place].tried = now;
+        command(Command::Kind::kStart, one);
+      } else {
+        if (one.state == JobState::kRunning) one.stop_by = now + one.job.grace_seconds;
+        one.state = JobState::kStopping;
+        touch(one.id);
+        command(Command::Kind::kAskToEnd, one);  // it will never begin, which the next look sees
+      }
+      break;
+    case AttemptStatus::State::kEnded:
+    case AttemptStatus::State::kLost:
+      attempt_over(place, seen.status, now);
+      break;
   }
-  for (const int id : ids) {
-    JobRecord& one = record(id);
-    const std::size_t place = places_.at(id);
-    const Attempt attempt = make_attempt(one);
-    MOTLEY_ASSIGN(const AttemptStatus status, executor_->look(attempt));
-    switch (status.state) {
-      case AttemptStatus::State::kRunning:
-        if (one.state == JobState::kStopping && live_[place].tried < 0) {
-          live_[place].tried = now;  // a service that was killed may not have come to it
-          MOTLEY_TRY(executor_->ask_to_end(attempt));
-        }
-        if (one.state == JobState::kStopping && now >= one.stop_by) {
-          one.is_killed = true;
-          touch(id);
-          MOTLEY_TRY(executor_->kill(attempt));
-        }
-        break;
-      case AttemptStatus::State::kUnknown:
-        // A service was killed after it had said that it would be started, or it was asked to end before it began.
-        if (one.state == JobState::kRunning && are_available(to_placement(one.nodes))) {
-          if (now < live_[place].tried + kStartSeconds) break;
-          live_[place].tried = now;
-          MOTLEY_TRY(executor_->start(attempt));
-        } else {
-          if (one.state == JobState::kRunning) one.stop_by = now + one.job.grace_seconds;
-          one.state = JobState::kStopping;
-          touch(id);
-          MOTLEY_TRY(executor_->ask_to_end(attempt));  // it will never begin, which the next look sees
-        }
-        break;
-      case AttemptStatus::State::kEnded:
-      case AttemptStatus::State::kLost:
-        attempt_over(place, status, now);
-        break;
-    }
-  }
-  return save();
 }
 
 void Controller::attempt_over(std::size_t place, const AttemptStatus& status, double now) {
@@ -368,11 +365,10 @@ void Controller::attempt_over(std::size_t place, const AttemptStatus& status, do
   retarget(place, {}, now);
 }
 
-Status Controller::look_at_nodes(double now) {
-  MOTLEY_ASSIGN(const std::vector<std::string> down, executor_->down_nodes());
-  const std::set<std::string> now_down(down.begin(), down.end());
-  if (now_down != down_) has_changed_ = true;
-  down_ = now_down;
+void Controller::take_in_nodes(const std::vector<std::string>& down, double now) {
+  std::set<std::string> down_now(down.begin(), down.end());
+  if (down_now != down_) has_changed_ = true;
+  down_ = std::move(down_now);
   available_ = topology_;
   for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
     if (!is_available(i)) available_.nodes[i].devices = 0;
@@ -389,7 +385,6 @@ Status Controller::look_at_nodes(double now) {
     retarget(place, {}, now);
     has_changed_ = true;
   }
-  return {};
 }
 
 Status Controller::decide(double now) {
@@ -467,7 +462,7 @@ void Controller::apply(const Decision& decision, double now) {
 }
 
 // Brings attempts in line with targets: first what is to end, then what has room now.
-Status Controller::reconcile(double now) {
+void Controller::reconcile(double now) {
   Capacity free(available_);
   std::vector<std::size_t> waiting;
   for (const auto& [id, place] : places_) {
@@ -484,11 +479,9 @@ Status Controller::reconcile(double now) {
       one.state = JobState::kStopping;
       one.stop_by = now + one.job.grace_seconds;
       touch(id);
-      MOTLEY_TRY(save());
-      MOTLEY_TRY(executor_->ask_to_end(make_attempt(one)));
+      command(Command::Kind::kAskToEnd, one);
     }
   }
-  std::vector<int> starting;
   for (const std::size_t place : waiting) {
     const Placement& target = progress_[place].placement;
     if (!free.fits(target, jobs_[place].reserve())) continue;
@@ -502,11 +495,8 @@ Status Controller::reconcile(double now) {
     if (one.started == 0) one.started = now;
     live_[place].tried = now;
     touch(one.id);
-    starting.push_back(one.id);
+    command(Command::Kind::kStart, one);
   }
-  MOTLEY_TRY(save());  // before any of them is started
-  for (const int id : starting) MOTLEY_TRY(executor_->start(make_attempt(record(id))));
-  return {};
 }
 
 // --- Forecasts

@@ -1,13 +1,11 @@
 // What the service does with its jobs, as a deterministic state machine: it takes a time and what became of attempts,
-// asks a policy, and brings what runs in line with what the policy wants, step by step.
+// asks a policy, and answers with commands that bring what runs in line with what the policy wants, step by step. It
+// does nothing else: who drives it writes its records down (durable_controller.h) and carries its commands out.
 //
 // A job has a target, the placement that the policy gave it last, and at most one attempt. Where they differ, the
-// attempt is asked to end; once it has, and once there is room, the next one starts with the target. Whatever must not
-// be forgotten is in the store before it is done, so that a controller made anew from the store goes on where another
-// was killed: a job that it acknowledged is there, and no attempt is started twice.
+// attempt is asked to end; once it has, and once there is room, the next one starts with the target.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -15,7 +13,6 @@
 #include <vector>
 
 #include "motley/scheduling/service/executor.h"
-#include "motley/scheduling/service/store.h"
 #include "motley/scheduling/simulator/policy.h"
 
 namespace motley::scheduling {
@@ -35,20 +32,37 @@ struct Forecast {
 
 class Controller {
  public:
-  // Takes up the jobs of the store. Errors: those of the store and of make_policy.
-  static Result<std::unique_ptr<Controller>> make(std::unique_ptr<Store> store, std::unique_ptr<Executor> executor,
-                                                  ClusterTopology topology, std::filesystem::path folder,
-                                                  ControllerOptions options);
+  // Takes up jobs, by their ids, and drained nodes as another left them. Attempts have their folders below `folder`.
+  // Errors: kCorrupt where a job is missing; those of make_policy.
+  static Result<Controller> make(std::vector<JobRecord> records, const std::vector<std::string>& drained,
+                                 ClusterTopology topology, std::filesystem::path folder, ControllerOptions options);
 
-  // The jobs are durable when it returns their numbers; all or none. One of the same name and content as a job that is
-  // there is that job, so that a client that got no answer may ask again. Errors: kInvalidInput.
-  Result<std::vector<int>> submit(const std::vector<SubmittedJob>& jobs, double now);
+  // The numbers that jobs have or would have, and the records to be added for that. One of the same name and content as
+  // a job that is there is that job, so that a client that got no answer may ask again. Errors: kInvalidInput.
+  struct Submission {
+    std::vector<int> ids;
+    std::vector<JobRecord> added;
+  };
+  Result<Submission> check_jobs(const std::vector<SubmittedJob>& jobs, double now) const;
+  void add(Submission submission);  // of the last check
   Status cancel(const std::string& name, double now);
-  Status drain(const std::string& node, bool is_drained);
+  Status check_node(const std::string& node) const;
+  void drain(const std::string& node, bool is_drained);
 
-  // Looks at attempts, decides where something has changed or the policy's time has come, and starts and ends attempts.
-  // `now`: seconds since 1970. Returns when to be called again at the latest, unless jobs are submitted before.
-  Result<double> step(double now);
+  // The attempts of which the next step wants to know what became.
+  std::vector<Attempt> watched() const;
+  // Takes in what has been seen, decides where something has changed or the policy's time has come, and says which
+  // attempts to start and to end. The records that are unsaved then must be durable before any command is carried out.
+  // `now`: seconds since 1970.
+  struct Step {
+    std::vector<Command> commands;
+    double wake = 0;  // when to be called again at the latest, unless something comes from outside before
+  };
+  Result<Step> step(double now, const Observation& seen);
+
+  // Records that have changed since saved() was called last.
+  std::vector<const JobRecord*> unsaved() const;
+  void saved() { touched_.clear(); }
 
   const std::vector<JobRecord>& records() const { return records_; }
   const JobRecord* find(const std::string& name) const;
@@ -86,18 +100,16 @@ class Controller {
   void add_live(int id);
   void settle(std::size_t place, double now);
   void retarget(std::size_t place, Placement target, double now);
-  Status look_at_attempts(double now);
+  void take_in(const AttemptSeen& seen, double now);
   void attempt_over(std::size_t place, const AttemptStatus& status, double now);
   void end_job(std::size_t place, JobState state, double now);
-  Status look_at_nodes(double now);
+  void take_in_nodes(const std::vector<std::string>& down, double now);
   Status decide(double now);
   void apply(const Decision& decision, double now);
-  Status reconcile(double now);
-  Status save();
+  void reconcile(double now);
+  void command(Command::Kind kind, const JobRecord& record) { commands_.push_back({kind, make_attempt(record)}); }
   void touch(int id) { touched_.insert(id); }
 
-  std::unique_ptr<Store> store_;
-  std::unique_ptr<Executor> executor_;
   ClusterTopology topology_;   // all of them
   ClusterTopology available_;  // the same, without devices of nodes that are drained or missing
   std::filesystem::path folder_;
@@ -111,7 +123,8 @@ class Controller {
   std::vector<Progress> progress_;       // likewise; placements are targets
   std::vector<int> arrived_, finished_;  // places, since the last decision
   std::set<std::string> drained_, down_;
-  std::set<int> touched_;  // ids of records that the store does not have as they are
+  std::set<int> touched_;          // ids of unsaved records
+  std::vector<Command> commands_;  // of the step that is under way
   bool has_changed_ = true;
   double wake_ = 0;
 };

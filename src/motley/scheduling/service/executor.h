@@ -1,4 +1,5 @@
-// What runs attempts of jobs: processes of this machine, or a cluster's own workload manager.
+// What runs attempts of jobs: processes of this machine, or a cluster's own workload manager. A controller does not
+// call it: commands go one way, and what has been seen comes back.
 #pragma once
 
 #include <filesystem>
@@ -47,5 +48,28 @@ class Executor {
   // Nodes that are not there at the moment, by name.
   virtual Result<std::vector<std::string>> down_nodes() = 0;
 };
+
+// What a controller wants done with an attempt.
+struct Command {
+  enum class Kind { kStart, kAskToEnd, kKill };
+  Kind kind = Kind::kStart;
+  Attempt attempt;
+};
+
+// What a controller is told: of the attempts that it watches, and of nodes.
+struct AttemptSeen {
+  int job = 0;
+  int number = 0;  // of the attempt
+  AttemptStatus status;
+};
+struct Observation {
+  std::vector<AttemptSeen> attempts;
+  std::vector<std::string> down_nodes;
+};
+
+Result<Observation> observe(Executor& executor, const std::vector<Attempt>& watched);
+// One after another. Of one that fails a warning says why; the controller sees what became of its attempt, and asks
+// again.
+void carry_out(Executor& executor, const std::vector<Command>& commands);
 
 }  // namespace motley::scheduling

@@ -107,10 +107,11 @@ Result<std::vector<SubmittedJob>> jobs_in(const std::string& body) {
 }  // namespace
 
 struct Service::Parts {
-  Parts(const ServiceOptions& options, std::unique_ptr<Controller> what)
-      : token(options.token), endpoint(options.listen), controller(std::move(what)) {}
+  Parts(const ServiceOptions& options, DurableController what, std::unique_ptr<Executor> who)
+      : token(options.token), endpoint(options.listen), executor(std::move(who)), controller(std::move(what)) {}
 
   void run();
+  Status run_steps();
   void route();
   void get_page(httplib::Response& response);
   Json nodes() const;
@@ -119,7 +120,7 @@ struct Service::Parts {
   template <class What>
   void with_controller(httplib::Response& response, bool changes, const What& what) {
     const std::lock_guard lock(mutex);
-    const Result<Json> json = what(*controller);
+    const Result<Json> json = what(controller);
     if (!json) {
       refuse(response, json.error());
       return;
@@ -135,48 +136,62 @@ struct Service::Parts {
   net::Endpoint endpoint;
   httplib::Server server;
   std::thread listener, loop;
-  std::mutex mutex;  // guards all below
+  const std::unique_ptr<Executor> executor;  // the loop's own
+  std::mutex mutex;                          // guards all below
   std::condition_variable changed;
-  std::unique_ptr<Controller> controller;
+  DurableController controller;
   bool is_due = true;
   bool is_stopping = false;
   Status outcome;
 };
 
-// The controller's steps, one after another.
-void Service::Parts::run() {
+// The controller's steps, one after another. What they command is done, and what became of it is looked at, without the
+// lock: the executor may take long, and requests are answered meanwhile.
+Status Service::Parts::run_steps() {
   std::unique_lock lock(mutex);
   while (!is_stopping) {
+    const std::vector<Attempt> watched = controller.controller().watched();
+    lock.unlock();
+    MOTLEY_ASSIGN(const Observation seen, observe(*executor, watched));
+    lock.lock();
     is_due = false;
     const double now = wall_seconds();
-    const Result<double> next = controller->step(now);
-    if (!next) {
-      outcome = fail(next.error());
-      is_stopping = true;
-      changed.notify_all();
-      return;
-    }
-    const auto wait = std::chrono::duration<double>(std::clamp(*next - now, 0.0, 60.0));
+    MOTLEY_ASSIGN(const Controller::Step step, controller.step(now, seen));
+    lock.unlock();
+    carry_out(*executor, step.commands);
+    lock.lock();
+    const auto wait = std::chrono::duration<double>(std::clamp(step.wake - wall_seconds(), 0.0, 60.0));
     changed.wait_for(lock, wait, [this] { return is_due || is_stopping; });
   }
+  return {};
+}
+
+void Service::Parts::run() {
+  const Status ended = run_steps();
+  const std::lock_guard lock(mutex);
+  outcome = ended;
+  is_stopping = true;
+  changed.notify_all();
 }
 
 Json Service::Parts::nodes() const {
   Json all = Json::array();
-  for (std::size_t i = 0; i < controller->topology().nodes.size(); ++i) {
-    const Node& node = controller->topology().nodes[i];
+  for (std::size_t i = 0; i < controller.controller().topology().nodes.size(); ++i) {
+    const Node& node = controller.controller().topology().nodes[i];
     Json jobs = Json::object();
     int used = 0;
-    for (const JobRecord& record : controller->records()) {
+    for (const JobRecord& record : controller.controller().records()) {
       for (const NodeAllocation& allocation : record.nodes) {
         if (allocation.node != node.name) continue;
         jobs[record.job.name] = allocation.workers;
         used += allocation.workers;
       }
     }
-    const char* state = controller->is_drained(node.name) ? "drained" : controller->is_available(i) ? "up" : "down";
+    const char* state = controller.controller().is_drained(node.name) ? "drained"
+                        : controller.controller().is_available(i)     ? "up"
+                                                                      : "down";
     all.push_back({{"name", node.name},
-                   {"type", controller->topology().type_name(node)},
+                   {"type", controller.controller().topology().type_name(node)},
                    {"devices", node.devices},
                    {"used", used},
                    {"state", state},
@@ -196,54 +211,54 @@ void Service::Parts::route() {
   server.Post("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
     const auto jobs = jobs_in(request.body);
     if (!jobs) return refuse(response, jobs.error());
-    with_controller(response, true, [&](Controller& one) -> Result<Json> {
+    with_controller(response, true, [&](DurableController& one) -> Result<Json> {
       MOTLEY_ASSIGN(const std::vector<int> ids, one.submit(*jobs, wall_seconds()));
       return Json{{"ids", ids}};
     });
   });
   server.Get("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
     const std::string state = request.get_param_value("state");
-    with_controller(response, false, [&](Controller& one) -> Result<Json> {
+    with_controller(response, false, [&](DurableController& one) -> Result<Json> {
       Json jobs = Json::array();
-      for (const JobRecord& record : one.records()) {
+      for (const JobRecord& record : one.controller().records()) {
         if (state.empty() || state == to_string(record.state)) jobs.push_back(brief(record));
       }
       return Json{{"jobs", jobs}};
     });
   });
   server.Get(R"(/v1/jobs/([^/]+))", [this](const httplib::Request& request, httplib::Response& response) {
-    with_controller(response, false, [&](Controller& one) -> Result<Json> {
-      const JobRecord* record = one.find(request.matches[1]);
+    with_controller(response, false, [&](DurableController& one) -> Result<Json> {
+      const JobRecord* record = one.controller().find(request.matches[1]);
       if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
       return as_json(*record);
     });
   });
   server.Delete(R"(/v1/jobs/([^/]+))", [this](const httplib::Request& request, httplib::Response& response) {
-    with_controller(response, true, [&](Controller& one) -> Result<Json> {
+    with_controller(response, true, [&](DurableController& one) -> Result<Json> {
       MOTLEY_TRY(one.cancel(request.matches[1], wall_seconds()));
-      return as_json(*one.find(request.matches[1]));
+      return as_json(*one.controller().find(request.matches[1]));
     });
   });
   server.Get(R"(/v1/jobs/([^/]+)/why)", [this](const httplib::Request& request, httplib::Response& response) {
-    with_controller(response, false, [&](Controller& one) -> Result<Json> {
-      MOTLEY_ASSIGN(const Explanation explanation, explain(one, request.matches[1], wall_seconds()));
+    with_controller(response, false, [&](DurableController& one) -> Result<Json> {
+      MOTLEY_ASSIGN(const Explanation explanation, explain(one.controller(), request.matches[1], wall_seconds()));
       return as_json(explanation);
     });
   });
   server.Post("/v1/what-if", [this](const httplib::Request& request, httplib::Response& response) {
     const auto change = parse_json<WhatIf>(request.body, "the request");
     if (!change) return refuse(response, change.error());
-    with_controller(response, false, [&](Controller& one) -> Result<Json> {
-      MOTLEY_ASSIGN(const std::vector<Comparison> rows, what_if(one, *change, wall_seconds()));
+    with_controller(response, false, [&](DurableController& one) -> Result<Json> {
+      MOTLEY_ASSIGN(const std::vector<Comparison> rows, what_if(one.controller(), *change, wall_seconds()));
       return Json{{"jobs", as_json(rows)}};
     });
   });
   server.Get("/v1/nodes", [this](const httplib::Request&, httplib::Response& response) {
-    with_controller(response, false, [&](Controller&) -> Result<Json> { return Json{{"nodes", nodes()}}; });
+    with_controller(response, false, [&](DurableController&) -> Result<Json> { return Json{{"nodes", nodes()}}; });
   });
   const auto drain = [this](bool is_drained) {
     return [this, is_drained](const httplib::Request& request, httplib::Response& response) {
-      with_controller(response, true, [&](Controller& one) -> Result<Json> {
+      with_controller(response, true, [&](DurableController& one) -> Result<Json> {
         MOTLEY_TRY(one.drain(request.matches[1], is_drained));
         return Json{{"nodes", nodes()}};
       });
@@ -269,7 +284,7 @@ void Service::Parts::get_page(httplib::Response& response) {
                            escape(node["state"].get<std::string>()),
                            fmt::format("{} of {}", node["used"].get<int>(), node["devices"].get<int>()), jobs});
     }
-    const std::vector<JobRecord>& records = controller->records();
+    const std::vector<JobRecord>& records = controller.controller().records();
     for (auto record = records.rbegin(); record != records.rend(); ++record) {
       if (is_over(record->state)) {
         ++over;
@@ -289,7 +304,7 @@ void Service::Parts::get_page(httplib::Response& response) {
       fmt::format(
           "<header><h1>Scheduler</h1>\n<div class=\"facts\"><span>{} pending</span><span>{} running</span>"
           "<span>{} over</span><span>policy {}</span></div></header>\n<main><div class=\"cards\">",
-          waiting, running, over, escape(controller->policy())) +
+          waiting, running, over, escape(controller.controller().policy())) +
       report::card("Nodes", "", report::table({"node", "type", "state", "devices used", "jobs"}, node_rows), true) +
       report::card(
           "Jobs", "The newest first.",
@@ -302,8 +317,9 @@ void Service::Parts::get_page(httplib::Response& response) {
 
 Service::Service(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, std::unique_ptr<Controller> controller) {
-  auto parts = std::make_unique<Parts>(options, std::move(controller));
+Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, DurableController controller,
+                                                std::unique_ptr<Executor> executor) {
+  auto parts = std::make_unique<Parts>(options, std::move(controller), std::move(executor));
   httplib::Server& server = parts->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   // Not the library's options, by which two processes could share a port.

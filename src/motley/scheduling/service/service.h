@@ -17,7 +17,7 @@
 #include <memory>
 
 #include "motley/net/session.h"
-#include "motley/scheduling/service/controller.h"
+#include "motley/scheduling/service/durable_controller.h"
 
 namespace motley::scheduling {
 
@@ -28,7 +28,8 @@ struct ServiceOptions {
 
 class Service {
  public:
-  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, std::unique_ptr<Controller> controller);
+  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, DurableController controller,
+                                                std::unique_ptr<Executor> executor);
   // Attempts go on; the next service takes them up.
   ~Service();
 
