@@ -294,89 +294,96 @@ double value(const Evaluation& evaluation, planning::Criterion criterion) {
   return std::numeric_limits<double>::infinity();
 }
 
+namespace {
+
+// The devices of a type that train with data parallelism, each the whole model.
+struct Workers {
+  const Type& type;
+  double count;
+  PipelineStage stage;
+  double samples = 0;  // of each device
+
+  // Without samples there is nothing to do, not even what every batch takes.
+  double forward() const { return samples > 0 ? stage.forward.at(samples) + stage.sparse_seconds * samples : 0; }
+  double backward() const { return samples > 0 ? stage.backward.at(samples) + stage.sparse_seconds * samples : 0; }
+  double samples_within(double seconds) const {
+    const double left = seconds - stage.forward.fixed - stage.backward.fixed;
+    const double slope = stage.forward.per_sample + stage.backward.per_sample + 2 * stage.sparse_seconds;
+    if (left < 0) return 0;
+    return slope > 0 ? left / slope : std::numeric_limits<double>::infinity();
+  }
+};
+
+// With equal parts of the batch.
+std::vector<Workers> split_equally(const Problem& problem, const std::vector<std::int64_t>& counts, double devices) {
+  std::vector<Workers> all;
+  for (int t = 0; t < problem.type_count(); ++t) {
+    if (counts[index(t)] == 0) continue;
+    all.push_back({.type = problem.types[index(t)],
+                   .count = static_cast<double>(counts[index(t)]),
+                   .stage = pipeline_stage(problem, 0, problem.layer_count() - 1, t, -1, 0, 1),
+                   .samples = static_cast<double>(problem.batch) / devices});
+  }
+  return all;
+}
+
+// So that all are done at the same time, the earliest in which they can do the batch.
+void balance(std::vector<Workers>& all, double batch) {
+  const auto samples_by = [&](double seconds) {
+    double samples = 0;
+    for (const Workers& one : all) samples += one.count * std::min(batch, one.samples_within(seconds));
+    return samples;
+  };
+  double low = 0;
+  double high = 0;  // all are done with equal parts by then
+  for (const Workers& one : all) high = std::max(high, one.forward() + one.backward());
+  // The last halving leaves neighbouring numbers.
+  for (double middle = high / 2; middle > low && middle < high; middle = low + (high - low) / 2) {
+    (samples_by(middle) < batch ? low : high) = middle;
+  }
+  const double excess = batch / std::max(batch, samples_by(high));
+  for (Workers& one : all) one.samples = excess * std::min(batch, one.samples_within(high));
+}
+
+// The ring of all devices is as slow as the slowest link in it.
+double ring_seconds(const Problem& problem, const std::vector<Workers>& all, double devices) {
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double latency = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    bytes_per_second = std::min(bytes_per_second, all[i].type.bytes_per_second);
+    latency = std::max(latency, all[i].type.latency_seconds);
+    for (std::size_t j = 0; j < i; ++j) {
+      const Link& link =
+          problem.links[static_cast<std::size_t>(&all[j].type - problem.types.data()) * problem.types.size() +
+                        static_cast<std::size_t>(&all[i].type - problem.types.data())];
+      bytes_per_second = std::min(bytes_per_second, link.bytes_per_second);
+      latency = std::max(latency, link.latency_seconds);
+    }
+  }
+  return 2 * (devices - 1) * (all.back().stage.parameter_bytes / (devices * bytes_per_second) + latency);
+}
+
+}  // namespace
+
 Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, BatchSplit shares) {
   MOTLEY_INVARIANT(counts.size() == problem.types.size(), "{} counts for {} device types", counts.size(),
                    problem.types.size());
-  const int last = problem.layer_count() - 1;
   const auto batch = static_cast<double>(problem.batch);
+  double devices = 0;
+  for (const std::int64_t count : counts) devices += static_cast<double>(count);
+  MOTLEY_INVARIANT(devices > 0, "data parallelism needs a device");
+  std::vector<Workers> all = split_equally(problem, counts, devices);
+  if (shares == BatchSplit::kBalanced) balance(all, batch);
+
   Evaluation evaluation;
   evaluation.used = counts;
   evaluation.stages.resize(1);
   StageCost& cost = evaluation.stages[0];
-
-  // What a device of each type takes for b samples.
-  struct Used {
-    const Type& type;
-    double count;
-    PipelineStage stage;
-    double samples = 0;
-    // Without samples there is nothing to do, not even what every batch takes.
-    double forward(double b) const { return b > 0 ? stage.forward.at(b) + stage.sparse_seconds * b : 0; }
-    double backward(double b) const { return b > 0 ? stage.backward.at(b) + stage.sparse_seconds * b : 0; }
-    double samples_within(double seconds) const {
-      const double left = seconds - stage.forward.fixed - stage.backward.fixed;
-      const double slope = stage.forward.per_sample + stage.backward.per_sample + 2 * stage.sparse_seconds;
-      if (left < 0) return 0;
-      return slope > 0 ? left / slope : std::numeric_limits<double>::infinity();
-    }
-  };
-  std::vector<Used> used;
-  double devices = 0;
-  for (int t = 0; t < problem.type_count(); ++t) {
-    if (counts[index(t)] > 0) {
-      const auto count = static_cast<double>(counts[index(t)]);
-      used.push_back(
-          {.type = problem.types[index(t)], .count = count, .stage = pipeline_stage(problem, 0, last, t, -1, 0, 1)});
-      devices += count;
-    }
-  }
-  MOTLEY_INVARIANT(devices > 0, "data parallelism needs a device");
-
-  double low = 0;
-  double high = 0;  // all devices are done with equal shares by then
-  for (Used& one : used) {
-    one.samples = batch / devices;
-    high = std::max(high, one.forward(one.samples) + one.backward(one.samples));
-  }
-  if (shares == BatchSplit::kBalanced) {
-    const auto samples_by = [&](double seconds) {
-      double samples = 0;
-      for (const Used& one : used) {
-        samples += one.count * std::min(batch, one.samples_within(seconds));
-      }
-      return samples;
-    };
-    // The last halving leaves neighbouring numbers.
-    for (double middle = high / 2; middle > low && middle < high; middle = low + (high - low) / 2) {
-      (samples_by(middle) < batch ? low : high) = middle;
-    }
-    const double excess = batch / std::max(batch, samples_by(high));
-    for (Used& one : used) {
-      one.samples = excess * std::min(batch, one.samples_within(high));
-    }
-  }
-
-  double parameter_bytes = 0;
-  double bytes_per_second = std::numeric_limits<double>::infinity();
-  double latency = 0;
-  for (std::size_t i = 0; i < used.size(); ++i) {
-    const Used& one = used[i];
-    parameter_bytes = one.stage.parameter_bytes;
-    bytes_per_second = std::min(bytes_per_second, one.type.bytes_per_second);
-    latency = std::max(latency, one.type.latency_seconds);
-    for (std::size_t j = 0; j < i; ++j) {
-      const Link& link =
-          problem.links[static_cast<std::size_t>(&used[j].type - problem.types.data()) * problem.types.size() +
-                        static_cast<std::size_t>(&one.type - problem.types.data())];
-      bytes_per_second = std::min(bytes_per_second, link.bytes_per_second);
-      latency = std::max(latency, link.latency_seconds);
-    }
-    const double forward = one.forward(one.samples);
-    const double backward = one.backward(one.samples);
-    if (forward + backward >= cost.compute_seconds) {
-      cost.forward_seconds = forward;
-      cost.backward_seconds = backward;
-      cost.compute_seconds = forward + backward;
+  for (const Workers& one : all) {
+    if (one.forward() + one.backward() >= cost.compute_seconds) {  // the slowest ones
+      cost.forward_seconds = one.forward();
+      cost.backward_seconds = one.backward();
+      cost.compute_seconds = one.forward() + one.backward();
       cost.communication_seconds = one.stage.sparse_seconds * one.samples;
     }
     const double memory = one.stage.state_bytes + one.samples * one.stage.activation_bytes;
@@ -387,9 +394,7 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
                                 format_bytes(memory), one.type.name, format_bytes(one.type.memory_bytes)));
     }
   }
-  if (devices > 1) {
-    cost.gradient_sync_seconds = 2 * (devices - 1) * (parameter_bytes / (devices * bytes_per_second) + latency);
-  }
+  if (devices > 1) cost.gradient_sync_seconds = ring_seconds(problem, all, devices);
   check_counts(problem, evaluation);
   evaluation.step_seconds = cost.compute_seconds + cost.gradient_sync_seconds;
   evaluation.throughput = batch / evaluation.step_seconds;
