@@ -7,6 +7,7 @@
 #include "bench/planning_cases.h"
 #include "bench/row_list.h"
 #include "motley/base/clock.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/trace.h"
 

@@ -8,8 +8,8 @@
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/policies/rounding.h"
 #include "motley/scheduling/policies/slot_utility.h"
-#include "motley/scheduling/simulator/speed.h"
 #include "motley/scheduling/trace/settings.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::bench {
 namespace {

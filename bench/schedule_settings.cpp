@@ -3,6 +3,7 @@
 #include "bench/row_list.h"
 #include "bench/schedule_bench.h"
 #include "motley/base/statistics.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/settings.h"

@@ -11,6 +11,7 @@
 #include "motley/base/os/file.h"
 #include "motley/report/page/chart.h"
 #include "motley/report/page/html.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/trace.h"

@@ -35,5 +35,28 @@ TEST(ScheduleTopology, AClusterFileWithoutNodesIsRefused) {
   EXPECT_EQ(topology.error().message, file + ": has no nodes with devices; accepted: one or more");
 }
 
+TEST(ScheduleTopology, OfAClusterAreItsNodes) {
+  const auto cluster = cluster::parse_cluster(R"(version: 2
+device_types:
+  - {name: gpu, kind: cuda, count: 6}
+  - {name: cpu, kind: cpu, count: 2}
+nodes:
+  - {name: big, devices: [{type: gpu, count: 4}, {type: cpu, count: 2}]}
+  - {name: small, devices: [{type: gpu, count: 2}]}
+links:
+  - {from: big, to: big, bandwidth: 80 Gbit/s}
+  - {from: big, to: small, bandwidth: 8 Gbit/s}
+)",
+                                              "cluster.yaml");
+  ASSERT_TRUE(cluster) << cluster.error().message;
+  const scheduling::ClusterTopology topology = make_topology(*cluster);
+  ASSERT_EQ(topology.nodes.size(), 2u);
+  EXPECT_EQ(topology.nodes[0].name, "big");
+  EXPECT_EQ(topology.nodes[0].devices, 6);
+  EXPECT_EQ(topology.nodes[1].devices, 2);
+  EXPECT_DOUBLE_EQ(topology.network.intra_node_bandwidth, 1e10);
+  EXPECT_DOUBLE_EQ(topology.network.inter_node_bandwidth, 1e9);
+}
+
 }  // namespace
 }  // namespace motley::app

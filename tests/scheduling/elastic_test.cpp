@@ -9,6 +9,7 @@
 #include <map>
 
 #include "motley/base/random.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/settings.h"
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "motley/base/random.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/slot.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/settings.h"

@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "motley/base/random.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/simulator/simulator.h"
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {

@@ -1,6 +1,7 @@
 // The simulator and the policies that rank jobs, against plain second-by-second replays of their rules, against an
 // optimum found by trying everything, and against published figures.
 #include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/policies/policies.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "motley/base/random.h"
-#include "motley/scheduling/trace/topology_of_cluster.h"
+#include "motley/scheduling/trace/cluster_topology.h"
 
 namespace motley::scheduling {
 namespace {
@@ -72,29 +72,6 @@ TEST(Workload, ElasticJobsKeepWhatTheyAskFor) {
     EXPECT_EQ(jobs[i].max_workers(), 4 * rigid[i].workers);
     EXPECT_EQ(jobs[i].elastic->gradient_bytes, again[i].elastic->gradient_bytes);
   }
-}
-
-TEST(Workload, TopologyOfAClusterAreItsNodes) {
-  const auto cluster = cluster::parse_cluster(R"(version: 2
-device_types:
-  - {name: gpu, kind: cuda, count: 6}
-  - {name: cpu, kind: cpu, count: 2}
-nodes:
-  - {name: big, devices: [{type: gpu, count: 4}, {type: cpu, count: 2}]}
-  - {name: small, devices: [{type: gpu, count: 2}]}
-links:
-  - {from: big, to: big, bandwidth: 80 Gbit/s}
-  - {from: big, to: small, bandwidth: 8 Gbit/s}
-)",
-                                              "cluster.yaml");
-  ASSERT_TRUE(cluster) << cluster.error().message;
-  const ClusterTopology topology = make_topology(*cluster);
-  ASSERT_EQ(topology.nodes.size(), 2u);
-  EXPECT_EQ(topology.nodes[0].name, "big");
-  EXPECT_EQ(topology.nodes[0].devices, 6);
-  EXPECT_EQ(topology.nodes[1].devices, 2);
-  EXPECT_DOUBLE_EQ(topology.network.intra_node_bandwidth, 1e10);
-  EXPECT_DOUBLE_EQ(topology.network.inter_node_bandwidth, 1e9);
 }
 
 }  // namespace

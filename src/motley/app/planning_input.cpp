@@ -58,6 +58,10 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
   return model::estimate(graph, speeds, static_cast<double>(batch));
 }
 
+std::vector<std::string> model_names() {
+  return model::table_names();
+}
+
 Result<PlanningData> planning_data(const PlanningInput& input) {
   if (input.profile.empty() == input.model.empty()) {
     return fail(ErrorCode::kInvalidInput, "--profile, --model: {}; accepted: one of them",

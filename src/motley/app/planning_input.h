@@ -11,6 +11,9 @@
 
 namespace motley::app {
 
+// Those that a PlanningInput may name.
+std::vector<std::string> model_names();
+
 struct PlanningInput {
   std::string profile;  // a measured or imported profile.json ...
   std::string model;    // ... or a table's name, estimated from the speeds in the cluster file

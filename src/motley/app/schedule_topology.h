@@ -4,9 +4,15 @@
 #include <string>
 
 #include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
 #include "motley/scheduling/trace/cluster_topology.h"
 
 namespace motley::app {
+
+// A node for each node that has devices, all in one rack, of the type that its devices have; where a node has
+// several, they are one of its own, such as "v100+cpu". The network is as slow as the slowest link inside a node and
+// the slowest between two; without such links it has no limit there.
+scheduling::ClusterTopology make_topology(const cluster::Cluster& cluster);
 
 struct ClusterRequest {
   std::string topology;             // a description such as 16x8/4, or a cluster.yaml; "": none

@@ -1,9 +1,9 @@
 // motley check: what this machine has, what works, what is missing and how to get it.
 #include <cstdio>
 
+#include "motley/app/machine_check.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/server_check.h"
-#include "motley/cluster/machine.h"
 
 namespace motley::cli {
 
@@ -24,19 +24,13 @@ void add_check(CLI::App& app, Action& action) {
       if (server->wanted()) {
         return run_server_check(*server);
       }
-      const cluster::Machine machine = cluster::detect_machine();
       if (*as_cluster) {
-        std::printf("%s", cluster::to_yaml(cluster::default_cluster(machine)).c_str());
+        std::printf("%s", app::describe_this_machine().c_str());
         return {};
       }
-      const auto items = cluster::check_machine(machine, MOTLEY_TORCH_VERSION);
-      std::printf("%s", cluster::to_text(items).c_str());
-      for (const cluster::CheckItem& item : items) {
-        if (item.needed && !item.works) {
-          return fail(ErrorCode::kUnavailable, "{} does not work here: {}", item.name, item.advice);
-        }
-      }
-      return {};
+      const app::MachineCheck check = app::check_this_machine(MOTLEY_TORCH_VERSION);
+      std::printf("%s", check.text.c_str());
+      return check.works;
     };
   });
 }

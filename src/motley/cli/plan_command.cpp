@@ -9,6 +9,7 @@
 #include "motley/cli/commands.h"
 #include "motley/cli/planner_progress.h"
 #include "motley/cli/planning_flags.h"
+#include "motley/report/plan_view.h"
 
 namespace motley::cli {
 namespace {
@@ -33,9 +34,9 @@ Status run_plan(const PlanArguments& arguments) {
   const InterruptStop interrupt;
   const app::PlanFinder finder{
       .question = arguments.question, .task = task, .stop = interrupt.token(), .ask = ask, .tell = print_line};
-  MOTLEY_ASSIGN(const report::PlanView view, finder.find());
-  std::printf("%s", report::plan_text(view).c_str());
-  MOTLEY_ASSIGN(const planning::Plan plan, finder.make_plan(view));
+  MOTLEY_ASSIGN(const planning::FoundPlan found, finder.find());
+  std::printf("%s", report::plan_text(found).c_str());
+  MOTLEY_ASSIGN(const planning::Plan plan, finder.make_plan(found));
   if (arguments.question.heterogeneous_stages) {
     std::printf("\nwith stages that mix types, replayed: %s a step%s\n",
                 format_seconds(plan.predicted.step_seconds).c_str(),
@@ -44,7 +45,7 @@ Status run_plan(const PlanArguments& arguments) {
   MOTLEY_TRY(write_file(arguments.output, planning::to_json(plan)));
   std::printf("\nplan: %s\n", arguments.output.c_str());
   if (!arguments.page.empty()) {
-    MOTLEY_TRY(write_file(arguments.page, report::plan_page(view)));
+    MOTLEY_TRY(write_file(arguments.page, report::plan_page(found)));
     std::printf("page: %s\n", arguments.page.c_str());
   }
   return {};

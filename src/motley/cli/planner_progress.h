@@ -1,11 +1,11 @@
 // How commands show what a planner is doing.
 #pragma once
 
-#include "motley/planning/search/planner.h"
+#include "motley/app/solving.h"
 
 namespace motley::cli {
 
-// The planner's answer, with a line that replaces itself meanwhile, on a terminal only.
+// An app::Ask: the planner's answer, with a line that replaces itself meanwhile, on a terminal only.
 Result<planning::Answer> ask(const planning::Planner& planner, planning::Request request);
 
 }  // namespace motley::cli

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "motley/model/tables.h"
-
 namespace motley::cli {
 
 CLI::Validator above_zero() {
@@ -21,7 +19,7 @@ CLI::Validator above_zero() {
 void add_planning_input(CLI::App& command, app::PlanningInput& input) {
   command.add_option("--profile", input.profile, "File of 'motley profile'");
   command.add_option("--model", input.model, "A published model instead, estimated from the cluster's speeds")
-      ->check(CLI::IsMember(model::table_names()));
+      ->check(CLI::IsMember(app::model_names()));
   command.add_option("--cluster", input.cluster, "Device types, prices, counts and links; default: this machine");
   command.add_option("--cost-model", input.cost_model, "pipeline: synchronous pipeline; heterps: steady state")
       ->check(CLI::IsMember({"pipeline", "heterps"}))

@@ -9,7 +9,6 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
-#include "motley/model/tables.h"
 #include "motley/train/launch/progress.h"
 #include "motley/train/profile/profile_job.h"
 
@@ -155,7 +154,7 @@ void add_profile(CLI::App& app, Action& action) {
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("JOB", arguments->job, "Job file (docs/reference/job.md)");
   command->add_option("--model", arguments->model, "A published model instead, estimated from the cluster's speeds")
-      ->check(CLI::IsMember(model::table_names()));
+      ->check(CLI::IsMember(app::model_names()));
   command->add_flag("--estimate", arguments->estimate,
                     "Measure nothing: from the sizes of the job's network and the speeds in the cluster file");
   command->add_option("--output", arguments->output, "File to write")->capture_default_str();

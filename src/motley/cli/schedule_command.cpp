@@ -12,6 +12,7 @@
 #include "motley/cli/schedule_flags.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
 #include "motley/scheduling/trace/settings.h"
 #include "motley/scheduling/trace/trace.h"

@@ -1,31 +1,25 @@
 // motley schedule serve: live jobs on a shared cluster; and what its users type: submit, list, why, what-if, cancel,
 // drain. The latter find the service by its state folder, which has its address and its token.
-#include <fcntl.h>
-#include <unistd.h>
+#include <pthread.h>
 
-#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "motley/base/clock.h"
+#include "motley/app/live_scheduler.h"
 #include "motley/base/log.h"
-#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/stop_signals.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/schedule_flags.h"
-#include "motley/model/profile.h"
-#include "motley/net/socket.h"
+#include "motley/report/scheduler_page.h"
 #include "motley/report/text_columns.h"
-#include "motley/scheduling/executors/local_executor.h"
-#include "motley/scheduling/executors/slurm_executor.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/service/client.h"
 #include "motley/scheduling/service/explain.h"
-#include "motley/scheduling/service/service.h"
-#include "motley/scheduling/trace/profiled_job.h"
 
 namespace motley::cli {
 namespace {
@@ -35,85 +29,25 @@ using Json = scheduling::Client::Json;
 // --- The service
 
 struct ServeArguments {
-  std::string state = "runs/scheduler";
-  std::string listen = "127.0.0.1:29600";
-  app::ClusterRequest topology;
+  app::SchedulerRequest request;
   std::string executor = "local";
-  scheduling::SlurmOptions slurm;
-  std::string policy = scheduling::ControllerOptions().policy;
   std::string objective = "utility";
-  double slot_seconds = scheduling::ControllerOptions().policy_options.slot_seconds;
-  double preemption_cooldown = scheduling::ControllerOptions().preemption_cooldown;
   bool quiet = false;
 };
 
-// The folder's token, made where there is none.
-Result<net::Secret> token_in(const std::filesystem::path& folder) {
-  const std::string file = (folder / "token").string();
-  const Descriptor created(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (created.valid()) {
-    const std::string text = net::Secret::generate().hex() + "\n";
-    if (::write(created.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::fsync(created.get()) != 0) {
-      return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
-    }
-  } else if (errno != EEXIST) {
-    return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
-  }
-  return net::Secret::from_file(file);
-}
-
-// The nodes that --cluster names, or all that the executor has. Those of Slurm must be Slurm's.
-Result<scheduling::ClusterTopology> read_nodes(const ServeArguments& arguments) {
-  if (arguments.executor == "local") {
-    const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-    return app::make_topology(arguments.topology, scheduling::uniform(1, static_cast<int>(cores)));
-  }
-  MOTLEY_ASSIGN(const scheduling::ClusterTopology there, scheduling::slurm_topology(arguments.slurm));
-  MOTLEY_ASSIGN(scheduling::ClusterTopology topology, app::make_topology(arguments.topology, there));
-  for (const scheduling::Node& node : topology.nodes) {
-    const auto known = std::ranges::find(there.nodes, node.name, &scheduling::Node::name);
-    if (known != there.nodes.end() && node.devices <= known->devices) continue;
-    std::vector<std::string> names;
-    for (const scheduling::Node& one : there.nodes) names.push_back(fmt::format("{} ({})", one.name, one.devices));
-    return fail(ErrorCode::kInvalidInput, "--cluster: node '{}' with {} devices is none of Slurm's; accepted: {}",
-                node.name, node.devices, fmt::join(names, ", "));
-  }
-  return topology;
-}
-
-Result<std::unique_ptr<scheduling::Executor>> make_executor(const ServeArguments& arguments) {
-  if (arguments.executor == "slurm") return scheduling::make_slurm_executor(arguments.slurm);
-  return scheduling::make_local_executor();
-}
-
-Status run_serve(const ServeArguments& arguments) {
+Status run_serve(ServeArguments arguments) {
   const StopSignals stop;  // before threads start
   if (arguments.quiet) start_logging("warning");
-  MOTLEY_ASSIGN(const scheduling::ClusterTopology topology, read_nodes(arguments));
-  MOTLEY_ASSIGN(auto executor, make_executor(arguments));
-  const std::filesystem::path folder = std::filesystem::absolute(arguments.state);
-  MOTLEY_ASSIGN(auto store, scheduling::Store::open(folder));
-  scheduling::ControllerOptions options;
-  options.policy = arguments.policy;
-  options.policy_options.slot_seconds = arguments.slot_seconds;
-  options.policy_options.objective = objectives().at(arguments.objective);
-  options.preemption_cooldown = arguments.preemption_cooldown;
-  MOTLEY_ASSIGN(auto controller, scheduling::DurableController::make(std::move(store), topology, folder, options));
-  MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(arguments.listen));
-  MOTLEY_ASSIGN(const net::Secret token, token_in(folder));
-  const std::size_t known = controller.controller().records().size();
-  MOTLEY_ASSIGN(const auto service,
-                scheduling::Service::start({listen, token}, std::move(controller), std::move(executor)));
-  const std::string address = net::to_string(service->endpoint());
-  MOTLEY_TRY(write_file(folder / "address", address + "\n"));
-  spdlog::info("{} devices on {} nodes, {} jobs known; page at http://{}/ (any name, password in {})",
-               topology.devices(), topology.nodes.size(), known, address, (folder / "token").string());
+  arguments.request.on_slurm = arguments.executor == "slurm";
+  arguments.request.options.policy_options.objective = objectives().at(arguments.objective);
+  arguments.request.page = report::scheduler_page;
+  MOTLEY_ASSIGN(const app::RunningScheduler scheduler, app::start_scheduler(arguments.request));
+  spdlog::info("{}", scheduler.description);
   std::thread waits([&] {
     spdlog::info("stopping ({}); jobs go on", ::strsignal(stop.wait()));
-    service->stop();
+    scheduler.service->stop();
   });
-  const Status outcome = service->wait();
+  const Status outcome = scheduler.service->wait();
   ::pthread_kill(waits.native_handle(), SIGTERM);  // where the service ended by itself
   waits.join();
   return outcome;
@@ -141,43 +75,6 @@ struct SubmitArguments : ClientArguments {
   scheduling::SubmittedJob job;
 };
 
-// A job of motley train goes on from its checkpoint, where it came to have one, with however many workers it gets. On
-// Slurm a task each, else processes that it starts itself.
-std::vector<std::string> train_command(const std::string& job) {
-  return {"bash",
-          "-c",
-          "exec $MOTLEY_SRUN \"$0\" train \"$2\" --run-directory \"$1\" --workers \"$3\" --quiet --resume=auto "
-          "--overwrite",
-          std::filesystem::read_symlink("/proc/self/exe").string(),
-          "{folder}",
-          std::filesystem::absolute(job).string(),
-          "{workers}"};
-}
-
-// How fast the job is where: as a profile says, and as flags do.
-Status set_speeds(SubmitArguments& arguments) {
-  scheduling::SubmittedJob& job = arguments.job;
-  if (!arguments.profile.empty()) {
-    MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(arguments.profile));
-    const scheduling::ProfiledJob profiled = scheduling::profiled_job(profile);
-    job.compute_seconds = profiled.compute_seconds;
-    job.gradient_bytes = profiled.gradient_bytes;
-    for (const auto& [type, speed] : profiled.speeds) job.speeds.push_back({type, speed});
-  }
-  for (const std::string& text : arguments.speeds) {
-    const std::size_t colon = text.rfind(':');
-    char* end = nullptr;
-    const double speed = colon == std::string::npos ? 0 : std::strtod(text.c_str() + colon + 1, &end);
-    if (colon == 0 || !(speed > 0) || !std::isfinite(speed) || *end != '\0') {
-      return fail(ErrorCode::kInvalidInput, "--speed: '{}'; accepted: TYPE:SPEED, such as k80:0.2", text);
-    }
-    const std::string type = text.substr(0, colon);
-    std::erase_if(job.speeds, [&](const auto& known) { return known.type == type; });
-    job.speeds.push_back({type, speed});
-  }
-  return {};
-}
-
 Status run_submit(SubmitArguments arguments) {
   MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
   std::string body;
@@ -186,14 +83,14 @@ Status run_submit(SubmitArguments arguments) {
   } else {
     if (!arguments.train.empty()) {
       MOTLEY_ASSIGN(const std::string is_there, read_file(arguments.train));
-      arguments.job.command = train_command(arguments.train);
+      arguments.job.command = app::make_train_command(arguments.train);
     }
     if (arguments.job.command.empty() || arguments.job.name.empty()) {
       return fail(ErrorCode::kInvalidInput,
                   "motley schedule submit: has no job; accepted: --file FILE, or --name with --train JOB or a command "
                   "behind --");
     }
-    MOTLEY_TRY(set_speeds(arguments));
+    MOTLEY_TRY(app::set_speeds(arguments.job, arguments.profile, arguments.speeds));
     arguments.job.directory = std::filesystem::current_path().string();
     body = write_json(arguments.job);
   }
@@ -321,29 +218,29 @@ void add_serve(CLI::App& schedule, Action& action) {
       "  motley schedule serve --cluster 4x2 --state-dir runs/scheduler\n"
       "  motley schedule serve --executor slurm --partition gpu --sbatch=--account=ml");
   auto arguments = std::make_shared<ServeArguments>();
-  add_cluster(*command, arguments->topology)
+  add_cluster(*command, arguments->request.topology)
       ->description("As in simulate [one node with this machine's cores; with Slurm: its nodes]");
-  add_state(command, arguments->state);
+  add_state(command, arguments->request.state);
   command->add_option("--executor", arguments->executor, "Who runs the jobs: processes of this machine, or Slurm")
       ->capture_default_str()
       ->check(CLI::IsMember({"local", "slurm"}));
-  command->add_option("--partition", arguments->slurm.partition, "Of Slurm [its default]");
+  command->add_option("--partition", arguments->request.slurm.partition, "Of Slurm [its default]");
   command->add_option(
-      "--sbatch", arguments->slurm.options,
+      "--sbatch", arguments->request.slurm.options,
       "A further option for each job of Slurm's, as --sbatch=--account=ml; may be given more than once");
-  command->add_option("--listen", arguments->listen, "Address and port; port 0 takes any free one")
+  command->add_option("--listen", arguments->request.listen, "Address and port; port 0 takes any free one")
       ->capture_default_str();
-  command->add_option("--policy", arguments->policy, "Who runs where")
+  command->add_option("--policy", arguments->request.options.policy, "Who runs where")
       ->capture_default_str()
       ->check(CLI::IsMember(scheduling::live_policy_names()));
   add_objective(*command, arguments->objective);
   command
-      ->add_option("--slot-duration", arguments->slot_seconds,
+      ->add_option("--slot-duration", arguments->request.options.policy_options.slot_seconds,
                    "Seconds between decisions of policies that decide by slots")
       ->capture_default_str()
       ->check(CLI::Range(0.1, 1e7));
   command
-      ->add_option("--preemption-cooldown", arguments->preemption_cooldown,
+      ->add_option("--preemption-cooldown", arguments->request.options.preemption_cooldown,
                    "A job is left alone until it has run this many times as long as its restart takes")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));

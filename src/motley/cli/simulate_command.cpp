@@ -1,52 +1,23 @@
 // motley simulate: replays a step of a plan event by event.
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 
 #include "motley/app/planning_input.h"
+#include "motley/app/simulate_plan.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
-#include "motley/model/tables.h"
-#include "motley/planning/simulate/simulate.h"
 #include "motley/report/plan_timeline.h"
 
 namespace motley::cli {
 namespace {
 
 struct SimulateArguments {
-  std::string plan;
-  std::string profile;
-  std::string model;
-  std::string cluster;
+  app::StepQuestion question;
   std::string trace;
   std::string page;
-  std::vector<std::string> stragglers;
-  std::int64_t batch = 0;          // 0: the plan's
-  std::int64_t micro_batches = 0;  // likewise
-  planning::Options options;
   bool own_links = false;
 };
-
-Result<planning::Straggler> parse_straggler(const std::string& text) {
-  planning::Straggler straggler;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  bool good = true;
-  const auto read = [&](auto& value, bool last) {
-    const auto [rest, error] = std::from_chars(at, end, value);
-    good = good && error == std::errc() && (last ? rest == end : rest != end && *rest == ':');
-    at = good && !last ? rest + 1 : rest;
-  };
-  read(straggler.stage, false);
-  read(straggler.replica, false);
-  read(straggler.slowdown, true);
-  if (!good) {
-    return fail(ErrorCode::kInvalidInput,
-                "--straggler: '{}' is not understood; accepted is STAGE:REPLICA:SLOWDOWN, such as 1:0:1.5", text);
-  }
-  return straggler;
-}
 
 // Neighbouring devices of one stage and type that have the same bubble fraction are printed on one line.
 void print_devices(const planning::Timeline& timeline) {
@@ -92,37 +63,17 @@ void print(const planning::Plan& plan, const planning::Timeline& timeline) {
   print_devices(timeline);
 }
 
-Status run_simulate(const SimulateArguments& arguments) {
-  MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(arguments.plan));
-  MOTLEY_ASSIGN(
-      const app::PlanningData data,
-      app::planning_data(
-          {.profile = arguments.profile, .model = arguments.model, .cluster = arguments.cluster, .batch = plan.batch}));
-  plan.batch = arguments.batch > 0 ? arguments.batch : plan.batch;
-  plan.micro_batches = arguments.micro_batches > 0 ? arguments.micro_batches : plan.micro_batches;
-  if (arguments.batch > 0 || arguments.micro_batches > 0) {
-    plan.predicted = {};
-    MOTLEY_TRY(planning::validate(plan, arguments.plan + " with the given batch"));
-  }
-  MOTLEY_ASSIGN(const planning::Problem problem, planning::problem_of_plan(data.profile, data.cluster, plan));
-  planning::Options options = arguments.options;
-  options.links_contended = !arguments.own_links;
-  options.keep_events = !arguments.trace.empty() || !arguments.page.empty();
-  for (const std::string& text : arguments.stragglers) {
-    MOTLEY_ASSIGN(const planning::Straggler straggler, parse_straggler(text));
-    options.stragglers.push_back(straggler);
-  }
-  const Result<planning::Timeline> timeline = planning::simulate(problem, plan, options);
-  if (!timeline) {
-    return fail(timeline.error().within(arguments.plan));
-  }
-  print(plan, *timeline);
+Status run_simulate(SimulateArguments arguments) {
+  arguments.question.options.links_contended = !arguments.own_links;
+  arguments.question.options.keep_events = !arguments.trace.empty() || !arguments.page.empty();
+  MOTLEY_ASSIGN(const app::SimulatedStep step, app::simulate_plan(arguments.question));
+  print(step.plan, step.timeline);
   if (!arguments.trace.empty()) {
-    MOTLEY_TRY(write_file(arguments.trace, planning::to_chrome_trace(*timeline, plan)));
+    MOTLEY_TRY(write_file(arguments.trace, planning::to_chrome_trace(step.timeline, step.plan)));
     std::printf("trace: %s\n", arguments.trace.c_str());
   }
   if (!arguments.page.empty()) {
-    MOTLEY_TRY(write_file(arguments.page, report::simulation_page(*timeline, plan)));
+    MOTLEY_TRY(write_file(arguments.page, report::simulation_page(step.timeline, step.plan)));
     std::printf("page: %s\n", arguments.page.c_str());
   }
   return {};
@@ -138,23 +89,24 @@ void add_simulate(CLI::App& app, Action& action) {
       "  motley simulate examples/pipeline/plan.json --profile examples/pipeline/profile.json \\\n"
       "      --cluster examples/pipeline/cluster.yaml --straggler 1:0:1.5 --html step.html");
   auto arguments = std::make_shared<SimulateArguments>();
-  command->add_option("PLAN", arguments->plan, "The plan (plan.json)")->required();
-  command->add_option("--profile", arguments->profile, "What the layers take (profile.json)");
-  command->add_option("--model", arguments->model, "A published model instead, as for motley plan")
-      ->check(CLI::IsMember(model::table_names()));
-  command->add_option("--cluster", arguments->cluster, "Device types and links (cluster.yaml)")->required();
+  command->add_option("PLAN", arguments->question.plan, "The plan (plan.json)")->required();
+  command->add_option("--profile", arguments->question.profile, "What the layers take (profile.json)");
+  command->add_option("--model", arguments->question.model, "A published model instead, as for motley plan")
+      ->check(CLI::IsMember(app::model_names()));
+  command->add_option("--cluster", arguments->question.cluster, "Device types and links (cluster.yaml)")->required();
   command->add_option("--timeline", arguments->trace,
                       "Write the timeline to this file for chrome://tracing or Perfetto");
   command->add_option("--html", arguments->page, "Write a page with the timeline's picture to this file");
   command
-      ->add_option("--straggler", arguments->stragglers,
+      ->add_option("--straggler", arguments->question.stragglers,
                    "STAGE:REPLICA:SLOWDOWN, a device that is slower than its profile; may be repeated")
       ->expected(1);
-  command->add_option("--jitter", arguments->options.jitter, "Relative standard deviation of computation times [0]");
-  command->add_option("--seed", arguments->options.seed, "Of the jitter [0]");
-  command->add_option("--global-batch-size", arguments->batch, "Samples of a step [the plan's]")
+  command->add_option("--jitter", arguments->question.options.jitter,
+                      "Relative standard deviation of computation times [0]");
+  command->add_option("--seed", arguments->question.options.seed, "Of the jitter [0]");
+  command->add_option("--global-batch-size", arguments->question.batch, "Samples of a step [the plan's]")
       ->check(CLI::PositiveNumber);
-  command->add_option("--micro-batches", arguments->micro_batches, "That a step is cut into [the plan's]")
+  command->add_option("--micro-batches", arguments->question.micro_batches, "That a step is cut into [the plan's]")
       ->check(CLI::PositiveNumber);
   command->add_flag("--dedicated-links", arguments->own_links,
                     "Give each stage its own link to its neighbours, as the cost model does; else stages between the "

@@ -15,19 +15,6 @@ namespace {
 
 using report::escape;
 
-// 14210.4 as "14,210", 3.14159 as "3.14".
-std::string number(double value) {
-  if (!std::isfinite(value)) return "–";
-  if (std::abs(value) < 1000) return fmt::format("{:.3g}", value);
-  const std::string digits = fmt::format("{:.0f}", std::abs(value));
-  std::string grouped = value < 0 ? "-" : "";
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) grouped += ',';
-    grouped += digits[i];
-  }
-  return grouped;
-}
-
 std::string percent(double share) {
   return fmt::format("{:.2f} %", 100 * share);
 }
@@ -55,13 +42,13 @@ bool computes_longest(const planning::StageCost& stage) {
   return stage.compute_seconds >= stage.communication_seconds;
 }
 
-std::string describe_bottleneck(const PlanView& view) {
+std::string describe_bottleneck(const planning::FoundPlan& view) {
   const planning::Evaluation& evaluation = view.answer.evaluation;
   const auto index = static_cast<std::size_t>(evaluation.bottleneck);
   const planning::StageChoice& stage = (*view.answer.best)[index];
   return fmt::format("Stage {} is the bottleneck ({}); its longest layer is {}", index,
                      computes_longest(evaluation.stages[index]) ? "computation" : "communication",
-                     view.problem.layers[static_cast<std::size_t>(heaviest_layer(view.problem, stage))].name);
+                     view.problem.layers[static_cast<std::size_t>(planning::heaviest_layer(view.problem, stage))].name);
 }
 
 std::string certificate(const planning::Answer& answer, planning::Criterion criterion) {
@@ -83,9 +70,9 @@ std::string format_value(const planning::Answer& answer, planning::Criterion cri
   if (!answer.best) return answer.proved ? "no plan" : "not found in time";
   switch (criterion) {
     case planning::Criterion::kMinCost:
-      return number(answer.evaluation.cost);
+      return planning::format_figure(answer.evaluation.cost);
     case planning::Criterion::kMaxThroughput:
-      return number(answer.evaluation.throughput) + " samples/s";
+      return planning::format_figure(answer.evaluation.throughput) + " samples/s";
     case planning::Criterion::kMinStepTime:
       return format_seconds(answer.evaluation.step_seconds);
   }
@@ -93,24 +80,24 @@ std::string format_value(const planning::Answer& answer, planning::Criterion cri
 }
 
 // A small change of the best value is lost in the gap of an answer that is not proved.
-std::string known(const planning::Answer& answer, const PlanView& view) {
+std::string known(const planning::Answer& answer, const planning::FoundPlan& view) {
   if (!answer.proved || !view.answer.proved) return "not known";
   return answer.best == view.answer.best ? "the same" : format_value(answer, view.objective.criterion);
 }
 
 // The gap of a method to the best bound that any method proved.
-std::string gap_to_bound(const MethodAnswer& method, double bound, planning::Criterion criterion) {
+std::string gap_to_bound(const planning::MethodAnswer& method, double bound, planning::Criterion criterion) {
   if (!method.answer.best || bound <= 0) return "–";
   return percent(planning::value(method.answer.evaluation, criterion) / bound - 1);
 }
 
-double best_bound(const PlanView& view) {
+double best_bound(const planning::FoundPlan& view) {
   double bound = view.answer.bound;
-  for (const MethodAnswer& method : view.methods) bound = std::max(bound, method.answer.bound);
+  for (const planning::MethodAnswer& method : view.methods) bound = std::max(bound, method.answer.bound);
   return bound;
 }
 
-std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
+std::vector<std::vector<std::string>> stage_rows(const planning::FoundPlan& view) {
   const bool pipeline = view.problem.cost_model == planning::CostModel::kPipeline;
   const char* per = pipeline ? "a micro-batch" : "a sample";
   std::vector<std::vector<std::string>> rows = {{"stage", "layers", "devices", fmt::format("computes {}", per),
@@ -134,7 +121,7 @@ std::vector<std::vector<std::string>> stage_rows(const PlanView& view) {
   return rows;
 }
 
-std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
+std::vector<std::vector<std::string>> marginal_rows(const planning::FoundPlan& view) {
   std::vector<std::vector<std::string>> rows = {
       {"device type", "used", "of", "with one more to use", "with one fewer"}};
   for (const planning::Marginal& marginal : view.marginals) {
@@ -145,11 +132,11 @@ std::vector<std::vector<std::string>> marginal_rows(const PlanView& view) {
   return rows;
 }
 
-std::vector<std::vector<std::string>> method_rows(const PlanView& view) {
+std::vector<std::vector<std::string>> method_rows(const planning::FoundPlan& view) {
   const double bound = best_bound(view);
   std::vector<std::vector<std::string>> rows = {
       {"method", "cost", "samples/s", "price/h", "step", "gap", "planned in", "stages"}};
-  for (const MethodAnswer& method : view.methods) {
+  for (const planning::MethodAnswer& method : view.methods) {
     if (!method.refused.empty()) {
       rows.push_back({method.method, "–", "–", "–", "–", "–", "–", method.refused});
       continue;
@@ -160,15 +147,17 @@ std::vector<std::vector<std::string>> method_rows(const PlanView& view) {
                       answer.proved ? "there is none" : "none found"});
       continue;
     }
-    rows.push_back({method.method, number(answer.evaluation.cost), number(answer.evaluation.throughput),
-                    number(answer.evaluation.hourly_cost), format_seconds(answer.evaluation.step_seconds),
-                    gap_to_bound(method, bound, view.objective.criterion), format_seconds(answer.seconds),
-                    describe_stages(view.problem, *answer.best)});
+    rows.push_back(
+        {method.method, planning::format_figure(answer.evaluation.cost),
+         planning::format_figure(answer.evaluation.throughput), planning::format_figure(answer.evaluation.hourly_cost),
+         format_seconds(answer.evaluation.step_seconds), gap_to_bound(method, bound, view.objective.criterion),
+         format_seconds(answer.seconds), describe_stages(view.problem, *answer.best)});
   }
   return rows;
 }
 
-std::vector<std::vector<std::string>> regime_rows(const PlanView& view, const std::vector<planning::Regime>& regimes) {
+std::vector<std::vector<std::string>> regime_rows(const planning::FoundPlan& view,
+                                                  const std::vector<planning::Regime>& regimes) {
   std::vector<std::vector<std::string>> rows = {{"from", "best", "plan"}};
   for (const planning::Regime& regime : regimes) {
     rows.push_back({fmt::format("{:.4g}", regime.from), format_value(regime.answer, view.objective.criterion),
@@ -177,23 +166,24 @@ std::vector<std::vector<std::string>> regime_rows(const PlanView& view, const st
   return rows;
 }
 
-std::string summary_line(const PlanView& view) {
+std::string summary_line(const planning::FoundPlan& view) {
   const planning::Evaluation& evaluation = view.answer.evaluation;
-  std::string line =
-      fmt::format("{} samples/s, {} an hour", number(evaluation.throughput), number(evaluation.hourly_cost));
+  std::string line = fmt::format("{} samples/s, {} an hour", planning::format_figure(evaluation.throughput),
+                                 planning::format_figure(evaluation.hourly_cost));
   if (view.problem.cost_model == planning::CostModel::kPipeline) {
     line += fmt::format(", a step of {} in {} micro-batch{} takes {}", view.problem.batch, view.problem.micro_batches,
                         view.problem.micro_batches == 1 ? "" : "es", format_seconds(evaluation.step_seconds));
   }
   if (view.problem.total_samples > 1) {
-    line += fmt::format(", {} for {} samples", number(evaluation.cost), number(view.problem.total_samples));
+    line += fmt::format(", {} for {} samples", planning::format_figure(evaluation.cost),
+                        planning::format_figure(view.problem.total_samples));
   }
   return line;
 }
 
 // "measured: 12.1 ms a step, the median of 12; the best of 8 plans that were run, 1 of which failed".
-std::string measured_line(const PlanView& view) {
-  const Measuring& measuring = *view.measuring;
+std::string measured_line(const planning::FoundPlan& view) {
+  const planning::Measuring& measuring = *view.measuring;
   std::string line = fmt::format("measured: {} a step, the median of {}; the best of {} plans that were run",
                                  format_seconds(measuring.best.step_seconds), measuring.best.steps, measuring.plans);
   if (measuring.failed > 0) line += fmt::format(", {} of which failed", measuring.failed);
@@ -201,7 +191,7 @@ std::string measured_line(const PlanView& view) {
 }
 
 // The pipeline as boxes and arrows: width by number of stages, height by devices' shares of time.
-std::string drawing(const PlanView& view) {
+std::string drawing(const planning::FoundPlan& view) {
   constexpr double kBox = 210;
   constexpr double kGap = 92;
   constexpr double kHeight = 150;
@@ -266,7 +256,7 @@ std::string html_table(const std::vector<std::vector<std::string>>& rows,
 }
 
 // The simulated step of a synchronous pipeline; nothing for the steady state, which has no steps.
-std::string predicted_step(const PlanView& view) {
+std::string predicted_step(const planning::FoundPlan& view) {
   if (view.problem.cost_model != planning::CostModel::kPipeline) return "";
   const planning::Plan plan =
       planning::to_plan(view.problem, *view.answer.best, view.answer.evaluation, view.objective, view.method);
@@ -275,15 +265,15 @@ std::string predicted_step(const PlanView& view) {
 }
 
 // A bar a method: how near it comes to what is possible.
-std::string method_chart(const PlanView& view) {
+std::string method_chart(const planning::FoundPlan& view) {
   const double bound = best_bound(view);
   double best = std::numeric_limits<double>::infinity();
-  for (const MethodAnswer& method : view.methods) {
+  for (const planning::MethodAnswer& method : view.methods) {
     if (method.answer.best) best = std::min(best, planning::value(method.answer.evaluation, view.objective.criterion));
   }
   const double full = bound > 0 ? bound : best;
   std::vector<report::BarRow> bars;
-  for (const MethodAnswer& method : view.methods) {
+  for (const planning::MethodAnswer& method : view.methods) {
     if (!method.answer.best) continue;
     const double reached = std::min(1.0, full / planning::value(method.answer.evaluation, view.objective.criterion));
     bars.push_back({method.method,
@@ -296,21 +286,7 @@ std::string method_chart(const PlanView& view) {
 
 }  // namespace
 
-int heaviest_layer(const planning::Problem& problem, const planning::StageChoice& stage) {
-  int heaviest = stage.first;
-  double most = -1;
-  for (int layer = stage.first; layer <= stage.last; ++layer) {
-    const planning::LayerOnType& times = problem.at(layer, stage.type);
-    const double seconds = times.forward.at(problem.profile_batch) + times.backward.at(problem.profile_batch);
-    if (seconds > most) {
-      most = seconds;
-      heaviest = layer;
-    }
-  }
-  return heaviest;
-}
-
-std::string plan_text(const PlanView& view) {
+std::string plan_text(const planning::FoundPlan& view) {
   std::string text = fmt::format("{}: {}, by {} ({})\n\n", view.problem.model, planning::describe(view.objective),
                                  view.method, certificate(view.answer, view.objective.criterion));
   text += fmt::format("  {}\n\n", describe_stages(view.problem, *view.answer.best));
@@ -325,7 +301,7 @@ std::string plan_text(const PlanView& view) {
   return text;
 }
 
-std::string plan_page(const PlanView& view) {
+std::string plan_page(const planning::FoundPlan& view) {
   const planning::Evaluation& evaluation = view.answer.evaluation;
   std::string body = fmt::format(
       "<header><h1>Plan for {}<span class=\"badge {}\">{}</span></h1>\n<div "
@@ -340,12 +316,14 @@ std::string plan_page(const PlanView& view) {
                                            ". The plan was chosen by that; all else on this page is the cost model's.");
   }
   body += "<div class=\"tiles\">";
-  body += report::tile("Throughput", number(evaluation.throughput), "samples a second", report::Tone::kPlain);
-  body += report::tile("Price", number(evaluation.hourly_cost), "an hour, in the currency of the cluster file",
+  body += report::tile("Throughput", planning::format_figure(evaluation.throughput), "samples a second",
                        report::Tone::kPlain);
+  body += report::tile("Price", planning::format_figure(evaluation.hourly_cost),
+                       "an hour, in the currency of the cluster file", report::Tone::kPlain);
   if (view.problem.total_samples > 1) {
-    body += report::tile("Cost", number(evaluation.cost),
-                         fmt::format("for {} samples", number(view.problem.total_samples)), report::Tone::kPlain);
+    body += report::tile("Cost", planning::format_figure(evaluation.cost),
+                         fmt::format("for {} samples", planning::format_figure(view.problem.total_samples)),
+                         report::Tone::kPlain);
   }
   if (view.problem.cost_model == planning::CostModel::kPipeline) {
     body +=
@@ -375,44 +353,6 @@ std::string plan_page(const PlanView& view) {
                          html_table(regime_rows(view, regimes), {0, 1}), true);
   }
   return report::document("Plan for " + view.problem.model, body + "</div></main>");
-}
-
-std::string explain_impossible(const planning::Problem& problem, const planning::Objective& objective,
-                               const planning::Answer& most, const planning::Answer& least) {
-  if (!most.best) {
-    return fmt::format(
-        "no plan for {} fits the devices, even without limits; accepted: more devices, or devices "
-        "with more memory",
-        problem.model);
-  }
-  const planning::Evaluation& best = most.evaluation;
-  if (objective.min_throughput > best.throughput) {
-    std::vector<std::string> used;
-    for (int type = 0; type < problem.type_count(); ++type) {
-      const std::int64_t count = best.used[static_cast<std::size_t>(type)];
-      const planning::Type& of = problem.types[static_cast<std::size_t>(type)];
-      if (count > 0) used.push_back(fmt::format("{}{} {}", count == of.count ? "all " : "", count, of.name));
-    }
-    const planning::StageChoice& stage = (*most.best)[static_cast<std::size_t>(best.bottleneck)];
-    const std::string layer = problem.layers[static_cast<std::size_t>(heaviest_layer(problem, stage))].name;
-    if (most.proved) {
-      return fmt::format("no plan reaches {} samples/s: the best is {} with {}; layer {} is the bottleneck",
-                         number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), layer);
-    }
-    return fmt::format(
-        "no plan reaches {} samples/s: the best found is {} with {}, and none is above {}; layer {} is the bottleneck",
-        number(objective.min_throughput), number(best.throughput), fmt::join(used, " and "), number(1 / most.bound),
-        layer);
-  }
-  std::string text =
-      fmt::format("no plan has {}; without these limits, the most is {} samples/s at {} an hour, {} in all",
-                  planning::describe(objective), number(best.throughput), number(best.hourly_cost), number(best.cost));
-  if (least.best) {
-    const planning::Evaluation& cheap = least.evaluation;
-    text += fmt::format(", and the lowest cost {} at {} samples/s and {} an hour", number(cheap.cost),
-                        number(cheap.throughput), number(cheap.hourly_cost));
-  }
-  return text;
 }
 
 }  // namespace motley::report

@@ -85,7 +85,7 @@ class Fields {
   std::string what_;
 };
 
-void read_head(const Json& json, Run& run, PredictionFiles& files) {
+void read_head(const Json& json, Run& run, planning::PredictionFiles& files) {
   const Fields fields(json, "the run");
   run.version = fields.text_or_empty("motley_version");
   if (fields.has("started")) {
@@ -249,10 +249,10 @@ Result<Run> read_run(const fs::path& folder) {
   Run run;
   const fs::path name = fs::absolute(folder).lexically_normal();
   run.name = (name.has_filename() ? name : name.parent_path()).filename().string();
-  PredictionFiles files;
+  planning::PredictionFiles files;
   MOTLEY_TRY(read_json(folder / "run.json", run, [&](const Json& json, Run& into) { read_head(json, into, files); }));
   if (!files.plan.empty()) {
-    MOTLEY_ASSIGN(run.prediction, read_prediction(folder, files));
+    MOTLEY_ASSIGN(run.prediction, planning::read_prediction(folder, files));
   }
   MOTLEY_TRY(read_metrics(folder / "metrics.jsonl", run));
   MOTLEY_TRY(read_json(folder / "summary.json", run, read_summary));

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/report/prediction.h"
+#include "motley/planning/simulate/prediction.h"
 #include "motley/serial/bench_row.h"
 
 namespace motley::report {
@@ -69,9 +69,9 @@ struct Run {
   std::vector<BenchRow> summary;
   std::string job;  // job.yaml as it is
   std::vector<TraceSpan> trace;
-  double batch = 0, training_samples = 0;  // 0: not known, as of older runs
-  std::optional<double> price_per_hour;    // of all workers
-  std::optional<Prediction> prediction;    // of a planned run
+  double batch = 0, training_samples = 0;             // 0: not known, as of older runs
+  std::optional<double> price_per_hour;               // of all workers
+  std::optional<planning::PredictedStep> prediction;  // of a planned run
 };
 
 // Reads run.json (which must exist) and, where they exist, metrics.jsonl, summary.json, job.yaml and timeline.json; and

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "motley/base/clock.h"
+#include "motley/report/scheduler_page.h"
 #include "motley/scheduling/executors/local_executor.h"
 #include "tests/temporary_folder.h"
 
@@ -24,7 +25,7 @@ class ServiceTest : public ::testing::Test {
     auto controller = DurableController::make(std::move(*store), uniform(2, 2), folder_.path, ControllerOptions());
     ASSERT_TRUE(controller) << controller.error().message;
     const net::Secret token = net::Secret::generate();
-    const ServiceOptions options{net::Endpoint{"127.0.0.1", 0}, token};
+    const ServiceOptions options{net::Endpoint{"127.0.0.1", 0}, token, report::scheduler_page};
     auto service = Service::start(options, std::move(*controller), make_local_executor({RUN_ATTEMPT}));
     ASSERT_TRUE(service) << service.error().message;
     service_ = std::move(*service);

@@ -42,7 +42,7 @@ Error impossible(const planning::Request& request) {
   const Result<planning::Answer> least = planning::make_exact()->plan(free);
   if (!most) return most.error();
   return {ErrorCode::kInvalidInput,
-          report::explain_impossible(request.problem, request.objective, *most, least.value_or(planning::Answer{})),
+          planning::explain_impossible(request.problem, request.objective, *most, least.value_or(planning::Answer{})),
           -1};
 }
 
@@ -92,7 +92,7 @@ Result<train::Job> job_to_measure(const PlanQuestion& question) {
 // What the method finds by running plans. Steps are cut as the best plan by the cost model wants it.
 struct MeasuredAnswer {
   Solved solved;
-  report::Measuring measuring;
+  planning::Measuring measuring;
 };
 Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planning::Planner& planner) {
   const PlanQuestion& question = finder.question;
@@ -125,7 +125,7 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planni
                     ? "does the job suit the plan's profile and cluster?"
                     : "give it longer with --time-limit, or a lower minimum throughput");
   }
-  const report::Measuring measuring{
+  const planning::Measuring measuring{
       .best = *steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
   answer.evaluation = planning::evaluate(problem, *answer.best, objective);
   answer.proved = false;
@@ -158,12 +158,12 @@ Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) 
 }
 
 // What every method answers; `answer` is that of the question's own.
-std::vector<report::MethodAnswer> compare_methods(const PlanFinder& finder,
-                                                  const std::vector<std::unique_ptr<planning::Planner>>& all,
-                                                  const planning::Request& request, const planning::Answer& answer) {
-  std::vector<report::MethodAnswer> methods;
+std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder,
+                                                    const std::vector<std::unique_ptr<planning::Planner>>& all,
+                                                    const planning::Request& request, const planning::Answer& answer) {
+  std::vector<planning::MethodAnswer> methods;
   for (const auto& planner : all) {
-    report::MethodAnswer method{.method = planner->name(), .answer = {}, .refused = {}};
+    planning::MethodAnswer method{.method = planner->name(), .answer = {}, .refused = {}};
     Result<planning::Answer> its =
         planner->name() == finder.question.method ? Result<planning::Answer>(answer) : finder.ask(*planner, request);
     if (its) {
@@ -200,11 +200,11 @@ Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn) 
   return task;
 }
 
-Result<report::PlanView> PlanFinder::find() const {
+Result<planning::FoundPlan> PlanFinder::find() const {
   const std::vector<std::unique_ptr<planning::Planner>> all = every_planner();
   const auto chosen = std::ranges::find(all, question.method, &planning::Planner::name);
   Solved solved;
-  std::optional<report::Measuring> measuring;
+  std::optional<planning::Measuring> measuring;
   if (question.measure.empty()) {
     MOTLEY_ASSIGN(solved, solve(**chosen, task.problems, task.objective, question.search, stop, ask));
   } else {
@@ -215,33 +215,33 @@ Result<report::PlanView> PlanFinder::find() const {
   if (!solved.answer.best) return fail(explain_no_plan(*this, solved.answer));
 
   const planning::Request request = make_request(*this, *solved.problem);
-  report::PlanView view{.problem = *solved.problem,
-                        .objective = task.objective,
-                        .method = question.method,
-                        .answer = std::move(solved.answer),
-                        .measuring = measuring,
-                        .marginals = {},
-                        .what_ifs = {},
-                        .methods = {}};
+  planning::FoundPlan found{.problem = *solved.problem,
+                            .objective = task.objective,
+                            .method = question.method,
+                            .answer = std::move(solved.answer),
+                            .measuring = measuring,
+                            .marginals = {},
+                            .what_ifs = {},
+                            .methods = {}};
   planning::Request brief = request;
   brief.seconds = std::min(request.seconds, kMaxMarginalSeconds);
   if (!measuring) {
-    MOTLEY_ASSIGN(view.marginals, planning::marginals(*planning::make_exact(), brief));
+    MOTLEY_ASSIGN(found.marginals, planning::marginals(*planning::make_exact(), brief));
   }
   for (const planning::WhatIf& what_if : task.what_ifs) {
     MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(**chosen, request, what_if));
-    view.what_ifs.emplace_back(what_if, std::move(regimes));
+    found.what_ifs.emplace_back(what_if, std::move(regimes));
   }
-  if (question.compare) view.methods = compare_methods(*this, all, request, view.answer);
-  return view;
+  if (question.compare) found.methods = compare_methods(*this, all, request, found.answer);
+  return found;
 }
 
-Result<planning::Plan> PlanFinder::make_plan(const report::PlanView& view) const {
+Result<planning::Plan> PlanFinder::make_plan(const planning::FoundPlan& found) const {
   planning::Plan plan =
-      planning::to_plan(view.problem, *view.answer.best, view.answer.evaluation, view.objective, question.method);
-  if (view.answer.bound > 0) plan.bound = view.answer.bound;
-  if (view.measuring) plan.measured = view.measuring->best;
-  return question.heterogeneous_stages ? planning::find_heterogeneous_stages(view.problem, plan, stop)
+      planning::to_plan(found.problem, *found.answer.best, found.answer.evaluation, found.objective, question.method);
+  if (found.answer.bound > 0) plan.bound = found.answer.bound;
+  if (found.measuring) plan.measured = found.measuring->best;
+  return question.heterogeneous_stages ? planning::find_heterogeneous_stages(found.problem, plan, stop)
                                        : Result<planning::Plan>(std::move(plan));
 }
 

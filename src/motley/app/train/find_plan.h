@@ -13,7 +13,7 @@
 #include "motley/app/planning_input.h"
 #include "motley/app/solving.h"
 #include "motley/app/train/measured_steps.h"
-#include "motley/report/plan_view.h"
+#include "motley/planning/search/found_plan.h"
 
 namespace motley::app {
 
@@ -54,9 +54,9 @@ struct PlanFinder {
 
   // The answer with what stands beside it: one device more or fewer, what-ifs, the other methods. It refers to `task`.
   // Errors: kInvalidInput with the reason where it is proved that no plan exists; kUnavailable where none was found.
-  Result<report::PlanView> find() const;
+  Result<planning::FoundPlan> find() const;
   // The answer as a plan; with stages that mix types, where the question wants them.
-  Result<planning::Plan> make_plan(const report::PlanView& view) const;
+  Result<planning::Plan> make_plan(const planning::FoundPlan& found) const;
 };
 
 }  // namespace motley::app

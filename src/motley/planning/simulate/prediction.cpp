@@ -1,14 +1,14 @@
-#include "motley/report/prediction.h"
+#include "motley/planning/simulate/prediction.h"
 
 #include "motley/cluster/cluster.h"
 #include "motley/model/profile.h"
 #include "motley/planning/cost/problem.h"
 
-namespace motley::report {
+namespace motley::planning {
 
-Result<Prediction> read_prediction(const std::filesystem::path& folder, const PredictionFiles& files) {
-  Prediction prediction;
-  MOTLEY_ASSIGN(prediction.plan, planning::read_plan(folder / files.plan));
+Result<PredictedStep> read_prediction(const std::filesystem::path& folder, const PredictionFiles& files) {
+  PredictedStep prediction;
+  MOTLEY_ASSIGN(prediction.plan, read_plan(folder / files.plan));
   if (files.profile.empty()) {
     prediction.why_not = "the profile that the plan was made from is not in the run's folder";
     return prediction;
@@ -18,8 +18,8 @@ Result<Prediction> read_prediction(const std::filesystem::path& folder, const Pr
   if (!files.cluster.empty()) {
     MOTLEY_ASSIGN(cluster, cluster::read_cluster(folder / files.cluster));
   }
-  const auto problem = planning::problem_of_plan(profile, cluster, prediction.plan);
-  auto timeline = problem ? planning::simulate(*problem, prediction.plan) : fail(problem.error());
+  const auto problem = problem_of_plan(profile, cluster, prediction.plan);
+  auto timeline = problem ? simulate(*problem, prediction.plan) : fail(problem.error());
   if (timeline) {
     prediction.timeline = std::move(*timeline);
   } else {
@@ -28,4 +28,4 @@ Result<Prediction> read_prediction(const std::filesystem::path& folder, const Pr
   return prediction;
 }
 
-}  // namespace motley::report
+}  // namespace motley::planning

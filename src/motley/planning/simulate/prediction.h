@@ -10,11 +10,11 @@
 #include "motley/planning/plan/plan.h"
 #include "motley/planning/simulate/simulate.h"
 
-namespace motley::report {
+namespace motley::planning {
 
-struct Prediction {
-  planning::Plan plan;
-  std::optional<planning::Timeline> timeline;
+struct PredictedStep {
+  Plan plan;
+  std::optional<Timeline> timeline;
   std::string why_not;  // there is no timeline
 };
 
@@ -23,6 +23,6 @@ struct Prediction {
 struct PredictionFiles {
   std::string plan, profile, cluster;
 };
-Result<Prediction> read_prediction(const std::filesystem::path& folder, const PredictionFiles& files);
+Result<PredictedStep> read_prediction(const std::filesystem::path& folder, const PredictionFiles& files);
 
-}  // namespace motley::report
+}  // namespace motley::planning

@@ -276,7 +276,7 @@ class SlurmExecutor final : public Executor {
     std::vector<std::string> words = {"scancel"};
     words.insert(words.end(), how.begin(), how.end());
     words.insert(words.end(), ids.begin(), ids.end());
-    if (!ask(words).is_good) spdlog::warn("job '{}': scancel failed for {}", attempt.name, fmt::join(ids, ", "));
+    if (!ask(words).is_good()) spdlog::warn("job '{}': scancel failed for {}", attempt.name, fmt::join(ids, ", "));
   }
 
   bool note_suspects(const Attempt& attempt) {

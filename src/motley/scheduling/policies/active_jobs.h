@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "motley/scheduling/simulator/policy.h"
@@ -20,25 +19,6 @@ class ActiveJobs {
 
  private:
   std::vector<int> jobs_;
-};
-
-// The slots of policies that decide anew at every multiple of some seconds.
-class Slots {
- public:
-  explicit Slots(double seconds) : seconds_(seconds) {}
-
-  double seconds() const { return seconds_; }
-  // Whether a slot has begun since the last call.
-  bool begins(double now) {
-    if (now < next_) return false;
-    next_ = (std::floor(now / seconds_) + 1) * seconds_;
-    return true;
-  }
-  double next() const { return next_; }  // when the next one begins
-
- private:
-  double seconds_;
-  double next_ = 0;
 };
 
 }  // namespace motley::scheduling

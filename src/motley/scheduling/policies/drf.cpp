@@ -3,28 +3,22 @@
 // can run with gives them back. Decided anew in every slot.
 #include <queue>
 
-#include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/sharing.h"
+#include "motley/scheduling/policies/slot_policy.h"
 
 namespace motley::scheduling {
 namespace {
 
-class Drf final : public Policy {
+class Drf final : public SlotPolicy {
  public:
-  explicit Drf(const PolicyOptions& options) : options_(options), slots_(options.slot_seconds) {}
-
-  std::string name() const override { return "drf"; }
-
-  Result<Decision> decide(const State& state) override {
-    active_.update(state);
-    Decision decision;
-    if (slots_.begins(state.now)) decision.changes = share(state, active_.jobs(), shares(state), options_.placement);
-    if (!active_.jobs().empty()) decision.wake = slots_.next();
-    return decision;
-  }
+  explicit Drf(const PolicyOptions& options) : SlotPolicy("drf", options) {}
 
  private:
+  Result<std::vector<Change>> begin_slot(const State& state) override {
+    return share(state, active_.jobs(), shares(state), options_.placement);
+  }
+
   // How many workers each active job gets.
   std::vector<int> shares(const State& state) const {
     std::vector<int> workers(active_.jobs().size());
@@ -44,10 +38,6 @@ class Drf final : public Policy {
     }
     return workers;
   }
-
-  const PolicyOptions options_;
-  ActiveJobs active_;
-  Slots slots_;
 };
 
 }  // namespace

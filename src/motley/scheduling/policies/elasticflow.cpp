@@ -8,36 +8,32 @@
 #include <queue>
 #include <unordered_set>
 
-#include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/sharing.h"
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/policies/slot_policy.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr double kMaxSlots = 4096;  // that are planned ahead
 
-class ElasticFlow final : public Policy {
+class ElasticFlow final : public SlotPolicy {
  public:
-  explicit ElasticFlow(const PolicyOptions& options) : options_(options), slots_(options.slot_seconds) {}
-
-  std::string name() const override { return "elasticflow"; }
-
-  Result<Decision> decide(const State& state) override {
-    active_.update(state);
-    for (const int job : state.finished) admitted_.erase(job);
-    arrived_.insert(arrived_.end(), state.arrived.begin(), state.arrived.end());
-    Decision decision;
-    if (slots_.begins(state.now) && !active_.jobs().empty()) {
-      largest_ = state.topology->largest_node();
-      decision.changes = share(state, active_.jobs(), workers_for(state), options_.placement);
-    }
-    if (!active_.jobs().empty()) decision.wake = slots_.next();
-    return decision;
-  }
+  explicit ElasticFlow(const PolicyOptions& options) : SlotPolicy("elasticflow", options) {}
 
  private:
+  Status take_in(const State& state) override {
+    for (const int job : state.finished) admitted_.erase(job);
+    arrived_.insert(arrived_.end(), state.arrived.begin(), state.arrived.end());
+    return {};
+  }
+
+  Result<std::vector<Change>> begin_slot(const State& state) override {
+    largest_ = state.topology->largest_node();
+    return share(state, active_.jobs(), workers_for(state), options_.placement);
+  }
+
   // The devices that each slot from now on has left.
   using FreeDevices = std::vector<int>;
 
@@ -163,9 +159,6 @@ class ElasticFlow final : public Policy {
     return state.job(number).arrival + state.job(number).deadline;
   }
 
-  const PolicyOptions options_;
-  ActiveJobs active_;
-  Slots slots_;
   std::vector<int> arrived_;  // since the slot before
   std::unordered_set<int> admitted_;
   int largest_ = 0;  // devices of the largest node

@@ -13,51 +13,45 @@
 // above their least, who lose something if they give some back.
 #include <algorithm>
 
-#include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
+#include "motley/scheduling/policies/slot_policy.h"
 #include "motley/scheduling/policies/slot_utility.h"
 
 namespace motley::scheduling {
 namespace {
 
-constexpr std::size_t kMaxGivers = 8;    // jobs that are asked to give way at a time
+constexpr std::size_t kMaxGivers = 8;    // jobs that are asked to shrink at a time
 constexpr int kRoundsBetweenSlots = 20;  // of the solver's improvement
 
-class GadgetExact final : public Policy {
+class GadgetExact final : public SlotPolicy {
  public:
-  explicit GadgetExact(const PolicyOptions& options) : options_(options), slots_(options.slot_seconds) {}
+  explicit GadgetExact(const PolicyOptions& options) : SlotPolicy("gadget-exact", options) {}
 
-  std::string name() const override { return "gadget-exact"; }
+ private:
+  Result<std::vector<Change>> begin_slot(const State& state) override {
+    return solve(state, active_.jobs(), *state.topology);
+  }
 
-  Result<Decision> decide(const State& state) override {
-    active_.update(state);
-    Decision decision;
-    if (slots_.begins(state.now)) {
-      decision.changes = solve(state, active_.jobs(), *state.topology);
-      if (!active_.jobs().empty()) decision.wake = slots_.next();
-      return decision;
-    }
+  Result<std::vector<Change>> go_on(const State& state) override {
+    std::vector<Change> changes;
     if (state.capacity->devices().free() > 0) {
       std::vector<int> waiting;
       for (const int number : active_.jobs()) {
         if (state.placement(number).empty()) waiting.push_back(number);
       }
-      if (!waiting.empty()) decision.changes = solve(state, waiting, state.capacity->rest());
+      if (!waiting.empty()) changes = solve(state, waiting, state.capacity->rest());
     }
-    if (options_.objective == Objective::kFairness) preempt(state, decision);
-    if (!active_.jobs().empty()) decision.wake = slots_.next();
-    return decision;
+    if (options_.objective == Objective::kFairness) preempt(state, changes);
+    return changes;
   }
 
- private:
-  void preempt(const State& state, Decision& decision) {
+  void preempt(const State& state, std::vector<Change>& changes) {
     Capacity capacity = *state.capacity;
-    for (const Change& change : decision.changes) capacity.take(change.placement, state.job(change.job).reserve());
+    for (const Change& change : changes) capacity.take(change.placement, state.job(change.job).reserve());
     std::vector<int> jobs;
     int missing = -capacity.devices().free();
     for (const int number : state.arrived) {
-      if (!state.placement(number).empty() ||
-          std::ranges::find(decision.changes, number, &Change::job) != decision.changes.end()) {
+      if (!state.placement(number).empty() || std::ranges::find(changes, number, &Change::job) != changes.end()) {
         continue;
       }
       jobs.push_back(number);
@@ -77,7 +71,7 @@ class GadgetExact final : public Policy {
       missing -= more;
     }
     for (Change& change : solve(state, jobs, capacity.rest(), {.rounds = kRoundsBetweenSlots})) {
-      decision.changes.push_back(std::move(change));
+      changes.push_back(std::move(change));
     }
   }
 
@@ -94,10 +88,6 @@ class GadgetExact final : public Policy {
     }
     return changes;
   }
-
-  const PolicyOptions options_;
-  ActiveJobs active_;
-  Slots slots_;
 };
 
 }  // namespace

@@ -16,29 +16,30 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/policies/ranking.h"
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/policies/slot_policy.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr double kFilling = 1e-3;  // what the sum of shares counts beside the least, so that nothing stays free
 
-class Gavel final : public Policy {
+class Gavel final : public SlotPolicy {
  public:
-  explicit Gavel(const PolicyOptions& options)
-      : objective_(options.objective), ranking_(options.placement), slots_(options.slot_seconds) {}
+  explicit Gavel(const PolicyOptions& options) : SlotPolicy("gavel", options), ranking_(options.placement) {}
 
-  std::string name() const override { return "gavel"; }
-
-  Result<Decision> decide(const State& state) override {
-    active_.update(state);
+ private:
+  Status take_in(const State& state) override {
     for (const int job : state.finished) run_seconds_.erase(job);
+    return {};
+  }
+
+  Result<std::vector<Change>> begin_slot(const State& state) override {
     Decision decision;
-    if (slots_.begins(state.now) && !active_.jobs().empty() && state.topology->devices() > 0) {
+    if (state.topology->devices() > 0) {
       count_run_seconds(state);
       MOTLEY_ASSIGN(const std::vector<Share> shares, solve(state));
       order_.clear();
@@ -57,11 +58,9 @@ class Gavel final : public Policy {
       }
       ranking_.end(decision);
     }
-    if (!active_.jobs().empty()) decision.wake = slots_.next();
-    return decision;
+    return decision.changes;
   }
 
- private:
   // The part of its time that a job should run on devices of a type.
   struct Share {
     int job = 0;
@@ -71,7 +70,7 @@ class Gavel final : public Policy {
 
   Result<std::vector<Share>> solve(const State& state) const {
     Program program;
-    const bool is_max_min = objective_ != Objective::kCompletion;
+    const bool is_max_min = options_.objective != Objective::kCompletion;
     const int least = is_max_min ? program.add_variable(1, 0, Program::kUnlimited) : 0;
     const ClusterTopology& topology = *state.topology;
     std::vector<Share> shares;
@@ -141,10 +140,7 @@ class Gavel final : public Policy {
     return found == run_seconds_.end() ? 0 : found->second[static_cast<std::size_t>(type)];
   }
 
-  const Objective objective_;
   Ranking ranking_;
-  ActiveJobs active_;
-  Slots slots_;
   std::unordered_map<int, std::vector<double>> run_seconds_;  // by type, of jobs to which types matter
   std::vector<std::tuple<double, int, int>> order_;           // rank, job, type; kept for its memory
 };

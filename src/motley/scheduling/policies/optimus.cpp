@@ -3,31 +3,23 @@
 // per worker. Decided anew in every slot.
 #include <queue>
 
-#include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/sharing.h"
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/policies/slot_policy.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {
 
-class Optimus final : public Policy {
+class Optimus final : public SlotPolicy {
  public:
-  explicit Optimus(const PolicyOptions& options) : options_(options), slots_(options.slot_seconds) {}
-
-  std::string name() const override { return "optimus"; }
-
-  Result<Decision> decide(const State& state) override {
-    active_.update(state);
-    Decision decision;
-    if (slots_.begins(state.now)) {
-      decision.changes = share(state, active_.jobs(), shares(state), options_.placement);
-    }
-    if (!active_.jobs().empty()) decision.wake = slots_.next();
-    return decision;
-  }
+  explicit Optimus(const PolicyOptions& options) : SlotPolicy("optimus", options) {}
 
  private:
+  Result<std::vector<Change>> begin_slot(const State& state) override {
+    return share(state, active_.jobs(), shares(state), options_.placement);
+  }
+
   std::vector<int> shares(const State& state) {
     largest_ = state.topology->largest_node();
     const std::vector<int>& jobs = active_.jobs();
@@ -66,9 +58,6 @@ class Optimus final : public Policy {
            speed(state.job(number), state.topology->network, on_fewest_nodes(workers, largest_));
   }
 
-  const PolicyOptions options_;
-  ActiveJobs active_;
-  Slots slots_;
   int largest_ = 0;  // devices of the largest node
 };
 

@@ -1,11 +1,25 @@
-// The policies, each in a file of its own.
+// The policies: by name, and each, in a file of its own.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "motley/scheduling/simulator/policy.h"
 
 namespace motley::scheduling {
+
+// The names that make_policy knows.
+std::vector<std::string> policy_names();
+// Those of them that take long traces as they come, and can run here.
+std::vector<std::string> online_policy_names();
+// Those that can run here and keep nothing in mind of which jobs run, so that they may be asked in the midst of things
+// and what they decide may be refused.
+std::vector<std::string> live_policy_names();
+// Whether a policy can place jobs with speeds by type of devices.
+bool knows_types(const std::string& policy);
+// Errors: kInvalidInput for another name, kUnavailable for a policy that needs HiGHS where there is none.
+Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options = {});
 
 // First in, first out: jobs start in the order of their arrivals with the workers they ask for, none before one that
 // came earlier, and keep them to their end.

@@ -14,11 +14,11 @@
 #include <limits>
 #include <unordered_map>
 
-#include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/policies/sharing.h"
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/policies/slot_policy.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {
@@ -28,28 +28,25 @@ constexpr double kWaiting = 1.1;      // lambda
 constexpr double kMinGoodput = 1e-3;  // beside the smallest offer's, however often the job restarted
 constexpr Program::Limits kLimits = {.seconds = 10, .gap = 1e-3};
 
-class Sia final : public Policy {
+class Sia final : public SlotPolicy {
  public:
-  explicit Sia(const PolicyOptions& options) : options_(options), slots_(options.slot_seconds) {}
-
-  std::string name() const override { return "sia"; }
-
-  Result<Decision> decide(const State& state) override {
-    active_.update(state);
-    for (const int job : state.finished) restarts_.erase(job);
-    Decision decision;
-    if (slots_.begins(state.now) && !active_.jobs().empty()) {
-      MOTLEY_ASSIGN(const Given given, solve(state));
-      decision.changes = share(state, active_.jobs(), given.workers, options_.placement, given.types);
-      for (const Change& change : decision.changes) {
-        if (!change.placement.empty() && state.run_seconds(change.job) > 0) ++restarts_[change.job];
-      }
-    }
-    if (!active_.jobs().empty()) decision.wake = slots_.next();
-    return decision;
-  }
+  explicit Sia(const PolicyOptions& options) : SlotPolicy("sia", options) {}
 
  private:
+  Status take_in(const State& state) override {
+    for (const int job : state.finished) restarts_.erase(job);
+    return {};
+  }
+
+  Result<std::vector<Change>> begin_slot(const State& state) override {
+    MOTLEY_ASSIGN(const Given given, solve(state));
+    std::vector<Change> changes = share(state, active_.jobs(), given.workers, options_.placement, given.types);
+    for (const Change& change : changes) {
+      if (!change.placement.empty() && state.run_seconds(change.job) > 0) ++restarts_[change.job];
+    }
+    return changes;
+  }
+
   struct Offer {
     std::size_t place;  // among active jobs
     int workers;
@@ -141,9 +138,6 @@ class Sia final : public Policy {
     return std::max(0.0, age - restarts * cost) / std::max(slots_.seconds(), age + cost);
   }
 
-  const PolicyOptions options_;
-  ActiveJobs active_;
-  Slots slots_;
   std::unordered_map<int, int> restarts_;  // of jobs that have not finished
 };
 

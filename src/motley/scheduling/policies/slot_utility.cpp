@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {

@@ -6,22 +6,22 @@
 //     (t + s) min(1, D / (n w)) / d
 //
 // times as slow as on its own part, if it runs from now on. Between slots nobody is preempted.
-#include "motley/scheduling/policies/active_jobs.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/ranking.h"
+#include "motley/scheduling/policies/slot_policy.h"
 
 namespace motley::scheduling {
 namespace {
 
-class Themis final : public Policy {
+class Themis final : public SlotPolicy {
  public:
-  explicit Themis(const PolicyOptions& options) : ranking_(options.placement), slots_(options.slot_seconds) {}
+  explicit Themis(const PolicyOptions& options) : SlotPolicy("themis", options), ranking_(options.placement) {}
 
-  std::string name() const override { return "themis"; }
+ private:
+  Result<std::vector<Change>> begin_slot(const State& state) override { return offer_all(state, true); }
+  Result<std::vector<Change>> go_on(const State& state) override { return offer_all(state, false); }
 
-  Result<Decision> decide(const State& state) override {
-    active_.update(state);
-    const bool is_slot = slots_.begins(state.now);
+  std::vector<Change> offer_all(const State& state, bool is_slot) {
     order_.clear();
     for (const int number : active_.jobs()) {
       const bool keeps = !is_slot && !state.placement(number).empty();
@@ -35,11 +35,9 @@ class Themis final : public Policy {
     }
     Decision decision;
     ranking_.end(decision);
-    if (!active_.jobs().empty()) decision.wake = slots_.next();
-    return decision;
+    return decision.changes;
   }
 
- private:
   double slowness(const State& state, int number) const {
     const Job& job = state.job(number);
     const double wanted = static_cast<double>(active_.jobs().size()) * job.workers;
@@ -48,8 +46,6 @@ class Themis final : public Policy {
   }
 
   Ranking ranking_;
-  ActiveJobs active_;
-  Slots slots_;
   std::vector<std::pair<double, int>> order_;  // kept for its memory
 };
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {
@@ -58,6 +59,10 @@ const JobRecord* Controller::find(const std::string& name) const {
 bool Controller::is_available(std::size_t node) const {
   const std::string& name = topology_.nodes[node].name;
   return !drained_.contains(name) && !down_.contains(name);
+}
+
+const char* Controller::node_state(std::size_t node) const {
+  return is_drained(topology_.nodes[node].name) ? "drained" : is_available(node) ? "up" : "down";
 }
 
 int Controller::free_devices() const {
@@ -162,13 +167,11 @@ void Controller::drain(const std::string& node, bool is_drained) {
 // --- Records and what the policy knows
 
 Attempt Controller::make_attempt(const JobRecord& record) const {
-  int workers = 0;
-  for (const NodeAllocation& allocation : record.nodes) workers += allocation.workers;
   const std::filesystem::path job = folder_ / "jobs" / record.job.name;
   return {record.id,
           record.job.name,
           record.attempt,
-          make_command(record.job, workers, record.attempt, (job / "work").string()),
+          make_command(record.job, count_workers(record.nodes), record.attempt, (job / "work").string()),
           record.job.directory,
           job / fmt::format("attempt-{}", record.attempt),
           record.nodes};

@@ -69,7 +69,8 @@ class Controller {
   const ClusterTopology& topology() const { return topology_; }
   bool is_available(std::size_t node) const;
   bool is_drained(const std::string& node) const { return drained_.contains(node); }
-  int free_devices() const;  // of available nodes
+  const char* node_state(std::size_t node) const;  // "drained", "up" or "down"
+  int free_devices() const;                        // of available nodes
   const std::string& policy() const { return options_.policy; }
 
   // The present jobs, as a trace whose times begin now, and the machines that are available.

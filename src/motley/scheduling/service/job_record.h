@@ -35,6 +35,20 @@ void fields(Archive& archive, NodeAllocation& allocation) {
   archive.required("workers", allocation.workers);
 }
 
+inline int count_workers(const std::vector<NodeAllocation>& nodes) {
+  int workers = 0;
+  for (const NodeAllocation& allocation : nodes) workers += allocation.workers;
+  return workers;
+}
+
+// "n0:2 n1:1"
+inline std::string describe(const std::vector<NodeAllocation>& nodes, const char* between = " ") {
+  std::string text;
+  for (const NodeAllocation& one : nodes)
+    text += fmt::format("{}{}:{}", text.empty() ? "" : between, one.node, one.workers);
+  return text;
+}
+
 // Times are seconds since 1970; 0: not yet.
 struct JobRecord {
   int id = 0;  // from 1, in the order of submission

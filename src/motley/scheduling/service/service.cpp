@@ -12,7 +12,6 @@
 #include "motley/base/clock.h"
 #include "motley/net/secret.h"
 #include "motley/net/socket.h"
-#include "motley/report/page/html.h"
 #include "motley/scheduling/service/explain.h"
 
 namespace motley::scheduling {
@@ -23,7 +22,6 @@ constexpr time_t kPatienceSeconds = 5;  // with a slow or silent client
 constexpr std::size_t kMaxBodyBytes = 64 << 20;
 constexpr double kStartSeconds = 5;
 constexpr const char* kRefreshSeconds = "5";
-constexpr std::size_t kMaxRows = 500;  // of jobs on the page
 constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kBasic = "Basic ";
 
@@ -71,17 +69,11 @@ Json as_json(T value) {
 }
 
 Json brief(const JobRecord& record) {
-  int workers = 0;
-  std::string nodes;
-  for (const NodeAllocation& allocation : record.nodes) {
-    workers += allocation.workers;
-    nodes += fmt::format("{}{}:{}", nodes.empty() ? "" : " ", allocation.node, allocation.workers);
-  }
   return {{"id", record.id},
           {"name", record.job.name},
           {"state", to_string(record.state)},
-          {"workers", workers},
-          {"nodes", nodes},
+          {"workers", count_workers(record.nodes)},
+          {"nodes", describe(record.nodes)},
           {"attempt", record.attempt},
           {"submitted", record.submitted},
           {"started", record.started},
@@ -108,12 +100,15 @@ Result<std::vector<SubmittedJob>> jobs_in(const std::string& body) {
 
 struct Service::Parts {
   Parts(const ServiceOptions& options, DurableController what, std::unique_ptr<Executor> who)
-      : token(options.token), endpoint(options.listen), executor(std::move(who)), controller(std::move(what)) {}
+      : token(options.token),
+        page(options.page),
+        endpoint(options.listen),
+        executor(std::move(who)),
+        controller(std::move(what)) {}
 
   void run();
   Status run_steps();
   void route();
-  void get_page(httplib::Response& response);
   Json nodes() const;
 
   // Calls `what` under the lock; wakes the loop where it has changed something.
@@ -133,6 +128,7 @@ struct Service::Parts {
   }
 
   const net::Secret token;
+  const std::function<std::string(const Controller&)> page;
   net::Endpoint endpoint;
   httplib::Server server;
   std::thread listener, loop;
@@ -187,14 +183,11 @@ Json Service::Parts::nodes() const {
         used += allocation.workers;
       }
     }
-    const char* state = controller.controller().is_drained(node.name) ? "drained"
-                        : controller.controller().is_available(i)     ? "up"
-                                                                      : "down";
     all.push_back({{"name", node.name},
                    {"type", controller.controller().topology().type_name(node)},
                    {"devices", node.devices},
                    {"used", used},
-                   {"state", state},
+                   {"state", controller.controller().node_state(i)},
                    {"jobs", jobs}});
   }
   return all;
@@ -266,53 +259,11 @@ void Service::Parts::route() {
   };
   server.Post(R"(/v1/nodes/([^/]+)/drain)", drain(true));
   server.Delete(R"(/v1/nodes/([^/]+)/drain)", drain(false));
-  server.Get("/", [this](const httplib::Request&, httplib::Response& response) { get_page(response); });
-}
-
-void Service::Parts::get_page(httplib::Response& response) {
-  using report::escape;
-  std::vector<std::vector<std::string>> node_rows, job_rows;
-  int waiting = 0, running = 0, over = 0;
-  {
+  server.Get("/", [this](const httplib::Request&, httplib::Response& response) {
     const std::lock_guard lock(mutex);
-    for (const Json& node : nodes()) {
-      std::string jobs;
-      for (const auto& [name, workers] : node["jobs"].items()) {
-        jobs += fmt::format("{}{} ({})", jobs.empty() ? "" : ", ", escape(name), workers.get<int>());
-      }
-      node_rows.push_back({escape(node["name"].get<std::string>()), escape(node["type"].get<std::string>()),
-                           escape(node["state"].get<std::string>()),
-                           fmt::format("{} of {}", node["used"].get<int>(), node["devices"].get<int>()), jobs});
-    }
-    const std::vector<JobRecord>& records = controller.controller().records();
-    for (auto record = records.rbegin(); record != records.rend(); ++record) {
-      if (is_over(record->state)) {
-        ++over;
-      } else if (record->state == JobState::kPending) {
-        ++waiting;
-      } else {
-        ++running;
-      }
-      if (job_rows.size() >= kMaxRows) continue;
-      const Json one = brief(*record);
-      job_rows.push_back({fmt::format("{}", record->id), escape(record->job.name), to_string(record->state),
-                          fmt::format("{}", one["workers"].get<int>()), escape(one["nodes"].get<std::string>()),
-                          fmt::format("{}", record->attempt), escape(record->changed)});
-    }
-  }
-  const std::string body =
-      fmt::format(
-          "<header><h1>Scheduler</h1>\n<div class=\"facts\"><span>{} pending</span><span>{} running</span>"
-          "<span>{} over</span><span>policy {}</span></div></header>\n<main><div class=\"cards\">",
-          waiting, running, over, escape(controller.controller().policy())) +
-      report::card("Nodes", "", report::table({"node", "type", "state", "devices used", "jobs"}, node_rows), true) +
-      report::card(
-          "Jobs", "The newest first.",
-          report::table({"id", "name", "state", "workers", "nodes", "attempt", "last change"}, job_rows, {0, 3, 5}),
-          true) +
-      "</div></main>";
-  response.set_header("Refresh", kRefreshSeconds);
-  response.set_content(report::document("Scheduler", body), "text/html; charset=utf-8");
+    response.set_header("Refresh", kRefreshSeconds);
+    response.set_content(page(controller.controller()), "text/html; charset=utf-8");
+  });
 }
 
 Service::Service(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

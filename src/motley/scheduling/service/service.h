@@ -14,7 +14,9 @@
 // authentication. Errors are {"error": "..."} with status 4xx for what the client can mend.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "motley/net/session.h"
 #include "motley/scheduling/service/durable_controller.h"
@@ -24,6 +26,7 @@ namespace motley::scheduling {
 struct ServiceOptions {
   net::Endpoint listen;  // port 0 takes any free one
   net::Secret token;
+  std::function<std::string(const Controller&)> page;  // HTML of GET /
 };
 
 class Service {

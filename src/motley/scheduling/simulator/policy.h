@@ -83,16 +83,5 @@ struct PolicyOptions {
   double slot_seconds = 3600;                             // of policies that decide by slots
   Objective objective = Objective::kUtility;
 };
-// The names that make_policy knows.
-std::vector<std::string> policy_names();
-// Those of them that take long traces as they come, and can run here.
-std::vector<std::string> online_policy_names();
-// Those that can run here and keep nothing in mind of which jobs run, so that they may be asked in the midst of things
-// and what they decide may be refused.
-std::vector<std::string> live_policy_names();
-// Whether a policy can place jobs with speeds by type of devices.
-bool knows_types(const std::string& policy);
-// Errors: kInvalidInput for another name, kUnavailable for a policy that needs HiGHS where there is none.
-Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const PolicyOptions& options = {});
 
 }  // namespace motley::scheduling

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <queue>
 
 #include "motley/base/random.h"
 #include "motley/base/statistics.h"
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {
@@ -14,6 +15,118 @@ namespace {
 constexpr double kRounding = 1e-9;    // relative
 constexpr int kIdleDecisions = 2;     // in a row, after which no job has more utility than its devices cost
 constexpr int kMaxFailures = 10'000;  // of a job: it would never be done
+
+// When jobs would finish; a time is forgotten once another is awaited.
+class Finishes {
+ public:
+  explicit Finishes(std::size_t jobs) : versions_(jobs) {}
+
+  void forget(int job) { ++versions_[static_cast<std::size_t>(job)]; }
+  void await(int job, double time) {
+    forget(job);
+    finishes_.push({time, job, version(job)});
+  }
+  // Infinite: nobody is awaited.
+  double next() {
+    while (!finishes_.empty() && finishes_.top().version != version(finishes_.top().job)) finishes_.pop();
+    return finishes_.empty() ? std::numeric_limits<double>::infinity() : finishes_.top().time;
+  }
+  int pop() {
+    const int job = finishes_.top().job;
+    finishes_.pop();
+    return job;
+  }
+
+ private:
+  struct Finish {
+    double time = 0;
+    int job = 0;
+    int version = 0;
+    bool operator>(const Finish& other) const { return std::pair(time, job) > std::pair(other.time, other.job); }
+  };
+  int version(int job) const { return versions_[static_cast<std::size_t>(job)]; }
+
+  std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
+  std::vector<int> versions_;  // of each job
+};
+
+// When nodes fail and come back, each on its own.
+class Outages {
+ public:
+  struct Outage {
+    double time = 0;
+    int node = 0;
+    bool begins = true;
+    bool operator>(const Outage& other) const { return std::pair(time, node) > std::pair(other.time, other.node); }
+  };
+
+  explicit Outages(const Failures& failures) : failures_(failures), random_(failures.seed) {}
+
+  void await_failure(int node, double now) {
+    const double mean = failures_.mtbf_seconds;
+    if (std::isfinite(mean)) outages_.push({now + random_.exponential(mean), node, true});
+  }
+  double next() const { return outages_.empty() ? std::numeric_limits<double>::infinity() : outages_.top().time; }
+  // The next one has come: a node that fails is awaited, one that is back may fail again.
+  Outage pop(double now) {
+    const Outage outage = outages_.top();
+    outages_.pop();
+    if (outage.begins) {
+      outages_.push({now + failures_.mttr_seconds, outage.node, false});
+    } else {
+      await_failure(outage.node, now);
+    }
+    down_ += outage.begins ? 1 : -1;
+    return outage;
+  }
+  bool any_down() const { return down_ > 0; }
+
+ private:
+  const Failures failures_;
+  Random random_;
+  std::priority_queue<Outage, std::vector<Outage>, std::greater<>> outages_;
+  int down_ = 0;  // nodes that have failed and not come back
+};
+
+// Rings that leave a node, and slow each other down.
+class LeavingRings {
+ public:
+  explicit LeavingRings(std::size_t nodes) : jobs_(nodes) {}
+
+  void enter(int job, const Placement& placement) {
+    for (const Part& part : placement) {
+      jobs_[static_cast<std::size_t>(part.node)].push_back(job);
+      changed_.push_back(part.node);
+    }
+  }
+  void leave(int job, const Placement& placement) {
+    for (const Part& part : placement) {
+      std::erase(jobs_[static_cast<std::size_t>(part.node)], job);
+      changed_.push_back(part.node);
+    }
+  }
+  int most(const Placement& placement) const {
+    std::size_t most = 0;
+    for (const Part& part : placement) most = std::max(most, jobs_[static_cast<std::size_t>(part.node)].size());
+    return static_cast<int>(most);
+  }
+  // Of nodes to and from which others have come and gone since the last call; sorted.
+  std::vector<int> take_affected() {
+    std::vector<int> affected;
+    for (const int node : changed_) {
+      const std::vector<int>& there = jobs_[static_cast<std::size_t>(node)];
+      affected.insert(affected.end(), there.begin(), there.end());
+    }
+    changed_.clear();
+    std::ranges::sort(affected);
+    affected.erase(std::unique(affected.begin(), affected.end()), affected.end());
+    return affected;
+  }
+
+ private:
+  std::vector<std::vector<int>> jobs_;  // by node
+  std::vector<int> changed_;            // nodes
+};
 
 class Replay {
  public:
@@ -23,27 +136,29 @@ class Replay {
         topology_(topology),
         policy_(policy),
         options_(options),
-        random_(options.failures.seed),
+        finishes_(jobs.size()),
+        outages_(options.failures),
+        rings_(topology.nodes.size()),
         capacity_(topology),
         available_(topology),
         progress_(jobs.size()),
-        versions_(jobs.size()),
         begins_(jobs.size()),
         saved_(jobs.size()),
-        done_(jobs.size()),
-        leaving_(topology.nodes.size()) {
+        done_(jobs.size()) {
     outcome_.jobs.resize(jobs.size());
   }
 
   Result<Outcome> run() {
     if (jobs_.empty()) return outcome_;
     outcome_.begin = jobs_.front().arrival;
-    for (std::size_t node = 0; node < topology_.nodes.size(); ++node) await_failure(static_cast<int>(node));
+    for (std::size_t node = 0; node < topology_.nodes.size(); ++node) {
+      outages_.await_failure(static_cast<int>(node), now_);
+    }
     while (finished_count_ < jobs_.size()) {
       const double next_of_jobs = next_event();
-      const double next = std::min(next_of_jobs, outages_.empty() ? next_of_jobs : outages_.top().time);
+      const double next = std::min(next_of_jobs, outages_.next());
       // A node that comes back may give room to those that wait.
-      if (std::isinf(next_of_jobs) && down_count_ == 0 && std::isinf(options_.horizon)) {
+      if (std::isinf(next_of_jobs) && !outages_.any_down() && std::isinf(options_.horizon)) {
         return fail(ErrorCode::kInternal, "{} leaves {} jobs waiting for ever, such as '{}'", policy_.name(),
                     jobs_.size() - finished_count_, jobs_[first_waiting()].name);
       }
@@ -74,34 +189,14 @@ class Replay {
   }
 
  private:
-  // A time at which a job would finish; it does not if it was changed since.
-  struct Finish {
-    double time = 0;
-    int job = 0;
-    int version = 0;
-    bool operator>(const Finish& other) const { return std::pair(time, job) > std::pair(other.time, other.job); }
-  };
-
-  // A node that fails, or comes back.
-  struct Outage {
-    double time = 0;
-    int node = 0;
-    bool begins = true;
-    bool operator>(const Outage& other) const { return std::pair(time, node) > std::pair(other.time, other.node); }
-  };
-
   const Job& job(int number) const { return jobs_[static_cast<std::size_t>(number)]; }
   Progress& progress(int job) { return progress_[static_cast<std::size_t>(job)]; }
 
   double next_event() {
-    while (!finishes_.empty() && finishes_.top().version != version(finishes_.top().job)) finishes_.pop();
-    double next = wake_;
-    if (!finishes_.empty()) next = std::min(next, finishes_.top().time);
+    double next = std::min(wake_, finishes_.next());
     if (arrived_count_ < jobs_.size()) next = std::min(next, jobs_[arrived_count_].arrival);
     return next;
   }
-
-  int& version(int job) { return versions_[static_cast<std::size_t>(job)]; }
 
   std::size_t first_waiting() const {
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
@@ -134,29 +229,21 @@ class Replay {
     Progress& one = progress(number);
     keep_run(number);
     capacity_.release(one.placement, job(number).reserve());
-    leave(number);
+    if (meets_others(number)) rings_.leave(number, one.placement);
     one.placement.clear();
-    ++version(number);
-  }
-
-  void await_failure(int node) {
-    const double mean = options_.failures.mtbf_seconds;
-    if (std::isfinite(mean)) outages_.push({now_ + random_.exponential(mean), node, true});
+    finishes_.forget(number);
   }
 
   // Jobs on a node that fails stop, and go back to their last checkpoints.
   Status fail_and_repair() {
     failed_.clear();
-    while (!outages_.empty() && outages_.top().time <= now_) {
-      const Outage outage = outages_.top();
-      outages_.pop();
+    while (outages_.next() <= now_) {
+      const Outages::Outage outage = outages_.pop(now_);
       Node& node = available_.nodes[static_cast<std::size_t>(outage.node)];
       const Node& whole = topology_.nodes[static_cast<std::size_t>(outage.node)];
       if (!outage.begins) {
         capacity_.release({{outage.node, whole.devices}}, 0);
         node.devices = whole.devices;
-        --down_count_;
-        await_failure(outage.node);
         continue;
       }
       for (const int number : running_) {
@@ -166,8 +253,6 @@ class Replay {
       std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
       capacity_.take({{outage.node, whole.devices}}, 0);
       node.devices = 0;
-      ++down_count_;
-      outages_.push({now_ + options_.failures.mttr_seconds, outage.node, false});
     }
     return {};
   }
@@ -196,33 +281,9 @@ class Replay {
            progress_[static_cast<std::size_t>(number)].placement.size() > 1;
   }
 
-  void enter(int number) {
-    if (!meets_others(number)) return;
-    for (const Part& part : progress(number).placement) {
-      leaving_[static_cast<std::size_t>(part.node)].push_back(number);
-      changed_.push_back(part.node);
-    }
-  }
-
-  void leave(int number) {
-    if (!meets_others(number)) return;
-    for (const Part& part : progress(number).placement) {
-      std::erase(leaving_[static_cast<std::size_t>(part.node)], number);
-      changed_.push_back(part.node);
-    }
-  }
-
   // Those who meet others than before go on at another speed.
   void change_speeds() {
-    std::vector<int> jobs;
-    for (const int node : changed_) {
-      const std::vector<int>& there = leaving_[static_cast<std::size_t>(node)];
-      jobs.insert(jobs.end(), there.begin(), there.end());
-    }
-    changed_.clear();
-    std::ranges::sort(jobs);
-    jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
-    for (const int number : jobs) {
+    for (const int number : rings_.take_affected()) {
       const double speed = find_speed(number);
       if (speed == progress(number).speed) continue;
       settle(number);
@@ -234,32 +295,25 @@ class Replay {
   double find_speed(int number) {
     const Placement& placement = progress(number).placement;
     RingPlace place = ring_place(topology_, placement);
-    if (meets_others(number)) {
-      for (const Part& part : placement) {
-        place.contention =
-            std::max(place.contention, static_cast<int>(leaving_[static_cast<std::size_t>(part.node)].size()));
-      }
-    }
+    if (meets_others(number)) place.contention = std::max(place.contention, rings_.most(placement));
     return speed(job(number), topology_.network, place);
   }
 
   void await_finish(int number) {
     const Progress& one = progress(number);
     const double seconds = std::max(0.0, job(number).duration - one.done_seconds) / one.speed;
-    finishes_.push({std::max(now_, one.resumes) + seconds, number, ++version(number)});
+    finishes_.await(number, std::max(now_, one.resumes) + seconds);
   }
 
   void finish() {
     finished_.clear();
-    while (!finishes_.empty() && finishes_.top().time <= now_) {
-      const Finish next = finishes_.top();
-      finishes_.pop();
-      if (next.version != version(next.job)) continue;
-      stop(next.job);
-      progress(next.job).done_seconds = job(next.job).duration;  // whatever rounding has made of it
-      done_[static_cast<std::size_t>(next.job)] = true;
-      outcome_.jobs[static_cast<std::size_t>(next.job)].finished = now_;
-      finished_.push_back(next.job);
+    while (finishes_.next() <= now_) {
+      const int number = finishes_.pop();
+      stop(number);
+      progress(number).done_seconds = job(number).duration;  // whatever rounding has made of it
+      done_[static_cast<std::size_t>(number)] = true;
+      outcome_.jobs[static_cast<std::size_t>(number)].finished = now_;
+      finished_.push_back(number);
       ++finished_count_;
     }
     std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
@@ -298,7 +352,7 @@ class Replay {
     }
     std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
     change_speeds();
-    const bool is_idle = has_costs_ && running_.empty() && arrived_count_ == jobs_.size() && down_count_ == 0;
+    const bool is_idle = has_costs_ && running_.empty() && arrived_count_ == jobs_.size() && !outages_.any_down();
     idle_decisions_ = is_idle ? idle_decisions_ + 1 : 0;
     return {};
   }
@@ -326,7 +380,7 @@ class Replay {
       ++outcome.restarts;
       one.resumes = now_ + (asked.elastic ? asked.elastic->restart_cost_seconds : 0);
     }
-    enter(number);
+    if (meets_others(number)) rings_.enter(number, one.placement);
     one.speed = find_speed(number);
     await_finish(number);
     const auto place = std::ranges::lower_bound(running_, number);
@@ -341,19 +395,15 @@ class Replay {
   const bool has_costs_ = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; });
   int idle_decisions_ = 0;  // in a row
   const bool is_contended_ = std::isfinite(topology_.network.inter_node_bandwidth);
-  Random random_;
+  Finishes finishes_;
+  Outages outages_;
+  LeavingRings rings_;
   Capacity capacity_;
   ClusterTopology available_;  // nodes that have failed have no devices
   std::vector<Progress> progress_;
-  std::vector<int> versions_;   // of each job: one more whenever its finish is another
   std::vector<double> begins_;  // of each job: since when it runs where it does
   std::vector<double> saved_;   // of each job: seconds of its duration that it had done when it began there
   std::vector<char> done_;
-  std::vector<std::vector<int>> leaving_;  // by node: jobs whose rings leave it, and slow each other down
-  std::vector<int> changed_;               // nodes that such jobs came to or went from
-  std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
-  std::priority_queue<Outage, std::vector<Outage>, std::greater<>> outages_;
-  int down_count_ = 0;  // nodes that have failed and not come back
   std::vector<int> running_, arrived_, finished_, failed_;
   std::size_t arrived_count_ = 0;
   std::size_t finished_count_ = 0;

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "motley/base/random.h"
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/trace/speed.h"
 
 namespace motley::scheduling {
 namespace {

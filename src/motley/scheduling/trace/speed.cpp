@@ -1,4 +1,4 @@
-#include "motley/scheduling/simulator/speed.h"
+#include "motley/scheduling/trace/speed.h"
 
 #include <algorithm>
 

@@ -1,0 +1,31 @@
+// What `motley server` does: runs a parameter server for jobs, with metrics beside it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "motley/ps/service/metrics_service.h"
+#include "motley/ps/service/service.h"
+
+namespace motley::app {
+
+struct ServerRequest {
+  std::string listen = "127.0.0.1:29500";
+  std::string token_file;  // "": that of MOTLEY_TOKEN_FILE
+  std::string tenants;     // a file in place of the token; "": none
+  std::string metrics;     // where metrics are answered; "": nowhere
+  std::string metrics_token_file;
+  double quota_gigabytes = 0;
+  ps::ServiceOptions options;  // the rest; listen and quota_bytes are the two above
+};
+
+struct RunningServer {
+  std::unique_ptr<ps::Service> service;
+  std::unique_ptr<ps::MetricsService> metrics;  // null: none; ends before the service
+  std::string address;                          // really listening at
+  std::string metrics_address;
+};
+// Errors name the flag.
+Result<RunningServer> start_server(const ServerRequest& request);
+
+}  // namespace motley::app

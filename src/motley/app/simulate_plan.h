@@ -1,0 +1,29 @@
+// What `motley simulate` does: replays a step of a plan on a described cluster, event by event.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "motley/planning/simulate/simulate.h"
+
+namespace motley::app {
+
+struct StepQuestion {
+  std::string plan;                     // a file
+  std::string profile, model, cluster;  // as in PlanningInput
+  std::int64_t batch = 0;               // 0: the plan's
+  std::int64_t micro_batches = 0;       // likewise
+  std::vector<std::string> stragglers;  // STAGE:REPLICA:SLOWDOWN, such as 1:0:1.5
+  planning::Options options;            // with stragglers beside those
+};
+
+struct SimulatedStep {
+  planning::Plan plan;  // as it was replayed
+  planning::Timeline timeline;
+};
+// Errors: those of the files; kInvalidInput for a straggler that is not understood or not there, and a batch that the
+// plan cannot be cut into.
+Result<SimulatedStep> simulate_plan(const StepQuestion& question);
+
+}  // namespace motley::app
