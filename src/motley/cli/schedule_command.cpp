@@ -318,7 +318,7 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
       ->check(CLI::Range(0.01, 1e6))
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Of these draws, and of what a paper has drawn [0]");
-  command->add_option("--repetitions", arguments->repetitions, "Draw so often, and say how sure the means are [1]")
+  command->add_option("--repetitions", arguments->repetitions, "How often to draw, for means and how sure they are [1]")
       ->check(CLI::Range(1, 1000));
   command->add_option("--save-trace", arguments->save_trace, "Write the jobs, so changed, to this file in our format");
   command

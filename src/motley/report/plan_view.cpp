@@ -280,7 +280,7 @@ std::string method_chart(const planning::FoundPlan& view) {
                     report::segment_bar({{0, reached, "compute", percent(reached), 0}}, 1, method.method),
                     format_value(method.answer, view.objective.criterion)});
   }
-  return report::bar_group(bound > 0 ? "Share of the bound that is reached" : "Share of the best that is reached",
+  return report::bar_group(bound > 0 ? "Fraction of the bound that is reached" : "Fraction of the best that is reached",
                            "longer is better", bars);
 }
 

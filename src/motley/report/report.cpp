@@ -335,7 +335,7 @@ std::string shares(const Run& run) {
   if (kept.back() != last) {
     add(*last);
   }
-  std::string summary = "Share of the global batch by step; at the end:";
+  std::string summary = "Fraction of the global batch by step; at the end:";
   for (std::size_t i = 0; i < series.size(); ++i) {
     series[i].name = worker_name(run, i);
     series[i].color = static_cast<int>(i);

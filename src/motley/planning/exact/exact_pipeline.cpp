@@ -95,7 +95,7 @@ class PipelineSearch {
   bool extend(const PipelineBounds& bounds, int cut, std::size_t width);
   Rear extended(const StageTimes& stage, double backward, double transfer, double price, const Kept& behind) const;
   void set_runs(int cut, const Found& found);
-  void leave_out(std::size_t from);
+  void drop_beyond(std::size_t from);
   bool select(const PipelineBounds& bounds, int cut, std::size_t width);
   void compare_kinds(int cut);
   bool no_worse(const Kept& one, const std::int64_t* one_used, const Found& other,
@@ -257,7 +257,7 @@ bool PipelineSearch::extend(const PipelineBounds& bounds, int cut, std::size_t w
         if (found.bound.value < cutoff()) {
           found_.push_back(found);
           if (found_.size() == most) {
-            leave_out(most / 2);
+            drop_beyond(most / 2);
           }
         }
       }
@@ -319,7 +319,7 @@ void PipelineSearch::set_runs(int cut, const Found& found) {
 }
 
 // Of the found rears, keeps so many of the least bounds.
-void PipelineSearch::leave_out(std::size_t from) {
+void PipelineSearch::drop_beyond(std::size_t from) {
   const auto begin = found_.begin() + static_cast<std::ptrdiff_t>(from);
   std::nth_element(found_.begin(), begin, found_.end(),
                    [](const Found& a, const Found& b) { return a.bound.value < b.bound.value; });

@@ -52,7 +52,8 @@ struct Options {
   std::vector<Straggler> stragglers;
   // A link, in each direction, carries one transfer at a time; those that are ready meanwhile wait in the order in
   // which they became so. Contended: all stages between the same two types share one link, as the devices of two nodes
-  // do; of several types, those whose link binds. Else every stage has its own to its neighbours, as in the cost model.
+  // do; of several types, those whose link is the bottleneck. Else every stage has its own to its neighbours, as in the
+  // cost model.
   bool links_contended = true;
   bool gradient_sync_overlaps = true;  // false: begins when the last backward is done, as in the cost model
   // Of gradients that are exchanged together, where it overlaps: those of the first layers that are done, and of

@@ -10,11 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "motley/net/session.h"
-
-namespace httplib {
-class Server;
-}
+#include "motley/net/http_server.h"
 
 namespace motley::ps {
 
@@ -33,8 +29,7 @@ class MetricsService {
   void watch();
 
   net::Endpoint endpoint_;
-  std::unique_ptr<httplib::Server> server_;
-  std::thread thread_;
+  std::unique_ptr<net::HttpServer> http_;
   std::mutex mutex_;  // guards the two below
   std::condition_variable changed_;
   bool stopping_ = false;  // no connection has any time left

@@ -220,7 +220,7 @@ class SlurmExecutor final : public Executor {
       script += fmt::format("export {}={}\n", name, quoted(value));
     }
     script += "exec";
-    for (const std::string& word : attempt_words(wrapper_, attempt)) script += " " + quoted(word);
+    for (const std::string& word : attempt_words(wrapper_, attempt)) script += fmt::format(" {}", quoted(word));
     return script + "\n";
   }
 

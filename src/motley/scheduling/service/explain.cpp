@@ -14,12 +14,6 @@ double finite_or_minus_one(double seconds) {
   return std::isfinite(seconds) ? seconds : -1;
 }
 
-int count_workers(const std::vector<NodeAllocation>& nodes) {
-  int workers = 0;
-  for (const NodeAllocation& allocation : nodes) workers += allocation.workers;
-  return workers;
-}
-
 std::size_t find_place(const Controller::Snapshot& present, int id) {
   return static_cast<std::size_t>(std::ranges::find(present.ids, id) - present.ids.begin());
 }

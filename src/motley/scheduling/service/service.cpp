@@ -1,7 +1,6 @@
 #include "motley/scheduling/service/service.h"
 
 #include <httplib.h>
-#include <openssl/evp.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -10,49 +9,17 @@
 #include <thread>
 
 #include "motley/base/clock.h"
-#include "motley/net/secret.h"
-#include "motley/net/socket.h"
+#include "motley/net/http_server.h"
 #include "motley/scheduling/service/explain.h"
 
 namespace motley::scheduling {
 namespace {
 
-constexpr int kThreads = 8;
-constexpr time_t kPatienceSeconds = 5;  // with a slow or silent client
+constexpr double kPatienceSeconds = 5;  // with a slow or silent client
 constexpr std::size_t kMaxBodyBytes = 64 << 20;
-constexpr double kStartSeconds = 5;
 constexpr const char* kRefreshSeconds = "5";
-constexpr std::string_view kBearer = "Bearer ";
-constexpr std::string_view kBasic = "Basic ";
 
 using Json = nlohmann::ordered_json;
-
-// Empty where it is none.
-std::string decode_base64(const std::string& text) {
-  std::string bytes(text.size() / 4 * 3, '\0');
-  const auto padding = static_cast<int>(text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0);
-  const int length =
-      EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
-                      reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size() / 4 * 4));
-  bytes.resize(static_cast<std::size_t>(std::max(0, length - padding)));
-  return bytes;
-}
-
-bool shows(const httplib::Request& request, const net::Secret& token) {
-  std::string shown = request.get_header_value("Authorization");
-  if (shown.starts_with(kBearer)) {
-    shown = shown.substr(kBearer.size());
-  } else if (shown.starts_with(kBasic)) {
-    const std::string pair = decode_base64(shown.substr(kBasic.size()));
-    const std::size_t colon = pair.find(':');
-    shown = colon == std::string::npos ? "" : pair.substr(colon + 1);
-  } else {
-    return false;
-  }
-  const auto secret = net::Secret::from_text(shown, "the token");
-  const auto as_raw_bytes = [](const net::Secret& one) { return std::as_bytes(std::span(one.bytes())); };
-  return secret && net::same_proof(as_raw_bytes(*secret), as_raw_bytes(token));
-}
 
 void answer(httplib::Response& response, const Json& json) {
   response.set_content(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", "application/json");
@@ -130,8 +97,8 @@ struct Service::Parts {
   const net::Secret token;
   const std::function<std::string(const Controller&)> page;
   net::Endpoint endpoint;
-  httplib::Server server;
-  std::thread listener, loop;
+  net::HttpServer http{{.patience_seconds = kPatienceSeconds, .max_body_bytes = kMaxBodyBytes}};
+  std::thread loop;
   const std::unique_ptr<Executor> executor;  // the loop's own
   std::mutex mutex;                          // guards all below
   std::condition_variable changed;
@@ -194,8 +161,9 @@ Json Service::Parts::nodes() const {
 }
 
 void Service::Parts::route() {
+  httplib::Server& server = http.server();
   server.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-    if (shows(request, token)) return httplib::Server::HandlerResponse::Unhandled;
+    if (net::shows_token(request, token, true)) return httplib::Server::HandlerResponse::Unhandled;
     response.status = 401;
     response.set_header("WWW-Authenticate", "Basic realm=\"motley\", charset=\"UTF-8\"");
     answer(response, {{"error", "the token is missing or wrong; accepted: 'Authorization: Bearer TOKEN'"}});
@@ -271,33 +239,8 @@ Service::Service(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, DurableController controller,
                                                 std::unique_ptr<Executor> executor) {
   auto parts = std::make_unique<Parts>(options, std::move(controller), std::move(executor));
-  httplib::Server& server = parts->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  // Not the library's options, by which two processes could share a port.
-  server.set_socket_options([](int socket) {
-    const int yes = 1;
-    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  });
-  server.set_read_timeout(kPatienceSeconds);
-  server.set_write_timeout(kPatienceSeconds);
-  server.set_payload_max_length(kMaxBodyBytes);
-  server.set_tcp_nodelay(true);
   parts->route();
-  const net::Endpoint& listen = options.listen;
-  if (listen.port == 0) {
-    const int port = server.bind_to_any_port(listen.host);
-    parts->endpoint.port = static_cast<std::uint16_t>(std::max(port, 0));
-  }
-  if (listen.port == 0 ? parts->endpoint.port == 0 : !server.bind_to_port(listen.host, listen.port)) {
-    return fail(ErrorCode::kUnavailable, "--listen: cannot listen at {}; is the port in use?", net::to_string(listen));
-  }
-  parts->listener = std::thread([&server] { server.listen_after_bind(); });
-  for (const Deadline deadline = Deadline::after(kStartSeconds); !server.is_running();) {
-    if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "the service did not start to listen within {} s", kStartSeconds);
-    }
-    SteadyClock::instance().sleep_until(monotonic_seconds() + 1e-3);
-  }
+  MOTLEY_ASSIGN(parts->endpoint, parts->http.start(options.listen, "--listen:"));
   parts->loop = std::thread([all = parts.get()] { all->run(); });
   return std::unique_ptr<Service>(new Service(std::move(parts)));
 }
@@ -320,8 +263,7 @@ void Service::stop() {
 
 Service::~Service() {
   stop();
-  parts_->server.stop();
-  if (parts_->listener.joinable()) parts_->listener.join();
+  parts_->http.stop();
   if (parts_->loop.joinable()) parts_->loop.join();
 }
 

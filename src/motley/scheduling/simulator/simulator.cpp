@@ -91,8 +91,10 @@ class Outages {
 // Rings that leave a node, and slow each other down.
 class LeavingRings {
  public:
-  explicit LeavingRings(std::size_t nodes) : jobs_(nodes) {}
+  explicit LeavingRings(const ClusterTopology& topology)
+      : is_contended_(std::isfinite(topology.network.inter_node_bandwidth)), jobs_(topology.nodes.size()) {}
 
+  bool is_contended() const { return is_contended_; }
   void enter(int job, const Placement& placement) {
     for (const Part& part : placement) {
       jobs_[static_cast<std::size_t>(part.node)].push_back(job);
@@ -124,6 +126,7 @@ class LeavingRings {
   }
 
  private:
+  const bool is_contended_;             // uplinks have limits
   std::vector<std::vector<int>> jobs_;  // by node
   std::vector<int> changed_;            // nodes
 };
@@ -138,7 +141,7 @@ class Replay {
         options_(options),
         finishes_(jobs.size()),
         outages_(options.failures),
-        rings_(topology.nodes.size()),
+        rings_(topology),
         capacity_(topology),
         available_(topology),
         progress_(jobs.size()),
@@ -277,7 +280,7 @@ class Replay {
 
   // Whether a job's speed depends on who else runs where it does.
   bool meets_others(int number) const {
-    return is_contended_ && job(number).elastic && job(number).reserve() == 0 &&
+    return rings_.is_contended() && job(number).elastic && job(number).reserve() == 0 &&
            progress_[static_cast<std::size_t>(number)].placement.size() > 1;
   }
 
@@ -394,7 +397,6 @@ class Replay {
   const SimulationOptions& options_;
   const bool has_costs_ = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; });
   int idle_decisions_ = 0;  // in a row
-  const bool is_contended_ = std::isfinite(topology_.network.inter_node_bandwidth);
   Finishes finishes_;
   Outages outages_;
   LeavingRings rings_;
