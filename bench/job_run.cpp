@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "bench/child_process.h"
 #include "bench/temporary_folder.h"
 #include "motley/base/os/file.h"
+#include "motley/train/records/metrics.h"
 
 namespace motley::bench {
 namespace {
@@ -35,16 +34,11 @@ Result<JobRun> run_job(const BenchOptions& options, const std::filesystem::path&
   }
   JobRun figures;
   MOTLEY_ASSIGN(figures.summary, read_rows(*summary));
-  MOTLEY_ASSIGN(const std::string metrics, read_file(run / "metrics.jsonl"));
-  std::istringstream lines(metrics);
-  for (std::string text; std::getline(lines, text);) {
-    const auto line = nlohmann::json::parse(text);
-    if (line.contains("loss")) {
-      figures.losses.push_back(line["loss"]);
-    }
-    if (line.contains("step_seconds") && line["step"].get<std::int64_t>() > kSettledStep) {
-      (line["baseline"].get<bool>() ? figures.baseline_seconds : figures.balanced_seconds)
-          .push_back(line["step_seconds"]);
+  MOTLEY_ASSIGN(const train::Metrics metrics, train::read_metrics(run / "metrics.jsonl"));
+  for (const train::StepMetrics& line : metrics.steps) {
+    figures.losses.push_back(line.loss);
+    if (line.step > kSettledStep) {
+      (line.baseline ? figures.baseline_seconds : figures.balanced_seconds).push_back(line.step_seconds);
     }
   }
   std::vector<std::filesystem::path> checkpoints;

@@ -1,12 +1,11 @@
 #include "bench/namespaced_job.h"
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "bench/child_process.h"
 #include "motley/base/os/file.h"
 #include "motley/net/session.h"
+#include "motley/train/records/metrics.h"
 
 namespace motley::bench {
 namespace {
@@ -41,13 +40,9 @@ Result<std::vector<double>> train_in_namespaces(const BenchOptions& options, con
   const Deadline deadline = Deadline::after(kRunSeconds);
   for (const auto& process : processes) MOTLEY_TRY(process->finish(deadline));
 
-  MOTLEY_ASSIGN(const std::string text, read_file(run / "metrics.jsonl"));
-  std::istringstream lines(text);
+  MOTLEY_ASSIGN(const train::Metrics metrics, train::read_metrics(run / "metrics.jsonl"));
   std::vector<double> steps;
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (json.contains("step_seconds")) steps.push_back(json["step_seconds"]);
-  }
+  for (const train::StepMetrics& line : metrics.steps) steps.push_back(line.step_seconds);
   if (steps.empty()) return fail(ErrorCode::kInternal, "the job did not finish; what it said is above");
   return steps;
 }

@@ -4,8 +4,7 @@
 // gpipe (18). A transformer is trained, whose activations are real.
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <sstream>
+#include <numeric>
 
 #include "bench/child_process.h"
 #include "bench/measured_profile.h"
@@ -15,6 +14,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/planning/plan/plan.h"
+#include "motley/train/records/metrics.h"
 
 namespace motley::bench {
 namespace {
@@ -120,18 +120,14 @@ class Schedules {
     command.insert(command.end(), network_flags().begin(), network_flags().end());
     MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
     MOTLEY_TRY(process->finish(Deadline::after(kRunSeconds)));
-    MOTLEY_ASSIGN(const std::string text, read_file(folder_ / "run/metrics.jsonl"));
-    std::istringstream lines(text);
+    MOTLEY_ASSIGN(const train::Metrics metrics, train::read_metrics(folder_ / "run/metrics.jsonl"));
     std::vector<double> idle;
     Measured measured;
-    for (std::string line; std::getline(lines, line);) {
-      const auto json = nlohmann::json::parse(line);
-      if (!json.contains("step_seconds")) continue;
-      measured.memory = json.at("memory_bytes").at(0);
-      if (json["step"].get<int>() <= kSettledSteps) continue;
-      double computed = 0;
-      for (const auto& seconds : json["compute_seconds"]) computed += seconds.get<double>();
-      idle.push_back(1 - computed / static_cast<double>(plan.stages.size()) / json["step_seconds"].get<double>());
+    for (const train::StepMetrics& line : metrics.steps) {
+      measured.memory = line.memory_bytes.at(0);
+      if (line.step <= kSettledSteps) continue;
+      const double computed = std::accumulate(line.compute_seconds.begin(), line.compute_seconds.end(), 0.0);
+      idle.push_back(1 - computed / static_cast<double>(plan.stages.size()) / line.step_seconds);
     }
     if (idle.size() != kSteps - kSettledSteps) return fail(ErrorCode::kInternal, "the job did not finish");
     measured.idle = median(idle);

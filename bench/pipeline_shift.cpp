@@ -7,8 +7,6 @@
 // memory holds the whole network, so that plans are pipelines and the shares of one stage are not all that can move.
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "bench/child_process.h"
 #include "bench/measured_profile.h"
@@ -18,6 +16,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/planning/replan/repartition.h"
+#include "motley/train/records/metrics.h"
 
 namespace motley::bench {
 namespace {
@@ -34,11 +33,6 @@ constexpr double kClose = 1.1;
 constexpr double kProfileSeconds = 15;
 constexpr double kRunSeconds = 300;
 constexpr const char* kTypes[] = {"first", "second", "third"};
-
-struct Step {
-  std::int64_t number;
-  double seconds;
-};
 
 class Shift {
  public:
@@ -77,11 +71,9 @@ class Shift {
     MOTLEY_TRY(train("run", "plan.json", "believed.json", kBefore, {"--profile", profile}));
     MOTLEY_TRY(train("run", "plan.json", "real.json", kBefore + kAfter, {"--profile", profile, "--resume"}));
     MOTLEY_TRY(train("optimum", "optimum.json", "real.json", kBefore, {"--batch-split.mode", "fixed"}));
-    MOTLEY_ASSIGN(const std::vector<Step> steps, read_steps("run"));
-    MOTLEY_ASSIGN(const std::vector<Step> best_steps, read_steps("optimum"));
-    const double best = median_from(best_steps, kBefore / 2, best_steps.size());
-    MOTLEY_ASSIGN(const std::string moves, describe_moves("run"));
-    report(steps, best, moves);
+    MOTLEY_ASSIGN(const train::Metrics metrics, train::read_metrics(folder_ / "run/metrics.jsonl"));
+    MOTLEY_ASSIGN(const train::Metrics best, train::read_metrics(folder_ / "optimum/metrics.jsonl"));
+    report(metrics.steps, median_from(best.steps, kBefore / 2, best.steps.size()), describe_moves(metrics));
     return rows_.take();
   }
 
@@ -140,42 +132,22 @@ class Shift {
     return process->finish(Deadline::after(kRunSeconds));
   }
 
-  // The lines of a run's metrics, as JSON.
-  Result<std::vector<nlohmann::json>> read_lines(const std::string& run) const {
-    MOTLEY_ASSIGN(const std::string text, read_file(folder_ / run / "metrics.jsonl"));
-    std::istringstream lines(text);
-    std::vector<nlohmann::json> all;
-    for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
-    return all;
-  }
-
-  Result<std::vector<Step>> read_steps(const std::string& run) const {
-    MOTLEY_ASSIGN(const std::vector<nlohmann::json> lines, read_lines(run));
-    std::vector<Step> steps;
-    for (const nlohmann::json& line : lines) {
-      if (line.contains("step_seconds")) steps.push_back({line["step"], line["step_seconds"]});
-    }
-    return steps;
-  }
-
-  Result<std::string> describe_moves(const std::string& run) const {
-    MOTLEY_ASSIGN(const std::vector<nlohmann::json> lines, read_lines(run));
+  static std::string describe_moves(const train::Metrics& metrics) {
     std::string text;
-    for (const nlohmann::json& line : lines) {
-      if (line.value("event", "") != "moved") continue;
-      text += fmt::format("; moved after step {}: {}", line["step"].get<std::int64_t>() - kBefore,
-                          line["text"].get<std::string>());
+    for (const train::EventMetrics& line : metrics.events) {
+      if (line.event != "moved") continue;
+      text += fmt::format("; moved after step {}: {}", line.step - kBefore, line.text);
     }
     return text.empty() ? "; never moved" : text;
   }
 
-  static double median_from(const std::vector<Step>& steps, std::size_t first, std::size_t end) {
+  static double median_from(const std::vector<train::StepMetrics>& steps, std::size_t first, std::size_t end) {
     std::vector<double> seconds;
-    for (std::size_t at = first; at < std::min(end, steps.size()); ++at) seconds.push_back(steps[at].seconds);
+    for (std::size_t at = first; at < std::min(end, steps.size()); ++at) seconds.push_back(steps[at].step_seconds);
     return median(seconds);
   }
 
-  void report(const std::vector<Step>& steps, double best, const std::string& moves) {
+  void report(const std::vector<train::StepMetrics>& steps, double best, const std::string& moves) {
     const auto shift = static_cast<std::size_t>(kBefore);
     std::size_t reached = 0;  // steps after the shift
     while (shift + reached + kWindow <= steps.size() &&

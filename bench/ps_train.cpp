@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "bench/namespaced_job.h"
 #include "bench/network_namespaces.h"
@@ -14,6 +13,7 @@
 #include "motley/base/random.h"
 #include "motley/base/units.h"
 #include "motley/net/session.h"
+#include "motley/train/records/metrics.h"
 
 namespace motley::bench {
 namespace {
@@ -134,19 +134,14 @@ class PsTrain {
   }
 
   static Result<Times> read_times(const std::filesystem::path& run, int steps) {
-    MOTLEY_ASSIGN(const std::string text, read_file(run / "metrics.jsonl"));
-    std::istringstream lines(text);
+    MOTLEY_ASSIGN(const train::Metrics metrics, train::read_metrics(run / "metrics.jsonl"));
     std::vector<double> step_seconds;
     std::vector<double> compute_seconds;
-    int last = 0;
-    for (std::string line; std::getline(lines, line);) {
-      const auto json = nlohmann::json::parse(line);
-      if (!json.contains("step_seconds")) continue;
-      last = json["step"];
-      if (last <= kSettledStep) continue;
-      step_seconds.push_back(json["step_seconds"]);
-      const std::vector<double> by_rank = json["compute_seconds"];
-      compute_seconds.push_back(*std::ranges::max_element(by_rank));
+    const std::int64_t last = metrics.steps.empty() ? 0 : metrics.steps.back().step;
+    for (const train::StepMetrics& line : metrics.steps) {
+      if (line.step <= kSettledStep) continue;
+      step_seconds.push_back(line.step_seconds);
+      compute_seconds.push_back(std::ranges::max(line.compute_seconds));
     }
     if (last != steps) return fail(ErrorCode::kInternal, "the job ended after {} of {} steps", last, steps);
     MOTLEY_ASSIGN(const double forward, slowest_forward(run / "logs", steps));

@@ -14,6 +14,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/random.h"
 #include "motley/serial/bench_row.h"
+#include "motley/train/records/metrics.h"
 
 namespace motley::report::testing {
 
@@ -46,12 +47,18 @@ struct FakeRun {
                         {"device", "cpu"},
                         {"emulated", Json(fmt::format("{:.1f} ms a sample", 1e3 * seconds_per_sample / speeds[i]))}});
     }
-    const Json head = {{"motley_version", "0.1.0"},  {"started", 1773480413.5},
-                       {"workers", people},          {"gradient_sync", "shared-memory"},
-                       {"finished", finished},       {"exit", finished ? "done" : ""},
-                       {"error", nullptr},           {"machine", "2 cores, 8 GB"},
-                       {"global_batch_size", batch}, {"training_samples", 60000},
-                       {"price_per_hour", price},    {"planned", planned}};
+    const Json head = {{"motley_version", "0.1.0"},
+                       {"started", 1773480413.5},
+                       {"workers", people},
+                       {"gradient_sync", "shared-memory"},
+                       {"finished", finished},
+                       {"exit", finished ? "done" : ""},
+                       {"error", nullptr},
+                       {"machine", "2 cores, 8 GB"},
+                       {"global_batch_size", static_cast<int>(batch)},
+                       {"training_samples", 60000},
+                       {"price_per_hour", price},
+                       {"planned", planned}};
     (void)write_file(folder / "run.json", head.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     (void)write_file(folder / "job.yaml", job);
 
@@ -106,50 +113,49 @@ struct FakeRun {
       }
       time += seconds;
       const double progress = static_cast<double>(step) / 250;
-      Json line = {
-          {"step", step},
-          {"epoch", step / 234},
-          {"time", time},
-          {"loss", 0.28 + 2.0 * std::exp(-4 * progress) + 0.06 * random.normal()},
-          {"accuracy", std::min(1.0, 0.9 - 0.8 * std::exp(-5 * progress) + 0.02 * random.normal())},
-          {"learning_rate", 0.05},
-          {"step_seconds", seconds},
-          {"mode", mode},
-          {"baseline", baseline},
-          {"batch_split", samples},
-          {"samples", samples},
-          {"compute_seconds", compute},
-          {"load_seconds", load},
-          {"gradient_sync_seconds", gradient_sync},
-          {"wait_seconds", wait},
-          {"predicted_seconds", step < 4 ? Json(nullptr) : Json(batch * seconds_per_sample / total_speed + 5.5e-3)}};
+      train::StepMetrics line;
+      line.step = step;
+      line.epoch = static_cast<std::uint64_t>(step / 234);
+      line.time = time;
+      line.loss = 0.28 + 2.0 * std::exp(-4 * progress) + 0.06 * random.normal();
+      line.accuracy = std::min(1.0, 0.9 - 0.8 * std::exp(-5 * progress) + 0.02 * random.normal());
+      line.learning_rate = 0.05;
+      line.step_seconds = seconds;
+      line.mode = mode;
+      line.baseline = baseline;
+      line.samples.assign(samples.begin(), samples.end());
+      line.batch_split = line.samples;
+      line.compute_seconds = compute;
+      line.load_seconds = load;
+      line.gradient_sync_seconds = gradient_sync;
+      line.wait_seconds = wait;
+      if (step >= 4) line.predicted_seconds = batch * seconds_per_sample / total_speed + 5.5e-3;
       if (row_bytes > 0) {
         const auto of_first = [&](double value) {
           std::vector<double> values(workers);
           values[0] = value;
           return values;
         };
-        line["sent_bytes"] = std::vector<double>(workers, 2e6);
-        line["embedding"] = {{"pulled_bytes", of_first(row_bytes)},
-                             {"pushed_bytes", of_first(row_bytes / 2)},
-                             {"wait_seconds", of_first(0.25e-3)},
-                             {"needed", of_first(1000)},
-                             {"cached", of_first(400)},
-                             {"prefetched", of_first(450)}};
+        line.sent_bytes.assign(workers, 2e6);
+        line.embedding = {of_first(row_bytes), of_first(row_bytes / 2), of_first(0.25e-3),
+                          of_first(1000),      of_first(400),           of_first(450)};
       }
       if (step == 4 || step == 8 || step == 12) {
-        line["decision"] = decision;
+        line.decision = decision;
       }
-      lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+      lines += train::to_json(line) + "\n";
       if (step % 117 == 116) {
-        const Json evaluation = {{"loss", 0.32 + 1.2 * std::exp(-4 * progress)},
-                                 {"accuracy", 0.889 - 0.4 * std::exp(-5 * progress)}};
-        lines += Json{{"step", step}, {"epoch", step / 234}, {"time", time}, {"evaluation", evaluation}}.dump() + "\n";
+        lines += train::to_json(train::EvaluationMetrics{line.step,
+                                                         line.epoch,
+                                                         time,
+                                                         {.loss = 0.32 + 1.2 * std::exp(-4 * progress),
+                                                          .accuracy = 0.889 - 0.4 * std::exp(-5 * progress)}}) +
+                 "\n";
       }
       if (step == 350) {
-        lines +=
-            Json{{"step", step}, {"time", time}, {"event", "checkpoint"}, {"text", "checkpoint/ at step 350"}}.dump() +
-            "\n";
+        lines += train::to_json(train::EventMetrics{
+                     .step = step, .time = time, .event = "checkpoint", .text = "checkpoint/ at step 350"}) +
+                 "\n";
       }
     }
     (void)write_file(folder / "metrics.jsonl", lines);

@@ -92,7 +92,7 @@ TEST(Figures, OptimumIsTheClosedFormForUnequalSpeeds) {
   FakeRun{}.write(folder.path);
   const auto run = read_run(folder.path);
   ASSERT_TRUE(run) << run.error().message;
-  EXPECT_EQ(run->steps.size(), 700u);
+  EXPECT_EQ(run->metrics.steps.size(), 700u);
   const Figures figures = compute_figures(*run);
   ASSERT_TRUE(figures.balanced && figures.equal && figures.optimum);
   EXPECT_EQ(figures.equal->steps, 27u);
@@ -288,12 +288,12 @@ TEST(Report, AKilledRunLosesOnlyItsTornLine) {
     ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", whole.substr(0, cut)));
     const auto read = read_run(folder.path);
     ASSERT_TRUE(read) << read.error().message;
-    EXPECT_TRUE(read->torn);
-    EXPECT_EQ(read->steps.size(), 59u);
+    EXPECT_TRUE(read->metrics.is_torn);
+    EXPECT_EQ(read->metrics.steps.size(), 59u);
     EXPECT_THAT(render_page(folder.path), HasSubstr("Cut short"));
   }
   ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", whole.substr(0, whole.size() - 1)));
-  EXPECT_EQ(read_run(folder.path)->steps.size(), 60u) << "only the end of the line is missing";
+  EXPECT_EQ(read_run(folder.path)->metrics.steps.size(), 60u) << "only the end of the line is missing";
 }
 
 TEST(Report, StepsDoneAgainAfterARollbackCountOnce) {
@@ -309,9 +309,9 @@ TEST(Report, StepsDoneAgainAfterARollbackCountOnce) {
   ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", whole + whole.substr(at)));
   const auto read = read_run(folder.path);
   ASSERT_TRUE(read);
-  ASSERT_EQ(read->steps.size(), 50u);
+  ASSERT_EQ(read->metrics.steps.size(), 50u);
   for (std::size_t i = 0; i < 50; ++i) {
-    EXPECT_EQ(read->steps[i].step, static_cast<std::int64_t>(i));
+    EXPECT_EQ(read->metrics.steps[i].step, static_cast<std::int64_t>(i));
   }
 }
 
@@ -327,12 +327,12 @@ TEST(Report, DamageIsNamedByFileLineAndField) {
     return read ? "no error" : read.error().message;
   };
   EXPECT_THAT(message("{\"step\":"), HasSubstr("metrics.jsonl' line 11"));
-  EXPECT_THAT(message("[1]"), HasSubstr("line 11: the line must be a JSON object"));
+  EXPECT_THAT(message("[1]"), HasSubstr("line 11: the whole is [1]; accepted is an object"));
   EXPECT_THAT(message("{}"), HasSubstr("'step'"));
-  EXPECT_THAT(message(R"({"step":-1})"), HasSubstr("'step' of the line is -1; accepted is an integer"));
+  EXPECT_THAT(message(R"({"step":-1})"), HasSubstr("field 'step' is -1; accepted is an integer"));
   EXPECT_THAT(message(R"({"step":1,"time":1,"loss":"low","step_seconds":1,"mode":"equal"})"), HasSubstr("'loss'"));
   EXPECT_THAT(message(R"({"step":1,"time":1,"loss":1,"step_seconds":1,"mode":"equal","wait_seconds":[null]})"),
-              HasSubstr("'wait_seconds'"));
+              HasSubstr("'wait_seconds[0]' is null; accepted is a finite number"));
   EXPECT_EQ(message(R"({"step":11,"time":1,"loss":null,"step_seconds":1,"mode":"equal"})"), "no error");
   ASSERT_TRUE(write_file(folder.path / "metrics.jsonl", good));
   for (const char* file : {"run.json", "summary.json", "timeline.json"}) {

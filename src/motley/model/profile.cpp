@@ -9,7 +9,8 @@
 
 #include "motley/base/os/file.h"
 #include "motley/model/renamed_keys.h"
-#include "motley/serial/json_fields.h"
+#include "motley/model/schema.h"
+#include "motley/serial/json_schema.h"
 
 namespace motley::model {
 namespace {
@@ -29,24 +30,25 @@ static auto every_value(LayerKind) {
 
 template <class Archive>
 static void fields(Archive& archive, Layer& layer) {
-  archive.required("name", layer.name);
+  archive.required("name", layer.name, {kNotEmpty, "No other layer has it."});
   archive.required("kind", layer.kind);
-  archive.optional("inputs", layer.inputs);
-  archive.optional("parameters", layer.parameters);
-  archive.optional("activation_bytes", layer.activation_bytes);
-  archive.optional("inner_bytes", layer.inner_bytes);
-  archive.optional("flops", layer.flops);
-  archive.optional("lookups", layer.lookups);
-  archive.optional("embedding_row_bytes", layer.row_bytes);
-  archive.optional("num_embeddings", layer.table_rows);
+  archive.optional("inputs", layer.inputs,
+                   "Numbers, from 0, of the earlier layers whose outputs it reads. None: the model's own input.");
+  archive.optional("parameters", layer.parameters, "Dense trainable scalars.");
+  archive.optional("activation_bytes", layer.activation_bytes, "Of its output.");
+  archive.optional("inner_bytes", layer.inner_bytes, "Kept inside it for the backward pass, beside its output.");
+  archive.optional("flops", layer.flops, "Of its forward pass; a multiply-add counts two. 0 where it is not known.");
+  archive.optional("lookups", layer.lookups, "Rows of its sparse table that a sample reads.");
+  archive.optional("embedding_row_bytes", layer.row_bytes, "Of one row of that table.");
+  archive.optional("num_embeddings", layer.table_rows, "Rows of that table in all.");
 }
 
 template <class Archive>
 static void fields(Archive& archive, Graph& graph) {
   archive.required("name", graph.name);
-  archive.optional("source", graph.source);
-  archive.optional("input_bytes", graph.input_bytes);
-  archive.required("layers", graph.layers);
+  archive.optional("source", graph.source, "Where its sizes come from.");
+  archive.optional("input_bytes", graph.input_bytes, "Of the model's own input.");
+  archive.required("layers", graph.layers, "In an order in which every layer comes after its inputs.");
 }
 
 template <class Archive>
@@ -58,34 +60,37 @@ static void fields(Archive& archive, Affine& time) {
 template <class Archive>
 static void fields(Archive& archive, Measurement& measurement) {
   archive.required("batch_size", measurement.batch, NumberIs::kPositive);
-  archive.required("forward_seconds", measurement.forward_seconds);
+  archive.required("forward_seconds", measurement.forward_seconds, "Median of the repetitions.");
   archive.optional("backward_seconds", measurement.backward_seconds);
-  archive.optional("spread", measurement.spread);
+  archive.optional("spread", measurement.spread, "Median absolute deviation of the sum of both, as a share of it.");
 }
 
 template <class Archive>
 static void fields(Archive& archive, LayerTime& time) {
-  archive.required("forward", time.forward);
-  archive.required("backward", time.backward);
-  archive.optional("measurements", time.measurements);
+  archive.required("forward", time.forward, "Seconds of a batch of b samples on one device: fixed + per_sample * b.");
+  archive.required("backward", time.backward, "Likewise.");
+  archive.optional("measurements", time.measurements, "What the two lines were fitted to.");
 }
 
 template <class Archive>
 static void fields(Archive& archive, DeviceProfile& device) {
-  archive.required("type", device.type);
-  archive.required("origin", device.origin);
-  archive.required("rule", device.rule);
-  archive.required("compute_fraction", device.compute_fraction, NumberIs::kFraction);
-  archive.required("communication_fraction", device.communication_fraction, NumberIs::kFraction);
+  archive.required("type", device.type, "Name of a device type, as in cluster.yaml; no other device has it.");
+  archive.required("origin", device.origin,
+                   "Measured here; fitted to measurements; scaled by the stated rule; published elsewhere.");
+  archive.required("rule", device.rule, "How it was measured, or scaled and from what: one sentence.");
+  archive.required("compute_fraction", device.compute_fraction,
+                   {NumberIs::kFraction, "alpha: the share of computation that several devices divide."});
+  archive.required("communication_fraction", device.communication_fraction,
+                   {NumberIs::kFraction, "beta: the share of communication that several devices divide."});
   archive.required("fractions_origin", device.fractions_origin);
-  archive.required("fractions_rule", device.fractions_rule);
-  archive.required("layers", device.layers);
+  archive.required("fractions_rule", device.fractions_rule, "From which worker counts the fractions were fitted.");
+  archive.required("layers", device.layers, "One for each layer of the graph, in its order.");
 }
 
 template <class Archive>
 static void fields(Archive& archive, ProfiledLink& link) {
-  archive.required("from", link.from);
-  archive.required("to", link.to);
+  archive.required("from", link.from, "Type of one of the devices.");
+  archive.required("to", link.to, "Type of one of the devices.");
   archive.required("bytes_per_second", link.bytes_per_second, NumberIs::kPositive);
   archive.optional("latency_seconds", link.latency_seconds);
   archive.required("origin", link.origin);
@@ -95,9 +100,11 @@ template <class Archive>
 static void fields(Archive& archive, Profile& profile) {
   archive.version(2, kRenamedKeys);
   archive.required("graph", profile.graph);
-  archive.required("batch_size", profile.batch, NumberIs::kPositive);
+  archive.required("batch_size", profile.batch,
+                   {NumberIs::kPositive, "Samples at which the cost model's OCT and ODT are taken."});
   archive.required("devices", profile.devices);
-  archive.optional("links", profile.links);
+  archive.optional("links", profile.links,
+                   "Between a device of one type and one of another, or another of the same; both directions.");
 }
 
 namespace {
@@ -173,6 +180,13 @@ Result<Profile> parse_profile(std::string_view text, const std::string& name) {
 
 std::string to_json(const Profile& profile) {
   return write_json(profile);
+}
+
+std::string profile_schema() {
+  return json_schema<Profile>(
+      "Motley profile",
+      "What was measured of a model's layers on some device types (profile.json). Sizes are for "
+      "one sample; bytes are of fp32 values.");
 }
 
 // The roofline is a maximum of two lines in the batch; a profile holds one. It is that of the side which is the larger

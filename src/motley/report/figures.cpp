@@ -7,29 +7,39 @@
 namespace motley::report {
 namespace {
 
-std::optional<TypicalStep> typical(const std::vector<const Step*>& steps, std::size_t workers) {
+std::optional<TypicalStep> typical(const std::vector<const StepMetrics*>& steps, std::size_t workers) {
   if (steps.empty()) {
     return std::nullopt;
   }
   const auto over = [&](auto value) {
     std::vector<double> values;
-    for (const Step* step : steps) {
+    for (const StepMetrics* step : steps) {
       values.push_back(value(*step));
     }
     return median(std::move(values));
   };
   TypicalStep result;
   result.steps = steps.size();
-  result.seconds = over([](const Step& step) { return step.step_seconds; });
+  result.seconds = over([](const StepMetrics& step) { return step.step_seconds; });
   for (std::size_t i = 0; i < workers; ++i) {
-    const auto part = [&](std::vector<double> Step::* values) {
-      return over([&](const Step& step) { return i < (step.*values).size() ? (step.*values)[i] : 0.0; });
+    const auto part = [&](auto member) {
+      return over([&](const StepMetrics& step) {
+        const auto& values = step.*member;
+        return i < values.size() ? static_cast<double>(values[i]) : 0.0;
+      });
     };
-    result.workers.push_back({part(&Step::samples), part(&Step::load_seconds), part(&Step::compute_seconds),
-                              part(&Step::gradient_sync_seconds), part(&Step::wait_seconds)});
-    result.traffic.push_back({part(&Step::sent_bytes), part(&Step::rows_pulled_bytes), part(&Step::rows_pushed_bytes),
-                              part(&Step::rows_wait_seconds), part(&Step::rows_needed), part(&Step::rows_cached),
-                              part(&Step::rows_prefetched)});
+    const auto rows = [&](std::vector<double> EmbeddingMetrics::* values) {
+      return over([&](const StepMetrics& step) {
+        return step.embedding && i < (*step.embedding.*values).size() ? (*step.embedding.*values)[i] : 0.0;
+      });
+    };
+    result.workers.push_back({part(&StepMetrics::samples), part(&StepMetrics::load_seconds),
+                              part(&StepMetrics::compute_seconds), part(&StepMetrics::gradient_sync_seconds),
+                              part(&StepMetrics::wait_seconds)});
+    result.traffic.push_back({part(&StepMetrics::sent_bytes), rows(&EmbeddingMetrics::pulled_bytes),
+                              rows(&EmbeddingMetrics::pushed_bytes), rows(&EmbeddingMetrics::wait_seconds),
+                              rows(&EmbeddingMetrics::needed), rows(&EmbeddingMetrics::cached),
+                              rows(&EmbeddingMetrics::prefetched)});
   }
   return result;
 }
@@ -65,10 +75,10 @@ std::optional<TypicalStep> compute_optimum(const TypicalStep& step) {
 }
 
 Figures compute_figures(const Run& run) {
-  const std::size_t workers = run.workers.size();
+  const std::size_t workers = run.file.workers.size();
   Figures figures;
-  std::vector<const Step*> own, settled, equal;
-  for (const Step& step : run.steps) {
+  std::vector<const StepMetrics*> own, settled, equal;
+  for (const StepMetrics& step : run.metrics.steps) {
     // After a resume with another number of workers, only steps of the present ones compare.
     if (step.compute_seconds.size() != workers) {
       continue;

@@ -1,5 +1,7 @@
 #include "motley/report/report.h"
 
+#include <fmt/chrono.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -25,7 +27,7 @@ std::string percent(double fraction) {
 }
 
 std::string worker_name(const Run& run, std::size_t i) {
-  return run.workers[i].name.empty() ? fmt::format("rank {}", run.workers[i].rank) : run.workers[i].name;
+  return run.file.workers[i].name.empty() ? fmt::format("rank {}", run.file.workers[i].rank) : run.file.workers[i].name;
 }
 
 const BenchRow* find_row(const Run& run, const std::string& metric) {
@@ -36,29 +38,32 @@ const BenchRow* find_row(const Run& run, const std::string& metric) {
 }
 
 std::string header(const Run& run) {
-  const bool done = run.finished && run.exit == "done";
-  const std::string state = !run.finished ? "did not finish" : run.exit.empty() ? "finished" : run.exit;
+  const bool done = run.file.finished && run.file.exit == "done";
+  const std::string state = !run.file.finished                   ? "did not finish"
+                            : run.file.exit.value_or("").empty() ? "finished"
+                                                                 : *run.file.exit;
   std::vector<std::string> facts;
-  facts.push_back(fmt::format("{} worker{}", run.workers.size(), run.workers.size() == 1 ? "" : "s"));
+  facts.push_back(fmt::format("{} worker{}", run.file.workers.size(), run.file.workers.size() == 1 ? "" : "s"));
   if (run.prediction) {
     const planning::Plan& plan = run.prediction->plan;
     facts.push_back(fmt::format("planned: {} stage{}, {} micro-batch{}, {}", plan.stages.size(),
                                 plan.stages.size() == 1 ? "" : "s", plan.micro_batches,
                                 plan.micro_batches == 1 ? "" : "es", planning::to_string(plan.schedule)));
   }
-  if (!run.gradient_sync.empty()) {
-    facts.push_back("gradient synchronisation: " + run.gradient_sync);
+  if (!run.file.gradient_sync.empty()) {
+    facts.push_back("gradient synchronisation: " + run.file.gradient_sync);
   }
-  if (!run.steps.empty()) {
-    const Step& last = run.steps.back();
+  if (!run.metrics.steps.empty()) {
+    const StepMetrics& last = run.metrics.steps.back();
     facts.push_back(fmt::format("{} steps, {} epoch{}", last.step, last.epoch + 1, last.epoch == 0 ? "" : "s"));
     facts.push_back(format_seconds(last.time));
   }
-  if (!run.started.empty()) {
-    facts.push_back("started " + run.started);
+  if (run.file.started > 0) {
+    facts.push_back(
+        fmt::format("started {:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(run.file.started))));
   }
-  if (!run.machine.empty()) {
-    facts.push_back(run.machine);
+  if (!run.file.machine.empty()) {
+    facts.push_back(run.file.machine);
   }
   std::string html = fmt::format("<header><h1>Run {}<span class=\"badge {}\">{}</span></h1>\n<div class=\"facts\">",
                                  escape(run.name), done ? "good" : "bad", escape(state));
@@ -70,19 +75,19 @@ std::string header(const Run& run) {
 
 std::string notices(const Run& run) {
   std::string html;
-  if (run.error) {
-    html += report::notice("Error", escape(*run.error), Tone::kBad);
+  if (run.file.error) {
+    html += report::notice("Error", escape(*run.file.error), Tone::kBad);
   }
-  if (run.torn) {
+  if (run.metrics.is_torn) {
     html += report::notice("Cut short",
                            "The last line of metrics.jsonl is incomplete, as a killed run leaves it; it was "
                            "left out.");
   }
   std::string emulated;
-  for (std::size_t i = 0; i < run.workers.size(); ++i) {
-    if (run.workers[i].emulated) {
+  for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
+    if (run.file.workers[i].emulated) {
       emulated += fmt::format("{}<b>{}</b> ({})", emulated.empty() ? "" : ", ", escape(worker_name(run, i)),
-                              escape(*run.workers[i].emulated));
+                              escape(*run.file.workers[i].emulated));
     }
   }
   if (!emulated.empty()) {
@@ -126,7 +131,7 @@ const char* own_heading(const Figures& figures) {
 
 // A run that has moved to another plan is no longer what its first one predicted.
 bool keeps_its_plan(const Run& run) {
-  return std::ranges::none_of(run.events, [](const Event& event) { return event.kind == "moved"; });
+  return std::ranges::none_of(run.metrics.events, [](const EventMetrics& event) { return event.event == "moved"; });
 }
 
 // The step as it was, beside what the plan said.
@@ -148,20 +153,21 @@ std::string planned_step(const Run& run, const Figures& figures) {
 // What an epoch costs at the steps' typical pace, where the cluster file has prices.
 std::string cost(const Run& run, const Figures& figures) {
   const auto& basis = figures.balanced ? figures.balanced : figures.equal;
-  if (!run.price_per_hour || !basis || run.batch <= 0 || run.training_samples <= 0) {
+  if (!run.file.price_per_hour || !basis || run.file.global_batch_size <= 0 || run.file.training_samples == 0) {
     return "";
   }
-  const double hours = basis->seconds * run.training_samples / run.batch / 3600;
-  return report::tile("Cost of an epoch", fmt::format("{:.3g}", *run.price_per_hour * hours),
-                      fmt::format("{:.3g} an hour for all devices, by the cluster file", *run.price_per_hour),
+  const double hours = basis->seconds * static_cast<double>(run.file.training_samples) /
+                       static_cast<double>(run.file.global_batch_size) / 3600;
+  return report::tile("Cost of an epoch", fmt::format("{:.3g}", *run.file.price_per_hour * hours),
+                      fmt::format("{:.3g} an hour for all devices, by the cluster file", *run.file.price_per_hour),
                       Tone::kPlain);
 }
 
 std::string headlines(const Run& run, const Figures& figures) {
   std::optional<double> accuracy, auc;
-  for (const Evaluation& evaluation : run.evaluations) {
-    accuracy = evaluation.accuracy ? evaluation.accuracy : accuracy;
-    auc = evaluation.auc ? evaluation.auc : auc;
+  for (const EvaluationMetrics& line : run.metrics.evaluations) {
+    accuracy = line.evaluation.accuracy ? line.evaluation.accuracy : accuracy;
+    auc = line.evaluation.auc ? line.evaluation.auc : auc;
   }
   const auto times = [](double value) { return fmt::format("{:.2f}×", value); };
   const auto share = [](double value) { return percent(value); };
@@ -187,7 +193,7 @@ std::string learning(const Run& run) {
   report::Series test_accuracy{"test", 1, report::LineStyle::kMarked};
   report::Series test_auc{"test", 1, report::LineStyle::kMarked};
   // An exponential mean over about a fiftieth of the run, but at least ten steps; corrected for its start.
-  const double keep = 1 - 1 / std::max(10.0, static_cast<double>(run.steps.size()) / 50);
+  const double keep = 1 - 1 / std::max(10.0, static_cast<double>(run.metrics.steps.size()) / 50);
   const auto add = [keep](report::Series& raw, report::Series& mean, double& sum, double& weight, double x, double y) {
     raw.x.push_back(x);
     raw.y.push_back(y);
@@ -199,26 +205,21 @@ std::string learning(const Run& run) {
     mean.y.push_back(weight > 0 ? sum / weight : y);
   };
   double loss_sum = 0, loss_weight = 0, accuracy_sum = 0, accuracy_weight = 0;
-  for (const Step& step : run.steps) {
+  for (const StepMetrics& step : run.metrics.steps) {
     const double x = static_cast<double>(step.step);
     add(loss, smooth, loss_sum, loss_weight, x, step.loss);
     if (step.accuracy) {
       add(accuracy, smooth_accuracy, accuracy_sum, accuracy_weight, x, *step.accuracy);
     }
   }
-  for (const Evaluation& evaluation : run.evaluations) {
-    const double x = static_cast<double>(evaluation.step);
-    if (evaluation.loss) {
-      test_loss.x.push_back(x);
-      test_loss.y.push_back(*evaluation.loss);
-    }
-    if (evaluation.accuracy) {
-      test_accuracy.x.push_back(x);
-      test_accuracy.y.push_back(*evaluation.accuracy);
-    }
-    if (evaluation.auc) {
-      test_auc.x.push_back(x);
-      test_auc.y.push_back(*evaluation.auc);
+  for (const EvaluationMetrics& line : run.metrics.evaluations) {
+    for (const auto& [series, value] : {std::pair(&test_loss, line.evaluation.loss),
+                                        {&test_accuracy, line.evaluation.accuracy},
+                                        {&test_auc, line.evaluation.auc}}) {
+      if (value) {
+        series->x.push_back(static_cast<double>(line.step));
+        series->y.push_back(*value);
+      }
     }
   }
   const auto chart = [](const char* title, const char* y, bool fraction, std::vector<report::Series> all) {
@@ -304,29 +305,29 @@ std::string bars(const Run& run, const Figures& figures) {
 // Each worker's part of the global batch, standing on each other. Only steps where a share changes are kept, and of
 // those evenly chosen ones where there are too many.
 std::string shares(const Run& run) {
-  std::vector<const Step*> kept;
-  const Step* last = nullptr;
-  for (const Step& step : run.steps) {
-    if (!step.baseline && step.samples.size() == run.workers.size()) {
+  std::vector<const StepMetrics*> kept;
+  const StepMetrics* last = nullptr;
+  for (const StepMetrics& step : run.metrics.steps) {
+    if (!step.baseline && step.samples.size() == run.file.workers.size()) {
       if (kept.empty() || kept.back()->samples != step.samples) {
         kept.push_back(&step);
       }
       last = &step;
     }
   }
-  if (last == nullptr || run.workers.size() < 2 || last->mode == "plan") {
+  if (last == nullptr || run.file.workers.size() < 2 || last->mode == "plan") {
     return "";
   }
   const std::size_t stride = kept.size() / report::kMaxPoints + 1;
-  std::vector<report::Series> series(run.workers.size());
-  const auto add = [&](const Step& step) {
+  std::vector<report::Series> series(run.file.workers.size());
+  const auto add = [&](const StepMetrics& step) {
     double sum = 0;
-    for (const double samples : step.samples) {
-      sum += samples;
+    for (const std::int64_t samples : step.samples) {
+      sum += static_cast<double>(samples);
     }
     for (std::size_t i = 0; sum > 0 && i < series.size(); ++i) {
       series[i].x.push_back(static_cast<double>(step.step));
-      series[i].y.push_back(step.samples[i] / sum);
+      series[i].y.push_back(static_cast<double>(step.samples[i]) / sum);
     }
   };
   for (std::size_t i = 0; i < kept.size(); i += stride) {
@@ -355,7 +356,7 @@ std::string shares(const Run& run) {
 std::string step_times(const Run& run, const Figures& figures) {
   report::Series measured{"measured", 0}, predicted{"predicted", 2, report::LineStyle::kDashed};
   report::Series baseline{"baseline (equal split)", 1, report::LineStyle::kMarks};
-  for (const Step& step : run.steps) {
+  for (const StepMetrics& step : run.metrics.steps) {
     const double x = static_cast<double>(step.step);
     report::Series& series = step.baseline ? baseline : measured;
     series.x.push_back(x);
@@ -397,9 +398,9 @@ std::string timeline(const Run& run, const Figures& figures) {
   for (const TraceSpan& span : run.trace) {
     recorded.insert(span.step);
   }
-  const Step* own = nullptr;
-  const Step* baseline = nullptr;
-  for (const Step& step : run.steps) {
+  const StepMetrics* own = nullptr;
+  const StepMetrics* baseline = nullptr;
+  for (const StepMetrics& step : run.metrics.steps) {
     if (recorded.count(step.step) != 0) {
       (step.baseline || step.mode == "equal" ? baseline : own) = &step;
     }
@@ -433,10 +434,10 @@ std::string timeline(const Run& run, const Figures& figures) {
   std::string html;
   for (const Window& window : windows) {
     std::vector<report::BarRow> rows;
-    for (std::size_t i = 0; i < run.workers.size(); ++i) {
+    for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
       std::vector<report::Segment> segments;
       for (const TraceSpan& span : run.trace) {
-        if (span.rank == run.workers[i].rank && span.step == window.step && shown.count(span.phase) != 0) {
+        if (span.rank == run.file.workers[i].rank && span.step == window.step && shown.count(span.phase) != 0) {
           segments.push_back({span.begin - window.begin, span.end - window.begin, span.phase,
                               fmt::format("{}: {}", span.phase, format_seconds(span.end - span.begin)),
                               span.phase == "gradient_sync" || span.phase == "wait"});
@@ -482,14 +483,10 @@ std::string predicted_timeline(const Run& run) {
 std::string decisions(const Run& run) {
   std::vector<std::vector<std::string>> rows;
   std::size_t count = 0;
-  for (auto step = run.steps.rbegin(); step != run.steps.rend(); ++step) {
-    if (!step->decision.empty() && ++count <= kMaxLogRows) {
-      std::vector<std::string> samples;
-      for (const double value : step->samples) {
-        samples.push_back(fmt::format("{:.0f}", value));
-      }
-      rows.push_back({fmt::format("{}", step->step), escape(step->decision),
-                      escape(fmt::format("{}", fmt::join(samples, " · ")))});
+  for (auto step = run.metrics.steps.rbegin(); step != run.metrics.steps.rend(); ++step) {
+    if (step->decision && ++count <= kMaxLogRows) {
+      rows.push_back({fmt::format("{}", step->step), escape(*step->decision),
+                      escape(fmt::format("{}", fmt::join(step->samples, " · ")))});
     }
   }
   if (rows.empty()) {
@@ -505,9 +502,9 @@ std::string workers(const Run& run, const Figures& figures) {
   const auto& basis = figures.balanced ? figures.balanced : figures.equal;
   // The replay's devices are in the order of the ranks: by stage, and by replica in it.
   const bool is_predicted = run.prediction && run.prediction->timeline && keeps_its_plan(run) &&
-                            run.prediction->timeline->devices.size() == run.workers.size();
-  for (std::size_t i = 0; i < run.workers.size(); ++i) {
-    const Worker& worker = run.workers[i];
+                            run.prediction->timeline->devices.size() == run.file.workers.size();
+  for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
+    const train::RunWorker& worker = run.file.workers[i];
     std::vector<std::string> row = {fmt::format("{}", worker.rank),
                                     escape(worker.name),
                                     escape(worker.device),
@@ -550,7 +547,7 @@ std::string traffic(const Run& run, const Figures& figures) {
   const auto seconds = [](double value) { return escape(format_seconds(value)); };
   const auto share = [](double part, double of) { return of > 0 ? percent(part / of) : "–"; };
   std::vector<std::vector<std::string>> rows;
-  for (std::size_t i = 0; i < run.workers.size(); ++i) {
+  for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
     const Phases& phases = basis->workers[i];
     const Traffic& worker = basis->traffic[i];
     rows.push_back({escape(worker_name(run, i)), bytes(worker.sent), seconds(phases.gradient_sync),
@@ -605,8 +602,9 @@ std::string summary(const Run& run) {
 
 std::string events(const Run& run) {
   std::vector<std::vector<std::string>> rows;
-  for (auto event = run.events.rbegin(); event != run.events.rend() && rows.size() < kMaxLogRows; ++event) {
-    rows.push_back({fmt::format("{}", event->step), escape(format_seconds(event->time)), escape(event->kind),
+  for (auto event = run.metrics.events.rbegin(); event != run.metrics.events.rend() && rows.size() < kMaxLogRows;
+       ++event) {
+    rows.push_back({fmt::format("{}", event->step), escape(format_seconds(event->time)), escape(event->event),
                     escape(event->text)});
   }
   if (rows.empty()) {
@@ -614,8 +612,9 @@ std::string events(const Run& run) {
   }
   return report::card(
       "Events",
-      run.events.size() > rows.size() ? fmt::format("The last {} of {}.", rows.size(), run.events.size())
-                                      : "Latest first.",
+      run.metrics.events.size() > rows.size()
+          ? fmt::format("The last {} of {}.", rows.size(), run.metrics.events.size())
+          : "Latest first.",
       "<div class=\"log\" tabindex=\"0\">" + report::table({"step", "time", "event", ""}, rows, {0}) + "</div>\n",
       true);
 }
@@ -625,7 +624,7 @@ std::string events(const Run& run) {
 std::string render(const Run& run) {
   const Figures figures = compute_figures(run);
   std::string html = header(run) + "<main>\n" + notices(run) + headlines(run, figures) + "<div class=\"cards\">\n";
-  if (run.steps.empty()) {
+  if (run.metrics.steps.empty()) {
     html += report::card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true);
   } else {
     html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + predicted_timeline(run) +
@@ -638,7 +637,7 @@ std::string render(const Run& run) {
         "</section>\n",
         escape(run.job));
   }
-  html += fmt::format("</div></main>\n<footer>Motley {}</footer>\n", escape(run.version));
+  html += fmt::format("</div></main>\n<footer>Motley {}</footer>\n", escape(run.file.motley_version));
   return report::document(fmt::format("Run {}", run.name), html);
 }
 

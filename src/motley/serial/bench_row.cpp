@@ -3,36 +3,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <array>
+
+#include "motley/serial/json_fields.h"
 
 namespace motley {
-namespace {
 
-nlohmann::ordered_json or_null(const std::optional<double>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+enum class Better { kLess, kMore };
+static const char* to_string(Better better) {
+  return better == Better::kMore ? "more" : "less";
 }
+static std::array<Better, 2> every_value(Better) {
+  return {Better::kMore, Better::kLess};
+}
+
+// Found by argument-dependent lookup, so not in the anonymous namespace.
+template <class Archive>
+static void fields(Archive& archive, BenchRow& row) {
+  Better better = row.more_is_better ? Better::kMore : Better::kLess;
+  archive.required("case", row.name);
+  archive.required("metric", row.metric);
+  archive.required("value", row.value, NumberIs::kFiniteOrNull);
+  archive.required("unit", row.unit);
+  archive.required("better", better);
+  archive.defaulted("target", row.target, NumberIs::kFinite);
+  archive.defaulted("limit", row.limit, NumberIs::kFinite);
+  archive.defaulted("peer", row.peer, NumberIs::kFinite);
+  archive.optional("note", row.note);
+  archive.allow_others();
+  row.more_is_better = better == Better::kMore;
+}
+
+namespace {
 
 std::string cell(const std::optional<double>& value) {
   return value ? fmt::format("{:.4g}", *value) : "-";
-}
-
-nlohmann::ordered_json as_array(const std::vector<BenchRow>& rows) {
-  auto array = nlohmann::ordered_json::array();
-  for (const BenchRow& row : rows) {
-    nlohmann::ordered_json item = {{"case", row.name},
-                                   {"metric", row.metric},
-                                   {"value", row.value},
-                                   {"unit", row.unit},
-                                   {"better", row.more_is_better ? "more" : "less"},
-                                   {"target", or_null(row.target)},
-                                   {"limit", or_null(row.limit)},
-                                   {"peer", or_null(row.peer)}};
-    if (!row.note.empty()) {
-      item["note"] = row.note;
-    }
-    array.push_back(std::move(item));
-  }
-  return array;
 }
 
 std::string format_text(const nlohmann::ordered_json& array) {
@@ -42,26 +47,11 @@ std::string format_text(const nlohmann::ordered_json& array) {
 }  // namespace
 
 std::string to_json(const std::vector<BenchRow>& rows) {
-  return format_text(as_array(rows));
+  return write_json(rows);
 }
 
 Result<std::vector<BenchRow>> read_rows(const std::string& json) {
-  std::vector<BenchRow> rows;
-  try {
-    const auto array = nlohmann::json::parse(json);
-    if (!array.is_array()) return fail(ErrorCode::kInvalidInput, "not rows of a benchmark; accepted: an array");
-    for (const auto& item : array) {
-      const auto optional = [&](const char* key) {
-        return item.at(key).is_null() ? std::optional<double>() : std::optional<double>(item.at(key).get<double>());
-      };
-      rows.push_back({item.at("case"), item.at("metric"), item.at("value"), item.at("unit"),
-                      item.at("better") == "more", optional("target"), optional("limit"), optional("peer"),
-                      item.value("note", "")});
-    }
-  } catch (const nlohmann::json::exception& error) {
-    return fail(ErrorCode::kInvalidInput, "not rows of a benchmark: {}", error.what());
-  }
-  return rows;
+  return parse_json<std::vector<BenchRow>>(json, "not rows of a benchmark");
 }
 
 Result<std::string> replace_rows(const std::string& json, const std::vector<BenchRow>& rows) {
@@ -73,7 +63,8 @@ Result<std::string> replace_rows(const std::string& json, const std::vector<Benc
     return fail(ErrorCode::kInvalidInput,
                 "not rows of a benchmark; accepted: an array of objects with case and metric");
   }
-  for (nlohmann::ordered_json& row : as_array(rows)) {
+  for (BenchRow replacement : rows) {
+    nlohmann::ordered_json row = JsonWriter::written(replacement);
     const auto same = std::ranges::find_if(array, [&](const nlohmann::ordered_json& item) {
       return item["case"] == row["case"] && item["metric"] == row["metric"];
     });

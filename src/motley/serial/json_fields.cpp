@@ -70,7 +70,7 @@ void JsonReader::version(int accepted, std::span<const RenamedKey> renamed) {
 
 void JsonReader::finish() const {
   for (const auto& [key, value] : object_.items()) {
-    if (std::ranges::find(known_, key) == known_.end()) {
+    if (!allows_others_ && std::ranges::find(known_, key) == known_.end()) {
       const std::string near = key.size() <= kShownBytes ? nearest_key(key, known_) : "";
       throw Problem(fmt::format("unknown field '{}'; accepted {} {}{}", key_path(key.substr(0, kShownBytes)),
                                 known_.size() == 1 ? "is" : "are", fmt::join(known_, ", "),
@@ -92,39 +92,50 @@ void JsonReader::refuse(const Json& value, const std::string& path, const std::s
                             shown, accepted));
 }
 
-void JsonReader::read(const Json& json, const std::string& path, std::string& value, NumberIs) {
-  if (!json.is_string()) {
-    refuse(json, path, "a text");
+std::string JsonReader::accepted_integers(NumberIs numbers) {
+  const std::string from = std::isfinite(numbers.max)   ? fmt::format(" from {} to {}", numbers.min, numbers.max)
+                           : std::isfinite(numbers.min) ? fmt::format(", {} or more", numbers.min)
+                                                        : "";
+  return "an integer" + from;
+}
+
+void JsonReader::read(const Json& json, const std::string& path, std::string& value, About about) {
+  if (!json.is_string() || (about.is_not_empty && json == "")) {
+    refuse(json, path, about.is_not_empty ? "a text that is not empty" : "a text");
   }
   value = json.get<std::string>();
 }
 
-void JsonReader::read(const Json& json, const std::string& path, bool& value, NumberIs) {
+void JsonReader::read(const Json& json, const std::string& path, bool& value, About) {
   if (!json.is_boolean()) {
     refuse(json, path, "true or false");
   }
   value = json.get<bool>();
 }
 
-void JsonReader::read(const Json& json, const std::string& path, int& value, NumberIs) {
-  if (!json.is_number_unsigned() ||
-      json.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
-    refuse(json, path, "an integer, 0 or more");
-  }
-  value = json.get<int>();
-}
-
-void JsonReader::read(const Json& json, const std::string& path, double& value, NumberIs rule) {
-  const double number = json.is_number() ? json.get<double>() : -1;
-  const bool holds = std::isfinite(number) && (rule == NumberIs::kPositive ? number > 0 : number >= 0) &&
-                     (rule != NumberIs::kFraction || number <= 1);
-  if (!holds) {
-    refuse(json, path,
-           rule == NumberIs::kPositive   ? "a finite number above 0"
-           : rule == NumberIs::kFraction ? "a number from 0 to 1"
-                                         : "a finite number, 0 or more");
+void JsonReader::read(const Json& json, const std::string& path, double& value, About about) {
+  const auto& [min, max, is_min_excluded, may_be_null] = about.numbers;
+  const double number = json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
+  const bool holds = std::isfinite(number) && (is_min_excluded ? number > min : number >= min) && number <= max;
+  if (!holds && !(may_be_null && json.is_null())) {
+    const std::string from = std::isfinite(max)    ? fmt::format("a number from {} to {}", min, max)
+                             : !std::isfinite(min) ? "a finite number"
+                             : is_min_excluded     ? fmt::format("a finite number above {}", min)
+                                                   : fmt::format("a finite number, {} or more", min);
+    refuse(json, path, from + (may_be_null ? ", or null" : ""));
   }
   value = number;
+}
+
+void JsonReader::read(const Json& json, const std::string& path, std::variant<std::string, std::int64_t>& value,
+                      About about) {
+  if (json.is_string()) {
+    read(json, path, value.emplace<std::string>(), about);
+  } else if (json.is_number_integer()) {
+    read(json, path, value.emplace<std::int64_t>(), about);
+  } else {
+    refuse(json, path, "a text, or " + accepted_integers(about.numbers));
+  }
 }
 
 }  // namespace motley

@@ -1,35 +1,29 @@
-// Structs to JSON and back, strictly: the fields of a struct are stated once, and both directions and all checks come
-// from that statement. What is missing, misspelt, of another type, not finite, out of range, given twice or not asked
-// for is an error that says the field's path, its value and what would be accepted.
+// Structs to JSON and back, strictly, by their descriptions (serial/fields.h). What is missing, misspelt, of another
+// type, not finite, out of range, given twice or not asked for is an error that says the field's path, its value and
+// what would be accepted.
 //
-//   template <class Archive>
-//   void fields(Archive& archive, Link& link) {           // found by argument-dependent lookup
-//     archive.required("from", link.from);
-//     archive.required("bytes_per_second", link.bytes_per_second, NumberIs::kPositive);
-//     archive.optional("latency_seconds", link.latency_seconds);  // absent: stays as it is; not written where it is 0
-//   }
 //   Result<Link> read = parse_json<Link>(text, "link.json");
 //   std::string text = write_json(*read);
-//
-// A field is a std::string, double, bool, int (0 or more), an enum that has to_string() and every_value(Enum), a struct
-// with fields(), or a vector of those.
 #pragma once
 
-#include <limits>
+#include <concepts>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/serial/fields.h"
 #include "motley/serial/renamed_keys.h"
 
 namespace motley {
-
-enum class NumberIs { kNotNegative, kPositive, kFraction };  // finite all the same
 
 class JsonReader {
  public:
@@ -41,44 +35,81 @@ class JsonReader {
   JsonReader(const nlohmann::json& object, std::string path);
 
   template <class T>
-  void required(const char* key, T& value, NumberIs rule = NumberIs::kNotNegative) {
+  void required(const char* key, T& value, About about = {}) {
     if (!is_there(key)) {
       refuse_missing(key);
     }
-    read(object_.at(key), key_path(key), value, rule);
+    read(object_.at(key), key_path(key), value, about);
   }
   template <class T>
-  void optional(const char* key, T& value, NumberIs rule = NumberIs::kNotNegative) {
+  void defaulted(const char* key, T& value, About about = {}) {
+    about.numbers.may_be_null = about.numbers.may_be_null || requires { value.reset(); };
+    optional(key, value, about);
+  }
+  template <class T>
+  void optional(const char* key, T& value, About about = {}) {
     if (is_there(key)) {
-      read(object_.at(key), key_path(key), value, rule);
+      read(object_.at(key), key_path(key), value, about);
     }
   }
-  // The field "version"; a file of the version before is refused with what was renamed since.
+  // A file of the version before is refused with what was renamed since.
   void version(int accepted, std::span<const RenamedKey> renamed = {});
+  void allow_others() { allows_others_ = true; }
   void finish() const;  // refuses the keys that nobody asked for
+
+  // The value that the whole of `json` is. Throws Problem.
+  template <class T>
+  static T read_whole(const nlohmann::json& json) {
+    T value{};
+    read(json, "", value, {});
+    return value;
+  }
+  [[noreturn]] static void refuse(const nlohmann::json& value, const std::string& path, const std::string& accepted);
 
  private:
   bool is_there(const char* key);
   std::string key_path(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   [[noreturn]] void refuse_missing(const char* key) const;
-  [[noreturn]] static void refuse(const nlohmann::json& value, const std::string& path, const std::string& accepted);
 
-  static void read(const nlohmann::json& json, const std::string& path, std::string& value, NumberIs);
-  static void read(const nlohmann::json& json, const std::string& path, int& value, NumberIs);
-  static void read(const nlohmann::json& json, const std::string& path, bool& value, NumberIs);
-  static void read(const nlohmann::json& json, const std::string& path, double& value, NumberIs rule);
-  template <class T>
-  static void read(const nlohmann::json& json, const std::string& path, std::vector<T>& values, NumberIs rule) {
-    if (!json.is_array()) {
-      refuse(json, path, "an array");
+  static void read(const nlohmann::json& json, const std::string& path, std::string& value, About about);
+  static void read(const nlohmann::json& json, const std::string& path, bool& value, About about);
+  static void read(const nlohmann::json& json, const std::string& path, double& value, About about);
+  static void read(const nlohmann::json& json, const std::string& path, std::variant<std::string, std::int64_t>& value,
+                   About about);
+  static void read(const nlohmann::json& json, const std::string&, nlohmann::ordered_json& value, About) {
+    value = json;
+  }
+  template <std::integral T>
+  static void read(const nlohmann::json& json, const std::string& path, T& value, About about) {
+    const bool fits = json.is_number_unsigned()  ? std::in_range<T>(json.get<std::uint64_t>())
+                      : json.is_number_integer() ? std::in_range<T>(json.get<std::int64_t>())
+                                                 : false;
+    if (!fits || json.get<double>() < about.numbers.min || json.get<double>() > about.numbers.max) {
+      refuse(json, path, accepted_integers(about.numbers));
     }
-    values.clear();
-    for (std::size_t i = 0; i < json.size(); ++i) {
-      read(json[i], fmt::format("{}[{}]", path, i), values.emplace_back(), rule);
+    value = json.get<T>();
+  }
+  template <class T>
+  static void read(const nlohmann::json& json, const std::string& path, std::optional<T>& value, About about) {
+    if (json.is_null() && about.numbers.may_be_null) {
+      value.reset();
+    } else {
+      about.numbers.may_be_null = false;
+      read(json, path, value.emplace(), about);
     }
   }
   template <class T>
-  static void read(const nlohmann::json& json, const std::string& path, T& value, NumberIs) {
+  static void read(const nlohmann::json& json, const std::string& path, std::vector<T>& values, About about) {
+    if (!json.is_array() || (json.empty() && about.is_not_empty)) {
+      refuse(json, path, about.is_not_empty ? "an array of one or more" : "an array");
+    }
+    values.clear();
+    for (std::size_t i = 0; i < json.size(); ++i) {
+      read(json[i], fmt::format("{}[{}]", path, i), values.emplace_back(), about.numbers);
+    }
+  }
+  template <class T>
+  static void read(const nlohmann::json& json, const std::string& path, T& value, About) {
     if constexpr (std::is_enum_v<T>) {
       std::string accepted;
       for (const T candidate : every_value(T{})) {
@@ -95,32 +126,48 @@ class JsonReader {
       reader.finish();
     }
   }
+  static std::string accepted_integers(NumberIs numbers);
 
   const nlohmann::json& object_;
   std::string path_;
   std::vector<std::string> known_;
+  bool allows_others_ = false;
 };
 
 class JsonWriter {
  public:
   template <class T>
-  void required(const char* key, T& value, NumberIs = NumberIs::kNotNegative) {
+  void required(const char* key, T& value, About = {}) {
     object_[key] = written(value);
   }
   template <class T>
-  void optional(const char* key, T& value, NumberIs rule = NumberIs::kNotNegative) {
-    if (value != T{}) {
-      required(key, value, rule);
+  void defaulted(const char* key, T& value, About = {}) {
+    object_[key] = written(value);
+  }
+  template <class T>
+  void optional(const char* key, T& value, About = {}) {
+    if constexpr (requires { value.has_value(); }) {
+      if (value.has_value()) {
+        object_[key] = written(*value);
+      }
+    } else if (value != T{}) {
+      object_[key] = written(value);
     }
   }
   void version(int version, std::span<const RenamedKey> = {}) { object_["version"] = version; }
+  void allow_others() {}
 
   template <class T>
   static nlohmann::ordered_json written(T& value) {
     if constexpr (std::is_enum_v<T>) {
       return to_string(value);
-    } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+    } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string> ||
+                         std::is_same_v<T, nlohmann::ordered_json>) {
       return value;
+    } else if constexpr (requires { value.has_value(); }) {
+      return value ? written(*value) : nlohmann::ordered_json();
+    } else if constexpr (requires { value.valueless_by_exception(); }) {
+      return std::visit([](auto& held) { return written(held); }, value);
     } else if constexpr (requires { value.begin(); }) {
       auto array = nlohmann::ordered_json::array();
       for (auto& element : value) {
@@ -145,12 +192,7 @@ nlohmann::json parse_strict_json(std::string_view text);
 template <class T>
 Result<T> parse_json(std::string_view text, const std::string& name) {
   try {
-    T value{};
-    const nlohmann::json json = parse_strict_json(text);
-    JsonReader reader(json, "");
-    fields(reader, value);
-    reader.finish();
-    return value;
+    return JsonReader::read_whole<T>(parse_strict_json(text));
   } catch (const JsonReader::Problem& problem) {
     return fail(ErrorCode::kInvalidInput, "{}: {}", name, problem.what());
   }
@@ -160,6 +202,11 @@ Result<T> parse_json(std::string_view text, const std::string& name) {
 template <class T>
 std::string write_json(T value) {
   return JsonWriter::written(value).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+// The same on one line, whose end is not written.
+template <class T>
+std::string write_json_line(T value) {
+  return JsonWriter::written(value).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace motley

@@ -111,55 +111,59 @@ TEST(PlanFile, IsEditableByHand) {
 }
 
 TEST(PlanFile, RefusesWithFieldValueAndWhatIsAccepted) {
-  EXPECT_THAT(error_message("{"), HasSubstr("plan.json: it is not JSON"));
-  EXPECT_THAT(error_message("[]"), HasSubstr("plan.json: the file is []; accepted: an object"));
-  EXPECT_THAT(error_message(edited(R"("version": 2)", R"("version": 3)")),
-              HasSubstr("version is 3; accepted: an integer from 2 to 2"));
+  EXPECT_THAT(error_message("{"), HasSubstr("plan.json: this is not JSON"));
+  EXPECT_THAT(error_message("[]"), HasSubstr("plan.json: the whole is []; accepted is an object"));
+  EXPECT_THAT(error_message(edited(R"("version": 2)", R"("version": 3)")), HasSubstr("'version' is 3; accepted is 2"));
   EXPECT_THAT(error_message(edited(R"("version": 2)", R"("version": 1)")),
-              HasSubstr("version is 1; accepted: 2, in which batch is now global_batch_size, "));
+              HasSubstr("'version' is 1; accepted is 2, in which batch is now global_batch_size, "));
   EXPECT_THAT(error_message(edited(R"("global_batch_size": 64)", R"("global_batch_sizes": 64)")),
-              HasSubstr("global_batch_size is missing"));
+              HasSubstr("field 'global_batch_size' is missing"));
   EXPECT_THAT(error_message(edited(R"("method")", R"("metod")")), HasSubstr("did you mean 'method'?"));
   EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 6, "cores": 3)")),
-              HasSubstr("unknown key 'stages[0].replicas[0].cores'"));
+              HasSubstr("unknown field 'stages[0].replicas[0].cores'"));
   EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 6, "count": 7)")),
-              HasSubstr("key 'count' stands twice"));
-  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 0)")), HasSubstr("stages[0].replicas[0].count is 0"));
+              HasSubstr("field \"count\" is given twice"));
+  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 0)")),
+              HasSubstr("field 'stages[0].replicas[0].count' is 0"));
   EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 1.5)")),
-              HasSubstr("count is 1.5; accepted: an integer"));
-  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 18446744073709551615)")), HasSubstr("count is 184467"));
-  EXPECT_THAT(
-      error_message(edited(R"("count": 6)", R"("count": 6, "batch_fraction": 0.5)")),
-      HasSubstr(
-          "stages[0].replicas is of fractions whose sum (count times batch_fraction) is 3; accepted: a sum of 1"));
+              HasSubstr("count' is 1.5; accepted is an integer"));
+  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 18446744073709551615)")),
+              HasSubstr("count' is 184467"));
+  EXPECT_THAT(error_message(edited(R"("count": 6)", R"("count": 6, "batch_fraction": 0.5)")),
+              HasSubstr("field 'stages[0].replicas' is of fractions whose sum (count times batch_fraction) is 3; "
+                        "accepted is a sum of 1"));
   EXPECT_THAT(error_message(edited(R"("micro_batches": 8)", R"("micro_batches": 65)")),
-              HasSubstr("micro_batches is 65; accepted: an integer from 1 to 64"));
+              HasSubstr("field 'micro_batches' is 65; accepted is an integer from 1 to 64"));
   EXPECT_THAT(error_message(edited(R"("1f1b")", R"("zigzag")")),
-              HasSubstr(R"(pipeline_schedule is "zigzag"; accepted: '1f1b', 'gpipe')"));
+              HasSubstr(R"(field 'pipeline_schedule' is "zigzag"; accepted is "1f1b", "gpipe")"));
   EXPECT_THAT(error_message(edited(R"("recompute": true)", R"("recompute": 1)")),
-              HasSubstr("stages[1].recompute is 1"));
+              HasSubstr("field 'stages[1].recompute' is 1"));
   EXPECT_THAT(
       error_message(edited(R"("parameter-server")", R"("none")")),
-      HasSubstr("stages[0].gradient_sync is 'none'; accepted: 'ring' or 'parameter-server', as the stage has 6"));
+      HasSubstr(
+          "field 'stages[0].gradient_sync' is 'none'; accepted is 'ring' or 'parameter-server', as the stage has 6"));
   EXPECT_THAT(error_message(edited(R"("throughput": 520.3)", R"("throughput": -1)")),
-              HasSubstr("predicted.throughput is -1; accepted: a number of at least 0"));
+              HasSubstr("field 'predicted.throughput' is -1; accepted is a finite number, 0 or more"));
 }
 
 TEST(PlanFile, RefusesGapsOverlapsAndUnknownLayers) {
-  EXPECT_THAT(error_message(edited(R"("last_layer": "embedding")", R"("last_layer": "embeding")")),
-              HasSubstr(R"(stages[0].last_layer is "embeding"; accepted: a name of 'layers', or an integer from 0)"));
-  EXPECT_THAT(error_message(edited(R"("last_layer": "embedding")", R"("last_layer": 3)")),
-              HasSubstr("stages[0].last_layer is 3; accepted: an integer from 0 to 2"));
-  EXPECT_THAT(error_message(edited(R"("first_layer": "fc1")", R"("first_layer": "fc2")")),
-              HasSubstr("stages[1].first_layer is 2 ('fc2'); accepted: 1 ('fc1'), the first layer that no stage"));
+  EXPECT_THAT(
+      error_message(edited(R"("last_layer": "embedding")", R"("last_layer": "embeding")")),
+      HasSubstr(R"(field 'stages[0].last_layer' is "embeding"; accepted is a name of 'layers', or an integer from 0)"));
+  EXPECT_THAT(
+      error_message(edited(R"("last_layer": "embedding")", R"("last_layer": 3)")),
+      HasSubstr("field 'stages[0].last_layer' is 3; accepted is a name of 'layers', or an integer from 0 to 2"));
+  EXPECT_THAT(
+      error_message(edited(R"("first_layer": "fc1")", R"("first_layer": "fc2")")),
+      HasSubstr("field 'stages[1].first_layer' is 2 ('fc2'); accepted is 1 ('fc1'), the first layer that no stage"));
   EXPECT_THAT(error_message(edited(R"("last_layer": "embedding")", R"("last_layer": "fc1")")),
-              HasSubstr("stages[1].first_layer is 1 ('fc1'); accepted: 2 ('fc2')"));
+              HasSubstr("field 'stages[1].first_layer' is 1 ('fc1'); accepted is 2 ('fc2')"));
   EXPECT_THAT(error_message(edited(R"("last_layer": "fc2")", R"("last_layer": "fc1")")),
-              HasSubstr("stages is done after layer 1 ('fc1'); accepted: stages up to layer 2 ('fc2')"));
+              HasSubstr("field 'stages' is done after layer 1 ('fc1'); accepted is stages up to layer 2 ('fc2')"));
   EXPECT_THAT(error_message(edited(R"("last_layer": "fc2")", R"("last_layer": "embedding")")),
-              HasSubstr("stages[1].last_layer is 0 ('embedding'); accepted: 1 ('fc1') to 2 ('fc2')"));
+              HasSubstr("field 'stages[1].last_layer' is 0 ('embedding'); accepted is 1 ('fc1') to 2 ('fc2')"));
   EXPECT_THAT(error_message(edited(R"("fc1",)", R"("fc2",)")),
-              HasSubstr("layers[2] is \"fc2\"; accepted: a name that no"));
+              HasSubstr("field 'layers[2]' is \"fc2\"; accepted is a name that no"));
 }
 
 TEST(Objectives, InWords) {

@@ -3,302 +3,172 @@
 #include "motley/planning/plan/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <set>
-#include <span>
 
 #include "motley/base/os/file.h"
 #include "motley/planning/plan/renamed_keys.h"
-#include "motley/serial/options.h"
+#include "motley/planning/plan/schema.h"
+#include "motley/serial/json_schema.h"
 
 namespace motley::planning {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr int kVersion = 2;
 constexpr std::size_t kLargestFile = 64'000'000;
 constexpr std::int64_t kMaxDevices = 1'000'000;
 constexpr std::int64_t kMaxSamples = 1'000'000'000;
+constexpr NumberIs kSamples = NumberIs::between(1, kMaxSamples);
 
-constexpr std::pair<const char*, GradientSync> kGradientSyncs[] = {
-    {"none", GradientSync::kNone}, {"ring", GradientSync::kRing}, {"parameter-server", GradientSync::kParameterServer}};
-constexpr std::pair<const char*, PipelineSchedule> kPipelineSchedules[] = {
-    {"1f1b", PipelineSchedule::kOneForwardOneBackward}, {"gpipe", PipelineSchedule::kGPipe}};
-
-// The first refusal ends the reading; it does not leave this file.
-struct Refusal {
-  std::string message;
+// A plan as its file has it.
+struct ReplicasInFile {
+  std::string type;
+  std::int64_t count = 1;
+  std::optional<double> batch_fraction;
+};
+struct StageInFile {
+  std::variant<std::string, std::int64_t> first_layer, last_layer;
+  std::vector<ReplicasInFile> replicas;
+  GradientSync gradient_sync = GradientSync::kNone;
+  bool recompute = false;
+};
+struct PlanInFile {
+  Plan plan;  // without its stages
+  std::vector<StageInFile> stages;
 };
 
-// One object of the file, read key by key; `close` refuses the keys that nobody asked for.
-class Fields {
- public:
-  Fields(const Json& json, std::string name, std::string path)
-      : json_(json), name_(std::move(name)), path_(std::move(path)) {
-    if (!json_.is_object()) {
-      throw Refusal{
-          fmt::format("{}: {} is {}; accepted: an object", name_, path_.empty() ? "the file" : path_, excerpt(json_))};
-    }
-  }
-
-  bool has(const char* key) {
-    asked_.insert(key);
-    return json_.contains(key);
-  }
-
-  std::string text(const char* key) {
-    const Json& value = at(key, "a text");
-    if (!value.is_string()) {
-      refuse(key, value, "a text");
-    }
-    return value.get<std::string>();
-  }
-
-  double number(const char* key) {
-    const char* accepted = "a number of at least 0";
-    const Json& value = at(key, accepted);
-    if (!value.is_number() || !(value.get<double>() >= 0) || std::isinf(value.get<double>())) {
-      refuse(key, value, accepted);
-    }
-    return value.get<double>();
-  }
-
-  std::int64_t integer(const char* key, std::int64_t min, std::int64_t max) {
-    const std::string accepted = fmt::format("an integer from {} to {}", min, max);
-    const Json& value = at(key, accepted);
-    // A integer above the largest signed one is kept unsigned.
-    const bool fits = value.is_number_integer() &&
-                      (!value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(max));
-    if (!fits || value.get<std::int64_t>() < min || value.get<std::int64_t>() > max) {
-      refuse(key, value, accepted);
-    }
-    return value.get<std::int64_t>();
-  }
-
-  // A file of the version before is refused with what was renamed since.
-  void version(int accepted, std::span<const RenamedKey> renamed) {
-    const Json& value = at("version", fmt::format("{}", accepted));
-    if (value == accepted - 1) {
-      refuse("version", value, fmt::format("{}, in which {}", accepted, to_string(renamed)));
-    }
-    integer("version", accepted, accepted);
-  }
-
-  bool boolean(const char* key) {
-    const Json& value = at(key, "true or false");
-    if (!value.is_boolean()) {
-      refuse(key, value, "true or false");
-    }
-    return value.get<bool>();
-  }
-
-  template <class T, std::size_t kCount>
-  T choice(const char* key, const std::pair<const char*, T> (&choices)[kCount]) {
-    std::string accepted;
-    for (const auto& [text, meaning] : choices) {
-      accepted += fmt::format("{}'{}'", accepted.empty() ? "" : ", ", text);
-    }
-    const Json& value = at(key, accepted);
-    for (const auto& [text, meaning] : choices) {
-      if (value == text) {
-        return meaning;
-      }
-    }
-    refuse(key, value, accepted);
-  }
-
-  const Json& list(const char* key) {
-    const Json& value = at(key, "a list of one or more");
-    if (!value.is_array() || value.empty()) {
-      refuse(key, value, "a list of one or more");
-    }
-    return value;
-  }
-
-  std::vector<Fields> objects(const char* key) {
-    std::vector<Fields> fields;
-    for (const Json& element : list(key)) {
-      fields.emplace_back(element, name_, fmt::format("{}[{}]", key_path(key), fields.size()));
-    }
-    return fields;
-  }
-
-  Fields object(const char* key) { return {at(key, "an object"), name_, key_path(key)}; }
-
-  // A layer by its name, or by its index from 0.
-  int layer(const char* key, const std::map<std::string, int>& layers) {
-    const std::string accepted = fmt::format("a name of 'layers', or an integer from 0 to {}", layers.size() - 1);
-    const Json& value = at(key, accepted);
-    if (value.is_string()) {
-      if (const auto found = layers.find(value.get<std::string>()); found != layers.end()) {
-        return found->second;
-      }
-    } else if (value.is_number_integer()) {
-      return static_cast<int>(integer(key, 0, static_cast<std::int64_t>(layers.size()) - 1));
-    }
-    refuse(key, value, accepted);
-  }
-
-  void close() const {
-    for (const auto& [key, value] : json_.items()) {
-      if (!asked_.contains(key)) {
-        const std::string near = nearest_key(key, {asked_.begin(), asked_.end()});
-        throw Refusal{fmt::format("{}: unknown key '{}'; accepted: {}{}", name_, key_path(key), fmt::join(asked_, ", "),
-                                  near.empty() ? "" : "; did you mean '" + near + "'?")};
-      }
-    }
-  }
-
-  [[noreturn]] void refuse(const std::string& key, const Json& value, const std::string& accepted) const {
-    throw Refusal{fmt::format("{}: {} is {}; accepted: {}", name_, key_path(key), excerpt(value), accepted)};
-  }
-
- private:
-  static std::string excerpt(const Json& value) {
-    const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    return text.size() <= 60 ? text : text.substr(0, 60) + "...";
-  }
-
-  std::string key_path(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
-
-  const Json& at(const char* key, const std::string& accepted) {
-    asked_.insert(key);
-    const auto found = json_.find(key);
-    if (found == json_.end()) {
-      throw Refusal{fmt::format("{}: {} is missing; accepted: {}", name_, key_path(key), accepted)};
-    }
-    return *found;
-  }
-
-  const Json& json_;
-  std::string name_;
-  std::string path_;
-  std::set<std::string> asked_;
-};
-
-// Parses, and refuses a key that an object has twice: a parser would silently keep one of both.
-Json parse_json(std::string_view text, const std::string& name) {
-  std::vector<std::set<std::string>> open;
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) {
-      open.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      open.pop_back();
-    } else if (event == Json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {
-      throw Refusal{
-          fmt::format("{}: key '{}' stands twice in one object; accepted: once", name, value.get<std::string>())};
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception& problem) {
-    throw Refusal{fmt::format("{}: it is not JSON: {}", name, problem.what())};
-  }
+template <class Archive>
+void fields(Archive& archive, ReplicasInFile& replicas) {
+  archive.required("type", replicas.type, {kNotEmpty, "A device type of the cluster."});
+  archive.defaulted("count", replicas.count, NumberIs::between(1, kMaxDevices));
+  archive.optional("batch_fraction", replicas.batch_fraction,
+                   {NumberIs::kFraction,
+                    "Of the batch, for each device of this entry; in all entries of a stage or in none. None: equal "
+                    "fractions."});
 }
 
-Stage read_stage(Fields& fields, const std::map<std::string, int>& layers) {
-  Stage stage;
-  stage.first_layer = fields.layer("first_layer", layers);
-  stage.last_layer = fields.layer("last_layer", layers);
-  std::int64_t devices = 0;
-  std::size_t shares = 0;
-  for (Fields& entry : fields.objects("replicas")) {
-    Replicas replicas;
-    replicas.type = entry.text("type");
-    replicas.count = entry.has("count") ? entry.integer("count", 1, kMaxDevices) : 1;
-    if (entry.has("batch_fraction")) {
-      replicas.share = entry.number("batch_fraction");
-      ++shares;
-    }
-    entry.close();
-    devices += replicas.count;
-    stage.replicas.push_back(replicas);
-  }
-  if (shares == 0) {
-    for (Replicas& replicas : stage.replicas) {
-      replicas.share = 1 / static_cast<double>(devices);
-    }
-  } else if (shares != stage.replicas.size()) {
-    fields.refuse("replicas",
-                  fmt::format("{} entries with a batch_fraction, {} without", shares, stage.replicas.size() - shares),
-                  "one in all of them, or in none for equal ones");
-  }
-  if (fields.has("gradient_sync")) {
-    stage.gradient_sync = fields.choice("gradient_sync", kGradientSyncs);
-  }
-  if (fields.has("recompute")) {
-    stage.recompute = fields.boolean("recompute");
-  }
-  fields.close();
-  return stage;
+template <class Archive>
+void fields(Archive& archive, StageInFile& stage) {
+  archive.required("first_layer", stage.first_layer,
+                   "A name of 'layers', or its index from 0; likewise last_layer, which belongs to the stage.");
+  archive.required("last_layer", stage.last_layer);
+  archive.required("replicas", stage.replicas, kNotEmpty);
+  archive.defaulted("gradient_sync", stage.gradient_sync,
+                    "How the stage's devices agree on their parameters; 'none' for one device only.");
+  archive.defaulted("recompute", stage.recompute,
+                    "Compute activations once more in the backward pass, instead of keeping them.");
 }
 
-Plan read(std::string_view text, const std::string& name) {
-  const Json json = parse_json(text, name);
-  Fields fields(json, name, "");
-  fields.version(kVersion, kRenamedKeys);
-  Plan plan;
-  plan.model = fields.text("model");
-  std::map<std::string, int> layers;
-  for (const Json& layer : fields.list("layers")) {
-    if (!layer.is_string() || !layers.emplace(layer.get<std::string>(), static_cast<int>(layers.size())).second) {
-      fields.refuse(fmt::format("layers[{}]", layers.size()), layer, "a name that no other layer has");
-    }
-    plan.layers.push_back(layer.get<std::string>());
-  }
-  plan.batch = fields.integer("global_batch_size", 1, kMaxSamples);
-  if (fields.has("micro_batches")) {
-    plan.micro_batches = fields.integer("micro_batches", 1, plan.batch);
-  }
-  if (fields.has("pipeline_schedule")) {
-    plan.schedule = fields.choice("pipeline_schedule", kPipelineSchedules);
-  }
-  for (Fields& stage : fields.objects("stages")) {
-    plan.stages.push_back(read_stage(stage, layers));
-  }
-  const auto optional_text = [&](const char* key) { return fields.has(key) ? fields.text(key) : std::string(); };
-  plan.cost_model = optional_text("cost_model");
-  plan.method = optional_text("method");
-  plan.objective = optional_text("objective");
-  if (fields.has("predicted")) {
-    Fields predicted = fields.object("predicted");
-    plan.predicted.step_seconds = predicted.number("step_seconds");
-    plan.predicted.throughput = predicted.number("throughput");
-    plan.predicted.hourly_cost = predicted.number("hourly_cost");
-    plan.predicted.cost = predicted.number("cost");
-    predicted.close();
-  }
-  if (fields.has("measured")) {
-    Fields measured = fields.object("measured");
-    plan.measured = {.step_seconds = measured.number("step_seconds"),
-                     .steps = measured.integer("steps", 1, kMaxSamples)};
-    measured.close();
-  }
-  if (fields.has("bound")) {
-    plan.bound = fields.number("bound");
-  }
-  fields.close();
-  return plan;
-}
-
-template <class T, std::size_t kCount>
-const char* format_text(T value, const std::pair<const char*, T> (&choices)[kCount]) {
-  return std::ranges::find(choices, value, &std::pair<const char*, T>::second)->first;
+template <class Archive>
+void fields(Archive& archive, PlanInFile& file) {
+  Plan& plan = file.plan;
+  archive.version(2, kRenamedKeys);
+  archive.required("model", plan.model);
+  archive.required("layers", plan.layers,
+                   {kNotEmpty, "The names of all layers of the model, in order; no two are equal."});
+  archive.required("global_batch_size", plan.batch, {kSamples, "Samples of a step."});
+  archive.defaulted("micro_batches", plan.micro_batches,
+                    {kSamples, "The batch is cut into this many; at most the batch."});
+  archive.defaulted("pipeline_schedule", plan.schedule);
+  archive.required("stages", file.stages, {kNotEmpty, "In order; together they have every layer once."});
+  archive.defaulted("cost_model", plan.cost_model, "heterps or pipeline.");
+  archive.defaulted("method", plan.method, "The planner that made the plan.");
+  archive.defaulted("objective", plan.objective, "In words.");
+  archive.defaulted("predicted", plan.predicted, "By the cost model.");
+  archive.optional("measured", plan.measured,
+                   "Where the plan was chosen by steps of real runs: the median step of its own.");
+  archive.optional("bound", plan.bound, "No plan has an objective below this.");
 }
 
 }  // namespace
 
 const char* to_string(GradientSync gradient_sync) {
-  return format_text(gradient_sync, kGradientSyncs);
+  return std::array{"none", "ring", "parameter-server"}[static_cast<std::size_t>(gradient_sync)];
 }
 
 const char* to_string(PipelineSchedule schedule) {
-  return format_text(schedule, kPipelineSchedules);
+  return schedule == PipelineSchedule::kGPipe ? "gpipe" : "1f1b";
 }
+
+// Found by argument-dependent lookup, so not in the anonymous namespace.
+static auto every_value(GradientSync) {
+  return std::array{GradientSync::kNone, GradientSync::kRing, GradientSync::kParameterServer};
+}
+static auto every_value(PipelineSchedule) {
+  return std::array{PipelineSchedule::kOneForwardOneBackward, PipelineSchedule::kGPipe};
+}
+
+template <class Archive>
+static void fields(Archive& archive, Prediction& predicted) {
+  archive.required("step_seconds", predicted.step_seconds);
+  archive.required("throughput", predicted.throughput, "Samples a second.");
+  archive.required("hourly_cost", predicted.hourly_cost, "Of all devices of the plan.");
+  archive.required("cost", predicted.cost, "For the job's samples.");
+}
+
+template <class Archive>
+static void fields(Archive& archive, Measured& measured) {
+  archive.required("step_seconds", measured.step_seconds);
+  archive.required("steps", measured.steps, {kSamples, "So many were measured."});
+}
+
+namespace {
+
+template <class Value>
+tl::unexpected<Error> refuse(const std::string& name, const std::string& field, const Value& value,
+                             const std::string& accepted) {
+  return fail(ErrorCode::kInvalidInput, "{}: field '{}' is {}; accepted is {}", name, field, value, accepted);
+}
+
+Status check_layer_names(const Plan& plan, const std::string& name) {
+  std::set<std::string> names;
+  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
+    if (!names.insert(plan.layers[layer]).second) {
+      return refuse(name, fmt::format("layers[{}]", layer), '"' + plan.layers[layer] + '"',
+                    "a name that no other layer has");
+    }
+  }
+  return {};
+}
+
+// A layer by its name, or by its index from 0.
+Result<int> find_layer(const Plan& plan, const std::variant<std::string, std::int64_t>& layer, const std::string& name,
+                       const std::string& field) {
+  const std::string accepted = fmt::format("a name of 'layers', or an integer from 0 to {}", plan.layers.size() - 1);
+  if (const auto* text = std::get_if<std::string>(&layer)) {
+    const auto found = std::ranges::find(plan.layers, *text);
+    if (found == plan.layers.end()) return refuse(name, field, '"' + *text + '"', accepted);
+    return static_cast<int>(found - plan.layers.begin());
+  }
+  const std::int64_t index = std::get<std::int64_t>(layer);
+  if (index >= static_cast<std::int64_t>(plan.layers.size())) return refuse(name, field, index, accepted);
+  return static_cast<int>(index);
+}
+
+// What follows from the rest is filled in: equal fractions where none are given.
+Result<Stage> read_stage(const Plan& plan, const StageInFile& file, const std::string& name, const std::string& path) {
+  Stage stage{.gradient_sync = file.gradient_sync, .recompute = file.recompute};
+  MOTLEY_ASSIGN(stage.first_layer, find_layer(plan, file.first_layer, name, path + ".first_layer"));
+  MOTLEY_ASSIGN(stage.last_layer, find_layer(plan, file.last_layer, name, path + ".last_layer"));
+  std::int64_t devices = 0;
+  std::size_t fractions = 0;
+  for (const ReplicasInFile& replicas : file.replicas) {
+    devices += replicas.count;
+    fractions += replicas.batch_fraction ? 1 : 0;
+  }
+  if (fractions != 0 && fractions != file.replicas.size()) {
+    return refuse(
+        name, path + ".replicas",
+        fmt::format("{} entries with a batch_fraction, {} without", fractions, file.replicas.size() - fractions),
+        "one in all of them, or in none for equal ones");
+  }
+  for (const auto& [type, count, fraction] : file.replicas) {
+    stage.replicas.push_back({type, count, fraction.value_or(1 / static_cast<double>(devices))});
+  }
+  return stage;
+}
+
+}  // namespace
 
 Result<Plan> read_plan(const std::filesystem::path& file) {
   MOTLEY_ASSIGN(const std::string text, read_file(file, kLargestFile));
@@ -306,18 +176,20 @@ Result<Plan> read_plan(const std::filesystem::path& file) {
 }
 
 Result<Plan> parse_plan(std::string_view text, const std::string& name) {
-  try {
-    Plan plan = read(text, name);
-    MOTLEY_TRY(validate(plan, name));
-    return plan;
-  } catch (const Refusal& refusal) {
-    return fail(ErrorCode::kInvalidInput, "{}", refusal.message);
+  MOTLEY_ASSIGN(const PlanInFile file, parse_json<PlanInFile>(text, name));
+  Plan plan = file.plan;
+  MOTLEY_TRY(check_layer_names(plan, name));
+  for (std::size_t s = 0; s < file.stages.size(); ++s) {
+    MOTLEY_ASSIGN(Stage stage, read_stage(plan, file.stages[s], name, fmt::format("stages[{}]", s)));
+    plan.stages.push_back(std::move(stage));
   }
+  MOTLEY_TRY(validate(plan, name));
+  return plan;
 }
 
 std::string to_json(const Plan& plan) {
+  PlanInFile file{.plan = plan};
   const auto layer = [&](int index) { return plan.layers.at(static_cast<std::size_t>(index)); };
-  Json stages = Json::array();
   for (const Stage& stage : plan.stages) {
     std::int64_t devices = 0;
     for (const Replicas& replicas : stage.replicas) {
@@ -325,62 +197,33 @@ std::string to_json(const Plan& plan) {
     }
     const bool equal = std::ranges::all_of(
         stage.replicas, [&](const Replicas& each) { return each.share == 1 / static_cast<double>(devices); });
-    Json entries = Json::array();
-    for (const Replicas& replicas : stage.replicas) {
-      Json entry = {{"type", replicas.type}, {"count", replicas.count}};
-      if (!equal) {
-        entry["batch_fraction"] = replicas.share;
-      }
-      entries.push_back(entry);
+    StageInFile& in_file = file.stages.emplace_back(
+        StageInFile{layer(stage.first_layer), layer(stage.last_layer), {}, stage.gradient_sync, stage.recompute});
+    for (const auto& [type, count, share] : stage.replicas) {
+      in_file.replicas.push_back({type, count, equal ? std::nullopt : std::optional(share)});
     }
-    stages.push_back({{"first_layer", layer(stage.first_layer)},
-                      {"last_layer", layer(stage.last_layer)},
-                      {"replicas", entries},
-                      {"gradient_sync", to_string(stage.gradient_sync)},
-                      {"recompute", stage.recompute}});
   }
-  Json json = {{"version", kVersion},
-               {"model", plan.model},
-               {"layers", plan.layers},
-               {"global_batch_size", plan.batch},
-               {"micro_batches", plan.micro_batches},
-               {"pipeline_schedule", to_string(plan.schedule)},
-               {"stages", stages},
-               {"cost_model", plan.cost_model},
-               {"method", plan.method},
-               {"objective", plan.objective},
-               {"predicted",
-                {{"step_seconds", plan.predicted.step_seconds},
-                 {"throughput", plan.predicted.throughput},
-                 {"hourly_cost", plan.predicted.hourly_cost},
-                 {"cost", plan.predicted.cost}}}};
-  if (plan.measured) {
-    json["measured"] = {{"step_seconds", plan.measured->step_seconds}, {"steps", plan.measured->steps}};
-  }
-  if (plan.bound) {
-    json["bound"] = *plan.bound;
-  }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return write_json(std::move(file));
+}
+
+std::string plan_schema() {
+  return json_schema<PlanInFile>("Motley plan",
+                                 "Which layers run on which devices, how many of each, and what that is predicted to "
+                                 "take and cost (plan.json).");
 }
 
 Status validate(const Plan& plan, const std::string& name) {
   const auto refuse = [&](const std::string& field, const auto& value, const std::string& accepted) {
-    return fail(ErrorCode::kInvalidInput, "{}: {} is {}; accepted: {}", name, field, value, accepted);
+    return planning::refuse(name, field, value, accepted);
   };
   if (plan.batch < 1 || plan.batch > kMaxSamples) {
     return refuse("global_batch_size", plan.batch, fmt::format("an integer from 1 to {}", kMaxSamples));
   }
   if (plan.micro_batches < 1 || plan.micro_batches > plan.batch) {
-    return refuse("micro_batches", plan.micro_batches, fmt::format("1 to the batch of {}", plan.batch));
+    return refuse("micro_batches", plan.micro_batches, fmt::format("an integer from 1 to {}", plan.batch));
   }
   const int layers = static_cast<int>(plan.layers.size());
-  std::set<std::string> names;
-  for (int layer = 0; layer < layers; ++layer) {
-    const std::string& text = plan.layers[static_cast<std::size_t>(layer)];
-    if (!names.insert(text).second) {
-      return refuse(fmt::format("layers[{}]", layer), "'" + text + "'", "a name that no other layer has");
-    }
-  }
+  MOTLEY_TRY(check_layer_names(plan, name));
   const auto describe_layer = [&](int layer) {
     return layer >= 0 && layer < layers ? fmt::format("{} ('{}')", layer, plan.layers[static_cast<std::size_t>(layer)])
                                         : std::to_string(layer);
@@ -443,7 +286,7 @@ Status validate(const Plan& plan, const std::string& name) {
                                      {"measured.step_seconds", plan.measured.value_or(Measured{}).step_seconds},
                                      {"bound", plan.bound.value_or(0)}}) {
     if (!(value >= 0) || std::isinf(value)) {
-      return refuse(field, value, "a number of at least 0");
+      return refuse(field, value, "a finite number, 0 or more");
     }
   }
   return {};

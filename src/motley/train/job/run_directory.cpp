@@ -12,6 +12,8 @@
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
+#include "motley/train/records/metrics.h"
+#include "motley/train/records/run_file.h"
 
 namespace motley::train {
 
@@ -133,9 +135,8 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   std::string kept;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    const bool is_line = json.is_object() && json.contains("step") && json["step"].is_number_integer();
-    if (is_line && json["step"].get<std::int64_t>() <= step) {
+    const Result<MetricsLine> read = parse_metrics_line(line);
+    if (read && std::visit([](const auto& held) { return held.step; }, *read) <= step) {
       kept += line + "\n";
     }
   }
@@ -145,11 +146,11 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
 namespace {
 
 // Of all workers together, where the cluster file has a price for every one of them.
-nlohmann::ordered_json price_per_hour(const cluster::Cluster& cluster) {
+std::optional<double> price_per_hour(const cluster::Cluster& cluster) {
   double sum = 0;
   for (const cluster::Worker& worker : cluster.workers) {
     const cluster::DeviceType* type = cluster.device_type(worker.device);
-    if (type == nullptr || type->price_per_hour <= 0) return nullptr;
+    if (type == nullptr || type->price_per_hour <= 0) return {};
     sum += type->price_per_hour;
   }
   return sum;
@@ -171,81 +172,56 @@ Result<bool> keep_profile(const RunDirectory& run, const Job& job) {
 }  // namespace
 
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts) {
-  nlohmann::ordered_json plan;
+  RunFile file{.motley_version = MOTLEY_VERSION,
+               .started = wall_seconds(),
+               .name = job.name,
+               .gradient_sync = facts.gradient_sync,
+               .global_batch_size = job.training.global_batch_size,
+               .training_samples = facts.training_samples,
+               .price_per_hour = price_per_hour(cluster)};
   if (facts.plan != nullptr) {
+    file.planned = PlannedFiles{.plan = "plan.json"};
     MOTLEY_ASSIGN(const bool has_profile, keep_profile(run, job));
+    if (has_profile) file.planned->profile = "profile.json";
     MOTLEY_TRY(write_file(run.folder() / "plan.json", planning::to_json(*facts.plan)));
     if (!job.execution.cluster.empty()) {
       MOTLEY_TRY(copy_text(job.execution.cluster, run.folder() / "cluster.yaml"));
     }
-    const bool has_cluster = fs::exists(run.folder() / "cluster.yaml");
-    plan = {{"plan", "plan.json"},
-            {"profile", has_profile ? nlohmann::ordered_json("profile.json") : nullptr},
-            {"cluster", has_cluster ? nlohmann::ordered_json("cluster.yaml") : nullptr}};
+    if (fs::exists(run.folder() / "cluster.yaml")) file.planned->cluster = "cluster.yaml";
   }
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const double memory = static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  auto workers = nlohmann::ordered_json::array();
-  for (std::size_t rank = 0; rank < cluster.workers.size(); ++rank) {
-    const cluster::Worker& worker = cluster.workers[rank];
-    nlohmann::ordered_json item = {{"rank", rank},
-                                   {"name", worker.name},
-                                   {"device", worker.device.empty() ? job.execution.device : worker.device},
-                                   {"emulated", nullptr}};
+  for (const cluster::Worker& worker : cluster.workers) {
+    RunWorker& one = file.workers.emplace_back();
+    one.rank = static_cast<int>(file.workers.size()) - 1;
+    one.name = worker.name;
+    one.device = worker.device.empty() ? job.execution.device : worker.device;
     if (worker.emulation) {
-      item["emulated"] = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
+      one.emulated = format_seconds(worker.emulation->seconds_per_sample) + " a sample";
     } else if (!job.execution.emulation.empty()) {
-      item["emulated"] = "by the profile '" + job.execution.emulation + "'";
+      one.emulated = "by the profile '" + job.execution.emulation + "'";
     }
-    workers.push_back(std::move(item));
   }
-  const nlohmann::ordered_json json = {
-      {"motley_version", MOTLEY_VERSION},
-      {"started", wall_seconds()},
-      {"name", job.name},
-      {"workers", workers},
-      {"gradient_sync", facts.gradient_sync},
-      {"global_batch_size", job.training.global_batch_size},
-      {"training_samples", facts.training_samples},
-      {"price_per_hour", price_per_hour(cluster)},
-      {"planned", plan},
-      {"finished", false},
-      {"exit", nullptr},
-      {"error", nullptr},
-      {"machine", fmt::format("{} cores, {}", ::sysconf(_SC_NPROCESSORS_ONLN), format_bytes(memory))}};
-  return write_file(run.run_file(), json.dump(2) + "\n");
+  const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  file.machine = fmt::format("{} cores, {}", ::sysconf(_SC_NPROCESSORS_ONLN), format_bytes(memory));
+  return write_run_file(run.run_file(), file);
 }
-
-namespace {
-
-Result<nlohmann::ordered_json> read_run_file(const RunDirectory& run) {
-  MOTLEY_ASSIGN(const std::string text, read_file(run.run_file()));
-  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
-  if (!json.is_object()) {
-    return fail(ErrorCode::kCorrupt, "'{}' is not a JSON object", run.run_file().string());
-  }
-  return json;
-}
-
-}  // namespace
 
 Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes) {
-  MOTLEY_ASSIGN(auto json, read_run_file(run));
+  MOTLEY_ASSIGN(RunFile file, read_run_file(run.run_file()));
   for (std::size_t rank = 0; rank < notes.size(); ++rank) {
-    nlohmann::ordered_json& emulated = json["workers"][rank]["emulated"];
     if (!notes[rank].empty()) {
-      emulated = emulated.get<std::string>() + "; " + notes[rank];
+      std::optional<std::string>& emulated = file.workers.at(rank).emulated;
+      emulated = emulated.value_or("") + "; " + notes[rank];
     }
   }
-  return write_file(run.run_file(), json.dump(2) + "\n");
+  return write_run_file(run.run_file(), file);
 }
 
 Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
-  MOTLEY_ASSIGN(auto json, read_run_file(run));
-  json["finished"] = end.exit == "done";
-  json["exit"] = end.exit;
-  json["error"] = end.error.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(end.error);
-  return write_file(run.run_file(), json.dump(2) + "\n");
+  MOTLEY_ASSIGN(RunFile file, read_run_file(run.run_file()));
+  file.finished = end.exit == "done";
+  file.exit = end.exit;
+  if (!end.error.empty()) file.error = end.error;
+  return write_run_file(run.run_file(), file);
 }
 
 Result<std::unique_ptr<JsonLines>> JsonLines::open(const fs::path& path) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "motley/train/launch/launcher.h"
 #include "motley/train/launch/server_placement.h"
 #include "motley/train/loop/worker.h"
+#include "motley/train/records/metrics.h"
 
 namespace motley::train {
 namespace {
@@ -35,34 +34,26 @@ struct TemporaryFolder {
   }
 };
 
-Result<StepTimes> read_steps(const fs::path& metrics, std::int64_t settling_steps) {
-  MOTLEY_ASSIGN(const std::string text, read_file(metrics));
+Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) {
+  MOTLEY_ASSIGN(const Metrics metrics, read_metrics(file));
   std::vector<double> step, compute, rows;
   std::vector<std::vector<double>> gradient_sync;  // by rank
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (!json.contains("step_seconds") || json["step"].get<std::int64_t>() <= settling_steps) {
+  for (const StepMetrics& line : metrics.steps) {
+    if (line.step <= settling_steps) {
       continue;
     }
-    const auto computed = json["compute_seconds"].get<std::vector<double>>();
-    const auto loaded = json["load_seconds"].get<std::vector<double>>();
     double last = 0;
-    for (std::size_t rank = 0; rank < computed.size(); ++rank) {
-      last = std::max(last, computed[rank] + loaded[rank]);
+    gradient_sync.resize(line.compute_seconds.size());
+    for (std::size_t rank = 0; rank < gradient_sync.size(); ++rank) {
+      last = std::max(last, line.compute_seconds[rank] + line.load_seconds[rank]);
+      gradient_sync[rank].push_back(line.gradient_sync_seconds[rank]);
     }
-    step.push_back(json["step_seconds"]);
+    step.push_back(line.step_seconds);
     compute.push_back(last);
-    rows.push_back(json.contains("embedding")
-                       ? std::ranges::max(json["embedding"]["wait_seconds"].get<std::vector<double>>())
-                       : 0);
-    gradient_sync.resize(computed.size());
-    for (std::size_t rank = 0; rank < computed.size(); ++rank) {
-      gradient_sync[rank].push_back(json["gradient_sync_seconds"][rank]);
-    }
+    rows.push_back(line.embedding ? std::ranges::max(line.embedding->wait_seconds) : 0);
   }
   if (step.empty()) {
-    return fail(ErrorCode::kInternal, "{}: no step was recorded", metrics.string());
+    return fail(ErrorCode::kInternal, "{}: no step was recorded", file.string());
   }
   // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
   double min_gradient_sync = std::numeric_limits<double>::infinity();

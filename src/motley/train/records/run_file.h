@@ -1,0 +1,50 @@
+// run.json as a value: who takes part in a run, on what, and how it ended (docs/reference/run-directory.md). The
+// description of the fields is in run_file.cpp; docs/schema/run.schema.json follows from it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+
+namespace motley::train {
+
+struct RunWorker {
+  int rank = 0;
+  std::string name, device;
+  std::optional<std::string> emulated;  // what is emulated, such as "3 ms a sample"
+};
+
+// Files of the run's folder: the plan that it began with, and what that was predicted from, where that is known.
+struct PlannedFiles {
+  std::string plan;
+  std::optional<std::string> profile, cluster;
+};
+
+struct RunFile {
+  std::string motley_version;
+  double started = 0;  // seconds since 1970
+  std::string name;
+  std::vector<RunWorker> workers;
+  std::string gradient_sync;
+  std::int64_t global_batch_size = 0;    // 0: not known
+  std::uint64_t training_samples = 0;    // likewise
+  std::optional<double> price_per_hour;  // of all workers' devices; none where not every one has a price
+  std::optional<PlannedFiles> planned;
+  bool finished = false;
+  std::optional<std::string> exit;   // done, failed or interrupted
+  std::optional<std::string> error;  // the message, where it failed
+  std::string machine;               // such as "2 cores, 23 GB"
+};
+
+// Errors: kInvalidInput with file, field, value and what would be accepted; kIo.
+Result<RunFile> read_run_file(const std::filesystem::path& file);
+Status write_run_file(const std::filesystem::path& file, const RunFile& run);
+
+// docs/schema/run.schema.json.
+std::string run_schema();
+
+}  // namespace motley::train

@@ -1,0 +1,70 @@
+// run.json reads back as it was written, to the byte.
+#include "motley/train/records/run_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "motley/base/os/file.h"
+#include "tests/temporary_folder.h"
+
+namespace motley::train {
+namespace {
+
+TEST(RunFile, ReadsBackToTheByte) {
+  const TemporaryFolder folder;
+  const std::string text = R"({
+  "motley_version": "0.1.0",
+  "started": 1773480413.5,
+  "name": "job",
+  "workers": [
+    {
+      "rank": 0,
+      "name": "a",
+      "device": "cpu",
+      "emulated": null
+    },
+    {
+      "rank": 1,
+      "name": "b",
+      "device": "cpu",
+      "emulated": "3 ms a sample"
+    }
+  ],
+  "gradient_sync": "ring",
+  "global_batch_size": 64,
+  "training_samples": 60000,
+  "price_per_hour": null,
+  "planned": {
+    "plan": "plan.json",
+    "profile": "profile.json",
+    "cluster": null
+  },
+  "finished": false,
+  "exit": null,
+  "error": null,
+  "machine": "2 cores, 23 GB"
+}
+)";
+  const auto file = folder.path / "run.json";
+  ASSERT_TRUE(write_file(file, text));
+  const auto run = read_run_file(file);
+  ASSERT_TRUE(run) << run.error().message;
+  EXPECT_EQ(run->workers[1].emulated, "3 ms a sample");
+  EXPECT_EQ(run->planned->profile, "profile.json");
+  EXPECT_FALSE(run->planned->cluster);
+  ASSERT_TRUE(write_run_file(file, *run));
+  EXPECT_EQ(*read_file(file), text);
+}
+
+TEST(RunFile, AlmostAllMayBeMissing) {
+  const TemporaryFolder folder;
+  const auto file = folder.path / "run.json";
+  ASSERT_TRUE(write_file(file, R"({"workers":[],"news":1})"));
+  EXPECT_TRUE(read_run_file(file));
+  ASSERT_TRUE(write_file(file, R"({"workers":[{"rank":-1,"name":"a"}]})"));
+  EXPECT_THAT(read_run_file(file).error().message,
+              testing::AllOf(testing::HasSubstr("run.json': field 'workers[0].rank' is -1; accepted is an integer")));
+}
+
+}  // namespace
+}  // namespace motley::train
