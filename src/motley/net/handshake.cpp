@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "motley/net/bytes.h"
 #include "motley/net/frame.h"
+#include "motley/net/message_fields.h"
 
 namespace motley::net {
 namespace {
@@ -37,13 +37,6 @@ std::string printable(std::string text) {
   return text;
 }
 
-std::vector<std::byte> encode_verdict_front(VerdictCode code, const std::string& reason) {
-  ByteWriter writer;
-  writer.put(static_cast<std::uint16_t>(code));
-  writer.put_text(reason, kMaxReasonBytes);
-  return writer.take();
-}
-
 tl::unexpected<Error> secret_differs(const Secret& ours) {
   return fail(ErrorCode::kRefused,
               "the secret differs from ours, which is from {}: both sides must be given the same one, in a file (mode "
@@ -52,6 +45,29 @@ tl::unexpected<Error> secret_differs(const Secret& ours) {
 }
 
 }  // namespace
+
+// Found by argument-dependent lookup, so not in the anonymous namespace.
+template <class Archive>
+static void fields(Archive& archive, Greeting& greeting) {
+  Identity& identity = greeting.claim.identity;
+  archive.required("nonce", greeting.nonce);
+  archive.required("session", identity.session);
+  archive.required("epoch", identity.epoch);
+  archive.required("rank", identity.rank);
+  archive.required("purpose", identity.purpose);
+  archive.required("job", identity.job);
+  archive.required("tenant", identity.tenant);
+  archive.required("fingerprint", greeting.claim.fingerprint);
+}
+
+template <class Archive>
+static void fields(Archive& archive, Verdict& verdict) {
+  auto code = static_cast<std::uint16_t>(verdict.code);
+  archive.required("code", code, NumberIs::between(0, 2));
+  archive.required("reason", verdict.reason, NumberIs::between(0, kMaxReasonBytes));
+  archive.required("proof", verdict.proof);
+  verdict.code = static_cast<VerdictCode>(code);
+}
 
 Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHandshakeHeaderBytes> bytes) {
   ByteReader reader(bytes);
@@ -78,33 +94,15 @@ Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHand
 }
 
 Result<Greeting> decode_greeting(std::span<const std::byte> body) {
-  ByteReader reader(body);
-  Greeting greeting;
-  std::ranges::copy(reader.get_bytes(kNonceBytes), greeting.nonce.begin());
+  MOTLEY_ASSIGN(Greeting greeting, decode_message<Greeting>(body, "handshake greeting"));
   Identity& identity = greeting.claim.identity;
-  identity.session = reader.get<std::uint64_t>();
-  identity.epoch = reader.get<std::uint64_t>();
-  identity.rank = static_cast<int>(reader.get<std::uint32_t>());
-  identity.purpose = reader.get<std::uint32_t>();
-  identity.job = printable(reader.get_text(kMaxNameBytes));
-  identity.tenant = printable(reader.get_text(kMaxNameBytes));
-  greeting.claim.fingerprint = printable(reader.get_text(kMaxNameBytes));
-  if (!reader.complete() || identity.rank < 0) {
-    return fail(ErrorCode::kCorrupt, "a malformed handshake greeting of {} bytes", body.size());
-  }
+  for (std::string* name : {&identity.job, &identity.tenant, &greeting.claim.fingerprint}) *name = printable(*name);
   return greeting;
 }
 
 Result<Verdict> decode_verdict(std::span<const std::byte> body) {
-  ByteReader reader(body);
-  Verdict verdict;
-  const auto code = reader.get<std::uint16_t>();
-  verdict.code = static_cast<VerdictCode>(code);
-  verdict.reason = printable(reader.get_text(kMaxReasonBytes));
-  std::ranges::copy(reader.get_bytes(kProofBytes), verdict.proof.begin());
-  if (!reader.complete() || code > 2) {
-    return fail(ErrorCode::kCorrupt, "a malformed handshake verdict of {} bytes", body.size());
-  }
+  MOTLEY_ASSIGN(Verdict verdict, decode_message<Verdict>(body, "handshake verdict"));
+  verdict.reason = printable(verdict.reason);
   return verdict;
 }
 
@@ -125,16 +123,7 @@ std::vector<std::byte> Handshake::take_output() {
 }
 
 std::vector<std::byte> Handshake::greeting() const {
-  ByteWriter writer;
-  writer.put_bytes(nonce_);
-  writer.put(own_.identity.session);
-  writer.put(own_.identity.epoch);
-  writer.put(static_cast<std::uint32_t>(own_.identity.rank));
-  writer.put(own_.identity.purpose);
-  writer.put_text(own_.identity.job, kMaxNameBytes);
-  writer.put_text(own_.identity.tenant, kMaxNameBytes);
-  writer.put_text(own_.fingerprint, kMaxNameBytes);
-  return writer.take();
+  return encode_message(Greeting{nonce_, own_});
 }
 
 void Handshake::say(HandshakeKind kind, std::span<const std::byte> body) {
@@ -236,9 +225,11 @@ Status Handshake::on_proof(std::span<const std::byte> body) {
     status = check_(peer_);
     code = status ? VerdictCode::kAccepted : VerdictCode::kRefused;
   }
-  auto verdict = encode_verdict_front(code, code == VerdictCode::kRefused ? status.error().message : "");
-  const Proof proof = proved_ ? acceptor_proof(verdict) : Proof{};
-  verdict.insert(verdict.end(), proof.begin(), proof.end());
+  auto verdict = encode_message(Verdict{code, code == VerdictCode::kRefused ? status.error().message : "", {}});
+  if (proved_) {
+    std::ranges::copy(acceptor_proof(std::span(verdict).first(verdict.size() - kProofBytes)),
+                      verdict.end() - kProofBytes);
+  }
   say(HandshakeKind::kVerdict, verdict);
   done_ = status.has_value();
   return status;

@@ -1,176 +1,104 @@
-// Encodings of the control messages.
+// What the control messages hold, field by field; the bytes follow from that.
 #include "motley/net/messages.h"
 
 #include <algorithm>
 
-#include "motley/net/bytes.h"
+#include "motley/net/message_fields.h"
 
 namespace motley::net {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 255;
-constexpr std::size_t kMaxPhaseBytes = 63;
-constexpr std::size_t kMaxReasonBytes = 16384;
-
-void put_rank(ByteWriter& writer, int rank) {
-  writer.put(static_cast<std::uint32_t>(rank));
-}
-
-int get_rank(ByteReader& reader) {
-  return static_cast<int>(reader.get<std::uint32_t>());
-}
-
-bool is_rank(int rank) {
-  return rank >= 0 && rank < static_cast<int>(kMaxRanks);
-}
-
-void put_member(ByteWriter& writer, const Member& member) {
-  writer.put_text(member.host_id, kMaxNameBytes);
-  writer.put_text(member.address, kMaxNameBytes);
-  writer.put(member.port);
-  writer.put(static_cast<std::uint64_t>(member.process));
-}
-
-Member get_member(ByteReader& reader) {
-  Member member;
-  member.host_id = reader.get_text(kMaxNameBytes);
-  member.address = reader.get_text(kMaxNameBytes);
-  member.port = reader.get<std::uint16_t>();
-  member.process = static_cast<std::int64_t>(reader.get<std::uint64_t>());
-  return member;
-}
-
-tl::unexpected<Error> malformed(const char* what, std::span<const std::byte> bytes) {
-  return fail(ErrorCode::kCorrupt, "a malformed {} message of {} bytes", what, bytes.size());
-}
+constexpr NumberIs kPhase = NumberIs::between(0, 63);      // bytes
+constexpr NumberIs kReason = NumberIs::between(0, 16384);  // likewise
+constexpr NumberIs kRank = NumberIs::between(0, kMaxRanks - 1);
 
 }  // namespace
 
+// Found by argument-dependent lookup, so not in the anonymous namespace.
+template <class Archive>
+static void fields(Archive& archive, Member& member) {
+  archive.required("host_id", member.host_id);
+  archive.required("address", member.address);
+  archive.required("port", member.port);
+  archive.required("process", member.process, NumberIs::kFinite);
+}
+
+template <class Archive>
+static void fields(Archive& archive, JoinMessage& message) {
+  archive.required("size", message.size, NumberIs::kFinite);
+  archive.required("member", message.member);
+}
+
+template <class Archive>
+static void fields(Archive& archive, Membership& membership) {
+  archive.required("session", membership.session);
+  archive.required("epoch", membership.epoch);
+  archive.required("rank", membership.rank);
+  archive.required("members", membership.members);
+}
+
+template <class Archive>
+static void fields(Archive& archive, Heartbeat& heartbeat) {
+  auto milliseconds = static_cast<std::uint64_t>(std::max(0.0, heartbeat.age) * 1e3);
+  archive.required("rank", heartbeat.rank, kRank);
+  archive.required("state", heartbeat.state, NumberIs::between(0, 1));
+  archive.required("step", heartbeat.step);
+  archive.required("age", milliseconds);
+  archive.required("phase", heartbeat.phase, kPhase);
+  heartbeat.age = static_cast<double>(milliseconds) * 1e-3;
+}
+
+template <class Archive>
+static void fields(Archive& archive, AbortMessage& message) {
+  archive.required("reporter", message.reporter, kRank);
+  archive.required("rank", message.error.rank, NumberIs::between(-1, kMaxRanks - 1));
+  error_code(archive, message.error.code);
+  archive.required("message", message.error.message, kReason);
+}
+
 std::vector<std::byte> encode(const JoinMessage& message) {
-  ByteWriter writer;
-  put_rank(writer, message.size);
-  put_member(writer, message.member);
-  return writer.take();
+  return encode_message(message);
 }
 
 std::vector<std::byte> encode(const std::vector<int>& missing) {
-  ByteWriter writer;
-  put_rank(writer, static_cast<int>(missing.size()));
-  for (const int rank : missing) {
-    put_rank(writer, rank);
-  }
-  return writer.take();
+  return encode_message(missing);
 }
 
 std::vector<std::byte> encode(const Membership& membership) {
-  ByteWriter writer;
-  writer.put(membership.session);
-  writer.put(membership.epoch);
-  put_rank(writer, membership.rank);
-  put_rank(writer, membership.size());
-  for (const Member& member : membership.members) {
-    put_member(writer, member);
-  }
-  return writer.take();
+  return encode_message(membership);
 }
 
 std::vector<std::byte> encode(const std::vector<Heartbeat>& heartbeats) {
-  ByteWriter writer;
-  put_rank(writer, static_cast<int>(heartbeats.size()));
-  for (const Heartbeat& heartbeat : heartbeats) {
-    put_rank(writer, heartbeat.rank);
-    writer.put(static_cast<std::uint8_t>(heartbeat.state));
-    writer.put(heartbeat.step);
-    writer.put(static_cast<std::uint64_t>(std::max(0.0, heartbeat.age) * 1e3));
-    writer.put_text(heartbeat.phase, kMaxPhaseBytes);
-  }
-  return writer.take();
+  return encode_message(heartbeats);
 }
 
 std::vector<std::byte> encode(const AbortMessage& message) {
-  ByteWriter writer;
-  put_rank(writer, message.reporter);
-  put_rank(writer, message.error.rank);
-  writer.put(static_cast<std::uint16_t>(message.error.code));
-  writer.put_text(message.error.message, kMaxReasonBytes);
-  return writer.take();
+  return encode_message(message);
 }
 
 Result<JoinMessage> decode_join(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  JoinMessage message;
-  message.size = get_rank(reader);
-  message.member = get_member(reader);
-  if (!reader.complete()) {
-    return malformed("join", bytes);
-  }
-  return message;
+  return decode_message<JoinMessage>(bytes, "join");
 }
 
 Result<std::vector<int>> decode_waiting(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  const auto count = reader.get<std::uint32_t>();
-  std::vector<int> missing;
-  for (std::uint32_t i = 0; i < count && reader.ok(); ++i) {
-    missing.push_back(get_rank(reader));
-  }
-  if (!reader.complete() || !std::ranges::all_of(missing, is_rank)) {
-    return malformed("waiting", bytes);
-  }
-  return missing;
+  return decode_message<std::vector<int>>(bytes, "waiting", kRank);
 }
 
 Result<Membership> decode_membership(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  Membership membership;
-  membership.session = reader.get<std::uint64_t>();
-  membership.epoch = reader.get<std::uint64_t>();
-  membership.rank = get_rank(reader);
-  const auto count = reader.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < count && reader.ok(); ++i) {
-    membership.members.push_back(get_member(reader));
-  }
-  if (!reader.complete() || membership.members.size() > kMaxRanks || membership.rank < 0 ||
-      membership.rank >= membership.size()) {
-    return malformed("membership", bytes);
+  MOTLEY_ASSIGN(Membership membership, decode_message<Membership>(bytes, "membership"));
+  if (membership.members.size() > kMaxRanks || membership.rank >= membership.size()) {
+    return fail(ErrorCode::kCorrupt, "a malformed membership message: rank {} of {}", membership.rank,
+                membership.size());
   }
   return membership;
 }
 
 Result<std::vector<Heartbeat>> decode_heartbeat(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  const auto count = reader.get<std::uint32_t>();
-  std::vector<Heartbeat> heartbeats;
-  bool good = true;
-  for (std::uint32_t i = 0; i < count && reader.ok(); ++i) {
-    Heartbeat& heartbeat = heartbeats.emplace_back();
-    heartbeat.rank = get_rank(reader);
-    const auto state = reader.get<std::uint8_t>();
-    heartbeat.state = static_cast<RankState>(state);
-    heartbeat.step = reader.get<std::uint64_t>();
-    heartbeat.age = static_cast<double>(reader.get<std::uint64_t>()) * 1e-3;
-    heartbeat.phase = reader.get_text(kMaxPhaseBytes);
-    good = good && state <= 1 && is_rank(heartbeat.rank);
-  }
-  if (!reader.complete() || !good) {
-    return malformed("heartbeat", bytes);
-  }
-  return heartbeats;
+  return decode_message<std::vector<Heartbeat>>(bytes, "heartbeat");
 }
 
 Result<AbortMessage> decode_abort(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  AbortMessage message;
-  message.reporter = get_rank(reader);
-  message.error.rank = get_rank(reader);
-  const auto code = reader.get<std::uint16_t>();
-  message.error.code = static_cast<ErrorCode>(code);
-  message.error.message = reader.get_text(kMaxReasonBytes);
-  if (!reader.complete() || code > static_cast<std::uint16_t>(ErrorCode::kInternal) || !is_rank(message.reporter) ||
-      message.error.rank < -1 || message.error.rank >= static_cast<int>(kMaxRanks)) {
-    return malformed("abort", bytes);
-  }
-  return message;
+  return decode_message<AbortMessage>(bytes, "abort");
 }
 
 }  // namespace motley::net
