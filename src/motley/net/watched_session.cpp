@@ -1,7 +1,6 @@
 // The watcher thread and what other threads ask of it.
 #include "motley/net/watched_session.h"
 
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cmath>
 
 #include "motley/base/log.h"
+#include "motley/base/os/thread.h"
 #include "motley/net/socket.h"
 
 namespace motley::net {
@@ -38,13 +38,7 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
                 [this](const Claim& peer) { return judge(peer); }),
       suspicion_(rank_),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  // Signals are for the threads that the program made itself.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  watcher_ = std::thread([this] { watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  watcher_ = start_thread([this] { watch(); });
 }
 
 WatchedSession::~WatchedSession() {

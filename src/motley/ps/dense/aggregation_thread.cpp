@@ -3,10 +3,10 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/thread.h"
 
 namespace motley::ps {
 namespace {
@@ -26,13 +26,7 @@ void relax() {
 AggregationThread::AggregationThread(std::optional<int> pinned_to, const std::atomic<bool>& spins,
                                      ThreadMetrics& metrics)
     : spins_(spins), metrics_(metrics), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  // Signals are for the threads that the program made itself.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread([this] { run(); });
   if (pinned_to) {
     cpu_set_t processors;
     CPU_ZERO(&processors);

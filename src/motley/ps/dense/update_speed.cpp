@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "motley/base/clock.h"
+#include "motley/base/statistics.h"
 
 namespace motley::ps {
 namespace {
@@ -68,8 +69,7 @@ double seconds_per_pass(int workers, std::size_t bytes, int threads, const Updat
   std::vector<std::jthread> running;
   for (int thread = 0; thread < threads; ++thread) running.emplace_back(work, thread);
   running.clear();
-  std::ranges::nth_element(seconds, seconds.begin() + kPasses / 2);
-  return seconds[kPasses / 2];
+  return median(std::move(seconds));
 }
 
 }  // namespace motley::ps

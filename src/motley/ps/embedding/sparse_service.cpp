@@ -1,7 +1,6 @@
 #include "motley/ps/embedding/sparse_service.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "motley/base/log.h"
+#include "motley/base/os/thread.h"
 #include "motley/net/socket.h"
 #include "motley/ps/protocol/server_protocol.h"
 
@@ -218,20 +218,14 @@ SparseService::~SparseService() {
 
 template <class Work>
 void SparseService::start_line(Work work) {
-  // Signals are for the threads that the program made itself.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   Line& line = lines_.emplace_back();
-  line.thread = std::thread([&line, work = std::move(work)]() mutable {
+  line.thread = start_thread([&line, work = std::move(work)]() mutable {
     {
       const Work last = std::move(work);  // with the job, if it is the last line of it
       last();
     }
     line.over = true;
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void SparseService::admit(const net::Claim& claim, std::unique_ptr<TcpConnection> connection) {

@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
+#include "motley/base/os/thread.h"
 #include "motley/base/units.h"
 #include "motley/net/host.h"
 #include "motley/net/socket.h"
@@ -132,12 +132,7 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, Descript
     cores_.push_back(std::make_unique<AggregationThread>(options.pin_cores ? std::optional(processor) : std::nullopt,
                                                          spins_, metrics_->cores[static_cast<std::size_t>(core)]));
   }
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread([this] { run(); });
 }
 
 Service::~Service() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "motley/base/os/file.h"
+#include "motley/base/statistics.h"
 #include "motley/train/job/job_parts.h"
 #include "motley/train/job/planned_job.h"
 #include "motley/train/job/run_directory.h"
@@ -19,12 +20,6 @@ namespace motley::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 struct TemporaryFolder {
   fs::path path;

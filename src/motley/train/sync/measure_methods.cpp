@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "motley/base/statistics.h"
 #include "motley/collective/tcp_ring_reducer.h"
 #include "motley/ps/client/server_reducer.h"
 
@@ -21,11 +22,6 @@ constexpr int kRounds = 3;
 Result<double> slowest(collective::Group& group, double mine, const Deadline& deadline) {
   MOTLEY_ASSIGN(const auto all, group.all_gather(std::span(&mine, 1), deadline));
   return *std::ranges::max_element(all);
-}
-
-double compute_median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + kRounds / 2);
-  return values[kRounds / 2];
 }
 
 // Seconds of a round of bucket 0 and of the small bucket 1; all ranks begin at once.
@@ -47,7 +43,7 @@ Result<Rounds> time_rounds(collective::GradientReducer& reducer, collective::Gro
       if (round > 0) seconds[bucket].push_back(all);
     }
   }
-  return Rounds{compute_median(seconds[0]), compute_median(seconds[1])};
+  return Rounds{median(seconds[0]), median(seconds[1])};
 }
 
 // What this rank reads and writes per second while all take the optimizer's step, in memory beyond the caches.
@@ -71,7 +67,7 @@ double memory_rate(const kernels::UpdateOptions& update, collective::Group& grou
     seconds.push_back(monotonic_seconds() - began);
   }
   if (!status) return 0;
-  return static_cast<double>((3 + 2 * state.size()) * kElements * sizeof(float)) / compute_median(seconds);
+  return static_cast<double>((3 + 2 * state.size()) * kElements * sizeof(float)) / median(seconds);
 }
 
 }  // namespace
