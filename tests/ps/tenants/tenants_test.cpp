@@ -67,7 +67,11 @@ TEST_F(TenantsFile, IsRefusedWithTheReason) {
   EXPECT_THAT(refusal(one + ", quotas: 1}\n"), HasSubstr("quota"));
   EXPECT_THAT(refusal(one + ", share: 0}\n"), HasSubstr("share"));
   EXPECT_THAT(refusal(one + ", token_file: x}\n"), HasSubstr("either"));
-  EXPECT_THAT(refusal("tenants:\n  - {name: a/b, token: 000102030405060708090a0b0c0d0e0f}\n"), HasSubstr("slash"));
+  for (const char* name : {"a/b", "..", "''", "'a\\b'", "\"a\\nb\""}) {
+    EXPECT_THAT(refusal(fmt::format("tenants:\n  - {{name: {}, token: 000102030405060708090a0b0c0d0e0f}}\n", name)),
+                AllOf(HasSubstr("tenants[0].name"), HasSubstr("is not the name of a folder; accepted: up to 200")))
+        << name;
+  }
   EXPECT_THAT(refusal(one + "}\n  - {name: a, token: 100102030405060708090a0b0c0d0e0f}\n"), HasSubstr("already"));
   EXPECT_THAT(refusal(one + "}\n  - {name: b, token: 000102030405060708090a0b0c0d0e0f}\n"),
               AllOf(HasSubstr("token of tenant 'a'"), Not(HasSubstr("0001"))));

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "motley/net/handshake.h"
+#include "motley/base/os/folder_name.h"
 #include "motley/net/secret.h"
 #include "motley/serial/strict_yaml.h"
 
@@ -32,12 +32,7 @@ Result<Tenants> Tenants::read(const std::filesystem::path& file) {
   std::map<std::string, Tenant> tenants;
   for (const cluster::StrictYaml& entry : yaml.list("tenants", {.min_size = 1})) {
     const std::string name = entry.text("name");
-    if (name.find('/') != std::string::npos) {
-      entry.refuse("name", fmt::format("'{}' has a slash, which ends a tenant's name before a job's", name));
-    }
-    if (name.size() > net::kMaxNameBytes) {
-      entry.refuse("name", fmt::format("has {} bytes; accepted: {}", name.size(), net::kMaxNameBytes));
-    }
+    if (const Status plain = check_folder_name(name); !plain) entry.refuse("name", plain.error().message);
     const double quota = entry.bytes("quota", {.min = 0, .max = kMaxQuota, .fallback = 0});
     if (quota > 0 && quota < 1) {
       entry.refuse("quota", "is less than a byte; accepted: 0 for no limit, or a byte and more");

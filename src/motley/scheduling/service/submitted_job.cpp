@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cctype>
 
+#include "motley/base/os/folder_name.h"
 #include "motley/scheduling/simulator/placement.h"
 
 namespace motley::scheduling {
 namespace {
 
-constexpr std::size_t kLongestName = 200;
 constexpr double kLongestSeconds = 1e9;
 constexpr double kLongestGrace = 3600;
 
@@ -28,9 +28,8 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   const auto refuse = [&](const char* field, const auto& value, const std::string& accepted) {
     return fail(ErrorCode::kInvalidInput, "job '{}': {} is '{}'; accepted: {}", job.name, field, value, accepted);
   };
-  if (job.name.empty() || job.name.size() > kLongestName || !std::ranges::all_of(job.name, is_plain)) {
-    return refuse("name", job.name, "1 to 200 letters, digits, '-', '_' and '.'");
-  }
+  if (const Status plain = check_folder_name(job.name); !plain) return fail(plain.error().within("name"));
+  if (!std::ranges::all_of(job.name, is_plain)) return refuse("name", job.name, "letters, digits, '-', '_' and '.'");
   if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
   if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
   const int min_workers = job.min_workers > 0 ? job.min_workers : job.workers;
