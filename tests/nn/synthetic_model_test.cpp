@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "motley/base/os/file.h"
+#include "motley/model/model_names.h"
 #include "motley/model/profile.h"
 #include "motley/model/tables.h"
 #include "motley/nn/network_part.h"
@@ -23,7 +24,7 @@ class SyntheticModelTest : public ::testing::Test {
     return profile_;
   }
   NetworkSpec spec() const {
-    return {.name = kSyntheticModel, .path = file_.string(), .input_shape = {1, 4, 4}, .outputs = 10};
+    return {.name = model::kSyntheticModel, .path = file_.string(), .input_shape = {1, 4, 4}, .outputs = 10};
   }
 
   const std::filesystem::path file_ = std::filesystem::path(::testing::TempDir()) / "imitation-profile.json";

@@ -14,34 +14,34 @@ struct Config {
   double wait = 1;
   std::string mode = "fast";
   std::vector<std::int64_t> shape;
-};
 
-const OptionTable<Config>& table() {
-  static const OptionTable<Config> options = {
-      {{"flag", OptionKind::kBoolean, "a flag"}, &Config::flag},
-      {{"count", OptionKind::kInteger, "how many", 1, 10}, &Config::count},
-      {{"rate", OptionKind::kReal, "a rate", 0}, &Config::rate},
-      {{"wait", OptionKind::kSeconds, "a wait"}, &Config::wait},
-      {{"mode", OptionKind::kChoice, "a mode", -1e300, 1e300, {"fast", "slow"}}, &Config::mode},
-      {{"shape", OptionKind::kIntegers, "a shape", 1}, &Config::shape},
-  };
-  return options;
-}
+  static const OptionTable<Config>& options() {
+    static const OptionTable<Config> options = {
+        {{"flag", OptionKind::kBoolean, "a flag"}, &Config::flag},
+        {{"count", OptionKind::kInteger, "how many", 1, 10}, &Config::count},
+        {{"rate", OptionKind::kReal, "a rate", 0}, &Config::rate},
+        {{"wait", OptionKind::kSeconds, "a wait"}, &Config::wait},
+        {choice("mode", "a mode", {"fast", "slow"}), &Config::mode},
+        {{"shape", OptionKind::kIntegers, "a shape", 1}, &Config::shape},
+    };
+    return options;
+  }
+};
 
 TEST(Options, TextGoesToFieldsAndBack) {
   Config config;
-  ASSERT_TRUE(table().set(config, "flag", "yes"));
-  ASSERT_TRUE(table().set(config, "count", " 7 "));
-  ASSERT_TRUE(table().set(config, "wait", "2 min"));
-  ASSERT_TRUE(table().set(config, "mode", "slow"));
-  ASSERT_TRUE(table().set(config, "shape", "[1, 28,28]"));
+  ASSERT_TRUE(Config::options().set(config, "flag", "yes"));
+  ASSERT_TRUE(Config::options().set(config, "count", " 7 "));
+  ASSERT_TRUE(Config::options().set(config, "wait", "2 min"));
+  ASSERT_TRUE(Config::options().set(config, "mode", "slow"));
+  ASSERT_TRUE(Config::options().set(config, "shape", "[1, 28,28]"));
   EXPECT_TRUE(config.flag);
   EXPECT_EQ(config.count, 7);
   EXPECT_EQ(config.wait, 120);
   EXPECT_EQ(config.shape, (std::vector<std::int64_t>{1, 28, 28}));
   Config again;
-  for (const auto& entry : table().entries()) {
-    ASSERT_TRUE(table().set(again, entry.text.key, table().get(config, entry))) << entry.text.key;
+  for (const auto& entry : Config::options().entries()) {
+    ASSERT_TRUE(Config::options().set(again, entry.text.key, Config::options().get(config, entry))) << entry.text.key;
   }
   EXPECT_EQ(again.count, config.count);
   EXPECT_EQ(again.rate, config.rate);
@@ -51,7 +51,7 @@ TEST(Options, TextGoesToFieldsAndBack) {
 TEST(Options, RefusalsNameKeyValueAndWhatIsAccepted) {
   Config config;
   const auto message = [&](const char* key, const char* value) {
-    const Status status = table().set(config, key, value);
+    const Status status = Config::options().set(config, key, value);
     return status ? std::string("accepted") : status.error().message;
   };
   EXPECT_EQ(message("count", "11"), "count: '11' is not accepted; accepted: an integer from 1 to 10");
@@ -61,6 +61,37 @@ TEST(Options, RefusalsNameKeyValueAndWhatIsAccepted) {
   EXPECT_THAT(message("shape", "[1, 0]"), ::testing::HasSubstr("a list of integers"));
   EXPECT_EQ(message("cuont", "1"), "unknown key 'cuont'; did you mean 'count'?");
   EXPECT_EQ(message("zzzzzzzz", "1"), "unknown key 'zzzzzzzz'");
+}
+
+struct Whole {
+  std::string name = "a";
+  Config part;
+  Config beside;
+
+  static const OptionTable<Whole>& options() {
+    static const OptionTable<Whole> options = {
+        {{"name", OptionKind::kText, "a name"}, &Whole::name}, {"part", &Whole::part}, {"", &Whole::beside}};
+    return options;
+  }
+};
+
+TEST(Options, OfAPartFollowItsPrefixInItsPlace) {
+  Whole whole;
+  const auto& options = Whole::options();
+  EXPECT_THAT(options.keys(),
+              ::testing::ElementsAre("name", "part.flag", "part.count", "part.rate", "part.wait", "part.mode",
+                                     "part.shape", "flag", "count", "rate", "wait", "mode", "shape"));
+  ASSERT_TRUE(options.set(whole, "part.count", "3"));
+  ASSERT_TRUE(options.set(whole, "count", "4"));
+  EXPECT_EQ(whole.part.count, 3);
+  EXPECT_EQ(whole.beside.count, 4);
+  const auto entry = options.find("part.count");
+  ASSERT_TRUE(entry);
+  EXPECT_EQ(options.get(whole, **entry), "3");
+  EXPECT_EQ(options.set(whole, "part.count", "11").error().message,
+            "part.count: '11' is not accepted; accepted: an integer from 1 to 10");
+  EXPECT_EQ(options.set(whole, "part.cuont", "1").error().message,
+            "unknown key 'part.cuont'; did you mean 'part.count'?");
 }
 
 }  // namespace

@@ -13,8 +13,9 @@
 #include "motley/report/report.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/job_document.h"
-#include "motley/train/job/job_parts.h"
-#include "motley/train/job/planned_job.h"
+#include "motley/train/job/resolved_job.h"
+#include "motley/train/job/servers.h"
+#include "motley/train/launch/check_inputs.h"
 #include "motley/train/launch/launcher.h"
 #include "motley/train/launch/progress.h"
 #include "motley/train/launch/role.h"
@@ -136,46 +137,50 @@ Status run_train(const TrainArguments& arguments) {
                 role.launcher);
   }
   if (plans) job.execution.plan.clear();
-  MOTLEY_TRY(train::follow_plan(job));
   const train::RunDirectory run(arguments.run.empty() ? default_run_folder(job, role) : fs::path(arguments.run));
 
   if (role.launcher == "motley") {
-    Status status = train::train_as_rank(job, run, role, arguments.hosts, resume);
+    const auto train_rank = [&]() -> Status {
+      MOTLEY_ASSIGN(const train::ResolvedJob resolved, train::resolve_job(std::move(job)));
+      return train::train_as_rank(resolved, run, role, arguments.hosts, resume);
+    };
+    Status status = train_rank();
     if (!status) {
       train::leave_error(status.error());
     }
     return status;
   }
   if (role.launcher != "none") {
+    MOTLEY_ASSIGN(const train::ResolvedJob resolved, train::resolve_job(std::move(job)));
     std::optional<train::RunLock> lock;
     if (role.rank == 0) {
-      MOTLEY_ASSIGN(const cluster::Cluster cluster, train::make_cluster(job));
-      MOTLEY_TRY(train::check_inputs(job, cluster));
+      MOTLEY_TRY(train::check_inputs(resolved));
       MOTLEY_ASSIGN(train::RunLock held, run.prepare(resume, arguments.overwrite));
       lock.emplace(std::move(held));
     }
-    Status status = train::train_as_rank(job, run, role, arguments.hosts, resume);
+    Status status = train::train_as_rank(resolved, run, role, arguments.hosts, resume);
     if (!status && status.error().code != ErrorCode::kInterrupted) {
       status = fail(status.error().within(fmt::format("rank {}", role.rank)));
     }
     return role.rank == 0 ? conclude(run, std::move(status)) : status;
   }
 
-  const auto check = [&]() -> Status {
-    MOTLEY_ASSIGN(const cluster::Cluster cluster, train::make_cluster(job));
-    MOTLEY_TRY(train::check_inputs(job, cluster));
-    job.execution.workers = static_cast<std::int64_t>(cluster.workers.size());
+  // The keys that follow from the job's files, after a look at whether all that it names is there.
+  const auto resolve = [&]() -> Status {
+    MOTLEY_ASSIGN(train::ResolvedJob resolved, train::resolve_job(std::move(job)));
+    MOTLEY_TRY(train::check_inputs(resolved));
+    job = std::move(resolved.job);
+    job.execution.workers = static_cast<std::int64_t>(resolved.cluster.workers.size());
     return {};
   };
   if (!plans) {
-    MOTLEY_TRY(check());
+    MOTLEY_TRY(resolve());
   }
   MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(resume, arguments.overwrite));
   const auto launch = [&]() -> Status {
     if (plans) {
       MOTLEY_ASSIGN(job, plan_first(std::move(job), run, resume));
-      MOTLEY_TRY(train::follow_plan(job));
-      MOTLEY_TRY(check());
+      MOTLEY_TRY(resolve());
     }
     train::name_token_files(job);
     MOTLEY_TRY(write_file(run.tried_job_file(), train::format_job(job)));

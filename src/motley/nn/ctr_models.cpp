@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "motley/model/model_names.h"
+
 namespace motley::nn {
 namespace {
 
@@ -181,12 +183,8 @@ std::int64_t append_tower(Layers& layers, const std::string& prefix, std::int64_
 
 }  // namespace
 
-bool is_ctr_model(const std::string& name) {
-  return name == "ctrdnn" || name == "2emb" || name == "matchnet" || name == "nce";
-}
-
 std::optional<LookupLayout> lookup_layout(const NetworkSpec& spec) {
-  if (!is_ctr_model(spec.name)) return std::nullopt;
+  if (!model::is_ctr_model(spec.name)) return std::nullopt;
   LookupLayout layout;
   layout.features = spec.input_shape.front();
   layout.small = spec.name == "2emb" ? kSmallCategories : 0;

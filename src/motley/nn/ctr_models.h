@@ -35,8 +35,6 @@ struct LookupLayout {
   std::int64_t input_width() const { return features + small + (served ? row_values() : categories); }
 };
 
-bool is_ctr_model(const std::string& name);
-
 // Nothing for a network that looks nothing up.
 std::optional<LookupLayout> lookup_layout(const NetworkSpec& spec);
 

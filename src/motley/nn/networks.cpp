@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "motley/base/random.h"
+#include "motley/model/model_names.h"
 #include "motley/nn/ctr_models.h"
 #include "motley/nn/sample_dropout.h"
 #include "motley/nn/script_network.h"
@@ -318,7 +319,7 @@ Status check_choice(const std::string& key, const std::string& value, std::initi
 Status check_network(const NetworkSpec& spec) {
   MOTLEY_TRY(check_choice("model.name", spec.name,
                           {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce",
-                           "torchscript", kSyntheticModel}));
+                           "torchscript", model::kSyntheticModel}));
   MOTLEY_TRY(check_choice("model.dtype", spec.dtype, {"float32", "float64"}));
   const bool is_script = spec.name == "torchscript";
   const auto unused = [&](const char* key) {
@@ -330,15 +331,15 @@ Status check_network(const NetworkSpec& spec) {
                 "model.path: missing; network 'torchscript' needs the file of a TorchScript module, which "
                 "tools/motley-export writes");
   }
-  const bool is_synthetic = spec.name == kSyntheticModel;
+  const bool is_synthetic = spec.name == model::kSyntheticModel;
   if (is_synthetic && spec.path.empty()) {
     return fail(ErrorCode::kInvalidInput, "model.path: missing; network '{}' needs the profile that it is made from",
-                kSyntheticModel);
+                model::kSyntheticModel);
   }
   if (!is_script && !is_synthetic && !spec.path.empty()) {
     return unused("path");
   }
-  const bool looks_up = is_ctr_model(spec.name);
+  const bool looks_up = model::is_ctr_model(spec.name);
   for (const std::int64_t size : spec.input_shape) {
     if (size < (looks_up ? 0 : 1) || size > 1'000'000) {
       return fail(ErrorCode::kInvalidInput, "model.input_shape: {} is not a size; accepted: 1 to 1000000", size);
@@ -401,7 +402,7 @@ Result<std::unique_ptr<Network>> make_network(const NetworkSpec& spec, std::uint
   if (spec.name == "torchscript") {
     return load_script_network(spec.path, spec.input_shape);
   }
-  if (spec.name == kSyntheticModel) {
+  if (spec.name == model::kSyntheticModel) {
     return make_synthetic_model(spec.path, spec.layers, spec.input_shape, spec.outputs);
   }
   return catch_torch(ErrorCode::kInvalidInput, "building network '" + spec.name + "'", [&] {

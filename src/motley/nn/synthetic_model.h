@@ -13,8 +13,6 @@
 
 namespace motley::nn {
 
-inline constexpr const char* kSyntheticModel = "synthetic";  // as model.name
-
 // The layers of the profile's graph, joined to at most `max_layers` (model::coarsen; 0: as they are). Each has one
 // parameter, "<layer>.weight", of as many values as it trains, and gives zeros of the size that is sent when the chain
 // is cut after it; the last gives `outputs` values. It takes samples of any shape, said by `sample_shape`. Gradients of

@@ -56,7 +56,7 @@ Status apply_flags(Job& job, const std::vector<std::pair<std::string, std::strin
 // Checks that need several keys at once, such as Nesterov without momentum.
 Status check_job(const Job& job);
 
-// Whether the job's network is synthetic (nn/synthetic_model.h). Nothing is learnt: weights stay as they are, and are
+// Whether the job's network is synthetic (model.name synthetic). Nothing is learnt: weights stay as they are, and are
 // neither evaluated nor kept.
 bool is_synthetic(const Job& job);
 

@@ -1,30 +1,10 @@
 // What keys of several specs say together.
-#include <algorithm>
-#include <cctype>
-#include <cstring>
-
-#include "motley/nn/ctr_models.h"
-#include "motley/nn/synthetic_model.h"
+#include "motley/base/os/folder_name.h"
+#include "motley/model/model_names.h"
 #include "motley/train/job/job.h"
 
 namespace motley::train {
 namespace {
-
-// A name that becomes one folder below another.
-Status check_folder_name(const char* key, const std::string& name) {
-  const auto is_plain = [](unsigned char c) {
-    return std::isalnum(c) != 0 || c >= 0x80 || std::strchr("._- ", c) != nullptr;
-  };
-  if (name.empty() || name.size() > 200 || name.front() == '.' || name.find('\0') != std::string::npos ||
-      !std::ranges::all_of(name, is_plain)) {
-    return fail(
-        ErrorCode::kInvalidInput,
-        "{}: '{}' is not the name of a folder; accepted: up to 200 letters, digits, spaces, '.', '_' and '-', not "
-        "beginning with '.'",
-        key, name);
-  }
-  return {};
-}
 
 // Where workers are at different steps, nothing may need the gradient or the step of all of them.
 Status check_asynchronous(const Job& job) {
@@ -69,7 +49,7 @@ Status check_inputs_of_model(const Job& job) {
     return fail(ErrorCode::kInvalidInput,
                 "model.name: {} reads no tokens; accepted with data.name text: transformer, torchscript", model);
   }
-  const bool needs_categories = nn::is_ctr_model(model);
+  const bool needs_categories = model::is_ctr_model(model);
   const bool has_categories = data == "criteo" || data == "clicks" || !job.data.categorical_columns.empty();
   if (needs_categories && !has_categories) {
     return fail(ErrorCode::kInvalidInput,
@@ -129,7 +109,10 @@ Status check_replicated_embeddings(const EmbeddingSpec& embedding) {
 }  // namespace
 
 Status check_job(const Job& job) {
-  MOTLEY_TRY(check_folder_name("name", job.name));
+  for (const auto& [key, name] :
+       {std::pair{"name", &job.name}, std::pair{"gradient_sync.tenant", &job.gradient_sync.tenant}}) {
+    if (const Status plain = check_folder_name(*name); !plain) return fail(plain.error().within(key));
+  }
   MOTLEY_TRY(job.optimizer.check());
   MOTLEY_TRY(job.gradient_sync.check());
   MOTLEY_TRY(check_asynchronous(job));
@@ -144,16 +127,16 @@ Status check_job(const Job& job) {
   MOTLEY_TRY(job.training.check());
   MOTLEY_TRY(check_inputs_of_model(job));
   MOTLEY_TRY(job.data.check());
-  if (!nn::is_ctr_model(job.model.name)) return {};
+  if (!model::is_ctr_model(job.model.name)) return {};
   return has_served_table(job) ? check_served_embeddings(job) : check_replicated_embeddings(job.embedding);
 }
 
 bool is_synthetic(const Job& job) {
-  return job.model.name == nn::kSyntheticModel;
+  return job.model.name == model::kSyntheticModel;
 }
 
 bool has_served_table(const Job& job) {
-  return nn::is_ctr_model(job.model.name) && job.embedding.placement == "server";
+  return model::is_ctr_model(job.model.name) && job.embedding.placement == "server";
 }
 
 }  // namespace motley::train

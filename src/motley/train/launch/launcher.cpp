@@ -21,7 +21,7 @@
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
 #include "motley/train/checkpoint/checkpoint.h"
-#include "motley/train/job/job_parts.h"
+#include "motley/train/job/servers.h"
 #include "motley/train/launch/progress.h"
 
 namespace motley::train {
@@ -209,8 +209,7 @@ std::string way_on(const RunDirectory& run) {
 
 // Which failure came first. A rank that another's failure brought down says so (its error is about another rank); what
 // counts is the rank killed by a signal that we did not send, else the earliest error that a rank has about itself.
-Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_by_us, double stopped_at,
-               bool interrupted) {
+Status verdict(const WorkerGroup& group, const RunDirectory& run, double killed_at, bool interrupted) {
   std::vector<const Worker*> order;
   for (const Worker& worker : group.workers) {
     order.push_back(&worker);
@@ -219,7 +218,7 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
   // Ended by a signal of ours: killed, or asked to stop before it could follow.
   const auto signalled_by_us = [&](const Worker* worker) {
     return WIFSIGNALED(*worker->status) &&
-           ((stopped_by_us && worker->ended >= stopped_at) || (interrupted && WTERMSIG(*worker->status) == SIGINT));
+           (worker->ended >= killed_at || (interrupted && WTERMSIG(*worker->status) == SIGINT));
   };
   for (const Worker* worker : order) {
     if (WIFSIGNALED(*worker->status) && !signalled_by_us(worker)) {
@@ -272,6 +271,214 @@ Status verdict(const WorkerGroup& group, const RunDirectory& run, bool stopped_b
   return {};
 }
 
+// The token of the parameter server that is started for the run.
+std::filesystem::path token_file(const RunDirectory& run) {
+  return std::filesystem::absolute(run.folder() / "logs" / "server.token");
+}
+
+// Signals that end a child or ask for a stop, taken from a descriptor, in the same poll as the workers' output.
+class Signals {
+ public:
+  explicit Signals(bool with_stops) {
+    sigset_t taken;
+    sigemptyset(&taken);
+    sigaddset(&taken, SIGCHLD);
+    if (with_stops) {
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+        sigaddset(&taken, signal);
+      }
+    }
+    ::sigprocmask(SIG_BLOCK, &taken, &former_mask_);
+    descriptor_ = ::signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+  ~Signals() {
+    ::close(descriptor_);
+    ::sigprocmask(SIG_SETMASK, &former_mask_, nullptr);
+  }
+
+  int descriptor() const { return descriptor_; }
+  const sigset_t& former_mask() const { return former_mask_; }
+
+  // How often a stop was asked for since the last call.
+  int take_stops() const {
+    int stops = 0;
+    signalfd_siginfo info;
+    while (::read(descriptor_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+      stops += info.ssi_signo == SIGCHLD ? 0 : 1;
+    }
+    return stops;
+  }
+
+ private:
+  sigset_t former_mask_;
+  int descriptor_ = -1;
+};
+
+// One start of the server and the workers, up to the end of the last worker.
+class Launch {
+ public:
+  Launch(const LaunchOptions& options, const RunDirectory& run) : options_(options), run_(run) {}
+
+  Status run() {
+    if (!options_.server_arguments.empty()) {
+      MOTLEY_TRY(start_server());
+    }
+    MOTLEY_TRY(start_workers());
+    while (!group_.all_ended()) {
+      wait_for_news();
+      follow_stops();
+      for (Worker& worker : group_.workers) {
+        follow(worker);
+      }
+      if (monotonic_seconds() >= kill_at_ && killed_at_ == kNever) {
+        killed_at_ = monotonic_seconds();
+        group_.signal_all(SIGKILL);
+      }
+    }
+    progress_.clear();
+    if (options_.deadline && killed_at_ != kNever && killed_at_ >= options_.deadline->at()) {
+      return fail(ErrorCode::kTimeout, "the workers had not ended after {:.3g} s and were killed",
+                  options_.deadline->allowed());
+    }
+    return verdict(group_, run_, killed_at_, interrupted_);
+  }
+
+ private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  // Its address and its token go to the workers.
+  Status start_server() {
+    MOTLEY_TRY(net::Secret::generate().write(token_file(run_)));
+    const std::string token = fmt::format("{}={}", net::kTokenFileVariable, token_file(run_).string());
+    const std::filesystem::path address_file = run_.folder() / "logs" / "server.address";
+    std::error_code ignored;
+    std::filesystem::remove(address_file, ignored);
+    std::vector<std::string> arguments = options_.server_arguments;
+    arguments.insert(arguments.end(), {"--address-file", address_file.string()});
+    MOTLEY_TRY(start_worker(group_.server, options_.motley, std::move(arguments), server_log(),
+                            environment_with({launcher_variable(), token}), signals_.former_mask()));
+    MOTLEY_ASSIGN(const std::string address, wait_for_address(address_file));
+    variables_.insert(variables_.end(), {fmt::format("{}={}", kServersVariable, address), token});
+    return {};
+  }
+
+  // The address, once the server listens.
+  Result<std::string> wait_for_address(const std::filesystem::path& file) {
+    Worker& server = group_.server;
+    const Deadline deadline = Deadline::after(kServerStartSeconds);
+    for (;;) {
+      if (const auto address = read_file(file, 256)) {
+        return address->substr(0, address->find('\n'));
+      }
+      const bool ended = ::waitpid(server.process, nullptr, WNOHANG) == server.process;
+      if (server.output >= 0) {
+        forward_output(server, progress_, true);
+      }
+      if (ended) {
+        server.status = 0;
+        const std::string text = read_file(server_log()).value_or("");
+        const std::string message = text.substr(0, text.find_last_not_of('\n') + 1);
+        return fail(ErrorCode::kUnavailable, "the parameter server ended at once: {} (see {})",
+                    message.substr(message.rfind('\n') + 1), server_log().string());
+      }
+      if (deadline.passed()) {
+        return fail(ErrorCode::kTimeout, "the parameter server did not listen within {:.3g} s; see {}",
+                    deadline.allowed(), server_log().string());
+      }
+      SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
+    }
+  }
+
+  std::filesystem::path server_log() const { return run_.folder() / "logs" / "server.log"; }
+
+  Status start_workers() {
+    group_.workers.resize(static_cast<std::size_t>(options_.workers));
+    for (int rank = 0; rank < options_.workers; ++rank) {
+      Worker& worker = group_.workers[static_cast<std::size_t>(rank)];
+      worker.rank = rank;
+      std::vector<std::string> variables = variables_;
+      variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
+                                         fmt::format("MOTLEY_SIZE={}", options_.workers), "MOTLEY_PROGRESS=marked"});
+      MOTLEY_TRY(start_worker(worker, options_.motley, options_.worker_arguments, run_.log_file(rank),
+                              environment_with(variables), signals_.former_mask()));
+    }
+    return {};
+  }
+
+  // Until a process writes or ends, or a stop is asked for; 0.1 s at most.
+  void wait_for_news() {
+    std::vector<pollfd> polled = {{signals_.descriptor(), POLLIN, 0}};
+    for (const Worker& worker : group_.workers) {
+      if (worker.output >= 0) {
+        polled.push_back({worker.output, POLLIN, 0});
+      }
+    }
+    if (group_.server.output >= 0) {
+      polled.push_back({group_.server.output, POLLIN, 0});
+      forward_output(group_.server, progress_, true);
+    }
+    ::poll(polled.data(), polled.size(), 100);
+  }
+
+  // The first stop is passed on, and leaves the workers time to write a checkpoint; another one leaves none.
+  void follow_stops() {
+    for (int stops = signals_.take_stops(); stops > 0; --stops) {
+      if (interrupted_) {
+        kill_at_ = monotonic_seconds();
+        continue;
+      }
+      interrupted_ = true;
+      std::fprintf(stderr, "motley: stopping after this step, with a checkpoint (again to stop at once)\n");
+      group_.signal_all(SIGINT);
+      kill_at_ = std::min(kill_at_, monotonic_seconds() + 4 * options_.grace_seconds);
+    }
+    if (options_.stop && options_.stop->stop_requested()) {
+      interrupted_ = true;
+      kill_at_ = monotonic_seconds();
+    }
+  }
+
+  void follow(Worker& worker) {
+    if (worker.output >= 0) {
+      forward_output(worker, progress_, options_.quiet);
+    }
+    int status = 0;
+    if (!worker.status && ::waitpid(worker.process, &status, WNOHANG) == worker.process) {
+      worker.status = status;
+      worker.ended = monotonic_seconds();
+      const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
+      if (interrupted_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) {
+        kill_at_ = worker.ended;  // it had not begun: the others would wait for it in vain
+      }
+      if (!clean && !failed_) {
+        failed_ = true;
+        kill_at_ = std::min(kill_at_, worker.ended + options_.grace_seconds);
+      }
+    }
+    // A grandchild may hold the pipe open; a worker that has ended has nothing more to say after a last read.
+    if (worker.status && worker.output >= 0 && monotonic_seconds() > worker.ended + 1) {
+      ::close(worker.output);
+      worker.output = -1;
+    }
+  }
+
+  const LaunchOptions& options_;
+  const RunDirectory& run_;
+  const Signals signals_{!options_.stop};  // restored after the processes below have gone
+  ProgressLine progress_;
+  WorkerGroup group_;
+  // Of all workers. Ranks meet through a file in the run folder; the job id tells this start's file from one that a
+  // killed run left.
+  std::vector<std::string> variables_ = {launcher_variable(),
+                                         fmt::format("MOTLEY_JOB_ID={}-{:.6f}", ::getpid(), wall_seconds())};
+  bool interrupted_ = false;
+  bool failed_ = false;
+  double kill_at_ = options_.deadline ? options_.deadline->at() : kNever;
+  double killed_at_ = kNever;
+};
+
 }  // namespace
 
 Status follow_launcher() {
@@ -291,165 +498,9 @@ void leave_error(const Error& error) {
   std::fprintf(stderr, "%c%s\n", kErrorMark, text.c_str());
 }
 
-namespace {
-
-// Starts the server and waits until it listens; its address.
-Result<std::string> start_server(Worker& server, const LaunchOptions& options, const RunDirectory& run,
-                                 const std::string& token, const sigset_t& former_mask, ProgressLine& progress) {
-  const std::filesystem::path logs = run.folder() / "logs";
-  const std::filesystem::path address_file = logs / "server.address";
-  std::error_code ignored;
-  std::filesystem::remove(address_file, ignored);
-  std::vector<std::string> arguments = options.server_arguments;
-  arguments.insert(arguments.end(), {"--address-file", address_file.string()});
-  MOTLEY_TRY(start_worker(server, options.motley, std::move(arguments), logs / "server.log",
-                          environment_with({launcher_variable(), token}), former_mask));
-  const Deadline deadline = Deadline::after(kServerStartSeconds);
-  for (;;) {
-    if (const auto address = read_file(address_file, 256)) {
-      return address->substr(0, address->find('\n'));
-    }
-    const bool ended = ::waitpid(server.process, nullptr, WNOHANG) == server.process;
-    if (server.output >= 0) {
-      forward_output(server, progress, true);
-    }
-    if (ended) {
-      server.status = 0;
-      const std::string text = read_file(logs / "server.log").value_or("");
-      const std::string message = text.substr(0, text.find_last_not_of('\n') + 1);
-      return fail(ErrorCode::kUnavailable, "the parameter server ended at once: {} (see {})",
-                  message.substr(message.rfind('\n') + 1), (logs / "server.log").string());
-    }
-    if (deadline.passed()) {
-      return fail(ErrorCode::kTimeout, "the parameter server did not listen within {:.3g} s; see {}",
-                  deadline.allowed(), (logs / "server.log").string());
-    }
-    SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
-  }
-}
-
-// The token of the parameter server that is started for the run.
-std::filesystem::path token_file(const RunDirectory& run) {
-  return std::filesystem::absolute(run.folder() / "logs" / "server.token");
-}
-
-Status launch_once(const LaunchOptions& options, const RunDirectory& run) {
-  // Stop signals are taken from a descriptor, in the same poll as the workers' output.
-  sigset_t stop_signals;
-  sigset_t former_mask;
-  sigemptyset(&stop_signals);
-  sigaddset(&stop_signals, SIGCHLD);
-  if (!options.stop) {
-    for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
-      sigaddset(&stop_signals, signal);
-    }
-  }
-  ::sigprocmask(SIG_BLOCK, &stop_signals, &former_mask);
-  const int signals = ::signalfd(-1, &stop_signals, SFD_NONBLOCK | SFD_CLOEXEC);
-
-  const std::string job_id = fmt::format("{}-{:.6f}", ::getpid(), wall_seconds());
-
-  // Ranks meet through a file in the run folder; the job id tells this start's file from one that a killed run left.
-  std::vector<std::string> rendezvous = {launcher_variable(), "MOTLEY_JOB_ID=" + job_id};
-  ProgressLine progress;
-  WorkerGroup group;
-  if (!options.server_arguments.empty()) {
-    MOTLEY_TRY(net::Secret::generate().write(token_file(run)));
-    const std::string token = fmt::format("{}={}", net::kTokenFileVariable, token_file(run).string());
-    MOTLEY_ASSIGN(const std::string address, start_server(group.server, options, run, token, former_mask, progress));
-    rendezvous.insert(rendezvous.end(), {fmt::format("{}={}", kServersVariable, address), token});
-  }
-  group.workers.resize(static_cast<std::size_t>(options.workers));
-  for (int rank = 0; rank < options.workers; ++rank) {
-    Worker& worker = group.workers[static_cast<std::size_t>(rank)];
-    worker.rank = rank;
-    std::vector<std::string> variables = rendezvous;
-    variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
-                                       fmt::format("MOTLEY_SIZE={}", options.workers), "MOTLEY_PROGRESS=marked"});
-    MOTLEY_TRY(start_worker(worker, options.motley, options.worker_arguments, run.log_file(rank),
-                            environment_with(variables), former_mask));
-  }
-
-  bool interrupted = false;
-  bool failed = false;
-  bool stopped_by_us = false;
-  double stopped_at = 0;
-  double kill_at = options.deadline ? options.deadline->at() : std::numeric_limits<double>::infinity();
-  while (!group.all_ended()) {
-    std::vector<pollfd> polled = {{signals, POLLIN, 0}};
-    for (const Worker& worker : group.workers) {
-      if (worker.output >= 0) {
-        polled.push_back({worker.output, POLLIN, 0});
-      }
-    }
-    if (group.server.output >= 0) {
-      polled.push_back({group.server.output, POLLIN, 0});
-      forward_output(group.server, progress, true);
-    }
-    ::poll(polled.data(), polled.size(), 100);
-
-    signalfd_siginfo info;
-    while (::read(signals, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
-      if (info.ssi_signo == SIGCHLD) {
-        continue;
-      }
-      if (interrupted) {
-        kill_at = monotonic_seconds();  // asked a second time: no more grace
-      } else {
-        interrupted = true;
-        std::fprintf(stderr, "motley: stopping after this step, with a checkpoint (again to stop at once)\n");
-        group.signal_all(SIGINT);
-        kill_at = std::min(kill_at, monotonic_seconds() + 4 * options.grace_seconds);
-      }
-    }
-    if (options.stop && options.stop->stop_requested()) {
-      interrupted = true;
-      kill_at = monotonic_seconds();
-    }
-    for (Worker& worker : group.workers) {
-      if (worker.output >= 0) {
-        forward_output(worker, progress, options.quiet);
-      }
-      int status = 0;
-      if (!worker.status && ::waitpid(worker.process, &status, WNOHANG) == worker.process) {
-        worker.status = status;
-        worker.ended = monotonic_seconds();
-        const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
-        if (interrupted && WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) {
-          kill_at = monotonic_seconds();  // it had not begun: the others would wait for it in vain
-        }
-        if (!clean && !failed) {
-          failed = true;
-          kill_at = std::min(kill_at, monotonic_seconds() + options.grace_seconds);
-        }
-      }
-      // A grandchild may hold the pipe open; a worker that has ended has nothing more to say after a last read.
-      if (worker.status && worker.output >= 0 && monotonic_seconds() > worker.ended + 1) {
-        ::close(worker.output);
-        worker.output = -1;
-      }
-    }
-    if (monotonic_seconds() >= kill_at && !stopped_by_us) {
-      stopped_by_us = true;
-      stopped_at = monotonic_seconds();
-      group.signal_all(SIGKILL);
-    }
-  }
-  progress.clear();
-  ::close(signals);
-  ::sigprocmask(SIG_SETMASK, &former_mask, nullptr);
-  if (stopped_by_us && options.deadline && stopped_at >= options.deadline->at()) {
-    return fail(ErrorCode::kTimeout, "the workers had not ended after {:.3g} s and were killed",
-                options.deadline->allowed());
-  }
-  return verdict(group, run, stopped_by_us, stopped_at, interrupted);
-}
-
-}  // namespace
-
 Status launch_workers(LaunchOptions options, const RunDirectory& run) {
   for (int restart = 1;; ++restart) {
-    Status status = launch_once(options, run);
+    Status status = Launch(options, run).run();
     const bool go_on = !status && status.error().code == ErrorCode::kServerLost && restart <= kMaxRestarts &&
                        holds_checkpoint(run.checkpoint_folder());
     if (!go_on) {

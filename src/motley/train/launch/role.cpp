@@ -8,8 +8,6 @@
 #include <sstream>
 #include <thread>
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
 #include "motley/base/os/file.h"
 
 namespace motley::train {
@@ -65,13 +63,6 @@ std::string to_text(const RendezvousPoint& point, const std::string& job_id) {
       .dump();
 }
 
-std::vector<std::uint8_t> byte_size(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-std::string format_text(const std::vector<std::uint8_t>& bytes) {
-  return {bytes.begin(), bytes.end()};
-}
-
 std::optional<RendezvousPoint> from_text(const std::string& text, const std::string& job_id) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded() || json.value("job", "") != job_id) {
@@ -117,44 +108,37 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
 
 // torchrun's agent owns MASTER_PORT with its key-value store; rank 0 publishes its address and secret there.
 Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional<Secret>& configured,
-                                           net::SessionOptions& options) {
+                                           const OpenStore& open_store, net::SessionOptions& options) {
   MOTLEY_ASSIGN(const int port, environment_integer("MASTER_PORT", 1, 65535));
-  const std::string host = environment("MASTER_ADDR").value_or("127.0.0.1");
+  const net::Endpoint endpoint{environment("MASTER_ADDR").value_or("127.0.0.1"), static_cast<std::uint16_t>(port)};
   const std::string key = "motley/" + role.job_id;
-  try {
-    c10d::TCPStoreOptions store_options;
-    store_options.port = static_cast<std::uint16_t>(port);
-    store_options.isServer = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("True") != "True" && role.rank == 0;
-    store_options.waitWorkers = false;
-    store_options.timeout = std::chrono::milliseconds(static_cast<long>(options.join_seconds * 1e3));
-    auto store = c10::make_intrusive<c10d::TCPStore>(host, store_options);
-    if (role.rank == 0) {
-      Secret secret = configured ? *configured : Secret::generate();
-      options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
-                         id = role.job_id](const net::Endpoint& bound) -> Status {
-        try {
-          store->set(key, byte_size(to_text({bound, hex}, id)));
-          return {};
-        } catch (const std::exception& problem) {
-          return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", problem.what());
-        }
-      };
-      return secret;
-    }
-    const auto point = from_text(format_text(store->get(key)), role.job_id);
-    if (!point) {
-      return fail(ErrorCode::kCorrupt, "rank 0 published an address that cannot be read in torchrun's store at {}:{}",
-                  host, port);
-    }
-    options.rendezvous = point->endpoint;
-    if (configured) {
-      return *configured;
-    }
-    return Secret::from_text(point->secret_hex, "rank 0's secret");
-  } catch (const std::exception& problem) {
+  const auto unreachable = [&](const Error& error) {
     return fail(ErrorCode::kTimeout, "rank {} cannot meet rank 0 through torchrun's store at {}:{}: {}", role.rank,
-                host, port, problem.what());
+                endpoint.host, port, error.message);
+  };
+  const bool agent_serves = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("True") == "True";
+  auto opened = open_store({endpoint, !agent_serves && role.rank == 0, options.join_seconds});
+  if (!opened) return unreachable(opened.error());
+  const std::shared_ptr<KeyValueStore> store = std::move(*opened);
+  if (role.rank == 0) {
+    Secret secret = configured ? *configured : Secret::generate();
+    options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
+                       id = role.job_id](const net::Endpoint& bound) -> Status {
+      const Status set = store->set(key, to_text({bound, hex}, id));
+      if (set) return {};
+      return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", set.error().message);
+    };
+    return secret;
   }
+  const Result<std::string> text = store->get(key);
+  if (!text) return unreachable(text.error());
+  const auto point = from_text(*text, role.job_id);
+  if (!point) {
+    return fail(ErrorCode::kCorrupt, "rank 0 published an address that cannot be read in torchrun's store at {}:{}",
+                endpoint.host, port);
+  }
+  options.rendezvous = point->endpoint;
+  return configured ? *configured : Secret::from_text(point->secret_hex, "rank 0's secret");
 }
 
 // The address file: an endpoint a rank, in rank order.
@@ -233,7 +217,8 @@ Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank) {
 }
 
 Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& folder,
-                               const std::filesystem::path& hosts, net::SessionOptions& options) {
+                               const std::filesystem::path& hosts, const OpenStore& open_store,
+                               net::SessionOptions& options) {
   options.rank = role.rank;
   options.size = role.size;
   MOTLEY_ASSIGN(const std::optional<Secret> configured, configured_secret(role));
@@ -266,7 +251,7 @@ Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& fo
       options.bind_host = "0.0.0.0";
       options.rendezvous.host = environment("MASTER_ADDR").value_or("127.0.0.1");
     }
-    return rendezvous_through_torchrun(role, configured, options);
+    return rendezvous_through_torchrun(role, configured, open_store, options);
   }
   const bool slurm_hosts = role.launcher == "srun" && environment("SLURM_STEP_NUM_NODES").value_or("1") != "1";
   const bool mpi_hosts = role.launcher == "mpirun" && environment("OMPI_COMM_WORLD_LOCAL_SIZE").value_or("") !=

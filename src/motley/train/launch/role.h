@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -28,11 +29,27 @@ Result<Role> detect_role();
 // 29400). `rank` is this process's line, counted from 0.
 Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank);
 
+// What torchrun's ranks share. Errors are about the store, not about the key.
+class KeyValueStore {
+ public:
+  virtual ~KeyValueStore() = default;
+  virtual Status set(const std::string& key, const std::string& text) = 0;
+  virtual Result<std::string> get(const std::string& key) = 0;  // waits until the key is set
+};
+struct StoreAddress {
+  net::Endpoint endpoint;
+  bool is_server = false;      // this process serves it
+  double timeout_seconds = 0;  // of each wait
+};
+using OpenStore = std::function<Result<std::unique_ptr<KeyValueStore>>(const StoreAddress&)>;
+
 // Fills rendezvous, bind_host, given_secret, publish and returns the secret, for this role. `folder` is where ranks of
-// one host meet through a file (mpirun and srun on one machine); `hosts` is the address file or empty. The secret is
+// one host meet through a file (mpirun and srun on one machine); `hosts` is the address file or empty, and
+// `open_store` opens the store of torchrun. The secret is
 // that of the role's file, or of the file that MOTLEY_SECRET_FILE names (mode 0600), or, where all ranks share this
 // machine, a generated one.
 Result<net::Secret> find_rendezvous(const Role& role, const std::filesystem::path& folder,
-                                    const std::filesystem::path& hosts, net::SessionOptions& options);
+                                    const std::filesystem::path& hosts, const OpenStore& open_store,
+                                    net::SessionOptions& options);
 
 }  // namespace motley::train

@@ -7,7 +7,7 @@
 #include "motley/base/units.h"
 #include "motley/net/socket.h"
 #include "motley/planning/cost/placement.h"
-#include "motley/train/job/job_parts.h"
+#include "motley/train/job/servers.h"
 #include "motley/train/sync/link_probe.h"
 
 namespace motley::train {

@@ -1,7 +1,7 @@
 #include "motley/train/loop/served_table.h"
 
 #include "motley/base/random.h"
-#include "motley/train/job/job_parts.h"
+#include "motley/train/job/servers.h"
 
 namespace motley::train {
 namespace {

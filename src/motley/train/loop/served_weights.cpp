@@ -22,22 +22,6 @@ std::vector<std::string> list_fields(kernels::UpdateRule rule) {
 
 }  // namespace
 
-kernels::UpdateOptions update_options(const nn::OptimizerSpec& spec) {
-  using kernels::UpdateRule;
-  const UpdateRule sgd = spec.momentum == 0 ? UpdateRule::kSgd
-                         : spec.nesterov    ? UpdateRule::kNesterov
-                                            : UpdateRule::kMomentum;
-  return {.rule = spec.name == "sgd"    ? sgd
-                  : spec.name == "adam" ? UpdateRule::kAdam
-                                        : UpdateRule::kAdamW,
-          .learning_rate = spec.learning_rate,
-          .momentum = spec.momentum,
-          .weight_decay = spec.weight_decay,
-          .beta1 = spec.beta1,
-          .beta2 = spec.beta2,
-          .epsilon = spec.epsilon};
-}
-
 ServedWeights::ServedWeights(ps::ServerOptimizer& server, const nn::GradientBuckets& buckets, kernels::UpdateRule rule)
     : server_(server), buckets_(buckets), fields_(list_fields(rule)) {}
 

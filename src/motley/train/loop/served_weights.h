@@ -13,9 +13,6 @@
 
 namespace motley::train {
 
-// The rule by which a server does what this optimizer does.
-kernels::UpdateOptions update_options(const nn::OptimizerSpec& spec);
-
 class ServedWeights {
  public:
   // Collective. `optimizer` holds the state to start from, and is not stepped afterwards. On the CPU the parameters

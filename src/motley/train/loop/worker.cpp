@@ -26,9 +26,9 @@
 #include "motley/base/os/file.h"
 #include "motley/nn/runtime.h"
 #include "motley/nn/schedule.h"
-#include "motley/train/job/planned_job.h"
 #include "motley/train/launch/launcher.h"
 #include "motley/train/loop/worker_state.h"
+#include "motley/train/worker/torchrun_store.h"
 
 namespace motley::train {
 namespace {
@@ -76,7 +76,7 @@ Status Worker::join(const std::filesystem::path& hosts) {
   if (layout_) {
     options.fingerprint += fmt::format("-{:08x}", crc32c(planning::to_json(layout_->plan())));
   }
-  MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, options));
+  MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, open_torchrun_store, options));
   MOTLEY_ASSIGN(session_, net::Session::join(options, *secret_));
   if (writes()) {  // all have read where to meet; the file holds a secret
     std::error_code ignored;
@@ -327,44 +327,9 @@ Status Worker::clip_gradients() {
   return norm > job_.max_grad_norm ? nn::scale_gradients(parameters, job_.max_grad_norm / norm) : Status();
 }
 
-Result<cluster::Cluster> make_cluster(const Job& job) {
-  cluster::Cluster cluster;
-  if (!job.execution.cluster.empty()) {
-    MOTLEY_ASSIGN(cluster, cluster::read_cluster(job.execution.cluster));
-  }
-  if (!job.execution.plan.empty()) {
-    MOTLEY_ASSIGN(const planning::Plan plan, build_plan(job));
-    return planned_cluster(job, plan, std::move(cluster));
-  }
-  if (!job.execution.cluster.empty()) {
-    const auto described = static_cast<std::int64_t>(cluster.workers.size());
-    if (job.execution.workers > 0 && described != job.execution.workers) {
-      return fail(ErrorCode::kInvalidInput, "workers: {} is given, '{}' describes {}", job.execution.workers,
-                  job.execution.cluster, described);
-    }
-    if (described == 0) {
-      return fail(ErrorCode::kInvalidInput, "{}: workers: the file describes none; a job needs at least one",
-                  job.execution.cluster);
-    }
-  } else {
-    for (std::int64_t rank = 0; rank < std::max<std::int64_t>(1, job.execution.workers); ++rank) {
-      cluster::Worker worker;
-      worker.name = fmt::format("worker-{}", rank);
-      worker.threads = job.execution.threads;
-      cluster.workers.push_back(std::move(worker));
-    }
-  }
-  if (job.training.global_batch_size < static_cast<std::int64_t>(cluster.workers.size())) {
-    return fail(ErrorCode::kInvalidInput,
-                "global_batch_size: {} is smaller than the number of workers; accepted: {} or more",
-                job.training.global_batch_size, cluster.workers.size());
-  }
-  return cluster;
-}
-
-Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, const std::filesystem::path& hosts,
-                     bool resume) {
-  MOTLEY_ASSIGN(cluster::Cluster cluster, make_cluster(job));
+Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const Role& role,
+                     const std::filesystem::path& hosts, bool resume) {
+  const auto& [job, cluster, plan] = resolved;
   if (static_cast<int>(cluster.workers.size()) != role.size) {
     return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {} workers{}", role.size,
                 cluster.workers.size(),
@@ -387,11 +352,7 @@ Status train_as_rank(const Job& job, const RunDirectory& run, const Role& role, 
   nn::keep_freed_memory();
   nn::set_threads(static_cast<int>(own.threads));
   nn::set_deterministic(job.execution.deterministic);
-  std::optional<planning::Plan> plan;
-  if (!job.execution.plan.empty()) {
-    MOTLEY_ASSIGN(plan, build_plan(job));
-  }
-  Worker worker(job, run, role, std::move(cluster), std::move(plan));
+  Worker worker(job, run, role, cluster, plan);
   return worker.run(hosts, resume);
 }
 

@@ -32,10 +32,12 @@
 #include "motley/nn/stage.h"
 #include "motley/ps/service/service.h"
 #include "motley/train/checkpoint/checkpoint.h"
+#include "motley/train/job/batch_split.h"
 #include "motley/train/job/job.h"
 #include "motley/train/job/job_data.h"
-#include "motley/train/job/job_parts.h"
 #include "motley/train/job/run_directory.h"
+#include "motley/train/job/servers.h"
+#include "motley/train/launch/cores.h"
 #include "motley/train/launch/progress.h"
 #include "motley/train/launch/role.h"
 #include "motley/train/loop/emulated_timing.h"
@@ -49,6 +51,7 @@
 #include "motley/train/pipeline/stage_layout.h"
 #include "motley/train/pipeline/stage_split.h"
 #include "motley/train/pipeline/tied_gradients.h"
+#include "motley/train/worker/job_parts.h"
 
 namespace motley::train {
 

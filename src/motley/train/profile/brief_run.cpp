@@ -8,12 +8,11 @@
 
 #include "motley/base/os/file.h"
 #include "motley/base/statistics.h"
-#include "motley/train/job/job_parts.h"
-#include "motley/train/job/planned_job.h"
+#include "motley/train/job/resolved_job.h"
 #include "motley/train/job/run_directory.h"
+#include "motley/train/launch/check_inputs.h"
 #include "motley/train/launch/launcher.h"
 #include "motley/train/launch/server_placement.h"
-#include "motley/train/loop/worker.h"
 #include "motley/train/records/metrics.h"
 
 namespace motley::train {
@@ -104,11 +103,10 @@ Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const Br
   job.execution.plan = plan_file.string();
   job.execution.replan = false;
   job.execution.profile.clear();
-  MOTLEY_TRY(follow_plan(job));
-  MOTLEY_ASSIGN(const cluster::Cluster cluster, make_cluster(job));
-  MOTLEY_TRY(check_inputs(job, cluster));
-  job.execution.workers = static_cast<std::int64_t>(cluster.workers.size());
-  return run_in(folder.path, std::move(job), options);
+  MOTLEY_ASSIGN(ResolvedJob resolved, resolve_job(std::move(job)));
+  MOTLEY_TRY(check_inputs(resolved));
+  resolved.job.execution.workers = static_cast<std::int64_t>(resolved.cluster.workers.size());
+  return run_in(folder.path, std::move(resolved.job), options);
 }
 
 }  // namespace motley::train

@@ -14,8 +14,8 @@
 #include "motley/nn/model_graph.h"
 #include "motley/nn/profiler.h"
 #include "motley/train/job/job_data.h"
-#include "motley/train/job/job_parts.h"
 #include "motley/train/profile/brief_run.h"
+#include "motley/train/worker/job_parts.h"
 
 namespace motley::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "motley/train/job/planned_job.h"
+#include "motley/train/job/resolved_job.h"
 
 #include <algorithm>
 #include <map>
@@ -12,9 +12,8 @@ bool uses_server(const planning::Plan& plan) {
   });
 }
 
-}  // namespace
-
-Result<planning::Plan> build_plan(const Job& job) {
+// The plan that the job names, held against its keys.
+Result<planning::Plan> read_plan(const Job& job) {
   MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(job.execution.plan));
   const auto refuse = [&](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
   if (plan.batch != job.training.global_batch_size) {
@@ -50,9 +49,9 @@ Result<planning::Plan> build_plan(const Job& job) {
   return plan;
 }
 
-Status follow_plan(Job& job) {
-  if (job.execution.plan.empty()) return {};
-  MOTLEY_ASSIGN(const planning::Plan plan, build_plan(job));
+// The keys that the plan decides where the job leaves them open: emulation of a synthetic network, gradient_sync.method
+// where a stage meets at a parameter server.
+Status follow_plan(const planning::Plan& plan, Job& job) {
   if (is_synthetic(job) && job.execution.emulation.empty()) {
     job.execution.emulation = job.model.path;
   }
@@ -69,7 +68,9 @@ Status follow_plan(Job& job) {
   return {};
 }
 
-Result<cluster::Cluster> planned_cluster(const Job& job, const planning::Plan& plan, cluster::Cluster described) {
+// A worker for each of the plan's replicas, stage by stage. Where the cluster describes workers, each replica is the
+// next of its type; else it is any process of this machine.
+Result<cluster::Cluster> arrange_workers(const Job& job, const planning::Plan& plan, cluster::Cluster described) {
   std::map<std::string, std::vector<cluster::Worker>> of_type;
   for (cluster::Worker& worker : described.workers) {
     if (worker.emulation) {
@@ -115,6 +116,51 @@ Result<cluster::Cluster> planned_cluster(const Job& job, const planning::Plan& p
                 job.execution.workers, job.execution.plan, count, count);
   }
   return described;
+}
+
+// The workers that the cluster file describes, or execution.workers equal ones on this machine.
+Result<cluster::Cluster> make_workers(const Job& job, cluster::Cluster cluster) {
+  if (!job.execution.cluster.empty()) {
+    const auto described = static_cast<std::int64_t>(cluster.workers.size());
+    if (job.execution.workers > 0 && described != job.execution.workers) {
+      return fail(ErrorCode::kInvalidInput, "workers: {} is given, '{}' describes {}", job.execution.workers,
+                  job.execution.cluster, described);
+    }
+    if (described == 0) {
+      return fail(ErrorCode::kInvalidInput, "{}: workers: the file describes none; a job needs at least one",
+                  job.execution.cluster);
+    }
+  } else {
+    for (std::int64_t rank = 0; rank < std::max<std::int64_t>(1, job.execution.workers); ++rank) {
+      cluster::Worker worker;
+      worker.name = fmt::format("worker-{}", rank);
+      worker.threads = job.execution.threads;
+      cluster.workers.push_back(std::move(worker));
+    }
+  }
+  if (job.training.global_batch_size < static_cast<std::int64_t>(cluster.workers.size())) {
+    return fail(ErrorCode::kInvalidInput,
+                "global_batch_size: {} is smaller than the number of workers; accepted: {} or more",
+                job.training.global_batch_size, cluster.workers.size());
+  }
+  return cluster;
+}
+
+}  // namespace
+
+Result<ResolvedJob> resolve_job(Job job) {
+  ResolvedJob resolved;
+  if (!job.execution.plan.empty()) {
+    MOTLEY_ASSIGN(resolved.plan, read_plan(job));
+    MOTLEY_TRY(follow_plan(*resolved.plan, job));
+  }
+  if (!job.execution.cluster.empty()) {
+    MOTLEY_ASSIGN(resolved.cluster, cluster::read_cluster(job.execution.cluster));
+  }
+  MOTLEY_ASSIGN(resolved.cluster, resolved.plan ? arrange_workers(job, *resolved.plan, std::move(resolved.cluster))
+                                                : make_workers(job, std::move(resolved.cluster)));
+  resolved.job = std::move(job);
+  return resolved;
 }
 
 }  // namespace motley::train

@@ -1,0 +1,23 @@
+// A job with what its files say, read once in a process and handed down: the plan and the cluster, held against the
+// job's keys, and what follows from them.
+#pragma once
+
+#include <optional>
+
+#include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
+#include "motley/planning/plan/plan.h"
+#include "motley/train/job/job.h"
+
+namespace motley::train {
+
+struct ResolvedJob {
+  Job job;                             // with the keys that the plan decides
+  cluster::Cluster cluster;            // with a worker for each rank
+  std::optional<planning::Plan> plan;  // none: every worker computes all layers
+};
+
+// Errors (kInvalidInput) name the key or the file, and what would be accepted.
+Result<ResolvedJob> resolve_job(Job job);
+
+}  // namespace motley::train

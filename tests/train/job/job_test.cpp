@@ -1,0 +1,146 @@
+// The job file: keys to fields and back, and what is refused.
+#include "motley/train/job/job.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "motley/base/os/file.h"
+#include "motley/ps/protocol/server_protocol.h"
+#include "motley/train/job/servers.h"
+
+namespace motley::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobTest : public ::testing::Test {
+ protected:
+  JobTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "motley-job-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~JobTest() override { std::filesystem::remove_all(folder_); }
+
+  Result<Job> read(const std::string& text) const {
+    EXPECT_TRUE(write_file(folder_ / "job.yaml", text));
+    return read_job(folder_ / "job.yaml");
+  }
+  // What check_job has against the default job with these keys.
+  static std::string refused(const std::vector<std::pair<std::string, std::string>>& keys) {
+    Job job;
+    EXPECT_TRUE(apply_flags(job, keys));
+    const Status status = check_job(job);
+    return status ? "accepted" : status.error().message;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(JobTest, KeysAreTheWordsOfSpecsAndFields) {
+  const auto job = read(
+      "name: one\nmodel: {name: mlp, hidden_sizes: [16, 8]}\nglobal_batch_size: 64\nworkers: 3\n"
+      "gradient_sync: {comm_dtype: bfloat16, bucket_size: 1 MB}\ncheckpoint: {every: 5 min}\nlog_level: warn\n");
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_EQ(job->model.hidden_sizes, (std::vector<std::int64_t>{16, 8}));
+  EXPECT_EQ(job->training.global_batch_size, 64);
+  EXPECT_EQ(job->execution.workers, 3);
+  EXPECT_EQ(job->gradient_sync.comm_dtype, "bfloat16");
+  EXPECT_EQ(job->gradient_sync.bucket_size, 1e6);
+  EXPECT_EQ(job->checkpoint.every, 300);
+  EXPECT_EQ(job->log_level, "warn");
+}
+
+TEST_F(JobTest, IsReadBackFromItsText) {
+  Job job;
+  ASSERT_TRUE(apply_flags(job, {{"optimizer.betas", "0.5, 0.75"}, {"plan", "auto"}, {"data.target", "a: b"}}));
+  const auto again = read(format_job(job));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(format_job(*again), format_job(job));
+  EXPECT_EQ(fingerprint(*again), fingerprint(job));
+  EXPECT_EQ(
+      changed_keys(Job(), *again, {""}),
+      "data.target is \"a: b\", was \"\"; optimizer.betas is [0.5, 0.75], was [0.9, 0.999]; plan is auto, was \"\"");
+}
+
+TEST_F(JobTest, PathsAreTakenFromTheFileAndDoNotCountAmongRanks) {
+  const auto job = read("cluster: c/cluster.yaml\nplan: auto\ndata: {train: ../train.npy}\n");
+  ASSERT_TRUE(job) << job.error().message;
+  EXPECT_EQ(job->execution.cluster, (folder_ / "c/cluster.yaml").string());
+  EXPECT_EQ(job->execution.plan, "auto");
+  EXPECT_EQ(job->data.train, (folder_.parent_path() / "train.npy").string());
+  EXPECT_EQ(fingerprint(*job), fingerprint(Job()));
+}
+
+TEST_F(JobTest, ItsFileIsRefusedWithPlaceAndReason) {
+  EXPECT_THAT(read("seed: 1\ngradient_sync: {comm_dtyp: int8}\n").error().message,
+              HasSubstr("job.yaml:2: unknown key 'gradient_sync.comm_dtyp'; did you mean 'gradient_sync.comm_dtype'?"));
+  EXPECT_THAT(read("epochs: -1\n").error().message,
+              HasSubstr("job.yaml:1: epochs: '-1' is not accepted; accepted: a number from 0 to"));
+  EXPECT_THAT(read("batch: 64\n").error().message, HasSubstr("global_batch_size"));
+}
+
+TEST_F(JobTest, ChecksEachSpec) {
+  EXPECT_EQ(refused({}), "accepted");
+  EXPECT_THAT(refused({{"optimizer.betas", "0.9"}}), HasSubstr("optimizer.betas: 1 numbers are given; accepted: two"));
+  EXPECT_THAT(refused({{"optimizer.nesterov", "true"}, {"optimizer.momentum", "0"}}), HasSubstr("optimizer.nesterov"));
+  EXPECT_THAT(refused({{"epochs", "0"}}), HasSubstr("epochs and steps are both 0"));
+  EXPECT_THAT(refused({{"batch_split.mode", "replay"}}), HasSubstr("batch_split.replay"));
+  EXPECT_THAT(refused({{"device", "tpu"}}), HasSubstr("device: 'tpu' is not accepted; accepted: cpu, cuda or cuda:N"));
+  EXPECT_THAT(refused({{"emulation", "p.json"}}), HasSubstr("emulation: "));
+  EXPECT_THAT(refused({{"model.name", "torchscript"}}), HasSubstr("model.path"));
+  EXPECT_THAT(refused({{"model.name", "mlp"}, {"data.name", "csv"}}), HasSubstr("data.train: data.name csv needs"));
+  EXPECT_THAT(refused({{"gradient_sync.comm_dtype", "int8"}}),
+              HasSubstr("needs gradient_sync.method parameter-server; accepted with auto: float32 and bfloat16"));
+  EXPECT_THAT(refused({{"gradient_sync.consistency", "ssp"}}),
+              HasSubstr("needs gradient_sync.method parameter-server"));
+  EXPECT_THAT(refused({{"gradient_sync.staleness", "2"}}), HasSubstr("gradient_sync.staleness: 2 is given"));
+}
+
+TEST_F(JobTest, ChecksSpecsTogether) {
+  const std::pair<std::string, std::string> served = {"gradient_sync.method", "parameter-server"};
+  const std::pair<std::string, std::string> async = {"gradient_sync.consistency", "async"};
+  EXPECT_THAT(refused({served, async, {"max_grad_norm", "1"}}),
+              HasSubstr("max_grad_norm: 1 needs the gradient of all"));
+  EXPECT_THAT(refused({served, async, {"batch_split.mode", "work-queue"}}), HasSubstr("batch_split.mode: work-queue"));
+  EXPECT_THAT(refused({{"batch_split.mode", "fixed"}}), HasSubstr("batch_split.fixed"));
+  EXPECT_THAT(refused({{"model.name", "synthetic"}}), HasSubstr("model.path: empty"));
+  EXPECT_THAT(refused({{"model.name", "transformer"}}), HasSubstr("accepted with it: data.name text"));
+  EXPECT_THAT(refused({{"data.name", "text"}}), HasSubstr("model.name: cnn reads no tokens"));
+  EXPECT_THAT(refused({{"model.name", "ctrdnn"}}), HasSubstr("data.name: fashion-mnist has no categories"));
+  const std::pair<std::string, std::string> ctr[] = {{"model.name", "ctrdnn"}, {"data.name", "clicks"}};
+  EXPECT_EQ(refused({ctr[0], ctr[1]}), "accepted");
+  EXPECT_THAT(refused({ctr[0], ctr[1], {"embedding.cache_rows", "10"}}),
+              HasSubstr("embedding.cache_rows: 10 is given"));
+  EXPECT_THAT(refused({ctr[0], ctr[1], {"embedding.max_staleness", "1"}}), HasSubstr("embedding.max_staleness: 1 is"));
+  EXPECT_THAT(refused({ctr[0], ctr[1], {"max_grad_norm", "1"}}), HasSubstr("accepted with embedding.placement server"));
+  EXPECT_THAT(refused({ctr[0], ctr[1], {"embedding.placement", "replicated"}, {"embedding.comm_dtype", "int8"}}),
+              HasSubstr("embedding.comm_dtype: accepted with embedding.placement replicated: float32"));
+}
+
+TEST_F(JobTest, NamesAreThoseOfFolders) {
+  EXPECT_THAT(refused({{"name", "../evil"}}),
+              HasSubstr("name: '../evil' is not the name of a folder; accepted: up to"));
+  EXPECT_THAT(refused({{"gradient_sync.tenant", ".."}}), HasSubstr("gradient_sync.tenant: '..' is not the name"));
+}
+
+TEST_F(JobTest, ServersUpdateAsTheOptimizerDoes) {
+  using kernels::UpdateRule;
+  const auto options = [](const std::vector<std::pair<std::string, std::string>>& keys) {
+    Job job;
+    EXPECT_TRUE(apply_flags(job, keys));
+    return make_server_options(job);
+  };
+  EXPECT_EQ(options({}).update.rule, UpdateRule::kMomentum);
+  EXPECT_EQ(options({{"optimizer.momentum", "0"}}).update.rule, UpdateRule::kSgd);
+  EXPECT_EQ(options({{"optimizer.nesterov", "true"}}).update.rule, UpdateRule::kNesterov);
+  const auto adam = options({{"optimizer.name", "adam"}, {"optimizer.betas", "0.5, 0.75"}});
+  EXPECT_EQ(adam.update.rule, UpdateRule::kAdam);
+  EXPECT_EQ(adam.update.momentum, 0);
+  EXPECT_EQ(adam.update.beta2, 0.75);
+  EXPECT_EQ(options({{"max_grad_norm", "1"}}).update.rule, UpdateRule::kSum) << "workers clip, and then update as well";
+  EXPECT_EQ(options({{"gradient_sync.consistency", "async"}}).staleness, ps::kAnyStaleness);
+  EXPECT_EQ(options({{"gradient_sync.consistency", "ssp"}, {"gradient_sync.staleness", "3"}}).staleness, 3);
+}
+
+}  // namespace
+}  // namespace motley::train
