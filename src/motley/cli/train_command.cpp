@@ -16,10 +16,10 @@
 #include "motley/train/job/job_parts.h"
 #include "motley/train/job/planned_job.h"
 #include "motley/train/launch/launcher.h"
-#include "motley/train/launch/progress.h"
 #include "motley/train/launch/role.h"
 #include "motley/train/launch/server_placement.h"
-#include "motley/train/loop/worker.h"
+#include "motley/train/loop/progress.h"
+#include "motley/train/worker/worker.h"
 
 namespace motley::cli {
 namespace {

@@ -49,11 +49,6 @@ Status check_inputs(const Job& job, const cluster::Cluster& cluster);
 // "cpu", "cuda" or "cuda:N" for a rank; ranks of one host that only say "cuda" get a device each.
 std::string find_device(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank);
 
-// Whether this step (counted from 1) is run with the equal split, to compare with.
-bool is_baseline_step(const Job& job, std::int64_t step);
-// The equal split of a window, within the workers' limits.
-data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerLimits> limits);
-
 // Cores that this process may run on, and binding it to those that the cluster file gives the worker.
 int available_cores();
 Status pin_to_cores(const cluster::Worker& worker);

@@ -13,8 +13,8 @@
 #include "motley/train/job/run_directory.h"
 #include "motley/train/launch/launcher.h"
 #include "motley/train/launch/server_placement.h"
-#include "motley/train/loop/worker.h"
 #include "motley/train/records/metrics.h"
+#include "motley/train/worker/worker.h"
 
 namespace motley::train {
 namespace {
