@@ -9,7 +9,7 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
-#include "motley/train/launch/progress.h"
+#include "motley/train/loop/progress.h"
 #include "motley/train/profile/profile_job.h"
 
 namespace motley::cli {

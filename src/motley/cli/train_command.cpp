@@ -17,10 +17,10 @@
 #include "motley/train/job/servers.h"
 #include "motley/train/launch/check_inputs.h"
 #include "motley/train/launch/launcher.h"
-#include "motley/train/launch/progress.h"
 #include "motley/train/launch/role.h"
 #include "motley/train/launch/server_placement.h"
-#include "motley/train/loop/worker.h"
+#include "motley/train/loop/progress.h"
+#include "motley/train/worker/worker.h"
 
 namespace motley::cli {
 namespace {

@@ -37,30 +37,4 @@ Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster
   return options;
 }
 
-bool is_baseline_step(const Job& job, std::int64_t step) {
-  if (job.baseline.every == 0 || job.batch_split.mode == "replay") {
-    return false;
-  }
-  return step > job.baseline.every && (step - 1) % job.baseline.every < job.baseline.steps;
-}
-
-data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerLimits> limits) {
-  const auto size = static_cast<std::uint32_t>(limits.size());
-  data::BatchSplit shares(size);
-  for (std::uint32_t i = 0; i < size; ++i) {
-    shares[i] = window / size + (i < window % size ? 1 : 0);
-  }
-  // What a worker cannot hold goes to the first that can.
-  for (std::uint32_t i = 0; i < size; ++i) {
-    for (std::uint32_t j = 0; j < size && shares[i] > limits[i].maximum; ++j) {
-      if (shares[j] < limits[j].maximum) {
-        const std::uint32_t moved = std::min(shares[i] - limits[i].maximum, limits[j].maximum - shares[j]);
-        shares[i] -= moved;
-        shares[j] += moved;
-      }
-    }
-  }
-  return shares;
-}
-
 }  // namespace motley::train

@@ -224,29 +224,4 @@ Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
   return write_run_file(run.run_file(), file);
 }
 
-Result<std::unique_ptr<JsonLines>> JsonLines::open(const fs::path& path) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor < 0) {
-    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
-  }
-  return std::unique_ptr<JsonLines>(new JsonLines(path, descriptor));
-}
-
-JsonLines::~JsonLines() {
-  ::close(descriptor_);
-}
-
-Status JsonLines::write(const nlohmann::ordered_json& line) {
-  const std::string text = line.dump() + "\n";
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t written = ::write(descriptor_, text.data() + done, text.size() - done);
-    if (written < 0 && errno != EINTR) {
-      return fail(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), errno_text());
-    }
-    done += written > 0 ? static_cast<std::size_t>(written) : 0;
-  }
-  return {};
-}
-
 }  // namespace motley::train

@@ -84,17 +84,4 @@ Status note_emulation(const RunDirectory& run, const std::vector<std::string>& n
 // Completes run.json at the end.
 Status finish_run_file(const RunDirectory& run, const RunEnd& end);
 
-// One JSON object a line, flushed line by line; a killed run leaves at most one torn line.
-class JsonLines {
- public:
-  static Result<std::unique_ptr<JsonLines>> open(const std::filesystem::path& path);
-  ~JsonLines();
-  Status write(const nlohmann::ordered_json& line);
-
- private:
-  JsonLines(std::filesystem::path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
-  std::filesystem::path path_;
-  int descriptor_;
-};
-
 }  // namespace motley::train

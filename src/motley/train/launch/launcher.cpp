@@ -22,7 +22,7 @@
 #include "motley/base/os/file.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/servers.h"
-#include "motley/train/launch/progress.h"
+#include "motley/train/loop/progress.h"
 
 namespace motley::train {
 namespace {

@@ -19,7 +19,7 @@
 #include "motley/data/local/batch_split.h"
 #include "motley/model/profile.h"
 #include "motley/planning/replan/repartition.h"
-#include "motley/train/pipeline/stage_layout.h"
+#include "motley/train/loop/stage_layout.h"
 
 namespace motley::train {
 

@@ -79,15 +79,6 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(net::Session& session, const 
   return pipeline;
 }
 
-std::vector<data::Range> Pipeline::own_rows(data::Range window) const {
-  std::vector<data::Range> positions;
-  for (const StageLayout::MicroBatch& micro_batch : layout_.micro_batches(window)) {
-    const data::Range rows = layout_.rows(rank_, micro_batch);
-    positions.push_back({micro_batch.positions.begin + rows.begin, micro_batch.positions.begin + rows.end});
-  }
-  return positions;
-}
-
 Pipeline::Step Pipeline::begin(std::uint64_t number, data::Range window, const torch::Tensor& inputs,
                                const Deadline& deadline, const Hooks& hooks) {
   Step step{.number = number, .window = window, .inputs = inputs, .deadline = deadline, .hooks = hooks};

@@ -21,8 +21,8 @@
 #include "motley/collective/stage_channels.h"
 #include "motley/nn/device_copy.h"
 #include "motley/nn/stage.h"
+#include "motley/train/loop/stage_layout.h"
 #include "motley/train/loop/timeline.h"
-#include "motley/train/pipeline/stage_layout.h"
 
 namespace motley::train {
 
@@ -59,9 +59,6 @@ class Pipeline {
   // The same without going backward, with the stage in evaluation mode. `number` tells passes over windows apart.
   Status evaluate(std::uint64_t number, data::Range window, const torch::Tensor& inputs, const Deadline& deadline,
                   const Hooks& hooks);
-
-  // Positions of the window that are this rank's rows, in their order.
-  std::vector<data::Range> own_rows(data::Range window) const;
 
   double waited() const { return waited_; }  // seconds, in the last step, for rows from neighbours
   std::uint64_t bytes_sent() const { return stage_channels_->bytes_sent(); }

@@ -14,7 +14,7 @@
 #include "motley/base/result.h"
 #include "motley/collective/stage_channels.h"
 #include "motley/nn/network_part.h"
-#include "motley/train/pipeline/stage_layout.h"
+#include "motley/train/loop/stage_layout.h"
 
 namespace motley::train {
 

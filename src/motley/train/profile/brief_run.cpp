@@ -14,6 +14,7 @@
 #include "motley/train/launch/launcher.h"
 #include "motley/train/launch/server_placement.h"
 #include "motley/train/records/metrics.h"
+#include "motley/train/worker/worker.h"
 
 namespace motley::train {
 namespace {

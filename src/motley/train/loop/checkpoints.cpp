@@ -1,0 +1,93 @@
+#include "motley/train/loop/checkpoints.h"
+
+#include "motley/base/log.h"
+#include "motley/train/checkpoint/saved_state.h"
+
+namespace motley::train {
+namespace {
+
+constexpr const char* kWeights = "weights.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kState = "state.json";
+constexpr const char* kAudit = "audit.bin";
+
+}  // namespace
+
+Result<Checkpoint> Checkpoints::gather(const RunState& state) const {
+  const RunProgress& progress = state.progress;
+  MOTLEY_ASSIGN(const data::UseCounts merged, state.audit.merge(context_));
+  MOTLEY_ASSIGN(std::string weights, state.model.weights(progress.step));
+  MOTLEY_ASSIGN(std::string optimizer, state.model.optimizer(progress.step));
+  Checkpoint checkpoint;
+  checkpoint.step = progress.step;
+  if (context_.writes()) {
+    SavedState saved;
+    saved.step = progress.step;
+    state.plan.save(saved);
+    saved.table_servers = state.model.embedding_servers();
+    saved.evaluated_step = progress.evaluated_step;
+    saved.next_evaluation = progress.next_evaluation;
+    saved.not_used_once = state.audit.not_used_once();
+    checkpoint.files[kWeights] = std::move(weights);
+    checkpoint.files[kOptimizer] = std::move(optimizer);
+    checkpoint.files[kAudit] = merged.serialise();
+    checkpoint.files[kState] = format_state(saved);
+  }
+  return checkpoint;
+}
+
+Status Checkpoints::save(const RunState& state, Reporter& reporter) {
+  if (!keeps_any()) {
+    return {};
+  }
+  const std::int64_t step = state.progress.step;
+  const double begin = monotonic_seconds();
+  context_.set_phase(step, "checkpoint");
+  MOTLEY_ASSIGN(const Checkpoint checkpoint, gather(state));
+  if (context_.writes()) {
+    if (state.model.embedding_servers() > 0) {
+      MOTLEY_TRY(state.model.save_embeddings());
+    }
+    MOTLEY_TRY(write_checkpoint(folder_, checkpoint, options_.keep));
+    MOTLEY_TRY(reporter.event(step, "checkpoint", fmt::format("step {}", step)));
+    MOTLEY_TRY(reporter.flush());
+  }
+  MOTLEY_TRY(context_.group.barrier(context_.long_deadline()));
+  state.progress.saved_step = step;
+  const double end = monotonic_seconds();
+  start_clock(end);
+  context_.timeline.record(Phase::kCheckpoint, step, begin, end);
+  return {};
+}
+
+Result<Checkpoint> Checkpoints::read_newest() const {
+  MOTLEY_ASSIGN(LoadedCheckpoint loaded, read_newest_checkpoint(folder_));
+  for (const std::string& warning : loaded.warnings) {
+    spdlog::warn("{}", warning);
+  }
+  return std::move(loaded.checkpoint);
+}
+
+Result<bool> Checkpoints::restore(Checkpoint start, const RunState& state,
+                                  const std::function<Status(Status)>& explain) const {
+  const Deadline deadline = context_.long_deadline();
+  for (const char* name : {kWeights, kOptimizer, kState, kAudit}) {
+    MOTLEY_ASSIGN(start.files[name], broadcast_text(context_.group, std::move(start.files[name]), 0, deadline));
+  }
+  if (!start.files[kWeights].empty()) {
+    MOTLEY_TRY(explain(state.model.load_weights(start.files[kWeights])));
+  }
+  if (start.files[kState].empty()) {
+    MOTLEY_TRY(state.model.start(0, 0));
+    return true;
+  }
+  MOTLEY_ASSIGN(const SavedState saved, parse_state(start.files[kState]));
+  MOTLEY_ASSIGN(const bool restored, state.plan.restore(saved));
+  MOTLEY_TRY(explain(state.model.load_optimizer(start.files[kOptimizer])));
+  MOTLEY_TRY(state.audit.restore(start.files[kAudit], saved.not_used_once, saved.ledger.epoch, context_.writes()));
+  state.progress = {saved.step, saved.evaluated_step, saved.step, saved.next_evaluation};
+  MOTLEY_TRY(state.model.start(saved.step, saved.table_servers));
+  return restored;
+}
+
+}  // namespace motley::train

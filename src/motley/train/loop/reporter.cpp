@@ -1,0 +1,175 @@
+#include "motley/train/loop/reporter.h"
+
+#include <algorithm>
+
+#include "motley/base/log.h"
+
+namespace motley::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<double> list(std::span<const Report> reports, double Report::* value) {
+  std::vector<double> values;
+  for (const Report& report : reports) values.push_back(report.*value);
+  return values;
+}
+
+double sum(std::span<const Report> reports, double Report::* value) {
+  double total = 0;
+  for (const Report& report : reports) total += report.*value;
+  return total;
+}
+
+}  // namespace
+
+Status Reporter::open(const std::filesystem::path& folder) {
+  MOTLEY_ASSIGN(auto metrics, JsonLines::open(folder / "metrics.jsonl"));
+  MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(folder / "tensorboard", wall_seconds()));
+  outputs_.emplace(std::move(metrics), std::move(tensorboard), ProgressLine());
+  return {};
+}
+
+Status Reporter::step(const Step& step, std::span<const Report> reports, const BatchPlan& plan, double seconds) {
+  if (!outputs_) {
+    return {};
+  }
+  const StepMetrics line = measure(step, reports, plan, seconds);
+  MOTLEY_TRY(outputs_->metrics->write(to_json(line)));
+  MOTLEY_TRY(draw(line));
+  show_progress(step, line);
+  return {};
+}
+
+StepMetrics Reporter::measure(const Step& step, std::span<const Report> reports, const BatchPlan& plan,
+                              double seconds) {
+  const double metric = sum(reports, &Report::metric_sum) / sum(reports, &Report::metric_count);
+  StepMetrics line;
+  line.step = step.number;
+  line.epoch = step.ledger.epoch;
+  line.time = monotonic_seconds() - started_;
+  line.loss = sum(reports, &Report::loss_sum) / sum(reports, &Report::loss_count);
+  (options_.has_accuracy ? line.accuracy : line.mean_absolute_error) = metric;
+  line.learning_rate = step.learning_rate;
+  line.step_seconds = seconds;
+  line.mode = plan.mode(step);
+  line.baseline = step.baseline;
+  const double last = last_compute(reports);
+  for (const Report& r : reports) {
+    // At a step of its own a rank waits for the server, which may wait for others; else it waits for the last rank, and
+    // by a plan for its neighbours, too.
+    const double wait = (options_.is_async ? r.total : last) - r.compute + r.waited;
+    line.batch_split.push_back(static_cast<std::int64_t>(r.samples));
+    line.compute_seconds.push_back(r.compute - r.load - r.waited);
+    line.wait_seconds.push_back(wait);
+    line.gradient_sync_seconds.push_back(std::max(0.0, r.total - r.compute - wait + r.waited));
+    if (options_.is_async) {
+      line.staleness.push_back(static_cast<std::int64_t>(r.staleness));
+    }
+  }
+  line.samples = line.batch_split;
+  line.load_seconds = list(reports, &Report::load);
+  line.memory_bytes = list(reports, &Report::memory);
+  line.sent_bytes = list(reports, &Report::sent_bytes);
+  if (options_.has_remote_data) {
+    line.data_wait_seconds = list(reports, &Report::fetched);
+  }
+  if (options_.has_served_table) {
+    line.embedding = {list(reports, &Report::rows_pulled_bytes), list(reports, &Report::rows_pushed_bytes),
+                      list(reports, &Report::rows_waited),       list(reports, &Report::rows_needed),
+                      list(reports, &Report::rows_cached),       list(reports, &Report::rows_prefetched)};
+  }
+  const BatchPlan::Figures split = plan.figures();
+  line.predicted_seconds = split.predicted;
+  line.split.bound_seconds = split.bound;
+  line.split.equal_seconds = split.equal;
+  if (plan.moves() != moves_) {
+    moves_ = plan.moves();
+    line.decision = split.reason;
+  }
+  return line;
+}
+
+Status Reporter::draw(const StepMetrics& line) {
+  TensorBoardWriter& tensorboard = outputs_->tensorboard;
+  MOTLEY_TRY(tensorboard.scalar("train/loss", line.step, line.loss));
+  if (line.accuracy) {
+    MOTLEY_TRY(tensorboard.scalar("train/accuracy", line.step, *line.accuracy));
+  } else {
+    MOTLEY_TRY(tensorboard.scalar("train/mean_absolute_error", line.step, *line.mean_absolute_error));
+  }
+  MOTLEY_TRY(tensorboard.scalar("train/learning_rate", line.step, line.learning_rate));
+  MOTLEY_TRY(tensorboard.scalar("time/step_seconds", line.step, line.step_seconds));
+  for (std::size_t rank = 0; rank < line.samples.size(); ++rank) {
+    MOTLEY_TRY(tensorboard.scalar(fmt::format("batch_split/rank_{}", rank), line.step,
+                                  static_cast<double>(line.samples[rank])));
+  }
+  return {};
+}
+
+void Reporter::show_progress(const Step& step, const StepMetrics& line) {
+  const double seconds = line.step_seconds;
+  smooth_step_seconds_ = smooth_step_seconds_ == 0 ? seconds : 0.95 * smooth_step_seconds_ + 0.05 * seconds;
+  const double samples = step.window.size();
+  ProgressState state;
+  state.step = step.number;
+  state.steps = options_.steps;
+  state.epoch = static_cast<double>(step.ledger.epoch) + (step.ledger.cursor + samples) / step.ledger.size;
+  state.loss = line.loss;
+  state.accuracy = line.accuracy.value_or(-1);
+  state.samples_per_second = samples / smooth_step_seconds_;
+  state.seconds_left = static_cast<double>(options_.steps - step.number) * smooth_step_seconds_;
+  outputs_->progress.show(format_progress(state), step.number == options_.steps);
+}
+
+Status Reporter::evaluation(std::int64_t step, std::uint64_t epoch, const std::vector<Evaluator::Value>& values) {
+  if (!outputs_) {
+    return {};
+  }
+  Json found = Json::object();
+  std::string text;
+  for (const auto& [name, value] : values) {
+    found[name] = value;
+    text += fmt::format("  test {} {:.4f}", name, value);
+    MOTLEY_TRY(outputs_->tensorboard.scalar("test/" + name, step, value));
+  }
+  MOTLEY_TRY(flush());
+  clear_progress();
+  spdlog::info("step {}:{}", step, text);
+  return outputs_->metrics->write(
+      {{"step", step}, {"epoch", epoch}, {"time", monotonic_seconds() - started_}, {"evaluation", found}});
+}
+
+Status Reporter::audit(std::int64_t step, const SampleAudit::Finding& finding) {
+  if (!outputs_) {
+    return {};
+  }
+  const std::string text = fmt::format("epoch {}: {} samples lost or duplicated", finding.epoch, finding.wrong);
+  if (finding.wrong > 0) {
+    spdlog::error("{}", text);
+  }
+  return outputs_->metrics->write({{"step", step},
+                                   {"epoch", finding.epoch},
+                                   {"time", monotonic_seconds() - started_},
+                                   {"event", "audit"},
+                                   {"text", text},
+                                   {"samples_lost_or_duplicated", finding.wrong}});
+}
+
+Status Reporter::event(std::int64_t step, const std::string& kind, const std::string& text) {
+  if (!outputs_) {
+    return {};
+  }
+  return outputs_->metrics->write(
+      {{"step", step}, {"time", monotonic_seconds() - started_}, {"event", kind}, {"text", text}});
+}
+
+void Reporter::clear_progress() {
+  if (outputs_) outputs_->progress.clear();
+}
+
+Status Reporter::flush() {
+  return outputs_ ? outputs_->tensorboard.flush() : Status();
+}
+
+}  // namespace motley::train

@@ -1,0 +1,128 @@
+#include "motley/train/loop/stage_layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace motley::train {
+
+StageLayout::StageLayout(planning::Plan plan, std::vector<int> places)
+    : plan_(std::move(plan)), places_(std::move(places)) {
+  std::vector<Rank> by_place;
+  std::vector<double> shares;
+  for (int stage = 0; stage < stages(); ++stage) {
+    for (const planning::Replicas& replicas : plan_.stages[static_cast<std::size_t>(stage)].replicas) {
+      by_place.insert(by_place.end(), static_cast<std::size_t>(replicas.count),
+                      {.stage = stage, .type = replicas.type});
+      shares.insert(shares.end(), static_cast<std::size_t>(replicas.count), replicas.share);
+    }
+  }
+  if (places_.empty()) {
+    places_.resize(by_place.size());
+    std::iota(places_.begin(), places_.end(), 0);
+  }
+  MOTLEY_INVARIANT(places_.size() == by_place.size(), "{} ranks are in the {} places of a plan", places_.size(),
+                   by_place.size());
+  ranks_.resize(by_place.size());
+  std::vector<double> rank_share(by_place.size());
+  for (std::size_t place = 0; place < by_place.size(); ++place) {
+    const auto rank = static_cast<std::size_t>(places_[place]);
+    ranks_[rank] = by_place[place];
+    rank_share[rank] = shares[place];
+  }
+  for (int stage = 0; stage < stages(); ++stage) {
+    std::vector<double> weights;
+    for (const int rank : list_ranks(stage)) weights.push_back(rank_share[static_cast<std::size_t>(rank)]);
+    set_split(stage, weights);
+  }
+}
+
+void StageLayout::set_split(int stage, std::span<const double> weights) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double before = 0;
+  std::size_t replica = 0;
+  for (const int rank : list_ranks(stage)) {
+    Rank& of = ranks_[static_cast<std::size_t>(rank)];
+    of.begin = before / sum;
+    before += weights[replica++];
+    of.end = replica == weights.size() ? 1 : before / sum;
+  }
+}
+
+double StageLayout::share(int rank) const {
+  const Rank& of = ranks_[static_cast<std::size_t>(rank)];
+  return of.end - of.begin;
+}
+
+std::vector<int> StageLayout::list_ranks(int stage) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < this->ranks(); ++rank) {
+    if (find_stage(rank) == stage) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<int> StageLayout::stages_with(std::span<const int> layers) const {
+  std::vector<int> found;
+  for (int number = 0; number < stages(); ++number) {
+    const planning::Stage& stage = plan_.stages[static_cast<std::size_t>(number)];
+    const auto is_in = [&](int layer) { return stage.first_layer <= layer && layer <= stage.last_layer; };
+    if (std::ranges::any_of(layers, is_in)) found.push_back(number);
+  }
+  return found;
+}
+
+int StageLayout::sender_to(int rank, int stage) const {
+  const std::vector<int> receivers = list_ranks(find_stage(rank));
+  const std::vector<int> senders = list_ranks(stage);
+  const auto place = static_cast<std::size_t>(std::ranges::find(receivers, rank) - receivers.begin());
+  return senders[place * senders.size() / receivers.size()];
+}
+
+std::vector<StageLayout::MicroBatch> StageLayout::micro_batches(data::Range window) const {
+  const std::uint64_t size = window.size();
+  const std::uint64_t count = std::min<std::uint64_t>(static_cast<std::uint64_t>(plan_.micro_batches), size);
+  std::vector<MicroBatch> all;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const data::Range positions{window.begin + static_cast<std::uint32_t>(size * i / count),
+                                window.begin + static_cast<std::uint32_t>(size * (i + 1) / count)};
+    all.push_back({positions, (static_cast<double>(i) + 0.5) / static_cast<double>(count)});
+  }
+  return all;
+}
+
+data::Range StageLayout::rows(int rank, const MicroBatch& micro_batch) const {
+  const Rank& of = ranks_[static_cast<std::size_t>(rank)];
+  const auto row = [&](double share) {
+    return static_cast<std::uint32_t>(std::floor(share * micro_batch.size() + micro_batch.phase));
+  };
+  return {row(of.begin), row(of.end)};
+}
+
+std::vector<data::Range> StageLayout::own_rows(int rank, data::Range window) const {
+  std::vector<data::Range> positions;
+  for (const MicroBatch& micro_batch : micro_batches(window)) {
+    const data::Range own = rows(rank, micro_batch);
+    positions.push_back({micro_batch.positions.begin + own.begin, micro_batch.positions.begin + own.end});
+  }
+  return positions;
+}
+
+std::uint32_t StageLayout::samples(int rank, data::Range window) const {
+  std::uint32_t sum = 0;
+  for (const MicroBatch& micro_batch : micro_batches(window)) sum += rows(rank, micro_batch).size();
+  return sum;
+}
+
+std::vector<StageLayout::Piece> StageLayout::pieces(int rank, int stage, const MicroBatch& micro_batch) const {
+  const data::Range own = rows(rank, micro_batch);
+  std::vector<Piece> pieces;
+  for (const int other : list_ranks(stage)) {
+    const data::Range theirs = rows(other, micro_batch);
+    const data::Range both{std::max(own.begin, theirs.begin), std::min(own.end, theirs.end)};
+    if (both.begin < both.end) pieces.push_back({other, both});
+  }
+  return pieces;
+}
+
+}  // namespace motley::train

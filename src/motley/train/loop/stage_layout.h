@@ -1,0 +1,86 @@
+// Which rank of a planned job does what: the places of the plan are its stages one after the other, each with its
+// replicas in their order; each has a rank, and takes rows of every micro-batch. Pure.
+//
+// Shares are fractions, rows are whole. A boundary between two replicas at the fraction f of a micro-batch of n rows is
+// the row floor(f n + phase), with phases (i + 1/2) / m for the micro-batches i of m: the same phase for all boundaries
+// keeps them in order, and over m micro-batches of n rows their rows add up to f n m, rounded once (Hermite's
+// identity).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "motley/data/local/ledger.h"
+#include "motley/planning/plan/plan.h"
+
+namespace motley::train {
+
+class StageLayout {
+ public:
+  // Ranks fill the plan's places in their order, or as `places` has it: a rank for each place.
+  explicit StageLayout(planning::Plan plan, std::vector<int> places = {});
+
+  const planning::Plan& plan() const { return plan_; }
+  const std::vector<int>& places() const { return places_; }
+  int ranks() const { return static_cast<int>(ranks_.size()); }
+  int stages() const { return static_cast<int>(plan_.stages.size()); }
+  int find_stage(int rank) const { return ranks_[static_cast<std::size_t>(rank)].stage; }
+  const planning::Stage& stage(int rank) const { return plan_.stages[static_cast<std::size_t>(find_stage(rank))]; }
+  const std::string& device_type(int rank) const { return ranks_[static_cast<std::size_t>(rank)].type; }
+  bool is_first(int rank) const { return find_stage(rank) == 0; }
+  bool is_last(int rank) const { return find_stage(rank) == stages() - 1; }
+  std::vector<int> list_ranks(int stage) const;
+  // Those that compute any of these layers, ascending.
+  std::vector<int> stages_with(std::span<const int> layers) const;
+  // Who sends to a rank what all ranks of a stage have: one of them, each to as many as the others, or one more.
+  int sender_to(int rank, int stage) const;
+
+  // Shares of a stage's ranks, in their order, from now on: as these weights (not negative, not all 0) are to each
+  // other. At first they are the plan's.
+  void set_split(int stage, std::span<const double> weights);
+
+  // A rank's share of its stage's samples.
+  double share(int rank) const;
+
+  struct MicroBatch {
+    data::Range positions;  // of the epoch's permutation, as the window
+    double phase = 0.5;
+    std::uint32_t size() const { return positions.size(); }
+  };
+
+  // The window's micro-batches, as equal as can be and none of them empty: fewer than the plan's where the window has
+  // fewer samples.
+  std::vector<MicroBatch> micro_batches(data::Range window) const;
+
+  // The rows [begin, end) of a micro-batch that a rank takes. The rows of a stage's ranks follow each other and cover
+  // the micro-batch.
+  data::Range rows(int rank, const MicroBatch& micro_batch) const;
+
+  // Positions of the window that are a rank's rows, in their order, by micro-batch.
+  std::vector<data::Range> own_rows(int rank, data::Range window) const;
+
+  // Samples of the window that go through a rank.
+  std::uint32_t samples(int rank, data::Range window) const;
+
+  // Of a rank's rows those that each rank of a neighbouring stage has, too; nothing where there are none.
+  struct Piece {
+    int rank = 0;
+    data::Range rows;  // of the micro-batch
+  };
+  std::vector<Piece> pieces(int rank, int stage, const MicroBatch& micro_batch) const;
+
+ private:
+  struct Rank {
+    int stage = 0;
+    std::string type;
+    double begin = 0;  // of its part of a micro-batch, as a share
+    double end = 1;
+  };
+  planning::Plan plan_;
+  std::vector<int> places_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace motley::train

@@ -1,0 +1,48 @@
+#include "motley/train/loop/step.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace motley::train {
+namespace {
+
+constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
+static_assert(sizeof(Report) == kReportValues * sizeof(double));
+
+}  // namespace
+
+double last_compute(std::span<const Report> reports) {
+  return std::ranges::max(reports, {}, &Report::compute).compute;
+}
+
+std::vector<data::Observation> observe(std::span<const Report> reports) {
+  std::vector<data::Observation> observations;
+  const double last = last_compute(reports);
+  for (const Report& report : reports) {
+    // What follows the slowest worker's computation is common to all: gradient synchronisation that is not hidden, and
+    // the optimizer.
+    const double common = std::max(0.0, report.total - last);
+    observations.push_back({static_cast<std::uint32_t>(report.samples), report.compute - report.waited,
+                            (last - report.compute) + report.waited + common});
+  }
+  return observations;
+}
+
+Result<AllReports> gather_reports(collective::Group& group, std::span<const FinishedStep> steps,
+                                  const Deadline& deadline) {
+  std::vector<double> own(steps.size() * kReportValues);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    std::memcpy(&own[i * kReportValues], &steps[i].report, sizeof(Report));
+  }
+  MOTLEY_ASSIGN(const std::vector<double> all, group.all_gather(own, deadline));
+  AllReports reports(steps.size(), std::vector<Report>(all.size() / own.size()));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    for (std::size_t rank = 0; rank < reports[i].size(); ++rank) {
+      const double* values = &all[(rank * steps.size() + i) * kReportValues];
+      std::memcpy(static_cast<void*>(&reports[i][rank]), values, sizeof(Report));
+    }
+  }
+  return reports;
+}
+
+}  // namespace motley::train

@@ -1,0 +1,75 @@
+// The training loop of a rank: step after step until the job is done, the same on every rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/train/loop/batch_plan.h"
+#include "motley/train/loop/checkpoints.h"
+#include "motley/train/loop/emulation_watch.h"
+#include "motley/train/loop/evaluator.h"
+#include "motley/train/loop/gradient_sync.h"
+#include "motley/train/loop/plan_mover.h"
+#include "motley/train/loop/rank_context.h"
+#include "motley/train/loop/reporter.h"
+#include "motley/train/loop/sample_audit.h"
+#include "motley/train/loop/step_runner.h"
+
+namespace motley::train {
+
+struct LoopOptions {
+  std::int64_t steps = 0;
+  double evaluate_every_epochs = 1;  // 0: only at the end; < 0: never
+  std::uint32_t staleness = 0;       // steps that a rank may be ahead of the slowest
+  std::function<double(std::int64_t step)> learning_rate;
+  std::function<bool()> is_asked_to_stop;
+};
+
+// What the loop puts together. The first five change where the run moves to another plan.
+struct LoopParts {
+  BatchPlan* plan = nullptr;
+  StepRunner* runner = nullptr;
+  StepRunner* work_queue = nullptr;  // of steps whose shards the ranks claim; a planned run has none
+  GradientSync* sync = nullptr;
+  Evaluator* evaluator = nullptr;
+  ModelState* model = nullptr;
+  SampleAudit* audit = nullptr;
+  EmulationWatch* emulation = nullptr;
+  Reporter* reporter = nullptr;
+  Checkpoints* checkpoints = nullptr;
+  PlanMover* mover = nullptr;
+};
+
+class TrainingLoop {
+ public:
+  // All that is referred to must outlive this object.
+  TrainingLoop(LoopOptions options, const RankContext& context, const LoopParts& parts, RunProgress& progress)
+      : options_(std::move(options)), context_(context), parts_(parts), progress_(progress) {}
+
+  // From the step after that of `progress` on. kInterrupted where a rank was asked to stop, with a checkpoint written;
+  // kDiverged where a loss is no number.
+  Status run();
+
+ private:
+  Result<bool> step();
+  Status compute(const Step& step);
+  Result<AllReports> exchange_reports();
+  void record_times(const Step& step, const std::vector<Report>& reports, double gathered, double ended) const;
+  Status learn_from(const AllReports& reports, double ended);
+  bool synchronises_in(const Step& step) const;
+  bool evaluation_is_due(double epochs) const;
+  Status evaluate();
+  Status audit();
+  Status save();
+
+  const LoopOptions options_;
+  const RankContext& context_;
+  const LoopParts& parts_;
+  RunProgress& progress_;
+  std::vector<FinishedStep> unreported_;  // since all ranks met
+};
+
+}  // namespace motley::train

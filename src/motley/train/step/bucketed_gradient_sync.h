@@ -1,0 +1,78 @@
+// Gradient synchronisation of a rank's layers: buckets that a reducer sums over the ranks that compute the same layers,
+// embedding rows that servers have, gradients of parameters that several stages share, the running statistics of
+// BatchNorm; and what follows, the optimizer's step here or at the servers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "motley/collective/gradient_reducer.h"
+#include "motley/nn/batch_norm.h"
+#include "motley/nn/gradient_buckets.h"
+#include "motley/nn/optimizer.h"
+#include "motley/train/loop/gradient_sync.h"
+#include "motley/train/loop/rank_context.h"
+#include "motley/train/pipeline/tied_gradients.h"
+#include "motley/train/step/batch_tensors.h"
+#include "motley/train/step/local_network.h"
+#include "motley/train/step/served_weights.h"
+#include "motley/train/sync/make_reducer.h"
+
+namespace motley::train {
+
+class BucketedGradientSync final : public GradientSync {
+ public:
+  struct Parts {
+    SyncMethod method;                             // who reduces, and maybe takes the optimizer's step
+    std::unique_ptr<nn::GradientBuckets> buckets;  // bound to the reducer's memory
+    std::unique_ptr<nn::Optimizer> optimizer;
+    std::unique_ptr<TiedGradients> tied;  // of a planned run
+  };
+  struct Options {
+    double max_grad_norm = 0;  // 0: gradients are not clipped
+    int replicas = 1;          // ranks that compute these layers
+    bool is_planned = false;   // other ranks compute other layers
+  };
+  // `peers` are the ranks that compute the same layers. All that is referred to must outlive this object.
+  BucketedGradientSync(const RankContext& context, collective::Group& peers, const LocalNetwork& network,
+                       BatchTensors& tensors, Parts parts, Options options);
+
+  // Where servers take the optimizer's step: by this rule, and they have the weights from now on. Nothing elsewhere.
+  // Collective.
+  Status serve_weights(kernels::UpdateRule rule, const Deadline& deadline);
+
+  void begin(const Step& step) override;
+  void arm(const Step& step, double weight, std::function<void(int bucket)> on_bucket) override;
+  Status flush() override { return parts_.buckets->flush(); }
+  void scale(double factor) override { parts_.buckets->scale(factor); }
+  Status wait(const Step& step, double seconds, Report& report) override;
+  Status update(const Step& step) override;
+  bool is_async() const override { return server_ != nullptr && server_->is_async(); }
+  std::uint64_t bytes_sent() const override { return parts_.method.reducer->bytes_sent(); }
+
+  // Rank 0's is complete where servers have it.
+  Result<nn::NamedTensors> optimizer_state(const Deadline& deadline) const;
+  Status load_optimizer_state(const nn::NamedTensors& state) { return parts_.optimizer->load_state(state); }
+  // The tensors without what an earlier stage has, too.
+  nn::NamedTensors without_copies(nn::NamedTensors tensors) const;
+
+  bool has_batch_norm() const { return batch_norm_.has_value(); }
+  const nn::GradientBuckets& buckets() const { return *parts_.buckets; }
+  std::string name() const { return parts_.method.reducer->name(); }
+
+ private:
+  Status clip() const;
+
+  const RankContext& context_;
+  collective::Group& peers_;
+  const LocalNetwork& network_;
+  BatchTensors& tensors_;
+  const Parts parts_;
+  ps::ServerOptimizer* const server_;  // null where each rank takes the optimizer's step itself
+  const Options options_;
+  std::optional<nn::BatchNormAverage> batch_norm_;
+  std::unique_ptr<ServedWeights> served_;  // where server_ is
+};
+
+}  // namespace motley::train

@@ -1,0 +1,159 @@
+#include "motley/train/step/served_table.h"
+
+#include "motley/base/random.h"
+#include "motley/train/job/servers.h"
+
+namespace motley::train {
+namespace {
+
+ps::RowOptimizer make_row_optimizer(const Job& job) {
+  using Kind = ps::RowOptimizer::Kind;
+  ps::RowOptimizer optimizer;
+  optimizer.kind = job.embedding.optimizer == "sgd"    ? Kind::kSgd
+                   : job.embedding.optimizer == "adam" ? Kind::kAdam
+                                                       : Kind::kAdagrad;
+  optimizer.learning_rate = static_cast<float>(job.embedding.learning_rate);
+  optimizer.beta1 = static_cast<float>(job.optimizer.betas[0]);
+  optimizer.beta2 = static_cast<float>(job.optimizer.betas[1]);
+  optimizer.epsilon = static_cast<float>(job.optimizer.epsilon);
+  return optimizer;
+}
+
+std::span<float> as_span(const torch::Tensor& rows) {
+  return {rows.data_ptr<float>(), static_cast<std::size_t>(rows.numel())};
+}
+
+}  // namespace
+
+ServedTable::ServedTable(const Job& job, const nn::LookupLayout& layout, int servers)
+    : layout_(layout), servers_(servers), prefetches_(job.embedding.prefetch) {
+  if (job.embedding.cache_rows > 0) {
+    cache_.emplace(static_cast<std::size_t>(layout.dimension), static_cast<std::size_t>(job.embedding.cache_rows),
+                   job.embedding.max_staleness);
+  }
+}
+
+Result<std::unique_ptr<ServedTable>> ServedTable::open(const Job& job, const nn::LookupLayout& layout,
+                                                       std::vector<ps::ServerAddress> servers, net::Session& session,
+                                                       const Start& start, const Deadline& deadline) {
+  ps::SparseTableOptions table;
+  table.name = "lookup";
+  table.dimension = static_cast<std::size_t>(layout.dimension);
+  table.initializer = {ps::RowInitializer::Kind::kUniform, nn::kInitialRows,
+                       mix({static_cast<std::uint64_t>(job.seed), 0x726f7773})};  // "rows"
+  table.optimizer = make_row_optimizer(job);
+  table.memory_bytes = static_cast<std::uint64_t>(job.embedding.memory);
+  table.wire = parse_wire_type(job.embedding.comm_dtype);
+  std::unique_ptr<ServedTable> served(new ServedTable(job, layout, static_cast<int>(servers.size())));
+  MOTLEY_ASSIGN(
+      served->client_,
+      ps::SparseClient::open(
+          session,
+          {.servers = std::move(servers), .tables = {table}, .step = start.step, .written_by = start.written_by},
+          deadline));
+  return served;
+}
+
+std::vector<std::uint64_t> ServedTable::folded(const std::vector<std::uint64_t>& ids) const {
+  std::vector<std::uint64_t> numbers;
+  numbers.reserve(ids.size());
+  for (const std::uint64_t id : ids) numbers.push_back(nn::folded(id, layout_));
+  return numbers;
+}
+
+torch::Tensor ServedTable::room_for(const std::vector<std::uint64_t>& ids) const {
+  return torch::empty({static_cast<std::int64_t>(ids.size()) / layout_.categories, layout_.row_values()});
+}
+
+// What the cache has is taken now: it may be gone, or too old for another batch, when the others come.
+Result<ServedTable::Asked> ServedTable::ask(const std::vector<std::uint64_t>& ids, std::int64_t wanted,
+                                            std::int64_t after) {
+  Asked asked = {
+      .ids = ids, .wanted = wanted, .after = after, .ticket = 0, .rows = room_for(ids), .missing = {}, .asked = 0};
+  std::vector<std::uint64_t> numbers = folded(ids);
+  if (cache_) {
+    asked.missing = cache_->take(numbers, wanted, as_span(asked.rows));
+    numbers = asked.missing.ids;
+  }
+  const std::uint64_t before = client_->traffic().pulled_rows;
+  MOTLEY_ASSIGN(asked.ticket, client_->start_pull(0, numbers, after));
+  asked.asked = client_->traffic().pulled_rows - before;
+  return asked;
+}
+
+Status ServedTable::receive(Asked& asked, const Deadline& deadline) {
+  if (!cache_) return wait(asked.ticket, as_span(asked.rows), deadline);
+  std::vector<float> answers(asked.missing.ids.size() * static_cast<std::size_t>(layout_.dimension));
+  MOTLEY_TRY(wait(asked.ticket, answers, deadline));
+  cache_->put(asked.missing, answers, asked.after, as_span(asked.rows));
+  return {};
+}
+
+Status ServedTable::wait(ps::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline) {
+  const double begin = monotonic_seconds();
+  MOTLEY_TRY(client_->wait(ticket, rows, deadline));
+  counts_.waited += monotonic_seconds() - begin;
+  return {};
+}
+
+// With a cache rows may be a step old: those of the last finished step are there already, and come while the step under
+// way is computed. Else they can come only after its gradients.
+Status ServedTable::read_ahead(const std::vector<std::uint64_t>& ids) {
+  if (may_read_ahead()) {
+    const std::int64_t finished = client_->step();
+    MOTLEY_ASSIGN(ahead_, ask(ids, finished + 1, cache_ ? finished : finished + 1));
+  }
+  return {};
+}
+
+Result<torch::Tensor> ServedTable::rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline) {
+  const auto use = [&](const Asked& asked) {
+    counts_.needed += static_cast<double>(asked.missing.found + asked.asked);
+    counts_.cached += static_cast<double>(asked.missing.found);
+    return asked.rows;
+  };
+  if (auto ahead = std::exchange(ahead_, std::nullopt)) {
+    MOTLEY_TRY(receive(*ahead, deadline));
+    if (ahead->ids == ids && ahead->wanted == client_->step()) {  // else the shares have moved since
+      counts_.ahead += static_cast<double>(ahead->asked);
+      return use(*ahead);
+    }
+  }
+  MOTLEY_ASSIGN(Asked asked, ask(ids, client_->step(), client_->step()));
+  MOTLEY_TRY(receive(asked, deadline));
+  return use(asked);
+}
+
+Result<torch::Tensor> ServedTable::exact_rows(const std::vector<std::uint64_t>& ids, const Deadline& deadline) {
+  const torch::Tensor rows = room_for(ids);
+  MOTLEY_TRY(client_->pull(0, folded(ids), as_span(rows), deadline));
+  return rows;
+}
+
+ServedTable::Counts ServedTable::counts() const {
+  Counts counts = counts_;
+  counts.pulled_bytes = static_cast<double>(client_->traffic().pulled_bytes);
+  counts.pushed_bytes = static_cast<double>(client_->traffic().pushed_bytes);
+  return counts;
+}
+
+Status ServedTable::push(const std::vector<std::uint64_t>& ids, std::int64_t first, const torch::Tensor& input_gradient,
+                         double weight) {
+  const torch::Tensor gradients =
+      nn::row_gradients(layout_, input_gradient).to(torch::kCPU, torch::kFloat32).contiguous();
+  const auto begin = ids.begin() + first * layout_.categories;
+  return client_->push(0, folded({begin, begin + gradients.size(0) * layout_.categories}),
+                       {gradients.data_ptr<float>(), static_cast<std::size_t>(gradients.numel())}, weight);
+}
+
+Status ServedTable::finish_step(double weight, const Deadline& deadline) {
+  return client_->finish_step(weight, deadline);
+}
+
+Status ServedTable::save(const Deadline& deadline) {
+  MOTLEY_TRY(client_->start_checkpoint());
+  MOTLEY_TRY(client_->wait_for_checkpoint(deadline));
+  return {};
+}
+
+}  // namespace motley::train

@@ -1,0 +1,371 @@
+#include "motley/train/worker/rank_worker.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "motley/base/log.h"
+#include "motley/base/os/file.h"
+#include "motley/base/units.h"
+#include "motley/model/profile.h"
+#include "motley/nn/schedule.h"
+#include "motley/train/job/batch_split.h"
+#include "motley/train/launch/cores.h"
+#include "motley/train/worker/summary.h"
+#include "motley/train/worker/torchrun_store.h"
+
+namespace motley::train {
+namespace {
+
+std::vector<std::string> list_names(const cluster::Cluster& cluster) {
+  std::vector<std::string> names;
+  for (const cluster::Worker& worker : cluster.workers) names.push_back(worker.name);
+  return names;
+}
+
+}  // namespace
+
+RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
+                       std::optional<planning::Plan> plan)
+    : job_(job),
+      run_(run),
+      role_(role),
+      cluster_(std::move(cluster)),
+      parts_(make_parts(job)),
+      emulation_(list_names(cluster_), available_cores(), !is_synthetic(job)) {
+  if (plan) layout_.emplace(std::move(*plan));
+}
+
+Status RankWorker::run(const std::filesystem::path& hosts, bool resume, std::function<bool()> is_asked_to_stop) {
+  MOTLEY_TRY(join(hosts));
+  Status done = [&]() -> Status {
+    MOTLEY_TRY(open_data());
+    MOTLEY_TRY(build());
+    MOTLEY_TRY(start(resume));
+    MOTLEY_TRY(open_outputs());
+    MOTLEY_TRY(watch_speeds());
+    MOTLEY_TRY(loop(std::move(is_asked_to_stop)));
+    return finish();
+  }();
+  if (done || done.error().code == ErrorCode::kInterrupted) {
+    session_->leave();
+    return done;
+  }
+  Error error = done.error();
+  if (error.code == ErrorCode::kPeerLost || error.code == ErrorCode::kTimeout) {
+    error = net::first_cause(*session_, error);
+  }
+  session_->abort(error);
+  return fail(std::move(error));
+}
+
+Status RankWorker::join(const std::filesystem::path& hosts) {
+  net::SessionOptions options;
+  options.job = job_.name;
+  options.tenant = job_.gradient_sync.tenant;
+  options.join_seconds = job_.deadline.join;
+  options.silence_seconds = std::max(5.0, job_.deadline.step / 2);
+  options.fingerprint = fingerprint(job_);
+  if (layout_) {
+    options.fingerprint += fmt::format("-{:08x}", crc32c(planning::to_json(layout_->plan())));
+  }
+  MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, open_torchrun_store, options));
+  MOTLEY_ASSIGN(session_, net::Session::join(options, *secret_));
+  if (writes()) {  // all have read where to meet; the file holds a secret
+    std::error_code ignored;
+    std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
+  }
+  MOTLEY_ASSIGN(group_, collective::make_group(*session_));
+  return {};
+}
+
+// Rank 0 asks the data server what its data is and tells all; the others need it only where they read samples.
+Result<std::unique_ptr<data::Dataset>> RankWorker::open_at_server(data::Set set) {
+  const net::SessionOptions& options = session_->options();
+  const net::Membership& membership = session_->membership();
+  MOTLEY_ASSIGN(data::DataServerAccess access, data_server_access(job_, set));
+  access.claim.identity.rank = role_.rank;
+  access.claim.identity.session = membership.session;
+  access.claim.identity.epoch = membership.epoch;
+  access.claim.fingerprint = options.fingerprint;
+  access.payload_checksum = options.payload_checksum;
+  access.cancelled = [this] { return !session_->health(); };
+  std::unique_ptr<data::RemoteDataset> dataset;
+  std::string text;
+  if (writes()) {
+    MOTLEY_ASSIGN(dataset, data::RemoteDataset::open(access));
+    const std::vector<std::byte> bytes = encode(dataset->description());
+    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  MOTLEY_ASSIGN(text, broadcast_text(*group_, std::move(text), 0, Deadline::after(2 * job_.deadline.join)));
+  if (!dataset) {
+    MOTLEY_ASSIGN(data::Description description, data::decode_description(std::as_bytes(std::span(text))));
+    dataset = std::make_unique<data::RemoteDataset>(std::move(access), std::move(description));
+  }
+  return dataset;
+}
+
+Status RankWorker::open_data() {
+  session_->set_phase(0, "opening the data");
+  const bool is_remote = !job_.data.server.empty();
+  if (is_remote) {
+    MOTLEY_ASSIGN(data_.train, open_at_server(data::Set::kTraining));
+  } else {
+    MOTLEY_ASSIGN(data_.train, open_training_data(job_));
+  }
+  if (has_test_data(job_)) {
+    MOTLEY_ASSIGN(data_.test, is_remote ? open_at_server(data::Set::kTest) : open_test_data(job_, *data_.train));
+  }
+  for (const auto* data : {data_.train.get(), data_.test.get()}) {
+    if (writes() && data != nullptr && data->skipped().lines > 0) {
+      spdlog::warn("{} malformed lines of the {} data were skipped; the first one: {}", data->skipped().lines,
+                   data == data_.train.get() ? "training" : "test", data->skipped().first);
+    }
+  }
+  count_steps();
+
+  TimelineOptions timeline;
+  timeline.first_steps = job_.timeline.steps / 2;
+  timeline.every = job_.timeline.steps == 0 ? steps_ + 1 : std::max<std::int64_t>(1, 2 * steps_ / job_.timeline.steps);
+  timeline_.emplace(role_.rank, description(role_.rank).name, timeline);
+  context_.emplace(role_.rank, role_.size, *session_, *group_, *timeline_, job_.deadline.step);
+  audit_.emplace(data_.train->size());
+  reader_.emplace(*context_, *data_.train, *audit_,
+                  SampleReader::Options{static_cast<std::size_t>(job_.data.prefetch), is_remote});
+  return {};
+}
+
+void RankWorker::count_steps() {
+  const double steps_an_epoch =
+      std::ceil(static_cast<double>(data_.train->size()) / static_cast<double>(job_.training.global_batch_size));
+  steps_ = job_.training.steps > 0 ? job_.training.steps
+                                   : static_cast<std::int64_t>(std::ceil(job_.training.epochs * steps_an_epoch));
+}
+
+// A state that does not fit the job: says which of the run's keys have changed since it was written.
+Status RankWorker::explain(Status loaded, bool resume) const {
+  if (loaded || !resume || !std::filesystem::exists(run_.job_file())) {
+    return loaded;
+  }
+  MOTLEY_ASSIGN(const Job before, read_job(run_.job_file()));
+  const std::string changed = changed_keys(before, job_, {"model.", "optimizer.", "data.", "loss"});
+  if (changed.empty()) {
+    return loaded;
+  }
+  return fail(ErrorCode::kInvalidInput, "--resume: the checkpoint does not fit the job, which has changed: {} ({})",
+              changed, loaded.error().message);
+}
+
+RunState RankWorker::state() {
+  return {progress_, *replica_->plan, *audit_, *replica_->state};
+}
+
+// Every rank starts from rank 0's state: the newest checkpoint, or the initial weights.
+Status RankWorker::start(bool resume) {
+  session_->set_phase(0, "reading the state to start from");
+  checkpoints_.emplace(*context_, run_.checkpoint_folder(),
+                       Checkpoints::Options{job_.checkpoint.every_steps, job_.checkpoint.every,
+                                            is_synthetic(job_) ? 0 : static_cast<int>(job_.checkpoint.keep)});
+  Checkpoint start;
+  if (writes() && resume) {
+    MOTLEY_ASSIGN(start, checkpoints_->read_newest());
+  } else if (writes() && !layout_) {  // else every stage has its own weights, which follow from the seed
+    MOTLEY_ASSIGN(start.files["weights.safetensors"], replica_->state->weights(0));
+  }
+  return restore(std::move(start), resume);
+}
+
+Status RankWorker::restore(Checkpoint start, bool resume) {
+  const auto explained = [&](Status loaded) { return explain(std::move(loaded), resume); };
+  MOTLEY_ASSIGN(const bool restored, checkpoints_->restore(std::move(start), state(), explained));
+  if (!restored && writes() && plans_ == 0) {
+    spdlog::info("the plan, the workers or the batch have changed: shares start afresh");
+  }
+  if (progress_.next_evaluation == 0) {
+    progress_.next_evaluation = job_.evaluate.every_epochs;
+  }
+  return {};
+}
+
+Status RankWorker::open_outputs() {
+  Reporter::Options options;
+  options.steps = steps_;
+  options.has_accuracy = replica_->network.metric == nn::Metric::kAccuracy;
+  options.is_async = replica_->sync->is_async();
+  options.has_remote_data = !job_.data.server.empty();
+  options.has_served_table = has_served_table(job_);
+  reporter_.emplace(options);
+  reporter_->follow(*replica_->plan);
+  checkpoints_->start_clock(reporter_->started());
+  mover_.emplace(*context_, *this, *reporter_, run_.folder());
+  if (!writes()) {
+    return {};
+  }
+  MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
+  MOTLEY_TRY(run_.roll_back_metrics(progress_.step));
+  MOTLEY_TRY(reporter_->open(run_.folder()));
+  std::vector<std::string> gradient_syncs;
+  for (int stage = 0; layout_ && stage < layout_->stages(); ++stage) {
+    gradient_syncs.emplace_back(
+        planning::to_string(layout_->plan().stages[static_cast<std::size_t>(stage)].gradient_sync));
+  }
+  RunFacts facts;
+  facts.gradient_sync = layout_ ? fmt::format("{} by stage", fmt::join(gradient_syncs, ", ")) : replica_->sync->name();
+  facts.training_samples = data_.train->size();
+  facts.plan = layout_ ? &layout_->plan() : nullptr;
+  MOTLEY_TRY(write_run_file(run_, job_, cluster_, facts));
+  return describe_run();
+}
+
+// In the log, and as events what matters for its results.
+Status RankWorker::describe_run() {
+  const std::string work = fmt::format("{} training samples, {} workers, {} steps of {} samples", data_.train->size(),
+                                       role_.size, steps_, job_.training.global_batch_size);
+  if (layout_) {
+    spdlog::info("{} by the plan '{}': {}, in {} micro-batches through {} stages ({})", job_.model.name,
+                 job_.execution.plan, work, layout_->plan().micro_batches, layout_->stages(),
+                 planning::to_string(layout_->plan().schedule));
+  } else {
+    const nn::Stage& stage = *replica_->network.stage;
+    spdlog::info("{}: {} parameters, {}, gradient synchronisation: {}", stage.name(), stage.parameter_count(), work,
+                 replica_->sync->name());
+  }
+  for (int rank = 0; rank < role_.size; ++rank) {
+    if (const auto& emulation = description(rank).emulation) {
+      spdlog::info("worker {} ({}) is emulated: {} a sample", rank, description(rank).name,
+                   format_seconds(emulation->seconds_per_sample));
+    }
+  }
+  if (layout_ && !job_.execution.emulation.empty()) {
+    spdlog::info("all workers are emulated: each stage takes as long as '{}' says for its device type",
+                 job_.execution.emulation);
+    MOTLEY_TRY(
+        reporter_->event(progress_.step, "emulation", fmt::format("by the profile '{}'", job_.execution.emulation)));
+  }
+  if (replica_->sync->has_batch_norm() && role_.size > 1) {
+    const char* text =
+        "BatchNorm normalises each worker's samples by their own statistics; running statistics are combined by "
+        "samples. "
+        "For results that do not depend on the shares use a network with GroupNorm (model.norm: group)";
+    spdlog::warn("{}", text);
+    MOTLEY_TRY(reporter_->event(progress_.step, "warning", text));
+  }
+  if (progress_.step > 0) {
+    const data::LedgerState& ledger = replica_->plan->ledger();
+    spdlog::info("resumed after step {}, epoch {}, {} of its samples used", progress_.step, ledger.epoch,
+                 ledger.cursor);
+    MOTLEY_TRY(reporter_->event(progress_.step, "resumed",
+                                fmt::format("after step {} with {} workers", progress_.step, role_.size)));
+  }
+  return {};
+}
+
+// Rank 0 watches whether the workers are as fast as the plan's profile says. Rows and weights that servers keep stay
+// where they are: such runs keep their plan, as do those whose shares are fixed.
+Status RankWorker::watch_speeds() {
+  const std::string& file = job_.execution.profile.empty() ? job_.execution.emulation : job_.execution.profile;
+  const bool may_move =
+      layout_ && job_.execution.replan && job_.batch_split.mode != "fixed" && role_.size > 1 && !file.empty();
+  if (!writes() || !may_move || job_.gradient_sync.method == "parameter-server" || has_served_table(job_)) {
+    return {};
+  }
+  MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(file));
+  cluster::Cluster devices = cluster_;
+  const std::filesystem::path kept = run_.folder() / "cluster.yaml";  // what plan: auto has planned for
+  if (devices.device_types.empty() && std::filesystem::exists(kept)) {
+    MOTLEY_ASSIGN(devices, cluster::read_cluster(kept));
+  }
+  auto replanner = Replanner::create(profile, devices, *layout_);
+  if (!replanner && !job_.execution.profile.empty()) {
+    return fail(replanner.error().within(file));
+  }
+  if (!replanner) {
+    spdlog::warn("the run keeps its plan whatever its workers' speeds: {}: {}", file, replanner.error().message);
+    return {};
+  }
+  mover_->watch(std::move(*replanner));
+  return {};
+}
+
+Status RankWorker::loop(std::function<bool()> is_asked_to_stop) {
+  LoopOptions options;
+  options.steps = steps_;
+  options.evaluate_every_epochs = is_synthetic(job_) ? -1 : job_.evaluate.every_epochs;
+  options.staleness = parts_.gradient_sync.staleness.value_or(0);
+  options.learning_rate = [this](std::int64_t step) {
+    return nn::learning_rate_factor(make_lr_schedule(job_, steps_), step - 1) * parts_.optimizer.learning_rate;
+  };
+  options.is_asked_to_stop = std::move(is_asked_to_stop);
+  loop_parts_.audit = &*audit_;
+  loop_parts_.emulation = &emulation_;
+  loop_parts_.reporter = &*reporter_;
+  loop_parts_.checkpoints = &*checkpoints_;
+  loop_parts_.mover = &*mover_;
+  return TrainingLoop(std::move(options), *context_, loop_parts_, progress_).run();
+}
+
+// Whether the plan gives every stage workers that may take its samples (min_samples, max_samples), and no tensor to
+// several stages that must be in one.
+bool RankWorker::may_follow(const Replanner::Move& move) const {
+  auto partition = make_split_options(job_, cluster_, false);
+  StageLayout layout(move.plan, move.ranks);
+  const auto shares = partition ? StageSplit::create(layout, *partition) : fail(partition.error());
+  const auto tied = tied_parameters(layout, replica_->network.shared);
+  if (!shares || !tied) {
+    spdlog::info("the plan stays: of the best one for the workers as they are, {}",
+                 (shares ? tied.error() : shares.error()).message);
+  }
+  return shares && tied;
+}
+
+// What a checkpoint would hold goes through rank 0 to everybody, as on a resume.
+Result<const StageLayout*> RankWorker::follow(planning::Plan plan, std::vector<int> ranks) {
+  MOTLEY_ASSIGN(Checkpoint now, checkpoints_->gather(state()));
+  const std::int64_t saved_step = progress_.saved_step;
+  MOTLEY_TRY(group_->barrier(context_->step_deadline()));  // nobody needs the old stages any more
+  replica_.reset();
+  ++plans_;
+  layout_.emplace(std::move(plan), std::move(ranks));
+  MOTLEY_TRY(build());
+  MOTLEY_TRY(restore(std::move(now), true));
+  progress_.saved_step = saved_step;
+  reporter_->follow(*replica_->plan);
+  return &*layout_;
+}
+
+// An emulated worker is as slow as its deadlines say only while this machine is not too busy to meet them.
+Status RankWorker::report_lateness() {
+  const std::vector<std::string> notes = emulation_.notes();
+  for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+    if (notes[rank].empty()) {
+      continue;
+    }
+    const std::string text =
+        fmt::format("worker {} ({}) is emulated: {}", rank, description(static_cast<int>(rank)).name, notes[rank]);
+    spdlog::warn("{}", text);
+    MOTLEY_TRY(reporter_->event(progress_.step, "warning", text));
+  }
+  return note_emulation(run_, notes);
+}
+
+Status RankWorker::finish() {
+  const std::filesystem::path logs = run_.folder() / "logs";
+  if (job_.timeline.steps > 0) {
+    MOTLEY_TRY(timeline_->write_part(logs));
+  }
+  MOTLEY_TRY(group_->barrier(context_->step_deadline()));
+  if (!writes()) {
+    return {};
+  }
+  MOTLEY_TRY(report_lateness());
+  MOTLEY_TRY(reporter_->flush());
+  if (job_.timeline.steps > 0 && session_->membership().on_one_host()) {
+    std::vector<std::filesystem::path> parts;
+    for (int rank = 0; rank < role_.size; ++rank) {
+      parts.push_back(timeline_part(logs, rank));
+    }
+    MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));
+  }
+  return write_summary(run_, job_);
+}
+
+}  // namespace motley::train

@@ -1,0 +1,102 @@
+// One rank of a training job, from joining the others to the last checkpoint: makes the parts of its loop, and makes
+// those anew that depend on the plan where the run moves to another.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "motley/cluster/cluster.h"
+#include "motley/net/secret.h"
+#include "motley/net/session.h"
+#include "motley/ps/service/service.h"
+#include "motley/train/job/job.h"
+#include "motley/train/job/job_data.h"
+#include "motley/train/job/run_directory.h"
+#include "motley/train/launch/role.h"
+#include "motley/train/loop/training_loop.h"
+#include "motley/train/worker/job_parts.h"
+#include "motley/train/worker/replica.h"
+
+namespace motley::train {
+
+struct RunData {
+  std::unique_ptr<data::Dataset> train;
+  std::unique_ptr<data::Dataset> test;  // null where there is none
+};
+
+class RankWorker final : public PlanFollower {
+ public:
+  // All that is referred to must outlive this object.
+  RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
+             std::optional<planning::Plan> plan);
+
+  // Once. `is_asked_to_stop` is called in every step.
+  Status run(const std::filesystem::path& hosts, bool resume, std::function<bool()> is_asked_to_stop);
+
+  bool may_follow(const Replanner::Move& move) const override;
+  Result<const StageLayout*> follow(planning::Plan plan, std::vector<int> ranks) override;
+
+ private:
+  bool writes() const { return role_.rank == 0; }
+  net::Session& peers() const { return replica_->stage_session ? *replica_->stage_session : *session_; }
+  collective::Group& peer_group() const { return replica_->stage_group ? *replica_->stage_group : *group_; }
+  const cluster::Worker& description(int rank) const { return cluster_.workers[static_cast<std::size_t>(rank)]; }
+
+  Status join(const std::filesystem::path& hosts);
+  Status open_data();
+  Result<std::unique_ptr<data::Dataset>> open_at_server(data::Set set);
+  void count_steps();
+
+  // What depends on the plan.
+  Status build();
+  Status join_stage();
+  Result<std::unique_ptr<TiedGradients>> build_network();
+  Result<std::unique_ptr<TiedGradients>> build_stage(const nn::NetworkSpec& spec, nn::StageOptions options);
+  Status build_sync(std::unique_ptr<TiedGradients> tied);
+  Result<ps::ServerOptions> choose_sync(const collective::Layout& layout);
+  Status build_plan();
+  Result<std::optional<PipelineRunner::Emulation>> emulate_stage() const;
+  void build_runners(std::optional<PipelineRunner::Emulation> emulation);
+
+  RunState state();
+  Status start(bool resume);
+  Status restore(Checkpoint start, bool resume);
+  Status explain(Status loaded, bool resume) const;
+  Status open_outputs();
+  Status describe_run();
+  Status watch_speeds();
+  Status loop(std::function<bool()> is_asked_to_stop);
+  Status report_lateness();
+  Status finish();
+
+  const Job& job_;
+  const RunDirectory& run_;
+  const Role& role_;
+  const cluster::Cluster cluster_;
+  const JobParts parts_;
+
+  std::optional<net::Secret> secret_;
+  std::unique_ptr<ps::Service> service_;  // beside this worker
+  std::unique_ptr<net::Session> session_;
+  std::unique_ptr<collective::Group> group_;
+  RunData data_;
+  std::int64_t steps_ = 0;  // of the whole job
+  std::optional<TimelineRecorder> timeline_;
+  std::optional<RankContext> context_;
+  std::optional<SampleAudit> audit_;
+  std::optional<SampleReader> reader_;
+  EmulationWatch emulation_;
+
+  std::optional<StageLayout> layout_;  // of a planned run: who computes what
+  int plans_ = 0;                      // that the run has followed before the present one
+  std::unique_ptr<Replica> replica_;
+  RunProgress progress_;
+  std::optional<Checkpoints> checkpoints_;
+  std::optional<Reporter> reporter_;
+  std::optional<PlanMover> mover_;
+  LoopParts loop_parts_;
+};
+
+}  // namespace motley::train

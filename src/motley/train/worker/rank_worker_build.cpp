@@ -1,0 +1,257 @@
+// What of a rank depends on the plan: layers, gradient synchronisation, split, and who computes a step with them. Ranks
+// agree on the way: all make the same collective calls in this order.
+#include <numeric>
+
+#include "motley/base/log.h"
+#include "motley/net/partial_session.h"
+#include "motley/nn/networks.h"
+#include "motley/train/job/batch_split.h"
+#include "motley/train/job/servers.h"
+#include "motley/train/launch/server_placement.h"
+#include "motley/train/step/data_parallel_runner.h"
+#include "motley/train/step/work_queue_runner.h"
+#include "motley/train/sync/make_reducer.h"
+#include "motley/train/sync/measure_methods.h"
+#include "motley/train/sync/wire_choice.h"
+#include "motley/train/worker/rank_worker.h"
+
+namespace motley::train {
+namespace {
+
+constexpr std::uint16_t kAloneNumber = 0xffff;  // of a session of this rank alone; stages count from 1
+
+}  // namespace
+
+Status RankWorker::build() {
+  replica_ = std::make_unique<Replica>();
+  if (layout_) {
+    MOTLEY_TRY(join_stage());
+  }
+  session_->set_phase(0, "building the network");
+  reader_->start(layout_ ? data::Parts{layout_->is_first(role_.rank), layout_->is_last(role_.rank)} : data::Parts(),
+                 !layout_ || layout_->is_first(role_.rank));
+  MOTLEY_ASSIGN(auto tied, build_network());
+  MOTLEY_TRY(build_sync(std::move(tied)));
+  MOTLEY_ASSIGN(auto emulation, emulate_stage());
+  MOTLEY_TRY(build_plan());
+  build_runners(std::move(emulation));
+  replica_->state.emplace(*context_, job_, peers(), replica_->network, *replica_->tensors, *replica_->sync,
+                          NetworkState::Options{layout_ ? &*layout_ : nullptr, parts_.gradient_sync.update.rule});
+  loop_parts_.plan = &*replica_->plan;
+  loop_parts_.runner = replica_->runner.get();
+  loop_parts_.work_queue = replica_->work_queue.get();
+  loop_parts_.sync = replica_->sync.get();
+  loop_parts_.evaluator = replica_->evaluator.get();
+  loop_parts_.model = &*replica_->state;
+  return {};
+}
+
+Status RankWorker::join_stage() {
+  const int stage = layout_->find_stage(role_.rank);
+  // No two parts of a run's session have one number; a plan has no more stages than there are ranks.
+  const int number = 1 + plans_ * role_.size + stage;
+  if (number >= kAloneNumber - plans_) {
+    return fail(ErrorCode::kUnavailable, "the run has followed {} plans, more than it can tell apart", plans_);
+  }
+  replica_->stage_session =
+      net::make_partial_session(*session_, layout_->list_ranks(stage), static_cast<std::uint16_t>(number));
+  MOTLEY_ASSIGN(replica_->stage_group, collective::make_group(*replica_->stage_session));
+  return {};
+}
+
+// The whole network, or the layers that the plan gives this rank.
+Result<std::unique_ptr<TiedGradients>> RankWorker::build_network() {
+  LocalNetwork& local = replica_->network;
+  MOTLEY_ASSIGN(local.loss, nn::parse_loss(job_.training.loss));
+  local.metric = nn::default_metrics(local.loss).front();
+  MOTLEY_ASSIGN(local.dtype, nn::parse_dtype(job_.model.dtype));
+  MOTLEY_ASSIGN(local.device, nn::parse_device(find_device(job_, cluster_, role_.rank, role_.local_rank)));
+  local.seed = static_cast<std::uint64_t>(job_.seed);
+  local.is_synthetic = is_synthetic(job_);
+  MOTLEY_ASSIGN(nn::NetworkSpec spec, make_network_spec(job_, *data_.train));
+  if (local.is_synthetic) {
+    spec.layers = static_cast<std::int64_t>(layout_->plan().layers.size());
+  }
+  if (!layout_ || layout_->is_first(role_.rank)) {
+    local.lookups = nn::lookup_layout(spec);
+  }
+  nn::StageOptions options;
+  options.device = local.device;
+  options.dtype = local.dtype;
+  options.autocast = job_.precision == "bfloat16";
+  options.input_gradients = local.lookups && local.lookups->served;
+  std::unique_ptr<TiedGradients> tied;
+  if (layout_) {
+    MOTLEY_ASSIGN(tied, build_stage(spec, options));
+  } else {
+    MOTLEY_ASSIGN(local.stage, nn::make_stage(spec, local.seed, options));
+  }
+  replica_->tensors.emplace(*context_, local, *reader_);
+  return tied;
+}
+
+// The layers of this rank's stage, connected to those before and after them.
+Result<std::unique_ptr<TiedGradients>> RankWorker::build_stage(const nn::NetworkSpec& spec, nn::StageOptions options) {
+  LocalNetwork& local = replica_->network;
+  const planning::Stage& planned = layout_->stage(role_.rank);
+  options.recompute = planned.recompute;
+  options.input_gradients = options.input_gradients || !layout_->is_first(role_.rank);
+  MOTLEY_ASSIGN(auto whole, nn::make_network(spec, local.seed));
+  auto part = nn::take_part(std::move(whole), layout_->plan().layers, planned.first_layer, planned.last_layer);
+  if (!part) {
+    return fail(part.error().within(job_.execution.plan));
+  }
+  MOTLEY_ASSIGN(local.stage, nn::Stage::create(std::move(part->network), options));
+  MOTLEY_ASSIGN(replica_->pipeline,
+                Pipeline::create(*session_, *layout_, *local.stage, part->input_shape, part->output_shape,
+                                 job_.gradient_sync.overlap, Deadline::after(job_.deadline.join)));
+  local.shared = std::move(part->shared);
+  const auto tied = tied_parameters(*layout_, local.shared);
+  if (!tied) {
+    return fail(tied.error().within(job_.execution.plan));
+  }
+  return TiedGradients::create(*session_, *layout_, *tied, local.stage->parameters(),
+                               Deadline::after(job_.deadline.join));
+}
+
+Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
+  const LocalNetwork& local = replica_->network;
+  BucketedGradientSync::Parts parts;
+  parts.tied = std::move(tied);
+  MOTLEY_ASSIGN(parts.optimizer, nn::Optimizer::create(parts_.optimizer, local.stage->parameters()));
+  MOTLEY_ASSIGN(parts.buckets, nn::GradientBuckets::create(local.stage->parameters(),
+                                                           static_cast<std::size_t>(job_.gradient_sync.bucket_size),
+                                                           job_.gradient_sync.overlap));
+  if (nn::has_batch_norm(*local.stage) && parts_.gradient_sync.staleness) {
+    return fail(ErrorCode::kInvalidInput,
+                "model.norm: the network has BatchNorm, whose statistics all workers combine in every step; accepted "
+                "with gradient_sync.consistency {}: networks without it (model.norm: group or none)",
+                job_.gradient_sync.consistency);
+  }
+  collective::Layout layout;
+  layout.type = local.dtype == torch::kFloat64 ? collective::DataType::kFloat64 : collective::DataType::kFloat32;
+  layout.bucket_elements = parts.buckets->bucket_elements();
+  MOTLEY_ASSIGN(ps::ServerOptions options, choose_sync(layout));
+  if (layout.bucket_elements.empty()) {  // a stage of layers that train nothing
+    options.method = collective::Method::kAuto;
+    replica_->alone =
+        net::make_partial_session(*session_, {role_.rank}, static_cast<std::uint16_t>(kAloneNumber - plans_));
+  }
+  MOTLEY_ASSIGN(parts.method, train::make_reducer(replica_->alone ? *replica_->alone : peers(), options));
+  collective::GradientReducer& reducer = *parts.method.reducer;
+  MOTLEY_TRY(reducer.prepare(layout, Deadline::after(job_.deadline.join)));
+  std::vector<std::span<std::byte>> memory;
+  for (int bucket = 0; bucket < parts.buckets->count(); ++bucket) {
+    memory.push_back(reducer.buffer(bucket));
+  }
+  MOTLEY_TRY(parts.buckets->bind(memory));
+  replica_->sync = std::make_unique<BucketedGradientSync>(
+      *context_, peer_group(), local, *replica_->tensors, std::move(parts),
+      BucketedGradientSync::Options{job_.max_grad_norm, peers().membership().size(), layout_.has_value()});
+  return {};
+}
+
+// How this rank's gradients are synchronised; what is measured for that, and servers that are started, concern all
+// ranks.
+Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layout) {
+  ps::ServerOptions options = parts_.gradient_sync;
+  const Deadline deadline = Deadline::after(job_.deadline.join);
+  if (options.method == collective::Method::kAuto && !job_.gradient_sync.servers.empty()) {
+    MOTLEY_ASSIGN(options.servers, read_servers(job_));
+    MOTLEY_ASSIGN(const MethodChoice choice, measure_and_choose(*session_, *group_, options, layout, deadline));
+    options.method = choice.method;
+    if (writes()) {
+      spdlog::info("gradient_sync.method auto: {}", choice.explanation());
+    }
+  }
+  if (options.method == collective::Method::kParameterServer) {
+    const auto& elements = layout.bucket_elements;
+    const double count = static_cast<double>(std::accumulate(elements.begin(), elements.end(), std::size_t{0}));
+    const double bytes = count * (options.wire == collective::WireType::kNative ? 4 : 2);
+    MOTLEY_ASSIGN(service_, place_servers(job_, *session_, *group_, *secret_, bytes, options));
+  }
+  if (layout_) {
+    if (layout_->stage(role_.rank).gradient_sync != planning::GradientSync::kParameterServer &&
+        options.method == collective::Method::kParameterServer) {
+      options.method = collective::Method::kAuto;
+    }
+    options.job_suffix = fmt::format("/stage-{}", layout_->find_stage(role_.rank));
+  }
+  if (options.wire == collective::WireType::kTopK && writes() &&
+      (job_.optimizer.name != "sgd" || job_.optimizer.momentum > 0)) {
+    spdlog::warn(
+        "gradient_sync.comm_dtype: top-k sends small gradients late and all at once, which momentum and Adam take for "
+        "something "
+        "that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger gradient_sync.top_k");
+  }
+  if (options.wire == collective::WireType::kAuto) {
+    MOTLEY_ASSIGN(options.wire, choose_wire(*session_, *group_, options, layout, deadline));
+  }
+  return options;
+}
+
+// How long this rank's stage takes on the device that it is emulated at, as it is split at the plan's beginning.
+Result<std::optional<PipelineRunner::Emulation>> RankWorker::emulate_stage() const {
+  if (!layout_ || job_.execution.emulation.empty()) {
+    return std::nullopt;
+  }
+  MOTLEY_ASSIGN(EmulatedStageTiming stage,
+                EmulatedStageTiming::read(job_.execution.emulation, layout_->plan(), layout_->stage(role_.rank),
+                                          layout_->device_type(role_.rank)));
+  const nn::GradientBuckets& buckets = replica_->sync->buckets();
+  EmulatedTiming timing(SteadyClock::instance(), buckets.count(), 0.0);  // of backward alone
+  if (is_synthetic(job_)) {
+    // The share of backward after which each bucket is complete, by the profile: once its first layer is done.
+    std::vector<double> positions(static_cast<std::size_t>(buckets.count()), 0.0);
+    const auto batch = static_cast<std::uint32_t>(job_.training.global_batch_size);
+    const double rows = layout_->samples(role_.rank, {0, batch}) / static_cast<double>(layout_->plan().micro_batches);
+    for (const nn::GradientBuckets::Place& place : buckets.places()) {
+      double& position = positions[static_cast<std::size_t>(place.bucket)];
+      const std::string layer = place.parameter.name.substr(0, place.parameter.name.rfind('.'));
+      position = std::max(position, stage.share_of_backward(layer, rows));
+    }
+    timing.set_bucket_positions(std::move(positions));
+  }
+  return PipelineRunner::Emulation{std::move(stage), std::move(timing)};
+}
+
+Status RankWorker::build_plan() {
+  // Of a planned job's ranks some have layers that normalise and some have none: what all must agree on depends on
+  // none.
+  const bool has_batch_norm = !layout_ && replica_->sync->has_batch_norm();
+  MOTLEY_ASSIGN(data::BatchSplitOptions split, make_split_options(job_, cluster_, has_batch_norm));
+  const data::LedgerState fresh{static_cast<std::uint64_t>(job_.seed), 0, 0, data_.train->size()};
+  BatchPlanOptions options{job_.baseline.every, job_.baseline.steps, job_.batch_split.mode};
+  if (job_.batch_split.mode == "replay") {
+    options.baseline_every = 0;
+  }
+  auto plan = layout_ ? BatchPlan::create(std::move(options), split, fresh, *layout_)
+                      : BatchPlan::create(std::move(options), std::move(split), fresh);
+  if (!plan) {
+    return fail(layout_ ? plan.error().within(job_.execution.plan) : plan.error());
+  }
+  replica_->plan.emplace(std::move(*plan));
+  return {};
+}
+
+void RankWorker::build_runners(std::optional<PipelineRunner::Emulation> emulation) {
+  Replica& made = *replica_;
+  const auto batch = static_cast<std::uint32_t>(job_.training.global_batch_size);
+  if (layout_) {
+    made.runner = std::make_unique<PipelineRunner>(*context_, *layout_, *made.plan, made.network, *made.tensors,
+                                                   *reader_, *made.sync, *made.pipeline, std::move(emulation));
+    made.evaluator = std::make_unique<PipelineEvaluation>(*context_, made.network, *made.tensors, data_.test.get(),
+                                                          batch, *layout_, *made.pipeline);
+    return;
+  }
+  made.computation.emplace(
+      *context_, made.network, *made.tensors, *made.sync, *data_.train,
+      BatchComputation::Options{job_.training.gradient_accumulation_steps, description(role_.rank).emulation},
+      made.sync->buckets().count());
+  made.runner = std::make_unique<DataParallelRunner>(role_.rank, *made.plan, *reader_, *made.computation, *made.sync);
+  made.work_queue = std::make_unique<WorkQueueRunner>(*context_, *made.plan, *reader_, *made.computation, *made.sync);
+  made.evaluator =
+      std::make_unique<DataParallelEvaluation>(*context_, made.network, *made.tensors, data_.test.get(), batch);
+}
+
+}  // namespace motley::train

@@ -1,0 +1,124 @@
+// Windows of the ledger, shares of the split, what comes after them, and what is kept of them.
+#include "motley/train/loop/batch_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/train/loop/fakes.h"
+
+namespace motley::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(BatchPlan, RanksSplitTheWindowsOfAnEpoch) {
+  auto plan = make_batch_plan({.mode = "equal"}, 30);
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::set<std::uint32_t> used;
+  std::vector<std::size_t> sizes;
+  for (std::int64_t number = 1; number <= 3; ++number) {
+    const auto step = plan->next(number);
+    ASSERT_TRUE(step) << step.error().message;
+    EXPECT_EQ(step->number, number);
+    EXPECT_EQ(step->ledger, plan->ledger());
+    for (const int rank : {0, 1}) {
+      const auto samples = plan->samples(*step, rank);
+      sizes.push_back(samples.size());
+      used.insert(samples.begin(), samples.end());
+    }
+    EXPECT_EQ(plan->is_last_of_epoch(step->window), number == 3);
+    const auto ended = plan->commit(*step);
+    ASSERT_TRUE(ended) << ended.error().message;
+    EXPECT_EQ(*ended, number == 3);
+  }
+  EXPECT_THAT(sizes, ElementsAre(6, 6, 6, 6, 3, 3));
+  EXPECT_EQ(used.size(), 30U);
+  EXPECT_EQ(plan->ledger().epoch, 1U);
+  EXPECT_EQ(plan->epochs_at(15), 1.5);
+}
+
+TEST(BatchPlan, KnowsTheSamplesOfComingWindows) {
+  auto plan = make_batch_plan({.mode = "equal"}, 42);
+  const auto first = plan->next(1);
+  const auto next = plan->samples_ahead(*first, 1, 1);
+  const auto after_next = plan->samples_ahead(*first, 1, 2);
+  EXPECT_THAT(plan->samples_ahead(*first, 1, 3), IsEmpty());  // a short window
+  for (const auto& expected : {next, after_next}) {
+    ASSERT_TRUE(plan->commit(*plan->next(1)));
+    EXPECT_EQ(plan->samples(*plan->next(1), 1), expected);
+  }
+}
+
+TEST(BatchPlan, SomeStepsHaveTheEqualSplit) {
+  data::BatchSplitOptions split;
+  split.policy = data::SplitPolicy::kFixed;
+  split.batch = 12;
+  split.limits.resize(2);
+  split.proportions = {1, 2};
+  auto plan = BatchPlan::create({.baseline_every = 4, .baseline_steps = 2, .mode = "fixed"}, split,
+                                data::LedgerState{.size = 1200});
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::vector<std::uint32_t> shares;
+  for (std::int64_t number = 1; number <= 8; ++number) {
+    const auto step = plan->next(number);
+    shares.push_back(step->plan.shares[0]);
+    EXPECT_EQ(step->baseline, plan->is_baseline(number));
+    EXPECT_EQ(plan->mode(*step), step->baseline ? "equal" : "fixed");
+  }
+  EXPECT_THAT(shares, ElementsAre(4, 4, 4, 4, 6, 6, 4, 4));
+}
+
+TEST(BatchPlan, TheEqualSplitKeepsToLimits) {
+  std::vector<data::WorkerLimits> limits(3);
+  limits[0].maximum = 2;
+  EXPECT_THAT(equal_split(12, limits), ElementsAre(2, 6, 4));
+  EXPECT_THAT(equal_split(11, std::vector<data::WorkerLimits>(3)), ElementsAre(4, 4, 3));
+}
+
+TEST(BatchPlan, RanksOfAPlanComputeMicroBatchesOfTheirStage) {
+  StageLayout layout(make_two_stages());
+  data::BatchSplitOptions split;
+  split.batch = 12;
+  split.limits.resize(2);
+  auto plan = BatchPlan::create({.mode = "dynamic"}, split, data::LedgerState{.seed = 3, .size = 36}, layout);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto step = plan->next(1);
+  EXPECT_THAT(step->plan.shares, ElementsAre(12, 12));
+  EXPECT_EQ(plan->mode(*step), "plan");
+  EXPECT_EQ(plan->samples(*step, 0).size(), 12U);
+  EXPECT_EQ(plan->samples(*step, 0), plan->samples(*step, 1));
+  EXPECT_FALSE(plan->figures().predicted);
+  layout = StageLayout([] {
+    planning::Plan predicted = make_two_stages();
+    predicted.predicted.step_seconds = 2;
+    return predicted;
+  }());
+  EXPECT_EQ(plan->figures().predicted, 2);
+}
+
+TEST(BatchPlan, GoesOnWhereItWasSaved) {
+  auto plan = make_batch_plan();
+  ASSERT_TRUE(plan->commit(*plan->next(1)));
+  SavedState saved;
+  plan->save(saved);
+  EXPECT_EQ(saved.ledger.cursor, 12U);
+  auto other = make_batch_plan();
+  const auto restored = other->restore(saved);
+  ASSERT_TRUE(restored) << restored.error().message;
+  EXPECT_TRUE(*restored);
+  EXPECT_EQ(other->samples(*other->next(2), 0), plan->samples(*plan->next(2), 0));
+
+  saved.partition.clear();
+  EXPECT_FALSE(*other->restore(saved));  // of a planned run
+  auto larger = make_batch_plan({.mode = "equal"}, 37);
+  const auto refused = larger->restore(saved);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("36 training samples, the data has 37"));
+}
+
+}  // namespace
+}  // namespace motley::train
