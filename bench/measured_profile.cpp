@@ -24,7 +24,7 @@ Result<model::Profile> measure_profile(const BenchOptions& options, const std::f
                                       "--batch-sizes",
                                       batches,
                                       "--time-limit",
-                                      fmt::format("{}", seconds)};
+                                      fmt::format("{}s", seconds)};
   command.insert(command.end(), flags.begin(), flags.end());
   MOTLEY_ASSIGN(const auto process, ChildProcess::start(command));
   const Deadline deadline = Deadline::after(kProfileDeadline);

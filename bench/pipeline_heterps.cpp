@@ -292,9 +292,9 @@ class Heterps {
                                       "0",
                                       "--evaluate.every-epochs=-1",
                                       "--deadline.join",
-                                      "180",
+                                      "180s",
                                       "--deadline.step",
-                                      "180"};
+                                      "180s"};
     flags.insert(flags.end(), model_->flags.begin(), model_->flags.end());
     MOTLEY_ASSIGN(std::vector<double> seconds,
                   train_in_namespaces(options_, *network, folder_, last, job(), flags, server.environment()));

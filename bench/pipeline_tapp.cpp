@@ -216,7 +216,7 @@ class Tapp {
     MOTLEY_TRY(write_file(
         job, fmt::format(
                  "name: bench-tapp\nmodel:\n  name: synthetic\n  path: profile.json\nplan: {}\nglobal_batch_size: {}\n"
-                 "steps: {}\nbatch_split:\n  mode: fixed\ndeadline:\n  join: 120\n  step: 120\n",
+                 "steps: {}\nbatch_split:\n  mode: fixed\ndeadline:\n  join: 120s\n  step: 120s\n",
                  plan_file, batch_, kSteps)));
     MOTLEY_ASSIGN(std::vector<double> steps,
                   train_in_namespaces(options_, *network_, folder_, static_cast<int>(workers), job, {}));

@@ -110,8 +110,8 @@ class PsTrain {
             "  train_targets: classes\nglobal_batch_size: {}\nsteps: {}\nworkers: {}\nbatch_split:\n  mode: equal\n"
             "optimizer:\n  learning_rate: 0.001\ngradient_sync:\n  method: parameter-server\n  servers: {}\n  "
             "comm_dtype: {}\n"
-            "  overlap: {}\ncheckpoint:\n  every: 0\nevaluate:\n  every_epochs: -1\ndeadline:\n  join: 120\n"
-            "  step: 120\n",
+            "  overlap: {}\ncheckpoint:\n  every: 0\nevaluate:\n  every_epochs: -1\ndeadline:\n  join: 120s\n"
+            "  step: 120s\n",
             network.name, network.samples * kRanks, steps, kRanks, server.address(), wire, overlap)));
     std::vector<std::string> environment = server.environment();
     MOTLEY_TRY(net::Secret::generate().write(folder_ / "secret"));

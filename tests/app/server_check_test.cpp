@@ -9,7 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(ServerCheck, PublishedSecondsGiveWayToGivenOnes) {
+TEST(ServerCheck, PublishedSecondsAreReplacedByGivenOnes) {
   ServerCheck check;
   const auto published = read_served_model(check);
   ASSERT_TRUE(published) << published.error().message;

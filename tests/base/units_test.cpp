@@ -9,21 +9,42 @@ namespace {
 TEST(Units, ReadsSizesRatesAndTimes) {
   EXPECT_DOUBLE_EQ(*parse_bytes("64 KB"), 64e3);
   EXPECT_DOUBLE_EQ(*parse_bytes("64KiB"), 65536);
-  EXPECT_DOUBLE_EQ(*parse_bytes("12"), 12);
+  EXPECT_DOUBLE_EQ(*parse_bytes("1.5GB"), 1.5e9);
+  EXPECT_DOUBLE_EQ(*parse_bytes("0"), 0);
   EXPECT_DOUBLE_EQ(*parse_bytes_per_second("1 Gb/s"), 1.25e8);
   EXPECT_DOUBLE_EQ(*parse_bytes_per_second("10GB/s"), 1e10);
   EXPECT_DOUBLE_EQ(*parse_seconds("250 ms"), 0.25);
+  EXPECT_DOUBLE_EQ(*parse_bytes_per_second("10Gbps"), 1.25e9);
   EXPECT_DOUBLE_EQ(*parse_seconds("2 min"), 120);
+  EXPECT_DOUBLE_EQ(*parse_seconds("90s"), 90);
+  EXPECT_DOUBLE_EQ(*parse_seconds("1.5h"), 5400);
+  EXPECT_DOUBLE_EQ(*parse_seconds("0"), 0);
 }
 
 TEST(Units, RefusesWhatIsNotAUnit) {
-  for (const char* text : {"", "KB", "-1 KB", "1 kilobyte", "nan", "1e999"}) {
+  for (const char* text : {"", "KB", "-1 KB", "1 kilobyte", "nan", "1e999", "12", "1 2 KB"}) {
     const auto result = parse_bytes(text);
     ASSERT_FALSE(result) << text;
     EXPECT_NE(result.error().message.find(std::string("'") + text + "'"), std::string::npos);
   }
   EXPECT_FALSE(parse_bytes_per_second("1000"));
   EXPECT_FALSE(parse_seconds("1 fortnight"));
+  EXPECT_EQ(parse_seconds("90").error().message, "'90' is not a duration such as '250ms', '90s' or '2h'");
+}
+
+TEST(Units, ExactTextIsReadBackAsTheSameValue) {
+  EXPECT_EQ(exact_seconds(90), "90s");
+  EXPECT_EQ(exact_seconds(7200), "2h");
+  EXPECT_EQ(exact_seconds(0.1), "100ms");
+  EXPECT_EQ(exact_seconds(0), "0");
+  EXPECT_EQ(exact_bytes(1.5e9), "1500MB");
+  EXPECT_EQ(exact_bytes(4096), "4KiB");
+  EXPECT_EQ(exact_bytes_per_second(1.25e9), "10Gbps");
+  for (const double value : {0.123456789, 1e-12, 3e-9, 86400.0 * 365, 1.0 / 3, 12345678.9, 1e15 + 1}) {
+    EXPECT_EQ(*parse_seconds(exact_seconds(value)), value);
+    EXPECT_EQ(*parse_bytes(exact_bytes(value)), value);
+    EXPECT_EQ(*parse_bytes_per_second(exact_bytes_per_second(value)), value);
+  }
 }
 
 TEST(Units, FormatsShortly) {

@@ -114,6 +114,8 @@ TEST(ClusterFile, RefusesWhatCannotBe) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "version is missing"},
       {"version: 3\n" + types.substr(11), "version is '3'; accepted: an integer from 2 to 2"},
+      {"version: 1\n" + types.substr(11),
+       "version is '1'; accepted: 2, in which speed.fixed is now speed.layer_overhead"},
       {"version: 2\n", "device_types is missing"},
       {"version: 2\ndevice_types: [{name: a b, kind: tpu}]\n", "device_types[0].kind is 'tpu'"},
       {"version: 2\ndevice_types: [{name: a b, kind: cpu}]\n", "device_types[0].name is 'a b'"},
@@ -125,16 +127,17 @@ TEST(ClusterFile, RefusesWhatCannotBe) {
        "max_samples is '3'; accepted: an integer from 4"},
       {types + "workers: [{name: w, device: cpu, seconds_per_sample: 0}]\n", "above 0"},
       {types + "workers: [{name: w, device: cpu, seconds_per_sample: 3 KB}]\n", "seconds_per_sample is '3 KB'"},
+      {types + "workers: [{name: w, device: cpu, seconds_per_sample: 3}]\n", "accepted: a duration such as '250ms'"},
       {types + "workers: [{name: w, device: cpu, delay: 1}]\n", "delay needs seconds_per_sample"},
       {types + "workers: [{name: w, device: cpu, sped: 1}]\n", "workers[0].sped is an unknown key"},
       {types + "workers: [{name: w, device: cpu, cores: [1, 1]}]\n", "names a core twice"},
-      {types + "workers: [{name: w, device: cpu, seconds_per_sample: 1, delay: {distribution: gama, mean: 1}}]\n",
+      {types + "workers: [{name: w, device: cpu, seconds_per_sample: 1 s, delay: {distribution: gama, mean: 1 s}}]\n",
        "is 'gama', did you mean 'gamma'?"},
-      {types +
-           "workers: [{name: w, device: cpu, seconds_per_sample: 1, changes: [{from_step: 5, delay: 1}, {from_step: "
-           "5, delay: 2}]}]\n",
+      {types + "workers: [{name: w, device: cpu, seconds_per_sample: 1 s, changes: [{from_step: 5, delay: 1 s}, "
+               "{from_step: "
+               "5, delay: 2 s}]}]\n",
        "changes[1].from_step is '5'; accepted: an integer of at least 6"},
-      {types + "workers: [{name: w, device: cpu, seconds_per_sample: 1, changes: [{from_step: 5}]}]\n",
+      {types + "workers: [{name: w, device: cpu, seconds_per_sample: 1 s, changes: [{from_step: 5}]}]\n",
        "changes[0] changes nothing"},
   };
   for (const auto& [text, expected] : cases) {

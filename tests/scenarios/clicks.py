@@ -16,7 +16,7 @@ embedding: {optimizer: adagrad, learning_rate: 0.05}
 global_batch_size: 60
 epochs: 2
 optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}
-gradient_sync: {bucket_size: 4096}
+gradient_sync: {bucket_size: 4 KiB}
 deadline: {join: 60 s, step: 20 s}
 """
 

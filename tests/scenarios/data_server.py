@@ -16,7 +16,7 @@ model: {name: ctrdnn, hidden_sizes: [16, 16]}
 data: {name: clicks, num_samples: 1200, num_categories: 2000}
 global_batch_size: 60
 epochs: 2
-gradient_sync: {bucket_size: 4096}
+gradient_sync: {bucket_size: 4 KiB}
 deadline: {join: 60 s, step: 20 s}
 """
 

@@ -98,7 +98,7 @@ class Scenario(unittest.TestCase):
             "global_batch_size: 60\n"
             "epochs: 2\n"
             "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n"
-            "gradient_sync: {bucket_size: 4096}\n"
+            "gradient_sync: {bucket_size: 4 KiB}\n"
             "deadline: {join: 60 s, step: 20 s}\n"
         )
 

@@ -15,15 +15,15 @@ class LiveJobs(LiveService):
     def test_a_training_job_shrinks_and_goes_on_though_the_service_is_killed(self):
         job = self.folder / "job.yaml"
         job.write_text((ROOT / "examples/fashion-mnist/job.yaml").read_text().replace("epochs: 1", "epochs: 2"))
-        flags = ("--cluster", "1x2", "--policy", "drf", "--slot-duration", "1", "--preemption-cooldown", "0")
+        flags = ("--cluster", "1x2", "--policy", "drf", "--slot-duration", "1s", "--preemption-cooldown", "0")
         service = self.serve(*flags)
-        self.schedule("submit", "--name", "train", "--train", job, "--workers", 1, "--max-workers", 2, "--restart-cost", 1)
+        self.schedule("submit", "--name", "train", "--train", job, "--workers", 1, "--max-workers", 2, "--restart-cost", "1s")
         self.wait_until("train", "running", 2)
         run = self.state / "jobs/train/work"
         shutil.rmtree(self.folder / "train", True)
         (self.folder / "train").symlink_to(run)
         self.wait_for_step("train", 20)
-        self.schedule("submit", "--name", "other", "--estimated-duration", 5, "--restart-cost", 0, "--",
+        self.schedule("submit", "--name", "other", "--estimated-duration", "5s", "--restart-cost", 0, "--",
                       "bash", "-c", f"until [ -e {self.state}/enough ]; do sleep 0.1; done")
         self.wait_until("train", "running", 1)
         self.assertIn("shrunk from 2 to 1 workers for other", self.schedule("why", "train"))
@@ -38,10 +38,10 @@ class LiveJobs(LiveService):
         self.assertEqual(len([1 for line in self.lines("train") if "samples_lost_or_duplicated" in line]), 2, "epochs")
 
     def test_why_and_what_if_tell_what_blocks_a_job(self):
-        self.serve("--cluster", "2x2", "--slot-duration", "1000")
-        self.schedule("submit", "--name", "small", "--workers", 3, "--estimated-duration", 60, "--", "sleep", 60)
+        self.serve("--cluster", "2x2", "--slot-duration", "1000s")
+        self.schedule("submit", "--name", "small", "--workers", 3, "--estimated-duration", "60s", "--", "sleep", 60)
         self.wait_until("small", "running")
-        self.schedule("submit", "--name", "large", "--workers", 4, "--estimated-duration", 60, "--", "sleep", 60)
+        self.schedule("submit", "--name", "large", "--workers", 4, "--estimated-duration", "60s", "--", "sleep", 60)
         self.assertIn("it needs 4 devices, and 1 of 4 are free", self.schedule("why", "large"))
         table = self.schedule("what-if", "--add-node", "new:4")
         self.assertIn("large", table)

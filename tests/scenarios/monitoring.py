@@ -91,7 +91,7 @@ class Monitoring(Scenario):
 
     def test_a_jobs_metrics_while_a_rank_sleeps(self):
         token = self.private_file("token", "a token that nobody guesses\n")
-        _, address, metrics = self.serve("--token-file", token, "--stall-timeout", 1)
+        _, address, metrics = self.serve("--token-file", token, "--stall-timeout", "1s")
         served = ("--gradient-sync.method", "parameter-server", "--gradient-sync.servers", address, "--gradient-sync.token-file", token,
                   "--cluster", self.cluster([0.001, 0.001]), "--batch-split.mode", "equal", "--epochs", 500,
                   "--deadline.step", "60 s")
@@ -162,7 +162,7 @@ class Monitoring(Scenario):
     def test_limits_that_are_none_are_refused(self):
         token = self.private_file("token", "a token that nobody guesses\n")
         tenants = "tenants:\n  - {name: a, token: 0123456789abcdef, quota: 1e40 GB}\n"
-        for flags, word in ((("--quota", "nan"), "quota"), (("--quota", "1e300"), "quota"), (("--quota", "1e-12"), "quota"),
+        for flags, word in ((("--quota", "nan"), "quota"), (("--quota", "1e300GB"), "quota"), (("--quota", "0.1B"), "quota"), (("--quota", "2"), "size"),
                             (("--stall-timeout", "nan"), "stall-timeout"), (("--embedding-dir", "/proc/nope"), "/proc/nope"),
                             (("--tenants", self.private_file("tenants.yaml", tenants)), "quota")):
             with self.subTest(flags):
@@ -196,7 +196,7 @@ class Monitoring(Scenario):
             self.assertEqual(done.returncode, 0, done.stdout)
             return done.stdout
 
-        answer = json.loads(check("--server", "--model", "resnet50", "--link-gbps", 0.001, "--json"))["server"]
+        answer = json.loads(check("--server", "--model", "resnet50", "--link-bandwidth", "1Mbps", "--json"))["server"]
         self.assertEqual(answer["runs_out_first"], "link")
         self.assertEqual(answer["workers"], 0)
         for resource in answer["resources"]:

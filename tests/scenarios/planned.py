@@ -68,7 +68,7 @@ class PlannedJobs(Scenario):
             "global_batch_size: 60\n"
             "epochs: 2\n"
             "optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}\n"
-            "gradient_sync: {bucket_size: 4096}\n"
+            "gradient_sync: {bucket_size: 4 KiB}\n"
             "deadline: {join: 60 s, step: 20 s}\n"
         )
 
@@ -445,7 +445,7 @@ class MeasuredPlans(PlannedJobs):
         real = self.profile({"type0": 4e-4, "type1": 4e-5}, "real")
         text = self.job.read_text().replace("hidden_sizes: [16]", "hidden_sizes: [16, 16, 16]")
         self.job.write_text(f"{text}emulation: {real}\n")
-        output = self.measure("--measure-plans", 6, "--time-limit", 60)
+        output = self.measure("--measure-plans", 6, "--time-limit", "60s")
         runs = re.findall(r"(?m)^\d+ of 6: ([\d.]+) (m?s) \(predicted ", output)
         self.assertGreaterEqual(len(runs), 2, output)
         measured = [float(value) / (1000 if unit == "ms" else 1) for value, unit in runs]
@@ -458,7 +458,7 @@ class MeasuredPlans(PlannedJobs):
         self.train("run", "--plan", self.folder / "plan.json", "--steps", 3)
 
     def test_what_cannot_be_measured_is_said(self):
-        output = self.measure("--measure-plans", 2, "--time-limit", 20, expect=1)
+        output = self.measure("--measure-plans", 2, "--time-limit", "20s", expect=1)
         self.assertIn("layers has 8 names, but the network 'mlp' has", output)  # the job's has fewer
         self.assertIn("--method exact", self.measure(method="exact", expect=2))
         self.assertIn("--what-if", self.measure("--what-if", "type0.count=2", expect=2))

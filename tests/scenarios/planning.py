@@ -42,7 +42,7 @@ class Planning(unittest.TestCase):
 
     def test_an_open_number_of_micro_batches_is_the_best_of_them(self):
         arguments = ["--profile", PIPELINE / "profile.json", "--cluster", PIPELINE / "cluster.yaml", "--global-batch-size", 24,
-                     "--time-limit", 20]
+                     "--time-limit", "20s"]
 
         def throughput(*more):
             self.plan(*arguments, *more)
@@ -57,7 +57,7 @@ class Planning(unittest.TestCase):
 
     def test_a_plan_is_simulated_as_it_was_written(self):
         arguments = ["--profile", PIPELINE / "profile.json", "--cluster", PIPELINE / "cluster.yaml"]
-        self.plan(*arguments, "--global-batch-size", 64, "--time-limit", 10)
+        self.plan(*arguments, "--global-batch-size", 64, "--time-limit", "10s")
         done = subprocess.run([BINARY, "simulate", "plan.json", *map(str, arguments)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, cwd=self.folder, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -70,7 +70,7 @@ class Planning(unittest.TestCase):
         self.assertFalse((self.folder / "none.json").exists())
 
     def test_every_method_is_compared(self):
-        text = self.ctrdnn("--min-throughput", 100000, "--compare", "--time-limit", 2)
+        text = self.ctrdnn("--min-throughput", 100000, "--compare", "--time-limit", "2s")
         for method in ("exact", "brute-force", "cpu-only", "gpu-only", "heuristic", "greedy", "genetic", "bayesian",
                        "pipedream", "rl-lstm", "rl-rnn", "rl-attention"):
             self.assertRegex(text, rf"(?m)^  {method} ")
@@ -98,7 +98,7 @@ class Planning(unittest.TestCase):
         self.assertFalse((self.folder / "plan.json").exists())
 
     def test_an_interrupt_keeps_the_best_so_far(self):
-        process = subprocess.Popen([BINARY, "plan", "--model", "resnet101", "--cluster", str(RENT), "--time-limit", "100"],
+        process = subprocess.Popen([BINARY, "plan", "--model", "resnet101", "--cluster", str(RENT), "--time-limit", "100s"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
         self.addCleanup(process.kill)
         deadline = time.monotonic() + 60

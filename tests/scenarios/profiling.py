@@ -21,7 +21,7 @@ class Profile(Scenario):
         return json.loads(output.read_text()), done.stdout
 
     def test_layers_devices_and_links(self):
-        profile, text = self.profile("--batch-sizes", "2,8", "--time-limit", 2, "--scale", "gpu=cpu*0.05")
+        profile, text = self.profile("--batch-sizes", "2,8", "--time-limit", "2s", "--scale", "gpu=cpu*0.05")
         layers = profile["graph"]["layers"]
         self.assertEqual([layer["name"] for layer in layers], ["flatten", "fc1", "relu1", "output", "step"])
         self.assertEqual(sum(layer.get("parameters", 0) for layer in layers), 12 * 16 + 16 + 16 * 4 + 4)
@@ -45,7 +45,7 @@ class Profile(Scenario):
         types = "version: 2\ndevice_types: [{name: here, kind: cpu}, {name: slow, kind: cpu}%s]\nworkers:\n"
         slow = "  - {name: a, device: slow, seconds_per_sample: 5 ms}\n  - {name: b, device: slow, seconds_per_sample: 5 ms}\n"
         cluster.write_text(types % "" + slow)
-        profile, _ = self.profile("--cluster", cluster, "--batch-sizes", "2,8", "--time-limit", 2)
+        profile, _ = self.profile("--cluster", cluster, "--batch-sizes", "2,8", "--time-limit", "2s")
         here, paced = profile["devices"]
         self.assertEqual((here["origin"], paced["origin"]), ("measured", "scaled"))
         self.assertIn("seconds_per_sample", paced["rule"])
@@ -82,7 +82,7 @@ class Profile(Scenario):
         self.assertIn("above 0", self.profile("--scale", "gpu=cpu*-1", expect=2))
         self.assertIn("given twice", self.profile("--scale", "gpu=cpu*2", "--scale", "gpu=cpu*3", expect=2))
         self.assertIn("growing batch sizes", self.profile("--batch-sizes", "4,1", expect=2))
-        self.assertIn("accepted: cpu", self.profile("--scale", "gpu=tpu*2", "--batch-sizes", "2,4", "--time-limit", 1, expect=2))
+        self.assertIn("accepted: cpu", self.profile("--scale", "gpu=tpu*2", "--batch-sizes", "2,4", "--time-limit", "1s", expect=2))
         self.assertIn("accepted: one of mlp, cnn", self.profile("--model.name", "resnet", expect=2))
 
 

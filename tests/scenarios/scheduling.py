@@ -93,7 +93,7 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertIn("knows one type of devices only",
                       self.simulate(trace, *machines, "--policy", "sjf-bco", expect=2))
 
-        flags = ["--cluster", "4x8", "--policy", "las", "--mtbf", 5, "--mttr", 0.5]
+        flags = ["--cluster", "4x8", "--policy", "las", "--mtbf", "5h", "--mttr", "30min"]
         text = self.simulate(TRACE, *flags, "--csv", file)
         self.assertIn("jobs lost places", text)
         lost = sum(int(row["failures"]) for row in csv.DictReader(file.read_text().splitlines()))
@@ -138,6 +138,10 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertIn("'8 by 8'", self.simulate(TRACE, "--cluster", "8 by 8", expect=2))
         self.assertIn("--policy", self.simulate(TRACE, "--cluster", "32", "--policy", "best", expect=2))
         self.assertIn("--slot-duration", self.simulate(TRACE, "--cluster", "32", "--slot-duration", "nan", expect=2))
+        for flag, value, words in (("--mtbf", 10, "--mtbf: '10' is not accepted; accepted: a duration such as"),
+                                   ("--intra-node-bandwidth", 100, "accepted: a rate such as '10Gbps'"),
+                                   ("--placement", "anywhere", "anywhere is now any")):
+            self.assertIn(words, self.simulate(TRACE, "--cluster", "32", flag, value, expect=2))
         trace.write_text(header + "a,0,1,1\n")
         for flag in ("--csv", "--html"):
             self.assertIn(f"{flag}: '{trace}' is the file of the trace", self.simulate(trace, "--cluster", "8", flag, trace, expect=2))

@@ -25,7 +25,7 @@ checkpoint: {{every_steps: 100}}
 
 @unittest.skipIf(slurm_cluster.why_not(), slurm_cluster.why_not())
 class SlurmJobs(LiveService):
-    flags = ("--executor", "slurm", "--policy", "drf", "--slot-duration", "1", "--preemption-cooldown", "0")
+    flags = ("--executor", "slurm", "--policy", "drf", "--slot-duration", "1s", "--preemption-cooldown", "0")
 
     def setUp(self):
         super().setUp()
@@ -61,7 +61,7 @@ class SlurmJobs(LiveService):
         for seed, (name, count) in enumerate(epochs.items()):
             job = self.write_job(name, count, seed)
             self.schedule("submit", "--name", name, "--train", job, "--workers", 2, "--min-workers", 1, "--max-workers", 4,
-                          "--restart-cost", 1, "--estimated-duration", 60)
+                          "--restart-cost", "1s", "--estimated-duration", "60s")
             self.link_run(name)
             if name == "first":
                 self.wait_until("first", "running", 4)
@@ -91,7 +91,7 @@ class SlurmJobs(LiveService):
 
     def submit(self, name, *words, workers=1, **flags):
         options = [word for flag, value in flags.items() for word in (f"--{flag.replace('_', '-')}", value)]
-        self.schedule("submit", "--name", name, "--workers", workers, "--restart-cost", 0, "--estimated-duration", 60, *options,
+        self.schedule("submit", "--name", name, "--workers", workers, "--restart-cost", 0, "--estimated-duration", "60s", *options,
                       "--", *words)
 
     def test_tasks_are_where_they_were_put_and_ends_are_told(self):
@@ -136,7 +136,7 @@ class SlurmJobs(LiveService):
         waits = "echo ready; for i in $(seq 600); do sleep 0.1; done"
         self.submit("tasks", "bash", "-c", f"$MOTLEY_SRUN bash -c 'trap \"echo saved; exit 5\" TERM; {waits}'", workers=3)
         self.submit("plain", "bash", "-c", f"trap 'echo saved; exit 5' TERM; {waits}")
-        self.submit("deaf", "bash", "-c", f"trap '' TERM; {waits}", grace_period=1)
+        self.submit("deaf", "bash", "-c", f"trap '' TERM; {waits}", grace_period="1s")
         for job, tasks in (("tasks", 3), ("plain", 1), ("deaf", 1)):
             self.wait_until(job, "running")
             self.cluster.wait(lambda job=job, tasks=tasks: self.output(job).count("ready") == tasks, f"{job} begins")

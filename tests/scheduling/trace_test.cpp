@@ -81,6 +81,9 @@ TEST(Trace, OursMaySayHowElasticJobsAre) {
     ASSERT_FALSE(wrong) << extra;
     EXPECT_THAT(wrong.error().message, HasSubstr("none of a trace that is known here"));
   }
+  const auto before = parse_trace("job,arrival_seconds,duration_seconds,workers,least,most\n", "t.csv");
+  ASSERT_FALSE(before);
+  EXPECT_THAT(before.error().message, HasSubstr("(least is now min_workers, most is now max_workers)"));
 }
 
 TEST(Trace, OursMaySayHowFastJobsAreOnWhat) {

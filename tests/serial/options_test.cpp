@@ -14,6 +14,9 @@ struct Config {
   double wait = 1;
   std::string mode = "fast";
   std::vector<std::int64_t> shape;
+  int threads = 1;
+  double bandwidth = 0;
+  std::vector<std::string> policies;
 
   static const OptionTable<Config>& options() {
     static const OptionTable<Config> options = {
@@ -21,8 +24,12 @@ struct Config {
         {{"count", OptionKind::kInteger, "how many", 1, 10}, &Config::count},
         {{"rate", OptionKind::kReal, "a rate", 0}, &Config::rate},
         {{"wait", OptionKind::kSeconds, "a wait"}, &Config::wait},
-        {choice("mode", "a mode", {"fast", "slow"}), &Config::mode},
+        {choice("mode", "a mode", {"fast", "slow"}, {{"sluggish", "slow"}}), &Config::mode},
         {{"shape", OptionKind::kIntegers, "a shape", 1}, &Config::shape},
+        {{"threads", OptionKind::kInteger, "threads", 1, 64}, &Config::threads},
+        {{"bandwidth", OptionKind::kBytesPerSecond, "a rate", 1}, &Config::bandwidth},
+        {{.key = "policy", .kind = OptionKind::kTexts, .help = "policies", .choices = {"fifo", "las"}},
+         &Config::policies},
     };
     return options;
   }
@@ -35,8 +42,14 @@ TEST(Options, TextGoesToFieldsAndBack) {
   ASSERT_TRUE(Config::options().set(config, "wait", "2 min"));
   ASSERT_TRUE(Config::options().set(config, "mode", "slow"));
   ASSERT_TRUE(Config::options().set(config, "shape", "[1, 28,28]"));
+  ASSERT_TRUE(Config::options().set(config, "threads", "8"));
+  ASSERT_TRUE(Config::options().set(config, "bandwidth", "10Gbps"));
+  ASSERT_TRUE(Config::options().set(config, "policy", "las"));
   EXPECT_TRUE(config.flag);
   EXPECT_EQ(config.count, 7);
+  EXPECT_EQ(config.threads, 8);
+  EXPECT_EQ(config.bandwidth, 1.25e9);
+  EXPECT_EQ(config.policies, std::vector<std::string>{"las"});
   EXPECT_EQ(config.wait, 120);
   EXPECT_EQ(config.shape, (std::vector<std::int64_t>{1, 28, 28}));
   Config again;
@@ -44,6 +57,8 @@ TEST(Options, TextGoesToFieldsAndBack) {
     ASSERT_TRUE(Config::options().set(again, entry.text.key, Config::options().get(config, entry))) << entry.text.key;
   }
   EXPECT_EQ(again.count, config.count);
+  EXPECT_EQ(again.wait, config.wait);
+  EXPECT_EQ(again.bandwidth, config.bandwidth);
   EXPECT_EQ(again.rate, config.rate);
   EXPECT_EQ(again.shape, config.shape);
 }
@@ -57,6 +72,11 @@ TEST(Options, RefusalsNameKeyValueAndWhatIsAccepted) {
   EXPECT_EQ(message("count", "11"), "count: '11' is not accepted; accepted: an integer from 1 to 10");
   EXPECT_EQ(message("count", "7x"), "count: '7x' is not accepted; accepted: an integer from 1 to 10");
   EXPECT_EQ(message("mode", "medium"), "mode: 'medium' is not accepted; accepted: one of fast, slow");
+  EXPECT_EQ(message("mode", "sluggish"),
+            "mode: 'sluggish' is not accepted; accepted: one of fast, slow (sluggish is now slow)");
+  EXPECT_EQ(message("wait", "90"), "wait: '90' is not accepted; accepted: a duration such as '250ms', '90s' or '2h'");
+  EXPECT_THAT(message("bandwidth", "10"), ::testing::HasSubstr("a rate such as '10Gbps'"));
+  EXPECT_EQ(message("policy", "drf"), "policy: 'drf' is not accepted; accepted: one of fifo, las");
   EXPECT_THAT(message("rate", "nan"), ::testing::HasSubstr("a number of at least 0"));
   EXPECT_THAT(message("shape", "[1, 0]"), ::testing::HasSubstr("a list of integers"));
   EXPECT_EQ(message("cuont", "1"), "unknown key 'cuont'; did you mean 'count'?");

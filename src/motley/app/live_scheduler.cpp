@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <thread>
 
+#include "motley/app/schedule_objective.h"
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/net/socket.h"
 #include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/trace/profiled_job.h"
 
 namespace motley::app {
@@ -33,13 +35,17 @@ Result<net::Secret> token_in(const std::filesystem::path& folder) {
   return net::Secret::from_file(file);
 }
 
+scheduling::SlurmOptions slurm_options(const SchedulerRequest& request) {
+  return {.partition = request.partition, .options = request.sbatch};
+}
+
 // The nodes that --cluster names, or all that the executor has. Those of Slurm must be Slurm's.
 Result<scheduling::ClusterTopology> read_nodes(const SchedulerRequest& request) {
-  if (!request.on_slurm) {
+  if (request.executor != "slurm") {
     const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
     return make_topology(request.topology, scheduling::uniform(1, static_cast<int>(cores)));
   }
-  MOTLEY_ASSIGN(const scheduling::ClusterTopology there, scheduling::slurm_topology(request.slurm));
+  MOTLEY_ASSIGN(const scheduling::ClusterTopology there, scheduling::slurm_topology(slurm_options(request)));
   MOTLEY_ASSIGN(scheduling::ClusterTopology topology, make_topology(request.topology, there));
   for (const scheduling::Node& node : topology.nodes) {
     const auto known = std::ranges::find(there.nodes, node.name, &scheduling::Node::name);
@@ -54,18 +60,46 @@ Result<scheduling::ClusterTopology> read_nodes(const SchedulerRequest& request) 
 
 }  // namespace
 
+const OptionTable<SchedulerRequest>& SchedulerRequest::options() {
+  using enum OptionKind;
+  static const OptionTable<SchedulerRequest> options = {
+      {"", &SchedulerRequest::topology},
+      {{"state_dir", kPath, "directory of the service"}, &SchedulerRequest::state_dir},
+      {choice("executor", "what runs the jobs: local: processes of this machine; slurm: Slurm", {"local", "slurm"}),
+       &SchedulerRequest::executor},
+      {{"partition", kText, "Slurm partition; default: Slurm's"}, &SchedulerRequest::partition},
+      {{"sbatch", kTexts, "further option of sbatch for every job, as --sbatch=--account=ml; may be repeated"},
+       &SchedulerRequest::sbatch},
+      {{"listen", kText, "address and port to listen on; port 0: any free one"}, &SchedulerRequest::listen},
+      {choice("policy", "scheduling policy", scheduling::live_policy_names()), &SchedulerRequest::policy},
+      {objective_option(), &SchedulerRequest::objective},
+      {{"slot_duration", kSeconds, "time between the decisions of policies that decide by slots", 0.1, 1e7},
+       &SchedulerRequest::slot_seconds},
+      {{"preemption_cooldown", kSeconds,
+        "time that a job keeps its workers after they changed, before others may preempt it; default: ten times its "
+        "restart cost",
+        0},
+       &SchedulerRequest::preemption_cooldown},
+  };
+  return options;
+}
+
 Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   MOTLEY_ASSIGN(const scheduling::ClusterTopology topology, read_nodes(request));
   std::unique_ptr<scheduling::Executor> executor;
-  if (request.on_slurm) {
-    MOTLEY_ASSIGN(executor, scheduling::make_slurm_executor(request.slurm));
+  if (request.executor == "slurm") {
+    MOTLEY_ASSIGN(executor, scheduling::make_slurm_executor(slurm_options(request)));
   } else {
     executor = scheduling::make_local_executor();
   }
-  const std::filesystem::path folder = std::filesystem::absolute(request.state);
+  const std::filesystem::path folder = std::filesystem::absolute(request.state_dir);
   MOTLEY_ASSIGN(auto store, scheduling::Store::open(folder));
-  MOTLEY_ASSIGN(auto controller,
-                scheduling::DurableController::make(std::move(store), topology, folder, request.options));
+  scheduling::ControllerOptions options;
+  options.policy = request.policy;
+  options.policy_options.slot_seconds = request.slot_seconds;
+  options.policy_options.objective = parse_objective(request.objective);
+  if (request.preemption_cooldown >= 0) options.preemption_cooldown_seconds = request.preemption_cooldown;
+  MOTLEY_ASSIGN(auto controller, scheduling::DurableController::make(std::move(store), topology, folder, options));
   MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
   MOTLEY_ASSIGN(const net::Secret token, token_in(folder));
   const std::size_t known = controller.controller().records().size();

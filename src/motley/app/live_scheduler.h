@@ -8,17 +8,24 @@
 #include "motley/app/schedule_topology.h"
 #include "motley/scheduling/executors/slurm_executor.h"
 #include "motley/scheduling/service/service.h"
+#include "motley/serial/options.h"
 
 namespace motley::app {
 
 struct SchedulerRequest {
-  std::string state = "runs/scheduler";  // the service's folder: its jobs, its token, its address
+  std::string state_dir = "runs/scheduler";  // the service's folder: its jobs, its token, its address
   std::string listen = "127.0.0.1:29600";
   ClusterRequest topology;
-  bool on_slurm = false;
-  scheduling::SlurmOptions slurm;
-  scheduling::ControllerOptions options;
+  std::string executor = "local";
+  std::string partition;            // of Slurm, as below
+  std::vector<std::string> sbatch;  // its further options
+  std::string policy = scheduling::ControllerOptions().policy;
+  std::string objective = "utility";
+  double slot_seconds = scheduling::ControllerOptions().policy_options.slot_seconds;
+  double preemption_cooldown = -1;  // seconds; below 0: as many of a job's restarts as ControllerOptions says
   std::function<std::string(const scheduling::Controller&)> page;
+
+  static const OptionTable<SchedulerRequest>& options();
 };
 
 struct RunningScheduler {

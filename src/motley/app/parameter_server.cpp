@@ -5,8 +5,6 @@
 namespace motley::app {
 namespace {
 
-constexpr double kMaxGigabytes = 1e9;
-
 Result<ps::Tenants> read_tenants(const ServerRequest& request) {
   if (!request.tenants.empty()) return ps::Tenants::read(request.tenants);
   Result<net::Secret> token = net::Secret::from_file(request.token_file, net::kTokenFileVariable);
@@ -27,19 +25,43 @@ Result<std::unique_ptr<ps::MetricsService>> start_metrics(const ServerRequest& r
 
 }  // namespace
 
+const OptionTable<ServerRequest>& ServerRequest::options() {
+  using enum OptionKind;
+  static const OptionTable<ServerRequest> options = {
+      {{"listen", kText, "address and port to listen on; port 0: any free one"}, &ServerRequest::listen},
+      {{"token_file", kPath,
+        "file (mode 0600) with the token that jobs must know; default: the file that MOTLEY_TOKEN_FILE names"},
+       &ServerRequest::token_file},
+      {{"embedding_dir", kPath, "directory for embedding rows that do not fit into memory, and for checkpoints"},
+       &ServerRequest::embedding_dir},
+      {{"threads", kInteger, "aggregation threads; 0: one per core", 0, 1024}, &ServerRequest::threads},
+      {{"pin", kBoolean, "pin each of these threads to a core"}, &ServerRequest::pin},
+      {{"quota", kBytes, "memory that one job may take; 0: no limit", 0, 1e18}, &ServerRequest::quota_bytes},
+      {{"tenants", kPath, "file (mode 0600) of tenants, each with its token, quota and share of the threads"},
+       &ServerRequest::tenants},
+      {{"metrics", kText,
+        "serve GET /metrics for Prometheus at this HOST:PORT; off loopback it needs --metrics-token-file"},
+       &ServerRequest::metrics},
+      {{"metrics_token_file", kPath, "file (mode 0600) with the bearer token that scrapers must send"},
+       &ServerRequest::metrics_token_file},
+      {{"stall_timeout", kSeconds,
+        "log a job that makes no progress for this long although something waits, and whom it waits for; 0: never"},
+       &ServerRequest::stall_seconds},
+  };
+  return options;
+}
+
 Result<RunningServer> start_server(const ServerRequest& request) {
-  ps::ServiceOptions options = request.options;
+  if (request.quota_bytes > 0 && request.quota_bytes < 1) {
+    return fail(ErrorCode::kInvalidInput, "--quota: less than a byte; accepted: 0 for no limit, or a size from 1B");
+  }
+  ps::ServiceOptions options;
   MOTLEY_ASSIGN(options.listen, net::parse_endpoint(request.listen));
-  if (!(request.quota_gigabytes >= 0 && request.quota_gigabytes <= kMaxGigabytes) ||
-      (request.quota_gigabytes > 0 && request.quota_gigabytes < 1e-9)) {
-    return fail(ErrorCode::kInvalidInput, "--quota: {}; accepted: 0 for no limit, or 1e-9 to {} GB",
-                request.quota_gigabytes, kMaxGigabytes);
-  }
-  if (!(options.stall_seconds >= 0)) {
-    return fail(ErrorCode::kInvalidInput, "--stall-timeout: {}; accepted: 0 for never, or seconds",
-                options.stall_seconds);
-  }
-  options.quota_bytes = static_cast<std::size_t>(request.quota_gigabytes * 1e9);
+  options.tables = request.embedding_dir;
+  options.cores = request.threads;
+  options.pin_cores = request.pin;
+  options.quota_bytes = static_cast<std::size_t>(request.quota_bytes);
+  options.stall_seconds = request.stall_seconds;
   MOTLEY_ASSIGN(const ps::Tenants tenants, read_tenants(request));
   RunningServer running;
   MOTLEY_ASSIGN(running.service, ps::Service::start(options, tenants));

@@ -6,6 +6,7 @@
 
 #include "motley/ps/service/metrics_service.h"
 #include "motley/ps/service/service.h"
+#include "motley/serial/options.h"
 
 namespace motley::app {
 
@@ -15,8 +16,13 @@ struct ServerRequest {
   std::string tenants;     // a file in place of the token; "": none
   std::string metrics;     // where metrics are answered; "": nowhere
   std::string metrics_token_file;
-  double quota_gigabytes = 0;
-  ps::ServiceOptions options;  // the rest; listen and quota_bytes are the two above
+  std::string embedding_dir;
+  int threads = 0;  // of aggregation; 0: one per core
+  bool pin = false;
+  double quota_bytes = 0;  // of a job; 0: no limit
+  double stall_seconds = ps::ServiceOptions().stall_seconds;
+
+  static const OptionTable<ServerRequest>& options();
 };
 
 struct RunningServer {

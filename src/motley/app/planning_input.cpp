@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/app/renamed_keys.h"
 #include "motley/cluster/machine.h"
 #include "motley/model/tables.h"
 
@@ -51,6 +52,33 @@ std::string list_missing_links(const planning::Problem& problem) {
 }
 
 }  // namespace
+
+const OptionTable<PlanningInput>& PlanningInput::options() {
+  using enum OptionKind;
+  static const OptionTable<PlanningInput> options = {
+      {{"profile", kPath, "profile to plan from, a file of 'motley profile'"}, &PlanningInput::profile},
+      {choice("model", "published model to plan instead, estimated from the speeds in the cluster file",
+              model::table_names()),
+       &PlanningInput::model},
+      {{"cluster", kPath, "cluster file: device types, prices, counts and links; default: this machine"},
+       &PlanningInput::cluster},
+      {choice("cost_model", "pipeline: synchronous pipeline; heterps: steady state, as in HeterPS",
+              {"pipeline", "heterps"}),
+       &PlanningInput::cost_model},
+      {choice("pipeline_schedule", "order of the micro-batches in a stage (pipeline)", {"1f1b", "gpipe"},
+              kRenamedSchedules),
+       &PlanningInput::schedule},
+      {{"global_batch_size", kInteger, "samples per step", 1, 1e9}, &PlanningInput::batch},
+      {{"micro_batches", kInteger, "micro-batches per step (pipeline); 0: the best power of two up to 64", 0, 1e6},
+       &PlanningInput::micro_batches},
+      {{"total_samples", kReal, "samples that the whole training takes, for its cost", 1},
+       &PlanningInput::total_samples},
+      {{"recompute", kBoolean, "stages may recompute activations to save memory (pipeline)"},
+       &PlanningInput::recompute},
+      {{"max_layers", kInteger, "merge longer models into this many blocks", 1, 1000}, &PlanningInput::max_layers},
+  };
+  return options;
+}
 
 Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::string& file, const model::Graph& graph,
                                    std::int64_t batch) {

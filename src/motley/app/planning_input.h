@@ -8,6 +8,7 @@
 
 #include "motley/base/result.h"
 #include "motley/planning/cost/problem.h"
+#include "motley/serial/options.h"
 
 namespace motley::app {
 
@@ -25,6 +26,8 @@ struct PlanningInput {
   double total_samples = 1e9;
   bool recompute = false;
   int max_layers = 64;
+
+  static const OptionTable<PlanningInput>& options();
 };
 
 // The profile that the input names, or the estimate of its model, and the cluster.

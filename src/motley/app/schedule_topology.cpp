@@ -4,6 +4,23 @@
 
 namespace motley::app {
 
+const OptionTable<ClusterRequest>& ClusterRequest::options() {
+  using enum OptionKind;
+  static const OptionTable<ClusterRequest> options = {
+      {{"cluster", kText,
+        "128 (devices in one pool), 16x8 (16 nodes of 8 devices), 16x8/4 (in racks of 4 nodes), 8x4:v100,16x4:k80 "
+        "(heterogeneous nodes), or a cluster file with nodes"},
+       &ClusterRequest::cluster},
+      {{"intra_node_bandwidth", kBytesPerSecond,
+        "bandwidth between the devices of a node; default: the cluster file's, else no limit", 1},
+       &ClusterRequest::intra_node_bandwidth},
+      {{"inter_node_bandwidth", kBytesPerSecond,
+        "bandwidth of a node's link to the others; default: the cluster file's, else no limit", 1},
+       &ClusterRequest::inter_node_bandwidth},
+  };
+  return options;
+}
+
 scheduling::ClusterTopology make_topology(const cluster::Cluster& cluster) {
   scheduling::ClusterTopology topology;
   for (const cluster::Node& node : cluster.nodes) {
@@ -29,19 +46,18 @@ scheduling::ClusterTopology make_topology(const cluster::Cluster& cluster) {
 
 Result<scheduling::ClusterTopology> make_topology(const ClusterRequest& request,
                                                   scheduling::ClusterTopology otherwise) {
-  constexpr double kGigabit = 1e9 / 8;
   scheduling::ClusterTopology topology = std::move(otherwise);
-  if (request.topology.ends_with(".yaml") || request.topology.ends_with(".yml")) {
-    MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(request.topology));
+  if (request.cluster.ends_with(".yaml") || request.cluster.ends_with(".yml")) {
+    MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(request.cluster));
     topology = make_topology(cluster);
     if (topology.devices() == 0) {
-      return fail(ErrorCode::kInvalidInput, "{}: has no nodes with devices; accepted: one or more", request.topology);
+      return fail(ErrorCode::kInvalidInput, "{}: has no nodes with devices; accepted: one or more", request.cluster);
     }
-  } else if (!request.topology.empty()) {
-    MOTLEY_ASSIGN(topology, scheduling::parse_topology(request.topology));
+  } else if (!request.cluster.empty()) {
+    MOTLEY_ASSIGN(topology, scheduling::parse_topology(request.cluster));
   }
-  if (request.intra_node_bandwidth > 0) topology.network.intra_node_bandwidth = request.intra_node_bandwidth * kGigabit;
-  if (request.inter_node_bandwidth > 0) topology.network.inter_node_bandwidth = request.inter_node_bandwidth * kGigabit;
+  if (request.intra_node_bandwidth > 0) topology.network.intra_node_bandwidth = request.intra_node_bandwidth;
+  if (request.inter_node_bandwidth > 0) topology.network.inter_node_bandwidth = request.inter_node_bandwidth;
   return topology;
 }
 

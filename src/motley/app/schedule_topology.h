@@ -6,6 +6,7 @@
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
 #include "motley/scheduling/trace/cluster_topology.h"
+#include "motley/serial/options.h"
 
 namespace motley::app {
 
@@ -15,9 +16,11 @@ namespace motley::app {
 scheduling::ClusterTopology make_topology(const cluster::Cluster& cluster);
 
 struct ClusterRequest {
-  std::string topology;             // a description such as 16x8/4, or a cluster.yaml; "": none
-  double intra_node_bandwidth = 0;  // Gb/s; 0: as the cluster file has it, else no limit
+  std::string cluster;              // a description such as 16x8/4, or a cluster.yaml; "": none
+  double intra_node_bandwidth = 0;  // bytes per second; 0: as the cluster file has it, else no limit
   double inter_node_bandwidth = 0;  // likewise
+
+  static const OptionTable<ClusterRequest>& options();
 };
 
 // The topology that the request names, or `otherwise`; with the bandwidths of the request.

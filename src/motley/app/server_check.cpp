@@ -28,6 +28,50 @@ double fastest_seconds(const model::Profile& profile, double batch) {
 
 }  // namespace
 
+planning::SumSwitch ServerCheck::sum_switch() const {
+  return {.slots = switch_slots,
+          .payload_bytes = switch_payload,
+          .header_bytes = switch_header,
+          .port_rate = switch_bandwidth,
+          .round_trip_seconds = switch_round_trip};
+}
+
+const OptionTable<ServerCheck>& ServerCheck::options() {
+  using enum OptionKind;
+  static const OptionTable<ServerCheck> options = {
+      {{"model", kText, "published model that the workers train"}, &ServerCheck::model},
+      {{"batch_time", kSeconds, "how long a worker computes for a batch; default: the profile's, or as published",
+        1e-9},
+       &ServerCheck::seconds_per_batch},
+      {{"profile", kPath, "profile of the model, a file of 'motley profile', instead of --model"},
+       &ServerCheck::profile},
+      {{"batch_size", kReal, "samples of a worker's batch; default: the profile's", 1e-9}, &ServerCheck::batch},
+      {choice("optimizer", "optimizer whose state the server keeps", {"sgd", "momentum", "adam"}),
+       &ServerCheck::optimizer},
+      {choice("comm_dtype", "data type of gradients and weights on the wire", {"float32", "bfloat16", "float16"}),
+       &ServerCheck::wire},
+      {{"link_bandwidth", kBytesPerSecond,
+        "bandwidth of all links of this machine together, in each direction; default: what its network cards report",
+        1},
+       &ServerCheck::link_bandwidth},
+      {{"racks", kInteger, "compare ways to sum over this many racks: flat, hierarchical, in the switches", 1, 1e5},
+       &ServerCheck::racks},
+      {{"workers_per_rack", kInteger, "workers in a rack", 1, 1e5}, &ServerCheck::workers_per_rack},
+      {{"worker_bandwidth", kBytesPerSecond, "bandwidth of a worker's link", 1}, &ServerCheck::worker_bandwidth},
+      {{"rack_server_bandwidth", kBytesPerSecond, "bandwidth of all links of a rack's server together", 1},
+       &ServerCheck::rack_server_bandwidth},
+      {{"uplink_bandwidth", kBytesPerSecond, "bandwidth of a rack's uplinks together", 1},
+       &ServerCheck::uplink_bandwidth},
+      {{"switch_slots", kReal, "slots of a summing switch that the job may use", 1}, &ServerCheck::switch_slots},
+      {{"switch_payload", kBytes, "values in a packet", 1}, &ServerCheck::switch_payload},
+      {{"switch_header", kBytes, "headers of a packet"}, &ServerCheck::switch_header},
+      {{"switch_bandwidth", kBytesPerSecond, "rate at which the switch sums", 1}, &ServerCheck::switch_bandwidth},
+      {{"switch_round_trip", kSeconds, "time until the result of a slot is back", 1e-9},
+       &ServerCheck::switch_round_trip},
+  };
+  return options;
+}
+
 Result<ServedModel> read_served_model(const ServerCheck& check) {
   ServedModel served;
   model::Graph graph;
@@ -49,10 +93,11 @@ Result<ServedModel> read_served_model(const ServerCheck& check) {
     served.source = "as given";
   }
   if (!(served.model.seconds_per_batch > 0)) {
-    return fail(ErrorCode::kInvalidInput,
-                "--seconds-per-batch: how long a worker computes for a batch of '{}' is not known; accepted: seconds "
-                "above 0, or a profile",
-                check.model);
+    return fail(
+        ErrorCode::kInvalidInput,
+        "--batch-time: how long a worker computes for a batch of '{}' is not known; accepted: a duration such as "
+        "'350ms', or a profile",
+        check.model);
   }
   for (const model::Layer& layer : graph.layers) served.model.bytes += layer.parameters * sizeof(float);
   if (!(served.model.bytes > 0)) {
@@ -78,8 +123,8 @@ Result<MeasuredServer> measure_server(const ServerCheck& check) {
   // Two threads, each of which sends at this rate and receives at it.
   MOTLEY_ASSIGN(const net::LinkSpeed loopback, net::measure_loopback());
   measured.machine.core_seconds_per_byte = std::min(machine.cores, 2) / (4 * loopback.bytes_per_second);
-  if (check.link_gbps > 0) {
-    measured.machine.link_bytes_per_second = check.link_gbps * kBytesPerGigabit;
+  if (check.link_bandwidth > 0) {
+    measured.machine.link_bytes_per_second = check.link_bandwidth;
     measured.links = "as given";
     return measured;
   }
@@ -89,7 +134,7 @@ Result<MeasuredServer> measure_server(const ServerCheck& check) {
   }
   if (measured.links.empty()) {
     measured.machine.link_bytes_per_second = loopback.bytes_per_second;
-    measured.links = "loopback: no card says its speed; --link-gbps sets one";
+    measured.links = "loopback: no network card reports its speed; --link-bandwidth sets one";
   }
   return measured;
 }
@@ -97,19 +142,17 @@ Result<MeasuredServer> measure_server(const ServerCheck& check) {
 RackWays compare_rack_ways(const ServerCheck& check, const ServedModel& served) {
   const planning::Racks racks = {.racks = check.racks,
                                  .workers_per_rack = check.workers_per_rack,
-                                 .worker_rate = check.worker_gbps * kBytesPerGigabit,
-                                 .server_rate = check.rack_server_gbps * kBytesPerGigabit,
-                                 .uplink_rate = check.uplink_gbps * kBytesPerGigabit};
-  planning::SumSwitch sum_switch = check.sum_switch;
-  sum_switch.port_rate = check.switch_gbps * kBytesPerGigabit;
-  sum_switch.round_trip_seconds = check.switch_round_trip_microseconds * 1e-6;
+                                 .worker_rate = check.worker_bandwidth,
+                                 .server_rate = check.rack_server_bandwidth,
+                                 .uplink_rate = check.uplink_bandwidth};
+  const planning::SumSwitch sum_switch = check.sum_switch();
   const double bytes = served.model.bytes * served.model.wire_fraction;
   planning::RackSeconds seconds = planning::rack_seconds(bytes, racks, sum_switch);
   // Switches add integers of 32 bits, whatever the wire could carry elsewhere.
   seconds.in_switches /= served.model.wire_fraction;
   return {.ways = {{"flat, sharded over all workers", seconds.flat},
-                   {"a server in each rack, then between racks", seconds.hierarchical},
-                   {"the same, chunks going on at once", seconds.pipelined},
+                   {"a server per rack, then between racks", seconds.hierarchical},
+                   {"the same, pipelined by chunks", seconds.pipelined},
                    {"summed in the switches", seconds.in_switches}},
           .slots_for_full_rate = planning::slots_for_full_rate(racks, sum_switch)};
 }

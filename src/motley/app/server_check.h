@@ -1,4 +1,4 @@
-// What this machine would be worth as a parameter server, and how gradients are best summed over racks that are only
+// What this machine could do as a parameter server, and how gradients are best summed over racks that are only
 // described: measures what the formulas of planning/cost/server_balance.h ask for.
 #pragma once
 
@@ -7,6 +7,7 @@
 
 #include "motley/base/result.h"
 #include "motley/planning/cost/server_balance.h"
+#include "motley/serial/options.h"
 
 namespace motley::app {
 
@@ -14,21 +15,26 @@ inline constexpr double kBytesPerGigabit = 1e9 / 8;
 
 struct ServerCheck {
   std::string model = "resnet50";
-  double seconds_per_batch = 0;  // 0: of the profile, or as published
+  double seconds_per_batch = 0;  // 0: the profile's, or as published
   std::string profile;
   double batch = 0;  // 0: the profile's
   std::string optimizer = "momentum";
   std::string wire = "float32";
-  double link_gbps = 0;  // 0: what this machine's cards say
+  double link_bandwidth = 0;  // bytes per second, as all bandwidths here; 0: what this machine's cards say
 
   int racks = 0;  // 0: not asked for
   int workers_per_rack = 8;
-  double worker_gbps = 10;
-  double rack_server_gbps = 100;
-  double uplink_gbps = 40;
-  planning::SumSwitch sum_switch;
-  double switch_gbps = 100;
-  double switch_round_trip_microseconds = 10;
+  double worker_bandwidth = 10 * kBytesPerGigabit;
+  double rack_server_bandwidth = 100 * kBytesPerGigabit;
+  double uplink_bandwidth = 40 * kBytesPerGigabit;
+  double switch_slots = planning::SumSwitch().slots;
+  double switch_payload = planning::SumSwitch().payload_bytes;
+  double switch_header = planning::SumSwitch().header_bytes;
+  double switch_bandwidth = planning::SumSwitch().port_rate;
+  double switch_round_trip = planning::SumSwitch().round_trip_seconds;
+
+  planning::SumSwitch sum_switch() const;
+  static const OptionTable<ServerCheck>& options();
 };
 
 // The model, and where its seconds come from.

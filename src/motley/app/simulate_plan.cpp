@@ -22,12 +22,33 @@ Result<planning::Straggler> parse_straggler(const std::string& text) {
   read(straggler.slowdown, true);
   if (!good) {
     return fail(ErrorCode::kInvalidInput,
-                "--straggler: '{}' is not understood; accepted is STAGE:REPLICA:SLOWDOWN, such as 1:0:1.5", text);
+                "--straggler: '{}' is not accepted; accepted: STAGE:REPLICA:SLOWDOWN, such as 1:0:1.5", text);
   }
   return straggler;
 }
 
 }  // namespace
+
+const OptionTable<StepQuestion>& StepQuestion::options() {
+  using enum OptionKind;
+  static const OptionTable<StepQuestion> options = {
+      {{"profile", kPath, "how long the layers take (profile.json)"}, &StepQuestion::profile},
+      {choice("model", "published model instead of a profile, as for motley plan", model_names()),
+       &StepQuestion::model},
+      {{"cluster", kPath, "cluster file: device types and links"}, &StepQuestion::cluster},
+      {{"straggler", kTexts, "STAGE:REPLICA:SLOWDOWN, a device that is slower than its profile; may be repeated"},
+       &StepQuestion::stragglers},
+      {{"jitter", kReal, "relative standard deviation of computation times", 0}, &StepQuestion::jitter},
+      {{"seed", kInteger, "seed of the jitter", 0}, &StepQuestion::seed},
+      {{"global_batch_size", kInteger, "samples per step; default: the plan's", 1}, &StepQuestion::batch},
+      {{"micro_batches", kInteger, "micro-batches per step; default: the plan's", 1}, &StepQuestion::micro_batches},
+      {{"dedicated_links", kBoolean,
+        "give each stage its own link to its neighbours, as the cost model does; otherwise stages between the same "
+        "device types share one"},
+       &StepQuestion::dedicated_links},
+  };
+  return options;
+}
 
 Result<SimulatedStep> simulate_plan(const StepQuestion& question) {
   SimulatedStep step;
@@ -44,7 +65,11 @@ Result<SimulatedStep> simulate_plan(const StepQuestion& question) {
     MOTLEY_TRY(planning::validate(plan, question.plan + " with the given batch"));
   }
   MOTLEY_ASSIGN(const planning::Problem problem, planning::problem_of_plan(data.profile, data.cluster, plan));
-  planning::Options options = question.options;
+  planning::Options options;
+  options.jitter = question.jitter;
+  options.seed = question.seed;
+  options.links_contended = !question.dedicated_links;
+  options.keep_events = question.keep_events;
   for (const std::string& text : question.stragglers) {
     MOTLEY_ASSIGN(const planning::Straggler straggler, parse_straggler(text));
     options.stragglers.push_back(straggler);

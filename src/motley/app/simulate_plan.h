@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "motley/planning/simulate/simulate.h"
+#include "motley/serial/options.h"
 
 namespace motley::app {
 
@@ -15,7 +16,12 @@ struct StepQuestion {
   std::int64_t batch = 0;               // 0: the plan's
   std::int64_t micro_batches = 0;       // likewise
   std::vector<std::string> stragglers;  // STAGE:REPLICA:SLOWDOWN, such as 1:0:1.5
-  planning::Options options;            // with stragglers beside those
+  double jitter = 0;                    // relative standard deviation of computation times
+  std::uint64_t seed = 0;               // of the jitter
+  bool dedicated_links = false;         // of each stage to its neighbours
+  bool keep_events = false;             // in the timeline
+
+  static const OptionTable<StepQuestion>& options();  // but for keep_events
 };
 
 struct SimulatedStep {

@@ -6,6 +6,16 @@
 
 namespace motley::app {
 
+const OptionTable<SearchLimits>& SearchLimits::options() {
+  using enum OptionKind;
+  static const OptionTable<SearchLimits> options = {
+      {{"time_limit", kSeconds, "time limit of each method; the best plan found so far is kept", 1e-3},
+       &SearchLimits::seconds},
+      {{"seed", kInteger, "seed of the randomised methods", 0}, &SearchLimits::seed},
+  };
+  return options;
+}
+
 Result<planning::Answer> ask_silently(const planning::Planner& planner, planning::Request request) {
   return planner.plan(request);
 }

@@ -7,12 +7,15 @@
 #include <vector>
 
 #include "motley/planning/search/planner.h"
+#include "motley/serial/options.h"
 
 namespace motley::app {
 
 struct SearchLimits {
   double seconds = 60;
   std::uint64_t seed = 1;
+
+  static const OptionTable<SearchLimits>& options();
 };
 
 // Puts a request to a planner; whoever shows progress passes one that does.

@@ -1,87 +1,95 @@
 #include "motley/base/units.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
+#include <optional>
+#include <span>
 
 namespace motley {
 namespace {
 
-struct Quantity {
-  double number;
-  std::string unit;  // without spaces
+// A unit's name and what it is worth in bytes, bytes per second or seconds. Of a kind's units, those that are written
+// (exact_text) come first, the largest first.
+struct Unit {
+  std::string_view name;
+  double factor;
 };
 
-Result<Quantity> split(std::string_view text, std::string_view wanted) {
-  const auto refuse = [&] { return fail(ErrorCode::kInvalidInput, "'{}' is not {}", text, wanted); };
-  const char* begin = text.data();
-  const char* end = begin + text.size();
-  while (begin != end && *begin == ' ') {
-    ++begin;
+constexpr Unit kByteUnits[] = {
+    {"TB", 1e12},        {"GB", 1e9},      {"MB", 1e6},   {"KB", 1e3}, {"TiB", 1099511627776.0},
+    {"GiB", 1073741824}, {"MiB", 1048576}, {"KiB", 1024}, {"B", 1},    {"kB", 1e3}};
+constexpr Unit kSecondUnits[] = {{"d", 86400}, {"h", 3600},  {"min", 60},  {"s", 1}, {"ms", 1e-3},
+                                 {"us", 1e-6}, {"ns", 1e-9}, {"µs", 1e-6}, {"m", 60}};
+constexpr Unit kRatePrefixes[] = {{"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"K", 1e3}, {"k", 1e3}, {"", 1}};
+
+// "Gbps", "Gb/s", "Gbit/s" and "Gbit"; "GB/s" and "GBps". Nothing for another unit.
+std::optional<double> rate_factor(std::string_view unit) {
+  for (const Unit& prefix : kRatePrefixes) {
+    if (!unit.starts_with(prefix.name)) continue;
+    const std::string_view rest = unit.substr(prefix.name.size());
+    if (rest == "bps" || rest == "b/s" || rest == "bit/s" || rest == "bit") return prefix.factor / 8;
+    if (rest == "Bps" || rest == "B/s") return prefix.factor;
   }
-  Quantity quantity{};
-  const auto [rest, problem] = std::from_chars(begin, end, quantity.number);
-  if (problem != std::errc() || !std::isfinite(quantity.number) || quantity.number < 0) {
-    return refuse();
-  }
-  for (const char* c = rest; c != end; ++c) {
-    if (*c != ' ') {
-      quantity.unit.push_back(*c);
-    }
-  }
-  return quantity;
+  return std::nullopt;
 }
 
-const std::map<std::string, double, std::less<>>& byte_units() {
-  static const std::map<std::string, double, std::less<>> units = {{"", 1},
-                                                                   {"B", 1},
-                                                                   {"KB", 1e3},
-                                                                   {"kB", 1e3},
-                                                                   {"MB", 1e6},
-                                                                   {"GB", 1e9},
-                                                                   {"TB", 1e12},
-                                                                   {"KiB", 1024},
-                                                                   {"MiB", 1048576},
-                                                                   {"GiB", 1073741824.0},
-                                                                   {"TiB", 1099511627776.0}};
-  return units;
+std::optional<double> factor_in(std::span<const Unit> units, std::string_view name) {
+  const auto found = std::ranges::find(units, name, &Unit::name);
+  return found == units.end() ? std::nullopt : std::optional(found->factor);
 }
 
-Result<double> parse(std::string_view text, const std::map<std::string, double, std::less<>>& units,
-                     std::string_view wanted) {
-  MOTLEY_ASSIGN(const Quantity quantity, split(text, wanted));
-  const auto found = units.find(quantity.unit);
-  if (found == units.end()) {
-    return fail(ErrorCode::kInvalidInput, "'{}' is not {}", text, wanted);
+template <class FindFactor>
+Result<double> parse(std::string_view text, std::string_view accepted, const FindFactor& find_factor) {
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const char* const begin = std::find_if(text.data(), end, [](char c) { return c != ' '; });
+  const auto [rest, problem] = std::from_chars(begin, end, number);
+  std::string unit(rest, end);
+  std::erase(unit, ' ');
+  const std::optional<double> factor = unit.empty() && number == 0 ? 1 : find_factor(unit);
+  if (problem != std::errc() || !std::isfinite(number) || number < 0 || !factor) {
+    return fail(ErrorCode::kInvalidInput, "'{}' is not {}", text, accepted);
   }
-  return quantity.number * found->second;
+  return number * *factor;
+}
+
+// The value in the largest of these units, the largest first, in which it is an integer; else in `base`, whose factor
+// is 1.
+std::string exact_text(double value, std::span<const Unit> units, std::string_view base) {
+  if (value == 0) return "0";
+  for (const Unit& unit : units) {
+    const double count = std::round(value / unit.factor);
+    if (count >= 1 && count < 1e6 && count * unit.factor == value) return fmt::format("{}{}", count, unit.name);
+  }
+  return fmt::format("{}{}", value, base);
 }
 
 }  // namespace
 
 Result<double> parse_bytes(std::string_view text) {
-  return parse(text, byte_units(), "a size such as '64 KB', '512 MiB' or '16 GB'");
+  return parse(text, kAcceptedBytes, [](std::string_view unit) { return factor_in(kByteUnits, unit); });
 }
 
 Result<double> parse_bytes_per_second(std::string_view text) {
-  static const std::map<std::string, double, std::less<>> units = [] {
-    std::map<std::string, double, std::less<>> created;
-    for (const auto& [prefix, factor] :
-         std::map<std::string, double>{{"", 1}, {"K", 1e3}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}}) {
-      created[prefix + "b/s"] = created[prefix + "bps"] = created[prefix + "bit/s"] = created[prefix + "bit"] =
-          factor / 8;
-      created[prefix + "B/s"] = created[prefix + "Bps"] = factor;
-    }
-    return created;
-  }();
-  return parse(text, units, "a rate such as '1 Gb/s' (bits) or '10 GB/s' (bytes)");
+  return parse(text, kAcceptedBytesPerSecond, rate_factor);
 }
 
 Result<double> parse_seconds(std::string_view text) {
-  static const std::map<std::string, double, std::less<>> units = {{"", 1},      {"s", 1},     {"ms", 1e-3},
-                                                                   {"us", 1e-6}, {"µs", 1e-6}, {"ns", 1e-9},
-                                                                   {"min", 60},  {"h", 3600},  {"d", 86400}};
-  return parse(text, units, "a time such as '250 ms', '10 s', '5 min' or a number of seconds");
+  return parse(text, kAcceptedSeconds, [](std::string_view unit) { return factor_in(kSecondUnits, unit); });
+}
+
+std::string exact_bytes(double bytes) {
+  return exact_text(bytes, std::span(kByteUnits).first(9), "B");
+}
+
+std::string exact_bytes_per_second(double bytes_per_second) {
+  static constexpr Unit kWritten[] = {{"Tbps", 1e12 / 8}, {"Gbps", 1e9 / 8}, {"Mbps", 1e6 / 8}};
+  return exact_text(bytes_per_second, kWritten, "B/s");
+}
+
+std::string exact_seconds(double seconds) {
+  return exact_text(seconds, std::span(kSecondUnits).first(5), "s");
 }
 
 std::string format_bytes(double bytes) {

@@ -13,8 +13,9 @@ void add_check(CLI::App& app, Action& action) {
   command->footer(
       "Examples:\n"
       "  motley check --as-cluster > cluster.yaml\n"
-      "  motley check --server --model resnet50 --link-gbps 100\n"
-      "  motley check --racks 8 --workers-per-rack 16 --worker-gbps 10 --rack-server-gbps 100 --uplink-gbps 40");
+      "  motley check --server --model resnet50 --link-bandwidth 100Gbps\n"
+      "  motley check --racks 8 --workers-per-rack 16 --worker-bandwidth 10Gbps --rack-server-bandwidth 100Gbps \\\n"
+      "      --uplink-bandwidth 40Gbps");
   auto as_cluster = std::make_shared<bool>(false);
   command->add_flag("--as-cluster", *as_cluster, "Print this machine as a cluster file");
   auto server = std::make_shared<ServerCheckArguments>();

@@ -8,6 +8,7 @@
 #include "motley/base/os/stop_signals.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
+#include "motley/cli/options.h"
 
 namespace motley::cli {
 namespace {
@@ -18,6 +19,17 @@ struct DataServerArguments {
   std::string address_file;
   bool quiet = false;
   JobFlags flags;
+
+  static const OptionTable<DataServerArguments>& options() {
+    using enum OptionKind;
+    static const OptionTable<DataServerArguments> options = {
+        {"", &DataServerArguments::request},
+        {{"address_file", kPath, "write the address to this file once the server listens"},
+         &DataServerArguments::address_file},
+        {{"quiet", kBoolean, "log warnings and errors only"}, &DataServerArguments::quiet},
+    };
+    return options;
+  }
 };
 
 Status run_data_server(const DataServerArguments& arguments) {
@@ -47,13 +59,7 @@ void add_data_server(CLI::App& app, Action& action) {
       "  motley data-server examples/fashion-mnist/job.yaml --listen 127.0.0.1:29600 --token-file token");
   auto arguments = std::make_shared<DataServerArguments>();
   command->add_option("JOB", arguments->job, "Job file (docs/reference/job.md), whose data is served")->required();
-  command->add_option("--listen", arguments->request.listen, "Address and port; port 0 takes any free one")
-      ->capture_default_str();
-  command->add_option(
-      "--token-file", arguments->request.token_file,
-      "File (mode 0600) with the token that workers must know; default: that of the variable MOTLEY_TOKEN_FILE");
-  command->add_option("--address-file", arguments->address_file, "Write the address there once it listens");
-  command->add_flag("--quiet", arguments->quiet, "Log warnings and errors only");
+  add_options(*command, *arguments);
   const auto job_flags = add_job_flags(*command);
   command->callback([&action, arguments, job_flags] {
     arguments->flags = job_flags();

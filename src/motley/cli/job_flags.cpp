@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "motley/cli/options.h"
+
 namespace motley::cli {
 
 std::function<JobFlags()> add_job_flags(CLI::App& command) {
@@ -10,9 +12,8 @@ std::function<JobFlags()> add_job_flags(CLI::App& command) {
   std::vector<CLI::Option*> options;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const OptionText& option = entries[i].text;
-    options.push_back(command.add_option("--" + flag_name(option.key), (*texts)[i], option.help)
-                          ->type_name("")
-                          ->group("Keys of the job"));
+    CLI::Option* flag = command.add_option("--" + flag_name(option.key), (*texts)[i]);
+    options.push_back(describe(flag, option, entries[i].get(train::Job()))->group("Keys of the job"));
   }
   return [texts, options] {
     JobFlags flags;

@@ -29,4 +29,8 @@ Result<planning::Answer> ask(const planning::Planner& planner, planning::Request
   return answer;
 }
 
+void print_warning(const std::string& text) {
+  std::fprintf(stderr, "motley: warning: %s\n", text.c_str());
+}
+
 }  // namespace motley::cli

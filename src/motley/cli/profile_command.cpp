@@ -9,7 +9,12 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
+<<<<<<< HEAD
 #include "motley/train/loop/progress.h"
+=======
+#include "motley/cli/options.h"
+#include "motley/train/launch/progress.h"
+>>>>>>> words
 #include "motley/train/profile/profile_job.h"
 
 namespace motley::cli {
@@ -24,9 +29,29 @@ struct ProfileArguments {
   bool estimate = false;
   std::vector<std::string> scales;
   JobFlags flags;
+
+  static const OptionTable<ProfileArguments>& options() {
+    using enum OptionKind;
+    static const OptionTable<ProfileArguments> options = {
+        {choice("model", "published model instead of a job, estimated from the speeds in the cluster file",
+                app::model_names()),
+         &ProfileArguments::model},
+        {{"estimate", kBoolean,
+          "measure nothing: estimate from the sizes of the job's network and the speeds in the cluster file"},
+         &ProfileArguments::estimate},
+        {{"output", kPath, "file to write the profile to"}, &ProfileArguments::output},
+        {{"batch_sizes", kIntegers, "batch sizes to measure, ascending", 1}, &ProfileArguments::batches},
+        {{"time_limit", kSeconds, "about how long to measure; starting processes is not counted", 1, 86400},
+         &ProfileArguments::seconds},
+        {{"scale", kTexts,
+          "TYPE=TYPE*FACTOR: also the profile of a device that is not here, scaled from one that is; may be repeated"},
+         &ProfileArguments::scales},
+    };
+    return options;
+  }
 };
 
-// A line a layer: its times at the batch at which the profile speaks for itself.
+// One line per layer: its times at the profile's own batch size.
 void print_device(const model::Profile& profile, const model::DeviceProfile& device) {
   const bool is_measured = device.origin == model::Origin::kMeasured;
   std::printf("\n%s: %s, batch %.0f\n", device.type.c_str(), model::to_string(device.origin), profile.batch);
@@ -50,9 +75,9 @@ void print_device(const model::Profile& profile, const model::DeviceProfile& dev
   }
   std::printf("  %-28s %-16s %12.0f %12s %12.3f %12.3f\n", "all", "", parameters, "", 1e3 * forward, 1e3 * backward);
   std::printf("  %s\n", device.rule.c_str());
-  std::printf("  divided among workers: %.3f of computation, %.3f of communication (%s: %s)\n", device.compute_fraction,
-              device.communication_fraction, is_measured ? model::to_string(device.fractions_origin) : "scaled",
-              device.fractions_rule.c_str());
+  std::printf("  fraction that more devices divide: %.3f of computation, %.3f of communication (%s: %s)\n",
+              device.compute_fraction, device.communication_fraction,
+              is_measured ? model::to_string(device.fractions_origin) : "scaled", device.fractions_rule.c_str());
 }
 
 Result<train::Job> make_job(const ProfileArguments& arguments) {
@@ -93,9 +118,9 @@ Result<model::Profile> estimate_model(const ProfileArguments& arguments) {
 }
 
 Result<model::Profile> measure(const ProfileArguments& arguments) {
-  if (!std::ranges::is_sorted(arguments.batches, std::ranges::less_equal{}) || arguments.batches.front() < 1) {
+  if (arguments.batches.empty() || !std::ranges::is_sorted(arguments.batches, std::ranges::less_equal{})) {
     return fail(ErrorCode::kInvalidInput,
-                "--batch-sizes: {} is not a list of growing batch sizes; accepted: integers from 1, such as 1,4,16",
+                "--batch-sizes: '{}' is not accepted; accepted: ascending integers from 1, such as 1,4,16",
                 fmt::join(arguments.batches, ","));
   }
   train::ProfileJobOptions options;
@@ -133,7 +158,7 @@ Status run_profile(const ProfileArguments& arguments) {
     print_device(*profile, device);
   }
   for (const model::ProfiledLink& link : profile->links) {
-    std::printf("\nlink %s - %s: %s/s each way, latency %s (%s, TCP over loopback)\n", link.from.c_str(),
+    std::printf("\nlink %s - %s: %s/s in each direction, latency %s (%s, TCP over loopback)\n", link.from.c_str(),
                 link.to.c_str(), format_bytes(link.bytes_per_second).c_str(),
                 format_seconds(link.latency_seconds).c_str(), model::to_string(link.origin));
   }
@@ -153,19 +178,7 @@ void add_profile(CLI::App& app, Action& action) {
       "  motley profile --model vgg16 --cluster examples/heterogeneous/cluster.yaml --global-batch-size 128");
   auto arguments = std::make_shared<ProfileArguments>();
   command->add_option("JOB", arguments->job, "Job file (docs/reference/job.md)");
-  command->add_option("--model", arguments->model, "A published model instead, estimated from the cluster's speeds")
-      ->check(CLI::IsMember(app::model_names()));
-  command->add_flag("--estimate", arguments->estimate,
-                    "Measure nothing: from the sizes of the job's network and the speeds in the cluster file");
-  command->add_option("--output", arguments->output, "File to write")->capture_default_str();
-  command->add_option("--batch-sizes", arguments->batches, "Batch sizes to measure, ascending")
-      ->delimiter(',')
-      ->capture_default_str();
-  command
-      ->add_option("--time-limit", arguments->seconds, "About how long to measure; starting processes is not counted")
-      ->check(CLI::Range(1.0, 86400.0))
-      ->capture_default_str();
-  command->add_option("--scale", arguments->scales, "TYPE=TYPE*FACTOR: a device that is not here, from one that is");
+  add_options(*command, *arguments);
   const auto job_flags = add_job_flags(*command);
   command->callback([&action, arguments, job_flags] {
     arguments->flags = job_flags();

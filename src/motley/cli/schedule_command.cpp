@@ -6,10 +6,13 @@
 #include <map>
 #include <optional>
 
+#include "motley/app/schedule_objective.h"
+#include "motley/app/schedule_topology.h"
 #include "motley/base/os/file.h"
 #include "motley/base/statistics.h"
+#include "motley/base/units.h"
 #include "motley/cli/commands.h"
-#include "motley/cli/schedule_flags.h"
+#include "motley/cli/options.h"
 #include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
 #include "motley/scheduling/policies/policies.h"
@@ -32,21 +35,79 @@ struct ScheduleArguments {
   double slot_seconds = 0;  // 0: the workload's own
   double load = 0;          // 0: as recorded
   double days = 0;          // 0: all
-  double mtbf_hours = 0;    // 0: none fails
-  double mttr_hours = scheduling::Failures().mttr_seconds / 3600;
-  double checkpoint_interval_minutes = scheduling::Failures().checkpoint_interval_seconds / 60;
+  double mtbf = 0;          // seconds; 0: none fails
+  double mttr = scheduling::Failures().mttr_seconds;
+  double checkpoint_interval = scheduling::Failures().checkpoint_interval_seconds;
   bool elastic = false;
   std::uint64_t seed = 0;
   int repetitions = 1;
   std::string save_trace;
   std::string csv;
   std::string page;
+
+  static const OptionTable<ScheduleArguments>& options();
 };
 
 const std::map<std::string, scheduling::PlacementStrategy> kPlacementStrategies = {
     {"any", scheduling::PlacementStrategy::kAny},
     {"consolidated", scheduling::PlacementStrategy::kConsolidated},
     {"compact", scheduling::PlacementStrategy::kCompact}};
+
+const OptionTable<ScheduleArguments>& ScheduleArguments::options() {
+  using enum OptionKind;
+  static const OptionTable<ScheduleArguments> options = {
+      {{"throughputs", kPath, "throughput table for Gavel's traces and workloads (its simulation_throughputs.json)"},
+       &ScheduleArguments::throughputs},
+      {{"device_type", kText, "device type of that table to run on"}, &ScheduleArguments::device_type},
+      {"", &ScheduleArguments::topology},
+      {{"load", kReal,
+        "scale the arrival times so that the jobs ask for this fraction of all device-seconds until the last arrival; "
+        "default: as recorded",
+        0.01, 100},
+       &ScheduleArguments::load},
+      {{"busiest_days", kReal, "keep only the jobs of the busiest period of this many days; default: all jobs", 1e-6},
+       &ScheduleArguments::days},
+      {{"elastic", kBoolean,
+        "make each job elastic that is not yet: give it the times of a well-known model, at random, and from a quarter "
+        "to four times the workers it asks for"},
+       &ScheduleArguments::elastic},
+      {{"mtbf", kSeconds, "mean time between failures of each node; default: no node fails", 1},
+       &ScheduleArguments::mtbf},
+      {{"mttr", kSeconds, "time until a failed node is repaired"}, &ScheduleArguments::mttr},
+      {{"checkpoint_interval", kSeconds,
+        "training time between a job's checkpoints; a failure loses what was done since the last one", 0.1},
+       &ScheduleArguments::checkpoint_interval},
+      {{"seed", kInteger, "seed of all that is random: --elastic, failures, and workloads that a paper describes", 0},
+       &ScheduleArguments::seed},
+      {{"repetitions", kInteger, "repeat with this many seeds, and print means with 95 % confidence intervals", 1,
+        1000},
+       &ScheduleArguments::repetitions},
+      {{"save_trace", kPath, "write the jobs, as changed by these flags, to this file in our format"},
+       &ScheduleArguments::save_trace},
+      {{.key = "policy",
+        .kind = kTexts,
+        .help = "policy to simulate, may be repeated; default: all but gadget, sjf-bco, list-scheduling and "
+                "random-devices, which suit a few hundred jobs",
+        .choices = scheduling::policy_names()},
+       &ScheduleArguments::policies},
+      {choice("placement",
+              "any: workers go to any free devices; consolidated: a job that fits on one node is never split, a larger "
+              "one gets whole idle nodes; compact: on as few nodes and racks as possible",
+              {"any", "consolidated", "compact"},
+              {{"anywhere", "any"}, {"together", "consolidated"}, {"ring", "compact"}}),
+       &ScheduleArguments::placement},
+      {app::objective_option(), &ScheduleArguments::objective},
+      {{"slot_duration", kSeconds,
+        fmt::format("time between the decisions of policies that decide by slots; default: {}, or the paper's",
+                    exact_seconds(scheduling::PolicyOptions().slot_seconds)),
+        1, 1e7},
+       &ScheduleArguments::slot_seconds},
+      {{"html", kPath, "write a page to this file: figures, charts, and which job ran where"},
+       &ScheduleArguments::page},
+      {{"csv", kPath, "write the outcome of each job to this file"}, &ScheduleArguments::csv},
+  };
+  return options;
+}
 
 std::string hours(double seconds) {
   return fmt::format("{:.2f}", seconds / 3600);
@@ -100,9 +161,9 @@ Result<std::optional<Workload>> make_setting(const ScheduleArguments& arguments,
   MOTLEY_ASSIGN(std::optional<scheduling::Setting> setting,
                 scheduling::setting_named(arguments.trace, seed, throughputs ? &*throughputs : nullptr));
   if (!setting) return std::nullopt;
-  if (!arguments.topology.topology.empty()) {
+  if (!arguments.topology.cluster.empty()) {
     return fail(ErrorCode::kInvalidInput, "--cluster: '{}', but '{}' has a cluster of its own; accepted: none",
-                arguments.topology.topology, arguments.trace);
+                arguments.topology.cluster, arguments.trace);
   }
   Workload workload;
   MOTLEY_ASSIGN(workload.topology, app::make_topology(arguments.topology, std::move(setting->topology)));
@@ -116,7 +177,7 @@ Result<std::optional<Workload>> make_setting(const ScheduleArguments& arguments,
 
 Result<Workload> recorded(const ScheduleArguments& arguments,
                           const std::optional<scheduling::Throughputs>& throughputs) {
-  if (arguments.topology.topology.empty()) {
+  if (arguments.topology.cluster.empty()) {
     return fail(ErrorCode::kInvalidInput, "--cluster: is missing; accepted: such as 128, 16x8, or a cluster.yaml");
   }
   Workload workload;
@@ -162,7 +223,7 @@ Result<Workload> make_workload(const ScheduleArguments& arguments, std::uint64_t
     workload.is_drawn = true;
   }
   workload.seed = seed;
-  if (arguments.mtbf_hours > 0) workload.is_drawn = true;
+  if (arguments.mtbf > 0) workload.is_drawn = true;
   if (arguments.slot_seconds > 0) workload.slot_seconds = arguments.slot_seconds;
   return workload;
 }
@@ -175,13 +236,13 @@ Result<scheduling::Outcome> replay(const ScheduleArguments& arguments, const Wor
                                    const std::string& name, bool keep_runs) {
   const scheduling::PolicyOptions options = {.placement = kPlacementStrategies.at(arguments.placement),
                                              .slot_seconds = workload.slot_seconds,
-                                             .objective = objectives().at(arguments.objective)};
+                                             .objective = app::parse_objective(arguments.objective)};
   MOTLEY_ASSIGN(const auto policy, scheduling::make_policy(name, options));
   scheduling::SimulationOptions replay = {.keep_runs = keep_runs, .horizon = workload.horizon};
-  if (arguments.mtbf_hours > 0) {
-    replay.failures = {.mtbf_seconds = 3600 * arguments.mtbf_hours,
-                       .mttr_seconds = 3600 * arguments.mttr_hours,
-                       .checkpoint_interval_seconds = 60 * arguments.checkpoint_interval_minutes,
+  if (arguments.mtbf > 0) {
+    replay.failures = {.mtbf_seconds = arguments.mtbf,
+                       .mttr_seconds = arguments.mttr,
+                       .checkpoint_interval_seconds = arguments.checkpoint_interval,
                        .seed = workload.seed};
   }
   auto outcome = scheduling::simulate(workload.jobs, workload.topology, *policy, replay);
@@ -210,8 +271,8 @@ Status replay_once(const ScheduleArguments& arguments) {
     append_csv(name, jobs, outcome, csv);
     outcomes.push_back({name, std::move(outcome)});
   }
-  const report::ScheduleView view = {workload.name,           jobs, workload.topology, outcomes, workload.horizon,
-                                     arguments.mtbf_hours > 0};
+  const report::ScheduleView view = {workload.name,     jobs, workload.topology, outcomes, workload.horizon,
+                                     arguments.mtbf > 0};
   std::printf("%s", report::text_columns(report::schedule_rows(view)).c_str());
   if (!arguments.csv.empty()) {
     MOTLEY_TRY(write_file(arguments.csv, csv));
@@ -224,43 +285,43 @@ Status replay_once(const ScheduleArguments& arguments) {
   return {};
 }
 
-// Of several draws of what is drawn at random, means and intervals of 95 % confidence.
-Status replay_draws(const ScheduleArguments& arguments) {
-  struct Draws {
+// Repeats with several seeds: means and 95 % confidence intervals.
+Status simulate_repetitions(const ScheduleArguments& arguments) {
+  struct Samples {
     std::vector<double> mean_hours, makespan_hours, worst, share;
   };
-  std::map<std::string, Draws> by_policy;
+  std::map<std::string, Samples> by_policy;
   Read read;
   for (int draw = 0; draw < arguments.repetitions; ++draw) {
     MOTLEY_ASSIGN(const Workload workload,
                   make_workload(arguments, arguments.seed + static_cast<std::uint64_t>(draw), read));
     if (!workload.is_drawn) {
-      return fail(
-          ErrorCode::kInvalidInput,
-          "--repetitions: {}, but nothing of this workload is drawn at random; accepted: 1, or more with --elastic, "
-          "--mtbf or a setting such as gadget:50:100",
-          arguments.repetitions);
+      return fail(ErrorCode::kInvalidInput,
+                  "--repetitions: {}, but nothing in this workload is random; accepted: 1, or more with --elastic, "
+                  "--mtbf or a setting such as gadget:50:100",
+                  arguments.repetitions);
     }
     for (const std::string& name : list_policies(arguments)) {
       MOTLEY_ASSIGN(const scheduling::Outcome outcome, replay(arguments, workload, name, false));
-      Draws& draws = by_policy[name];
-      draws.mean_hours.push_back(scheduling::compute_completion(workload.jobs, outcome).mean / 3600);
-      draws.makespan_hours.push_back((outcome.end - outcome.begin) / 3600);
-      draws.worst.push_back(scheduling::compute_fairness(workload.jobs, workload.topology, outcome).worst);
-      draws.share.push_back(100 * outcome.utility /
-                            scheduling::utility_bound(workload.jobs, workload.topology, workload.horizon));
+      Samples& samples = by_policy[name];
+      samples.mean_hours.push_back(scheduling::compute_completion(workload.jobs, outcome).mean / 3600);
+      samples.makespan_hours.push_back((outcome.end - outcome.begin) / 3600);
+      samples.worst.push_back(scheduling::compute_fairness(workload.jobs, workload.topology, outcome).worst);
+      samples.share.push_back(100 * outcome.utility /
+                              scheduling::utility_bound(workload.jobs, workload.topology, workload.horizon));
     }
   }
   std::vector<std::vector<std::string>> rows = {{"policy", "mean h", "makespan h", "worst", "of bound %"}};
-  const auto cell = [](const std::vector<double>& draws) {
-    const Estimate one = estimate(draws);
+  const auto cell = [](const std::vector<double>& samples) {
+    const Estimate one = estimate(samples);
     return fmt::format("{:.2f} +- {:.2f}", one.mean, one.half_interval);
   };
   for (const std::string& name : list_policies(arguments)) {
-    const Draws& draws = by_policy[name];
-    rows.push_back({name, cell(draws.mean_hours), cell(draws.makespan_hours), cell(draws.worst), cell(draws.share)});
+    const Samples& samples = by_policy[name];
+    rows.push_back(
+        {name, cell(samples.mean_hours), cell(samples.makespan_hours), cell(samples.worst), cell(samples.share)});
   }
-  std::printf("%s: %d draws, means and intervals of 95 %% confidence\n%s", arguments.trace.c_str(),
+  std::printf("%s: %d repetitions, means and 95 %% confidence intervals\n%s", arguments.trace.c_str(),
               arguments.repetitions, report::text_columns(rows).c_str());
   return {};
 }
@@ -275,11 +336,11 @@ Status run_schedule_simulate(const ScheduleArguments& arguments) {
     if (!file.empty())
       return fail(ErrorCode::kInvalidInput, "{}: '{}'; accepted: with --repetitions 1 only", flag, file);
   }
-  return replay_draws(arguments);
+  return simulate_repetitions(arguments);
 }
 
 void add_schedule_simulate(CLI::App& schedule, Action& action) {
-  CLI::App* command = schedule.add_subcommand("simulate", "Replay a trace of jobs under one policy or several");
+  CLI::App* command = schedule.add_subcommand("simulate", "Simulate a trace of jobs under one or several policies");
   command->footer(
       "Example:\n"
       "  motley schedule simulate examples/schedule/trace.csv --cluster 4x8 --policy fifo --policy las");
@@ -287,71 +348,18 @@ void add_schedule_simulate(CLI::App& schedule, Action& action) {
   command
       ->add_option(
           "TRACE", arguments->trace,
-          "The jobs: a file of Philly's, Microsoft ITP's, Alibaba's, Gavel's or our format "
-          "(docs/reference/job-traces.md); or drawn as a paper has them, gadget:SERVERS:JOBS, sjf-bco:SERVERS or "
-          "gavel:JOBS:JOBS_AN_HOUR")
+          "Jobs: a trace in the format of Philly, Microsoft ITP, Alibaba, Gavel or ours "
+          "(docs/reference/job-traces.md), "
+          "or a random workload that a paper describes: gadget:NODES:JOBS, sjf-bco:NODES or gavel:JOBS:JOBS_PER_HOUR")
       ->required();
-  command->add_option("--throughputs", arguments->throughputs,
-                      "For Gavel's traces and jobs: how fast its models are, as its simulation_throughputs.json");
-  command->add_option("--device-type", arguments->device_type, "And on which of the table's types of devices")
-      ->capture_default_str();
-  add_cluster(*command, arguments->topology);
-  command
-      ->add_option(
-          "--load", arguments->load,
-          "Move arrivals so that jobs ask for this share of all device-seconds until the last one [as recorded]")
-      ->check(CLI::Range(0.01, 100.0));
-  command
-      ->add_option("--busiest-days", arguments->days, "Only the jobs of that many days that are together busiest [all]")
-      ->check(CLI::PositiveNumber);
-  command->add_flag("--elastic", arguments->elastic,
-                    "Give each job that is not elastic the times of a well-known model, at random: it may have from a "
-                    "quarter to four times the workers it asks for");
-  command->add_option("--mtbf", arguments->mtbf_hours, "Servers fail, each after so many hours on average [none fails]")
-      ->check(CLI::Range(0.001, 1e9));
-  command->add_option("--mttr", arguments->mttr_hours, "And come back after so many")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option("--checkpoint-interval", arguments->checkpoint_interval_minutes,
-                   "Jobs save what they did so often, and lose what they did since when a node fails under them")
-      ->check(CLI::Range(0.01, 1e6))
-      ->capture_default_str();
-  command->add_option("--seed", arguments->seed, "Of these draws, and of what a paper has drawn [0]");
-  command->add_option("--repetitions", arguments->repetitions, "How often to draw, for means and how sure they are [1]")
-      ->check(CLI::Range(1, 1000));
-  command->add_option("--save-trace", arguments->save_trace, "Write the jobs, so changed, to this file in our format");
-  command
-      ->add_option(
-          "--policy", arguments->policies,
-          "Which one; may be given more than once [all but gadget, sjf-bco, list-scheduling and random-devices, "
-          "which are meant for a few hundred jobs]")
-      ->check(CLI::IsMember(scheduling::policy_names()));
-  command
-      ->add_option("--placement", arguments->placement,
-                   "anywhere: a job takes any free devices; together: it is never split where a node could hold it, "
-                   "and has whole idle nodes else; ring: on as few nodes and racks as can be [anywhere]")
-      ->check(CLI::IsMember(kPlacementStrategies));
-  add_objective(*command, arguments->objective);
-  command
-      ->add_option("--slot-duration", arguments->slot_seconds,
-                   fmt::format("Seconds between decisions of policies that decide by slots [{:g}, or the paper's]",
-                               scheduling::PolicyOptions().slot_seconds))
-      ->check(CLI::Validator(
-          [](const std::string& text) -> std::string {
-            const double seconds = std::strtod(text.c_str(), nullptr);
-            return seconds >= 1 && seconds <= 1e7 ? "" : fmt::format("'{}'; accepted: seconds from 1 to 1e7", text);
-          },
-          "SECONDS"));
-  command->add_option("--html", arguments->page, "Write a page of figures, charts and who ran where to this file");
-  command->add_option("--csv", arguments->csv, "Write what became of each job to this file");
+  add_options(*command, *arguments);
   command->callback([&action, arguments] { action = [arguments] { return run_schedule_simulate(*arguments); }; });
 }
 
 }  // namespace
 
 void add_schedule(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("schedule", "Many jobs on a shared cluster");
+  CLI::App* command = app.add_subcommand("schedule", "Schedule many jobs on a shared cluster");
   command->require_subcommand(1);
   add_schedule_simulate(*command, action);
   add_schedule_service(*command, action);

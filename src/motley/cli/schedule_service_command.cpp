@@ -14,7 +14,7 @@
 #include "motley/base/os/stop_signals.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
-#include "motley/cli/schedule_flags.h"
+#include "motley/cli/options.h"
 #include "motley/report/scheduler_page.h"
 #include "motley/report/text_columns.h"
 #include "motley/scheduling/policies/policies.h"
@@ -30,16 +30,21 @@ using Json = scheduling::Client::Json;
 
 struct ServeArguments {
   app::SchedulerRequest request;
-  std::string executor = "local";
-  std::string objective = "utility";
   bool quiet = false;
+
+  static const OptionTable<ServeArguments>& options() {
+    using enum OptionKind;
+    static const OptionTable<ServeArguments> options = {
+        {"", &ServeArguments::request},
+        {{"quiet", kBoolean, "log warnings and errors only"}, &ServeArguments::quiet},
+    };
+    return options;
+  }
 };
 
 Status run_serve(ServeArguments arguments) {
   const StopSignals stop;  // before threads start
   if (arguments.quiet) start_logging("warning");
-  arguments.request.on_slurm = arguments.executor == "slurm";
-  arguments.request.options.policy_options.objective = objectives().at(arguments.objective);
   arguments.request.page = report::scheduler_page;
   MOTLEY_ASSIGN(const app::RunningScheduler scheduler, app::start_scheduler(arguments.request));
   spdlog::info("{}", scheduler.description);
@@ -56,27 +61,52 @@ Status run_serve(ServeArguments arguments) {
 // --- Its clients
 
 struct ClientArguments {
-  std::string state = "runs/scheduler";
-};
+  std::string state_dir = "runs/scheduler";
 
-void add_state(CLI::App* command, std::string& state) {
-  command->add_option("--state-dir", state, "The service's folder")->capture_default_str();
-}
+  static const OptionTable<ClientArguments>& options() {
+    static const OptionTable<ClientArguments> options = {
+        {{"state_dir", OptionKind::kPath, "directory of the service"}, &ClientArguments::state_dir}};
+    return options;
+  }
+};
 
 std::string format_duration(double seconds) {
   return seconds < 0 ? "-" : format_seconds(seconds);
 }
 
-struct SubmitArguments : ClientArguments {
+struct SubmitArguments {
+  ClientArguments client;
   std::string file;
   std::string train;
   std::string profile;
   std::vector<std::string> speeds;
   scheduling::SubmittedJob job;
+
+  static const OptionTable<SubmitArguments>& options();
 };
 
+const OptionTable<SubmitArguments>& SubmitArguments::options() {
+  using enum OptionKind;
+  static const OptionTable<SubmitArguments> options = {
+      {"", &SubmitArguments::client},
+      {{"file", kPath, "JSON of a job, or of {\"jobs\": [...]} (docs/reference/scheduler-jobs.md)"},
+       &SubmitArguments::file},
+      {{"train", kPath, "job file of motley train"}, &SubmitArguments::train},
+      {"", &SubmitArguments::job},
+      {{"profile", kPath,
+        "profile of the job (a file of motley profile): iteration times by device type and gradient size; "
+        "--estimated-duration is then on the first of its devices"},
+       &SubmitArguments::profile},
+      {{"speed", kTexts,
+        "TYPE:SPEED, relative speed on a device type, where 1 takes --estimated-duration; may be repeated, and the job "
+        "cannot run on types that are left out; default: as fast on all"},
+       &SubmitArguments::speeds},
+  };
+  return options;
+}
+
 Status run_submit(SubmitArguments arguments) {
-  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.client.state_dir));
   std::string body;
   if (!arguments.file.empty()) {
     MOTLEY_ASSIGN(body, read_file(arguments.file, 64 << 20));
@@ -102,7 +132,7 @@ Status run_submit(SubmitArguments arguments) {
 }
 
 Status run_list(const ClientArguments& arguments, const std::string& state) {
-  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state_dir));
   MOTLEY_ASSIGN(const Json answer, client.get(state.empty() ? "/v1/jobs" : "/v1/jobs?state=" + state));
   std::vector<std::vector<std::string>> rows = {{"id", "name", "state", "workers", "nodes", "attempt", "last change"}};
   for (const Json& job : answer["jobs"]) {
@@ -123,7 +153,7 @@ Status run_list(const ClientArguments& arguments, const std::string& state) {
 }
 
 Status run_why(const ClientArguments& arguments, const std::string& job) {
-  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state_dir));
   MOTLEY_ASSIGN(const Json why, client.get("/v1/jobs/" + job + "/why"));
   const std::string blocked_by = why.value("blocked_by", "");
   std::printf("%s is %s: %s\n", job.c_str(), why["state"].get<std::string>().c_str(),
@@ -143,15 +173,29 @@ Status run_why(const ClientArguments& arguments, const std::string& job) {
   return {};
 }
 
-struct WhatIfArguments : ClientArguments {
+struct WhatIfArguments {
+  ClientArguments client;
   std::vector<std::string> submit;
   std::vector<std::string> cancel;
   std::vector<std::string> add_nodes;
   std::vector<std::string> drain;
+
+  static const OptionTable<WhatIfArguments>& options() {
+    using enum OptionKind;
+    static const OptionTable<WhatIfArguments> options = {
+        {"", &WhatIfArguments::client},
+        {{"add_node", kTexts, "NAME:DEVICES or NAME:DEVICES:TYPE, a node more; may be repeated"},
+         &WhatIfArguments::add_nodes},
+        {{"drain", kTexts, "node to drain; may be repeated"}, &WhatIfArguments::drain},
+        {{"cancel", kTexts, "job to cancel; may be repeated"}, &WhatIfArguments::cancel},
+        {{"submit", kTexts, "file with the JSON of a job to submit; may be repeated"}, &WhatIfArguments::submit},
+    };
+    return options;
+  }
 };
 
 Status run_what_if(const WhatIfArguments& arguments) {
-  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.client.state_dir));
   Json change = {{"cancel", arguments.cancel},
                  {"drain", arguments.drain},
                  {"add_nodes", Json::array()},
@@ -195,16 +239,16 @@ Status run_what_if(const WhatIfArguments& arguments) {
 }
 
 Status run_cancel(const ClientArguments& arguments, const std::vector<std::string>& jobs) {
-  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state_dir));
   for (const std::string& job : jobs) {
     MOTLEY_ASSIGN(const Json answer, client.remove("/v1/jobs/" + job));
-    std::printf("%s: %s\n", job.c_str(), answer["state"] == "cancelled" ? "cancelled" : "asked to end");
+    std::printf("%s: %s\n", job.c_str(), answer["state"] == "cancelled" ? "cancelled" : "stopping");
   }
   return {};
 }
 
 Status run_drain(const ClientArguments& arguments, const std::string& node, bool is_undone) {
-  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state));
+  MOTLEY_ASSIGN(scheduling::Client client, scheduling::Client::of(arguments.state_dir));
   const std::string path = "/v1/nodes/" + node + "/drain";
   MOTLEY_ASSIGN(const Json answer, is_undone ? client.remove(path) : client.post(path, ""));
   std::printf("%s: %s\n", node.c_str(), is_undone ? "takes jobs again" : "drained; its jobs move");
@@ -212,122 +256,71 @@ Status run_drain(const ClientArguments& arguments, const std::string& node, bool
 }
 
 void add_serve(CLI::App& schedule, Action& action) {
-  CLI::App* command = schedule.add_subcommand("serve", "Accept, place, resize and explain live jobs");
+  CLI::App* command =
+      schedule.add_subcommand("serve", "Run a scheduler of live jobs: it places, resizes and explains them");
   command->footer(
-      "Without Slurm, nodes are parts of this machine: 4x2 are four nodes of two devices each. Examples:\n"
+      "Without Slurm, nodes are parts of this machine: 4x2 is four nodes of two devices each. Examples:\n"
       "  motley schedule serve --cluster 4x2 --state-dir runs/scheduler\n"
       "  motley schedule serve --executor slurm --partition gpu --sbatch=--account=ml");
   auto arguments = std::make_shared<ServeArguments>();
-  add_cluster(*command, arguments->request.topology)
-      ->description("As in simulate [one node with this machine's cores; with Slurm: its nodes]");
-  add_state(command, arguments->request.state);
-  command->add_option("--executor", arguments->executor, "Who runs the jobs: processes of this machine, or Slurm")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"local", "slurm"}));
-  command->add_option("--partition", arguments->request.slurm.partition, "Of Slurm [its default]");
-  command->add_option(
-      "--sbatch", arguments->request.slurm.options,
-      "A further option for each job of Slurm's, as --sbatch=--account=ml; may be given more than once");
-  command->add_option("--listen", arguments->request.listen, "Address and port; port 0 takes any free one")
-      ->capture_default_str();
-  command->add_option("--policy", arguments->request.options.policy, "Who runs where")
-      ->capture_default_str()
-      ->check(CLI::IsMember(scheduling::live_policy_names()));
-  add_objective(*command, arguments->objective);
-  command
-      ->add_option("--slot-duration", arguments->request.options.policy_options.slot_seconds,
-                   "Seconds between decisions of policies that decide by slots")
-      ->capture_default_str()
-      ->check(CLI::Range(0.1, 1e7));
-  command
-      ->add_option("--preemption-cooldown", arguments->request.options.preemption_cooldown,
-                   "A job is left alone until it has run this many times as long as its restart takes")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
-  command->add_flag("--quiet", arguments->quiet, "Log warnings and errors only");
+  add_options(*command, *arguments);
+  CLI::Option* cluster = command->get_option("--cluster");
+  cluster->description(cluster->get_description() + "; default: one node with this machine's cores, or Slurm's nodes");
   command->callback([&action, arguments] { action = [arguments] { return run_serve(*arguments); }; });
 }
 
 void add_submit(CLI::App& schedule, Action& action) {
-  CLI::App* command = schedule.add_subcommand("submit", "Give a job to the service");
+  CLI::App* command = schedule.add_subcommand("submit", "Submit a job to the scheduler");
   command->footer(
-      "In a command, {workers}, {attempt}, {folder} and {resume} stand for what it is given "
+      "In a command, {workers}, {attempt}, {folder} and {resume} are replaced by their values "
       "(docs/reference/scheduler-jobs.md).\n"
       "Examples:\n"
       "  motley schedule submit --name fashion --train examples/fashion-mnist/job.yaml --min-workers 1 --max-workers "
       "4\n"
-      "  motley schedule submit --name hello --estimated-duration 5 -- echo hello from {workers}");
+      "  motley schedule submit --name hello --estimated-duration 5s -- echo hello from {workers}");
   auto arguments = std::make_shared<SubmitArguments>();
-  scheduling::SubmittedJob& job = arguments->job;
-  add_state(command, arguments->state);
-  command->add_option("--file", arguments->file,
-                      "JSON of a job, or of {\"jobs\": [...]} (docs/reference/scheduler-jobs.md)");
-  command->add_option("--name", job.name, "Unique among all jobs of the service");
-  command->add_option("--train", arguments->train, "Job file of motley train");
-  command->add_option("--workers", job.workers, "Workers that it asks for")->capture_default_str();
-  command->add_option("--min-workers", job.min_workers, "With which it can run [--workers]");
-  command->add_option("--max-workers", job.max_workers, "That it can use [--workers]");
-  command->add_option("--estimated-duration", job.estimated_seconds, "That it should take with the workers it asks for")
-      ->capture_default_str();
-  command->add_option("--restart-cost", job.restart_cost_seconds, "That it loses when its workers change")
-      ->capture_default_str();
-  command->add_option("--grace-period", job.grace_seconds, "From the notice (SIGTERM) to the end (SIGKILL)")
-      ->capture_default_str();
-  command->add_option("--weight", job.weight, "Of its utility")->capture_default_str();
-  command->add_option("--profile", arguments->profile,
-                      "How long its iterations take by type of device, and its gradient: a profile.json of motley "
-                      "profile; --estimated-duration hold for the first of its devices");
-  command->add_option(
-      "--speed", arguments->speeds,
-      "TYPE:SPEED, how fast it computes on a type of devices beside those for which --estimated-duration hold; may "
-      "be given more than once, and it cannot run on types that are left out [as fast on all]");
-  command
-      ->add_option("--device-hour-cost", job.device_hour_cost,
-                   "What an hour of one of its devices costs, in the unit of its utility [0]")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--max-retries", job.max_retries, "How often it is started again after a failure of its own")
-      ->capture_default_str();
-  command->add_option("command", job.command, "Behind --: a program and its arguments");
+  add_options(*command, *arguments);
+  command->add_option("command", arguments->job.command, "Behind --: a program and its arguments");
   command->callback([&action, arguments] { action = [arguments] { return run_submit(*arguments); }; });
 }
 
 void add_clients(CLI::App& schedule, Action& action) {
-  CLI::App* list = schedule.add_subcommand("list", "Jobs of the service, and its nodes");
+  CLI::App* list = schedule.add_subcommand("list", "List jobs and nodes");
   auto client = std::make_shared<ClientArguments>();
   auto text = std::make_shared<std::string>();
   auto texts = std::make_shared<std::vector<std::string>>();
   auto is_undone = std::make_shared<bool>(false);
-  add_state(list, client->state);
-  list->add_option("--states", *text, "pending, running, stopping, completed, failed or cancelled [all]")
-      ->check(CLI::IsMember({"pending", "running", "stopping", "completed", "failed", "cancelled"}));
+  add_options(*list, *client);
+  add_option(*list,
+             choice("states", "only jobs in this state; default: all",
+                    {"pending", "running", "stopping", "completed", "failed", "cancelled"},
+                    {{"waiting", "pending"}, {"done", "completed"}}),
+             "", [text](OptionValue value) { *text = std::get<std::string>(std::move(value)); });
   list->callback([=, &action] { action = [=] { return run_list(*client, *text); }; });
 
-  CLI::App* why = schedule.add_subcommand("why", "Why a job waits, shrank, moved or failed, and what it waits for");
-  add_state(why, client->state);
-  why->add_option("JOB", *text, "Its name")->required();
+  CLI::App* why = schedule.add_subcommand(
+      "why", "Explain why a job is pending, shrank, moved or failed, and what would unblock it");
+  add_options(*why, *client);
+  why->add_option("JOB", *text, "Name of the job")->required();
   why->callback([=, &action] { action = [=] { return run_why(*client, *text); }; });
 
-  CLI::App* cancel = schedule.add_subcommand("cancel", "End jobs");
-  add_state(cancel, client->state);
-  cancel->add_option("JOB", *texts, "Names")->required();
+  CLI::App* cancel = schedule.add_subcommand("cancel", "Cancel jobs");
+  add_options(*cancel, *client);
+  cancel->add_option("JOB", *texts, "Names of the jobs")->required();
   cancel->callback([=, &action] { action = [=] { return run_cancel(*client, *texts); }; });
 
-  CLI::App* drain = schedule.add_subcommand("drain", "Let no more jobs run on a node; those that do move away");
-  add_state(drain, client->state);
-  drain->add_option("NODE", *text, "Its name")->required();
-  drain->add_flag("--undo", *is_undone, "Jobs may run there again");
+  CLI::App* drain =
+      schedule.add_subcommand("drain", "Drain a node: jobs move away from it, and no more are placed there");
+  add_options(*drain, *client);
+  drain->add_option("NODE", *text, "Name of the node")->required();
+  drain->add_flag("--undo", *is_undone, "Let jobs run there again");
   drain->callback([=, &action] { action = [=] { return run_drain(*client, *text, *is_undone); }; });
 
   CLI::App* what_if =
-      schedule.add_subcommand("what-if", "When jobs would be done if the cluster or its jobs were others");
+      schedule.add_subcommand("what-if", "Forecast when jobs would be done after a change of the cluster or its jobs");
   what_if->footer("Nothing is changed. Example:\n  motley schedule what-if --add-node new:8 --cancel big");
   auto change = std::make_shared<WhatIfArguments>();
-  add_state(what_if, change->state);
-  what_if->add_option("--add-node", change->add_nodes,
-                      "NAME:DEVICES or NAME:DEVICES:TYPE; may be given more than once");
-  what_if->add_option("--drain", change->drain, "A node; may be given more than once");
-  what_if->add_option("--cancel", change->cancel, "A job; may be given more than once");
-  what_if->add_option("--submit", change->submit, "A file with the JSON of a job; may be given more than once");
+  add_options(*what_if, *change);
   what_if->callback([=, &action] { action = [=] { return run_what_if(*change); }; });
 }
 

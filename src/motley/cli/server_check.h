@@ -12,10 +12,11 @@ struct ServerCheckArguments {
   bool server = false;
   bool json = false;
 
+  static const OptionTable<ServerCheckArguments>& options();
   bool wanted() const { return server || check.racks > 0; }
 };
 
-void add_server_check(CLI::App& command, ServerCheckArguments& arguments);
+void add_server_check(CLI::App& command, ServerCheckArguments& arguments);  // its flags
 Status run_server_check(const ServerCheckArguments& arguments);
 
 }  // namespace motley::cli

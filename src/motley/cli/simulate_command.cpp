@@ -1,12 +1,12 @@
-// motley simulate: replays a step of a plan event by event.
+// motley simulate: simulates a step of a plan event by event.
 #include <cmath>
 #include <cstdio>
 
-#include "motley/app/planning_input.h"
 #include "motley/app/simulate_plan.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
+#include "motley/cli/options.h"
 #include "motley/report/plan_timeline.h"
 
 namespace motley::cli {
@@ -16,7 +16,17 @@ struct SimulateArguments {
   app::StepQuestion question;
   std::string trace;
   std::string page;
-  bool own_links = false;
+
+  static const OptionTable<SimulateArguments>& options() {
+    using enum OptionKind;
+    static const OptionTable<SimulateArguments> options = {
+        {"", &SimulateArguments::question},
+        {{"timeline", kPath, "write the timeline to this file, for Perfetto or chrome://tracing"},
+         &SimulateArguments::trace},
+        {{"html", kPath, "write a page that draws the timeline to this file"}, &SimulateArguments::page},
+    };
+    return options;
+  }
 };
 
 // Neighbouring devices of one stage and type that have the same bubble fraction are printed on one line.
@@ -47,10 +57,10 @@ void print(const planning::Plan& plan, const planning::Timeline& timeline) {
                                  plan.micro_batches, plan.stages.size(), planning::to_string(plan.schedule));
   text += fmt::format("step        {}", format_seconds(step));
   if (plan.predicted.step_seconds > 0) {
-    text += fmt::format("  (the plan says {})", format_seconds(plan.predicted.step_seconds));
+    text += fmt::format("  (the plan predicts {})", format_seconds(plan.predicted.step_seconds));
   }
   text += fmt::format("\nthroughput  {} samples/s\n", format_number(static_cast<double>(plan.batch) / step));
-  text += "time goes along the critical path to\n";
+  text += "time along the critical path\n";
   const planning::Path& path = timeline.critical;
   for (const auto& [name, seconds] :
        {std::pair{"forward", path.forward}, std::pair{"backward", path.backward}, std::pair{"transfers", path.transfer},
@@ -64,8 +74,7 @@ void print(const planning::Plan& plan, const planning::Timeline& timeline) {
 }
 
 Status run_simulate(SimulateArguments arguments) {
-  arguments.question.options.links_contended = !arguments.own_links;
-  arguments.question.options.keep_events = !arguments.trace.empty() || !arguments.page.empty();
+  arguments.question.keep_events = !arguments.trace.empty() || !arguments.page.empty();
   MOTLEY_ASSIGN(const app::SimulatedStep step, app::simulate_plan(arguments.question));
   print(step.plan, step.timeline);
   if (!arguments.trace.empty()) {
@@ -82,35 +91,16 @@ Status run_simulate(SimulateArguments arguments) {
 }  // namespace
 
 void add_simulate(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("simulate", "Replay a step of a plan: its time, where that goes, and how idle each device is");
+  CLI::App* command = app.add_subcommand(
+      "simulate", "Simulate a step of a plan: its time, what it consists of, and each device's bubble fraction");
   command->footer(
       "Example:\n"
       "  motley simulate examples/pipeline/plan.json --profile examples/pipeline/profile.json \\\n"
       "      --cluster examples/pipeline/cluster.yaml --straggler 1:0:1.5 --html step.html");
   auto arguments = std::make_shared<SimulateArguments>();
   command->add_option("PLAN", arguments->question.plan, "The plan (plan.json)")->required();
-  command->add_option("--profile", arguments->question.profile, "What the layers take (profile.json)");
-  command->add_option("--model", arguments->question.model, "A published model instead, as for motley plan")
-      ->check(CLI::IsMember(app::model_names()));
-  command->add_option("--cluster", arguments->question.cluster, "Device types and links (cluster.yaml)")->required();
-  command->add_option("--timeline", arguments->trace,
-                      "Write the timeline to this file for chrome://tracing or Perfetto");
-  command->add_option("--html", arguments->page, "Write a page with the timeline's picture to this file");
-  command
-      ->add_option("--straggler", arguments->question.stragglers,
-                   "STAGE:REPLICA:SLOWDOWN, a device that is slower than its profile; may be repeated")
-      ->expected(1);
-  command->add_option("--jitter", arguments->question.options.jitter,
-                      "Relative standard deviation of computation times [0]");
-  command->add_option("--seed", arguments->question.options.seed, "Of the jitter [0]");
-  command->add_option("--global-batch-size", arguments->question.batch, "Samples of a step [the plan's]")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--micro-batches", arguments->question.micro_batches, "That a step is cut into [the plan's]")
-      ->check(CLI::PositiveNumber);
-  command->add_flag("--dedicated-links", arguments->own_links,
-                    "Give each stage its own link to its neighbours, as the cost model does; else stages between the "
-                    "same device types share one");
+  add_options(*command, *arguments);
+  command->get_option("--cluster")->required();
   command->callback([&action, arguments] { action = [arguments] { return run_simulate(*arguments); }; });
 }
 

@@ -9,7 +9,6 @@
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
 #include "motley/cli/planner_progress.h"
-#include "motley/cli/planning_flags.h"
 #include "motley/report/report.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/job/job_document.h"

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "motley/base/os/file.h"
+#include "motley/base/units.h"
+#include "motley/cluster/renamed_keys.h"
 #include "motley/serial/strict_yaml.h"
 
 namespace motley::cluster {
@@ -168,7 +170,12 @@ Result<Cluster> read_cluster(const std::filesystem::path& file) {
 
 Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
   MOTLEY_ASSIGN(const StrictYaml file, StrictYaml::parse(text, name));
-  file.integer("version", {.min = kVersion, .max = kVersion});
+  if (file.text("version", "") == fmt::format("{}", kVersion - 1)) {
+    file.refuse("version", fmt::format("is '{}'; accepted: {}, in which {}, and durations, sizes and rates have units",
+                                       kVersion - 1, kVersion, to_string(kRenamedKeys)));
+  } else {
+    file.integer("version", {.min = kVersion, .max = kVersion});
+  }
   Cluster cluster;
 
   std::set<std::string> types;
@@ -245,9 +252,9 @@ void put(YAML::Emitter& out, const char* key, const T& value) {
 void put_speed(YAML::Emitter& out, const Speed& speed) {
   out << YAML::Key << "speed" << YAML::Value << YAML::BeginMap;
   put(out, "flops_per_second", digits(speed.flops_per_second));
-  put(out, "memory_bandwidth", digits(speed.memory_bytes_per_second) + " B/s");
+  put(out, "memory_bandwidth", exact_bytes_per_second(speed.memory_bytes_per_second));
   put(out, "lookups_per_second", digits(speed.lookups_per_second));
-  put(out, "layer_overhead", digits(speed.layer_overhead_seconds));
+  put(out, "layer_overhead", exact_seconds(speed.layer_overhead_seconds));
   put(out, "compute_fraction", digits(speed.compute_fraction));
   put(out, "communication_fraction", digits(speed.communication_fraction));
   out << YAML::EndMap;
@@ -256,17 +263,17 @@ void put_speed(YAML::Emitter& out, const Speed& speed) {
 void put_delay(YAML::Emitter& out, const Delay& delay) {
   out << YAML::Key << "delay" << YAML::Value;
   if (delay.kind == Delay::Kind::kFixed) {
-    out << digits(delay.seconds);
+    out << exact_seconds(delay.seconds);
     return;
   }
   const auto named = std::ranges::find(delay_kinds(), delay.kind, &std::pair<std::string, Delay::Kind>::second);
   out << YAML::Flow << YAML::BeginMap;
   put(out, "distribution", named->first);
-  put(out, delay.kind == Delay::Kind::kBernoulli ? "seconds" : "mean", digits(delay.seconds));
+  put(out, delay.kind == Delay::Kind::kBernoulli ? "seconds" : "mean", exact_seconds(delay.seconds));
   if (delay.kind == Delay::Kind::kBernoulli) {
     put(out, "probability", digits(delay.probability));
   } else if (delay.kind != Delay::Kind::kExponential) {
-    put(out, "deviation", digits(delay.deviation));
+    put(out, "deviation", exact_seconds(delay.deviation));
   }
   out << YAML::EndMap;
 }
@@ -287,14 +294,14 @@ void put_worker(YAML::Emitter& out, const Worker& worker) {
     put(out, "max_samples", *worker.max_samples);
   }
   if (worker.emulation) {
-    put(out, "seconds_per_sample", digits(worker.emulation->seconds_per_sample));
+    put(out, "seconds_per_sample", exact_seconds(worker.emulation->seconds_per_sample));
     put_delay(out, worker.emulation->delay);
     out << YAML::Key << "changes" << YAML::Value << YAML::BeginSeq;
     for (const SpeedChange& change : worker.emulation->changes) {
       out << YAML::BeginMap;
       put(out, "from_step", change.from_step);
       if (change.seconds_per_sample) {
-        put(out, "seconds_per_sample", digits(*change.seconds_per_sample));
+        put(out, "seconds_per_sample", exact_seconds(*change.seconds_per_sample));
       }
       if (change.delay) {
         put_delay(out, *change.delay);
@@ -318,7 +325,7 @@ std::string to_yaml(const Cluster& cluster) {
     put_name(out, "name", type.name);
     put(out, "kind", to_string(type.kind));
     put(out, "count", type.count);
-    put(out, "memory", digits(type.memory_bytes));
+    put(out, "memory", exact_bytes(type.memory_bytes));
     put(out, "price_per_hour", digits(type.price_per_hour));
     if (type.speed) {
       put_speed(out, *type.speed);
@@ -344,8 +351,8 @@ std::string to_yaml(const Cluster& cluster) {
     out << YAML::Flow << YAML::BeginMap;
     put_name(out, "from", link.from);
     put_name(out, "to", link.to);
-    put(out, "bandwidth", digits(link.bytes_per_second) + " B/s");
-    put(out, "latency", digits(link.latency_seconds));
+    put(out, "bandwidth", exact_bytes_per_second(link.bytes_per_second));
+    put(out, "latency", exact_seconds(link.latency_seconds));
     out << YAML::EndMap;
   }
   out << YAML::EndSeq << YAML::Key << "workers" << YAML::Value << YAML::BeginSeq;

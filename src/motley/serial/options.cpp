@@ -25,15 +25,48 @@ bool read_number(std::string_view text, Number& number) {
   return problem == std::errc() && end == text.data() + text.size();
 }
 
-std::string bounds_text(const OptionText& option) {
-  const bool has_min = std::isfinite(option.min);
-  const bool has_max = std::isfinite(option.max);
-  if (has_min && has_max) {
-    return fmt::format(" from {} to {}", option.min, option.max);
+// A number of an option as its text has it.
+std::string number_text(OptionKind kind, double value) {
+  switch (kind) {
+    case OptionKind::kSeconds:
+      return exact_seconds(value);
+    case OptionKind::kBytes:
+      return exact_bytes(value);
+    case OptionKind::kBytesPerSecond:
+      return exact_bytes_per_second(value);
+    default:
+      return fmt::format("{}", value);
   }
-  return has_min   ? fmt::format(" of at least {}", option.min)
-         : has_max ? fmt::format(" of at most {}", option.max)
-                   : "";
+}
+
+std::string bounds_text(const OptionText& option) {
+  const bool has_max = std::isfinite(option.max);
+  const bool is_quantity = option.kind == OptionKind::kSeconds || option.kind == OptionKind::kBytes ||
+                           option.kind == OptionKind::kBytesPerSecond;  // which has no sign
+  const bool has_min = std::isfinite(option.min) && (option.min != 0 || has_max || !is_quantity);
+  const std::string min = number_text(option.kind, option.min);
+  const std::string max = number_text(option.kind, option.max);
+  if (has_min && has_max) {
+    return fmt::format(" from {} to {}", min, max);
+  }
+  return has_min ? " of at least " + min : has_max ? " of at most " + max : "";
+}
+
+// Quantities are parsed by the reader of their kind.
+Result<double> parse_quantity(OptionKind kind, std::string_view text) {
+  return kind == OptionKind::kSeconds ? parse_seconds(text)
+         : kind == OptionKind::kBytes ? parse_bytes(text)
+                                      : parse_bytes_per_second(text);
+}
+
+// Of a word that is none of the choices: what it is called now, where it had another name.
+std::string renamed_text(const OptionText& option, std::string_view word) {
+  const auto found = std::ranges::find(option.renamed, word, &RenamedKey::before);
+  return found == option.renamed.end() ? "" : fmt::format(" ({} is now {})", word, found->now);
+}
+
+bool is_choice(const OptionText& option, std::string_view word) {
+  return std::ranges::find(option.choices, word) != option.choices.end();
 }
 
 // "[1, 2, 3]" or "1,2,3" or "" to items.
@@ -76,12 +109,17 @@ std::string OptionText::accepted() const {
     case OptionKind::kReal:
       return "a number" + bounds_text(*this);
     case OptionKind::kSeconds:
-      return "a time such as '250 ms' or '5 min'" + bounds_text(*this) + (bounds_text(*this).empty() ? "" : " s");
+      return std::string(kAcceptedSeconds) + bounds_text(*this);
     case OptionKind::kBytes:
-      return "a size such as '4 MB'" + bounds_text(*this) + (bounds_text(*this).empty() ? "" : " bytes");
+      return std::string(kAcceptedBytes) + bounds_text(*this);
+    case OptionKind::kBytesPerSecond:
+      return std::string(kAcceptedBytesPerSecond) + bounds_text(*this);
     case OptionKind::kText:
     case OptionKind::kPath:
       return "a text";
+    case OptionKind::kTexts:
+      if (choices.empty()) return "a text";
+      [[fallthrough]];
     case OptionKind::kChoice:
       return fmt::format("one of {}", fmt::join(choices, ", "));
     case OptionKind::kIntegers:
@@ -92,10 +130,39 @@ std::string OptionText::accepted() const {
   return "";
 }
 
+std::string OptionText::type_name() const {
+  switch (kind) {
+    case OptionKind::kBoolean:
+      return "true|false";
+    case OptionKind::kInteger:
+      return "INT";
+    case OptionKind::kReal:
+      return "NUMBER";
+    case OptionKind::kSeconds:
+      return "DURATION";
+    case OptionKind::kBytes:
+      return "SIZE";
+    case OptionKind::kBytesPerSecond:
+      return "RATE";
+    case OptionKind::kText:
+      return "TEXT";
+    case OptionKind::kPath:
+      return "PATH";
+    case OptionKind::kChoice:
+    case OptionKind::kTexts:
+      return choices.empty() ? "TEXT" : fmt::format("{{{}}}", fmt::join(choices, ","));
+    case OptionKind::kIntegers:
+      return "INT,...";
+    case OptionKind::kReals:
+      return "NUMBER,...";
+  }
+  return "";
+}
+
 Result<OptionValue> parse_option(const OptionText& option, std::string_view raw) {
   const std::string_view text = trimmed(raw);
-  const tl::unexpected<Error> refused =
-      fail(ErrorCode::kInvalidInput, "{}: '{}' is not accepted; accepted: {}", option.key, text, option.accepted());
+  const tl::unexpected<Error> refused = fail(ErrorCode::kInvalidInput, "{}: '{}' is not accepted; accepted: {}{}",
+                                             option.key, text, option.accepted(), renamed_text(option, text));
   const auto in_bounds = [&](double value) { return value >= option.min && value <= option.max; };
   switch (option.kind) {
     case OptionKind::kBoolean:
@@ -121,8 +188,9 @@ Result<OptionValue> parse_option(const OptionText& option, std::string_view raw)
       return OptionValue(value);
     }
     case OptionKind::kSeconds:
-    case OptionKind::kBytes: {
-      const Result<double> value = option.kind == OptionKind::kSeconds ? parse_seconds(text) : parse_bytes(text);
+    case OptionKind::kBytes:
+    case OptionKind::kBytesPerSecond: {
+      const Result<double> value = parse_quantity(option.kind, text);
       if (!value || !in_bounds(*value)) {
         return refused;
       }
@@ -132,10 +200,11 @@ Result<OptionValue> parse_option(const OptionText& option, std::string_view raw)
     case OptionKind::kPath:
       return OptionValue(std::string(text));
     case OptionKind::kChoice:
-      if (std::find(option.choices.begin(), option.choices.end(), text) == option.choices.end()) {
-        return refused;
-      }
+      if (!is_choice(option, text)) return refused;
       return OptionValue(std::string(text));
+    case OptionKind::kTexts:
+      if (!option.choices.empty() && !is_choice(option, text)) return refused;
+      return OptionValue(std::vector<std::string>{std::string(text)});
     case OptionKind::kIntegers:
       return parse_list<std::int64_t>(option, text, refused);
     case OptionKind::kReals:
@@ -150,16 +219,18 @@ std::string flag_name(std::string_view key) {
   return flag;
 }
 
-std::string format_option(const OptionValue& value) {
+std::string format_option(const OptionText& option, const OptionValue& value) {
   struct Formatter {
+    OptionKind kind;
     std::string operator()(bool v) const { return v ? "true" : "false"; }
     std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
-    std::string operator()(double v) const { return fmt::format("{}", v); }
+    std::string operator()(double v) const { return number_text(kind, v); }
     std::string operator()(const std::string& v) const { return v; }
+    std::string operator()(const std::vector<std::string>& v) const { return fmt::format("{}", fmt::join(v, ",")); }
     std::string operator()(const std::vector<std::int64_t>& v) const { return fmt::format("[{}]", fmt::join(v, ", ")); }
     std::string operator()(const std::vector<double>& v) const { return fmt::format("[{}]", fmt::join(v, ", ")); }
   };
-  return std::visit(Formatter{}, value);
+  return std::visit(Formatter{option.kind}, value);
 }
 
 std::string nearest_key(std::string_view key, const std::vector<std::string>& keys) {

@@ -11,15 +11,30 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "motley/base/result.h"
+#include "motley/serial/renamed_keys.h"
 
 namespace motley {
 
-enum class OptionKind { kBoolean, kInteger, kReal, kSeconds, kBytes, kText, kPath, kChoice, kIntegers, kReals };
+enum class OptionKind {
+  kBoolean,
+  kInteger,
+  kReal,
+  kSeconds,
+  kBytes,
+  kBytesPerSecond,
+  kText,
+  kPath,
+  kChoice,
+  kTexts,
+  kIntegers,
+  kReals
+};
 
 // What is known of an option without its config's type.
 struct OptionText {
@@ -28,25 +43,32 @@ struct OptionText {
   std::string help;
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  std::vector<std::string> choices = {};  // for kChoice
+  std::vector<std::string> choices = {};  // for kChoice, and for each of kTexts, where empty is any text
+  std::vector<RenamedKey> renamed = {};   // choices that had another name before
 
-  std::string accepted() const;  // "an integer from 1 to 10"
+  std::string accepted() const;   // "an integer from 1 to 10"
+  std::string type_name() const;  // for help: "INT", "DURATION", "{sum,mean}"
 };
 
 // An option with one of these words as its value.
-inline OptionText choice(std::string key, std::string help, std::vector<std::string> words) {
-  return {.key = std::move(key), .kind = OptionKind::kChoice, .help = std::move(help), .choices = std::move(words)};
+inline OptionText choice(std::string key, std::string help, std::vector<std::string> words,
+                         std::vector<RenamedKey> renamed = {}) {
+  return {.key = std::move(key),
+          .kind = OptionKind::kChoice,
+          .help = std::move(help),
+          .choices = std::move(words),
+          .renamed = std::move(renamed)};
 }
 
-using OptionValue =
-    std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>, std::vector<double>>;
+using OptionValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
+                                 std::vector<std::int64_t>, std::vector<double>>;
 
 // The flag of a key, without its dashes: "optimizer.learning-rate".
 std::string flag_name(std::string_view key);
 // Text to a value of the option's kind, within its bounds.
 Result<OptionValue> parse_option(const OptionText& option, std::string_view text);
 // The value as text that parse_option reads back to the same value.
-std::string format_option(const OptionValue& value);
+std::string format_option(const OptionText& option, const OptionValue& value);
 // The known key nearest to a mistyped one, or "" where none is near (edit distance).
 std::string nearest_key(std::string_view key, const std::vector<std::string>& keys);
 
@@ -64,11 +86,14 @@ class OptionTable {
   // keys follow the part's: "optimizer" makes "learning_rate" to "optimizer.learning_rate", "" leaves it as it is.
   struct Item {
     template <class Field>
-      requires std::constructible_from<OptionValue, Field>
     Item(OptionText text, Field Config::* field) {
-      entries.push_back(
-          {std::move(text), [field](const Config& config) { return OptionValue(config.*field); },
-           [field](Config& config, OptionValue value) { config.*field = std::get<Field>(std::move(value)); }});
+      constexpr bool is_integer = std::integral<Field> && !std::same_as<Field, bool>;
+      using Value = std::conditional_t<is_integer, std::int64_t, Field>;
+      entries.push_back({std::move(text),
+                         [field](const Config& config) { return OptionValue(static_cast<Value>(config.*field)); },
+                         [field](Config& config, OptionValue value) {
+                           config.*field = static_cast<Field>(std::get<Value>(std::move(value)));
+                         }});
     }
     template <class Part>
       requires requires { Part::options(); }
@@ -115,7 +140,9 @@ class OptionTable {
     return {};
   }
 
-  std::string get(const Config& config, const Entry& entry) const { return format_option(entry.get(config)); }
+  std::string get(const Config& config, const Entry& entry) const {
+    return format_option(entry.text, entry.get(config));
+  }
 
  private:
   std::vector<Entry> entries_;

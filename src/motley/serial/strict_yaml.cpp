@@ -78,9 +78,6 @@ std::string plain(double value) {
 std::string plain_integer(std::int64_t value) {
   return fmt::format("{}", value);
 }
-std::string rate(double value) {
-  return format_bytes(value) + "/s";
-}
 
 bool allowed(double value, const NumberRule& rule) {
   return value >= rule.min && value <= rule.max && (!rule.above || value > *rule.above);
@@ -445,17 +442,17 @@ std::int64_t StrictYaml::integer(std::string_view key, const IntegerRule& rule) 
 }
 
 double StrictYaml::seconds(std::string_view key, const NumberRule& rule) const {
-  return read(key, rule,
-              Kind<double>{"a time such as '250 ms' or '5 min'", parse_quantity<parse_seconds>, format_seconds});
+  return read(key, rule, Kind<double>{std::string(kAcceptedSeconds), parse_quantity<parse_seconds>, exact_seconds});
 }
 
 double StrictYaml::bytes(std::string_view key, const NumberRule& rule) const {
-  return read(key, rule, Kind<double>{"a size such as '64 KB' or '16 GiB'", parse_quantity<parse_bytes>, format_bytes});
+  return read(key, rule, Kind<double>{std::string(kAcceptedBytes), parse_quantity<parse_bytes>, exact_bytes});
 }
 
 double StrictYaml::bytes_per_second(std::string_view key, const NumberRule& rule) const {
   return read(key, rule,
-              Kind<double>{"a rate such as '1 Gb/s' or '10 GB/s'", parse_quantity<parse_bytes_per_second>, rate});
+              Kind<double>{std::string(kAcceptedBytesPerSecond), parse_quantity<parse_bytes_per_second>,
+                           exact_bytes_per_second});
 }
 
 std::string StrictYaml::choice(std::string_view key, const std::vector<std::string>& names,

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include "motley/base/os/file.h"
 #include "tests/temporary_folder.h"
@@ -58,6 +59,19 @@ TEST(Store, BelongsToOneService) {
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().code, ErrorCode::kRefused);
   EXPECT_THAT(other.error().message, HasSubstr(fmt::format("process {} is a service on this state", ::getpid())));
+}
+
+TEST(Store, RefusesTheVersionBeforeWithTheNamesOfNow) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(Store::open(folder.path));
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open((folder.path / "jobs.sqlite").c_str(), &database), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(database, "PRAGMA user_version = 1", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  const auto store = Store::open(folder.path);
+  ASSERT_FALSE(store);
+  EXPECT_THAT(store.error().message, HasSubstr("is of version 1; accepted: 2"));
+  EXPECT_THAT(store.error().message, HasSubstr("waiting is now pending, done is now completed"));
 }
 
 TEST(Store, SaysThatAFileIsNoDatabase) {

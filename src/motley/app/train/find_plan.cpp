@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "motley/app/renamed_keys.h"
 #include "motley/base/units.h"
 #include "motley/planning/learned/learned.h"
 #include "motley/planning/methods.h"
@@ -177,6 +178,45 @@ std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder,
 }
 
 }  // namespace
+
+const OptionTable<PlanQuestion>& PlanQuestion::options() {
+  using enum OptionKind;
+  static const std::vector<std::string> methods = [] {
+    std::vector<std::string> names;
+    for (const auto& planner : every_planner()) names.push_back(planner->name());
+    return names;
+  }();
+  static const OptionTable<PlanQuestion> options = {
+      {"", &PlanQuestion::input},
+      {choice("method", "planning method; exact proves its answer", methods), &PlanQuestion::method},
+      {choice("objective", "what to optimise; default: cost with --min-throughput, else throughput",
+              {"cost", "throughput", "step-time"}, kRenamedObjectives),
+       &PlanQuestion::criterion},
+      {{"min_throughput", kReal, "throughput that the plan must reach, in samples per second", 0},
+       &PlanQuestion::min_throughput},
+      {{"max_cost", kReal, "upper limit for the cost of the whole training (see --total-samples)", 0},
+       &PlanQuestion::max_cost},
+      {{"max_hourly_cost", kReal, "upper limit for the hourly cost of all devices together", 0},
+       &PlanQuestion::max_hourly_cost},
+      {"", &PlanQuestion::search},
+      {{"compare", kBoolean, "run every method, and compare them"}, &PlanQuestion::compare},
+      {{"heterogeneous_stages", kBoolean,
+        "then look for a shorter step with stages that mix device types (pipeline; few devices)"},
+       &PlanQuestion::heterogeneous_stages},
+      {{"measure", kPath,
+        "job file: evaluate plans by real steps of this job on this machine instead of by the cost model (methods that "
+        "search)"},
+       &PlanQuestion::measure},
+      {{"measure_steps", kInteger, "steps per measured plan; their median counts", 1, 1e6},
+       &PlanQuestion::measure_steps},
+      {{"measure_plans", kInteger, "number of plans to measure, at most", 1, 1e6}, &PlanQuestion::measure_plans},
+      {{"what_if", kTexts,
+        "TYPE.price=VALUE (or count, memory, speed, bandwidth; or throughput=VALUE): plan again with it; =LOW..HIGH: "
+        "find where the answer changes; may be repeated"},
+       &PlanQuestion::what_ifs},
+  };
+  return options;
+}
 
 std::vector<std::unique_ptr<planning::Planner>> every_planner() {
   std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();

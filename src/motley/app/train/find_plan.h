@@ -31,6 +31,8 @@ struct PlanQuestion {
   std::int64_t measure_steps = MeasureLimits{}.steps;
   std::int64_t measure_plans = MeasureLimits{}.plans;
   std::vector<std::string> what_ifs;
+
+  static const OptionTable<PlanQuestion>& options();
 };
 
 // All methods, those with policy networks too.

@@ -5,6 +5,17 @@
 
 namespace motley::app {
 
+const OptionTable<DataRequest>& DataRequest::options() {
+  using enum OptionKind;
+  static const OptionTable<DataRequest> options = {
+      {{"listen", kText, "address and port to listen on; port 0: any free one"}, &DataRequest::listen},
+      {{"token_file", kPath,
+        "file (mode 0600) with the token that workers must know; default: the file that MOTLEY_TOKEN_FILE names"},
+       &DataRequest::token_file},
+  };
+  return options;
+}
+
 Result<RunningDataServer> serve_data(train::Job job, const DataRequest& request) {
   job.data.server.clear();  // it is this one
   MOTLEY_TRY(train::check_data(job));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "motley/data/remote/data_server.h"
+#include "motley/serial/options.h"
 #include "motley/train/job/job.h"
 
 namespace motley::app {
@@ -12,6 +13,8 @@ namespace motley::app {
 struct DataRequest {
   std::string listen = "127.0.0.1:29600";
   std::string token_file;  // "": that of MOTLEY_TOKEN_FILE
+
+  static const OptionTable<DataRequest>& options();
 };
 
 struct RunningDataServer {

@@ -421,8 +421,9 @@ void Controller::apply(const Decision& decision, double now) {
     const auto place = static_cast<std::size_t>(change.job);
     const JobRecord& one = record(live_[place].id);
     const bool runs = progress_[place].runs();
-    if (one.is_cancelled ||
-        (runs && now < live_[place].changed + options_.preemption_cooldown * one.job.restart_cost_seconds)) {
+    const double cooldown =
+        options_.preemption_cooldown_seconds.value_or(options_.preemption_cooldown * one.job.restart_cost_seconds);
+    if (one.is_cancelled || (runs && now < live_[place].changed + cooldown)) {
       continue;
     }
     changing.insert(change.job);

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct ControllerOptions {
   PolicyOptions policy_options = {.placement = PlacementStrategy::kCompact, .slot_seconds = 60};
   // A job that runs is not moved, resized or stopped for others before it ran this many times its restart_cost_seconds.
   double preemption_cooldown = 10;
+  std::optional<double> preemption_cooldown_seconds = {};  // this long instead
 };
 
 // A job in a forecast: from now on, if estimates hold and nothing else comes.

@@ -7,6 +7,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
+#include "motley/scheduling/service/renamed_keys.h"
 
 namespace motley::scheduling {
 namespace {
@@ -83,7 +84,9 @@ Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) 
   if (!version || sqlite3_step(version.get()) != SQLITE_ROW) return store->problem("is no database");
   const int found = sqlite3_column_int(version.get(), 0);
   if (found != 0 && found != kVersion) {
-    return fail(ErrorCode::kInvalidInput, "{}: is of version {}; accepted: {}", store->file_.string(), found, kVersion);
+    return fail(ErrorCode::kInvalidInput, "{}: is of version {}; accepted: {}{}", store->file_.string(), found,
+                kVersion,
+                found == kVersion - 1 ? fmt::format(" (a new directory), in which {}", to_string(kRenamedKeys)) : "");
   }
   MOTLEY_TRY(
       store->run("CREATE TABLE IF NOT EXISTS jobs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, record "

@@ -24,6 +24,30 @@ void replace(std::string& text, const std::string& what, const std::string& by) 
 
 }  // namespace
 
+const OptionTable<SubmittedJob>& SubmittedJob::options() {
+  using enum OptionKind;
+  static const OptionTable<SubmittedJob> options = {
+      {{"name", kText, "name of the job, unique among all jobs of the service"}, &SubmittedJob::name},
+      {{"workers", kInteger, "workers that the job asks for", 1, 1e6}, &SubmittedJob::workers},
+      {{"min_workers", kInteger, "fewest workers that it can run with; default: --workers", 1, 1e6},
+       &SubmittedJob::min_workers},
+      {{"max_workers", kInteger, "most workers that it can use; default: --workers", 1, 1e6},
+       &SubmittedJob::max_workers},
+      {{"estimated_duration", kSeconds, "how long it should take with the workers it asks for", 1e-3, kLongestSeconds},
+       &SubmittedJob::estimated_seconds},
+      {{"restart_cost", kSeconds, "time that it loses whenever its workers change", 0, kLongestSeconds},
+       &SubmittedJob::restart_cost_seconds},
+      {{"grace_period", kSeconds, "time between the notice to stop (SIGTERM) and the end (SIGKILL)", 0, kLongestGrace},
+       &SubmittedJob::grace_seconds},
+      {{"weight", kReal, "weight of its utility", 0}, &SubmittedJob::weight},
+      {{"device_hour_cost", kReal, "cost of one of its devices per hour, in the unit of its utility", 0},
+       &SubmittedJob::device_hour_cost},
+      {{"max_retries", kInteger, "how often it is restarted after a failure of its own", 0, 1e6},
+       &SubmittedJob::max_retries},
+  };
+  return options;
+}
+
 Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   const auto refuse = [&](const char* field, const auto& value, const std::string& accepted) {
     return fail(ErrorCode::kInvalidInput, "job '{}': {} is '{}'; accepted: {}", job.name, field, value, accepted);

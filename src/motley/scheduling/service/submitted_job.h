@@ -8,6 +8,7 @@
 #include "motley/scheduling/trace/cluster_topology.h"
 #include "motley/scheduling/trace/job.h"
 #include "motley/serial/json_fields.h"
+#include "motley/serial/options.h"
 
 namespace motley::scheduling {
 
@@ -39,6 +40,8 @@ struct SubmittedJob {
   };
   std::vector<Speed> speeds = {};
   int max_retries = 0;  // how often it is started again after it failed by itself
+
+  static const OptionTable<SubmittedJob>& options();  // those that are one value each
 };
 
 template <class Archive>

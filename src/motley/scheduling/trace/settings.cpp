@@ -154,7 +154,7 @@ Result<std::optional<Setting>> setting_named(const std::string& name, std::uint6
   }
   if (numbers.size() != (kind == "sjf-bco" ? 1U : 2U) || std::ranges::count(numbers, 0) > 0) {
     return fail(ErrorCode::kInvalidInput,
-                "TRACE: '{}'; accepted: gadget:SERVERS:JOBS, sjf-bco:SERVERS or gavel:JOBS:JOBS_AN_HOUR, such as "
+                "TRACE: '{}'; accepted: gadget:NODES:JOBS, sjf-bco:NODES or gavel:JOBS:JOBS_PER_HOUR, such as "
                 "gadget:50:100, or a file",
                 name);
   }

@@ -11,6 +11,7 @@
 #include "motley/base/os/file.h"
 #include "motley/scheduling/trace/gavel_trace.h"
 #include "motley/scheduling/trace/profiled_job.h"
+#include "motley/scheduling/trace/renamed_keys.h"
 #include "motley/scheduling/trace/trace_lines.h"
 
 namespace motley::scheduling {
@@ -285,11 +286,16 @@ Result<std::vector<Job>> parse_table(std::string_view text, const std::string& n
     for (const Columns& known : kFormats) headers.push_back(known.header);
     std::vector<std::string_view> more;
     for (const OptionalColumn& column : kOptionalColumns) more.push_back(column.name);
+    std::vector<RenamedKey> renamed;
+    for (const RenamedKey& column : kRenamedColumns) {
+      if (header && std::ranges::find(header->cells, column.before) != header->cells.end()) renamed.push_back(column);
+    }
     return fail(
         ErrorCode::kInvalidInput,
-        "{}: the first line is none of a trace that is known here; accepted: {}, the last one also with any of {} "
+        "{}: the first line is none of a trace that is known here{}; accepted: {}, the last one also with any of {} "
         "profile and speed_TYPE behind it; or Gavel's lines, with tabs",
-        name, fmt::join(headers, " or "), fmt::join(more, ","));
+        name, renamed.empty() ? "" : fmt::format(" ({})", to_string(renamed)), fmt::join(headers, " or "),
+        fmt::join(more, ","));
   }
   std::vector<Job> jobs;
   Profiles profiles(name, options.types);

@@ -9,7 +9,7 @@ const OptionTable<GradientSyncSpec>& GradientSyncSpec::options() {
       {choice("method",
               "gradient synchronisation: ring (all-reduce, in shared memory where that is possible) or "
               "parameter-server; auto: ring, or what is measured to be faster where gradient_sync.servers are given",
-              {"auto", "ring", "parameter-server", "shared-memory", "tcp-ring"}),
+              {"auto", "ring", "parameter-server", "shared-memory", "tcp-ring"}, {{"ps", "parameter-server"}}),
        &GradientSyncSpec::method},
       {choice("comm_dtype",
               "type on the wire between hosts; parameter-server only: int8, top-k (what a gradient leaves out goes "

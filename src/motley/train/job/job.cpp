@@ -20,7 +20,7 @@ constexpr std::int64_t kVersion = 2;
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
   const auto entry = Job::options().find(key);
   if (!entry || (*entry)->text.kind != OptionKind::kPath) return;
-  const std::string value = format_option((*entry)->get(job));
+  const auto value = std::get<std::string>((*entry)->get(job));
   if (value.empty() || (key == "plan" && value == kAutoPlan)) return;
   (*entry)->set(job, (folder / value).lexically_normal().string());
 }

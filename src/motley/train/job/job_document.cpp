@@ -36,12 +36,15 @@ Json value_schema(const OptionText& option) {
       return bounded("number", option);
     case OptionKind::kSeconds:
     case OptionKind::kBytes:
-      return {{"anyOf", {bounded("number", option), {{"type", "string"}}}}};
+    case OptionKind::kBytesPerSecond:
+      return {{"anyOf", {{{"const", 0}}, {{"type", "string"}}}}};
     case OptionKind::kText:
     case OptionKind::kPath:
       return {{"type", "string"}};
     case OptionKind::kChoice:
       return {{"enum", option.choices}};
+    case OptionKind::kTexts:
+      return {{"type", "array"}, {"items", {{"type", "string"}}}};
     case OptionKind::kIntegers:
       return {{"type", "array"}, {"items", bounded("integer", option)}};
     case OptionKind::kReals:

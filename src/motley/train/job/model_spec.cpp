@@ -8,7 +8,8 @@ const OptionTable<ModelSpec>& ModelSpec::options() {
   static const OptionTable<ModelSpec> options = {
       {choice("name", "network",
               {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript",
-               "synthetic"}),
+               "synthetic"},
+              {{"imitation", "synthetic"}}),
        &ModelSpec::name},
       {{"path", kPath,
         "file of model.name torchscript (made by tools/motley-export), or the profile of model.name synthetic"},
@@ -47,7 +48,7 @@ const OptionTable<EmbeddingSpec>& EmbeddingSpec::options() {
       {choice("placement",
               "where the embeddings of ctrdnn, 2emb, matchnet and nce are: server, on parameter servers "
               "(gradient_sync.servers, or one that is started for the job); replicated, all of them on every worker",
-              {"server", "replicated"}),
+              {"server", "replicated"}, {{"worker", "replicated"}}),
        &EmbeddingSpec::placement},
       {{"num_embeddings", kInteger,
         "embeddings of the table, into which ids are folded; 0, only with server: as many as there are ids", 0},
