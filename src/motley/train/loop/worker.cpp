@@ -24,6 +24,7 @@
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/net/emulated_links.h"
 #include "motley/nn/runtime.h"
 #include "motley/nn/schedule.h"
 #include "motley/train/job/planned_job.h"
@@ -78,6 +79,13 @@ Status Worker::join(const std::filesystem::path& hosts) {
   }
   MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, options));
   MOTLEY_ASSIGN(session_, net::Session::join(options, *secret_));
+  std::vector<double> rates;
+  for (const cluster::Worker& other : cluster_.workers) {
+    rates.push_back(cluster_.emulated_rate(description(role_.rank), other));
+  }
+  if (std::ranges::any_of(rates, [](double rate) { return rate > 0; })) {
+    session_ = net::emulate_links(std::move(session_), std::move(rates));
+  }
   if (writes()) {  // all have read where to meet; the file holds a secret
     std::error_code ignored;
     std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);
