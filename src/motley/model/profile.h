@@ -40,8 +40,8 @@ struct Measurement {
 struct LayerTime {
   Affine forward;
   Affine backward;
-  double update_seconds = 0;  // of its weights, by the optimizer: once a step, whatever the batch
   std::vector<Measurement> measurements;  // what the fit was made from; may be empty
+  double update_seconds = 0;  // of its weights, by the optimizer: once a step, whatever the batch
   bool operator==(const LayerTime&) const = default;
 };
 

@@ -90,6 +90,21 @@ TEST(HeterpsModel, FractionsAreOfEachLayer) {
   EXPECT_NEAR(result.stages[0].compute_seconds, expected, 1e-15);
 }
 
+TEST(PipelineModel, UpdatesOfWeightsComeOnceAStepAfterEverything) {
+  for (const int micro_batches : {1, 4}) {
+    Problem problem = three_layers(CostModel::kPipeline);
+    problem.micro_batches = micro_batches;
+    const Candidate candidate = {{0, 1, 0, 1}, {2, 2, 1, 1}};
+    const Evaluation before = evaluate(problem, candidate, {});
+    for (LayerOnType& time : problem.table) time.update_seconds = 0.1;
+    const Evaluation after = evaluate(problem, candidate, {});
+    EXPECT_NEAR(after.stages[0].update_seconds, 0.2, 1e-15);
+    EXPECT_NEAR(after.stages[1].update_seconds, 0.1, 1e-15);
+    // The first stage is done last, and has two layers' weights to update.
+    EXPECT_NEAR(after.step_seconds, before.step_seconds + 0.2, 1e-12);
+  }
+}
+
 TEST(PipelineModel, OneForwardOneBackwardByHand) {
   const Problem problem = three_layers(CostModel::kPipeline);
   const Evaluation result = evaluate(problem, {{0, 0, 0, 2}, {1, 2, 1, 4}}, {});

@@ -239,9 +239,9 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
       const model::LayerTime& time = device->layers[layer];
       problem.table.push_back({.forward = time.forward,
                                .backward = time.backward,
-                               .update_seconds = time.update_seconds,
                                .compute_fraction = device->compute_fraction,
-                               .communication_fraction = device->communication_fraction});
+                               .communication_fraction = device->communication_fraction,
+                               .update_seconds = time.update_seconds});
     }
   }
   for (const Type& from : problem.types) {

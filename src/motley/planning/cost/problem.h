@@ -38,9 +38,9 @@ struct Type {
 struct LayerOnType {
   Affine forward;                     // computation; seconds of b samples on one device
   Affine backward;                    // likewise
-  double update_seconds = 0;          // of its weights, once a step (kPipeline)
   double compute_fraction = 1;        // alpha
   double communication_fraction = 1;  // beta
+  double update_seconds = 0;          // of its weights, once a step (kPipeline)
 };
 
 // One layer on any type; bytes of one sample where not said otherwise.

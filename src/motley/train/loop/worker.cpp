@@ -269,7 +269,9 @@ Status Worker::synchronise(data::Range window, bool& stop) {
     if (job_.max_grad_norm > 0) {
       MOTLEY_TRY(clip_gradients());
     }
+    if (stage_timing_) timing_->begin(stage_timing_->update_seconds);
     MOTLEY_TRY(optimizer_->step(unreported_.back().learning_rate));
+    if (stage_timing_) timing_->finish();
   }
   const double ended = monotonic_seconds();
   timeline_->record(Phase::kWait, step_, reduced, gathered);  // for ranks that end later
