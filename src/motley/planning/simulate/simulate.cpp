@@ -193,7 +193,7 @@ double exposed_seconds(const Problem& problem, const planning::Stage& stage, int
     bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
     computing += problem.at(layer, type).backward.at(samples);
   }
-  if (bytes == 0) return gradient_sync;
+  if (bytes == 0 || gradient_sync == 0) return gradient_sync;
   double exposed = 0;
   double done = 0;     // bytes of the layers that are done
   double started = 0;  // of the buckets that have begun
