@@ -169,8 +169,8 @@ const Node* Cluster::node_with(std::string_view type, std::int64_t number) const
 
 double Cluster::emulated_rate(const Worker& one, const Worker& other) const {
   const auto joins = [&](const Link& link) {
-    return link.emulated && ((link.from == one.node && link.to == other.node) ||
-                             (link.from == other.node && link.to == one.node));
+    return link.emulated &&
+           ((link.from == one.node && link.to == other.node) || (link.from == other.node && link.to == one.node));
   };
   const auto link = std::ranges::find_if(links, joins);
   return link == links.end() ? 0 : link->bytes_per_second;

@@ -24,8 +24,7 @@ class EmulatedLinks final : public Session {
   Result<std::unique_ptr<Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) override {
     MOTLEY_ASSIGN(auto connection, session_->connect(peer, purpose, deadline));
     const auto rate = static_cast<std::uint64_t>(bytes_per_second_.at(static_cast<std::size_t>(peer)));
-    if (rate > 0 &&
-        ::setsockopt(connection->descriptor(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)) != 0) {
+    if (rate > 0 && ::setsockopt(connection->descriptor(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)) != 0) {
       return fail(Error{ErrorCode::kUnavailable,
                         fmt::format("the link to rank {} cannot be emulated: {}", peer, errno_text()), peer});
     }

@@ -69,7 +69,7 @@ TEST(HeterpsModel, TwoStagesByHand) {
   EXPECT_NEAR(result.stages[1].compute_seconds, ct2, 1e-15);
   EXPECT_NEAR(result.stages[1].communication_seconds, dt2, 1e-15);
 
-  // ct1 = 0.0033 binds: dt1 = 0.0012, ct2 = 0.0014, dt2 = 0.002.
+  // ct1 = 0.0033 is the bottleneck: dt1 = 0.0012, ct2 = 0.0014, dt2 = 0.002.
   EXPECT_EQ(result.bottleneck, 0);
   EXPECT_NEAR(result.throughput, 1 / 0.0033, 1e-9);
   EXPECT_NEAR(result.step_seconds, 40 * 0.0033, 1e-12);

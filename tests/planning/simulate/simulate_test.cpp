@@ -129,7 +129,7 @@ TEST(Simulate, GpipeOfHeterogeneousStagesTakesTheFlowShopsClosedForm) {
   }
 }
 
-TEST(Simulate, DataParallelIsTheSlowestDeviceAndThenTheExchange) {
+TEST(Simulate, DataParallelIsTheSlowestDeviceAndThenGradientSynchronisation) {
   Case created = make_case({{1, 2, 0, 8000, 4}}, 1, planning::PipelineSchedule::kOneForwardOneBackward);
   // Equal shares take 3 / 4 s; the ring moves 2 * 3 / 4 of 8000 bytes at 1000 bytes a second.
   Timeline timeline = run(created);

@@ -269,9 +269,10 @@ class JobProfiler {
       here.rule += fmt::format("; rows of {} samples took {} from and to a server here, part of layer '{}'", batch,
                                format_seconds(one.rows), lookup->name);
     }
-    // What no layer takes, in three parts, none of which is the difference of two long times that were measured apart: a
-    // busy machine would put its milliseconds there. The update is measured, and each layer has its part of it. What else
-    // a step takes once is found within each step. What passes take longer in training is found from the quietest ones.
+    // What no layer takes, in three parts, none of which is the difference of two long times that were measured apart:
+    // a busy machine would put its milliseconds there. The update is measured, and each layer has its part of it. What
+    // else a step takes once is found within each step. What passes take longer in training is found from the quietest
+    // ones.
     const auto measured = static_cast<std::size_t>(std::ranges::find(times.batches, batch) - times.batches.begin());
     const double quiet = measured < times.batches.size() ? times.quiet_seconds[measured] : layers;
     const double slower = std::max(0.0, one.quiet_compute - quiet);
@@ -284,9 +285,9 @@ class JobProfiler {
     for (model::Measurement& measurement : step.measurements) {
       measurement.forward_seconds += slower;
     }
-    here.rule += fmt::format("; a whole step of {} samples took {}: its layers {}, the update {}, what else it takes once {}",
-                             batch, format_seconds(one.step), format_seconds(layers + slower), format_seconds(update),
-                             format_seconds(once));
+    here.rule += fmt::format(
+        "; a whole step of {} samples took {}: its layers {}, the update {}, what else it takes once {}", batch,
+        format_seconds(one.step), format_seconds(layers + slower), format_seconds(update), format_seconds(once));
     if (!has_two) {
       here.fractions_origin = model::Origin::kScaled;
       here.fractions_rule = "not measured, for want of devices for two workers: perfect division is assumed";
