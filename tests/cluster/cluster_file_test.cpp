@@ -45,7 +45,7 @@ Cluster random_cluster(Random& random) {
                                  random.uniform(), random.uniform(), random.uniform()}}};
   cluster.nodes = {{"here", "10.0.0.1", {{"cpu", 1}, {"a100", 1 + static_cast<std::int64_t>(random.below(8))}}},
                    {"there", "::1", {{"cpu", 2}}}};
-  cluster.links = {{"here", "there", 1 + 1e9 * random.uniform(), random.uniform()}, {"here", "here", 1e10, 0}};
+  cluster.links = {{"here", "there", 1 + 1e9 * random.uniform(), random.uniform(), true}, {"here", "here", 1e10, 0}};
   for (int kind = 0; kind <= static_cast<int>(Delay::Kind::kBernoulli); ++kind) {
     Worker worker;
     worker.name = fmt::format("worker-{}", kind);
@@ -181,6 +181,21 @@ void collect_keys(const nlohmann::json& root, const nlohmann::json& schema, cons
     keys.insert(path + "." + name);
     collect_keys(root, property, path + "." + name, keys);
   }
+}
+
+TEST(ClusterFile, EmulatedLinksAreThoseBetweenTheWorkersNodes) {
+  Cluster cluster;
+  cluster.nodes = {{"here", "10.0.0.1", {{"cpu", 2}, {"gpu", 1}}}, {"there", "10.0.0.2", {{"gpu", 2}}}};
+  cluster.links = {{"here", "there", 5e6, 0, true}, {"here", "here", 1e9, 0}};
+  EXPECT_EQ(cluster.node_with("cpu", 1)->name, "here");
+  EXPECT_EQ(cluster.node_with("cpu", 2), nullptr);
+  EXPECT_EQ(cluster.node_with("gpu", 0)->name, "here");
+  EXPECT_EQ(cluster.node_with("gpu", 2)->name, "there");
+  const Worker here{.name = "a", .device = "cpu", .node = "here"}, there{.name = "b", .device = "gpu", .node = "there"};
+  EXPECT_EQ(cluster.emulated_rate(here, there), 5e6);
+  EXPECT_EQ(cluster.emulated_rate(there, here), 5e6);
+  EXPECT_EQ(cluster.emulated_rate(here, here), 0);
+  EXPECT_EQ(cluster.emulated_rate(here, Worker{.name = "c", .device = "gpu"}), 0);
 }
 
 TEST(ClusterFile, TheSchemaKnowsExactlyTheKeysOfTheFile) {

@@ -42,6 +42,7 @@ Profile random_profile(std::uint64_t seed) {
       for (std::uint64_t j = 0; j < random.below(4); ++j) {
         time.measurements.push_back({any_size(random), any_size(random), any_size(random), random.uniform()});
       }
+      time.update_seconds = any_size(random);
       device.layers.push_back(time);
     }
     profile.devices.push_back(device);
@@ -63,7 +64,8 @@ Json complete() {
     "devices": [{"type": "gpu", "origin": "scaled", "rule": "half of cpu", "compute_fraction": 0.5,
       "communication_fraction": 1, "fractions_origin": "fitted", "fractions_rule": "1 and 2 workers", "layers": [
         {"forward": {"fixed": 0.1, "per_sample": 0.01}, "backward": {"fixed": 0.2, "per_sample": 0.02},
-         "measurements": [{"batch_size": 4, "forward_seconds": 1, "backward_seconds": 2, "spread": 0.1}]},
+         "measurements": [{"batch_size": 4, "forward_seconds": 1, "backward_seconds": 2, "spread": 0.1}],
+         "update_seconds": 0.03},
         {"forward": {}, "backward": {}}]}],
     "links": [{"from": "gpu", "to": "gpu", "bytes_per_second": 1e9, "latency_seconds": 1e-6, "origin": "measured"}]
   })";

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "motley/base/random.h"
+#include "motley/net/emulated_links.h"
 #include "motley/net/socket.h"
 
 extern char** environ;
@@ -124,6 +125,27 @@ TEST(Session, RanksJoinInAnyOrderAndTalk) {
       EXPECT_TRUE(session.health().has_value());
     });
   }
+}
+
+TEST(EmulatedLinks, HoldConnectionsToTheRateOfTheirPeer) {
+  auto sessions = join_all(3);
+  for (auto& session : sessions) {
+    ASSERT_TRUE(session.has_value()) << session.error().message;
+    session = emulate_links(std::move(*session), {0, 2e6, 5e6});
+  }
+  each_in_thread(sessions, [](Session& session) {
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer == session.membership().rank) continue;
+      auto connection = session.connect(peer, 7, Deadline::after(20));
+      ASSERT_TRUE(connection.has_value()) << connection.error().message;
+      std::uint64_t rate = 0;
+      socklen_t size = sizeof(rate);
+      ASSERT_EQ(::getsockopt((*connection)->descriptor(), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &size), 0);
+      constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+      EXPECT_EQ(rate, peer == 1 ? 2'000'000U : peer == 2 ? 5'000'000U : kNoLimit);
+    }
+    session.leave();
+  });
 }
 
 TEST(Session, AMissingRankIsNamedOnAllSides) {

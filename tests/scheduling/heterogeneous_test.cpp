@@ -53,7 +53,7 @@ TEST(HeterogeneousTopology, AreReadFromText) {
   }
 }
 
-TEST(Heterogeneous, AJobGoesAtThePaceOfItsDevices) {
+TEST(Heterogeneous, AJobIsAsFastAsItsDevices) {
   const ClusterTopology two = topology("1x2:new,1x2:old");
   // 100 s of which 40 are exchange and do not depend on devices: with half the pace 160 + 40.
   Job elastic = job("a", 100, 2, {0.5, 0.5});

@@ -64,7 +64,7 @@ void print(const planning::Plan& plan, const planning::Timeline& timeline) {
   const planning::Path& path = timeline.critical;
   for (const auto& [name, seconds] :
        {std::pair{"forward", path.forward}, std::pair{"backward", path.backward}, std::pair{"transfers", path.transfer},
-        std::pair{"gradient synchronisation", path.gradient_sync}}) {
+        std::pair{"gradient synchronisation", path.gradient_sync}, std::pair{"optimizer", path.update}}) {
     if (seconds > 0) {
       text += fmt::format("  {:<10} {:<12} {:.1f} %\n", name, format_seconds(seconds), 100 * seconds / step);
     }

@@ -158,6 +158,26 @@ const char* to_string(DeviceKind kind) {
   return kind == DeviceKind::kCpu ? "cpu" : "cuda";
 }
 
+const Node* Cluster::node_with(std::string_view type, std::int64_t number) const {
+  for (const Node& node : nodes) {
+    for (const NodeDevices& held : node.devices) {
+      if (held.type != type) continue;
+      if (number < held.count) return &node;
+      number -= held.count;
+    }
+  }
+  return nullptr;
+}
+
+double Cluster::emulated_rate(const Worker& one, const Worker& other) const {
+  const auto joins = [&](const Link& link) {
+    return link.emulated &&
+           ((link.from == one.node && link.to == other.node) || (link.from == other.node && link.to == one.node));
+  };
+  const auto link = std::ranges::find_if(links, joins);
+  return link == links.end() ? 0 : link->bytes_per_second;
+}
+
 const DeviceType* Cluster::device_type(std::string_view name) const {
   const auto found = std::ranges::find(device_types, name, &DeviceType::name);
   return found == device_types.end() ? nullptr : &*found;
@@ -222,6 +242,7 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
     expect_one_of(section, "to", link.to, nodes);
     link.bytes_per_second = section.bytes_per_second("bandwidth");
     link.latency_seconds = section.seconds("latency", {.min = 0, .fallback = 0});
+    link.emulated = section.boolean("emulated", false);
     cluster.links.push_back(link);
   }
 
@@ -353,6 +374,7 @@ std::string to_yaml(const Cluster& cluster) {
     put_name(out, "to", link.to);
     put(out, "bandwidth", exact_bytes_per_second(link.bytes_per_second));
     put(out, "latency", exact_seconds(link.latency_seconds));
+    if (link.emulated) put(out, "emulated", true);
     out << YAML::EndMap;
   }
   out << YAML::EndSeq << YAML::Key << "workers" << YAML::Value << YAML::BeginSeq;

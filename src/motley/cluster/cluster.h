@@ -63,6 +63,7 @@ struct Link {
   std::string to;
   double bytes_per_second = 0;
   double latency_seconds = 0;
+  bool emulated = false;  // training holds what workers of these nodes send each other to this bandwidth
 
   bool operator==(const Link&) const = default;
 };
@@ -87,6 +88,10 @@ struct Cluster {
   std::vector<Worker> workers;  // in the order of their ranks
 
   const DeviceType* device_type(std::string_view name) const;  // null where there is none of that name
+  // The node with the device of this number, from 0, among all of its type; null where no node has it.
+  const Node* node_with(std::string_view type, std::int64_t number) const;
+  // Bytes per second at which the link between two workers is emulated, by their nodes; 0: it is as fast as it is.
+  double emulated_rate(const Worker& one, const Worker& other) const;
   bool operator==(const Cluster&) const = default;
 };
 

@@ -69,6 +69,7 @@ template <class Archive>
 static void fields(Archive& archive, LayerTime& time) {
   archive.required("forward", time.forward, "Seconds of a batch of b samples on one device: fixed + per_sample * b.");
   archive.required("backward", time.backward, "Likewise.");
+  archive.optional("update_seconds", time.update_seconds, "Of its weights, by the optimizer: once a step, whatever the batch.");
   archive.optional("measurements", time.measurements, "What the two lines were fitted to.");
 }
 
@@ -239,6 +240,7 @@ Profile without_step_layer(Profile profile) {
       to->fixed += from->fixed;
       to->per_sample += from->per_sample;
     }
+    last.update_seconds += step.update_seconds;
   }
   return profile;
 }
@@ -262,6 +264,7 @@ Profile coarsen(const Profile& profile, int most) {
         time.forward = {time.forward.fixed + layer.forward.fixed, time.forward.per_sample + layer.forward.per_sample};
         time.backward = {time.backward.fixed + layer.backward.fixed,
                          time.backward.per_sample + layer.backward.per_sample};
+        time.update_seconds += layer.update_seconds;
         time.measurements.clear();
       }
       joined.push_back(std::move(time));

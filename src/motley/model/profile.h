@@ -11,8 +11,9 @@
 
 namespace motley::model {
 
-// The last layer of a measured profile: what a step takes besides the network's layers. It is on the device of the
-// layer before it, whatever the plan.
+// The last layer of a measured profile: what a step takes besides the network's layers. Its forward and backward are
+// the loss, its update is what a step takes once and is no layer's. It is on the device of the layer before it,
+// whatever the plan.
 inline constexpr const char* kStepLayer = "step";
 
 // Measured here; fitted to measurements; scaled from another device's by the stated rule; published elsewhere.
@@ -40,6 +41,7 @@ struct LayerTime {
   Affine forward;
   Affine backward;
   std::vector<Measurement> measurements;  // what the fit was made from; may be empty
+  double update_seconds = 0;              // of its weights, by the optimizer: once a step, whatever the batch
   bool operator==(const LayerTime&) const = default;
 };
 

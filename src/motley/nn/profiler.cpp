@@ -36,6 +36,11 @@ struct Seconds {
   double backward = 0;
 };
 
+struct Pass {
+  std::vector<Seconds> layers;  // the one for the step last
+  double update = 0;            // of all weights
+};
+
 class Profiler {
  public:
   Profiler(Network& network, const StepSpec& step, torch::Device device, Clock& clock)
@@ -60,18 +65,17 @@ class Profiler {
         .and_then([](Status status) { return status; });
   }
 
-  // Seconds of each layer, the one for the step last.
-  Result<std::vector<Seconds>> pass(std::int64_t batch) {
+  Result<Pass> pass(std::int64_t batch) {
     std::vector<std::int64_t> shape = network_.sample_shape();
     shape.insert(shape.begin(), batch);
     return catch_torch(ErrorCode::kInvalidInput, fmt::format("{}: a batch of {}", network_.name(), batch),
-                       [&]() -> Result<std::vector<Seconds>> {
+                       [&]() -> Result<Pass> {
                          const torch::Tensor inputs = step_.tokens > 0
                                                           ? torch::randint(step_.tokens, shape, step_.dtype)
                                                           : torch::randn(shape, step_.dtype);
                          return timed_pass(inputs.to(device_));
                        })
-        .and_then([](auto seconds) { return seconds; });
+        .and_then([](auto pass) { return pass; });
   }
 
  private:
@@ -103,8 +107,10 @@ class Profiler {
     return true;
   }
 
-  Result<std::vector<Seconds>> timed_pass(torch::Tensor sample) {
-    std::vector<Seconds> seconds(layers_.size() + 1);
+  Result<Pass> timed_pass(torch::Tensor sample) {
+    Pass pass{std::vector<Seconds>(layers_.size() + 1)};
+    std::vector<Seconds>& seconds = pass.layers;
+    buckets_->zero();
     torch::Tensor targets;
     std::vector<Tensors> inputs;
     std::vector<Tensors> outputs;
@@ -139,10 +145,9 @@ class Profiler {
       for (const torch::Tensor& input : inputs[i]) gradients.push_back(input.grad());
       seconds[i].backward = since_last();
     }
-    buckets_->zero();
     MOTLEY_TRY(optimizer_->step(0));
-    seconds.back().backward = since_last();
-    return seconds;
+    pass.update = since_last();
+    return pass;
   }
 
   Network& network_;
@@ -161,13 +166,16 @@ struct Series {
   double pass_seconds = 0;  // of the last warm pass
   std::vector<std::vector<double>> forward;
   std::vector<std::vector<double>> backward;
+  std::vector<double> whole;  // passes
 
-  void add(const std::vector<Seconds>& pass) {
-    forward.resize(pass.size());
-    backward.resize(pass.size());
-    for (std::size_t i = 0; i < pass.size(); ++i) {
-      forward[i].push_back(pass[i].forward);
-      backward[i].push_back(pass[i].backward);
+  void add(const std::vector<Seconds>& layers) {
+    forward.resize(layers.size());
+    backward.resize(layers.size());
+    whole.push_back(0);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      forward[i].push_back(layers[i].forward);
+      backward[i].push_back(layers[i].backward);
+      whole.back() += layers[i].forward + layers[i].backward;
     }
   }
   model::Measurement measurement(std::size_t layer) const {
@@ -221,7 +229,7 @@ Result<std::vector<Series>> warm_up(Profiler& profiler, const model::Graph& grap
       }
       return fail(done.error());
     }
-    all.push_back({batch, last, {}, {}});
+    all.push_back({batch, last, {}, {}, {}});
     round_seconds += last;
   }
   return all;
@@ -282,10 +290,12 @@ Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, c
   MOTLEY_ASSIGN(std::vector<Series> all, warm_up(profiler, graph, options));
 
   LayerTimes times;
+  std::vector<double> updates;
   while (times.rounds < kMaxRounds && (times.rounds < kMinRounds || options.clock.now() - begin < options.seconds)) {
     for (Series& series : all) {
-      MOTLEY_ASSIGN(const std::vector<Seconds> pass, profiler.pass(series.batch));
-      series.add(pass);
+      MOTLEY_ASSIGN(const Pass pass, profiler.pass(series.batch));
+      series.add(pass.layers);
+      updates.push_back(pass.update);
     }
     ++times.rounds;
     if (options.progress) {
@@ -296,7 +306,11 @@ Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, c
 
   for (const Series& series : all) {
     times.batches.push_back(series.batch);
+    times.quiet_seconds.push_back(percentile(series.whole, kQuietPasses));
   }
+  const double update = median(updates);
+  double parameters = 0;
+  for (const model::Layer& layer : graph.layers) parameters += layer.parameters;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     model::LayerTime layer;
     std::vector<std::pair<double, double>> forward;
@@ -309,6 +323,7 @@ Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, c
     }
     layer.forward = fit_affine(forward);
     layer.backward = fit_affine(backward);
+    if (parameters > 0) layer.update_seconds = update * graph.layers[i].parameters / parameters;
     times.layers.push_back(std::move(layer));
   }
   return times;

@@ -40,15 +40,20 @@ struct ProfilerOptions {
 // A graph of the network (model_graph) and one more layer "step", of kind loss: what a step takes besides.
 Result<model::Graph> step_graph(Network& network);
 
+// The share of passes or steps that other processes have disturbed least: by these, what ran apart is compared.
+inline constexpr double kQuietPasses = 0.2;
+
 struct LayerTimes {
   std::vector<model::LayerTime> layers;  // one for each of step_graph's
   std::vector<std::int64_t> batches;     // those that were measured
+  std::vector<double> quiet_seconds;     // of each: forward and backward in the quietest fifth of the passes
   int rounds = 0;
 };
 
 // Runs forward and backward of whole batches, layer by layer, on random inputs, in rounds over the batch sizes. The
-// first passes are not counted. Of the layer "step", forward is the loss and the metric, and backward is setting the
-// gradients to zero and the optimizer's update; the weights stay as they are. Moves the network to the device.
+// first passes are not counted. The optimizer's update is measured as a whole and divided among layers by their
+// parameters; the weights stay as they are. Of the layer "step", forward is the loss and the metric, and the rest is 0.
+// Moves the network to the device.
 //
 // Batches that memory or time do not suffice for are left out, and 1 where the network refuses it (BatchNorm of a
 // single value); one is measured in any case. Errors: what the network answers.

@@ -37,6 +37,8 @@ const char* describe_work(Work work) {
       return "sends gradients";
     case Work::kGradientSync:
       return "gradient synchronisation";
+    case Work::kUpdate:
+      return "optimizer";
   }
   return "";
 }
@@ -53,6 +55,8 @@ const char* segment_kind(Work work) {
       return "transfer";
     case Work::kGradientSync:
       return "gradient_sync";
+    case Work::kUpdate:
+      return "optimizer";
   }
   return "";
 }
@@ -151,6 +155,7 @@ std::string critical_path(const Timeline& timeline) {
   add(path.backward, "backward", "backward");
   add(path.transfer, "transfer", "transfers");
   add(path.gradient_sync, "gradient_sync", "gradient synchronisation");
+  add(path.update, "optimizer", "optimizer");
   return report::bar_group("Where the step's time goes",
                            fmt::format("along its critical path: {}", fmt::join(parts, ", ")),
                            {{"", report::segment_bar(segments, timeline.step_seconds, "critical path"), ""}});
@@ -221,6 +226,9 @@ std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) 
   }
   if (gradient_syncs) {
     kinds.emplace_back("gradient_sync", "gradient synchronisation");
+  }
+  if (timeline.critical.update > 0) {
+    kinds.emplace_back("optimizer", "optimizer");
   }
   html += report::legend(kinds) + critical_path(timeline);
   return report::card("One step as predicted",

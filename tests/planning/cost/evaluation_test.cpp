@@ -69,7 +69,7 @@ TEST(HeterpsModel, TwoStagesByHand) {
   EXPECT_NEAR(result.stages[1].compute_seconds, ct2, 1e-15);
   EXPECT_NEAR(result.stages[1].communication_seconds, dt2, 1e-15);
 
-  // ct1 = 0.0033 binds: dt1 = 0.0012, ct2 = 0.0014, dt2 = 0.002.
+  // ct1 = 0.0033 is the bottleneck: dt1 = 0.0012, ct2 = 0.0014, dt2 = 0.002.
   EXPECT_EQ(result.bottleneck, 0);
   EXPECT_NEAR(result.throughput, 1 / 0.0033, 1e-9);
   EXPECT_NEAR(result.step_seconds, 40 * 0.0033, 1e-12);
@@ -88,6 +88,21 @@ TEST(HeterpsModel, FractionsAreOfEachLayer) {
   const Evaluation result = evaluate(problem, {{0, 2, 0, 3}}, {});
   const double expected = 2 * 0.006 * (0.1 + 0.9 / 3) + 0.006 * (0.5 + 0.5 / 3);
   EXPECT_NEAR(result.stages[0].compute_seconds, expected, 1e-15);
+}
+
+TEST(PipelineModel, UpdatesOfWeightsComeOnceAStepAfterEverything) {
+  for (const int micro_batches : {1, 4}) {
+    Problem problem = three_layers(CostModel::kPipeline);
+    problem.micro_batches = micro_batches;
+    const Candidate candidate = {{0, 1, 0, 1}, {2, 2, 1, 1}};
+    const Evaluation before = evaluate(problem, candidate, {});
+    for (LayerOnType& time : problem.table) time.update_seconds = 0.1;
+    const Evaluation after = evaluate(problem, candidate, {});
+    EXPECT_NEAR(after.stages[0].update_seconds, 0.2, 1e-15);
+    EXPECT_NEAR(after.stages[1].update_seconds, 0.1, 1e-15);
+    // The first stage is done last, and has two layers' weights to update.
+    EXPECT_NEAR(after.step_seconds, before.step_seconds + 0.2, 1e-12);
+  }
 }
 
 TEST(PipelineModel, OneForwardOneBackwardByHand) {

@@ -169,7 +169,7 @@ TEST_P(ExactProvisioning, EqualsBruteForceOverAllCounts) {
 }
 
 std::string suite_name(const ::testing::TestParamInfo<ExactProvisioning::ParamType>& suite) {
-  const char* criteria[] = {"LeastMoney", "MostThroughput", "LeastStepTime"};
+  const char* criteria[] = {"LowestCost", "MostThroughput", "LeastStepTime"};
   return std::string(std::get<0>(suite.param) == CostModel::kHeterps ? "Heterps" : "Pipeline") +
          criteria[static_cast<int>(std::get<1>(suite.param))];
 }
@@ -268,8 +268,8 @@ TEST(Provisioning, RatioKeepsCpusToGpus) {
   problem.table = {problem.table[0], problem.table[0], problem.table[0], problem.table[0]};
   problem.cut_bytes = {0, 0, 0};
   problem.links = {{}, {}, {}, {}};
-  // The GPU's stage binds: 3 devices for 3,000 samples/s; 6 CPUs a GPU, and a third more as servers. A second
-  // such unit is too dear.
+  // The GPU's stage is the bottleneck: 3 devices for 3,000 samples/s; 6 CPUs a GPU, and a third more as servers. A
+  // second such unit is too dear.
   const std::vector<Span> stages = {{0, 0, 1}, {1, 1, 0}};
   const planning::Objective objective{.min_throughput = 3000, .max_hourly_cost = 4.5};
   const auto plain = provision(problem, stages, objective, {.method = Provisioning::kStaRatio});

@@ -78,6 +78,7 @@ TEST(Exact, IsNeverBeatenOnLargerPipelines) {
     options.links = seed % 2 == 0;
     options.memory = seed % 3 == 0;
     options.allow_recompute = true;
+    options.updates = seed % 4 == 1;
     options.schedule =
         seed % 4 < 2 ? planning::PipelineSchedule::kGPipe : planning::PipelineSchedule::kOneForwardOneBackward;
     planning::Problem problem = random_problem(options, seed);

@@ -81,7 +81,7 @@ TEST(HeterogeneousStages, AreNoSlowerThanAnyPlanOfOneTypeAStage) {
 }
 
 // Nothing to exchange and activations too large to send: each device computes its part of the batch, all the while.
-TEST(HeterogeneousStages, ShareABatchAmongHeterogeneousDevicesWhereThatIsBest) {
+TEST(HeterogeneousStages, SplitABatchAmongHeterogeneousDevicesWhereThatIsBest) {
   Random random(62);
   planning::Problem problem = random_problem(random);
   problem.types = {{.name = "fast", .count = 1, .bytes_per_second = 1e9},

@@ -68,6 +68,7 @@ inline Instance random_instance(std::uint64_t seed) {
   options.links = chance(2);
   options.fractions = chance(2);
   options.allow_recompute = chance(2);
+  options.updates = seed % 3 == 0;
   options.schedule =
       chance(2) ? planning::PipelineSchedule::kGPipe : planning::PipelineSchedule::kOneForwardOneBackward;
   RandomObjectiveOptions limits;
@@ -109,6 +110,7 @@ inline Instance instance_of_slow_links(std::uint64_t seed) {
   options.max_count = size.max_count;
   options.memory = random.below(3) == 0;
   options.allow_recompute = options.memory && size.layers <= 5;
+  options.updates = seed % 2 == 0;
   Instance instance;
   planning::Problem& problem = instance.problem = random_problem(options, seed);
   equalise(problem);

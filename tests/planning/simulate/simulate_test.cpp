@@ -100,6 +100,18 @@ TEST(Simulate, BalancedPipelinesTakeTheClosedForm) {
   }
 }
 
+TEST(Simulate, UpdatesOfWeightsFollowEachStagesLastBackward) {
+  for (const planning::PipelineSchedule schedule : kBoth) {
+    Case created = make_case(std::vector<StageTimes>(3), 4, schedule);
+    const double before = run(created).step_seconds;
+    for (planning::LayerOnType& time : created.problem.table) time.update_seconds = 0.5;
+    const Timeline timeline = run(created);
+    EXPECT_NEAR(timeline.step_seconds, before + 0.5, 1e-9);
+    EXPECT_NEAR(timeline.critical.update, 0.5, 1e-9);
+    EXPECT_EQ(std::ranges::count(timeline.events, Work::kUpdate, &Event::work), 3);
+  }
+}
+
 TEST(Simulate, OneForwardOneBackwardWaitsForTheRoundTrip) {
   // Four stages hold four micro-batches: each fourth comes a round trip of 4 * 3 + 2 * 3 * 0.5 seconds after the last.
   std::vector<StageTimes> stages(4, {1, 2, 0.5});
@@ -117,7 +129,7 @@ TEST(Simulate, GpipeOfHeterogeneousStagesTakesTheFlowShopsClosedForm) {
   }
 }
 
-TEST(Simulate, DataParallelIsTheSlowestDeviceAndThenTheExchange) {
+TEST(Simulate, DataParallelIsTheSlowestDeviceAndThenGradientSynchronisation) {
   Case created = make_case({{1, 2, 0, 8000, 4}}, 1, planning::PipelineSchedule::kOneForwardOneBackward);
   // Equal shares take 3 / 4 s; the ring moves 2 * 3 / 4 of 8000 bytes at 1000 bytes a second.
   Timeline timeline = run(created);
@@ -561,7 +573,7 @@ TEST(Simulate, NothingIsLostAndNothingOverlaps) {
                   1e-9 * timeline.step_seconds);
     }
     const Path& critical = timeline.critical;
-    EXPECT_NEAR(critical.forward + critical.backward + critical.transfer + critical.gradient_sync,
+    EXPECT_NEAR(critical.forward + critical.backward + critical.transfer + critical.gradient_sync + critical.update,
                 timeline.step_seconds, 1e-9 * timeline.step_seconds)
         << "the critical path has no gap";
     EXPECT_TRUE(std::is_sorted(timeline.events.begin(), timeline.events.end(),

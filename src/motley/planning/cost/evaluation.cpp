@@ -95,6 +95,7 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.transfer_seconds = last ? 0 : stage.transfer_seconds(k, static_cast<double>(candidate[s + 1].replicas));
     cost.communication_seconds = std::max(stage.sparse_seconds * stage.samples / k, cost.transfer_seconds);
     cost.gradient_sync_seconds = stage.gradient_sync_seconds(k);
+    cost.update_seconds = stage.update_seconds;
     cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
     const Type& type = problem.types[index(choice.type)];
     if (choice.replicas > problem.batch / problem.micro_batches) {
@@ -107,7 +108,7 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     }
     const double occupied =
         static_cast<double>(problem.micro_batches) * std::max(cost.compute_seconds, cost.transfer_seconds) +
-        cost.gradient_sync_seconds;
+        cost.gradient_sync_seconds + cost.update_seconds;
     if (occupied > busiest) {
       busiest = occupied;
       evaluation.bottleneck = static_cast<int>(s);
@@ -156,6 +157,7 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
     stage.forward.per_sample += times.forward.per_sample;
     stage.backward.fixed += times.backward.fixed;
     stage.backward.per_sample += times.backward.per_sample;
+    stage.update_seconds += times.update_seconds;
     sparse_bytes += size.sparse_bytes;
     stage.parameter_bytes += size.parameter_bytes;
     stage.activation_bytes += size.activation_bytes;
@@ -231,7 +233,7 @@ PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> st
   const double filled_and_drained = time.fill + static_cast<double>(problem.micro_batches - 1) * time.interval;
   double earlier = 0;  // before the end, the last backward of the stage is done
   for (const StageCost& stage : stages) {
-    time.step = std::max(time.step, filled_and_drained - earlier + stage.gradient_sync_seconds);
+    time.step = std::max(time.step, filled_and_drained - earlier + stage.gradient_sync_seconds + stage.update_seconds);
     earlier += stage.backward_seconds + stage.transfer_seconds;
   }
   return time;
@@ -386,6 +388,7 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
       cost.compute_seconds = one.forward() + one.backward();
       cost.communication_seconds = one.stage.sparse_seconds * one.samples;
     }
+    cost.update_seconds = std::max(cost.update_seconds, one.stage.update_seconds);
     const double memory = one.stage.state_bytes + one.samples * one.stage.activation_bytes;
     cost.memory_bytes = std::max(cost.memory_bytes, memory);
     if (one.type.memory_bytes > 0 && exceeds(memory, one.type.memory_bytes)) {
@@ -396,7 +399,7 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
   }
   if (devices > 1) cost.gradient_sync_seconds = ring_seconds(problem, all, devices);
   check_counts(problem, evaluation);
-  evaluation.step_seconds = cost.compute_seconds + cost.gradient_sync_seconds;
+  evaluation.step_seconds = cost.compute_seconds + cost.gradient_sync_seconds + cost.update_seconds;
   evaluation.throughput = batch / evaluation.step_seconds;
   set_price(problem, evaluation);
   evaluation.feasible = evaluation.violation.empty();

@@ -53,6 +53,7 @@ struct StageCost {
   double backward_seconds = 0;
   double transfer_seconds = 0;       // to the next stage, one direction, one micro-batch
   double gradient_sync_seconds = 0;  // once a step
+  double update_seconds = 0;         // likewise, after it
   double memory_bytes = 0;           // of one device
 };
 

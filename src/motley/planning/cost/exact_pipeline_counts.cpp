@@ -111,7 +111,7 @@ class Search {
     // Recomputes only where it must, as that only takes time.
     double forward(std::int64_t k) const { return times.forward_seconds(static_cast<double>(k)); }
     double backward(std::int64_t k) const { return times.backward_seconds(static_cast<double>(k), !fits(k, false)); }
-    double gradient_sync(std::int64_t k) const { return times.gradient_sync_seconds(static_cast<double>(k)); }
+    double closing(std::int64_t k) const { return times.closing_seconds(static_cast<double>(k)); }
   };
 
   // All counts from low to high whose step takes shortest to longest.
@@ -136,7 +136,8 @@ class Search {
           s + 1 == stages_.size()
               ? 0
               : stage.times.transfer_seconds(static_cast<double>(sending[s]), static_cast<double>(sending[s + 1]));
-      costs_[s].gradient_sync_seconds = stage.gradient_sync(exchanging[s]);
+      costs_[s].gradient_sync_seconds = stage.times.gradient_sync_seconds(static_cast<double>(exchanging[s]));
+      costs_[s].update_seconds = stage.times.update_seconds;
     }
   }
 
@@ -250,7 +251,7 @@ class Search {
           box.high[s] = low + static_cast<std::int64_t>(more);
         }
         box.high[s] = find_first(low, box.high[s], [&](std::int64_t k) {
-          return filled_and_drained - earlier + stage.gradient_sync(k + 1) > box.longest;
+          return filled_and_drained - earlier + stage.closing(k + 1) > box.longest;
         });
         box.low[s] = find_first(low, box.high[s], [&](std::int64_t k) {
           const double forward = stage.forward(k);
@@ -281,7 +282,7 @@ class Search {
       const std::int64_t low = box.low[s];
       const std::int64_t high = box.high[s];
       const double width = stages_[s].forward(low) + stages_[s].backward(low) - stages_[s].forward(high) -
-                           stages_[s].backward(high) + stages_[s].gradient_sync(high) - stages_[s].gradient_sync(low);
+                           stages_[s].backward(high) + stages_[s].closing(high) - stages_[s].closing(low);
       if (low < high && width > most) {
         most = width;
         widest = s;

@@ -240,7 +240,8 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
       problem.table.push_back({.forward = time.forward,
                                .backward = time.backward,
                                .compute_fraction = device->compute_fraction,
-                               .communication_fraction = device->communication_fraction});
+                               .communication_fraction = device->communication_fraction,
+                               .update_seconds = time.update_seconds});
     }
   }
   for (const Type& from : problem.types) {

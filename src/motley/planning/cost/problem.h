@@ -40,6 +40,7 @@ struct LayerOnType {
   Affine backward;                    // likewise
   double compute_fraction = 1;        // alpha
   double communication_fraction = 1;  // beta
+  double update_seconds = 0;          // of its weights, once a step (kPipeline)
 };
 
 // One layer on any type; bytes of one sample where not said otherwise.

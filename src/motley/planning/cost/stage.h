@@ -40,6 +40,7 @@ struct PipelineStage {
   planning::GradientSync gradient_sync = planning::GradientSync::kNone;
   double bytes_per_second = 1;
   double latency = 0;
+  double update_seconds = 0;  // of the weights, by every device
 
   double forward_seconds(double k) const { return forward.at(samples / k) + sparse_seconds * samples / k; }
   double backward_seconds(double k, bool recompute) const {
@@ -48,6 +49,8 @@ struct PipelineStage {
   }
   double transfer_seconds(double k, double next) const { return send_latency + send_seconds / std::min(k, next); }
   double gradient_sync_seconds(double k) const;
+  // Once a step, after the last backward.
+  double closing_seconds(double k) const { return gradient_sync_seconds(k) + update_seconds; }
   double memory_bytes(double k, bool recompute) const;
 };
 // stages: of the whole pipeline; next: the type of the stage after, -1 for the last stage.

@@ -272,7 +272,7 @@ Rear PipelineSearch::extended(const StageTimes& stage, double backward, double t
   const double both = stage.forward + backward;
   Rear longer;
   longer.round_trip = rear.round_trip + both + 2 * transfer;
-  longer.exposed = std::max(longer.round_trip + stage.gradient_sync, stage.forward + transfer + rear.exposed);
+  longer.exposed = std::max(longer.round_trip + stage.closing, stage.forward + transfer + rear.exposed);
   longer.stages = std::min(rear.stages + 1, problem_.micro_batches);
   longer.price = rear.price + price;
   longer.work = rear.work + both * price;

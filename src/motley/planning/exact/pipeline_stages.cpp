@@ -62,7 +62,7 @@ PipelineStages::PipelineStages(const planning::Problem& problem) : problem_(prob
           times->forward = stage.forward_seconds(k);
           times->backward = stage.backward_seconds(k, false);
           times->recomputing_backward = stage.backward_seconds(k, true);
-          times->gradient_sync = stage.gradient_sync_seconds(k);
+          times->closing = stage.closing_seconds(k);
           times->fitting = fitting(stage, k, false, devices.memory_bytes, problem.micro_batches);
           times->fitting_recomputing =
               problem.allow_recompute ? fitting(stage, k, true, devices.memory_bytes, problem.micro_batches) : 0;

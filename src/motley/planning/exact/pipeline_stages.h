@@ -20,7 +20,7 @@ struct StageTimes {
   double forward = 0;
   double backward = 0;
   double recomputing_backward = 0;  // where activations are made once more
-  double gradient_sync = 0;         // once a step
+  double closing = 0;               // once a step: gradient synchronisation and the weights' update
   // So many micro-batches fit into a device's memory, at most micro_batches; 0: not even one, or not allowed.
   std::int64_t fitting = 0;
   std::int64_t fitting_recomputing = 0;

@@ -50,7 +50,8 @@ class Repartition {
       sums_.push_back({times([](const planning::LayerOnType& time) { return time.forward.fixed; }),
                        times([](const planning::LayerOnType& time) { return time.forward.per_sample; }),
                        times([](const planning::LayerOnType& time) { return time.backward.fixed; }),
-                       times([](const planning::LayerOnType& time) { return time.backward.per_sample; })});
+                       times([](const planning::LayerOnType& time) { return time.backward.per_sample; }),
+                       times([](const planning::LayerOnType& time) { return time.update_seconds; })});
     }
     parameter_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].parameter_bytes; });
     activation_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].activation_bytes; });
@@ -130,7 +131,7 @@ class Repartition {
 
  private:
   struct Sums {  // of one worker, over the layers before each
-    std::vector<double> forward_fixed, forward, backward_fixed, backward;
+    std::vector<double> forward_fixed, forward, backward_fixed, backward, update;
   };
 
   double samples() const {  // of a micro-batch
@@ -189,6 +190,7 @@ class Repartition {
       if (samples[i] == 0) continue;
       cost.forward_seconds = std::max(cost.forward_seconds, forward(workers[i], first, last).at(samples[i]));
       cost.backward_seconds = std::max(cost.backward_seconds, backward(workers[i], first, last).at(samples[i]));
+      cost.update_seconds = std::max(cost.update_seconds, over(sums_[at(workers[i])].update, first, last));
     }
     return cost;
   }
@@ -411,6 +413,7 @@ planning::Problem problem_of_workers(const planning::Problem& types, const std::
         part->fixed *= worker.slowdown;
         part->per_sample *= worker.slowdown;
       }
+      time.update_seconds *= worker.slowdown;
       problem.table.push_back(time);
     }
   }

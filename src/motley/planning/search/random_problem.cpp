@@ -96,6 +96,7 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
       entry.backward = {device.fixed, 2 * dense + reading};
       entry.compute_fraction = fraction(random, options);
       entry.communication_fraction = fraction(random, options);
+      if (options.updates) entry.update_seconds = layer.parameter_bytes / (1e9 * device.speed);
       problem.table.push_back(entry);
     }
   }

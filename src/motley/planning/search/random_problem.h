@@ -20,6 +20,7 @@ struct RandomProblemOptions {
   bool links = false;            // transfers between stages cost time; else links are unlimited
   bool fractions = true;         // alpha and beta below 1, of each layer and type; else 1 everywhere
   bool allow_recompute = false;  // kPipeline
+  bool updates = false;          // weights take time to update (kPipeline)
   planning::PipelineSchedule schedule = planning::PipelineSchedule::kOneForwardOneBackward;
 };
 

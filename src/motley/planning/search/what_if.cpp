@@ -70,6 +70,7 @@ Changed with(const Request& request, const WhatIf& question, double value) {
           time->fixed /= value;
           time->per_sample /= value;
         }
+        entry.update_seconds /= value;
       }
       break;
     case Quantity::kBandwidth:

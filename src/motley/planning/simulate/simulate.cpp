@@ -43,6 +43,7 @@ struct StageState {
   std::int64_t activations = 0;      // micro-batches whose activations have come
   std::int64_t gradients = 0;        // and whose gradients have
   double gradient_sync_seconds = 0;  // that are left after the last backward pass
+  double update_seconds = 0;         // after that, of the slowest replica
   // Of one micro-batch, either way between this stage and the next.
   double transfer_seconds = 0;
   int link_to_next = 0;
@@ -147,6 +148,14 @@ DeviceState find_device(const Problem& problem, const planning::Stage& stage, in
   return device;
 }
 
+double sum_updates(const Problem& problem, const planning::Stage& stage, int type) {
+  double seconds = 0;
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    seconds += problem.at(layer, type).update_seconds;
+  }
+  return seconds;
+}
+
 double gradient_sync_seconds(const Problem& problem, const planning::Stage& stage, const TypedStage& typed) {
   if (typed.count == 1) {
     return 0;
@@ -184,7 +193,7 @@ double exposed_seconds(const Problem& problem, const planning::Stage& stage, int
     bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
     computing += problem.at(layer, type).backward.at(samples);
   }
-  if (bytes == 0) return gradient_sync;
+  if (bytes == 0 || gradient_sync == 0) return gradient_sync;
   double exposed = 0;
   double done = 0;     // bytes of the layers that are done
   double started = 0;  // of the buckets that have begun
@@ -282,6 +291,7 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
       MOTLEY_TRY(check_finite(device.forward_seconds, s, "forward pass"));
       MOTLEY_TRY(check_finite(device.backward_seconds, s, "backward pass"));
       device.stage = static_cast<int>(s);
+      state.update_seconds = std::max(state.update_seconds, sum_updates(problem, stage, typed[s].types[group]));
       exposed.emplace_back(device.backward_seconds, exposed_seconds(problem, stage, typed[s].types[group],
                                                                     samples * replicas.share, gradient_sync, options));
       for (std::int64_t i = 0; i < replicas.count; ++i) {
@@ -439,12 +449,13 @@ class Replay {
       }
     }
     if (!task.forward && task.micro_batch + 1 == micro_batches_) {
-      const double end = now + stage.gradient_sync_seconds;
-      if (end > now) {
-        path.gradient_sync += stage.gradient_sync_seconds;
-        for (int replica = 0; replica < stage.device_count; ++replica) {
-          record(Work::kGradientSync, index, replica, -1, now, end);
-        }
+      const double synchronised = now + stage.gradient_sync_seconds;
+      const double end = synchronised + stage.update_seconds;
+      path.gradient_sync += stage.gradient_sync_seconds;
+      path.update += stage.update_seconds;
+      for (int replica = 0; replica < stage.device_count; ++replica) {
+        if (synchronised > now) record(Work::kGradientSync, index, replica, -1, now, synchronised);
+        if (end > synchronised) record(Work::kUpdate, index, replica, -1, synchronised, end);
       }
       if (end >= timeline_.step_seconds) {
         timeline_.step_seconds = end;
@@ -506,6 +517,8 @@ const char* to_string(Work work) {
       return "send-backward";
     case Work::kGradientSync:
       return "gradient-sync";
+    case Work::kUpdate:
+      return "update";
   }
   return "forward";
 }

@@ -19,16 +19,16 @@
 
 namespace motley::planning {
 
-// An exchange is what is left of it after the stage's last backward.
-enum class Work { kForward, kBackward, kSendForward, kSendBackward, kGradientSync };
-const char* to_string(Work work);  // "forward", "backward", "send-forward", "send-backward", "gradient-sync"
+// kGradientSync: what is left of it after the stage's last backward. kUpdate: of the weights, after that.
+enum class Work { kForward, kBackward, kSendForward, kSendBackward, kGradientSync, kUpdate };
+const char* to_string(Work work);  // "forward", "backward", "send-forward", "send-backward", "gradient-sync", "update"
 
 // One thing that one resource does without a break.
 struct Event {
   Work work = Work::kForward;
   int stage = 0;                  // of a transfer: the sender
   int replica = 0;                // of the stage, counted over all its types; -1 for transfers
-  std::int32_t micro_batch = -1;  // -1 for kGradientSync
+  std::int32_t micro_batch = -1;  // -1 for kGradientSync and kUpdate
   double start = 0;               // seconds from the step's begin
   double end = 0;
 };
@@ -71,6 +71,7 @@ struct Path {
   double backward = 0;
   double transfer = 0;
   double gradient_sync = 0;
+  double update = 0;
 };
 
 struct Timeline {

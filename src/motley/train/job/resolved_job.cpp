@@ -105,6 +105,8 @@ Result<cluster::Cluster> arrange_workers(const Job& job, const planning::Plan& p
           worker.name = fmt::format("{}-{}", type, number);
           worker.device = type;
           worker.threads = job.execution.threads;
+          const cluster::Node* node = described.node_with(type, static_cast<std::int64_t>(number));
+          if (node != nullptr) worker.node = node->name;
         }
         described.workers.push_back(std::move(worker));
       }

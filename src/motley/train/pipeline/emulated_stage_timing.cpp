@@ -27,6 +27,7 @@ Result<EmulatedStageTiming> EmulatedStageTiming::read(const std::filesystem::pat
     timing.forward.per_sample += time.forward.per_sample;
     timing.backward.fixed += time.backward.fixed;
     timing.backward.per_sample += time.backward.per_sample;
+    timing.update_seconds += time.update_seconds;
     timing.layers.push_back(plan.layers[static_cast<std::size_t>(layer)]);
     timing.layer_backward.push_back(time.backward);
   }

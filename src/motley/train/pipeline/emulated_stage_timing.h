@@ -12,8 +12,9 @@
 namespace motley::train {
 
 struct EmulatedStageTiming {
-  model::Affine forward;   // seconds of a micro-batch, by its rows
-  model::Affine backward;  // and forward once more, where the stage recomputes
+  model::Affine forward;      // seconds of a micro-batch, by its rows
+  model::Affine backward;     // and forward once more, where the stage recomputes
+  double update_seconds = 0;  // once a step, of the optimizer
   std::vector<std::string> layers;
   std::vector<model::Affine> layer_backward;
 

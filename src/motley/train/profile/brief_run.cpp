@@ -8,6 +8,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/base/statistics.h"
+#include "motley/nn/profiler.h"
 #include "motley/train/job/resolved_job.h"
 #include "motley/train/job/run_directory.h"
 #include "motley/train/launch/check_inputs.h"
@@ -31,7 +32,7 @@ struct TemporaryFolder {
 
 Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) {
   MOTLEY_ASSIGN(const Metrics metrics, read_metrics(file));
-  std::vector<double> step, compute, rows;
+  std::vector<double> step, compute, rows, rest;
   std::vector<std::vector<double>> gradient_sync;  // by rank
   for (const StepMetrics& line : metrics.steps) {
     if (line.step <= settling_steps) {
@@ -46,6 +47,7 @@ Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) 
     step.push_back(line.step_seconds);
     compute.push_back(last);
     rows.push_back(line.embedding ? std::ranges::max(line.embedding->wait_seconds) : 0);
+    rest.push_back(step.back() - compute.back() - rows.back());
   }
   if (step.empty()) {
     return fail(ErrorCode::kInternal, "{}: no step was recorded", file.string());
@@ -55,7 +57,12 @@ Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) 
   for (std::vector<double>& seconds : gradient_sync) {
     min_gradient_sync = std::min(min_gradient_sync, median(std::move(seconds)));
   }
-  return StepTimes{median(std::move(step)), median(std::move(compute)), min_gradient_sync, median(std::move(rows))};
+  return StepTimes{.step = median(std::move(step)),
+                   .compute = median(compute),
+                   .quiet_compute = percentile(compute, nn::kQuietPasses),
+                   .rest = median(std::move(rest)),
+                   .gradient_sync = min_gradient_sync,
+                   .rows = median(std::move(rows))};
 }
 
 // In a folder that is there already, for the run and what else it needs.

@@ -14,10 +14,12 @@
 
 namespace motley::train {
 
-// Medians over the steps of a run, in seconds.
+// Over the steps of a run, in seconds: medians, but for the one that says otherwise.
 struct StepTimes {
   double step = 0;           // all of it
   double compute = 0;        // loading, forward and backward, of the last worker
+  double quiet_compute = 0;  // the same, in the fifth of the steps that other processes have disturbed least
+  double rest = 0;           // of each step, what is neither that nor rows: optimizer, exchange, what is told
   double gradient_sync = 0;  // after the last worker's computation
   double rows = 0;           // waiting for rows of a served table, of the last worker
 };

@@ -129,6 +129,7 @@ void scale(model::DeviceProfile& device, double factor) {
       time->fixed *= factor;
       time->per_sample *= factor;
     }
+    layer.update_seconds *= factor;
     layer.measurements.clear();
   }
   device.origin = model::Origin::kScaled;
@@ -210,7 +211,7 @@ class JobProfiler {
     if (times.batches.size() < options_.batches.size()) {
       here.rule += "; larger ones did not fit into the time or the memory";
     }
-    MOTLEY_TRY(measure_whole_steps(source, times.batches, seconds * (1 - kLayerShare), here));
+    MOTLEY_TRY(measure_whole_steps(source, times, seconds * (1 - kLayerShare), here));
     return here;
   }
 
@@ -229,8 +230,9 @@ class JobProfiler {
     }
   }
 
-  Status measure_whole_steps(const Source& source, std::vector<std::int64_t> batches, double seconds,
+  Status measure_whole_steps(const Source& source, const nn::LayerTimes& times, double seconds,
                              model::DeviceProfile& here) {
+    std::vector<std::int64_t> batches = times.batches;
     if (!network_->batch_norms().empty()) {
       std::erase(batches, 1);  // of which a worker cannot take statistics
       if (batches.empty()) batches = {2};
@@ -267,14 +269,25 @@ class JobProfiler {
       here.rule += fmt::format("; rows of {} samples took {} from and to a server here, part of layer '{}'", batch,
                                format_seconds(one.rows), lookup->name);
     }
-    const double rest = std::max(0.0, one.step - one.rows - layers);
+    // What no layer takes, in three parts, none of which is the difference of two long times that were measured apart:
+    // a busy machine would put its milliseconds there. The update is measured, and each layer has its part of it. What
+    // else a step takes once is found within each step. What passes take longer in training is found from the quietest
+    // ones.
+    const auto measured = static_cast<std::size_t>(std::ranges::find(times.batches, batch) - times.batches.begin());
+    const double quiet = measured < times.batches.size() ? times.quiet_seconds[measured] : layers;
+    const double slower = std::max(0.0, one.quiet_compute - quiet);
+    double update = 0;
+    for (const model::LayerTime& layer : here.layers) update += layer.update_seconds;
+    const double once = std::max(0.0, one.rest - update);
     model::LayerTime& step = here.layers.back();
-    step.forward.fixed += rest;
+    step.forward.fixed += slower;
+    step.update_seconds = once;
     for (model::Measurement& measurement : step.measurements) {
-      measurement.forward_seconds += rest;
+      measurement.forward_seconds += slower;
     }
-    here.rule += fmt::format("; a whole step of {} samples took {}, its layers {}", batch, format_seconds(one.step),
-                             format_seconds(layers));
+    here.rule += fmt::format(
+        "; a whole step of {} samples took {}: its layers {}, the update {}, what else it takes once {}", batch,
+        format_seconds(one.step), format_seconds(layers + slower), format_seconds(update), format_seconds(once));
     if (!has_two) {
       here.fractions_origin = model::Origin::kScaled;
       here.fractions_rule = "not measured, for want of devices for two workers: perfect division is assumed";

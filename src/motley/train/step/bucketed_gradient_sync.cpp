@@ -73,10 +73,15 @@ Status BucketedGradientSync::update(const Step& step) {
   if (served_ || network_.is_synthetic) {
     return {};
   }
+  const double end = monotonic_seconds() + update_seconds_;
   if (options_.max_grad_norm > 0) {
     MOTLEY_TRY(clip());
   }
-  return parts_.optimizer->step(step.learning_rate);
+  MOTLEY_TRY(parts_.optimizer->step(step.learning_rate));
+  if (update_seconds_ > 0) {
+    SteadyClock::instance().sleep_until(end);
+  }
+  return {};
 }
 
 // By the norm of the whole network's gradient, of which each stage has a part and each of its ranks the same one. The

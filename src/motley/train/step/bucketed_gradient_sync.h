@@ -42,6 +42,9 @@ class BucketedGradientSync final : public GradientSync {
   // Collective.
   Status serve_weights(kernels::UpdateRule rule, const Deadline& deadline);
 
+  // What the optimizer's step takes on the device that this rank is emulated at; 0: as long as it does here.
+  void emulate_update(double seconds) { update_seconds_ = seconds; }
+
   void begin(const Step& step) override;
   void arm(const Step& step, double weight, std::function<void(int bucket)> on_bucket) override;
   Status flush() override { return parts_.buckets->flush(); }
@@ -71,6 +74,7 @@ class BucketedGradientSync final : public GradientSync {
   const Parts parts_;
   ps::ServerOptimizer* const server_;  // null where each rank takes the optimizer's step itself
   const Options options_;
+  double update_seconds_ = 0;
   std::optional<nn::BatchNormAverage> batch_norm_;
   std::unique_ptr<ServedWeights> served_;  // where server_ is
 };

@@ -7,6 +7,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/model/profile.h"
+#include "motley/net/emulated_links.h"
 #include "motley/nn/schedule.h"
 #include "motley/train/job/batch_split.h"
 #include "motley/train/launch/cores.h"
@@ -70,6 +71,13 @@ Status RankWorker::join(const std::filesystem::path& hosts) {
   }
   MOTLEY_ASSIGN(secret_, find_rendezvous(role_, run_.folder(), hosts, open_torchrun_store, options));
   MOTLEY_ASSIGN(session_, net::Session::join(options, *secret_));
+  std::vector<double> rates;
+  for (const cluster::Worker& other : cluster_.workers) {
+    rates.push_back(cluster_.emulated_rate(description(role_.rank), other));
+  }
+  if (std::ranges::any_of(rates, [](double rate) { return rate > 0; })) {
+    session_ = net::emulate_links(std::move(session_), std::move(rates));
+  }
   if (writes()) {  // all have read where to meet; the file holds a secret
     std::error_code ignored;
     std::filesystem::remove(run_.folder() / "rendezvous.json", ignored);

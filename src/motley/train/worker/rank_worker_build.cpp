@@ -33,6 +33,9 @@ Status RankWorker::build() {
   MOTLEY_ASSIGN(auto tied, build_network());
   MOTLEY_TRY(build_sync(std::move(tied)));
   MOTLEY_ASSIGN(auto emulation, emulate_stage());
+  if (emulation) {
+    replica_->sync->emulate_update(emulation->stage.update_seconds);
+  }
   MOTLEY_TRY(build_plan());
   build_runners(std::move(emulation));
   replica_->state.emplace(*context_, job_, peers(), replica_->network, *replica_->tensors, *replica_->sync,
