@@ -69,7 +69,8 @@ template <class Archive>
 static void fields(Archive& archive, LayerTime& time) {
   archive.required("forward", time.forward, "Seconds of a batch of b samples on one device: fixed + per_sample * b.");
   archive.required("backward", time.backward, "Likewise.");
-  archive.optional("update_seconds", time.update_seconds, "Of its weights, by the optimizer: once a step, whatever the batch.");
+  archive.optional("update_seconds", time.update_seconds,
+                   "Of its weights, by the optimizer: once a step, whatever the batch.");
   archive.optional("measurements", time.measurements, "What the two lines were fitted to.");
 }
 
