@@ -4,10 +4,11 @@
 # files in it (or of SOURCES) and in those of its folders that are no modules of their own. A module may include only
 # itself and the modules that it NEEDS (named by their paths, such as planning/cost), directly or through them; any
 # other "motley/..." include stops the configuration with a message that names the file and what it may include. TORCH
-# marks modules that include libtorch; without libtorch they are checked and not built. ABOUT says in the table of
+# marks modules that include libtorch; without libtorch they are checked and not built. NO_TORCH_HEADERS: it needs a module
+# of libtorch and includes none of its headers, so that these are not loaded for each of its files. ABOUT says in the table of
 # docs/architecture.md what lives there. OF_PROGRAM: only the program motley uses it; it is not installed.
 function(motley_module)
-  cmake_parse_arguments(MODULE "TORCH;OF_PROGRAM" "ABOUT" "NEEDS;LIBRARIES;SOURCES" ${ARGN})
+  cmake_parse_arguments(MODULE "TORCH;NO_TORCH_HEADERS;OF_PROGRAM" "ABOUT" "NEEDS;LIBRARIES;SOURCES" ${ARGN})
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${CMAKE_SOURCE_DIR}/src/motley" OUTPUT_VARIABLE path)
   string(REPLACE "/" "_" name "${path}")
 
@@ -40,7 +41,9 @@ function(motley_module)
   endif()
   if(MODULE_TORCH)
     target_link_libraries(motley_${name} PUBLIC motley::torch)
-    motley_precompile(motley_${name})
+    if(NOT MODULE_NO_TORCH_HEADERS)
+      motley_precompile(motley_${name})
+    endif()
   endif()
 endfunction()
 
