@@ -113,7 +113,7 @@ TEST(Profile, ReadsEachFieldIntoItsPlace) {
                                     .communication_fraction = 1,
                                     .fractions_origin = Origin::kFitted,
                                     .fractions_rule = "1 and 2 workers",
-                                    .layers = {{{0.1, 0.01}, {0.2, 0.02}, {{4, 1, 2, 0.1}}}, {}}}));
+                                    .layers = {{{0.1, 0.01}, {0.2, 0.02}, {{4, 1, 2, 0.1}}, 0.03}, {}}}));
   EXPECT_DOUBLE_EQ(device->layers[0].backward.at(10), 0.4);
   EXPECT_EQ(profile->links, (std::vector<ProfiledLink>{{"gpu", "gpu", 1e9, 1e-6, Origin::kMeasured}}));
 }

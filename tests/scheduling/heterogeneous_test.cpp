@@ -222,9 +222,9 @@ TEST(GavelSetting, IsDrawnFromTheTable) {
     return wrong ? "accepted" : wrong.error().message;
   };
   EXPECT_THAT(refused("gavel:20:2", nullptr), HasSubstr("with a table of throughputs (--throughputs)"));
-  EXPECT_THAT(refused("gavel:20", &*table), HasSubstr("TRACE: 'gavel:20'; accepted: gadget:SERVERS:JOBS"));
-  EXPECT_THAT(refused("gavel:20:0", &*table), HasSubstr("accepted: gadget:SERVERS:JOBS"));
-  EXPECT_THAT(refused("gadget:5.5:20", nullptr), HasSubstr("accepted: gadget:SERVERS:JOBS"));
+  EXPECT_THAT(refused("gavel:20", &*table), HasSubstr("TRACE: 'gavel:20'; accepted: gadget:NODES:JOBS"));
+  EXPECT_THAT(refused("gavel:20:0", &*table), HasSubstr("accepted: gadget:NODES:JOBS"));
+  EXPECT_THAT(refused("gadget:5.5:20", nullptr), HasSubstr("accepted: gadget:NODES:JOBS"));
   EXPECT_FALSE(*setting_named("trace.csv", 1, nullptr));
 }
 

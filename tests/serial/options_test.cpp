@@ -100,7 +100,8 @@ TEST(Options, OfAPartFollowItsPrefixInItsPlace) {
   const auto& options = Whole::options();
   EXPECT_THAT(options.keys(),
               ::testing::ElementsAre("name", "part.flag", "part.count", "part.rate", "part.wait", "part.mode",
-                                     "part.shape", "flag", "count", "rate", "wait", "mode", "shape"));
+                                     "part.shape", "part.threads", "part.bandwidth", "part.policy", "flag", "count",
+                                     "rate", "wait", "mode", "shape", "threads", "bandwidth", "policy"));
   ASSERT_TRUE(options.set(whole, "part.count", "3"));
   ASSERT_TRUE(options.set(whole, "count", "4"));
   EXPECT_EQ(whole.part.count, 3);

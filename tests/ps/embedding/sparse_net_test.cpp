@@ -759,7 +759,7 @@ TEST(SparseNet, CountsTheTablesOfATenantTogetherAndTellsWhatTheyDo) {
     ASSERT_FALSE(deadline.passed());
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  open_as("two", 0, 1, 700'000, [](const auto& client) { EXPECT_TRUE(client); });
+  open_as("two", 0, 1, 700'000, [](const auto& client) { EXPECT_TRUE(client) << client.error().message; });
 }
 
 TEST(SparseNet, TellsWhomTheTablesWaitFor) {
