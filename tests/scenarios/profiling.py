@@ -81,7 +81,7 @@ class Profile(Scenario):
         self.assertIn("gpu=cpu*0.05", self.profile("--scale", "gpu=cpu", expect=2))
         self.assertIn("above 0", self.profile("--scale", "gpu=cpu*-1", expect=2))
         self.assertIn("given twice", self.profile("--scale", "gpu=cpu*2", "--scale", "gpu=cpu*3", expect=2))
-        self.assertIn("growing batch sizes", self.profile("--batch-sizes", "4,1", expect=2))
+        self.assertIn("ascending integers", self.profile("--batch-sizes", "4,1", expect=2))
         self.assertIn("accepted: cpu", self.profile("--scale", "gpu=tpu*2", "--batch-sizes", "2,4", "--time-limit", "1s", expect=2))
         self.assertIn("accepted: one of mlp, cnn", self.profile("--model.name", "resnet", expect=2))
 

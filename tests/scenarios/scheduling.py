@@ -68,11 +68,11 @@ class ScheduleSimulate(unittest.TestCase):
         self.assertAlmostEqual(float(line[-3]), sum(shares) / 5, delta=0.01)
         self.assertEqual(line[-2], "+-")
         self.assertIn("sjf-bco", self.simulate("sjf-bco:10", "--policy", "sjf-bco"))
-        for words, message in ((("gadget:4",), "'gadget:4'; accepted: gadget:SERVERS:JOBS"),
+        for words, message in ((("gadget:4",), "'gadget:4'; accepted: gadget:NODES:JOBS"),
                                (("gadget:4:0",), "'gadget:4:0'; accepted"),
                                (("gadget:2:60", "--cluster", "8"), "has a cluster of its own"),
                                ((TRACE,), "--cluster: is missing"),
-                               ((TRACE, "--cluster", "32", "--repetitions", 3), "nothing of this workload is drawn at random"),
+                               ((TRACE, "--cluster", "32", "--repetitions", 3), "nothing in this workload is random"),
                                (("gadget:2:60", "--repetitions", 3, "--csv", self.folder / "jobs.csv"), "with --repetitions 1 only")):
             with self.subTest(message):
                 self.assertIn(message, self.simulate(*words, expect=2))

@@ -43,7 +43,7 @@ class Simulate(unittest.TestCase):
     def test_prints_time_and_idleness_and_writes_the_trace(self):
         trace = self.folder / "trace.json"
         text = self.simulate("--timeline", trace)
-        for words in ("vgg16: 256 samples in 16 micro-batches", "step ", "the plan says", "throughput", "critical path"):
+        for words in ("vgg16: 256 samples in 16 micro-batches", "step ", "the plan predicts", "throughput", "critical path"):
             self.assertIn(words, text)
         self.assertRegex(text, r"stage 0 +large 0 to 1 +computes .* bubble [\d.]+ %")
         events = json.loads(trace.read_text())["traceEvents"]
@@ -59,7 +59,7 @@ class Simulate(unittest.TestCase):
 
     def test_refusals_name_file_field_and_value(self):
         for flags, words in (
-            (("--straggler", "0:1"), "--straggler: '0:1' is not understood; accepted is STAGE:REPLICA:SLOWDOWN"),
+            (("--straggler", "0:1"), "--straggler: '0:1' is not accepted; accepted: STAGE:REPLICA:SLOWDOWN"),
             (("--straggler", "0:1:0.5"), "stragglers[0].slowdown is 0.5"),
             (("--straggler", "7:0:2"), "stragglers[0].stage is 7; the plan has stages 0 to 1"),
             (("--jitter", "-1"), "jitter is -1"),
