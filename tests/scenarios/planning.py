@@ -83,7 +83,7 @@ class Planning(unittest.TestCase):
     def test_wrong_input_is_named(self):
         self.assertIn("--profile, --model: neither is given", self.plan(expect=2))
         self.assertIn("accepted: TYPE.QUANTITY=VALUE", self.ctrdnn("--what-if", "gpu.price=1", expect=2))
-        self.assertIn("min_throughput", self.ctrdnn("--min-throughput", "nan", expect=2))
+        self.assertIn("--min-throughput: 'nan' is not accepted", self.ctrdnn("--min-throughput", "nan", expect=2))
         self.assertIn("--micro-batches: 99 is more", self.plan("--model", "nce", "--cluster", RENT, "--global-batch-size", 8, "--micro-batches", 99, expect=2))
         cluster = self.folder / "cluster.yaml"
         cluster.write_text(RENT.read_text().replace("price_per_hour: 2.42", "price_per_hour: -2.42"))

@@ -26,7 +26,6 @@ int main(int argc, char** argv) {
   CLI::App app("Trains deep networks on mixed hardware, so that heterogeneous workers finish together.", "motley");
   app.set_version_flag("--version", "motley " MOTLEY_VERSION);
   app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::simple);
   motley::cli::Action action;
   motley::cli::add_check(app, action);
   motley::cli::add_profile(app, action);
@@ -41,7 +40,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {
-    return app.exit(problem) == 0 ? 0 : 2;
+    if (problem.get_exit_code() == 0) {  // --help, --version
+      return app.exit(problem);
+    }
+    std::fprintf(stderr, "motley: error: %s (--help lists all flags)\n", problem.what());
+    return 2;
   }
   try {
     const motley::Status status = action();
