@@ -343,7 +343,7 @@ std::string shares(const Run& run) {
     series[i].style = report::LineStyle::kArea;
     summary += fmt::format(" {} {}", series[i].name, series[i].y.empty() ? "none" : percent(series[i].y.back()));
   }
-  return report::card("Each worker's share of the batch", "Control steps with the equal split are left out.",
+  return report::card("Each worker's share of the batch", "Baseline steps with the equal split are left out.",
                       report::line_chart({.title = "Each worker's share of the batch",
                                           .summary = summary,
                                           .x_label = "step",

@@ -364,11 +364,14 @@ TEST_P(EitherWay, ARankThatIsLostEndsTheJobAndNoOther) {
       EXPECT_TRUE(try_to_train(session, options, layout, 200));
     });
   });
+  std::barrier all_loaded(3);  // a rank that gives up earlier would fail the others' load
   collective::run_threads(3, true, [&](int rank, collective::ThreadSession& session) {
     session.set_job("second");
     const auto reducer = ServerReducer::create(session, options_for(servers, GetParam()));
     ASSERT_TRUE((*reducer)->prepare(layout, Deadline::after(20)));
-    ASSERT_TRUE((*reducer)->load(initial_state(1, layout), Deadline::after(20)));
+    const Status loaded = (*reducer)->load(initial_state(1, layout), Deadline::after(20));
+    all_loaded.arrive_and_wait();
+    ASSERT_TRUE(loaded);
     if (rank == 1) {
       (*reducer)->abort({ErrorCode::kInternal, "rank 1 has had enough", 1});
       return;  // its connections close without a word
