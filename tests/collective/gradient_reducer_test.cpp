@@ -22,13 +22,8 @@ struct Case {
   ReducerOptions options;
 };
 
-ReducerOptions with(Method method, WireType wire = WireType::kNative, bool background = true, int channels = 0,
-                    std::size_t segment = 0) {
-  return {.method = method,
-          .wire = wire,
-          .background_progress = background,
-          .tcp_channels = channels,
-          .segment_bytes = segment};
+ReducerOptions with(Method method, WireType wire = WireType::kNative, bool background = true, std::size_t segment = 0) {
+  return {.method = method, .wire = wire, .background_progress = background, .segment_bytes = segment};
 }
 
 const Case kCases[] = {
@@ -36,9 +31,9 @@ const Case kCases[] = {
     {"shared_memory_without_helper", with(Method::kSharedMemory, WireType::kNative, false)},
     {"ring", with(Method::kTcpRing)},
     {"ring_without_helper", with(Method::kTcpRing, WireType::kNative, false)},
-    {"ring_of_small_segments_on_two_channels", with(Method::kTcpRing, WireType::kNative, true, 2, 4096)},
+    {"ring_of_small_segments", with(Method::kTcpRing, WireType::kNative, true, 4096)},
     {"ring_in_bfloat16", with(Method::kTcpRing, WireType::kBfloat16)},
-    {"ring_in_bfloat16_small_segments", with(Method::kTcpRing, WireType::kBfloat16, true, 2, 8192)},
+    {"ring_in_bfloat16_small_segments", with(Method::kTcpRing, WireType::kBfloat16, true, 8192)},
 };
 
 class EveryMethod : public ::testing::TestWithParam<Case> {};

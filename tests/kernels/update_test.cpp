@@ -214,30 +214,6 @@ TEST(FusedUpdate, EqualsAPlainLoopInEveryInstructionSet) {
   }
 }
 
-TEST(FusedUpdate, IsTheSameWhenGroupsArriveOneAfterTheOther) {
-  Random random(22);
-  for (int round = 0; round < 60; ++round) {
-    const std::size_t inputs = 2 + random.below(20);
-    const Problem problem = random_problem(random, kRules[round % 6], inputs, random_count(random));
-    const auto all = problem.wire_inputs();
-    std::vector<float> partial(problem.count, std::nanf(""));
-    const std::size_t last = 1 + random.below(inputs);  // inputs from here on come with the update
-    for (std::size_t begin = 0; begin < last;) {
-      const std::size_t size = 1 + random.below(last - begin);
-      accumulate(std::span(all).subspan(begin, size), std::span(problem.coefficients).subspan(begin, size), begin == 0,
-                 partial.data(), problem.count);
-      begin += size;
-    }
-    std::vector<WireInput> rest(all.begin() + static_cast<std::ptrdiff_t>(last), all.end());
-    std::vector<float> coefficients(problem.coefficients.begin() + static_cast<std::ptrdiff_t>(last),
-                                    problem.coefficients.end());
-    rest.insert(rest.begin(), WireInput{partial.data(), WireFormat::kFloat32});
-    coefficients.insert(coefficients.begin(), 1.0F);
-    expect_same(update(problem, rest, coefficients, best_instructions()), plain(problem));
-    if (HasFatalFailure()) return;
-  }
-}
-
 TEST(FusedUpdate, AddsAsTheReducersDo) {
   Random random(23);
   for (std::size_t inputs : {0, 1, 2, 8, 9, 15, 16, 40}) {
@@ -287,20 +263,6 @@ TEST(FusedUpdate, MayWriteIntoTheBuffersOfItsInputs) {
     fused_update(wire_inputs, sum.coefficients, sum.scale, sum.options, sum.before.weights.data() + kShift, nullptr,
                  nullptr, WireFormat::kFloat32, sum.count);
     expect_same(sum.before.weights, summed.weights);
-  }
-}
-
-TEST(SquaredNorm, IsThatOfAPlainSumAndTheSameInEveryInstructionSet) {
-  Random random(25);
-  for (std::size_t count : {0, 1, 31, 32, 33, 1000, 4099}) {
-    auto values = random_values(random, count + 1);
-    for (float& value : values) value *= 1e25F;  // whose squares no float32 can hold
-    const float* const from = values.data() + 1;
-    long double sum = 0;
-    for (std::size_t e = 0; e < count; ++e) sum += static_cast<long double>(from[e]) * from[e];
-    const double reference = squared_norm(from, count, Instructions::kPortable);
-    EXPECT_NEAR(reference, static_cast<double>(sum), 1e-13 * static_cast<double>(sum));
-    for (Instructions instructions : supported()) EXPECT_EQ(squared_norm(from, count, instructions), reference);
   }
 }
 

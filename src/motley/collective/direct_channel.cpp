@@ -97,11 +97,7 @@ void DirectChannel::add_up(const Job& job) {
     }
   }
   std::byte* const output[] = {job.values.data()};
-  if (type_ == DataType::kFloat32) {
-    sum_as<float>(inputs, mean.coefficients, mean.scale, output, 0, count);
-  } else {
-    sum_as<double>(inputs, mean.coefficients, mean.scale, output, 0, count);
-  }
+  sum_as(type_, inputs, mean.coefficients, mean.scale, output, 0, count);
 }
 
 std::vector<int> DirectChannel::waits_for() const {

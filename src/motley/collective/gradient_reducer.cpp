@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "motley/collective/methods.h"
 #include "motley/collective/shared_group.h"
-#include "motley/collective/shared_memory_reducer.h"
-#include "motley/collective/tcp_group.h"
-#include "motley/collective/tcp_ring_reducer.h"
 
 namespace motley::collective {
 namespace {
@@ -91,15 +89,15 @@ Result<std::unique_ptr<GradientReducer>> make_reducer(net::Session& session, con
                 "are accepted",
                 hosts);
   }
-  if (shared && options.method != Method::kTcpRing) return std::make_unique<SharedMemoryReducer>(session, options);
-  return std::make_unique<TcpRingReducer>(session, options);
+  if (shared && options.method != Method::kTcpRing) return make_shared_memory_reducer(session, options);
+  return make_tcp_ring_reducer(session, options);
 }
 
 Result<std::unique_ptr<Group>> make_group(net::Session& session) {
   if (session.membership().on_one_host()) {
     return SharedGroup::create(session, "group", Deadline::after(kGroupSeconds));
   }
-  return TcpGroup::create(session, Deadline::after(kGroupSeconds));
+  return make_tcp_group(session, Deadline::after(kGroupSeconds));
 }
 
 }  // namespace motley::collective

@@ -76,7 +76,6 @@ struct ReducerOptions {
                                       // (measure_and_choose says more where there are servers)
   WireType wire = WireType::kNative;  // kAuto: choose_wire (wire_choice.h) says which before the reducer is made
   bool background_progress = true;    // a thread reduces buckets while the worker computes
-  int tcp_channels = 0;               // sockets per neighbour; 0 chooses
   std::size_t segment_bytes = 0;      // pipelining unit of the ring; 0 chooses
 };
 

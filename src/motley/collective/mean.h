@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "motley/kernels/sum.h"
+#include "motley/collective/gradient_reducer.h"
 
 namespace motley::collective {
 
@@ -19,17 +19,8 @@ struct Mean {
 };
 Mean weighted_mean(std::span<const double> weights);
 
-// kernels::weighted_sum of values of type T that start `begin` bytes into buffers; coefficients are rounded to T.
-template <class T>
-void sum_as(std::span<const std::byte* const> inputs, std::span<const double> coefficients, double scale,
-            std::span<std::byte* const> outputs, std::size_t begin, std::size_t count) {
-  std::vector<const T*> from;
-  std::vector<T> factors;
-  std::vector<T*> to;
-  for (const std::byte* input : inputs) from.push_back(reinterpret_cast<const T*>(input + begin));
-  for (double coefficient : coefficients) factors.push_back(static_cast<T>(coefficient));
-  for (std::byte* output : outputs) to.push_back(reinterpret_cast<T*>(output + begin));
-  kernels::weighted_sum(from, factors, static_cast<T>(scale), to, count);
-}
+// kernels::weighted_sum of values of this type that start `begin` bytes into buffers; coefficients are rounded to it.
+void sum_as(DataType type, std::span<const std::byte* const> inputs, std::span<const double> coefficients, double scale,
+            std::span<std::byte* const> outputs, std::size_t begin, std::size_t count);
 
 }  // namespace motley::collective

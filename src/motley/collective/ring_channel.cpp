@@ -228,11 +228,7 @@ void RingChannel::add_up(Pass& pass, std::size_t step, const Segment& own, const
     }
   }
   std::byte* const output[] = {own.data};
-  if (type_ == DataType::kFloat32) {
-    sum_as<float>(inputs, coefficients, scale, output, 0, own.elements);
-  } else {
-    sum_as<double>(inputs, coefficients, scale, output, 0, own.elements);
-  }
+  sum_as(type_, inputs, coefficients, scale, output, 0, own.elements);
   if (wire_ == WireType::kBfloat16 && step + 2 == static_cast<std::size_t>(size_)) {
     // All ranks get the result as it goes over the wire, this one too.
     auto* values = reinterpret_cast<float*>(own.data);

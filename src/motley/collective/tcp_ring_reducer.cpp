@@ -1,14 +1,21 @@
-// Which bucket goes over which channels in which pieces.
-#include "motley/collective/tcp_ring_reducer.h"
-
+// All-reduce of gradients over TCP: a segmented ring for large buckets, all to all for small ones. See
+// docs/explanation/gradient-synchronisation.md.
 #include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "motley/base/os/file.h"
+#include "motley/base/os/pages.h"
+#include "motley/collective/channel_driver.h"
+#include "motley/collective/direct_channel.h"
+#include "motley/collective/gradient_reducer.h"
+#include "motley/collective/methods.h"
 #include "motley/collective/purposes.h"
+#include "motley/collective/ring_channel.h"
 #include "motley/collective/waiting.h"
 
 namespace motley::collective {
@@ -24,7 +31,6 @@ constexpr std::size_t kMaxDirectBytesOfTwo = 256 << 10;  // both methods move th
 constexpr std::size_t kMaxDirectBytes = 64 << 10;
 constexpr std::size_t kSmallestSegment = 16 << 10;
 constexpr std::size_t kLargestSegment = 256 << 10;
-constexpr std::size_t kSmallestSplit = 1 << 20;  // smaller buckets go over one channel
 
 constexpr std::uint16_t kLayoutFrame = 0x103;
 
@@ -35,210 +41,212 @@ void limit_send_buffer(const net::Connection& connection) {
   ::setsockopt(connection.descriptor(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 }
 
-}  // namespace
+class TcpRingReducer final : public GradientReducer, private Channels {
+ public:
+  TcpRingReducer(net::Session& session, const ReducerOptions& options)
+      : session_(session), options_(options), rank_(session.membership().rank), size_(session.membership().size()) {}
 
-TcpRingReducer::TcpRingReducer(net::Session& session, const ReducerOptions& options)
-    : session_(session), options_(options), rank_(session.membership().rank), size_(session.membership().size()) {}
+  Status prepare(const Layout& layout, const Deadline& deadline) override {
+    MOTLEY_INVARIANT(values_.data() == nullptr, "prepare was called twice");
+    if (options_.wire == WireType::kBfloat16 && layout.type != DataType::kFloat32) {
+      return fail(ErrorCode::kInvalidInput, "bfloat16 on the wire is for gradients in float32; these are in float64");
+    }
+    if (options_.wire == WireType::kFloat16) {
+      return fail(
+          ErrorCode::kInvalidInput,
+          "float16 on the wire is for a parameter server: the ring's partial sums may exceed its range; float32 "
+          "and bfloat16 are accepted");
+    }
+    layout_ = layout;
+    const std::size_t line = 64 / byte_size(layout.type);
+    std::size_t bytes = 0;
+    std::size_t largest_segment = line;
+    for (std::size_t elements : layout.bucket_elements) {
+      Bucket bucket;
+      bucket.elements = elements;
+      bucket.offset = bytes;
+      const std::size_t size = elements * byte_size(layout.type);
+      bucket.direct = size <= (size_ == 2 ? kMaxDirectBytesOfTwo : kMaxDirectBytes) && size_ <= kMaxDirectRanks;
+      // Some chunks of N segments, so that they can follow each other through the ring.
+      const std::size_t wanted = options_.segment_bytes > 0 ? options_.segment_bytes
+                                                            : std::clamp(size / static_cast<std::size_t>(4 * size_),
+                                                                         kSmallestSegment, kLargestSegment);
+      bucket.segment_elements = std::max(line, wanted / 64 * line);
+      largest_segment = std::max(largest_segment, bucket.segment_elements);
+      buckets_.push_back(bucket);
+      bytes += (size + 63) / 64 * 64;
+    }
+    MOTLEY_ASSIGN(values_, Pages::allocate(bytes, "gradients"));
+    std::memset(values_.data(), 0, values_.size());
 
-Status TcpRingReducer::prepare(const Layout& layout, const Deadline& deadline) {
-  MOTLEY_INVARIANT(values_.data() == nullptr, "prepare was called twice");
-  if (options_.wire == WireType::kBfloat16 && layout.type != DataType::kFloat32) {
-    return fail(ErrorCode::kInvalidInput, "bfloat16 on the wire is for gradients in float32; these are in float64");
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    sched_getaffinity(0, sizeof(cores), &cores);
+    const auto& members = session_.membership().members;
+    const auto here = std::ranges::count(members, members[rank_].host_id, &net::Member::host_id);
+    over_loopback_ = std::ranges::all_of(members, [](const net::Member& member) {
+      return member.address.starts_with("127.") || member.address == "::1" || member.address == "localhost";
+    });
+    MOTLEY_TRY(connect(largest_segment, deadline));
+    return driver_.begin(CPU_COUNT(&cores) >= here, options_.background_progress);
   }
-  if (options_.wire == WireType::kFloat16) {
-    return fail(ErrorCode::kInvalidInput,
-                "float16 on the wire is for a parameter server: the ring's partial sums may exceed its range; float32 "
-                "and bfloat16 are accepted");
-  }
-  layout_ = layout;
-  const std::size_t line = 64 / byte_size(layout.type);
-  std::size_t bytes = 0;
-  std::size_t largest_segment = line;
-  for (std::size_t elements : layout.bucket_elements) {
-    Bucket bucket;
-    bucket.elements = elements;
-    bucket.offset = bytes;
-    const std::size_t size = elements * byte_size(layout.type);
-    bucket.direct = size <= (size_ == 2 ? kMaxDirectBytesOfTwo : kMaxDirectBytes) && size_ <= kMaxDirectRanks;
-    // Some chunks of N segments, so that they can follow each other through the ring.
-    const std::size_t wanted = options_.segment_bytes > 0 ? options_.segment_bytes
-                                                          : std::clamp(size / static_cast<std::size_t>(4 * size_),
-                                                                       kSmallestSegment, kLargestSegment);
-    bucket.segment_elements = std::max(line, wanted / 64 * line);
-    largest_segment = std::max(largest_segment, bucket.segment_elements);
-    buckets_.push_back(bucket);
-    bytes += (size + 63) / 64 * 64;
-  }
-  MOTLEY_ASSIGN(values_, Pages::allocate(bytes, "gradients"));
-  std::memset(values_.data(), 0, values_.size());
 
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  sched_getaffinity(0, sizeof(cores), &cores);
-  const auto& members = session_.membership().members;
-  const auto here = std::ranges::count(members, members[rank_].host_id, &net::Member::host_id);
-  over_loopback_ = std::ranges::all_of(members, [](const net::Member& member) {
-    return member.address.starts_with("127.") || member.address == "::1" || member.address == "localhost";
-  });
-  MOTLEY_TRY(connect(layout, largest_segment, deadline));
-  return driver_.begin(CPU_COUNT(&cores) >= here, options_.background_progress);
-}
+  std::span<std::byte> buffer(int bucket) override {
+    return {values_.data() + buckets_[bucket].offset, buckets_[bucket].elements * byte_size(layout_.type)};
+  }
 
-// Every rank goes through its pairs in the same order of all pairs, so that no two ranks wait for each other's later
-// ones.
-Status TcpRingReducer::connect(const Layout& layout, std::size_t largest_segment_elements, const Deadline& deadline) {
-  const int channel_count = std::max(1, options_.tcp_channels);
-  const int right = (rank_ + 1) % size_;
-  const int left = (rank_ + size_ - 1) % size_;
-  std::vector<net::Connection*> to_right(static_cast<std::size_t>(channel_count));
-  std::vector<net::Connection*> from_left(static_cast<std::size_t>(channel_count));
-  std::vector<std::unique_ptr<net::Connection>> all(static_cast<std::size_t>(size_));
-  for (int low = 0; low < size_; ++low) {
-    for (int high = low + 1; high < size_; ++high) {
-      if (rank_ != low && rank_ != high) continue;
-      const int peer = rank_ == low ? high : low;
-      for (int channel = 0; channel < channel_count && (peer == right || peer == left); ++channel) {
-        MOTLEY_ASSIGN(auto connection,
-                      session_.connect(peer, kRingPurpose + static_cast<std::uint32_t>(channel), deadline));
+  Status start(std::uint64_t step, int index, double weight) override {
+    MOTLEY_INVARIANT(index >= 0 && index < static_cast<int>(buckets_.size()), "there is no bucket {}", index);
+    MOTLEY_INVARIANT(weight >= 0, "the weight {} of bucket {} is negative or not a number", weight, index);
+    Bucket& bucket = buckets_[index];
+    MOTLEY_INVARIANT(!bucket.under_way, "bucket {} was started again before it was waited for", index);
+    const auto lock = driver_.lock();
+    MOTLEY_TRY(driver_.status());
+    bucket.under_way = true;
+    bucket.step = step;
+    const std::uint64_t tag = step << 32 | static_cast<std::uint64_t>(index & 0xffff) << 16;
+    if (bucket.direct) {
+      bucket.number = direct_->start(tag, buffer(index), weight, &bucket.total_weight);
+    } else {
+      bucket.number = ring_->start({.tag = tag,
+                                    .values = values_.data() + bucket.offset,
+                                    .elements = bucket.elements,
+                                    .segment_elements = bucket.segment_elements,
+                                    .times_apart = over_loopback_ ? kTimesApartOverLoopback : kTimesApart,
+                                    .weight = weight,
+                                    .total_weight = &bucket.total_weight});
+    }
+    driver_.started(bucket.patience);
+    return {};
+  }
+
+  Result<Outcome> wait(int index, const Deadline& deadline) override {
+    MOTLEY_INVARIANT(index >= 0 && index < static_cast<int>(buckets_.size()), "there is no bucket {}", index);
+    Bucket& bucket = buckets_[index];
+    MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
+    auto lock = driver_.lock();
+    MOTLEY_TRY(
+        driver_.wait(lock, bucket.patience, deadline,
+                     {.done = [&] { return done(bucket); },
+                      .ranks = [&] { return bucket.direct ? direct_->waits_for() : std::vector{ring_->waits_for()}; },
+                      .operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); }}));
+    bucket.under_way = false;
+    Outcome outcome;
+    outcome.version = bucket.step;
+    outcome.total_weight = bucket.total_weight;
+    return outcome;
+  }
+
+  void abort(const Error& error) override {
+    {
+      const auto lock = driver_.lock();
+      driver_.break_with(error);
+    }
+    session_.abort(error);
+  }
+
+  std::string name() const override { return "tcp-ring"; }
+
+  std::uint64_t bytes_sent() const override {
+    std::uint64_t bytes = direct_ ? direct_->bytes_sent() : 0;
+    for (const auto& neighbour : neighbours_) bytes += neighbour->bytes_sent();
+    return bytes;
+  }
+
+ private:
+  struct Bucket {
+    std::size_t elements = 0;
+    std::size_t offset = 0;
+    std::size_t segment_elements = 0;
+    bool direct = false;
+    bool under_way = false;
+    std::uint64_t step = 0;
+    double total_weight = 0;
+    std::uint64_t number = 0;  // of its pass, or of its turn in the direct channel
+    ChannelDriver::Patience patience;
+  };
+
+  // Every rank goes through its pairs in the same order of all pairs, so that no two ranks wait for each other's later
+  // ones.
+  Status connect(std::size_t largest_segment_elements, const Deadline& deadline) {
+    const int right = (rank_ + 1) % size_;
+    const int left = (rank_ + size_ - 1) % size_;
+    net::Connection* to_right = nullptr;
+    net::Connection* from_left = nullptr;
+    std::vector<std::unique_ptr<net::Connection>> all(static_cast<std::size_t>(size_));
+    for (int peer = 0; peer < size_; ++peer) {  // pairs in the order of the lower rank, then of the higher
+      if (peer == rank_) continue;
+      if (peer == right || peer == left) {
+        MOTLEY_ASSIGN(auto connection, session_.connect(peer, kRingPurpose, deadline));
         if (over_loopback_) limit_send_buffer(*connection);
-        if (peer == right) to_right[channel] = connection.get();
-        if (peer == left) from_left[channel] = connection.get();
+        if (peer == right) to_right = connection.get();
+        if (peer == left) from_left = connection.get();
         neighbours_.push_back(std::move(connection));
       }
       if (size_ <= kMaxDirectRanks) {
         MOTLEY_ASSIGN(all[peer], session_.connect(peer, kDirectPurpose, deadline));
       }
     }
-  }
 
-  const std::vector<std::uint64_t> own = {
-      static_cast<std::uint64_t>(layout.type), static_cast<std::uint64_t>(options_.wire), layout.bucket_elements.size(),
-      crc32c(std::as_bytes(std::span(layout.bucket_elements))), buckets_.empty() ? 0 : buckets_[0].segment_elements};
-  MOTLEY_TRY(to_right[0]->send(kLayoutFrame, 0, std::as_bytes(std::span(own)), deadline, "the layout of the buckets"));
-  MOTLEY_ASSIGN(const auto theirs, from_left[0]->receive(deadline, "the layout of its buckets"));
-  if (!std::ranges::equal(theirs.payload, std::as_bytes(std::span(own)))) {
-    return fail(Error{
-        ErrorCode::kInvalidInput,
-        fmt::format("rank {} prepared other buckets, or another type or segment size, than this rank", left), left});
-  }
-
-  for (int channel = 0; channel < channel_count; ++channel) {
-    channels_.push_back(std::make_unique<RingChannel>(
-        rank_, size_, layout.type, options_.wire, largest_segment_elements, *to_right[channel], *from_left[channel]));
-  }
-  direct_ = std::make_unique<DirectChannel>(rank_, layout.type, options_.wire, std::move(all));
-  return {};
-}
-
-std::span<std::byte> TcpRingReducer::buffer(int bucket) {
-  return {values_.data() + buckets_[bucket].offset, buckets_[bucket].elements * byte_size(layout_.type)};
-}
-
-Status TcpRingReducer::start(std::uint64_t step, int index, double weight) {
-  MOTLEY_INVARIANT(index >= 0 && index < static_cast<int>(buckets_.size()), "there is no bucket {}", index);
-  MOTLEY_INVARIANT(weight >= 0, "the weight {} of bucket {} is negative or not a number", weight, index);
-  Bucket& bucket = buckets_[index];
-  MOTLEY_INVARIANT(!bucket.under_way, "bucket {} was started again before it was waited for", index);
-  const auto lock = driver_.lock();
-  MOTLEY_TRY(driver_.status());
-  bucket.under_way = true;
-  bucket.step = step;
-  const std::uint64_t tag = step << 32 | static_cast<std::uint64_t>(index & 0xffff) << 16;
-  if (bucket.direct) {
-    bucket.direct_number = direct_->start(tag, buffer(index), weight, &bucket.total_weight);
-  } else {
-    const std::size_t bytes = byte_size(layout_.type);
-    const std::size_t line = 64 / bytes;
-    const std::size_t parts = bucket.elements * bytes >= kSmallestSplit ? channels_.size() : 1;
-    const std::size_t share = (bucket.elements + parts * line - 1) / (parts * line) * line;
-    bucket.pass_numbers.assign(channels_.size(), 0);
-    for (std::size_t part = 0; part < parts; ++part) {
-      const std::size_t channel = (part + static_cast<std::size_t>(index)) % channels_.size();
-      const std::size_t begin = std::min(bucket.elements, part * share);
-      bucket.pass_numbers[channel] =
-          channels_[channel]->start({.tag = tag,
-                                     .values = values_.data() + bucket.offset + begin * bytes,
-                                     .elements = std::min(share, bucket.elements - begin),
-                                     .segment_elements = bucket.segment_elements,
-                                     .times_apart = over_loopback_ ? kTimesApartOverLoopback : kTimesApart,
-                                     .weight = weight,
-                                     .total_weight = &bucket.total_weight});
+    const std::vector<std::uint64_t> own = {static_cast<std::uint64_t>(layout_.type),
+                                            static_cast<std::uint64_t>(options_.wire), layout_.bucket_elements.size(),
+                                            crc32c(std::as_bytes(std::span(layout_.bucket_elements))),
+                                            buckets_.empty() ? 0 : buckets_[0].segment_elements};
+    MOTLEY_TRY(to_right->send(kLayoutFrame, 0, std::as_bytes(std::span(own)), deadline, "the layout of the buckets"));
+    MOTLEY_ASSIGN(const auto theirs, from_left->receive(deadline, "the layout of its buckets"));
+    if (!std::ranges::equal(theirs.payload, std::as_bytes(std::span(own)))) {
+      return fail(Error{
+          ErrorCode::kInvalidInput,
+          fmt::format("rank {} prepared other buckets, or another type or segment size, than this rank", left), left});
     }
+
+    ring_ = std::make_unique<RingChannel>(rank_, size_, layout_.type, options_.wire, largest_segment_elements,
+                                          *to_right, *from_left);
+    direct_ = std::make_unique<DirectChannel>(rank_, layout_.type, options_.wire, std::move(all));
+    return {};
   }
-  driver_.started(bucket.patience);
-  return {};
-}
 
-Result<bool> TcpRingReducer::advance() {
-  bool moved = false;
-  MOTLEY_ASSIGN(moved, direct_->advance());
-  for (const auto& channel : channels_) {
-    MOTLEY_ASSIGN(const bool channel_moved, channel->advance());
-    moved = moved || channel_moved;
+  Result<bool> advance() override {
+    MOTLEY_ASSIGN(const bool direct_moved, direct_->advance());
+    MOTLEY_ASSIGN(const bool ring_moved, ring_->advance());
+    return direct_moved || ring_moved;
   }
-  return moved;
-}
 
-bool TcpRingReducer::done(const Bucket& bucket) const {
-  if (bucket.direct) return direct_->finished() >= bucket.direct_number;
-  for (std::size_t channel = 0; channel < channels_.size(); ++channel) {
-    if (channels_[channel]->finished() < bucket.pass_numbers[channel]) return false;
+  bool idle() const override { return direct_->idle() && ring_->idle(); }
+
+  void list_descriptors(std::vector<pollfd>& descriptors) const override {
+    const auto add = [&](const net::Connection& connection, bool reads, bool writes) {
+      const int events = (reads ? POLLIN : 0) | (writes ? POLLOUT : 0);
+      if (events != 0) descriptors.push_back({connection.descriptor(), static_cast<short>(events), 0});
+    };
+    direct_->visit_connections(add);
+    ring_->visit_connections(add);
   }
-  return true;
-}
 
-bool TcpRingReducer::idle() const {
-  return direct_->idle() && std::ranges::all_of(channels_, [](const auto& channel) { return channel->idle(); });
-}
-
-std::vector<int> TcpRingReducer::waits_for(const Bucket& bucket) const {
-  if (bucket.direct) return direct_->waits_for();
-  std::vector<int> ranks;
-  for (std::size_t channel = 0; channel < channels_.size(); ++channel) {
-    if (channels_[channel]->finished() >= bucket.pass_numbers[channel]) continue;
-    const int rank = channels_[channel]->waits_for();
-    if (std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
+  bool done(const Bucket& bucket) const {
+    return (bucket.direct ? direct_->finished() : ring_->finished()) >= bucket.number;
   }
-  return ranks;
-}
 
-void TcpRingReducer::list_descriptors(std::vector<pollfd>& descriptors) const {
-  const auto add = [&](const net::Connection& connection, bool reads, bool writes) {
-    const int events = (reads ? POLLIN : 0) | (writes ? POLLOUT : 0);
-    if (events != 0) descriptors.push_back({connection.descriptor(), static_cast<short>(events), 0});
-  };
-  direct_->visit_connections(add);
-  for (const auto& channel : channels_) channel->visit_connections(add);
-}
+  net::Session& session_;
+  const ReducerOptions options_;
+  const int rank_;
+  const int size_;
+  bool over_loopback_ = false;
+  Layout layout_;
+  Pages values_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::unique_ptr<net::Connection>> neighbours_;
 
-Result<Outcome> TcpRingReducer::wait(int index, const Deadline& deadline) {
-  MOTLEY_INVARIANT(index >= 0 && index < static_cast<int>(buckets_.size()), "there is no bucket {}", index);
-  Bucket& bucket = buckets_[index];
-  MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
-  auto lock = driver_.lock();
-  MOTLEY_TRY(driver_.wait(lock, bucket.patience, deadline,
-                          {.done = [&] { return done(bucket); },
-                           .ranks = [&] { return waits_for(bucket); },
-                           .operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); }}));
-  bucket.under_way = false;
-  Outcome outcome;
-  outcome.version = bucket.step;
-  outcome.total_weight = bucket.total_weight;
-  return outcome;
-}
+  // These belong to whoever holds the driver's lock.
+  std::unique_ptr<RingChannel> ring_;
+  std::unique_ptr<DirectChannel> direct_;
+  ChannelDriver driver_{session_, *this};  // last: its helper ends first
+};
 
-std::uint64_t TcpRingReducer::bytes_sent() const {
-  std::uint64_t bytes = direct_ ? direct_->bytes_sent() : 0;
-  for (const auto& neighbour : neighbours_) bytes += neighbour->bytes_sent();
-  return bytes;
-}
+}  // namespace
 
-void TcpRingReducer::abort(const Error& error) {
-  {
-    const auto lock = driver_.lock();
-    driver_.break_with(error);
-  }
-  session_.abort(error);
+std::unique_ptr<GradientReducer> make_tcp_ring_reducer(net::Session& session, const ReducerOptions& options) {
+  return std::make_unique<TcpRingReducer>(session, options);
 }
 
 }  // namespace motley::collective

@@ -24,4 +24,10 @@ void widen_bfloat16(std::span<const std::uint16_t> from, float* to, Instructions
 void round_to_float16(std::span<const float> from, std::uint16_t* to, Instructions instructions = best_instructions());
 void widen_float16(std::span<const std::uint16_t> from, float* to, Instructions instructions = best_instructions());
 
+// In any format: as it is, or by the above. Nothing may overlap.
+void write_format(WireFormat format, std::span<const float> from, std::byte* to,
+                  Instructions instructions = best_instructions());
+void read_format(WireFormat format, const std::byte* from, std::span<float> to,
+                 Instructions instructions = best_instructions());
+
 }  // namespace motley::kernels

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "motley/kernels/compress.h"
 #include "motley/kernels/sum.h"
@@ -105,28 +104,24 @@ const float* widen(const WireInput& input, std::size_t begin, std::size_t count,
     return widened;
   }
   if (input.format == WireFormat::kFloat32) return static_cast<const float*>(input.values) + begin;
-  const std::span halves(static_cast<const std::uint16_t*>(input.values) + begin, count);
-  if (input.format == WireFormat::kBfloat16) {
-    widen_bfloat16(halves, widened, instructions);
-  } else {
-    widen_float16(halves, widened, instructions);
-  }
+  read_format(input.format, static_cast<const std::byte*>(input.values) + begin * byte_size(input.format),
+              {widened, count}, instructions);
   return widened;
 }
 
-// sum = (before + sum_i coefficients[i] * inputs[i]) * scale for the elements [begin, begin + count), at most kBlock of
-// them. Inputs that are too many for one pass are added in groups; the sum so far, `before` at first if it is not null,
-// enters a group as its first input with coefficient one, so that the order of additions is kept.
-void sum_block(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale, const float* before,
-               std::size_t begin, std::size_t count, float* sum, Instructions instructions) {
+// sum = (sum_i coefficients[i] * inputs[i]) * scale for the elements [begin, begin + count), at most kBlock of them.
+// Inputs that are too many for one pass are added in groups; the sum so far enters a group as its first input with
+// coefficient one, so that the order of additions is kept.
+void sum_block(std::span<const WireInput> inputs, std::span<const float> coefficients, float scale, std::size_t begin,
+               std::size_t count, float* sum, Instructions instructions) {
   alignas(64) float widened[kGroup][kBlock];
   const float* values[kGroup];
   float factors[kGroup];
   std::size_t next = 0;
   do {
     std::size_t used = 0;
-    if (before != nullptr) {
-      values[used] = before;
+    if (next > 0) {
+      values[used] = sum;
       factors[used++] = 1;
     }
     while (used < kGroup && next < inputs.size()) {
@@ -135,19 +130,7 @@ void sum_block(std::span<const WireInput> inputs, std::span<const float> coeffic
     }
     weighted_sum(std::span<const float* const>(values, used), std::span<const float>(factors, used),
                  next == inputs.size() ? scale : 1.0F, std::span<float* const>(&sum, 1), count, instructions);
-    before = sum;
   } while (next < inputs.size());
-}
-
-void write_wire(const float* weights, void* wire, WireFormat format, std::size_t begin, std::size_t count,
-                Instructions instructions) {
-  if (format == WireFormat::kFloat32) {
-    std::memcpy(static_cast<float*>(wire) + begin, weights, count * sizeof(float));
-  } else if (format == WireFormat::kBfloat16) {
-    round_to_bfloat16({weights, count}, static_cast<std::uint16_t*>(wire) + begin, instructions);
-  } else {
-    round_to_float16({weights, count}, static_cast<std::uint16_t*>(wire) + begin, instructions);
-  }
 }
 
 }  // namespace
@@ -161,24 +144,13 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
   alignas(64) float gradient[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t length = std::min(kBlock, count - begin);
-    sum_block(inputs, coefficients, scale, nullptr, begin, length, gradient, instructions);
+    sum_block(inputs, coefficients, scale, begin, length, gradient, instructions);
     take_step(instructions, form, factors, gradient, weights + begin, states > 0 ? state[0] + begin : nullptr,
               states > 1 ? state[1] + begin : nullptr, length);
-    if (wire_weights != nullptr) write_wire(weights + begin, wire_weights, wire_format, begin, length, instructions);
+    if (wire_weights == nullptr) continue;
+    write_format(wire_format, {weights + begin, length},
+                 static_cast<std::byte*>(wire_weights) + begin * byte_size(wire_format), instructions);
   }
-}
-
-void accumulate(std::span<const WireInput> inputs, std::span<const float> coefficients, bool first, float* partial,
-                std::size_t count, Instructions instructions) {
-  for (std::size_t begin = 0; begin < count; begin += kBlock) {
-    float* const sum = partial + begin;
-    sum_block(inputs, coefficients, 1, first ? nullptr : sum, begin, std::min(kBlock, count - begin), sum,
-              instructions);
-  }
-}
-
-double squared_norm(const float* values, std::size_t count, Instructions instructions) {
-  MOTLEY_DISPATCH(instructions, sum_of_squares(values, count));
 }
 
 }  // namespace motley::kernels

@@ -69,15 +69,4 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
                   const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
                   WireFormat wire_format, std::size_t count, Instructions instructions = best_instructions());
 
-// For groups of workers as they arrive: partial = (first ? 0 : partial) + sum_i coefficients[i] * inputs[i], added in
-// that order. A partial sum may then be the first float32 input of fused_update, with coefficient one; the result is
-// bitwise that of all inputs at once when the groups are consecutive.
-void accumulate(std::span<const WireInput> inputs, std::span<const float> coefficients, bool first, float* partial,
-                std::size_t count, Instructions instructions = best_instructions());
-
-// The sum of squares in double, for clipping by the norm over many chunks. That needs the whole gradient first:
-// accumulate all chunks, add their norms in a fixed order, then update from the partial sums with the factor in
-// `scale`; compared with one pass the partial sums are written once and read twice more.
-double squared_norm(const float* values, std::size_t count, Instructions instructions = best_instructions());
-
 }  // namespace motley::kernels

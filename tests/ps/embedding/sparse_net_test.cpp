@@ -57,12 +57,7 @@ SparseTableOptions make_table_options(const std::string& name, std::size_t dimen
 }
 
 SparseTableSpec make_spec(const SparseTableOptions& table) {
-  SparseTableSpec spec;
-  spec.name = table.name;
-  spec.dimension = table.dimension;
-  spec.initializer = table.initializer;
-  spec.optimizer = table.optimizer;
-  return spec;
+  return {table, {}};
 }
 
 // What a rank pushes in a step: some ids, some of them twice.

@@ -67,11 +67,10 @@ TEST(SparseTable, FollowsTheLearningRate) {
 }
 
 TEST(SparseTable, RefusesWhatExceedsAQuotaAndAppliesNothingOfIt) {
-  for (const int quota : {0, 1, 2}) {
+  for (const bool of_memory : {false, true}) {
     SparseTableSpec spec = small_spec(Kind::kAdagrad, 4);
-    if (quota == 0) spec.max_rows = 100;
-    if (quota == 1) spec.max_bytes = 100 * 5 * sizeof(float);
-    if (quota == 2) spec.memory_bytes = 100 * RowShape{4, 5}.resident_bytes();
+    if (!of_memory) spec.max_rows = 100;
+    if (of_memory) spec.memory_bytes = 100 * RowShape{4, 5}.resident_bytes();
     auto table = SparseTable::create(spec).value();
     Ids ids(90);
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i;
@@ -83,9 +82,7 @@ TEST(SparseTable, RefusesWhatExceedsAQuotaAndAppliesNothingOfIt) {
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kRefused);
     EXPECT_THAT(refused.error().message, HasSubstr("'test'"));
-    EXPECT_THAT(refused.error().message, HasSubstr(quota == 0   ? "max_rows"
-                                                   : quota == 1 ? "max_bytes"
-                                                                : "memory_bytes"));
+    EXPECT_THAT(refused.error().message, HasSubstr(of_memory ? "memory_bytes" : "max_rows"));
     EXPECT_EQ(pull_all(*table, ids), before);
     EXPECT_EQ(table->statistics().rows, 90U);
     EXPECT_EQ(table->statistics().hot_rows, 90U);

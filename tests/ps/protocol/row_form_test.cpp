@@ -1,6 +1,6 @@
 // Rows in frames: what comes out is as near to what went in as its form can be, row by row, and a frame has the length
 // that both sides count on.
-#include "motley/ps/protocol/row_form.h"
+#include "motley/ps/protocol/sparse_protocol.h"
 
 #include <gtest/gtest.h>
 

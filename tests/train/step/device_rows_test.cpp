@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 
 #include "motley/base/random.h"
@@ -65,7 +67,7 @@ void compare_with_a_map(torch::Device device, RowOptimizer::Kind kind) {
     std::map<std::uint64_t, Record> sums;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       Record& sum = sums.try_emplace(ids[i], kDimension, 0.0F).first->second;
-      ps::add_to(sum, &gradients[i * kDimension]);
+      std::transform(sum.begin(), sum.end(), &gradients[i * kDimension], sum.begin(), std::plus());
     }
     for (const auto& [id, sum] : sums) ps::update_row(optimizer, sum, held[id].data());
     std::vector<float> found(ids.size() * kDimension);

@@ -3,7 +3,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "motley/net/host.h"
@@ -107,11 +106,8 @@ std::vector<int> ControlConnections::ask_for_missing() {
   for (Server& server : servers_) {
     if (!server.control->send(kServerMissing, 0, {}, deadline, "a question")) continue;
     const auto answer = receive_from(server, kServerMissing, deadline, "whom it waits for");
-    for (std::size_t at = 0; answer && at + sizeof(int) <= answer->payload.size(); at += sizeof(int)) {
-      int rank = -1;
-      std::memcpy(&rank, answer->payload.data() + at, sizeof(int));
-      if (rank >= 0 && rank < session_.membership().size()) missing.insert(rank);
-    }
+    if (!answer) continue;
+    for (const int rank : decode_missing_ranks(answer->payload, session_.membership().size())) missing.insert(rank);
   }
   return {missing.begin(), missing.end()};
 }

@@ -11,7 +11,7 @@
 
 #include "motley/net/session.h"
 #include "motley/net/tcp_connection.h"
-#include "motley/ps/client/server_address.h"
+#include "motley/ps/client/server_options.h"
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
 

@@ -1,4 +1,4 @@
-// How a job's gradients are synchronised where parameter servers may take part.
+// How a job's gradients are synchronised where parameter servers may take part, and where those are.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,16 @@
 #include "motley/collective/gradient_reducer.h"
 #include "motley/collective/wire_form.h"
 #include "motley/kernels/update.h"
-#include "motley/ps/client/server_address.h"
+#include "motley/net/secret.h"
+#include "motley/net/socket.h"
 
 namespace motley::ps {
+
+// Where a server listens, and the token that lets a job in.
+struct ServerAddress {
+  net::Endpoint endpoint;
+  net::Secret token;
+};
 
 // What every method has, and what only servers have.
 struct ServerOptions : collective::ReducerOptions {

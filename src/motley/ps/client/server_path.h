@@ -4,10 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
+#include "motley/ps/client/server_join.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
@@ -39,5 +42,15 @@ class ServerPath {
   virtual void abort(const Error& error) = 0;
   virtual std::uint64_t bytes_sent() const = 0;
 };
+
+// What is referred to must outlive the paths. Over memory, where `channels` only carry wakeups; takes the joined
+// memory.
+std::unique_ptr<ServerPath> make_memory_path(net::Session& session, const ServerOptions& options,
+                                             ControlConnections& controls, Joined& joined,
+                                             std::vector<std::unique_ptr<net::TcpConnection>> channels);
+// Over TCP, a channel to each core of the servers.
+Result<std::unique_ptr<ServerPath>> make_channel_path(net::Session& session, const ServerOptions& options,
+                                                      ControlConnections& controls, const Joined& joined,
+                                                      std::vector<std::unique_ptr<net::TcpConnection>> channels);
 
 }  // namespace motley::ps

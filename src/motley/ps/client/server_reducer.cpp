@@ -1,12 +1,83 @@
 #include "motley/ps/client/server_reducer.h"
 
+#include <algorithm>
 #include <cstring>
 
-#include "motley/ps/client/channel_path.h"
-#include "motley/ps/client/memory_path.h"
-#include "motley/ps/client/state_transfer.h"
-
 namespace motley::ps {
+namespace {
+
+// visit(part, its values in the array) for each piece of the segments that the server owns.
+template <class Values, class Visit>
+Status each_piece(const ControlConnections::Server& server, const DividedModel& model, std::uint8_t number,
+                  Values& array, Visit visit) {
+  for (std::size_t at = 0; at < model.segments().size(); ++at) {
+    const Segment& segment = model.segments()[at];
+    if (!server.owns(segment)) continue;
+    const auto all = std::span(array[static_cast<std::size_t>(segment.bucket)]).subspan(segment.begin, segment.count);
+    for (std::uint32_t piece = 0; piece * kPieceElements < segment.count; ++piece) {
+      const std::size_t begin = piece * kPieceElements;
+      MOTLEY_TRY(visit(StatePart{number, static_cast<std::uint32_t>(at), piece},
+                       all.subspan(begin, std::min(kPieceElements, segment.count - begin))));
+    }
+  }
+  return {};
+}
+
+// The state, from rank 0 to its servers, in pieces over the control connections; collective.
+Status send_state(ControlConnections& controls, const DividedModel& model, const ServerState& state, bool is_rank_0,
+                  const Deadline& deadline) {
+  const auto lock = controls.lock();
+  for (auto& server : controls.servers()) {
+    for (std::size_t array = 0; is_rank_0 && array <= state.optimizer.size(); ++array) {
+      MOTLEY_TRY(each_piece(
+          server, model, static_cast<std::uint8_t>(array), array == 0 ? state.weights : state.optimizer[array - 1],
+          [&](const StatePart& part, std::span<const float> values) {
+            return server.control->send(kServerLoad, part.tag(), std::as_bytes(values), deadline, "the weights");
+          }));
+    }
+    MOTLEY_TRY(server.control->send(kServerLoaded, state.updates, {}, deadline, "the end of the weights"));
+  }
+  for (auto& server : controls.servers()) {
+    MOTLEY_TRY(controls.receive_from(server, kServerLoaded, deadline, "all ranks to have loaded"));
+  }
+  return {};
+}
+
+// And back: the weights and `arrays` arrays of the optimizer; updates is left at 0.
+Result<ServerState> fetch_state(ControlConnections& controls, const DividedModel& model, int arrays,
+                                const Deadline& deadline) {
+  const auto lock = controls.lock();
+  ServerState state;
+  for (const std::uint64_t elements : model.bucket_elements()) state.weights.emplace_back(elements);
+  state.optimizer.assign(static_cast<std::size_t>(arrays), state.weights);
+  for (std::size_t array = 0; array <= state.optimizer.size(); ++array) {
+    for (auto& server : controls.servers()) {
+      MOTLEY_TRY(each_piece(
+          server, model, static_cast<std::uint8_t>(array), array == 0 ? state.weights : state.optimizer[array - 1],
+          [&](const StatePart& part, std::span<float> values) -> Status {
+            MOTLEY_TRY(server.control->send(kServerSave, part.tag(), {}, deadline, "the state"));
+            MOTLEY_ASSIGN(const auto message, controls.receive_from(server, kServerSave, deadline, "the state"));
+            if (message.header.tag != part.tag() || message.payload.size() != values.size_bytes()) {
+              return fail(ErrorCode::kCorrupt, "{}: another part of the state than was asked for", server.name);
+            }
+            std::memcpy(values.data(), message.payload.data(), values.size_bytes());
+            return {};
+          }));
+    }
+  }
+  return state;
+}
+
+// How far each rank's round is behind `own`.
+void describe_staleness(std::uint32_t own, std::span<const std::uint32_t> rounds, collective::Outcome& outcome) {
+  for (std::size_t rank = 0; rank < rounds.size(); ++rank) {
+    const auto behind = static_cast<std::int32_t>(own - rounds[rank]);
+    outcome.staleness = std::max(outcome.staleness, behind);
+    if (behind > 0) outcome.missing_ranks.push_back(static_cast<int>(rank));
+  }
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ServerReducer>> ServerReducer::create(net::Session& session, const ServerOptions& options) {
   if (options.servers.empty()) {
@@ -16,7 +87,7 @@ Result<std::unique_ptr<ServerReducer>> ServerReducer::create(net::Session& sessi
 }
 
 ServerReducer::ServerReducer(net::Session& session, const ServerOptions& options)
-    : session_(session), options_(options), staleness_(options.staleness), controls_(session, options.job_suffix) {}
+    : session_(session), options_(options), controls_(session, options.job_suffix) {}
 
 ServerReducer::~ServerReducer() {
   controls_.leave();
@@ -29,9 +100,9 @@ Status ServerReducer::prepare(const collective::Layout& layout, const Deadline& 
   buckets_.resize(layout.bucket_elements.size());
   in_memory_ = joined_.memory.gradients != nullptr;
   if (in_memory_) {
-    path_ = std::make_unique<MemoryPath>(session_, options_, controls_, joined_, std::move(channels));
+    path_ = make_memory_path(session_, options_, controls_, joined_, std::move(channels));
   } else {
-    MOTLEY_ASSIGN(path_, ChannelPath::create(session_, options_, controls_, joined_, std::move(channels)));
+    MOTLEY_ASSIGN(path_, make_channel_path(session_, options_, controls_, joined_, std::move(channels)));
   }
   return {};
 }
@@ -46,6 +117,12 @@ std::span<const float> ServerReducer::weights(int bucket) {
   return {reinterpret_cast<const float*>(path_->weights() + it.offset), it.elements};
 }
 
+void ServerReducer::begin_step(double total_weight, bool together) {
+  MOTLEY_INVARIANT(total_weight > 0, "the weights of a step add up to {}", total_weight);
+  step_weight_ = total_weight;
+  ahead_ = together ? 0 : options_.staleness.value_or(0);
+}
+
 Status ServerReducer::start(std::uint64_t step, int index, double weight) {
   MOTLEY_INVARIANT(index == next_bucket_, "bucket {} was started where bucket {} comes next", index, next_bucket_);
   MOTLEY_INVARIANT(weight >= 0, "the weight {} of bucket {} is negative or not a number", weight, index);
@@ -55,7 +132,7 @@ Status ServerReducer::start(std::uint64_t step, int index, double weight) {
   bucket.under_way = true;
   bucket.weight = weight;
   ++bucket.round.number;
-  bucket.round.announcement = {step, staleness_.push_weight(weight), learning_rate_, staleness_.ahead()};
+  bucket.round.announcement = {step, is_async() ? weight / step_weight_ : weight, learning_rate_, ahead_};
   return path_->start(index, bucket.round);
 }
 
@@ -70,7 +147,7 @@ Result<collective::Outcome> ServerReducer::wait(int index, const Deadline& deadl
   bucket.under_way = false;
   collective::Outcome outcome{.total_weight = is_async() ? bucket.weight : answer->total_weight,
                               .version = bucket.round.announcement.step};
-  Staleness::describe(bucket.round.number, answer->rounds, outcome);
+  describe_staleness(bucket.round.number, answer->rounds, outcome);
   return outcome;
 }
 

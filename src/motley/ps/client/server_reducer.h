@@ -1,6 +1,7 @@
 // Gradient synchronisation through parameter servers, which take the optimizer's step on the way: the worker's side. It
-// puts together what a rank needs for that: control connections, the model as the servers divide it, a path for
-// gradients and weights, and the bound on staleness. docs/explanation/parameter-server.md has the protocol.
+// puts together what a rank needs for that: control connections, the model as the servers divide it, and a path for
+// gradients and weights. With bounded staleness (Ho et al. 2013) a rank's push is a share of a step, and says how far
+// the rank may be ahead of the slowest. docs/explanation/parameter-server.md has the protocol.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,6 @@
 #include "motley/ps/client/server_optimizer.h"
 #include "motley/ps/client/server_options.h"
 #include "motley/ps/client/server_path.h"
-#include "motley/ps/client/staleness.h"
 
 namespace motley::ps {
 
@@ -35,8 +35,8 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   bool updates_weights() const { return options_.update.rule != kernels::UpdateRule::kSum; }
   std::span<const float> weights(int bucket) override;
   void set_learning_rate(double learning_rate) override { learning_rate_ = learning_rate; }
-  bool is_async() const override { return staleness_.is_async(); }
-  void begin_step(double total_weight, bool together) override { staleness_.begin_step(total_weight, together); }
+  bool is_async() const override { return options_.staleness.has_value(); }
+  void begin_step(double total_weight, bool together) override;
   Status load(const ServerState& state, const Deadline& deadline) override;
   Result<ServerState> save(const Deadline& deadline) override;
 
@@ -52,7 +52,8 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   net::Session& session_;
   const ServerOptions options_;
   double learning_rate_ = 0;
-  Staleness staleness_;
+  double step_weight_ = 1;   // asynchronous: of all ranks in a step
+  std::uint32_t ahead_ = 0;  // rounds that this rank may be ahead of the slowest
   ControlConnections controls_;
   Joined joined_;
   bool in_memory_ = false;

@@ -371,15 +371,9 @@ Status SparseClient::handle(std::size_t index, const net::Message& message) {
         server.saved = decode_sparse_saved(message.payload);
       }
       return {};
-    case kServerMissing: {
-      std::vector<int>& missing = server.missing.emplace();
-      for (std::size_t at = 0; at + sizeof(int) <= message.payload.size(); at += sizeof(int)) {
-        int rank = -1;
-        std::memcpy(&rank, message.payload.data() + at, sizeof(int));
-        if (rank >= 0 && rank < session_.membership().size()) missing.push_back(rank);
-      }
+    case kServerMissing:
+      server.missing = decode_missing_ranks(message.payload, session_.membership().size());
       return {};
-    }
     case kServerFailed: {
       MOTLEY_ASSIGN(const Error error, decode_server_failed(message.payload));
       return fail(error.within(server.name));

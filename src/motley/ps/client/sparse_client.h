@@ -14,7 +14,7 @@
 #include "motley/base/clock.h"
 #include "motley/net/handshake.h"
 #include "motley/net/tcp_connection.h"
-#include "motley/ps/client/server_address.h"
+#include "motley/ps/client/server_options.h"
 #include "motley/ps/protocol/sparse_protocol.h"
 
 namespace motley::ps {

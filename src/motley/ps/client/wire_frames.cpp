@@ -63,10 +63,8 @@ void WireFrames::write_push(std::size_t index) {
     const auto factor = static_cast<float>(weights.left_out / weights.now);
     for (std::size_t e = 0; e < it.count; ++e) left_out[e] = gradient[e] + factor * left_out[e];
     form_.compress(left_out, frame);
-  } else if (form_.type == collective::WireType::kBfloat16) {
-    kernels::round_to_bfloat16(gradient, reinterpret_cast<std::uint16_t*>(frame));
   } else {
-    kernels::round_to_float16(gradient, reinterpret_cast<std::uint16_t*>(frame));
+    kernels::write_format(form_.format(), gradient, frame);
   }
 }
 
@@ -82,9 +80,7 @@ Status WireFrames::read_answer(std::size_t index, bool adds_up_only) {
     }
     return {};
   }
-  const std::span halves(reinterpret_cast<const std::uint16_t*>(frame), it.count);
-  form_.type == collective::WireType::kBfloat16 ? kernels::widen_bfloat16(halves, to.data())
-                                                : kernels::widen_float16(halves, to.data());
+  kernels::read_format(form_.format(), frame, to);
   return {};
 }
 

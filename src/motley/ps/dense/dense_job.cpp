@@ -13,7 +13,6 @@
 #include <set>
 
 #include "motley/base/clock.h"
-#include "motley/collective/mean.h"
 #include "motley/kernels/compress.h"
 
 namespace motley::ps {
@@ -115,19 +114,6 @@ std::span<float> DenseJob::part(const StatePart& part) {
   return {array(part.array, segment) + begin, std::min(kPieceElements, segment.count - begin)};
 }
 
-std::vector<int> DenseJob::missing_ranks() const {
-  const auto size = static_cast<std::size_t>(join_.size);
-  std::set<int> missing;
-  for (auto core = received_.begin(); core != received_.end(); core += join_.size) {
-    const auto [least, most] = std::minmax_element(core, core + join_.size);
-    const std::uint64_t enough = is_async() ? *least + 1 : most->load();
-    for (std::size_t rank = 0; rank < size && *least < *most; ++rank) {
-      if (core[static_cast<std::ptrdiff_t>(rank)] < enough) missing.insert(static_cast<int>(rank));
-    }
-  }
-  return {missing.begin(), missing.end()};
-}
-
 // Where all wait for all, those that have brought less than another are missing; in an asynchronous job the slowest
 // are, while the server holds an answer back for them.
 DenseJob::Standing DenseJob::standing() const {
@@ -174,13 +160,11 @@ DenseJob::Standing DenseJob::standing() const {
   return standing;
 }
 
-ShardTask::ShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> channels,
-                     std::function<void(Error)> lost)
-    : job_(std::move(job)),
+ShardTask::ShardTask(std::shared_ptr<DenseJob> job, int core, Channels channels, TellLost lost)
+    : AggregationTask(std::move(channels), job->model_.buckets().size(), std::move(lost)),
+      job_(std::move(job)),
       core_(core),
-      metrics_(job_->metrics_->shards[static_cast<std::size_t>(core)]),
-      channels_(std::move(channels)),
-      lost_(std::move(lost)) {
+      metrics_(job_->metrics_->shards[static_cast<std::size_t>(core)]) {
   std::vector<Arrivals::Item> round;
   const std::vector<Segment>& segments = job_->model_.segments();
   for (std::size_t index = 0; index < segments.size(); ++index) {
@@ -197,9 +181,6 @@ ShardTask::ShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::u
   const std::size_t alone = job_->is_async() ? channels_.size() : 1;
   for (std::size_t i = 0; i < alone; ++i) arrivals_.emplace_back(round, channels_.size() / alone, metrics_);
   if (!items_.empty()) metrics_.bucket.set(static_cast<std::uint64_t>(items_[0].bucket));
-  posted_.assign(channels_.size(), 0);
-  ended_.assign(channels_.size(), false);
-  landing_.assign(channels_.size(), std::vector<Announcement>(job_->model_.buckets().size()));
   if (!job_->in_memory()) {
     for (const Item& item : items_) {
       for (std::size_t rank = 0; rank < channels_.size(); ++rank) post(item, 1, rank);
@@ -208,20 +189,13 @@ ShardTask::ShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::u
 }
 
 void ShardTask::post(const Item& item, std::uint32_t round, std::size_t rank) {
-  if (item.segment == nullptr) {
-    const auto bucket = static_cast<std::size_t>(item.bucket);
-    channels_[rank]->post_receive(kServerAnnounce, channel_tag(round, bucket),
-                                  std::as_writable_bytes(std::span(&landing_[rank][bucket], 1)));
-  } else {
-    std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
-    channels_[rank]->post_receive(kServerPush, channel_tag(round, item.index),
-                                  {frame, job_->join_.wire.frame_bytes(item.segment->count)});
-  }
-  ++posted_[rank];
+  if (item.segment == nullptr) return expect_announcement(rank, static_cast<std::size_t>(item.bucket), round);
+  std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
+  expect(rank, kServerPush, channel_tag(round, item.index), {frame, job_->join_.wire.frame_bytes(item.segment->count)});
 }
 
 std::uint64_t ShardTask::received(std::size_t rank) const {
-  const std::uint64_t received = posted_[rank] - channels_[rank]->pending_receives();
+  const std::uint64_t received = arrived(rank);
   job_->received_[static_cast<std::size_t>(core_) * channels_.size() + rank].store(received, std::memory_order_relaxed);
   return received;
 }
@@ -248,223 +222,10 @@ std::size_t ShardTask::chunk_elements() const {
   return job_->join_.wire.lossy() ? kernels::int8_blocks(chunk) * kernels::kInt8Block : chunk;
 }
 
-DenseShardTask::DenseShardTask(std::shared_ptr<DenseJob> job, int core,
-                               std::vector<std::unique_ptr<net::TcpConnection>> channels,
-                               std::function<void(Error)> lost)
-    : ShardTask(std::move(job), core, std::move(channels), std::move(lost)), announcements_(this->channels().size()) {}
-
-bool DenseShardTask::has_work() const {
-  if (items_.empty() || failed_) return false;
-  if (job_->claimed()) {
-    return job_->shared_.bucket(static_cast<std::size_t>(items_[next_].bucket))
-        .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
-  }
-  bool all = true;
-  for (std::size_t rank = 0; rank < channels_.size(); ++rank) {
-    const bool here = received(rank) > taken_;
-    if (here && items_[next_].segment == nullptr) {
-      metrics_.step.set(announced(items_[next_].bucket, rank, round_).step);
-    }
-    all = here && all;
-  }
-  return all;
-}
-
-bool DenseShardTask::advance() {
-  if (!has_work()) return false;
-  if (job_->claimed()) {
-    claim();
-    return true;
-  }
-  const Item item = items_[next_];
-  if (item.segment == nullptr) {
-    if (!begin_bucket(item)) return false;
-  } else {
-    update(item);
-  }
-  ++taken_;
-  for (std::size_t rank = 0; rank < channels_.size(); ++rank) post(item, round_ + 1, rank);
-  if (++next_ == items_.size()) {
-    next_ = 0;
-    ++round_;
-  }
-  metrics_.bucket.set(static_cast<std::uint64_t>(items_[next_].bucket));
-  for (std::size_t rank = 0; rank < channels_.size(); ++rank) progress(static_cast<int>(rank));
-  return true;
-}
-
-// In memory a core takes the next segment of the bucket that none has taken in this round, so that none waits for a
-// core that came late. Who has claimed one keeps the round from ending: the announcements stand until it is done. Who
-// comes after the last only passes on to the next bucket, which may be rounds behind, and must not look at them.
-void DenseShardTask::claim() {
-  const Item& head = items_[next_];
-  const auto bucket = static_cast<std::size_t>(head.bucket);
-  const std::uint32_t segments = job_->model_.buckets()[bucket].segments();
-  const std::uint32_t end = round_ * segments;
-  std::atomic<std::uint32_t>& claimed = job_->claimed_[bucket];
-  std::uint32_t seen = claimed.load(std::memory_order_relaxed);
-  while (static_cast<std::int32_t>(seen - end) < 0) {
-    if (!claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) continue;
-    if (!begun_ && !begin_bucket(head)) return;
-    if (seen + segments == end) judge_last(metrics_, times_);
-    begun_ = true;
-    update(items_[next_ + 1 + segments - (end - seen)]);
-    return;
-  }
-  begun_ = false;
-  next_ += 1 + segments;
-  if (next_ == items_.size()) {
-    next_ = 0;
-    ++round_;
-  }
-}
-
-// All ranks have announced the bucket: what coefficients their gradients get.
-bool DenseShardTask::begin_bucket(const Item& item) {
-  const auto bucket = static_cast<std::size_t>(item.bucket);
-  std::vector<double> weights;
-  for (std::size_t rank = 0; rank < channels_.size(); ++rank) {
-    announcements_[rank] = announced(item.bucket, rank, round_);
-    if (announcements_[rank].step != announcements_[0].step ||
-        announcements_[rank].learning_rate != announcements_[0].learning_rate || !(announcements_[rank].weight >= 0)) {
-      give_up(
-          Error{ErrorCode::kInvalidInput,
-                fmt::format("bucket {}: rank {} is at step {} with learning rate {} and weight {}, rank 0 at step {} "
-                            "with learning rate {}",
-                            bucket, rank, announcements_[rank].step, announcements_[rank].learning_rate,
-                            announcements_[rank].weight, announcements_[0].step, announcements_[0].learning_rate),
-                static_cast<int>(rank)});
-      return false;
-    }
-    weights.push_back(announcements_[rank].weight);
-  }
-  const collective::Mean mean = collective::weighted_mean(weights);
-  ranks_ = mean.ranks;
-  coefficients_.assign(mean.coefficients.begin(), mean.coefficients.end());
-  scale_ = static_cast<float>(mean.scale);
-  answer_ = {announcements_[0].step, mean.total_weight, announcements_[0].learning_rate, 0};
-  metrics_.step.set(answer_.step);
-  if (job_->claimed()) {
-    times_.clear();
-    for (std::size_t rank = 0; rank < channels_.size(); ++rank) times_.push_back(time_in_memory(rank, item.bucket));
-  } else {
-    rank_arrivals(0).begun(taken_);
-  }
-  if (!job_->in_memory()) {
-    const auto bytes = std::as_bytes(std::span(&answer_, 1));
-    for (const auto& channel : channels_) {
-      channel->post_owned(kServerAnnounce, channel_tag(round_, bucket), {bytes.begin(), bytes.end()});
-    }
-  }
-  return true;
-}
-
-void DenseShardTask::update(const Item& item) {
-  const Segment& segment = *item.segment;
-  const ServerJoin& join = job_->join_;
-  kernels::UpdateOptions options = join.update;
-  options.learning_rate = answer_.learning_rate;
-  options.step = static_cast<double>(job_->updates_ + round_);
-  const bool lossy = !job_->in_memory() && join.wire.lossy();
-  const bool sparse = lossy && join.wire.type == collective::WireType::kTopK;
-  if (sparse && !add_up(item)) return;
-  const kernels::WireFormat format = job_->in_memory() || lossy ? kernels::WireFormat::kFloat32 : join.wire.format();
-  const std::size_t width = kernels::byte_size(format);
-  const std::size_t element = job_->model_.element_index(segment);
-  std::byte* wire =
-      job_->answers_.data() == nullptr || lossy ? nullptr : job_->answers_.data() + job_->answer_at_[item.index];
-
-  const std::size_t chunk = chunk_elements();
-  const float whole = 1;
-  std::vector<kernels::WireInput> inputs(sparse ? 1 : ranks_.size());
-  const std::span coefficients = sparse ? std::span(&whole, 1) : std::span<const float>(coefficients_);
-  std::vector<float*> state(job_->state_.size());
-  for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
-    const std::size_t count = std::min(chunk, segment.count - begin);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (sparse) {
-        inputs[i] = {sum_.data() + begin};
-      } else if (const auto rank = static_cast<std::size_t>(ranks_[i]); job_->in_memory()) {
-        inputs[i] = {job_->gradients_[rank]->data() + (element + begin) * width};
-      } else {
-        const std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
-        inputs[i] =
-            lossy ? join.wire.input(frame, segment.count, begin) : kernels::WireInput{frame + begin * width, format};
-      }
-    }
-    for (std::size_t array = 0; array < state.size(); ++array) {
-      state[array] = job_->array(array + 1, segment) + begin;
-    }
-    kernels::fused_update(inputs, coefficients, scale_, options, job_->array(0, segment) + begin, state.data(),
-                          wire == nullptr ? nullptr : wire + begin * width, format, count);
-  }
-  if (job_->claimed()) {
-    count_update(metrics_, *std::ranges::min_element(times_), monotonic_seconds());
-  } else {
-    rank_arrivals(0).updated(taken_, monotonic_seconds());
-  }
-  metrics_.bytes_aggregated.add(ranks_.size() * segment.count * sizeof(float));
-
-  if (job_->in_memory()) {
-    const auto bucket = static_cast<std::size_t>(item.bucket);
-    job_->shared_.bucket(bucket).updated.add(round_ * job_->model_.buckets()[bucket].segments());
-    return;
-  }
-  metrics_.bytes_in.add(channels_.size() * join.wire.frame_bytes(segment.count));
-  metrics_.bytes_out.add(channels_.size() * job_->answer_form_.frame_bytes(segment.count));
-  if (lossy) answer_lossily(item);
-  const std::byte* values = job_->answers_.data() == nullptr
-                                ? reinterpret_cast<const std::byte*>(job_->array(0, segment))
-                                : job_->answers_.data() + job_->answer_at_[item.index];
-  for (const auto& channel : channels_) {
-    channel->post_send(kServerWeights, channel_tag(round_, item.index),
-                       {values, job_->answer_form_.frame_bytes(segment.count)});
-  }
-}
-
-// The sum of a segment's sparse pushes.
-bool DenseShardTask::add_up(const Item& item) {
-  sum_.assign(item.segment->count, 0);
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    const auto rank = static_cast<std::size_t>(ranks_[i]);
-    const std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
-    if (job_->join_.wire.add(frame, coefficients_[i], sum_)) continue;
-    give_up({ErrorCode::kCorrupt,
-             fmt::format("bucket {}, segment {}: rank {} pushed an index beyond the segment's {} values", item.bucket,
-                         item.index, ranks_[i], item.segment->count),
-             ranks_[i]});
-    return false;
-  }
-  return true;
-}
-
-// Workers are told how the weights have changed against those that they have, so that what one answer leaves out is in
-// the next difference. A gradient without an optimizer is a difference already.
-void DenseShardTask::answer_lossily(const Item& item) {
-  const Segment& segment = *item.segment;
-  const std::span weights(job_->array(0, segment), segment.count);
-  const std::span acknowledged(job_->acknowledged_.as<float>() + job_->model_.element_index(segment), segment.count);
-  const collective::WireForm& form = job_->answer_form_;
-  std::byte* frame = job_->answers_.data() + job_->answer_at_[item.index];
-  if (job_->join_.update.rule != kernels::UpdateRule::kSum) {
-    change_.resize(segment.count);
-    std::ranges::transform(weights, acknowledged, change_.begin(), std::minus());
-    form.compress(change_, frame);
-    const bool added = form.add(frame, 1, acknowledged);
-    MOTLEY_INVARIANT(added, "an own frame has an index beyond the segment");
-  } else if (ranks_.empty()) {
-    std::fill_n(frame, form.frame_bytes(segment.count), std::byte{0});  // no gradient
-  } else {
-    std::ranges::transform(weights, acknowledged, acknowledged.begin(), std::plus());
-    form.compress(acknowledged, frame);
-  }
-}
-
-// A channel that has ended is no failure by itself: a rank that has all its weights may go while others still wait for
-// theirs. Whether it was missed is for the service to say.
 void ShardTask::progress(int rank) {
-  if (ended_[static_cast<std::size_t>(rank)]) return;
-  net::TcpConnection& channel = *channels_[static_cast<std::size_t>(rank)];
+  const auto at = static_cast<std::size_t>(rank);
+  if (ended(at)) return;
+  net::TcpConnection& channel = *channels_[at];
   Status status;
   if (job_->in_memory()) {
     // Only bells come, whose ringing has had its effect.
@@ -476,17 +237,11 @@ void ShardTask::progress(int rank) {
   } else if (const auto moved = channel.progress(); !moved) {
     status = fail(moved.error());
   } else if (*moved) {
-    came(static_cast<std::size_t>(rank), received(static_cast<std::size_t>(rank)), monotonic_seconds());
+    came(at, received(at), monotonic_seconds());
   }
   if (!status) {
-    ended_[static_cast<std::size_t>(rank)] = true;
-    lost_(Error{status.error().code, fmt::format("rank {}: {}", rank, status.error().message), rank});
+    end_channel(at, {status.error().code, fmt::format("rank {}: {}", rank, status.error().message), rank});
   }
-}
-
-void ShardTask::give_up(Error error) {
-  failed_ = true;
-  lost_(std::move(error));
 }
 
 bool ShardTask::fall_asleep() {
@@ -498,6 +253,231 @@ bool ShardTask::fall_asleep() {
 
 void ShardTask::wake_up() {
   if (job_->in_memory()) job_->shared_.core(core_).asleep.store(0, std::memory_order_relaxed);
+}
+
+// All ranks' gradients of a segment make one step.
+class DenseShardTask final : public ShardTask {
+ public:
+  DenseShardTask(std::shared_ptr<DenseJob> job, int core, Channels channels, TellLost lost)
+      : ShardTask(std::move(job), core, std::move(channels), std::move(lost)),
+        announcements_(this->channels().size()) {}
+
+  bool advance() override {
+    if (!has_work()) return false;
+    if (job_->claimed()) {
+      claim();
+      return true;
+    }
+    const Item item = items_[next_];
+    if (item.segment == nullptr) {
+      if (!begin_bucket(item)) return false;
+    } else {
+      update(item);
+    }
+    ++taken_;
+    for (std::size_t rank = 0; rank < channels_.size(); ++rank) post(item, round_ + 1, rank);
+    if (++next_ == items_.size()) {
+      next_ = 0;
+      ++round_;
+    }
+    metrics_.bucket.set(static_cast<std::uint64_t>(items_[next_].bucket));
+    for (std::size_t rank = 0; rank < channels_.size(); ++rank) progress(static_cast<int>(rank));
+    return true;
+  }
+
+ private:
+  bool has_work() const override {
+    if (items_.empty() || failed_) return false;
+    if (job_->claimed()) {
+      return job_->shared_.bucket(static_cast<std::size_t>(items_[next_].bucket))
+          .arrived.reached(round_ * static_cast<std::uint32_t>(job_->join_.size));
+    }
+    bool all = true;
+    for (std::size_t rank = 0; rank < channels_.size(); ++rank) {
+      const bool here = received(rank) > taken_;
+      if (here && items_[next_].segment == nullptr) {
+        metrics_.step.set(announced(items_[next_].bucket, rank, round_).step);
+      }
+      all = here && all;
+    }
+    return all;
+  }
+
+  // In memory a core takes the next segment of the bucket that none has taken in this round, so that none waits for a
+  // core that came late. Who has claimed one keeps the round from ending: the announcements stand until it is done. Who
+  // comes after the last only passes on to the next bucket, which may be rounds behind, and must not look at them.
+  void claim() {
+    const Item& head = items_[next_];
+    const auto bucket = static_cast<std::size_t>(head.bucket);
+    const std::uint32_t segments = job_->model_.buckets()[bucket].segments();
+    const std::uint32_t end = round_ * segments;
+    std::atomic<std::uint32_t>& claimed = job_->claimed_[bucket];
+    std::uint32_t seen = claimed.load(std::memory_order_relaxed);
+    while (static_cast<std::int32_t>(seen - end) < 0) {
+      if (!claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) continue;
+      if (!begun_ && !begin_bucket(head)) return;
+      if (seen + segments == end) judge_last(metrics_, times_);
+      begun_ = true;
+      update(items_[next_ + 1 + segments - (end - seen)]);
+      return;
+    }
+    begun_ = false;
+    next_ += 1 + segments;
+    if (next_ == items_.size()) {
+      next_ = 0;
+      ++round_;
+    }
+  }
+
+  // All ranks have announced the bucket: what coefficients their gradients get.
+  bool begin_bucket(const Item& item) {
+    const auto bucket = static_cast<std::size_t>(item.bucket);
+    for (std::size_t rank = 0; rank < channels_.size(); ++rank) {
+      announcements_[rank] = announced(item.bucket, rank, round_);
+    }
+    const auto mean = weigh(item.bucket, announcements_);
+    if (!mean) return false;
+    ranks_ = mean->ranks;
+    coefficients_.assign(mean->coefficients.begin(), mean->coefficients.end());
+    scale_ = static_cast<float>(mean->scale);
+    answer_ = {announcements_[0].step, mean->total_weight, announcements_[0].learning_rate, 0};
+    metrics_.step.set(answer_.step);
+    if (job_->claimed()) {
+      times_.clear();
+      for (std::size_t rank = 0; rank < channels_.size(); ++rank) times_.push_back(time_in_memory(rank, item.bucket));
+    } else {
+      rank_arrivals(0).begun(taken_);
+    }
+    if (!job_->in_memory()) {
+      for (const auto& channel : channels_) {
+        channel->post_owned(kServerAnnounce, channel_tag(round_, bucket), copy_bytes(std::span(&answer_, 1)));
+      }
+    }
+    return true;
+  }
+
+  void update(const Item& item) {
+    const Segment& segment = *item.segment;
+    const ServerJoin& join = job_->join_;
+    kernels::UpdateOptions options = join.update;
+    options.learning_rate = answer_.learning_rate;
+    options.step = static_cast<double>(job_->updates_ + round_);
+    const bool lossy = !job_->in_memory() && join.wire.lossy();
+    const bool sparse = lossy && join.wire.type == collective::WireType::kTopK;
+    if (sparse && !add_up(item)) return;
+    const kernels::WireFormat format = job_->in_memory() || lossy ? kernels::WireFormat::kFloat32 : join.wire.format();
+    const std::size_t width = kernels::byte_size(format);
+    const std::size_t element = job_->model_.element_index(segment);
+    std::byte* wire =
+        job_->answers_.data() == nullptr || lossy ? nullptr : job_->answers_.data() + job_->answer_at_[item.index];
+
+    const std::size_t chunk = chunk_elements();
+    const float whole = 1;
+    std::vector<kernels::WireInput> inputs(sparse ? 1 : ranks_.size());
+    const std::span coefficients = sparse ? std::span(&whole, 1) : std::span<const float>(coefficients_);
+    std::vector<float*> state(job_->state_.size());
+    for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
+      const std::size_t count = std::min(chunk, segment.count - begin);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (sparse) {
+          inputs[i] = {sum_.data() + begin};
+        } else if (const auto rank = static_cast<std::size_t>(ranks_[i]); job_->in_memory()) {
+          inputs[i] = {job_->gradients_[rank]->data() + (element + begin) * width};
+        } else {
+          const std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
+          inputs[i] =
+              lossy ? join.wire.input(frame, segment.count, begin) : kernels::WireInput{frame + begin * width, format};
+        }
+      }
+      for (std::size_t array = 0; array < state.size(); ++array) {
+        state[array] = job_->array(array + 1, segment) + begin;
+      }
+      kernels::fused_update(inputs, coefficients, scale_, options, job_->array(0, segment) + begin, state.data(),
+                            wire == nullptr ? nullptr : wire + begin * width, format, count);
+    }
+    if (job_->claimed()) {
+      count_update(metrics_, *std::ranges::min_element(times_), monotonic_seconds());
+    } else {
+      rank_arrivals(0).updated(taken_, monotonic_seconds());
+    }
+    metrics_.bytes_aggregated.add(ranks_.size() * segment.count * sizeof(float));
+
+    if (job_->in_memory()) {
+      const auto bucket = static_cast<std::size_t>(item.bucket);
+      job_->shared_.bucket(bucket).updated.add(round_ * job_->model_.buckets()[bucket].segments());
+      return;
+    }
+    metrics_.bytes_in.add(channels_.size() * join.wire.frame_bytes(segment.count));
+    metrics_.bytes_out.add(channels_.size() * job_->answer_form_.frame_bytes(segment.count));
+    if (lossy) answer_lossily(item);
+    const std::byte* values = job_->answers_.data() == nullptr
+                                  ? reinterpret_cast<const std::byte*>(job_->array(0, segment))
+                                  : job_->answers_.data() + job_->answer_at_[item.index];
+    for (const auto& channel : channels_) {
+      channel->post_send(kServerWeights, channel_tag(round_, item.index),
+                         {values, job_->answer_form_.frame_bytes(segment.count)});
+    }
+  }
+
+  // The sum of a segment's sparse pushes.
+  bool add_up(const Item& item) {
+    sum_.assign(item.segment->count, 0);
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const auto rank = static_cast<std::size_t>(ranks_[i]);
+      const std::byte* frame = job_->pushes_[rank].data() + job_->push_at_[item.index];
+      if (job_->join_.wire.add(frame, coefficients_[i], sum_)) continue;
+      give_up({ErrorCode::kCorrupt,
+               fmt::format("bucket {}, segment {}: rank {} pushed an index beyond the segment's {} values", item.bucket,
+                           item.index, ranks_[i], item.segment->count),
+               ranks_[i]});
+      return false;
+    }
+    return true;
+  }
+
+  // Workers are told how the weights have changed against those that they have, so that what one answer leaves out is
+  // in the next difference. A gradient without an optimizer is a difference already.
+  void answer_lossily(const Item& item) {
+    const Segment& segment = *item.segment;
+    const std::span weights(job_->array(0, segment), segment.count);
+    const std::span acknowledged(job_->acknowledged_.as<float>() + job_->model_.element_index(segment), segment.count);
+    const collective::WireForm& form = job_->answer_form_;
+    std::byte* frame = job_->answers_.data() + job_->answer_at_[item.index];
+    if (job_->join_.update.rule != kernels::UpdateRule::kSum) {
+      change_.resize(segment.count);
+      std::ranges::transform(weights, acknowledged, change_.begin(), std::minus());
+      form.compress(change_, frame);
+      const bool added = form.add(frame, 1, acknowledged);
+      MOTLEY_INVARIANT(added, "an own frame has an index beyond the segment");
+    } else if (ranks_.empty()) {
+      std::fill_n(frame, form.frame_bytes(segment.count), std::byte{0});  // no gradient
+    } else {
+      std::ranges::transform(weights, acknowledged, acknowledged.begin(), std::plus());
+      form.compress(acknowledged, frame);
+    }
+  }
+
+  std::size_t next_ = 0;  // of the items; where segments are claimed, the head of a bucket
+  bool begun_ = false;    // that bucket in this round, by this core
+  std::uint32_t round_ = 1;
+  std::uint64_t taken_ = 0;  // items, over all rounds
+
+  // Of the bucket under way.
+  std::vector<Announcement> announcements_;  // by rank
+  std::vector<int> ranks_;                   // that bring something
+  std::vector<float> coefficients_;
+  float scale_ = 0;
+  Announcement answer_;
+  std::vector<double> times_;  // of a claimed job: when ranks came, by rank
+
+  std::vector<float> sum_;     // of a segment's sparse pushes
+  std::vector<float> change_;  // of a segment's weights, that workers do not know of
+};
+
+std::unique_ptr<AggregationTask> make_shard_task(std::shared_ptr<DenseJob> job, int core, Channels channels,
+                                                 TellLost lost) {
+  if (job->is_async()) return make_async_task(std::move(job), core, std::move(channels), std::move(lost));
+  return std::make_unique<DenseShardTask>(std::move(job), core, std::move(channels), std::move(lost));
 }
 
 }  // namespace motley::ps

@@ -48,10 +48,6 @@ class DenseJob {
   // The state is whole; so many updates were made before.
   void begin(std::uint64_t updates);
 
-  // Ranks from which less has come over channels than from others, of an asynchronous job the least of all; from any
-  // thread.
-  std::vector<int> missing_ranks() const;
-
   // How it stands, over channels and in memory; from any thread.
   struct Standing {
     std::uint64_t progress = 0;  // grows with everything that comes and is done
@@ -97,14 +93,10 @@ class DenseJob {
 // A core's part of a job.
 class ShardTask : public AggregationTask {
  public:
-  // `channels`: by rank, of this core. `lost` is told of a channel that has ended, and of what makes the job
-  // impossible.
-  ShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> channels,
-            std::function<void(Error)> lost);
+  // `channels`: by rank, of this core.
+  ShardTask(std::shared_ptr<DenseJob> job, int core, Channels channels, TellLost lost);
 
   void progress(int rank) override;
-  const std::vector<std::unique_ptr<net::TcpConnection>>& channels() const override { return channels_; }
-  bool ended(std::size_t rank) const override { return ended_[rank]; }
   // Says to the workers that they have to send a wakeup.
   bool fall_asleep() override;
   void wake_up() override;
@@ -127,53 +119,20 @@ class ShardTask : public AggregationTask {
   // When the rank started the bucket in memory, as it says.
   double time_in_memory(std::size_t rank, int bucket) const;
   void came(std::size_t rank, std::uint64_t end, double time);
-  void give_up(Error error);
 
   const std::shared_ptr<DenseJob> job_;
   const int core_;
   ShardMetrics& metrics_;
-  std::vector<std::unique_ptr<net::TcpConnection>> channels_;
   std::vector<Item> items_;  // of a round, in the order in which they come
-  bool failed_ = false;
 
  private:
   std::vector<Arrivals> arrivals_;
-  std::function<void(Error)> lost_;
-  std::vector<std::uint64_t> posted_;               // by rank
-  std::vector<std::vector<Announcement>> landing_;  // of announcements, by rank and bucket
-  std::vector<bool> ended_;                         // channels, by rank
 };
 
-// All ranks' gradients of a segment make one step.
-class DenseShardTask final : public ShardTask {
- public:
-  DenseShardTask(std::shared_ptr<DenseJob> job, int core, std::vector<std::unique_ptr<net::TcpConnection>> channels,
-                 std::function<void(Error)> lost);
-  bool advance() override;
-
- private:
-  bool has_work() const override;
-  void claim();
-  bool begin_bucket(const Item& item);
-  void update(const Item& item);
-  bool add_up(const Item& item);
-  void answer_lossily(const Item& item);
-
-  std::size_t next_ = 0;  // of the items; where segments are claimed, the head of a bucket
-  bool begun_ = false;    // that bucket in this round, by this core
-  std::uint32_t round_ = 1;
-  std::uint64_t taken_ = 0;  // items, over all rounds
-
-  // Of the bucket under way.
-  std::vector<Announcement> announcements_;  // by rank
-  std::vector<int> ranks_;                   // that bring something
-  std::vector<float> coefficients_;
-  float scale_ = 0;
-  Announcement answer_;
-  std::vector<double> times_;  // of a claimed job: when ranks came, by rank
-
-  std::vector<float> sum_;     // of a segment's sparse pushes
-  std::vector<float> change_;  // of a segment's weights, that workers do not know of
-};
+// A core's part of a job of either kind; see ShardTask for the arguments.
+std::unique_ptr<AggregationTask> make_shard_task(std::shared_ptr<DenseJob> job, int core, Channels channels,
+                                                 TellLost lost);
+std::unique_ptr<AggregationTask> make_async_task(std::shared_ptr<DenseJob> job, int core, Channels channels,
+                                                 TellLost lost);
 
 }  // namespace motley::ps

@@ -2,6 +2,7 @@
 // read-modify-write; whoever scrapes reads it from another thread a moment later.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -30,7 +31,10 @@ class Histogram {
   static constexpr std::array kBounds = {1e-5,   2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2,
                                          2.5e-2, 5e-2,   0.1,  0.25, 0.5,    1.0,  2.5,  5.0,    10.0};
 
-  void observe(double seconds);
+  void observe(double seconds) {
+    counts_[static_cast<std::size_t>(std::ranges::lower_bound(kBounds, seconds) - kBounds.begin())].add(1);
+    sum_.add(seconds);
+  }
   std::uint64_t count(std::size_t bucket) const { return counts_[bucket].get(); }
   double sum() const { return sum_.get(); }
 
@@ -61,7 +65,9 @@ struct alignas(64) ShardMetrics {
 };
 
 struct JobMetrics {
-  JobMetrics(int ranks, int cores);
+  JobMetrics(int ranks, int cores) : shards(static_cast<std::size_t>(cores)), missing(static_cast<std::size_t>(ranks)) {
+    for (ShardMetrics& shard : shards) shard.ranks = std::vector<ShardMetrics::Rank>(missing.size());
+  }
 
   // Set before it is registered.
   std::string tenant;

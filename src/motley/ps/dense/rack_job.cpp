@@ -10,13 +10,92 @@
 #include <cstring>
 #include <set>
 
-#include "motley/collective/mean.h"
+#include "motley/net/host.h"
 
 namespace motley::ps {
 
+std::string server_name(const RackPlan& racks, int rack) {
+  return "server at " + racks.servers[static_cast<std::size_t>(rack)];
+}
+
 namespace {
 
-constexpr std::size_t kMaxQueued = 64;  // frames of the state on one uplink
+constexpr std::size_t kMaxQueued = 64;   // frames of the state on one uplink
+constexpr double kListenSeconds = 0.05;  // between two looks at whether to give up
+
+// The next message, which is to be of this type.
+Result<net::Message> receive_from(net::TcpConnection& control, std::uint16_t type, const std::string& server,
+                                  const std::string& what, const Deadline& deadline,
+                                  const std::atomic<bool>& cancelled) {
+  for (;;) {
+    auto message = control.receive(Deadline::after(kListenSeconds), what);
+    if (message && message->header.type == type) return message;
+    if (message && message->header.type == kServerFailed) {
+      MOTLEY_ASSIGN(const Error error, decode_server_failed(message->payload));
+      return fail(error.within(server));
+    }
+    if (message) {
+      return fail(ErrorCode::kCorrupt, "{}: an unexpected frame of type {:#x}", server, message->header.type);
+    }
+    if (message.error().code != ErrorCode::kTimeout) {
+      return fail(ErrorCode::kServerLost, "the {} was lost while racks met: {}", server, message.error().message);
+    }
+    if (cancelled) return fail(ErrorCode::kInterrupted, "the job has ended");
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {}", server, deadline.allowed(), what);
+    }
+  }
+}
+
+// The servers of a job's racks meet: each is a worker of a further job, between the racks, which all of them serve.
+// Blocks until all have joined, or the plan's seconds have passed; the error names who was waited for. `join`: of the
+// rack's ranks. `claim`: the job between the racks, and the rack as its rank.
+Result<Uplinks> connect_racks(const ServerJoin& join, net::Claim claim, const net::Secret& token, bool payload_checksum,
+                              const std::atomic<bool>& cancelled) {
+  const Deadline deadline = Deadline::after(join.racks.seconds);
+  const auto connect = [&](int rack, std::uint32_t purpose) -> Result<std::unique_ptr<net::TcpConnection>> {
+    MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(join.racks.servers[static_cast<std::size_t>(rack)]));
+    claim.identity.purpose = purpose;
+    const bool checksum = payload_checksum && rack != claim.identity.rank;
+    auto connection =
+        net::connect_to_host(endpoint, token, claim, deadline, checksum, [&] { return cancelled.load(); });
+    if (!connection) return fail(connection.error().within(server_name(join.racks, rack)));
+    return connection;
+  };
+  const int racks = join.racks.racks();
+  Uplinks uplinks;
+  for (int rack = 0; rack < racks; ++rack) {
+    const std::string name = server_name(join.racks, rack);
+    MOTLEY_ASSIGN(auto control, connect(rack, kServerControl));
+    MOTLEY_ASSIGN(const auto message, receive_from(*control, kServerInfo, name, "what it is", deadline, cancelled));
+    MOTLEY_ASSIGN(const ServerInfo info, decode_server_info(message.payload));
+    uplinks.cores = rack == 0 ? info.cores : std::min(uplinks.cores, info.cores);
+    uplinks.controls.push_back(std::move(control));
+  }
+  ServerJoin own = join;
+  own.size = racks;
+  own.bins = racks * uplinks.cores;
+  own.cores = uplinks.cores;
+  own.region.clear();
+  own.racks.between_servers = true;
+  for (int rack = 0; rack < racks; ++rack) {
+    own.first_bin = rack * uplinks.cores;
+    MOTLEY_TRY(
+        uplinks.controls[static_cast<std::size_t>(rack)]->send(kServerJoin, 0, encode(own), deadline, "joining"));
+  }
+  for (int rack = 0; rack < racks; ++rack) {
+    MOTLEY_TRY(receive_from(*uplinks.controls[static_cast<std::size_t>(rack)], kServerJoined,
+                            server_name(join.racks, rack), "all racks' servers to join", deadline, cancelled));
+  }
+  uplinks.channels.resize(static_cast<std::size_t>(uplinks.cores));
+  for (int core = 0; core < uplinks.cores; ++core) {
+    for (int rack = 0; rack < racks; ++rack) {
+      MOTLEY_ASSIGN(auto channel, connect(rack, kServerChannel + static_cast<std::uint32_t>(core)));
+      uplinks.channels[static_cast<std::size_t>(core)].push_back(std::move(channel));
+    }
+  }
+  return uplinks;
+}
 
 }  // namespace
 
@@ -170,10 +249,7 @@ Result<bool> RackJob::answer(int rack, net::Message& message, std::vector<Answer
       for (const auto& count : counts_) {
         if (count.frames < most) missing.push_back(static_cast<int>(count.rank));
       }
-      const auto bytes = std::as_bytes(std::span(missing));
-      for (const int rank : asking_) {
-        answers.push_back({rank, kServerMissing, 0, {bytes.begin(), bytes.end()}});
-      }
+      for (const int rank : asking_) answers.push_back({rank, kServerMissing, 0, copy_bytes(missing)});
       asking_.clear();
       return true;
     }
@@ -182,207 +258,225 @@ Result<bool> RackJob::answer(int rack, net::Message& message, std::vector<Answer
   }
 }
 
-RackShardTask::RackShardTask(std::shared_ptr<RackJob> job, int core, Uplinks::Channels channels,
-                             std::function<void(Error)> lost)
-    : job_(std::move(job)), core_(core), channels_(std::move(channels)), lost_(std::move(lost)) {
-  std::ranges::move(job_->uplinks_.channels[static_cast<std::size_t>(core)], std::back_inserter(channels_));
-  std::set<std::size_t> racks;  // of the bucket
-  std::size_t announcement = 0;
-  const std::vector<Segment>& segments = job_->model_.segments();
-  for (std::size_t index = 0; index < segments.size(); ++index) {
-    const Segment& segment = segments[index];
-    if (segment.bin % job_->cores() != core_) continue;
-    const auto owner = static_cast<std::size_t>(segment.bin / job_->cores());
-    if (items_.empty() || items_.back().bucket != segment.bucket) {
-      racks.clear();
-      announcement = items_.size();
-      items_.push_back({.bucket = segment.bucket});
+// A core's part of a rack's job. An item of a round (a bucket's announcement, or a segment) goes up when it has come
+// from all workers, and down when it has come back; both in the order of items.
+class RackShardTask final : public AggregationTask {
+ public:
+  RackShardTask(std::shared_ptr<RackJob> job, int core, Channels channels, TellLost lost)
+      : AggregationTask(append_uplinks(*job, core, std::move(channels)), job->join_.bucket_elements.size(),
+                        std::move(lost)),
+        job_(std::move(job)),
+        core_(core),
+        taken_(channels_.size()) {
+    std::set<std::size_t> racks;  // of the bucket
+    std::size_t announcement = 0;
+    const std::vector<Segment>& segments = job_->model_.segments();
+    for (std::size_t index = 0; index < segments.size(); ++index) {
+      const Segment& segment = segments[index];
+      if (segment.bin % job_->cores() != core_) continue;
+      const auto owner = static_cast<std::size_t>(segment.bin / job_->cores());
+      if (items_.empty() || items_.back().bucket != segment.bucket) {
+        racks.clear();
+        announcement = items_.size();
+        items_.push_back({.bucket = segment.bucket});
+      }
+      if (racks.insert(owner).second) items_[announcement].racks.push_back(owner);
+      items_.push_back({segment.bucket, &segment, index, {owner}});
     }
-    if (racks.insert(owner).second) items_[announcement].racks.push_back(owner);
-    items_.push_back({segment.bucket, &segment, index, {owner}});
+    if (job_->join_.wire.type != collective::WireType::kNative) {
+      scratch_.resize(std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16));
+    }
+    for (const Item& item : items_) {
+      post_up(item, up_.round);
+      post_down(item, down_.round);
+    }
   }
-  posted_.assign(channels_.size(), 0);
-  taken_.assign(channels_.size(), 0);
-  ended_.assign(channels_.size(), false);
-  announced_.assign(channels_.size(), std::vector<Announcement>(job_->join_.bucket_elements.size()));
-  if (job_->join_.wire.type != collective::WireType::kNative) {
-    scratch_.resize(std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16));
-  }
-  for (const Item& item : items_) {
-    post_up(item, up_.round);
-    post_down(item, down_.round);
-  }
-}
 
-// A segment's place in values_.
-std::span<std::byte> RackShardTask::values(const Item& item) const {
-  const std::size_t width = kernels::byte_size(job_->join_.wire.format());
-  return {job_->values_.data() + job_->model_.element_index(*item.segment) * width, item.segment->count * width};
-}
+  bool advance() override {
+    const bool up = may_go_up();
+    if (up) {
+      const Item& item = items_[up_.next];
+      if (item.segment != nullptr) {
+        sum(item);
+      } else if (!begin_bucket(item)) {
+        return false;
+      }
+      for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) ++taken_[worker];
+      post_up(item, up_.round + 1);
+      step(up_);
+    }
+    const bool down = may_go_down();
+    if (down) {
+      const Item& item = items_[down_.next];
+      fan_out(item);
+      for (const std::size_t rack : item.racks) ++taken_[uplink(rack)];
+      post_down(item, down_.round + 1);
+      step(down_);
+    }
+    if (up || down) {
+      for (std::size_t channel = 0; channel < channels_.size(); ++channel) progress(static_cast<int>(channel));
+    }
+    return up || down;
+  }
 
-// Expects the item's frames of this round from all workers.
-void RackShardTask::post_up(const Item& item, std::uint32_t round) {
-  const std::size_t width = kernels::byte_size(job_->join_.wire.format());
-  for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
-    const auto bucket = static_cast<std::size_t>(item.bucket);
-    if (item.segment == nullptr) {
-      channels_[worker]->post_receive(kServerAnnounce, channel_tag(round, bucket),
-                                      std::as_writable_bytes(std::span(&announced_[worker][bucket], 1)));
+  void progress(int channel) override {
+    const auto at = static_cast<std::size_t>(channel);
+    if (ended(at)) return;
+    const auto moved = channels_[at]->progress();
+    if (moved) return;
+    if (at < job_->ranks_.size()) {
+      const int rank = job_->ranks_[at];
+      end_channel(at, {moved.error().code, fmt::format("rank {}: {}", rank, moved.error().message), rank});
     } else {
+      const int rack = channel - static_cast<int>(job_->ranks_.size());
+      end_channel(
+          at, {ErrorCode::kServerLost,
+               fmt::format("the {} was lost: {}", server_name(job_->join_.racks, rack), moved.error().message), -1});
+    }
+  }
+
+  bool fall_asleep() override { return !may_go_up() && !may_go_down(); }
+
+ private:
+  struct Item {
+    int bucket = 0;
+    const Segment* segment = nullptr;  // null: the announcement
+    std::size_t index = 0;             // of the segment
+    std::vector<std::size_t> racks;    // whose servers own it, or parts of the bucket on this core
+  };
+  struct Stage {
+    std::size_t next = 0;  // item
+    std::uint32_t round = 1;
+  };
+  static Channels append_uplinks(RackJob& job, int core, Channels workers) {
+    std::ranges::move(job.uplinks_.channels[static_cast<std::size_t>(core)], std::back_inserter(workers));
+    return workers;
+  }
+  std::size_t uplink(std::size_t rack) const { return job_->ranks_.size() + rack; }
+
+  // A segment's place in values_.
+  std::span<std::byte> values(const Item& item) const {
+    const std::size_t width = kernels::byte_size(job_->join_.wire.format());
+    return {job_->values_.data() + job_->model_.element_index(*item.segment) * width, item.segment->count * width};
+  }
+
+  // Expects the item's frames of this round from all workers.
+  void post_up(const Item& item, std::uint32_t round) {
+    const std::size_t width = kernels::byte_size(job_->join_.wire.format());
+    for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
+      if (item.segment == nullptr) {
+        expect_announcement(worker, static_cast<std::size_t>(item.bucket), round);
+        continue;
+      }
       std::byte* slot = job_->pushes_[worker].data() + job_->model_.element_index(*item.segment) * width;
-      channels_[worker]->post_receive(kServerPush, channel_tag(round, item.index), {slot, item.segment->count * width});
+      expect(worker, kServerPush, channel_tag(round, item.index), {slot, item.segment->count * width});
     }
-    ++posted_[worker];
   }
-}
 
-// And what its owners answer.
-void RackShardTask::post_down(const Item& item, std::uint32_t round) {
-  for (const std::size_t rack : item.racks) {
-    const std::size_t channel = uplink(rack);
+  // And what its owners answer.
+  void post_down(const Item& item, std::uint32_t round) {
+    for (const std::size_t rack : item.racks) {
+      if (item.segment == nullptr) {
+        expect_announcement(uplink(rack), static_cast<std::size_t>(item.bucket), round);
+      } else {
+        expect(uplink(rack), kServerWeights, channel_tag(round, item.index), values(item));
+      }
+    }
+  }
+
+  bool may_go_up() const {
+    if (items_.empty() || failed_) return false;
+    const std::size_t workers = job_->ranks_.size();
+    bool all = true;
+    for (std::size_t worker = 0; worker < workers; ++worker) {
+      const std::uint64_t count = arrived(worker);
+      job_->received_[static_cast<std::size_t>(core_) * workers + worker].store(count, std::memory_order_relaxed);
+      all = all && count > taken_[worker];
+    }
+    return all;
+  }
+
+  bool may_go_down() const {
+    return !items_.empty() && !failed_ && std::ranges::all_of(items_[down_.next].racks, [&](std::size_t rack) {
+      return arrived(uplink(rack)) > taken_[uplink(rack)];
+    });
+  }
+
+  // All workers have announced the bucket: what coefficients their gradients get, and what the rack announces.
+  bool begin_bucket(const Item& item) {
     const auto bucket = static_cast<std::size_t>(item.bucket);
-    if (item.segment == nullptr) {
-      channels_[channel]->post_receive(kServerAnnounce, channel_tag(round, bucket),
-                                       std::as_writable_bytes(std::span(&announced_[channel][bucket], 1)));
-    } else {
-      channels_[channel]->post_receive(kServerWeights, channel_tag(round, item.index), values(item));
+    std::vector<Announcement> announced;
+    for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) announced.push_back(landing_[worker][bucket]);
+    const auto mean = weigh(item.bucket, announced, job_->ranks_);
+    if (!mean) return false;
+    workers_.assign(mean->ranks.begin(), mean->ranks.end());
+    coefficients_.assign(mean->coefficients.begin(), mean->coefficients.end());
+    scale_ = static_cast<float>(mean->scale);
+    const Announcement rack = {announced[0].step, mean->total_weight, announced[0].learning_rate};
+    for (const std::size_t owner : item.racks) {
+      channels_[uplink(owner)]->post_owned(kServerAnnounce, channel_tag(up_.round, bucket),
+                                           copy_bytes(std::span(&rack, 1)));
     }
-    ++posted_[channel];
+    return true;
   }
-}
 
-bool RackShardTask::may_go_up() const {
-  if (items_.empty() || failed_) return false;
-  const std::size_t workers = job_->ranks_.size();
-  bool all = true;
-  for (std::size_t worker = 0; worker < workers; ++worker) {
-    const std::uint64_t count = received(worker);
-    job_->received_[static_cast<std::size_t>(core_) * workers + worker].store(count, std::memory_order_relaxed);
-    all = all && count > taken_[worker];
-  }
-  return all;
-}
-
-bool RackShardTask::may_go_down() const {
-  return !items_.empty() && !failed_ && std::ranges::all_of(items_[down_.next].racks, [&](std::size_t rack) {
-    return received(uplink(rack)) > taken_[uplink(rack)];
-  });
-}
-
-void RackShardTask::step(Stage& stage) const {
-  if (++stage.next < items_.size()) return;
-  stage.next = 0;
-  ++stage.round;
-}
-
-bool RackShardTask::advance() {
-  const bool up = may_go_up();
-  if (up) {
-    const Item& item = items_[up_.next];
-    if (item.segment != nullptr) {
-      sum(item);
-    } else if (!begin_bucket(item)) {
-      return false;
+  void sum(const Item& item) {
+    const Segment& segment = *item.segment;
+    const ServerJoin& join = job_->join_;
+    const kernels::WireFormat format = join.wire.format();
+    const std::size_t width = kernels::byte_size(format);
+    const std::size_t element = job_->model_.element_index(segment);
+    const std::span<std::byte> mean = values(item);
+    const bool narrow = format != kernels::WireFormat::kFloat32;
+    const std::size_t chunk = std::max<std::size_t>(join.chunk_bytes / sizeof(float), 16);
+    std::vector<kernels::WireInput> inputs(workers_.size());
+    for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
+      for (std::size_t i = 0; i < workers_.size(); ++i) {
+        inputs[i] = {job_->pushes_[workers_[i]].data() + (element + begin) * width, format};
+      }
+      std::byte* into = mean.data() + begin * width;
+      kernels::fused_update(inputs, coefficients_, scale_, {.rule = kernels::UpdateRule::kSum},
+                            narrow ? scratch_.data() : reinterpret_cast<float*>(into), nullptr, narrow ? into : nullptr,
+                            format, std::min(chunk, segment.count - begin));
     }
-    for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) ++taken_[worker];
-    post_up(item, up_.round + 1);
-    step(up_);
+    channels_[uplink(item.racks[0])]->post_send(kServerPush, channel_tag(up_.round, item.index), mean);
   }
-  const bool down = may_go_down();
-  if (down) {
-    const Item& item = items_[down_.next];
-    fan_out(item);
-    for (const std::size_t rack : item.racks) ++taken_[uplink(rack)];
-    post_down(item, down_.round + 1);
-    step(down_);
-  }
-  if (up || down) {
-    for (std::size_t channel = 0; channel < channels_.size(); ++channel) progress(static_cast<int>(channel));
-  }
-  return up || down;
-}
 
-// All workers have announced the bucket: what coefficients their gradients get, and what the rack announces.
-bool RackShardTask::begin_bucket(const Item& item) {
-  const auto bucket = static_cast<std::size_t>(item.bucket);
-  const Announcement& first = announced_[0][bucket];
-  std::vector<double> weights;
-  for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
-    const Announcement& announced = announced_[worker][bucket];
-    if (announced.step != first.step || announced.learning_rate != first.learning_rate || !(announced.weight >= 0)) {
-      failed_ = true;
-      lost_(Error{ErrorCode::kInvalidInput,
-                  fmt::format("bucket {}: rank {} is at step {} with learning rate {} and weight {}, rank {} at step "
-                              "{} with learning rate {}",
-                              bucket, job_->ranks_[worker], announced.step, announced.learning_rate, announced.weight,
-                              job_->ranks_[0], first.step, first.learning_rate),
-                  job_->ranks_[worker]});
-      return false;
-    }
-    weights.push_back(announced.weight);
-  }
-  const collective::Mean mean = collective::weighted_mean(weights);
-  workers_.assign(mean.ranks.begin(), mean.ranks.end());
-  coefficients_.assign(mean.coefficients.begin(), mean.coefficients.end());
-  scale_ = static_cast<float>(mean.scale);
-  const Announcement rack = {first.step, mean.total_weight, first.learning_rate};
-  const auto bytes = std::as_bytes(std::span(&rack, 1));
-  for (const std::size_t owner : item.racks) {
-    channels_[uplink(owner)]->post_owned(kServerAnnounce, channel_tag(up_.round, bucket), {bytes.begin(), bytes.end()});
-  }
-  return true;
-}
-
-void RackShardTask::sum(const Item& item) {
-  const Segment& segment = *item.segment;
-  const ServerJoin& join = job_->join_;
-  const kernels::WireFormat format = join.wire.format();
-  const std::size_t width = kernels::byte_size(format);
-  const std::size_t element = job_->model_.element_index(segment);
-  const std::span<std::byte> mean = values(item);
-  const bool narrow = format != kernels::WireFormat::kFloat32;
-  const std::size_t chunk = std::max<std::size_t>(join.chunk_bytes / sizeof(float), 16);
-  std::vector<kernels::WireInput> inputs(workers_.size());
-  for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
-    for (std::size_t i = 0; i < workers_.size(); ++i) {
-      inputs[i] = {job_->pushes_[workers_[i]].data() + (element + begin) * width, format};
-    }
-    std::byte* into = mean.data() + begin * width;
-    kernels::fused_update(inputs, coefficients_, scale_, {.rule = kernels::UpdateRule::kSum},
-                          narrow ? scratch_.data() : reinterpret_cast<float*>(into), nullptr, narrow ? into : nullptr,
-                          format, std::min(chunk, segment.count - begin));
-  }
-  channels_[uplink(item.racks[0])]->post_send(kServerPush, channel_tag(up_.round, item.index), mean);
-}
-
-// What has come back goes to all workers of the rack.
-void RackShardTask::fan_out(const Item& item) {
-  const auto bucket = static_cast<std::size_t>(item.bucket);
-  for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
-    if (item.segment == nullptr) {
-      const auto bytes = std::as_bytes(std::span(&announced_[uplink(item.racks[0])][bucket], 1));
-      channels_[worker]->post_owned(kServerAnnounce, channel_tag(down_.round, bucket), {bytes.begin(), bytes.end()});
-    } else {
-      channels_[worker]->post_send(kServerWeights, channel_tag(down_.round, item.index), values(item));
+  // What has come back goes to all workers of the rack.
+  void fan_out(const Item& item) {
+    const auto bucket = static_cast<std::size_t>(item.bucket);
+    for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
+      if (item.segment == nullptr) {
+        channels_[worker]->post_owned(kServerAnnounce, channel_tag(down_.round, bucket),
+                                      copy_bytes(std::span(&landing_[uplink(item.racks[0])][bucket], 1)));
+      } else {
+        channels_[worker]->post_send(kServerWeights, channel_tag(down_.round, item.index), values(item));
+      }
     }
   }
-}
 
-// As in a DenseShardTask, a channel that has ended is no failure by itself.
-void RackShardTask::progress(int channel) {
-  const auto at = static_cast<std::size_t>(channel);
-  if (ended_[at]) return;
-  const auto moved = channels_[at]->progress();
-  if (moved) return;
-  ended_[at] = true;
-  if (at < job_->ranks_.size()) {
-    const int rank = job_->ranks_[at];
-    lost_(Error{moved.error().code, fmt::format("rank {}: {}", rank, moved.error().message), rank});
-  } else {
-    const int rack = channel - static_cast<int>(job_->ranks_.size());
-    lost_(Error{ErrorCode::kServerLost,
-                fmt::format("the {} was lost: {}", server_name(job_->join_.racks, rack), moved.error().message), -1});
+  void step(Stage& stage) const {
+    if (++stage.next < items_.size()) return;
+    stage.next = 0;
+    ++stage.round;
   }
+
+  const std::shared_ptr<RackJob> job_;
+  const int core_;
+  std::vector<Item> items_;
+  Stage up_;
+  Stage down_;
+  std::vector<std::uint64_t> taken_;  // of what has arrived, by channel
+
+  std::vector<std::size_t> workers_;  // that bring something for the bucket under way
+  std::vector<float> coefficients_;
+  float scale_ = 0;
+  std::vector<float> scratch_;  // a chunk's sum, where the wire is narrower
+};
+
+std::unique_ptr<AggregationTask> make_rack_task(std::shared_ptr<RackJob> job, int core, Channels channels,
+                                                TellLost lost) {
+  return std::make_unique<RackShardTask>(std::move(job), core, std::move(channels), std::move(lost));
 }
 
 }  // namespace motley::ps

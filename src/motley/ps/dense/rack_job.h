@@ -13,12 +13,23 @@
 #include <vector>
 
 #include "motley/base/os/pages.h"
+#include "motley/net/handshake.h"
 #include "motley/ps/dense/aggregation_task.h"
-#include "motley/ps/dense/uplink.h"
 #include "motley/ps/protocol/divided_model.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
+
+// What is put behind a job's name to name the one between its racks.
+inline constexpr const char* kBetweenRacks = " (between racks)";
+
+struct Uplinks {
+  int cores = 0;                   // of each server that the job uses
+  Channels controls;               // by rack
+  std::vector<Channels> channels;  // by core, then by rack
+};
+
+std::string server_name(const RackPlan& racks, int rack);  // "server at 10.0.0.5:4711"
 
 class RackJob {
  public:
@@ -36,8 +47,8 @@ class RackJob {
   int cores() const { return uplinks_.cores; }
   int bins() const { return join_.racks.racks() * uplinks_.cores; }
   const std::vector<int>& ranks() const { return ranks_; }
-  const Uplinks::Channels& controls() const { return uplinks_.controls; }
-  Uplinks::Channels take_controls() { return std::move(uplinks_.controls); }
+  const Channels& controls() const { return uplinks_.controls; }
+  Channels take_controls() { return std::move(uplinks_.controls); }
 
   // What a worker said. False: nothing of the kind is known.
   Result<bool> take(int rank, const net::Message& message);
@@ -82,63 +93,8 @@ class RackJob {
   std::thread thread_;
 };
 
-// A core's part of a rack's job. An item of a round (a bucket's announcement, or a segment) goes up when it has come
-// from all workers, and down when it has come back; both in the order of items.
-class RackShardTask final : public AggregationTask {
- public:
-  // `channels`: of this core, by worker. `lost` is told of a channel that has ended, and of what makes the job
-  // impossible.
-  RackShardTask(std::shared_ptr<RackJob> job, int core, Uplinks::Channels channels, std::function<void(Error)> lost);
-
-  bool advance() override;
-  void progress(int channel) override;
-  const Uplinks::Channels& channels() const override { return channels_; }
-  bool ended(std::size_t channel) const override { return ended_[channel]; }
-  bool fall_asleep() override { return !may_go_up() && !may_go_down(); }
-  void wake_up() override {}
-
- private:
-  struct Item {
-    int bucket = 0;
-    const Segment* segment = nullptr;  // null: the announcement
-    std::size_t index = 0;             // of the segment
-    std::vector<std::size_t> racks;    // whose servers own it, or parts of the bucket on this core
-  };
-  struct Stage {
-    std::size_t next = 0;  // item
-    std::uint32_t round = 1;
-  };
-  std::uint64_t received(std::size_t channel) const {
-    return posted_[channel] - channels_[channel]->pending_receives();
-  }
-  std::size_t uplink(std::size_t rack) const { return job_->ranks_.size() + rack; }
-  std::span<std::byte> values(const Item& item) const;
-  void post_up(const Item& item, std::uint32_t round);
-  void post_down(const Item& item, std::uint32_t round);
-  bool may_go_up() const;
-  bool may_go_down() const;
-  bool begin_bucket(const Item& item);
-  void sum(const Item& item);
-  void fan_out(const Item& item);
-  void step(Stage& stage) const;
-
-  const std::shared_ptr<RackJob> job_;
-  const int core_;
-  Uplinks::Channels channels_;  // of workers, then of racks
-  std::function<void(Error)> lost_;
-  std::vector<Item> items_;
-  Stage up_;
-  Stage down_;
-  std::vector<std::uint64_t> posted_;  // receives, by channel
-  std::vector<std::uint64_t> taken_;   // of them, by channel
-  std::vector<bool> ended_;
-  bool failed_ = false;
-
-  std::vector<std::vector<Announcement>> announced_;  // landing places, by channel and bucket
-  std::vector<std::size_t> workers_;                  // that bring something for the bucket under way
-  std::vector<float> coefficients_;
-  float scale_ = 0;
-  std::vector<float> scratch_;  // a chunk's sum, where the wire is narrower
-};
+// A core's part of a rack's job. `channels`: of this core, by worker.
+std::unique_ptr<AggregationTask> make_rack_task(std::shared_ptr<RackJob> job, int core, Channels channels,
+                                                TellLost lost);
 
 }  // namespace motley::ps

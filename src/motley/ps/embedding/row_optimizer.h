@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "motley/base/result.h"
 #include "motley/kernels/sum.h"
@@ -15,6 +16,12 @@ namespace motley::ps {
 
 const char* to_string(RowInitializer::Kind kind);
 const char* to_string(RowOptimizer::Kind kind);
+inline std::vector<RowInitializer::Kind> every_value(RowInitializer::Kind) {
+  return {RowInitializer::Kind::kUniform, RowInitializer::Kind::kNormal};
+}
+inline std::vector<RowOptimizer::Kind> every_value(RowOptimizer::Kind) {
+  return {RowOptimizer::Kind::kSgd, RowOptimizer::Kind::kAdagrad, RowOptimizer::Kind::kAdam};
+}
 
 // Floats of state beside a row's weights: none for SGD; for Adagrad the sum of the mean squared gradients; for Adam
 // both moments and the row's own number of updates, so that a row's fate does not depend on the other rows of its
@@ -32,8 +39,5 @@ void initialize_row(const RowInitializer& initializer, std::uint64_t id, std::si
 // All instruction sets give bitwise the same. Nothing may overlap.
 void update_row(const RowOptimizer& optimizer, std::span<const float> gradient, float* row,
                 kernels::Instructions instructions = kernels::best_instructions());
-
-// sum[e] += addend[e]
-void add_to(std::span<float> sum, const float* addend);
 
 }  // namespace motley::ps

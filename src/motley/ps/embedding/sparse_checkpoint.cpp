@@ -2,98 +2,68 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <nlohmann/json.hpp>
+#include <limits>
 #include <set>
-#include <stdexcept>
 
 #include "motley/base/os/file.h"
+#include "motley/serial/json_fields.h"
 
 namespace motley::ps {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kPrefix = "sparse-";
 constexpr std::string_view kSuffix = ".json";
 constexpr std::size_t kManifestLimit = std::size_t{16} << 20;
 constexpr std::size_t kDimensionLimit = std::size_t{1} << 20;
+constexpr double kMaxScale = std::numeric_limits<float>::max();
 
 fs::path manifest_path(const fs::path& folder, std::int64_t step) {
   return folder / fmt::format("{}{:08}{}", kPrefix, step, kSuffix);
 }
 
-template <class Kind>
-Kind find_kind(const std::string& text, std::initializer_list<Kind> kinds) {
-  for (const Kind kind : kinds) {
-    if (text == to_string(kind)) {
-      return kind;
-    }
-  }
-  throw std::invalid_argument(fmt::format("'{}' is not known", text));
-}
-
 }  // namespace
 
+template <class Archive>
+void fields(Archive& archive, RowFile& file) {
+  archive.required("name", file.name, kNotEmpty);
+  archive.required("bytes", file.bytes);
+  archive.required("crc32c", file.crc);
+  archive.required("rows", file.rows);
+}
+
+template <class Archive>
+void fields(Archive& archive, TableForm& form) {
+  archive.required("name", form.name);
+  archive.required("dimension", form.dimension, NumberIs::between(1, kDimensionLimit));
+  archive.required("optimizer", form.optimizer);
+  archive.required("initializer", form.initializer.kind);
+  double scale = form.initializer.scale;
+  archive.required("scale", scale, NumberIs::between(-kMaxScale, kMaxScale));
+  form.initializer.scale = static_cast<float>(scale);
+  archive.required("seed", form.initializer.seed);
+}
+
+template <class Archive>
+void fields(Archive& archive, SparseManifest& manifest) {
+  archive.version(1);
+  archive.required("step", manifest.step);
+  archive.required("table", manifest.form);
+  archive.required("files", manifest.files, kNotEmpty);
+}
+
 std::string to_json(const SparseManifest& manifest) {
-  const RowInitializer& initializer = manifest.form.initializer;
-  Json files = Json::array();
-  for (const RowFile& file : manifest.files) {
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"crc32c", file.crc}, {"rows", file.rows}});
-  }
-  const Json table = {{"name", manifest.form.name},
-                      {"dimension", manifest.form.dimension},
-                      {"optimizer", to_string(manifest.form.optimizer)},
-                      {"initializer", to_string(initializer.kind)},
-                      {"scale", initializer.scale},
-                      {"seed", initializer.seed}};
-  return Json{{"version", 1}, {"step", manifest.step}, {"table", table}, {"files", files}}.dump(2) + "\n";
+  return write_json(manifest);
 }
 
 Result<SparseManifest> parse_sparse_manifest(std::string_view text) {
-  SparseManifest manifest;
-  std::string field = "version";
-  try {
-    const Json json = Json::parse(text);
-    const auto at = [&field](const Json& object, const char* key) -> const Json& { return object.at(field = key); };
-    if (at(json, "version").get<int>() != 1) {
-      throw std::invalid_argument("only 1 is known");
+  auto manifest = parse_json<SparseManifest>(text, "the manifest");
+  if (!manifest) return fail(ErrorCode::kCorrupt, "{}", manifest.error().message);
+  for (const RowFile& file : manifest->files) {
+    if (file.name.find('/') != std::string::npos) {
+      return fail(ErrorCode::kCorrupt, "the manifest names the file '{}', which must be in the same folder", file.name);
     }
-    manifest.step = at(json, "step").get<std::int64_t>();
-    const Json& table = at(json, "table");
-    manifest.form.name = at(table, "name").get<std::string>();
-    manifest.form.dimension = at(table, "dimension").get<std::size_t>();
-    if (manifest.form.dimension < 1 || manifest.form.dimension > kDimensionLimit) {
-      throw std::invalid_argument(fmt::format("must be from 1 to {}", kDimensionLimit));
-    }
-    using Optimizer = RowOptimizer::Kind;
-    manifest.form.optimizer =
-        find_kind(at(table, "optimizer").get<std::string>(), {Optimizer::kSgd, Optimizer::kAdagrad, Optimizer::kAdam});
-    RowInitializer& initializer = manifest.form.initializer;
-    initializer.kind = find_kind(at(table, "initializer").get<std::string>(),
-                                 {RowInitializer::Kind::kUniform, RowInitializer::Kind::kNormal});
-    initializer.scale = at(table, "scale").get<float>();
-    if (!std::isfinite(initializer.scale)) {
-      throw std::invalid_argument("must be finite");
-    }
-    initializer.seed = at(table, "seed").get<std::uint64_t>();
-    for (const Json& entry : at(json, "files")) {
-      RowFile file;
-      file.name = at(entry, "name").get<std::string>();
-      if (file.name.empty() || file.name.find('/') != std::string::npos) {
-        throw std::invalid_argument("must be a file in the same folder");
-      }
-      file.bytes = at(entry, "bytes").get<std::uint64_t>();
-      file.crc = at(entry, "crc32c").get<std::uint32_t>();
-      file.rows = at(entry, "rows").get<std::uint64_t>();
-      manifest.files.push_back(std::move(file));
-    }
-    if (manifest.files.empty()) {
-      throw std::invalid_argument("must name at least one file");
-    }
-  } catch (const std::exception& problem) {
-    return fail(ErrorCode::kCorrupt, "the manifest's '{}' cannot be used: {}", field, problem.what());
   }
   return manifest;
 }

@@ -161,13 +161,7 @@ fs::path SparseJob::make_folder_path(const SparseTableOptions& table, int shard,
 }
 
 Result<std::unique_ptr<SparseTable>> SparseJob::open_table(const SparseTableOptions& options) {
-  SparseTableSpec spec;
-  spec.name = options.name;
-  spec.dimension = options.dimension;
-  spec.initializer = options.initializer;
-  spec.optimizer = options.optimizer;
-  spec.max_rows = options.max_rows;
-  spec.memory_bytes = options.memory_bytes;
+  SparseTableSpec spec{options, {}};
   const fs::path own = make_folder_path(options, open_.shard, open_.shards);
 #ifdef MOTLEY_HAS_ROCKSDB
   if (!folder_.empty() && spec.memory_bytes > 0) spec.cold_folder = own / "cold";

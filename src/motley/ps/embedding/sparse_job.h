@@ -25,7 +25,7 @@
 #include "motley/ps/embedding/sparse_table.h"
 #include "motley/ps/embedding/table_writers.h"
 #include "motley/ps/protocol/sparse_protocol.h"
-#include "motley/ps/tenants/memory_quota.h"
+#include "motley/ps/tenants/tenants.h"
 
 namespace motley::ps {
 

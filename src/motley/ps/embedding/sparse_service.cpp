@@ -152,12 +152,9 @@ class SparseConnection {
       }
       case kSparseSave:
         return job_.save(rank_, static_cast<std::int64_t>(message.header.tag));
-      case kServerMissing: {
-        const std::vector<int> missing = job_.missing_ranks();
-        const auto bytes = std::as_bytes(std::span(missing));
-        connection_.post_owned(kServerMissing, 0, {bytes.begin(), bytes.end()});
+      case kServerMissing:
+        connection_.post_owned(kServerMissing, 0, copy_bytes(job_.missing_ranks()));
         return {};
-      }
       default:
         return wrong("no such frame is known");
     }

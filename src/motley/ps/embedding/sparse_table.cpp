@@ -70,9 +70,6 @@ SparseTable::SparseTable(SparseTableSpec spec, std::unique_ptr<ColdStore> cold)
   if (spec_.max_rows > 0) {
     limit(spec_.max_rows, fmt::format("max_rows = {}", spec_.max_rows));
   }
-  if (spec_.max_bytes > 0) {
-    limit(spec_.max_bytes / shape_.payload_bytes(), fmt::format("max_bytes = {}", spec_.max_bytes));
-  }
   const std::uint64_t rows_in_memory = spec_.memory_bytes / shape_.resident_bytes();
   if (spec_.memory_bytes > 0 && !cold_) {
     limit(rows_in_memory, fmt::format("memory_bytes = {} without a cold tier", spec_.memory_bytes));
@@ -402,7 +399,7 @@ Status SparseTable::push(std::span<const std::uint64_t> ids, std::span<const flo
     if (item.first != item.last) {
       sum.assign(total.begin(), total.end());
       for (std::uint32_t at = batch.next(item.first); at != RowBatch::kEnd; at = batch.next(at)) {
-        add_to(sum, gradient(at).data());
+        std::ranges::transform(sum, gradient(at), sum.begin(), std::plus());
       }
       total = sum;
     }
@@ -550,7 +547,7 @@ Result<CheckpointReport> SparseTable::checkpoint(const std::filesystem::path& fo
                                                  const CheckpointOptions& options) {
   const std::lock_guard one_at_a_time(checkpointing_);
   MOTLEY_TRY(make_folders(folder));
-  const bool full = options.full || chain_.empty() || chain_folder_ != folder ||
+  const bool full = chain_.empty() || chain_folder_ != folder ||
                     static_cast<double>(chain_changes_) > kChainLimit * static_cast<double>(rows_);
   const std::uint32_t since = full ? 0 : chain_cut_;
   std::uint32_t cut = 0;

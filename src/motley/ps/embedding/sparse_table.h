@@ -36,23 +36,13 @@
 
 namespace motley::ps {
 
-struct SparseTableSpec {
-  std::string name = "table";
-  std::size_t dimension = 0;
-  RowInitializer initializer;
-  RowOptimizer optimizer;
-  // Quotas; 0 is none. Bytes are those of weights and optimizer state.
-  std::uint64_t max_rows = 0;
-  std::uint64_t max_bytes = 0;
-  // What rows in memory and their index may take; 0 is no bound. Rows of running pushes may exceed it for their time,
-  // and the cold store's own buffers are not in it. With a cold store it decides what is hot, without one it is a
-  // quota.
-  std::uint64_t memory_bytes = 0;
+// `memory_bytes` is what rows in memory and their index may take. Rows of running pushes may exceed it for their time,
+// and the cold store's own buffers are not in it. With a cold store it decides what is hot, without one it is a quota.
+struct SparseTableSpec : SparseTableOptions {
   std::filesystem::path cold_folder;  // of the cold store in RocksDB; empty is none
 };
 
 struct CheckpointOptions {
-  bool full = false;                     // also where changes since the last one would do
   int keep = 2;                          // how many steps stay restorable
   std::function<void()> at_moment = {};  // called once the moment has passed whose rows are written
 };

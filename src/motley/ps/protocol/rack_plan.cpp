@@ -1,17 +1,9 @@
-// Numbering racks, and the plan's bytes.
+// Numbering racks.
 #include "motley/ps/protocol/rack_plan.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace motley::ps {
-namespace {
-
-constexpr std::size_t kMaxRanks = 4096;
-constexpr std::size_t kMaxServerBytes = 255;
-constexpr double kMaxMilliseconds = 4e9;
-
-}  // namespace
 
 std::vector<int> RackPlan::list_ranks(int rack) const {
   std::vector<int> ranks;
@@ -46,38 +38,6 @@ Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<
     return fail(ErrorCode::kInvalidInput, "racks: no worker is given the server {}; accepted: one or more for each",
                 servers[static_cast<std::size_t>(unused - number.begin())]);
   }
-  return plan;
-}
-
-void encode(net::ByteWriter& writer, const RackPlan& plan) {
-  writer.put(static_cast<std::uint16_t>(plan.rank_racks.size()));
-  for (const int rack : plan.rank_racks) writer.put(static_cast<std::uint16_t>(rack));
-  writer.put(static_cast<std::uint16_t>(plan.servers.size()));
-  for (const std::string& server : plan.servers) writer.put_text(server, kMaxServerBytes);
-  writer.put(static_cast<std::uint8_t>(plan.between_servers ? 1 : 0));
-  writer.put(static_cast<std::uint32_t>(std::llround(std::clamp(plan.seconds * 1000, 0.0, kMaxMilliseconds))));
-}
-
-Result<RackPlan> decode_rack_plan(net::ByteReader& reader) {
-  RackPlan plan;
-  std::vector<int> racks;
-  const std::size_t ranks = reader.get<std::uint16_t>();
-  for (std::size_t rank = 0; rank < std::min(ranks, kMaxRanks) && reader.ok(); ++rank) {
-    racks.push_back(reader.get<std::uint16_t>());
-  }
-  const std::size_t servers = reader.get<std::uint16_t>();
-  for (std::size_t rack = 0; rack < std::min(servers, kMaxRanks) && reader.ok(); ++rack) {
-    plan.servers.push_back(reader.get_text(kMaxServerBytes));
-  }
-  const auto between = reader.get<std::uint8_t>();
-  plan.between_servers = between != 0;
-  const auto milliseconds = reader.get<std::uint32_t>();
-  plan.seconds = milliseconds / 1000.0;
-  const auto numbered = make_rack_plan(plan.servers, racks, static_cast<int>(ranks));
-  if (!reader.ok() || between > 1 || milliseconds > kMaxMilliseconds || !numbered || numbered->rank_racks != racks) {
-    return fail(ErrorCode::kCorrupt, "a malformed plan of {} racks for {} ranks", servers, ranks);
-  }
-  plan.rank_racks = std::move(racks);
   return plan;
 }
 

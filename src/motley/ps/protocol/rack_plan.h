@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/net/bytes.h"
 
 namespace motley::ps {
 
@@ -29,9 +28,5 @@ struct RackPlan {
 // `rank_racks`: for each rank the index of its server. kInvalidInput where that is no server, or a server has no
 // rank.
 Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size);
-
-// As a part of a message; what is decoded is a plan that make_rack_plan could have made, or the reader has failed.
-void encode(net::ByteWriter& writer, const RackPlan& plan);
-Result<RackPlan> decode_rack_plan(net::ByteReader& reader);
 
 }  // namespace motley::ps

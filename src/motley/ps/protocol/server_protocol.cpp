@@ -1,184 +1,148 @@
-// Encodings, and where things stand in the shared region.
+// The messages' fields, and where things stand in the shared region.
 #include "motley/ps/protocol/server_protocol.h"
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
+#include <cstring>
+#include <numeric>
 
-#include "motley/net/bytes.h"
+#include "motley/net/message_fields.h"
 
 namespace motley::ps {
 namespace {
 
-using net::ByteReader;
-using net::ByteWriter;
-
-constexpr std::size_t kMaxTextBytes = 255;
-constexpr std::size_t kMaxReasonBytes = 16384;
+constexpr double kMaxReasonBytes = 16384;
 constexpr int kMaxRanks = 4096;
 constexpr int kMaxBins = 65536;
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
-constexpr std::size_t kSmallestChunkBytes = 64;
+constexpr double kSmallestChunkBytes = 64;
+constexpr double kMaxRendezvousSeconds = 4e6;
 
-void put_double(ByteWriter& writer, double value) {
-  writer.put(std::bit_cast<std::uint64_t>(value));
-}
-double get_double(ByteReader& reader) {
-  return std::bit_cast<double>(reader.get<std::uint64_t>());
+struct Failure {
+  ErrorCode code = ErrorCode::kInternal;
+  int rank = -1;
+  std::string message;
+};
+
+template <class Archive>
+void fields(Archive& archive, Failure& failure) {
+  net::error_code(archive, failure.code);
+  archive.required("rank", failure.rank, NumberIs::between(-1, kMaxRanks - 1));
+  archive.required("message", failure.message, NumberIs::between(0, kMaxReasonBytes));
 }
 
-tl::unexpected<Error> malformed(const char* what, std::span<const std::byte> bytes) {
-  return fail(ErrorCode::kCorrupt, "a malformed {} message of {} bytes", what, bytes.size());
+// Whether the fields fit each other; each by itself is within its bounds.
+bool is_sensible(const ServerJoin& join) {
+  const RackPlan& racks = join.racks;
+  const auto numbered = make_rack_plan(racks.servers, racks.rank_racks, static_cast<int>(racks.rank_racks.size()));
+  const std::size_t racked = racks.between_servers ? racks.servers.size() : racks.rank_racks.size();
+  const bool racks_fit = numbered && numbered->rank_racks == racks.rank_racks &&
+                         ((racks.empty() && !racks.between_servers) || racked == static_cast<std::size_t>(join.size));
+  const bool speeds_fit = join.bin_speeds.empty() || std::ssize(join.bin_speeds) == join.bins;
+  const bool density_fits = join.wire.type == collective::WireType::kTopK
+                                ? join.wire.density > 0 && join.wire.density <= collective::kLargestDensity
+                                : std::bit_cast<std::uint64_t>(join.wire.density) == 0;
+  const bool may_lose = !join.is_async && racks.empty() && !racks.between_servers;
+  const auto& buckets = join.bucket_elements;
+  const std::uint64_t elements = std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0});
+  return racks_fit && speeds_fit && density_fits && (may_lose || !join.wire.lossy()) && join.first_bin < join.bins &&
+         !buckets.empty() && elements <= kMaxElements &&
+         (!join.is_async || join.update.rule != kernels::UpdateRule::kSum);
 }
 
 }  // namespace
 
+template <class Archive>
+void fields(Archive& archive, ServerInfo& info) {
+  archive.required("host_id", info.host_id);
+  archive.required("cores", info.cores, NumberIs::between(1, kMaxBins));
+}
+
+template <class Archive>
+void fields(Archive& archive, RackPlan& plan) {
+  archive.required("rank_racks", plan.rank_racks, NumberIs::between(0, kMaxRanks));
+  archive.required("servers", plan.servers);
+  archive.required("between_servers", plan.between_servers);
+  archive.required("seconds", plan.seconds, NumberIs::between(0, kMaxRendezvousSeconds));
+}
+
+template <class Archive>
+void fields(Archive& archive, ServerJoin& join) {
+  archive.required("size", join.size, NumberIs::between(1, kMaxRanks));
+  archive.required("bins", join.bins, NumberIs::between(1, kMaxBins));
+  archive.required("first_bin", join.first_bin, NumberIs::between(0, kMaxBins));
+  archive.required("cores", join.cores, NumberIs::between(0, kMaxBins));
+  archive.required("chunk_bytes", join.chunk_bytes, NumberIs::between(kSmallestChunkBytes, kMaxElements));
+  archive.required("is_async", join.is_async);
+  archive.required("wire", join.wire.type, NumberIs::between(0, static_cast<int>(collective::WireType::kTopK)));
+  archive.required("density", join.wire.density, NumberIs::kFraction);
+  archive.required("rule", join.update.rule, NumberIs::between(0, static_cast<int>(kernels::UpdateRule::kAdamW)));
+  archive.required("momentum", join.update.momentum, NumberIs::kFinite);
+  archive.required("dampening", join.update.dampening, NumberIs::kFinite);
+  archive.required("weight_decay", join.update.weight_decay, NumberIs::kFinite);
+  archive.required("beta1", join.update.beta1, NumberIs::kFinite);
+  archive.required("beta2", join.update.beta2, NumberIs::kFinite);
+  archive.required("epsilon", join.update.epsilon, NumberIs::kFinite);
+  archive.required("host_id", join.host_id);
+  archive.required("region", join.region);
+  archive.required("bucket_elements", join.bucket_elements, NumberIs::between(0, kMaxElements));
+  archive.required("bin_speeds", join.bin_speeds, NumberIs::kPositive);
+  archive.required("racks", join.racks);
+}
+
+template <class Archive>
+void fields(Archive& archive, ServerJoined& joined) {
+  archive.required("region", joined.region);
+  archive.required("region_bytes", joined.region_bytes);
+  archive.required("may_spin", joined.may_spin);
+  archive.required("bins", joined.bins, NumberIs::between(0, kMaxBins));
+  archive.required("cores", joined.cores, NumberIs::between(0, kMaxBins));
+}
+
 std::vector<std::byte> encode(const ServerInfo& info) {
-  ByteWriter writer;
-  writer.put_text(info.host_id, kMaxTextBytes);
-  writer.put(static_cast<std::uint32_t>(info.cores));
-  return writer.take();
+  return net::encode_message(info);
 }
 
-Result<ServerInfo> decode_server_info(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  ServerInfo info;
-  info.host_id = reader.get_text(kMaxTextBytes);
-  info.cores = static_cast<int>(reader.get<std::uint32_t>());
-  if (!reader.complete() || info.cores < 1 || info.cores > kMaxBins) {
-    return malformed("server", bytes);
-  }
-  return info;
-}
-
-std::vector<std::byte> encode(const ServerJoin& join) {
-  ByteWriter writer;
-  for (const int value : {join.size, join.bins, join.first_bin, join.cores}) {
-    writer.put(static_cast<std::uint32_t>(value));
-  }
-  writer.put(join.chunk_bytes);
-  writer.put(static_cast<std::uint8_t>(join.is_async ? 1 : 0));
-  writer.put(static_cast<std::uint8_t>(join.wire.type));
-  put_double(writer, join.wire.density);
-  const kernels::UpdateOptions& update = join.update;
-  writer.put(static_cast<std::uint8_t>(update.rule));
-  for (const double value :
-       {update.momentum, update.dampening, update.weight_decay, update.beta1, update.beta2, update.epsilon}) {
-    put_double(writer, value);
-  }
-  writer.put_text(join.host_id, kMaxTextBytes);
-  writer.put_text(join.region, kMaxTextBytes);
-  writer.put(static_cast<std::uint32_t>(join.bucket_elements.size()));
-  for (const std::uint64_t elements : join.bucket_elements) {
-    writer.put(elements);
-  }
-  writer.put(static_cast<std::uint32_t>(join.bin_speeds.size()));
-  for (const double speed : join.bin_speeds) put_double(writer, speed);
-  encode(writer, join.racks);
-  return writer.take();
-}
-
-Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  ServerJoin join;
-  for (int* value : {&join.size, &join.bins, &join.first_bin, &join.cores}) {
-    *value = static_cast<int>(reader.get<std::uint32_t>());
-  }
-  join.chunk_bytes = reader.get<std::uint64_t>();
-  const auto is_async = reader.get<std::uint8_t>();
-  join.is_async = is_async != 0;
-  const auto wire = reader.get<std::uint8_t>();
-  join.wire = {static_cast<collective::WireType>(wire), get_double(reader)};
-  const auto rule = reader.get<std::uint8_t>();
-  join.update.rule = static_cast<kernels::UpdateRule>(rule);
-  kernels::UpdateOptions& update = join.update;
-  for (double* value :
-       {&update.momentum, &update.dampening, &update.weight_decay, &update.beta1, &update.beta2, &update.epsilon}) {
-    *value = get_double(reader);
-  }
-  join.host_id = reader.get_text(kMaxTextBytes);
-  join.region = reader.get_text(kMaxTextBytes);
-  const auto buckets = reader.get<std::uint32_t>();
-  std::uint64_t elements = 0;
-  for (std::uint32_t i = 0; i < buckets && reader.ok() && elements <= kMaxElements; ++i) {
-    join.bucket_elements.push_back(reader.get<std::uint64_t>());
-    elements += std::min(join.bucket_elements.back(), kMaxElements + 1);
-  }
-  const auto speeds = reader.get<std::uint32_t>();
-  for (std::uint32_t i = 0; i < speeds && reader.ok(); ++i) {
-    join.bin_speeds.push_back(get_double(reader));
-  }
-  MOTLEY_ASSIGN(join.racks, decode_rack_plan(reader));
-  const bool speeds_fit =
-      speeds == 0 || (static_cast<int>(speeds) == join.bins && std::ranges::all_of(join.bin_speeds, [](double speed) {
-                        return speed > 0 && std::isfinite(speed);
-                      }));
-  const RackPlan& racks = join.racks;
-  const std::size_t racked = racks.between_servers ? racks.servers.size() : racks.rank_racks.size();
-  const bool racks_fit = (racks.empty() && !racks.between_servers) || racked == static_cast<std::size_t>(join.size);
-  const bool density_fits = join.wire.type == collective::WireType::kTopK
-                                ? join.wire.density > 0 && join.wire.density <= collective::kLargestDensity
-                                : std::bit_cast<std::uint64_t>(join.wire.density) == 0;
-  const bool may_lose = is_async == 0 && racks.empty() && !racks.between_servers;
-  const bool wire_fits = wire <= 4 && density_fits && (may_lose || !join.wire.lossy());
-  const bool sensible = join.size >= 1 && join.size <= kMaxRanks && join.bins >= 1 && join.bins <= kMaxBins &&
-                        join.first_bin >= 0 && join.first_bin < join.bins && join.cores >= 0 &&
-                        join.cores <= kMaxBins && racks_fit && speeds_fit && wire_fits && rule <= 5 && buckets > 0 &&
-                        elements <= kMaxElements && join.chunk_bytes >= kSmallestChunkBytes &&
-                        join.chunk_bytes <= kMaxElements && is_async <= 1 &&
-                        (is_async == 0 || join.update.rule != kernels::UpdateRule::kSum);
-  if (!reader.complete() || !sensible) {
-    return malformed("join", bytes);
-  }
-  return join;
+std::vector<std::byte> encode(ServerJoin join) {
+  join.racks.seconds = std::clamp(join.racks.seconds, 0.0, kMaxRendezvousSeconds);
+  return net::encode_message(std::move(join));
 }
 
 std::vector<std::byte> encode(const ServerJoined& joined) {
-  ByteWriter writer;
-  writer.put_text(joined.region, kMaxTextBytes);
-  writer.put(joined.region_bytes);
-  writer.put(static_cast<std::uint8_t>(joined.may_spin ? 1 : 0));
-  writer.put(static_cast<std::uint32_t>(joined.bins));
-  writer.put(static_cast<std::uint32_t>(joined.cores));
-  return writer.take();
-}
-
-Result<ServerJoined> decode_server_joined(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  ServerJoined joined;
-  joined.region = reader.get_text(kMaxTextBytes);
-  joined.region_bytes = reader.get<std::uint64_t>();
-  const auto may_spin = reader.get<std::uint8_t>();
-  joined.may_spin = may_spin != 0;
-  joined.bins = static_cast<int>(reader.get<std::uint32_t>());
-  joined.cores = static_cast<int>(reader.get<std::uint32_t>());
-  if (!reader.complete() || may_spin > 1 || joined.bins < 0 || joined.bins > kMaxBins || joined.cores < 0 ||
-      joined.cores > joined.bins) {
-    return malformed("joined", bytes);
-  }
-  return joined;
+  return net::encode_message(joined);
 }
 
 std::vector<std::byte> encode(const Error& error) {
-  ByteWriter writer;
-  writer.put(static_cast<std::uint16_t>(error.code));
-  writer.put(static_cast<std::uint32_t>(error.rank));
-  writer.put_text(error.message, kMaxReasonBytes);
-  return writer.take();
+  return net::encode_message(Failure{error.code, error.rank, error.message});
+}
+
+Result<ServerInfo> decode_server_info(std::span<const std::byte> bytes) {
+  return net::decode_message<ServerInfo>(bytes, "server");
+}
+
+Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes) {
+  MOTLEY_ASSIGN(auto join, net::decode_message<ServerJoin>(bytes, "join"));
+  if (is_sensible(join)) return join;
+  return fail(ErrorCode::kCorrupt, "a malformed join message of {} bytes: its fields do not fit each other",
+              bytes.size());
+}
+
+Result<ServerJoined> decode_server_joined(std::span<const std::byte> bytes) {
+  MOTLEY_ASSIGN(auto joined, net::decode_message<ServerJoined>(bytes, "joined"));
+  if (joined.cores <= joined.bins) return joined;
+  return fail(ErrorCode::kCorrupt, "a malformed joined message: {} cores of {}", joined.cores, joined.bins);
 }
 
 Result<Error> decode_server_failed(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  Error error;
-  const auto code = reader.get<std::uint16_t>();
-  error.code = static_cast<ErrorCode>(code);
-  error.rank = static_cast<int>(reader.get<std::uint32_t>());
-  error.message = reader.get_text(kMaxReasonBytes);
-  if (!reader.complete() || code > static_cast<std::uint16_t>(ErrorCode::kInternal) || error.rank < -1 ||
-      error.rank >= kMaxRanks) {
-    return malformed("failure", bytes);
-  }
-  return error;
+  MOTLEY_ASSIGN(auto failure, net::decode_message<Failure>(bytes, "failure"));
+  return Error{failure.code, std::move(failure.message), failure.rank};
+}
+
+std::vector<int> decode_missing_ranks(std::span<const std::byte> bytes, int size) {
+  std::vector<int> ranks(bytes.size() / sizeof(int));
+  if (!ranks.empty()) std::memcpy(ranks.data(), bytes.data(), ranks.size() * sizeof(int));
+  std::erase_if(ranks, [&](int rank) { return rank < 0 || rank >= size; });
+  return ranks;
 }
 
 ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size,

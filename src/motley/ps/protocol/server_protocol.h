@@ -119,7 +119,7 @@ inline constexpr std::size_t kAnnouncementBytes = 32;
 static_assert(sizeof(Announcement) == kAnnouncementBytes);
 
 std::vector<std::byte> encode(const ServerInfo& info);
-std::vector<std::byte> encode(const ServerJoin& join);
+std::vector<std::byte> encode(ServerJoin join);
 std::vector<std::byte> encode(const ServerJoined& joined);
 std::vector<std::byte> encode(const Error& error);
 // kCorrupt for bytes that are no such message.
@@ -127,6 +127,15 @@ Result<ServerInfo> decode_server_info(std::span<const std::byte> bytes);
 Result<ServerJoin> decode_server_join(std::span<const std::byte> bytes);
 Result<ServerJoined> decode_server_joined(std::span<const std::byte> bytes);
 Result<Error> decode_server_failed(std::span<const std::byte> bytes);
+// The answer to kServerMissing, without what is no rank of so many.
+std::vector<int> decode_missing_ranks(std::span<const std::byte> bytes, int size);
+
+// Values as they stand in memory, for a frame that keeps its own copy.
+template <class Range>
+std::vector<std::byte> copy_bytes(const Range& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
 
 // The region that a server makes for a job whose ranks are all on its host: first the control words, then the weights,
 // of an asynchronous job once for each rank. Gradients are in a region of each rank, buckets one after the other as

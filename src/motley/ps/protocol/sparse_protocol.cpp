@@ -1,73 +1,28 @@
 // Encodings. Heads of pulls and pushes, ids and floats stand in frames as they stand in memory, little-endian.
 #include "motley/ps/protocol/sparse_protocol.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "motley/base/random.h"
-#include "motley/net/bytes.h"
+#include "motley/kernels/compress.h"
+#include "motley/net/message_fields.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
 namespace {
 
-using net::ByteReader;
-using net::ByteWriter;
-
-constexpr std::size_t kMaxTextBytes = 255;
-constexpr std::uint32_t kMaxMembers = 4096;
-constexpr std::uint32_t kMaxTables = 4096;
+constexpr int kMaxMembers = 4096;
+constexpr std::size_t kMaxTables = 4096;
+constexpr std::uint16_t kSaved = 0xffff;  // no code of an error
 
 static_assert(std::endian::native == std::endian::little);
 static_assert(sizeof(SparsePull) == 16 && sizeof(SparsePush) == 24 && sizeof(SparseFinish) == 8);
 
 tl::unexpected<Error> malformed(const char* what, std::span<const std::byte> bytes) {
   return fail(ErrorCode::kCorrupt, "a malformed {} message of {} bytes", what, bytes.size());
-}
-
-void put_float(ByteWriter& writer, float value) {
-  writer.put(std::bit_cast<std::uint32_t>(value));
-}
-float get_float(ByteReader& reader) {
-  return std::bit_cast<float>(reader.get<std::uint32_t>());
-}
-
-void put(ByteWriter& writer, const SparseTableOptions& table) {
-  writer.put_text(table.name, kMaxTextBytes);
-  writer.put(static_cast<std::uint32_t>(table.dimension));
-  writer.put(static_cast<std::uint8_t>(table.initializer.kind));
-  put_float(writer, table.initializer.scale);
-  writer.put(table.initializer.seed);
-  writer.put(static_cast<std::uint8_t>(table.optimizer.kind));
-  for (const float value :
-       {table.optimizer.learning_rate, table.optimizer.epsilon, table.optimizer.beta1, table.optimizer.beta2}) {
-    put_float(writer, value);
-  }
-  writer.put(table.memory_bytes);
-  writer.put(table.max_rows);
-  writer.put(static_cast<std::uint8_t>(table.wire));
-}
-
-// Whether it is sensible.
-bool get(ByteReader& reader, SparseTableOptions& table) {
-  table.name = reader.get_text(kMaxTextBytes);
-  table.dimension = reader.get<std::uint32_t>();
-  const auto initializer = reader.get<std::uint8_t>();
-  table.initializer.kind = static_cast<RowInitializer::Kind>(initializer);
-  table.initializer.scale = get_float(reader);
-  table.initializer.seed = reader.get<std::uint64_t>();
-  const auto optimizer = reader.get<std::uint8_t>();
-  table.optimizer.kind = static_cast<RowOptimizer::Kind>(optimizer);
-  for (float* value :
-       {&table.optimizer.learning_rate, &table.optimizer.epsilon, &table.optimizer.beta1, &table.optimizer.beta2}) {
-    *value = get_float(reader);
-  }
-  table.memory_bytes = reader.get<std::uint64_t>();
-  table.max_rows = reader.get<std::uint64_t>();
-  table.wire = static_cast<collective::WireType>(reader.get<std::uint8_t>());
-  return !table.name.empty() && table.dimension >= 1 && table.dimension <= kMaxSparseDimension && initializer <= 1 &&
-         std::isfinite(table.initializer.scale) && optimizer <= 2 && RowForm::accepts(table.wire);
 }
 
 // The head at the beginning of a frame about one of the tables; the table's index is checked.
@@ -80,61 +35,79 @@ bool read_head(std::span<const std::byte> bytes, std::span<const SparseTableOpti
 
 }  // namespace
 
+std::size_t RowForm::row_bytes() const {
+  return type == collective::WireType::kInt8 ? sizeof(float) + dimension : dimension * kernels::byte_size(format());
+}
+
+void RowForm::write(std::span<const float> rows, std::byte* frame) const {
+  if (type != collective::WireType::kInt8) return kernels::write_format(format(), rows, frame);
+  auto* values = reinterpret_cast<std::int8_t*>(frame + rows.size() / dimension * sizeof(float));
+  kernels::quantize_int8_blocks(rows, values, reinterpret_cast<float*>(frame), dimension);
+}
+
+void RowForm::read(const std::byte* frame, std::span<float> rows) const {
+  if (type != collective::WireType::kInt8) return kernels::read_format(format(), frame, rows);
+  const auto* values = reinterpret_cast<const std::int8_t*>(frame + rows.size() / dimension * sizeof(float));
+  kernels::dequantize_int8_blocks({values, rows.size()}, reinterpret_cast<const float*>(frame), rows.data(), dimension);
+}
+
 std::size_t find_shard(std::uint64_t id, std::size_t servers) {
   return mix({id}) % servers;
 }
 
+template <class Archive>
+void fields(Archive& archive, SparseTableOptions& table) {
+  archive.required("name", table.name);
+  archive.required("dimension", table.dimension, NumberIs::between(1, kMaxSparseDimension));
+  archive.required("initializer", table.initializer.kind, NumberIs::between(0, 1));
+  archive.required("scale", table.initializer.scale, NumberIs::kFinite);
+  archive.required("seed", table.initializer.seed);
+  archive.required("optimizer", table.optimizer.kind, NumberIs::between(0, 2));
+  archive.required("learning_rate", table.optimizer.learning_rate, NumberIs::kFinite);
+  archive.required("epsilon", table.optimizer.epsilon, NumberIs::kFinite);
+  archive.required("beta1", table.optimizer.beta1, NumberIs::kFinite);
+  archive.required("beta2", table.optimizer.beta2, NumberIs::kFinite);
+  archive.required("memory_bytes", table.memory_bytes);
+  archive.required("max_rows", table.max_rows);
+  archive.required("wire", table.wire, NumberIs::between(0, static_cast<int>(collective::WireType::kInt8)));
+}
+
+template <class Archive>
+void fields(Archive& archive, SparseOpen& open) {
+  archive.required("size", open.size, NumberIs::between(1, kMaxMembers));
+  archive.required("shard", open.shard, NumberIs::between(0, kMaxMembers));
+  archive.required("shards", open.shards, NumberIs::between(1, kMaxMembers));
+  archive.required("written_by", open.written_by, NumberIs::between(0, kMaxMembers));
+  archive.required("mode", open.mode, NumberIs::between(0, 1));
+  archive.required("step", open.step);
+  archive.required("tables", open.tables);
+}
+
 std::vector<std::byte> encode(const SparseOpen& open) {
-  ByteWriter writer;
-  for (const int value : {open.size, open.shard, open.shards, open.written_by}) {
-    writer.put(static_cast<std::uint32_t>(value));
-  }
-  writer.put(static_cast<std::uint8_t>(open.mode));
-  writer.put(static_cast<std::uint64_t>(open.step));
-  writer.put(static_cast<std::uint32_t>(open.tables.size()));
-  for (const SparseTableOptions& table : open.tables) put(writer, table);
-  return writer.take();
+  return net::encode_message(open);
 }
 
 Result<SparseOpen> decode_sparse_open(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  SparseOpen open;
-  bool sensible = true;
-  for (int* value : {&open.size, &open.shard, &open.shards, &open.written_by}) {
-    const auto number = reader.get<std::uint32_t>();
-    sensible = sensible && number <= kMaxMembers;
-    *value = static_cast<int>(number);
-  }
-  const auto mode = reader.get<std::uint8_t>();
-  open.mode = static_cast<SparseMode>(mode);
-  open.step = static_cast<std::int64_t>(reader.get<std::uint64_t>());
-  const auto tables = reader.get<std::uint32_t>();
-  sensible = sensible && open.size >= 1 && open.shard < open.shards && mode <= 1 && open.step >= 0 && tables >= 1 &&
-             tables <= kMaxTables;
-  for (std::uint32_t i = 0; i < tables && sensible && reader.ok(); ++i) {
-    sensible = get(reader, open.tables.emplace_back());
-  }
-  if (!reader.complete() || !sensible) {
-    return malformed("sparse open", bytes);
-  }
+  MOTLEY_ASSIGN(auto open, net::decode_message<SparseOpen>(bytes, "sparse open"));
+  const bool sensible = open.shard < open.shards && !open.tables.empty() && open.tables.size() <= kMaxTables &&
+                        std::ranges::none_of(open.tables, &std::string::empty, &SparseTableOptions::name);
+  if (!sensible) return malformed("sparse open", bytes);
   return open;
 }
 
 std::vector<std::byte> encode(const Result<SparseSaved>& saved) {
   if (!saved) return encode(saved.error());
-  ByteWriter writer;
-  writer.put(std::uint16_t{0xffff});  // no code of an error
+  net::ByteWriter writer;
+  writer.put(kSaved);
   writer.put(saved->rows);
   writer.put(saved->bytes);
   return writer.take();
 }
 
 Result<SparseSaved> decode_sparse_saved(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  SparseSaved saved;
-  const bool good = reader.get<std::uint16_t>() == 0xffff;
-  saved.rows = reader.get<std::uint64_t>();
-  saved.bytes = reader.get<std::uint64_t>();
+  net::ByteReader reader(bytes);
+  const bool good = reader.get<std::uint16_t>() == kSaved;
+  const SparseSaved saved = {.rows = reader.get<std::uint64_t>(), .bytes = reader.get<std::uint64_t>()};
   if (good && reader.complete()) return saved;
   MOTLEY_ASSIGN(Error error, decode_server_failed(bytes));
   return fail(std::move(error));

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/ps/protocol/row_form.h"
+#include "motley/collective/wire_form.h"
 
 namespace motley::ps {
 
@@ -34,6 +34,23 @@ struct RowOptimizer {
   float beta1 = 0.9F;    // Adam's
   float beta2 = 0.999F;  // Adam's
   bool operator==(const RowOptimizer&) const = default;
+};
+
+// How rows, weights or gradients, stand in a frame: as float32, in 16 bits a value, or as int8 under one scale a row.
+// Rows differ in size by orders of magnitude, so none shares a scale.
+struct RowForm {
+  collective::WireType type = collective::WireType::kNative;  // up to kInt8
+  std::size_t dimension = 0;                                  // values of a row
+
+  static bool accepts(collective::WireType type) { return type <= collective::WireType::kInt8; }
+  std::size_t row_bytes() const;
+  // Whole rows to a frame of row_bytes() for each, and back. `frame` is aligned to 4 bytes. int8: the rows' scales
+  // (float32), then their values.
+  void write(std::span<const float> rows, std::byte* frame) const;
+  void read(const std::byte* frame, std::span<float> rows) const;
+
+ private:
+  kernels::WireFormat format() const { return collective::WireForm{type}.format(); }
 };
 
 struct SparseTableOptions {

@@ -10,7 +10,7 @@
 
 #include "motley/ps/dense/dense_metrics.h"
 #include "motley/ps/embedding/sparse_statistics.h"
-#include "motley/ps/tenants/memory_quota.h"
+#include "motley/ps/tenants/tenants.h"
 
 namespace motley::ps {
 

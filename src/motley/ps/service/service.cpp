@@ -16,7 +16,6 @@
 #include "motley/base/units.h"
 #include "motley/net/host.h"
 #include "motley/net/socket.h"
-#include "motley/ps/dense/async_shard_task.h"
 
 namespace motley::ps {
 namespace {
@@ -33,6 +32,12 @@ constexpr int kMaxRequests = 64;
 constexpr std::size_t kMaxAnswers = 16;
 // Cutting a model looks at every core of all servers for every segment: so many looks take about a second.
 constexpr double kMaxLooks = 1e9;
+
+// Whoever waits for a connection's next frame is told of its end.
+void say(TcpConnection& connection, std::uint16_t type, std::uint64_t tag, std::vector<std::byte> payload) {
+  connection.post_owned(type, tag, std::move(payload));
+  static_cast<void>(connection.progress());
+}
 
 bool takes_requests(const TcpConnection& connection) {
   return connection.pending_sends() <= kMaxAnswers;
@@ -312,7 +317,7 @@ void Service::send_back() {
 }
 
 void Service::turn_away(std::unique_ptr<TcpConnection> connection, const Error& error) {
-  connection->post_owned(kServerFailed, 0, encode(error));
+  say(*connection, kServerFailed, 0, encode(error));
   leaving_.push_back({std::move(connection), monotonic_seconds() + kLastWordsSeconds});
 }
 
@@ -343,8 +348,7 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
                      {ErrorCode::kRefused, fmt::format("rank {} of job '{}' is here already", rank, name), -1});
   }
   if (job->ranks.size() <= rank) job->ranks.resize(rank + 1);
-  connection->post_owned(kServerInfo, 0, encode(ServerInfo{host_id_, cores()}));
-  static_cast<void>(connection->progress());
+  say(*connection, kServerInfo, 0, encode(ServerInfo{host_id_, cores()}));
   job->ranks[rank].control = std::move(connection);
 }
 
@@ -374,7 +378,7 @@ void Service::admit_channel(const Claim& claim, std::unique_ptr<TcpConnection> c
 
 // All channels of this core are there.
 std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t core) {
-  std::vector<std::unique_ptr<TcpConnection>> channels;
+  Channels channels;
   for (Rank& rank : job.ranks) {
     if (rank.join) channels.push_back(std::move(rank.channels[core]));
   }
@@ -383,12 +387,9 @@ std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t 
     lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
     wake();
   };
-  if (job.rack) return std::make_unique<RackShardTask>(job.rack, static_cast<int>(core), std::move(channels), lost);
+  if (job.rack) return make_rack_task(job.rack, static_cast<int>(core), std::move(channels), lost);
   job.dense->unlink();  // whoever opens a channel has mapped the region
-  if (job.dense->is_async()) {
-    return std::make_unique<AsyncShardTask>(job.dense, static_cast<int>(core), std::move(channels), lost);
-  }
-  return std::make_unique<DenseShardTask>(job.dense, static_cast<int>(core), std::move(channels), lost);
+  return ps::make_shard_task(job.dense, static_cast<int>(core), std::move(channels), lost);
 }
 
 void Service::wake() {
@@ -458,10 +459,7 @@ Status Service::handle(Job& job, std::size_t rank, const net::Message& message) 
       from.loaded = true;
       if (rank == 0) job.dense->begin(message.header.tag);
       if (std::ranges::all_of(job.ranks, &Rank::loaded)) {
-        for (Rank& other : job.ranks) {
-          other.control->post_owned(kServerLoaded, 0, {});
-          static_cast<void>(other.control->progress());
-        }
+        for (Rank& other : job.ranks) say(*other.control, kServerLoaded, 0, {});
       }
       return {};
     }
@@ -469,26 +467,16 @@ Status Service::handle(Job& job, std::size_t rank, const net::Message& message) 
       if (!job.dense) return wrong("there is no state yet");
       const std::span<float> part = job.dense->part(StatePart::of(message.header.tag));
       if (part.empty()) return wrong("there is no such part");
-      const auto bytes = std::as_bytes(part);
-      from.control->post_owned(kServerSave, message.header.tag, {bytes.begin(), bytes.end()});
-      static_cast<void>(from.control->progress());
+      say(*from.control, kServerSave, message.header.tag, copy_bytes(part));
       return {};
     }
-    case kServerMissing: {
+    case kServerMissing:
       if (!job.dense) return wrong("it has not joined yet");
-      const std::vector<int> missing = job.dense->missing_ranks();
-      const auto bytes = std::as_bytes(std::span(missing));
-      from.control->post_owned(kServerMissing, 0, {bytes.begin(), bytes.end()});
-      static_cast<void>(from.control->progress());
+      say(*from.control, kServerMissing, 0, copy_bytes(job.dense->standing().missing));
       return {};
-    }
-    case kServerReceived: {
-      const auto counts = received_in_rack(job);
-      const auto bytes = std::as_bytes(std::span(counts));
-      from.control->post_owned(kServerReceived, 0, {bytes.begin(), bytes.end()});
-      static_cast<void>(from.control->progress());
+    case kServerReceived:
+      say(*from.control, kServerReceived, 0, copy_bytes(received_in_rack(job)));
       return {};
-    }
     case kServerFailed: {
       if (!is_between_racks(job)) return wrong("workers fail without a word");
       MOTLEY_ASSIGN(Error error, decode_server_failed(message.payload));
@@ -577,8 +565,7 @@ void Service::announce_joined(Job& job, ServerJoined joined) {
   for (Rank& rank : job.ranks) {
     if (!rank.join) continue;
     rank.channels.resize(cores_.size());
-    rank.control->post_owned(kServerJoined, 0, encode(joined));
-    static_cast<void>(rank.control->progress());
+    say(*rank.control, kServerJoined, 0, encode(joined));
   }
 }
 
@@ -629,8 +616,7 @@ Status Service::receive_from_racks(Job& job) {
     for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
       const Rank& to = job.ranks[rank];
       if (!to.control || to.left || (answer.rank >= 0 && answer.rank != static_cast<int>(rank))) continue;
-      to.control->post_owned(answer.type, answer.tag, answer.payload);
-      static_cast<void>(to.control->progress());
+      say(*to.control, answer.type, answer.tag, answer.payload);
     }
   }
   return {};
@@ -651,15 +637,10 @@ void Service::end(Job& job, const Error& error) {
   metrics_->jobs_failed.add(1);
   for (const auto& core : cores_) core->remove(job.number);
   if (job.rack) {
-    for (auto& control : job.rack->take_controls()) {
-      turn_away(std::move(control), error);
-      static_cast<void>(leaving_.back().connection->progress());
-    }
+    for (auto& control : job.rack->take_controls()) turn_away(std::move(control), error);
   }
   for (Rank& rank : job.ranks) {
-    if (!rank.control || rank.left) continue;
-    turn_away(std::move(rank.control), error);
-    static_cast<void>(leaving_.back().connection->progress());
+    if (rank.control && !rank.left) turn_away(std::move(rank.control), error);
   }
   job.ranks.clear();
 }

@@ -21,7 +21,6 @@
 #include "motley/ps/embedding/sparse_service.h"
 #include "motley/ps/service/metrics.h"
 #include "motley/ps/service/stall_watch.h"
-#include "motley/ps/tenants/memory_quota.h"
 #include "motley/ps/tenants/tenants.h"
 
 namespace motley::ps {

@@ -3,6 +3,7 @@
 // whoever has none loses its turn and saves nothing up.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,8 +12,19 @@ namespace motley::ps {
 
 class WeightedRoundRobin {
  public:
-  void add(std::uint64_t job, const std::string& tenant, int share);
-  void remove(std::uint64_t job);
+  void add(std::uint64_t job, const std::string& tenant, int share) {
+    auto found = std::ranges::find(tenants_, tenant, &Tenant::name);
+    if (found == tenants_.end()) found = tenants_.insert(tenants_.end(), {tenant, share, {}, 0});
+    found->jobs.push_back(job);
+  }
+  void remove(std::uint64_t job) {
+    for (Tenant& tenant : tenants_) {
+      if (std::erase(tenant.jobs, job) > 0) tenant.next = 0;
+    }
+    std::erase_if(tenants_, [](const Tenant& tenant) { return tenant.jobs.empty(); });
+    turn_ = 0;
+    left_ = tenants_.empty() ? 0 : tenants_[0].share;
+  }
 
   // Offers the turn to one job after the other until `work(job)` says that it took a segment; false if none did.
   template <class Work>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/ps/client/server_address.h"
+#include "motley/ps/client/server_options.h"
 
 namespace motley::train {
 

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "motley/base/statistics.h"
-#include "motley/collective/tcp_ring_reducer.h"
+#include "motley/collective/methods.h"
 #include "motley/ps/client/server_reducer.h"
 
 namespace motley::train {
@@ -95,9 +95,9 @@ Result<MethodChoice> measure_and_choose(net::Session& session, collective::Group
   MOTLEY_ASSIGN(const auto rates, group.all_gather(std::span(&own_rate, 1), deadline));
   question.rank_memory = *std::ranges::min_element(rates);
   if (!question.one_host && question.ring_allowed) {
-    collective::TcpRingReducer ring(session, options);
-    MOTLEY_TRY(ring.prepare(probe, deadline));
-    MOTLEY_ASSIGN(const Rounds seconds, time_rounds(ring, group, deadline));
+    const auto ring = collective::make_tcp_ring_reducer(session, options);
+    MOTLEY_TRY(ring->prepare(probe, deadline));
+    MOTLEY_ASSIGN(const Rounds seconds, time_rounds(*ring, group, deadline));
     question.latency = seconds.small;  // a few bytes go to all ranks at once
     const double carrying = std::max(seconds.probe - 2 * (ranks - 1) * seconds.small, seconds.probe / 2);
     question.rank_link = 2.0 * (ranks - 1) / ranks * probe_bytes / carrying;
