@@ -81,11 +81,21 @@ Result<std::string> ChildProcess::read_line(const Deadline& deadline) {
 }
 
 Status ChildProcess::finish(const Deadline& deadline) {
-  for (;;) {
-    if (const auto line = read_line(deadline); !line) {
-      return line.error().code == ErrorCode::kTimeout ? Status(fail(line.error())) : Status();
-    }
+  while (true) {
+    const auto line = read_line(deadline);
+    if (!line && line.error().code == ErrorCode::kTimeout) return fail(line.error());
+    if (!line) break;
   }
+  int status = 0;
+  while (::waitpid(process_, &status, WNOHANG) == 0) {
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "'{}' did not end within {:.3g} s", name_, deadline.allowed());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  if (const int code = exit_code(status); code != 0)
+    return fail(ErrorCode::kInternal, "'{}' ended with {}", name_, code);
+  return {};
 }
 
 }  // namespace motley::bench

@@ -25,7 +25,7 @@ class ChildProcess {
 
   Status write_line(const std::string& line);
   Result<std::string> read_line(const Deadline& deadline);
-  // Reads and forgets until the child closes its output, at its end.
+  // Reads and forgets until the child ends; an error where its exit code is not 0.
   Status finish(const Deadline& deadline);
   void kill();  // SIGKILL; returns when it is gone
 

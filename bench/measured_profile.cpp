@@ -46,6 +46,7 @@ void slow_down(std::span<model::LayerTime> layers, double factor) {
       time->fixed *= factor;
       time->per_sample *= factor;
     }
+    layer.update_seconds *= factor;
     layer.measurements.clear();
   }
 }

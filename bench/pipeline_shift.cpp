@@ -21,7 +21,7 @@
 namespace motley::bench {
 namespace {
 
-constexpr double kSlowness = 8;  // times as long as this machine takes, so that it can play three workers
+constexpr double kSlowness = 16;  // times as long as this machine takes, so that it can play three workers
 constexpr double kShift = 3;
 constexpr double kMemory = 0.7;  // of a worker, over what the whole network's weights, gradients and momentum take
 constexpr std::int64_t kBatch = 64;

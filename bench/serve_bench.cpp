@@ -134,7 +134,7 @@ class Killed {
     std::map<std::string, int> ran;
     std::ifstream file(folder_ / "ran");
     for (std::string line; std::getline(file, line);) ++ran[line];
-    MOTLEY_ASSIGN(const Json done, ask("/v1/jobs?state=done", ""));
+    MOTLEY_ASSIGN(const Json done, ask("/v1/jobs?state=completed", ""));
     std::map<std::string, int> known;
     for (const Json& job : done["jobs"]) ++known[job["name"].get<std::string>()];
     int wrong = 0;

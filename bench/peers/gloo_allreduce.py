@@ -27,13 +27,13 @@ def main():
     parser.add_argument("--momentum", action="store_true")
     parser.add_argument("--barrier", action="store_true")
     parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--meeting")
+    parser.add_argument("--rendezvous")
     arguments = parser.parse_args()
     ranks, sizes, rank = arguments.ranks, arguments.sizes, arguments.rank
     if rank == 0:
         folder = tempfile.TemporaryDirectory()
         rendezvous = os.path.join(folder.name, "store")
-        command = [sys.executable, __file__, *sys.argv[1:], "--meeting", rendezvous, "--rank"]
+        command = [sys.executable, __file__, *sys.argv[1:], "--rendezvous", rendezvous, "--rank"]
         others = [subprocess.Popen([*command, str(r)], stdin=subprocess.DEVNULL) for r in range(1, ranks)]
     else:
         rendezvous = arguments.rendezvous

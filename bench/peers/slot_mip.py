@@ -7,9 +7,14 @@ reach and k; its workers are y on each server. A server where all of them are is
 """
 
 import json
+import os
 import sys
 
 import highspy
+
+# HiGHS prints a line about itself as a solver is made: the answers have the output of before to themselves.
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 
 
 class Program:
@@ -87,4 +92,4 @@ def bound(problem, seconds):
 
 
 for line in sys.stdin:
-    print(bound(json.loads(line), float(sys.argv[1])), flush=True)
+    print(bound(json.loads(line), float(sys.argv[1])), file=ANSWERS, flush=True)

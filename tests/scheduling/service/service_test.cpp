@@ -106,6 +106,9 @@ TEST_F(ServiceTest, SaysWhatIsWrong) {
   EXPECT_THAT(refused(R"({"jobs": [{"name": "a", "command": ["x"], "directory": "/", "workers": -1}]})"),
               HasSubstr("jobs[0].workers"));
   EXPECT_EQ(client_->Get("/v1/jobs/nobody")->status, 400);
+  const auto unknown = client_->Get("/v1/jobs?state=done");
+  EXPECT_EQ(unknown->status, 400);
+  EXPECT_THAT(unknown->body, ::testing::AllOf(HasSubstr("done"), HasSubstr("pending"), HasSubstr("completed")));
   EXPECT_EQ(client_->Get("/v1/jobs/nobody/why")->status, 400);
   EXPECT_EQ(client_->Post("/v1/nodes/nobody/drain", "", "text/plain")->status, 400);
   EXPECT_EQ(client_->Get("/v2")->status, 404);

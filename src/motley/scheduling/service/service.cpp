@@ -35,6 +35,16 @@ Json as_json(T value) {
   return JsonWriter::written(value);
 }
 
+// Which jobs a list has.
+struct StateQuery {
+  JobState state = JobState::kPending;
+};
+
+template <class Archive>
+void fields(Archive& archive, StateQuery& query) {
+  archive.required("state", query.state);
+}
+
 Json brief(const JobRecord& record) {
   return {{"id", record.id},
           {"name", record.job.name},
@@ -178,11 +188,16 @@ void Service::Parts::route() {
     });
   });
   server.Get("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
-    const std::string state = request.get_param_value("state");
+    std::optional<JobState> state;
+    if (const std::string named = request.get_param_value("state"); !named.empty()) {
+      const auto query = parse_json<StateQuery>(Json{{"state", named}}.dump(), "the query");
+      if (!query) return refuse(response, query.error());
+      state = query->state;
+    }
     with_controller(response, false, [&](DurableController& one) -> Result<Json> {
       Json jobs = Json::array();
       for (const JobRecord& record : one.controller().records()) {
-        if (state.empty() || state == to_string(record.state)) jobs.push_back(brief(record));
+        if (!state || state == record.state) jobs.push_back(brief(record));
       }
       return Json{{"jobs", jobs}};
     });
