@@ -5,7 +5,7 @@
 #include "motley/app/train/serve_data.h"
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
-#include "motley/base/os/stop_signals.h"
+#include "motley/base/os/signals.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/job_flags.h"
 #include "motley/cli/options.h"

@@ -4,7 +4,7 @@
 
 #include "motley/app/train/find_plan.h"
 #include "motley/base/os/file.h"
-#include "motley/base/os/stop_signals.h"
+#include "motley/base/os/signals.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/options.h"

@@ -11,7 +11,7 @@
 #include "motley/app/live_scheduler.h"
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
-#include "motley/base/os/stop_signals.h"
+#include "motley/base/os/signals.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/options.h"

@@ -7,7 +7,7 @@
 #include "motley/app/parameter_server.h"
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
-#include "motley/base/os/stop_signals.h"
+#include "motley/base/os/signals.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/options.h"
 #include "motley/train/launch/launcher.h"

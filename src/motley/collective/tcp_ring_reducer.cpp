@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/base/os/file.h"
-#include "motley/base/os/pages.h"
+#include "motley/base/os/memory.h"
 #include "motley/collective/channel_driver.h"
 #include "motley/collective/direct_channel.h"
 #include "motley/collective/gradient_reducer.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "motley/base/log.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/net/socket.h"
 
 namespace motley::net {

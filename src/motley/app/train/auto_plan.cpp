@@ -5,7 +5,7 @@
 
 #include "motley/app/planning_input.h"
 #include "motley/base/os/file.h"
-#include "motley/base/os/stop_signals.h"
+#include "motley/base/os/signals.h"
 #include "motley/base/units.h"
 #include "motley/cluster/cluster.h"
 #include "motley/cluster/machine.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "motley/base/os/pages.h"
+#include "motley/base/os/memory.h"
 #include "motley/collective/wire_form.h"
 #include "motley/ps/protocol/divided_model.h"
 

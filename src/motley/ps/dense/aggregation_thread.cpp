@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 
 #include "motley/base/clock.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 
 namespace motley::ps {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/base/os/pages.h"
+#include "motley/base/os/memory.h"
 #include "motley/net/region.h"
 #include "motley/net/tcp_connection.h"
 #include "motley/ps/dense/aggregation_task.h"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "motley/base/os/pages.h"
+#include "motley/base/os/memory.h"
 #include "motley/net/handshake.h"
 #include "motley/ps/dense/aggregation_task.h"
 #include "motley/ps/protocol/divided_model.h"

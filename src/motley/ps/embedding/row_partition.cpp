@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "motley/base/os/large_memory.h"
+#include "motley/base/os/memory.h"
 
 namespace motley::ps {
 

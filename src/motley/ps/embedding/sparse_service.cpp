@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "motley/base/log.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/net/socket.h"
 #include "motley/ps/protocol/server_protocol.h"
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/base/os/large_memory.h"
+#include "motley/base/os/memory.h"
 
 namespace motley::ps {
 

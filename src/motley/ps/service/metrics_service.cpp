@@ -11,7 +11,7 @@
 #include <map>
 
 #include "motley/base/clock.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/net/http_server.h"
 #include "motley/net/socket.h"
 

@@ -12,7 +12,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/base/units.h"
 #include "motley/net/host.h"
 #include "motley/net/socket.h"

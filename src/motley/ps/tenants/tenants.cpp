@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "motley/base/os/folder_name.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/net/secret.h"
 #include "motley/serial/strict_yaml.h"

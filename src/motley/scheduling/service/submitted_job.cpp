@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "motley/base/os/folder_name.h"
+#include "motley/base/os/file.h"
 #include "motley/scheduling/simulator/placement.h"
 
 namespace motley::scheduling {

@@ -1,5 +1,5 @@
 // What keys of several specs say together.
-#include "motley/base/os/folder_name.h"
+#include "motley/base/os/file.h"
 #include "motley/model/model_names.h"
 #include "motley/train/job/job.h"
 

@@ -1,10 +1,12 @@
-// How a user stops what runs: the signals of Ctrl-C and of kill, taken by whoever waits for them.
+// Signals: how a user stops what runs (Ctrl-C and kill, taken by whoever waits for them), and threads of a library's
+// own, which take none: those are for the threads that the program made itself.
 #pragma once
 
 #include <algorithm>
 #include <csignal>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 namespace motley {
 
@@ -54,5 +56,17 @@ class InterruptStop {
   std::stop_source stop_;
   std::jthread watcher_;  // ends before what it uses
 };
+
+// Runs `work` in a thread in which all signals are blocked.
+template <class Work>
+std::thread start_thread(Work work) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
 
 }  // namespace motley

@@ -1,10 +1,6 @@
-// Anonymous mappings.
-#include "motley/base/os/pages.h"
-
-#include <sys/mman.h>
+#include "motley/base/os/memory.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "motley/base/os/file.h"
 
@@ -20,21 +16,6 @@ Result<Pages> Pages::allocate(std::size_t bytes, const char* what) {
   ::madvise(memory, pages.size_, MADV_HUGEPAGE);
   pages.data_ = static_cast<std::byte*>(memory);
   return pages;
-}
-
-Pages::~Pages() {
-  if (data_ != nullptr) {
-    ::munmap(data_, size_);
-  }
-}
-
-Pages::Pages(Pages&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-Pages& Pages::operator=(Pages&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
 }
 
 }  // namespace motley
