@@ -109,25 +109,20 @@ class OptionTable {
   };
 
   OptionTable(std::initializer_list<Item> items) {
-    for (const Item& item : items) {
-      entries_.insert(entries_.end(), item.entries.begin(), item.entries.end());
-    }
+    for (const Item& item : items) entries_.insert(entries_.end(), item.entries.begin(), item.entries.end());
   }
 
   const std::vector<Entry>& entries() const { return entries_; }
 
   std::vector<std::string> keys() const {
     std::vector<std::string> keys;
-    for (const Entry& entry : entries_) {
-      keys.push_back(entry.text.key);
-    }
+    for (const Entry& entry : entries_) keys.push_back(entry.text.key);
     return keys;
   }
 
   Result<const Entry*> find(std::string_view key) const {
-    for (const Entry& entry : entries_) {
+    for (const Entry& entry : entries_)
       if (entry.text.key == key) return &entry;
-    }
     const std::string near = nearest_key(key, keys());
     return fail(ErrorCode::kInvalidInput, "unknown key '{}'{}", key,
                 near.empty() ? std::string() : fmt::format("; did you mean '{}'?", near));
