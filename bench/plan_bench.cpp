@@ -9,7 +9,7 @@
 #include "bench/prediction_bench.h"
 #include "motley/base/clock.h"
 #include "motley/base/random.h"
-#include "motley/model/importers.h"
+#include "motley/model/profile.h"
 #include "motley/planning/learned/learned.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/search/pipedream.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "motley/cluster/cluster.h"
-#include "motley/model/importers.h"
+#include "motley/model/profile.h"
 #include "motley/model/tables.h"
 #include "motley/planning/search/planner.h"
 
