@@ -15,7 +15,7 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/options.h"
-#include "motley/report/scheduler_page.h"
+#include "motley/report/schedule_page.h"
 #include "motley/report/text_columns.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/service/client.h"

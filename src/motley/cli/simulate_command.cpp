@@ -7,7 +7,7 @@
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
 #include "motley/cli/options.h"
-#include "motley/report/plan_timeline.h"
+#include "motley/report/plan_view.h"
 
 namespace motley::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "motley/base/clock.h"
-#include "motley/report/scheduler_page.h"
+#include "motley/report/schedule_page.h"
 #include "motley/scheduling/executors/local_executor.h"
 #include "tests/temporary_folder.h"
 
