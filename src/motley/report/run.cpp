@@ -119,10 +119,18 @@ Result<Run> read_run(const fs::path& folder) {
                                                                      planned->cluster.value_or("")}));
   }
   const auto is_there = [&](const char* file) { return fs::exists(folder / file); };
-  if (is_there("metrics.jsonl")) MOTLEY_ASSIGN(run.metrics, train::read_metrics(folder / "metrics.jsonl"));
-  if (is_there("summary.json")) MOTLEY_ASSIGN(run.summary, read_summary(folder / "summary.json"));
-  if (is_there("timeline.json")) MOTLEY_ASSIGN(run.trace, read_trace(folder / "timeline.json"));
-  if (is_there("job.yaml")) MOTLEY_ASSIGN(run.job, read_file(folder / "job.yaml"));
+  if (is_there("metrics.jsonl")) {
+    MOTLEY_ASSIGN(run.metrics, train::read_metrics(folder / "metrics.jsonl"));
+  }
+  if (is_there("summary.json")) {
+    MOTLEY_ASSIGN(run.summary, read_summary(folder / "summary.json"));
+  }
+  if (is_there("timeline.json")) {
+    MOTLEY_ASSIGN(run.trace, read_trace(folder / "timeline.json"));
+  }
+  if (is_there("job.yaml")) {
+    MOTLEY_ASSIGN(run.job, read_file(folder / "job.yaml"));
+  }
   return run;
 }
 
