@@ -15,6 +15,7 @@ namespace motley::net {
 namespace {
 
 constexpr double kHandshakeSeconds = 5;
+constexpr double kTickSeconds = 0.25;
 constexpr double kPauseSeconds = 0.25;  // where this process has as many descriptors as it may
 // Unauthenticated peers at a time; one more turns out the oldest, which is the one least likely to be a rank.
 constexpr std::size_t kMaxPending = 256;
@@ -66,11 +67,10 @@ Acceptor::Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim
       own_(std::move(own)),
       check_(std::move(check)) {}
 
-void Acceptor::add_to(std::vector<pollfd>& polled) const {
-  polled.push_back({listener_.get(), static_cast<short>(monotonic_seconds() < listens_from_ ? 0 : POLLIN), 0});
-  for (const Pending& pending : pending_) {
-    polled.push_back({pending.socket.get(), POLLIN, 0});
-  }
+void Acceptor::add_to(WaitSet& waits) const {
+  waits.add(listener_.get(), monotonic_seconds() < listens_from_ ? 0 : POLLIN);
+  for (const Pending& pending : pending_) waits.add(pending.socket.get(), POLLIN);
+  waits.end_after(kTickSeconds);
 }
 
 bool Acceptor::advance(Pending& pending, Status& status) {

@@ -2,14 +2,13 @@
 // with a deadline of its own, so that a silent or hostile connection costs nobody else anything.
 #pragma once
 
-#include <poll.h>
-
 #include <list>
 #include <utility>
 #include <vector>
 
 #include "motley/base/os/descriptor.h"
 #include "motley/net/handshake.h"
+#include "motley/net/wait_set.h"
 
 namespace motley::net {
 
@@ -30,12 +29,10 @@ class Acceptor {
       : Acceptor(std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
 
   const Descriptor& listener() const { return listener_; }
-  // Adds what to wait for; a poll with a timeout of kTick at most keeps the deadlines.
-  void add_to(std::vector<pollfd>& polled) const;
+  // Adds what to wait for, and that the wait ends soon enough to keep the deadlines.
+  void add_to(WaitSet& waits) const;
   // Does what can be done without blocking; returns those decided since the last call.
   std::vector<PendingConnection> step();
-
-  static constexpr int kTickMilliseconds = 250;
 
  private:
   struct Pending {

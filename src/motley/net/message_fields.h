@@ -1,4 +1,4 @@
-// Structs as the bytes of messages and back, by their descriptions (serial/fields.h); keys are only for people, who
+// Structs as the bytes of messages and back, by their descriptions (base/fields.h); keys are only for people, who
 // read them when a message is refused. In the order of the description, little-endian: an integer or float as wide as
 // its type, a bool or an enum one byte, a text its length (16 bits) and bytes, a vector its size (32 bits) and
 // elements, a std::optional a byte that says whether it is there, and the value, a std::array of bytes those. Of a text
@@ -14,7 +14,7 @@
 
 #include "motley/base/result.h"
 #include "motley/net/bytes.h"
-#include "motley/serial/fields.h"
+#include "motley/base/fields.h"
 
 namespace motley::net {
 

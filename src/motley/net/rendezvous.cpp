@@ -57,16 +57,14 @@ class RendezvousHost {
 
   Status wait_for_all(const Deadline& deadline) {
     std::vector<int> reported;
+    WaitSet waits;
     for (;;) {
-      std::vector<pollfd> polled;
-      acceptor_.add_to(polled);
+      acceptor_.add_to(waits);
       for (const auto& control : controls_) {
-        if (control) {
-          polled.push_back(
-              {control->descriptor(), static_cast<short>(POLLIN | (control->wants_to_write() ? POLLOUT : 0)), 0});
-        }
+        if (control) waits.add(*control);
       }
-      ::poll(polled.data(), polled.size(), std::min(deadline.remaining_milliseconds(), Acceptor::kTickMilliseconds));
+      waits.end_at(deadline.at());
+      waits.wait();
       receive_joins();
       for (Acceptor::PendingConnection& pending : acceptor_.step()) {
         receive(std::move(pending));

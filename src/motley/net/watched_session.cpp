@@ -1,11 +1,8 @@
 // The watcher thread and what other threads ask of it.
 #include "motley/net/watched_session.h"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "motley/base/log.h"
 #include "motley/base/os/thread.h"
@@ -36,8 +33,7 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
       controls_(std::move(gathering.controls)),
       acceptor_(std::move(gathering.data_listener), secret_, own_claim(0),
                 [this](const Claim& peer) { return judge(peer); }),
-      suspicion_(rank_),
-      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      suspicion_(rank_) {
   watcher_ = start_thread([this] { watch(); });
 }
 
@@ -46,12 +42,8 @@ WatchedSession::~WatchedSession() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  wake();
+  waits_.wake();
   watcher_.join();
-}
-
-void WatchedSession::wake() const {
-  ::eventfd_write(wake_.get(), 1);
 }
 
 Status WatchedSession::health() const {
@@ -69,14 +61,14 @@ void WatchedSession::abort(const Error& error) {
   std::unique_lock lock(mutex_);
   reports_.push_back(std::move(report));
   idle_ = false;
-  wake();
+  waits_.wake();
   changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return failed() && idle_; });
 }
 
 void WatchedSession::leave() {
   std::unique_lock lock(mutex_);
   leaving_ = true;
-  wake();
+  waits_.wake();
   changed_.wait_for(lock, seconds(kLeaveSeconds), [this] { return failed() || alone_; });
 }
 
@@ -204,20 +196,13 @@ void WatchedSession::watch() {
 }
 
 void WatchedSession::wait_for_events() {
-  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
-  acceptor_.add_to(polled);
+  acceptor_.add_to(waits_);
   for (const auto& control : controls_) {
-    if (control) {
-      polled.push_back(
-          {control->descriptor(), static_cast<short>(POLLIN | (control->wants_to_write() ? POLLOUT : 0)), 0});
-    }
+    if (control) waits_.add(*control);
   }
-  const double until = std::min(next_beat_, suspicion_.settle_at());
-  const double wait =
-      std::clamp(std::ceil((until - monotonic_seconds()) * 1e3), 0.0, 1.0 * Acceptor::kTickMilliseconds);
-  ::poll(polled.data(), polled.size(), static_cast<int>(wait));
-  eventfd_t count = 0;
-  ::eventfd_read(wake_.get(), &count);
+  waits_.end_at(next_beat_);
+  waits_.end_at(suspicion_.settle_at());
+  waits_.wait();
 }
 
 void WatchedSession::take_requests() {

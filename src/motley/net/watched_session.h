@@ -50,7 +50,6 @@ class WatchedSession final : public Session {
   Claim own_claim(std::uint32_t purpose) const;
   bool checksums_with(int peer) const;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  void wake() const;
 
   const SessionOptions options_;
   const Secret secret_;
@@ -78,7 +77,7 @@ class WatchedSession final : public Session {
   double next_beat_ = 0;
   bool announced_leave_ = false;
 
-  Descriptor wake_;
+  WaitSet waits_;
   std::thread watcher_;
 };
 

@@ -1,4 +1,4 @@
-// Structs to JSON and back, strictly, by their descriptions (serial/fields.h). What is missing, misspelt, of another
+// Structs to JSON and back, strictly, by their descriptions (base/fields.h). What is missing, misspelt, of another
 // type, not finite, out of range, given twice or not asked for is an error that says the field's path, its value and
 // what would be accepted.
 //
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/serial/fields.h"
+#include "motley/base/fields.h"
 #include "motley/serial/renamed_keys.h"
 
 namespace motley {

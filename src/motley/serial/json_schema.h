@@ -1,4 +1,4 @@
-// The JSON Schema of a struct, from its description (serial/fields.h): what docs/schema says of our files.
+// The JSON Schema of a struct, from its description (base/fields.h): what docs/schema says of our files.
 #pragma once
 
 #include <cmath>

@@ -1,9 +1,6 @@
 // The thread that answers (see node.h).
 #include "motley/data/remote/data_server.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <sstream>
 #include <vector>
@@ -67,18 +64,17 @@ DataServer::DataServer(const DataServerOptions& options, const net::Secret& toke
       data_(std::move(data)),
       descriptions_(std::move(descriptions)),
       endpoint_(net::local_endpoint(listener)),
-      acceptor_(std::move(listener), token, net::Claim{}, is_reader),
-      stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      acceptor_(std::move(listener), token, net::Claim{}, is_reader) {
   thread_ = start_thread([this] { run(); });
 }
 
 DataServer::~DataServer() {
-  ::eventfd_write(stop_.get(), 1);
+  waits_.wake();
   thread_.join();
 }
 
 void DataServer::run() {
-  for (eventfd_t stopped = 0; ::eventfd_read(stop_.get(), &stopped) != 0;) {
+  while (wait_for_events()) {
     for (auto client = clients_.begin(); client != clients_.end();) {
       const Status served = serve(*client);
       if (served) {
@@ -94,19 +90,16 @@ void DataServer::run() {
       client = clients_.erase(client);
     }
     for (net::Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
-    wait_for_events();
   }
 }
 
-void DataServer::wait_for_events() {
-  std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
-  acceptor_.add_to(polled);
+// False where the server is to stop.
+bool DataServer::wait_for_events() {
+  acceptor_.add_to(waits_);
   for (const Client& client : clients_) {
-    const bool takes_requests = client.connection->pending_sends() < kMaxAnswers;
-    const int events = (takes_requests ? POLLIN : 0) | (client.connection->wants_to_write() ? POLLOUT : 0);
-    polled.push_back({client.connection->descriptor(), static_cast<short>(events), 0});
+    waits_.add(*client.connection, client.connection->pending_sends() < kMaxAnswers);
   }
-  ::poll(polled.data(), polled.size(), net::Acceptor::kTickMilliseconds);
+  return !waits_.wait();
 }
 
 void DataServer::admit(net::Acceptor::PendingConnection pending) {

@@ -57,7 +57,7 @@ class DataServer {
   DataServer(const DataServerOptions& options, const net::Secret& token, ServedData data,
              std::array<std::optional<Description>, 2> descriptions, Descriptor listener);
   void run();
-  void wait_for_events();
+  bool wait_for_events();
   void admit(net::Acceptor::PendingConnection pending);
   // An error ends the visit.
   Status serve(Client& client);
@@ -71,7 +71,7 @@ class DataServer {
   const net::Endpoint endpoint_;
   net::Acceptor acceptor_;
   std::list<Client> clients_;
-  Descriptor stop_;
+  net::WaitSet waits_;  // which is woken to stop
   std::thread thread_;
 };
 

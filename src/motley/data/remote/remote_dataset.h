@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "motley/base/clock.h"
-#include "motley/base/os/descriptor.h"
 #include "motley/data/remote/protocol.h"
 #include "motley/net/host.h"
+#include "motley/net/wait_set.h"
 
 namespace motley::data {
 
@@ -79,7 +79,7 @@ class RemoteDataset final : public data::Dataset {
 
   mutable std::mutex expected_mutex_;
   mutable std::list<Request> expected_;  // that no reading thread has taken over
-  const Descriptor expected_event_;      // tells the one that waits
+  mutable net::WaitSet waits_;           // which is woken when there are some
 
   mutable std::mutex reading_;  // guards all below
   mutable std::unique_ptr<net::TcpConnection> connection_;

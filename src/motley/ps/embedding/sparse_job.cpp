@@ -1,7 +1,5 @@
 #include "motley/ps/embedding/sparse_job.h"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <cctype>
 
@@ -51,25 +49,25 @@ SparseJob::~SparseJob() {
 
 void SparseJob::notify_all() {
   for (const Rank& rank : ranks_) {
-    if (rank.event >= 0) ::eventfd_write(rank.event, 1);
+    if (rank.waits != nullptr) rank.waits->wake();
   }
 }
 
-void SparseJob::enter(int rank, int event) {
+void SparseJob::enter(int rank, const net::WaitSet& waits) {
   const std::lock_guard lock(mutex_);
   const auto at = static_cast<std::size_t>(rank);
   if (ranks_.size() <= at) ranks_.resize(at + 1);
-  ranks_[at].event = event;
+  ranks_[at].waits = &waits;
 }
 
 void SparseJob::go(int rank) {
   const std::lock_guard lock(mutex_);
-  ranks_[static_cast<std::size_t>(rank)].event = -1;
+  ranks_[static_cast<std::size_t>(rank)].waits = nullptr;
 }
 
 bool SparseJob::over() {
   const std::lock_guard lock(mutex_);
-  return failure_ || (!ranks_.empty() && std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.event < 0; }));
+  return failure_ || (!ranks_.empty() && std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.waits == nullptr; }));
 }
 
 void SparseJob::fail_with(const Error& error) {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/net/connection.h"
+#include "motley/net/wait_set.h"
 #include "motley/ps/embedding/sparse_statistics.h"
 #include "motley/ps/embedding/sparse_table.h"
 #include "motley/ps/embedding/table_writers.h"
@@ -46,8 +46,8 @@ class SparseJob {
   const std::string& name() const { return name_; }
   const std::vector<SparseTableOptions>& tables() const { return open_.tables; }  // once opened
 
-  // A rank has come; the descriptor is written to when something has changed for it, until it goes.
-  void enter(int rank, int event);
+  // A rank has come; what its thread waits in is woken when something has changed for it, until it goes.
+  void enter(int rank, const net::WaitSet& waits);
   void go(int rank);
   // Whether it has failed, or all who came have gone.
   bool over();
@@ -87,7 +87,7 @@ class SparseJob {
     std::size_t bytes = 0;
   };
   struct Rank {
-    int event = -1;
+    const net::WaitSet* waits = nullptr;  // while it is here
     bool open = false;
     std::int64_t finished = 0;
     std::deque<Step> steps;  // not applied yet; the last is not finished

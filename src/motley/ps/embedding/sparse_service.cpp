@@ -1,10 +1,6 @@
 #include "motley/ps/embedding/sparse_service.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -21,7 +17,7 @@ using net::Message;
 using net::TcpConnection;
 
 constexpr int kMaxRank = 4096;
-constexpr int kTickMilliseconds = 250;
+constexpr double kTickSeconds = 0.25;
 constexpr double kLastWordsSeconds = 2;
 constexpr std::size_t kMaxAnswersUnsent = 64;   // frames; no more requests are read while they wait
 constexpr std::size_t kMaxPullsWaiting = 4096;  // frames, for a step to come
@@ -171,8 +167,8 @@ class SparseConnection {
 
 // A rank's connection from its first request to its end.
 void converse(SparseJob& job, int rank, TcpConnection& connection, const std::atomic<bool>& stop) {
-  const Descriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  job.enter(rank, event.get());
+  net::WaitSet waits;
+  job.enter(rank, waits);
   SparseConnection conversation(job, rank, connection);
   for (;;) {
     if (stop) job.fail_with({ErrorCode::kServerLost, "the server was told to stop", -1});
@@ -190,18 +186,14 @@ void converse(SparseJob& job, int rank, TcpConnection& connection, const std::at
       continue;
     }
     if (!*goes_on) break;
-    std::array<pollfd, 2> polled = {pollfd{event.get(), POLLIN, 0},
-                                    pollfd{connection.descriptor(),
-                                           static_cast<short>(POLLRDHUP | (conversation.reads() ? POLLIN : 0) |
-                                                              (connection.wants_to_write() ? POLLOUT : 0)),
-                                           0}};
-    ::poll(polled.data(), polled.size(), kTickMilliseconds);
+    waits.add(connection, conversation.reads());
+    waits.add(connection.descriptor(), POLLRDHUP);
+    waits.end_after(kTickSeconds);
+    waits.wait();
     // A rank keeps its connection open until it has been let go.
-    if (!conversation.reads() && (polled[1].revents & (POLLERR | POLLHUP | POLLRDHUP)) != 0) {
+    if (!conversation.reads() && (waits.events(connection.descriptor()) & (POLLERR | POLLHUP | POLLRDHUP)) != 0) {
       job.fail_with({ErrorCode::kPeerLost, fmt::format("rank {} of job '{}' was lost", rank, job.name()), rank});
     }
-    eventfd_t count = 0;
-    ::eventfd_read(event.get(), &count);
   }
   job.go(rank);
 }

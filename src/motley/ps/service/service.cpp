@@ -1,9 +1,7 @@
 // The thread that talks on control connections. Everything it does is short: sums and updates are the cores' work.
 #include "motley/ps/service/service.h"
 
-#include <poll.h>
 #include <sched.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,8 +124,7 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, Descript
       acceptor_(
           std::move(listener), [this](const Claim& claim) { return tenants_.find_token(claim.identity.tenant); },
           Claim{}, [](const Claim&) -> Status { return {}; }),
-      sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_),
-      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
   metrics_ =
@@ -145,7 +142,7 @@ Service::~Service() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  ::eventfd_write(wake_.get(), 1);
+  waits_.wake();
   thread_.join();
 }
 
@@ -260,14 +257,8 @@ void Service::choose_spinning() {
 }
 
 void Service::wait_for_events() {
-  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
-  acceptor_.add_to(polled);
-  const auto add = [&](const TcpConnection& connection) {
-    polled.push_back(
-        {connection.descriptor(),
-         static_cast<short>((takes_requests(connection) ? POLLIN : 0) | (connection.wants_to_write() ? POLLOUT : 0)),
-         0});
-  };
+  acceptor_.add_to(waits_);
+  const auto add = [&](const TcpConnection& connection) { waits_.add(connection, takes_requests(connection)); };
   for (const auto& [number, job] : jobs_) {
     const bool takes = !job->rack || !job->rack->congested();
     for (const Rank& rank : job->ranks) {
@@ -278,9 +269,8 @@ void Service::wait_for_events() {
   }
   for (const Leaving& leaving : leaving_) add(*leaving.connection);
   for (const auto& probe : probes_) add(*probe);
-  ::poll(polled.data(), polled.size(), std::exchange(has_more_, false) ? 0 : net::Acceptor::kTickMilliseconds);
-  eventfd_t count = 0;
-  ::eventfd_read(wake_.get(), &count);
+  if (std::exchange(has_more_, false)) waits_.end_at(0);
+  waits_.wait();
 }
 
 void Service::admit(net::Acceptor::PendingConnection pending) {
@@ -385,15 +375,11 @@ std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t 
   const auto lost = [this, number = job.number](Error error) {
     const std::lock_guard lock(mutex_);
     lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
-    wake();
+    waits_.wake();
   };
   if (job.rack) return make_rack_task(job.rack, static_cast<int>(core), std::move(channels), lost);
   job.dense->unlink();  // whoever opens a channel has mapped the region
   return ps::make_shard_task(job.dense, static_cast<int>(core), std::move(channels), lost);
-}
-
-void Service::wake() {
-  ::eventfd_write(wake_.get(), 1);
 }
 
 // What the server of a rack is called: by its address, which those that have joined know.
@@ -596,7 +582,7 @@ Status Service::join_rack(Job& job, std::size_t newest) {
     return fail(ErrorCode::kInvalidInput, "the job's name '{}' is too long for a job with racks", job.name);
   }
   const net::Secret token = tenants_.find_token(job.claim.identity.tenant);
-  job.rack = std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { wake(); });
+  job.rack = std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { waits_.wake(); });
   count_in(job, std::make_shared<JobMetrics>(static_cast<int>(ranks.size()), 0), bytes);
   return {};
 }

@@ -108,7 +108,6 @@ class Service {
   void announce_joined(Job& job, ServerJoined joined);
   std::vector<ReceivedFrom> received_in_rack(const Job& between) const;
   std::unique_ptr<AggregationTask> make_shard_task(Job& job, std::size_t core);
-  void wake();
   void end(Job& job, const Error& error);
   void turn_away(std::unique_ptr<net::TcpConnection> connection, const Error& error);
   void send_back();
@@ -136,7 +135,7 @@ class Service {
   double watched_at_ = 0;  // for stalls
   bool has_more_ = false;  // requests that have come were left for the next turn
 
-  Descriptor wake_;
+  net::WaitSet waits_;
   std::mutex mutex_;        // guards the two below
   std::vector<Lost> lost_;  // what cores saw
   bool stop_ = false;
