@@ -7,7 +7,7 @@
 #include <array>
 #include <thread>
 
-#include "motley/net/tcp_connection.h"
+#include "motley/net/connection.h"
 
 namespace motley::net {
 namespace {
@@ -81,11 +81,11 @@ TEST(WaitSet, SeesTheOtherEndClose) {
   EXPECT_NE(set.events(pair.near.get()) & (POLLHUP | POLLRDHUP), 0);
 }
 
-TEST(WaitSet, WaitsForAConnectionToReadOrForRoomToWrite) {
+TEST(WaitSet, WaitsUntilAConnectionReadsOrTakesMore) {
   WaitSet set;
   Pair pair;
   ASSERT_EQ(::send(pair.far.get(), "x", 1, 0), 1);
-  TcpConnection connection(std::move(pair.near), Identity{}, false);
+  Connection connection(std::move(pair.near), Identity{}, false);
   set.add(connection);
   EXPECT_FALSE(set.wait());
   EXPECT_EQ(set.events(connection.descriptor()), POLLIN);

@@ -129,7 +129,7 @@ class TcpGroup final : public Group {
   Status receive(int peer, Operation operation, std::span<std::byte> into, const Deadline& deadline) {
     const std::string what = name(operation);
     MOTLEY_ASSIGN(const net::Message message, next_message(*peers_[peer], peer, what, deadline));
-    const net::FrameHeader& header = message.header;
+    const net::Message::Header& header = message.header;
     if (header.type != static_cast<std::uint16_t>(operation) || header.tag != sequence_ ||
         message.payload.size() != into.size()) {
       return fail(Error{ErrorCode::kInvalidInput,

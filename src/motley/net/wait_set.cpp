@@ -17,7 +17,8 @@ bool WaitSet::wait() {
   waited_.swap(added_);
   added_.clear();
   // Rounded up, so that the moment has passed when nothing else ends the wait.
-  const double left = std::ceil((std::exchange(end_at_, std::numeric_limits<double>::infinity()) - monotonic_seconds()) * 1e3);
+  const double left =
+      std::ceil((std::exchange(end_at_, std::numeric_limits<double>::infinity()) - monotonic_seconds()) * 1e3);
   constexpr double kLongest = std::numeric_limits<int>::max();
   ::poll(waited_.data(), waited_.size(), std::isinf(left) ? -1 : static_cast<int>(std::clamp(left, 0.0, kLongest)));
   eventfd_t count = 0;

@@ -1,5 +1,5 @@
-// What a thread waits for at once: connections with something to read or room to write, other descriptors, a moment, and
-// another thread's word. It is told anew before each wait, so that nothing that has gone is waited for.
+// What a thread waits for at once: connections with something to read or room to write, other descriptors, a moment,
+// and another thread's word. It is told anew before each wait, so that nothing that has gone is waited for.
 #pragma once
 
 #include <poll.h>

@@ -19,8 +19,8 @@
 #include <variant>
 #include <vector>
 
-#include "motley/base/result.h"
 #include "motley/base/fields.h"
+#include "motley/base/result.h"
 #include "motley/serial/renamed_keys.h"
 
 namespace motley {

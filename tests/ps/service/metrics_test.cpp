@@ -11,7 +11,7 @@
 
 #include "motley/base/random.h"
 #include "motley/ps/dense/arrivals.h"
-#include "motley/ps/service/stall_watch.h"
+#include "motley/ps/service/service.h"
 #include "motley/ps/tenants/weighted_round_robin.h"
 
 namespace motley::ps {

@@ -1,4 +1,3 @@
-// The thread that answers (see node.h).
 #include "motley/data/remote/data_server.h"
 
 #include <algorithm>
@@ -20,19 +19,13 @@ constexpr double kLastWordsSeconds = 2;   // for one who was turned away to read
 constexpr double kSilentSeconds = 3600;   // after which a visitor is let go; a worker that comes back connects again
 constexpr std::size_t kShownBytes = 200;  // of a key, in messages
 
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line.substr(0, kShownBytes));
-  return lines;
-}
-
 // The lines of one that the other lacks.
 std::string lines_beyond(const std::string& one, const std::string& other) {
-  const std::vector<std::string> known = split_lines(other);
   std::string text;
-  for (const std::string& line : split_lines(one)) {
-    if (std::ranges::find(known, line) == known.end()) text += (text.empty() ? "" : ", ") + line;
+  std::istringstream stream(one);
+  for (std::string line; std::getline(stream, line);) {
+    if (("\n" + other + "\n").find("\n" + line + "\n") != std::string::npos) continue;
+    text += (text.empty() ? "" : ", ") + line.substr(0, kShownBytes);
   }
   return text.empty() ? "nothing else" : text;
 }
@@ -111,13 +104,13 @@ void DataServer::admit(net::Acceptor::PendingConnection pending) {
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
   Client client;
   client.name = fmt::format("rank {} of job '{}' at {}", peer.rank, peer.job, pending.address);
-  client.connection = std::make_unique<net::TcpConnection>(std::move(pending.socket), peer, checksum);
+  client.connection = std::make_unique<net::Connection>(std::move(pending.socket), peer, checksum);
   client.received_at = monotonic_seconds();
   clients_.push_back(std::move(client));
 }
 
 Status DataServer::serve(Client& client) {
-  net::TcpConnection& connection = *client.connection;
+  net::Connection& connection = *client.connection;
   const double now = monotonic_seconds();
   for (int taken = 0; taken < kMaxRequests && connection.pending_sends() < kMaxAnswers; ++taken) {
     MOTLEY_ASSIGN(const auto message, connection.try_receive());

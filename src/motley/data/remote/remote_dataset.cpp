@@ -1,4 +1,3 @@
-// Requests on their way to the node, and the thread that reads their answers (see remote_dataset.h).
 #include "motley/data/remote/remote_dataset.h"
 
 #include <algorithm>
@@ -9,11 +8,11 @@
 namespace motley::data {
 namespace {
 
-constexpr int kMaxLosses = 5;           // connections that one read may lose
+constexpr int kMaxLosses = 5;         // connections that one read may lose
 constexpr double kLookSeconds = 0.1;  // between two looks at whether the wait was cancelled
 
 // What a connection reports calls the node a rank, which it is not.
-Error of_node(const net::TcpConnection& connection, const Error& error) {
+Error of_node(const net::Connection& connection, const Error& error) {
   const std::string name = connection.peer_name() + ": ";
   return {error.code, error.message.starts_with(name) ? error.message.substr(name.size()) : error.message, -1};
 }
@@ -21,8 +20,7 @@ Error of_node(const net::TcpConnection& connection, const Error& error) {
 }  // namespace
 
 RemoteDataset::RemoteDataset(DataServerAccess access, std::optional<Description> description)
-    : access_(std::move(access)),
-      description_(std::move(description)) {}
+    : access_(std::move(access)), description_(std::move(description)) {}
 
 RemoteDataset::RemoteDataset(DataServerAccess access, Description description)
     : RemoteDataset(std::move(access), std::optional(std::move(description))) {}
@@ -104,7 +102,7 @@ Status RemoteDataset::connect(const Deadline& deadline) const {
   return {};
 }
 
-Result<Description> RemoteDataset::ask_for_description(net::TcpConnection& connection, const Deadline& deadline) const {
+Result<Description> RemoteDataset::ask_for_description(net::Connection& connection, const Deadline& deadline) const {
   const std::string what = "what its data is";
   MOTLEY_TRY(connection.send(kDataOpen, 0, encode(Open{access_.set, access_.keys}), deadline, what));
   std::vector<std::byte> bytes;

@@ -26,7 +26,7 @@ class ChannelPath final : public ServerPath, private collective::Channels {
   // What is referred to must outlive the path.
   static Result<std::unique_ptr<ChannelPath>> create(net::Session& session, const ServerOptions& options,
                                                      ControlConnections& controls, const Joined& joined,
-                                                     std::vector<std::unique_ptr<net::TcpConnection>> channels) {
+                                                     std::vector<std::unique_ptr<net::Connection>> channels) {
     const DividedModel& model = joined.model;
     const collective::WireForm form = options.wire_form();
     MOTLEY_ASSIGN(Pages gradients, Pages::allocate(model.bytes(), "gradients"));
@@ -118,7 +118,7 @@ class ChannelPath final : public ServerPath, private collective::Channels {
     std::size_t segment;  // whose weights are to come, or kAnnouncement: the answer to it; asynchronous: the rounds
   };
   struct Channel {
-    std::unique_ptr<net::TcpConnection> connection;
+    std::unique_ptr<net::Connection> connection;
     std::deque<Expected> expected;      // in order
     std::deque<std::uint64_t> sending;  // numbers of the frames that the connection has, and maybe of some before
     std::vector<Announcement> answers;  // by bucket
@@ -267,7 +267,7 @@ class ChannelPath final : public ServerPath, private collective::Channels {
 
 Result<std::unique_ptr<ServerPath>> make_channel_path(net::Session& session, const ServerOptions& options,
                                                       ControlConnections& controls, const Joined& joined,
-                                                      std::vector<std::unique_ptr<net::TcpConnection>> channels) {
+                                                      std::vector<std::unique_ptr<net::Connection>> channels) {
   return ChannelPath::create(session, options, controls, joined, std::move(channels));
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "motley/net/host.h"
+#include "motley/net/admission.h"
 #include "motley/net/socket.h"
 
 namespace motley::ps {
@@ -18,9 +18,8 @@ constexpr double kAnswerSeconds = 1;  // for a server to say whom it waits for
 ControlConnections::ControlConnections(net::Session& session, std::string job_suffix)
     : session_(session), job_suffix_(std::move(job_suffix)) {}
 
-Result<std::unique_ptr<net::TcpConnection>> ControlConnections::open(const ServerAddress& address,
-                                                                     std::uint32_t purpose,
-                                                                     const Deadline& deadline) const {
+Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAddress& address, std::uint32_t purpose,
+                                                                  const Deadline& deadline) const {
   const net::SessionOptions& own = session_.options();
   net::Claim claim;
   claim.identity.job = own.job + job_suffix_;
@@ -47,9 +46,9 @@ Status ControlConnections::connect(const std::vector<ServerAddress>& addresses, 
   return {};
 }
 
-Result<std::vector<std::unique_ptr<net::TcpConnection>>> ControlConnections::open_channels(
+Result<std::vector<std::unique_ptr<net::Connection>>> ControlConnections::open_channels(
     const Deadline& deadline) const {
-  std::vector<std::unique_ptr<net::TcpConnection>> channels;
+  std::vector<std::unique_ptr<net::Connection>> channels;
   for (const Server& server : servers_) {
     for (int core = 0; core < server.cores; ++core) {
       MOTLEY_ASSIGN(auto channel, open(server.address, kServerChannel + static_cast<std::uint32_t>(core), deadline));

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "motley/net/connection.h"
 #include "motley/net/session.h"
-#include "motley/net/tcp_connection.h"
 #include "motley/ps/client/server_options.h"
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
@@ -22,7 +22,7 @@ class ControlConnections {
   struct Server {
     ServerAddress address;
     std::string name;  // "server at 10.0.0.5:4711"
-    std::unique_ptr<net::TcpConnection> control;
+    std::unique_ptr<net::Connection> control;
     std::string host_id = {};
     int first_bin = 0;  // the first of its cores, counted over all servers
     int cores = 1;      // that the job uses
@@ -38,7 +38,7 @@ class ControlConnections {
   std::vector<Server>& servers() { return servers_; }
 
   // A connection to every core of all servers, in the order of their bins.
-  Result<std::vector<std::unique_ptr<net::TcpConnection>>> open_channels(const Deadline& deadline) const;
+  Result<std::vector<std::unique_ptr<net::Connection>>> open_channels(const Deadline& deadline) const;
 
   // Whoever sends, or waits for an answer, while channels may be in use, holds this; the other calls take it
   // themselves.
@@ -54,8 +54,8 @@ class ControlConnections {
   void set_failed() { failed_ = true; }
 
  private:
-  Result<std::unique_ptr<net::TcpConnection>> open(const ServerAddress& address, std::uint32_t purpose,
-                                                   const Deadline& deadline) const;
+  Result<std::unique_ptr<net::Connection>> open(const ServerAddress& address, std::uint32_t purpose,
+                                                const Deadline& deadline) const;
 
   net::Session& session_;
   const std::string job_suffix_;

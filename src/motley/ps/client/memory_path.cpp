@@ -13,7 +13,7 @@ class MemoryPath final : public ServerPath {
  public:
   // `wakeups`: a connection to each core.
   MemoryPath(net::Session& session, const ServerOptions& options, ControlConnections& controls, Joined& joined,
-             std::vector<std::unique_ptr<net::TcpConnection>> wakeups)
+             std::vector<std::unique_ptr<net::Connection>> wakeups)
       : session_(session),
         controls_(controls),
         model_(joined.model),
@@ -116,7 +116,7 @@ class MemoryPath final : public ServerPath {
   const bool is_async_;
   const bool adds_up_only_;
   const bool may_spin_;
-  const std::vector<std::unique_ptr<net::TcpConnection>> wakeups_;
+  const std::vector<std::unique_ptr<net::Connection>> wakeups_;
   std::vector<Round> rounds_;  // by bucket
   int last_started_ = 0;
 };
@@ -125,7 +125,7 @@ class MemoryPath final : public ServerPath {
 
 std::unique_ptr<ServerPath> make_memory_path(net::Session& session, const ServerOptions& options,
                                              ControlConnections& controls, Joined& joined,
-                                             std::vector<std::unique_ptr<net::TcpConnection>> channels) {
+                                             std::vector<std::unique_ptr<net::Connection>> channels) {
   return std::make_unique<MemoryPath>(session, options, controls, joined, std::move(channels));
 }
 

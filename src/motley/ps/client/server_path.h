@@ -47,10 +47,10 @@ class ServerPath {
 // memory.
 std::unique_ptr<ServerPath> make_memory_path(net::Session& session, const ServerOptions& options,
                                              ControlConnections& controls, Joined& joined,
-                                             std::vector<std::unique_ptr<net::TcpConnection>> channels);
+                                             std::vector<std::unique_ptr<net::Connection>> channels);
 // Over TCP, a channel to each core of the servers.
 Result<std::unique_ptr<ServerPath>> make_channel_path(net::Session& session, const ServerOptions& options,
                                                       ControlConnections& controls, const Joined& joined,
-                                                      std::vector<std::unique_ptr<net::TcpConnection>> channels);
+                                                      std::vector<std::unique_ptr<net::Connection>> channels);
 
 }  // namespace motley::ps

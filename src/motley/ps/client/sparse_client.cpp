@@ -7,8 +7,8 @@
 
 #include "motley/collective/waiting.h"
 #include "motley/collective/wire_form.h"
-#include "motley/net/frame.h"
-#include "motley/net/host.h"
+#include "motley/net/admission.h"
+#include "motley/net/connection.h"
 #include "motley/net/socket.h"
 #include "motley/ps/protocol/row_index.h"
 #include "motley/ps/protocol/server_protocol.h"
@@ -16,7 +16,7 @@
 namespace motley::ps {
 namespace {
 
-constexpr double kAnswerSeconds = 1;  // for a server to say whom it waits for, or to see that this rank leaves
+constexpr double kAnswerSeconds = 1;   // for a server to say whom it waits for, or to see that this rank leaves
 constexpr double kLookSeconds = 0.05;  // between two looks at the session
 
 // With room for so many bytes behind the ids.

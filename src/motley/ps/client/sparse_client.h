@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "motley/base/clock.h"
+#include "motley/net/connection.h"
 #include "motley/net/handshake.h"
-#include "motley/net/tcp_connection.h"
 #include "motley/net/wait_set.h"
 #include "motley/ps/client/server_options.h"
 #include "motley/ps/protocol/sparse_protocol.h"
@@ -75,7 +75,7 @@ class SparseClient {
  private:
   struct Server {
     std::string name;  // "server at 10.0.0.5:4711"
-    std::unique_ptr<net::TcpConnection> connection;
+    std::unique_ptr<net::Connection> connection;
     bool opened = false;
     std::optional<Result<SparseSaved>> saved;
     std::optional<std::vector<int>> missing;  // its answer

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "motley/collective/mean.h"
-#include "motley/net/tcp_connection.h"
+#include "motley/net/connection.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
 
-using Channels = std::vector<std::unique_ptr<net::TcpConnection>>;
+using Channels = std::vector<std::unique_ptr<net::Connection>>;
 // Is told of a channel that has ended, and of what makes the job impossible.
 using TellLost = std::function<void(Error)>;
 

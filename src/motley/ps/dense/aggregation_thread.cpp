@@ -89,7 +89,7 @@ void AggregationThread::serve_sockets(int milliseconds) {
   for (const auto& [job, task] : tasks_) {
     for (std::size_t rank = 0; rank < task->channels().size(); ++rank) {
       if (task->ended(rank)) continue;
-      const net::TcpConnection& channel = *task->channels()[rank];
+      const net::Connection& channel = *task->channels()[rank];
       polled_.push_back(
           {channel.descriptor(), static_cast<short>(POLLIN | (channel.wants_to_write() ? POLLOUT : 0)), 0});
       owners_.emplace_back(task.get(), static_cast<int>(rank));

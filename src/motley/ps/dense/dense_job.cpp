@@ -225,7 +225,7 @@ std::size_t ShardTask::chunk_elements() const {
 void ShardTask::progress(int rank) {
   const auto at = static_cast<std::size_t>(rank);
   if (ended(at)) return;
-  net::TcpConnection& channel = *channels_[at];
+  net::Connection& channel = *channels_[at];
   Status status;
   if (job_->in_memory()) {
     // Only bells come, whose ringing has had its effect.

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "motley/base/os/pages.h"
+#include "motley/net/connection.h"
 #include "motley/net/region.h"
-#include "motley/net/tcp_connection.h"
 #include "motley/ps/dense/aggregation_task.h"
 #include "motley/ps/dense/arrivals.h"
 #include "motley/ps/dense/dense_metrics.h"

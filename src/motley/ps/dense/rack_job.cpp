@@ -10,7 +10,7 @@
 #include <cstring>
 #include <set>
 
-#include "motley/net/host.h"
+#include "motley/net/admission.h"
 
 namespace motley::ps {
 
@@ -24,7 +24,7 @@ constexpr std::size_t kMaxQueued = 64;   // frames of the state on one uplink
 constexpr double kListenSeconds = 0.05;  // between two looks at whether to give up
 
 // The next message, which is to be of this type.
-Result<net::Message> receive_from(net::TcpConnection& control, std::uint16_t type, const std::string& server,
+Result<net::Message> receive_from(net::Connection& control, std::uint16_t type, const std::string& server,
                                   const std::string& what, const Deadline& deadline,
                                   const std::atomic<bool>& cancelled) {
   for (;;) {
@@ -53,7 +53,7 @@ Result<net::Message> receive_from(net::TcpConnection& control, std::uint16_t typ
 Result<Uplinks> connect_racks(const ServerJoin& join, net::Claim claim, const net::Secret& token, bool payload_checksum,
                               const std::atomic<bool>& cancelled) {
   const Deadline deadline = Deadline::after(join.racks.seconds);
-  const auto connect = [&](int rack, std::uint32_t purpose) -> Result<std::unique_ptr<net::TcpConnection>> {
+  const auto connect = [&](int rack, std::uint32_t purpose) -> Result<std::unique_ptr<net::Connection>> {
     MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(join.racks.servers[static_cast<std::size_t>(rack)]));
     claim.identity.purpose = purpose;
     const bool checksum = payload_checksum && rack != claim.identity.rank;
@@ -201,7 +201,7 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
 Result<std::vector<RackJob::Answer>> RackJob::receive() {
   std::vector<Answer> answers;
   for (int rack = 0; rack < static_cast<int>(uplinks_.controls.size()); ++rack) {
-    net::TcpConnection& control = *uplinks_.controls[static_cast<std::size_t>(rack)];
+    net::Connection& control = *uplinks_.controls[static_cast<std::size_t>(rack)];
     for (;;) {
       auto message = control.try_receive();
       const auto moved = message ? control.progress() : Result<bool>(true);

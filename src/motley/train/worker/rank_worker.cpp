@@ -7,7 +7,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/model/profile.h"
-#include "motley/net/emulated_links.h"
+#include "motley/net/derived_session.h"
 #include "motley/nn/schedule.h"
 #include "motley/train/job/batch_split.h"
 #include "motley/train/launch/cores.h"
@@ -151,14 +151,10 @@ void RankWorker::count_steps() {
 
 // A state that does not fit the job: says which of the run's keys have changed since it was written.
 Status RankWorker::explain(Status loaded, bool resume) const {
-  if (loaded || !resume || !std::filesystem::exists(run_.job_file())) {
-    return loaded;
-  }
+  if (loaded || !resume || !std::filesystem::exists(run_.job_file())) return loaded;
   MOTLEY_ASSIGN(const Job before, read_job(run_.job_file()));
   const std::string changed = changed_keys(before, job_, {"model.", "optimizer.", "data.", "loss"});
-  if (changed.empty()) {
-    return loaded;
-  }
+  if (changed.empty()) return loaded;
   return fail(ErrorCode::kInvalidInput, "--resume: the checkpoint does not fit the job, which has changed: {} ({})",
               changed, loaded.error().message);
 }
@@ -188,9 +184,7 @@ Status RankWorker::restore(Checkpoint start, bool resume) {
   if (!restored && writes() && plans_ == 0) {
     spdlog::info("the plan, the workers or the batch have changed: shares start afresh");
   }
-  if (progress_.next_evaluation == 0) {
-    progress_.next_evaluation = job_.evaluate.every_epochs;
-  }
+  if (progress_.next_evaluation == 0) progress_.next_evaluation = job_.evaluate.every_epochs;
   return {};
 }
 
@@ -205,9 +199,7 @@ Status RankWorker::open_outputs() {
   reporter_->follow(*replica_->plan);
   checkpoints_->start_clock(reporter_->started());
   mover_.emplace(*context_, *this, *reporter_, run_.folder());
-  if (!writes()) {
-    return {};
-  }
+  if (!writes()) return {};
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
   MOTLEY_TRY(run_.roll_back_metrics(progress_.step));
   MOTLEY_TRY(reporter_->open(run_.folder()));
@@ -273,9 +265,7 @@ Status RankWorker::watch_speeds() {
   const std::string& file = job_.execution.profile.empty() ? job_.execution.emulation : job_.execution.profile;
   const bool may_move =
       layout_ && job_.execution.replan && job_.batch_split.mode != "fixed" && role_.size > 1 && !file.empty();
-  if (!writes() || !may_move || job_.gradient_sync.method == "parameter-server" || has_served_table(job_)) {
-    return {};
-  }
+  if (!writes() || !may_move || job_.gradient_sync.method == "parameter-server" || has_served_table(job_)) return {};
   MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(file));
   cluster::Cluster devices = cluster_;
   const std::filesystem::path kept = run_.folder() / "cluster.yaml";  // what plan: auto has planned for
@@ -283,9 +273,7 @@ Status RankWorker::watch_speeds() {
     MOTLEY_ASSIGN(devices, cluster::read_cluster(kept));
   }
   auto replanner = Replanner::create(profile, devices, *layout_);
-  if (!replanner && !job_.execution.profile.empty()) {
-    return fail(replanner.error().within(file));
-  }
+  if (!replanner && !job_.execution.profile.empty()) return fail(replanner.error().within(file));
   if (!replanner) {
     spdlog::warn("the run keeps its plan whatever its workers' speeds: {}: {}", file, replanner.error().message);
     return {};
@@ -344,9 +332,7 @@ Result<const StageLayout*> RankWorker::follow(planning::Plan plan, std::vector<i
 Status RankWorker::report_lateness() {
   const std::vector<std::string> notes = emulation_.notes();
   for (std::size_t rank = 0; rank < notes.size(); ++rank) {
-    if (notes[rank].empty()) {
-      continue;
-    }
+    if (notes[rank].empty()) continue;
     const std::string text =
         fmt::format("worker {} ({}) is emulated: {}", rank, description(static_cast<int>(rank)).name, notes[rank]);
     spdlog::warn("{}", text);
@@ -357,20 +343,14 @@ Status RankWorker::report_lateness() {
 
 Status RankWorker::finish() {
   const std::filesystem::path logs = run_.folder() / "logs";
-  if (job_.timeline.steps > 0) {
-    MOTLEY_TRY(timeline_->write_part(logs));
-  }
+  if (job_.timeline.steps > 0) MOTLEY_TRY(timeline_->write_part(logs));
   MOTLEY_TRY(group_->barrier(context_->step_deadline()));
-  if (!writes()) {
-    return {};
-  }
+  if (!writes()) return {};
   MOTLEY_TRY(report_lateness());
   MOTLEY_TRY(reporter_->flush());
   if (job_.timeline.steps > 0 && session_->membership().on_one_host()) {
     std::vector<std::filesystem::path> parts;
-    for (int rank = 0; rank < role_.size; ++rank) {
-      parts.push_back(timeline_part(logs, rank));
-    }
+    for (int rank = 0; rank < role_.size; ++rank) parts.push_back(timeline_part(logs, rank));
     MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));
   }
   return write_summary(run_, job_);

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "motley/base/log.h"
-#include "motley/net/partial_session.h"
+#include "motley/net/derived_session.h"
 #include "motley/nn/networks.h"
 #include "motley/train/job/batch_split.h"
 #include "motley/train/job/servers.h"
@@ -24,18 +24,14 @@ constexpr std::uint16_t kAloneNumber = 0xffff;  // of a session of this rank alo
 
 Status RankWorker::build() {
   replica_ = std::make_unique<Replica>();
-  if (layout_) {
-    MOTLEY_TRY(join_stage());
-  }
+  if (layout_) MOTLEY_TRY(join_stage());
   session_->set_phase(0, "building the network");
   reader_->start(layout_ ? data::Parts{layout_->is_first(role_.rank), layout_->is_last(role_.rank)} : data::Parts(),
                  !layout_ || layout_->is_first(role_.rank));
   MOTLEY_ASSIGN(auto tied, build_network());
   MOTLEY_TRY(build_sync(std::move(tied)));
   MOTLEY_ASSIGN(auto emulation, emulate_stage());
-  if (emulation) {
-    replica_->sync->emulate_update(emulation->stage.update_seconds);
-  }
+  if (emulation) replica_->sync->emulate_update(emulation->stage.update_seconds);
   MOTLEY_TRY(build_plan());
   build_runners(std::move(emulation));
   replica_->state.emplace(*context_, job_, peers(), replica_->network, *replica_->tensors, *replica_->sync,
@@ -72,12 +68,8 @@ Result<std::unique_ptr<TiedGradients>> RankWorker::build_network() {
   local.seed = static_cast<std::uint64_t>(job_.seed);
   local.is_synthetic = is_synthetic(job_);
   MOTLEY_ASSIGN(nn::NetworkSpec spec, make_network_spec(job_, *data_.train));
-  if (local.is_synthetic) {
-    spec.layers = static_cast<std::int64_t>(layout_->plan().layers.size());
-  }
-  if (!layout_ || layout_->is_first(role_.rank)) {
-    local.lookups = nn::lookup_layout(spec);
-  }
+  if (local.is_synthetic) spec.layers = static_cast<std::int64_t>(layout_->plan().layers.size());
+  if (!layout_ || layout_->is_first(role_.rank)) local.lookups = nn::lookup_layout(spec);
   nn::StageOptions options;
   options.device = local.device;
   options.dtype = local.dtype;
@@ -101,18 +93,14 @@ Result<std::unique_ptr<TiedGradients>> RankWorker::build_stage(const nn::Network
   options.input_gradients = options.input_gradients || !layout_->is_first(role_.rank);
   MOTLEY_ASSIGN(auto whole, nn::make_network(spec, local.seed));
   auto part = nn::take_part(std::move(whole), layout_->plan().layers, planned.first_layer, planned.last_layer);
-  if (!part) {
-    return fail(part.error().within(job_.execution.plan));
-  }
+  if (!part) return fail(part.error().within(job_.execution.plan));
   MOTLEY_ASSIGN(local.stage, nn::Stage::create(std::move(part->network), options));
   MOTLEY_ASSIGN(replica_->pipeline,
                 Pipeline::create(*session_, *layout_, *local.stage, part->input_shape, part->output_shape,
                                  job_.gradient_sync.overlap, Deadline::after(job_.deadline.join)));
   local.shared = std::move(part->shared);
   const auto tied = tied_parameters(*layout_, local.shared);
-  if (!tied) {
-    return fail(tied.error().within(job_.execution.plan));
-  }
+  if (!tied) return fail(tied.error().within(job_.execution.plan));
   return TiedGradients::create(*session_, *layout_, *tied, local.stage->parameters(),
                                Deadline::after(job_.deadline.join));
 }
@@ -144,9 +132,7 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
   collective::GradientReducer& reducer = *parts.method.reducer;
   MOTLEY_TRY(reducer.prepare(layout, Deadline::after(job_.deadline.join)));
   std::vector<std::span<std::byte>> memory;
-  for (int bucket = 0; bucket < parts.buckets->count(); ++bucket) {
-    memory.push_back(reducer.buffer(bucket));
-  }
+  for (int bucket = 0; bucket < parts.buckets->count(); ++bucket) memory.push_back(reducer.buffer(bucket));
   MOTLEY_TRY(parts.buckets->bind(memory));
   replica_->sync = std::make_unique<BucketedGradientSync>(
       *context_, peer_group(), local, *replica_->tensors, std::move(parts),
@@ -163,9 +149,7 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
     MOTLEY_ASSIGN(options.servers, read_servers(job_));
     MOTLEY_ASSIGN(const MethodChoice choice, measure_and_choose(*session_, *group_, options, layout, deadline));
     options.method = choice.method;
-    if (writes()) {
-      spdlog::info("gradient_sync.method auto: {}", choice.explanation());
-    }
+    if (writes()) spdlog::info("gradient_sync.method auto: {}", choice.explanation());
   }
   if (options.method == collective::Method::kParameterServer) {
     const auto& elements = layout.bucket_elements;
@@ -195,9 +179,7 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
 
 // How long this rank's stage takes on the device that it is emulated at, as it is split at the plan's beginning.
 Result<std::optional<PipelineRunner::Emulation>> RankWorker::emulate_stage() const {
-  if (!layout_ || job_.execution.emulation.empty()) {
-    return std::nullopt;
-  }
+  if (!layout_ || job_.execution.emulation.empty()) return std::nullopt;
   MOTLEY_ASSIGN(EmulatedStageTiming stage,
                 EmulatedStageTiming::read(job_.execution.emulation, layout_->plan(), layout_->stage(role_.rank),
                                           layout_->device_type(role_.rank)));
@@ -225,14 +207,10 @@ Status RankWorker::build_plan() {
   MOTLEY_ASSIGN(data::BatchSplitOptions split, make_split_options(job_, cluster_, has_batch_norm));
   const data::LedgerState fresh{static_cast<std::uint64_t>(job_.seed), 0, 0, data_.train->size()};
   BatchPlanOptions options{job_.baseline.every, job_.baseline.steps, job_.batch_split.mode};
-  if (job_.batch_split.mode == "replay") {
-    options.baseline_every = 0;
-  }
+  if (job_.batch_split.mode == "replay") options.baseline_every = 0;
   auto plan = layout_ ? BatchPlan::create(std::move(options), split, fresh, *layout_)
                       : BatchPlan::create(std::move(options), std::move(split), fresh);
-  if (!plan) {
-    return fail(layout_ ? plan.error().within(job_.execution.plan) : plan.error());
-  }
+  if (!plan) return fail(layout_ ? plan.error().within(job_.execution.plan) : plan.error());
   replica_->plan.emplace(std::move(*plan));
   return {};
 }
