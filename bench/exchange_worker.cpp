@@ -70,7 +70,7 @@ Result<double> reduce(const net::Membership& members, collective::Group* barrier
 class Stepper {
  public:
   Stepper(const net::Membership& members, collective::Group& group, collective::GradientReducer& reducer,
-          ps::ServerOptimizer* server, const collective::Layout& layout, const ps::ServerOptions& how)
+          ps::ServerReducer* server, const collective::Layout& layout, const ps::ServerOptions& how)
       : members_(members),
         group_(group),
         reducer_(reducer),
@@ -149,7 +149,7 @@ class Stepper {
   const net::Membership& members_;
   collective::Group& group_;
   collective::GradientReducer& reducer_;
-  ps::ServerOptimizer* const server_;  // where servers take the step
+  ps::ServerReducer* const server_;  // where servers take the step
   const int buckets_;
   const collective::WireType wire_;
   kernels::UpdateOptions update_;

@@ -221,8 +221,7 @@ TEST_P(Lossy, EqualsTheReference) {
       });
       for (const auto& other : held) ASSERT_EQ(other, held[0]);  // bitwise, whatever was lost
 
-      const auto map =
-          make_chunk_map(layout.bucket_elements, sizeof(float), servers.options.chunk_bytes, c.servers * kCores);
+      const auto map = make_chunk_map(layout.bucket_elements, servers.options.chunk_bytes, c.servers * kCores);
       std::size_t differ = 0;
       std::size_t all = 0;
       for (const Segment& segment : map.segments) {

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "motley/base/random.h"
-#include "motley/ps/dense/arrivals.h"
+#include "motley/ps/dense/dense_metrics.h"
 #include "motley/ps/service/stall_watch.h"
 #include "motley/ps/tenants/weighted_round_robin.h"
 

@@ -110,7 +110,7 @@ TEST_F(UnauthenticatedPeers, ARankMayAskFasterThanItListens) {
   std::vector<float> weights(kElements, 3);
   for (std::uint32_t segment = 0;; ++segment) {
     // Segments are as the map has them; this is one bucket of one of two cores or both.
-    const auto map = make_chunk_map(std::vector<std::size_t>{kElements}, sizeof(float), 1 << 20, 1);
+    const auto map = make_chunk_map(std::vector<std::size_t>{kElements}, 1 << 20, 1);
     if (segment == map.segments.size()) break;
     const auto part = std::as_bytes(std::span(weights)).first(map.segments[segment].count * sizeof(float));
     ASSERT_TRUE(asker->send(kServerLoad, StatePart{0, segment, 0}.tag(), part, soon(), "weights"));

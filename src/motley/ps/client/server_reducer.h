@@ -8,18 +8,24 @@
 #include <vector>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/ps/client/server_join.h"
-#include "motley/ps/client/server_optimizer.h"
-#include "motley/ps/client/server_options.h"
 #include "motley/ps/client/server_path.h"
 
 namespace motley::ps {
 
-class ServerReducer final : public collective::GradientReducer, public ServerOptimizer {
+// What parameter servers hold: flat arrays in the order of the buckets.
+struct ServerState {
+  std::uint64_t updates = 0;                               // steps of the optimizer made so far
+  std::vector<std::vector<float>> weights;                 // [bucket]
+  std::vector<std::vector<std::vector<float>>> optimizer;  // [array][bucket]; no array: all zeros
+};
+
+// Where the servers take the optimizer's step, wait() for a bucket leaves new weights in weights(bucket), and nothing
+// of use in its buffer.
+class ServerReducer final : public collective::GradientReducer {
  public:
   // kInvalidInput where the options name no server. The session must outlive the reducer.
   static Result<std::unique_ptr<ServerReducer>> create(net::Session& session, const ServerOptions& options);
-  ~ServerReducer() override;
+  ~ServerReducer() override { controls_.leave(); }
 
   Status prepare(const collective::Layout& layout, const Deadline& deadline) override;
   std::span<std::byte> buffer(int bucket) override;
@@ -28,20 +34,33 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
   std::uint64_t bytes_sent() const override { return path_ ? path_->bytes_sent() : 0; }
-  bool in_memory() const { return in_memory_; }                                // after prepare
+  bool in_memory() const { return joined_.gradients != nullptr; }              // after prepare
   int cores() const { return static_cast<int>(joined_.model.load().size()); }  // of all servers, after prepare
 
-  // Whether the servers take the optimizer's step; else they only add up, and the following is of no use.
+  // Whether the servers take the optimizer's step; else they only add up, and the following is of no use. One thread
+  // calls it all, as above.
   bool updates_weights() const { return options_.update.rule != kernels::UpdateRule::kSum; }
-  std::span<const float> weights(int bucket) override;
-  void set_learning_rate(double learning_rate) override { learning_rate_ = learning_rate; }
-  bool is_async() const override { return options_.staleness.has_value(); }
-  void begin_step(double total_weight, bool together) override;
-  Status load(const ServerState& state, const Deadline& deadline) override;
-  Result<ServerState> save(const Deadline& deadline) override;
+  // The bucket's weights, not to be written: float32 values, 64-byte aligned. They change between the last rank's
+  // start() and the return of wait().
+  std::span<const float> weights(int bucket);
+  // Of all buckets started from now on; the same on all ranks for the same step.
+  void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }
+  // Whether ranks may be at different steps (ServerOptions::staleness). Then each rank's push updates the weights by
+  // itself, as far as its weight is of a step's, and weights(bucket) are this rank's own copy, which changes between
+  // its own start() and the return of its wait().
+  bool is_async() const { return options_.staleness.has_value(); }
+  // Asynchronous, of all buckets started from now on: what the weights of all ranks add up to in a step, and whether
+  // wait() is for all ranks' pushes of the step, so that all ranks then hold the same weights.
+  void begin_step(double total_weight, bool together);
+  // After prepare() and before the first step, collective. All ranks give the same weights and number of updates; the
+  // optimizer's state is taken from rank 0.
+  Status load(const ServerState& state, const Deadline& deadline);
+  // Rank 0 only, between its wait() for the last bucket of a step and its next start().
+  Result<ServerState> save(const Deadline& deadline);
 
  private:
-  ServerReducer(net::Session& session, const ServerOptions& options);
+  ServerReducer(net::Session& session, const ServerOptions& options)
+      : session_(session), options_(options), controls_(session, options.job_suffix) {}
 
   struct Bucket {
     Round round;
@@ -56,7 +75,6 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   std::uint32_t ahead_ = 0;  // rounds that this rank may be ahead of the slowest
   ControlConnections controls_;
   Joined joined_;
-  bool in_memory_ = false;
   std::unique_ptr<ServerPath> path_;  // from prepare on
   std::vector<Bucket> buckets_;
   int next_bucket_ = 0;

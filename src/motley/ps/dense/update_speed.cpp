@@ -15,13 +15,6 @@ namespace {
 
 constexpr int kPasses = 15;
 
-void run_on_core(int core) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(core, &cores);
-  pthread_setaffinity_np(pthread_self(), sizeof(cores), &cores);
-}
-
 UpdateBuffer make_buffer(std::size_t elements) {
   const std::size_t bytes = (elements * sizeof(float) + 63) / 64 * 64;
   return UpdateBuffer(static_cast<float*>(std::aligned_alloc(64, bytes)));
@@ -31,9 +24,7 @@ UpdateBuffer make_buffer(std::size_t elements) {
 
 void fused_pass(const UpdateBuffers& buffers, std::size_t begin, std::size_t count) {
   std::vector<kernels::WireInput> inputs;
-  for (const UpdateBuffer& gradient : buffers.gradients) {
-    inputs.push_back({gradient.get() + begin, kernels::WireFormat::kFloat32});
-  }
+  for (const UpdateBuffer& gradient : buffers.gradients) inputs.push_back({gradient.get() + begin});
   const std::vector<float> coefficients(inputs.size(), 1);
   float* const state = buffers.momentum.get() + begin;
   kernels::fused_update(inputs, coefficients, 1.0F / static_cast<float>(inputs.size()), kMeasuredUpdate,
@@ -49,7 +40,10 @@ double seconds_per_pass(int workers, std::size_t bytes, int threads, const Updat
   std::vector<double> seconds;
   std::barrier barrier(threads);
   const auto work = [&](int thread) {
-    run_on_core(thread);
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(thread, &core);
+    pthread_setaffinity_np(pthread_self(), sizeof(core), &core);
     const std::size_t first = chunks * static_cast<std::size_t>(thread) / static_cast<std::size_t>(threads);
     const std::size_t last = chunks * static_cast<std::size_t>(thread + 1) / static_cast<std::size_t>(threads);
     const auto fill = [&](const UpdateBuffer& buffer, float value) {

@@ -51,7 +51,7 @@ Status check_size(const ServerJoin& join, std::size_t bytes, const std::string& 
     return fail(ErrorCode::kRefused, "job '{}' needs {} here; this machine has {}", job, format_bytes(needed),
                 format_bytes(memory));
   }
-  const std::size_t segments = segment_count(join.bucket_elements, sizeof(float), join.chunk_bytes, join.bins);
+  const std::size_t segments = segment_count(join.bucket_elements, join.chunk_bytes, join.bins);
   if (static_cast<double>(segments) * join.bins > kMaxLooks) {
     return fail(ErrorCode::kRefused, "job '{}' has a model of {} segments for {} cores; accepted: a product of {}", job,
                 segments, join.bins, kMaxLooks);
@@ -521,8 +521,9 @@ Status Service::join(Job& job, std::size_t newest) {
   std::vector<std::unique_ptr<net::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : job.ranks) {
-      MOTLEY_ASSIGN(auto region,
-                    net::Region::map(rank.join->region, ServerRegion::value_offsets(join.bucket_elements).back()));
+      MOTLEY_ASSIGN(
+          auto region,
+          net::Region::map(rank.join->region, collective::value_offsets(join.bucket_elements, sizeof(float)).back()));
       regions.push_back(std::move(region));
     }
   }
@@ -531,7 +532,7 @@ Status Service::join(Job& job, std::size_t newest) {
   count_in(job, job.dense->metrics(), bytes);
   announce_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
   spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
-               format_bytes(static_cast<double>(ServerRegion::value_offsets(join.bucket_elements).back())),
+               format_bytes(static_cast<double>(collective::value_offsets(join.bucket_elements, sizeof(float)).back())),
                join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
   return {};
 }

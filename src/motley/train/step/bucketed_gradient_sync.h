@@ -72,7 +72,7 @@ class BucketedGradientSync final : public GradientSync {
   const LocalNetwork& network_;
   BatchTensors& tensors_;
   const Parts parts_;
-  ps::ServerOptimizer* const server_;  // null where each rank takes the optimizer's step itself
+  ps::ServerReducer* const server_;  // null where each rank takes the optimizer's step itself
   const Options options_;
   double update_seconds_ = 0;
   std::optional<nn::BatchNormAverage> batch_norm_;

@@ -22,7 +22,7 @@ std::vector<std::string> list_fields(kernels::UpdateRule rule) {
 
 }  // namespace
 
-ServedWeights::ServedWeights(ps::ServerOptimizer& server, const nn::GradientBuckets& buckets, kernels::UpdateRule rule)
+ServedWeights::ServedWeights(ps::ServerReducer& server, const nn::GradientBuckets& buckets, kernels::UpdateRule rule)
     : server_(server), buckets_(buckets), fields_(list_fields(rule)) {}
 
 torch::Tensor ServedWeights::view(const nn::GradientBuckets::Place& place, const float* bucket) const {
@@ -30,7 +30,7 @@ torch::Tensor ServedWeights::view(const nn::GradientBuckets::Place& place, const
   return torch::from_blob(const_cast<float*>(bucket) + place.offset, parameter.sizes(), torch::kFloat32);
 }
 
-Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(ps::ServerOptimizer& server,
+Result<std::unique_ptr<ServedWeights>> ServedWeights::begin(ps::ServerReducer& server,
                                                             const nn::GradientBuckets& buckets,
                                                             const nn::Optimizer& optimizer, kernels::UpdateRule rule,
                                                             const Deadline& deadline) {

@@ -9,7 +9,7 @@
 #include "motley/kernels/update.h"
 #include "motley/nn/gradient_buckets.h"
 #include "motley/nn/optimizer.h"
-#include "motley/ps/client/server_optimizer.h"
+#include "motley/ps/client/server_reducer.h"
 
 namespace motley::train {
 
@@ -18,7 +18,7 @@ class ServedWeights {
   // Collective. `optimizer` holds the state to start from, and is not stepped afterwards. On the CPU the parameters
   // become views of the exchange's weights; elsewhere fetch() copies them. The exchange and the buckets must outlive
   // this object, and the network must not be used after them.
-  static Result<std::unique_ptr<ServedWeights>> begin(ps::ServerOptimizer& server, const nn::GradientBuckets& buckets,
+  static Result<std::unique_ptr<ServedWeights>> begin(ps::ServerReducer& server, const nn::GradientBuckets& buckets,
                                                       const nn::Optimizer& optimizer, kernels::UpdateRule rule,
                                                       const Deadline& deadline);
 
@@ -29,10 +29,10 @@ class ServedWeights {
   Result<nn::NamedTensors> optimizer_state(const Deadline& deadline);
 
  private:
-  ServedWeights(ps::ServerOptimizer& server, const nn::GradientBuckets& buckets, kernels::UpdateRule rule);
+  ServedWeights(ps::ServerReducer& server, const nn::GradientBuckets& buckets, kernels::UpdateRule rule);
   torch::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket) const;
 
-  ps::ServerOptimizer& server_;
+  ps::ServerReducer& server_;
   const nn::GradientBuckets& buckets_;
   const std::vector<std::string> fields_;  // of the optimizer's state, one an array
 };

@@ -4,14 +4,14 @@
 
 #include <memory>
 
-#include "motley/ps/client/server_optimizer.h"
 #include "motley/ps/client/server_options.h"
+#include "motley/ps/client/server_reducer.h"
 
 namespace motley::train {
 
 struct SyncMethod {
   std::unique_ptr<collective::GradientReducer> reducer;
-  ps::ServerOptimizer* server_optimizer = nullptr;  // part of the reducer; null where each rank takes the step itself
+  ps::ServerReducer* server_optimizer = nullptr;  // part of the reducer; null where each rank takes the step itself
 };
 
 // One rank alone gets a reducer that does nothing, unless it is to use a parameter server. The session must outlive the

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "motley/base/statistics.h"
-#include "motley/collective/methods.h"
+#include "motley/collective/gradient_reducer.h"
 #include "motley/ps/client/server_reducer.h"
 
 namespace motley::train {
