@@ -74,7 +74,7 @@ const char* to_string(Method method);
 struct ReducerOptions {
   Method method = Method::kAuto;      // auto: shared memory when all ranks are on one host, else the ring
                                       // (measure_and_choose says more where there are servers)
-  WireType wire = WireType::kNative;  // kAuto: choose_wire (wire_choice.h) says which before the reducer is made
+  WireType wire = WireType::kNative;  // kAuto: choose_wire (train/sync) says which before the reducer is made
   bool background_progress = true;    // a thread reduces buckets while the worker computes
   std::size_t segment_bytes = 0;      // pipelining unit of the ring; 0 chooses
 };

@@ -10,7 +10,7 @@
 #include "motley/ps/client/server_reducer.h"
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/service/service.h"
-#include "motley/train/sync/wire_choice.h"
+#include "motley/train/sync/choose_method.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::ps {

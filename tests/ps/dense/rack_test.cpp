@@ -10,8 +10,8 @@
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
 #include "motley/ps/service/service.h"
+#include "motley/train/sync/choose_method.h"
 #include "motley/train/sync/link_probe.h"
-#include "motley/train/sync/make_reducer.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::ps {

@@ -170,7 +170,7 @@ class JobProfiler {
     MOTLEY_ASSIGN(network_, nn::make_network(spec, static_cast<std::uint64_t>(job_.seed)));
     MOTLEY_ASSIGN(step_.loss, nn::parse_loss(job_.training.loss));
     MOTLEY_ASSIGN(step_.dtype, nn::parse_dtype(job_.model.dtype));
-    step_.optimizer = make_parts(job_).optimizer;
+    step_.optimizer = make_optimizer_spec(job_);
     step_.autocast = job_.precision == "bfloat16";
     step_.bucket_bytes = static_cast<std::size_t>(job_.gradient_sync.bucket_size);
     step_.tokens = job_.data.name == "text" ? data->class_count() : 0;
