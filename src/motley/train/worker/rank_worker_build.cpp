@@ -188,7 +188,8 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
       (job_.optimizer.name != "sgd" || job_.optimizer.momentum > 0)) {
     spdlog::warn(
         "gradient_sync.comm_dtype: top-k sends small gradients late and all at once, which momentum and Adam take for "
-        "something that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger gradient_sync.top_k");
+        "something that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger "
+        "gradient_sync.top_k");
   }
   if (options.wire == collective::WireType::kAuto) {
     MOTLEY_ASSIGN(options.wire, choose_wire(*session_, *group_, options, layout, deadline));
