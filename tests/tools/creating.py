@@ -20,7 +20,7 @@ KINDS = {
     "planner": ("first-fit",
                 {"src/motley/planning/search/first_fit.cpp": "planning/search/genetic.cpp",
                  "tests/planning/search/first_fit_test.cpp": "tests/planning/search/methods_test.cpp"},
-                {"src/motley/planning/methods.cpp": "make_first_fit", "tests/planning/search/CMakeLists.txt": "first_fit_test.cpp"}),
+                {"src/motley/planning/methods.cpp": "plan_first_fit", "tests/planning/search/CMakeLists.txt": "first_fit_test.cpp"}),
     "module": ("net/quic",
                {"src/motley/net/quic/quic.cpp": "net/socket.cpp", "tests/net/quic/quic_test.cpp": "tests/net/frame_test.cpp"},
                {"src/motley/CMakeLists.txt": "net/quic", "tests/CMakeLists.txt": "net/quic"}),

@@ -23,7 +23,7 @@ std::function<void(const planning::Progress&)> progress_line(const std::string& 
 }  // namespace
 
 Result<planning::Answer> ask(const planning::Planner& planner, planning::Request request) {
-  request.progress = progress_line(planner.name());
+  request.progress = progress_line(planner.name);
   Result<planning::Answer> answer = planner.plan(request);
   if (request.progress) std::fprintf(stderr, "\r\033[K");
   return answer;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/planning/simulate/prediction.h"
+#include "motley/planning/simulate/simulate.h"
 #include "motley/serial/bench_row.h"
 #include "motley/train/records/metrics.h"
 #include "motley/train/records/run_file.h"

@@ -68,8 +68,8 @@ Result<planning::Plan> make_plan(const train::Job& job, const std::filesystem::p
   MOTLEY_ASSIGN(const std::vector<planning::Problem> problems, planning_problems(input, view.warn));
   const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
   const InterruptStop interrupt;
-  MOTLEY_ASSIGN(const Solved solved, solve(*planning::make_exact(), problems, objective, {.seconds = kPlanSeconds},
-                                           interrupt.token(), view.ask));
+  MOTLEY_ASSIGN(const Solved solved, solve({"exact", planning::plan_exact}, problems, objective,
+                                           {.seconds = kPlanSeconds}, interrupt.token(), view.ask));
   if (!solved.answer.best) {
     return fail(ErrorCode::kUnavailable, "plan: auto found {}; 'motley plan --profile {} --cluster {}' says more",
                 solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string(),

@@ -8,7 +8,6 @@
 #include "motley/planning/learned/learned.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/replan/heterogeneous_stages.h"
-#include "motley/planning/search/what_if.h"
 
 namespace motley::app {
 namespace {
@@ -38,9 +37,9 @@ Error impossible(const planning::Request& request) {
                          .seconds = request.seconds,
                          .clock = request.clock,
                          .stop = request.stop};
-  const Result<planning::Answer> most = planning::make_exact()->plan(free);
+  const Result<planning::Answer> most = planning::plan_exact(free);
   free.objective.criterion = planning::Criterion::kMinCost;
-  const Result<planning::Answer> least = planning::make_exact()->plan(free);
+  const Result<planning::Answer> least = planning::plan_exact(free);
   if (!most) return most.error();
   return {ErrorCode::kInvalidInput,
           planning::explain_impossible(request.problem, request.objective, *most, least.value_or(planning::Answer{})),
@@ -101,8 +100,8 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planni
   MOTLEY_ASSIGN(const train::Job job, job_to_measure(question));
   SearchLimits brief = question.search;
   brief.seconds = std::min(brief.seconds, kMaxMarginalSeconds);
-  MOTLEY_ASSIGN(Solved by_cost_model,
-                solve(*planning::make_exact(), finder.task.problems, objective, brief, finder.stop, finder.ask));
+  MOTLEY_ASSIGN(Solved by_cost_model, solve({"exact", planning::plan_exact}, finder.task.problems, objective, brief,
+                                            finder.stop, finder.ask));
   const planning::Problem& problem = *by_cost_model.problem;
   MeasuredSteps steps(
       job, problem, objective,
@@ -147,7 +146,7 @@ Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) 
   const PlanQuestion& question = finder.question;
   if (answer.proved) {
     const Result<Solved> most =
-        solve(*planning::make_exact(), finder.task.problems, {.criterion = planning::Criterion::kMaxThroughput},
+        solve({"exact", planning::plan_exact}, finder.task.problems, {.criterion = planning::Criterion::kMaxThroughput},
               question.search, finder.stop, finder.ask);
     return most ? impossible(make_request(finder, *most->problem)) : most.error();
   }
@@ -159,14 +158,13 @@ Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) 
 }
 
 // What every method answers; `answer` is that of the question's own.
-std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder,
-                                                    const std::vector<std::unique_ptr<planning::Planner>>& all,
+std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder, const std::vector<planning::Planner>& all,
                                                     const planning::Request& request, const planning::Answer& answer) {
   std::vector<planning::MethodAnswer> methods;
-  for (const auto& planner : all) {
-    planning::MethodAnswer method{.method = planner->name(), .answer = {}, .refused = {}};
+  for (const planning::Planner& planner : all) {
+    planning::MethodAnswer method{.method = planner.name, .answer = {}, .refused = {}};
     Result<planning::Answer> its =
-        planner->name() == finder.question.method ? Result<planning::Answer>(answer) : finder.ask(*planner, request);
+        planner.name == finder.question.method ? Result<planning::Answer>(answer) : finder.ask(planner, request);
     if (its) {
       method.answer = std::move(*its);
     } else {
@@ -183,7 +181,7 @@ const OptionTable<PlanQuestion>& PlanQuestion::options() {
   using enum OptionKind;
   static const std::vector<std::string> methods = [] {
     std::vector<std::string> names;
-    for (const auto& planner : every_planner()) names.push_back(planner->name());
+    for (const auto& planner : every_planner()) names.push_back(planner.name);
     return names;
   }();
   static const OptionTable<PlanQuestion> options = {
@@ -218,11 +216,9 @@ const OptionTable<PlanQuestion>& PlanQuestion::options() {
   return options;
 }
 
-std::vector<std::unique_ptr<planning::Planner>> every_planner() {
-  std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();
-  for (auto& learned : planning::learned_planners()) {
-    all.push_back(std::move(learned));
-  }
+std::vector<planning::Planner> every_planner() {
+  std::vector<planning::Planner> all = planning::planners();
+  for (const planning::Planner& learned : planning::learned_planners()) all.push_back(learned);
   return all;
 }
 
@@ -241,14 +237,14 @@ Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn) 
 }
 
 Result<planning::FoundPlan> PlanFinder::find() const {
-  const std::vector<std::unique_ptr<planning::Planner>> all = every_planner();
+  const std::vector<planning::Planner> all = every_planner();
   const auto chosen = std::ranges::find(all, question.method, &planning::Planner::name);
   Solved solved;
   std::optional<planning::Measuring> measuring;
   if (question.measure.empty()) {
-    MOTLEY_ASSIGN(solved, solve(**chosen, task.problems, task.objective, question.search, stop, ask));
+    MOTLEY_ASSIGN(solved, solve(*chosen, task.problems, task.objective, question.search, stop, ask));
   } else {
-    MOTLEY_ASSIGN(MeasuredAnswer measured, solve_by_measuring(*this, **chosen));
+    MOTLEY_ASSIGN(MeasuredAnswer measured, solve_by_measuring(*this, *chosen));
     solved = std::move(measured.solved);
     measuring = measured.measuring;
   }
@@ -266,10 +262,10 @@ Result<planning::FoundPlan> PlanFinder::find() const {
   planning::Request brief = request;
   brief.seconds = std::min(request.seconds, kMaxMarginalSeconds);
   if (!measuring) {
-    MOTLEY_ASSIGN(found.marginals, planning::marginals(*planning::make_exact(), brief));
+    MOTLEY_ASSIGN(found.marginals, planning::marginals({"exact", planning::plan_exact}, brief));
   }
   for (const planning::WhatIf& what_if : task.what_ifs) {
-    MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(**chosen, request, what_if));
+    MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(*chosen, request, what_if));
     found.what_ifs.emplace_back(what_if, std::move(regimes));
   }
   if (question.compare) found.methods = compare_methods(*this, all, request, found.answer);

@@ -36,7 +36,7 @@ struct PlanQuestion {
 };
 
 // All methods, those with policy networks too.
-std::vector<std::unique_ptr<planning::Planner>> every_planner();
+std::vector<planning::Planner> every_planner();
 
 // What the question comes to, read and checked.
 struct PlanTask {

@@ -10,7 +10,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/planning/cost/evaluation.h"
-#include "motley/planning/plan/objective.h"
+#include "motley/planning/plan/plan.h"
 #include "motley/train/job/job.h"
 
 namespace motley::app {

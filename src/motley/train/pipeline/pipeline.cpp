@@ -6,7 +6,7 @@
 #include <deque>
 
 #include "motley/base/clock.h"
-#include "motley/planning/plan/task_order.h"
+#include "motley/planning/plan/plan.h"
 
 namespace motley::train {
 namespace {
