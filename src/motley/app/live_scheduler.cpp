@@ -90,7 +90,7 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   if (request.executor == "slurm") {
     MOTLEY_ASSIGN(executor, scheduling::make_slurm_executor(slurm_options(request)));
   } else {
-    executor = scheduling::make_local_executor();
+    MOTLEY_ASSIGN(executor, scheduling::make_local_executor());
   }
   const std::filesystem::path folder = std::filesystem::absolute(request.state_dir);
   MOTLEY_ASSIGN(auto store, scheduling::Store::open(folder));

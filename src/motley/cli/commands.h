@@ -19,7 +19,6 @@ void add_simulate(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_schedule(CLI::App& app, Action& action);
 void add_schedule_service(CLI::App& schedule, Action& action);  // below add_schedule's command
-void add_run_attempt(CLI::App& app, Action& action);
 void add_server(CLI::App& app, Action& action);
 void add_data_server(CLI::App& app, Action& action);
 void add_report(CLI::App& app, Action& action);

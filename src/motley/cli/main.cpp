@@ -33,7 +33,6 @@ int main(int argc, char** argv) {
   motley::cli::add_simulate(app, action);
   motley::cli::add_train(app, action);
   motley::cli::add_schedule(app, action);
-  motley::cli::add_run_attempt(app, action);
   motley::cli::add_server(app, action);
   motley::cli::add_data_server(app, action);
   motley::cli::add_report(app, action);

@@ -26,7 +26,7 @@ class ServiceTest : public ::testing::Test {
     ASSERT_TRUE(controller) << controller.error().message;
     const net::Secret token = net::Secret::generate();
     const ServiceOptions options{net::Endpoint{"127.0.0.1", 0}, token, report::scheduler_page};
-    auto service = Service::start(options, std::move(*controller), make_local_executor({RUN_ATTEMPT}));
+    auto service = Service::start(options, std::move(*controller), *make_local_executor());
     ASSERT_TRUE(service) << service.error().message;
     service_ = std::move(*service);
     client_ = std::make_unique<httplib::Client>("127.0.0.1", service_->endpoint().port);

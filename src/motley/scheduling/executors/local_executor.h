@@ -2,15 +2,13 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "motley/scheduling/executors/run_attempt.h"
 #include "motley/scheduling/service/executor.h"
 
 namespace motley::scheduling {
 
-// Each attempt is a session of its own under a wrapper (run_attempt.h). Its output goes to `output` in its folder.
-std::unique_ptr<Executor> make_local_executor(std::vector<std::string> wrapper = own_attempt_wrapper());
+// Each attempt is a session of its own under a wrapper (attempt_folder.h). Its output goes to `output` in its folder.
+// Errors: kUnavailable where the wrapper is not there.
+Result<std::unique_ptr<Executor>> make_local_executor();
 
 }  // namespace motley::scheduling

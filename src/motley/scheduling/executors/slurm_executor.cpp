@@ -15,7 +15,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/os/process.h"
 #include "motley/net/session.h"
-#include "motley/scheduling/executors/run_attempt.h"
+#include "motley/scheduling/executors/attempt_folder.h"
 
 namespace motley::scheduling {
 namespace {
@@ -132,7 +132,7 @@ struct SlurmJob {
 
 class SlurmExecutor final : public Executor {
  public:
-  SlurmExecutor(SlurmOptions options, std::vector<std::string> wrapper, std::vector<SlurmNode> nodes)
+  SlurmExecutor(SlurmOptions options, std::string wrapper, std::vector<SlurmNode> nodes)
       : options_(std::move(options)), wrapper_(std::move(wrapper)), nodes_(std::move(nodes)) {}
 
   Status start(const Attempt& attempt) override {
@@ -151,7 +151,7 @@ class SlurmExecutor final : public Executor {
     // It may have been accepted nevertheless, which the next question to Slurm tells.
     if (++refusals_[key] < kMaxRefusals) return {};
     spdlog::warn("job '{}': sbatch does not accept it; {} says why", attempt.name, output);
-    if (forbid(attempt)) return write_file(attempt.folder / "ended", fmt::format("{}\n", kRefusedCode));
+    if (forbid(attempt)) return note_ended(attempt.folder, kRefusedCode);
     return {};
   }
 
@@ -216,11 +216,11 @@ class SlurmExecutor final : public Executor {
   // Slurm takes scripts only.
   std::string make_script(const Attempt& attempt) const {
     std::string script = "#!/bin/sh\n";
-    for (const auto& [name, value] : list_variables(attempt)) {
-      script += fmt::format("export {}={}\n", name, quoted(value));
-    }
+    auto variables = list_variables(attempt);
+    variables.emplace_back(net::kSecretFileVariable, (attempt.folder / "secret").string());
+    for (const auto& [name, value] : variables) script += fmt::format("export {}={}\n", name, quoted(value));
     script += "exec";
-    for (const std::string& word : attempt_words(wrapper_, attempt)) script += fmt::format(" {}", quoted(word));
+    for (const std::string& word : wrapped_command(wrapper_, attempt, true)) script += fmt::format(" {}", quoted(word));
     return script + "\n";
   }
 
@@ -299,7 +299,7 @@ class SlurmExecutor final : public Executor {
   }
 
   const SlurmOptions options_;
-  const std::vector<std::string> wrapper_;
+  const std::string wrapper_;
   std::vector<SlurmNode> nodes_;
   double asked_for_nodes_ = -1e18;
   double asked_for_jobs_ = -1e18;
@@ -340,8 +340,7 @@ Result<ClusterTopology> slurm_topology(const SlurmOptions& options) {
 
 Result<std::unique_ptr<Executor>> make_slurm_executor(const SlurmOptions& options) {
   MOTLEY_ASSIGN(std::vector<SlurmNode> nodes, nodes_now(options));
-  std::vector<std::string> wrapper = own_attempt_wrapper();
-  wrapper.emplace_back("--batch-job");
+  MOTLEY_ASSIGN(std::string wrapper, find_wrapper());
   return std::make_unique<SlurmExecutor>(options, std::move(wrapper), std::move(nodes));
 }
 

@@ -26,9 +26,9 @@ Result<ClusterTopology> slurm_topology(const SlurmOptions& options);
 // names a secret that they share; the other variables are those of the local executor. SIGTERM goes to the tasks where
 // the command has srun start some, else to all processes of the command.
 //
-// What Slurm forgets is in the attempt's folder, which all nodes must see under the same name, as they must this
-// program: what the wrapper of the command notes there (run_attempt.h) makes sure that the command runs once even where
-// a job was submitted twice.
+// What Slurm forgets is in the attempt's folder, which all nodes must see under the same name, as they must the wrapper
+// of the command: what it notes there (attempt_folder.h) makes sure that the command runs once even where a job was
+// submitted twice.
 //
 // Where Slurm does not answer, what it said last holds, and what was to be done is tried again.
 Result<std::unique_ptr<Executor>> make_slurm_executor(const SlurmOptions& options);

@@ -1,22 +1,29 @@
-#include "motley/scheduling/executors/run_attempt.h"
-
+// motley-run-attempt [--batch-job] FOLDER DIRECTORY -- COMMAND...: runs an attempt's command in DIRECTORY unless it has
+// begun already, and notes in the attempt's FOLDER, which is there, how it ended (attempt_folder.h): as in a shell with
+// 127 where there is no such program and 126 where it cannot be started. SIGTERM, SIGINT and SIGHUP go on to the
+// command and its group. A program of its own, because one that loads libtorch takes longer to start than many a job to
+// run.
+//
+// In a batch job of Slurm srun would end its tasks at once if it got SIGTERM itself. So the command is left alone where
+// it has srun run something, and Slurm brings the signal to the tasks, as soon as there are any. Where the command has
+// failed unasked, `suspects` names the nodes of the job that do not answer: Slurm itself takes minutes to find them
+// gone.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <sstream>
 #include <thread>
 
+#include "motley/base/clock.h"
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/process.h"
-#include "motley/net/session.h"
+#include "motley/scheduling/executors/attempt_folder.h"
 
 namespace motley::scheduling {
 namespace {
@@ -27,16 +34,12 @@ constexpr double kAnswerSeconds = 20;  // in which Slurm's programs, and nodes, 
 constexpr int kNoSuchProgram = 127;
 constexpr int kCannotBeStarted = 126;
 
-// Makes the file `begun`, with its text at once; false where it is there.
-Result<bool> make_begun(const std::filesystem::path& folder, int process) {
-  const std::filesystem::path aside = folder / fmt::format("begun.{}", ::getpid());
-  MOTLEY_TRY(write_file(aside, fmt::format("{}\n", process)));
-  const bool is_first = ::link(aside.c_str(), (folder / "begun").c_str()) == 0;
-  const int problem = errno;
-  ::unlink(aside.c_str());
-  if (is_first || problem == EEXIST) return is_first;
-  return fail(ErrorCode::kIo, "{}: {}", (folder / "begun").string(), std::strerror(problem));
-}
+struct AttemptRun {
+  std::filesystem::path folder;
+  std::string directory;
+  std::vector<std::string> command;
+  bool is_batch_job = false;
+};
 
 // The lock, held; nothing where another wrapper has begun or is about to. The lock comes before `begun`, so that an
 // attempt that has begun and whose lock is free is over.
@@ -49,7 +52,7 @@ Result<std::optional<Descriptor>> begin(const std::filesystem::path& folder) {
     if (deadline.passed()) return std::nullopt;
     SteadyClock::instance().sleep_until(monotonic_seconds() + 5e-3);
   }
-  MOTLEY_ASSIGN(const bool is_first, make_begun(folder, ::getpid()));
+  MOTLEY_ASSIGN(const bool is_first, note_begun(folder, ::getpid()));
   return is_first ? std::optional(std::move(lock)) : std::nullopt;
 }
 
@@ -69,10 +72,9 @@ std::string ask(std::vector<std::string> words) {
   return answer && answer->is_good() ? answer->text : "";
 }
 
-std::vector<std::string> batch_variables(const std::filesystem::path& folder) {
-  std::string srun = "MOTLEY_SRUN=srun";
-  if (count_parts() > 1) srun += fmt::format(" --het-group=0-{}", count_parts() - 1);
-  return {srun, fmt::format("{}={}", net::kSecretFileVariable, (folder / "secret").string())};
+std::string srun_variable() {
+  const int parts = count_parts();
+  return "MOTLEY_SRUN=srun" + (parts > 1 ? fmt::format(" --het-group=0-{}", parts - 1) : "");
 }
 
 bool command_has_srun() {
@@ -149,7 +151,7 @@ Ending run_command(const AttemptRun& run, const sigset_t& taken) {
   };
   if (::chdir(run.directory.c_str()) != 0) return refuse(1, fmt::format("{}: {}", run.directory, errno_text()));
   Program program{.words = run.command};
-  if (run.is_batch_job) program.environment = environment_with(batch_variables(run.folder));
+  if (run.is_batch_job) program.environment = environment_with({srun_variable()});
   program.input = STDIN_FILENO;
   const Result<pid_t> command = spawn(program);
   if (command) return wait_for(*command, taken, run.is_batch_job);
@@ -157,10 +159,7 @@ Ending run_command(const AttemptRun& run, const sigset_t& taken) {
                 command.error().message);
 }
 
-}  // namespace
-
-Status run_attempt(AttemptRun run) {
-  run.folder = std::filesystem::absolute(run.folder);
+Status run_attempt(const AttemptRun& run) {
   sigset_t taken;
   sigemptyset(&taken);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&taken, signal);
@@ -169,35 +168,25 @@ Status run_attempt(AttemptRun run) {
   if (!lock) return {};
   const Ending ending = run_command(run, taken);
   if (run.is_batch_job && ending.code != 0 && !ending.was_asked) note_suspects(run.folder);
-  return write_file(run.folder / "ended", fmt::format("{}\n", ending.code));
+  return note_ended(run.folder, ending.code);
 }
 
-std::vector<std::string> own_attempt_wrapper() {
-  return {std::filesystem::read_symlink("/proc/self/exe").string(), "run-attempt"};
-}
-
-std::vector<std::string> attempt_words(const std::vector<std::string>& wrapper, const Attempt& attempt) {
-  std::vector<std::string> words = wrapper;
-  words.insert(words.end(), {attempt.folder.string(), attempt.directory, "--"});
-  words.insert(words.end(), attempt.command.begin(), attempt.command.end());
-  return words;
-}
-
-bool forbid(const Attempt& attempt) {
-  return make_folders(attempt.folder) && make_begun(attempt.folder, 0).value_or(false);
-}
-
-bool has_begun(const Attempt& attempt) {
-  std::error_code ignored;
-  return std::filesystem::exists(attempt.folder / "begun", ignored);
-}
-
-std::optional<int> read_exit_code(const Attempt& attempt) {
-  const auto text = read_file(attempt.folder / "ended", 64);
-  if (!text) return {};
-  int code = 1;
-  std::from_chars(text->data(), text->data() + text->size(), code);
-  return code;
-}
-
+}  // namespace
 }  // namespace motley::scheduling
+
+int main(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const bool is_batch_job = !words.empty() && words.front() == "--batch-job";
+  if (is_batch_job) words.erase(words.begin());
+  if (words.size() < 4 || words[2] != "--") {
+    std::fprintf(stderr, "usage: motley-run-attempt [--batch-job] FOLDER DIRECTORY -- COMMAND...\n");
+    return 2;
+  }
+  const motley::Status done = motley::scheduling::run_attempt({.folder = std::filesystem::absolute(words[0]),
+                                                               .directory = words[1],
+                                                               .command = {words.begin() + 3, words.end()},
+                                                               .is_batch_job = is_batch_job});
+  if (done) return 0;
+  std::fprintf(stderr, "motley: error: %s\n", done.error().message.c_str());
+  return 1;
+}
