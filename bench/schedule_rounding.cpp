@@ -7,9 +7,9 @@
 #include "bench/schedule_bench.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/policies/rounding.h"
-#include "motley/scheduling/policies/slot_utility.h"
-#include "motley/scheduling/trace/settings.h"
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/policies/slot.h"
+#include "motley/scheduling/trace/job.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::bench {
 namespace {

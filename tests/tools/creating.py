@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Of each kind: a name, the files that are new with neighbours that are compiled as they are, and who names them.
 KINDS = {
     "policy": ("round-robin",
-               {"src/motley/scheduling/policies/round_robin.cpp": "scheduling/policies/srtf.cpp",
+               {"src/motley/scheduling/policies/round_robin.cpp": "scheduling/policies/ranked_policies.cpp",
                 "tests/scheduling/round_robin_test.cpp": "tests/scheduling/policies_test.cpp"},
                {"src/motley/scheduling/policies/policies.h": "make_round_robin", "tests/scheduling/CMakeLists.txt": "round_robin_test.cpp"}),
     "planner": ("first-fit",

@@ -8,13 +8,13 @@
 #include <filesystem>
 #include <thread>
 
+#include "motley/app/profiled_job.h"
 #include "motley/app/schedule_objective.h"
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/net/socket.h"
-#include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/executors/executors.h"
 #include "motley/scheduling/policies/policies.h"
-#include "motley/scheduling/trace/profiled_job.h"
 
 namespace motley::app {
 namespace {
@@ -99,10 +99,10 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   options.policy_options.slot_seconds = request.slot_seconds;
   options.policy_options.objective = parse_objective(request.objective);
   if (request.preemption_cooldown >= 0) options.preemption_cooldown_seconds = request.preemption_cooldown;
-  MOTLEY_ASSIGN(auto controller, scheduling::DurableController::make(std::move(store), topology, folder, options));
+  MOTLEY_ASSIGN(auto controller, scheduling::Controller::make(std::move(store), topology, folder, options));
   MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
   MOTLEY_ASSIGN(const net::Secret token, token_in(folder));
-  const std::size_t known = controller.controller().records().size();
+  const std::size_t known = controller.records().size();
   RunningScheduler running;
   MOTLEY_ASSIGN(running.service,
                 scheduling::Service::start({listen, token, request.page}, std::move(controller), std::move(executor)));
@@ -127,8 +127,7 @@ std::vector<std::string> make_train_command(const std::string& job_file) {
 
 Status set_speeds(scheduling::SubmittedJob& job, const std::string& profile, const std::vector<std::string>& speeds) {
   if (!profile.empty()) {
-    MOTLEY_ASSIGN(const model::Profile measured, model::read_profile(profile));
-    const scheduling::ProfiledJob profiled = scheduling::profiled_job(measured);
+    MOTLEY_ASSIGN(const scheduling::ProfiledJob profiled, read_profiled_job(profile));
     job.compute_seconds = profiled.compute_seconds;
     job.gradient_bytes = profiled.gradient_bytes;
     for (const auto& [type, speed] : profiled.speeds) job.speeds.push_back({type, speed});

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "motley/app/schedule_topology.h"
-#include "motley/scheduling/executors/slurm_executor.h"
+#include "motley/scheduling/executors/executors.h"
 #include "motley/scheduling/service/service.h"
 #include "motley/serial/options.h"
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "motley/app/profiled_job.h"
 #include "motley/app/schedule_objective.h"
 #include "motley/app/schedule_topology.h"
 #include "motley/base/os/file.h"
@@ -17,9 +18,8 @@
 #include "motley/report/text_columns.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
-#include "motley/scheduling/trace/settings.h"
-#include "motley/scheduling/trace/trace.h"
 #include "motley/scheduling/trace/workload.h"
+#include "motley/scheduling/trace/trace.h"
 
 namespace motley::cli {
 namespace {
@@ -186,7 +186,8 @@ Result<Workload> recorded(const ScheduleArguments& arguments,
   MOTLEY_ASSIGN(workload.jobs,
                 scheduling::read_trace(arguments.trace, {.throughputs = throughputs ? &*throughputs : nullptr,
                                                          .device_type = arguments.device_type,
-                                                         .types = workload.topology.types}));
+                                                         .types = workload.topology.types,
+                                                         .read_profile = app::read_profiled_job}));
   if (workload.jobs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", arguments.trace);
   }

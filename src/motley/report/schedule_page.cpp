@@ -9,7 +9,7 @@
 
 #include "motley/report/page/chart.h"
 #include "motley/report/page/html.h"
-#include "motley/scheduling/trace/settings.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::report {
 namespace {

@@ -1,5 +1,5 @@
 // Processes of this machine: begun once, found again by another executor, asked to end, killed.
-#include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/executors/executors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/report/scheduler_page.h"
-#include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/executors/executors.h"
 #include "tests/temporary_folder.h"
 
 namespace motley::scheduling {
@@ -22,7 +22,7 @@ class ServiceTest : public ::testing::Test {
   void SetUp() override {
     auto store = Store::open(folder_.path);
     ASSERT_TRUE(store) << store.error().message;
-    auto controller = DurableController::make(std::move(*store), uniform(2, 2), folder_.path, ControllerOptions());
+    auto controller = Controller::make(std::move(*store), uniform(2, 2), folder_.path, ControllerOptions());
     ASSERT_TRUE(controller) << controller.error().message;
     const net::Secret token = net::Secret::generate();
     const ServiceOptions options{net::Endpoint{"127.0.0.1", 0}, token, report::scheduler_page};

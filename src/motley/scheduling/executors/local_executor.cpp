@@ -1,4 +1,4 @@
-#include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/executors/executors.h"
 
 #include <fcntl.h>
 #include <signal.h>

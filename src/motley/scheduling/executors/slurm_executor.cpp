@@ -1,4 +1,4 @@
-#include "motley/scheduling/executors/slurm_executor.h"
+#include "motley/scheduling/executors/executors.h"
 
 #include <fcntl.h>
 

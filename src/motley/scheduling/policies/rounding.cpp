@@ -6,17 +6,13 @@
 #include <numeric>
 
 #include "motley/scheduling/policies/program.h"
-#include "motley/scheduling/simulator/capacity.h"
+#include "motley/scheduling/simulator/placement.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr double kTiny = 1e-9;
 constexpr int kMaxRounds = 200;  // of new configurations
-
-std::size_t index(int number) {
-  return static_cast<std::size_t>(number);
-}
 
 // --- How large rings are
 

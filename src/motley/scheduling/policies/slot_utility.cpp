@@ -1,9 +1,17 @@
-#include "motley/scheduling/policies/slot_utility.h"
-
+// The utility to each job of so many workers until the end of a slot: the slot problem as policies of GADGET's kind
+// pose it.
+//
+// With the utility objective it is what a job's utility, or the least concave function above it, gains by the progress
+// that equation (1) promises, less what its devices cost until then. With the completion objective it is by how much
+// sooner a job is done, over the square root of what it has left: short jobs come first, but not at any price, since
+// devices that a ring wastes are missed by all who wait. (Over what it has left, or over nothing, average times on real
+// traces are longer.) With the makespan objective it is the work done, in seconds of one device, more so for jobs that
+// have longer to go. With the fairness objective it is by how much a job's finish-time ratio (Themis's: how much longer
+// it takes than on an equal part of the cluster) falls, those that are high counting most.
 #include <algorithm>
 #include <cmath>
 
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/policies/slot.h"
 
 namespace motley::scheduling {
 namespace {
@@ -40,7 +48,7 @@ class SlotUtility {
     if (!one.now.empty() && restart > 0 && (job.type_speeds.empty() || type != kAnyType)) {
       const auto locality = static_cast<std::size_t>(find_locality(*state_.topology, one.now));
       const WorkerUtilities& there = one.value_on(type);
-      one.moving = there[locality][static_cast<std::size_t>(count_workers(one.now))] * restart / until_end;
+      one.moving = there[locality][index(count_workers(one.now))] * restart / until_end;
     }
     return one;
   }
@@ -52,9 +60,9 @@ class SlotUtility {
     WorkerUtilities all;
     for (std::size_t locality = 0; locality < all.size(); ++locality) {
       std::vector<double>& values = all[locality];
-      values.assign(static_cast<std::size_t>(std::min(job.max_workers(), state_.topology->devices())) + 1, 0);
+      values.assign(index(std::min(job.max_workers(), state_.topology->devices())) + 1, 0);
       if (job.speed_on(type) <= 0) continue;
-      for (std::size_t workers = static_cast<std::size_t>(job.min_workers()); workers < values.size(); ++workers) {
+      for (std::size_t workers = index(job.min_workers()); workers < values.size(); ++workers) {
         RingPlace place = on_fewest_nodes(static_cast<int>(workers), largest);
         place.nodes = locality == 0 ? 1 : std::max(2, place.nodes);
         place.type = type;

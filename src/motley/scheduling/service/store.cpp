@@ -7,13 +7,22 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
-#include "motley/scheduling/service/renamed_keys.h"
+#include "motley/serial/renamed_keys.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr int kVersion = 2;  // of the tables below
 constexpr double kLockSeconds = 1;
+// What version 1, and its JSON, called otherwise.
+constexpr RenamedKey kRenamedKeys[] = {{"waiting", "pending"},
+                                       {"done", "completed"},
+                                       {"least", "min_workers"},
+                                       {"most", "max_workers"},
+                                       {"seconds", "estimated_duration"},
+                                       {"restart_seconds", "restart_cost"},
+                                       {"grace_seconds", "grace_period"},
+                                       {"retries", "max_retries"}};
 
 using Statement = std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)>;
 

@@ -4,10 +4,11 @@
 #include <cmath>
 #include <functional>
 #include <queue>
+#include <set>
 
 #include "motley/base/random.h"
 #include "motley/base/statistics.h"
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
 namespace {
@@ -16,38 +17,24 @@ constexpr double kRounding = 1e-9;    // relative
 constexpr int kIdleDecisions = 2;     // in a row, after which no job has more utility than its devices cost
 constexpr int kMaxFailures = 10'000;  // of a job: it would never be done
 
-// When jobs would finish; a time is forgotten once another is awaited.
+// When jobs would finish.
 class Finishes {
  public:
-  explicit Finishes(std::size_t jobs) : versions_(jobs) {}
+  explicit Finishes(std::size_t jobs) : times_(jobs) {}
 
-  void forget(int job) { ++versions_[static_cast<std::size_t>(job)]; }
+  void forget(int job) { finishes_.erase({times_[index(job)], job}); }
   void await(int job, double time) {
     forget(job);
-    finishes_.push({time, job, version(job)});
+    times_[index(job)] = time;
+    finishes_.emplace(time, job);
   }
   // Infinite: nobody is awaited.
-  double next() {
-    while (!finishes_.empty() && finishes_.top().version != version(finishes_.top().job)) finishes_.pop();
-    return finishes_.empty() ? std::numeric_limits<double>::infinity() : finishes_.top().time;
-  }
-  int pop() {
-    const int job = finishes_.top().job;
-    finishes_.pop();
-    return job;
-  }
+  double next() const { return finishes_.empty() ? std::numeric_limits<double>::infinity() : finishes_.begin()->first; }
+  int pop() { return finishes_.extract(finishes_.begin()).value().second; }
 
  private:
-  struct Finish {
-    double time = 0;
-    int job = 0;
-    int version = 0;
-    bool operator>(const Finish& other) const { return std::pair(time, job) > std::pair(other.time, other.job); }
-  };
-  int version(int job) const { return versions_[static_cast<std::size_t>(job)]; }
-
-  std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
-  std::vector<int> versions_;  // of each job
+  std::vector<double> times_;                  // of each job; where it is not awaited, any
+  std::set<std::pair<double, int>> finishes_;  // time, job
 };
 
 // When nodes fail and come back, each on its own.
@@ -97,26 +84,26 @@ class LeavingRings {
   bool is_contended() const { return is_contended_; }
   void enter(int job, const Placement& placement) {
     for (const Part& part : placement) {
-      jobs_[static_cast<std::size_t>(part.node)].push_back(job);
+      jobs_[index(part.node)].push_back(job);
       changed_.push_back(part.node);
     }
   }
   void leave(int job, const Placement& placement) {
     for (const Part& part : placement) {
-      std::erase(jobs_[static_cast<std::size_t>(part.node)], job);
+      std::erase(jobs_[index(part.node)], job);
       changed_.push_back(part.node);
     }
   }
   int most(const Placement& placement) const {
     std::size_t most = 0;
-    for (const Part& part : placement) most = std::max(most, jobs_[static_cast<std::size_t>(part.node)].size());
+    for (const Part& part : placement) most = std::max(most, jobs_[index(part.node)].size());
     return static_cast<int>(most);
   }
   // Of nodes to and from which others have come and gone since the last call; sorted.
   std::vector<int> take_affected() {
     std::vector<int> affected;
     for (const int node : changed_) {
-      const std::vector<int>& there = jobs_[static_cast<std::size_t>(node)];
+      const std::vector<int>& there = jobs_[index(node)];
       affected.insert(affected.end(), there.begin(), there.end());
     }
     changed_.clear();
@@ -135,19 +122,7 @@ class Replay {
  public:
   Replay(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
          const SimulationOptions& options)
-      : jobs_(jobs),
-        topology_(topology),
-        policy_(policy),
-        options_(options),
-        finishes_(jobs.size()),
-        outages_(options.failures),
-        rings_(topology),
-        capacity_(topology),
-        available_(topology),
-        progress_(jobs.size()),
-        begins_(jobs.size()),
-        saved_(jobs.size()),
-        done_(jobs.size()) {
+      : jobs_(jobs), topology_(topology), policy_(policy), options_(options) {
     outcome_.jobs.resize(jobs.size());
   }
 
@@ -162,8 +137,10 @@ class Replay {
       const double next = std::min(next_of_jobs, outages_.next());
       // A node that comes back may give room to those that wait.
       if (std::isinf(next_of_jobs) && !outages_.any_down() && std::isinf(options_.horizon)) {
+        int waiting = 0;
+        while (is_done(waiting)) ++waiting;
         return fail(ErrorCode::kInternal, "{} leaves {} jobs waiting for ever, such as '{}'", policy_.name(),
-                    jobs_.size() - finished_count_, jobs_[first_waiting()].name);
+                    jobs_.size() - finished_count_, job(waiting).name);
       }
       if (next >= options_.horizon) {
         now_ = options_.horizon;
@@ -192,8 +169,8 @@ class Replay {
   }
 
  private:
-  const Job& job(int number) const { return jobs_[static_cast<std::size_t>(number)]; }
-  Progress& progress(int job) { return progress_[static_cast<std::size_t>(job)]; }
+  const Job& job(int number) const { return jobs_[index(number)]; }
+  Progress& progress(int job) { return progress_[index(job)]; }
 
   double next_event() {
     double next = std::min(wake_, finishes_.next());
@@ -201,28 +178,18 @@ class Replay {
     return next;
   }
 
-  std::size_t first_waiting() const {
-    for (std::size_t job = 0; job < jobs_.size(); ++job) {
-      if (!done_[job]) return job;
-    }
-    return 0;
-  }
+  bool is_done(int job) const { return std::isfinite(outcome_.jobs[index(job)].finished); }
 
   // Notes what a job that runs has had and done so far.
   void settle(int number) {
     Progress& one = progress(number);
-    const double seconds = now_ - one.since;
-    const double device_seconds = seconds * count_workers(one.placement);
-    one.run_seconds += seconds;
-    one.device_seconds += device_seconds;
-    outcome_.device_seconds += device_seconds;
-    one.done_seconds += one.speed * std::max(0.0, now_ - std::max(one.since, one.resumes));
-    one.since = now_;
+    outcome_.device_seconds += (now_ - one.since) * count_workers(one.placement);
+    one.settle(now_);
   }
 
   void keep_run(int number) {
     if (!options_.keep_runs) return;
-    const double begin = begins_[static_cast<std::size_t>(number)];
+    const double begin = begins_[index(number)];
     if (now_ > begin) outcome_.runs.push_back({number, begin, now_, progress(number).placement});
   }
 
@@ -242,8 +209,8 @@ class Replay {
     failed_.clear();
     while (outages_.next() <= now_) {
       const Outages::Outage outage = outages_.pop(now_);
-      Node& node = available_.nodes[static_cast<std::size_t>(outage.node)];
-      const Node& whole = topology_.nodes[static_cast<std::size_t>(outage.node)];
+      Node& node = available_.nodes[index(outage.node)];
+      const Node& whole = topology_.nodes[index(outage.node)];
       if (!outage.begins) {
         capacity_.release({{outage.node, whole.devices}}, 0);
         node.devices = whole.devices;
@@ -263,14 +230,14 @@ class Replay {
   Status lose(int number) {
     Progress& one = progress(number);
     const int workers = count_workers(one.placement);
-    const double trained = std::max(0.0, now_ - std::max(begins_[static_cast<std::size_t>(number)], one.resumes));
+    const double trained = std::max(0.0, now_ - std::max(begins_[index(number)], one.resumes));
     stop(number);
     const double since_checkpoint = one.speed * std::fmod(trained, options_.failures.checkpoint_interval_seconds);
-    const double saved = std::max(saved_[static_cast<std::size_t>(number)], one.done_seconds - since_checkpoint);
+    const double saved = std::max(saved_[index(number)], one.done_seconds - since_checkpoint);
     outcome_.lost_device_seconds += workers * (one.done_seconds - saved) / one.speed;
     one.done_seconds = saved;
     failed_.push_back(number);
-    if (++outcome_.jobs[static_cast<std::size_t>(number)].failures == kMaxFailures) {
+    if (++outcome_.jobs[index(number)].failures == kMaxFailures) {
       return fail(ErrorCode::kInvalidInput,
                   "job '{}' has failed {} times; accepted: nodes that fail less often, or checkpoints more often",
                   job(number).name, kMaxFailures);
@@ -281,7 +248,7 @@ class Replay {
   // Whether a job's speed depends on who else runs where it does.
   bool meets_others(int number) const {
     return rings_.is_contended() && job(number).elastic && job(number).reserve() == 0 &&
-           progress_[static_cast<std::size_t>(number)].placement.size() > 1;
+           progress_[index(number)].placement.size() > 1;
   }
 
   // Those who meet others than before go on at another speed.
@@ -314,8 +281,7 @@ class Replay {
       const int number = finishes_.pop();
       stop(number);
       progress(number).done_seconds = job(number).duration;  // whatever rounding has made of it
-      done_[static_cast<std::size_t>(number)] = true;
-      outcome_.jobs[static_cast<std::size_t>(number)].finished = now_;
+      outcome_.jobs[index(number)].finished = now_;
       finished_.push_back(number);
       ++finished_count_;
     }
@@ -344,8 +310,7 @@ class Replay {
     }
     wake_ = decision.wake;
     for (const Change& change : decision.changes) {
-      if (change.job < 0 || change.job >= static_cast<int>(arrived_count_) ||
-          done_[static_cast<std::size_t>(change.job)]) {
+      if (change.job < 0 || change.job >= static_cast<int>(arrived_count_) || is_done(change.job)) {
         return fail(ErrorCode::kInternal, "{} places job {}, which is not there", policy_.name(), change.job);
       }
       if (progress(change.job).runs()) stop(change.job);
@@ -373,9 +338,9 @@ class Replay {
     }
     capacity_.take(placement, asked.reserve());
     one.placement = std::move(placement);
-    one.since = begins_[static_cast<std::size_t>(number)] = now_;
-    saved_[static_cast<std::size_t>(number)] = one.done_seconds;
-    JobOutcome& outcome = outcome_.jobs[static_cast<std::size_t>(number)];
+    one.since = begins_[index(number)] = now_;
+    saved_[index(number)] = one.done_seconds;
+    JobOutcome& outcome = outcome_.jobs[index(number)];
     if (std::isinf(outcome.started)) {
       outcome.started = now_;
       one.resumes = now_;
@@ -397,15 +362,16 @@ class Replay {
   const SimulationOptions& options_;
   const bool has_costs_ = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; });
   int idle_decisions_ = 0;  // in a row
-  Finishes finishes_;
-  Outages outages_;
-  LeavingRings rings_;
-  Capacity capacity_;
-  ClusterTopology available_;  // nodes that have failed have no devices
-  std::vector<Progress> progress_;
-  std::vector<double> begins_;  // of each job: since when it runs where it does
-  std::vector<double> saved_;   // of each job: seconds of its duration that it had done when it began there
-  std::vector<char> done_;
+  Finishes finishes_{jobs_.size()};
+  Outages outages_{options_.failures};
+  LeavingRings rings_{topology_};
+  Capacity capacity_{topology_};
+  ClusterTopology available_ = topology_;  // nodes that have failed have no devices
+  // Of each job: what became of it, since when it runs where it does, and the seconds of its duration that it had done
+  // when it began there.
+  std::vector<Progress> progress_ = std::vector<Progress>(jobs_.size());
+  std::vector<double> begins_ = std::vector<double>(jobs_.size());
+  std::vector<double> saved_ = std::vector<double>(jobs_.size());
   std::vector<int> running_, arrived_, finished_, failed_;
   std::size_t arrived_count_ = 0;
   std::size_t finished_count_ = 0;

@@ -1,4 +1,5 @@
-// Runs attempts as jobs of Slurm, on the nodes that the policy chose.
+// What runs attempts: processes of this machine, where nodes are names only, or jobs of Slurm, on the nodes that the
+// policy chose.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,10 @@
 #include "motley/scheduling/trace/cluster_topology.h"
 
 namespace motley::scheduling {
+
+// Each attempt is a session of its own under a wrapper (attempt_folder.h). Its output goes to `output` in its folder.
+// Errors: kUnavailable where the wrapper is not there.
+Result<std::unique_ptr<Executor>> make_local_executor();
 
 struct SlurmOptions {
   std::string partition;             // empty: Slurm's default

@@ -1,6 +1,6 @@
-#include "motley/scheduling/trace/profiled_job.h"
+#include "motley/app/profiled_job.h"
 
-namespace motley::scheduling {
+namespace motley::app {
 namespace {
 
 constexpr double kBytesOfParameter = 4;
@@ -13,8 +13,8 @@ double predict_seconds(const model::DeviceProfile& device, double batch) {
 
 }  // namespace
 
-ProfiledJob profiled_job(const model::Profile& profile) {
-  ProfiledJob job;
+scheduling::ProfiledJob profiled_job(const model::Profile& profile) {
+  scheduling::ProfiledJob job;
   for (const model::Layer& layer : profile.graph.layers) {
     job.gradient_bytes += kBytesOfParameter * layer.parameters + profile.batch * layer.lookups * layer.row_bytes;
   }
@@ -25,4 +25,9 @@ ProfiledJob profiled_job(const model::Profile& profile) {
   return job;
 }
 
-}  // namespace motley::scheduling
+Result<scheduling::ProfiledJob> read_profiled_job(const std::filesystem::path& file) {
+  MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(file));
+  return profiled_job(profile);
+}
+
+}  // namespace motley::app

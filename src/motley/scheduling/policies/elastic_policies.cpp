@@ -1,23 +1,96 @@
-// ElasticFlow (Gu et al., ASPLOS 2023). A job with a deadline is admitted if it and all that were admitted before can
-// still be done in time; its minimum satisfactory share is the least level of workers with which, slot by slot and of
-// what those with earlier deadlines leave, it is done by its deadline. Numbers of workers are powers of two, so that
-// nodes are filled without gaps. What is left over goes, doubling by doubling, where a device does most: to admitted
-// jobs, to those without a deadline, and to those whose deadline cannot be met any more and that run nevertheless.
+// Elastic policies that decide in every slot how many workers each job has, and then where.
 #include <algorithm>
 #include <cmath>
 #include <queue>
 #include <unordered_set>
 
 #include "motley/scheduling/policies/policies.h"
-#include "motley/scheduling/policies/sharing.h"
-#include "motley/scheduling/policies/slot_policy.h"
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/policies/policy_parts.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr double kMaxSlots = 4096;  // that are planned ahead
 
+// How many workers each of these jobs gets.
+using Shares = std::vector<int> (*)(const State& state, const std::vector<int>& jobs);
+
+class SharingPolicy final : public SlotPolicy {
+ public:
+  SharingPolicy(std::string name, const PolicyOptions& options, Shares shares)
+      : SlotPolicy(std::move(name), options), shares_(shares) {}
+
+ private:
+  Result<std::vector<Change>> begin_slot(const State& state) override {
+    return share(state, active_.jobs(), shares_(state, active_.jobs()), options_.placement);
+  }
+
+  const Shares shares_;
+};
+
+// Dominant resource fairness (Ghodsi et al., NSDI 2011) where devices are the only resource: workers are dealt out one
+// by one, each to the job that has fewest, until nobody can use more or nothing is left. A job that got fewer than it
+// can run with gives them back.
+std::vector<int> drf_shares(const State& state, const std::vector<int>& jobs) {
+  std::vector<int> workers(jobs.size());
+  using Share = std::pair<int, std::size_t>;  // workers, place among jobs
+  std::priority_queue<Share, std::vector<Share>, std::greater<>> fewest;
+  for (std::size_t i = 0; i < workers.size(); ++i) fewest.emplace(0, i);
+  int left = state.topology->devices();
+  while (left > 0 && !fewest.empty()) {
+    const auto [had, i] = fewest.top();
+    fewest.pop();
+    const Job& job = state.job(jobs[i]);
+    const int more = had == 0 ? job.min_workers() : 1;
+    if (more > left) continue;
+    workers[i] += more;
+    left -= more;
+    if (workers[i] < job.max_workers()) fewest.emplace(workers[i], i);
+  }
+  return workers;
+}
+
+// Optimus (Peng et al., EuroSys 2018), for jobs whose time to go is known: everybody who is there is given the fewest
+// workers that it can run with, by arrival; then each further worker goes to the job whose time to go it shortens most,
+// per worker.
+std::vector<int> optimus_shares(const State& state, const std::vector<int>& jobs) {
+  const int largest = state.topology->largest_node();
+  // Seconds, as fast as the job is on as few nodes as can be.
+  const auto to_go = [&](int number, int workers) {
+    return state.left_seconds(number) /
+           speed(state.job(number), state.topology->network, on_fewest_nodes(workers, largest));
+  };
+  std::vector<int> workers(jobs.size());
+  int left = state.topology->devices();
+  using Gain = std::pair<double, std::size_t>;  // seconds sooner for another worker, place among jobs
+  std::priority_queue<Gain> gains;
+  const auto offer = [&](std::size_t i) {
+    if (workers[i] == state.job(jobs[i]).max_workers()) return;
+    gains.emplace(to_go(jobs[i], workers[i]) - to_go(jobs[i], workers[i] + 1), i);
+  };
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const int least = state.job(jobs[i]).min_workers();
+    if (least > left) continue;
+    workers[i] = least;
+    left -= least;
+    offer(i);
+  }
+  while (left > 0 && !gains.empty()) {
+    const auto [seconds, i] = gains.top();
+    gains.pop();
+    if (seconds <= 0) break;
+    ++workers[i];
+    --left;
+    offer(i);
+  }
+  return workers;
+}
+
+// ElasticFlow (Gu et al., ASPLOS 2023). A job with a deadline is admitted if it and all that were admitted before can
+// still be done in time; its minimum satisfactory share is the least level of workers with which, slot by slot and of
+// what those with earlier deadlines leave, it is done by its deadline. Numbers of workers are powers of two, so that
+// nodes are filled without gaps. What is left over goes, doubling by doubling, where a device does most: to admitted
+// jobs, to those without a deadline, and to those whose deadline cannot be met any more and that run nevertheless.
 class ElasticFlow final : public SlotPolicy {
  public:
   explicit ElasticFlow(const PolicyOptions& options) : SlotPolicy("elasticflow", options) {}
@@ -60,7 +133,7 @@ class ElasticFlow final : public SlotPolicy {
   // Those that were admitted and have fallen behind since (others slow them down) do not count any more.
   FreeDevices plan(const State& state, const std::unordered_set<int>& jobs, std::vector<int>& workers) {
     std::vector<std::pair<double, std::size_t>> order;  // deadline, place among active jobs
-    double last = state.now + slots_.seconds();
+    double last = state.now + options_.slot_seconds;
     for (std::size_t i = 0; i < active_.jobs().size(); ++i) {
       const int number = active_.jobs()[i];
       if (!jobs.contains(number)) continue;
@@ -68,7 +141,7 @@ class ElasticFlow final : public SlotPolicy {
       last = std::max(last, order.back().first);
     }
     std::ranges::sort(order);
-    const double count = std::clamp(std::ceil((last - state.now) / slots_.seconds()), 1.0, kMaxSlots);
+    const double count = std::clamp(std::ceil((last - state.now) / options_.slot_seconds), 1.0, kMaxSlots);
     FreeDevices free(static_cast<std::size_t>(count), state.topology->devices());
     for (const auto& [deadline, i] : order) {
       const int number = active_.jobs()[i];
@@ -83,14 +156,14 @@ class ElasticFlow final : public SlotPolicy {
   // Takes the minimum satisfactory share of a job out of the module.
   bool fill(const State& state, int number, double deadline, FreeDevices& free, int& now) {
     const auto slots = static_cast<std::size_t>(
-        std::clamp(std::floor((deadline - state.now) / slots_.seconds()), 0.0, static_cast<double>(free.size())));
+        std::clamp(std::floor((deadline - state.now) / options_.slot_seconds), 0.0, static_cast<double>(free.size())));
     for (const int level : levels(state, number)) {
       double left = state.left_seconds(number);
       std::vector<int> taken;
       for (std::size_t slot = 0; slot < slots && left > 0; ++slot) {
         const int workers = largest_level(state, number, std::min(level, free[slot]));
         taken.push_back(workers);
-        if (workers > 0) left -= slots_.seconds() * speed_with(state, number, workers);
+        if (workers > 0) left -= options_.slot_seconds * speed_with(state, number, workers);
       }
       if (left > 0) continue;
       for (std::size_t slot = 0; slot < taken.size(); ++slot) free[slot] -= taken[slot];
@@ -165,6 +238,14 @@ class ElasticFlow final : public SlotPolicy {
 };
 
 }  // namespace
+
+std::unique_ptr<Policy> make_drf(const PolicyOptions& options) {
+  return std::make_unique<SharingPolicy>("drf", options, drf_shares);
+}
+
+std::unique_ptr<Policy> make_optimus(const PolicyOptions& options) {
+  return std::make_unique<SharingPolicy>("optimus", options, optimus_shares);
+}
 
 std::unique_ptr<Policy> make_elasticflow(const PolicyOptions& options) {
   return std::make_unique<ElasticFlow>(options);

@@ -1,4 +1,4 @@
-#include "motley/scheduling/service/submitted_job.h"
+#include "motley/scheduling/service/job_record.h"
 
 #include <algorithm>
 #include <cctype>
