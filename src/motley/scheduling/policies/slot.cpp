@@ -323,8 +323,8 @@ class Solver {
     };
     if (!one.now.empty() && free_.fits(one.now, one.reserve)) consider(one.now);
     for (int type = first_type; type < end_of_types; ++type) {
-      // On other devices than before it may do as well with fewer.
-      const int least = is_of_type(problem_.topology, before, type) ? std::max(1, had) : 1;
+      // On other devices than before it may do as well with fewer; fewer than it can run with do nothing.
+      const int least = is_of_type(problem_.topology, before, type) ? std::max(one.min_workers, had) : one.min_workers;
       for (int workers = least; workers <= one.max_workers(); ++workers) {
         Placement where = free_.find(workers, one.reserve, type);
         if (where.empty()) break;
@@ -454,7 +454,7 @@ class Solver {
 }  // namespace
 
 double compute_value(const ClusterTopology& topology, const SlotJob& job, const Placement& placement) {
-  if (placement.empty()) return 0;
+  if (placement.empty() || count_workers(placement) < job.min_workers) return 0;
   const bool is_typed = !job.type_values.empty();
   const int type = is_typed ? find_type(topology, placement) : kAnyType;
   if (is_typed && type == kAnyType) return 0;

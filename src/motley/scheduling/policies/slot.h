@@ -22,6 +22,7 @@ struct SlotJob {
   double reserve = 0;   // bytes a second of each uplink that its ring goes over
   Placement now;        // where it runs; empty: it does not
   double moving = 0;    // what is lost where it goes on elsewhere, or with another number of workers
+  int min_workers = 1;  // fewer have no utility
   // For a job that is not as fast on all devices, in place of `value`: by type of device, all of one size. Its workers
   // are all on devices of one type.
   std::vector<WorkerUtilities> type_values = {};

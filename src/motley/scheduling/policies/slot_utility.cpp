@@ -31,6 +31,7 @@ class SlotUtility {
     const Job& job = state_.job(number);
     SlotJob one;
     one.reserve = job.reserve();
+    one.min_workers = job.min_workers();
     one.now = state_.placement(number);
     const double left = std::max(kMinSeconds, state_.left_seconds(number));
     const double restart = job.elastic ? job.elastic->restart_cost_seconds : 0;
