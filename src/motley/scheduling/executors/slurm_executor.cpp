@@ -149,7 +149,7 @@ class SlurmExecutor final : public Executor {
       return {};
     }
     // It may have been accepted nevertheless, which the next question to Slurm tells.
-    if (++refusals_[key] < kMaxRefusals) return {};
+    if (++watched_[key].refusals < kMaxRefusals) return {};
     spdlog::warn("job '{}': sbatch does not accept it; {} says why", attempt.name, output);
     if (forbid(attempt)) return note_ended(attempt.folder, kRefusedCode);
     return {};
@@ -167,7 +167,9 @@ class SlurmExecutor final : public Executor {
     if (!is_known && !has_begun(attempt)) return AttemptStatus{State::kUnknown};
     if (!is_known && !answers_) return AttemptStatus{State::kRunning};
     const auto code = read_exit_code(attempt);
-    if (!code && now < unseen_.emplace(key, now).first->second + kFileSeconds) return AttemptStatus{State::kRunning};
+    double& unseen = watched_[key].unseen;
+    if (unseen < 0) unseen = now;
+    if (!code && now < unseen + kFileSeconds) return AttemptStatus{State::kRunning};
     const bool has_suspects = note_suspects(attempt);
     if (has_suspects || (is_known && std::ranges::any_of(found->second, &SlurmJob::lost_its_node))) {
       return over(key, {State::kLost, 0, true});
@@ -185,7 +187,7 @@ class SlurmExecutor final : public Executor {
   }
 
   Status kill(const Attempt& attempt) override {
-    double& killed = killed_.emplace(attempt.folder.string(), -kAskSeconds).first->second;
+    double& killed = watched_[attempt.folder.string()].killed;
     if (monotonic_seconds() < killed + kAskSeconds) return {};
     killed = monotonic_seconds();
     forbid(attempt);
@@ -292,9 +294,7 @@ class SlurmExecutor final : public Executor {
 
   // Forgets what was noted of the attempt.
   Result<AttemptStatus> over(const std::string& key, const AttemptStatus& status) {
-    refusals_.erase(key);
-    unseen_.erase(key);
-    killed_.erase(key);
+    watched_.erase(key);
     return status;
   }
 
@@ -306,9 +306,12 @@ class SlurmExecutor final : public Executor {
   bool answers_ = true;
   // All by the attempt's folder, which is the jobs' comment.
   std::map<std::string, std::vector<SlurmJob>> jobs_;
-  std::map<std::string, int> refusals_;
-  std::map<std::string, double> unseen_;  // since when it should have ended, as Slurm says, and nothing says how
-  std::map<std::string, double> killed_;
+  struct Watched {
+    int refusals = 0;
+    double unseen = -1;            // since when it should have ended, as Slurm says, and nothing says how
+    double killed = -kAskSeconds;  // when it was last
+  };
+  std::map<std::string, Watched> watched_;
   std::map<std::string, double> suspects_;  // nodes, until when
 };
 

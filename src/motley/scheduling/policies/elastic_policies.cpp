@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <queue>
+#include <tuple>
 #include <unordered_set>
 
 #include "motley/scheduling/policies/policies.h"
@@ -13,7 +14,7 @@ namespace {
 constexpr double kMaxSlots = 4096;  // that are planned ahead
 
 // How many workers each of these jobs gets.
-using Shares = std::vector<int> (*)(const State& state, const std::vector<int>& jobs);
+using Shares = std::vector<int> (*)(const State& state, std::span<const int> jobs);
 
 class SharingPolicy final : public SlotPolicy {
  public:
@@ -22,7 +23,7 @@ class SharingPolicy final : public SlotPolicy {
 
  private:
   Result<std::vector<Change>> begin_slot(const State& state) override {
-    return share(state, active_.jobs(), shares_(state, active_.jobs()), options_.placement);
+    return share(state, state.active, shares_(state, state.active), options_.placement);
   }
 
   const Shares shares_;
@@ -31,7 +32,7 @@ class SharingPolicy final : public SlotPolicy {
 // Dominant resource fairness (Ghodsi et al., NSDI 2011) where devices are the only resource: workers are dealt out one
 // by one, each to the job that has fewest, until nobody can use more or nothing is left. A job that got fewer than it
 // can run with gives them back.
-std::vector<int> drf_shares(const State& state, const std::vector<int>& jobs) {
+std::vector<int> drf_shares(const State& state, std::span<const int> jobs) {
   std::vector<int> workers(jobs.size());
   using Share = std::pair<int, std::size_t>;  // workers, place among jobs
   std::priority_queue<Share, std::vector<Share>, std::greater<>> fewest;
@@ -53,7 +54,7 @@ std::vector<int> drf_shares(const State& state, const std::vector<int>& jobs) {
 // Optimus (Peng et al., EuroSys 2018), for jobs whose time to go is known: everybody who is there is given the fewest
 // workers that it can run with, by arrival; then each further worker goes to the job whose time to go it shortens most,
 // per worker.
-std::vector<int> optimus_shares(const State& state, const std::vector<int>& jobs) {
+std::vector<int> optimus_shares(const State& state, std::span<const int> jobs) {
   const int largest = state.topology->largest_node();
   // Seconds, as fast as the job is on as few nodes as can be.
   const auto to_go = [&](int number, int workers) {
@@ -104,14 +105,14 @@ class ElasticFlow final : public SlotPolicy {
 
   Result<std::vector<Change>> begin_slot(const State& state) override {
     largest_ = state.topology->largest_node();
-    return share(state, active_.jobs(), workers_for(state), options_.placement);
+    return share(state, state.active, workers_for(state), options_.placement);
   }
 
   // The devices that each slot from now on has left.
   using FreeDevices = std::vector<int>;
 
   std::vector<int> workers_for(const State& state) {
-    std::vector<int> workers(active_.jobs().size());
+    std::vector<int> workers(state.active.size());
     FreeDevices free = plan(state, admitted_, workers);
     for (const int number : arrived_) {
       if (std::isinf(state.job(number).deadline)) continue;
@@ -134,17 +135,17 @@ class ElasticFlow final : public SlotPolicy {
   FreeDevices plan(const State& state, const std::unordered_set<int>& jobs, std::vector<int>& workers) {
     std::vector<std::pair<double, std::size_t>> order;  // deadline, place among active jobs
     double last = state.now + options_.slot_seconds;
-    for (std::size_t i = 0; i < active_.jobs().size(); ++i) {
-      const int number = active_.jobs()[i];
+    for (std::size_t i = 0; i < state.active.size(); ++i) {
+      const int number = state.active[i];
       if (!jobs.contains(number)) continue;
-      order.emplace_back(deadline(state, number), i);
+      order.emplace_back(state.job(number).arrival + state.job(number).deadline, i);
       last = std::max(last, order.back().first);
     }
     std::ranges::sort(order);
     const double count = std::clamp(std::ceil((last - state.now) / options_.slot_seconds), 1.0, kMaxSlots);
     FreeDevices free(static_cast<std::size_t>(count), state.topology->devices());
     for (const auto& [deadline, i] : order) {
-      const int number = active_.jobs()[i];
+      const int number = state.active[i];
       if (!fill(state, number, deadline, free, workers[i])) {
         if (!admitted_.contains(number)) return {};
         admitted_.erase(number);
@@ -157,11 +158,13 @@ class ElasticFlow final : public SlotPolicy {
   bool fill(const State& state, int number, double deadline, FreeDevices& free, int& now) {
     const auto slots = static_cast<std::size_t>(
         std::clamp(std::floor((deadline - state.now) / options_.slot_seconds), 0.0, static_cast<double>(free.size())));
-    for (const int level : levels(state, number)) {
+    const std::vector<int> all = levels(state, number);
+    for (const int level : all) {
       double left = state.left_seconds(number);
       std::vector<int> taken;
       for (std::size_t slot = 0; slot < slots && left > 0; ++slot) {
-        const int workers = largest_level(state, number, std::min(level, free[slot]));
+        const auto larger = std::ranges::upper_bound(all, std::min(level, free[slot]));
+        const int workers = larger == all.begin() ? 0 : *(larger - 1);
         taken.push_back(workers);
         if (workers > 0) left -= options_.slot_seconds * speed_with(state, number, workers);
       }
@@ -174,34 +177,29 @@ class ElasticFlow final : public SlotPolicy {
   }
 
   void give_rest(const State& state, int left, std::vector<int>& workers) const {
-    struct Gain {
-      double rate;  // device-seconds of work in a second, for each device
-      std::size_t place;
-      int to;
-      bool operator<(const Gain& other) const {
-        return rate != other.rate ? rate < other.rate : place > other.place;  // ties by arrival
-      }
-    };
+    // Device-seconds of work in a second, for each device; minus the place, so that ties are by arrival; workers.
+    using Gain = std::tuple<double, std::ptrdiff_t, int>;
     std::priority_queue<Gain> gains;
     const auto offer = [&](std::size_t i) {
-      const int number = active_.jobs()[i];
+      const int number = state.active[i];
       const std::vector<int> all = levels(state, number);
       const auto next = std::ranges::upper_bound(all, workers[i]);
       if (next == all.end()) return;
       const double before = workers[i] == 0 ? 0 : speed_with(state, number, workers[i]);
       const double rate =
           state.job(number).workers * (speed_with(state, number, *next) - before) / (*next - workers[i]);
-      if (rate > 0) gains.push({rate, i, *next});
+      if (rate > 0) gains.emplace(rate, -static_cast<std::ptrdiff_t>(i), *next);
     };
     for (std::size_t i = 0; i < workers.size(); ++i) offer(i);
     while (left > 0 && !gains.empty()) {
-      const Gain gain = gains.top();
+      const auto [rate, minus_place, to] = gains.top();
       gains.pop();
-      const int more = gain.to - workers[gain.place];
+      const auto place = static_cast<std::size_t>(-minus_place);
+      const int more = to - workers[place];
       if (more > left) continue;
-      workers[gain.place] = gain.to;
+      workers[place] = to;
       left -= more;
-      offer(gain.place);
+      offer(place);
     }
   }
 
@@ -216,20 +214,8 @@ class ElasticFlow final : public SlotPolicy {
     return levels;
   }
 
-  static int largest_level(const State& state, int number, int most) {
-    int largest = 0;
-    for (const int level : levels(state, number)) {
-      if (level <= most) largest = level;
-    }
-    return largest;
-  }
-
   double speed_with(const State& state, int number, int workers) const {
     return speed(state.job(number), state.topology->network, on_fewest_nodes(workers, largest_));
-  }
-
-  static double deadline(const State& state, int number) {
-    return state.job(number).arrival + state.job(number).deadline;
   }
 
   std::vector<int> arrived_;  // since the slot before

@@ -15,7 +15,7 @@ constexpr int kRoundsBetweenSlots = 20;  // of the solver's improvement
 constexpr int kDrawings = 20;            // u_b
 
 // What changes for these jobs to have these places.
-std::vector<Change> to_changes(const State& state, const std::vector<int>& jobs, std::vector<Placement> placements) {
+std::vector<Change> to_changes(const State& state, std::span<const int> jobs, std::vector<Placement> placements) {
   std::vector<Change> changes;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (placements[i] != state.placement(jobs[i])) changes.push_back({jobs[i], std::move(placements[i])});
@@ -42,14 +42,14 @@ class GadgetExact final : public SlotPolicy {
 
  private:
   Result<std::vector<Change>> begin_slot(const State& state) override {
-    return solve(state, active_.jobs(), *state.topology);
+    return solve(state, state.active, *state.topology);
   }
 
   Result<std::vector<Change>> go_on(const State& state) override {
     std::vector<Change> changes;
     if (state.capacity->devices().free() > 0) {
       std::vector<int> waiting;
-      for (const int number : active_.jobs()) {
+      for (const int number : state.active) {
         if (state.placement(number).empty()) waiting.push_back(number);
       }
       if (!waiting.empty()) changes = solve(state, waiting, state.capacity->rest());
@@ -88,10 +88,9 @@ class GadgetExact final : public SlotPolicy {
     }
   }
 
-  std::vector<Change> solve(const State& state, const std::vector<int>& jobs, const ClusterTopology& topology,
+  std::vector<Change> solve(const State& state, std::span<const int> jobs, const ClusterTopology& topology,
                             const SlotOptions& slot_options = {}) {
-    const SlotProblem problem =
-        slot_problem(state, jobs, active_.jobs().size(), topology, slot_end(), options_.objective);
+    const SlotProblem problem = slot_problem(state, jobs, topology, slot_end(), options_.objective);
     return to_changes(state, jobs, solve_slot(problem, slot_options).placements);
   }
 };
@@ -110,8 +109,8 @@ class Gadget final : public SlotPolicy {
   Status take_in(const State& state) override { return check_alike(state, name()); }
 
   Result<std::vector<Change>> begin_slot(const State& state) override {
-    const std::vector<int>& jobs = active_.jobs();
-    const SlotProblem problem = slot_problem(state, jobs, jobs.size(), *state.topology, slot_end(), options_.objective);
+    const std::span<const int> jobs = state.active;
+    const SlotProblem problem = slot_problem(state, jobs, *state.topology, slot_end(), options_.objective);
     MOTLEY_ASSIGN(const RelaxedSlot relaxed, relax_slot(problem, Mappings::kWhole));
     Random random(mix({static_cast<std::uint64_t>(slot_end()), jobs.size()}));
     std::vector<Placement> best;

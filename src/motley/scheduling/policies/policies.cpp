@@ -10,7 +10,7 @@ namespace {
 
 struct Known {
   const char* name;
-  std::unique_ptr<Policy> (*make)(const PolicyOptions&);
+  MakePolicy* make;
   bool is_online = true;
   bool needs_programs = false;
   bool is_live = true;
@@ -35,7 +35,7 @@ constexpr Known kKnown[] = {
 };
 
 // Of those that can run here and are so.
-std::vector<std::string> names_of(bool Known::* is_so) {
+std::vector<std::string> list_names(bool Known::* is_so) {
   std::vector<std::string> names;
   for (const Known& known : kKnown) {
     if (known.*is_so && (!known.needs_programs || has_program_solver())) names.emplace_back(known.name);
@@ -52,11 +52,11 @@ std::vector<std::string> policy_names() {
 }
 
 std::vector<std::string> online_policy_names() {
-  return names_of(&Known::is_online);
+  return list_names(&Known::is_online);
 }
 
 std::vector<std::string> live_policy_names() {
-  return names_of(&Known::is_live);
+  return list_names(&Known::is_live);
 }
 
 bool knows_types(const std::string& policy) {

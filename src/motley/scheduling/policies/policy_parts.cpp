@@ -20,18 +20,12 @@ Status check_alike(const State& state, const std::string& policy) {
   return {};
 }
 
-void ActiveJobs::update(const State& state) {
-  jobs_.insert(jobs_.end(), state.arrived.begin(), state.arrived.end());
-  for (const int job : state.finished) jobs_.erase(std::ranges::lower_bound(jobs_, job));
-}
-
 Result<Decision> SlotPolicy::decide(const State& state) {
   MOTLEY_TRY(take_in(state));
-  active_.update(state);
   const bool begins = state.now >= slot_end_;
   if (begins) slot_end_ = (std::floor(state.now / options_.slot_seconds) + 1) * options_.slot_seconds;
   Decision decision;
-  if (active_.jobs().empty()) return decision;
+  if (state.active.empty()) return decision;
   MOTLEY_ASSIGN(decision.changes, begins ? begin_slot(state) : go_on(state));
   decision.wake = slot_end_;
   return decision;
@@ -57,7 +51,7 @@ bool Ranking::offer(int number, int type) {
   } else {
     char& fits = fits_[index(job.workers)];
     if (fits == 0 && strategy_ != PlacementStrategy::kCompact && state_->topology->type_count() == 1) return false;
-    Placement placement = type == kAnyType ? placer_->place(job, job.workers) : placer_->place(job, job.workers, type);
+    Placement placement = placer_->place(job, job.workers, type);
     if (placement.empty()) {
       fits = 0;
       return false;
@@ -107,7 +101,7 @@ Result<Decision> RankedPolicy::decide(const State& state) {
   return decision;
 }
 
-std::vector<Change> share(const State& state, const std::vector<int>& jobs, const std::vector<int>& workers,
+std::vector<Change> share(const State& state, std::span<const int> jobs, const std::vector<int>& workers,
                           PlacementStrategy strategy, const std::vector<int>& types) {
   Placer placer(*state.topology, strategy);
   const auto type_for = [&](std::size_t i) { return types.empty() ? kAnyType : types[i]; };
@@ -125,7 +119,7 @@ std::vector<Change> share(const State& state, const std::vector<int>& jobs, cons
     const Job& job = state.job(jobs[i]);
     Placement placement;
     for (int count = workers[i]; placement.empty() && count >= job.min_workers(); --count) {
-      placement = type_for(i) == kAnyType ? placer.place(job, count) : placer.place(job, count, type_for(i));
+      placement = placer.place(job, count, type_for(i));
     }
     placer.take(job, placement);
     if (placement != state.placement(jobs[i])) changes.push_back({jobs[i], std::move(placement)});

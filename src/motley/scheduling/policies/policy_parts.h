@@ -1,10 +1,11 @@
-// What policies are made of: the jobs that are there, slots, an order in which jobs are offered devices, and places for
+// What policies are made of: slots, an order in which jobs are offered devices, and places for
 // numbers of workers.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,16 +17,6 @@ namespace motley::scheduling {
 // For policies that know neither jobs with speeds by type of devices nor failures. Errors: kInvalidInput where there
 // are such.
 Status check_alike(const State& state, const std::string& policy);
-
-// The jobs that have arrived and not finished, by arrival.
-class ActiveJobs {
- public:
-  void update(const State& state);  // with every state, in its order
-  const std::vector<int>& jobs() const { return jobs_; }
-
- private:
-  std::vector<int> jobs_;
-};
 
 // A policy that decides by slots: anew at every multiple of some seconds, as long as there are jobs.
 class SlotPolicy : public Policy {
@@ -45,7 +36,6 @@ class SlotPolicy : public Policy {
   double slot_end() const { return slot_end_; }
 
   const PolicyOptions options_;
-  ActiveJobs active_;
 
  private:
   const std::string name_;
@@ -105,7 +95,7 @@ class RankedPolicy final : public Policy {
 // What changes so that each of `jobs` has so many workers, 0 for none, as far as there is room: those that have them
 // already stay where they are; the others take places in their order, of fewer workers where there is no room for all,
 // or none where there is none for the least that they can run with. `types`: those of their devices; empty: any.
-std::vector<Change> share(const State& state, const std::vector<int>& jobs, const std::vector<int>& workers,
+std::vector<Change> share(const State& state, std::span<const int> jobs, const std::vector<int>& workers,
                           PlacementStrategy strategy, const std::vector<int>& types = {});
 
 }  // namespace motley::scheduling

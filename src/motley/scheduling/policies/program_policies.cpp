@@ -97,7 +97,7 @@ class Gavel final : public SlotPolicy {
     const ClusterTopology& topology = *state.topology;
     std::vector<Share> shares;
     DeviceLimits devices(topology);
-    for (const int number : active_.jobs()) {
+    for (const int number : state.active) {
       const Job& job = state.job(number);
       Program::Terms parts, throughput;
       const double usual = usual_speed(job, topology);
@@ -185,7 +185,7 @@ class Sia final : public SlotPolicy {
 
   Result<std::vector<Change>> begin_slot(const State& state) override {
     MOTLEY_ASSIGN(const Given given, solve(state));
-    std::vector<Change> changes = share(state, active_.jobs(), given.workers, options_.placement, given.types);
+    std::vector<Change> changes = share(state, state.active, given.workers, options_.placement, given.types);
     for (const Change& change : changes) {
       if (!change.placement.empty() && state.run_seconds(change.job) > 0) ++restarts_[change.job];
     }
@@ -205,8 +205,8 @@ class Sia final : public SlotPolicy {
     Program program;
     std::vector<Offer> offers;
     DeviceLimits devices(*state.topology);
-    for (std::size_t i = 0; i < active_.jobs().size(); ++i) {
-      const int number = active_.jobs()[i];
+    for (std::size_t i = 0; i < state.active.size(); ++i) {
+      const int number = state.active[i];
       std::vector<Offer> own;
       for (const int type : list_types(state.job(number))) {
         for (const int workers : compute_sizes(state, number, type)) own.push_back({i, workers, type});
@@ -225,7 +225,7 @@ class Sia final : public SlotPolicy {
     }
     devices.add_to(program);
     MOTLEY_ASSIGN(const Program::Answer answer, program.maximise(kLimits));
-    Given given{std::vector<int>(active_.jobs().size()), std::vector<int>(active_.jobs().size(), kAnyType)};
+    Given given{std::vector<int>(state.active.size()), std::vector<int>(state.active.size(), kAnyType)};
     for (std::size_t i = 0; i < offers.size(); ++i) {
       if (answer.values[i] <= 0.5) continue;
       given.workers[offers[i].place] = offers[i].workers;

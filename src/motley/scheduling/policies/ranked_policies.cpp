@@ -21,12 +21,11 @@ class Fifo final : public Policy {
   std::string name() const override { return "fifo"; }
 
   Result<Decision> decide(const State& state) override {
-    active_.update(state);
     Decision decision;
-    if (active_.jobs().size() == state.running.size()) return decision;
+    if (state.active.size() == state.running.size()) return decision;
     Placer placer(*state.topology, options_.placement);
     for (const int job : state.running) placer.take(state.job(job), state.placement(job));
-    for (const int job : active_.jobs()) {
+    for (const int job : state.active) {
       if (!state.placement(job).empty()) continue;
       Placement placement = placer.place(state.job(job), state.job(job).workers);
       if (placement.empty()) break;
@@ -38,7 +37,6 @@ class Fifo final : public Policy {
 
  private:
   const PolicyOptions options_;
-  ActiveJobs active_;
 };
 
 constexpr std::size_t kQueues = 3;
@@ -196,7 +194,7 @@ class Themis final : public SlotPolicy {
 
   std::vector<Change> offer_all(const State& state, bool is_slot) {
     order_.clear();
-    for (const int number : active_.jobs()) {
+    for (const int number : state.active) {
       const bool keeps = !is_slot && !state.placement(number).empty();
       order_.emplace_back(keeps ? -std::numeric_limits<double>::infinity() : -slowness(state, number), number);
     }
@@ -211,7 +209,7 @@ class Themis final : public SlotPolicy {
 
   double slowness(const State& state, int number) const {
     const Job& job = state.job(number);
-    const double wanted = static_cast<double>(active_.jobs().size()) * job.workers;
+    const double wanted = static_cast<double>(state.active.size()) * job.workers;
     const double part = std::min(1.0, state.topology->devices() / wanted);
     return (state.now - job.arrival + state.left_seconds(number)) * part / job.duration;
   }

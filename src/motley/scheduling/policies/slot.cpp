@@ -90,24 +90,14 @@ class Solver {
   }
 
   Offer compute_envelope(int number, int type) const {
-    const SlotJob& one = job(number);
-    const int most = std::min(one.max_workers(), size(type).devices);
-    std::vector<std::pair<int, double>> hull = {{0, 0.0}};
-    for (int workers = 1; workers <= most; ++workers) {
-      const double value = best_value(one, workers, type);
-      const auto slope = [&](std::size_t i, std::pair<int, double> to) {
-        return (to.second - hull[i].second) / (to.first - hull[i].first);
-      };
-      while (hull.size() > 1 && slope(hull.size() - 1, {workers, value}) >= slope(hull.size() - 2, hull.back())) {
-        hull.pop_back();
-      }
-      hull.emplace_back(workers, value);
-    }
+    const int most = std::min(job(number).max_workers(), size(type).devices);
+    std::vector<double> values;
+    for (int workers = 0; workers <= most; ++workers) values.push_back(best_value(job(number), workers, type));
+    const std::vector<int> corners = find_corners(values);
     Offer segments;
-    for (std::size_t i = 1; i < hull.size(); ++i) {
-      const double slope = (hull[i].second - hull[i - 1].second) / (hull[i].first - hull[i - 1].first);
-      if (slope <= 0) break;
-      segments.push_back({number, type, hull[i - 1].first, hull[i].first, slope});
+    for (std::size_t i = 1; i < corners.size(); ++i) {
+      const int from = corners[i - 1], to = corners[i];
+      segments.push_back({number, type, from, to, (values[index(to)] - values[index(from)]) / (to - from)});
     }
     return segments;
   }
@@ -461,6 +451,17 @@ double compute_value(const ClusterTopology& topology, const SlotJob& job, const 
   const auto locality = static_cast<std::size_t>(find_locality(topology, placement));
   const double value = job.value_on(type)[locality][index(count_workers(placement))];
   return job.now.empty() || job.now == placement ? value : value - job.moving;
+}
+
+std::vector<int> find_corners(std::span<const double> values) {
+  std::vector<int> hull = {0};
+  const auto slope = [&](int from, int to) { return (values[index(to)] - values[index(from)]) / (to - from); };
+  for (int workers = 1; workers < static_cast<int>(values.size()); ++workers) {
+    if (values[index(workers)] <= values[index(hull.back())]) continue;
+    while (hull.size() > 1 && slope(hull[hull.size() - 2], hull.back()) <= slope(hull.back(), workers)) hull.pop_back();
+    hull.push_back(workers);
+  }
+  return hull;
 }
 
 bool fits(const SlotProblem& problem, const std::vector<Placement>& placements) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "motley/scheduling/simulator/policy.h"
@@ -48,6 +49,9 @@ struct SlotAnswer {
 // The utility of a placement of a job; 0 where it may not be there.
 double compute_value(const ClusterTopology& topology, const SlotJob& job, const Placement& placement);
 
+// The corners of the least concave function above the values of 0, 1, 2, ... workers, as far as it rises.
+std::vector<int> find_corners(std::span<const double> values);
+
 // Whether all placements together fit: devices, node uplinks and rack uplinks.
 bool fits(const SlotProblem& problem, const std::vector<Placement>& placements);
 
@@ -58,10 +62,10 @@ struct SlotOptions {
   std::uint64_t seed = 0;
 };
 
-// The problem as policies of GADGET's kind pose it (slot_utility.cpp): for these of the `active` jobs that are there,
-// on machines that may be a part of the state's, until `end`.
-SlotProblem slot_problem(const State& state, const std::vector<int>& jobs, std::size_t active,
-                         const ClusterTopology& topology, double end, Objective objective);
+// The problem as policies of GADGET's kind pose it (slot_utility.cpp): for these of the jobs that are there, on
+// machines that may be a part of the state's, until `end`.
+SlotProblem slot_problem(const State& state, std::span<const int> jobs, const ClusterTopology& topology, double end,
+                         Objective objective);
 
 // A packing that fits, always, and a bound. Deterministic. The bound is that of a relaxation: all devices of a type in
 // one place, and values replaced by their concave envelopes. The packing starts from the relaxation's numbers of

@@ -22,8 +22,8 @@ constexpr double kSooner = 1e-3;      // of its utility, at most, for being done
 
 class SlotUtility {
  public:
-  SlotUtility(const State& state, const std::vector<int>& jobs, std::size_t active, double end, Objective objective)
-      : state_(state), active_(static_cast<double>(active)), end_(end), objective_(objective) {
+  SlotUtility(const State& state, std::span<const int> jobs, double end, Objective objective)
+      : state_(state), end_(end), objective_(objective) {
     for (const int number : jobs) longest_ = std::max(longest_, std::max(kMinSeconds, state_.left_seconds(number)));
   }
 
@@ -108,13 +108,12 @@ class SlotUtility {
   // has left until the slot ends and goes on as it asked for.
   double finish_ratio(const Job& job, double left, double more) const {
     const double to_go = end_ - state_.now + left - sooner(left, more);
-    const double wanted = active_ * job.workers;
+    const double wanted = static_cast<double>(state_.active.size()) * job.workers;
     const double part = std::min(1.0, state_.topology->devices() / wanted);
     return (state_.now - job.arrival + to_go) * part / std::max(kMinSeconds, job.duration);
   }
 
   const State& state_;
-  double active_;
   double end_;
   Objective objective_;
   double longest_ = 0;  // seconds that a job has to go
@@ -122,9 +121,9 @@ class SlotUtility {
 
 }  // namespace
 
-SlotProblem slot_problem(const State& state, const std::vector<int>& jobs, std::size_t active,
-                         const ClusterTopology& topology, double end, Objective objective) {
-  const SlotUtility utility(state, jobs, active, end, objective);
+SlotProblem slot_problem(const State& state, std::span<const int> jobs, const ClusterTopology& topology, double end,
+                         Objective objective) {
+  const SlotUtility utility(state, jobs, end, objective);
   SlotProblem problem{topology, {}};
   problem.jobs.reserve(jobs.size());
   for (const int number : jobs) problem.jobs.push_back(utility.slot_job(number));

@@ -17,7 +17,7 @@ constexpr double kAlmostDone = 0.95;   // of what a job should take: it takes lo
 constexpr double kLonger = 1.5;        // then so many times as long
 constexpr std::size_t kMaxNames = 3;   // in a reason
 
-int number_of(std::size_t place) {
+int to_number(std::size_t place) {
   return static_cast<int>(place);
 }
 
@@ -44,7 +44,7 @@ Result<Controller> Controller::make(std::unique_ptr<Store> store, ClusterTopolog
   one.options_ = std::move(options);
   for (std::size_t i = 0; i < one.records_.size(); ++i) {
     const JobRecord& record = one.records_[i];
-    if (record.id != number_of(i) + 1) return fail(ErrorCode::kCorrupt, "job {} is missing in the state", i + 1);
+    if (record.id != to_number(i) + 1) return fail(ErrorCode::kCorrupt, "job {} is missing in the state", i + 1);
     one.ids_.emplace(record.job.name, record.id);
     if (!is_over(record.state)) one.add_live(record.id);
   }
@@ -88,7 +88,7 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
       continue;
     }
     places.emplace(job.name, added.size());
-    ids.push_back(number_of(records_.size() + added.size()) + 1);
+    ids.push_back(to_number(records_.size() + added.size()) + 1);
     added.push_back({.id = ids.back(), .job = job, .submitted = now});
   }
   std::vector<const JobRecord*> unsaved;
@@ -104,13 +104,9 @@ Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& job
 
 Status Controller::cancel(const std::string& name, double now) {
   const auto found = ids_.find(name);
-  if (found == ids_.end()) {
-    return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
-  }
+  if (found == ids_.end()) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
   JobRecord& one = record(found->second);
-  if (is_over(one.state)) {
-    return fail(ErrorCode::kInvalidInput, "job '{}' is {} already", name, to_string(one.state));
-  }
+  if (is_over(one.state)) return fail(ErrorCode::kInvalidInput, "job '{}' is {} already", name, to_string(one.state));
   one.is_cancelled = true;
   touch(one.id);
   const std::size_t place = places_.at(one.id);
@@ -167,24 +163,15 @@ bool Controller::are_available(const Placement& placement) const {
   return std::ranges::all_of(placement, [&](const Part& part) { return is_available(index(part.node)); });
 }
 
-std::vector<NodeAllocation> Controller::to_nodes(const Placement& placement) const {
-  std::vector<NodeAllocation> nodes;
-  for (const Part& part : placement) {
-    nodes.push_back({topology_.nodes[index(part.node)].name, part.workers});
-  }
-  return nodes;
-}
-
 void Controller::add_live(int id) {
   const JobRecord& one = record(id);
   places_.emplace(id, live_.size());
   live_.push_back({id, one.attempt_started});
   jobs_.push_back(make_job(one.job, one.submitted, topology_.types));
-  Progress progress;
-  progress.run_seconds = one.run_seconds;
-  progress.device_seconds = one.device_seconds;
-  progress.done_seconds = one.done_seconds;
-  progress.since = one.attempt_started;
+  Progress progress{.run_seconds = one.run_seconds,
+                    .device_seconds = one.device_seconds,
+                    .done_seconds = one.done_seconds,
+                    .since = one.attempt_started};
   if (one.state == JobState::kRunning && !one.is_cancelled) {
     progress.placement = to_placement(one.nodes);
     progress.resumes = one.attempt_started + (one.attempt > 1 ? one.job.restart_cost_seconds : 0);
@@ -193,7 +180,7 @@ void Controller::add_live(int id) {
     }
   }
   progress_.push_back(std::move(progress));
-  arrived_.push_back(number_of(live_.size()) - 1);
+  arrived_.push_back(to_number(live_.size()) - 1);
   has_changed_ = true;
 }
 
@@ -224,11 +211,11 @@ void Controller::end_job(std::size_t place, JobState state, double now) {
   one.stop_by = 0;
   progress_[place].placement.clear();
   places_.erase(one.id);
-  const auto arrived = std::ranges::find(arrived_, number_of(place));
+  const auto arrived = std::ranges::find(arrived_, to_number(place));
   if (arrived != arrived_.end()) {
     arrived_.erase(arrived);  // the policy has never heard of it
   } else {
-    finished_.push_back(number_of(place));
+    finished_.push_back(to_number(place));
   }
   has_changed_ = true;
   touch(one.id);
@@ -361,16 +348,18 @@ void Controller::take_in_nodes(const std::vector<std::string>& down, double now)
 Status Controller::decide(double now) {
   has_changed_ = false;
   Capacity capacity(available_);
-  std::vector<int> running;
+  std::vector<int> running, active;
   for (const auto& [id, place] : places_) {
     settle(place, now);
+    active.push_back(to_number(place));
     const Placement& target = progress_[place].placement;
     if (target.empty()) continue;
     capacity.take(target, jobs_[place].reserve());
-    running.push_back(number_of(place));
+    running.push_back(to_number(place));
   }
   std::ranges::sort(running);
-  const State state{now, jobs_, progress_, &available_, &capacity, arrived_, finished_, running};
+  std::ranges::sort(active);
+  const State state{now, jobs_, progress_, &available_, &capacity, arrived_, finished_, running, active};
   MOTLEY_ASSIGN(const Decision decision, policy_->decide(state));
   arrived_.clear();
   finished_.clear();
@@ -391,9 +380,7 @@ void Controller::apply(const Decision& decision, double now) {
     const bool runs = progress_[place].runs();
     const double cooldown =
         options_.preemption_cooldown_seconds.value_or(options_.preemption_cooldown * one.job.restart_cost_seconds);
-    if (one.is_cancelled || (runs && now < live_[place].changed + cooldown)) {
-      continue;
-    }
+    if (one.is_cancelled || (runs && now < live_[place].changed + cooldown)) continue;
     changing.insert(change.job);
     const int before = count_workers(progress_[place].placement);
     const int after = count_workers(change.placement);
@@ -401,7 +388,7 @@ void Controller::apply(const Decision& decision, double now) {
     if (after < before) stopped.push_back(one.job.name);
   }
   for (const auto& [id, place] : places_) {
-    if (!changing.contains(number_of(place))) capacity.take(progress_[place].placement, jobs_[place].reserve());
+    if (!changing.contains(to_number(place))) capacity.take(progress_[place].placement, jobs_[place].reserve());
   }
   std::vector<std::pair<std::size_t, Placement>> targets;
   for (const Change& change : decision.changes) {
@@ -461,7 +448,7 @@ void Controller::reconcile(double now) {
     JobRecord& one = record(live_[place].id);
     one.state = JobState::kRunning;
     ++one.attempt;
-    one.nodes = to_nodes(target);
+    for (const Part& part : target) one.nodes.push_back({topology_.nodes[index(part.node)].name, part.workers});
     one.attempt_started = now;
     one.is_killed = false;
     if (one.started == 0) one.started = now;

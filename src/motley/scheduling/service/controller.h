@@ -92,7 +92,6 @@ class Controller {
   Attempt make_attempt(const JobRecord& record) const;
   Placement to_placement(const std::vector<NodeAllocation>& nodes) const;
   bool are_available(const Placement& placement) const;
-  std::vector<NodeAllocation> to_nodes(const Placement& placement) const;
   void add_live(int id);
   void settle(std::size_t place, double now);
   void retarget(std::size_t place, Placement target, double now);

@@ -20,11 +20,9 @@ std::size_t find_place(const Controller::Snapshot& present, int id) {
 
 // Whether another job has devices of which this one may have some.
 bool has_some_for(const Controller& controller, const Job& job, const JobRecord& other) {
-  const std::vector<int> types = list_types(job);
   return std::ranges::any_of(other.nodes, [&](const NodeAllocation& allocation) {
     const int node = controller.topology().node_named(allocation.node);
-    return node >= 0 &&
-           std::ranges::any_of(types, [&](int type) { return controller.topology().is_of_type(node, type); });
+    return node >= 0 && job.speed_on(controller.topology().nodes[index(node)].type) > 0;
   });
 }
 
@@ -80,9 +78,7 @@ void find_constraint(const Controller& controller, const Controller::Snapshot& p
 
 Result<Explanation> explain(const Controller& controller, const std::string& name, double now) {
   const JobRecord* record = controller.find(name);
-  if (record == nullptr) {
-    return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
-  }
+  if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
   Explanation answer;
   answer.name = name;
   answer.state = to_string(record->state);

@@ -56,12 +56,11 @@ Status check(const SubmittedJob& job, const ClusterTopology& topology) {
   if (!std::ranges::all_of(job.name, is_plain)) return refuse("name", job.name, "letters, digits, '-', '_' and '.'");
   if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
   if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
-  const int min_workers = job.min_workers > 0 ? job.min_workers : job.workers;
-  const int max_workers = job.max_workers > 0 ? job.max_workers : job.workers;
+  const Job seen = make_job(job, 0, topology.types);
+  const int min_workers = seen.min_workers();
   if (job.workers < 1) return refuse("workers", job.workers, "an integer from 1");
   if (min_workers > job.workers) return refuse("min_workers", min_workers, "an integer from 1 to workers");
-  if (max_workers < job.workers) return refuse("max_workers", max_workers, "an integer from workers");
-  const Job seen = make_job(job, 0, topology.types);
+  if (seen.max_workers() < job.workers) return refuse("max_workers", seen.max_workers(), "an integer from workers");
   if (!job.speeds.empty() && list_types(seen).empty()) {
     return refuse("speeds", job.speeds.front().type,
                   fmt::format("types of which the cluster has devices: {}", fmt::join(topology.types, ", ")));
@@ -87,13 +86,11 @@ Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<st
   job.workers = submitted.workers;
   job.utility = submitted.utility;
   job.utility.weight = submitted.weight;
-  Elastic elastic;
-  elastic.min_workers = submitted.min_workers > 0 ? submitted.min_workers : submitted.workers;
-  elastic.max_workers = submitted.max_workers > 0 ? submitted.max_workers : submitted.workers;
-  elastic.compute_seconds = submitted.compute_seconds;
-  elastic.gradient_bytes = submitted.gradient_bytes;
-  elastic.restart_cost_seconds = submitted.restart_cost_seconds;
-  job.elastic = elastic;
+  job.elastic = Elastic{.min_workers = submitted.min_workers > 0 ? submitted.min_workers : submitted.workers,
+                        .max_workers = submitted.max_workers > 0 ? submitted.max_workers : submitted.workers,
+                        .compute_seconds = submitted.compute_seconds,
+                        .gradient_bytes = submitted.gradient_bytes,
+                        .restart_cost_seconds = submitted.restart_cost_seconds};
   job.device_hour_cost = submitted.device_hour_cost;
   for (std::size_t type = 0; !submitted.speeds.empty() && type < types.size(); ++type) {
     const auto found = std::ranges::find(submitted.speeds, types[type], &SubmittedJob::Speed::type);

@@ -63,9 +63,7 @@ Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) 
   store->file_ = folder / "jobs.sqlite";
   const std::string lock = (folder / "lock").string();
   store->lock_ = Descriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!store->lock_.valid()) {
-    return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
-  }
+  if (!store->lock_.valid()) return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
   // A service that was killed while it started a process may leave the lock to that process for a moment.
   const Deadline deadline = Deadline::after(kLockSeconds);
   while (::flock(store->lock_.get(), LOCK_EX | LOCK_NB) != 0) {

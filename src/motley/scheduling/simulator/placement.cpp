@@ -9,6 +9,11 @@ namespace {
 
 constexpr double kSlack = 1e-9;  // relative: bandwidth that rounding may feign to be missing
 
+// On the uplink of a node or a rack.
+bool has_room(const std::vector<double>& uplinks, int number, double reserve) {
+  return reserve * (1 - kSlack) <= uplinks[index(number)];
+}
+
 Placement place_anywhere(const ClusterTopology& topology, const Occupancy& occupancy, int workers, int type) {
   Placement placement;
   for (int node = 0; node < static_cast<int>(topology.nodes.size()) && workers > 0; ++node) {
@@ -60,17 +65,10 @@ bool Occupancy::fits(const Placement& placement) const {
   return std::ranges::all_of(placement, [&](const Part& part) { return part.workers <= free_on(part.node); });
 }
 
-void Occupancy::take(const Placement& placement) {
+void Occupancy::add(const Placement& placement, int times) {
   for (const Part& part : placement) {
-    nodes_[index(part.node)] -= part.workers;
-    free_ -= part.workers;
-  }
-}
-
-void Occupancy::release(const Placement& placement) {
-  for (const Part& part : placement) {
-    nodes_[index(part.node)] += part.workers;
-    free_ += part.workers;
+    nodes_[index(part.node)] += times * part.workers;
+    free_ += times * part.workers;
   }
 }
 
@@ -101,33 +99,11 @@ ClusterTopology Capacity::rest() const {
   return topology;
 }
 
-bool Capacity::has_node_uplink(int node, double reserve) const {
-  return reserve * (1 - kSlack) <= node_uplinks_[index(node)];
-}
-
-bool Capacity::has_rack_uplink(int rack, double reserve) const {
-  return reserve * (1 - kSlack) <= rack_uplinks_[index(rack)];
-}
-
 bool Capacity::fits(const Placement& placement, double reserve) const {
-  const int workers = count_workers(placement);
-  return occupancy_.fits(placement) &&
-         std::ranges::all_of(
-             placement,
-             [&](const Part& part) { return part.workers == workers || has_node_uplink(part.node, reserve); }) &&
-         std::ranges::all_of(crossed_racks(placement), [&](int rack) { return has_rack_uplink(rack, reserve); });
-}
-
-void Capacity::take(const Placement& placement, double reserve) {
-  leave_lists(placement);
-  occupancy_.take(placement);
-  count(placement, reserve, 1);
-}
-
-void Capacity::release(const Placement& placement, double reserve) {
-  leave_lists(placement);
-  occupancy_.release(placement);
-  count(placement, reserve, -1);
+  const auto uplink_fits = [&](const Part& part) { return has_room(node_uplinks_, part.node, reserve); };
+  const auto rack_fits = [&](int rack) { return has_room(rack_uplinks_, rack, reserve); };
+  return occupancy_.fits(placement) && (placement.size() <= 1 || std::ranges::all_of(placement, uplink_fits)) &&
+         std::ranges::all_of(crossed_racks(placement), rack_fits);
 }
 
 std::vector<int> Capacity::crossed_racks(const Placement& placement) const {
@@ -139,19 +115,16 @@ std::vector<int> Capacity::crossed_racks(const Placement& placement) const {
   return racks;
 }
 
-void Capacity::leave_lists(const Placement& placement) {
+// Devices and bandwidth are given back (1) or taken (-1).
+void Capacity::add(const Placement& placement, double reserve, int times) {
   for (const Part& part : placement) std::erase(by_free_[index(free_on(part.node))], part.node);
-}
-
-// Of nodes whose devices are taken (1) or given back (-1) and which are in no list: the lists, racks and uplinks.
-void Capacity::count(const Placement& placement, double reserve, int sign) {
-  const int workers = count_workers(placement);
+  occupancy_.add(placement, times);
   for (const Part& part : placement) {
     by_free_[index(free_on(part.node))].push_back(part.node);
-    racks_[index(find_rack(part.node))].free[index(topology_->nodes[index(part.node)].type)] -= sign * part.workers;
-    if (part.workers < workers) node_uplinks_[index(part.node)] -= sign * reserve;
+    racks_[index(find_rack(part.node))].free[index(topology_->nodes[index(part.node)].type)] += times * part.workers;
+    if (placement.size() > 1) node_uplinks_[index(part.node)] += times * reserve;
   }
-  for (const int rack : crossed_racks(placement)) rack_uplinks_[index(rack)] -= sign * reserve;
+  for (const int rack : crossed_racks(placement)) rack_uplinks_[index(rack)] += times * reserve;
 }
 
 Placement Capacity::find(int workers, double reserve, int type) const {
@@ -196,7 +169,8 @@ Placement Capacity::fill(std::vector<int> nodes, int workers) const {
 std::vector<int> Capacity::usable(const Rack& rack, double reserve, int type) const {
   std::vector<int> nodes;
   for (const int node : rack.nodes) {
-    if (free_on(node) > 0 && topology_->is_of_type(node, type) && has_node_uplink(node, reserve)) nodes.push_back(node);
+    if (free_on(node) > 0 && topology_->is_of_type(node, type) && has_room(node_uplinks_, node, reserve))
+      nodes.push_back(node);
   }
   return nodes;
 }
@@ -219,7 +193,7 @@ Placement Capacity::in_one_rack(int workers, double reserve, int type) const {
 Placement Capacity::over_racks(int workers, double reserve, int type) const {
   std::vector<int> order;
   for (int rack = 0; rack < topology_->racks; ++rack) {
-    if (has_rack_uplink(rack, reserve)) order.push_back(rack);
+    if (has_room(rack_uplinks_, rack, reserve)) order.push_back(rack);
   }
   std::ranges::stable_sort(order, std::greater(), [&](int rack) { return racks_[index(rack)].count_free(type); });
   Placement all;
@@ -251,18 +225,16 @@ bool Placer::fits(const Job& job, const Placement& placement) const {
   return capacity_ ? capacity_->fits(placement, job.reserve()) : occupancy_->fits(placement);
 }
 
-Placement Placer::place(const Job& job, int workers) const {
-  if (job.type_speeds.empty()) return place(job, workers, kAnyType);
-  std::vector<int> types = list_types(job);
-  std::ranges::stable_sort(types, std::greater(), [&](int type) { return job.speed_on(type); });
-  for (const int type : types) {
-    Placement placement = place(job, workers, type);
-    if (!placement.empty()) return placement;
-  }
-  return {};
-}
-
 Placement Placer::place(const Job& job, int workers, int type) const {
+  if (type == kAnyType && !job.type_speeds.empty()) {
+    std::vector<int> types = list_types(job);
+    std::ranges::stable_sort(types, std::greater(), [&](int one) { return job.speed_on(one); });
+    for (const int one : types) {
+      Placement placement = place(job, workers, one);
+      if (!placement.empty()) return placement;
+    }
+    return {};
+  }
   if (workers > free()) return {};
   switch (strategy_) {
     case PlacementStrategy::kAny:

@@ -21,8 +21,9 @@ class Occupancy {
   int free() const { return free_; }
   int free_on(int node) const { return nodes_[index(node)]; }
   bool fits(const Placement& placement) const;
-  void take(const Placement& placement);  // may take more than there is, which fits tells before
-  void release(const Placement& placement);
+  void take(const Placement& placement) { add(placement, -1); }  // may be more than there is, which fits tells before
+  void release(const Placement& placement) { add(placement, 1); }
+  void add(const Placement& placement, int times);
 
  private:
   std::vector<int> nodes_;
@@ -40,8 +41,8 @@ class Capacity {
   ClusterTopology rest() const;
   // `reserve`: bytes a second of each uplink that the ring goes over.
   bool fits(const Placement& placement, double reserve) const;
-  void take(const Placement& placement, double reserve);  // which must have room
-  void release(const Placement& placement, double reserve);
+  void take(const Placement& placement, double reserve) { add(placement, reserve, -1); }  // which must have room
+  void release(const Placement& placement, double reserve) { add(placement, reserve, 1); }
 
   // So many workers, on devices of this type, with the shortest reach that there is room for; on as few nodes as can
   // be, where least is left over. Empty where there is none.
@@ -56,11 +57,8 @@ class Capacity {
 
   int free_on(int node) const { return occupancy_.free_on(node); }
   int find_rack(int node) const { return topology_->nodes[index(node)].rack; }
-  bool has_node_uplink(int node, double reserve) const;
-  bool has_rack_uplink(int rack, double reserve) const;
   std::vector<int> crossed_racks(const Placement& placement) const;
-  void leave_lists(const Placement& placement);
-  void count(const Placement& placement, double reserve, int sign);
+  void add(const Placement& placement, double reserve, int times);
   Placement on_one_node(int workers, int type) const;
   Placement in_one_rack(int workers, double reserve, int type) const;
   Placement over_racks(int workers, double reserve, int type) const;
@@ -89,10 +87,9 @@ class Placer {
   bool fits(const Job& job, const Placement& placement) const;
   // Where so many workers of a job go; empty where they do not fit now. kConsolidated takes the first node with
   // room, and for larger jobs the first idle ones, each filled (nodes of different sizes: the largest first). A job
-  // that is not as fast on all devices has those of the type on which it is fastest of those that have room.
-  Placement place(const Job& job, int workers) const;
-  // On devices of this type.
-  Placement place(const Job& job, int workers, int type) const;
+  // that is not as fast on all devices has those of this type, or of the type on which it is fastest of those that have
+  // room.
+  Placement place(const Job& job, int workers, int type = kAnyType) const;
   void take(const Job& job, const Placement& placement);  // which must have room
 
  private:

@@ -52,6 +52,7 @@ struct State {
   std::span<const int> arrived;      // since the decision before, in their order; to a live policy they may run already
   std::span<const int> finished;     // likewise; they have no placement any more
   std::span<const int> running;      // by arrival
+  std::span<const int> active;       // that have arrived and not finished, by arrival
   std::span<const int> failed = {};  // since the decision before: lost their places with a node
 
   const Job& job(int number) const { return jobs[index(number)]; }

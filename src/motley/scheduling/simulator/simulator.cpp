@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <queue>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "motley/base/random.h"
 #include "motley/base/statistics.h"
@@ -40,39 +40,33 @@ class Finishes {
 // When nodes fail and come back, each on its own.
 class Outages {
  public:
-  struct Outage {
-    double time = 0;
-    int node = 0;
-    bool begins = true;
-    bool operator>(const Outage& other) const { return std::pair(time, node) > std::pair(other.time, other.node); }
-  };
-
   explicit Outages(const Failures& failures) : failures_(failures), random_(failures.seed) {}
 
   void await_failure(int node, double now) {
     const double mean = failures_.mtbf_seconds;
-    if (std::isfinite(mean)) outages_.push({now + random_.exponential(mean), node, true});
+    if (std::isfinite(mean)) events_.emplace(now + random_.exponential(mean), node, true);
   }
-  double next() const { return outages_.empty() ? std::numeric_limits<double>::infinity() : outages_.top().time; }
-  // The next one has come: a node that fails is awaited, one that is back may fail again.
-  Outage pop(double now) {
-    const Outage outage = outages_.top();
-    outages_.pop();
-    if (outage.begins) {
-      outages_.push({now + failures_.mttr_seconds, outage.node, false});
+  double next() const {
+    return events_.empty() ? std::numeric_limits<double>::infinity() : std::get<double>(*events_.begin());
+  }
+  // The next one has come: a node, and whether it fails, else it is back. What it does next is awaited.
+  std::pair<int, bool> pop(double now) {
+    const auto [time, node, fails] = events_.extract(events_.begin()).value();
+    if (fails) {
+      events_.emplace(now + failures_.mttr_seconds, node, false);
     } else {
-      await_failure(outage.node, now);
+      await_failure(node, now);
     }
-    down_ += outage.begins ? 1 : -1;
-    return outage;
+    down_ += fails ? 1 : -1;
+    return {node, fails};
   }
   bool any_down() const { return down_ > 0; }
 
  private:
   const Failures failures_;
   Random random_;
-  std::priority_queue<Outage, std::vector<Outage>, std::greater<>> outages_;
-  int down_ = 0;  // nodes that have failed and not come back
+  std::set<std::tuple<double, int, bool>> events_;  // time, node, whether it fails then
+  int down_ = 0;                                    // nodes that have failed and not come back
 };
 
 // Rings that leave a node, and slow each other down.
@@ -99,16 +93,11 @@ class LeavingRings {
     for (const Part& part : placement) most = std::max(most, jobs_[index(part.node)].size());
     return static_cast<int>(most);
   }
-  // Of nodes to and from which others have come and gone since the last call; sorted.
-  std::vector<int> take_affected() {
-    std::vector<int> affected;
-    for (const int node : changed_) {
-      const std::vector<int>& there = jobs_[index(node)];
-      affected.insert(affected.end(), there.begin(), there.end());
-    }
-    changed_.clear();
-    std::ranges::sort(affected);
-    affected.erase(std::unique(affected.begin(), affected.end()), affected.end());
+  // Of nodes to and from which others have come and gone since the last call.
+  std::set<int> take_affected() {
+    std::set<int> affected;
+    for (const int node : std::exchange(changed_, {}))
+      affected.insert(jobs_[index(node)].begin(), jobs_[index(node)].end());
     return affected;
   }
 
@@ -132,15 +121,13 @@ class Replay {
     for (std::size_t node = 0; node < topology_.nodes.size(); ++node) {
       outages_.await_failure(static_cast<int>(node), now_);
     }
-    while (finished_count_ < jobs_.size()) {
+    while (arrived_count_ < jobs_.size() || !active_.empty()) {
       const double next_of_jobs = next_event();
       const double next = std::min(next_of_jobs, outages_.next());
       // A node that comes back may give room to those that wait.
       if (std::isinf(next_of_jobs) && !outages_.any_down() && std::isinf(options_.horizon)) {
-        int waiting = 0;
-        while (is_done(waiting)) ++waiting;
         return fail(ErrorCode::kInternal, "{} leaves {} jobs waiting for ever, such as '{}'", policy_.name(),
-                    jobs_.size() - finished_count_, job(waiting).name);
+                    active_.size(), job(active_.front()).name);
       }
       if (next >= options_.horizon) {
         now_ = options_.horizon;
@@ -178,8 +165,6 @@ class Replay {
     return next;
   }
 
-  bool is_done(int job) const { return std::isfinite(outcome_.jobs[index(job)].finished); }
-
   // Notes what a job that runs has had and done so far.
   void settle(int number) {
     Progress& one = progress(number);
@@ -208,21 +193,19 @@ class Replay {
   Status fail_and_repair() {
     failed_.clear();
     while (outages_.next() <= now_) {
-      const Outages::Outage outage = outages_.pop(now_);
-      Node& node = available_.nodes[index(outage.node)];
-      const Node& whole = topology_.nodes[index(outage.node)];
-      if (!outage.begins) {
-        capacity_.release({{outage.node, whole.devices}}, 0);
-        node.devices = whole.devices;
+      const auto [node, fails] = outages_.pop(now_);
+      const int devices = topology_.nodes[index(node)].devices;
+      available_.nodes[index(node)].devices = fails ? 0 : devices;
+      if (!fails) {
+        capacity_.release({{node, devices}}, 0);
         continue;
       }
       for (const int number : running_) {
-        const auto is_here = [&](const Part& part) { return part.node == outage.node; };
-        if (std::ranges::any_of(progress(number).placement, is_here)) MOTLEY_TRY(lose(number));
+        const Placement& where = progress(number).placement;
+        if (std::ranges::find(where, node, &Part::node) != where.end()) MOTLEY_TRY(lose(number));
       }
       std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
-      capacity_.take({{outage.node, whole.devices}}, 0);
-      node.devices = 0;
+      capacity_.take({{node, devices}}, 0);
     }
     return {};
   }
@@ -283,7 +266,7 @@ class Replay {
       progress(number).done_seconds = job(number).duration;  // whatever rounding has made of it
       outcome_.jobs[index(number)].finished = now_;
       finished_.push_back(number);
-      ++finished_count_;
+      active_.erase(std::ranges::lower_bound(active_, number));
     }
     std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
   }
@@ -292,11 +275,12 @@ class Replay {
     arrived_.clear();
     while (arrived_count_ < jobs_.size() && jobs_[arrived_count_].arrival <= now_) {
       arrived_.push_back(static_cast<int>(arrived_count_++));
+      active_.push_back(arrived_.back());
     }
   }
 
   Status decide() {
-    const State state{now_, jobs_, progress_, &available_, &capacity_, arrived_, finished_, running_, failed_};
+    const State state{now_, jobs_, progress_, &available_, &capacity_, arrived_, finished_, running_, active_, failed_};
     const double begin = options_.clock->now();
     MOTLEY_ASSIGN(Decision decision, policy_.decide(state));
     const double seconds = options_.clock->now() - begin;
@@ -310,7 +294,7 @@ class Replay {
     }
     wake_ = decision.wake;
     for (const Change& change : decision.changes) {
-      if (change.job < 0 || change.job >= static_cast<int>(arrived_count_) || is_done(change.job)) {
+      if (!std::ranges::binary_search(active_, change.job)) {
         return fail(ErrorCode::kInternal, "{} places job {}, which is not there", policy_.name(), change.job);
       }
       if (progress(change.job).runs()) stop(change.job);
@@ -372,9 +356,8 @@ class Replay {
   std::vector<Progress> progress_ = std::vector<Progress>(jobs_.size());
   std::vector<double> begins_ = std::vector<double>(jobs_.size());
   std::vector<double> saved_ = std::vector<double>(jobs_.size());
-  std::vector<int> running_, arrived_, finished_, failed_;
+  std::vector<int> running_, active_, arrived_, finished_, failed_;
   std::size_t arrived_count_ = 0;
-  std::size_t finished_count_ = 0;
   double now_ = 0;
   double wake_ = std::numeric_limits<double>::infinity();
   Outcome outcome_;

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <ranges>
+#include <set>
 #include <unordered_map>
 
 #include "motley/base/os/file.h"
@@ -209,20 +211,15 @@ bool is_optional(std::string_view column) {
          (column.starts_with(kSpeed) && column.size() > kSpeed.size());
 }
 
-bool is_ours(const Cells& header) {
-  const Cells ours = split(kOurs.header, ',');
-  if (header.size() < ours.size() || !std::equal(ours.begin(), ours.end(), header.begin())) return false;
-  for (auto cell = header.begin() + std::ssize(ours); cell != header.end(); ++cell) {
-    if (!is_optional(*cell) || std::find(header.begin(), cell, *cell) != cell) return false;
-  }
-  return true;
-}
-
 const Columns* detect_format(const Cells& header) {
-  const auto found =
-      std::ranges::find_if(kFormats, [&](const Columns& format) { return split(format.header, ',') == header; });
-  if (found == std::end(kFormats)) return is_ours(header) ? &kOurs : nullptr;
-  return &*found;
+  for (const Columns& format : kFormats) {
+    const Cells known = split(format.header, ',');
+    if (!std::ranges::equal(known, header | std::views::take(known.size()))) continue;
+    const auto more = header | std::views::drop(known.size());
+    const bool is_each_once = std::set(more.begin(), more.end()).size() == more.size();
+    if (more.empty() || (&format == &kOurs && is_each_once && std::ranges::all_of(more, is_optional))) return &format;
+  }
+  return nullptr;
 }
 
 tl::unexpected<Error> refuse_header(const std::string& file, const Cells& header) {

@@ -1,18 +1,5 @@
-// Traces of jobs: the published ones as they are, and our own (docs/reference/job-traces.md). The header line tells
-// them apart:
-//
-//   timestamp,duration,num_gpus,gpu_time,cluster        Philly, as Sia's and ElasticFlow's artifacts have it
-//   job_id,submission_time,duration,num_gpu             Microsoft ITP 2021
-//   name,cpu_milli,memory_mib,num_gpu,...               Alibaba gpu-v2023, its lists of pods; those without a GPU, and
-//                                                       those that were never scheduled, are left out
-//   job,arrival_seconds,duration_seconds,workers        ours, of rigid jobs
-//
-// Ours may go on with any of min_workers,max_workers,compute_seconds,gradient_bytes,restart_cost_seconds,
-// deadline_seconds (motley/scheduling/trace/job.h): then its jobs may have from min_workers to max_workers; without one
-// of these, the workers that they ask for. A deadline of inf is none. device_hour_cost is taken from their utility. And
-// with speed_TYPE for types of devices: how fast jobs are there beside the devices for which their seconds hold, 0
-// where they cannot run. Or with a profile: the name of a profile.json that Motley measured, beside the trace, from
-// which compute_seconds, gradient_bytes and speeds are taken; seconds hold for the first of its devices. Empty: none.
+// Traces of jobs: the published ones as they are, and our own, whose columns docs/reference/job-traces.md lists. The
+// header line tells them apart.
 //
 // Gavel's traces have no header, and tabs between their fields:
 //

@@ -226,13 +226,11 @@ void make_elastic(std::vector<Job>& jobs, std::uint64_t seed) {
   for (Job& job : jobs) {
     const Model& model = kModels[random.below(kModels.size())];
     if (job.elastic) continue;
-    Elastic elastic;
-    elastic.min_workers = (job.workers + kFewer - 1) / kFewer;
-    elastic.max_workers = job.workers * kFewer;
-    elastic.compute_seconds = model.compute_seconds;
-    elastic.gradient_bytes = model.gradient_bytes;
-    elastic.restart_cost_seconds = model.restart_cost_seconds;
-    job.elastic = elastic;
+    job.elastic = Elastic{.min_workers = (job.workers + kFewer - 1) / kFewer,
+                          .max_workers = job.workers * kFewer,
+                          .compute_seconds = model.compute_seconds,
+                          .gradient_bytes = model.gradient_bytes,
+                          .restart_cost_seconds = model.restart_cost_seconds};
   }
 }
 
