@@ -14,7 +14,7 @@ namespace motley::scheduling {
 Result<std::string> find_wrapper(const std::filesystem::path& program) {
   std::error_code ignored;
   const std::filesystem::path file =
-      std::filesystem::canonical(program, ignored).replace_filename("motley-run-attempt");
+      std::filesystem::weakly_canonical(program, ignored).replace_filename("motley-run-attempt");
   if (::access(file.c_str(), X_OK) == 0) return file.string();
   return fail(ErrorCode::kUnavailable,
               "cannot run jobs: there is no program '{}'; accepted: motley-run-attempt in the folder of this program, "
