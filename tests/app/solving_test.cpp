@@ -1,5 +1,5 @@
 // Of several numbers of micro-batches the best is taken, and only what holds for all of them counts as proved.
-#include "motley/app/solving.h"
+#include "motley/app/planning_input.h"
 
 #include <gtest/gtest.h>
 

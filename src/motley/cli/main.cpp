@@ -19,6 +19,23 @@ int exit_code(const motley::Error& error) {
   }
 }
 
+// A command that is not there, or none, is answered with those that are.
+std::string explain(const CLI::App& app, const CLI::ParseError& problem) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  if (command->get_require_subcommand_min() == 0) return problem.what();
+  std::vector<std::string> accepted;
+  for (const CLI::App* known :
+       command->get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); })) {
+    accepted.push_back(known->get_name());
+  }
+  const std::string of = command == &app ? "motley" : "motley " + command->get_name();
+  const std::vector<std::string> given = command->remaining();
+  return fmt::format("{}: {}; accepted: {}", of,
+                     given.empty() ? "needs a command" : fmt::format("'{}' is no command", given[0]),
+                     fmt::join(accepted, ", "));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -43,7 +60,7 @@ int main(int argc, char** argv) {
     if (problem.get_exit_code() == 0) {  // --help, --version
       return app.exit(problem);
     }
-    std::fprintf(stderr, "motley: error: %s (--help lists all flags)\n", problem.what());
+    std::fprintf(stderr, "motley: error: %s (--help lists all flags)\n", explain(app, problem).c_str());
     return 2;
   }
   try {

@@ -82,8 +82,9 @@ class OptionTable {
     std::function<void(Config&, OptionValue)> set;  // a value of the option's kind
   };
 
-  // An option with the field that holds it, or a part of the Config with options of its own (Part::options()), whose
-  // keys follow the part's: "optimizer" makes "learning_rate" to "optimizer.learning_rate", "" leaves it as it is.
+  // An option with the field that holds it, or a part of the Config with options of its own (Part::options(), or a table
+  // that outlives this one), whose keys follow the part's: "optimizer" makes "learning_rate" to
+  // "optimizer.learning_rate", "" leaves it as it is.
   struct Item {
     template <class Field>
     Item(OptionText text, Field Config::* field) {
@@ -97,8 +98,10 @@ class OptionTable {
     }
     template <class Part>
       requires requires { Part::options(); }
-    Item(const std::string& prefix, Part Config::* part) {
-      for (const auto& own : Part::options().entries()) {
+    Item(const std::string& prefix, Part Config::* part) : Item(prefix, part, Part::options()) {}
+    template <class Part>
+    Item(const std::string& prefix, Part Config::* part, const OptionTable<Part>& options) {
+      for (const auto& own : options.entries()) {
         entries.push_back(
             {own.text, [part, &own](const Config& config) { return own.get(config.*part); },
              [part, &own](Config& config, OptionValue value) { own.set(config.*part, std::move(value)); }});

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
 
 #include "motley/app/renamed_keys.h"
 #include "motley/base/units.h"
@@ -9,6 +12,7 @@
 #include "motley/planning/methods.h"
 #include "motley/planning/replan/heterogeneous_stages.h"
 #include "motley/planning/search/what_if.h"
+#include "motley/train/profile/brief_run.h"
 
 namespace motley::app {
 namespace {
@@ -32,12 +36,8 @@ Result<planning::Objective> make_objective(const PlanQuestion& question) {
 
 // Why there is no plan, found by asking for the most that the same devices can do.
 Error impossible(const planning::Request& request) {
-  planning::Request free{.problem = request.problem,
-                         .objective = {.criterion = planning::Criterion::kMaxThroughput},
-                         .seed = request.seed,
-                         .seconds = request.seconds,
-                         .clock = request.clock,
-                         .stop = request.stop};
+  planning::Request free = request;
+  free.objective = {.criterion = planning::Criterion::kMaxThroughput};
   const Result<planning::Answer> most = planning::make_exact()->plan(free);
   free.objective.criterion = planning::Criterion::kMinCost;
   const Result<planning::Answer> least = planning::make_exact()->plan(free);
@@ -54,8 +54,9 @@ Status check_heterogeneous_stages(const PlanQuestion& question, const planning::
     return fail(ErrorCode::kInvalidInput, "--heterogeneous-stages: given with {}; accepted: {}", given, accepted);
   };
   if (question.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
-  if (objective.criterion == planning::Criterion::kMinCost)
+  if (objective.criterion == planning::Criterion::kMinCost) {
     return refuse("the objective cost", "--objective throughput or step-time");
+  }
   if (question.min_throughput != none.min_throughput || question.max_cost != none.max_cost ||
       question.max_hourly_cost != none.max_hourly_cost) {
     return refuse("a limit", "neither --min-throughput nor --max-cost nor --max-hourly-cost");
@@ -90,6 +91,83 @@ Result<train::Job> job_to_measure(const PlanQuestion& question) {
   return job;
 }
 
+// "flatten … fc1 on 1 × cpu; relu1 … output on 2 × gpu".
+std::string in_words(const planning::Plan& plan) {
+  std::vector<std::string> stages;
+  for (const planning::Stage& stage : plan.stages) {
+    stages.push_back(fmt::format("{} … {} on {} × {}", plan.layers[static_cast<std::size_t>(stage.first_layer)],
+                                 plan.layers[static_cast<std::size_t>(stage.last_layer)], stage.replicas.front().count,
+                                 stage.replicas.front().type));
+  }
+  return fmt::format("{}", fmt::join(stages, "; "));
+}
+
+// Values candidates by the median step of runs of the job on this machine, and tells a line about each. A plan that was
+// run before is not run again. One that cannot be run is not feasible.
+class MeasuredSteps {
+ public:
+  MeasuredSteps(train::Job job, const planning::Problem& problem, const PlanFinder& finder)
+      : job_(std::move(job)), problem_(problem), finder_(finder) {}
+
+  planning::Evaluation evaluate(const planning::Candidate& candidate) {
+    const PlanQuestion& question = finder_.question;
+    const planning::Plan plan = build_plan(candidate);
+    const auto known = seconds_.find(planning::to_json(plan));
+    std::optional<double> seconds;
+    std::string failure = "it did not run";
+    if (known != seconds_.end()) {
+      seconds = known->second;
+    } else {
+      const Result<train::StepTimes> times = train::run_plan_briefly(
+          job_, plan, {.steps = question.measure_steps, .deadline = deadline_, .stop = finder_.stop});
+      if (times) {
+        seconds = times->step;
+      } else {
+        failure = times.error().message;
+      }
+      const bool cut_short = !times && (deadline_.passed() || finder_.stop.stop_requested());
+      if (!cut_short) {
+        seconds_.emplace(planning::to_json(plan), seconds);
+        if (!seconds && first_failure_.empty()) first_failure_ = failure;
+        finder_.tell(fmt::format("{} of {}: {} (predicted {}): {}", plans(), question.measure_plans,
+                                 seconds ? format_seconds(*seconds) : "did not run: " + failure,
+                                 format_seconds(plan.predicted.step_seconds), in_words(plan)));
+      }
+    }
+    planning::Evaluation evaluation = planning::evaluate(problem_, candidate, finder_.task.objective, seconds);
+    if (!seconds) {
+      evaluation.feasible = false;
+      evaluation.violation = failure;
+    }
+    return evaluation;
+  }
+
+  // The step of a candidate that ran, with the number of steps that it is the median of.
+  planning::Measured measured(const planning::Candidate& candidate) const {
+    return {.step_seconds = seconds_.at(planning::to_json(build_plan(candidate))).value(),
+            .steps = finder_.question.measure_steps};
+  }
+  std::int64_t plans() const { return std::ssize(seconds_); }
+  std::int64_t failed() const {
+    return std::ranges::count_if(seconds_, [](const auto& entry) { return !entry.second.has_value(); });
+  }
+  const std::string& first_failure() const { return first_failure_; }  // "": there was none
+
+ private:
+  planning::Plan build_plan(const planning::Candidate& candidate) const {
+    const planning::Objective& objective = finder_.task.objective;
+    return planning::to_plan(problem_, candidate, planning::evaluate(problem_, candidate, objective), objective,
+                             "measured");
+  }
+
+  const train::Job job_;
+  const planning::Problem& problem_;
+  const PlanFinder& finder_;
+  const Deadline deadline_ = Deadline::after(finder_.question.search.seconds);
+  std::map<std::string, std::optional<double>> seconds_;  // by the plan as JSON; none: it did not run
+  std::string first_failure_;
+};
+
 // What the method finds by running plans. Steps are cut as the best plan by the cost model wants it.
 struct MeasuredAnswer {
   Solved solved;
@@ -104,10 +182,7 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planni
   MOTLEY_ASSIGN(Solved by_cost_model,
                 solve(*planning::make_exact(), finder.task.problems, objective, brief, finder.stop, finder.ask));
   const planning::Problem& problem = *by_cost_model.problem;
-  MeasuredSteps steps(
-      job, problem, objective,
-      {.steps = question.measure_steps, .plans = question.measure_plans, .seconds = question.search.seconds},
-      finder.stop, finder.tell);
+  MeasuredSteps steps(job, problem, finder);
   finder.tell(
       fmt::format("running plans of {} micro-batches, {} steps each", problem.micro_batches, question.measure_steps));
   MOTLEY_ASSIGN(
@@ -127,7 +202,7 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planni
                     : "give it longer with --time-limit, or a lower minimum throughput");
   }
   const planning::Measuring measuring{
-      .best = *steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
+      .best = steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
   answer.evaluation = planning::evaluate(problem, *answer.best, objective);
   answer.proved = false;
   answer.bound = 0;
@@ -177,6 +252,13 @@ std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder,
   return methods;
 }
 
+// All methods, those with policy networks too.
+std::vector<std::unique_ptr<planning::Planner>> every_planner() {
+  std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();
+  for (auto& learned : planning::learned_planners()) all.push_back(std::move(learned));
+  return all;
+}
+
 }  // namespace
 
 const OptionTable<PlanQuestion>& PlanQuestion::options() {
@@ -216,14 +298,6 @@ const OptionTable<PlanQuestion>& PlanQuestion::options() {
        &PlanQuestion::what_ifs},
   };
   return options;
-}
-
-std::vector<std::unique_ptr<planning::Planner>> every_planner() {
-  std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();
-  for (auto& learned : planning::learned_planners()) {
-    all.push_back(std::move(learned));
-  }
-  return all;
 }
 
 Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn) {

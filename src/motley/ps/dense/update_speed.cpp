@@ -9,11 +9,14 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/statistics.h"
+#include "motley/net/link_speed.h"
 
 namespace motley::ps {
 namespace {
 
 constexpr int kPasses = 15;
+constexpr int kMeasuredWorkers = 4;
+constexpr std::size_t kMeasuredBytes = 64 << 20;  // of weights: with gradients and state more than caches hold
 
 void run_on_core(int core) {
   cpu_set_t cores;
@@ -70,6 +73,19 @@ double seconds_per_pass(int workers, std::size_t bytes, int threads, const Updat
   for (int thread = 0; thread < threads; ++thread) running.emplace_back(work, thread);
   running.clear();
   return median(std::move(seconds));
+}
+
+Result<MachineSpeed> measure_machine(int cores, double memory_bytes) {
+  const auto bytes = std::min(kMeasuredBytes, static_cast<std::size_t>(memory_bytes / 16));
+  // SGD with momentum: gradients are read, weights and momentum read and written.
+  const auto touched = static_cast<double>(bytes) * (kMeasuredWorkers + 4);
+  const auto rate = [&](int threads) { return touched / seconds_per_pass(kMeasuredWorkers, bytes, threads); };
+  MachineSpeed speed;
+  speed.core_bytes_per_second = rate(1);
+  speed.memory_bytes_per_second = cores > 1 ? rate(cores) : speed.core_bytes_per_second;
+  MOTLEY_ASSIGN(const net::LinkSpeed loopback, net::measure_loopback());
+  speed.loopback_bytes_per_second = loopback.bytes_per_second;
+  return speed;
 }
 
 }  // namespace motley::ps

@@ -28,12 +28,9 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl", "checkpoint",    "embeddin
 
 Status move_if_there(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  if (!fs::exists(from)) return {};
-  fs::rename(from, to, error);
-  if (error) {
-    return fail(ErrorCode::kIo, "cannot move '{}' to '{}': {}", from.string(), to.string(), error.message());
-  }
-  return {};
+  if (fs::exists(from)) fs::rename(from, to, error);
+  if (!error) return {};
+  return fail(ErrorCode::kIo, "cannot move '{}' to '{}': {}", from.string(), to.string(), error.message());
 }
 
 }  // namespace
@@ -42,20 +39,11 @@ fs::path RunDirectory::log_file(int rank) const {
   return folder_ / "logs" / fmt::format("rank-{}.log", rank);
 }
 
-RunLock::~RunLock() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-  }
-}
-
 Result<RunLock> RunDirectory::lock() const {
   const fs::path path = folder_ / "lock";
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor < 0) {
-    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
-  }
-  RunLock lock(descriptor);
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+  RunLock lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock.valid()) return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
       const Result<std::string> holder = read_file(path, 1 << 10);
       return fail(ErrorCode::kInvalidInput,
@@ -71,7 +59,7 @@ Result<RunLock> RunDirectory::lock() const {
   ::gethostname(host, sizeof(host) - 1);
   // The text is for people; on a full disk the lock holds without it.
   const std::string holder = fmt::format("process {} on {}", ::getpid(), host);
-  if (::ftruncate(descriptor, 0) == 0 && ::write(descriptor, holder.data(), holder.size()) < 0) {
+  if (::ftruncate(lock.get(), 0) == 0 && ::write(lock.get(), holder.data(), holder.size()) < 0) {
     spdlog::debug("cannot write '{}': {}", path.string(), errno_text());
   }
   return lock;
@@ -128,9 +116,7 @@ Status RunDirectory::settle_replaced() const {
 }
 
 Status RunDirectory::roll_back_metrics(std::int64_t step) const {
-  if (!fs::exists(metrics_file())) {
-    return {};
-  }
+  if (!fs::exists(metrics_file())) return {};
   MOTLEY_ASSIGN(const std::string text, read_file(metrics_file()));
   std::string kept;
   std::istringstream lines(text);
@@ -216,11 +202,11 @@ Status note_emulation(const RunDirectory& run, const std::vector<std::string>& n
   return write_run_file(run.run_file(), file);
 }
 
-Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+Status finish_run_file(const RunDirectory& run, const Status& outcome) {
   MOTLEY_ASSIGN(RunFile file, read_run_file(run.run_file()));
-  file.finished = end.exit == "done";
-  file.exit = end.exit;
-  if (!end.error.empty()) file.error = end.error;
+  file.finished = outcome.has_value();
+  file.exit = outcome ? "done" : outcome.error().code == ErrorCode::kInterrupted ? "interrupted" : "failed";
+  if (!outcome && !outcome.error().message.empty()) file.error = outcome.error().message;
   return write_run_file(run.run_file(), file);
 }
 

@@ -9,8 +9,7 @@
 #include "motley/model/profile.h"
 #include "motley/net/emulated_links.h"
 #include "motley/nn/schedule.h"
-#include "motley/train/job/batch_split.h"
-#include "motley/train/launch/cores.h"
+#include "motley/train/job/resolved_job.h"
 #include "motley/train/worker/summary.h"
 #include "motley/train/worker/torchrun_store.h"
 

@@ -5,7 +5,7 @@
 #include "motley/base/log.h"
 #include "motley/net/partial_session.h"
 #include "motley/nn/networks.h"
-#include "motley/train/job/batch_split.h"
+#include "motley/train/job/resolved_job.h"
 #include "motley/train/job/servers.h"
 #include "motley/train/launch/server_placement.h"
 #include "motley/train/step/data_parallel_runner.h"

@@ -6,7 +6,6 @@
 
 #include "motley/base/log.h"
 #include "motley/nn/runtime.h"
-#include "motley/train/launch/cores.h"
 #include "motley/train/launch/launcher.h"
 #include "motley/train/worker/rank_worker.h"
 

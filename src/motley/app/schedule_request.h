@@ -1,10 +1,11 @@
-// The cluster that jobs are scheduled on, from what a user says about it.
+// The cluster that jobs are scheduled on, and what policies optimise, from what a user says about them.
 #pragma once
 
 #include <string>
 
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
+#include "motley/scheduling/simulator/policy.h"
 #include "motley/scheduling/trace/cluster_topology.h"
 #include "motley/serial/options.h"
 
@@ -26,5 +27,9 @@ struct ClusterRequest {
 // The topology that the request names, or `otherwise`; with the bandwidths of the request.
 Result<scheduling::ClusterTopology> make_topology(const ClusterRequest& request,
                                                   scheduling::ClusterTopology otherwise = {});
+
+// What a policy optimises, as an option, and by one of its words.
+OptionText objective_option();
+scheduling::Objective parse_objective(const std::string& word);
 
 }  // namespace motley::app

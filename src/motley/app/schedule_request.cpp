@@ -1,8 +1,17 @@
-#include "motley/app/schedule_topology.h"
+#include "motley/app/schedule_request.h"
 
 #include <algorithm>
+#include <map>
 
 namespace motley::app {
+namespace {
+
+const std::map<std::string, scheduling::Objective> kObjectives = {{"utility", scheduling::Objective::kUtility},
+                                                                  {"completion", scheduling::Objective::kCompletion},
+                                                                  {"makespan", scheduling::Objective::kMakespan},
+                                                                  {"fairness", scheduling::Objective::kFairness}};
+
+}  // namespace
 
 const OptionTable<ClusterRequest>& ClusterRequest::options() {
   using enum OptionKind;
@@ -59,6 +68,17 @@ Result<scheduling::ClusterTopology> make_topology(const ClusterRequest& request,
   if (request.intra_node_bandwidth > 0) topology.network.intra_node_bandwidth = request.intra_node_bandwidth;
   if (request.inter_node_bandwidth > 0) topology.network.inter_node_bandwidth = request.inter_node_bandwidth;
   return topology;
+}
+
+OptionText objective_option() {
+  return choice("objective",
+                "what gadget-exact optimises: the jobs' own utilities, or, knowing durations, completion times, the "
+                "makespan, or finish-time fairness (no job behind an equal part of the cluster)",
+                {"utility", "completion", "makespan", "fairness"});
+}
+
+scheduling::Objective parse_objective(const std::string& word) {
+  return kObjectives.at(word);
 }
 
 }  // namespace motley::app

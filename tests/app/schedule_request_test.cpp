@@ -1,5 +1,5 @@
 // A cluster for schedules is read from a description or a file, with the bandwidths that are given beside it.
-#include "motley/app/schedule_topology.h"
+#include "motley/app/schedule_request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

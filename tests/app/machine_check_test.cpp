@@ -1,5 +1,5 @@
 // What a server would be asked for: the model's size and seconds, from where they are known.
-#include "motley/app/server_check.h"
+#include "motley/app/machine_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
