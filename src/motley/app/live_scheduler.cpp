@@ -1,14 +1,10 @@
 #include "motley/app/live_scheduler.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <thread>
 
-#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/scheduling/executors/local_executor.h"
 #include "motley/scheduling/policies/policies.h"
@@ -18,17 +14,6 @@ namespace motley::app {
 namespace {
 
 constexpr std::size_t kMaxJobsBytes = 64 << 20;  // of a file
-
-// The folder's token, made where there is none.
-Result<net::Secret> token_in(const std::filesystem::path& folder) {
-  const std::string file = (folder / "token").string();
-  const Descriptor created(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  const std::string text = net::Secret::generate().hex() + "\n";
-  const bool is_good = created.valid() ? ::write(created.get(), text.data(), text.size()) == std::ssize(text) &&
-                                             ::fsync(created.get()) == 0
-                                       : errno == EEXIST;
-  return is_good ? net::Secret::from_file(file) : fail(ErrorCode::kIo, "{}: {}", file, errno_text());
-}
 
 scheduling::SlurmOptions slurm_options(const SchedulerRequest& request) {
   return {.partition = request.partition, .options = request.sbatch};
@@ -96,16 +81,18 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   if (request.preemption_cooldown >= 0) options.preemption_cooldown_seconds = request.preemption_cooldown;
   MOTLEY_ASSIGN(auto controller, scheduling::DurableController::make(std::move(store), topology, folder, options));
   MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
-  MOTLEY_ASSIGN(const net::Secret token, token_in(folder));
+  const std::string token_file = (folder / "token").string();
+  if (!std::filesystem::exists(token_file)) MOTLEY_TRY(net::Secret::generate().write(token_file));
+  MOTLEY_ASSIGN(const net::Secret token, net::Secret::from_file(token_file));
   const std::size_t known = controller.controller().records().size();
   RunningScheduler running;
   MOTLEY_ASSIGN(running.service,
                 scheduling::Service::start({listen, token, request.page}, std::move(controller), std::move(executor)));
-  const std::string address = net::to_string(running.service->endpoint());
+  const std::string address = running.service->address();
   MOTLEY_TRY(write_file(folder / "address", address + "\n"));
   running.description =
       fmt::format("{} devices on {} nodes, {} jobs known; page at http://{}/ (any name, password in {})",
-                  topology.devices(), topology.nodes.size(), known, address, (folder / "token").string());
+                  topology.devices(), topology.nodes.size(), known, address, token_file);
   return running;
 }
 

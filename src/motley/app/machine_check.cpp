@@ -100,12 +100,12 @@ Result<MeasuredServer> measure_server(const ServerCheck& check) {
   const cluster::Machine machine = cluster::detect_machine();
   MOTLEY_ASSIGN(const ps::MachineSpeed speed, ps::measure_machine(machine.cores, machine.memory_bytes));
   MeasuredServer measured;
-  measured.machine.cores = machine.cores;
-  measured.machine.core_bytes_per_second = speed.core_bytes_per_second;
-  measured.machine.memory_bytes_per_second = speed.memory_bytes_per_second;
-  measured.machine.memory_bytes = machine.memory_bytes;
-  // Two threads, each of which sends at the loopback's rate and receives at it.
-  measured.machine.core_seconds_per_byte = std::min(machine.cores, 2) / (4 * speed.loopback_bytes_per_second);
+  measured.machine = {.cores = static_cast<double>(machine.cores),
+                      .core_bytes_per_second = speed.core_bytes_per_second,
+                      // Two threads, each of which sends at the loopback's rate and receives at it.
+                      .core_seconds_per_byte = std::min(machine.cores, 2) / (4 * speed.loopback_bytes_per_second),
+                      .memory_bytes_per_second = speed.memory_bytes_per_second,
+                      .memory_bytes = machine.memory_bytes};
   if (check.link_bandwidth > 0) {
     measured.machine.link_bytes_per_second = check.link_bandwidth;
     measured.links = "as given";

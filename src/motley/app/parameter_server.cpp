@@ -63,8 +63,8 @@ Result<RunningServer> start_server(const ServerRequest& request) {
   RunningServer running;
   MOTLEY_ASSIGN(running.service, ps::Service::start(options, tenants));
   MOTLEY_ASSIGN(running.metrics, start_metrics(request, *running.service));
-  running.address = net::to_string(running.service->endpoint());
-  if (running.metrics) running.metrics_address = net::to_string(running.metrics->endpoint());
+  running.address = running.service->address();
+  if (running.metrics) running.metrics_address = running.metrics->address();
   running.description = fmt::format("{} aggregation threads", running.service->cores());
   return running;
 }

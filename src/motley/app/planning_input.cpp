@@ -152,10 +152,6 @@ const OptionTable<SearchLimits>& SearchLimits::options() {
   return options;
 }
 
-Result<planning::Answer> ask_silently(const planning::Planner& planner, planning::Request request) {
-  return planner.plan(request);
-}
-
 Result<Solved> solve(const planning::Planner& planner, const std::vector<planning::Problem>& problems,
                      const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop,
                      const Ask& ask) {
@@ -164,12 +160,12 @@ Result<Solved> solve(const planning::Planner& planner, const std::vector<plannin
   double bound = std::numeric_limits<double>::infinity();
   double seconds = 0;
   for (const planning::Problem& problem : problems) {
-    MOTLEY_ASSIGN(planning::Answer answer,
-                  ask(planner, {.problem = problem,
-                                .objective = objective,
-                                .seed = limits.seed,
-                                .seconds = limits.seconds / static_cast<double>(problems.size()),
-                                .stop = stop}));
+    const planning::Request request = {.problem = problem,
+                                       .objective = objective,
+                                       .seed = limits.seed,
+                                       .seconds = limits.seconds / static_cast<double>(problems.size()),
+                                       .stop = stop};
+    MOTLEY_ASSIGN(planning::Answer answer, ask ? ask(planner, request) : planner.plan(request));
     all_proved = all_proved && answer.proved;
     const bool feasible = answer.best.has_value();
     const double value = feasible ? planning::value(answer.evaluation, objective.criterion) : 0;

@@ -58,9 +58,8 @@ struct SearchLimits {
   static const OptionTable<SearchLimits>& options();
 };
 
-// Puts a request to a planner; whoever shows progress passes one that does.
+// Puts a request to a planner, for whoever shows progress; empty: the planner is asked as it is.
 using Ask = std::function<Result<planning::Answer>(const planning::Planner& planner, planning::Request request)>;
-Result<planning::Answer> ask_silently(const planning::Planner& planner, planning::Request request);
 
 // Of problems that differ in the number of micro-batches the one whose plan is best, and that plan, with what is proved
 // of all of them. They share the time.
@@ -70,6 +69,6 @@ struct Solved {
 };
 Result<Solved> solve(const planning::Planner& planner, const std::vector<planning::Problem>& problems,
                      const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop,
-                     const Ask& ask = ask_silently);
+                     const Ask& ask = {});
 
 }  // namespace motley::app

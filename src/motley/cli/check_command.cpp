@@ -14,17 +14,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
-using app::kBytesPerGigabit;
-using app::MeasuredServer;
-using app::RackWay;
-using app::ServedModel;
-
 constexpr int kPlacementWorkers = 8;
 
 std::string amount(planning::Resource resource, double value) {
   switch (resource) {
     case planning::Resource::kLink:
-      return fmt::format("{:.3g} Gb/s", value / kBytesPerGigabit);
+      return fmt::format("{:.3g} Gb/s", value / app::kBytesPerGigabit);
     case planning::Resource::kMemoryBandwidth:
       return fmt::format("{:.3g} GB/s", value / 1e9);
     case planning::Resource::kCores:
@@ -35,12 +30,12 @@ std::string amount(planning::Resource resource, double value) {
   return "";
 }
 
-std::string describe(const ServedModel& asked) {
+std::string describe(const app::ServedModel& asked) {
   return fmt::format("{} of weights, {} per batch ({})", format_bytes(asked.model.bytes),
                      format_seconds(asked.model.seconds_per_batch), asked.source);
 }
 
-void print_server(const ServedModel& asked, const MeasuredServer& measured, const std::string& name) {
+void print_server(const app::ServedModel& asked, const app::MeasuredServer& measured, const std::string& name) {
   const auto limits = planning::server_limits(asked.model, measured.machine);
   const double workers = std::floor(limits[0].workers);
   std::printf("%s: %s\n", name.c_str(), describe(asked).c_str());
@@ -61,11 +56,11 @@ void print_server(const ServedModel& asked, const MeasuredServer& measured, cons
   std::printf("\nbandwidth at a server's machine, in and out, for %d workers:\n", kPlacementWorkers);
   for (const planning::ServerSite site : planning::every_server_site()) {
     std::printf("  %-28s %10.3g Gb/s\n", planning::to_string(site),
-                planning::site_demand(site, asked.model, kPlacementWorkers) / kBytesPerGigabit);
+                planning::site_demand(site, asked.model, kPlacementWorkers) / app::kBytesPerGigabit);
   }
 }
 
-ordered_json server_json(const ServedModel& asked, const MeasuredServer& measured, const std::string& name) {
+ordered_json server_json(const app::ServedModel& asked, const app::MeasuredServer& measured, const std::string& name) {
   const auto limits = planning::server_limits(asked.model, measured.machine);
   ordered_json json = {{"model", name},
                        {"model_bytes", asked.model.bytes},
@@ -94,13 +89,13 @@ ordered_json server_json(const ServedModel& asked, const MeasuredServer& measure
   return json;
 }
 
-void print_racks(const app::ServerCheck& check, const ServedModel& asked, const std::string& name) {
+void print_racks(const app::ServerCheck& check, const app::ServedModel& asked, const std::string& name) {
   const app::RackWays racks = app::compare_rack_ways(check, asked);
-  const double best = std::ranges::min(racks.ways, {}, &RackWay::seconds).seconds;
+  const double best = std::ranges::min(racks.ways, {}, &app::RackWay::seconds).seconds;
   std::printf("%s on %d racks of %d workers: %s\n\n", name.c_str(), check.racks, check.workers_per_rack,
               describe(asked).c_str());
   std::printf("%-44s %16s %16s\n", "", "synchronisation", "of computation");
-  for (const RackWay& way : racks.ways) {
+  for (const app::RackWay& way : racks.ways) {
     std::printf("%-44s %16s %15.0f%%%s\n", way.name, format_seconds(way.seconds).c_str(),
                 100 * way.seconds / asked.model.seconds_per_batch, way.seconds == best ? "  fastest" : "");
   }
@@ -110,14 +105,14 @@ void print_racks(const app::ServerCheck& check, const ServedModel& asked, const 
       check.switch_slots, check.switch_payload, std::ceil(racks.slots_for_full_rate));
 }
 
-ordered_json racks_json(const app::ServerCheck& check, const ServedModel& asked, const std::string& name) {
+ordered_json racks_json(const app::ServerCheck& check, const app::ServedModel& asked, const std::string& name) {
   const app::RackWays racks = app::compare_rack_ways(check, asked);
   ordered_json json = {{"model", name},
                        {"model_bytes", asked.model.bytes},
                        {"seconds_per_batch", asked.model.seconds_per_batch},
                        {"racks", check.racks},
                        {"workers_per_rack", check.workers_per_rack}};
-  for (const RackWay& way : racks.ways) {
+  for (const app::RackWay& way : racks.ways) {
     json["ways"].push_back({{"name", way.name}, {"gradient_sync_seconds", way.seconds}});
   }
   json["switch_slots_for_full_rate"] = racks.slots_for_full_rate;
@@ -145,11 +140,11 @@ struct CheckArguments {
 
 Status check_server(const CheckArguments& arguments) {
   const app::ServerCheck& check = arguments.check;
-  MOTLEY_ASSIGN(const ServedModel asked, app::read_served_model(check));
+  MOTLEY_ASSIGN(const app::ServedModel asked, app::read_served_model(check));
   const std::string& name = check.profile.empty() ? check.model : check.profile;
   ordered_json json;
   if (arguments.server) {
-    MOTLEY_ASSIGN(const MeasuredServer measured, app::measure_server(check));
+    MOTLEY_ASSIGN(const app::MeasuredServer measured, app::measure_server(check));
     json["server"] = server_json(asked, measured, name);
     if (!arguments.json) print_server(asked, measured, name);
   }

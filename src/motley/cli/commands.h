@@ -2,11 +2,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "motley/base/os/file.h"
 #include "motley/base/result.h"
 #include "motley/cli/options.h"
 
@@ -35,6 +37,13 @@ std::pair<CLI::App&, Arguments&> add_command(CLI::App& parent, Action& action, c
   if constexpr (requires { Arguments::options(); }) add_options(*command, *arguments);
   command->callback([&action, arguments, run] { action = [arguments, run] { return run(*arguments); }; });
   return {*command, *arguments};
+}
+
+// Writes a file that a flag names and says so.
+inline Status write_named(const char* what, const std::string& file, const std::string& content) {
+  MOTLEY_TRY(write_file(file, content));
+  std::printf("%s: %s\n", what, file.c_str());
+  return {};
 }
 
 }  // namespace motley::cli

@@ -6,17 +6,12 @@
 #include "motley/base/log.h"
 #include "motley/cli/commands.h"
 
+namespace motley::cli {
 namespace {
 
-int exit_code(const motley::Error& error) {
-  switch (error.code) {
-    case motley::ErrorCode::kInvalidInput:
-      return 2;
-    case motley::ErrorCode::kInterrupted:
-      return 130;
-    default:
-      return 1;
-  }
+int exit_code(const Error& error) {
+  if (error.code == ErrorCode::kInvalidInput) return 2;
+  return error.code == ErrorCode::kInterrupted ? 130 : 1;
 }
 
 // A command that is not there, or none, is answered with those that are.
@@ -36,24 +31,16 @@ std::string explain(const CLI::App& app, const CLI::ParseError& problem) {
                      fmt::join(accepted, ", "));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  motley::start_logging("info");
+int run(int argc, char** argv) {
+  start_logging("info");
   CLI::App app("Trains deep networks on mixed hardware, so that heterogeneous workers finish together.", "motley");
   app.set_version_flag("--version", "motley " MOTLEY_VERSION);
   app.require_subcommand(1);
-  motley::cli::Action action;
-  motley::cli::add_check(app, action);
-  motley::cli::add_profile(app, action);
-  motley::cli::add_plan(app, action);
-  motley::cli::add_simulate(app, action);
-  motley::cli::add_train(app, action);
-  motley::cli::add_schedule(app, action);
-  motley::cli::add_run_attempt(app, action);
-  motley::cli::add_server(app, action);
-  motley::cli::add_data_server(app, action);
-  motley::cli::add_report(app, action);
+  Action action;
+  for (const auto add : {add_check, add_profile, add_plan, add_simulate, add_train, add_schedule, add_run_attempt,
+                         add_server, add_data_server, add_report}) {
+    add(app, action);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& problem) {
@@ -64,10 +51,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const motley::Status status = action();
-    if (status) {
-      return 0;
-    }
+    const Status status = action();
+    if (status) return 0;
     std::fflush(stdout);
     std::fprintf(stderr, "motley: %s%s\n",
                  exit_code(status.error()) == 130 ? "" : "error: ", status.error().message.c_str());
@@ -76,4 +61,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "motley: error: %s\n", problem.what());
     return 1;
   }
+}
+
+}  // namespace
+}  // namespace motley::cli
+
+int main(int argc, char** argv) {
+  return motley::cli::run(argc, argv);
 }

@@ -101,12 +101,7 @@ Status replay_once(const SimulateArguments& arguments) {
   std::printf("%s: %zu jobs over %s h, %s device-hours; %d devices on %zu nodes\n", workload.name.c_str(),
               workload.jobs.size(), hours(workload.jobs.back().arrival).c_str(), hours(device_seconds).c_str(),
               workload.topology.devices(), workload.topology.nodes.size());
-  const auto write = [](const char* what, const std::string& file, const std::string& content) -> Status {
-    MOTLEY_TRY(write_file(file, content));
-    std::printf("%s: %s\n", what, file.c_str());
-    return {};
-  };
-  if (!arguments.save_trace.empty()) MOTLEY_TRY(write("trace", arguments.save_trace, workload.format_jobs()));
+  if (!arguments.save_trace.empty()) MOTLEY_TRY(write_named("trace", arguments.save_trace, workload.format_jobs()));
   std::vector<report::PolicyOutcome> outcomes;
   std::string csv =
       "policy,job,workers,duration_seconds,arrival_seconds,started_seconds,finished_seconds,restarts,failures\n";
@@ -118,8 +113,8 @@ Status replay_once(const SimulateArguments& arguments) {
   const report::ScheduleView view = {workload.name, workload.jobs,    workload.topology,
                                      outcomes,      workload.horizon, arguments.question.mtbf > 0};
   print_columns(report::schedule_rows(view));
-  if (!arguments.csv.empty()) MOTLEY_TRY(write("jobs", arguments.csv, csv));
-  if (!arguments.page.empty()) MOTLEY_TRY(write("page", arguments.page, report::schedule_page(view)));
+  if (!arguments.csv.empty()) MOTLEY_TRY(write_named("jobs", arguments.csv, csv));
+  if (!arguments.page.empty()) MOTLEY_TRY(write_named("page", arguments.page, report::schedule_page(view)));
   return {};
 }
 
@@ -195,11 +190,12 @@ Status run_submit(const app::SubmitRequest& request) {
   return {};
 }
 
-// Of the commands that name jobs or a node.
+// Of the commands that name jobs, a state of jobs, or a node.
 struct ClientArguments {
   app::ClientRequest client;
   std::string name;
   std::vector<std::string> names;
+  std::string state;
   bool is_undone = false;
 
   static const OptionTable<ClientArguments>& options() {
@@ -208,27 +204,11 @@ struct ClientArguments {
   }
 };
 
-struct ListArguments {
-  app::ClientRequest client;
-  std::string state;
-
-  static const OptionTable<ListArguments>& options() {
-    static const OptionTable<ListArguments> options = {
-        {"", &ListArguments::client},
-        {choice("states", "only jobs in this state; default: all",
-                {"pending", "running", "stopping", "completed", "failed", "cancelled"},
-                {{"waiting", "pending"}, {"done", "completed"}}),
-         &ListArguments::state},
-    };
-    return options;
-  }
-};
-
 std::string cell(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-Status run_list(const ListArguments& arguments) {
+Status run_list(const ClientArguments& arguments) {
   MOTLEY_ASSIGN(app::SchedulerClient client, app::connect(arguments.client));
   MOTLEY_ASSIGN(const Json answer,
                 client.get(arguments.state.empty() ? "/v1/jobs" : "/v1/jobs?state=" + arguments.state));
@@ -316,7 +296,13 @@ void add_clients(CLI::App& schedule, Action& action) {
       "  motley schedule submit --name hello --estimated-duration 5s -- echo hello from {workers}",
       run_submit);
   submit.add_option("command", submitted.job.command, "Behind --: a program and its arguments");
-  add_command<ListArguments>(schedule, action, "list", "List jobs and nodes", "", run_list);
+  const auto [list, listed] =
+      add_command<ClientArguments>(schedule, action, "list", "List jobs and nodes", "", run_list);
+  add_option(list,
+             choice("states", "only jobs in this state; default: all",
+                    {"pending", "running", "stopping", "completed", "failed", "cancelled"},
+                    {{"waiting", "pending"}, {"done", "completed"}}),
+             "", [&state = listed.state](const OptionValue& value) { state = std::get<std::string>(value); });
   const auto [why, asked] = add_command<ClientArguments>(
       schedule, action, "why", "Explain why a job is pending, shrank, moved or failed, and what would unblock it", "",
       run_why);

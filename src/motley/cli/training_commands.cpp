@@ -8,7 +8,6 @@
 #include "motley/app/simulate_plan.h"
 #include "motley/app/train/find_plan.h"
 #include "motley/app/train/train_job.h"
-#include "motley/base/os/file.h"
 #include "motley/base/os/stop_signals.h"
 #include "motley/base/units.h"
 #include "motley/cli/commands.h"
@@ -42,13 +41,6 @@ Result<planning::Answer> ask(const planning::Planner& planner, planning::Request
   Result<planning::Answer> answer = planner.plan(request);
   if (is_shown) std::fprintf(stderr, "\r\033[K");
   return answer;
-}
-
-// Writes a file that a flag names, where it does, and says so.
-Status write_named(const char* what, const std::string& file, const std::string& content) {
-  MOTLEY_TRY(write_file(file, content));
-  std::printf("%s: %s\n", what, file.c_str());
-  return {};
 }
 
 void add_job(CLI::App& command, app::JobRequest& job, const std::string& help) {
@@ -180,9 +172,7 @@ void print_devices(const planning::Timeline& timeline) {
   };
   for (std::size_t first = 0; first < devices.size();) {
     std::size_t next = first + 1;
-    while (next < devices.size() && alike(devices[first], devices[next])) {
-      ++next;
-    }
+    while (next < devices.size() && alike(devices[first], devices[next])) ++next;
     const planning::Device& device = devices[first];
     const std::string replicas = next - first == 1 ? fmt::format("{}", device.replica)
                                                    : fmt::format("{} to {}", device.replica, devices[next - 1].replica);
@@ -256,18 +246,6 @@ Status run_train(const TrainArguments& arguments) {
                         {.print = print_line, .warn = print_warning, .ask = ask, .write_page = report::write_report});
 }
 
-// --- report
-
-struct ReportArguments {
-  std::string run;
-};
-
-Status run_report(const ReportArguments& arguments) {
-  MOTLEY_TRY(report::write_report(arguments.run));
-  std::printf("%s/report.html\n", arguments.run.c_str());
-  return {};
-}
-
 }  // namespace
 
 void add_profile(CLI::App& app, Action& action) {
@@ -329,10 +307,14 @@ void add_train(CLI::App& app, Action& action) {
 }
 
 void add_report(CLI::App& app, Action& action) {
-  const auto [command, arguments] =
-      add_command<ReportArguments>(app, action, "report", "Write the page for a run (made automatically at its end)",
-                                   "Example:\n  motley report runs/demo", run_report);
-  command.add_option("RUN", arguments.run, "Folder of the run")->required();
+  const auto [command, run] =
+      add_command<std::string>(app, action, "report", "Write the page for a run (made automatically at its end)",
+                               "Example:\n  motley report runs/demo", [](const std::string& folder) -> Status {
+                                 MOTLEY_TRY(report::write_report(folder));
+                                 std::printf("%s/report.html\n", folder.c_str());
+                                 return {};
+                               });
+  command.add_option("RUN", run, "Folder of the run")->required();
 }
 
 }  // namespace motley::cli

@@ -18,7 +18,6 @@ struct Endpoint {
   std::uint16_t port = 0;  // 0: any free port (listen only)
 };
 Result<Endpoint> parse_endpoint(const std::string& text);  // "host:port", "[::1]:port"
-std::string to_string(const Endpoint& endpoint);           // "10.0.0.5:4711", "[::1]:4711"
 
 // Environment variables that name a file (mode 0600) where no flag or key does: the secret that the ranks of a job
 // share, and the token that a server's clients show.

@@ -12,6 +12,8 @@
 
 namespace motley::net {
 
+std::string to_string(const Endpoint& endpoint);  // "10.0.0.5:4711", "[::1]:4711"
+
 // A listening socket. A port in use is kUnavailable, with the port in the message. `host` is a name or an address.
 Result<Descriptor> listen_at(const Endpoint& endpoint);
 // The next waiting connection, with TCP_NODELAY set; an invalid descriptor when there is none.

@@ -34,19 +34,6 @@ Result<planning::Objective> make_objective(const PlanQuestion& question) {
   return objective;
 }
 
-// Why there is no plan, found by asking for the most that the same devices can do.
-Error impossible(const planning::Request& request) {
-  planning::Request free = request;
-  free.objective = {.criterion = planning::Criterion::kMaxThroughput};
-  const Result<planning::Answer> most = planning::make_exact()->plan(free);
-  free.objective.criterion = planning::Criterion::kMinCost;
-  const Result<planning::Answer> least = planning::make_exact()->plan(free);
-  if (!most) return most.error();
-  return {ErrorCode::kInvalidInput,
-          planning::explain_impossible(request.problem, request.objective, *most, least.value_or(planning::Answer{})),
-          -1};
-}
-
 // Mixing looks for the shortest step in any number of micro-batches, whatever it costs.
 Status check_heterogeneous_stages(const PlanQuestion& question, const planning::Objective& objective) {
   const PlanQuestion none;
@@ -118,8 +105,8 @@ class MeasuredSteps {
     if (known != seconds_.end()) {
       seconds = known->second;
     } else {
-      const Result<train::StepTimes> times = train::run_plan_briefly(
-          job_, plan, {.steps = question.measure_steps, .deadline = deadline_, .stop = finder_.stop});
+      const Result<train::StepTimes> times = train::run_briefly(
+          job_, {.steps = question.measure_steps, .deadline = deadline_, .stop = finder_.stop}, &plan);
       if (times) {
         seconds = times->step;
       } else {
@@ -168,12 +155,17 @@ class MeasuredSteps {
   std::string first_failure_;
 };
 
+planning::Request make_request(const PlanFinder& finder, const planning::Problem& problem) {
+  return {.problem = problem,
+          .objective = finder.task.objective,
+          .seed = finder.question.search.seed,
+          .seconds = finder.question.search.seconds,
+          .stop = finder.stop};
+}
+
 // What the method finds by running plans. Steps are cut as the best plan by the cost model wants it.
-struct MeasuredAnswer {
-  Solved solved;
-  planning::Measuring measuring;
-};
-Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planning::Planner& planner) {
+Result<Solved> solve_by_measuring(const PlanFinder& finder, const planning::Planner& planner,
+                                  std::optional<planning::Measuring>& measuring) {
   const PlanQuestion& question = finder.question;
   const planning::Objective& objective = finder.task.objective;
   MOTLEY_ASSIGN(const train::Job job, job_to_measure(question));
@@ -185,15 +177,10 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planni
   MeasuredSteps steps(job, problem, finder);
   finder.tell(
       fmt::format("running plans of {} micro-batches, {} steps each", problem.micro_batches, question.measure_steps));
-  MOTLEY_ASSIGN(
-      planning::Answer answer,
-      finder.ask(planner, {.problem = problem,
-                           .objective = objective,
-                           .seed = question.search.seed,
-                           .seconds = question.search.seconds,
-                           .stop = finder.stop,
-                           .evaluator = [&](const planning::Candidate& candidate) { return steps.evaluate(candidate); },
-                           .max_evaluations = question.measure_plans}));
+  planning::Request request = make_request(finder, problem);
+  request.evaluator = [&](const planning::Candidate& candidate) { return steps.evaluate(candidate); };
+  request.max_evaluations = question.measure_plans;
+  MOTLEY_ASSIGN(planning::Answer answer, finder.ask(planner, request));
   if (!answer.best) {
     return fail(ErrorCode::kUnavailable, "{}: of {} plans that were tried {} did not run{}{}; {}", question.measure,
                 steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "", steps.first_failure(),
@@ -201,30 +188,31 @@ Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planni
                     ? "does the job suit the plan's profile and cluster?"
                     : "give it longer with --time-limit, or a lower minimum throughput");
   }
-  const planning::Measuring measuring{
-      .best = steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
+  measuring = {.best = steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
   answer.evaluation = planning::evaluate(problem, *answer.best, objective);
   answer.proved = false;
   answer.bound = 0;
-  return MeasuredAnswer{{&problem, std::move(answer)}, measuring};
+  return Solved{&problem, std::move(answer)};
 }
 
-planning::Request make_request(const PlanFinder& finder, const planning::Problem& problem) {
-  return {.problem = problem,
-          .objective = finder.task.objective,
-          .seed = finder.question.search.seed,
-          .seconds = finder.question.search.seconds,
-          .stop = finder.stop};
-}
-
-// Why there is no plan to show.
+// Why there is no plan to show; where none exists, by asking for the most that the same devices can do.
 Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) {
   const PlanQuestion& question = finder.question;
+  const auto exact = planning::make_exact();
   if (answer.proved) {
-    const Result<Solved> most =
-        solve(*planning::make_exact(), finder.task.problems, {.criterion = planning::Criterion::kMaxThroughput},
-              question.search, finder.stop, finder.ask);
-    return most ? impossible(make_request(finder, *most->problem)) : most.error();
+    const Result<Solved> best = solve(*exact, finder.task.problems, {.criterion = planning::Criterion::kMaxThroughput},
+                                      question.search, finder.stop, finder.ask);
+    if (!best) return best.error();
+    planning::Request request = make_request(finder, *best->problem);
+    request.objective = {.criterion = planning::Criterion::kMaxThroughput};
+    const Result<planning::Answer> most = exact->plan(request);
+    request.objective.criterion = planning::Criterion::kMinCost;
+    const Result<planning::Answer> least = exact->plan(request);
+    if (!most) return most.error();
+    return {
+        ErrorCode::kInvalidInput,
+        planning::explain_impossible(*best->problem, finder.task.objective, *most, least.value_or(planning::Answer{})),
+        -1};
   }
   return {ErrorCode::kUnavailable,
           fmt::format("{} found no plan for {} within {}; that does not mean that there is none: {}", question.method,
@@ -239,15 +227,11 @@ std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder,
                                                     const planning::Request& request, const planning::Answer& answer) {
   std::vector<planning::MethodAnswer> methods;
   for (const auto& planner : all) {
-    planning::MethodAnswer method{.method = planner->name(), .answer = {}, .refused = {}};
-    Result<planning::Answer> its =
-        planner->name() == finder.question.method ? Result<planning::Answer>(answer) : finder.ask(*planner, request);
-    if (its) {
-      method.answer = std::move(*its);
-    } else {
-      method.refused = its.error().message;
-    }
-    methods.push_back(std::move(method));
+    const Result<planning::Answer> its =
+        planner->name() == finder.question.method ? answer : finder.ask(*planner, request);
+    methods.push_back({.method = planner->name(),
+                       .answer = its.value_or(planning::Answer{}),
+                       .refused = its ? "" : its.error().message});
   }
   return methods;
 }
@@ -317,15 +301,10 @@ Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn) 
 Result<planning::FoundPlan> PlanFinder::find() const {
   const std::vector<std::unique_ptr<planning::Planner>> all = every_planner();
   const auto chosen = std::ranges::find(all, question.method, &planning::Planner::name);
-  Solved solved;
   std::optional<planning::Measuring> measuring;
-  if (question.measure.empty()) {
-    MOTLEY_ASSIGN(solved, solve(**chosen, task.problems, task.objective, question.search, stop, ask));
-  } else {
-    MOTLEY_ASSIGN(MeasuredAnswer measured, solve_by_measuring(*this, **chosen));
-    solved = std::move(measured.solved);
-    measuring = measured.measuring;
-  }
+  MOTLEY_ASSIGN(Solved solved, question.measure.empty()
+                                   ? solve(**chosen, task.problems, task.objective, question.search, stop, ask)
+                                   : solve_by_measuring(*this, **chosen, measuring));
   if (!solved.answer.best) return fail(explain_no_plan(*this, solved.answer));
 
   const planning::Request request = make_request(*this, *solved.problem);

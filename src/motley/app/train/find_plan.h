@@ -44,7 +44,7 @@ struct PlanFinder {
   const PlanQuestion& question;
   const PlanTask& task;
   std::stop_token stop;
-  Ask ask = ask_silently;
+  Ask ask;
   Tell tell;  // a line about each plan that is run
 
   // The answer with what stands beside it: one device more or fewer, what-ifs, the other methods. It refers to `task`.

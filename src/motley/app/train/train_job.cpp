@@ -132,9 +132,7 @@ fs::path default_run_folder(const train::Job& job, const train::Role& role) {
     ::localtime_r(&now, &parts);
     suffix.assign(text, std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts));
   }
-  for (char& c : suffix) {
-    c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' ? c : '-';
-  }
+  for (char& c : suffix) c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' ? c : '-';
   return fs::path("runs") / (job.name + "-" + suffix);
 }
 

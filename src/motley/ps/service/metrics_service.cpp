@@ -104,6 +104,10 @@ void MetricsService::watch() {
   }
 }
 
+std::string MetricsService::address() const {
+  return net::to_string(endpoint_);
+}
+
 MetricsService::~MetricsService() {
   const auto tell = [this](bool MetricsService::* what) {
     const std::lock_guard lock(mutex_);

@@ -140,6 +140,10 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, Descript
   thread_ = start_thread([this] { run(); });
 }
 
+std::string Service::address() const {
+  return net::to_string(endpoint_);
+}
+
 Service::~Service() {
   {
     const std::lock_guard lock(mutex_);

@@ -41,6 +41,7 @@ class Service {
   ~Service();
 
   const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
+  std::string address() const;                                 // the same as text
   int cores() const { return static_cast<int>(cores_.size()); }
   const Metrics& metrics() const { return *metrics_; }
 

@@ -10,6 +10,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/net/http_server.h"
+#include "motley/net/socket.h"
 #include "motley/scheduling/service/explain.h"
 
 namespace motley::scheduling {
@@ -262,6 +263,10 @@ Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, D
 
 const net::Endpoint& Service::endpoint() const {
   return parts_->endpoint;
+}
+
+std::string Service::address() const {
+  return net::to_string(parts_->endpoint);
 }
 
 Status Service::wait() {

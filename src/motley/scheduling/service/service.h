@@ -37,6 +37,7 @@ class Service {
   ~Service();
 
   const net::Endpoint& endpoint() const;  // really listening at
+  std::string address() const;            // the same as text
   // Returns when stop() is called (from any thread), or with the error that ended the service.
   Status wait();
   void stop();

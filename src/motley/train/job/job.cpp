@@ -67,9 +67,7 @@ std::string quoted(const std::string& text) {
   }
   std::string escaped = "\"";
   for (char c : text) {
-    if (c == '"' || c == '\\') {
-      escaped += '\\';
-    }
+    if (c == '"' || c == '\\') escaped += '\\';
     escaped += c;
   }
   return escaped + "\"";
@@ -127,13 +125,9 @@ std::string format_job(const Job& job) {
     std::string key = entry.text.key;
     const std::size_t dot = key.find('.');
     const std::string own_section = dot == std::string::npos ? "" : key.substr(0, dot);
-    if (own_section != section && !own_section.empty()) {
-      text += own_section + ":\n";
-    }
+    if (own_section != section && !own_section.empty()) text += own_section + ":\n";
     section = own_section;
-    if (!section.empty()) {
-      key = "  " + key.substr(dot + 1);
-    }
+    if (!section.empty()) key = "  " + key.substr(dot + 1);
     text += fmt::format("{}: {}\n", key, quoted(Job::options().get(job, entry)));
   }
   return text;

@@ -9,12 +9,6 @@
 namespace motley::train {
 namespace {
 
-bool uses_server(const planning::Plan& plan) {
-  return std::ranges::any_of(plan.stages, [](const planning::Stage& stage) {
-    return stage.gradient_sync == planning::GradientSync::kParameterServer;
-  });
-}
-
 // The plan that the job names, held against its keys.
 Result<planning::Plan> read_plan(const Job& job) {
   MOTLEY_ASSIGN(planning::Plan plan, planning::read_plan(job.execution.plan));
@@ -58,10 +52,9 @@ Status follow_plan(const planning::Plan& plan, Job& job) {
   if (is_synthetic(job) && job.execution.emulation.empty()) {
     job.execution.emulation = job.model.path;
   }
-  const bool served = uses_server(plan);
-  if (served && job.gradient_sync.method == "auto") {
-    job.gradient_sync.method = "parameter-server";
-  }
+  const bool served =
+      std::ranges::count(plan.stages, planning::GradientSync::kParameterServer, &planning::Stage::gradient_sync) > 0;
+  if (served && job.gradient_sync.method == "auto") job.gradient_sync.method = "parameter-server";
   if (served != (job.gradient_sync.method == "parameter-server")) {
     return fail(ErrorCode::kInvalidInput,
                 "gradient_sync.method: {}, but {} of the plan '{}' use a parameter server; accepted: {}",

@@ -33,6 +33,22 @@ Status move_if_there(const fs::path& from, const fs::path& to) {
   return fail(ErrorCode::kIo, "cannot move '{}' to '{}': {}", from.string(), to.string(), error.message());
 }
 
+// Of all workers together, where the cluster file has a price for every one of them.
+std::optional<double> price_per_hour(const cluster::Cluster& cluster) {
+  double sum = 0;
+  for (const cluster::Worker& worker : cluster.workers) {
+    const cluster::DeviceType* type = cluster.device_type(worker.device);
+    if (type == nullptr || type->price_per_hour <= 0) return {};
+    sum += type->price_per_hour;
+  }
+  return sum;
+}
+
+Status copy_text(const fs::path& from, const fs::path& to) {
+  MOTLEY_ASSIGN(const std::string text, read_file(from));
+  return write_file(to, text);
+}
+
 }  // namespace
 
 fs::path RunDirectory::log_file(int rank) const {
@@ -79,20 +95,13 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
                   "folder with --run-directory",
                   folder_.string());
     }
-    MOTLEY_TRY(set_aside());
+    // metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that
+    // the new run has made no step.
+    MOTLEY_TRY(make_folders(replaced_folder()));
+    for (const char* name : kRunFiles) MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
   }
   MOTLEY_TRY(make_folders(folder_ / "logs"));
   return held;
-}
-
-// metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that the
-// new run has made no step.
-Status RunDirectory::set_aside() const {
-  MOTLEY_TRY(make_folders(replaced_folder()));
-  for (const char* name : kRunFiles) {
-    MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
-  }
-  return {};
 }
 
 Status RunDirectory::settle_replaced() const {
@@ -129,34 +138,6 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   return write_file(metrics_file(), kept);
 }
 
-namespace {
-
-// Of all workers together, where the cluster file has a price for every one of them.
-std::optional<double> price_per_hour(const cluster::Cluster& cluster) {
-  double sum = 0;
-  for (const cluster::Worker& worker : cluster.workers) {
-    const cluster::DeviceType* type = cluster.device_type(worker.device);
-    if (type == nullptr || type->price_per_hour <= 0) return {};
-    sum += type->price_per_hour;
-  }
-  return sum;
-}
-
-Status copy_text(const fs::path& from, const fs::path& to) {
-  MOTLEY_ASSIGN(const std::string text, read_file(from));
-  return write_file(to, text);
-}
-
-// The profile that the plan was made from, where it is known.
-Result<bool> keep_profile(const RunDirectory& run, const Job& job) {
-  const std::string& profile = job.execution.profile.empty() ? job.execution.emulation : job.execution.profile;
-  if (profile.empty()) return false;
-  MOTLEY_TRY(copy_text(profile, run.folder() / "profile.json"));
-  return true;
-}
-
-}  // namespace
-
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts) {
   RunFile file{.motley_version = MOTLEY_VERSION,
                .started = wall_seconds(),
@@ -167,8 +148,11 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
                .price_per_hour = price_per_hour(cluster)};
   if (facts.plan != nullptr) {
     file.planned = PlannedFiles{.plan = "plan.json"};
-    MOTLEY_ASSIGN(const bool has_profile, keep_profile(run, job));
-    if (has_profile) file.planned->profile = "profile.json";
+    const std::string& profile = job.execution.profile.empty() ? job.execution.emulation : job.execution.profile;
+    if (!profile.empty()) {
+      MOTLEY_TRY(copy_text(profile, run.folder() / "profile.json"));
+      file.planned->profile = "profile.json";
+    }
     MOTLEY_TRY(write_file(run.folder() / "plan.json", planning::to_json(*facts.plan)));
     if (!job.execution.cluster.empty()) {
       MOTLEY_TRY(copy_text(job.execution.cluster, run.folder() / "cluster.yaml"));

@@ -48,7 +48,6 @@ class RunDirectory {
  private:
   std::filesystem::path replaced_folder() const { return folder_ / "replaced"; }
   Result<RunLock> lock() const;
-  Status set_aside() const;
 
   std::filesystem::path folder_;
 };

@@ -86,9 +86,7 @@ Status start_worker(Worker& worker, const std::filesystem::path& motley, std::ve
                     const std::filesystem::path& log, const std::vector<std::string>& environment,
                     const sigset_t& former_mask) {
   worker.log.open(log, std::ios::app);
-  if (!worker.log) {
-    return fail(ErrorCode::kIo, "cannot open '{}': {}", log.string(), errno_text());
-  }
+  if (!worker.log) return fail(ErrorCode::kIo, "cannot open '{}': {}", log.string(), errno_text());
   int pipe_ends[2];
   if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
     return fail(ErrorCode::kIo, "cannot make a pipe for {}: {}", worker.name(), errno_text());
@@ -316,9 +314,7 @@ class Launch {
   Result<std::string> wait_for_address(const std::filesystem::path& file) {
     const Deadline deadline = Deadline::after(kServerStartSeconds);
     for (;;) {
-      if (const auto address = read_file(file, 256)) {
-        return address->substr(0, address->find('\n'));
-      }
+      if (const auto address = read_file(file, 256)) return address->substr(0, address->find('\n'));
       const bool ended = ::waitpid(server_.process, nullptr, WNOHANG) == server_.process;
       if (server_.output >= 0) forward_output(server_, progress_, true);
       if (ended) {

@@ -28,9 +28,7 @@ Result<std::vector<TiedParameter>> tied_parameters(const StageLayout& layout,
                   "stage{}",
                   fmt::join(layers, "', '"), tensor.name, fmt::join(stages, ", "), why, accepted);
     };
-    if (!tensor.trained) {
-      return refuse("which share only what is trained", "");
-    }
+    if (!tensor.trained) return refuse("which share only what is trained", "");
     for (const int stage : stages) {
       if (layout.plan().stages[static_cast<std::size_t>(stage)].gradient_sync ==
           planning::GradientSync::kParameterServer) {

@@ -17,27 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class TemporaryFolder {
- public:
-  static Result<TemporaryFolder> make() {
-    std::string name = (fs::temp_directory_path() / "motley-brief-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
-    }
-    return TemporaryFolder(name);
-  }
-  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {}
-  fs::path path_;
-};
-
 Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) {
   MOTLEY_ASSIGN(const Metrics metrics, read_metrics(file));
   std::vector<double> step, compute, rows, rest;
@@ -84,20 +63,25 @@ Result<StepTimes> run_in(const fs::path& folder, Job job, const BriefRun& option
 
 }  // namespace
 
-Result<StepTimes> run_briefly(Job job, const BriefRun& options) {
-  MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::make());
-  return run_in(folder.path(), std::move(job), options);
-}
-
-Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const BriefRun& options) {
-  MOTLEY_ASSIGN(const TemporaryFolder folder, TemporaryFolder::make());
-  const fs::path plan_file = folder.path() / "plan.json";
-  MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
-  job.execution.plan = plan_file.string();
-  job.execution.replan = false;
-  job.execution.profile.clear();
-  MOTLEY_ASSIGN(job, prepare_job(std::move(job)));
-  return run_in(folder.path(), std::move(job), options);
+Result<StepTimes> run_briefly(Job job, const BriefRun& options, const planning::Plan* plan) {
+  std::string folder = (fs::temp_directory_path() / "motley-brief-XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) {
+    return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
+  }
+  const auto run = [&]() -> Result<StepTimes> {
+    if (plan != nullptr) {
+      job.execution.plan = folder + "/plan.json";
+      job.execution.replan = false;
+      job.execution.profile.clear();
+      MOTLEY_TRY(write_file(job.execution.plan, planning::to_json(*plan)));
+      MOTLEY_ASSIGN(job, prepare_job(std::move(job)));
+    }
+    return run_in(folder, std::move(job), options);
+  };
+  Result<StepTimes> times = run();
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  return times;
 }
 
 }  // namespace motley::train

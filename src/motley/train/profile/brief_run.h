@@ -30,11 +30,9 @@ struct BriefRun {
   std::optional<std::stop_token> stop = std::nullopt;  // likewise
 };
 
-// Runs the job as its keys say, but neither evaluates it nor keeps anything of it. Errors: those of launch_job.
-Result<StepTimes> run_briefly(Job job, const BriefRun& options);
-
-// The same by this plan, on the job's cluster. Workers do not move to another plan. Errors (kInvalidInput) besides: a
-// plan that is not for the job's network or batch, or that the cluster has no workers for.
-Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const BriefRun& options);
+// Runs the job as its keys say, but neither evaluates it nor keeps anything of it; with a plan by that, on the job's
+// cluster, and workers do not move to another plan. Errors: those of launch_job; of a plan besides kInvalidInput, where
+// it is not for the job's network or batch, or the cluster has no workers for it.
+Result<StepTimes> run_briefly(Job job, const BriefRun& options, const planning::Plan* plan = nullptr);
 
 }  // namespace motley::train
