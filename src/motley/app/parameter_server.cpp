@@ -53,12 +53,13 @@ Result<RunningServer> start_server(const ServerRequest& request) {
   if (request.quota_bytes > 0 && request.quota_bytes < 1) {
     return fail(ErrorCode::kInvalidInput, "--quota: less than a byte; accepted: 0 for no limit, or a size from 1B");
   }
-  ps::ServiceOptions options{.cores = request.threads,
-                             .pin_cores = request.pin,
-                             .quota_bytes = static_cast<std::size_t>(request.quota_bytes),
-                             .stall_seconds = request.stall_seconds,
-                             .tables = request.embedding_dir};
-  MOTLEY_ASSIGN(options.listen, net::parse_endpoint(request.listen));
+  MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
+  const ps::ServiceOptions options{.listen = listen,
+                                   .cores = request.threads,
+                                   .pin_cores = request.pin,
+                                   .quota_bytes = static_cast<std::size_t>(request.quota_bytes),
+                                   .stall_seconds = request.stall_seconds,
+                                   .tables = request.embedding_dir};
   MOTLEY_ASSIGN(const ps::Tenants tenants, read_tenants(request));
   RunningServer running;
   MOTLEY_ASSIGN(running.service, ps::Service::start(options, tenants));

@@ -166,16 +166,13 @@ Status conclude(const train::RunDirectory& run, Status status, const TrainView& 
 // As a rank that a launcher, ours or another, started.
 Status train_as_started(train::Job job, const TrainRequest& request, const train::Role& role, bool resume,
                         const train::RunDirectory& run, const TrainView& view) {
-  const auto resolve_and_train = [&]() -> Status {
-    MOTLEY_ASSIGN(const train::ResolvedJob resolved, train::resolve_job(std::move(job)));
-    return train::train_as_rank(resolved, run, role, request.hosts, resume);
-  };
+  Result<train::ResolvedJob> read = train::resolve_job(std::move(job));
   if (role.launcher == "motley") {
-    Status status = resolve_and_train();
+    Status status = read ? train::train_as_rank(*read, run, role, request.hosts, resume) : fail(read.error());
     if (!status) train::leave_error(status.error());
     return status;
   }
-  MOTLEY_ASSIGN(const train::ResolvedJob resolved, train::resolve_job(std::move(job)));
+  MOTLEY_ASSIGN(const train::ResolvedJob resolved, std::move(read));
   train::RunLock lock;
   if (role.rank == 0) {
     MOTLEY_TRY(train::check_inputs(resolved));
@@ -207,8 +204,10 @@ const OptionTable<TrainRequest>& TrainRequest::options() {
 }
 
 Status train_job(const TrainRequest& request, const TrainView& view) {
-  MOTLEY_ASSIGN(train::Role role,
-                request.hosts.empty() ? train::detect_role() : train::role_from_hosts(request.hosts, request.rank));
+  MOTLEY_ASSIGN(train::Role role, train::detect_role());
+  if (!request.hosts.empty()) {
+    MOTLEY_ASSIGN(role, train::role_from_hosts(request.hosts, request.rank));
+  }
   role.secret_file = request.secret_file;
   if (request.resume != "false" && request.run_directory.empty()) {
     return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
