@@ -1,5 +1,5 @@
 // The min-max split against brute force, and its refusals.
-#include "motley/data/local/min_max.h"
+#include "motley/data/local/worker_cost.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

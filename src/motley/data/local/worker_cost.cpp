@@ -1,5 +1,5 @@
-// The line fit (see cost_fit.h).
-#include "motley/data/local/cost_fit.h"
+// The min-max split, and the fit of the lines that it is given.
+#include "motley/data/local/worker_cost.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,133 @@ constexpr std::size_t kChangeReference = 2;  // against so many times before the
 constexpr double kChangeNoise = 3.5;         // when off by so many standard deviations
 constexpr double kChangeLeast = 0.03;        // and by at least this part of the time
 
+// Below a picosecond per sample a worker's time is flat; the floor keeps the slopes' inverses finite.
+constexpr double kMinPerSample = 1e-12;
+
+// The worker's real-valued share if all end at T.
+double share_at(double seconds, const WorkerCost& cost, const WorkerLimits& limits) {
+  return std::clamp((seconds - cost.fixed) / cost.per_sample, static_cast<double>(limits.minimum),
+                    static_cast<double>(limits.maximum));
+}
+
+// The T at which the real-valued shares add up to the batch, in closed form: every worker's share as a function of T is
+// piecewise linear, so that T is found between two neighbouring corners.
+double solve_continuous(std::span<const WorkerCost> costs, std::span<const WorkerLimits> limits, double batch) {
+  const auto finish = [&](std::size_t i, std::uint32_t samples) {
+    return costs[i].fixed + costs[i].per_sample * samples;
+  };
+  std::vector<double> corners;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    corners.push_back(finish(i, limits[i].minimum));
+    corners.push_back(finish(i, limits[i].maximum));
+  }
+  std::ranges::sort(corners);
+  // The last corner at which not more than the batch is handed out.
+  const auto above = std::ranges::partition_point(corners, [&](double corner) {
+    double total = 0;
+    for (std::size_t i = 0; i < costs.size(); ++i) total += share_at(corner, costs[i], limits[i]);
+    return total <= batch;
+  });
+  if (above == corners.end()) return corners.back();
+  const double from = above == corners.begin() ? corners.front() : *(above - 1);
+  const double to = *above;
+  // Between the two the active workers are those whose share grows: T = (B - rest + sum a/c) / sum 1/c.
+  double rest = 0, slopes = 0, offsets = 0;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    const double begin = finish(i, limits[i].minimum), end = finish(i, limits[i].maximum);
+    if (begin < to && end > from && end > begin) {
+      slopes += 1 / costs[i].per_sample;
+      offsets += costs[i].fixed / costs[i].per_sample;
+    } else {
+      rest += begin >= to ? limits[i].minimum : limits[i].maximum;
+    }
+  }
+  return slopes > 0 ? std::clamp((batch - rest + offsets) / slopes, from, to) : from;
+}
+
 }  // namespace
+
+double step_seconds(std::span<const WorkerCost> costs, std::span<const std::uint32_t> shares) {
+  double seconds = 0;
+  for (std::size_t i = 0; i < costs.size(); ++i) seconds = std::max(seconds, costs[i].seconds(shares[i]));
+  return seconds;
+}
+
+Result<MinMaxSplit> solve_min_max(std::span<const WorkerCost> given, std::span<const WorkerLimits> given_limits,
+                                  std::uint32_t batch) {
+  const std::size_t workers = given.size();
+  MOTLEY_INVARIANT(workers > 0 && given_limits.size() == workers, "{} workers with {} limits", workers,
+                   given_limits.size());
+  std::vector<WorkerCost> costs(given.begin(), given.end());
+  std::vector<WorkerLimits> limits(given_limits.begin(), given_limits.end());
+  std::uint64_t least = 0, most = 0;
+  for (std::size_t i = 0; i < workers; ++i) {
+    MOTLEY_INVARIANT(std::isfinite(costs[i].fixed) && std::isfinite(costs[i].per_sample) && costs[i].fixed >= 0 &&
+                         costs[i].per_sample >= 0,
+                     "worker {} has a cost of {} s + {} s per sample", i, costs[i].fixed, costs[i].per_sample);
+    if (limits[i].minimum > limits[i].maximum) {
+      return fail(ErrorCode::kInvalidInput, "worker {}: its minimum of {} samples is above its maximum of {}", i,
+                  limits[i].minimum, limits[i].maximum);
+    }
+    costs[i].per_sample = std::max(costs[i].per_sample, kMinPerSample);
+    least += limits[i].minimum;
+    most += limits[i].maximum;
+    limits[i].maximum = std::min(limits[i].maximum, std::max(batch, limits[i].minimum));
+  }
+  if (batch < least) {
+    return fail(
+        ErrorCode::kInvalidInput,
+        "a batch of {} samples is too small for {} workers whose minimums add up to {}: use a batch of at least "
+        "{}, fewer workers or smaller minimums",
+        batch, workers, least, least);
+  }
+  if (batch > most) {
+    return fail(ErrorCode::kInvalidInput,
+                "a batch of {} samples is too large for {} workers whose memory takes {}: use a batch of at most {}, "
+                "more workers or accumulation",
+                batch, workers, most, most);
+  }
+
+  MinMaxSplit split;
+  const double continuous = solve_continuous(costs, limits, batch);
+  std::uint64_t handed_out = 0;
+  for (std::size_t i = 0; i < workers; ++i) {
+    split.shares.push_back(static_cast<std::uint32_t>(share_at(continuous, costs[i], limits[i])));
+    handed_out += split.shares[i];
+  }
+
+  // Worker i's b-th sample makes it end at a_i + c_i b. An optimal split hands out the B earliest of these ends; ties
+  // go to the lower rank. Starting from the rounded shares, which are those samples but for rounding errors, samples
+  // are handed out or taken back at the frontier until the B earliest are reached.
+  constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  // When worker i ends with its present share, and so many samples more.
+  const auto finish = [&](std::size_t i, std::uint32_t more) { return costs[i].seconds(split.shares[i] + more); };
+  const auto next_to_get = [&] {
+    std::size_t best = kNone;
+    for (std::size_t i = 0; i < workers; ++i) {
+      if (split.shares[i] < limits[i].maximum && (best == kNone || finish(i, 1) < finish(best, 1))) best = i;
+    }
+    return best;
+  };
+  const auto next_to_give = [&] {
+    std::size_t best = kNone;
+    for (std::size_t i = 0; i < workers; ++i) {
+      if (split.shares[i] > limits[i].minimum && (best == kNone || finish(i, 0) >= finish(best, 0))) best = i;
+    }
+    return best;
+  };
+  for (; handed_out < batch; ++handed_out) ++split.shares[next_to_get()];
+  for (; handed_out > batch; --handed_out) --split.shares[next_to_give()];
+  for (;;) {
+    const std::size_t to = next_to_get(), from = next_to_give();
+    if (to == kNone || from == kNone || to == from || finish(to, 1) >= finish(from, 0)) break;
+    ++split.shares[to];
+    --split.shares[from];
+  }
+  split.seconds = step_seconds(given, split.shares);
+  split.bound = std::min(continuous, split.seconds);
+  return split;
+}
 
 void CostFit::Group::add(double time, std::size_t keep) {
   seconds.push_back(time);
@@ -31,17 +157,9 @@ void CostFit::Group::add(double time, std::size_t keep) {
   median = lower_median(seconds);  // of two times the shorter one, because stalls only ever lengthen a step
 }
 
-void CostFit::forget() {
-  *this = CostFit();
-}
-
 std::size_t CostFit::times_at(std::uint32_t samples) const {
-  for (const Group& group : groups_) {
-    if (group.samples == samples) {
-      return group.seconds.size();
-    }
-  }
-  return 0;
+  const auto group = std::ranges::find(groups_, samples, &Group::samples);
+  return group == groups_.end() ? 0 : group->seconds.size();
 }
 
 double CostFit::standard_error(std::uint32_t samples) const {
@@ -54,7 +172,7 @@ bool CostFit::observe(std::uint32_t samples, double seconds) {
                    seconds);
   seconds = std::max(seconds, 1e-9);
   const bool changed = tells_of_change(samples, seconds);
-  const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) { return g.samples == samples; });
+  const auto group = std::ranges::find(groups_, samples, &Group::samples);
   Group newest{samples, {}, 0};
   if (group != groups_.end()) {
     newest = std::move(*group);
@@ -66,9 +184,7 @@ bool CostFit::observe(std::uint32_t samples, double seconds) {
     streak_ = 0;
   }
   groups_.insert(groups_.begin(), std::move(newest));
-  if (groups_.size() > kGroups) {
-    groups_.pop_back();
-  }
+  if (groups_.size() > kGroups) groups_.pop_back();
   do {
     refit();
   } while (drop_stale_group());
@@ -78,17 +194,13 @@ bool CostFit::observe(std::uint32_t samples, double seconds) {
 // Compares a time with the median at its share size before a streak began or, where too few times are known, with the
 // nearest size's median carried over; there the line's slope may be anything from flat to through the origin.
 bool CostFit::tells_of_change(std::uint32_t samples, double seconds) {
-  if (groups_.empty()) {
-    return false;
-  }
+  if (groups_.empty()) return false;
   const auto distance = [&](const Group& group) { return std::abs(double(group.samples) - double(samples)); };
-  const auto nearest = std::min_element(groups_.begin(), groups_.end(), [&](const Group& a, const Group& b) {
+  const auto nearest = std::ranges::min_element(groups_, [&](const Group& a, const Group& b) {
     const bool a_knows = a.seconds.size() >= kChangeReference, b_knows = b.seconds.size() >= kChangeReference;
     return a_knows != b_knows ? a_knows : distance(a) < distance(b);
   });
-  if (nearest->seconds.size() < kChangeReference) {
-    return false;
-  }
+  if (nearest->seconds.size() < kChangeReference) return false;
   if (streak_ == 0 || streak_samples_ != samples) {
     streak_ = 0;
     streak_samples_ = samples;
@@ -113,10 +225,7 @@ void CostFit::refit() {
   std::vector<double> deviations;
   double freedom = kPriorTimes;
   for (const Group& group : groups_) {
-    const double median = group.median;
-    for (const double seconds : group.seconds) {
-      deviations.push_back(std::abs(seconds / median - 1));
-    }
+    for (const double seconds : group.seconds) deviations.push_back(std::abs(seconds / group.median - 1));
     freedom += static_cast<double>(group.seconds.size()) - 1;
   }
   const double clip = deviations.size() < kTimesToClip ? std::numeric_limits<double>::infinity()
@@ -152,9 +261,7 @@ void CostFit::refit() {
 
 // When the line cannot pass near all groups, the oldest one tells of a time that is over (or of a far part of a curve).
 bool CostFit::drop_stale_group() {
-  if (groups_.size() < 2 || groups_.front().seconds.size() < kChangeStreak) {
-    return false;
-  }
+  if (groups_.size() < 2 || groups_.front().seconds.size() < kChangeStreak) return false;
   for (const Group& group : groups_) {
     const double median = group.median;
     const double times = static_cast<double>(std::min(group.seconds.size(), groups_.front().seconds.size()));
@@ -198,9 +305,7 @@ CostFit CostFit::restore(const nlohmann::json& saved) {
   fit.streak_samples_ = saved.at("streak_samples");
   fit.expected_ = saved.at("expected");
   fit.allowed_ = saved.at("allowed");
-  if (!fit.groups_.empty()) {
-    fit.refit();
-  }
+  if (!fit.groups_.empty()) fit.refit();
   return fit;
 }
 
