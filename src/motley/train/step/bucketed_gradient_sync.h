@@ -8,9 +8,9 @@
 #include <string>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/nn/batch_norm.h"
 #include "motley/nn/gradient_buckets.h"
 #include "motley/nn/optimizer.h"
+#include "motley/nn/stage.h"
 #include "motley/train/loop/gradient_sync.h"
 #include "motley/train/loop/rank_context.h"
 #include "motley/train/pipeline/tied_gradients.h"

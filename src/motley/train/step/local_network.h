@@ -12,7 +12,6 @@
 #include "motley/base/result.h"
 #include "motley/nn/ctr_models.h"
 #include "motley/nn/loss.h"
-#include "motley/nn/metrics.h"
 #include "motley/nn/network_part.h"
 #include "motley/nn/stage.h"
 #include "motley/train/loop/step.h"

@@ -3,8 +3,8 @@
 #include <map>
 #include <unordered_set>
 
-#include "motley/nn/tensor_file.h"
 #include "motley/train/job/servers.h"
+#include "motley/train/step/tensor_file.h"
 
 namespace motley::train {
 namespace {
@@ -45,15 +45,15 @@ Result<std::string> NetworkState::collect(std::int64_t step, const std::function
     }
     std::string text;
     if (root == context_.rank) {
-      MOTLEY_ASSIGN(text, nn::encode_tensors(tensors));
+      MOTLEY_ASSIGN(text, encode_tensors(tensors));
     }
     MOTLEY_ASSIGN(text, broadcast_text(context_.group, std::move(text), root, deadline));
     if (context_.writes()) {
-      MOTLEY_ASSIGN(const nn::TensorFile part, nn::decode_tensors(text));
+      MOTLEY_ASSIGN(const TensorFile part, decode_tensors(text));
       all.insert(all.end(), part.tensors.begin(), part.tensors.end());
     }
   }
-  return context_.writes() ? nn::encode_tensors(all, metadata) : std::string();
+  return context_.writes() ? encode_tensors(all, metadata) : std::string();
 }
 
 Result<std::string> NetworkState::weights(std::int64_t step) {
@@ -65,7 +65,7 @@ Result<std::string> NetworkState::optimizer(std::int64_t step) {
 }
 
 Status NetworkState::load_weights(const std::string& text) {
-  MOTLEY_ASSIGN(nn::TensorFile weights, nn::decode_tensors(text));
+  MOTLEY_ASSIGN(TensorFile weights, decode_tensors(text));
   if (options_.layout != nullptr) {
     weights.tensors = select_tensors(network_.stage->state(), weights.tensors, false);
   }
@@ -73,7 +73,7 @@ Status NetworkState::load_weights(const std::string& text) {
 }
 
 Status NetworkState::load_optimizer(const std::string& text) {
-  MOTLEY_ASSIGN(nn::TensorFile state, nn::decode_tensors(text));
+  MOTLEY_ASSIGN(TensorFile state, decode_tensors(text));
   if (options_.layout != nullptr) {
     state.tensors = select_tensors(network_.stage->parameters(), state.tensors, true);
   }

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "motley/data/local/dataset.h"
-#include "motley/nn/metrics.h"
+#include "motley/nn/loss.h"
 #include "motley/train/loop/evaluator.h"
 #include "motley/train/loop/rank_context.h"
 #include "motley/train/loop/stage_layout.h"

@@ -11,7 +11,6 @@
 #include "motley/data/local/loader.h"
 #include "motley/nn/networks.h"
 #include "motley/nn/optimizer.h"
-#include "motley/nn/schedule.h"
 #include "motley/ps/client/server_options.h"
 #include "motley/train/job/job.h"
 

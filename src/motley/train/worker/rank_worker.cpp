@@ -8,7 +8,7 @@
 #include "motley/base/units.h"
 #include "motley/model/profile.h"
 #include "motley/net/emulated_links.h"
-#include "motley/nn/schedule.h"
+#include "motley/nn/optimizer.h"
 #include "motley/train/job/batch_split.h"
 #include "motley/train/launch/cores.h"
 #include "motley/train/worker/summary.h"
