@@ -12,8 +12,7 @@
 #include <sstream>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/train/sync/make_reducer.h"
-#include "motley/train/sync/measure_methods.h"
+#include "motley/train/sync/choose_method.h"
 
 namespace motley::bench {
 namespace {

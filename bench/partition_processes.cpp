@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "bench/job_run.h"
-#include "motley/data/local/min_max.h"
+#include "motley/data/local/worker_cost.h"
 
 namespace motley::bench {
 namespace {

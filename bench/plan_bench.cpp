@@ -9,7 +9,7 @@
 #include "bench/prediction_bench.h"
 #include "motley/base/clock.h"
 #include "motley/base/random.h"
-#include "motley/model/importers.h"
+#include "motley/model/profile.h"
 #include "motley/planning/learned/learned.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/search/pipedream.h"
@@ -67,8 +67,6 @@ class PlanBench {
   Status random_instances() {
     const int instances = options_.quick ? 120 : 1200;
     say(fmt::format("random-vs-brute-force: {} instances", instances));
-    const auto exact = planning::make_exact();
-    const auto brute_force = planning::make_brute_force();
     int mismatches = 0;
     for (int i = 0; i < instances; ++i) {
       Random random(mix({7, static_cast<std::uint64_t>(i)}));
@@ -91,8 +89,8 @@ class PlanBench {
           problem, {kCriteria[i / 2 % 3], random.below(2) == 0, random.below(3) == 0, random.below(3) == 0},
           random.next());
       const Request request{.problem = problem, .objective = objective};
-      MOTLEY_ASSIGN(const Answer ours, exact->plan(request));
-      MOTLEY_ASSIGN(const Answer reference, brute_force->plan(request));
+      MOTLEY_ASSIGN(const Answer ours, planning::plan_exact(request));
+      MOTLEY_ASSIGN(const Answer reference, planning::plan_brute_force(request));
       const double ours_value = ours.best ? planning::value(ours.evaluation, objective.criterion) : 0;
       const double reference_value = reference.best ? planning::value(reference.evaluation, objective.criterion) : 0;
       if (!ours.proved || std::abs(ours_value - reference_value) > kSameValue * reference_value) ++mismatches;
@@ -110,7 +108,6 @@ class PlanBench {
       int layers, types;
       double seconds;
     };
-    const auto exact = planning::make_exact();
     for (const Size& size : {Size{20, 2, 0.02}, Size{20, 64, 1}, Size{128, 16, 2}}) {
       std::vector<double> seconds;
       std::vector<double> binding_gaps;
@@ -122,21 +119,21 @@ class PlanBench {
             planning::random_problem({.layers = size.layers, .types = size.types, .links = true}, seed);
         const auto most = [&](std::int64_t count) -> Result<double> {
           MOTLEY_ASSIGN(const Answer answer,
-                        exact->plan({.problem = with_counts(problem, count),
-                                     .objective = {.criterion = planning::Criterion::kMaxThroughput},
-                                     .seconds = size.seconds}));
+                        planning::plan_exact({.problem = with_counts(problem, count),
+                                              .objective = {.criterion = planning::Criterion::kMaxThroughput},
+                                              .seconds = size.seconds}));
           return answer.best ? answer.evaluation.throughput : 0;
         };
         const auto gap_within_limit = [&](const planning::Objective& objective) -> Result<double> {
           MOTLEY_ASSIGN(const Answer answer,
-                        exact->plan({.problem = problem, .objective = objective, .seconds = size.seconds}));
+                        planning::plan_exact({.problem = problem, .objective = objective, .seconds = size.seconds}));
           return answer.gap(planning::Criterion::kMinCost);
         };
         MOTLEY_ASSIGN(const double best_of_64, most(64));
         const planning::Objective objective{.criterion = planning::Criterion::kMinCost,
                                             .min_throughput = best_of_64 / (size.types == 2 ? 2 : 8)};
         problem = with_counts(std::move(problem), 100'000);
-        MOTLEY_ASSIGN(const Answer loose, exact->plan({.problem = problem, .objective = objective}));
+        MOTLEY_ASSIGN(const Answer loose, planning::plan_exact({.problem = problem, .objective = objective}));
         all_proved = all_proved && loose.proved && loose.best;
         seconds.push_back(loose.seconds);
         if (loose.best) {
@@ -263,13 +260,13 @@ class PlanBench {
       say(fmt::format("{}: rl-lstm, {} seeds", table, seeds));
       MOTLEY_ASSIGN(const PlanningCase planning, planning_case(options_, table, planning::CostModel::kHeterps));
       MOTLEY_ASSIGN(const Answer best,
-                    planning::make_exact()->plan({.problem = planning.problem, .objective = planning.objective}));
+                    planning::plan_exact({.problem = planning.problem, .objective = planning.objective}));
       double sum = 0;
       double longest = 0;
       for (int seed = 1; seed <= seeds; ++seed) {
-        MOTLEY_ASSIGN(const Answer learned, planning::make_rl_lstm()->plan({.problem = planning.problem,
-                                                                            .objective = planning.objective,
-                                                                            .seed = static_cast<std::uint64_t>(seed)}));
+        MOTLEY_ASSIGN(const Answer learned, planning::plan_rl_lstm({.problem = planning.problem,
+                                                                    .objective = planning.objective,
+                                                                    .seed = static_cast<std::uint64_t>(seed)}));
         sum += gap(learned, best, planning.objective.criterion);
         longest = std::max(longest, learned.seconds);
       }
@@ -294,13 +291,13 @@ class PlanBench {
       for (const PlanningCase& planning : all) {
         say(fmt::format("all-models: {} ({})", planning.name, planning::to_string(cost_model)));
         const Request request{.problem = planning.problem, .objective = planning.objective, .seed = 1, .seconds = 5};
-        MOTLEY_ASSIGN(const Answer best, planning::make_exact()->plan(request));
+        MOTLEY_ASSIGN(const Answer best, planning::plan_exact(request));
         ++cases;
         for (const auto& method : planning::planners()) {
-          if (method->name() == "exact" || method->name() == "brute-force") continue;
-          const Result<Answer> answer = method->plan(request);
-          gaps[method->name()].push_back(answer ? gap(*answer, best, planning.objective.criterion)
-                                                : std::numeric_limits<double>::infinity());
+          if (method.name == "exact" || method.name == "brute-force") continue;
+          const Result<Answer> answer = method.plan(request);
+          gaps[method.name].push_back(answer ? gap(*answer, best, planning.objective.criterion)
+                                             : std::numeric_limits<double>::infinity());
         }
       }
     }

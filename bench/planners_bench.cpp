@@ -45,9 +45,9 @@ Statistic statistic(const std::vector<double>& values) {
   return result;
 }
 
-std::vector<std::unique_ptr<planning::Planner>> methods() {
-  std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();
-  for (auto& learned : planning::learned_planners()) all.push_back(std::move(learned));
+std::vector<planning::Planner> methods() {
+  std::vector<planning::Planner> all = planning::planners();
+  for (const planning::Planner& learned : planning::learned_planners()) all.push_back(learned);
   return all;
 }
 
@@ -68,12 +68,12 @@ void in_parallel(int count, const std::function<void(int)>& work) {
 
 Cell measure(const planning::Planner& method, const PlanningCase& planning, const planning::Answer& best, int seeds) {
   Cell cell;
-  for (int seed = 1; seed <= (is_random(method.name()) ? seeds : 1); ++seed) {
-    const Result<planning::Answer> answer = method.plan(
-        {.problem = planning.problem,
-         .objective = planning.objective,
-         .seed = static_cast<std::uint64_t>(seed),
-         .seconds = method.name() == "exact" || method.name() == "brute-force" ? kExactSeconds : kMaxSeconds});
+  for (int seed = 1; seed <= (is_random(method.name) ? seeds : 1); ++seed) {
+    const Result<planning::Answer> answer =
+        method.plan({.problem = planning.problem,
+                     .objective = planning.objective,
+                     .seed = static_cast<std::uint64_t>(seed),
+                     .seconds = method.name == "exact" || method.name == "brute-force" ? kExactSeconds : kMaxSeconds});
     if (!answer) {
       cell.refused = answer.error().message;
       return cell;
@@ -113,12 +113,11 @@ Result<std::vector<TableRow>> table(const BenchOptions& options, planning::CostM
   in_parallel(static_cast<int>(cases.size()), [&](int index) {
     const PlanningCase& planning = cases[static_cast<std::size_t>(index)];
     const planning::Answer best =
-        planning::make_exact()
-            ->plan({.problem = planning.problem, .objective = planning.objective, .seconds = kExactSeconds})
+        planning::plan_exact({.problem = planning.problem, .objective = planning.objective, .seconds = kExactSeconds})
             .value_or(planning::Answer{});
     for (const auto& method : all) {
       rows[static_cast<std::size_t>(index)].push_back(
-          {planning.name, planning::to_string(cost_model), method->name(), measure(*method, planning, best, seeds)});
+          {planning.name, planning::to_string(cost_model), method.name, measure(method, planning, best, seeds)});
     }
     const std::lock_guard lock(printing);
     if (options.progress) options.progress(fmt::format("{} ({})", planning.name, planning::to_string(cost_model)));
@@ -134,9 +133,9 @@ std::vector<report::Series> growth(const std::vector<int>& sizes,
   const auto all = methods();
   std::vector<report::Series> series(all.size());
   in_parallel(static_cast<int>(all.size()), [&](int index) {
-    const planning::Planner& method = *all[static_cast<std::size_t>(index)];
+    const planning::Planner& method = all[static_cast<std::size_t>(index)];
     report::Series& line = series[static_cast<std::size_t>(index)];
-    line = {.name = method.name(), .color = index, .style = report::LineStyle::kMarked, .x = {}, .y = {}};
+    line = {.name = method.name, .color = index, .style = report::LineStyle::kMarked, .x = {}, .y = {}};
     for (const int size : sizes) {
       const planning::Problem problem = planning::random_problem(shape(size), 1);
       const Result<planning::Answer> answer = method.plan({.problem = problem,

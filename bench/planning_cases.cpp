@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "motley/cluster/cluster.h"
-#include "motley/model/importers.h"
+#include "motley/model/profile.h"
 #include "motley/model/tables.h"
 #include "motley/planning/search/planner.h"
 
@@ -28,8 +28,8 @@ planning::ProblemOptions problem_options(planning::CostModel cost_model, double 
 Result<PlanningCase> with_min_throughput(std::string name, planning::Problem problem) {
   PlanningCase planning{.name = std::move(name), .problem = std::move(problem), .objective = {}};
   double most = 0;
-  for (const auto& single_type : {planning::make_cpu_only(), planning::make_gpu_only()}) {
-    const Result<planning::Answer> answer = single_type->plan(
+  for (const auto& plan_on_one_type : {planning::plan_cpu_only, planning::plan_gpu_only}) {
+    const Result<planning::Answer> answer = plan_on_one_type(
         {.problem = planning.problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}, .seconds = 10});
     if (answer && answer->best) most = std::max(most, answer->evaluation.throughput);
   }

@@ -6,7 +6,7 @@
 
 #include "bench/bench.h"
 #include "motley/planning/cost/problem.h"
-#include "motley/planning/plan/objective.h"
+#include "motley/planning/plan/plan.h"
 
 namespace motley::bench {
 

@@ -74,7 +74,7 @@ class PsAblation {
   Status packing() {
     const std::vector<std::size_t> tensors = mixed_tensors();
     for (const int bins : {kServerCores, 28}) {
-      const ps::ChunkMap packed = ps::make_chunk_map(tensors, sizeof(float), 32 << 10, bins);
+      const ps::ChunkMap packed = ps::make_chunk_map(tensors, 32 << 10, bins);
       std::vector<std::size_t> in_turn(static_cast<std::size_t>(bins));
       for (std::size_t at = 0; at < packed.segments.size(); ++at) {
         in_turn[at % in_turn.size()] += packed.segments[at].count;

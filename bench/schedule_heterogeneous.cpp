@@ -8,7 +8,7 @@
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/simulator/simulator.h"
-#include "motley/scheduling/trace/settings.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::bench {
 namespace {

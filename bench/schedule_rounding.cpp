@@ -7,9 +7,9 @@
 #include "bench/schedule_bench.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/policies/rounding.h"
-#include "motley/scheduling/policies/slot_utility.h"
-#include "motley/scheduling/trace/settings.h"
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/policies/slot.h"
+#include "motley/scheduling/trace/job.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::bench {
 namespace {
@@ -130,8 +130,9 @@ Status play(Way way, const scheduling::Setting& setting, std::uint64_t seed, Rec
     state.jobs = setting.jobs;
     state.progress = progress;
     state.topology = &setting.topology;
-    const SlotProblem problem = scheduling::slot_problem(state, active, active.size(), setting.topology,
-                                                         now + setting.slot_seconds, scheduling::Objective::kUtility);
+    state.active = active;
+    const SlotProblem problem = scheduling::slot_problem(state, active, setting.topology, now + setting.slot_seconds,
+                                                         scheduling::Objective::kUtility);
     const double bound = scheduling::solve_slot(problem).bound;
     MOTLEY_ASSIGN(const std::vector<Placement> placements, decide(way, problem, random, record));
     record.bound += bound;

@@ -257,19 +257,19 @@ planning::Evaluation simulated(const planning::Problem& problem, const planning:
 Result<Timeline> find_best(const planning::Planner& planner, const planning::Request& request) {
   MOTLEY_ASSIGN(const planning::Answer answer, planner.plan(request));
   if (!answer.best) {
-    return fail(ErrorCode::kInternal, "'{}' found no plan of '{}'", planner.name(), request.problem.model);
+    return fail(ErrorCode::kInternal, "'{}' found no plan of '{}'", planner.name, request.problem.model);
   }
   return planning::simulate(
       request.problem,
-      planning::to_plan(request.problem, *answer.best, answer.evaluation, request.objective, planner.name()),
+      planning::to_plan(request.problem, *answer.best, answer.evaluation, request.objective, planner.name),
       {.keep_events = false});
 }
 
 Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& options) {
   const planning::Objective objective{.criterion = planning::Criterion::kMinStepTime};
   const double learning_seconds = options.quick ? 1 : 5;
-  const auto exact = planning::make_exact();
-  const auto learned = planning::make_rl_attention();
+  const planning::Planner exact{"exact", planning::plan_exact};
+  const planning::Planner learned{"rl-attention", planning::plan_rl_attention};
   for (const char* const table : {"alexnet", "vgg16", "resnet50"}) {
     MOTLEY_ASSIGN(const model::Graph graph, model::table(table));
     for (const int gigabits : {1, 10}) {
@@ -291,19 +291,19 @@ Status add_unequal_nodes(std::vector<BenchRow>& rows, const BenchOptions& option
         planning::Problem cut = whole;
         for (std::int64_t micro_batches = 1; micro_batches <= batch; micro_batches *= 2) {
           MOTLEY_ASSIGN(planning::Problem problem, unequal_nodes(graph, link, batch, micro_batches));
-          MOTLEY_ASSIGN(Timeline timeline, find_best(*exact, {.problem = problem, .objective = objective}));
+          MOTLEY_ASSIGN(Timeline timeline, find_best(exact, {.problem = problem, .objective = objective}));
           if (timeline.step_seconds < best.step_seconds) {
             best = std::move(timeline);
             cut = std::move(problem);
           }
         }
         // A policy that starts among plans with more stages than nodes may find none in its time.
-        const Result<Timeline> attention = find_best(*learned, {.problem = cut,
-                                                                .objective = objective,
-                                                                .seconds = learning_seconds,
-                                                                .evaluator = [&](const planning::Candidate& candidate) {
-                                                                  return simulated(cut, candidate, objective);
-                                                                }});
+        const Result<Timeline> attention = find_best(learned, {.problem = cut,
+                                                               .objective = objective,
+                                                               .seconds = learning_seconds,
+                                                               .evaluator = [&](const planning::Candidate& candidate) {
+                                                                 return simulated(cut, candidate, objective);
+                                                               }});
         const auto add = [&](const std::string& metric, double value, const char* unit, std::optional<double> peer,
                              const std::string& note) {
           rows.push_back({.name = name,

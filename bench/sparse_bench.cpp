@@ -144,7 +144,7 @@ class RecordingStore final : public ColdStore {
     }
     return store_->write(ids, records);
   }
-  std::unique_ptr<ps::ColdSnapshot> snapshot() override { return store_->snapshot(); }
+  ps::ColdSnapshot snapshot() override { return store_->snapshot(); }
 
  private:
   std::unique_ptr<ColdStore> store_;
@@ -288,7 +288,7 @@ class SparseBench {
   Status cold_in(const fs::path& folder) {
     SparseTableSpec spec = table_spec();
     spec.memory_bytes = std::size_t{options_.quick ? 32U : 96U} << 20;
-    const std::size_t record_bytes = SparseTable::record_bytes(spec);
+    const std::size_t record_bytes = SparseTable::make_shape(spec).record_bytes();
     const std::uint64_t row_count = kTimesMemory * spec.memory_bytes / shape().resident_bytes();
     const ps::ColdOptions cold_options{.write_buffer_bytes = std::size_t{4} << 20,
                                        .block_cache_bytes = std::size_t{4} << 20};

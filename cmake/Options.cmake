@@ -1,6 +1,7 @@
 # Build options and the flags that every target shares.
 option(MOTLEY_BUILD_TESTS "Build the tests" ON)
 option(MOTLEY_WITH_TORCH "Build the modules that need libtorch (off for sanitizers, fuzzing and tidy)" ON)
+option(MOTLEY_COMBINE "Compile up to eight sources of a module as one: a whole build takes half as long, that of a change longer" OFF)
 option(MOTLEY_FUZZ "Build the fuzz targets, too (needs the tests, clang and no libtorch)" OFF)
 set(MOTLEY_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, such as address,undefined or thread")
 

@@ -1,5 +1,5 @@
 // Of several numbers of micro-batches the best is taken, and only what holds for all of them counts as proved.
-#include "motley/app/solving.h"
+#include "motley/app/planning_input.h"
 
 #include <gtest/gtest.h>
 
@@ -11,17 +11,18 @@ namespace motley::app {
 namespace {
 
 // Answers each problem as the test says, by its number of micro-batches.
-class Oracle : public planning::Planner {
- public:
-  std::string name() const override { return "oracle"; }
-  Result<planning::Answer> plan(const planning::Request& request) const override {
-    seconds = request.seconds;
-    seed = request.seed;
-    return answers.at(request.problem.micro_batches);
-  }
+struct Oracle {
   std::map<std::int64_t, Result<planning::Answer>> answers;
-  mutable double seconds = 0;
-  mutable std::uint64_t seed = 0;
+  double seconds = 0;
+  std::uint64_t seed = 0;
+
+  planning::Planner planner() {
+    return {"oracle", [this](const planning::Request& request) {
+              seconds = request.seconds;
+              seed = request.seed;
+              return answers.at(request.problem.micro_batches);
+            }};
+  }
 };
 
 // A plan whose step takes so long.
@@ -45,7 +46,8 @@ class Solving : public testing::Test {
     }
   }
   Result<Solved> ask_oracle() {
-    return solve(oracle_, problems_, {.criterion = planning::Criterion::kMinStepTime}, {.seconds = 30, .seed = 7}, {});
+    return solve(oracle_.planner(), problems_, {.criterion = planning::Criterion::kMinStepTime},
+                 {.seconds = 30, .seed = 7}, {});
   }
   std::vector<planning::Problem> problems_;
   Oracle oracle_;
@@ -105,7 +107,7 @@ TEST_F(Solving, WhoeverShowsProgressIsAskedInstead) {
     ++asked;
     return planner.plan(request);
   };
-  ASSERT_TRUE(solve(oracle_, problems_, {.criterion = planning::Criterion::kMinStepTime}, {}, {}, count));
+  ASSERT_TRUE(solve(oracle_.planner(), problems_, {.criterion = planning::Criterion::kMinStepTime}, {}, {}, count));
   EXPECT_EQ(asked, 3);
 }
 

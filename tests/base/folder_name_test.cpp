@@ -1,4 +1,4 @@
-#include "motley/base/os/folder_name.h"
+#include "motley/base/os/file.h"
 
 #include <gtest/gtest.h>
 

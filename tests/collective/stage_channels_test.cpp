@@ -10,7 +10,7 @@
 
 #include "motley/base/random.h"
 #include "motley/collective/gradient_reducer.h"
-#include "motley/net/partial_session.h"
+#include "motley/net/derived_session.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::collective {

@@ -5,10 +5,10 @@
 #include <map>
 #include <mutex>
 
-#include "motley/net/host.h"
+#include "motley/net/connection.h"
+#include "motley/net/region.h"
 #include "motley/net/session.h"
 #include "motley/net/socket.h"
-#include "motley/net/tcp_connection.h"
 
 namespace motley::collective {
 
@@ -70,7 +70,7 @@ class ThreadSession final : public net::Session {
     identity.session = membership_.session;
     identity.epoch = membership_.epoch;
     identity.purpose = purpose;
-    return std::make_unique<net::TcpConnection>(std::move(socket), identity, false);
+    return std::make_unique<net::Connection>(std::move(socket), identity, false);
   }
   Status health() const override {
     if (forgets_failure_) return {};

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "motley/net/frame.h"
+#include "motley/net/connection.h"
 #include "motley/net/handshake.h"
 #include "motley/net/messages.h"
 
@@ -64,19 +64,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       drive(Handshake::Role::kConnector, rest);
       break;
     case 6:
-      (void)decode_join(rest);
+      (void)decode_message<JoinMessage>(rest, "join");
       break;
     case 7:
-      (void)decode_waiting(rest);
+      (void)decode_message<std::vector<int>>(rest, "waiting", kRank);
       break;
     case 8:
       (void)decode_membership(rest);
       break;
     case 9:
-      (void)decode_heartbeat(rest);
+      (void)decode_message<std::vector<Heartbeat>>(rest, "heartbeat");
       break;
     default:
-      (void)decode_abort(rest);
+      (void)decode_message<AbortMessage>(rest, "abort");
   }
   return 0;
 }

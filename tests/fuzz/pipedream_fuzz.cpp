@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "motley/model/importers.h"
+#include "motley/model/profile.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace motley;

@@ -29,6 +29,7 @@ class Install(unittest.TestCase):
                          f"-DCMAKE_CXX_COMPILER={COMPILER}")
         self.run_command(CMAKE, "--build", folder / "build")
         self.assertIn("exact", self.run_command(folder / "build/uses_motley").split())
+        self.assertTrue((folder / "usr/bin/motley-run-attempt").exists())
         program = folder / "usr/bin/motley"
         if program.exists():
             self.assertRegex(self.run_command(program, "--version"), r"^motley \d+\.\d+\.\d+")

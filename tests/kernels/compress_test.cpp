@@ -1,5 +1,5 @@
 // Blocks of int8 against their bound, the selection of largest elements against sorting.
-#include "motley/kernels/compress.h"
+#include "motley/kernels/convert.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

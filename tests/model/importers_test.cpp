@@ -1,6 +1,6 @@
 // PipeDream's text becomes the project's own terms: by hand on small texts, and on the published profiles (where they
 // are) against a few lines that read them in another way, and against the tables of the same models.
-#include "motley/model/importers.h"
+#include "motley/model/profile.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,14 +3,14 @@
 #include <sys/socket.h>
 
 #include "motley/base/random.h"
-#include "motley/net/tcp_connection.h"
+#include "motley/net/connection.h"
 
 namespace motley::net {
 namespace {
 
 struct Pair {
-  std::unique_ptr<TcpConnection> a;
-  std::unique_ptr<TcpConnection> b;
+  std::unique_ptr<Connection> a;
+  std::unique_ptr<Connection> b;
   int raw = -1;  // b's descriptor
 };
 
@@ -20,8 +20,8 @@ Pair make_pair(bool checksum, std::uint64_t epoch_of_b = 1) {
   const auto identity = [](int rank, std::uint64_t epoch) {
     return Identity{.job = "j", .tenant = "t", .rank = rank, .session = 9, .epoch = epoch, .purpose = 0};
   };
-  return {std::make_unique<TcpConnection>(Descriptor(ends[0]), identity(1, 1), checksum),
-          std::make_unique<TcpConnection>(Descriptor(ends[1]), identity(0, epoch_of_b), checksum), ends[1]};
+  return {std::make_unique<Connection>(Descriptor(ends[0]), identity(1, 1), checksum),
+          std::make_unique<Connection>(Descriptor(ends[1]), identity(0, epoch_of_b), checksum), ends[1]};
 }
 
 class ConnectionTest : public testing::TestWithParam<bool> {};
@@ -42,7 +42,7 @@ TEST_P(ConnectionTest, CarriesRandomFramesBothWays) {
         got[way].emplace_back(size);
       }
     }
-    TcpConnection* ends[2] = {pair.a.get(), pair.b.get()};
+    Connection* ends[2] = {pair.a.get(), pair.b.get()};
     std::size_t posted[4] = {};
     for (bool busy = true; busy;) {
       const std::size_t way = random.below(2);
@@ -67,7 +67,7 @@ TEST_P(ConnectionTest, CarriesRandomFramesBothWays) {
 
 INSTANTIATE_TEST_SUITE_P(Checksum, ConnectionTest, testing::Bool());
 
-TEST(TcpConnection, BlockingMessagesAndTimeout) {
+TEST(Connection, BlockingMessagesAndTimeout) {
   Pair pair = make_pair(true);
   const std::vector<std::byte> payload(1000, std::byte{7});
   ASSERT_TRUE(pair.a->send(3, 4, payload, Deadline::after(5), "it"));
@@ -82,7 +82,7 @@ TEST(TcpConnection, BlockingMessagesAndTimeout) {
   EXPECT_NE(nothing.error().message.find("the shares of step 12"), std::string::npos);
 }
 
-TEST(TcpConnection, AReceiveThatTimedOutInAFrameGoesOnWithIt) {
+TEST(Connection, AReceiveThatTimedOutInAFrameGoesOnWithIt) {
   Pair pair = make_pair(true);
   std::vector<std::byte> payload(900'000);
   for (std::size_t i = 0; i < payload.size(); ++i) {
@@ -106,7 +106,7 @@ TEST(TcpConnection, AReceiveThatTimedOutInAFrameGoesOnWithIt) {
   }
 }
 
-TEST(TcpConnection, MismatchNamesBothSides) {
+TEST(Connection, MismatchNamesBothSides) {
   Pair pair = make_pair(false);
   std::vector<std::byte> payload(100);
   std::vector<std::byte> into(50);
@@ -118,7 +118,7 @@ TEST(TcpConnection, MismatchNamesBothSides) {
   EXPECT_NE(moved.error().message.find("50 bytes"), std::string::npos);
 }
 
-TEST(TcpConnection, RefusesAStaleEpochAnOversizedFrameAndADamagedPayload) {
+TEST(Connection, RefusesAStaleEpochAnOversizedFrameAndADamagedPayload) {
   {
     Pair pair = make_pair(true, 2);
     ASSERT_TRUE(pair.a->send(3, 4, {}, Deadline::after(5), "it"));

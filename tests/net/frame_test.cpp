@@ -1,5 +1,5 @@
 // Frame headers: what is written is read, and no flipped bit, other session or stale epoch gets through.
-#include "motley/net/frame.h"
+#include "motley/net/connection.h"
 
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ TEST(Frame, NamesBothSessionsAndBothEpochs) {
 
 TEST(Messages, TruncatedOrLongerOnesAreRefused) {
   Membership membership{.session = 5, .epoch = 1, .rank = 1, .members = {{"h", "a", 1, 2}, {"h", "b", 3, 4}}};
-  const auto bytes = encode(membership);
+  const auto bytes = encode_message(membership);
   const auto back = decode_membership(bytes);
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(back->members[1].address, "b");
@@ -67,7 +67,8 @@ TEST(Messages, TruncatedOrLongerOnesAreRefused) {
   auto longer = bytes;
   longer.push_back({});
   EXPECT_FALSE(decode_membership(longer).has_value());
-  const auto abort = decode_abort(encode(AbortMessage{3, {ErrorCode::kDiverged, "the loss is NaN", -1}}));
+  const auto abort = decode_message<AbortMessage>(
+      encode_message(AbortMessage{3, {ErrorCode::kDiverged, "the loss is NaN", -1}}), "abort");
   ASSERT_TRUE(abort.has_value());
   EXPECT_EQ(abort->error.rank, -1);
   EXPECT_EQ(abort->error.code, ErrorCode::kDiverged);

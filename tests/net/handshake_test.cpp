@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "motley/net/frame.h"
+#include "motley/net/connection.h"
 
 namespace motley::net {
 namespace {

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "motley/base/random.h"
-#include "motley/net/emulated_links.h"
+#include "motley/net/derived_session.h"
 #include "motley/net/socket.h"
 
 extern char** environ;

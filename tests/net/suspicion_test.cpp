@@ -1,4 +1,4 @@
-#include "motley/net/suspicion.h"
+#include "motley/net/peer_status.h"
 
 #include <gmock/gmock.h>
 

@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "motley/nn/metrics.h"
+#include "motley/nn/loss.h"
 #include "motley/nn/model_graph.h"
 #include "motley/nn/network_part.h"
 

@@ -1,9 +1,8 @@
-// Files that others read and write: safetensors with the reference library, TorchScript with motley-export.
+// Files that others write: TorchScript with motley-export.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -11,7 +10,6 @@
 #include "motley/base/os/file.h"
 #include "motley/nn/loss.h"
 #include "motley/nn/networks.h"
-#include "motley/nn/tensor_file.h"
 
 namespace motley::nn {
 namespace {
@@ -43,64 +41,6 @@ class FilesTest : public ::testing::Test {
   const fs::path folder_ = fs::temp_directory_path() / ("motley_files_test_" + std::to_string(::getpid()));
   const std::string python_ = MOTLEY_PYTHON;
 };
-
-NamedTensors sample_tensors() {
-  torch::manual_seed(1);
-  return {{"layer.weight", torch::randn({3, 4}).requires_grad_()},
-          {"transposed", torch::randn({3, 4}, torch::kFloat64).t()},
-          {"half", torch::randn({5}).to(torch::kBFloat16)},
-          {"count", torch::tensor(41, torch::kInt64)},
-          {"empty", torch::zeros({0, 3})},
-          {"flags", torch::tensor({true, false, true})}};
-}
-
-void expect_equal(const NamedTensors& found, const NamedTensors& expected) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (const NamedTensor& tensor : expected) {
-    const auto match = std::ranges::find(found, tensor.name, &NamedTensor::name);
-    ASSERT_NE(match, found.end()) << tensor.name;
-    EXPECT_EQ(match->tensor.scalar_type(), tensor.tensor.scalar_type()) << tensor.name;
-    EXPECT_TRUE(torch::equal(match->tensor, tensor.tensor)) << tensor.name;
-  }
-}
-
-TEST_F(FilesTest, TensorsComeBackAsTheyWere) {
-  ASSERT_TRUE(write_tensors(folder_ / "a.safetensors", sample_tensors(), {{"step", "12"}}));
-  const auto file = read_tensors(folder_ / "a.safetensors");
-  ASSERT_TRUE(file) << file.error().message;
-  expect_equal(file->tensors, sample_tensors());
-  EXPECT_EQ(file->metadata.at("step"), "12");
-
-  std::string damaged = *read_file(folder_ / "a.safetensors");
-  damaged.pop_back();
-  ASSERT_TRUE(write_file(folder_ / "a.safetensors", damaged));
-  const auto refused = read_tensors(folder_ / "a.safetensors");
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, HasSubstr("a.safetensors"));
-  EXPECT_FALSE(encode_tensors({{"a", torch::zeros({1})}, {"a", torch::zeros({1})}})) << "one name twice";
-  EXPECT_FALSE(encode_tensors({{"a", torch::zeros({1}, torch::kComplexFloat)}}));
-}
-
-TEST_F(FilesTest, TheReferenceLibraryReadsAndWritesTheSame) {
-  if (!python_has("torch, safetensors.torch")) {
-    GTEST_SKIP() << "no Python module safetensors in " << python_;
-  }
-  ASSERT_TRUE(write_tensors(folder_ / "ours.safetensors", sample_tensors(), {{"step", "12"}}));
-  ASSERT_TRUE(write_file(folder_ / "rewrite.py", R"(
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-tensors = load_file('ours.safetensors')
-with safe_open('ours.safetensors', 'pt') as file:
-    save_file(tensors, 'theirs.safetensors', file.metadata())
-)"));
-  const Answer answer = run(python_ + " rewrite.py");
-  ASSERT_EQ(answer.exit_code, 0) << answer.text;
-  const auto file = read_tensors(folder_ / "theirs.safetensors");
-  ASSERT_TRUE(file) << file.error().message;
-  expect_equal(file->tensors, sample_tensors());
-  EXPECT_EQ(file->metadata.at("step"), "12");
-}
 
 constexpr const char* kModels = R"(
 import torch

@@ -310,12 +310,11 @@ class TimedLayer : public torch::autograd::Function<TimedLayer> {
 class TimedNetwork final : public Network {
  public:
   TimedNetwork(ManualClock& clock, std::vector<Timing> timings, std::int64_t refuses = 0)
-      : clock_(clock), timings_(std::move(timings)), refuses_(refuses) {
+      : Network("timed", {4}), clock_(clock), timings_(std::move(timings)), refuses_(refuses) {
     for (std::size_t i = 0; i < timings_.size(); ++i) {
       weights_.push_back(torch::ones({4}).requires_grad_());
     }
   }
-  std::string name() const override { return "timed"; }
   Tensors forward(const Tensors& inputs) override { return inputs; }
   NamedTensors parameters() const override {
     NamedTensors named;
@@ -342,7 +341,6 @@ class TimedNetwork final : public Network {
   }
   void train(bool on) override { training_ = on; }
   void to(torch::Device, torch::Dtype) override {}
-  std::vector<std::int64_t> sample_shape() const override { return {4}; }
 
  private:
   ManualClock& clock_;

@@ -1,10 +1,9 @@
 // Masks follow from the samples: any cut of a batch, and any order of its samples, leaves out the same values.
-#include "motley/nn/sample_dropout.h"
+#include "motley/nn/runtime.h"
 
 #include <gtest/gtest.h>
 
 #include "motley/nn/networks.h"
-#include "motley/nn/runtime.h"
 
 namespace motley::nn {
 namespace {

@@ -1,5 +1,5 @@
 // What a synthetic network sends and keeps, against the graph that it stands for.
-#include "motley/nn/synthetic_model.h"
+#include "motley/nn/model_graph.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The transformer computes what its definition says, written out here in plain operations, and no position sees what
 // follows it.
-#include "motley/nn/transformer.h"
+#include "motley/nn/layers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The picture of a simulated step: it says what the simulator found, stays small for large plans, and keeps text text.
-#include "motley/report/plan_timeline.h"
+#include "motley/report/plan_view.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

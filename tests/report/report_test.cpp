@@ -10,7 +10,7 @@
 
 #include "motley/model/profile.h"
 #include "motley/planning/plan/plan.h"
-#include "motley/report/figures.h"
+#include "motley/report/run.h"
 #include "tests/report/fake_run.h"
 
 namespace motley::report {

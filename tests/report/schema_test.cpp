@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "motley/base/os/file.h"
-#include "motley/model/schema.h"
-#include "motley/planning/plan/schema.h"
+#include "motley/model/profile.h"
+#include "motley/planning/plan/plan.h"
 #include "motley/train/records/metrics.h"
 #include "motley/train/records/run_file.h"
 

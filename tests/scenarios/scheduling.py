@@ -35,6 +35,13 @@ class ScheduleSimulate(unittest.TestCase):
         done = subprocess.run([BINARY, *example[1:]], capture_output=True, text=True, cwd=ROOT)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_a_command_that_is_not_there_is_answered_with_those_that_are(self):
+        for words, given in (((), "needs a command"), (("logs",), "'logs' is no command"), (("export", "x"), "'export' is no")):
+            done = subprocess.run([BINARY, "schedule", *words], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(f"motley schedule: {given}", done.stderr)
+            self.assertIn("accepted: simulate, serve, submit, list, why, cancel, drain, what-if", done.stderr)
+
     def test_prints_a_line_a_policy_and_writes_what_became_of_each_job(self):
         file = self.folder / "jobs.csv"
         text = self.simulate(TRACE, "--cluster", "4x8", "--csv", file)

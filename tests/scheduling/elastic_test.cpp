@@ -11,7 +11,7 @@
 #include "motley/base/random.h"
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
-#include "motley/scheduling/trace/settings.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::scheduling {
 namespace {

@@ -8,7 +8,7 @@
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/slot.h"
 #include "motley/scheduling/simulator/simulator.h"
-#include "motley/scheduling/trace/settings.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::scheduling {
 namespace {
@@ -188,6 +188,32 @@ TEST(Heterogeneous, EveryPolicyKeepsItsLaws) {
         EXPECT_TRUE(std::isfinite(outcome.jobs[i].finished));
       }
     }
+  }
+}
+
+// Where devices cost more than a job gains where it runs, it may be moved or stopped; never shrunk below its least.
+TEST(Heterogeneous, GadgetExactGivesNoJobFewerWorkersThanItsLeastWhereDevicesCost) {
+  Random random(4);
+  for (int trial = 0; trial < 6; ++trial) {
+    SCOPED_TRACE(trial);
+    ClusterTopology some = topology("3x4/1:a,4x4/2:b");
+    some.network.inter_node_bandwidth = 1e9;
+    std::vector<Job> jobs;
+    for (int i = 0; i < 25; ++i) {
+      Job one{fmt::format("{}", i), 200.0 * i, static_cast<double>(1 + random.below(5000)),
+              4 << static_cast<int>(random.below(2))};
+      one.elastic = Elastic{.min_workers = one.workers / 2, .max_workers = one.workers};
+      one.elastic->compute_seconds = 0.1;
+      one.elastic->gradient_bytes = 1e8 * random.uniform();
+      one.elastic->restart_cost_seconds = 30;
+      one.device_hour_cost = 10 * random.uniform();
+      one.type_speeds = {1, 0.2 + random.uniform()};
+      jobs.push_back(std::move(one));
+    }
+    const auto policy = make_policy("gadget-exact", {.placement = PlacementStrategy::kCompact, .slot_seconds = 600});
+    ASSERT_TRUE(policy) << policy.error().message;
+    const auto outcome = simulate(jobs, some, **policy);
+    EXPECT_TRUE(outcome) << outcome.error().message;
   }
 }
 

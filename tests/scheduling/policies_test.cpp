@@ -6,7 +6,7 @@
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/policies/program.h"
 #include "motley/scheduling/simulator/simulator.h"
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
 namespace {

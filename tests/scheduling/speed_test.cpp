@@ -1,5 +1,5 @@
 // Iteration times against numbers worked out by hand, and what they mean for jobs.
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/trace/job.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "motley/base/os/file.h"
-#include "motley/model/profile.h"
 
 namespace motley::scheduling {
 namespace {
@@ -116,21 +115,14 @@ TEST(Trace, OursMaySayHowFastJobsAreOnWhat) {
 TEST(Trace, OursMayNameProfiles) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "profiles";
   std::filesystem::create_directories(folder);
-  model::Graph graph;
-  graph.name = graph.source = "two layers";
-  graph.layers = {{.name = "a", .kind = model::LayerKind::kFullyConnected, .parameters = 100, .activation_bytes = 4},
-                  {.name = "b", .kind = model::LayerKind::kFullyConnected, .inputs = {0}, .parameters = 50}};
-  model::Profile profile{graph, 8, {}, {}};
-  const model::LayerTime layer{{0.01, 0.001}, {0.02, 0.002}, {}};  // 0.054 s at 8 samples
-  const model::LayerTime slower{{0.02, 0.002}, {0.04, 0.004}, {}};
-  profile.devices.push_back({.type = "new", .rule = "made up", .fractions_rule = "made up", .layers = {layer, layer}});
-  profile.devices.push_back(
-      {.type = "old", .rule = "made up", .fractions_rule = "made up", .layers = {slower, slower}});
-  ASSERT_TRUE(write_file(folder / "profile.json", model::to_json(profile)));
+  const auto read_profile = [&](const std::filesystem::path& file) -> Result<ProfiledJob> {
+    if (file != folder / "profile.json") return fail(ErrorCode::kIo, "there is no such file");
+    return ProfiledJob{0.108, 600, {{"new", 1}, {"old", 0.5}}};
+  };
   const std::string header = "job,arrival_seconds,duration_seconds,workers,max_workers,profile\n";
   const auto read = [&](const std::string& line, const std::vector<std::string>& types) {
     EXPECT_TRUE(write_file(folder / "trace.csv", header + line));
-    return read_trace(folder / "trace.csv", {.types = types});
+    return read_trace(folder / "trace.csv", {.types = types, .read_profile = read_profile});
   };
   const auto jobs = read("a,0,10,2,4,profile.json\nb,0,10,2,4,\n", {"older", "old", "new"});
   ASSERT_TRUE(jobs) << jobs.error().message;
@@ -147,6 +139,9 @@ TEST(Trace, OursMayNameProfiles) {
   EXPECT_THAT(refused("a,0,10,2,4,other.json\n", {}), HasSubstr("trace.csv:2: profile is 'other.json'; accepted: a"));
   EXPECT_THAT(refused("a,0,10,2,4,profile.json\n", {"v100"}),
               HasSubstr("accepted: one with a device of the cluster's (v100); it has new, old"));
+  const auto unread = read_trace(folder / "trace.csv");
+  ASSERT_FALSE(unread);
+  EXPECT_THAT(unread.error().message, HasSubstr("profile is 'profile.json'; accepted: nothing"));
 }
 
 TEST(Trace, MayBeginWithAByteOrderMark) {

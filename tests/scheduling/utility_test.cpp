@@ -1,5 +1,5 @@
 // Utilities against their formulas, and the envelope against the hull of many points.
-#include "motley/scheduling/trace/utility.h"
+#include "motley/scheduling/trace/job.h"
 
 #include <gtest/gtest.h>
 

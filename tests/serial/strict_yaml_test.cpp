@@ -3,9 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <fstream>
 
 namespace motley::cluster {
 namespace {
@@ -35,11 +32,7 @@ wait: 250 ms
 memory: 16 GiB
 link: 1 Gb/s
 mode: dynamic
-betas: [0.9, 0.999]
 cores: [0, 3]
-hosts:
-  - alpha
-  - beta
 optimizer: {momentum: 0.9}
 workers:
   - name: a
@@ -54,9 +47,7 @@ workers:
   EXPECT_EQ(file.bytes_per_second("link"), 1.25e8);
   EXPECT_EQ(file.choice("mode", {"fixed", "dynamic"}), "dynamic");
   EXPECT_EQ(file.choose_from<int>("mode", {{"fixed", 1}, {"dynamic", 2}}), 2);
-  EXPECT_THAT(file.numbers("betas"), ElementsAre(0.9, 0.999));
   EXPECT_THAT(file.integers("cores"), ElementsAre(0, 3));
-  EXPECT_THAT(file.texts("hosts"), ElementsAre("alpha", "beta"));
   EXPECT_EQ(file.number("optimizer.momentum"), 0.9);
   EXPECT_EQ(file.section("optimizer").number("momentum"), 0.9);
   ASSERT_EQ(file.list("workers").size(), 2U);
@@ -71,7 +62,6 @@ TEST(StrictYaml, AbsentValuesAreFallbacksOrNamed) {
   EXPECT_FALSE(file.has("empty"));
   EXPECT_EQ(file.number("empty", {.fallback = 3}), 3);
   EXPECT_EQ(file.text("a.b", "c"), "c");
-  EXPECT_EQ(file.choose_from<int>("d", {{"one", 1}, {"two", 2}}, 2), 2);
   EXPECT_TRUE(file.boolean("e", true));
   EXPECT_TRUE(file.list("f").empty());
   EXPECT_EQ(message(file), "");
@@ -134,16 +124,6 @@ TEST(StrictYaml, UnknownKeysAreNamedWithTheNearestKnownOne) {
             "  job.yaml:5: extra is an unknown key; accepted here: batch, learning_rate, workers");
 }
 
-TEST(StrictYaml, LeavesAreAllPlainValuesWithTheirPlaces) {
-  const StrictYaml file = parsed("a: {b: 1, c: [1, 2]}\nd: 'x y'\ne:\nf: [[1], 2]\n");
-  std::vector<std::string> found;
-  for (const YamlLeaf& leaf : file.leaves()) {
-    found.push_back(leaf.where + " " + leaf.key + "=" + leaf.text);
-  }
-  EXPECT_THAT(found, ElementsAre("job.yaml:1 a.b=1", "job.yaml:1 a.c=[1, 2]", "job.yaml:2 d=x y"));
-  EXPECT_EQ(message(file), "job.yaml:4: f is an unknown key; accepted here: a, d, e");
-}
-
 TEST(StrictYaml, AValueMayBePlainOrASection) {
   const StrictYaml file = parsed("a: 1\nb: {c: 2}\n");
   EXPECT_FALSE(file.is_section("a"));
@@ -179,20 +159,6 @@ TEST(StrictYaml, AliasesCannotGrowWithoutBound) {
   const auto file = StrictYaml::parse(text, "job.yaml");
   ASSERT_FALSE(file);
   EXPECT_THAT(file.error().message, HasSubstr("too long"));
-}
-
-TEST(StrictYaml, AFileIsReadUpToItsLimit) {
-  const std::string path = ::testing::TempDir() + "strict_yaml_" + std::to_string(::getpid()) + ".yaml";
-  std::ofstream(path) << "a: 1\n";
-  const auto file = StrictYaml::open(path);
-  ASSERT_TRUE(file);
-  EXPECT_EQ(file->integer("a"), 1);
-  std::ofstream(path) << std::string(1'000'001, '#');
-  const auto large = StrictYaml::open(path);
-  ASSERT_FALSE(large);
-  EXPECT_THAT(large.error().message, HasSubstr(path));
-  ASSERT_EQ(::unlink(path.c_str()), 0);
-  EXPECT_THAT(StrictYaml::open(path).error().message, HasSubstr(path));
 }
 
 }  // namespace

@@ -14,13 +14,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Of each kind: a name, the files that are new with neighbours that are compiled as they are, and who names them.
 KINDS = {
     "policy": ("round-robin",
-               {"src/motley/scheduling/policies/round_robin.cpp": "scheduling/policies/srtf.cpp",
+               {"src/motley/scheduling/policies/round_robin.cpp": "scheduling/policies/ranked_policies.cpp",
                 "tests/scheduling/round_robin_test.cpp": "tests/scheduling/policies_test.cpp"},
                {"src/motley/scheduling/policies/policies.h": "make_round_robin", "tests/scheduling/CMakeLists.txt": "round_robin_test.cpp"}),
     "planner": ("first-fit",
                 {"src/motley/planning/search/first_fit.cpp": "planning/search/genetic.cpp",
                  "tests/planning/search/first_fit_test.cpp": "tests/planning/search/methods_test.cpp"},
-                {"src/motley/planning/methods.cpp": "make_first_fit", "tests/planning/search/CMakeLists.txt": "first_fit_test.cpp"}),
+                {"src/motley/planning/methods.cpp": "plan_first_fit", "tests/planning/search/CMakeLists.txt": "first_fit_test.cpp"}),
     "module": ("net/quic",
                {"src/motley/net/quic/quic.cpp": "net/socket.cpp", "tests/net/quic/quic_test.cpp": "tests/net/frame_test.cpp"},
                {"src/motley/CMakeLists.txt": "net/quic", "tests/CMakeLists.txt": "net/quic"}),
@@ -41,10 +41,11 @@ class New(unittest.TestCase):
         return done.stdout + done.stderr
 
     def compile(self, file, neighbour):
-        """Checks a file with the command that compiles its neighbour in the build that runs this test."""
+        """Checks a file with the command that compiles its neighbour, or the neighbour's whole folder, in the build that runs this test."""
         build = pathlib.Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
         commands = json.loads((build / "compile_commands.json").read_text()) if (build / "compile_commands.json").exists() else []
-        found = next((one for one in commands if one["file"].endswith(neighbour)), None)
+        folder = f"/src/motley/{os.path.dirname(neighbour)}/"
+        found = next((one for one in commands if one["file"].endswith(neighbour) or folder in one["file"]), None)
         if found is None:
             self.skipTest(f"{build} does not say how {neighbour} is compiled")
         command = found["command"].replace(found["file"], str(self.tree / file))

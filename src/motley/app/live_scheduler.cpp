@@ -1,39 +1,19 @@
 #include "motley/app/live_scheduler.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <thread>
 
-#include "motley/app/schedule_objective.h"
-#include "motley/base/os/descriptor.h"
+#include "motley/app/profiled_job.h"
 #include "motley/base/os/file.h"
-#include "motley/net/socket.h"
-#include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/executors/executors.h"
 #include "motley/scheduling/policies/policies.h"
-#include "motley/scheduling/trace/profiled_job.h"
 
 namespace motley::app {
 namespace {
 
-// The folder's token, made where there is none.
-Result<net::Secret> token_in(const std::filesystem::path& folder) {
-  const std::string file = (folder / "token").string();
-  const Descriptor created(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (created.valid()) {
-    const std::string text = net::Secret::generate().hex() + "\n";
-    if (::write(created.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::fsync(created.get()) != 0) {
-      return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
-    }
-  } else if (errno != EEXIST) {
-    return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
-  }
-  return net::Secret::from_file(file);
-}
+constexpr std::size_t kMaxJobsBytes = 64 << 20;  // of a file
 
 scheduling::SlurmOptions slurm_options(const SchedulerRequest& request) {
   return {.partition = request.partition, .options = request.sbatch};
@@ -90,7 +70,7 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   if (request.executor == "slurm") {
     MOTLEY_ASSIGN(executor, scheduling::make_slurm_executor(slurm_options(request)));
   } else {
-    executor = scheduling::make_local_executor();
+    MOTLEY_ASSIGN(executor, scheduling::make_local_executor());
   }
   const std::filesystem::path folder = std::filesystem::absolute(request.state_dir);
   MOTLEY_ASSIGN(auto store, scheduling::Store::open(folder));
@@ -99,21 +79,26 @@ Result<RunningScheduler> start_scheduler(const SchedulerRequest& request) {
   options.policy_options.slot_seconds = request.slot_seconds;
   options.policy_options.objective = parse_objective(request.objective);
   if (request.preemption_cooldown >= 0) options.preemption_cooldown_seconds = request.preemption_cooldown;
-  MOTLEY_ASSIGN(auto controller, scheduling::DurableController::make(std::move(store), topology, folder, options));
+  MOTLEY_ASSIGN(auto controller, scheduling::Controller::make(std::move(store), topology, folder, options));
   MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
-  MOTLEY_ASSIGN(const net::Secret token, token_in(folder));
-  const std::size_t known = controller.controller().records().size();
+  const std::string token_file = (folder / "token").string();
+  if (!std::filesystem::exists(token_file)) MOTLEY_TRY(net::Secret::generate().write(token_file));
+  MOTLEY_ASSIGN(const net::Secret token, net::Secret::from_file(token_file));
+  const std::size_t known = controller.records().size();
   RunningScheduler running;
   MOTLEY_ASSIGN(running.service,
                 scheduling::Service::start({listen, token, request.page}, std::move(controller), std::move(executor)));
-  const std::string address = net::to_string(running.service->endpoint());
+  const std::string address = running.service->address();
   MOTLEY_TRY(write_file(folder / "address", address + "\n"));
   running.description =
       fmt::format("{} devices on {} nodes, {} jobs known; page at http://{}/ (any name, password in {})",
-                  topology.devices(), topology.nodes.size(), known, address, (folder / "token").string());
+                  topology.devices(), topology.nodes.size(), known, address, token_file);
   return running;
 }
 
+namespace {
+
+// The command of a job that trains as a job file says.
 std::vector<std::string> make_train_command(const std::string& job_file) {
   return {"bash",
           "-c",
@@ -125,10 +110,10 @@ std::vector<std::string> make_train_command(const std::string& job_file) {
           "{workers}"};
 }
 
+// How fast the job is where: as a profile says ("": none), and as TYPE:SPEED do.
 Status set_speeds(scheduling::SubmittedJob& job, const std::string& profile, const std::vector<std::string>& speeds) {
   if (!profile.empty()) {
-    MOTLEY_ASSIGN(const model::Profile measured, model::read_profile(profile));
-    const scheduling::ProfiledJob profiled = scheduling::profiled_job(measured);
+    MOTLEY_ASSIGN(const scheduling::ProfiledJob profiled, read_profiled_job(profile));
     job.compute_seconds = profiled.compute_seconds;
     job.gradient_bytes = profiled.gradient_bytes;
     for (const auto& [type, speed] : profiled.speeds) job.speeds.push_back({type, speed});
@@ -145,6 +130,96 @@ Status set_speeds(scheduling::SubmittedJob& job, const std::string& profile, con
     job.speeds.push_back({type, speed});
   }
   return {};
+}
+
+// A node more, as the service takes it.
+Result<Json> parse_node(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  const std::size_t second = colon == std::string::npos ? colon : text.find(':', colon + 1);
+  const int devices = colon == std::string::npos ? 0 : std::atoi(text.c_str() + colon + 1);
+  if (devices < 1) {
+    return fail(ErrorCode::kInvalidInput,
+                "--add-node: '{}'; accepted: NAME:DEVICES or NAME:DEVICES:TYPE, such as new:8 or new:8:v100", text);
+  }
+  const std::string type = second == std::string::npos ? "" : text.substr(second + 1);
+  return Json{{"name", text.substr(0, colon)}, {"devices", devices}, {"type", type}};
+}
+
+}  // namespace
+
+const OptionTable<ClientRequest>& ClientRequest::options() {
+  static const OptionTable<ClientRequest> options = {
+      {{"state_dir", OptionKind::kPath, "directory of the service"}, &ClientRequest::state_dir}};
+  return options;
+}
+
+const OptionTable<SubmitRequest>& SubmitRequest::options() {
+  using enum OptionKind;
+  static const OptionTable<SubmitRequest> options = {
+      {"", &SubmitRequest::client},
+      {{"file", kPath, "JSON of a job, or of {\"jobs\": [...]} (docs/reference/scheduler-jobs.md)"},
+       &SubmitRequest::file},
+      {{"train", kPath, "job file of motley train"}, &SubmitRequest::train},
+      {"", &SubmitRequest::job},
+      {{"profile", kPath,
+        "profile of the job (a file of motley profile): iteration times by device type and gradient size; "
+        "--estimated-duration is then on the first of its devices"},
+       &SubmitRequest::profile},
+      {{"speed", kTexts,
+        "TYPE:SPEED, relative speed on a device type, where 1 takes --estimated-duration; may be repeated, and the job "
+        "cannot run on types that are left out; default: as fast on all"},
+       &SubmitRequest::speeds},
+  };
+  return options;
+}
+
+Result<Json> submit(SubmitRequest request) {
+  MOTLEY_ASSIGN(SchedulerClient client, connect(request.client));
+  if (!request.file.empty()) {
+    MOTLEY_ASSIGN(const std::string jobs, read_file(request.file, kMaxJobsBytes));
+    return client.post("/v1/jobs", jobs);
+  }
+  scheduling::SubmittedJob& job = request.job;
+  if (!request.train.empty()) {
+    MOTLEY_TRY(read_file(request.train));  // it is there
+    job.command = make_train_command(request.train);
+  }
+  if (job.command.empty() || job.name.empty()) {
+    return fail(ErrorCode::kInvalidInput,
+                "motley schedule submit: has no job; accepted: --file FILE, or --name with --train JOB or a command "
+                "behind --");
+  }
+  MOTLEY_TRY(set_speeds(job, request.profile, request.speeds));
+  job.directory = std::filesystem::current_path().string();
+  return client.post("/v1/jobs", write_json(job));
+}
+
+const OptionTable<WhatIfRequest>& WhatIfRequest::options() {
+  using enum OptionKind;
+  static const OptionTable<WhatIfRequest> options = {
+      {"", &WhatIfRequest::client},
+      {{"add_node", kTexts, "NAME:DEVICES or NAME:DEVICES:TYPE, a node more; may be repeated"},
+       &WhatIfRequest::add_nodes},
+      {{"drain", kTexts, "node to drain; may be repeated"}, &WhatIfRequest::drain},
+      {{"cancel", kTexts, "job to cancel; may be repeated"}, &WhatIfRequest::cancel},
+      {{"submit", kTexts, "file with the JSON of a job to submit; may be repeated"}, &WhatIfRequest::submit},
+  };
+  return options;
+}
+
+Result<Json> ask_what_if(const WhatIfRequest& request) {
+  MOTLEY_ASSIGN(SchedulerClient client, connect(request.client));
+  Json change = {
+      {"cancel", request.cancel}, {"drain", request.drain}, {"add_nodes", Json::array()}, {"submit", Json::array()}};
+  for (const std::string& text : request.add_nodes) {
+    MOTLEY_ASSIGN(change["add_nodes"].emplace_back(), parse_node(text));
+  }
+  for (const std::string& file : request.submit) {
+    MOTLEY_ASSIGN(const std::string text, read_file(file, kMaxJobsBytes));
+    MOTLEY_ASSIGN(const auto job, parse_json<scheduling::SubmittedJob>(text, file));
+    change["submit"].push_back(Json::parse(write_json(job)));
+  }
+  return client.post("/v1/what-if", change.dump());
 }
 
 }  // namespace motley::app

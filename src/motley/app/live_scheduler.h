@@ -1,12 +1,14 @@
-// What `motley schedule serve` and `submit` do: a service that runs live jobs here or on Slurm, and jobs for it.
+// What `motley schedule serve` does, a service that runs live jobs here or on Slurm, and what its users ask of it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "motley/app/schedule_topology.h"
-#include "motley/scheduling/executors/slurm_executor.h"
+#include "motley/app/schedule_request.h"
+#include "motley/scheduling/executors/executors.h"
+#include "motley/scheduling/service/client.h"
 #include "motley/scheduling/service/service.h"
 #include "motley/serial/options.h"
 
@@ -35,11 +37,41 @@ struct RunningScheduler {
 // Errors name the flag.
 Result<RunningScheduler> start_scheduler(const SchedulerRequest& request);
 
-// The command of a job that trains as a job file says. It goes on from its checkpoint, where it came to have one, with
-// however many workers it gets: on Slurm a task each, else processes that it starts itself.
-std::vector<std::string> make_train_command(const std::string& job_file);
+// Where users find the service: its folder has its address and its token.
+struct ClientRequest {
+  std::string state_dir = "runs/scheduler";
 
-// How fast the job is where: as a profile says ("": none), and as TYPE:SPEED do.
-Status set_speeds(scheduling::SubmittedJob& job, const std::string& profile, const std::vector<std::string>& speeds);
+  static const OptionTable<ClientRequest>& options();
+};
+using SchedulerClient = scheduling::Client;
+using Json = SchedulerClient::Json;
+inline Result<SchedulerClient> connect(const ClientRequest& request) {
+  return SchedulerClient::of(request.state_dir);
+}
+
+struct SubmitRequest {
+  ClientRequest client;
+  std::string file;     // JSON of jobs; "": the job below
+  std::string train;    // a job file of `motley train`, in place of its command
+  std::string profile;  // how fast it is where; "": not known
+  std::vector<std::string> speeds;
+  scheduling::SubmittedJob job;
+
+  static const OptionTable<SubmitRequest>& options();
+};
+// The answer of the service. A job that trains goes on from its checkpoint, where it came to have one, with however
+// many workers it gets: on Slurm a task each, else processes that it starts itself.
+Result<Json> submit(SubmitRequest request);
+
+struct WhatIfRequest {
+  ClientRequest client;
+  std::vector<std::string> submit;  // files
+  std::vector<std::string> cancel;
+  std::vector<std::string> add_nodes;  // NAME:DEVICES or NAME:DEVICES:TYPE
+  std::vector<std::string> drain;
+
+  static const OptionTable<WhatIfRequest>& options();
+};
+Result<Json> ask_what_if(const WhatIfRequest& request);
 
 }  // namespace motley::app

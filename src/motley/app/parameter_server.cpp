@@ -1,7 +1,5 @@
 #include "motley/app/parameter_server.h"
 
-#include "motley/net/socket.h"
-
 namespace motley::app {
 namespace {
 
@@ -55,19 +53,20 @@ Result<RunningServer> start_server(const ServerRequest& request) {
   if (request.quota_bytes > 0 && request.quota_bytes < 1) {
     return fail(ErrorCode::kInvalidInput, "--quota: less than a byte; accepted: 0 for no limit, or a size from 1B");
   }
-  ps::ServiceOptions options;
-  MOTLEY_ASSIGN(options.listen, net::parse_endpoint(request.listen));
-  options.tables = request.embedding_dir;
-  options.cores = request.threads;
-  options.pin_cores = request.pin;
-  options.quota_bytes = static_cast<std::size_t>(request.quota_bytes);
-  options.stall_seconds = request.stall_seconds;
+  MOTLEY_ASSIGN(const net::Endpoint listen, net::parse_endpoint(request.listen));
+  const ps::ServiceOptions options{.listen = listen,
+                                   .cores = request.threads,
+                                   .pin_cores = request.pin,
+                                   .quota_bytes = static_cast<std::size_t>(request.quota_bytes),
+                                   .stall_seconds = request.stall_seconds,
+                                   .tables = request.embedding_dir};
   MOTLEY_ASSIGN(const ps::Tenants tenants, read_tenants(request));
   RunningServer running;
   MOTLEY_ASSIGN(running.service, ps::Service::start(options, tenants));
   MOTLEY_ASSIGN(running.metrics, start_metrics(request, *running.service));
-  running.address = net::to_string(running.service->endpoint());
-  if (running.metrics) running.metrics_address = net::to_string(running.metrics->endpoint());
+  running.address = running.service->address();
+  if (running.metrics) running.metrics_address = running.metrics->address();
+  running.description = fmt::format("{} aggregation threads", running.service->cores());
   return running;
 }
 

@@ -30,6 +30,7 @@ struct RunningServer {
   std::unique_ptr<ps::MetricsService> metrics;  // null: none; ends before the service
   std::string address;                          // really listening at
   std::string metrics_address;
+  std::string description;  // "4 aggregation threads"
 };
 // Errors name the flag.
 Result<RunningServer> start_server(const ServerRequest& request);

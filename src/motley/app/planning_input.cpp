@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "motley/app/renamed_keys.h"
 #include "motley/cluster/machine.h"
@@ -86,33 +87,26 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
   return model::estimate(graph, speeds, static_cast<double>(batch));
 }
 
-std::vector<std::string> model_names() {
-  return model::table_names();
-}
-
 Result<PlanningData> planning_data(const PlanningInput& input) {
   if (input.profile.empty() == input.model.empty()) {
     return fail(ErrorCode::kInvalidInput, "--profile, --model: {}; accepted: one of them",
                 input.model.empty() ? "neither is given" : "both are given");
   }
   PlanningData data{.profile = {}, .cluster = {}};
-  if (!input.cluster.empty()) {
-    MOTLEY_ASSIGN(data.cluster, cluster::read_cluster(input.cluster));
-  } else {
-    data.cluster = cluster::default_cluster(cluster::detect_machine());
-  }
+  const bool is_here = input.cluster.empty();
+  MOTLEY_ASSIGN(data.cluster,
+                is_here ? cluster::default_cluster(cluster::detect_machine()) : cluster::read_cluster(input.cluster));
   if (!input.profile.empty()) {
     MOTLEY_ASSIGN(data.profile, model::read_profile(input.profile));
   } else {
     MOTLEY_ASSIGN(const model::Graph graph, model::table(input.model));
-    const std::string file = input.cluster.empty() ? "this machine (see --cluster)" : input.cluster;
+    const std::string file = is_here ? "this machine (see --cluster)" : input.cluster;
     MOTLEY_ASSIGN(data.profile, estimate_on(data.cluster, file, graph, input.batch));
   }
   return data;
 }
 
-Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input,
-                                                         const std::function<void(const std::string&)>& warn) {
+Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input, const Tell& warn) {
   if (input.micro_batches > input.batch) {
     return fail(ErrorCode::kInvalidInput, "--micro-batches: {} is more than the batch has samples; accepted: 0 to {}",
                 input.micro_batches, input.batch);
@@ -142,9 +136,49 @@ Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& in
     problems.push_back(std::move(*problem));
   }
   const std::string missing = list_missing_links(problems.front());
-  if (!missing.empty())
+  if (!missing.empty()) {
     warn(fmt::format("no link is stated between {}: what is sent there is taken to cost nothing", missing));
+  }
   return problems;
+}
+
+const OptionTable<SearchLimits>& SearchLimits::options() {
+  using enum OptionKind;
+  static const OptionTable<SearchLimits> options = {
+      {{"time_limit", kSeconds, "time limit of each method; the best plan found so far is kept", 1e-3},
+       &SearchLimits::seconds},
+      {{"seed", kInteger, "seed of the randomised methods", 0}, &SearchLimits::seed},
+  };
+  return options;
+}
+
+Result<Solved> solve(const planning::Planner& planner, const std::vector<planning::Problem>& problems,
+                     const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop,
+                     const Ask& ask) {
+  Solved best;
+  bool all_proved = true;
+  double bound = std::numeric_limits<double>::infinity();
+  double seconds = 0;
+  for (const planning::Problem& problem : problems) {
+    const planning::Request request = {.problem = problem,
+                                       .objective = objective,
+                                       .seed = limits.seed,
+                                       .seconds = limits.seconds / static_cast<double>(problems.size()),
+                                       .stop = stop};
+    MOTLEY_ASSIGN(planning::Answer answer, ask ? ask(planner, request) : planner.plan(request));
+    all_proved = all_proved && answer.proved;
+    const bool feasible = answer.best.has_value();
+    const double value = feasible ? planning::value(answer.evaluation, objective.criterion) : 0;
+    if (feasible || !answer.proved) bound = std::min(bound, answer.proved ? value : answer.bound);
+    seconds += answer.seconds;
+    const bool better = feasible && (best.problem == nullptr || !best.answer.best ||
+                                     value < planning::value(best.answer.evaluation, objective.criterion));
+    if (best.problem == nullptr || better) best = {&problem, std::move(answer)};
+  }
+  best.answer.proved = all_proved;
+  best.answer.bound = std::isfinite(bound) ? bound : 0;
+  best.answer.seconds = seconds;
+  return best;
 }
 
 }  // namespace motley::app

@@ -1,19 +1,21 @@
-// What planning is told: which model on which machines, by which cost model.
+// How planning is asked: which model on which machines by which cost model, and for how long.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "motley/base/result.h"
 #include "motley/planning/cost/problem.h"
+#include "motley/planning/search/planner.h"
 #include "motley/serial/options.h"
 
 namespace motley::app {
 
-// Those that a PlanningInput may name.
-std::vector<std::string> model_names();
+// A sentence for whoever asked.
+using Tell = std::function<void(const std::string&)>;
 
 struct PlanningInput {
   std::string profile;  // a measured or imported profile.json ...
@@ -47,7 +49,26 @@ Result<model::Profile> estimate_on(const cluster::Cluster& cluster, const std::s
 // Errors (kInvalidInput): neither or both of profile and model, an unknown model, a device type without speed,
 // and those of the files and of planning::make_problem.
 inline constexpr std::int64_t kMaxMicroBatches = 64;
-Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input,
-                                                         const std::function<void(const std::string&)>& warn);
+Result<std::vector<planning::Problem>> planning_problems(const PlanningInput& input, const Tell& warn);
+
+struct SearchLimits {
+  double seconds = 60;
+  std::uint64_t seed = 1;
+
+  static const OptionTable<SearchLimits>& options();
+};
+
+// Puts a request to a planner, for whoever shows progress; empty: the planner is asked as it is.
+using Ask = std::function<Result<planning::Answer>(const planning::Planner& planner, planning::Request request)>;
+
+// Of problems that differ in the number of micro-batches the one whose plan is best, and that plan, with what is proved
+// of all of them. They share the time.
+struct Solved {
+  const planning::Problem* problem = nullptr;
+  planning::Answer answer;
+};
+Result<Solved> solve(const planning::Planner& planner, const std::vector<planning::Problem>& problems,
+                     const planning::Objective& objective, const SearchLimits& limits, const std::stop_token& stop,
+                     const Ask& ask = {});
 
 }  // namespace motley::app

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "motley/app/planning_input.h"
+#include "motley/model/tables.h"
 
 namespace motley::app {
 namespace {
@@ -33,7 +34,7 @@ const OptionTable<StepQuestion>& StepQuestion::options() {
   using enum OptionKind;
   static const OptionTable<StepQuestion> options = {
       {{"profile", kPath, "how long the layers take (profile.json)"}, &StepQuestion::profile},
-      {choice("model", "published model instead of a profile, as for motley plan", model_names()),
+      {choice("model", "published model instead of a profile, as for motley plan", model::table_names()),
        &StepQuestion::model},
       {{"cluster", kPath, "cluster file: device types and links"}, &StepQuestion::cluster},
       {{"straggler", kTexts, "STAGE:REPLICA:SLOWDOWN, a device that is slower than its profile; may be repeated"},

@@ -27,9 +27,6 @@ double wall_seconds() {
 double process_cpu_seconds() {
   return read_clock(CLOCK_PROCESS_CPUTIME_ID);
 }
-double thread_cpu_seconds() {
-  return read_clock(CLOCK_THREAD_CPUTIME_ID);
-}
 
 double peak_resident_bytes() {
   rusage usage{};
@@ -42,9 +39,7 @@ double SteadyClock::now() const {
 }
 
 void SteadyClock::sleep_until(double time) {
-  if (time <= now()) {
-    return;
-  }
+  if (time <= now()) return;
   timespec until{};
   until.tv_sec = static_cast<time_t>(std::floor(time));
   until.tv_nsec = static_cast<long>((time - std::floor(time)) * 1e9);

@@ -34,9 +34,8 @@ class ManualClock final : public Clock {
 double monotonic_seconds();
 // Seconds since 1970, for file stamps and logs only.
 double wall_seconds();
-// CPU seconds that this process, or the calling thread, has used.
+// CPU seconds that this process has used.
 double process_cpu_seconds();
-double thread_cpu_seconds();
 // Bytes of memory that this process had resident at most so far.
 double peak_resident_bytes();
 

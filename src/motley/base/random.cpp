@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <utility>
 
 namespace motley {
@@ -33,9 +34,7 @@ std::uint64_t Random::below(std::uint64_t bound) {
   const std::uint64_t threshold = (0 - bound) % bound;
   for (;;) {
     const std::uint64_t value = next();
-    if (value >= threshold) {
-      return value % bound;
-    }
+    if (value >= threshold) return value % bound;
   }
 }
 
@@ -54,13 +53,9 @@ double Random::exponential(double mean) {
 
 std::vector<std::uint32_t> permutation(std::uint32_t size, std::uint64_t seed) {
   std::vector<std::uint32_t> order(size);
-  for (std::uint32_t i = 0; i < size; ++i) {
-    order[i] = i;
-  }
+  std::iota(order.begin(), order.end(), 0);
   Random random(seed);
-  for (std::uint32_t i = size; i > 1; --i) {
-    std::swap(order[i - 1], order[random.below(i)]);
-  }
+  for (std::uint32_t i = size; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return order;
 }
 

@@ -2,35 +2,16 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 namespace motley {
 
 const char* to_string(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidInput:
-      return "invalid input";
-    case ErrorCode::kUnavailable:
-      return "unavailable";
-    case ErrorCode::kTimeout:
-      return "timeout";
-    case ErrorCode::kServerLost:
-      return "server lost";
-    case ErrorCode::kPeerLost:
-      return "peer lost";
-    case ErrorCode::kRefused:
-      return "refused";
-    case ErrorCode::kCorrupt:
-      return "corrupt";
-    case ErrorCode::kIo:
-      return "input/output";
-    case ErrorCode::kDiverged:
-      return "diverged";
-    case ErrorCode::kInterrupted:
-      return "interrupted";
-    case ErrorCode::kInternal:
-      return "internal";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"invalid input", "unavailable", "timeout", "peer lost",
+                                           "server lost",   "refused",     "corrupt", "input/output",
+                                           "diverged",      "interrupted", "internal"};
+  const auto index = static_cast<std::size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 void stop_on_broken_invariant(const char* file, int line, const std::string& sentence) {

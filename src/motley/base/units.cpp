@@ -133,4 +133,12 @@ std::string format_number(double value) {
   return digits;
 }
 
+std::string format_percent(double fraction, int digits) {
+  return fmt::format("{:.{}f} %", 100 * fraction, digits);
+}
+
+std::string format_count(std::int64_t count, std::string_view noun, std::string_view ending) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : ending);
+}
+
 }  // namespace motley

@@ -3,6 +3,7 @@
 // 0.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -25,8 +26,11 @@ std::string exact_bytes_per_second(double bytes_per_second);
 std::string exact_seconds(double seconds);
 
 // For people to read, rounded.
-std::string format_bytes(double bytes);      // "46.8 MB"
-std::string format_seconds(double seconds);  // "12.3 ms", "1 min 5 s"
-std::string format_number(double value);     // "20,000", "14.2", "0.001235"
+std::string format_bytes(double bytes);                       // "46.8 MB"
+std::string format_seconds(double seconds);                   // "12.3 ms", "1 min 5 s"
+std::string format_number(double value);                      // "20,000", "14.2", "0.001235"
+std::string format_percent(double fraction, int digits = 1);  // "12.3 %"
+// "1 worker", "2 workers"; `ending` is that of the noun for more than one.
+std::string format_count(std::int64_t count, std::string_view noun, std::string_view ending = "s");
 
 }  // namespace motley

@@ -1,39 +1,188 @@
-// motley check: what this machine has, what works, what is missing and how to get it.
+// motley check: what this machine has, what works, what is missing and how to get it; with --server how many workers it
+// could serve, with --racks how gradients are best summed over described ones.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "motley/app/machine_check.h"
+#include "motley/base/units.h"
 #include "motley/cli/commands.h"
-#include "motley/cli/server_check.h"
 
 namespace motley::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kPlacementWorkers = 8;
+
+std::string amount(planning::Resource resource, double value) {
+  switch (resource) {
+    case planning::Resource::kLink:
+      return fmt::format("{:.3g} Gb/s", value / app::kBytesPerGigabit);
+    case planning::Resource::kMemoryBandwidth:
+      return fmt::format("{:.3g} GB/s", value / 1e9);
+    case planning::Resource::kCores:
+      return fmt::format("{:.3g}", value);
+    case planning::Resource::kMemory:
+      return format_bytes(value);
+  }
+  return "";
+}
+
+std::string describe(const app::ServedModel& asked) {
+  return fmt::format("{} of weights, {} per batch ({})", format_bytes(asked.model.bytes),
+                     format_seconds(asked.model.seconds_per_batch), asked.source);
+}
+
+void print_server(const app::ServedModel& asked, const app::MeasuredServer& measured, const std::string& name) {
+  const auto limits = planning::server_limits(asked.model, measured.machine);
+  const double workers = std::floor(limits[0].workers);
+  std::printf("%s: %s\n", name.c_str(), describe(asked).c_str());
+  std::printf("links: %s\n\n", measured.links.c_str());
+  std::printf("as a dedicated server this machine can serve %.0f workers; what runs out first: %s\n\n", workers,
+              planning::to_string(limits[0].resource));
+  const double twice = 2 * std::max(workers, 1.0);
+  std::printf("%-18s %14s %12s %16s %16s\n", "", "available", "enough for", "used by these",
+              fmt::format("{:.0f} would need", twice).c_str());
+  for (const planning::ServerLimit& limit : limits) {
+    const double there = planning::available(limit.resource, measured.machine);
+    const double used = planning::needed(limit.resource, asked.model, measured.machine, workers);
+    const double need = planning::needed(limit.resource, asked.model, measured.machine, twice);
+    std::printf("%-18s %14s %12.0f %15.0f%% %16s%s\n", planning::to_string(limit.resource),
+                amount(limit.resource, there).c_str(), std::floor(limit.workers), 100 * used / there,
+                amount(limit.resource, need).c_str(), need > there ? "  too little" : "");
+  }
+  std::printf("\nbandwidth at a server's machine, in and out, for %d workers:\n", kPlacementWorkers);
+  for (const planning::ServerSite site : planning::every_server_site()) {
+    std::printf("  %-28s %10.3g Gb/s\n", planning::to_string(site),
+                planning::site_demand(site, asked.model, kPlacementWorkers) / app::kBytesPerGigabit);
+  }
+}
+
+ordered_json server_json(const app::ServedModel& asked, const app::MeasuredServer& measured, const std::string& name) {
+  const auto limits = planning::server_limits(asked.model, measured.machine);
+  ordered_json json = {{"model", name},
+                       {"model_bytes", asked.model.bytes},
+                       {"seconds_per_batch", asked.model.seconds_per_batch},
+                       {"seconds_source", asked.source},
+                       {"workers", std::floor(limits[0].workers)},
+                       {"runs_out_first", planning::to_string(limits[0].resource)},
+                       {"links", measured.links},
+                       {"core_bytes_per_second", measured.machine.core_bytes_per_second},
+                       {"core_seconds_per_byte", measured.machine.core_seconds_per_byte}};
+  for (const planning::ServerLimit& limit : limits) {
+    const auto need = [&](double workers) {
+      return planning::needed(limit.resource, asked.model, measured.machine, workers);
+    };
+    json["resources"].push_back({{"name", planning::to_string(limit.resource)},
+                                 {"available", planning::available(limit.resource, measured.machine)},
+                                 {"workers", limit.workers},
+                                 {"needed_for_all", need(0)},
+                                 {"needed_for_each_worker", need(1) - need(0)}});
+  }
+  for (const planning::ServerSite site : planning::every_server_site()) {
+    json["placements"].push_back({{"server_on", planning::to_string(site)},
+                                  {"workers", kPlacementWorkers},
+                                  {"bytes_per_second", planning::site_demand(site, asked.model, kPlacementWorkers)}});
+  }
+  return json;
+}
+
+void print_racks(const app::ServerCheck& check, const app::ServedModel& asked, const std::string& name) {
+  const app::RackWays racks = app::compare_rack_ways(check, asked);
+  const double best = std::ranges::min(racks.ways, {}, &app::RackWay::seconds).seconds;
+  std::printf("%s on %d racks of %d workers: %s\n\n", name.c_str(), check.racks, check.workers_per_rack,
+              describe(asked).c_str());
+  std::printf("%-44s %16s %16s\n", "", "synchronisation", "of computation");
+  for (const app::RackWay& way : racks.ways) {
+    std::printf("%-44s %16s %15.0f%%%s\n", way.name, format_seconds(way.seconds).c_str(),
+                100 * way.seconds / asked.model.seconds_per_batch, way.seconds == best ? "  fastest" : "");
+  }
+  std::printf(
+      "\nthe switches have %.0f slots of %.0f bytes for the job and need %.0f for the links' full rate; they add\n"
+      "32-bit integers, and the workers take the optimizer's step\n",
+      check.switch_slots, check.switch_payload, std::ceil(racks.slots_for_full_rate));
+}
+
+ordered_json racks_json(const app::ServerCheck& check, const app::ServedModel& asked, const std::string& name) {
+  const app::RackWays racks = app::compare_rack_ways(check, asked);
+  ordered_json json = {{"model", name},
+                       {"model_bytes", asked.model.bytes},
+                       {"seconds_per_batch", asked.model.seconds_per_batch},
+                       {"racks", check.racks},
+                       {"workers_per_rack", check.workers_per_rack}};
+  for (const app::RackWay& way : racks.ways) {
+    json["ways"].push_back({{"name", way.name}, {"gradient_sync_seconds", way.seconds}});
+  }
+  json["switch_slots_for_full_rate"] = racks.slots_for_full_rate;
+  return json;
+}
+
+struct CheckArguments {
+  bool as_cluster = false;
+  bool server = false;
+  app::ServerCheck check;
+  bool json = false;
+
+  static const OptionTable<CheckArguments>& options() {
+    using enum OptionKind;
+    static const OptionTable<CheckArguments> options = {
+        {{"as_cluster", kBoolean, "print this machine as a cluster file"}, &CheckArguments::as_cluster},
+        {{"server", kBoolean, "how many workers this machine can serve as a parameter server, and what runs out first"},
+         &CheckArguments::server},
+        {"", &CheckArguments::check},
+        {{"json", kBoolean, "print JSON, with --server or --racks"}, &CheckArguments::json},
+    };
+    return options;
+  }
+};
+
+Status check_server(const CheckArguments& arguments) {
+  const app::ServerCheck& check = arguments.check;
+  MOTLEY_ASSIGN(const app::ServedModel asked, app::read_served_model(check));
+  const std::string& name = check.profile.empty() ? check.model : check.profile;
+  ordered_json json;
+  if (arguments.server) {
+    MOTLEY_ASSIGN(const app::MeasuredServer measured, app::measure_server(check));
+    json["server"] = server_json(asked, measured, name);
+    if (!arguments.json) print_server(asked, measured, name);
+  }
+  if (check.racks > 0) {
+    json["racks"] = racks_json(check, asked, name);
+    if (!arguments.json) {
+      std::printf("%s", arguments.server ? "\n" : "");
+      print_racks(check, asked, name);
+    }
+  }
+  if (arguments.json) std::printf("%s\n", json.dump(2).c_str());
+  return {};
+}
+
+Status run_check(const CheckArguments& arguments) {
+  if (arguments.server || arguments.check.racks > 0) return check_server(arguments);
+  if (arguments.as_cluster) {
+    std::printf("%s", app::describe_this_machine().c_str());
+    return {};
+  }
+  const app::MachineCheck check = app::check_this_machine(MOTLEY_TORCH_VERSION);
+  std::printf("%s", check.text.c_str());
+  return check.works;
+}
+
+}  // namespace
 
 void add_check(CLI::App& app, Action& action) {
-  CLI::App* command =
-      app.add_subcommand("check", "What this machine has, what works, what is missing and how to get it");
-  command->footer(
+  const auto [command, arguments] = add_command<CheckArguments>(
+      app, action, "check", "What this machine has, what works, what is missing and how to get it",
       "Examples:\n"
       "  motley check --as-cluster > cluster.yaml\n"
       "  motley check --server --model resnet50 --link-bandwidth 100Gbps\n"
       "  motley check --racks 8 --workers-per-rack 16 --worker-bandwidth 10Gbps --rack-server-bandwidth 100Gbps \\\n"
-      "      --uplink-bandwidth 40Gbps");
-  auto as_cluster = std::make_shared<bool>(false);
-  command->add_flag("--as-cluster", *as_cluster, "Print this machine as a cluster file");
-  auto server = std::make_shared<ServerCheckArguments>();
-  add_server_check(*command, *server);
-  command->callback([&action, as_cluster, server] {
-    action = [as_cluster, server]() -> Status {
-      if (server->wanted()) {
-        return run_server_check(*server);
-      }
-      if (*as_cluster) {
-        std::printf("%s", app::describe_this_machine().c_str());
-        return {};
-      }
-      const app::MachineCheck check = app::check_this_machine(MOTLEY_TORCH_VERSION);
-      std::printf("%s", check.text.c_str());
-      return check.works;
-    };
-  });
+      "      --uplink-bandwidth 40Gbps",
+      run_check);
+  command.get_option("--profile")->excludes("--model");
+  command.get_option("--batch-size")->needs("--profile");
 }
 
 }  // namespace motley::cli

@@ -5,13 +5,12 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "motley/serial/options.h"
 
 namespace motley::cli {
-
-// "--optimizer.learning-rate NUMBER=0.1", with the option's help; the default is left out where it could not be typed.
-CLI::Option* describe(CLI::Option* flag, const OptionText& option, const OptionValue& fallback);
 
 // A flag whose value, checked, is given to `set`.
 void add_option(CLI::App& command, OptionText option, const OptionValue& fallback,
@@ -26,5 +25,10 @@ void add_options(CLI::App& command, Config& config) {
                [&config, &entry](OptionValue value) { entry.set(config, std::move(value)); });
   }
 }
+
+// Flags for options of which each has this default; those that are given go to `given` as key and text, unchecked.
+void add_texts(CLI::App& command, const std::string& group,
+               const std::vector<std::pair<OptionText, OptionValue>>& options,
+               std::vector<std::pair<std::string, std::string>>& given);
 
 }  // namespace motley::cli

@@ -9,13 +9,14 @@
 
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
-#include "motley/cluster/renamed_keys.h"
+#include "motley/serial/renamed_keys.h"
 #include "motley/serial/strict_yaml.h"
 
 namespace motley::cluster {
 namespace {
 
 constexpr int kVersion = 2;
+constexpr RenamedKey kRenamedKeys[] = {{"speed.fixed", "speed.layer_overhead"}};  // since version 1
 
 const std::vector<std::pair<std::string, DeviceKind>>& device_kinds() {
   static const std::vector<std::pair<std::string, DeviceKind>> kinds = {{"cpu", DeviceKind::kCpu},
@@ -108,9 +109,7 @@ std::optional<Emulation> read_emulation(const StrictYaml& worker) {
     if (section.has("seconds_per_sample")) {
       change.seconds_per_sample = section.seconds("seconds_per_sample", {.above = 0.0});
     }
-    if (section.has("delay")) {
-      change.delay = read_delay(section);
-    }
+    if (section.has("delay")) change.delay = read_delay(section);
     if (!change.seconds_per_sample && !change.delay) {
       section.refuse("", "changes nothing; accepted: seconds_per_sample, delay, or both");
     }
@@ -120,14 +119,12 @@ std::optional<Emulation> read_emulation(const StrictYaml& worker) {
 }
 
 Speed read_speed(const StrictYaml& section) {
-  Speed speed;
-  speed.flops_per_second = section.number("flops_per_second", {.above = 0.0});
-  speed.memory_bytes_per_second = section.bytes_per_second("memory_bandwidth");
-  speed.lookups_per_second = section.number("lookups_per_second", {.min = 0, .fallback = 0});
-  speed.layer_overhead_seconds = section.seconds("layer_overhead", {.min = 0, .fallback = 0});
-  speed.compute_fraction = section.number("compute_fraction", {.min = 0, .max = 1, .fallback = 1});
-  speed.communication_fraction = section.number("communication_fraction", {.min = 0, .max = 1, .fallback = 1});
-  return speed;
+  return {.flops_per_second = section.number("flops_per_second", {.above = 0.0}),
+          .memory_bytes_per_second = section.bytes_per_second("memory_bandwidth"),
+          .lookups_per_second = section.number("lookups_per_second", {.min = 0, .fallback = 0}),
+          .layer_overhead_seconds = section.seconds("layer_overhead", {.min = 0, .fallback = 0}),
+          .compute_fraction = section.number("compute_fraction", {.min = 0, .max = 1, .fallback = 1}),
+          .communication_fraction = section.number("communication_fraction", {.min = 0, .max = 1, .fallback = 1})};
 }
 
 Worker read_worker(const StrictYaml& section, const std::set<std::string>& types, const std::set<std::string>& nodes,
@@ -201,24 +198,19 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
   std::set<std::string> types;
   std::map<std::string, std::int64_t> left;  // devices of a type that no node has claimed yet
   for (const StrictYaml& section : file.list("device_types", {.min_size = 1, .max_size = 1000})) {
-    DeviceType type;
-    type.name = read_name(section, types);
-    type.kind = section.choose_from<DeviceKind>("kind", device_kinds());
-    type.count = section.integer("count", {.min = 0, .max = 1'000'000, .fallback = 1});
-    type.memory_bytes = section.bytes("memory", {.min = 0, .fallback = 0});
-    type.price_per_hour = section.number("price_per_hour", {.min = 0, .fallback = 0});
-    if (section.has("speed")) {
-      type.speed = read_speed(section.section("speed"));
-    }
+    DeviceType type{.name = read_name(section, types),
+                    .kind = section.choose_from<DeviceKind>("kind", device_kinds()),
+                    .count = section.integer("count", {.min = 0, .max = 1'000'000, .fallback = 1}),
+                    .memory_bytes = section.bytes("memory", {.min = 0, .fallback = 0}),
+                    .price_per_hour = section.number("price_per_hour", {.min = 0, .fallback = 0})};
+    if (section.has("speed")) type.speed = read_speed(section.section("speed"));
     left[type.name] = type.count;
     cluster.device_types.push_back(type);
   }
 
   std::set<std::string> nodes;
   for (const StrictYaml& section : file.list("nodes")) {
-    Node node;
-    node.name = read_name(section, nodes);
-    node.address = section.text("address", "127.0.0.1");
+    Node node{.name = read_name(section, nodes), .address = section.text("address", "127.0.0.1")};
     for (const StrictYaml& devices : section.list("devices")) {
       NodeDevices held;
       held.type = devices.text("type");
@@ -256,133 +248,96 @@ Result<Cluster> parse_cluster(std::string_view text, const std::string& name) {
 
 namespace {
 
-// Numbers are written with all their digits, so that reading gives the same value.
-std::string digits(double value) {
-  return fmt::format("{}", value);
+std::string quoted(const std::string& text) {
+  YAML::Emitter out;
+  out << YAML::DoubleQuoted << text;
+  return out.c_str();
 }
 
-void put_name(YAML::Emitter& out, const char* key, const std::string& name) {
-  out << YAML::Key << key << YAML::Value << YAML::DoubleQuoted << name;
-}
-
-template <class T>
-void put(YAML::Emitter& out, const char* key, const T& value) {
-  out << YAML::Key << key << YAML::Value << value;
-}
-
-void put_speed(YAML::Emitter& out, const Speed& speed) {
-  out << YAML::Key << "speed" << YAML::Value << YAML::BeginMap;
-  put(out, "flops_per_second", digits(speed.flops_per_second));
-  put(out, "memory_bandwidth", exact_bytes_per_second(speed.memory_bytes_per_second));
-  put(out, "lookups_per_second", digits(speed.lookups_per_second));
-  put(out, "layer_overhead", exact_seconds(speed.layer_overhead_seconds));
-  put(out, "compute_fraction", digits(speed.compute_fraction));
-  put(out, "communication_fraction", digits(speed.communication_fraction));
-  out << YAML::EndMap;
-}
-
-void put_delay(YAML::Emitter& out, const Delay& delay) {
-  out << YAML::Key << "delay" << YAML::Value;
-  if (delay.kind == Delay::Kind::kFixed) {
-    out << exact_seconds(delay.seconds);
-    return;
+// A key with the values below it, each of one or more lines.
+template <class T, class Write>
+std::string list(const char* key, const std::vector<T>& values, const Write& write) {
+  std::string text = fmt::format("{}:{}\n", key, values.empty() ? " []" : "");
+  for (const T& value : values) {
+    std::string item = write(value);
+    if (item.ends_with('\n')) item.pop_back();
+    text += "  - ";
+    for (const char c : item) text += c == '\n' ? "\n    " : std::string(1, c);
+    text += "\n";
   }
+  return text;
+}
+
+std::string write_delay(const Delay& delay) {
+  const std::string seconds = exact_seconds(delay.seconds), deviation = exact_seconds(delay.deviation);
   const auto named = std::ranges::find(delay_kinds(), delay.kind, &std::pair<std::string, Delay::Kind>::second);
-  out << YAML::Flow << YAML::BeginMap;
-  put(out, "distribution", named->first);
-  put(out, delay.kind == Delay::Kind::kBernoulli ? "seconds" : "mean", exact_seconds(delay.seconds));
-  if (delay.kind == Delay::Kind::kBernoulli) {
-    put(out, "probability", digits(delay.probability));
-  } else if (delay.kind != Delay::Kind::kExponential) {
-    put(out, "deviation", exact_seconds(delay.deviation));
+  switch (delay.kind) {
+    case Delay::Kind::kFixed:
+      return seconds;
+    case Delay::Kind::kBernoulli:
+      return fmt::format("{{distribution: {}, seconds: {}, probability: {}}}", named->first, seconds,
+                         delay.probability);
+    case Delay::Kind::kExponential:
+      return fmt::format("{{distribution: {}, mean: {}}}", named->first, seconds);
+    default:
+      return fmt::format("{{distribution: {}, mean: {}, deviation: {}}}", named->first, seconds, deviation);
   }
-  out << YAML::EndMap;
 }
 
-void put_worker(YAML::Emitter& out, const Worker& worker) {
-  out << YAML::BeginMap;
-  put_name(out, "name", worker.name);
-  put_name(out, "device", worker.device);
-  if (!worker.node.empty()) {
-    put_name(out, "node", worker.node);
+std::string write_change(const SpeedChange& change) {
+  std::string text = fmt::format("from_step: {}", change.from_step);
+  if (change.seconds_per_sample) text += "\nseconds_per_sample: " + exact_seconds(*change.seconds_per_sample);
+  if (change.delay) text += "\ndelay: " + write_delay(*change.delay);
+  return text;
+}
+
+std::string write_worker(const Worker& worker) {
+  std::string text = fmt::format("name: {}\ndevice: {}\n", quoted(worker.name), quoted(worker.device));
+  if (!worker.node.empty()) text += fmt::format("node: {}\n", quoted(worker.node));
+  text += fmt::format("threads: {}\n", worker.threads);
+  if (!worker.cores.empty()) text += fmt::format("cores: [{}]\n", fmt::join(worker.cores, ", "));
+  text += fmt::format("min_samples: {}", worker.min_samples);
+  if (worker.max_samples) text += fmt::format("\nmax_samples: {}", *worker.max_samples);
+  if (const auto& emulation = worker.emulation) {
+    text += fmt::format("\nseconds_per_sample: {}\ndelay: {}\n{}", exact_seconds(emulation->seconds_per_sample),
+                        write_delay(emulation->delay), list("changes", emulation->changes, write_change));
   }
-  put(out, "threads", worker.threads);
-  if (!worker.cores.empty()) {
-    out << YAML::Key << "cores" << YAML::Value << YAML::Flow << worker.cores;
+  return text;
+}
+
+std::string write_device_type(const DeviceType& type) {
+  std::string text = fmt::format("name: {}\nkind: {}\ncount: {}\nmemory: {}\nprice_per_hour: {}", quoted(type.name),
+                                 to_string(type.kind), type.count, exact_bytes(type.memory_bytes), type.price_per_hour);
+  if (const auto& speed = type.speed) {
+    text += fmt::format(
+        "\nspeed:\n  flops_per_second: {}\n  memory_bandwidth: {}\n  lookups_per_second: {}\n  layer_overhead: {}\n"
+        "  compute_fraction: {}\n  communication_fraction: {}",
+        speed->flops_per_second, exact_bytes_per_second(speed->memory_bytes_per_second), speed->lookups_per_second,
+        exact_seconds(speed->layer_overhead_seconds), speed->compute_fraction, speed->communication_fraction);
   }
-  put(out, "min_samples", worker.min_samples);
-  if (worker.max_samples) {
-    put(out, "max_samples", *worker.max_samples);
-  }
-  if (worker.emulation) {
-    put(out, "seconds_per_sample", exact_seconds(worker.emulation->seconds_per_sample));
-    put_delay(out, worker.emulation->delay);
-    out << YAML::Key << "changes" << YAML::Value << YAML::BeginSeq;
-    for (const SpeedChange& change : worker.emulation->changes) {
-      out << YAML::BeginMap;
-      put(out, "from_step", change.from_step);
-      if (change.seconds_per_sample) {
-        put(out, "seconds_per_sample", exact_seconds(*change.seconds_per_sample));
-      }
-      if (change.delay) {
-        put_delay(out, *change.delay);
-      }
-      out << YAML::EndMap;
-    }
-    out << YAML::EndSeq;
-  }
-  out << YAML::EndMap;
+  return text;
+}
+
+std::string write_node(const Node& node) {
+  return fmt::format("name: {}\naddress: {}\n{}", quoted(node.name), quoted(node.address),
+                     list("devices", node.devices, [](const NodeDevices& held) {
+                       return fmt::format("{{type: {}, count: {}}}", quoted(held.type), held.count);
+                     }));
+}
+
+std::string write_link(const Link& link) {
+  return fmt::format("{{from: {}, to: {}, bandwidth: {}, latency: {}{}}}", quoted(link.from), quoted(link.to),
+                     exact_bytes_per_second(link.bytes_per_second), exact_seconds(link.latency_seconds),
+                     link.emulated ? ", emulated: true" : "");
 }
 
 }  // namespace
 
+// Numbers are written with all their digits, so that reading gives the same value.
 std::string to_yaml(const Cluster& cluster) {
-  YAML::Emitter out;
-  out << YAML::BeginMap;
-  put(out, "version", kVersion);
-  out << YAML::Key << "device_types" << YAML::Value << YAML::BeginSeq;
-  for (const DeviceType& type : cluster.device_types) {
-    out << YAML::BeginMap;
-    put_name(out, "name", type.name);
-    put(out, "kind", to_string(type.kind));
-    put(out, "count", type.count);
-    put(out, "memory", exact_bytes(type.memory_bytes));
-    put(out, "price_per_hour", digits(type.price_per_hour));
-    if (type.speed) {
-      put_speed(out, *type.speed);
-    }
-    out << YAML::EndMap;
-  }
-  out << YAML::EndSeq << YAML::Key << "nodes" << YAML::Value << YAML::BeginSeq;
-  for (const Node& node : cluster.nodes) {
-    out << YAML::BeginMap;
-    put_name(out, "name", node.name);
-    put_name(out, "address", node.address);
-    out << YAML::Key << "devices" << YAML::Value << YAML::BeginSeq;
-    for (const NodeDevices& held : node.devices) {
-      out << YAML::Flow << YAML::BeginMap;
-      put_name(out, "type", held.type);
-      put(out, "count", held.count);
-      out << YAML::EndMap;
-    }
-    out << YAML::EndSeq << YAML::EndMap;
-  }
-  out << YAML::EndSeq << YAML::Key << "links" << YAML::Value << YAML::BeginSeq;
-  for (const Link& link : cluster.links) {
-    out << YAML::Flow << YAML::BeginMap;
-    put_name(out, "from", link.from);
-    put_name(out, "to", link.to);
-    put(out, "bandwidth", exact_bytes_per_second(link.bytes_per_second));
-    put(out, "latency", exact_seconds(link.latency_seconds));
-    if (link.emulated) put(out, "emulated", true);
-    out << YAML::EndMap;
-  }
-  out << YAML::EndSeq << YAML::Key << "workers" << YAML::Value << YAML::BeginSeq;
-  for (const Worker& worker : cluster.workers) {
-    put_worker(out, worker);
-  }
-  out << YAML::EndSeq << YAML::EndMap;
-  return std::string(out.c_str()) + "\n";
+  return fmt::format("version: {}\n", kVersion) + list("device_types", cluster.device_types, write_device_type) +
+         list("nodes", cluster.nodes, write_node) + list("links", cluster.links, write_link) +
+         list("workers", cluster.workers, write_worker);
 }
 
 }  // namespace motley::cluster

@@ -21,9 +21,7 @@ double gamma(Random& random, double shape) {
   for (;;) {
     const double x = random.normal();
     const double v = std::pow(1 + c * x, 3);
-    if (v > 0 && std::log(1 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) {
-      return d * v;
-    }
+    if (v > 0 && std::log(1 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v;
   }
 }
 
@@ -51,15 +49,11 @@ double draw(const Delay& delay, Random& random) {
 
 double emulated_seconds(const Emulation& emulation, std::uint64_t step, std::int64_t samples, std::uint64_t seed,
                         int rank) {
-  if (samples <= 0) {
-    return 0;
-  }
+  if (samples <= 0) return 0;
   double seconds_per_sample = emulation.seconds_per_sample;
   Delay delay = emulation.delay;
   for (const SpeedChange& change : emulation.changes) {
-    if (static_cast<std::uint64_t>(change.from_step) > step) {
-      break;
-    }
+    if (static_cast<std::uint64_t>(change.from_step) > step) break;
     seconds_per_sample = change.seconds_per_sample.value_or(seconds_per_sample);
     delay = change.delay.value_or(delay);
   }

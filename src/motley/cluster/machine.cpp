@@ -46,9 +46,7 @@ std::optional<double> leading_number(std::string_view text) {
 }
 
 void lower(std::optional<double>& limit, std::optional<double> other) {
-  if (other && *other > 0 && (!limit || *other < *limit)) {
-    limit = other;
-  }
+  if (other && *other > 0 && (!limit || *other < *limit)) limit = other;
 }
 
 // The text after "name<blanks>: " or "name:" in a file of such lines.
@@ -68,9 +66,7 @@ bool on_path(const std::string& program) {
   const char* variable = std::getenv("PATH");
   std::istringstream folders(variable == nullptr ? "" : variable);
   for (std::string folder; std::getline(folders, folder, ':');) {
-    if (::access((fs::path(folder) / program).c_str(), X_OK) == 0) {
-      return true;
-    }
+    if (::access((fs::path(folder) / program).c_str(), X_OK) == 0) return true;
   }
   return false;
 }
@@ -88,9 +84,7 @@ std::vector<Gpu> detect_gpus() {
   std::istringstream lines(listed.value_or(""));
   for (std::string line; std::getline(lines, line);) {
     const std::size_t comma = line.rfind(',');
-    if (comma == std::string::npos) {
-      continue;
-    }
+    if (comma == std::string::npos) continue;
     const auto mebibytes = leading_number(std::string_view(line).substr(line.find_first_not_of(" ,", comma)));
     gpus.push_back({line.substr(0, comma), mebibytes.value_or(0) * 1048576});
   }
@@ -100,18 +94,13 @@ std::vector<Gpu> detect_gpus() {
 std::string topology_text() {
 #ifdef MOTLEY_WITH_HWLOC
   hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) {
-    return "";
-  }
+  if (hwloc_topology_init(&topology) != 0) return "";
   std::string text;
   if (hwloc_topology_load(topology) == 0) {
     const auto count = [&](hwloc_obj_type_t type) { return hwloc_get_nbobjs_by_type(topology, type); };
-    const auto counted = [](int number, const char* name) {
-      return fmt::format("{} {}{}", number, name, number == 1 ? "" : "s");
-    };
-    text =
-        fmt::format("{} ({}) in {}, {}", counted(count(HWLOC_OBJ_CORE), "core"), counted(count(HWLOC_OBJ_PU), "thread"),
-                    counted(count(HWLOC_OBJ_PACKAGE), "package"), counted(count(HWLOC_OBJ_NUMANODE), "memory node"));
+    text = fmt::format("{} ({}) in {}, {}", format_count(count(HWLOC_OBJ_CORE), "core"),
+                       format_count(count(HWLOC_OBJ_PU), "thread"), format_count(count(HWLOC_OBJ_PACKAGE), "package"),
+                       format_count(count(HWLOC_OBJ_NUMANODE), "memory node"));
   }
   hwloc_topology_destroy(topology);
   return text;
@@ -156,13 +145,9 @@ std::string loopback_problem() {
   }
   const Descriptor server(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   char byte = 'm';
-  if (!server.valid() || ::send(client.get(), &byte, 1, MSG_NOSIGNAL) != 1) {
-    return errno_text();
-  }
+  if (!server.valid() || ::send(client.get(), &byte, 1, MSG_NOSIGNAL) != 1) return errno_text();
   pollfd waiting{server.get(), POLLIN, 0};
-  if (::poll(&waiting, 1, 1000) != 1) {
-    return "a byte sent to 127.0.0.1 did not arrive within a second";
-  }
+  if (::poll(&waiting, 1, 1000) != 1) return "a byte sent to 127.0.0.1 did not arrive within a second";
   return ::recv(server.get(), &byte, 1, 0) == 1 ? "" : errno_text();
 }
 
@@ -170,9 +155,7 @@ std::string loopback_problem() {
 std::string shared_memory_problem() {
   const std::string name = fmt::format("/motley-check-{}", ::getpid());
   const int fd = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600);
-  if (fd < 0) {
-    return errno_text();
-  }
+  if (fd < 0) return errno_text();
   ::shm_unlink(name.c_str());
   std::string problem;
   constexpr std::size_t kBytes = 4096;
@@ -196,34 +179,24 @@ GroupLimits read_group_limits(const fs::path& root, std::string_view membership)
     // "0::/a/b" in version 2; "4:cpu,cpuacct:/a/b" in version 1, whose controllers have folders of their own.
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) {
-      continue;
-    }
+    if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const fs::path top = controllers.empty() ? root : root / controllers;
     fs::path group = top;
-    for (const fs::path& part : fs::path(line.substr(second + 1)).relative_path()) {
-      group /= part;
-    }
+    for (const fs::path& part : fs::path(line.substr(second + 1)).relative_path()) group /= part;
     for (;; group = group.parent_path()) {
+      const auto number = [&](const char* file) { return leading_number(read_content(group / file)); };
+      const auto lower_processors = [&](std::optional<double> allowed, std::optional<double> period) {
+        if (allowed && period && *period > 0) lower(limits.processors, *allowed / *period);
+      };
       const std::string quota = read_content(group / "cpu.max");  // "max 100000" or "150000 100000"
       if (const std::size_t blank = quota.find(' '); blank != std::string::npos) {
-        const auto allowed = leading_number(quota);
-        const auto period = leading_number(std::string_view(quota).substr(blank + 1));
-        if (allowed && period && *period > 0) {
-          lower(limits.processors, *allowed / *period);
-        }
+        lower_processors(leading_number(quota), leading_number(std::string_view(quota).substr(blank + 1)));
       }
-      lower(limits.memory_bytes, leading_number(read_content(group / "memory.max")));
-      const auto allowed = leading_number(read_content(group / "cpu.cfs_quota_us"));  // -1: no limit
-      const auto period = leading_number(read_content(group / "cpu.cfs_period_us"));
-      if (allowed && period && *period > 0) {
-        lower(limits.processors, *allowed / *period);
-      }
-      lower(limits.memory_bytes, leading_number(read_content(group / "memory.limit_in_bytes")));
-      if (group == top || !group.has_relative_path()) {
-        break;
-      }
+      lower_processors(number("cpu.cfs_quota_us"), number("cpu.cfs_period_us"));  // -1: no limit
+      lower(limits.memory_bytes, number("memory.max"));
+      lower(limits.memory_bytes, number("memory.limit_in_bytes"));
+      if (group == top || !group.has_relative_path()) break;
     }
   }
   return limits;
@@ -233,9 +206,7 @@ std::vector<NetworkCard> network_cards(const fs::path& root) {
   std::vector<NetworkCard> cards;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(root, ignored)) {
-    if (!fs::exists(entry.path() / "device", ignored)) {
-      continue;
-    }
+    if (!fs::exists(entry.path() / "device", ignored)) continue;
     const auto megabits = leading_number(read_content(entry.path() / "speed"));  // -1, or not readable: no link
     if (megabits && *megabits > 0) {
       cards.push_back({entry.path().filename().string(), *megabits * 1e6 / 8});
@@ -251,13 +222,9 @@ Machine detect_machine() {
   machine.topology = topology_text();
   const GroupLimits limits = read_group_limits("/sys/fs/cgroup", read_content("/proc/self/cgroup"));
   machine.cores = cores_of_affinity();
-  if (limits.processors) {
-    machine.cores = std::clamp(static_cast<int>(std::ceil(*limits.processors)), 1, machine.cores);
-  }
+  if (limits.processors) machine.cores = std::clamp(static_cast<int>(std::ceil(*limits.processors)), 1, machine.cores);
   machine.memory_bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  if (limits.memory_bytes) {
-    machine.memory_bytes = std::min(machine.memory_bytes, *limits.memory_bytes);
-  }
+  if (limits.memory_bytes) machine.memory_bytes = std::min(machine.memory_bytes, *limits.memory_bytes);
   struct statvfs shared{};
   if (::statvfs("/dev/shm", &shared) == 0) {
     machine.shared_memory_free = static_cast<double>(shared.f_bavail) * static_cast<double>(shared.f_frsize);
@@ -280,19 +247,11 @@ Cluster default_cluster(const Machine& machine) {
       ++same->count;
       ++std::ranges::find(node.devices, name, &NodeDevices::type)->count;
     }
-    Worker worker;
-    worker.name = fmt::format("gpu{}", cluster.workers.size());
-    worker.device = name;
-    worker.node = node.name;
-    cluster.workers.push_back(worker);
+    cluster.workers.push_back(
+        {.name = fmt::format("gpu{}", cluster.workers.size()), .device = name, .node = node.name});
   }
   if (cluster.workers.empty()) {
-    Worker worker;
-    worker.name = "cpu0";
-    worker.device = "cpu";
-    worker.node = node.name;
-    worker.threads = machine.cores;
-    cluster.workers.push_back(worker);
+    cluster.workers.push_back({.name = "cpu0", .device = "cpu", .node = node.name, .threads = machine.cores});
   }
   cluster.nodes.push_back(node);
   return cluster;
@@ -301,7 +260,7 @@ Cluster default_cluster(const Machine& machine) {
 std::vector<CheckItem> check_machine(const Machine& machine, const std::string& torch_version) {
   std::vector<CheckItem> items;
   items.push_back({"processor", true, true,
-                   fmt::format("{} usable core{}; {}{}{}", machine.cores, machine.cores == 1 ? "" : "s",
+                   fmt::format("{}; {}{}{}", format_count(machine.cores, "usable core"),
                                machine.processor.empty() ? "model unknown" : machine.processor,
                                machine.topology.empty() ? "" : "; ", machine.topology),
                    ""});
@@ -370,16 +329,12 @@ std::vector<CheckItem> check_machine(const Machine& machine, const std::string& 
 
 std::string to_text(const std::vector<CheckItem>& items) {
   std::size_t width = 0;
-  for (const CheckItem& item : items) {
-    width = std::max(width, item.name.size());
-  }
+  for (const CheckItem& item : items) width = std::max(width, item.name.size());
   std::string text;
   for (const CheckItem& item : items) {
     const char* state = item.works ? "ok" : item.needed ? "MISSING" : "missing";
     text += fmt::format("{:<{}}  {:<7}  {}\n", item.name, width, state, item.found);
-    if (!item.works) {
-      text += fmt::format("{:<{}}           {}\n", "", width, item.advice);
-    }
+    if (!item.works) text += fmt::format("{:<{}}           {}\n", "", width, item.advice);
   }
   return text;
 }

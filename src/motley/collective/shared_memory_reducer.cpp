@@ -1,20 +1,10 @@
-// All-reduce of gradients in memory that all ranks of one host map. See docs/explanation/gradient-synchronisation.md
-// for the protocol.
+// All-reduce of gradients in memory that all ranks of one host map.
 //
 // Every bucket is cut into chunks. When all ranks have announced their gradient, whoever has time (a rank in wait(), or
 // the helper thread of the rank that came last) claims one chunk after the other, sums it over all ranks' memory in
 // rank order, and writes the mean into all ranks' memory in the same pass. So a slow rank holds nobody up with work,
-// and as the arithmetic of a chunk is the same whoever does it, the result is too.
-//
-// Why nothing is read or written at the wrong time. Round k of a bucket is its k-th start.
-//   1. A chunk of round k is claimed only after all ranks have started round k, that is, after all gradients have been
-//      written (`arrived` releases them), and each chunk is claimed once (`claims` carries the round).
-//   2. A rank returns from wait, and so may write its buffer again, only when all chunks of round k are done (`reduced`
-//      releases them); then nobody reads or writes any buffer of the bucket, until round k + 1 has been started by all.
-//   3. A rank may start k + 1 while another has not yet noticed that k is done. Counters only grow, so that the other
-//      notices later; a claim for round k finds no chunk left; and what is announced with a round (step, weight) has
-//      two places used in turn: it is overwritten for k + 2 only, which comes after all have started k + 1, which comes
-//      after they have left k.
+// and as the arithmetic of a chunk is the same whoever does it, the result is too. Round k of a bucket is its k-th
+// start. docs/explanation/gradient-synchronisation.md says why nothing is read or written at the wrong time.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -24,10 +14,8 @@
 #include <thread>
 
 #include "motley/base/os/file.h"
+#include "motley/base/os/shared_counter.h"
 #include "motley/collective/gradient_reducer.h"
-#include "motley/collective/mean.h"
-#include "motley/collective/methods.h"
-#include "motley/collective/shared_group.h"
 #include "motley/collective/waiting.h"
 #include "motley/net/region.h"
 
@@ -65,25 +53,21 @@ class SharedMemoryReducer final : public GradientReducer {
 
   Status prepare(const Layout& layout, const Deadline& deadline) override {
     MOTLEY_INVARIANT(!group_, "prepare was called twice");
-    type_ = layout.type;
-    std::size_t bytes = 0;
+    layout_ = layout;
+    width_ = byte_size(layout.type);
+    offsets_ = value_offsets(layout.bucket_elements, width_);
+    const std::size_t bytes = offsets_.back();
     for (std::size_t elements : layout.bucket_elements) {
-      Bucket bucket;
-      bucket.elements = elements;
-      bucket.offset = bytes;
-      const std::size_t size = elements * byte_size(type_);
-      const std::size_t share = std::max(size / static_cast<std::size_t>(size_), kSmallestChunkBytes);
-      bucket.chunk_elements = round_up(std::min(share, kChunkBytes), kLine) / byte_size(type_);
-      bucket.chunks = std::max<std::uint32_t>(
-          1, static_cast<std::uint32_t>((elements + bucket.chunk_elements - 1) / bucket.chunk_elements));
-      bucket.left_alone = 2 * kMinHelperSeconds;
-      buckets_.push_back(bucket);
-      bytes += round_up(size, kLine);
+      Bucket& bucket = buckets_.emplace_back();
+      const std::size_t share = elements * width_ / static_cast<std::size_t>(size_);
+      bucket.chunk_elements = round_up(std::clamp(share, kSmallestChunkBytes, kChunkBytes), kLine) / width_;
+      bucket.chunks = static_cast<std::uint32_t>(
+          std::max<std::size_t>(1, round_up(elements, bucket.chunk_elements) / bucket.chunk_elements));
     }
     const std::size_t control_bytes =
         buckets_.size() * (sizeof(BucketControl) + static_cast<std::size_t>(size_) * sizeof(Announcement));
 
-    MOTLEY_ASSIGN(group_, SharedGroup::create(session_, "exchange", deadline));
+    MOTLEY_ASSIGN(group_, make_shared_group(session_, "exchange", deadline));
     const auto sizes = std::as_bytes(std::span(layout.bucket_elements));
     const std::vector<double> own = {static_cast<double>(layout.type),
                                      static_cast<double>(layout.bucket_elements.size()), static_cast<double>(bytes),
@@ -123,8 +107,7 @@ class SharedMemoryReducer final : public GradientReducer {
   }
 
   std::span<std::byte> buffer(int bucket) override {
-    const Bucket& it = buckets_[bucket];
-    return {values_[rank_] + it.offset, it.elements * byte_size(type_)};
+    return {values_[rank_] + offsets_[bucket], layout_.bucket_elements[bucket] * width_};
   }
 
   Status start(std::uint64_t step, int index, double weight) override {
@@ -142,10 +125,8 @@ class SharedMemoryReducer final : public GradientReducer {
     if (background_progress_) {
       bucket.started_at = monotonic_seconds();
       if (last && bucket.left_alone > kMinHelperSeconds) {
-        {
-          std::lock_guard lock(mutex_);
-          jobs_.push_back({index, bucket.round, step});
-        }
+        std::lock_guard lock(mutex_);
+        jobs_.push_back({index, bucket.round, step});
         wake_.notify_one();
       }
     }
@@ -203,15 +184,13 @@ class SharedMemoryReducer final : public GradientReducer {
 
   // This process's view of a bucket.
   struct Bucket {
-    std::size_t elements = 0;
-    std::size_t offset = 0;  // bytes from the start of each rank's values
     std::size_t chunk_elements = 0;
     std::uint32_t chunks = 0;
     std::uint32_t round = 0;  // how many times it was started
     std::uint64_t step = 0;
     bool under_way = false;
     double started_at = 0;
-    double left_alone = 0;  // seconds between start and wait the last time
+    double left_alone = 2 * kMinHelperSeconds;  // between start and wait the last time
   };
 
   BucketControl& control(int bucket) const { return regions_[0]->at<BucketControl>(0)[bucket]; }
@@ -257,11 +236,11 @@ class SharedMemoryReducer final : public GradientReducer {
         mean = weighted_mean(weights);
       }
       const std::size_t begin = chunk * bucket.chunk_elements;
-      const std::size_t count = std::min(bucket.chunk_elements, bucket.elements - begin);
-      const std::size_t offset = bucket.offset + begin * byte_size(type_);
+      const std::size_t count = std::min(bucket.chunk_elements, layout_.bucket_elements[index] - begin);
+      const std::size_t offset = offsets_[index] + begin * width_;
       std::vector<const std::byte*> inputs;
       for (int rank : mean->ranks) inputs.push_back(values_[rank]);
-      sum_as(type_, inputs, mean->coefficients, mean->scale, values_, offset, count);
+      sum_as(layout_.type, inputs, mean->coefficients, mean->scale, values_, offset, count);
       shared.reduced.add(round * bucket.chunks);
     }
   }
@@ -307,8 +286,10 @@ class SharedMemoryReducer final : public GradientReducer {
   const bool background_progress_;
   const int rank_;
   const int size_;
-  DataType type_ = DataType::kFloat32;
-  std::unique_ptr<SharedGroup> group_;
+  Layout layout_;
+  std::size_t width_ = 0;             // bytes of a value
+  std::vector<std::size_t> offsets_;  // of buckets in each rank's values
+  std::unique_ptr<Group> group_;
   std::vector<std::unique_ptr<net::Region>> regions_;  // one per rank
   std::vector<std::byte*> values_;                     // of each rank, where its first bucket starts
   std::vector<Bucket> buckets_;

@@ -4,11 +4,8 @@
 #include <algorithm>
 
 namespace motley::collective {
-namespace {
 
-constexpr std::uint16_t kRowsFrame = 0x104;
-
-}  // namespace
+static constexpr std::uint16_t kRowsFrame = 0x104;
 
 Result<std::unique_ptr<StageChannels>> StageChannels::connect(net::Session& session, const std::vector<int>& peers,
                                                               const Deadline& deadline, std::uint32_t purpose) {
@@ -17,7 +14,9 @@ Result<std::unique_ptr<StageChannels>> StageChannels::connect(net::Session& sess
   std::vector<int> ordered = peers;
   std::ranges::sort(ordered);
   for (const int peer : ordered) {
-    MOTLEY_ASSIGN(channels->channels_[peer].connection, session.connect(peer, purpose, deadline));
+    auto& connection = channels->channels_[peer].connection;
+    MOTLEY_ASSIGN(connection, session.connect(peer, purpose, deadline));
+    channels->driver_.add(*connection);
   }
   MOTLEY_TRY(channels->driver_.begin(/*may_spin=*/false, /*with_helper=*/true));
   return channels;
@@ -54,12 +53,6 @@ Result<std::uint64_t> StageChannels::receive(int peer, std::uint64_t tag, std::s
   return ++from.queued;
 }
 
-std::uint64_t StageChannels::bytes_sent() const {
-  std::uint64_t bytes = 0;
-  for (const auto& [peer, channel] : channels_) bytes += channel.connection->bytes_sent();
-  return bytes;
-}
-
 Status StageChannels::wait(int peer, std::uint64_t number, const Deadline& deadline,
                            const std::function<std::string()>& operation) {
   auto lock = driver_.lock();
@@ -77,18 +70,16 @@ bool StageChannels::has_come(int peer, std::uint64_t number) {
 
 Status StageChannels::flush(const Deadline& deadline) {
   auto lock = driver_.lock();
-  const auto busy = [&](const auto& item) { return item.second.connection->pending_sends() > 0; };
-  return driver_.wait(lock, patience_, deadline,
-                      {.done = [&] { return std::ranges::none_of(channels_, busy); },
-                       .ranks =
-                           [&] {
-                             std::vector<int> peers;
-                             for (const auto& item : channels_) {
-                               if (busy(item)) peers.push_back(item.first);
-                             }
-                             return peers;
-                           },
-                       .operation = [] { return std::string("sending rows"); }});
+  const auto busy = [&] {
+    std::vector<int> peers;
+    for (const auto& [peer, channel] : channels_) {
+      if (channel.connection->pending_sends() > 0) peers.push_back(peer);
+    }
+    return peers;
+  };
+  return driver_.wait(
+      lock, patience_, deadline,
+      {.done = [&] { return busy().empty(); }, .ranks = busy, .operation = [] { return std::string("sending rows"); }});
 }
 
 Result<bool> StageChannels::advance() {
@@ -106,16 +97,6 @@ bool StageChannels::idle() const {
   return std::ranges::all_of(channels_, [](const auto& item) {
     return item.second.sending.empty() && item.second.connection->pending_receives() == 0;
   });
-}
-
-void StageChannels::list_descriptors(std::vector<pollfd>& descriptors) const {
-  for (const auto& [peer, channel] : channels_) {
-    const short reads = channel.connection->pending_receives() > 0 ? POLLIN : 0;
-    const short writes = channel.connection->wants_to_write() ? POLLOUT : 0;
-    if (reads != 0 || writes != 0) {
-      descriptors.push_back({channel.connection->descriptor(), static_cast<short>(reads | writes), 0});
-    }
-  }
 }
 
 }  // namespace motley::collective

@@ -13,11 +13,15 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
-#include "motley/collective/channel_driver.h"
-#include "motley/collective/purposes.h"
+#include "motley/collective/waiting.h"
 #include "motley/net/session.h"
 
 namespace motley::collective {
+
+// The purposes of such connections, as Session::connect tells them apart. Groups use 0x1000 and 0x1001, exchanges of
+// gradients 0x1002 and 0x1100.
+inline constexpr std::uint32_t kRowsPurpose = 0x1003;
+inline constexpr std::uint32_t kTiedPurpose = 0x1004;
 
 // Used by one thread. After an error every call returns it.
 class StageChannels final : private Channels {
@@ -38,7 +42,7 @@ class StageChannels final : private Channels {
   Status wait(int peer, std::uint64_t number, const Deadline& deadline, const std::function<std::string()>& operation);
 
   // To all peers so far, frames' headers included.
-  std::uint64_t bytes_sent() const;
+  std::uint64_t bytes_sent() const { return driver_.bytes_sent(); }
 
   // Whether they have come already, so that wait() would not block.
   bool has_come(int peer, std::uint64_t number);
@@ -59,7 +63,6 @@ class StageChannels final : private Channels {
   Channel& channel(int peer);
   Result<bool> advance() override;
   bool idle() const override;
-  void list_descriptors(std::vector<pollfd>& descriptors) const override;
 
   net::Session& session_;
   std::map<int, Channel> channels_;  // by peer

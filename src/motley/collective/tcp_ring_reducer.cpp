@@ -5,18 +5,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "motley/base/os/file.h"
-#include "motley/base/os/pages.h"
-#include "motley/collective/channel_driver.h"
-#include "motley/collective/direct_channel.h"
+#include "motley/base/os/memory.h"
 #include "motley/collective/gradient_reducer.h"
-#include "motley/collective/methods.h"
-#include "motley/collective/purposes.h"
 #include "motley/collective/ring_channel.h"
 #include "motley/collective/waiting.h"
+#include "motley/kernels/convert.h"
 
 namespace motley::collective {
 namespace {
@@ -32,6 +30,9 @@ constexpr std::size_t kMaxDirectBytes = 64 << 10;
 constexpr std::size_t kSmallestSegment = 16 << 10;
 constexpr std::size_t kLargestSegment = 256 << 10;
 
+constexpr std::uint32_t kDirectPurpose = 0x1002;  // of connections: see StageChannels for more
+constexpr std::uint32_t kRingPurpose = 0x1100;
+constexpr std::uint16_t kBucketFrame = 0x102;
 constexpr std::uint16_t kLayoutFrame = 0x103;
 
 // The system lets megabytes pile up in a loopback socket, more than the caches hold. A smaller buffer saves a quarter
@@ -40,6 +41,131 @@ void limit_send_buffer(const net::Connection& connection) {
   const int bytes = 512 << 10;
   ::setsockopt(connection.descriptor(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 }
+
+// Small buckets: every rank sends all its values to every other one and all add up everything, in rank order. One
+// message time instead of the ring's 2 (N - 1). Like RingChannel, a state machine without waits or threads.
+class DirectChannel {
+ public:
+  // One connection per rank, the own one null.
+  DirectChannel(int rank, DataType type, WireType wire, std::vector<std::unique_ptr<net::Connection>> peers)
+      : rank_(rank), type_(type), wire_(wire), peers_(std::move(peers)) {}
+
+  // Queues a bucket; buckets end in the order of their start. Returns its number, counted from 1. The values are copied
+  // out at once and written again when the bucket ends, with the sum of all weights.
+  std::uint64_t start(std::uint64_t tag, std::span<std::byte> values, double weight, double* total_weight) {
+    const std::size_t wire_bytes = wire_ == WireType::kBfloat16 ? values.size() / 2 : values.size();
+    const std::size_t lines = 1 + (wire_bytes + sizeof(Line) - 1) / sizeof(Line);
+    Job& job = jobs_.emplace_back(values, total_weight, ++started_);
+    if (!spare_.empty()) {
+      job.messages = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    job.messages.resize(peers_.size());
+    for (MessageBuffer& message : job.messages) message.resize(lines);
+
+    MessageBuffer& own = job.messages[rank_];
+    std::memcpy(own.data(), &weight, sizeof(weight));
+    if (wire_ == WireType::kBfloat16) {
+      kernels::round_to_bfloat16({reinterpret_cast<const float*>(values.data()), values.size() / sizeof(float)},
+                                 reinterpret_cast<std::uint16_t*>(own.data() + 1));
+    } else if (!values.empty()) {
+      std::memcpy(own.data() + 1, values.data(), values.size());
+    }
+    const std::size_t bytes = sizeof(Line) + wire_bytes;
+    for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+      if (!peers_[rank]) continue;
+      peers_[rank]->post_send(kBucketFrame, tag, std::as_bytes(std::span(own)).first(bytes));
+      peers_[rank]->post_receive(kBucketFrame, tag, std::as_writable_bytes(std::span(job.messages[rank])).first(bytes));
+    }
+    return job.number;
+  }
+
+  // True if anything moved.
+  Result<bool> advance() {
+    bool moved = false;
+    if (jobs_.empty()) return moved;
+    for (const auto& peer : peers_) {
+      if (!peer) continue;
+      MOTLEY_ASSIGN(const bool peer_moved, peer->progress());
+      moved = moved || peer_moved;
+    }
+    while (!jobs_.empty() && has_all(jobs_.front())) {
+      add_up(jobs_.front());
+      spare_.push_back(std::move(jobs_.front().messages));
+      jobs_.pop_front();
+      ++finished_;
+      moved = true;
+    }
+    return moved;
+  }
+
+  std::uint64_t finished() const { return finished_; }
+  bool idle() const { return jobs_.empty(); }
+
+  std::vector<int> waits_for() const {
+    std::vector<int> ranks;
+    for (std::size_t rank = 0; rank < peers_.size() && !jobs_.empty(); ++rank) {
+      if (peers_[rank] && started_ - peers_[rank]->pending_receives() < jobs_.front().number) {
+        ranks.push_back(static_cast<int>(rank));
+      }
+    }
+    return ranks;
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  // A message: the weight in its first cache line, then the values as on the wire.
+  using MessageBuffer = std::vector<Line>;
+  struct Job {
+    std::span<std::byte> values;
+    double* total_weight;
+    std::uint64_t number;
+    std::vector<MessageBuffer> messages = {};  // by rank, the own one included
+  };
+
+  // Every job has one message from and one to every peer, in the order of the jobs.
+  bool has_all(const Job& job) const {
+    return std::ranges::all_of(peers_, [&](const auto& peer) {
+      return !peer ||
+             (started_ - peer->pending_receives() >= job.number && started_ - peer->pending_sends() >= job.number);
+    });
+  }
+
+  void add_up(const Job& job) {
+    std::vector<double> weights(peers_.size());
+    for (std::size_t rank = 0; rank < weights.size(); ++rank) {
+      std::memcpy(&weights[rank], job.messages[rank].data(), sizeof(double));
+    }
+    const Mean mean = weighted_mean(weights);
+    *job.total_weight = mean.total_weight;
+    const std::size_t count = job.values.size() / byte_size(type_);
+    std::vector<std::vector<float>> widened;
+    std::vector<const std::byte*> inputs;
+    for (int rank : mean.ranks) {
+      const Line* values = job.messages[rank].data() + 1;
+      if (wire_ == WireType::kBfloat16) {
+        widened.emplace_back(count);
+        kernels::widen_bfloat16({reinterpret_cast<const std::uint16_t*>(values), count}, widened.back().data());
+        inputs.push_back(reinterpret_cast<const std::byte*>(widened.back().data()));
+      } else {
+        inputs.push_back(values->bytes);
+      }
+    }
+    std::byte* const output[] = {job.values.data()};
+    sum_as(type_, inputs, mean.coefficients, mean.scale, output, 0, count);
+  }
+
+  const int rank_;
+  const DataType type_;
+  const WireType wire_;
+  const std::vector<std::unique_ptr<net::Connection>> peers_;
+  std::deque<Job> jobs_;
+  std::vector<std::vector<MessageBuffer>> spare_;  // of ended jobs, so that their memory is used again
+  std::uint64_t started_ = 0;
+  std::uint64_t finished_ = 0;
+};
 
 class TcpRingReducer final : public GradientReducer, private Channels {
  public:
@@ -59,24 +185,20 @@ class TcpRingReducer final : public GradientReducer, private Channels {
     }
     layout_ = layout;
     const std::size_t line = 64 / byte_size(layout.type);
-    std::size_t bytes = 0;
+    offsets_ = value_offsets(layout.bucket_elements, byte_size(layout.type));
     std::size_t largest_segment = line;
     for (std::size_t elements : layout.bucket_elements) {
-      Bucket bucket;
-      bucket.elements = elements;
-      bucket.offset = bytes;
       const std::size_t size = elements * byte_size(layout.type);
-      bucket.direct = size <= (size_ == 2 ? kMaxDirectBytesOfTwo : kMaxDirectBytes) && size_ <= kMaxDirectRanks;
       // Some chunks of N segments, so that they can follow each other through the ring.
       const std::size_t wanted = options_.segment_bytes > 0 ? options_.segment_bytes
                                                             : std::clamp(size / static_cast<std::size_t>(4 * size_),
                                                                          kSmallestSegment, kLargestSegment);
+      Bucket& bucket = buckets_.emplace_back();
+      bucket.direct = size <= (size_ == 2 ? kMaxDirectBytesOfTwo : kMaxDirectBytes) && size_ <= kMaxDirectRanks;
       bucket.segment_elements = std::max(line, wanted / 64 * line);
       largest_segment = std::max(largest_segment, bucket.segment_elements);
-      buckets_.push_back(bucket);
-      bytes += (size + 63) / 64 * 64;
     }
-    MOTLEY_ASSIGN(values_, Pages::allocate(bytes, "gradients"));
+    MOTLEY_ASSIGN(values_, Pages::allocate(offsets_.back(), "gradients"));
     std::memset(values_.data(), 0, values_.size());
 
     cpu_set_t cores;
@@ -92,7 +214,7 @@ class TcpRingReducer final : public GradientReducer, private Channels {
   }
 
   std::span<std::byte> buffer(int bucket) override {
-    return {values_.data() + buckets_[bucket].offset, buckets_[bucket].elements * byte_size(layout_.type)};
+    return {values_.data() + offsets_[bucket], layout_.bucket_elements[bucket] * byte_size(layout_.type)};
   }
 
   Status start(std::uint64_t step, int index, double weight) override {
@@ -109,8 +231,8 @@ class TcpRingReducer final : public GradientReducer, private Channels {
       bucket.number = direct_->start(tag, buffer(index), weight, &bucket.total_weight);
     } else {
       bucket.number = ring_->start({.tag = tag,
-                                    .values = values_.data() + bucket.offset,
-                                    .elements = bucket.elements,
+                                    .values = values_.data() + offsets_[index],
+                                    .elements = layout_.bucket_elements[index],
                                     .segment_elements = bucket.segment_elements,
                                     .times_apart = over_loopback_ ? kTimesApartOverLoopback : kTimesApart,
                                     .weight = weight,
@@ -125,16 +247,13 @@ class TcpRingReducer final : public GradientReducer, private Channels {
     Bucket& bucket = buckets_[index];
     MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
     auto lock = driver_.lock();
-    MOTLEY_TRY(
-        driver_.wait(lock, bucket.patience, deadline,
-                     {.done = [&] { return done(bucket); },
-                      .ranks = [&] { return bucket.direct ? direct_->waits_for() : std::vector{ring_->waits_for()}; },
-                      .operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); }}));
+    MOTLEY_TRY(driver_.wait(
+        lock, bucket.patience, deadline,
+        {.done = [&] { return (bucket.direct ? direct_->finished() : ring_->finished()) >= bucket.number; },
+         .ranks = [&] { return bucket.direct ? direct_->waits_for() : std::vector{ring_->waits_for()}; },
+         .operation = [&] { return fmt::format("step {}, bucket {}", bucket.step, index); }}));
     bucket.under_way = false;
-    Outcome outcome;
-    outcome.version = bucket.step;
-    outcome.total_weight = bucket.total_weight;
-    return outcome;
+    return Outcome{.total_weight = bucket.total_weight, .version = bucket.step};
   }
 
   void abort(const Error& error) override {
@@ -147,16 +266,10 @@ class TcpRingReducer final : public GradientReducer, private Channels {
 
   std::string name() const override { return "tcp-ring"; }
 
-  std::uint64_t bytes_sent() const override {
-    std::uint64_t bytes = direct_ ? direct_->bytes_sent() : 0;
-    for (const auto& neighbour : neighbours_) bytes += neighbour->bytes_sent();
-    return bytes;
-  }
+  std::uint64_t bytes_sent() const override { return driver_.bytes_sent(); }
 
  private:
   struct Bucket {
-    std::size_t elements = 0;
-    std::size_t offset = 0;
     std::size_t segment_elements = 0;
     bool direct = false;
     bool under_way = false;
@@ -181,10 +294,12 @@ class TcpRingReducer final : public GradientReducer, private Channels {
         if (over_loopback_) limit_send_buffer(*connection);
         if (peer == right) to_right = connection.get();
         if (peer == left) from_left = connection.get();
+        driver_.add(*connection);
         neighbours_.push_back(std::move(connection));
       }
       if (size_ <= kMaxDirectRanks) {
         MOTLEY_ASSIGN(all[peer], session_.connect(peer, kDirectPurpose, deadline));
+        driver_.add(*all[peer]);
       }
     }
 
@@ -214,25 +329,13 @@ class TcpRingReducer final : public GradientReducer, private Channels {
 
   bool idle() const override { return direct_->idle() && ring_->idle(); }
 
-  void list_descriptors(std::vector<pollfd>& descriptors) const override {
-    const auto add = [&](const net::Connection& connection, bool reads, bool writes) {
-      const int events = (reads ? POLLIN : 0) | (writes ? POLLOUT : 0);
-      if (events != 0) descriptors.push_back({connection.descriptor(), static_cast<short>(events), 0});
-    };
-    direct_->visit_connections(add);
-    ring_->visit_connections(add);
-  }
-
-  bool done(const Bucket& bucket) const {
-    return (bucket.direct ? direct_->finished() : ring_->finished()) >= bucket.number;
-  }
-
   net::Session& session_;
   const ReducerOptions options_;
   const int rank_;
   const int size_;
   bool over_loopback_ = false;
   Layout layout_;
+  std::vector<std::size_t> offsets_;  // of buckets in values_
   Pages values_;
   std::vector<Bucket> buckets_;
   std::vector<std::unique_ptr<net::Connection>> neighbours_;

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "motley/base/result.h"
-#include "motley/kernels/compress.h"
+#include "motley/kernels/convert.h"
 
 namespace motley::collective {
 namespace {
@@ -41,21 +41,14 @@ std::size_t WireForm::kept(std::size_t count) const {
 }
 
 std::size_t WireForm::frame_bytes(std::size_t count) const {
-  switch (type) {
-    case WireType::kInt8:
-      return scale_bytes(count) + count;
-    case WireType::kTopK:
-      return kept(count) * (sizeof(std::uint32_t) + sizeof(float));
-    default:
-      return count * kernels::byte_size(format());
-  }
+  if (type == WireType::kInt8) return scale_bytes(count) + count;
+  if (type == WireType::kTopK) return kept(count) * (sizeof(std::uint32_t) + sizeof(float));
+  return count * kernels::byte_size(format());
 }
 
 kernels::WireFormat WireForm::format() const {
   MOTLEY_INVARIANT(type <= WireType::kFloat16, "{} is no format of single values", to_string(*this));
-  return type == WireType::kBfloat16  ? kernels::WireFormat::kBfloat16
-         : type == WireType::kFloat16 ? kernels::WireFormat::kFloat16
-                                      : kernels::WireFormat::kFloat32;
+  return static_cast<kernels::WireFormat>(type);  // both begin with float32, bfloat16, float16
 }
 
 void WireForm::compress(std::span<float> values, std::byte* frame) const {
@@ -106,21 +99,9 @@ WireForm WireForm::answer(int ranks, const kernels::UpdateOptions& update) const
 }
 
 std::string to_string(const WireForm& form) {
-  switch (form.type) {
-    case WireType::kNative:
-      return "float32";
-    case WireType::kBfloat16:
-      return "bfloat16";
-    case WireType::kFloat16:
-      return "float16";
-    case WireType::kInt8:
-      return "int8";
-    case WireType::kTopK:
-      return fmt::format("top-k of {:.6g}", form.density);
-    case WireType::kAuto:
-      return "auto";
-  }
-  return "unknown";
+  if (form.type == WireType::kTopK) return fmt::format("top-k of {:.6g}", form.density);
+  constexpr const char* kNames[] = {"float32", "bfloat16", "float16", "int8", "top-k", "auto"};
+  return kNames[static_cast<int>(form.type)];
 }
 
 }  // namespace motley::collective

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "motley/kernels/compress.h"
 #include "motley/kernels/sum.h"
 
 namespace motley::kernels {
@@ -72,22 +71,11 @@ Factors compute_factors(const UpdateOptions& options) {
   factors.weight_decay = static_cast<float>(options.weight_decay);
   factors.kept = static_cast<float>(std::pow(1 - options.learning_rate * options.weight_decay, options.fraction));
   factors.epsilon = static_cast<float>(options.epsilon);
-  switch (state_arrays(options.rule)) {
-    case 1:
-      set_momentum(options, factors);
-      break;
-    case 2:
-      set_moments(options, factors);
-      break;
-    default:
-      factors.learning_rate = static_cast<float>(options.fraction * options.learning_rate);
-  }
+  const int arrays = state_arrays(options.rule);
+  if (arrays == 0) factors.learning_rate = static_cast<float>(options.fraction * options.learning_rate);
+  if (arrays == 1) set_momentum(options, factors);
+  if (arrays == 2) set_moments(options, factors);
   return factors;
-}
-
-// A part of a step of momentum is of gradient and momentum, as Nesterov's form is.
-UpdateRule select_rule(const UpdateOptions& options) {
-  return options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
 }
 
 void take_step(Instructions instructions, UpdateRule rule, const Factors& factors, const float* gradient,
@@ -139,7 +127,9 @@ void fused_update(std::span<const WireInput> inputs, std::span<const float> coef
                   const UpdateOptions& options, float* weights, float* const* state, void* wire_weights,
                   WireFormat wire_format, std::size_t count, Instructions instructions) {
   const Factors factors = compute_factors(options);
-  const UpdateRule form = select_rule(options);
+  // A part of a step of momentum is of gradient and momentum, as Nesterov's form is.
+  const UpdateRule form =
+      options.rule == UpdateRule::kMomentum && options.fraction < 1 ? UpdateRule::kNesterov : options.rule;
   const int states = state_arrays(form);
   alignas(64) float gradient[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {

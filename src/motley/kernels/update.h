@@ -38,25 +38,14 @@ struct UpdateOptions {
 // How many arrays of state an optimizer keeps beside the weights: the momentum's buffer; Adam's first and second
 // moment. They are zeros before the first step.
 constexpr int state_arrays(UpdateRule rule) {
-  switch (rule) {
-    case UpdateRule::kSum:
-    case UpdateRule::kSgd:
-      return 0;
-    case UpdateRule::kMomentum:
-    case UpdateRule::kNesterov:
-      return 1;
-    case UpdateRule::kAdam:
-    case UpdateRule::kAdamW:
-      return 2;
-  }
-  return 0;
+  return rule <= UpdateRule::kSgd ? 0 : rule <= UpdateRule::kNesterov ? 1 : 2;
 }
 
 // One worker's values as they came.
 struct WireInput {
   const void* values = nullptr;
   WireFormat format = WireFormat::kFloat32;
-  const float* scales = nullptr;  // where not null the values are int8 in blocks of kInt8Block (compress.h)
+  const float* scales = nullptr;  // where not null the values are int8 in blocks of kInt8Block (convert.h)
 };
 
 // Takes the optimizer's step on weights[] and state[k][], k < state_arrays(rule), with the gradient

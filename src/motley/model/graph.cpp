@@ -16,12 +16,8 @@ std::vector<int> last_readers(const Graph& graph) {
   std::vector<int> last(graph.layers.size() + 1, -1);
   for (int i = 0; i < count; ++i) {
     const Layer& layer = graph.layers[i];
-    for (const int input : layer.inputs) {
-      last[input] = i;
-    }
-    if (layer.inputs.empty()) {
-      last[count] = i;
-    }
+    for (const int input : layer.inputs) last[input] = i;
+    if (layer.inputs.empty()) last[count] = i;
   }
   return last;
 }
@@ -59,9 +55,7 @@ std::vector<Block> join_neighbours(const Graph& graph, int most, const std::vect
     };
     std::size_t costliest = 0;
     for (std::size_t i = 1; i + 1 < blocks.size(); ++i) {
-      if (cut_cost(i) > cut_cost(costliest)) {
-        costliest = i;
-      }
+      if (cut_cost(i) > cut_cost(costliest)) costliest = i;
     }
     Block& left = blocks[costliest];
     const Block& right = blocks[costliest + 1];
@@ -73,86 +67,41 @@ std::vector<Block> join_neighbours(const Graph& graph, int most, const std::vect
 
 }  // namespace
 
+// As LayerKind has them.
+constexpr const char* kKindNames[] = {
+    "input",         "embedding",   "fully-connected", "convolution", "pooling",    "normalization", "activation",
+    "concatenation", "elementwise", "attention",       "recurrent",   "similarity", "loss",          "block",
+    "other"};
+static_assert(std::size(kKindNames) == static_cast<std::size_t>(LayerKind::kOther) + 1);
+
 const char* to_string(LayerKind kind) {
-  switch (kind) {
-    case LayerKind::kInput:
-      return "input";
-    case LayerKind::kEmbedding:
-      return "embedding";
-    case LayerKind::kFullyConnected:
-      return "fully-connected";
-    case LayerKind::kConvolution:
-      return "convolution";
-    case LayerKind::kPooling:
-      return "pooling";
-    case LayerKind::kNormalization:
-      return "normalization";
-    case LayerKind::kActivation:
-      return "activation";
-    case LayerKind::kConcatenation:
-      return "concatenation";
-    case LayerKind::kElementwise:
-      return "elementwise";
-    case LayerKind::kAttention:
-      return "attention";
-    case LayerKind::kRecurrent:
-      return "recurrent";
-    case LayerKind::kSimilarity:
-      return "similarity";
-    case LayerKind::kLoss:
-      return "loss";
-    case LayerKind::kBlock:
-      return "block";
-    case LayerKind::kOther:
-      return "other";
-  }
-  return "other";
+  return kKindNames[static_cast<std::size_t>(kind)];
 }
 
-std::vector<LayerKind> layer_kinds() {
+std::vector<LayerKind> every_value(LayerKind) {
   std::vector<LayerKind> kinds;
-  for (int i = 0; i <= static_cast<int>(LayerKind::kOther); ++i) {
-    kinds.push_back(static_cast<LayerKind>(i));
-  }
+  for (std::size_t i = 0; i < std::size(kKindNames); ++i) kinds.push_back(static_cast<LayerKind>(i));
   return kinds;
 }
 
-Result<LayerKind> layer_kind(std::string_view text) {
-  std::string names;
-  for (const LayerKind kind : layer_kinds()) {
-    if (text == to_string(kind)) {
-      return kind;
-    }
-    names += (names.empty() ? "" : ", ") + std::string(to_string(kind));
-  }
-  return fail(ErrorCode::kInvalidInput, "unknown kind of layer '{}'; accepted are {}", text, names);
-}
-
 Status validate(const Graph& graph) {
+  const auto refused = [&](const std::string& what, const std::string& accepted) {
+    return fail(ErrorCode::kInvalidInput, "graph '{}': field {}; accepted {}", graph.name, what, accepted);
+  };
   const auto is_size = [](double value) { return std::isfinite(value) && value >= 0; };
-  if (graph.layers.empty()) {
-    return fail(ErrorCode::kInvalidInput, "graph '{}': field 'layers' is empty; accepted is at least one layer",
-                graph.name);
-  }
-  if (!is_size(graph.input_bytes)) {
-    return fail(ErrorCode::kInvalidInput,
-                "graph '{}': field 'input_bytes' is {}; accepted is a finite number, 0 or more", graph.name,
-                graph.input_bytes);
-  }
+  constexpr const char* kSize = "is a finite number, 0 or more";
+  if (graph.layers.empty()) return refused("'layers' is empty", "is at least one layer");
+  if (!is_size(graph.input_bytes)) return refused(fmt::format("'input_bytes' is {}", graph.input_bytes), kSize);
   std::set<std::string> names;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     const Layer& layer = graph.layers[i];
     if (layer.name.empty() || !names.insert(layer.name).second) {
-      return fail(ErrorCode::kInvalidInput,
-                  "graph '{}': field 'layers[{}].name' is '{}'; accepted is a name that no other layer has", graph.name,
-                  i, layer.name);
+      return refused(fmt::format("'layers[{}].name' is '{}'", i, layer.name), "is a name that no other layer has");
     }
     for (const int input : layer.inputs) {
       if (input < 0 || input >= static_cast<int>(i)) {
-        return fail(ErrorCode::kInvalidInput,
-                    "graph '{}': field 'layers[{}].inputs' of layer '{}' has {}; accepted are the numbers of earlier "
-                    "layers, 0 or more and below {}",
-                    graph.name, i, layer.name, input, i);
+        return refused(fmt::format("'layers[{}].inputs' of layer '{}' has {}", i, layer.name, input),
+                       fmt::format("are the numbers of earlier layers, 0 or more and below {}", i));
       }
     }
     for (const auto& [field, value] :
@@ -161,9 +110,7 @@ Status validate(const Graph& graph) {
           std::pair("lookups", layer.lookups), std::pair("embedding_row_bytes", layer.row_bytes),
           std::pair("num_embeddings", layer.table_rows)}) {
       if (!is_size(value)) {
-        return fail(ErrorCode::kInvalidInput,
-                    "graph '{}': field 'layers[{}].{}' of layer '{}' is {}; accepted is a finite number, 0 or more",
-                    graph.name, i, field, layer.name, value);
+        return refused(fmt::format("'layers[{}].{}' of layer '{}' is {}", i, field, layer.name, value), kSize);
       }
     }
   }
@@ -179,9 +126,7 @@ std::vector<double> cut_bytes(const Graph& graph) {
       bytes[cut] += graph.layers[created].activation_bytes;
     }
   }
-  for (int cut = 0; cut <= last[count]; ++cut) {
-    bytes[cut] += graph.input_bytes;
-  }
+  for (int cut = 0; cut <= last[count]; ++cut) bytes[cut] += graph.input_bytes;
   return bytes;
 }
 
@@ -210,14 +155,10 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
       const Layer& layer = graph.layers[i];
       block_of.push_back(number);
       for (const int input : layer.inputs) {
-        if (input < block.first) {
-          inputs.insert(block_of[input]);
-        }
+        if (input < block.first) inputs.insert(block_of[input]);
       }
       reads_input[number] = reads_input[number] || layer.inputs.empty();
-      if (block.first == block.last) {
-        continue;
-      }
+      if (block.first == block.last) continue;
       joined.parameters += layer.parameters;
       joined.flops += layer.flops;
       joined.inner_bytes += layer.inner_bytes;
@@ -227,9 +168,7 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
       joined.table_rows += layer.table_rows;
       sparse_bytes += layer.lookups * layer.row_bytes;
     }
-    if (block.first != block.last && joined.lookups > 0) {
-      joined.row_bytes = sparse_bytes / joined.lookups;
-    }
+    if (block.first != block.last && joined.lookups > 0) joined.row_bytes = sparse_bytes / joined.lookups;
     joined.inputs.assign(inputs.begin(), inputs.end());
     is_input_carried = is_input_carried || (reads_input[number] && !inputs.empty());
     coarse.layers.push_back(std::move(joined));
@@ -238,16 +177,12 @@ Graph coarsen(const Graph& graph, int most, std::vector<std::pair<int, int>>* me
     coarse.layers.front().activation_bytes += graph.input_bytes;
     for (std::size_t i = 1; i < coarse.layers.size(); ++i) {
       std::vector<int>& inputs = coarse.layers[i].inputs;
-      if (reads_input[i] && (inputs.empty() || inputs.front() != 0)) {
-        inputs.insert(inputs.begin(), 0);
-      }
+      if (reads_input[i] && (inputs.empty() || inputs.front() != 0)) inputs.insert(inputs.begin(), 0);
     }
   }
   if (members != nullptr) {
     members->clear();
-    for (const Block& block : blocks) {
-      members->emplace_back(block.first, block.last);
-    }
+    for (const Block& block : blocks) members->emplace_back(block.first, block.last);
   }
   return coarse;
 }

@@ -28,9 +28,8 @@ enum class LayerKind {
   kBlock,  // several layers that are never cut
   kOther,
 };
-const char* to_string(LayerKind kind);  // "embedding", "fully-connected", ...
-std::vector<LayerKind> layer_kinds();   // all of them
-Result<LayerKind> layer_kind(std::string_view text);
+const char* to_string(LayerKind kind);          // "embedding", "fully-connected", ...
+std::vector<LayerKind> every_value(LayerKind);  // all of them
 
 // Sizes are for ONE sample; bytes are of fp32 values.
 struct Layer {

@@ -1,19 +1,19 @@
-// Reads others' profiles line by line, and puts what they say of a whole minibatch into the project's own terms.
-#include "motley/model/importers.h"
-
+// Profiles that others have written down: read line by line, and what they say of a whole minibatch put into the
+// project's own terms.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <optional>
 #include <set>
 
 #include "motley/base/os/file.h"
+#include "motley/base/text.h"
+#include "motley/model/profile.h"
 
 namespace motley::model {
 namespace {
 
-constexpr std::size_t kMaxBytes = std::size_t{1} << 26;
+constexpr std::size_t kMaxImportedBytes = std::size_t{1} << 26;
 constexpr double kBytesPerValue = 4;
 constexpr double kSecondsPerMillisecond = 1e-3;
 
@@ -28,46 +28,25 @@ struct Node {
 };
 using Nodes = std::map<int, Node>;  // by the number in the file
 
-template <class T>
-std::optional<T> number(std::string_view text) {
-  T value{};
-  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return problem == std::errc() && rest == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
 // "node12" -> 12
 std::optional<int> node_number(std::string_view text) {
   text = trimmed(text);
-  const std::optional<int> value = text.starts_with("node") ? number<int>(text.substr(4)) : std::nullopt;
+  const std::optional<int> value = text.starts_with("node") ? parse_number<int>(text.substr(4)) : std::nullopt;
   return value && *value >= 0 ? value : std::nullopt;
 }
 
 // "4096.0", or the sum of "[4096.0; 512.0]"
 std::optional<double> quantity(std::string_view text) {
   text = trimmed(text);
-  if (text.starts_with('[') && text.ends_with(']')) {
-    text = text.substr(1, text.size() - 2);
-  }
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
   double sum = 0;
   while (true) {
     const std::size_t end = text.find(';');
-    const std::optional<double> value = number<double>(trimmed(text.substr(0, end)));
-    if (!value || *value < 0) {
-      return std::nullopt;
-    }
+    const std::optional<double> value = parse_number<double>(trimmed(text.substr(0, end)));
+    if (!value || *value < 0) return std::nullopt;
     sum += *value;
-    if (!std::isfinite(sum)) {
-      return std::nullopt;
-    }
-    if (end == std::string_view::npos) {
-      return sum;
-    }
-    text = text.substr(end + 1);
+    if (end == std::string_view::npos) return std::isfinite(sum) ? std::optional(sum) : std::nullopt;
+    text.remove_prefix(end + 1);
   }
 }
 
@@ -79,38 +58,32 @@ std::string operation(std::string_view description) {
 }
 
 LayerKind find_kind(const std::string& operation) {
-  static const std::map<std::string, LayerKind, std::less<>> kinds = {{"Conv2d", LayerKind::kConvolution},
-                                                                      {"Linear", LayerKind::kFullyConnected},
-                                                                      {"Classifier", LayerKind::kFullyConnected},
-                                                                      {"MaxPool2d", LayerKind::kPooling},
-                                                                      {"AvgPool2d", LayerKind::kPooling},
-                                                                      {"BatchNorm2d", LayerKind::kNormalization},
-                                                                      {"ReLU", LayerKind::kActivation},
-                                                                      {"Dropout", LayerKind::kActivation},
-                                                                      {"Add", LayerKind::kElementwise},
-                                                                      {"Concat", LayerKind::kConcatenation},
-                                                                      {"LSTM", LayerKind::kRecurrent},
-                                                                      {"EmuBidirLSTM", LayerKind::kRecurrent},
-                                                                      {"RecurrentAttention", LayerKind::kAttention},
-                                                                      {"Embedding", LayerKind::kEmbedding}};
-  const auto found = kinds.find(operation);
-  return found == kinds.end() ? LayerKind::kOther : found->second;
+  using enum LayerKind;
+  static const std::vector<std::pair<LayerKind, std::set<std::string>>> kinds = {
+      {kConvolution, {"Conv2d"}},
+      {kFullyConnected, {"Linear", "Classifier"}},
+      {kPooling, {"MaxPool2d", "AvgPool2d"}},
+      {kNormalization, {"BatchNorm2d"}},
+      {kActivation, {"ReLU", "Dropout"}},
+      {kElementwise, {"Add"}},
+      {kConcatenation, {"Concat"}},
+      {kRecurrent, {"LSTM", "EmuBidirLSTM"}},
+      {kAttention, {"RecurrentAttention"}},
+      {kEmbedding, {"Embedding"}}};
+  const auto found = std::ranges::find_if(kinds, [&](const auto& kind) { return kind.second.contains(operation); });
+  return found == kinds.end() ? kOther : found->first;
 }
 
 Result<Nodes> parse_lines(std::string_view text, const std::string& name) {
-  Nodes nodes;
   struct Edge {
-    int line;
-    int from;
-    int to;
+    int line, from, to;
   };
+  Nodes nodes;
   std::vector<Edge> edges;
   for (int line_number = 1; !text.empty(); ++line_number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    if (trimmed(line).empty()) {
-      continue;
-    }
+    if (trimmed(line).empty()) continue;
     const auto wrong = [&](const std::string& what) {
       return fail(ErrorCode::kInvalidInput, "{}:{}: {}", name, line_number, what);
     };
@@ -122,9 +95,7 @@ Result<Nodes> parse_lines(std::string_view text, const std::string& name) {
     const std::string_view rest = line.substr(dashes + 4);
     if (line.starts_with('\t')) {
       const std::optional<int> to = node_number(rest);
-      if (!to || *to == *node) {
-        return wrong("an edge goes to another node; accepted is 'nodeA -- nodeB'");
-      }
+      if (!to || *to == *node) return wrong("an edge goes to another node; accepted is 'nodeA -- nodeB'");
       edges.push_back({line_number, *node, *to});
       continue;
     }
@@ -175,18 +146,14 @@ std::vector<int> topological_order(const Nodes& nodes) {
   std::set<int> ready;
   for (const auto& [id, node] : nodes) {
     missing[id] = node.inputs.size();
-    if (node.inputs.empty()) {
-      ready.insert(id);
-    }
+    if (node.inputs.empty()) ready.insert(id);
   }
   std::vector<int> order;
   while (!ready.empty()) {
     const int id = ready.extract(ready.begin()).value();
     order.push_back(id);
     for (const int reader : nodes.at(id).readers) {
-      if (--missing[reader] == 0) {
-        ready.insert(reader);
-      }
+      if (--missing[reader] == 0) ready.insert(reader);
     }
   }
   return order;
@@ -196,11 +163,9 @@ std::optional<double> find_batch(const Nodes& nodes) {
   constexpr std::string_view kKey = "out_features=";
   for (const auto& [id, node] : nodes) {
     const std::size_t at = node.description.find(kKey);
-    if (operation(node.description) != "Linear" || at == std::string::npos) {
-      continue;
-    }
+    if (operation(node.description) != "Linear" || at == std::string::npos) continue;
     const std::string_view rest = std::string_view(node.description).substr(at + kKey.size());
-    const std::optional<int> features = number<int>(rest.substr(0, rest.find_first_not_of("0123456789")));
+    const std::optional<int> features = parse_number<int>(rest.substr(0, rest.find_first_not_of("0123456789")));
     if (features && *features > 0 && node.activation_bytes > 0) {
       return node.activation_bytes / (*features * kBytesPerValue);
     }
@@ -208,21 +173,22 @@ std::optional<double> find_batch(const Nodes& nodes) {
   return std::nullopt;
 }
 
+bool is_input(const Node& node) {
+  return node.description.starts_with("Input") && node.inputs.empty();
+}
+
 // Whether an input node needs no layer of its own: nothing would be lost when its readers read the model's input.
 bool is_models_input(const Nodes& nodes, const Node& node) {
-  return node.description.starts_with("Input") && node.inputs.empty() &&
-         (node.activation_bytes == 0 || std::ranges::all_of(node.readers, [&](int reader) {
-            return std::ranges::all_of(nodes.at(reader).inputs, [&](int input) {
-              const Node& other = nodes.at(input);
-              return other.description.starts_with("Input") && other.inputs.empty();
-            });
-          }));
+  const auto reads_inputs_alone = [&](int reader) {
+    return std::ranges::all_of(nodes.at(reader).inputs, [&](int input) { return is_input(nodes.at(input)); });
+  };
+  return is_input(node) && (node.activation_bytes == 0 || std::ranges::all_of(node.readers, reads_inputs_alone));
 }
 
 }  // namespace
 
 Result<Profile> read_pipedream(const std::filesystem::path& file, double batch, const std::string& type) {
-  MOTLEY_ASSIGN(const std::string text, read_file(file, kMaxBytes));
+  MOTLEY_ASSIGN(const std::string text, read_file(file, kMaxImportedBytes));
   return parse_pipedream(text, file.string(), batch, type);
 }
 
@@ -260,34 +226,25 @@ Result<Profile> parse_pipedream(std::string_view text, const std::string& name, 
   std::map<int, int> layer_of;
   for (const int id : order) {
     const Node& node = nodes.at(id);
-    const bool is_input = node.description.starts_with("Input") && node.inputs.empty();
-    if (is_input) {
-      profile.graph.input_bytes += node.activation_bytes / batch;
-    }
-    if (is_models_input(nodes, node)) {
-      continue;
-    }
+    if (is_input(node)) profile.graph.input_bytes += node.activation_bytes / batch;
+    if (is_models_input(nodes, node)) continue;
     Layer layer{.name = fmt::format("node{} {}", id, operation(node.description)),
-                .kind = is_input ? LayerKind::kInput : find_kind(operation(node.description)),
+                .kind = is_input(node) ? LayerKind::kInput : find_kind(operation(node.description)),
                 .parameters = node.parameter_bytes / kBytesPerValue,
                 .activation_bytes = node.activation_bytes / batch};
     for (const int input : node.inputs) {
-      if (const auto found = layer_of.find(input); found != layer_of.end()) {
-        layer.inputs.push_back(found->second);
-      }
+      if (const auto found = layer_of.find(input); found != layer_of.end()) layer.inputs.push_back(found->second);
     }
     layer_of[id] = static_cast<int>(profile.graph.layers.size());
     profile.graph.layers.push_back(std::move(layer));
-    const double forward = is_input ? 0 : node.forward_ms * kSecondsPerMillisecond;
-    const double backward = is_input ? 0 : node.backward_ms * kSecondsPerMillisecond;
+    const double forward = is_input(node) ? 0 : node.forward_ms * kSecondsPerMillisecond;
+    const double backward = is_input(node) ? 0 : node.backward_ms * kSecondsPerMillisecond;
     device.layers.push_back({.forward = {0, forward / batch},
                              .backward = {0, backward / batch},
                              .measurements = {{batch, forward, backward, 0}}});
   }
   profile.devices.push_back(std::move(device));
-  if (const Status status = validate(profile.graph); !status) {
-    return fail(status.error().within(name));
-  }
+  if (const Status status = validate(profile.graph); !status) return fail(status.error().within(name));
   return profile;
 }
 

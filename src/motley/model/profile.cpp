@@ -8,8 +8,6 @@
 #include <set>
 
 #include "motley/base/os/file.h"
-#include "motley/model/renamed_keys.h"
-#include "motley/model/schema.h"
 #include "motley/serial/json_schema.h"
 
 namespace motley::model {
@@ -17,15 +15,23 @@ namespace {
 
 constexpr std::size_t kMaxBytes = std::size_t{1} << 28;
 constexpr double kBytesPerParameter = 4;
+constexpr RenamedKey kRenamedKeys[] = {  // since version 1
+    {"batch", "batch_size"},
+    {"row_bytes", "embedding_row_bytes"},
+    {"table_rows", "num_embeddings"}};
 
 }  // namespace
+
+// As Origin has them.
+constexpr const char* kOriginNames[] = {"measured", "fitted", "scaled", "published"};
+
+const char* to_string(Origin origin) {
+  return kOriginNames[static_cast<std::size_t>(origin)];
+}
 
 // Found by argument-dependent lookup, so not in the anonymous namespace.
 static auto every_value(Origin) {
   return std::array{Origin::kMeasured, Origin::kFitted, Origin::kScaled, Origin::kPublished};
-}
-static auto every_value(LayerKind) {
-  return layer_kinds();
 }
 
 template <class Archive>
@@ -148,20 +154,6 @@ Status validate_whole(const Profile& profile) {
 
 }  // namespace
 
-const char* to_string(Origin origin) {
-  switch (origin) {
-    case Origin::kMeasured:
-      return "measured";
-    case Origin::kFitted:
-      return "fitted";
-    case Origin::kScaled:
-      return "scaled";
-    case Origin::kPublished:
-      return "published";
-  }
-  return "published";
-}
-
 const DeviceProfile* Profile::device(std::string_view type) const {
   const auto found = std::ranges::find(devices, type, &DeviceProfile::type);
   return found == devices.end() ? nullptr : &*found;
@@ -174,9 +166,7 @@ Result<Profile> read_profile(const std::filesystem::path& file) {
 
 Result<Profile> parse_profile(std::string_view text, const std::string& name) {
   MOTLEY_ASSIGN(Profile profile, parse_json<Profile>(text, name));
-  if (const Status status = validate_whole(profile); !status) {
-    return fail(status.error().within(name));
-  }
+  if (const Status status = validate_whole(profile); !status) return fail(status.error().within(name));
   return profile;
 }
 
@@ -209,16 +199,12 @@ Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, dou
         .fractions_rule = "given, not measured"};
     for (const Layer& layer : graph.layers) {
       double read_bytes = layer.inputs.empty() ? graph.input_bytes : 0;
-      for (const int input : layer.inputs) {
-        read_bytes += graph.layers[input].activation_bytes;
-      }
+      for (const int input : layer.inputs) read_bytes += graph.layers[input].activation_bytes;
       const Affine arithmetic{.per_sample = layer.flops / speed.flops_per_second};
       const Affine memory{.fixed = layer.parameters * kBytesPerParameter / speed.bytes_per_second,
                           .per_sample = (read_bytes + layer.activation_bytes) / speed.bytes_per_second};
       Affine forward = arithmetic.at(batch) >= memory.at(batch) ? arithmetic : memory;
-      if (layer.lookups > 0) {
-        forward.per_sample += layer.lookups / speed.lookups_per_second;
-      }
+      if (layer.lookups > 0) forward.per_sample += layer.lookups / speed.lookups_per_second;
       device.layers.push_back({.forward = {speed.layer_overhead_seconds + forward.fixed, forward.per_sample},
                                .backward = {speed.layer_overhead_seconds + 2 * forward.fixed, 2 * forward.per_sample}});
     }
@@ -227,21 +213,19 @@ Profile estimate(const Graph& graph, const std::vector<DeviceSpeed>& speeds, dou
   return profile;
 }
 
+void LayerTime::add(const LayerTime& other) {
+  forward += other.forward;
+  backward += other.backward;
+  update_seconds += other.update_seconds;
+}
+
 Profile without_step_layer(Profile profile) {
-  if (profile.graph.layers.size() < 2 || profile.graph.layers.back().name != kStepLayer) {
-    return profile;
-  }
+  if (profile.graph.layers.size() < 2 || profile.graph.layers.back().name != kStepLayer) return profile;
   profile.graph.layers.pop_back();
   for (DeviceProfile& device : profile.devices) {
     const LayerTime step = device.layers.back();
     device.layers.pop_back();
-    LayerTime& last = device.layers.back();
-    for (const auto& [to, from] :
-         {std::pair(&last.forward, &step.forward), std::pair(&last.backward, &step.backward)}) {
-      to->fixed += from->fixed;
-      to->per_sample += from->per_sample;
-    }
-    last.update_seconds += step.update_seconds;
+    device.layers.back().add(step);
   }
   return profile;
 }
@@ -261,11 +245,7 @@ Profile coarsen(const Profile& profile, int most) {
     for (const auto& [first, last] : members) {
       LayerTime time = device.layers[first];
       for (int i = first + 1; i <= last; ++i) {
-        const LayerTime& layer = device.layers[i];
-        time.forward = {time.forward.fixed + layer.forward.fixed, time.forward.per_sample + layer.forward.per_sample};
-        time.backward = {time.backward.fixed + layer.backward.fixed,
-                         time.backward.per_sample + layer.backward.per_sample};
-        time.update_seconds += layer.update_seconds;
+        time.add(device.layers[i]);
         time.measurements.clear();
       }
       joined.push_back(std::move(time));

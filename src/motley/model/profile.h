@@ -25,6 +25,7 @@ struct Affine {
   double fixed = 0;
   double per_sample = 0;
   double at(double batch) const { return fixed + per_sample * batch; }
+  Affine& operator+=(const Affine& other) { return *this = {fixed + other.fixed, per_sample + other.per_sample}; }
   bool operator==(const Affine&) const = default;
 };
 
@@ -42,6 +43,8 @@ struct LayerTime {
   Affine backward;
   std::vector<Measurement> measurements;  // what the fit was made from; may be empty
   double update_seconds = 0;              // of its weights, by the optimizer: once a step, whatever the batch
+
+  void add(const LayerTime& other);  // its times, not what they were fitted to
   bool operator==(const LayerTime&) const = default;
 };
 
@@ -82,6 +85,7 @@ struct Profile {
 Result<Profile> read_profile(const std::filesystem::path& file);
 Result<Profile> parse_profile(std::string_view text, const std::string& name);
 std::string to_json(const Profile& profile);  // reads back to an equal value
+std::string profile_schema();                 // docs/schema/profile.schema.json
 
 // A profile without measurements: each layer's time on a device that sustains `flops_per_second` and reads memory at
 // `bytes_per_second`, the larger of the two (the roofline model; backward = twice forward), plus
@@ -102,5 +106,20 @@ Profile without_step_layer(Profile profile);
 
 // The profile of the coarsened graph, whose work is the seconds of all devices together; times are summed.
 Profile coarsen(const Profile& profile, int most);
+
+// Reads the profile that PipeDream wrote, its graph.txt: "nodeN -- description -- forward_compute_time=ms,
+// backward_compute_time=ms, activation_size=bytes, parameter_size=bytes" lines and "\tnodeA -- nodeB" edges, made for
+// one whole minibatch on one device. The layers come in a topological order, of several the one with the smallest node
+// numbers first; `batch` is the minibatch that the file was profiled with, by which times and bytes are divided. 0: it
+// is told by a layer "Linear(... out_features=N ...)", whose output has N values a sample (PipeDream's image models;
+// its gnmt has no such layer and was profiled with 32). One device type, named `type`, origin kPublished; flops are not
+// known (0).
+//
+// A node "Input..." without edges into it is the model's own input, and its time, which is that of loading data, is
+// left out, as PipeDream's optimizer does; it stays a layer (without time) where others read it beside further layers
+// and it has bytes.
+// Errors: kIo, kInvalidInput with file and line.
+Result<Profile> read_pipedream(const std::filesystem::path& file, double batch, const std::string& type);
+Result<Profile> parse_pipedream(std::string_view text, const std::string& name, double batch, const std::string& type);
 
 }  // namespace motley::model

@@ -1,10 +1,12 @@
-// The handshake's messages and its two state machines.
 #include "motley/net/handshake.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <string_view>
+#include <tuple>
 
-#include "motley/net/frame.h"
+#include "motley/net/connection.h"
 #include "motley/net/message_fields.h"
 
 namespace motley::net {
@@ -17,18 +19,18 @@ std::span<const std::byte> as_raw_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
+// As it stands on the wire, before each body.
+struct HeaderLayout {
+  std::uint32_t magic = kHandshakeMagic;
+  std::uint16_t version = kProtocolVersion;
+  std::uint16_t kind = 0;
+  std::uint32_t length = 0;
+};
+static_assert(sizeof(HeaderLayout) == kHandshakeHeaderBytes && std::endian::native == std::endian::little);
+
 const char* to_string(HandshakeKind kind) {
-  switch (kind) {
-    case HandshakeKind::kHello:
-      return "hello";
-    case HandshakeKind::kChallenge:
-      return "challenge";
-    case HandshakeKind::kProof:
-      return "proof";
-    case HandshakeKind::kVerdict:
-      return "verdict";
-  }
-  return "unknown message";
+  constexpr std::array kNames = {"", "hello", "challenge", "proof", "verdict"};
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 // Names from the network go into messages for people: only printable characters.
@@ -70,27 +72,25 @@ static void fields(Archive& archive, Verdict& verdict) {
 }
 
 Result<HandshakeHeader> decode_handshake_header(std::span<const std::byte, kHandshakeHeaderBytes> bytes) {
-  ByteReader reader(bytes);
-  if (const auto magic = reader.get<std::uint32_t>(); magic != kHandshakeMagic) {
+  HeaderLayout header;
+  std::ranges::copy(bytes, std::as_writable_bytes(std::span(&header, 1)).begin());
+  if (header.magic != kHandshakeMagic) {
     return fail(ErrorCode::kCorrupt, "what answers is not Motley: its first bytes are {:#010x}, {:#010x} was expected",
-                magic, kHandshakeMagic);
+                header.magic, kHandshakeMagic);
   }
-  if (const auto version = reader.get<std::uint16_t>(); version != kProtocolVersion) {
-    return fail(ErrorCode::kRefused, "the peer speaks protocol version {}; this side speaks version {}", version,
+  if (header.version != kProtocolVersion) {
+    return fail(ErrorCode::kRefused, "the peer speaks protocol version {}; this side speaks version {}", header.version,
                 kProtocolVersion);
   }
-  HandshakeHeader header;
-  const auto kind = reader.get<std::uint16_t>();
-  header.kind = static_cast<HandshakeKind>(kind);
-  header.length = reader.get<std::uint32_t>();
-  if (kind < 1 || kind > 4) {
-    return fail(ErrorCode::kCorrupt, "handshake message of unknown kind {}", kind);
+  if (header.kind < 1 || header.kind > 4) {
+    return fail(ErrorCode::kCorrupt, "handshake message of unknown kind {}", header.kind);
   }
+  const auto kind = static_cast<HandshakeKind>(header.kind);
   if (header.length > kMaxHandshakeBytes) {
-    return fail(ErrorCode::kCorrupt, "a handshake {} of {} bytes; at most {} are accepted", to_string(header.kind),
+    return fail(ErrorCode::kCorrupt, "a handshake {} of {} bytes; at most {} are accepted", to_string(kind),
                 header.length, kMaxHandshakeBytes);
   }
-  return header;
+  return HandshakeHeader{kind, header.length};
 }
 
 Result<Greeting> decode_greeting(std::span<const std::byte> body) {
@@ -110,7 +110,7 @@ Handshake::Handshake(Role role, FindSecret find_secret, Claim own, Check check)
     : role_(role), find_secret_(std::move(find_secret)), own_(std::move(own)), check_(std::move(check)) {
   fill_random(nonce_);
   if (role_ == Role::kConnector) {
-    hello_ = greeting();
+    hello_ = encode_message(Greeting{nonce_, own_});
     say(HandshakeKind::kHello, hello_);
     expected_ = HandshakeKind::kChallenge;
   } else {
@@ -118,39 +118,25 @@ Handshake::Handshake(Role role, FindSecret find_secret, Claim own, Check check)
   }
 }
 
-std::vector<std::byte> Handshake::take_output() {
-  return std::exchange(output_, {});
-}
-
-std::vector<std::byte> Handshake::greeting() const {
-  return encode_message(Greeting{nonce_, own_});
-}
-
 void Handshake::say(HandshakeKind kind, std::span<const std::byte> body) {
-  ByteWriter writer;
-  writer.put(kHandshakeMagic);
-  writer.put(static_cast<std::uint16_t>(kProtocolVersion));
-  writer.put(static_cast<std::uint16_t>(kind));
-  writer.put(static_cast<std::uint32_t>(body.size()));
-  writer.put_bytes(body);
-  const auto message = writer.take();
-  output_.insert(output_.end(), message.begin(), message.end());
+  const HeaderLayout header{.kind = static_cast<std::uint16_t>(kind),
+                            .length = static_cast<std::uint32_t>(body.size())};
+  for (const auto part : {std::as_bytes(std::span(&header, 1)), body}) {
+    output_.insert(output_.end(), part.begin(), part.end());
+  }
 }
 
 // Bodies have a length in front of them in what is proved, so that no bytes can move from one to the next.
 Proof Handshake::connector_proof() const {
-  ByteWriter lengths;
-  lengths.put(static_cast<std::uint32_t>(hello_.size()));
-  lengths.put(static_cast<std::uint32_t>(challenge_.size()));
-  return prove(find_secret_(peer_), {as_raw_bytes("motley handshake 1 connector"), lengths.take(), hello_, challenge_});
+  const std::array lengths = {static_cast<std::uint32_t>(hello_.size()), static_cast<std::uint32_t>(challenge_.size())};
+  return prove(find_secret_(peer_),
+               {as_raw_bytes("motley handshake 1 connector"), std::as_bytes(std::span(lengths)), hello_, challenge_});
 }
 
 Proof Handshake::acceptor_proof(std::span<const std::byte> verdict) const {
-  ByteWriter lengths;
-  lengths.put(static_cast<std::uint32_t>(hello_.size()));
-  lengths.put(static_cast<std::uint32_t>(challenge_.size()));
-  return prove(find_secret_(peer_), {as_raw_bytes("motley handshake 1 acceptor"), lengths.take(), hello_, challenge_,
-                                     connector_proof(), verdict});
+  const std::array lengths = {static_cast<std::uint32_t>(hello_.size()), static_cast<std::uint32_t>(challenge_.size())};
+  return prove(find_secret_(peer_), {as_raw_bytes("motley handshake 1 acceptor"), std::as_bytes(std::span(lengths)),
+                                     hello_, challenge_, connector_proof(), verdict});
 }
 
 Status Handshake::feed(std::span<const std::byte> bytes) {
@@ -159,7 +145,8 @@ Status Handshake::feed(std::span<const std::byte> bytes) {
   if (!reading_header_) {
     reading_header_ = true;
     wanted_ = kHandshakeHeaderBytes;
-    return take_body(bytes);
+    if (expected_ == HandshakeKind::kProof) return on_proof(bytes);
+    return expected_ == HandshakeKind::kVerdict ? on_verdict(bytes) : on_greeting(bytes);
   }
   const auto decoded = decode_handshake_header(bytes.first<kHandshakeHeaderBytes>());
   if (!decoded) {
@@ -173,44 +160,25 @@ Status Handshake::feed(std::span<const std::byte> bytes) {
     return fail(ErrorCode::kRefused, "the peer sent a handshake {} where a {} was expected", to_string(header.kind),
                 to_string(expected_));
   }
-  if (header.length == 0) {
-    return fail(ErrorCode::kCorrupt, "an empty handshake {}", to_string(header.kind));
-  }
+  if (header.length == 0) return fail(ErrorCode::kCorrupt, "an empty handshake {}", to_string(header.kind));
   reading_header_ = false;
   wanted_ = header.length;
   return {};
 }
 
-Status Handshake::take_body(std::span<const std::byte> body) {
-  switch (expected_) {
-    case HandshakeKind::kHello:
-      return on_hello(body);
-    case HandshakeKind::kChallenge:
-      return on_challenge(body);
-    case HandshakeKind::kProof:
-      return on_proof(body);
-    case HandshakeKind::kVerdict:
-      return on_verdict(body);
+Status Handshake::on_greeting(std::span<const std::byte> body) {
+  MOTLEY_ASSIGN(Greeting greeting, decode_greeting(body));
+  peer_ = std::move(greeting.claim);
+  if (role_ == Role::kAcceptor) {
+    hello_.assign(body.begin(), body.end());
+    challenge_ = encode_message(Greeting{nonce_, own_});
+    say(HandshakeKind::kChallenge, challenge_);
+    expected_ = HandshakeKind::kProof;
+  } else {
+    challenge_.assign(body.begin(), body.end());
+    say(HandshakeKind::kProof, connector_proof());
+    expected_ = HandshakeKind::kVerdict;
   }
-  return {};
-}
-
-Status Handshake::on_hello(std::span<const std::byte> body) {
-  MOTLEY_ASSIGN(Greeting hello, decode_greeting(body));
-  peer_ = std::move(hello.claim);
-  hello_.assign(body.begin(), body.end());
-  challenge_ = greeting();
-  say(HandshakeKind::kChallenge, challenge_);
-  expected_ = HandshakeKind::kProof;
-  return {};
-}
-
-Status Handshake::on_challenge(std::span<const std::byte> body) {
-  MOTLEY_ASSIGN(Greeting challenge, decode_greeting(body));
-  peer_ = std::move(challenge.claim);
-  challenge_.assign(body.begin(), body.end());
-  say(HandshakeKind::kProof, connector_proof());
-  expected_ = HandshakeKind::kVerdict;
   return {};
 }
 
@@ -242,28 +210,21 @@ Status Handshake::on_verdict(std::span<const std::byte> body) {
     return secret_differs(find_secret_(peer_));
   }
   proved_ = true;
-  if (verdict.code == VerdictCode::kRefused) {
-    return fail(ErrorCode::kRefused, "refused: {}", verdict.reason);
-  }
+  if (verdict.code == VerdictCode::kRefused) return fail(ErrorCode::kRefused, "refused: {}", verdict.reason);
   MOTLEY_TRY(check_(peer_));
   done_ = true;
   return {};
 }
 
 Status check_same_job(const Claim& own, const Claim& peer) {
-  const auto differs = [&](const char* what, const std::string& ours, const std::string& theirs) {
+  using Field = std::tuple<const char*, const std::string&, const std::string&>;
+  for (const auto& [what, ours, theirs] :
+       {Field{"job", own.identity.job, peer.identity.job}, Field{"tenant", own.identity.tenant, peer.identity.tenant},
+        Field{"job fingerprint", own.fingerprint, peer.fingerprint}}) {
+    if (ours == theirs) continue;
     return fail(ErrorCode::kRefused,
                 "rank {} has the {} '{}', rank {} has '{}'; all ranks must be started for the same job",
                 peer.identity.rank, what, theirs, own.identity.rank, ours);
-  };
-  if (peer.identity.job != own.identity.job) {
-    return differs("job", own.identity.job, peer.identity.job);
-  }
-  if (peer.identity.tenant != own.identity.tenant) {
-    return differs("tenant", own.identity.tenant, peer.identity.tenant);
-  }
-  if (peer.fingerprint != own.fingerprint) {
-    return differs("job fingerprint", own.fingerprint, peer.fingerprint);
   }
   return {};
 }

@@ -78,7 +78,7 @@ class Handshake {
 
   std::size_t wanted() const { return wanted_; }
   Status feed(std::span<const std::byte> bytes);
-  std::vector<std::byte> take_output();
+  std::vector<std::byte> take_output() { return std::exchange(output_, {}); }
   bool done() const { return done_; }
   // Has the peer proved that it knows the secret?
   bool proved() const { return proved_; }
@@ -87,12 +87,9 @@ class Handshake {
 
  private:
   void say(HandshakeKind kind, std::span<const std::byte> body);
-  Status take_body(std::span<const std::byte> body);
-  Status on_hello(std::span<const std::byte> body);
-  Status on_challenge(std::span<const std::byte> body);
+  Status on_greeting(std::span<const std::byte> body);
   Status on_proof(std::span<const std::byte> body);
   Status on_verdict(std::span<const std::byte> body);
-  std::vector<std::byte> greeting() const;
   Proof connector_proof() const;
   Proof acceptor_proof(std::span<const std::byte> verdict) const;
 

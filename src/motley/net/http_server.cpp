@@ -53,9 +53,7 @@ HttpServer::~HttpServer() {
 
 Result<Endpoint> HttpServer::start(const Endpoint& listen, const std::string& what) {
   Endpoint endpoint = listen;
-  if (listen.port == 0) {
-    endpoint.port = static_cast<std::uint16_t>(std::max(server_->bind_to_any_port(listen.host), 0));
-  }
+  if (listen.port == 0) endpoint.port = static_cast<std::uint16_t>(std::max(server_->bind_to_any_port(listen.host), 0));
   if (listen.port == 0 ? endpoint.port == 0 : !server_->bind_to_port(listen.host, listen.port)) {
     return fail(ErrorCode::kUnavailable, "{} cannot listen at {}; is the port in use?", what, to_string(listen));
   }

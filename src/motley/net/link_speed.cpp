@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "motley/base/statistics.h"
+#include "motley/net/connection.h"
 #include "motley/net/socket.h"
-#include "motley/net/tcp_connection.h"
 
 namespace motley::net {
 namespace {
@@ -22,7 +22,7 @@ constexpr std::size_t kFrameBytesAtATime = 1 << 20;
 constexpr double kSeconds = 30;
 
 // Sends all of `out` while receiving as much.
-Status exchange(TcpConnection& connection, std::span<const std::byte> out, std::span<std::byte> in,
+Status exchange(Connection& connection, std::span<const std::byte> out, std::span<std::byte> in,
                 const Deadline& deadline) {
   for (std::size_t at = 0; at < out.size(); at += kFrameBytesAtATime) {
     connection.post_send(1, at, out.subspan(at, kFrameBytesAtATime));
@@ -30,9 +30,7 @@ Status exchange(TcpConnection& connection, std::span<const std::byte> out, std::
   }
   while (connection.pending_sends() > 0 || connection.pending_receives() > 0) {
     MOTLEY_ASSIGN(const bool moved, connection.progress());
-    if (moved) {
-      continue;
-    }
+    if (moved) continue;
     if (deadline.passed()) {
       return fail(ErrorCode::kTimeout, "measuring the loopback link took longer than {} s", kSeconds);
     }
@@ -45,16 +43,12 @@ Status exchange(TcpConnection& connection, std::span<const std::byte> out, std::
 Result<LinkSpeed> talk(Descriptor socket, bool first, const Deadline& deadline) {
   Identity peer;
   peer.rank = first ? 1 : 0;
-  TcpConnection connection(std::move(socket), peer, /*payload_checksum=*/false);
+  Connection connection(std::move(socket), peer, /*payload_checksum=*/false);
   const std::array<std::byte, 8> word{};
   const auto round_trip = [&]() -> Status {
-    if (first) {
-      MOTLEY_TRY(connection.send(1, 0, word, deadline, "a word"));
-    }
+    if (first) MOTLEY_TRY(connection.send(1, 0, word, deadline, "a word"));
     MOTLEY_TRY(connection.receive(deadline, "a word"));
-    if (!first) {
-      MOTLEY_TRY(connection.send(1, 0, word, deadline, "a word"));
-    }
+    if (!first) MOTLEY_TRY(connection.send(1, 0, word, deadline, "a word"));
     return {};
   };
   std::vector<double> words;

@@ -1,6 +1,8 @@
-// What ranks tell each other on control connections: values and their encodings, as pure functions.
+// What ranks tell each other on control connections, as values and their fields, from which the bytes follow
+// (encode_message and decode_message of message_fields.h).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,7 +10,8 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/net/membership.h"
+#include "motley/net/message_fields.h"
+#include "motley/net/session.h"
 
 namespace motley::net {
 
@@ -23,6 +26,7 @@ enum ControlType : std::uint16_t {
 };
 
 inline constexpr std::size_t kMaxRanks = 4096;  // what a membership may hold; messages with more are refused
+inline constexpr NumberIs kRank = NumberIs::between(0, kMaxRanks - 1);
 
 struct JoinMessage {
   int size = 0;   // ranks that the sender was started for
@@ -44,17 +48,55 @@ struct AbortMessage {
   Error error;       // .rank: whom it is about, -1 for nobody
 };
 
-std::vector<std::byte> encode(const JoinMessage& message);
-std::vector<std::byte> encode(const std::vector<int>& missing);
-std::vector<std::byte> encode(const Membership& membership);
-std::vector<std::byte> encode(const std::vector<Heartbeat>& heartbeats);
-std::vector<std::byte> encode(const AbortMessage& message);
+template <class Archive>
+void fields(Archive& archive, Member& member) {
+  archive.required("host_id", member.host_id);
+  archive.required("address", member.address);
+  archive.required("port", member.port);
+  archive.required("process", member.process, NumberIs::kFinite);
+}
 
-// kCorrupt for bytes that are no such message. Nothing is allocated for what is not there.
-Result<JoinMessage> decode_join(std::span<const std::byte> bytes);
-Result<std::vector<int>> decode_waiting(std::span<const std::byte> bytes);
-Result<Membership> decode_membership(std::span<const std::byte> bytes);  // .rank: the receiver's
-Result<std::vector<Heartbeat>> decode_heartbeat(std::span<const std::byte> bytes);
-Result<AbortMessage> decode_abort(std::span<const std::byte> bytes);
+template <class Archive>
+void fields(Archive& archive, JoinMessage& message) {
+  archive.required("size", message.size, NumberIs::kFinite);
+  archive.required("member", message.member);
+}
+
+template <class Archive>
+void fields(Archive& archive, Membership& membership) {
+  archive.required("session", membership.session);
+  archive.required("epoch", membership.epoch);
+  archive.required("rank", membership.rank);
+  archive.required("members", membership.members);
+}
+
+template <class Archive>
+void fields(Archive& archive, Heartbeat& heartbeat) {
+  auto milliseconds = static_cast<std::uint64_t>(std::max(0.0, heartbeat.age) * 1e3);
+  archive.required("rank", heartbeat.rank, kRank);
+  archive.required("state", heartbeat.state, NumberIs::between(0, 1));
+  archive.required("step", heartbeat.step);
+  archive.required("age", milliseconds);
+  archive.required("phase", heartbeat.phase, NumberIs::between(0, 63));
+  heartbeat.age = static_cast<double>(milliseconds) * 1e-3;
+}
+
+template <class Archive>
+void fields(Archive& archive, AbortMessage& message) {
+  archive.required("reporter", message.reporter, kRank);
+  archive.required("rank", message.error.rank, NumberIs::between(-1, kMaxRanks - 1));
+  error_code(archive, message.error.code);
+  archive.required("message", message.error.message, NumberIs::between(0, 16384));
+}
+
+// Of the receiver. Errors: kCorrupt for bytes that are no membership.
+inline Result<Membership> decode_membership(std::span<const std::byte> bytes) {
+  MOTLEY_ASSIGN(Membership membership, decode_message<Membership>(bytes, "membership"));
+  if (membership.members.size() > kMaxRanks || membership.rank >= membership.size()) {
+    return fail(ErrorCode::kCorrupt, "a malformed membership message: rank {} of {}", membership.rank,
+                membership.size());
+  }
+  return membership;
+}
 
 }  // namespace motley::net

@@ -1,16 +1,21 @@
 #include "motley/net/peer_status.h"
 
-#include "motley/base/clock.h"
-
 namespace motley::net {
+namespace {
+
+constexpr double kGraceSeconds = 0.2;        // rank 0 waits for a better explanation
+constexpr double kOthersGraceSeconds = 0.8;  // the others wait for rank 0's verdict
+
+// Follows from something else that went wrong, or may: to be held back for a moment.
+bool may_be_consequence(const AbortMessage& report) {
+  return report.error.rank != report.reporter || report.error.code == ErrorCode::kPeerLost ||
+         report.error.code == ErrorCode::kTimeout;
+}
+
+}  // namespace
 
 PeerStatus::PeerStatus(int rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {
   for (Peer& peer : peers_) peer.at = monotonic_seconds();
-}
-
-void PeerStatus::set_phase(std::uint64_t step, const char* phase) {
-  step_.store(step, std::memory_order_relaxed);
-  phase_.store(phase, std::memory_order_relaxed);
 }
 
 std::string PeerStatus::last_seen(int rank) const {
@@ -20,21 +25,6 @@ std::string PeerStatus::last_seen(int rank) const {
   const Peer& peer = peers_[static_cast<std::size_t>(rank)];
   return fmt::format("step {}, {}, {:.1f} s ago", peer.step, peer.state == RankState::kLeft ? "left" : peer.phase,
                      monotonic_seconds() - peer.at);
-}
-
-bool PeerStatus::has_left(int rank) const {
-  const std::lock_guard lock(mutex_);
-  return peers_[static_cast<std::size_t>(rank)].state == RankState::kLeft;
-}
-
-double PeerStatus::silent_seconds(int rank) const {
-  const std::lock_guard lock(mutex_);
-  return monotonic_seconds() - peers_[static_cast<std::size_t>(rank)].at;
-}
-
-void PeerStatus::receive_from(int rank) {
-  const std::lock_guard lock(mutex_);
-  peers_[static_cast<std::size_t>(rank)].at = monotonic_seconds();
 }
 
 void PeerStatus::receive_from(int rank, std::span<const Heartbeat> heartbeats) {
@@ -49,11 +39,6 @@ void PeerStatus::receive_from(int rank, std::span<const Heartbeat> heartbeats) {
   }
 }
 
-void PeerStatus::receive_leave(int rank) {
-  const std::lock_guard lock(mutex_);
-  peers_[static_cast<std::size_t>(rank)].state = RankState::kLeft;
-}
-
 std::vector<Heartbeat> PeerStatus::list_heartbeats() const {
   std::vector<Heartbeat> heartbeats{{rank_, RankState::kPresent, step_.load(), 0, phase_.load()}};
   const std::lock_guard lock(mutex_);
@@ -62,6 +47,32 @@ std::vector<Heartbeat> PeerStatus::list_heartbeats() const {
     heartbeats.push_back({rank, peer.state, peer.step, monotonic_seconds() - peer.at, peer.phase});
   }
   return heartbeats;
+}
+
+std::optional<AbortMessage> Suspicion::consider(AbortMessage report, bool seen_directly, double now) {
+  if (!may_be_consequence(report)) return in_own_words(std::move(report));
+  if (!report_) {
+    settle_at_ = now + (rank_ == 0 ? kGraceSeconds : kOthersGraceSeconds);
+  } else if (!seen_directly || seen_directly_) {
+    return {};
+  }
+  report_ = std::move(report);
+  seen_directly_ = seen_directly;
+  return {};
+}
+
+std::optional<AbortMessage> Suspicion::find_verdict(double now) const {
+  if (!report_ || now < settle_at_) return {};
+  return in_own_words(*report_);
+}
+
+AbortMessage Suspicion::in_own_words(AbortMessage report) const {
+  if (report.error.rank == report.reporter) {
+    report.error.message = fmt::format("rank {} failed: {}", report.reporter, report.error.message);
+  } else if (report.reporter != rank_) {
+    report.error.message = fmt::format("{} (seen by rank {})", report.error.message, report.reporter);
+  }
+  return report;
 }
 
 }  // namespace motley::net

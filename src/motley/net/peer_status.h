@@ -1,30 +1,50 @@
-// What each rank was last doing, as heartbeats tell: this rank's own step and phase, and what it knows of the others.
+// What this rank knows of the others: what each was last doing, as heartbeats tell, and which failure is told when
+// several are seen at once.
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "motley/base/clock.h"
 #include "motley/net/messages.h"
 
 namespace motley::net {
 
-// All calls may come from any thread.
+// This rank's own step and phase, and those of the others. All calls may come from any thread.
 class PeerStatus {
  public:
   PeerStatus(int rank, int size);
 
-  void set_phase(std::uint64_t step, const char* phase);  // own; the text must outlive this
-  std::string last_seen(int rank) const;                  // "step 12, backward, 3.2 s ago"
-  bool has_left(int rank) const;
-  double silent_seconds(int rank) const;
+  // Own; the text must outlive this.
+  void set_phase(std::uint64_t step, const char* phase) {
+    step_.store(step, std::memory_order_relaxed);
+    phase_.store(phase, std::memory_order_relaxed);
+  }
+  std::string last_seen(int rank) const;  // "step 12, backward, 3.2 s ago"
+  bool has_left(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return peers_[static_cast<std::size_t>(rank)].state == RankState::kLeft;
+  }
+  double silent_seconds(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return monotonic_seconds() - peers_[static_cast<std::size_t>(rank)].at;
+  }
 
   // Something came from a rank.
-  void receive_from(int rank);
+  void receive_from(int rank) {
+    const std::lock_guard lock(mutex_);
+    peers_[static_cast<std::size_t>(rank)].at = monotonic_seconds();
+  }
   void receive_from(int rank, std::span<const Heartbeat> heartbeats);
-  void receive_leave(int rank);
+  void receive_leave(int rank) {
+    const std::lock_guard lock(mutex_);
+    peers_[static_cast<std::size_t>(rank)].state = RankState::kLeft;
+  }
   // What this rank says: of itself, and rank 0 of all.
   std::vector<Heartbeat> list_heartbeats() const;
 
@@ -41,6 +61,31 @@ class PeerStatus {
   std::atomic<const char*> phase_{"start"};
   mutable std::mutex mutex_;
   std::vector<Peer> peers_;
+};
+
+// What a rank suspects until it is settled. A rank's own word about what went wrong with it settles the matter at once.
+// Anything else (a closed connection, silence, a report about another rank) may be a consequence of what is still on
+// its way, and becomes the verdict only after a short grace. Rank 0 decides for all; the others wait a little longer
+// than it does, so that all ranks name the same cause. Verdicts are in its own words.
+class Suspicion {
+ public:
+  explicit Suspicion(int rank) : rank_(rank) {}
+
+  // The verdict, where the report settles the matter; else it is held back, or dropped for what is suspected already.
+  // `seen_directly`: a control connection told us, not another rank. `now`: monotonic seconds.
+  std::optional<AbortMessage> consider(AbortMessage report, bool seen_directly, double now);
+  // The verdict, once nothing better has come by `now`.
+  std::optional<AbortMessage> find_verdict(double now) const;
+  double settle_at() const { return settle_at_; }  // infinite where nothing is suspected
+  void clear() { *this = Suspicion(rank_); }
+
+ private:
+  AbortMessage in_own_words(AbortMessage report) const;
+
+  int rank_;
+  std::optional<AbortMessage> report_;
+  bool seen_directly_ = false;
+  double settle_at_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace motley::net

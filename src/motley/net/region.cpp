@@ -1,4 +1,3 @@
-// Shared memory by POSIX names in /dev/shm.
 #include "motley/net/region.h"
 
 #include <fcntl.h>
@@ -6,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -32,6 +32,17 @@ Result<std::byte*> map_all(int descriptor, std::size_t bytes, const std::string&
 }
 
 }  // namespace
+
+std::string host_id() {
+  std::string id = read_file("/proc/sys/kernel/random/boot_id", 64).value_or("?");
+  std::erase(id, '\n');
+  struct stat shared{};
+  ::stat("/dev/shm", &shared);
+  char space[64] = "?";
+  const ssize_t length = ::readlink("/proc/self/ns/pid", space, sizeof space - 1);
+  return fmt::format("{}/{}:{}/{}/{}", id, shared.st_dev, shared.st_ino,
+                     std::string(space, static_cast<std::size_t>(std::max<ssize_t>(length, 0))), ::geteuid());
+}
 
 Result<std::unique_ptr<Region>> Region::create(const std::string& name, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));

@@ -11,6 +11,10 @@
 
 namespace motley::net {
 
+// Equal for processes that can open each other's shared memory: same boot of the same machine, same /dev/shm
+// (containers may have their own), same user.
+std::string host_id();
+
 class Region {
  public:
   // Makes a zeroed region of at least `bytes` (rounded up to pages), with memory really reserved: a full /dev/shm is an

@@ -1,18 +1,16 @@
-// The job's secret: where it comes from and what is proved with it.
 #include "motley/net/secret.h"
 
 #include <fcntl.h>
-#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/params.h>
+#include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
-#include <memory>
 
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
@@ -23,22 +21,13 @@ namespace {
 constexpr std::size_t kMinSecretBytes = 16;
 constexpr std::size_t kMaxSecretBytes = 4096;
 
-int hex_digit(char c) {
-  return c >= '0' && c <= '9'   ? c - '0'
-         : c >= 'a' && c <= 'f' ? c - 'a' + 10
-         : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                : -1;
-}
-
 // Hex of at least 16 bytes is decoded; anything else is taken as it is.
 std::string decode(const std::string& text) {
-  if (text.size() < 2 * kMinSecretBytes || text.size() % 2 != 0 ||
-      !std::ranges::all_of(text, [](char c) { return hex_digit(c) >= 0; })) {
-    return text;
-  }
+  const bool is_hex = std::ranges::all_of(text, [](unsigned char c) { return std::isxdigit(c) != 0; });
+  if (text.size() < 2 * kMinSecretBytes || text.size() % 2 != 0 || !is_hex) return text;
   std::string bytes;
   for (std::size_t i = 0; i < text.size(); i += 2) {
-    bytes.push_back(static_cast<char>(16 * hex_digit(text[i]) + hex_digit(text[i + 1])));
+    bytes.push_back(static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16)));
   }
   return bytes;
 }
@@ -58,9 +47,7 @@ Result<std::string> read_private_file(const std::filesystem::path& file, std::si
   if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
     return fail(ErrorCode::kInvalidInput, "cannot read the secret file '{}': {}", path, errno_text());
   }
-  if (!S_ISREG(status.st_mode)) {
-    return fail(ErrorCode::kInvalidInput, "the secret '{}' is not a regular file", path);
-  }
+  if (!S_ISREG(status.st_mode)) return fail(ErrorCode::kInvalidInput, "the secret '{}' is not a regular file", path);
   if (status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
     return fail(
         ErrorCode::kInvalidInput,
@@ -70,9 +57,7 @@ Result<std::string> read_private_file(const std::filesystem::path& file, std::si
   }
   std::string text(limit + 1, '\0');
   const ssize_t got = ::read(descriptor.get(), text.data(), text.size());
-  if (got < 0) {
-    return fail(ErrorCode::kIo, "cannot read the secret file '{}': {}", path, errno_text());
-  }
+  if (got < 0) return fail(ErrorCode::kIo, "cannot read the secret file '{}': {}", path, errno_text());
   if (static_cast<std::size_t>(got) > limit) {
     return fail(ErrorCode::kInvalidInput, "the secret file '{}' holds more than {} bytes", path, limit);
   }
@@ -82,9 +67,7 @@ Result<std::string> read_private_file(const std::filesystem::path& file, std::si
 
 Result<Secret> Secret::from_file(const std::string& path) {
   MOTLEY_ASSIGN(std::string text, read_private_file(path, kMaxSecretBytes));
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) {
-    text.pop_back();
-  }
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (text.size() < kMinSecretBytes || text.size() > kMaxSecretBytes) {
     return fail(ErrorCode::kInvalidInput, "the secret file '{}' holds {} bytes; {} to {} are accepted", path,
                 text.size(), kMinSecretBytes, kMaxSecretBytes);
@@ -126,22 +109,13 @@ std::string Secret::hex() const {
 }
 
 Proof prove(const Secret& secret, std::initializer_list<std::span<const std::byte>> parts) {
-  const std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> mac(EVP_MAC_fetch(nullptr, "HMAC", nullptr), &EVP_MAC_free);
-  const std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)> context(EVP_MAC_CTX_new(mac.get()),
-                                                                          &EVP_MAC_CTX_free);
-  char digest[] = "SHA256";
-  const OSSL_PARAM parameters[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
-                                   OSSL_PARAM_construct_end()};
-  bool good =
-      context != nullptr && EVP_MAC_init(context.get(), reinterpret_cast<const unsigned char*>(secret.bytes().data()),
-                                         secret.bytes().size(), parameters) == 1;
-  for (const auto part : parts) {
-    good = good && EVP_MAC_update(context.get(), reinterpret_cast<const unsigned char*>(part.data()), part.size()) == 1;
-  }
+  std::vector<std::byte> text;
+  for (const auto part : parts) text.insert(text.end(), part.begin(), part.end());
   Proof proof{};
-  std::size_t length = 0;
-  good =
-      good && EVP_MAC_final(context.get(), reinterpret_cast<unsigned char*>(proof.data()), &length, proof.size()) == 1;
+  unsigned length = 0;
+  const bool good = ::HMAC(EVP_sha256(), secret.bytes().data(), static_cast<int>(secret.bytes().size()),
+                           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                           reinterpret_cast<unsigned char*>(proof.data()), &length) != nullptr;
   MOTLEY_INVARIANT(good && length == proof.size(), "OpenSSL has no HMAC-SHA256");
   return proof;
 }

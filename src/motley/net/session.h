@@ -2,6 +2,7 @@
 // control connection (rank 0 to each other rank) over which a lost rank is noticed at once and told to all.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "motley/net/connection.h"
-#include "motley/net/membership.h"
 
 namespace motley::net {
 
@@ -46,6 +46,26 @@ class Secret {
   std::string source_;
 };
 
+struct Member {
+  std::string host_id;  // equal for ranks that can share memory (same machine and same /dev/shm)
+  std::string address;  // host of the data listener, as peers reach it
+  std::uint16_t port = 0;
+  std::int64_t process = 0;  // process id on its host, for messages and liveness checks
+};
+
+// Who takes part in a job right now, and the epoch that changes with every change.
+struct Membership {
+  std::uint64_t session = 0;  // random per job start; a frame of another session is refused
+  std::uint64_t epoch = 0;    // grows by one with every change of members; a stale one is refused
+  int rank = 0;               // this process
+  std::vector<Member> members;
+
+  int size() const { return static_cast<int>(members.size()); }
+  bool on_one_host() const {
+    return std::ranges::all_of(members, [this](const Member& member) { return member.host_id == members[0].host_id; });
+  }
+};
+
 struct SessionOptions {
   std::string job = "job";
   std::string tenant = "local";
@@ -58,7 +78,6 @@ struct SessionOptions {
   double silence_seconds = 30;          // a rank whose control connection is silent for longer counts as lost
   std::string fingerprint;       // of the effective job; ranks that differ are refused, with both values in the message
   bool payload_checksum = true;  // CRC-32C over payloads between hosts
-  bool local_payload_checksum = false;  // also between ranks of one host
   // Rank 0 only, optional: called with the address really bound before others are waited for (to publish it).
   std::function<Status(const Endpoint&)> publish;
 };

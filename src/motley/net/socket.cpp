@@ -1,4 +1,3 @@
-// The operating system's side of sockets.
 #include "motley/net/socket.h"
 
 #include <arpa/inet.h>
@@ -35,7 +34,10 @@ Result<AddressList> resolve(const Endpoint& endpoint, bool to_listen) {
   return AddressList(found, &::freeaddrinfo);
 }
 
-Endpoint to_endpoint(const sockaddr_storage& address, socklen_t length) {
+Endpoint to_endpoint(const Descriptor& socket, decltype(::getsockname)* get) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  get(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
   char host[NI_MAXHOST] = "?";
   char port[NI_MAXSERV] = "0";
   ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, port, sizeof port,
@@ -64,27 +66,17 @@ void tune(const Descriptor& socket) {
 
 Status connect_one(const Descriptor& socket, const addrinfo& address, const Deadline& deadline,
                    const std::function<bool()>& cancelled) {
-  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) {
-    return {};
-  }
-  if (errno != EINPROGRESS && errno != EINTR) {
-    return fail(ErrorCode::kUnavailable, "{}", errno_text());
-  }
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return {};
+  if (errno != EINPROGRESS && errno != EINTR) return fail(ErrorCode::kUnavailable, "{}", errno_text());
   for (;;) {
-    wait_for(socket.get(), POLLOUT, std::min(50, deadline.remaining_milliseconds()));
-    pollfd poll{socket.get(), POLLOUT, 0};
-    if (::poll(&poll, 1, 0) > 0) {
+    if (wait_for(socket.get(), POLLOUT, std::min(50, deadline.remaining_milliseconds()))) {
       int problem = 0;
       socklen_t length = sizeof problem;
       ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &problem, &length);
-      if (problem != 0) {
-        return fail(ErrorCode::kUnavailable, "{}", std::strerror(problem));
-      }
+      if (problem != 0) return fail(ErrorCode::kUnavailable, "{}", std::strerror(problem));
       return {};
     }
-    if (deadline.passed() || (cancelled && cancelled())) {
-      return fail(ErrorCode::kTimeout, "no answer");
-    }
+    if (deadline.passed() || (cancelled && cancelled())) return fail(ErrorCode::kTimeout, "no answer");
   }
 }
 
@@ -103,13 +95,9 @@ Result<Endpoint> parse_endpoint(const std::string& text) {
     const auto [rest, problem] = std::from_chars(text.data() + colon + 1, end, endpoint.port);
     endpoint.host = text.substr(0, colon);
     const bool bracketed = endpoint.host.size() > 2 && endpoint.host.front() == '[' && endpoint.host.back() == ']';
-    if (bracketed) {
-      endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-    }
+    if (bracketed) endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
     const bool plain = endpoint.host.find_first_of(":[] ") == std::string::npos;
-    if (problem == std::errc() && rest == end && !endpoint.host.empty() && (bracketed || plain)) {
-      return endpoint;
-    }
+    if (problem == std::errc() && rest == end && !endpoint.host.empty() && (bracketed || plain)) return endpoint;
   }
   return fail(ErrorCode::kInvalidInput,
               "'{}' is not an address such as 'node1:29400', '10.0.0.5:29400' or '[::1]:29400' (ports up to 65535)",
@@ -139,9 +127,7 @@ Result<Descriptor> listen_at(const Endpoint& endpoint) {
 
 Descriptor accept_from(const Descriptor& listener) {
   Descriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (socket.valid()) {
-    tune(socket);
-  }
+  if (socket.valid()) tune(socket);
   return socket;
 }
 
@@ -172,17 +158,11 @@ Result<Descriptor> connect_to(const Endpoint& endpoint, const Deadline& deadline
 }
 
 Endpoint local_endpoint(const Descriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return to_endpoint(address, length);
+  return to_endpoint(socket, ::getsockname);
 }
 
 Endpoint remote_endpoint(const Descriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return to_endpoint(address, length);
+  return to_endpoint(socket, ::getpeername);
 }
 
 Result<bool> is_loopback(const std::string& host) {
@@ -190,9 +170,7 @@ Result<bool> is_loopback(const std::string& host) {
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     if (address->ai_family == AF_INET) {
       const auto& v4 = *reinterpret_cast<const sockaddr_in*>(address->ai_addr);
-      if ((ntohl(v4.sin_addr.s_addr) >> 24) != IN_LOOPBACKNET) {
-        return false;
-      }
+      if ((ntohl(v4.sin_addr.s_addr) >> 24) != IN_LOOPBACKNET) return false;
     } else if (!IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address->ai_addr)->sin6_addr)) {
       return false;
     }
@@ -204,9 +182,9 @@ bool is_any_address(const std::string& host) {
   return host == "0.0.0.0" || host == "::";
 }
 
-void wait_for(int descriptor, short events, int milliseconds) {
+bool wait_for(int descriptor, short events, int milliseconds) {
   pollfd poll{descriptor, events, 0};
-  ::poll(&poll, 1, milliseconds);
+  return ::poll(&poll, 1, milliseconds) > 0;
 }
 
 }  // namespace motley::net

@@ -30,7 +30,7 @@ Result<bool> is_loopback(const std::string& host);
 // "0.0.0.0" or "::": every address of the machine.
 bool is_any_address(const std::string& host);
 
-// Waits until one of `events` (POLLIN, POLLOUT) holds, or the time has passed.
-void wait_for(int descriptor, short events, int milliseconds);
+// Waits until one of `events` (POLLIN, POLLOUT) holds, or the time has passed. True where something has happened.
+bool wait_for(int descriptor, short events, int milliseconds);
 
 }  // namespace motley::net

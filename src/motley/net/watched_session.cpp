@@ -1,14 +1,10 @@
-// The watcher thread and what other threads ask of it.
 #include "motley/net/watched_session.h"
-
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "motley/base/log.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/net/socket.h"
 
 namespace motley::net {
@@ -34,10 +30,9 @@ WatchedSession::WatchedSession(SessionOptions options, Secret secret, Gathering 
       beat_seconds_(std::min(kBeatSeconds, options_.silence_seconds / 4)),
       peers_(rank_, membership_.size()),
       controls_(std::move(gathering.controls)),
-      acceptor_(std::move(gathering.data_listener), secret_, own_claim(0),
+      acceptor_(std::move(gathering.data_listener), secret_, own_claim(options_, membership_, 0),
                 [this](const Claim& peer) { return judge(peer); }),
-      suspicion_(rank_),
-      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      suspicion_(rank_) {
   watcher_ = start_thread([this] { watch(); });
 }
 
@@ -46,60 +41,36 @@ WatchedSession::~WatchedSession() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  wake();
+  waits_.wake();
   watcher_.join();
-}
-
-void WatchedSession::wake() const {
-  ::eventfd_write(wake_.get(), 1);
-}
-
-Status WatchedSession::health() const {
-  if (failed()) {
-    return fail(failure_);
-  }
-  return {};
 }
 
 void WatchedSession::abort(const Error& error) {
   AbortMessage report{rank_, error};
-  if (report.error.rank < 0 || report.error.rank >= membership_.size()) {
-    report.error.rank = rank_;
-  }
+  if (report.error.rank < 0 || report.error.rank >= membership_.size()) report.error.rank = rank_;
   std::unique_lock lock(mutex_);
   reports_.push_back(std::move(report));
   idle_ = false;
-  wake();
+  waits_.wake();
   changed_.wait_for(lock, seconds(kAbortSeconds), [this] { return failed() && idle_; });
 }
 
 void WatchedSession::leave() {
   std::unique_lock lock(mutex_);
   leaving_ = true;
-  wake();
+  waits_.wake();
   changed_.wait_for(lock, seconds(kLeaveSeconds), [this] { return failed() || alone_; });
-}
-
-Claim WatchedSession::own_claim(std::uint32_t purpose) const {
-  return {.identity = {.job = options_.job,
-                       .tenant = options_.tenant,
-                       .rank = rank_,
-                       .session = membership_.session,
-                       .epoch = membership_.epoch,
-                       .purpose = purpose},
-          .fingerprint = options_.fingerprint};
 }
 
 bool WatchedSession::checksums_with(int peer) const {
   const auto& members = membership_.members;
-  const bool same_host =
-      members[static_cast<std::size_t>(peer)].host_id == members[static_cast<std::size_t>(rank_)].host_id;
-  return same_host ? options_.local_payload_checksum : options_.payload_checksum;
+  return options_.payload_checksum &&
+         members[static_cast<std::size_t>(peer)].host_id != members[static_cast<std::size_t>(rank_)].host_id;
 }
 
 // Whether a peer that knows the secret may open a data connection, or answer one.
 Status WatchedSession::judge(const Claim& peer) const {
-  const Claim own = own_claim(0);
+  const Claim own = own_claim(options_, membership_, 0);
   MOTLEY_TRY(check_same_job(own, peer));
   const Identity& identity = peer.identity;
   if (identity.session != membership_.session) {
@@ -132,9 +103,7 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
     std::unique_lock lock(mutex_);
     const auto key = std::pair(peer, purpose);
     while (!arrivals_.contains(key)) {
-      if (failed()) {
-        return fail(failure_);
-      }
+      if (failed()) return fail(failure_);
       if (deadline.passed()) {
         lock.unlock();
         return timed_out("");
@@ -147,52 +116,41 @@ Result<std::unique_ptr<Connection>> WatchedSession::connect(int peer, std::uint3
   const Member& member = membership_.members[static_cast<std::size_t>(peer)];
   const auto check = [&](const Claim& claim) -> Status {
     MOTLEY_TRY(judge(claim));
-    if (claim.identity.rank != peer) {
-      return fail(ErrorCode::kRefused, "rank {} answers where rank {} was expected", claim.identity.rank, peer);
-    }
-    return {};
+    if (claim.identity.rank == peer) return {};
+    return fail(ErrorCode::kRefused, "rank {} answers where rank {} was expected", claim.identity.rank, peer);
   };
-  for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
-    auto host = connect_and_authenticate({member.address, member.port}, secret_, own_claim(purpose), check, deadline,
-                                         [this] { return failed(); });
-    if (host) {
-      Identity identity = host->claim.identity;
-      identity.purpose = purpose;
-      return std::make_unique<TcpConnection>(std::move(host->socket), std::move(identity), checksums_with(peer));
-    }
-    if (failed()) {
-      return fail(failure_);
-    }
-    if (host.error().code == ErrorCode::kRefused) {
-      Error error = host.error();
-      error.rank = peer;
-      return fail(std::move(error));
-    }
-    if (deadline.remaining() <= pause) {
-      return timed_out(": " + host.error().message);
-    }
-    SteadyClock::instance().sleep_until(monotonic_seconds() + pause);
+  auto host = connect_and_authenticate(
+      {member.address, member.port}, secret_, own_claim(options_, membership_, purpose), check, deadline,
+      [this] { return failed(); },
+      [this](const Error& error) { return failed() || error.code == ErrorCode::kRefused; });
+  if (host) {
+    Identity identity = host->claim.identity;
+    identity.purpose = purpose;
+    return std::make_unique<Connection>(std::move(host->socket), std::move(identity), checksums_with(peer));
   }
+  if (failed()) return fail(failure_);
+  if (host.error().code == ErrorCode::kRefused) return fail(Error{ErrorCode::kRefused, host.error().message, peer});
+  return timed_out(": " + host.error().message);
 }
 
 void WatchedSession::watch() {
   next_beat_ = monotonic_seconds() + beat_seconds_;
   for (bool running = true; running;) {
-    wait_for_events();
+    acceptor_.add_to(waits_);
+    for (const auto& control : controls_) {
+      if (control) waits_.add(*control);
+    }
+    waits_.end_at(next_beat_);
+    waits_.end_at(suspicion_.settle_at());
+    waits_.wait();
     take_requests();
-    for (int rank = 0; rank < membership_.size(); ++rank) {
-      receive_from(rank);
-    }
-    for (Acceptor::PendingConnection& pending : acceptor_.step()) {
-      admit(std::move(pending));
-    }
+    for (int rank = 0; rank < membership_.size(); ++rank) receive_from(rank);
+    for (Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
     if (monotonic_seconds() >= next_beat_) {
       next_beat_ = monotonic_seconds() + beat_seconds_;
       beat();
     }
-    if (const auto verdict = suspicion_.find_verdict(monotonic_seconds())) {
-      settle(*verdict);
-    }
+    if (const auto verdict = suspicion_.find_verdict(monotonic_seconds())) settle(*verdict);
     const std::lock_guard lock(mutex_);
     idle_ = reports_.empty() &&
             std::ranges::none_of(controls_, [](const auto& control) { return control && control->wants_to_write(); });
@@ -201,23 +159,6 @@ void WatchedSession::watch() {
     changed_.notify_all();
   }
   finish();
-}
-
-void WatchedSession::wait_for_events() {
-  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
-  acceptor_.add_to(polled);
-  for (const auto& control : controls_) {
-    if (control) {
-      polled.push_back(
-          {control->descriptor(), static_cast<short>(POLLIN | (control->wants_to_write() ? POLLOUT : 0)), 0});
-    }
-  }
-  const double until = std::min(next_beat_, suspicion_.settle_at());
-  const double wait =
-      std::clamp(std::ceil((until - monotonic_seconds()) * 1e3), 0.0, 1.0 * Acceptor::kTickMilliseconds);
-  ::poll(polled.data(), polled.size(), static_cast<int>(wait));
-  eventfd_t count = 0;
-  ::eventfd_read(wake_.get(), &count);
 }
 
 void WatchedSession::take_requests() {
@@ -229,26 +170,20 @@ void WatchedSession::take_requests() {
     leaving = leaving_;
   }
   for (AbortMessage& report : reports) {
-    if (rank_ != 0 && controls_[0]) {
-      controls_[0]->post_owned(kAbort, 0, encode(report));
-    }
+    if (rank_ != 0 && controls_[0]) controls_[0]->post_owned(kAbort, 0, encode_message(report));
     consider(std::move(report), false);
   }
   if (leaving && !announced_leave_) {
     announced_leave_ = true;
     for (auto& control : controls_) {
-      if (control) {
-        control->post_owned(kLeave, 0, {});
-      }
+      if (control) control->post_owned(kLeave, 0, {});
     }
   }
 }
 
 void WatchedSession::receive_from(int rank) {
   auto& control = controls_[static_cast<std::size_t>(rank)];
-  if (!control) {
-    return;
-  }
+  if (!control) return;
   // What has arrived is read before anything is written: a word about the cause may stand before the end of the stream.
   for (;;) {
     auto message = control->try_receive();
@@ -258,13 +193,9 @@ void WatchedSession::receive_from(int rank) {
                      : fmt::format("was cut off: {}", message.error().message));
       return;
     }
-    if (!*message) {
-      break;
-    }
+    if (!*message) break;
     handle(rank, **message);
-    if (!control) {
-      return;
-    }
+    if (!control) return;
   }
   // An error while writing is not the last word either; reading will meet the end of the stream next time.
   (void)control->progress();
@@ -278,29 +209,21 @@ void WatchedSession::handle(int rank, const Message& message) {
   peers_.receive_from(rank);
   switch (message.header.type) {
     case kHeartbeat: {
-      const auto heartbeats = decode_heartbeat(message.payload);
-      if (!heartbeats) {
-        return lose(rank, fmt::format("was cut off: {}", heartbeats.error().message));
-      }
+      const auto heartbeats = decode_message<std::vector<Heartbeat>>(message.payload, "heartbeat");
+      if (!heartbeats) return lose(rank, fmt::format("was cut off: {}", heartbeats.error().message));
       return peers_.receive_from(rank, *heartbeats);
     }
     case kAbort: {
-      auto report = decode_abort(message.payload);
-      if (!report) {
-        return lose(rank, fmt::format("was cut off: {}", report.error().message));
-      }
-      if (rank == 0) {
-        return settle(*report);
-      }
+      auto report = decode_message<AbortMessage>(message.payload, "abort");
+      if (!report) return lose(rank, fmt::format("was cut off: {}", report.error().message));
+      if (rank == 0) return settle(*report);
       report->reporter = rank;
       return consider(std::move(*report), false);
     }
     case kLeave: {
       peers_.receive_leave(rank);
       // A rank says nothing after this, so rank 0 may close; the others wait for rank 0 to do so.
-      if (rank_ == 0) {
-        control.reset();
-      }
+      if (rank_ == 0) control.reset();
       return;
     }
     default:
@@ -319,24 +242,18 @@ void WatchedSession::lose(int rank, const std::string& how) {
 }
 
 void WatchedSession::consider(AbortMessage report, bool seen_directly) {
-  if (failed()) {
-    return;
-  }
-  if (const auto verdict = suspicion_.consider(std::move(report), seen_directly, monotonic_seconds())) {
-    settle(*verdict);
-  }
+  if (failed()) return;
+  if (const auto verdict = suspicion_.consider(std::move(report), seen_directly, monotonic_seconds())) settle(*verdict);
 }
 
 void WatchedSession::settle(const AbortMessage& verdict) {
   suspicion_.clear();
-  if (failed()) {
-    return;
-  }
+  if (failed()) return;
   failure_ = verdict.error;
   if (rank_ == 0) {
     for (auto& control : controls_) {
       if (control) {
-        control->post_owned(kAbort, 0, encode(verdict));
+        control->post_owned(kAbort, 0, encode_message(verdict));
         (void)control->progress();
       }
     }
@@ -353,15 +270,13 @@ void WatchedSession::admit(Acceptor::PendingConnection pending) {
   const auto key = std::pair(peer, pending.claim.identity.purpose);
   const std::lock_guard lock(mutex_);
   // A second one for the same purpose is another attempt of a rank whose first one went wrong.
-  arrivals_[key] = std::make_unique<TcpConnection>(std::move(pending.socket), std::move(pending.claim.identity),
-                                                   checksums_with(peer));
+  arrivals_[key] =
+      std::make_unique<Connection>(std::move(pending.socket), std::move(pending.claim.identity), checksums_with(peer));
 }
 
 void WatchedSession::beat() {
-  if (announced_leave_ && rank_ != 0) {
-    return;
-  }
-  const auto payload = encode(peers_.list_heartbeats());
+  if (announced_leave_ && rank_ != 0) return;
+  const auto payload = encode_message(peers_.list_heartbeats());
   for (auto& control : controls_) {
     if (control && control->pending_sends() < kMaxQueuedBeats) {
       control->post_owned(kHeartbeat, 0, payload);
@@ -374,27 +289,18 @@ void WatchedSession::beat() {
 // sent: so this side ends its stream first and reads until the peer has ended its own, or a moment has passed.
 void WatchedSession::finish() {
   take_requests();
-  if (const auto verdict = suspicion_.find_verdict(std::numeric_limits<double>::infinity())) {
-    settle(*verdict);
-  }
+  if (const auto verdict = suspicion_.find_verdict(std::numeric_limits<double>::infinity())) settle(*verdict);
   const Deadline deadline = Deadline::after(kLingerSeconds);
   for (auto& control : controls_) {
-    while (control && control->wants_to_write() && control->progress() && !deadline.passed()) {
-      wait_for(control->descriptor(), POLLOUT, 20);
-    }
-    if (control) {
-      control->finish_sending();
-    }
+    if (!control) continue;
+    (void)control->flush(deadline, "the last words");
+    control->finish_sending();
   }
   for (auto& control : controls_) {
     while (failed() && control && !deadline.passed()) {
       const auto message = control->try_receive();
-      if (!message) {
-        break;
-      }
-      if (!*message) {
-        wait_for(control->descriptor(), POLLIN, deadline.remaining_milliseconds());
-      }
+      if (!message) break;
+      if (!*message) wait_for(control->descriptor(), POLLIN, deadline.remaining_milliseconds());
     }
     control.reset();
   }

@@ -11,12 +11,23 @@
 #include <mutex>
 #include <thread>
 
-#include "motley/net/acceptor.h"
+#include "motley/net/admission.h"
 #include "motley/net/peer_status.h"
-#include "motley/net/rendezvous.h"
-#include "motley/net/suspicion.h"
+#include "motley/net/session.h"
 
 namespace motley::net {
+
+inline constexpr std::uint32_t kControlPurpose = 0xffffffffU;
+
+// What this rank says of itself: of a membership that is not known yet, session and epoch are zero.
+Claim own_claim(const SessionOptions& options, const Membership& membership, std::uint32_t purpose);
+
+struct Gathering {
+  Membership membership;
+  Descriptor data_listener;
+  // By rank. Rank 0 has one to each other rank, the others have one to rank 0; the rest are null.
+  std::vector<std::unique_ptr<Connection>> controls;
+};
 
 class WatchedSession final : public Session {
  public:
@@ -26,7 +37,7 @@ class WatchedSession final : public Session {
   const Membership& membership() const override { return membership_; }
   const SessionOptions& options() const override { return options_; }
   Result<std::unique_ptr<Connection>> connect(int peer, std::uint32_t purpose, const Deadline& deadline) override;
-  Status health() const override;
+  Status health() const override { return failed() ? fail(failure_) : Status(); }
   void abort(const Error& error) override;
   void set_phase(std::uint64_t step, const char* phase) override { peers_.set_phase(step, phase); }
   std::string last_seen(int rank) const override { return peers_.last_seen(rank); }
@@ -35,7 +46,6 @@ class WatchedSession final : public Session {
  private:
   // The watcher thread's.
   void watch();
-  void wait_for_events();
   void take_requests();
   void receive_from(int rank);
   void handle(int rank, const Message& message);
@@ -47,10 +57,8 @@ class WatchedSession final : public Session {
   void finish();
 
   Status judge(const Claim& peer) const;
-  Claim own_claim(std::uint32_t purpose) const;
   bool checksums_with(int peer) const;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  void wake() const;
 
   const SessionOptions options_;
   const Secret secret_;
@@ -69,16 +77,16 @@ class WatchedSession final : public Session {
   bool stopping_ = false;
   bool idle_ = true;    // nothing waits to be sent
   bool alone_ = false;  // no control connection is left
-  std::map<std::pair<int, std::uint32_t>, std::unique_ptr<TcpConnection>> arrivals_;
+  std::map<std::pair<int, std::uint32_t>, std::unique_ptr<Connection>> arrivals_;
 
   // Touched by the watcher only.
-  std::vector<std::unique_ptr<TcpConnection>> controls_;
+  std::vector<std::unique_ptr<Connection>> controls_;
   Acceptor acceptor_;
   Suspicion suspicion_;
   double next_beat_ = 0;
   bool announced_leave_ = false;
 
-  Descriptor wake_;
+  WaitSet waits_;
   std::thread watcher_;
 };
 

@@ -6,11 +6,11 @@
 #include <cmath>
 
 #include "motley/model/model_names.h"
+#include "motley/nn/layers.h"
 
 namespace motley::nn {
 namespace {
 
-using Layers = std::vector<std::pair<std::string, torch::nn::AnyModule>>;
 using Shape = std::vector<std::int64_t>;
 
 constexpr std::int64_t kDimension = 10;
@@ -24,10 +24,16 @@ constexpr std::int64_t kTower = 50;  // matchnet: values that a user or an item 
 
 // A row for each id of the input, where they are not there already; the small table's ids go to the end:
 // [n, features | small | ids or rows] -> [n, features | rows | small].
-class Lookup : public torch::nn::Module {
+class Lookup : public OwnLayer {
  public:
   explicit Lookup(const LookupLayout& layout) : layout_(layout) {
-    if (layout.served) return;
+    about.kind = model::LayerKind::kEmbedding;
+    if (layout.served) {
+      about.lookups = static_cast<double>(layout.categories);
+      about.row_bytes = static_cast<double>(layout.dimension) * sizeof(float);
+      about.table_rows = static_cast<double>(layout.rows);
+      return;
+    }
     weight_ = register_parameter("weight", torch::empty({layout.rows, layout.dimension}));
     torch::nn::init::uniform_(weight_, -kInitialRows, kInitialRows);
   }
@@ -41,7 +47,6 @@ class Lookup : public torch::nn::Module {
     return torch::cat({input.narrow(1, 0, layout_.features), rows, input.narrow(1, layout_.features, layout_.small)},
                       1);
   }
-  const LookupLayout& layout() const { return layout_; }
 
  private:
   const LookupLayout layout_;
@@ -49,10 +54,11 @@ class Lookup : public torch::nn::Module {
 };
 
 // Replaces the ids from `begin` on, to the end, by their rows of a small table of the network's own.
-class SmallLookup : public torch::nn::Module {
+class SmallLookup : public OwnLayer {
  public:
   SmallLookup(std::int64_t begin, std::int64_t rows, std::int64_t dimension)
       : begin_(begin), weight_(register_parameter("weight", torch::empty({rows, dimension}))) {
+    about.kind = model::LayerKind::kEmbedding;
     torch::nn::init::uniform_(weight_, -kInitialRows, kInitialRows);
   }
 
@@ -67,13 +73,14 @@ class SmallLookup : public torch::nn::Module {
 };
 
 // A fully connected layer over the values [begin, begin + from); the others are passed on around its result.
-class PartLinear : public torch::nn::Module {
+class PartLinear : public OwnLayer {
  public:
   PartLinear(std::int64_t begin, std::int64_t from, std::int64_t to, bool rectifies)
       : begin_(begin),
         from_(from),
         rectifies_(rectifies),
         linear_(register_module("linear", torch::nn::Linear(from, to))) {
+    about.kind = model::LayerKind::kFullyConnected;
     const double gain = rectifies ? std::sqrt(2.0) : 1.0;  // keeps the variance of values (He et al. 2015)
     torch::nn::init::normal_(linear_->weight, 0, gain / std::sqrt(static_cast<double>(from)));
     torch::nn::init::zeros_(linear_->bias);
@@ -94,12 +101,14 @@ class PartLinear : public torch::nn::Module {
 };
 
 // MATCHNET's lookup puts the user's rows first: [n, user rows | features | item rows].
-class TowerLookup : public torch::nn::Module {
+class TowerLookup : public OwnLayer {
  public:
   explicit TowerLookup(const LookupLayout& layout)
       : features_(layout.features),
         user_(kUserCategories * layout.dimension),
-        lookup_(register_module("table", std::make_shared<Lookup>(layout))) {}
+        lookup_(register_module("table", std::make_shared<Lookup>(layout))) {
+    about = lookup_->about;
+  }
 
   torch::Tensor forward(const torch::Tensor& input) {
     const torch::Tensor all = lookup_->forward(input);
@@ -108,8 +117,6 @@ class TowerLookup : public torch::nn::Module {
         {all.narrow(1, features_, user_), all.narrow(1, 0, features_), all.narrow(1, item, all.size(1) - item)}, 1);
   }
 
-  const LookupLayout& layout() const { return lookup_->layout(); }
-
  private:
   const std::int64_t features_, user_;
   std::shared_ptr<Lookup> lookup_;
@@ -117,10 +124,11 @@ class TowerLookup : public torch::nn::Module {
 
 // How well user and item agree, and the rows that stand for other items: those numbered as the item's largest values.
 // [n, user | item] -> [n, user | cosine | rows].
-class Match : public torch::nn::Module {
+class Match : public OwnLayer {
  public:
   explicit Match(std::int64_t dimension)
       : negatives_(register_parameter("negatives", torch::empty({kTower, dimension}))) {
+    about.kind = model::LayerKind::kSimilarity;
     torch::nn::init::uniform_(negatives_, -kInitialRows, kInitialRows);
   }
 
@@ -138,8 +146,9 @@ class Match : public torch::nn::Module {
 };
 
 // [n, user | cosine | negative] -> [n, 2]: how well the user and the negative agree, and the user and the item.
-class Compare : public torch::nn::Module {
+class Compare : public OwnLayer {
  public:
+  Compare() { about.kind = model::LayerKind::kSimilarity; }
   torch::Tensor forward(const torch::Tensor& input) {
     const torch::Tensor user = input.narrow(1, 0, kTower);
     const torch::Tensor negative = input.narrow(1, kTower + 1, kTower);
@@ -165,17 +174,12 @@ Shape hidden_shape(const NetworkSpec& spec) {
   return spec.hidden.value_or(spec.name == "2emb" ? Shape{kHidden, kHidden, kTower} : Shape{kHidden, kHidden, kHidden});
 }
 
-template <class Layer>
-void append(Layers& layers, const std::string& name, Layer layer) {
-  layers.emplace_back(name, torch::nn::AnyModule(std::move(layer)));
-}
-
 // Fully connected layers one after the other, over the values from `begin` on; the result's width.
 std::int64_t append_tower(Layers& layers, const std::string& prefix, std::int64_t begin, std::int64_t width,
                           const Shape& hidden) {
   int number = 0;
   for (const std::int64_t to : hidden) {
-    append(layers, prefix + "fc" + std::to_string(++number), PartLinear(begin, width, to, true));
+    layers->push_back(prefix + "fc" + std::to_string(++number), PartLinear(begin, width, to, true));
     width = to;
   }
   return width;
@@ -197,29 +201,19 @@ std::optional<LookupLayout> lookup_layout(const NetworkSpec& spec) {
 
 torch::Tensor lookup_input(const LookupLayout& layout, const torch::Tensor& features,
                            const std::vector<std::uint64_t>& ids, const torch::Tensor& rows) {
-  const std::int64_t samples = features.size(0);
-  const auto number = [&](std::int64_t sample, std::int64_t category) {
-    return folded(ids[static_cast<std::size_t>(sample * layout.categories + category)], layout);
-  };
-  std::vector<torch::Tensor> parts = {features};
-  if (layout.small > 0) {
-    torch::Tensor small = torch::empty({samples, layout.small});
-    auto* const values = small.data_ptr<float>();
-    for (std::int64_t i = 0; i < small.numel(); ++i) {
-      values[i] = static_cast<float>(number(i / layout.small, i % layout.small) % kSmallTableRows);
-    }
-    parts.push_back(small);
-  }
-  if (layout.served) {
-    parts.push_back(rows);
-  } else {
-    torch::Tensor numbers = torch::empty({samples, layout.categories});
+  // The numbers of each sample's first `count` ids, of a table of so many rows.
+  const auto numbers = [&](std::int64_t count, std::uint64_t table_rows) {
+    torch::Tensor numbers = torch::empty({features.size(0), count});
     auto* const values = numbers.data_ptr<float>();
     for (std::int64_t i = 0; i < numbers.numel(); ++i) {
-      values[i] = static_cast<float>(number(i / layout.categories, i % layout.categories));
+      const std::uint64_t id = ids[static_cast<std::size_t>(i / count * layout.categories + i % count)];
+      values[i] = static_cast<float>(folded(id, layout) % table_rows);
     }
-    parts.push_back(numbers);
-  }
+    return numbers;
+  };
+  std::vector<torch::Tensor> parts = {features};
+  if (layout.small > 0) parts.push_back(numbers(layout.small, kSmallTableRows));
+  parts.push_back(layout.served ? rows : numbers(layout.categories, kMaxOwnRows));
   return torch::cat(parts, 1);
 }
 
@@ -264,56 +258,38 @@ Status check_ctr_model(const NetworkSpec& spec) {
   return {};
 }
 
-std::vector<std::pair<std::string, torch::nn::AnyModule>> ctr_layers(const NetworkSpec& spec) {
+Layers ctr_layers(const NetworkSpec& spec) {
   const LookupLayout layout = *lookup_layout(spec);
   const std::int64_t looked_up = layout.features + layout.row_values();
   Layers layers;
   if (spec.name == "matchnet") {
     const Shape tower = {kHidden, kHidden, kTower};
     const std::int64_t user = kUserCategories * layout.dimension;
-    append(layers, "lookup", TowerLookup(layout));
+    layers->push_back("lookup", TowerLookup(layout));
     append_tower(layers, "user_", 0, user, tower);
     append_tower(layers, "item_", kTower, looked_up - user, tower);
-    append(layers, "match", Match(layout.dimension));
+    layers->push_back("match", Match(layout.dimension));
     append_tower(layers, "negative_", kTower + 1, kNegatives * layout.dimension, {kHidden, kTower});
-    append(layers, "compare", Compare());
+    layers->push_back("compare", Compare());
     return layers;
   }
-  append(layers, "lookup", Lookup(layout));
+  layers->push_back("lookup", Lookup(layout));
   if (spec.name == "nce") {
     const std::int64_t width =
         append_tower(layers, "", 0, layout.features + kContext * layout.dimension, {2 * layout.dimension});
-    append(layers, "fc2", PartLinear(0, width, layout.dimension, false));
-    append(layers, "candidates", Candidates(layout.dimension));
+    layers->push_back("fc2", PartLinear(0, width, layout.dimension, false));
+    layers->push_back("candidates", Candidates(layout.dimension));
     return layers;
   }
   std::int64_t width = append_tower(layers, "", 0, looked_up, hidden_shape(spec));
   if (spec.name == "2emb") {
     constexpr std::int64_t kSmallWidth = 128;
-    append(layers, "small_lookup", SmallLookup(width, kSmallTableRows, layout.dimension));
-    append(layers, "small_fc", PartLinear(width, layout.small * layout.dimension, kSmallWidth, true));
+    layers->push_back("small_lookup", SmallLookup(width, kSmallTableRows, layout.dimension));
+    layers->push_back("small_fc", PartLinear(width, layout.small * layout.dimension, kSmallWidth, true));
     width += kSmallWidth;
   }
-  append(layers, "output", PartLinear(0, width, spec.outputs, false));
+  layers->push_back("output", PartLinear(0, width, spec.outputs, false));
   return layers;
-}
-
-std::optional<model::LayerKind> ctr_layer_kind(const torch::nn::Module& layer) {
-  using enum model::LayerKind;
-  const auto is = [&]<class Layer>(Layer*) { return layer.as<Layer>() != nullptr; };
-  if (is(static_cast<Lookup*>(nullptr)) || is(static_cast<TowerLookup*>(nullptr)) ||
-      is(static_cast<SmallLookup*>(nullptr))) {
-    return kEmbedding;
-  }
-  if (is(static_cast<PartLinear*>(nullptr))) return kFullyConnected;
-  if (is(static_cast<Match*>(nullptr)) || is(static_cast<Compare*>(nullptr))) return kSimilarity;
-  return std::nullopt;
-}
-
-std::optional<LookupLayout> looked_up_by(const torch::nn::Module& layer) {
-  if (const auto* lookup = layer.as<Lookup>()) return lookup->layout();
-  if (const auto* lookup = layer.as<TowerLookup>()) return lookup->layout();
-  return std::nullopt;
 }
 
 }  // namespace motley::nn

@@ -8,16 +8,13 @@
 #include <torch/torch.h>
 
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "motley/nn/networks.h"
 
 namespace motley::nn {
 
-inline constexpr std::int64_t kDefaultTableRows = 1'000'001;  // of a table, where the job does not say
-inline constexpr std::int64_t kMaxOwnRows = 1 << 24;          // whose numbers a float32 holds exactly
+inline constexpr std::int64_t kMaxOwnRows = 1 << 24;  // whose numbers a float32 holds exactly
 inline constexpr std::int64_t kSmallTableRows = 100;  // of 2EMB's second table, which is always the network's own
 inline constexpr float kInitialRows = 0.01F;          // rows begin in [-this, this)
 
@@ -50,17 +47,5 @@ torch::Tensor lookup_input(const LookupLayout& layout, const torch::Tensor& feat
 
 // The gradient of the rows, out of that of the input: [n, row_values()].
 torch::Tensor row_gradients(const LookupLayout& layout, const torch::Tensor& input_gradient);
-
-// The part of check_network for these networks.
-Status check_ctr_model(const NetworkSpec& spec);
-
-// The layers in their order, with initial weights.
-std::vector<std::pair<std::string, torch::nn::AnyModule>> ctr_layers(const NetworkSpec& spec);
-
-// What a layer of these networks is; nothing for layers of others.
-std::optional<model::LayerKind> ctr_layer_kind(const torch::nn::Module& layer);
-
-// The layout whose rows this layer looks up; nothing for a layer that looks none up, or only those of the small table.
-std::optional<LookupLayout> looked_up_by(const torch::nn::Module& layer);
 
 }  // namespace motley::nn

@@ -9,11 +9,8 @@
 #include "motley/nn/runtime.h"
 
 namespace motley::nn {
-namespace {
 
 using c10::impl::VirtualGuardImpl;
-
-}  // namespace
 
 Result<DeviceCopies> DeviceCopies::create(torch::Device device, bool overlaps) {
   DeviceCopies copies(device, overlaps && !device.is_cpu());
@@ -33,14 +30,10 @@ Result<torch::Tensor> DeviceCopies::host_memory(c10::IntArrayRef shape, torch::D
 }
 
 Result<torch::Tensor> DeviceCopies::to_device(const torch::Tensor& values) const {
-  if (device_.is_cpu()) {
-    return values;
-  }
+  if (device_.is_cpu()) return values;
   return catch_torch(ErrorCode::kInternal, "copying to " + device_.str(), [&] {
     const torch::NoGradGuard no_grad;
-    if (!overlaps_) {
-      return values.to(device_);
-    }
+    if (!overlaps_) return values.to(device_);
     const c10::Stream computing = VirtualGuardImpl(device_.type()).getStream(device_);
     torch::Tensor copied;
     {
@@ -58,9 +51,7 @@ Result<torch::Tensor> DeviceCopies::to_device(const torch::Tensor& values) const
 
 Result<DeviceCopies::Arriving> DeviceCopies::to_host(const torch::Tensor& values,
                                                      std::optional<torch::Tensor> into) const {
-  if (device_.is_cpu() && !into) {
-    return Arriving{values, nullptr};
-  }
+  if (device_.is_cpu() && !into) return Arriving{values, nullptr};
   if (!into) {
     MOTLEY_ASSIGN(into, host_memory(values.sizes(), values.scalar_type()));
   }
@@ -87,9 +78,7 @@ Result<DeviceCopies::Arriving> DeviceCopies::to_host(const torch::Tensor& values
 }
 
 Status DeviceCopies::Arriving::wait() {
-  if (is_here()) {
-    return {};
-  }
+  if (is_here()) return {};
   return catch_torch(ErrorCode::kInternal, "waiting for a copy from the device", [&] {
     done->synchronize();
     done.reset();

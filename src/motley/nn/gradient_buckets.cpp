@@ -34,21 +34,14 @@ struct GradientBuckets::State {
   Status status;
 
   // Announces the next bucket, or begins to copy it from the device.
-  void announce() {
-    const int bucket = next++;
-    if (!status) {
-      return;
-    }
-    Bucket& ready = buckets[static_cast<std::size_t>(bucket)];
-    status = catch_torch(ErrorCode::kInternal, "clearing gradients", [&] { zero_missing(ready); });
-    if (status && copies) {
-      status = begin_copy(ready);
-    } else if (status) {
-      status = on_ready(bucket);
-    }
+  void announce_next() {
+    const int index = next++;
+    if (status) status = announce(index, buckets[static_cast<std::size_t>(index)]);
   }
 
-  Status begin_copy(Bucket& bucket) const {
+  Status announce(int index, Bucket& bucket) const {
+    MOTLEY_TRY(catch_torch(ErrorCode::kInternal, "clearing gradients", [&] { zero_missing(bucket); }));
+    if (!copies) return on_ready(index);
     MOTLEY_ASSIGN(bucket.arriving, copies->to_host(bucket.gradients, bucket.staged));
     return {};
   }
@@ -69,8 +62,7 @@ struct GradientBuckets::State {
     const torch::NoGradGuard no_grad;
     for (std::size_t at = 0; at < bucket.parameters.size(); ++at) {
       torch::Tensor& gradient = bucket.parameters[at].mutable_grad();
-      if (gradient.defined()) continue;
-      gradient = bucket.views[at].zero_();
+      if (!gradient.defined()) gradient = bucket.views[at].zero_();
     }
   }
 
@@ -81,19 +73,13 @@ struct GradientBuckets::State {
     torch::Tensor& gradient = buckets[bucket].parameters[at].mutable_grad();
     const torch::Tensor& view = buckets[bucket].views[at];
     if (!gradient.is_same(view)) gradient = view.copy_(gradient);
-    complete(bucket);
-  }
-
-  void complete(std::size_t bucket) {
-    if (!on_ready) {
-      return;
-    }
+    if (!on_ready) return;
     MOTLEY_INVARIANT(buckets[bucket].incomplete > 0,
                      "a parameter's gradient was accumulated twice while armed: arm() belongs before the last backward "
                      "of a step");
     --buckets[bucket].incomplete;
     while (next < static_cast<int>(buckets.size()) && buckets[static_cast<std::size_t>(next)].incomplete == 0) {
-      announce();
+      announce_next();
     }
   }
 };
@@ -115,22 +101,17 @@ class AccumulationHook final : public torch::autograd::PostAccumulateGradHook {
 GradientBuckets::GradientBuckets(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 GradientBuckets::~GradientBuckets() {
-  for (State::Bucket& bucket : state_->buckets) {
-    for (torch::Tensor& parameter : bucket.parameters) {
-      torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
-      parameter.mutable_grad() = torch::Tensor();
-    }
+  for (const Place& place : state_->places) {
+    torch::autograd::impl::set_post_acc_grad_hooks(place.parameter.tensor, nullptr);
   }
+  zero();
 }
 
 Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTensors& parameters,
                                                                  std::size_t bucket_bytes, bool overlaps) {
   auto state = std::make_shared<State>();
   state->overlaps = overlaps;
-  if (parameters.empty()) {
-    return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(state)));
-  }
-  const torch::Tensor& first = parameters.front().tensor;
+  const torch::Tensor first = parameters.empty() ? torch::empty({0}) : parameters.front().tensor;
   state->dtype = first.scalar_type();
   // Whether a bucket of so many values takes so many more.
   const auto takes = [&](std::size_t values, std::size_t more) {
@@ -148,9 +129,7 @@ Result<std::unique_ptr<GradientBuckets>> GradientBuckets::create(const NamedTens
                   parameter.name, c10::toString(tensor.scalar_type()), tensor.device().str());
     }
     const auto elements = static_cast<std::size_t>(tensor.numel());
-    if (state->buckets.empty() || !takes(state->buckets.back().elements, elements)) {
-      state->buckets.emplace_back();
-    }
+    if (state->buckets.empty() || !takes(state->buckets.back().elements, elements)) state->buckets.emplace_back();
     state->places.push_back({parameter, static_cast<int>(state->buckets.size()) - 1,
                              static_cast<std::int64_t>(state->buckets.back().elements)});
     state->buckets.back().parameters.push_back(tensor);
@@ -174,26 +153,18 @@ torch::Dtype GradientBuckets::dtype() const {
 
 std::vector<std::size_t> GradientBuckets::bucket_elements() const {
   std::vector<std::size_t> elements;
-  for (const State::Bucket& bucket : state_->buckets) {
-    elements.push_back(bucket.elements);
-  }
+  for (const State::Bucket& bucket : state_->buckets) elements.push_back(bucket.elements);
   return elements;
 }
 
 Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
   MOTLEY_INVARIANT(memory.size() == state_->buckets.size(), "{} buckets were given memory for {}",
                    state_->buckets.size(), memory.size());
-  Tensors staged;
-  if (!memory.empty() && !state_->buckets.front().parameters.front().device().is_cpu()) {
-    MOTLEY_ASSIGN(state_->copies,
-                  DeviceCopies::create(state_->buckets.front().parameters.front().device(), state_->overlaps));
-    for (const State::Bucket& bucket : state_->buckets) {
-      MOTLEY_ASSIGN(torch::Tensor pinned,
-                    state_->copies->host_memory({static_cast<std::int64_t>(bucket.elements)}, state_->dtype));
-      staged.push_back(std::move(pinned));
-    }
+  const torch::Device device = memory.empty() ? torch::kCPU : state_->places.front().parameter.tensor.device();
+  if (!device.is_cpu()) {
+    MOTLEY_ASSIGN(state_->copies, DeviceCopies::create(device, state_->overlaps));
   }
-  return catch_torch(ErrorCode::kInternal, "binding gradients to the exchange's memory", [&] {
+  return catch_torch(ErrorCode::kInternal, "binding gradients to the exchange's memory", [&]() -> Status {
     const torch::NoGradGuard no_grad;
     for (std::size_t index = 0; index < memory.size(); ++index) {
       State::Bucket& bucket = state_->buckets[index];
@@ -203,12 +174,11 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
                        bucket.elements, bytes.size());
       MOTLEY_INVARIANT(reinterpret_cast<std::uintptr_t>(bytes.data()) % width == 0, "bucket {} is not aligned", index);
 
-      const torch::Device device = bucket.parameters.front().device();
       bucket.memory = torch::from_blob(bytes.data(), {static_cast<std::int64_t>(bucket.elements)}, state_->dtype);
       bucket.gradients = bucket.memory;
       if (state_->copies) {
         bucket.gradients = torch::empty_like(bucket.memory, bucket.memory.options().device(device));
-        bucket.staged = staged[index];
+        MOTLEY_ASSIGN(bucket.staged, state_->copies->host_memory(bucket.memory.sizes(), state_->dtype));
       }
       bucket.gradients.zero_();
 
@@ -222,15 +192,12 @@ Status GradientBuckets::bind(const std::vector<std::span<std::byte>>& memory) {
                            [state = state_, index, at = bucket.views.size() - 1] { state->accumulated(index, at); }));
       }
     }
+    return {};
   });
 }
 
 void GradientBuckets::zero() {
-  for (State::Bucket& bucket : state_->buckets) {
-    for (torch::Tensor& parameter : bucket.parameters) {
-      parameter.mutable_grad() = torch::Tensor();
-    }
-  }
+  for (const Place& place : state_->places) torch::Tensor(place.parameter.tensor).mutable_grad() = torch::Tensor();
 }
 
 void GradientBuckets::scale(double factor) {
@@ -253,21 +220,15 @@ void GradientBuckets::arm(OnReady on_ready) {
 
 Status GradientBuckets::flush() {
   MOTLEY_INVARIANT(static_cast<bool>(state_->on_ready), "flush() without arm()");
-  while (state_->next < count()) {
-    state_->announce();
-  }
-  if (state_->copies && state_->status) {
-    state_->status = state_->announce_copied();
-  }
+  while (state_->next < count()) state_->announce_next();
+  if (state_->copies && state_->status) state_->status = state_->announce_copied();
   state_->on_ready = nullptr;
   return state_->status;
 }
 
 Status GradientBuckets::fetch(int bucket) {
   const State::Bucket& fetched = state_->buckets[static_cast<std::size_t>(bucket)];
-  if (!state_->copies) {
-    return {};
-  }
+  if (!state_->copies) return {};
   // The device has read `staged` for the step before: this step's gradients have come through it since.
   return catch_torch(ErrorCode::kInternal, "copying gradients to the device", [&] {
     fetched.staged.copy_(fetched.memory);

@@ -7,7 +7,10 @@
 #include <torch/csrc/profiler/util.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "motley/model/profile.h"
 
 C10_DECLARE_int(caffe2_log_level);
 
@@ -85,9 +88,7 @@ std::vector<double> inner_bytes(Network& network) {
   const QuietLibtorch quiet;
   const NamedTensors buffers = network.buffers();
   Tensors before;
-  for (const NamedTensor& buffer : buffers) {
-    before.push_back(buffer.tensor.clone());
-  }
+  for (const NamedTensor& buffer : buffers) before.push_back(buffer.tensor.clone());
   std::vector<double> inner;
   std::vector<Tensors> kept;
   Tensors values = {batch_of_zeros(network, kSamples)};
@@ -107,11 +108,70 @@ std::vector<double> inner_bytes(Network& network) {
     inner.push_back(std::max(0.0, counter->bytes() - created) / kSamples);
   }
   const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    buffers[i].tensor.copy_(before[i]);
-  }
+  for (std::size_t i = 0; i < before.size(); ++i) buffers[i].tensor.copy_(before[i]);
   return inner;
 }
+
+// One zero, seen as so many: nothing that a network is said to compute takes memory before it is sent.
+torch::Tensor make_zeros(c10::IntArrayRef shape, const torch::TensorOptions& options) {
+  return torch::zeros({1}, options).expand(shape);
+}
+
+// Zeros of some width for each sample, and zeros for the gradient of what was read.
+class SyntheticFunction : public torch::autograd::Function<SyntheticFunction> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& input,
+                               std::int64_t width) {
+    context->saved_data["shape"] = input.sizes().vec();
+    return make_zeros({input.size(0), width}, input.options());
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               const torch::autograd::tensor_list& gradients) {
+    return {make_zeros(context->saved_data["shape"].toIntVector(), gradients.front().options()), torch::Tensor()};
+  }
+};
+
+class SyntheticModel final : public Network {
+ public:
+  SyntheticModel(const model::Graph& graph, std::vector<std::int64_t> sample_shape, std::int64_t outputs)
+      : Network(fmt::format("synthetic {}", graph.name), std::move(sample_shape)) {
+    const std::vector<double> cuts = model::cut_bytes(graph);
+    for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+      const model::Layer& layer = graph.layers[i];
+      const bool is_last = i + 1 == graph.layers.size();
+      const auto width = is_last ? outputs : std::max<std::int64_t>(1, std::llround(cuts[i + 1] / kBytes));
+      layers_.push_back({layer.name, layer.kind, of_one_value([width](const torch::Tensor& input) {
+                           return SyntheticFunction::apply(input, width);
+                         })});
+      if (layer.parameters > 0) {
+        layers_.back().parameters.push_back(
+            {layer.name + ".weight", torch::zeros({std::llround(layer.parameters)}).requires_grad_()});
+      }
+    }
+  }
+
+  Tensors forward(const Tensors& inputs) override {
+    Tensors values = inputs;
+    for (const ChainLayer& layer : layers_) values = layer.forward(values);
+    return values;
+  }
+  NamedTensors parameters() const override {
+    NamedTensors all;
+    for (const ChainLayer& layer : layers_) all.insert(all.end(), layer.parameters.begin(), layer.parameters.end());
+    return all;
+  }
+  NamedTensors buffers() const override { return {}; }
+  std::vector<BatchNormLayer> batch_norms() const override { return {}; }
+  std::vector<ChainLayer> chain() override { return layers_; }
+  void train(bool /*on*/) override {}
+  void to(torch::Device device, torch::Dtype dtype) override {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, parameter] : parameters()) torch::Tensor(parameter).set_data(parameter.to(device, dtype));
+  }
+
+ private:
+  std::vector<ChainLayer> layers_;
+};
 
 }  // namespace
 
@@ -148,9 +208,7 @@ Result<model::Graph> model_graph(Network& network) {
       model::Layer layer;
       layer.name = chained.name;
       layer.kind = chained.kind;
-      if (!graph.layers.empty()) {
-        layer.inputs = {static_cast<int>(graph.layers.size()) - 1};
-      }
+      if (!graph.layers.empty()) layer.inputs = {static_cast<int>(graph.layers.size()) - 1};
       for (const NamedTensor& parameter : chained.parameters) {
         layer.parameters += static_cast<double>(parameter.tensor.numel());
       }
@@ -168,6 +226,24 @@ Result<model::Graph> model_graph(Network& network) {
   }));
   MOTLEY_TRY(model::validate(graph));
   return graph;
+}
+
+Result<std::unique_ptr<Network>> make_synthetic_model(const std::filesystem::path& file, std::int64_t max_layers,
+                                                      std::vector<std::int64_t> sample_shape, std::int64_t outputs) {
+  MOTLEY_ASSIGN(model::Profile profile, model::read_profile(file));
+  profile = model::without_step_layer(std::move(profile));
+  if (max_layers > 0) profile = model::coarsen(profile, static_cast<int>(max_layers));
+  for (const model::Layer& layer : profile.graph.layers) {
+    if (layer.lookups > 0) {
+      return fail(ErrorCode::kInvalidInput,
+                  "model.path: layer '{}' of '{}' looks up rows; accepted with model.name synthetic: networks whose "
+                  "layers do not",
+                  layer.name, file.string());
+    }
+  }
+  return catch_torch(ErrorCode::kUnavailable, "making the synthetic " + profile.graph.name, [&] {
+    return std::unique_ptr<Network>(std::make_unique<SyntheticModel>(profile.graph, std::move(sample_shape), outputs));
+  });
 }
 
 }  // namespace motley::nn

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
-#include <span>
 
 #include "motley/nn/model_graph.h"
 
@@ -52,21 +51,18 @@ class Part final : public Network {
  public:
   Part(std::unique_ptr<Network> whole, std::vector<ChainLayer> layers, NamedTensors parameters, NamedTensors buffers,
        std::vector<std::int64_t> sample_shape, Shapes input_shapes)
-      : whole_(std::move(whole)),
+      : Network(fmt::format("{} ({} to {})", whole->name(), layers.front().name, layers.back().name),
+                std::move(sample_shape)),
+        whole_(std::move(whole)),
         layers_(std::move(layers)),
         parameters_(std::move(parameters)),
         buffers_(std::move(buffers)),
-        sample_shape_(std::move(sample_shape)),
-        input_shapes_(std::move(input_shapes)),
-        name_(fmt::format("{} ({} to {})", whole_->name(), layers_.front().name, layers_.back().name)) {}
+        input_shapes_(std::move(input_shapes)) {}
 
-  std::string name() const override { return name_; }
   Tensors forward(const Tensors& inputs) override {
     TORCH_CHECK(inputs.size() == 1, "a part of a network takes one input and was given ", inputs.size());
     Tensors values = unpacked(inputs.front(), input_shapes_);
-    for (const ChainLayer& layer : layers_) {
-      values = layer.forward(values);
-    }
+    for (const ChainLayer& layer : layers_) values = layer.forward(values);
     return {packed(values)};
   }
   NamedTensors parameters() const override { return parameters_; }
@@ -82,16 +78,13 @@ class Part final : public Network {
   std::vector<ChainLayer> chain() override { return layers_; }
   void train(bool on) override { whole_->train(on); }
   void to(torch::Device device, torch::Dtype dtype) override { whole_->to(device, dtype); }
-  std::vector<std::int64_t> sample_shape() const override { return sample_shape_; }
 
  private:
-  std::unique_ptr<Network> whole_;
-  std::vector<ChainLayer> layers_;
-  NamedTensors parameters_;
-  NamedTensors buffers_;
-  std::vector<std::int64_t> sample_shape_;
-  Shapes input_shapes_;
-  std::string name_;
+  const std::unique_ptr<Network> whole_;
+  const std::vector<ChainLayer> layers_;
+  const NamedTensors parameters_;
+  const NamedTensors buffers_;
+  const Shapes input_shapes_;
 };
 
 Status check_names(const Network& network, const std::vector<ChainLayer>& layers,
@@ -109,19 +102,8 @@ Status check_names(const Network& network, const std::vector<ChainLayer>& layers
   return {};
 }
 
-// Names of the tensors that these layers own.
-std::set<std::string> owned_by(std::span<const ChainLayer> layers) {
-  std::set<std::string> names;
-  for (const ChainLayer& layer : layers) {
-    for (const NamedTensors* tensors : {&layer.parameters, &layer.buffers}) {
-      for (const NamedTensor& tensor : *tensors) names.insert(tensor.name);
-    }
-  }
-  return names;
-}
-
-// In the order of the layers that read them first.
-std::vector<SharedTensor> shared_by(std::span<const ChainLayer> layers) {
+// All tensors of the layers, each with the layers that read it, in the order of those that read it first.
+std::vector<SharedTensor> list_readers(const std::vector<ChainLayer>& layers) {
   std::vector<SharedTensor> tensors;
   for (int i = 0; const ChainLayer& layer : layers) {
     for (const std::string& name : std::set(layer.shared.begin(), layer.shared.end())) {
@@ -131,12 +113,11 @@ std::vector<SharedTensor> shared_by(std::span<const ChainLayer> layers) {
     for (const NamedTensor& tensor : layer.buffers) tensors.push_back({tensor.name, {i}, false});
     ++i;
   }
-  std::erase_if(tensors, [](const SharedTensor& tensor) { return tensor.layers.size() == 1; });
   return tensors;
 }
 
 // Shapes of one sample before the first layer, of each value that this reads and of all as one, and after the last one.
-Status find_shapes(Network& network, std::span<const ChainLayer> layers, int first, int last, Shapes& inputs,
+Status find_shapes(Network& network, const std::vector<ChainLayer>& layers, int first, int last, Shapes& inputs,
                    NetworkPart& part) {
   return catch_torch(ErrorCode::kInvalidInput, network.name() + ": finding the shapes between its layers", [&] {
     const torch::NoGradGuard no_grad;
@@ -172,24 +153,19 @@ Result<NetworkPart> take_part(std::unique_ptr<Network> network, const std::vecto
   MOTLEY_INVARIANT(0 <= first && first <= last && last < static_cast<int>(layers.size()),
                    "there are no layers {} to {} among {}", first, last, layers.size());
 
-  const std::span all(layers);
-  const auto begin = static_cast<std::size_t>(first);
-  const auto end = static_cast<std::size_t>(last) + 1;
-  const std::span<const ChainLayer> ours = all.subspan(begin, end - begin);
-  std::set<std::string> own = owned_by(ours);
-  for (const ChainLayer& layer : ours) own.insert(layer.shared.begin(), layer.shared.end());
-  std::set<std::string> others = owned_by(all.first(begin));
-  others.merge(owned_by(all.subspan(end)));
-
   NetworkPart part;
-  part.shared = shared_by(all);
   Shapes inputs;
   MOTLEY_TRY(find_shapes(*network, layers, first, last, inputs, part));
+  part.shared = list_readers(layers);
   // In the network's order.
   const auto take = [&](const NamedTensors& tensors) {
     NamedTensors taken;
     for (const NamedTensor& tensor : tensors) {
-      if (own.contains(tensor.name) || (first == 0 && !others.contains(tensor.name))) {
+      const auto read = std::ranges::find(part.shared, tensor.name, &SharedTensor::name);
+      const bool is_own = read == part.shared.end() ? first == 0 : std::ranges::any_of(read->layers, [&](int layer) {
+        return first <= layer && layer <= last;
+      });
+      if (is_own) {
         taken.push_back(tensor);
       } else {
         torch::Tensor(tensor.tensor).set_data(torch::empty({0}, tensor.tensor.options()));
@@ -199,6 +175,7 @@ Result<NetworkPart> take_part(std::unique_ptr<Network> network, const std::vecto
   };
   NamedTensors parameters = take(network->parameters());
   NamedTensors buffers = take(network->buffers());
+  std::erase_if(part.shared, [](const SharedTensor& tensor) { return tensor.layers.size() == 1; });
   std::vector<ChainLayer> kept(layers.begin() + first, layers.begin() + last + 1);
   part.network = std::make_unique<Part>(std::move(network), std::move(kept), std::move(parameters), std::move(buffers),
                                         part.input_shape, std::move(inputs));

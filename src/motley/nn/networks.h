@@ -25,7 +25,7 @@ struct NetworkSpec {
   std::optional<std::vector<std::int64_t>> hidden;  // sizes of hidden fully connected layers: mlp (default 128), cnn
                                                     // (64), vgg11 (4096, 4096 for images of 64 and more, else 512),
                                                     // ctrdnn (400, 400, 400), 2emb (400, 400, 50)
-  std::int64_t layers = 0;                          // transformer: blocks; 0: 4; synthetic: see synthetic_model.h
+  std::int64_t layers = 0;                          // transformer: blocks; 0: 4; synthetic: at most, 0: all
   std::int64_t width = 0;                           // transformer: values a token between the blocks; 0: 128
   std::int64_t heads = 0;                           // transformer: heads of each attention; 0: 4
   bool tied = false;                                // transformer: the output layer's weights are the embedding's

@@ -8,7 +8,6 @@
 #include "motley/base/statistics.h"
 #include "motley/base/units.h"
 #include "motley/nn/gradient_buckets.h"
-#include "motley/nn/metrics.h"
 #include "motley/nn/model_graph.h"
 
 namespace motley::nn {
@@ -25,9 +24,7 @@ constexpr int kFitRounds = 30;
 // Median absolute deviation as a share of the median.
 double relative_spread(std::vector<double> values) {
   const double middle = median(values);
-  for (double& value : values) {
-    value = std::abs(value - middle);
-  }
+  for (double& value : values) value = std::abs(value - middle);
   return middle > 0 ? median(std::move(values)) / middle : 0;
 }
 
@@ -47,42 +44,34 @@ class Profiler {
       : network_(network), step_(step), device_(device), clock_(clock) {}
 
   Status prepare() {
-    return catch_torch(ErrorCode::kUnavailable, "moving the network to " + device_.str(),
-                       [&]() -> Status {
-                         network_.to(device_, step_.dtype);
-                         network_.train(true);
-                         layers_ = list_layers(network_);
-                         MOTLEY_ASSIGN(optimizer_, Optimizer::create(step_.optimizer, network_.parameters()));
-                         MOTLEY_ASSIGN(buckets_, GradientBuckets::create(network_.parameters(), step_.bucket_bytes));
-                         std::vector<std::span<std::byte>> spans;
-                         for (const std::size_t elements : buckets_->bucket_elements()) {
-                           memory_.push_back(torch::empty(static_cast<std::int64_t>(elements), buckets_->dtype()));
-                           spans.emplace_back(static_cast<std::byte*>(memory_.back().data_ptr()),
-                                              memory_.back().nbytes());
-                         }
-                         return buckets_->bind(spans);
-                       })
-        .and_then([](Status status) { return status; });
+    return catch_torch(ErrorCode::kUnavailable, "moving the network to " + device_.str(), [&]() -> Status {
+      network_.to(device_, step_.dtype);
+      network_.train(true);
+      layers_ = list_layers(network_);
+      MOTLEY_ASSIGN(optimizer_, Optimizer::create(step_.optimizer, network_.parameters()));
+      MOTLEY_ASSIGN(buckets_, GradientBuckets::create(network_.parameters(), step_.bucket_bytes));
+      std::vector<std::span<std::byte>> spans;
+      for (const std::size_t elements : buckets_->bucket_elements()) {
+        memory_.push_back(torch::empty(static_cast<std::int64_t>(elements), buckets_->dtype()));
+        spans.emplace_back(static_cast<std::byte*>(memory_.back().data_ptr()), memory_.back().nbytes());
+      }
+      return buckets_->bind(spans);
+    });
   }
 
   Result<Pass> pass(std::int64_t batch) {
     std::vector<std::int64_t> shape = network_.sample_shape();
     shape.insert(shape.begin(), batch);
-    return catch_torch(ErrorCode::kInvalidInput, fmt::format("{}: a batch of {}", network_.name(), batch),
-                       [&]() -> Result<Pass> {
-                         const torch::Tensor inputs = step_.tokens > 0
-                                                          ? torch::randint(step_.tokens, shape, step_.dtype)
-                                                          : torch::randn(shape, step_.dtype);
-                         return timed_pass(inputs.to(device_));
-                       })
-        .and_then([](auto pass) { return pass; });
+    return catch_torch(ErrorCode::kInvalidInput, fmt::format("{}: a batch of {}", network_.name(), batch), [&] {
+      const torch::Tensor inputs =
+          step_.tokens > 0 ? torch::randint(step_.tokens, shape, step_.dtype) : torch::randn(shape, step_.dtype);
+      return timed_pass(inputs.to(device_));
+    });
   }
 
  private:
   double now() const {
-    if (device_.is_cuda()) {
-      torch::cuda::synchronize(device_.index());
-    }
+    if (device_.is_cuda()) torch::cuda::synchronize(device_.index());
     return clock_.now();
   }
 
@@ -111,7 +100,6 @@ class Profiler {
     Pass pass{std::vector<Seconds>(layers_.size() + 1)};
     std::vector<Seconds>& seconds = pass.layers;
     buckets_->zero();
-    torch::Tensor targets;
     std::vector<Tensors> inputs;
     std::vector<Tensors> outputs;
     Tensors values = {std::move(sample)};
@@ -130,7 +118,7 @@ class Profiler {
       }
     }
     const torch::Tensor predicted = values.front().detach();
-    targets = targets_for(predicted);
+    const torch::Tensor targets = targets_for(predicted);
     begin = now();
     MOTLEY_ASSIGN(const LossOutcome loss,
                   compute_loss(step_.loss, predicted, targets, static_cast<double>(predicted.size(0))));
@@ -160,31 +148,29 @@ class Profiler {
   std::unique_ptr<GradientBuckets> buckets_;
 };
 
-// The passes of one batch size, layer by layer.
+// The passes of one batch size.
 struct Series {
   std::int64_t batch = 0;
   double pass_seconds = 0;  // of the last warm pass
-  std::vector<std::vector<double>> forward;
-  std::vector<std::vector<double>> backward;
-  std::vector<double> whole;  // passes
+  std::vector<std::vector<Seconds>> passes = {};
 
-  void add(const std::vector<Seconds>& layers) {
-    forward.resize(layers.size());
-    backward.resize(layers.size());
-    whole.push_back(0);
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      forward[i].push_back(layers[i].forward);
-      backward[i].push_back(layers[i].backward);
-      whole.back() += layers[i].forward + layers[i].backward;
-    }
-  }
   model::Measurement measurement(std::size_t layer) const {
-    std::vector<double> sums = forward[layer];
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      sums[i] += backward[layer][i];
+    std::vector<double> forward, backward, sums;
+    for (const std::vector<Seconds>& pass : passes) {
+      forward.push_back(pass[layer].forward);
+      backward.push_back(pass[layer].backward);
+      sums.push_back(pass[layer].forward + pass[layer].backward);
     }
-    return {static_cast<double>(batch), median(forward[layer]), median(backward[layer]),
+    return {static_cast<double>(batch), median(std::move(forward)), median(std::move(backward)),
             relative_spread(std::move(sums))};
+  }
+  double quiet_seconds() const {
+    std::vector<double> whole;
+    for (const std::vector<Seconds>& pass : passes) {
+      double& seconds = whole.emplace_back(0);
+      for (const auto& [forward, backward] : pass) seconds += forward + backward;
+    }
+    return percentile(std::move(whole), kQuietPasses);
   }
 };
 
@@ -207,29 +193,21 @@ Result<std::vector<Series>> warm_up(Profiler& profiler, const model::Graph& grap
         break;
       }
     }
-    if (options.progress) {
-      options.progress(fmt::format("{}: batches of {}", graph.name, batch));
-    }
+    if (options.progress) options.progress(fmt::format("{}: batches of {}", graph.name, batch));
     double last = 0;
-    Status done;
+    Result<Pass> done;
     for (int i = 0; i < kWarmPasses && done; ++i) {
       const double before = options.clock.now();
-      if (auto pass = profiler.pass(batch); !pass) {
-        done = fail(std::move(pass).error());
-      }
+      done = profiler.pass(batch);
       last = options.clock.now() - before;
     }
     if (!done) {
       const bool out_of_memory = done.error().code == ErrorCode::kUnavailable && !all.empty();
-      if (out_of_memory) {
-        break;
-      }
-      if (batch == 1 && options.batches.size() > 1) {
-        continue;
-      }
+      if (out_of_memory) break;
+      if (batch == 1 && options.batches.size() > 1) continue;
       return fail(done.error());
     }
-    all.push_back({batch, last, {}, {}, {}});
+    all.push_back({batch, last});
     round_seconds += last;
   }
   return all;
@@ -293,8 +271,8 @@ Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, c
   std::vector<double> updates;
   while (times.rounds < kMaxRounds && (times.rounds < kMinRounds || options.clock.now() - begin < options.seconds)) {
     for (Series& series : all) {
-      MOTLEY_ASSIGN(const Pass pass, profiler.pass(series.batch));
-      series.add(pass.layers);
+      MOTLEY_ASSIGN(Pass pass, profiler.pass(series.batch));
+      series.passes.push_back(std::move(pass.layers));
       updates.push_back(pass.update);
     }
     ++times.rounds;
@@ -306,7 +284,7 @@ Result<LayerTimes> profile_layers(Network& network, const model::Graph& graph, c
 
   for (const Series& series : all) {
     times.batches.push_back(series.batch);
-    times.quiet_seconds.push_back(percentile(series.whole, kQuietPasses));
+    times.quiet_seconds.push_back(series.quiet_seconds());
   }
   const double update = median(updates);
   double parameters = 0;

@@ -5,29 +5,46 @@
 #include <fmt/ranges.h>
 #include <malloc.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <mutex>
 
 #include "motley/base/random.h"
 
 namespace motley::nn {
+namespace {
+
+thread_local std::shared_ptr<const RandomSamples> current_samples;
+
+// SplitMix64 (Steele, Lea, Flood 2014): the state's next number.
+std::uint64_t scramble(std::uint64_t state) {
+  state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
+  state = (state ^ (state >> 27)) * 0x94d049bb133111eb;
+  return state ^ (state >> 31);
+}
+
+template <class Value>
+void fill_mask(torch::Tensor& mask, const RandomSamples& samples, double share, std::uint64_t place) {
+  constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15;
+  const auto below = static_cast<std::uint64_t>(std::ldexp(share, 32));  // of 32 random bits
+  const auto kept = static_cast<Value>(1 / (1 - share));
+  const auto width = static_cast<std::size_t>(mask.numel()) / samples.samples.size();
+  auto* value = mask.data_ptr<Value>();
+  for (const std::uint32_t sample : samples.samples) {
+    const std::uint64_t base = mix({samples.seed, samples.step, sample, place});
+    for (std::size_t i = 0; i < width; ++i) {
+      *value++ = (scramble(base + i * kStride) >> 32) < below ? Value(0) : kept;
+    }
+  }
+}
+
+}  // namespace
 
 Result<torch::Device> parse_device(const std::string& text) {
-  const auto refuse = [&] {
+  if (text == "cpu") return torch::Device(torch::kCPU);
+  const std::string digits = text == "cuda" ? "0" : text.starts_with("cuda:") ? text.substr(5) : "";
+  if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos) {
     return fail(ErrorCode::kInvalidInput, "device: '{}' is not a device; accepted: cpu, cuda, cuda:N", text);
-  };
-  if (text == "cpu") {
-    return torch::Device(torch::kCPU);
-  }
-  int index = 0;
-  if (text.starts_with("cuda:")) {
-    const std::string digits = text.substr(5);
-    if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos) {
-      return refuse();
-    }
-    index = std::stoi(digits);
-  } else if (text != "cuda") {
-    return refuse();
   }
   if (!torch::cuda::is_available()) {
     return fail(ErrorCode::kUnavailable,
@@ -35,7 +52,7 @@ Result<torch::Device> parse_device(const std::string& text) {
                 "an NVIDIA driver and a GPU); 'cpu' works here",
                 text);
   }
-  const int count = static_cast<int>(torch::cuda::device_count());
+  const int index = std::stoi(digits), count = static_cast<int>(torch::cuda::device_count());
   if (index >= count) {
     return fail(ErrorCode::kInvalidInput, "device: '{}' does not exist; this machine has cuda:0 to cuda:{}", text,
                 count - 1);
@@ -44,12 +61,8 @@ Result<torch::Device> parse_device(const std::string& text) {
 }
 
 Result<torch::Dtype> parse_dtype(const std::string& text) {
-  if (text == "float32") {
-    return torch::kFloat32;
-  }
-  if (text == "float64") {
-    return torch::kFloat64;
-  }
+  if (text == "float32") return torch::kFloat32;
+  if (text == "float64") return torch::kFloat64;
   return fail(ErrorCode::kInvalidInput, "model.dtype: '{}' is not a type of weights; accepted: float32, float64", text);
 }
 
@@ -76,66 +89,68 @@ void set_deterministic(bool on) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
+std::shared_ptr<const RandomSamples> random_samples() {
+  return current_samples;
+}
+
+void set_random_samples(std::shared_ptr<const RandomSamples> samples) {
+  current_samples = std::move(samples);
+}
+
 void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch,
                      std::span<const std::uint32_t> samples) {
-  set_random_samples(
-      samples.empty() ? nullptr
-                      : std::make_shared<RandomSamples>(RandomSamples{seed, step, {samples.begin(), samples.end()}}));
+  current_samples = samples.empty()
+                        ? nullptr
+                        : std::make_shared<RandomSamples>(RandomSamples{seed, step, {samples.begin(), samples.end()}});
   torch::manual_seed(mix({seed, step, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(micro_batch)}));
 }
 
-namespace {
-
-torch::Tensor generator_state(torch::Device device) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_generator_state(torch::Device device, const torch::Tensor& state) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
-
-}  // namespace
-
-RandomState RandomState::capture(torch::Device device) {
-  RandomState state(device);
-  state.cpu_ = generator_state(torch::kCPU);
-  if (!device.is_cpu()) {
-    state.gpu_ = generator_state(device);
+RandomState::RandomState(torch::Device device) : samples_(current_samples) {
+  std::vector<torch::Device> devices = {torch::kCPU};
+  if (!device.is_cpu()) devices.push_back(device);
+  for (const torch::Device each : devices) {
+    at::Generator generator = at::globalContext().defaultGenerator(each);
+    const std::lock_guard lock(generator.mutex());
+    generators_.emplace_back(generator, generator.get_state());
   }
-  state.samples_ = random_samples();
-  return state;
 }
 
 void RandomState::restore() const {
-  set_generator_state(torch::kCPU, cpu_);
-  if (gpu_.defined()) {
-    set_generator_state(device_, gpu_);
+  for (auto [generator, state] : generators_) {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
   }
-  set_random_samples(samples_);
+  current_samples = samples_;
+}
+
+torch::Tensor sample_dropout(const torch::Tensor& values, double share, std::uint64_t place) {
+  if (share == 0) return values;
+  if (!current_samples) return torch::dropout(values, share, /*train=*/true);
+  TORCH_CHECK(values.size(0) == static_cast<std::int64_t>(current_samples->samples.size()), "dropout reads ",
+              values.size(0), " samples and was told of ", current_samples->samples.size());
+  const bool is_double = values.scalar_type() == torch::kFloat64;
+  torch::Tensor mask = torch::empty(values.sizes(), is_double ? torch::kFloat64 : torch::kFloat32);
+  is_double ? fill_mask<double>(mask, *current_samples, share, place)
+            : fill_mask<float>(mask, *current_samples, share, place);
+  return values * mask.to(values.options());
 }
 
 Autocast::Autocast(torch::Device device, bool enabled) : type_(device.type()), enabled_(enabled) {
-  if (enabled_) {
-    was_enabled_ = at::autocast::is_autocast_enabled(type_);
-    was_dtype_ = at::autocast::get_autocast_dtype(type_);
-    at::autocast::set_autocast_enabled(type_, true);
-    at::autocast::set_autocast_dtype(type_, torch::kBFloat16);
-    at::autocast::increment_nesting();
-  }
+  if (!enabled_) return;
+  was_enabled_ = at::autocast::is_autocast_enabled(type_);
+  was_dtype_ = at::autocast::get_autocast_dtype(type_);
+  at::autocast::set_autocast_enabled(type_, true);
+  at::autocast::set_autocast_dtype(type_, torch::kBFloat16);
+  at::autocast::increment_nesting();
 }
 
 Autocast::~Autocast() {
-  if (enabled_) {
-    if (at::autocast::decrement_nesting() == 0) {
-      at::autocast::clear_cache();  // the cached casts of weights are stale after the next update
-    }
-    at::autocast::set_autocast_dtype(type_, was_dtype_);
-    at::autocast::set_autocast_enabled(type_, was_enabled_);
+  if (!enabled_) return;
+  if (at::autocast::decrement_nesting() == 0) {
+    at::autocast::clear_cache();  // the cached casts of weights are stale after the next update
   }
+  at::autocast::set_autocast_dtype(type_, was_dtype_);
+  at::autocast::set_autocast_enabled(type_, was_enabled_);
 }
 
 std::string format_shape(c10::IntArrayRef shape) {

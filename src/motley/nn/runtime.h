@@ -4,16 +4,15 @@
 
 #include <torch/torch.h>
 
-#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/nn/sample_dropout.h"
 
 namespace motley::nn {
 
@@ -43,25 +42,41 @@ void keep_freed_memory();
 // The same bits from run to run: deterministic kernels, no cuDNN search. Call before the first use of CUDA.
 void set_deterministic(bool on);
 
-// Seeds all generators for one micro-batch, and the dropout of our own networks (nn/sample_dropout.h) by `samples`,
-// one a row; none: not known, and dropout draws from the generators. Randomness is a function of these numbers and not
-// of what ran before, so a resumed run needs no saved generator state.
+// The samples that a thread computes next, one a row of what its layers read. At least one.
+struct RandomSamples {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  std::vector<std::uint32_t> samples;
+};
+
+// Those of the calling thread; nothing: samples are not known, and masks come from libtorch's generator.
+std::shared_ptr<const RandomSamples> random_samples();
+void set_random_samples(std::shared_ptr<const RandomSamples> samples);
+
+// Seeds all generators for one micro-batch, and sample_dropout by `samples`, one a row; none: not known. Randomness is
+// a function of these numbers and not of what ran before, so a resumed run needs no saved generator state.
 void seed_randomness(std::uint64_t seed, std::uint64_t step, int rank, std::int64_t micro_batch,
                      std::span<const std::uint32_t> samples);
 
-// The generators of the CPU and of one device and the samples, to run a computation twice with the same random numbers.
+// The generators of the CPU and of one device and the samples as they are when this is made, to run a computation twice
+// with the same random numbers.
 class RandomState {
  public:
-  static RandomState capture(torch::Device device);
+  explicit RandomState(torch::Device device);
   void restore() const;
 
  private:
-  explicit RandomState(torch::Device device) : device_(device) {}
-  torch::Device device_;
-  torch::Tensor cpu_;
-  torch::Tensor gpu_;
+  std::vector<std::pair<at::Generator, torch::Tensor>> generators_;
   std::shared_ptr<const RandomSamples> samples_;
 };
+
+// Dropout whose masks follow from the samples, not from who computes them: the same values are left out with any number
+// of workers, any shares, any plan, and when a stage computes forward once more.
+//
+// Leaves out a share of `values` [n, ...] and scales the others so that their expectation stays. A value is left out by
+// a hash of seed, step, the sample, `place` (which of the network's dropouts it is) and where in the sample it stands.
+// Masks are made on the CPU. Throws as libtorch does where n is not the number of samples.
+torch::Tensor sample_dropout(const torch::Tensor& values, double share, std::uint64_t place);
 
 // While it lives, operations on this device that gain by it compute in bfloat16 (weights stay as they are). Does
 // nothing when not enabled. Holds for the calling thread.
@@ -86,18 +101,21 @@ std::string format_shape(c10::IntArrayRef shape);
 // Call within a catch block.
 Error error_of_current_exception(ErrorCode code, const std::string& doing);
 
-// Runs `body` and turns what libtorch throws into an error: catch_torch(code, "computing the loss", [&] {...}).
+// Runs `body` and turns what libtorch throws into an error: catch_torch(code, "computing the loss", [&] {...}). A body
+// may return a Result itself.
 template <class Body>
-auto catch_torch(ErrorCode code, const std::string& doing, Body&& body) -> Result<decltype(body())> {
+auto catch_torch(ErrorCode code, const std::string& doing, Body&& body) {
+  using Returned = decltype(body());
+  using Caught = std::conditional_t<requires { body().error().code; }, Returned, Result<Returned>>;
   try {
-    if constexpr (std::is_void_v<decltype(body())>) {
+    if constexpr (std::is_void_v<Returned>) {
       body();
-      return {};
+      return Caught();
     } else {
-      return body();
+      return Caught(body());
     }
   } catch (...) {
-    return fail(error_of_current_exception(code, doing));
+    return Caught(fail(error_of_current_exception(code, doing)));
   }
 }
 

@@ -1,8 +1,30 @@
 #include "motley/nn/stage.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace motley::nn {
+namespace {
+
+// Means, then variances.
+std::vector<double> read_statistics(const BatchNormLayer& layer) {
+  const torch::Tensor both =
+      torch::cat({layer.running_mean.flatten(), layer.running_var.flatten()}).to(torch::kCPU, torch::kFloat64);
+  return {both.data_ptr<double>(), both.data_ptr<double>() + both.numel()};
+}
+
+double count_batches(const BatchNormLayer& layer) {
+  return layer.num_batches_tracked.defined() ? layer.num_batches_tracked.item<double>() : 0;
+}
+
+// The share of the old value that is in the new one after `now - before` batches.
+double kept_share(const BatchNormLayer& layer, double before, double now) {
+  if (!layer.momentum) return before / std::max(now, 1.0);
+  // A layer that does not count its batches had one.
+  return std::pow(1 - *layer.momentum, layer.num_batches_tracked.defined() ? now - before : 1);
+}
+
+}  // namespace
 
 Stage::Stage(std::unique_ptr<Network> network, const StageOptions& options)
     : network_(std::move(network)),
@@ -19,13 +41,11 @@ Result<std::unique_ptr<Stage>> Stage::create(std::unique_ptr<Network> network, c
 }
 
 Status Stage::check_sample_shape(const Tensors& inputs) const {
-  const std::vector<std::int64_t> expected = network_->sample_shape();
+  const std::vector<std::int64_t>& expected = network_->sample_shape();
   if (inputs.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: forward was given no input", name());
   }
-  if (expected.empty()) {
-    return {};
-  }
+  if (expected.empty()) return {};
   const c10::IntArrayRef given = inputs.front().sizes();
   if (given.empty() || !std::ranges::equal(given.slice(1), expected)) {
     return fail(ErrorCode::kInvalidInput,
@@ -55,32 +75,23 @@ Result<Tensors> Stage::forward(std::int64_t micro_batch, const Tensors& inputs) 
         kept.inputs.back() = kept.inputs.back().detach().requires_grad_();
       }
     }
-    if (!training_ || options_.recompute) {
-      const torch::NoGradGuard no_grad;
-      if (training_) {
-        kept.random = RandomState::capture(options_.device);
-      }
-      Tensors outputs = run(kept.inputs);
-      if (training_) {
-        kept_.emplace(micro_batch, std::move(kept));
-      }
-      return outputs;
-    }
-    kept.outputs = run(kept.inputs);
     Tensors outputs;
-    for (const torch::Tensor& output : kept.outputs) {
-      outputs.push_back(output.detach());
+    if (training_ && !options_.recompute) {
+      kept.outputs = run(kept.inputs);
+      for (const torch::Tensor& output : kept.outputs) outputs.push_back(output.detach());
+    } else {
+      const torch::NoGradGuard no_grad;
+      if (training_) kept.random.emplace(options_.device);
+      outputs = run(kept.inputs);
     }
-    kept_.emplace(micro_batch, std::move(kept));
+    if (training_) kept_.emplace(micro_batch, std::move(kept));
     return outputs;
   });
 }
 
 Tensors as_leaves(const Tensors& values) {
   Tensors leaves;
-  for (const torch::Tensor& value : values) {
-    leaves.push_back(value.detach().requires_grad_(value.requires_grad()));
-  }
+  for (const torch::Tensor& value : values) leaves.push_back(value.detach().requires_grad_(value.requires_grad()));
   return leaves;
 }
 
@@ -97,10 +108,8 @@ Result<Tensors> Stage::backward(std::int64_t micro_batch, const Tensors& output_
   Tensors buffers_before;
   if (kept.random) {
     MOTLEY_TRY(catch_torch(ErrorCode::kInternal, name() + ": recomputation", [&] {
-      for (const NamedTensor& buffer : buffers_) {
-        buffers_before.push_back(buffer.tensor.clone());
-      }
-      const RandomState now = RandomState::capture(options_.device);
+      for (const NamedTensor& buffer : buffers_) buffers_before.push_back(buffer.tensor.clone());
+      const RandomState now(options_.device);
       kept.random->restore();
       kept.outputs = run(kept.inputs);
       now.restore();
@@ -127,18 +136,11 @@ Result<Tensors> Stage::backward(std::int64_t micro_batch, const Tensors& output_
         gradients.push_back(output_gradients[i].to(kept.outputs[i].options()));
       }
     }
-    if (!outputs.empty()) {
-      torch::autograd::backward(outputs, gradients);
-    }
-    for (std::size_t i = 0; i < buffers_before.size(); ++i) {
-      buffers_[i].tensor.copy_(buffers_before[i]);
-    }
+    if (!outputs.empty()) torch::autograd::backward(outputs, gradients);
+    for (std::size_t i = 0; i < buffers_before.size(); ++i) buffers_[i].tensor.copy_(buffers_before[i]);
     Tensors input_gradients;
-    if (options_.input_gradients) {
-      for (const torch::Tensor& input : kept.inputs) {
-        input_gradients.push_back(input.grad());
-      }
-    }
+    if (!options_.input_gradients) return input_gradients;
+    for (const torch::Tensor& input : kept.inputs) input_gradients.push_back(input.grad());
     return input_gradients;
   });
 }
@@ -155,46 +157,89 @@ NamedTensors Stage::state() const {
 }
 
 Status Stage::load_state(const NamedTensors& state) {
-  return copy_values(this->state(), state, "the network " + name());
+  std::unordered_map<std::string, torch::Tensor> by_name;
+  for (const NamedTensor& tensor : state) by_name.emplace(tensor.name, tensor.tensor);
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;
+  for (const auto& [tensor_name, own] : this->state()) {
+    const auto node = by_name.extract(tensor_name);
+    if (node.empty()) {
+      return fail(ErrorCode::kCorrupt, "the network {} has a tensor '{}', which is missing in what was loaded", name(),
+                  tensor_name);
+    }
+    const torch::Tensor& given = node.mapped();
+    if (given.sizes() != own.sizes() || given.scalar_type() != own.scalar_type()) {
+      return fail(ErrorCode::kCorrupt, "tensor '{}' of the network {} is {} {}, and {} {} was loaded", tensor_name,
+                  name(), c10::toString(own.scalar_type()), format_shape(own.sizes()),
+                  c10::toString(given.scalar_type()), format_shape(given.sizes()));
+    }
+    copies.emplace_back(own, given);
+  }
+  if (!by_name.empty()) {
+    return fail(ErrorCode::kCorrupt, "a tensor '{}' was loaded, which the network {} does not have",
+                by_name.begin()->first, name());
+  }
+  return catch_torch(ErrorCode::kInternal, "copying values into the network " + name(), [&] {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [own, given] : copies) own.copy_(given);
+  });
 }
 
 std::int64_t Stage::parameter_count() const {
   std::int64_t count = 0;
-  for (const NamedTensor& parameter : parameters_) {
-    count += parameter.tensor.numel();
-  }
+  for (const NamedTensor& parameter : parameters_) count += parameter.tensor.numel();
   return count;
 }
 
-Status copy_values(const NamedTensors& target, const NamedTensors& source, const std::string& what) {
-  std::unordered_map<std::string, torch::Tensor> by_name;
-  for (const NamedTensor& tensor : source) {
-    by_name.emplace(tensor.name, tensor.tensor);
+BatchNormAverage::BatchNormAverage(const Stage& stage) : layers_(stage.batch_norms()) {
+  begin_step();
+}
+
+void BatchNormAverage::begin_step() {
+  before_.clear();
+  for (const BatchNormLayer& layer : layers_) before_.push_back({read_statistics(layer), count_batches(layer)});
+}
+
+// Layout: the number of samples, then a layer n mean_i of all channels and n (var_i + mean_i^2) of all channels.
+std::vector<double> BatchNormAverage::contribution(double samples) const {
+  std::vector<double> sums;
+  sums.push_back(samples);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const auto& [before, batches] = before_[i];
+    const double kept = kept_share(layers_[i], batches, count_batches(layers_[i]));
+    const bool has_seen = samples > 0 && kept < 1;
+    std::vector<double> seen = read_statistics(layers_[i]);
+    const std::size_t channels = seen.size() / 2;
+    for (std::size_t c = 0; c < seen.size(); ++c) seen[c] = has_seen ? (seen[c] - kept * before[c]) / (1 - kept) : 0;
+    for (std::size_t c = 0; c < channels; ++c) seen[channels + c] += seen[c] * seen[c];
+    for (const double value : seen) sums.push_back(samples * value);
   }
-  for (const NamedTensor& own : target) {
-    const auto found = by_name.find(own.name);
-    if (found == by_name.end()) {
-      return fail(ErrorCode::kCorrupt, "{} has a tensor '{}', which is missing in what was loaded", what, own.name);
+  return sums;
+}
+
+void BatchNormAverage::finish_step(std::span<const double> sums) {
+  const double samples = sums.front();
+  if (samples <= 0) return;
+  sums = sums.subspan(1);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const auto& [before, batches] = before_[i];
+    const std::size_t channels = before.size() / 2;
+    const double kept = kept_share(layers_[i], batches, batches + 1);
+    std::vector<double> after(2 * channels);
+    for (std::size_t c = 0; c < channels; ++c) {
+      const double mean = sums[c] / samples;
+      // Rounding may leave the variance of a constant channel a little below zero.
+      const double variance = std::max(0.0, sums[channels + c] / samples - mean * mean);
+      after[c] = kept * before[c] + (1 - kept) * mean;
+      after[channels + c] = kept * before[channels + c] + (1 - kept) * variance;
     }
-    const torch::Tensor& given = found->second;
-    if (given.sizes() != own.tensor.sizes() || given.scalar_type() != own.tensor.scalar_type()) {
-      return fail(ErrorCode::kCorrupt, "tensor '{}' of {} is {} {}, and {} {} was loaded", own.name, what,
-                  c10::toString(own.tensor.scalar_type()), format_shape(own.tensor.sizes()),
-                  c10::toString(given.scalar_type()), format_shape(given.sizes()));
-    }
-  }
-  if (by_name.size() > target.size()) {
-    for (const NamedTensor& own : target) {
-      by_name.erase(own.name);
-    }
-    return fail(ErrorCode::kCorrupt, "a tensor '{}' was loaded, which {} does not have", by_name.begin()->first, what);
-  }
-  return catch_torch(ErrorCode::kInternal, "copying values into " + what, [&] {
+    sums = sums.subspan(after.size());
     const torch::NoGradGuard no_grad;
-    for (const NamedTensor& own : target) {
-      own.tensor.copy_(by_name.at(own.name));
-    }
-  });
+    const torch::Tensor both =
+        torch::from_blob(after.data(), {2, static_cast<std::int64_t>(channels)}, torch::kFloat64);
+    layers_[i].running_mean.copy_(both[0]);
+    layers_[i].running_var.copy_(both[1]);
+    if (layers_[i].num_batches_tracked.defined()) layers_[i].num_batches_tracked.fill_(batches + 1);
+  }
 }
 
 }  // namespace motley::nn

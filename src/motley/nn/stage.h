@@ -1,6 +1,7 @@
 // One stage of a model: the part that one worker computes. Data parallel training has one stage, the whole network; a
 // pipeline has several. The seam is explicit values per micro-batch, so that whoever drives it may run micro-batches in
-// any order and carry inputs, outputs and their gradients between processes.
+// any order and carry inputs, outputs and their gradients between processes. Workers that compute the same stage keep
+// the running statistics of its BatchNorm layers equal.
 #pragma once
 
 #include <torch/torch.h>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,9 +36,9 @@ struct BatchNormLayer {
 struct ChainLayer {
   std::string name;  // unique in its network; a module's is its path, such as "layer1.0"
   model::LayerKind kind = model::LayerKind::kOther;
-  std::function<Tensors(const Tensors&)> forward;
-  NamedTensors parameters;               // that it trains; one that several layers share is the first one's
-  NamedTensors buffers;                  // that it keeps besides, such as running statistics
+  std::function<Tensors(const Tensors&)> forward = {};
+  NamedTensors parameters = {};          // that it trains; one that several layers share is the first one's
+  NamedTensors buffers = {};             // that it keeps besides, such as running statistics
   std::vector<std::string> shared = {};  // names of tensors of layers before it that it reads, too
   // Of a table that parameter servers have; what model::Layer has under these names.
   double lookups = 0;
@@ -57,8 +59,13 @@ Tensors as_leaves(const Tensors& values);
 // catches it.
 class Network {
  public:
+  // The shape of one sample of the first input, without the batch dimension; empty where it is not known.
+  Network(std::string name, std::vector<std::int64_t> sample_shape)
+      : name_(std::move(name)), sample_shape_(std::move(sample_shape)) {}
   virtual ~Network() = default;
-  virtual std::string name() const = 0;
+  const std::string& name() const { return name_; }
+  const std::vector<std::int64_t>& sample_shape() const { return sample_shape_; }
+
   virtual Tensors forward(const Tensors& inputs) = 0;
   virtual NamedTensors parameters() const = 0;
   virtual NamedTensors buffers() const = 0;
@@ -68,8 +75,10 @@ class Network {
   // The layers of which forward is made, each reading only what the one before returned; empty where the network is no
   // such chain, or none that can be told from outside.
   virtual std::vector<ChainLayer> chain() { return {}; }
-  // The shape of one sample of the first input, without the batch dimension; empty where it is not known.
-  virtual std::vector<std::int64_t> sample_shape() const = 0;
+
+ private:
+  std::string name_;
+  std::vector<std::int64_t> sample_shape_;
 };
 
 struct StageOptions {
@@ -134,8 +143,43 @@ class Stage {
   std::unordered_map<std::int64_t, Kept> kept_;
 };
 
-// Copies each source into the target of the same name. All names, shapes and types must agree, in any order; else the
-// error names the tensor and nothing is changed. `what` says whose tensors they are, for messages.
-Status copy_values(const NamedTensors& target, const NamedTensors& source, const std::string& what);
+inline bool has_batch_norm(const Stage& stage) {
+  return !stage.batch_norms().empty();
+}
+
+// BatchNorm among workers: each normalises by the statistics of its own samples, and the running statistics, which
+// evaluation uses, are combined so that all workers hold those of all samples.
+//
+// A layer's running values move as r' = k r + (1 - k) s, where s is the mean (or the unbiased variance) of what the
+// worker saw and k = (1 - momentum)^batches. From r and r' follows s, and over workers with n_i samples and N = sum n_i
+//
+//     mean = sum n_i mean_i / N        var = sum n_i (var_i + mean_i^2) / N - mean^2
+//
+// so that the offsets between the workers' means are part of the variance. That var_i is unbiased leaves a relative
+// difference of at most 1 / (values a channel of the smallest part) from one large batch. The combined statistics enter
+// the running values once a step, however many workers and micro-batches it had.
+class BatchNormAverage {
+ public:
+  explicit BatchNormAverage(const Stage& stage);
+
+  // Remembers the running values, which are the same on all workers. Before the first micro-batch of a step.
+  void begin_step();
+
+  // This worker's part of the sums over all workers, in the same layout everywhere; all zero where it had no samples.
+  // After the last micro-batch. `samples` is the worker's number in the step.
+  std::vector<double> contribution(double samples) const;
+
+  // Sets the running values from the sum of all workers' contributions: bitwise the same where the sums are.
+  void finish_step(std::span<const double> sums);
+
+ private:
+  // Of a layer as the step began.
+  struct Before {
+    std::vector<double> values;  // means, then variances
+    double batches = 0;          // num_batches_tracked
+  };
+  std::vector<BatchNormLayer> layers_;
+  std::vector<Before> before_;
+};
 
 }  // namespace motley::nn

@@ -1,12 +1,10 @@
-// Blocks normalise what they read and not what they pass on (pre-norm), so that what goes around them is never changed.
-// Initial weights are GPT-2's.
-#include "motley/nn/transformer.h"
-
+// The transformer. Blocks normalise what they read and not what they pass on (pre-norm), so that what goes around them
+// is never changed. Initial weights are GPT-2's.
 #include <cmath>
 #include <limits>
 #include <tuple>
 
-#include "motley/nn/sample_dropout.h"
+#include "motley/nn/layers.h"
 
 namespace motley::nn {
 namespace {
@@ -20,8 +18,7 @@ struct Size {
 };
 
 Size read_size(const NetworkSpec& spec) {
-  const auto given_or = [](std::int64_t given, std::int64_t own) { return given == 0 ? own : given; };
-  return {given_or(spec.layers, 4), given_or(spec.width, 128), given_or(spec.heads, 4)};
+  return {spec.layers == 0 ? 4 : spec.layers, spec.width == 0 ? 128 : spec.width, spec.heads == 0 ? 4 : spec.heads};
 }
 
 torch::nn::Linear linear(std::int64_t from, std::int64_t to, double deviation = kInitialDeviation) {
@@ -61,10 +58,12 @@ class TokenEmbedding : public torch::nn::Module {
 
 // How well what each position holds fits each token's vector. The embedding is no submodule, so that its weights are
 // named once.
-class TiedOutput : public torch::nn::Module {
+class TiedOutput : public OwnLayer {
  public:
-  explicit TiedOutput(std::shared_ptr<TokenEmbedding> embedding) : embedding_(std::move(embedding)) {}
-
+  explicit TiedOutput(std::shared_ptr<TokenEmbedding> embedding) : embedding_(std::move(embedding)) {
+    about.kind = model::LayerKind::kFullyConnected;
+    about.shared = {kTokenWeights};
+  }
   torch::Tensor forward(const torch::Tensor& input) { return torch::linear(input, embedding_->token_weights()); }
 
  private:
@@ -165,29 +164,24 @@ Status check_transformer(const NetworkSpec& spec) {
   return {};
 }
 
-std::vector<std::pair<std::string, torch::nn::AnyModule>> transformer_layers(const NetworkSpec& spec) {
+Layers transformer_layers(const NetworkSpec& spec) {
   const Size size = read_size(spec);
-  std::vector<std::pair<std::string, torch::nn::AnyModule>> layers;
+  Layers layers;
   const auto embedding =
       std::make_shared<TokenEmbedding>(spec.outputs, spec.input_shape.front(), size.width, spec.dropout);
-  layers.emplace_back("embedding", torch::nn::AnyModule(embedding));
+  layers->push_back("embedding", embedding);
   for (std::int64_t block = 1; block <= size.layers; ++block) {
-    layers.emplace_back(fmt::format("block{}", block),
-                        torch::nn::AnyModule(std::make_shared<TransformerBlock>(size, spec.dropout, block)));
+    layers->push_back(fmt::format("block{}", block), TransformerBlock(size, spec.dropout, block));
   }
-  layers.emplace_back("norm", torch::nn::AnyModule(layer_norm(size.width)));
+  layers->push_back("norm", layer_norm(size.width));
   if (spec.tied) {
-    layers.emplace_back("output", torch::nn::AnyModule(std::make_shared<TiedOutput>(embedding)));
+    layers->push_back("output", TiedOutput(embedding));
     return layers;
   }
   torch::nn::Linear output(torch::nn::LinearOptions(size.width, spec.outputs).bias(false));
   torch::nn::init::normal_(output->weight, 0, kInitialDeviation);
-  layers.emplace_back("output", torch::nn::AnyModule(output));
+  layers->push_back("output", output);
   return layers;
-}
-
-bool is_tied_output(const torch::nn::Module& layer) {
-  return layer.as<TiedOutput>() != nullptr;
 }
 
 }  // namespace motley::nn

@@ -1,19 +1,22 @@
 #include "motley/planning/methods.h"
 
+#include "motley/planning/exact/exact.h"
+
 namespace motley::planning {
 
-std::vector<std::unique_ptr<Planner>> planners() {
-  std::vector<std::unique_ptr<Planner>> all;
-  all.push_back(make_exact());
-  all.push_back(make_brute_force());
-  all.push_back(make_cpu_only());
-  all.push_back(make_gpu_only());
-  all.push_back(make_heuristic());
-  all.push_back(make_greedy());
-  all.push_back(make_genetic());
-  all.push_back(make_bayesian());
-  all.push_back(make_pipedream());
-  return all;
+Result<Answer> plan_exact(const Request& request) {
+  if (request.evaluator) {
+    return fail(ErrorCode::kInvalidInput,
+                "exact: the reward is not the cost model's, so that nothing can be proved; accepted: a request without "
+                "an evaluator");
+  }
+  return request.problem.cost_model == CostModel::kHeterps ? exact_heterps(request) : exact_pipeline(request);
+}
+
+std::vector<Planner> planners() {
+  return {{"exact", plan_exact},       {"brute-force", plan_brute_force}, {"cpu-only", plan_cpu_only},
+          {"gpu-only", plan_gpu_only}, {"heuristic", plan_heuristic},     {"greedy", plan_greedy},
+          {"genetic", plan_genetic},   {"bayesian", plan_bayesian},       {"pipedream", plan_pipedream}};
 }
 
 }  // namespace motley::planning

@@ -1,7 +1,6 @@
 // The list of the planning methods that need no libtorch.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "motley/planning/search/planner.h"
@@ -10,8 +9,9 @@ namespace motley::planning {
 
 // All methods without a policy network, by name: "exact", "brute-force", "cpu-only", "gpu-only", "heuristic", "greedy",
 // "genetic", "bayesian", "pipedream". (Those with one are in motley/planning/learned/.)
-std::vector<std::unique_ptr<Planner>> planners();
+std::vector<Planner> planners();
 
-std::unique_ptr<Planner> make_exact();
+// By the exact method for the problem's cost model. Error (kInvalidInput): the request has an evaluator.
+Result<Answer> plan_exact(const Request& request);
 
 }  // namespace motley::planning

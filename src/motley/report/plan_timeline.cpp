@@ -1,11 +1,11 @@
-#include "motley/report/plan_timeline.h"
-
+// The picture of a simulated step: a bar a device, and what each stage sends.
 #include <algorithm>
 #include <cmath>
 
 #include "motley/base/units.h"
 #include "motley/report/page/chart.h"
 #include "motley/report/page/html.h"
+#include "motley/report/plan_view.h"
 
 namespace motley::report {
 namespace {
@@ -14,7 +14,6 @@ using planning::Device;
 using planning::Event;
 using planning::Timeline;
 using planning::Work;
-using report::escape;
 
 // More replicas of one stage than this are like those that are shown.
 constexpr int kMaxReplicas = 8;
@@ -22,43 +21,32 @@ constexpr int kMaxReplicas = 8;
 constexpr std::size_t kMaxSegments = 20'000;
 
 std::string percent(double share) {
-  return fmt::format("{:.0f} %", 100 * share);
+  return format_percent(share, 0);
 }
 
-const char* describe_work(Work work) {
-  switch (work) {
-    case Work::kForward:
-      return "forward";
-    case Work::kBackward:
-      return "backward";
-    case Work::kSendForward:
-      return "sends activations";
-    case Work::kSendBackward:
-      return "sends gradients";
-    case Work::kGradientSync:
-      return "gradient synchronisation";
-    case Work::kUpdate:
-      return "optimizer";
-  }
-  return "";
-}
+// What a kind of work is called, and the class of its segments in the page's style.
+struct WorkLook {
+  const char* name;
+  const char* kind;
+  bool is_transfer = false;
+};
 
-// The style of a segment; on the page's style sheet.
-const char* segment_kind(Work work) {
+WorkLook look(Work work) {
   switch (work) {
     case Work::kForward:
-      return "forward";
+      return {"forward", "forward"};
     case Work::kBackward:
-      return "backward";
+      return {"backward", "backward"};
     case Work::kSendForward:
+      return {"sends activations", "transfer", true};
     case Work::kSendBackward:
-      return "transfer";
+      return {"sends gradients", "transfer", true};
     case Work::kGradientSync:
-      return "gradient_sync";
+      return {"gradient synchronisation", "gradient_sync"};
     case Work::kUpdate:
-      return "optimizer";
+      return {"optimizer", "optimizer"};
   }
-  return "";
+  return {"", ""};
 }
 
 // The segments of one bar. Those that are narrower than can be seen are joined with the one before.
@@ -67,37 +55,30 @@ class Bar {
   Bar(double extent, double narrow) : extent_(extent), narrow_(narrow) {}
 
   void add(const Event& event) {
-    if (event.end <= event.start) {
-      return;
-    }
-    const bool transfer = event.work == Work::kSendForward || event.work == Work::kSendBackward;
+    if (event.end <= event.start) return;
+    const auto [name, kind, is_transfer] = look(event.work);
     const int track = event.work == Work::kSendBackward ? 1 : 0;
-    report::Segment* before = last_[track] < 0 ? nullptr : &segments_[static_cast<std::size_t>(last_[track])];
+    Segment* before = last_[track] < 0 ? nullptr : &segments_[static_cast<std::size_t>(last_[track])];
     if (before != nullptr && event.end - before->begin < narrow_) {
-      before->end = event.end;
-      before->kind = transfer ? "transfer" : "compute";
-      before->text = "many micro-batches";
-      before->mark.clear();
+      *before = {before->begin, event.end, is_transfer ? "transfer" : "compute", "many micro-batches", track};
       return;
     }
     last_[track] = static_cast<int>(segments_.size());
-    std::string text = describe_work(event.work);
-    if (event.micro_batch >= 0) {
-      text += fmt::format(" {}", event.micro_batch);
-    }
-    text += fmt::format(": {}, from {}", format_seconds(event.end - event.start), format_seconds(event.start));
-    segments_.push_back({event.start, event.end, segment_kind(event.work), std::move(text), track,
-                         transfer || event.micro_batch < 0 ? std::string() : fmt::format("{}", event.micro_batch)});
+    const std::string number = event.micro_batch < 0 ? "" : fmt::format("{}", event.micro_batch);
+    segments_.push_back({event.start, event.end, kind,
+                         fmt::format("{}{}{}: {}, from {}", name, number.empty() ? "" : " ", number,
+                                     format_seconds(event.end - event.start), format_seconds(event.start)),
+                         track, is_transfer ? "" : number});
   }
 
   bool empty() const { return segments_.empty(); }
   std::string draw(const std::string& label, int tracks) const {
-    return report::segment_bar(segments_, extent_, label, tracks);
+    return segment_bar(segments_, extent_, label, tracks);
   }
 
  private:
   double extent_, narrow_;
-  std::vector<report::Segment> segments_;
+  std::vector<Segment> segments_;
   int last_[2] = {-1, -1};
 };
 
@@ -105,13 +86,7 @@ class Bar {
 std::vector<std::pair<double, std::string>> make_ticks(double extent) {
   const double rough = extent / 8;
   const double power = std::pow(10, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (const double multiple : {1.0, 2.0, 5.0}) {
-    if (rough <= multiple * power) {
-      step = multiple * power;
-      break;
-    }
-  }
+  const double step = power * (rough <= power ? 1 : rough <= 2 * power ? 2 : rough <= 5 * power ? 5 : 10);
   std::vector<std::pair<double, std::string>> ticks;
   for (int i = 0; i * step <= extent * (1 + 1e-9); ++i) {
     ticks.emplace_back(i * step, i == 0 ? "0" : format_seconds(i * step));
@@ -119,54 +94,44 @@ std::vector<std::pair<double, std::string>> make_ticks(double extent) {
   return ticks;
 }
 
-std::string describe_layers(const planning::Plan& plan, const planning::Stage& stage) {
+std::string make_remark(const planning::Plan& plan, const planning::Stage& stage) {
   const std::string& first = plan.layers[static_cast<std::size_t>(stage.first_layer)];
   const std::string& last = plan.layers[static_cast<std::size_t>(stage.last_layer)];
-  return first == last ? first : fmt::format("{} to {}", first, last);
-}
-
-std::string make_remark(const planning::Plan& plan, const planning::Stage& stage) {
-  std::string remark = describe_layers(plan, stage) + " on ";
-  std::int64_t devices = 0;
+  std::vector<std::string> devices;
+  std::int64_t count = 0;
   for (const planning::Replicas& replicas : stage.replicas) {
-    remark += fmt::format("{}{} × {}", devices > 0 ? " and " : "", replicas.count, replicas.type);
-    devices += replicas.count;
+    devices.push_back(fmt::format("{} × {}", replicas.count, replicas.type));
+    count += replicas.count;
   }
-  if (devices > 1) {
-    remark += fmt::format(", gradient synchronisation by {}", planning::to_string(stage.gradient_sync));
-  }
-  return remark + (stage.recompute ? ", recomputes activations" : "");
+  return fmt::format("{} on {}{}{}", first == last ? first : fmt::format("{} to {}", first, last),
+                     fmt::join(devices, " and "),
+                     count > 1 ? fmt::format(", gradient synchronisation by {}", to_string(stage.gradient_sync)) : "",
+                     stage.recompute ? ", recomputes activations" : "");
 }
 
 std::string critical_path(const Timeline& timeline) {
-  std::vector<report::Segment> segments;
+  std::vector<Segment> segments;
   double end = 0;
   std::vector<std::string> parts;
-  const auto add = [&](double seconds, const char* kind, const char* name) {
-    if (seconds > 0) {
-      parts.push_back(
-          fmt::format("{} {} ({})", name, format_seconds(seconds), percent(seconds / timeline.step_seconds)));
-      segments.push_back({end, end + seconds, kind, parts.back()});
-      end += seconds;
-    }
-  };
   const planning::Path& path = timeline.critical;
-  add(path.forward, "forward", "forward");
-  add(path.backward, "backward", "backward");
-  add(path.transfer, "transfer", "transfers");
-  add(path.gradient_sync, "gradient_sync", "gradient synchronisation");
-  add(path.update, "optimizer", "optimizer");
-  return report::bar_group("Where the step's time goes",
-                           fmt::format("along its critical path: {}", fmt::join(parts, ", ")),
-                           {{"", report::segment_bar(segments, timeline.step_seconds, "critical path"), ""}});
+  for (const auto& [seconds, kind, name] :
+       {std::tuple(path.forward, "forward", "forward"), std::tuple(path.backward, "backward", "backward"),
+        std::tuple(path.transfer, "transfer", "transfers"),
+        std::tuple(path.gradient_sync, "gradient_sync", "gradient synchronisation"),
+        std::tuple(path.update, "optimizer", "optimizer")}) {
+    if (seconds <= 0) continue;
+    parts.push_back(fmt::format("{} {} ({})", name, format_seconds(seconds), percent(seconds / timeline.step_seconds)));
+    segments.push_back({end, end + seconds, kind, parts.back()});
+    end += seconds;
+  }
+  return bar_group("Where the step's time goes", fmt::format("along its critical path: {}", fmt::join(parts, ", ")),
+                   {{"", segment_bar(segments, timeline.step_seconds, "critical path"), ""}});
 }
 
 }  // namespace
 
 std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) {
-  if (timeline.step_seconds <= 0) {
-    return "";
-  }
+  if (timeline.step_seconds <= 0) return "";
   const std::size_t stages = plan.stages.size();
   std::vector<std::vector<const Device*>> devices(stages);
   std::size_t bars = 0;
@@ -195,7 +160,7 @@ std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) 
   std::string html;
   bool transfers = false, gradient_syncs = timeline.critical.gradient_sync > 0;
   for (std::size_t s = 0; s < stages; ++s) {
-    std::vector<report::BarRow> rows;
+    std::vector<BarRow> rows;
     for (std::size_t r = 0; r < computing[s].size(); ++r) {
       const Device& device = *devices[s][r];
       const std::string name = fmt::format("{} {}", device.type, device.replica);
@@ -216,24 +181,17 @@ std::string plan_timeline(const Timeline& timeline, const planning::Plan& plan) 
     }
     gradient_syncs = gradient_syncs || devices[s].size() > 1;
     if (s + 1 == stages) {
-      rows.push_back({"", report::bar_axis(make_ticks(extent), extent), ""});
+      rows.push_back({"", bar_axis(make_ticks(extent), extent), ""});
     }
-    html += report::bar_group(fmt::format("Stage {}", s), make_remark(plan, plan.stages[s]), rows);
+    html += bar_group(fmt::format("Stage {}", s), make_remark(plan, plan.stages[s]), rows);
   }
   std::vector<std::pair<std::string, std::string>> kinds = {{"forward", "forward"}, {"backward", "backward"}};
-  if (transfers) {
-    kinds.emplace_back("transfer", "transfer (upper: activations, lower: gradients)");
-  }
-  if (gradient_syncs) {
-    kinds.emplace_back("gradient_sync", "gradient synchronisation");
-  }
-  if (timeline.critical.update > 0) {
-    kinds.emplace_back("optimizer", "optimizer");
-  }
-  html += report::legend(kinds) + critical_path(timeline);
-  return report::card("One step as predicted",
-                      "Numbers in the bars are micro-batches. What is narrower than can be seen is drawn as one.", html,
-                      true);
+  if (transfers) kinds.emplace_back("transfer", "transfer (upper: activations, lower: gradients)");
+  if (gradient_syncs) kinds.emplace_back("gradient_sync", "gradient synchronisation");
+  if (timeline.critical.update > 0) kinds.emplace_back("optimizer", "optimizer");
+  html += legend(kinds) + critical_path(timeline);
+  return card("One step as predicted",
+              "Numbers in the bars are micro-batches. What is narrower than can be seen is drawn as one.", html, true);
 }
 
 std::string simulation_page(const Timeline& timeline, const planning::Plan& plan) {
@@ -243,22 +201,20 @@ std::string simulation_page(const Timeline& timeline, const planning::Plan& plan
     busy += (1 - device.bubble_fraction) / static_cast<double>(timeline.devices.size());
     idlest = idlest == nullptr || device.bubble_fraction > idlest->bubble_fraction ? &device : idlest;
   }
-  std::string html = fmt::format(
-      "<header><h1>Plan for {}</h1>\n<div class=\"facts\"><span>{} stage{}</span><span>{} samples a step in {} "
-      "micro-batch{}</span><span>{}</span></div></header>\n<main>\n<div class=\"tiles\">\n",
-      escape(plan.model), plan.stages.size(), plan.stages.size() == 1 ? "" : "s", plan.batch, plan.micro_batches,
-      plan.micro_batches == 1 ? "" : "es", planning::to_string(plan.schedule));
-  html += report::tile("Step", format_seconds(timeline.step_seconds), "replayed event by event", report::Tone::kPlain);
-  html += report::tile("Throughput", format_number(static_cast<double>(plan.batch) / timeline.step_seconds),
-                       "samples a second", report::Tone::kPlain);
-  html += report::tile(
-      "Devices compute", percent(busy),
-      fmt::format("of the step in the mean; most idle: stage {}, {} {}", idlest->stage, idlest->type, idlest->replica),
-      report::Tone::kPlain);
-  html += report::tile("Communication", percent(timeline.communication_fraction), "of the step's critical path",
-                       report::Tone::kPlain);
-  html += "</div>\n<div class=\"cards\">\n" + plan_timeline(timeline, plan) + "</div></main>\n";
-  return report::document(fmt::format("Plan for {}", plan.model), html);
+  return document(
+      {.title = fmt::format("Plan for {}", plan.model),
+       .facts = {format_count(std::ssize(plan.stages), "stage"),
+                 fmt::format("{} samples a step in {}", plan.batch,
+                             format_count(plan.micro_batches, "micro-batch", "es")),
+                 to_string(plan.schedule)},
+       .tiles_html = tile("Step", format_seconds(timeline.step_seconds), "replayed event by event") +
+                     tile("Throughput", format_number(static_cast<double>(plan.batch) / timeline.step_seconds),
+                          "samples a second") +
+                     tile("Devices compute", percent(busy),
+                          fmt::format("of the step in the mean; most idle: stage {}, {} {}", idlest->stage,
+                                      idlest->type, idlest->replica)) +
+                     tile("Communication", percent(timeline.communication_fraction), "of the step's critical path"),
+       .cards_html = plan_timeline(timeline, plan)});
 }
 
 }  // namespace motley::report

@@ -4,125 +4,101 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
-#include "motley/report/figures.h"
 #include "motley/report/page/chart.h"
 #include "motley/report/page/html.h"
-#include "motley/report/plan_timeline.h"
+#include "motley/report/plan_view.h"
+#include "motley/report/run.h"
 
 namespace motley::report {
 namespace {
 
-using report::escape;
-using report::Tone;
-
 constexpr std::size_t kMaxLogRows = 300;
 
-std::string percent(double fraction) {
-  return fmt::format("{:.1f} %", 100 * fraction);
-}
+using Rows = std::vector<std::vector<std::string>>;
 
 std::string worker_name(const Run& run, std::size_t i) {
-  return run.file.workers[i].name.empty() ? fmt::format("rank {}", run.file.workers[i].rank) : run.file.workers[i].name;
+  const train::RunWorker& worker = run.file.workers[i];
+  return worker.name.empty() ? fmt::format("rank {}", worker.rank) : worker.name;
 }
 
-const BenchRow* find_row(const Run& run, const std::string& metric) {
-  const auto found = std::find_if(run.summary.begin(), run.summary.end(), [&](const BenchRow& row) {
-    return row.metric == metric && std::isfinite(row.value);
-  });
-  return found == run.summary.end() ? nullptr : &*found;
-}
-
-std::string header(const Run& run) {
-  const bool done = run.file.finished && run.file.exit == "done";
-  const std::string state = !run.file.finished                   ? "did not finish"
-                            : run.file.exit.value_or("").empty() ? "finished"
-                                                                 : *run.file.exit;
-  std::vector<std::string> facts;
-  facts.push_back(fmt::format("{} worker{}", run.file.workers.size(), run.file.workers.size() == 1 ? "" : "s"));
+std::vector<std::string> facts(const Run& run) {
+  std::vector<std::string> facts = {format_count(std::ssize(run.file.workers), "worker")};
   if (run.prediction) {
     const planning::Plan& plan = run.prediction->plan;
-    facts.push_back(fmt::format("planned: {} stage{}, {} micro-batch{}, {}", plan.stages.size(),
-                                plan.stages.size() == 1 ? "" : "s", plan.micro_batches,
-                                plan.micro_batches == 1 ? "" : "es", planning::to_string(plan.schedule)));
+    facts.push_back(fmt::format("planned: {}, {}, {}", format_count(std::ssize(plan.stages), "stage"),
+                                format_count(plan.micro_batches, "micro-batch", "es"), to_string(plan.schedule)));
   }
-  if (!run.file.gradient_sync.empty()) {
-    facts.push_back("gradient synchronisation: " + run.file.gradient_sync);
-  }
+  if (!run.file.gradient_sync.empty()) facts.push_back("gradient synchronisation: " + run.file.gradient_sync);
   if (!run.metrics.steps.empty()) {
     const StepMetrics& last = run.metrics.steps.back();
-    facts.push_back(fmt::format("{} steps, {} epoch{}", last.step, last.epoch + 1, last.epoch == 0 ? "" : "s"));
+    facts.push_back(
+        fmt::format("{} steps, {}", last.step, format_count(static_cast<std::int64_t>(last.epoch) + 1, "epoch")));
     facts.push_back(format_seconds(last.time));
   }
   if (run.file.started > 0) {
     facts.push_back(
         fmt::format("started {:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(run.file.started))));
   }
-  if (!run.file.machine.empty()) {
-    facts.push_back(run.file.machine);
-  }
-  std::string html = fmt::format("<header><h1>Run {}<span class=\"badge {}\">{}</span></h1>\n<div class=\"facts\">",
-                                 escape(run.name), done ? "good" : "bad", escape(state));
-  for (const std::string& fact : facts) {
-    html += fmt::format("<span>{}</span>", escape(fact));
-  }
-  return html + "</div></header>\n";
+  if (!run.file.machine.empty()) facts.push_back(run.file.machine);
+  return facts;
 }
 
 std::string notices(const Run& run) {
   std::string html;
-  if (run.file.error) {
-    html += report::notice("Error", escape(*run.file.error), Tone::kBad);
-  }
+  if (run.file.error) html += notice("Error", escape(*run.file.error), Tone::kBad);
   if (run.metrics.is_torn) {
-    html += report::notice("Cut short",
-                           "The last line of metrics.jsonl is incomplete, as a killed run leaves it; it was "
-                           "left out.");
+    html += notice("Cut short",
+                   "The last line of metrics.jsonl is incomplete, as a killed run leaves it; it was left out.");
   }
-  std::string emulated;
+  std::vector<std::string> emulated;
   for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
-    if (run.file.workers[i].emulated) {
-      emulated += fmt::format("{}<b>{}</b> ({})", emulated.empty() ? "" : ", ", escape(worker_name(run, i)),
-                              escape(*run.file.workers[i].emulated));
+    if (const auto& how = run.file.workers[i].emulated) {
+      emulated.push_back(fmt::format("<b>{}</b> ({})", escape(worker_name(run, i)), escape(*how)));
     }
   }
   if (!emulated.empty()) {
-    html += report::notice(
-        "Emulated", "The speed of " + emulated +
-                        " was emulated: after its real computation a worker sleeps until the time that the slower "
-                        "device would have taken. Times below are those of the emulated devices.");
+    html +=
+        notice("Emulated",
+               fmt::format("The speed of {} was emulated: after its real computation a worker sleeps until the time "
+                           "that the slower device would have taken. Times below are those of the emulated devices.",
+                           fmt::join(emulated, ", ")));
   }
   return html;
 }
 
-// A headline figure: the summary's row where there is one, else what the steps give so far.
-std::string headline(const Run& run, const std::string& metric, const std::string& label,
-                     std::optional<double> measured, std::optional<double> limit, const std::string& what_limit,
-                     const std::string& unknown, std::string (*format)(double)) {
-  const BenchRow* row = find_row(run, metric);
-  if (row == nullptr && !measured) {
-    return report::tile(label, "–", unknown, Tone::kPlain);
-  }
+// A large figure: the summary's row where there is one, else what the steps give so far.
+struct Headline {
+  const char* metric;
+  const char* label;
+  const char* unknown;  // said where there is neither
+  std::string (*format)(double);
+  std::optional<double> measured = {};
+  bool has_optimum = false;  // the row's limit, or the one here, is the best there could be
+  std::optional<double> optimum = {};
+};
+
+std::string draw(const Run& run, const Headline& headline) {
+  const auto row = std::ranges::find_if(run.summary, [&](const BenchRow& candidate) {
+    return candidate.metric == headline.metric && std::isfinite(candidate.value);
+  });
+  const bool is_summed_up = row != run.summary.end();
+  if (!is_summed_up && !headline.measured) return tile(headline.label, "–", headline.unknown);
   std::vector<std::string> remarks;
   Tone tone = Tone::kPlain;
-  if (row != nullptr) {
-    if (row->target) {
-      remarks.push_back(fmt::format("target {} {}", row->more_is_better ? "≥" : "≤", format(*row->target)));
-      tone = row->met() ? Tone::kGood : Tone::kBad;
-    }
-    limit = row->limit ? row->limit : limit;
-  } else {
+  if (!is_summed_up) {
     remarks.push_back("from the steps so far");
+  } else if (row->target) {
+    remarks.push_back(fmt::format("target {} {}", row->more_is_better ? "≥" : "≤", headline.format(*row->target)));
+    tone = row->met() ? Tone::kGood : Tone::kBad;
   }
-  if (limit && !what_limit.empty()) {
-    remarks.push_back(fmt::format("{} {}", what_limit, format(*limit)));
-  }
-  return report::tile(label, format(row != nullptr ? row->value : *measured),
-                      fmt::format("{}", fmt::join(remarks, " · ")), tone);
+  const std::optional<double> optimum = is_summed_up && row->limit ? row->limit : headline.optimum;
+  if (headline.has_optimum && optimum) remarks.push_back("optimum " + headline.format(*optimum));
+  return tile(headline.label, headline.format(is_summed_up ? row->value : *headline.measured),
+              fmt::format("{}", fmt::join(remarks, " · ")), tone);
 }
 
 const char* own_heading(const Figures& figures) {
@@ -136,31 +112,27 @@ bool keeps_its_plan(const Run& run) {
 
 // The step as it was, beside what the plan said.
 std::string planned_step(const Run& run, const Figures& figures) {
-  const bool is_predicted = run.prediction && keeps_its_plan(run);
-  const double predicted = is_predicted ? run.prediction->plan.predicted.step_seconds : 0;
-  if (!figures.balanced) {
-    return report::tile("Step", "–", "needs measured steps", Tone::kPlain);
-  }
+  if (!figures.balanced) return tile("Step", "–", "needs measured steps");
   const double measured = figures.balanced->seconds;
-  return report::tile("Step", format_seconds(measured),
-                      predicted > 0         ? fmt::format("predicted {}, {:+.1f} %", format_seconds(predicted),
-                                                          100 * (measured / predicted - 1))
-                      : keeps_its_plan(run) ? "nothing was predicted"
-                                            : "of all plans that the run has followed",
-                      Tone::kPlain);
+  std::string remark = "nothing was predicted";
+  if (!keeps_its_plan(run)) {
+    remark = "of all plans that the run has followed";
+  } else if (run.prediction && run.prediction->plan.predicted.step_seconds > 0) {
+    const double predicted = run.prediction->plan.predicted.step_seconds;
+    remark = fmt::format("predicted {}, {:+.1f} %", format_seconds(predicted), 100 * (measured / predicted - 1));
+  }
+  return tile("Step", format_seconds(measured), remark);
 }
 
 // What an epoch costs at the steps' typical pace, where the cluster file has prices.
 std::string cost(const Run& run, const Figures& figures) {
-  const auto& basis = figures.balanced ? figures.balanced : figures.equal;
-  if (!run.file.price_per_hour || !basis || run.file.global_batch_size <= 0 || run.file.training_samples == 0) {
-    return "";
-  }
+  const auto& basis = figures.basis();
+  const std::optional<double> price = run.file.price_per_hour;
+  if (!price || !basis || run.file.global_batch_size <= 0 || run.file.training_samples == 0) return "";
   const double hours = basis->seconds * static_cast<double>(run.file.training_samples) /
                        static_cast<double>(run.file.global_batch_size) / 3600;
-  return report::tile("Cost of an epoch", fmt::format("{:.3g}", *run.file.price_per_hour * hours),
-                      fmt::format("{:.3g} an hour for all devices, by the cluster file", *run.file.price_per_hour),
-                      Tone::kPlain);
+  return tile("Cost of an epoch", fmt::format("{:.3g}", *price * hours),
+              fmt::format("{:.3g} an hour for all devices, by the cluster file", *price));
 }
 
 std::string headlines(const Run& run, const Figures& figures) {
@@ -170,124 +142,108 @@ std::string headlines(const Run& run, const Figures& figures) {
     auc = line.evaluation.auc ? line.evaluation.auc : auc;
   }
   const auto times = [](double value) { return fmt::format("{:.2f}×", value); };
-  const auto share = [](double value) { return percent(value); };
+  const auto share = [](double value) { return format_percent(value); };
   const auto area = [](double value) { return fmt::format("{:.4f}", value); };
   const auto count = [](double value) { return fmt::format("{:.0f}", value); };
-  return "<div class=\"tiles\">\n" +
-         (auc ? headline(run, "test_auc", "Test AUC", auc, {}, "", "", area)
-              : headline(run, "test_accuracy", "Test accuracy", accuracy, {}, "", "not evaluated", share)) +
-         (figures.is_planned ? planned_step(run, figures)
-                             : headline(run, "step_speedup_over_equal", "Speed-up over equal split", figures.speedup(),
-                                        figures.possible_speedup(), "optimum", "needs steps of both splits", times)) +
-         headline(run, "worst_wait_share", "Largest wait fraction of step time", figures.max_wait_fraction(), {}, "",
-                  "needs measured steps", share) +
-         headline(run, "samples_not_used_exactly_once", "Samples lost or duplicated", {}, {}, "",
-                  "known when the run ends", count) +
-         cost(run, figures) + "</div>\n";
+  return (auc ? draw(run, {"test_auc", "Test AUC", "", area, auc})
+              : draw(run, {"test_accuracy", "Test accuracy", "not evaluated", share, accuracy})) +
+         (figures.is_planned
+              ? planned_step(run, figures)
+              : draw(run, {"step_speedup_over_equal", "Speed-up over equal split", "needs steps of both splits", times,
+                           figures.speedup(), true, figures.possible_speedup()})) +
+         draw(run, {"worst_wait_share", "Largest wait fraction of step time", "needs measured steps", share,
+                    figures.max_wait_fraction()}) +
+         draw(run, {"samples_not_used_exactly_once", "Samples lost or duplicated", "known when the run ends", count}) +
+         cost(run, figures);
 }
 
-std::string learning(const Run& run) {
-  report::Series loss{"training, a step", 0, report::LineStyle::kFaint}, smooth{"training, smoothed", 0};
-  report::Series test_loss{"test", 1, report::LineStyle::kMarked};
-  report::Series accuracy{"training, a step", 0, report::LineStyle::kFaint}, smooth_accuracy{"training, smoothed", 0};
-  report::Series test_accuracy{"test", 1, report::LineStyle::kMarked};
-  report::Series test_auc{"test", 1, report::LineStyle::kMarked};
-  // An exponential mean over about a fiftieth of the run, but at least ten steps; corrected for its start.
-  const double keep = 1 - 1 / std::max(10.0, static_cast<double>(run.metrics.steps.size()) / 50);
-  const auto add = [keep](report::Series& raw, report::Series& mean, double& sum, double& weight, double x, double y) {
-    raw.x.push_back(x);
-    raw.y.push_back(y);
+// What each step gives, and behind it an exponential mean over about a fiftieth of the run, but at least ten steps;
+// corrected for its start.
+struct SmoothedSeries {
+  double keep;
+  double sum = 0, weight = 0;
+  Series raw = {"training, a step", 0, LineStyle::kFaint}, mean = {"training, smoothed", 0};
+
+  void add(double x, double y) {
+    raw.add(x, y);
     if (std::isfinite(y)) {
       sum = keep * sum + (1 - keep) * y;
       weight = keep * weight + (1 - keep);
     }
-    mean.x.push_back(x);
-    mean.y.push_back(weight > 0 ? sum / weight : y);
-  };
-  double loss_sum = 0, loss_weight = 0, accuracy_sum = 0, accuracy_weight = 0;
+    mean.add(x, weight > 0 ? sum / weight : y);
+  }
+};
+
+std::string learning(const Run& run) {
+  const double keep = 1 - 1 / std::max(10.0, static_cast<double>(run.metrics.steps.size()) / 50);
+  SmoothedSeries loss{keep}, accuracy{keep};
   for (const StepMetrics& step : run.metrics.steps) {
     const double x = static_cast<double>(step.step);
-    add(loss, smooth, loss_sum, loss_weight, x, step.loss);
-    if (step.accuracy) {
-      add(accuracy, smooth_accuracy, accuracy_sum, accuracy_weight, x, *step.accuracy);
-    }
+    loss.add(x, step.loss);
+    if (step.accuracy) accuracy.add(x, *step.accuracy);
   }
+  Series test_loss{"test", 1, LineStyle::kMarked};
+  Series test_accuracy = test_loss, test_auc = test_loss;
   for (const EvaluationMetrics& line : run.metrics.evaluations) {
     for (const auto& [series, value] : {std::pair(&test_loss, line.evaluation.loss),
                                         {&test_accuracy, line.evaluation.accuracy},
                                         {&test_auc, line.evaluation.auc}}) {
-      if (value) {
-        series->x.push_back(static_cast<double>(line.step));
-        series->y.push_back(*value);
-      }
+      if (value) series->add(static_cast<double>(line.step), *value);
     }
   }
-  const auto chart = [](const char* title, const char* y, bool fraction, std::vector<report::Series> all) {
-    std::erase_if(all, [](const report::Series& series) { return series.x.empty(); });
+  const auto chart = [](const char* title, const char* y, bool fraction, std::vector<Series> all) {
+    std::erase_if(all, [](const Series& series) { return series.x.empty(); });
     std::string summary = fmt::format("{} by step.", y);
-    for (const report::Series& series : all) {
+    for (const Series& series : all) {
       summary += fmt::format(" {}: from {:.3g} to {:.3g}.", series.name, series.y.front(), series.y.back());
     }
-    return report::card(title, "",
-                        report::line_chart({.title = title,
-                                            .summary = summary,
-                                            .x_label = "step",
-                                            .y_label = y,
-                                            .series = std::move(all),
-                                            .percent = fraction}));
+    return card(title, "",
+                line_chart({.title = title,
+                            .summary = summary,
+                            .x_label = "step",
+                            .y_label = y,
+                            .series = std::move(all),
+                            .percent = fraction}));
   };
-  std::string html = chart("Loss", "loss", false, {loss, smooth, test_loss});
-  if (!accuracy.x.empty() || !test_accuracy.x.empty()) {
-    html += chart("Accuracy", "accuracy", true, {accuracy, smooth_accuracy, test_accuracy});
+  std::string html = chart("Loss", "loss", false, {loss.raw, loss.mean, test_loss});
+  if (!accuracy.raw.x.empty() || !test_accuracy.x.empty()) {
+    html += chart("Accuracy", "accuracy", true, {accuracy.raw, accuracy.mean, test_accuracy});
   }
-  if (test_auc.x.size() > 1) {
-    html += chart("Area under the ROC curve", "AUC", false, {test_auc});
-  }
+  if (test_auc.x.size() > 1) html += chart("Area under the ROC curve", "AUC", false, {test_auc});
   return html;
 }
 
 std::string bars(const Run& run, const Figures& figures) {
   double extent = 0;
   for (const auto* step : {&figures.equal, &figures.balanced, &figures.optimum}) {
-    if (*step) {
-      extent = std::max(extent, (*step)->seconds);
-      for (const Phases& worker : (*step)->workers) {
-        extent = std::max(extent, worker.total());
-      }
-    }
+    if (!*step) continue;
+    extent = std::max(extent, (*step)->seconds);
+    for (const Phases& worker : (*step)->workers) extent = std::max(extent, worker.total());
   }
-  if (extent <= 0) {
-    return "";
-  }
+  if (extent <= 0) return "";
   const auto group = [&](const char* heading, const std::string& remark, const TypicalStep& step) {
-    std::vector<report::BarRow> rows;
+    std::vector<BarRow> rows;
     for (std::size_t i = 0; i < step.workers.size(); ++i) {
-      const Phases& worker = step.workers[i];
-      std::vector<report::Segment> segments;
+      const auto& [samples, load, compute, gradient_sync, wait] = step.workers[i];
+      std::vector<Segment> segments;
       double at = 0;
-      for (const auto& [kind, seconds] : {std::pair{"load", worker.load},
-                                          {"compute", worker.compute},
-                                          {"gradient_sync", worker.gradient_sync},
-                                          {"wait", worker.wait}}) {
+      for (const auto& [kind, seconds] :
+           {std::pair{"load", load}, {"compute", compute}, {"gradient_sync", gradient_sync}, {"wait", wait}}) {
         segments.push_back({at, at + seconds, kind, fmt::format("{}: {}", kind, format_seconds(seconds))});
         at += seconds;
       }
-      rows.push_back({worker_name(run, i),
-                      report::segment_bar(
-                          segments, extent,
-                          fmt::format("{}: load {}, compute {}, gradient synchronisation {}, wait {}",
-                                      worker_name(run, i), format_seconds(worker.load), format_seconds(worker.compute),
-                                      format_seconds(worker.gradient_sync), format_seconds(worker.wait))),
-                      fmt::format("{:.0f} samples", worker.samples)});
+      const std::string label = fmt::format("{}: load {}, compute {}, gradient synchronisation {}, wait {}",
+                                            worker_name(run, i), format_seconds(load), format_seconds(compute),
+                                            format_seconds(gradient_sync), format_seconds(wait));
+      rows.push_back(
+          {worker_name(run, i), segment_bar(segments, extent, label), fmt::format("{:.0f} samples", samples)});
     }
-    return report::bar_group(heading, fmt::format("{} a step, {}", format_seconds(step.seconds), remark), rows);
+    return bar_group(heading, fmt::format("{} a step, {}", format_seconds(step.seconds), remark), rows);
   };
   std::string html;
   if (figures.equal) {
-    html += group(
-        "Equal split",
-        fmt::format("median of {} {}", figures.equal->steps, figures.balanced ? "baseline steps in this run" : "steps"),
-        *figures.equal);
+    const char* steps = figures.balanced ? "baseline steps in this run" : "steps";
+    html += group("Equal split", fmt::format("median of {} {}", figures.equal->steps, steps), *figures.equal);
   }
   if (figures.balanced) {
     html += group(own_heading(figures), fmt::format("median of {} steps", figures.balanced->steps), *figures.balanced);
@@ -295,351 +251,287 @@ std::string bars(const Run& run, const Figures& figures) {
   if (figures.optimum) {
     html += group("Optimum", "if each worker keeps the speed it showed and nobody waits", *figures.optimum);
   }
-  html += report::legend({{"load", "load"},
-                          {"compute", "compute"},
-                          {"gradient_sync", "gradient synchronisation"},
-                          {"wait", "wait for others"}});
-  return report::card("Who did what in a step", "One bar a worker, all on the same scale of time.", html, true);
+  html += legend({{"load", "load"},
+                  {"compute", "compute"},
+                  {"gradient_sync", "gradient synchronisation"},
+                  {"wait", "wait for others"}});
+  return card("Who did what in a step", "One bar a worker, all on the same scale of time.", html, true);
 }
 
 // Each worker's part of the global batch, standing on each other. Only steps where a share changes are kept, and of
 // those evenly chosen ones where there are too many.
 std::string shares(const Run& run) {
-  std::vector<const StepMetrics*> kept;
+  std::vector<const StepMetrics*> changes, kept;
   const StepMetrics* last = nullptr;
   for (const StepMetrics& step : run.metrics.steps) {
-    if (!step.baseline && step.samples.size() == run.file.workers.size()) {
-      if (kept.empty() || kept.back()->samples != step.samples) {
-        kept.push_back(&step);
-      }
-      last = &step;
-    }
+    if (step.baseline || step.samples.size() != run.file.workers.size()) continue;
+    if (changes.empty() || changes.back()->samples != step.samples) changes.push_back(&step);
+    last = &step;
   }
-  if (last == nullptr || run.file.workers.size() < 2 || last->mode == "plan") {
-    return "";
-  }
-  const std::size_t stride = kept.size() / report::kMaxPoints + 1;
-  std::vector<report::Series> series(run.file.workers.size());
-  const auto add = [&](const StepMetrics& step) {
-    double sum = 0;
-    for (const std::int64_t samples : step.samples) {
-      sum += static_cast<double>(samples);
-    }
-    for (std::size_t i = 0; sum > 0 && i < series.size(); ++i) {
-      series[i].x.push_back(static_cast<double>(step.step));
-      series[i].y.push_back(static_cast<double>(step.samples[i]) / sum);
-    }
-  };
-  for (std::size_t i = 0; i < kept.size(); i += stride) {
-    add(*kept[i]);
-  }
-  if (kept.back() != last) {
-    add(*last);
-  }
+  if (last == nullptr || run.file.workers.size() < 2 || last->mode == "plan") return "";
+  const std::size_t stride = changes.size() / kMaxPoints + 1;
+  for (std::size_t i = 0; i < changes.size(); i += stride) kept.push_back(changes[i]);
+  if (changes.back() != last) kept.push_back(last);
+
+  std::vector<Series> all;
   std::string summary = "Fraction of the global batch by step; at the end:";
-  for (std::size_t i = 0; i < series.size(); ++i) {
-    series[i].name = worker_name(run, i);
-    series[i].color = static_cast<int>(i);
-    series[i].style = report::LineStyle::kArea;
-    summary += fmt::format(" {} {}", series[i].name, series[i].y.empty() ? "none" : percent(series[i].y.back()));
+  for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
+    Series series{worker_name(run, i), static_cast<int>(i), LineStyle::kArea};
+    for (const StepMetrics* step : kept) {
+      double sum = 0;
+      for (const std::int64_t samples : step->samples) sum += static_cast<double>(samples);
+      if (sum > 0) series.add(static_cast<double>(step->step), static_cast<double>(step->samples[i]) / sum);
+    }
+    summary += fmt::format(" {} {}", series.name, series.y.empty() ? "none" : format_percent(series.y.back()));
+    all.push_back(std::move(series));
   }
-  return report::card("Each worker's share of the batch", "Baseline steps with the equal split are left out.",
-                      report::line_chart({.title = "Each worker's share of the batch",
-                                          .summary = summary,
-                                          .x_label = "step",
-                                          .y_label = "share",
-                                          .series = std::move(series),
-                                          .stacked = true,
-                                          .percent = true}));
+  return card("Each worker's share of the batch", "Baseline steps with the equal split are left out.",
+              line_chart({.title = "Each worker's share of the batch",
+                          .summary = summary,
+                          .x_label = "step",
+                          .y_label = "share",
+                          .series = std::move(all),
+                          .stacked = true,
+                          .percent = true}));
 }
 
 std::string step_times(const Run& run, const Figures& figures) {
-  report::Series measured{"measured", 0}, predicted{"predicted", 2, report::LineStyle::kDashed};
-  report::Series baseline{"baseline (equal split)", 1, report::LineStyle::kMarks};
+  Series measured{"measured", 0}, predicted{"predicted", 2, LineStyle::kDashed};
+  Series baseline{"baseline (equal split)", 1, LineStyle::kMarks};
+  double longest = 0;
   for (const StepMetrics& step : run.metrics.steps) {
     const double x = static_cast<double>(step.step);
-    report::Series& series = step.baseline ? baseline : measured;
-    series.x.push_back(x);
-    series.y.push_back(step.step_seconds * 1e3);
+    (step.baseline ? baseline : measured).add(x, step.step_seconds * 1e3);
+    longest = std::max(longest, step.step_seconds * 1e3);
     if (step.predicted_seconds && !step.baseline) {
-      predicted.x.push_back(x);
-      predicted.y.push_back(*step.predicted_seconds * 1e3);
+      predicted.add(x, *step.predicted_seconds * 1e3);
+      longest = std::max(longest, *step.predicted_seconds * 1e3);
     }
   }
-  std::vector<report::Series> all = {measured, predicted, baseline};
-  std::erase_if(all, [](const report::Series& series) { return series.x.empty(); });
-  if (all.empty()) {
-    return "";
-  }
+  LineChart chart{.title = "Step time",
+                  .summary = "Measured and predicted step time by step, baseline steps with the equal split marked.",
+                  .x_label = "step",
+                  .y_label = "milliseconds",
+                  .series = {measured, predicted, baseline},
+                  .from_zero = true};
+  std::erase_if(chart.series, [](const Series& series) { return series.x.empty(); });
+  if (chart.series.empty()) return "";
   // One stall, such as for a checkpoint, must not flatten all the rest.
-  double slowest = 0;
+  double typical = 0;
   for (const auto* step : {&figures.balanced, &figures.equal}) {
-    slowest = *step ? std::max(slowest, (*step)->seconds * 1e3) : slowest;
+    if (*step) typical = std::max(typical, (*step)->seconds * 1e3);
   }
-  double highest = 0;
-  for (const report::Series& series : all) {
-    highest = std::max(highest, *std::max_element(series.y.begin(), series.y.end()));
-  }
-  report::LineChart chart{.title = "Step time", .x_label = "step", .y_label = "milliseconds", .series = std::move(all)};
-  chart.from_zero = true;
   std::string hint;
-  if (slowest > 0 && highest > 2 * slowest) {
-    const double unit = std::pow(10, std::floor(std::log10(slowest)));
-    chart.y_limit = std::ceil(2 * slowest / unit) * unit;
-    hint = fmt::format("The longest step took {} and reaches beyond the chart.", format_seconds(highest / 1e3));
+  if (typical > 0 && longest > 2 * typical) {
+    const double unit = std::pow(10, std::floor(std::log10(typical)));
+    chart.y_limit = std::ceil(2 * typical / unit) * unit;
+    hint = fmt::format("The longest step took {} and reaches beyond the chart.", format_seconds(longest / 1e3));
   }
-  chart.summary = "Measured and predicted step time by step, baseline steps with the equal split marked.";
-  return report::card("Step time", hint, report::line_chart(chart));
+  return card("Step time", hint, line_chart(chart));
 }
 
 // What all ranks did in one recorded step with the run's own split and, on the same scale, in a baseline step.
 std::string timeline(const Run& run, const Figures& figures) {
-  std::set<std::int64_t> recorded;
-  for (const TraceSpan& span : run.trace) {
-    recorded.insert(span.step);
-  }
-  const StepMetrics* own = nullptr;
-  const StepMetrics* baseline = nullptr;
-  for (const StepMetrics& step : run.metrics.steps) {
-    if (recorded.count(step.step) != 0) {
-      (step.baseline || step.mode == "equal" ? baseline : own) = &step;
-    }
-  }
+  static const std::vector<std::pair<std::string, std::string>> kinds = {
+      {"load", "load"},           {"forward", "forward"},
+      {"backward", "backward"},   {"emulated", "emulated slowness"},
+      {"optimizer", "optimizer"}, {"gradient_sync", "gradient synchronisation"},
+      {"wait", "wait for others"}};
   struct Window {
     std::string heading;
-    std::int64_t step;
+    std::optional<std::int64_t> step = {};
     double begin = 1e300, end = 0;
+    std::vector<const TraceSpan*> spans = {};
   };
-  std::vector<Window> windows;
-  if (baseline != nullptr) {
-    windows.push_back({"Equal split", baseline->step});
+  Window equal{"Equal split"}, own{own_heading(figures)};
+  std::set<std::int64_t> recorded;
+  for (const TraceSpan& span : run.trace) recorded.insert(span.step);
+  for (const StepMetrics& step : run.metrics.steps) {
+    if (recorded.contains(step.step)) (step.baseline || step.mode == "equal" ? equal : own).step = step.step;
   }
-  if (own != nullptr) {
-    windows.push_back({own_heading(figures), own->step});
-  }
-  const std::set<std::string> shown = {"load", "forward", "backward", "gradient_sync", "wait", "optimizer", "emulated"};
   double extent = 0;
-  for (Window& window : windows) {
+  for (Window* window : {&equal, &own}) {
     for (const TraceSpan& span : run.trace) {
-      if (span.step == window.step && shown.count(span.phase) != 0) {
-        window.begin = std::min(window.begin, span.begin);
-        window.end = std::max(window.end, span.end);
-      }
+      const bool is_shown = std::ranges::any_of(kinds, [&](const auto& kind) { return kind.first == span.phase; });
+      if (span.step != window->step || !is_shown) continue;
+      window->spans.push_back(&span);
+      window->begin = std::min(window->begin, span.begin);
+      window->end = std::max(window->end, span.end);
     }
-    extent = std::max(extent, window.end - window.begin);
+    extent = std::max(extent, window->end - window->begin);
   }
-  if (extent <= 0) {
-    return "";
-  }
+  if (extent <= 0) return "";
   std::string html;
-  for (const Window& window : windows) {
-    std::vector<report::BarRow> rows;
+  for (const Window* window : {&equal, &own}) {
+    if (!window->step) continue;
+    std::vector<BarRow> rows;
     for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
-      std::vector<report::Segment> segments;
-      for (const TraceSpan& span : run.trace) {
-        if (span.rank == run.file.workers[i].rank && span.step == window.step && shown.count(span.phase) != 0) {
-          segments.push_back({span.begin - window.begin, span.end - window.begin, span.phase,
-                              fmt::format("{}: {}", span.phase, format_seconds(span.end - span.begin)),
-                              span.phase == "gradient_sync" || span.phase == "wait"});
-        }
+      std::vector<Segment> segments;
+      for (const TraceSpan* span : window->spans) {
+        if (span->rank != run.file.workers[i].rank) continue;
+        segments.push_back({span->begin - window->begin, span->end - window->begin, span->phase,
+                            fmt::format("{}: {}", span->phase, format_seconds(span->end - span->begin)),
+                            span->phase == "gradient_sync" || span->phase == "wait"});
       }
       // Emulated time lies inside forward and backward: what is longer is drawn first.
-      std::stable_sort(segments.begin(), segments.end(), [](const report::Segment& a, const report::Segment& b) {
-        return a.end - a.begin > b.end - b.begin;
-      });
-      rows.push_back(
-          {worker_name(run, i),
-           report::segment_bar(segments, extent, fmt::format("{}, step {}", worker_name(run, i), window.step), 2), ""});
+      std::ranges::stable_sort(segments, std::greater(),
+                               [](const Segment& segment) { return segment.end - segment.begin; });
+      const std::string label = fmt::format("{}, step {}", worker_name(run, i), *window->step);
+      rows.push_back({worker_name(run, i), segment_bar(segments, extent, label, 2), ""});
     }
-    html += report::bar_group(window.heading,
-                              fmt::format("step {}, {}", window.step, format_seconds(window.end - window.begin)), rows);
+    html += bar_group(window->heading,
+                      fmt::format("step {}, {}", *window->step, format_seconds(window->end - window->begin)), rows);
   }
-  html += report::legend({{"load", "load"},
-                          {"forward", "forward"},
-                          {"backward", "backward"},
-                          {"emulated", "emulated slowness"},
-                          {"optimizer", "optimizer"},
-                          {"gradient_sync", "gradient synchronisation"},
-                          {"wait", "wait for others"}});
-  return report::card(
-      "One step as it happened",
-      "Upper track: computing. Lower track: gradient synchronisation and waiting. All recorded steps are in "
-      "<code>timeline.json</code>, which Perfetto and chrome://tracing open.",
-      html, true);
+  return card("One step as it happened",
+              "Upper track: computing. Lower track: gradient synchronisation and waiting. All recorded steps are in "
+              "<code>timeline.json</code>, which Perfetto and chrome://tracing open.",
+              html + legend(kinds), true);
 }
 
 // The step as the plan's replay has it, to be held against the one that happened.
 std::string predicted_timeline(const Run& run) {
-  if (!run.prediction || !keeps_its_plan(run)) {
-    return "";
-  }
-  if (!run.prediction->timeline) {
-    return report::card("One step as predicted", "",
-                        fmt::format("<p>Not drawn: {}.</p>\n", escape(run.prediction->why_not)), true);
-  }
-  return plan_timeline(*run.prediction->timeline, run.prediction->plan);
+  if (!run.prediction || !keeps_its_plan(run)) return "";
+  if (run.prediction->timeline) return plan_timeline(*run.prediction->timeline, run.prediction->plan);
+  return card("One step as predicted", "", fmt::format("<p>Not drawn: {}.</p>\n", escape(run.prediction->why_not)),
+              true);
+}
+
+// A card with the latest lines of a log of `count`, the latest first; nothing where there are none.
+std::string log_card(const char* title, Rows rows, std::size_t count, bool wide) {
+  if (count == 0) return "";
+  const bool is_cut = count > kMaxLogRows;
+  return card(title, is_cut ? fmt::format("The last {} of {}.", kMaxLogRows, count) : "Latest first.",
+              fmt::format("<div class=\"log\" tabindex=\"0\">{}</div>\n", text_table(std::move(rows), {0})), wide);
 }
 
 std::string decisions(const Run& run) {
-  std::vector<std::vector<std::string>> rows;
+  Rows rows = {{"step", "decision", "samples"}};
   std::size_t count = 0;
   for (auto step = run.metrics.steps.rbegin(); step != run.metrics.steps.rend(); ++step) {
-    if (step->decision && ++count <= kMaxLogRows) {
-      rows.push_back({fmt::format("{}", step->step), escape(*step->decision),
-                      escape(fmt::format("{}", fmt::join(step->samples, " · ")))});
-    }
+    if (!step->decision || ++count > kMaxLogRows) continue;
+    rows.push_back(
+        {fmt::format("{}", step->step), *step->decision, fmt::format("{}", fmt::join(step->samples, " · "))});
   }
-  if (rows.empty()) {
-    return "";
+  return log_card("Why shares moved", std::move(rows), count, false);
+}
+
+std::string events(const Run& run) {
+  Rows rows = {{"step", "time", "event", ""}};
+  const auto& events = run.metrics.events;
+  for (auto event = events.rbegin(); event != events.rend() && rows.size() <= kMaxLogRows; ++event) {
+    rows.push_back({fmt::format("{}", event->step), format_seconds(event->time), event->event, event->text});
   }
-  return report::card(
-      "Why shares moved", count > kMaxLogRows ? fmt::format("The last {} of {}.", kMaxLogRows, count) : "Latest first.",
-      "<div class=\"log\" tabindex=\"0\">" + report::table({"step", "decision", "samples"}, rows, {0}) + "</div>\n");
+  return log_card("Events", std::move(rows), events.size(), true);
 }
 
 std::string workers(const Run& run, const Figures& figures) {
-  std::vector<std::vector<std::string>> rows;
-  const auto& basis = figures.balanced ? figures.balanced : figures.equal;
+  Rows rows = {{"rank", "name", "device", "emulated", "samples", "a sample takes", "waits", "idle"}};
   // The replay's devices are in the order of the ranks: by stage, and by replica in it.
   const bool is_predicted = run.prediction && run.prediction->timeline && keeps_its_plan(run) &&
                             run.prediction->timeline->devices.size() == run.file.workers.size();
+  if (is_predicted) rows.front().emplace_back("idle, predicted");
   for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
     const train::RunWorker& worker = run.file.workers[i];
-    std::vector<std::string> row = {fmt::format("{}", worker.rank),
-                                    escape(worker.name),
-                                    escape(worker.device),
-                                    worker.emulated ? escape(*worker.emulated) : "no",
-                                    "–",
-                                    "–",
-                                    "–",
-                                    "–"};
-    if (basis) {
+    std::vector<std::string> row = {
+        fmt::format("{}", worker.rank), worker.name, worker.device, worker.emulated.value_or("no"), "–", "–", "–", "–"};
+    if (const auto& basis = figures.basis()) {
       const Phases& phases = basis->workers[i];
       row[4] = fmt::format("{:.0f}", phases.samples);
-      row[5] = phases.samples > 0 ? escape(format_seconds(phases.busy() / phases.samples)) : "–";
-      row[6] = basis->seconds > 0 ? percent(phases.wait / basis->seconds) : "–";
-      row[7] = basis->seconds > 0 ? percent(1 - phases.busy() / basis->seconds) : "–";
+      if (phases.samples > 0) row[5] = format_seconds(phases.busy() / phases.samples);
+      if (basis->seconds > 0) row[6] = format_percent(phases.wait / basis->seconds);
+      if (basis->seconds > 0) row[7] = format_percent(1 - phases.busy() / basis->seconds);
     }
-    if (is_predicted) {
-      row.push_back(percent(run.prediction->timeline->devices[i].bubble_fraction));
-    }
+    if (is_predicted) row.push_back(format_percent(run.prediction->timeline->devices[i].bubble_fraction));
     rows.push_back(std::move(row));
   }
-  std::vector<std::string> headings = {"rank",    "name",           "device", "emulated",
-                                       "samples", "a sample takes", "waits",  "idle"};
-  if (is_predicted) {
-    headings.emplace_back("idle, predicted");
-  }
-  return report::card("Workers", "Idle is all of a step in which a device does not compute: waiting and exchanging.",
-                      report::table(headings, rows, {0, 4, 5, 6, 7, 8}), is_predicted);
+  return card("Workers", "Idle is all of a step in which a device does not compute: waiting and exchanging.",
+              text_table(std::move(rows), {0, 4, 5, 6, 7, 8}), is_predicted);
 }
 
 // Nothing where nothing went over a network and no rows were looked up.
 std::string traffic(const Run& run, const Figures& figures) {
-  const auto& basis = figures.balanced ? figures.balanced : figures.equal;
+  const auto& basis = figures.basis();
   if (!basis) return "";
   const auto any = [&](double Traffic::* value) {
     return std::ranges::any_of(basis->traffic, [&](const Traffic& worker) { return worker.*value > 0; });
   };
   const bool looks_up = any(&Traffic::rows_needed);
   if (!looks_up && !any(&Traffic::sent)) return "";
-  const auto bytes = [](double value) { return escape(format_bytes(value)); };
-  const auto seconds = [](double value) { return escape(format_seconds(value)); };
-  const auto share = [](double part, double of) { return of > 0 ? percent(part / of) : "–"; };
-  std::vector<std::vector<std::string>> rows;
+  const auto share = [](double part, double of) { return of > 0 ? format_percent(part / of) : "–"; };
+  Rows rows = {{"worker", "sent to others", "gradient synchronisation", "waits for others"}};
+  const auto extend = [](std::vector<std::string>& row, const std::vector<std::string>& more) {
+    row.insert(row.end(), more.begin(), more.end());
+  };
+  if (looks_up) {
+    extend(rows.front(),
+           {"rows pulled", "rows pushed", "waits for rows", "rows needed", "of these cached", "of the others ahead"});
+  }
   for (std::size_t i = 0; i < run.file.workers.size(); ++i) {
     const Phases& phases = basis->workers[i];
     const Traffic& worker = basis->traffic[i];
-    rows.push_back({escape(worker_name(run, i)), bytes(worker.sent), seconds(phases.gradient_sync),
-                    seconds(std::max(0.0, phases.wait - worker.rows_wait))});
+    rows.push_back({worker_name(run, i), format_bytes(worker.sent), format_seconds(phases.gradient_sync),
+                    format_seconds(std::max(0.0, phases.wait - worker.rows_wait))});
     if (looks_up) {
-      const double asked = worker.rows_needed - worker.rows_cached;
-      for (const std::string& cell :
-           {bytes(worker.pulled), bytes(worker.pushed), seconds(worker.rows_wait),
-            fmt::format("{:.0f}", worker.rows_needed), share(worker.rows_cached, worker.rows_needed),
-            share(worker.rows_prefetched, asked)}) {
-        rows.back().push_back(cell);
-      }
+      extend(rows.back(), {format_bytes(worker.pulled), format_bytes(worker.pushed), format_seconds(worker.rows_wait),
+                           fmt::format("{:.0f}", worker.rows_needed), share(worker.rows_cached, worker.rows_needed),
+                           share(worker.rows_prefetched, worker.rows_needed - worker.rows_cached)});
     }
   }
-  std::vector<std::string> headings = {"worker", "sent to others", "gradient synchronisation", "waits for others"};
-  if (looks_up) {
-    for (const char* heading :
-         {"rows pulled", "rows pushed", "waits for rows", "rows needed", "of these cached", "of the others ahead"}) {
-      headings.emplace_back(heading);
-    }
-  }
-  return report::card("Where bytes and waits go",
-                      looks_up
-                          ? "A typical step. Sent to others: gradients and activations over the network; rows: what "
-                            "requests, answers and gradients take on the wire."
-                          : "A typical step. Sent: gradients and activations over the network.",
-                      report::table(headings, rows, {1, 2, 3, 4, 5, 6, 7, 8, 9}), looks_up);
+  return card("Where bytes and waits go",
+              looks_up ? "A typical step. Sent to others: gradients and activations over the network; rows: what "
+                         "requests, answers and gradients take on the wire."
+                       : "A typical step. Sent: gradients and activations over the network.",
+              text_table(std::move(rows), {1, 2, 3, 4, 5, 6, 7, 8, 9}), looks_up);
 }
 
 std::string summary(const Run& run) {
-  if (run.summary.empty()) {
-    return "";
-  }
+  if (run.summary.empty()) return "";
   const auto cell = [](const std::optional<double>& value) {
     return value && std::isfinite(*value) ? fmt::format("{:.4g}", *value) : "–";
   };
-  std::vector<std::vector<std::string>> rows;
+  Rows rows;
   for (const BenchRow& row : run.summary) {
+    const char* verdict = !row.target ? ""
+                          : row.met() ? "<span class=\"good\">✓ met</span>"
+                                      : "<span class=\"bad\">✗ missed</span>";
     rows.push_back({escape(row.name), escape(row.metric), cell(row.value), escape(row.unit),
                     row.target ? fmt::format("{} {:.4g}", row.more_is_better ? "≥" : "≤", *row.target) : "–",
-                    cell(row.limit), cell(row.peer),
-                    !row.target ? ""
-                    : row.met() ? "<span class=\"good\">✓ met</span>"
-                                : "<span class=\"bad\">✗ missed</span>",
-                    escape(row.note)});
+                    cell(row.limit), cell(row.peer), verdict, escape(row.note)});
   }
-  return report::card(
-      "Measured figures", "",
-      report::table({"case", "metric", "value", "unit", "target", "limit", "peer", "", "note"}, rows, {2, 4, 5, 6}),
-      true);
+  return card("Measured figures", "",
+              table({"case", "metric", "value", "unit", "target", "limit", "peer", "", "note"}, rows, {2, 4, 5, 6}),
+              true);
 }
 
-std::string events(const Run& run) {
-  std::vector<std::vector<std::string>> rows;
-  for (auto event = run.metrics.events.rbegin(); event != run.metrics.events.rend() && rows.size() < kMaxLogRows;
-       ++event) {
-    rows.push_back({fmt::format("{}", event->step), escape(format_seconds(event->time)), escape(event->event),
-                    escape(event->text)});
-  }
-  if (rows.empty()) {
-    return "";
-  }
-  return report::card(
-      "Events",
-      run.metrics.events.size() > rows.size()
-          ? fmt::format("The last {} of {}.", rows.size(), run.metrics.events.size())
-          : "Latest first.",
-      "<div class=\"log\" tabindex=\"0\">" + report::table({"step", "time", "event", ""}, rows, {0}) + "</div>\n",
-      true);
+std::string job(const Run& run) {
+  if (run.job.empty()) return "";
+  return fmt::format(
+      "<section class=\"card wide\"><details><summary>The job as it ran (job.yaml)</summary><pre>{}</pre></details>"
+      "</section>\n",
+      escape(run.job));
 }
-
-}  // namespace
 
 std::string render(const Run& run) {
   const Figures figures = compute_figures(run);
-  std::string html = header(run) + "<main>\n" + notices(run) + headlines(run, figures) + "<div class=\"cards\">\n";
-  if (run.metrics.steps.empty()) {
-    html += report::card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true);
-  } else {
-    html += bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) + predicted_timeline(run) +
-            timeline(run, figures);
-  }
-  html += workers(run, figures) + traffic(run, figures) + decisions(run) + events(run) + summary(run);
-  if (!run.job.empty()) {
-    html += fmt::format(
-        "<section class=\"card wide\"><details><summary>The job as it ran (job.yaml)</summary><pre>{}</pre></details>"
-        "</section>\n",
-        escape(run.job));
-  }
-  html += fmt::format("</div></main>\n<footer>Motley {}</footer>\n", escape(run.file.motley_version));
-  return report::document(fmt::format("Run {}", run.name), html);
+  const std::string steps = run.metrics.steps.empty()
+                                ? card("No steps yet", "", "<p>This run has not recorded a training step.</p>\n", true)
+                                : bars(run, figures) + learning(run) + shares(run) + step_times(run, figures) +
+                                      predicted_timeline(run) + timeline(run, figures);
+  const std::string exit = run.file.exit.value_or("");
+  return document({.title = fmt::format("Run {}", run.name),
+                   .badge = !run.file.finished ? "did not finish"
+                            : exit.empty()     ? "finished"
+                                               : exit,
+                   .badge_tone = run.file.finished && exit == "done" ? Tone::kGood : Tone::kBad,
+                   .facts = facts(run),
+                   .notices_html = notices(run),
+                   .tiles_html = headlines(run, figures),
+                   .cards_html = steps + workers(run, figures) + traffic(run, figures) + decisions(run) + events(run) +
+                                 summary(run) + job(run),
+                   .footer = "Motley " + run.file.motley_version});
 }
+
+}  // namespace
 
 Result<std::string> render_run(const std::filesystem::path& folder) {
   MOTLEY_ASSIGN(const Run run, read_run(folder));

@@ -6,11 +6,8 @@
 #include <string>
 
 #include "motley/base/result.h"
-#include "motley/report/run.h"
 
 namespace motley::report {
-
-std::string render(const Run& run);
 
 // Reads the run directory (docs/reference/run-directory.md) and draws its page. Also for runs that were cut short.
 Result<std::string> render_run(const std::filesystem::path& folder);

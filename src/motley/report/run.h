@@ -1,5 +1,6 @@
 // A run directory as values: what the trainer wrote down of a run (docs/reference/run-directory.md), read back and
-// checked.
+// checked; and the figures that its steps give: what a typical step looks like as it was balanced, with the equal
+// split, and at the optimum that the same workers could have reached.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/planning/simulate/prediction.h"
+#include "motley/planning/simulate/simulate.h"
 #include "motley/serial/bench_row.h"
 #include "motley/train/records/metrics.h"
 #include "motley/train/records/run_file.h"
@@ -21,7 +22,6 @@ using train::EvaluationMetrics;
 using train::EventMetrics;
 using train::StepMetrics;
 
-// A span of the timeline of one rank.
 struct TraceSpan {
   int rank = 0;
   std::int64_t step = 0;
@@ -43,5 +43,50 @@ struct Run {
 // the files of the plan that run.json names.
 // Errors name the file, and the line or field.
 Result<Run> read_run(const std::filesystem::path& folder);
+
+// Where a worker's time goes in a step, in seconds.
+struct Phases {
+  double samples = 0, load = 0, compute = 0, gradient_sync = 0, wait = 0;
+  double busy() const { return load + compute; }
+  double total() const { return load + compute + gradient_sync + wait; }
+};
+
+// What a worker sends in a step, and where the rows come from that it looks up. Bytes on the wire, seconds, rows.
+struct Traffic {
+  double sent = 0;  // gradients and activations
+  double pulled = 0, pushed = 0, rows_wait = 0, rows_needed = 0, rows_cached = 0, rows_prefetched = 0;
+};
+
+// A typical step: each value is the median over the steps it stands for.
+struct TypicalStep {
+  std::vector<Phases> workers;
+  std::vector<Traffic> traffic;  // by worker
+  double seconds = 0;
+  std::size_t steps = 0;  // how many it stands for
+};
+
+struct Figures {
+  std::optional<TypicalStep> balanced;  // steps with the run's own split, after the first kSettling
+  std::optional<TypicalStep> equal;     // baseline steps, or all steps of a run that splits equally
+  std::optional<TypicalStep> optimum;   // nobody waits: see compute_optimum; not where workers compute different layers
+  bool is_planned = false;              // workers compute the layers that a plan gives them
+
+  // Of the run's own steps, or of those with the equal split where there are no others.
+  const std::optional<TypicalStep>& basis() const { return balanced ? balanced : equal; }
+  std::optional<double> speedup() const;            // equal over balanced
+  std::optional<double> possible_speedup() const;   // equal over optimum
+  std::optional<double> max_wait_fraction() const;  // of the balanced step's time, over the workers
+};
+
+// The first steps are left out where there are enough others: the split is still being learned.
+inline constexpr std::int64_t kSettling = 20;
+
+Figures compute_figures(const Run& run);
+
+// The least step time for the same samples when each worker keeps the speed it showed: worker i did n_i samples in
+// t_i seconds, so all of them together do Σ n_i / t_i samples a second, and B = Σ n_i samples take B / Σ (n_i / t_i).
+// The exchange is the smallest that a worker showed (that of a worker which came last and found all others ready).
+// None where a time is missing.
+std::optional<TypicalStep> compute_optimum(const TypicalStep& step);
 
 }  // namespace motley::report

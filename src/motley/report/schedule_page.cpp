@@ -9,16 +9,17 @@
 
 #include "motley/report/page/chart.h"
 #include "motley/report/page/html.h"
-#include "motley/scheduling/trace/settings.h"
+#include "motley/scheduling/trace/workload.h"
 
 namespace motley::report {
 namespace {
 
-using report::escape;
+using Rows = std::vector<std::vector<std::string>>;
 
 constexpr int kMaxTracks = 256;           // devices that a Gantt chart shows
 constexpr std::size_t kMaxBlocks = 6000;  // and jobs' parts
 constexpr std::size_t kMaxTicks = 8;
+constexpr std::size_t kMaxJobs = 500;  // that the page of live jobs lists
 constexpr const char* kDeadlines = "in time %";
 constexpr const char* kShare = "of bound %";
 
@@ -30,46 +31,34 @@ double per_job(const ScheduleView& view, double sum) {
   return sum / static_cast<double>(view.jobs.size());
 }
 
-// A line over time that changes by steps, from what is added to it at each time.
-report::Series stairs(const std::string& name, int color, std::vector<std::pair<double, double>> changes,
-                      double scale) {
-  std::ranges::sort(changes);
-  report::Series series{name, color, report::LineStyle::kLine, {}, {}};
-  const auto add = [&](double seconds, double value) {
-    series.x.push_back(seconds / 3600);
-    series.y.push_back(value * scale);
-  };
-  double value = 0;
-  for (std::size_t i = 0; i < changes.size(); ++i) {
-    const bool is_first = i == 0 || changes[i - 1].first != changes[i].first;
-    if (is_first) add(changes[i].first, value);
-    value += changes[i].second;
-    const bool is_last = i + 1 == changes.size() || changes[i + 1].first != changes[i].first;
-    if (is_last) add(changes[i].first, value);
-  }
-  return series;
-}
-
 using Changes = std::vector<std::pair<double, double>>;  // seconds, and what is added to a sum then
 
-// A line a policy, of sums that change by steps.
+// A line a policy over time, of a sum that changes by steps.
 template <class ListChanges>
-std::string chart_over_time(report::LineChart chart, const ScheduleView& view, double scale,
-                            const ListChanges& list_changes) {
+std::string chart_over_time(LineChart chart, const ScheduleView& view, double scale, const ListChanges& list_changes) {
   chart.x_label = "hours";
   chart.from_zero = true;
   for (const PolicyOutcome& one : view.outcomes) {
-    chart.series.push_back(stairs(one.policy, static_cast<int>(chart.series.size()), list_changes(one.outcome), scale));
+    Changes changes = list_changes(one.outcome);
+    std::ranges::sort(changes);
+    Series series{one.policy, static_cast<int>(chart.series.size())};
+    double sum = 0;
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      const auto& [seconds, added] = changes[i];
+      if (i == 0 || changes[i - 1].first != seconds) series.add(seconds / 3600, sum * scale);
+      sum += added;
+      if (i + 1 == changes.size() || changes[i + 1].first != seconds) series.add(seconds / 3600, sum * scale);
+    }
+    chart.series.push_back(std::move(series));
   }
-  return report::line_chart(chart);
+  return line_chart(chart);
 }
 
 std::string queue_chart(const ScheduleView& view) {
-  report::LineChart chart;
-  chart.title = "Jobs that wait";
-  chart.summary = "How many jobs have arrived and have no workers, over time, by policy.";
-  chart.y_label = "jobs";
-  return chart_over_time(std::move(chart), view, 1, [&](const scheduling::Outcome& outcome) {
+  const LineChart chart{.title = "Jobs that wait",
+                        .summary = "How many jobs have arrived and have no workers, over time, by policy.",
+                        .y_label = "jobs"};
+  return chart_over_time(chart, view, 1, [&](const scheduling::Outcome& outcome) {
     Changes changes;
     for (std::size_t i = 0; i < view.jobs.size(); ++i) {
       changes.emplace_back(view.jobs[i].arrival, 1);
@@ -84,12 +73,11 @@ std::string queue_chart(const ScheduleView& view) {
 }
 
 std::string busy_chart(const ScheduleView& view) {
-  report::LineChart chart;
-  chart.title = "Devices that are busy";
-  chart.summary = "The share of all devices that jobs have, over time, by policy.";
-  chart.y_label = "share of devices";
-  chart.percent = true;
-  return chart_over_time(std::move(chart), view, 1.0 / view.topology.devices(), [](const scheduling::Outcome& outcome) {
+  const LineChart chart{.title = "Devices that are busy",
+                        .summary = "The share of all devices that jobs have, over time, by policy.",
+                        .y_label = "share of devices",
+                        .percent = true};
+  return chart_over_time(chart, view, 1.0 / view.topology.devices(), [](const scheduling::Outcome& outcome) {
     Changes changes;
     for (const scheduling::Run& run : outcome.runs) {
       const double workers = scheduling::count_workers(run.placement);
@@ -101,13 +89,12 @@ std::string busy_chart(const ScheduleView& view) {
 }
 
 std::string completion_chart(const ScheduleView& view) {
-  report::LineChart chart{"Time from arrival to completion",
-                          "The share of jobs that are done within so many hours of their arrival, by policy.",
-                          "hours",
-                          "share of jobs",
-                          {}};
-  chart.percent = chart.from_zero = true;
-  int color = 0;
+  LineChart chart{.title = "Time from arrival to completion",
+                  .summary = "The share of jobs that are done within so many hours of their arrival, by policy.",
+                  .x_label = "hours",
+                  .y_label = "share of jobs",
+                  .percent = true,
+                  .from_zero = true};
   for (const PolicyOutcome& one : view.outcomes) {
     std::vector<double> seconds;
     for (std::size_t i = 0; i < view.jobs.size(); ++i) {
@@ -115,34 +102,31 @@ std::string completion_chart(const ScheduleView& view) {
       if (std::isfinite(finished)) seconds.push_back(finished - view.jobs[i].arrival);
     }
     std::ranges::sort(seconds);
-    report::Series series{one.policy, color++, report::LineStyle::kLine, {}, {}};
+    Series series{one.policy, static_cast<int>(chart.series.size())};
     for (std::size_t i = 0; i < seconds.size(); ++i) {
-      series.x.push_back(seconds[i] / 3600);
-      series.y.push_back(static_cast<double>(i + 1) / static_cast<double>(view.jobs.size()));
+      series.add(seconds[i] / 3600, per_job(view, static_cast<double>(i + 1)));
     }
     chart.series.push_back(std::move(series));
   }
-  return report::line_chart(chart);
+  return line_chart(chart);
 }
 
 // A mark a policy: how soon jobs are done, and how far the one treated worst is behind.
 std::string trade_off_chart(const ScheduleView& view) {
-  report::LineChart chart;
-  chart.title = "Soon or fair";
-  chart.summary =
-      "For each policy, mean hours to completion and how many times as long as with an equal part of the "
-      "cluster the job took that was treated worst.";
-  chart.x_label = "mean hours to completion";
-  chart.y_label = "times as long, worst job";
-  chart.from_zero = true;
+  LineChart chart{.title = "Soon or fair",
+                  .summary =
+                      "For each policy, mean hours to completion and how many times as long as with an equal part "
+                      "of the cluster the job took that was treated worst.",
+                  .x_label = "mean hours to completion",
+                  .y_label = "times as long, worst job",
+                  .from_zero = true};
   for (const PolicyOutcome& one : view.outcomes) {
-    chart.series.push_back({one.policy,
-                            static_cast<int>(chart.series.size()),
-                            report::LineStyle::kMarks,
-                            {scheduling::compute_completion(view.jobs, one.outcome).mean / 3600},
-                            {scheduling::compute_fairness(view.jobs, view.topology, one.outcome).worst}});
+    Series series{one.policy, static_cast<int>(chart.series.size()), LineStyle::kMarks};
+    series.add(scheduling::compute_completion(view.jobs, one.outcome).mean / 3600,
+               scheduling::compute_fairness(view.jobs, view.topology, one.outcome).worst);
+    chart.series.push_back(std::move(series));
   }
-  return report::line_chart(chart);
+  return line_chart(chart);
 }
 
 // The share of jobs with a deadline that were done by it; none where there are no deadlines.
@@ -156,32 +140,20 @@ std::string deadlines_met(const ScheduleView& view, const scheduling::Outcome& o
   return jobs > 0 ? fmt::format("{:.1f}", 100 * met / jobs) : "";
 }
 
-// Hands out a node's tracks: each run keeps the lowest that are free, which need not be side by side.
-class Tracks {
- public:
-  explicit Tracks(int count) : busy_until_(static_cast<std::size_t>(count), -1) {}
-
-  std::vector<int> take(int count, double begin, double end) {
-    std::vector<int> tracks;
-    for (std::size_t track = 0; track < busy_until_.size() && static_cast<int>(tracks.size()) < count; ++track) {
-      if (busy_until_[track] > begin) continue;
-      busy_until_[track] = end;
-      tracks.push_back(static_cast<int>(track));
-    }
-    return tracks;
+// Hands out a node's tracks, which are busy until these times: a run keeps the lowest that are free, which need not be
+// side by side.
+std::vector<int> take_tracks(std::vector<double>& busy_until, int count, double begin, double end) {
+  std::vector<int> tracks;
+  for (std::size_t track = 0; track < busy_until.size() && static_cast<int>(tracks.size()) < count; ++track) {
+    if (busy_until[track] > begin) continue;
+    busy_until[track] = end;
+    tracks.push_back(static_cast<int>(track));
   }
+  return tracks;
+}
 
- private:
-  std::vector<double> busy_until_;
-};
-
-struct Gantt {
-  std::string html;
-  std::string hint;
-};
-
-// Of the first nodes, and from the begin on for as long as there are not too many blocks.
-Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
+// A card of who ran where: on the first nodes, and from the begin on for as long as there are not too many blocks.
+std::string gantt(const ScheduleView& view, const PolicyOutcome& one) {
   std::vector<std::pair<std::string, int>> groups;
   std::vector<int> first_track;
   int tracks = 0;
@@ -197,9 +169,9 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
   for (const scheduling::Run& run : one.outcome.runs) runs.push_back(&run);
   std::ranges::stable_sort(runs, {}, [](const scheduling::Run* run) { return run->begin; });
 
-  std::vector<Tracks> free;
-  for (const auto& [name, count] : groups) free.emplace_back(count);
-  std::vector<report::Block> blocks;
+  std::vector<std::vector<double>> busy_until;  // of each node's tracks
+  for (const auto& [name, count] : groups) busy_until.emplace_back(static_cast<std::size_t>(count), -1);
+  std::vector<Block> blocks;
   double end = std::max(one.outcome.end, 1.0);
   for (const scheduling::Run* run : runs) {
     if (blocks.size() >= kMaxBlocks) {
@@ -209,7 +181,7 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
     for (const scheduling::Part& part : run->placement) {
       const auto node = static_cast<std::size_t>(part.node);
       if (node >= groups.size()) continue;
-      const std::vector<int> taken = free[node].take(part.workers, run->begin, run->end);
+      const std::vector<int> taken = take_tracks(busy_until[node], part.workers, run->begin, run->end);
       for (std::size_t i = 0; i < taken.size();) {  // tracks side by side are one block
         std::size_t next = i + 1;
         while (next < taken.size() && taken[next] == taken[next - 1] + 1) ++next;
@@ -227,20 +199,38 @@ Gantt gantt(const ScheduleView& view, const PolicyOutcome& one) {
     const double at = end * static_cast<double>(i) / kMaxTicks;
     ticks.emplace_back(at, hours(at) + " h");
   }
-  Gantt drawn;
-  drawn.html = report::gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) +
-               report::bar_axis(ticks, end);
-  drawn.hint = fmt::format("A row is a device, a colour a job. {} of {} devices, {} of {} hours.", tracks,
-                           view.topology.devices(), hours(end), hours(one.outcome.end));
-  return drawn;
+  const std::string hint = fmt::format("A row is a device, a colour a job. {} of {} devices, {} of {} hours.", tracks,
+                                       view.topology.devices(), hours(end), hours(one.outcome.end));
+  return card("Who ran where: " + one.policy, escape(hint),
+              gantt_chart(blocks, groups, end, "Which jobs ran where under " + one.policy) + bar_axis(ticks, end),
+              true);
+}
+
+// The nodes of a live cluster, and which jobs have their devices.
+Rows node_rows(const scheduling::Controller& controller) {
+  std::map<std::string, std::pair<int, std::vector<std::string>>> used;  // devices, and by which jobs
+  for (const scheduling::JobRecord& record : controller.records()) {
+    for (const scheduling::NodeAllocation& allocation : record.nodes) {
+      auto& [devices, jobs] = used[allocation.node];
+      devices += allocation.workers;
+      jobs.push_back(fmt::format("{} ({})", record.job.name, allocation.workers));
+    }
+  }
+  Rows rows = {{"node", "type", "state", "devices used", "jobs"}};
+  for (std::size_t i = 0; i < controller.topology().nodes.size(); ++i) {
+    const scheduling::Node& node = controller.topology().nodes[i];
+    const auto& [devices, jobs] = used[node.name];
+    rows.push_back({node.name, controller.topology().type_name(node), controller.node_state(i),
+                    fmt::format("{} of {}", devices, node.devices), fmt::format("{}", fmt::join(jobs, ", "))});
+  }
+  return rows;
 }
 
 }  // namespace
 
-std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
-  std::vector<std::vector<std::string>> rows = {{"policy", "mean h", "median h", "p99 h", "makespan h", "busy %",
-                                                 "utility", "unfair %", "worst", "restarts a job", "decisions",
-                                                 "ms each"}};
+Rows schedule_rows(const ScheduleView& view) {
+  Rows rows = {{"policy", "mean h", "median h", "p99 h", "makespan h", "busy %", "utility", "unfair %", "worst",
+                "restarts a job", "decisions", "ms each"}};
   for (const PolicyOutcome& one : view.outcomes) {
     const scheduling::Outcome& outcome = one.outcome;
     const scheduling::Completion completion = scheduling::compute_completion(view.jobs, outcome);
@@ -276,32 +266,43 @@ std::vector<std::vector<std::string>> schedule_rows(const ScheduleView& view) {
 std::string schedule_page(const ScheduleView& view) {
   double device_seconds = 0;
   for (const scheduling::Job& job : view.jobs) device_seconds += job.device_seconds();
-  std::string body = fmt::format(
-      "<header><h1>{}</h1>\n<div class=\"facts\"><span>{} jobs</span><span>{} device-hours asked for</span><span>{} "
-      "devices on {} nodes</span></div></header>\n<main>\n<div class=\"cards\">",
-      escape(view.trace), view.jobs.size(), hours(device_seconds), view.topology.devices(), view.topology.nodes.size());
-  std::vector<std::vector<std::string>> rows = schedule_rows(view);
-  const std::vector<std::string> headings = rows.front();
-  rows.erase(rows.begin());
-  for (std::vector<std::string>& row : rows) {
-    for (std::string& cell : row) cell = escape(cell);
-  }
-  std::vector<std::size_t> numeric(headings.size() - 1);
+  const Rows rows = schedule_rows(view);
+  std::vector<std::size_t> numeric(rows.front().size() - 1);
   std::iota(numeric.begin(), numeric.end(), 1);
-  body += report::card("Policies compared",
-                       "Hours from arrival to completion. Utility is the sum of the jobs' own, and its bound what each "
-                       "would have alone. Unfair are jobs that took longer than they would have with an equal part of "
-                       "the cluster; the worst one so many times as long.",
-                       report::table(headings, rows, numeric), true);
-  body += report::card("Waiting", "", queue_chart(view));
-  body += report::card("Busy devices", "", busy_chart(view));
-  body += report::card("Done within", "", completion_chart(view));
-  body += report::card("Soon or fair", "", trade_off_chart(view));
-  for (const PolicyOutcome& one : view.outcomes) {
-    const Gantt drawn = gantt(view, one);
-    body += report::card("Who ran where: " + one.policy, escape(drawn.hint), drawn.html, true);
+  std::string cards = card("Policies compared",
+                           "Hours from arrival to completion. Utility is the sum of the jobs' own, and its bound what "
+                           "each would have alone. Unfair are jobs that took longer than they would have with an equal "
+                           "part of the cluster; the worst one so many times as long.",
+                           text_table(rows, numeric), true) +
+                      card("Waiting", "", queue_chart(view)) + card("Busy devices", "", busy_chart(view)) +
+                      card("Done within", "", completion_chart(view)) + card("Soon or fair", "", trade_off_chart(view));
+  for (const PolicyOutcome& one : view.outcomes) cards += gantt(view, one);
+  return document(
+      {.title = "Schedule of " + view.trace,
+       .heading = view.trace,
+       .facts = {fmt::format("{} jobs", view.jobs.size()),
+                 fmt::format("{} device-hours asked for", hours(device_seconds)),
+                 fmt::format("{} devices on {} nodes", view.topology.devices(), view.topology.nodes.size())},
+       .cards_html = cards});
+}
+
+std::string scheduler_page(const scheduling::Controller& controller) {
+  Rows rows = {{"id", "name", "state", "workers", "nodes", "attempt", "last change"}};
+  int pending = 0, running = 0, over = 0;
+  const std::vector<scheduling::JobRecord>& records = controller.records();
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    const bool is_pending = record->state == scheduling::JobState::kPending;
+    ++(is_over(record->state) ? over : is_pending ? pending : running);
+    if (rows.size() > kMaxJobs) continue;
+    rows.push_back({fmt::format("{}", record->id), record->job.name, to_string(record->state),
+                    fmt::format("{}", count_workers(record->nodes)), scheduling::describe(record->nodes),
+                    fmt::format("{}", record->attempt), record->changed});
   }
-  return report::document("Schedule of " + view.trace, body + "</div></main>");
+  return document({.title = "Scheduler",
+                   .facts = {fmt::format("{} pending", pending), fmt::format("{} running", running),
+                             fmt::format("{} over", over), fmt::format("policy {}", controller.policy())},
+                   .cards_html = card("Nodes", "", text_table(node_rows(controller)), true) +
+                                 card("Jobs", "The newest first.", text_table(rows, {0, 3, 5}), true)});
 }
 
 }  // namespace motley::report

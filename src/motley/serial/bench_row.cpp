@@ -40,10 +40,6 @@ std::string cell(const std::optional<double>& value) {
   return value ? fmt::format("{:.4g}", *value) : "-";
 }
 
-std::string format_text(const nlohmann::ordered_json& array) {
-  return array.dump(2) + "\n";
-}
-
 }  // namespace
 
 std::string to_json(const std::vector<BenchRow>& rows) {
@@ -74,7 +70,7 @@ Result<std::string> replace_rows(const std::string& json, const std::vector<Benc
       *same = std::move(row);
     }
   }
-  return format_text(array);
+  return array.dump(2) + "\n";
 }
 
 std::string to_table(const std::vector<BenchRow>& rows) {

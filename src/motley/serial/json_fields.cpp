@@ -15,42 +15,44 @@ constexpr std::size_t kShownBytes = 80;
 
 }  // namespace
 
-Json parse_strict_json(std::string_view text) {
-  bool is_too_deep = false;
+WatchedJson parse_watched_json(std::string_view text, int depth_limit) {
+  WatchedJson watched;
   std::vector<std::set<std::string>> keys;
-  std::string repeated;
-  // The library keeps the last of several equal keys; here a second one is an error.
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+  watched.json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) {
       keys.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {
       keys.pop_back();
     } else if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      repeated = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+      watched.repeated_key = value.get<std::string>();
     }
-    is_too_deep = is_too_deep || depth > kDepthLimit;
-    return !is_too_deep;
-  };
-  Json json;
+    watched.is_too_deep = watched.is_too_deep || depth > depth_limit;
+    return !watched.is_too_deep;
+  });
+  return watched;
+}
+
+Json parse_strict_json(std::string_view text) {
+  WatchedJson watched;
   try {
-    json = Json::parse(text, watch);
+    watched = parse_watched_json(text, kDepthLimit);
   } catch (const Json::exception& problem) {
     throw JsonReader::Problem(fmt::format("this is not JSON: {}", problem.what()));
   }
-  if (is_too_deep) {
+  if (watched.is_too_deep) {
     throw JsonReader::Problem(
         fmt::format("values are nested deeper than {}, as none of a known field is", kDepthLimit));
   }
-  if (!repeated.empty()) {
-    throw JsonReader::Problem(fmt::format("field {} is given twice in one object; accepted is once", repeated));
+  if (watched.repeated_key) {
+    throw JsonReader::Problem(
+        fmt::format("field {} is given twice in one object; accepted is once",
+                    Json(*watched.repeated_key).dump(-1, ' ', false, Json::error_handler_t::replace)));
   }
-  return json;
+  return std::move(watched.json);
 }
 
 JsonReader::JsonReader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
-  if (!object.is_object()) {
-    refuse(object, path_, "an object");
-  }
+  if (!object.is_object()) refuse(object, path_, "an object");
 }
 
 bool JsonReader::is_there(const char* key) {
@@ -85,9 +87,7 @@ void JsonReader::refuse_missing(const char* key) const {
 
 void JsonReader::refuse(const Json& value, const std::string& path, const std::string& accepted) {
   std::string shown = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (shown.size() > kShownBytes) {
-    shown = shown.substr(0, kShownBytes) + "...";
-  }
+  if (shown.size() > kShownBytes) shown = shown.substr(0, kShownBytes) + "...";
   throw Problem(fmt::format("{} is {}; accepted is {}", path.empty() ? "the whole" : fmt::format("field '{}'", path),
                             shown, accepted));
 }
@@ -107,9 +107,7 @@ void JsonReader::read(const Json& json, const std::string& path, std::string& va
 }
 
 void JsonReader::read(const Json& json, const std::string& path, bool& value, About) {
-  if (!json.is_boolean()) {
-    refuse(json, path, "true or false");
-  }
+  if (!json.is_boolean()) refuse(json, path, "true or false");
   value = json.get<bool>();
 }
 

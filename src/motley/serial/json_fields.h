@@ -1,4 +1,4 @@
-// Structs to JSON and back, strictly, by their descriptions (serial/fields.h). What is missing, misspelt, of another
+// Structs to JSON and back, strictly, by their descriptions (base/fields.h). What is missing, misspelt, of another
 // type, not finite, out of range, given twice or not asked for is an error that says the field's path, its value and
 // what would be accepted.
 //
@@ -19,8 +19,8 @@
 #include <variant>
 #include <vector>
 
+#include "motley/base/fields.h"
 #include "motley/base/result.h"
-#include "motley/serial/fields.h"
 #include "motley/serial/renamed_keys.h"
 
 namespace motley {
@@ -36,9 +36,7 @@ class JsonReader {
 
   template <class T>
   void required(const char* key, T& value, About about = {}) {
-    if (!is_there(key)) {
-      refuse_missing(key);
-    }
+    if (!is_there(key)) refuse_missing(key);
     read(object_.at(key), key_path(key), value, about);
   }
   template <class T>
@@ -48,9 +46,7 @@ class JsonReader {
   }
   template <class T>
   void optional(const char* key, T& value, About about = {}) {
-    if (is_there(key)) {
-      read(object_.at(key), key_path(key), value, about);
-    }
+    if (is_there(key)) read(object_.at(key), key_path(key), value, about);
   }
   // A file of the version before is refused with what was renamed since.
   void version(int accepted, std::span<const RenamedKey> renamed = {});
@@ -147,9 +143,7 @@ class JsonWriter {
   template <class T>
   void optional(const char* key, T& value, About = {}) {
     if constexpr (requires { value.has_value(); }) {
-      if (value.has_value()) {
-        object_[key] = written(*value);
-      }
+      if (value.has_value()) object_[key] = written(*value);
     } else if (value != T{}) {
       object_[key] = written(value);
     }
@@ -170,9 +164,7 @@ class JsonWriter {
       return std::visit([](auto& held) { return written(held); }, value);
     } else if constexpr (requires { value.begin(); }) {
       auto array = nlohmann::ordered_json::array();
-      for (auto& element : value) {
-        array.push_back(written(element));
-      }
+      for (auto& element : value) array.push_back(written(element));
       return array;
     } else {
       JsonWriter writer;
@@ -185,6 +177,14 @@ class JsonWriter {
   nlohmann::ordered_json object_ = nlohmann::ordered_json::object();
 };
 
+// One JSON value, and what the library lets pass: an object that gives a key more than once, of which it keeps the
+// last, and values nested deeper than a limit, where reading stops. Throws the library's exceptions.
+struct WatchedJson {
+  nlohmann::json json;
+  std::optional<std::string> repeated_key;
+  bool is_too_deep = false;
+};
+WatchedJson parse_watched_json(std::string_view text, int depth_limit);
 // One JSON value, with every key once in its object and nothing nested deeper than 16. Throws JsonReader::Problem.
 nlohmann::json parse_strict_json(std::string_view text);
 

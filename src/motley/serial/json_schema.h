@@ -1,4 +1,4 @@
-// The JSON Schema of a struct, from its description (serial/fields.h): what docs/schema says of our files.
+// The JSON Schema of a struct, from its description (base/fields.h): what docs/schema says of our files.
 #pragma once
 
 #include <cmath>
@@ -26,9 +26,7 @@ class SchemaWriter {
   void optional(const char* key, T& value, About about = {}) {
     Json& property = properties_[key] = described(value, about);
     if constexpr (!requires(SchemaWriter& archive) { fields(archive, value); }) {
-      if (const Json begins = JsonWriter::written(value); !begins.is_null()) {
-        property["default"] = begins;
-      }
+      if (const Json begins = JsonWriter::written(value); !begins.is_null()) property["default"] = begins;
     }
   }
   void version(int version, std::span<const RenamedKey> = {}) {
@@ -40,9 +38,7 @@ class SchemaWriter {
   template <class T>
   static Json described(T& value, About about) {
     Json schema = Json::object();
-    if (*about.help != '\0') {
-      schema["description"] = about.help;
-    }
+    if (*about.help != '\0') schema["description"] = about.help;
     schema.update(describe(value, about));
     return schema;
   }
@@ -52,37 +48,31 @@ class SchemaWriter {
   static Json bound(double value) {
     return value == std::floor(value) ? Json(static_cast<std::int64_t>(value)) : Json(value);
   }
+  static Json typed(const char* type, NumberIs numbers) {
+    return {{"type", numbers.may_be_null ? Json::array({type, "null"}) : Json(type)}};
+  }
   static Json describe_numbers(const char* type, NumberIs numbers) {
-    Json schema = {{"type", numbers.may_be_null ? Json::array({type, "null"}) : Json(type)}};
+    Json schema = typed(type, numbers);
     if (std::isfinite(numbers.min)) {
       schema[numbers.is_min_excluded ? "exclusiveMinimum" : "minimum"] = bound(numbers.min);
     }
-    if (std::isfinite(numbers.max)) {
-      schema["maximum"] = bound(numbers.max);
-    }
+    if (std::isfinite(numbers.max)) schema["maximum"] = bound(numbers.max);
     return schema;
   }
 
   template <class T>
   static Json describe(T& value, About about) {
-    const auto type = [&](const char* name) {
-      return Json{{"type", about.numbers.may_be_null ? Json::array({name, "null"}) : Json(name)}};
-    };
     if constexpr (std::is_enum_v<T>) {
       auto choices = Json::array();
-      for (const T candidate : every_value(T{})) {
-        choices.push_back(to_string(candidate));
-      }
+      for (const T candidate : every_value(T{})) choices.push_back(to_string(candidate));
       return {{"enum", choices}};
     } else if constexpr (std::is_same_v<T, bool>) {
-      return type("boolean");
+      return typed("boolean", about.numbers);
     } else if constexpr (std::is_arithmetic_v<T>) {
       return describe_numbers(std::is_integral_v<T> ? "integer" : "number", about.numbers);
     } else if constexpr (std::is_same_v<T, std::string>) {
-      Json schema = type("string");
-      if (about.is_not_empty) {
-        schema["minLength"] = 1;
-      }
+      Json schema = typed("string", about.numbers);
+      if (about.is_not_empty) schema["minLength"] = 1;
       return schema;
     } else if constexpr (std::is_same_v<T, Json>) {
       return Json::object();
@@ -94,10 +84,8 @@ class SchemaWriter {
       schema["type"] = {"string", "integer"};
       return schema;
     } else if constexpr (requires { value.begin(); }) {
-      Json schema = type("array");
-      if (about.is_not_empty) {
-        schema["minItems"] = 1;
-      }
+      Json schema = typed("array", about.numbers);
+      if (about.is_not_empty) schema["minItems"] = 1;
       about.numbers.may_be_null = false;
       typename T::value_type element{};
       schema["items"] = describe(element, about.numbers);

@@ -1,216 +1,147 @@
 #include "motley/serial/options.h"
 
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <cmath>
+#include <numeric>
+#include <optional>
 
+#include "motley/base/text.h"
 #include "motley/base/units.h"
 
 namespace motley {
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) {
-    text.remove_prefix(1);
-  }
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) {
-    text.remove_suffix(1);
-  }
-  return text;
+std::string format_plain(double value) {
+  return fmt::format("{}", value);
 }
 
-template <class Number>
-bool read_number(std::string_view text, Number& number) {
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return problem == std::errc() && end == text.data() + text.size();
-}
+// What a kind is called in help and in messages, and how its numbers are written; quantities have units, and no sign.
+struct KindLook {
+  std::string_view type_name, accepted;
+  std::string (*format)(double) = format_plain;
+  Result<double> (*parse_quantity)(std::string_view) = nullptr;
+};
 
-// A number of an option as its text has it.
-std::string number_text(OptionKind kind, double value) {
-  switch (kind) {
+KindLook look(const OptionText& option) {
+  switch (option.kind) {
+    case OptionKind::kBoolean:
+      return {"true|false", "true or false"};
+    case OptionKind::kInteger:
+      return {"INT", "an integer"};
+    case OptionKind::kReal:
+      return {"NUMBER", "a number"};
     case OptionKind::kSeconds:
-      return exact_seconds(value);
+      return {"DURATION", kAcceptedSeconds, exact_seconds, parse_seconds};
     case OptionKind::kBytes:
-      return exact_bytes(value);
+      return {"SIZE", kAcceptedBytes, exact_bytes, parse_bytes};
     case OptionKind::kBytesPerSecond:
-      return exact_bytes_per_second(value);
-    default:
-      return fmt::format("{}", value);
+      return {"RATE", kAcceptedBytesPerSecond, exact_bytes_per_second, parse_bytes_per_second};
+    case OptionKind::kPath:
+      return {"PATH", "a text"};
+    case OptionKind::kText:
+    case OptionKind::kChoice:
+    case OptionKind::kTexts:
+      return {"TEXT", "a text"};
+    case OptionKind::kIntegers:
+      return {"INT,...", "a list of integers"};
+    case OptionKind::kReals:
+      return {"NUMBER,...", "a list of numbers"};
   }
+  return {};
 }
 
 std::string bounds_text(const OptionText& option) {
+  const KindLook kind = look(option);
   const bool has_max = std::isfinite(option.max);
-  const bool is_quantity = option.kind == OptionKind::kSeconds || option.kind == OptionKind::kBytes ||
-                           option.kind == OptionKind::kBytesPerSecond;  // which has no sign
-  const bool has_min = std::isfinite(option.min) && (option.min != 0 || has_max || !is_quantity);
-  const std::string min = number_text(option.kind, option.min);
-  const std::string max = number_text(option.kind, option.max);
-  if (has_min && has_max) {
-    return fmt::format(" from {} to {}", min, max);
-  }
+  const bool has_min = std::isfinite(option.min) && (option.min != 0 || has_max || kind.parse_quantity == nullptr);
+  const std::string min = kind.format(option.min);
+  const std::string max = kind.format(option.max);
+  if (has_min && has_max) return fmt::format(" from {} to {}", min, max);
   return has_min ? " of at least " + min : has_max ? " of at most " + max : "";
 }
 
-// Quantities are parsed by the reader of their kind.
-Result<double> parse_quantity(OptionKind kind, std::string_view text) {
-  return kind == OptionKind::kSeconds ? parse_seconds(text)
-         : kind == OptionKind::kBytes ? parse_bytes(text)
-                                      : parse_bytes_per_second(text);
+template <class Number>
+std::optional<Number> parse_within(const OptionText& option, std::string_view text) {
+  const std::optional<Number> number = parse_number<Number>(text);
+  const bool holds = number && static_cast<double>(*number) >= option.min && static_cast<double>(*number) <= option.max;
+  return holds ? number : std::nullopt;
 }
 
-// Of a word that is none of the choices: what it is called now, where it had another name.
-std::string renamed_text(const OptionText& option, std::string_view word) {
-  const auto found = std::ranges::find(option.renamed, word, &RenamedKey::before);
-  return found == option.renamed.end() ? "" : fmt::format(" ({} is now {})", word, found->now);
-}
-
-bool is_choice(const OptionText& option, std::string_view word) {
-  return std::ranges::find(option.choices, word) != option.choices.end();
-}
-
-// "[1, 2, 3]" or "1,2,3" or "" to items.
-std::vector<std::string_view> list_items(std::string_view text) {
-  text = trimmed(text);
-  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
-    text = trimmed(text.substr(1, text.size() - 2));
-  }
-  std::vector<std::string_view> items;
+// "[1, 2, 3]" or "1,2,3" or ""
+template <class Number>
+std::optional<OptionValue> parse_list(const OptionText& option, std::string_view text) {
+  if (text.starts_with('[') && text.ends_with(']')) text = trimmed(text.substr(1, text.size() - 2));
+  std::vector<Number> numbers;
   while (!text.empty()) {
     const std::size_t comma = text.find(',');
-    items.push_back(trimmed(text.substr(0, comma)));
+    const std::optional<Number> number = parse_within<Number>(option, trimmed(text.substr(0, comma)));
+    if (!number) return std::nullopt;
+    numbers.push_back(*number);
     text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
   }
-  return items;
+  return OptionValue(std::move(numbers));
 }
 
-template <class Number>
-Result<OptionValue> parse_list(const OptionText& option, std::string_view text, const tl::unexpected<Error>& refused) {
-  std::vector<Number> numbers;
-  for (const std::string_view item : list_items(text)) {
-    Number number{};
-    if (!read_number(item, number) || static_cast<double>(number) < option.min ||
-        static_cast<double>(number) > option.max) {
-      return refused;
+// The value of a text without blanks around it, or nothing where it is not accepted.
+std::optional<OptionValue> parse_accepted(const OptionText& option, std::string_view text) {
+  const auto is_one_of = [&](const auto& words) { return std::ranges::find(words, text) != words.end(); };
+  switch (option.kind) {
+    case OptionKind::kBoolean: {
+      const bool is_true = is_one_of(std::array<std::string_view, 3>{"true", "yes", "on"});
+      return is_true || is_one_of(std::array<std::string_view, 3>{"false", "no", "off"})
+                 ? std::optional(OptionValue(is_true))
+                 : std::nullopt;
     }
-    numbers.push_back(number);
+    case OptionKind::kInteger:
+      return parse_within<std::int64_t>(option, text);
+    case OptionKind::kReal:
+      return parse_within<double>(option, text);
+    case OptionKind::kSeconds:
+    case OptionKind::kBytes:
+    case OptionKind::kBytesPerSecond: {
+      const Result<double> value = look(option).parse_quantity(text);
+      return value && *value >= option.min && *value <= option.max ? std::optional(OptionValue(*value)) : std::nullopt;
+    }
+    case OptionKind::kText:
+    case OptionKind::kPath:
+      return std::string(text);
+    case OptionKind::kChoice:
+      return is_one_of(option.choices) ? std::optional(OptionValue(std::string(text))) : std::nullopt;
+    case OptionKind::kTexts:
+      if (!option.choices.empty() && !is_one_of(option.choices)) return std::nullopt;
+      return std::vector<std::string>{std::string(text)};
+    case OptionKind::kIntegers:
+      return parse_list<std::int64_t>(option, text);
+    case OptionKind::kReals:
+      return parse_list<double>(option, text);
   }
-  return OptionValue(std::move(numbers));
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::string OptionText::accepted() const {
-  switch (kind) {
-    case OptionKind::kBoolean:
-      return "true or false";
-    case OptionKind::kInteger:
-      return "an integer" + bounds_text(*this);
-    case OptionKind::kReal:
-      return "a number" + bounds_text(*this);
-    case OptionKind::kSeconds:
-      return std::string(kAcceptedSeconds) + bounds_text(*this);
-    case OptionKind::kBytes:
-      return std::string(kAcceptedBytes) + bounds_text(*this);
-    case OptionKind::kBytesPerSecond:
-      return std::string(kAcceptedBytesPerSecond) + bounds_text(*this);
-    case OptionKind::kText:
-    case OptionKind::kPath:
-      return "a text";
-    case OptionKind::kTexts:
-      if (choices.empty()) return "a text";
-      [[fallthrough]];
-    case OptionKind::kChoice:
-      return fmt::format("one of {}", fmt::join(choices, ", "));
-    case OptionKind::kIntegers:
-      return "a list of integers" + bounds_text(*this) + ", such as [1, 28, 28]";
-    case OptionKind::kReals:
-      return "a list of numbers" + bounds_text(*this) + ", such as [1, 0.5]";
-  }
-  return "";
+  const bool has_choices = kind == OptionKind::kChoice || (kind == OptionKind::kTexts && !choices.empty());
+  if (has_choices) return fmt::format("one of {}", fmt::join(choices, ", "));
+  const char* example = kind == OptionKind::kIntegers ? ", such as [1, 28, 28]"
+                        : kind == OptionKind::kReals  ? ", such as [1, 0.5]"
+                                                      : "";
+  return fmt::format("{}{}{}", look(*this).accepted, bounds_text(*this), example);
 }
 
 std::string OptionText::type_name() const {
-  switch (kind) {
-    case OptionKind::kBoolean:
-      return "true|false";
-    case OptionKind::kInteger:
-      return "INT";
-    case OptionKind::kReal:
-      return "NUMBER";
-    case OptionKind::kSeconds:
-      return "DURATION";
-    case OptionKind::kBytes:
-      return "SIZE";
-    case OptionKind::kBytesPerSecond:
-      return "RATE";
-    case OptionKind::kText:
-      return "TEXT";
-    case OptionKind::kPath:
-      return "PATH";
-    case OptionKind::kChoice:
-    case OptionKind::kTexts:
-      return choices.empty() ? "TEXT" : fmt::format("{{{}}}", fmt::join(choices, ","));
-    case OptionKind::kIntegers:
-      return "INT,...";
-    case OptionKind::kReals:
-      return "NUMBER,...";
-  }
-  return "";
+  const bool has_choices = (kind == OptionKind::kChoice || kind == OptionKind::kTexts) && !choices.empty();
+  return has_choices ? fmt::format("{{{}}}", fmt::join(choices, ",")) : std::string(look(*this).type_name);
 }
 
 Result<OptionValue> parse_option(const OptionText& option, std::string_view raw) {
   const std::string_view text = trimmed(raw);
-  const tl::unexpected<Error> refused = fail(ErrorCode::kInvalidInput, "{}: '{}' is not accepted; accepted: {}{}",
-                                             option.key, text, option.accepted(), renamed_text(option, text));
-  const auto in_bounds = [&](double value) { return value >= option.min && value <= option.max; };
-  switch (option.kind) {
-    case OptionKind::kBoolean:
-      if (text == "true" || text == "yes" || text == "on") {
-        return OptionValue(true);
-      }
-      if (text == "false" || text == "no" || text == "off") {
-        return OptionValue(false);
-      }
-      return refused;
-    case OptionKind::kInteger: {
-      std::int64_t value = 0;
-      if (!read_number(text, value) || !in_bounds(static_cast<double>(value))) {
-        return refused;
-      }
-      return OptionValue(value);
-    }
-    case OptionKind::kReal: {
-      double value = 0;
-      if (!read_number(text, value) || !std::isfinite(value) || !in_bounds(value)) {
-        return refused;
-      }
-      return OptionValue(value);
-    }
-    case OptionKind::kSeconds:
-    case OptionKind::kBytes:
-    case OptionKind::kBytesPerSecond: {
-      const Result<double> value = parse_quantity(option.kind, text);
-      if (!value || !in_bounds(*value)) {
-        return refused;
-      }
-      return OptionValue(*value);
-    }
-    case OptionKind::kText:
-    case OptionKind::kPath:
-      return OptionValue(std::string(text));
-    case OptionKind::kChoice:
-      if (!is_choice(option, text)) return refused;
-      return OptionValue(std::string(text));
-    case OptionKind::kTexts:
-      if (!option.choices.empty() && !is_choice(option, text)) return refused;
-      return OptionValue(std::vector<std::string>{std::string(text)});
-    case OptionKind::kIntegers:
-      return parse_list<std::int64_t>(option, text, refused);
-    case OptionKind::kReals:
-      return parse_list<double>(option, text, refused);
-  }
-  return refused;
+  if (std::optional<OptionValue> value = parse_accepted(option, text)) return std::move(*value);
+  // Of a word that is none of the choices: what it is called now, where it had another name.
+  const auto renamed = std::ranges::find(option.renamed, text, &RenamedKey::before);
+  return fail(ErrorCode::kInvalidInput, "{}: '{}' is not accepted; accepted: {}{}", option.key, text, option.accepted(),
+              renamed == option.renamed.end() ? "" : fmt::format(" ({} is now {})", text, renamed->now));
 }
 
 std::string flag_name(std::string_view key) {
@@ -220,17 +151,19 @@ std::string flag_name(std::string_view key) {
 }
 
 std::string format_option(const OptionText& option, const OptionValue& value) {
-  struct Formatter {
-    OptionKind kind;
-    std::string operator()(bool v) const { return v ? "true" : "false"; }
-    std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
-    std::string operator()(double v) const { return number_text(kind, v); }
-    std::string operator()(const std::string& v) const { return v; }
-    std::string operator()(const std::vector<std::string>& v) const { return fmt::format("{}", fmt::join(v, ",")); }
-    std::string operator()(const std::vector<std::int64_t>& v) const { return fmt::format("[{}]", fmt::join(v, ", ")); }
-    std::string operator()(const std::vector<double>& v) const { return fmt::format("[{}]", fmt::join(v, ", ")); }
+  const auto format = [&](const auto& held) -> std::string {
+    using Held = std::decay_t<decltype(held)>;
+    if constexpr (std::is_same_v<Held, double>) {
+      return look(option).format(held);
+    } else if constexpr (std::is_same_v<Held, std::vector<std::string>>) {
+      return fmt::format("{}", fmt::join(held, ","));
+    } else if constexpr (requires { typename Held::value_type; } && !std::is_same_v<Held, std::string>) {
+      return fmt::format("[{}]", fmt::join(held, ", "));
+    } else {
+      return fmt::format("{}", held);
+    }
   };
-  return std::visit(Formatter{option.kind}, value);
+  return std::visit(format, value);
 }
 
 std::string nearest_key(std::string_view key, const std::vector<std::string>& keys) {
@@ -239,9 +172,7 @@ std::string nearest_key(std::string_view key, const std::vector<std::string>& ke
   for (const std::string& candidate : keys) {
     // Levenshtein distance, one row at a time.
     std::vector<std::size_t> row(candidate.size() + 1);
-    for (std::size_t j = 0; j <= candidate.size(); ++j) {
-      row[j] = j;
-    }
+    std::iota(row.begin(), row.end(), 0);
     for (std::size_t i = 1; i <= key.size(); ++i) {
       std::size_t diagonal = row[0];
       row[0] = i;

@@ -82,8 +82,9 @@ class OptionTable {
     std::function<void(Config&, OptionValue)> set;  // a value of the option's kind
   };
 
-  // An option with the field that holds it, or a part of the Config with options of its own (Part::options()), whose
-  // keys follow the part's: "optimizer" makes "learning_rate" to "optimizer.learning_rate", "" leaves it as it is.
+  // An option with the field that holds it, or a part of the Config with options of its own (Part::options(), or a
+  // table that outlives this one), whose keys follow the part's: "optimizer" makes "learning_rate" to
+  // "optimizer.learning_rate", "" leaves it as it is.
   struct Item {
     template <class Field>
     Item(OptionText text, Field Config::* field) {
@@ -97,8 +98,10 @@ class OptionTable {
     }
     template <class Part>
       requires requires { Part::options(); }
-    Item(const std::string& prefix, Part Config::* part) {
-      for (const auto& own : Part::options().entries()) {
+    Item(const std::string& prefix, Part Config::* part) : Item(prefix, part, Part::options()) {}
+    template <class Part>
+    Item(const std::string& prefix, Part Config::* part, const OptionTable<Part>& options) {
+      for (const auto& own : options.entries()) {
         entries.push_back(
             {own.text, [part, &own](const Config& config) { return own.get(config.*part); },
              [part, &own](Config& config, OptionValue value) { own.set(config.*part, std::move(value)); }});
@@ -109,25 +112,20 @@ class OptionTable {
   };
 
   OptionTable(std::initializer_list<Item> items) {
-    for (const Item& item : items) {
-      entries_.insert(entries_.end(), item.entries.begin(), item.entries.end());
-    }
+    for (const Item& item : items) entries_.insert(entries_.end(), item.entries.begin(), item.entries.end());
   }
 
   const std::vector<Entry>& entries() const { return entries_; }
 
   std::vector<std::string> keys() const {
     std::vector<std::string> keys;
-    for (const Entry& entry : entries_) {
-      keys.push_back(entry.text.key);
-    }
+    for (const Entry& entry : entries_) keys.push_back(entry.text.key);
     return keys;
   }
 
   Result<const Entry*> find(std::string_view key) const {
-    for (const Entry& entry : entries_) {
+    for (const Entry& entry : entries_)
       if (entry.text.key == key) return &entry;
-    }
     const std::string near = nearest_key(key, keys());
     return fail(ErrorCode::kInvalidInput, "unknown key '{}'{}", key,
                 near.empty() ? std::string() : fmt::format("; did you mean '{}'?", near));

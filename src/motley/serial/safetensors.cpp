@@ -4,10 +4,10 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
+
+#include "motley/serial/json_fields.h"
 
 static_assert(std::endian::native == std::endian::little, "tensors are written as they stand in memory");
 
@@ -20,7 +20,7 @@ constexpr std::size_t kDimensionLimit = 16;
 constexpr const char* kMetadata = "__metadata__";
 
 // An entry has an object at depth 1 with two arrays in it; anything deeper is refused while it is read.
-constexpr int kDepthLimit = 3;
+constexpr int kHeaderDepthLimit = 3;
 
 std::optional<std::uint64_t> as_size(const Json& value) {
   return value.is_number_unsigned() ? std::optional(value.get<std::uint64_t>()) : std::nullopt;
@@ -30,9 +30,7 @@ std::optional<std::uint64_t> as_size(const Json& value) {
 std::optional<std::uint64_t> shape_bytes(const std::vector<std::int64_t>& shape, std::size_t width) {
   std::uint64_t bytes = width;
   for (const std::int64_t size : shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) {
-      return std::nullopt;
-    }
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) return std::nullopt;
   }
   return bytes;
 }
@@ -102,33 +100,23 @@ Result<SafetensorsFile> parse_safetensors(std::span<const std::byte> bytes) {
                 header_bytes, bytes.size(), kHeaderLimit);
   }
 
-  // The JSON library keeps the last of several equal keys; here a second one is an error.
-  bool is_too_deep = false;
-  std::vector<std::set<std::string>> keys;
-  std::optional<std::string> repeated;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) {
-      keys.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      keys.pop_back();
-    } else if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      repeated = value.get<std::string>();
-    }
-    is_too_deep |= depth > kDepthLimit;
-    return !is_too_deep;
-  };
-  const char* text = reinterpret_cast<const char*>(rest.data());
-  const Json header = Json::parse(text, text + header_bytes, watch, /*allow_exceptions=*/false);
-  if (header.is_discarded() || is_too_deep || !header.is_object() || text[0] != '{') {
+  const std::string_view text(reinterpret_cast<const char*>(rest.data()), header_bytes);
+  WatchedJson header;
+  try {
+    header = parse_watched_json(text, kHeaderDepthLimit);
+  } catch (const Json::exception&) {
+    header.json = nullptr;
+  }
+  if (header.is_too_deep || !header.json.is_object() || text[0] != '{') {
     return fail(ErrorCode::kCorrupt, "safetensors: the header is not a JSON object of tensors");
   }
-  if (repeated) {
-    return fail(ErrorCode::kCorrupt, "safetensors: '{}' stands in the header twice", *repeated);
+  if (header.repeated_key) {
+    return fail(ErrorCode::kCorrupt, "safetensors: '{}' stands in the header twice", *header.repeated_key);
   }
 
   SafetensorsFile file;
   file.data = rest.subspan(header_bytes);
-  for (const auto& [name, value] : header.items()) {
+  for (const auto& [name, value] : header.json.items()) {
     if (name != kMetadata) {
       MOTLEY_ASSIGN(SafetensorsEntry entry, parse_entry(name, value, file.data.size()));
       file.entries.push_back(std::move(entry));
@@ -163,17 +151,13 @@ Result<SafetensorsFile> parse_safetensors(std::span<const std::byte> bytes) {
 std::string encode_safetensors(const std::vector<SafetensorsTensor>& tensors,
                                const std::map<std::string, std::string>& metadata) {
   std::vector<const SafetensorsTensor*> ordered;
-  for (const SafetensorsTensor& tensor : tensors) {
-    ordered.push_back(&tensor);
-  }
+  for (const SafetensorsTensor& tensor : tensors) ordered.push_back(&tensor);
   std::ranges::sort(ordered, {}, [](const SafetensorsTensor* tensor) {
     return std::pair(-static_cast<int>(safetensors_type_bytes(tensor->type)), tensor);
   });
 
   Json header = Json::object();
-  if (!metadata.empty()) {
-    header[kMetadata] = metadata;
-  }
+  if (!metadata.empty()) header[kMetadata] = metadata;
   std::size_t offset = 0;
   for (const SafetensorsTensor* tensor : ordered) {
     MOTLEY_INVARIANT(shape_bytes(tensor->shape, safetensors_type_bytes(tensor->type)) == tensor->bytes.size(),

@@ -4,13 +4,13 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
+#include <ranges>
 #include <set>
 #include <sstream>
 
-#include "motley/base/os/file.h"
+#include "motley/base/text.h"
 #include "motley/base/units.h"
 #include "motley/serial/options.h"
 
@@ -51,20 +51,36 @@ bool has_second_document(const std::string& text) {
   return parser.HandleNextDocument(ignore) && static_cast<bool>(parser);
 }
 
-template <class T>
-std::optional<T> parse_integer(std::string_view text) {
-  T number{};
-  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (problem != std::errc() || rest != text.data() + text.size()) {
-    return std::nullopt;
-  }
-  return number;
+std::string shortened(const std::string& text) {
+  return text.size() <= 80 ? text : text.substr(0, 77) + "...";
 }
 
-std::optional<double> parse_number(std::string_view text) {
-  const auto number = parse_integer<double>(text);
-  return number && std::isfinite(*number) ? number : std::nullopt;
-}
+// What one kind of number is called, and how it is read and written.
+template <class T>
+struct Kind {
+  std::string_view name;
+  std::optional<T> (*parse)(std::string_view);
+  std::string (*format)(T) = [](T value) { return fmt::format("{}", value); };
+
+  std::string accepted(const Rule<T>& rule) const {
+    const bool has_min = rule.min > std::numeric_limits<T>::lowest();
+    const bool has_max = rule.max < std::numeric_limits<T>::max();
+    std::string text(name);
+    if (rule.above) {
+      text += " above " + format(*rule.above) + (has_max ? " and at most " + format(rule.max) : "");
+    } else if (has_min && has_max) {
+      text += fmt::format(" from {} to {}", format(rule.min), format(rule.max));
+    } else {
+      text += has_min ? " of at least " + format(rule.min) : has_max ? " of at most " + format(rule.max) : "";
+    }
+    return text;
+  }
+  std::optional<T> read(std::string_view text, const Rule<T>& rule) const {
+    const std::optional<T> value = parse(text);
+    const bool holds = value && *value >= rule.min && *value <= rule.max && (!rule.above || *value > *rule.above);
+    return holds ? value : std::nullopt;
+  }
+};
 
 template <Result<double> (*parse)(std::string_view)>
 std::optional<double> parse_quantity(std::string_view text) {
@@ -72,50 +88,15 @@ std::optional<double> parse_quantity(std::string_view text) {
   return quantity && std::isfinite(*quantity) ? std::optional<double>(*quantity) : std::nullopt;
 }
 
-std::string plain(double value) {
-  return fmt::format("{}", value);
-}
-std::string plain_integer(std::int64_t value) {
-  return fmt::format("{}", value);
-}
-
-bool allowed(double value, const NumberRule& rule) {
-  return value >= rule.min && value <= rule.max && (!rule.above || value > *rule.above);
-}
-bool allowed(std::int64_t value, const IntegerRule& rule) {
-  return value >= rule.min && value <= rule.max;
-}
-
-template <class T>
-std::string range_text(bool has_min, T min, bool has_max, T max, std::string (*format)(T)) {
-  if (has_min && has_max) {
-    return fmt::format(" from {} to {}", format(min), format(max));
-  }
-  return has_min ? " of at least " + format(min) : has_max ? " of at most " + format(max) : "";
-}
-std::string range(const NumberRule& rule, std::string (*format)(double)) {
-  if (rule.above) {
-    return " above " + format(*rule.above) + (std::isfinite(rule.max) ? " and at most " + format(rule.max) : "");
-  }
-  return range_text(std::isfinite(rule.min), rule.min, std::isfinite(rule.max), rule.max, format);
-}
-std::string range(const IntegerRule& rule, std::string (*format)(std::int64_t)) {
-  using Limits = std::numeric_limits<std::int64_t>;
-  return range_text(rule.min != Limits::min(), rule.min, rule.max != Limits::max(), rule.max, format);
-}
-
-std::string size_text(const ListRule& rule) {
-  return fmt::format("from {} to {} of them", rule.min_size, rule.max_size);
-}
-
-std::string shortened(const std::string& text) {
-  return text.size() <= 80 ? text : text.substr(0, 77) + "...";
-}
+constexpr Kind<std::int64_t> kInteger{"an integer", parse_number<std::int64_t>};
+constexpr Kind<double> kNumber{"a number", parse_number<double>};
+constexpr Kind<double> kSeconds{kAcceptedSeconds, parse_quantity<parse_seconds>, exact_seconds};
+constexpr Kind<double> kBytes{kAcceptedBytes, parse_quantity<parse_bytes>, exact_bytes};
+constexpr Kind<double> kRate{kAcceptedBytesPerSecond, parse_quantity<parse_bytes_per_second>, exact_bytes_per_second};
 
 }  // namespace
 
 struct StrictYaml::Value {
-  enum class Type { kNull, kScalar, kList, kMapping };
   Type type = Type::kNull;
   int line = 0;                 // from 1
   std::string key;              // of an entry in a mapping
@@ -127,17 +108,8 @@ struct StrictYaml::Value {
     return type == Type::kMapping && found != children.end() ? &*found : nullptr;
   }
   const char* type_name() const {
-    switch (type) {
-      case Type::kNull:
-        return "empty";
-      case Type::kScalar:
-        return "a plain value";
-      case Type::kList:
-        return "a list";
-      case Type::kMapping:
-        return "a mapping";
-    }
-    return "";
+    static constexpr const char* kNames[] = {"empty", "a plain value", "a list", "a mapping"};
+    return kNames[static_cast<std::size_t>(type)];
   }
 };
 
@@ -154,17 +126,8 @@ struct StrictYaml::Document {
   std::string where(const Value* value) const {
     return value != nullptr && value->line > 0 ? fmt::format("{}:{}", name, value->line) : name;
   }
-  void collect(const Value& value, const std::string& path, std::vector<YamlLeaf>& leaves);
   // Adds a problem for every key below `value` that was never asked for.
   void check_known(const Value& value, const std::string& path, std::multimap<int, std::string>& found) const;
-};
-
-// What one kind of plain value is called, and how it is read and written.
-template <class T>
-struct StrictYaml::Kind {
-  std::string accepted;
-  std::optional<T> (*parse)(std::string_view);
-  std::string (*format)(T);
 };
 
 Status StrictYaml::Document::fill(const YAML::Node& node, int depth, int& count, Value& value) const {
@@ -178,19 +141,17 @@ Status StrictYaml::Document::fill(const YAML::Node& node, int depth, int& count,
     case YAML::NodeType::Null:
       return {};
     case YAML::NodeType::Scalar:
-      value.type = Value::Type::kScalar;
+      value.type = Type::kScalar;
       value.text = node.Scalar();
       return {};
     case YAML::NodeType::Sequence:
-      value.type = Value::Type::kList;
-      for (const YAML::Node& element : node) {
-        MOTLEY_TRY(fill(element, depth + 1, count, value.children.emplace_back()));
-      }
+      value.type = Type::kList;
+      for (const YAML::Node& element : node) MOTLEY_TRY(fill(element, depth + 1, count, value.children.emplace_back()));
       return {};
     case YAML::NodeType::Map:
       break;
   }
-  value.type = Value::Type::kMapping;
+  value.type = Type::kMapping;
   std::set<std::string> seen;
   for (const auto& entry : node) {
     Value& child = value.children.emplace_back();
@@ -221,45 +182,18 @@ Status StrictYaml::Document::fill(const std::string& text) {
   }
 }
 
-void StrictYaml::Document::collect(const Value& value, const std::string& path, std::vector<YamlLeaf>& leaves) {
-  for (const Value& child : value.children) {
-    const std::string child_path = path.empty() ? child.key : path + "." + child.key;
-    const bool plain_list =
-        child.type == Value::Type::kList &&
-        std::ranges::all_of(child.children, [](const Value& element) { return element.type == Value::Type::kScalar; });
-    if (child.type == Value::Type::kScalar) {
-      leaves.push_back({child_path, child.text, where(&child)});
-    } else if (plain_list) {
-      std::vector<std::string> texts;
-      std::ranges::transform(child.children, std::back_inserter(texts), &Value::text);
-      leaves.push_back({child_path, fmt::format("[{}]", fmt::join(texts, ", ")), where(&child)});
-    } else if (child.type == Value::Type::kMapping) {
-      collect(child, child_path, leaves);
-    } else if (child.type == Value::Type::kList) {
-      continue;
-    }
-    known[path].insert(child.key);
-  }
-}
-
 void StrictYaml::Document::check_known(const Value& value, const std::string& path,
                                        std::multimap<int, std::string>& found) const {
-  if (broken.contains(path)) {
-    return;
-  }
-  if (value.type == Value::Type::kList) {
+  if (broken.contains(path)) return;
+  if (value.type == Type::kList) {
     for (std::size_t i = 0; i < value.children.size(); ++i) {
       check_known(value.children[i], fmt::format("{}[{}]", path, i), found);
     }
   }
-  if (value.type != Value::Type::kMapping) {
-    return;
-  }
-  const auto asked = known.find(path);
+  if (value.type != Type::kMapping) return;
   std::vector<std::string> names;
-  if (asked != known.end()) {
+  if (const auto asked = known.find(path); asked != known.end())
     names.assign(asked->second.begin(), asked->second.end());
-  }
   for (const Value& child : value.children) {
     const std::string child_path = path.empty() ? child.key : path + "." + child.key;
     if (std::ranges::find(names, child.key) != names.end()) {
@@ -272,11 +206,6 @@ void StrictYaml::Document::check_known(const Value& value, const std::string& pa
   }
 }
 
-Result<StrictYaml> StrictYaml::open(const std::filesystem::path& file) {
-  MOTLEY_ASSIGN(const std::string content, read_file(file, kMaxBytes));
-  return parse(content, file.string());
-}
-
 Result<StrictYaml> StrictYaml::parse(std::string_view text, const std::string& name) {
   if (text.size() > kMaxBytes) {
     return fail(ErrorCode::kInvalidInput, "{}: {} bytes; accepted: up to {}", name, text.size(), kMaxBytes);
@@ -285,7 +214,7 @@ Result<StrictYaml> StrictYaml::parse(std::string_view text, const std::string& n
   document->name = name;
   MOTLEY_TRY(document->fill(std::string(text)));
   const Value* root = &document->root;
-  if (root->type != Value::Type::kMapping && root->type != Value::Type::kNull) {
+  if (root->type != Type::kMapping && root->type != Type::kNull) {
     return fail(ErrorCode::kInvalidInput, "{}: {} at the top; accepted: 'key: value' lines", document->where(root),
                 root->type_name());
   }
@@ -300,9 +229,8 @@ const StrictYaml::Value* StrictYaml::find(std::string_view key) const {
   const Value* value = value_;
   std::string path = path_;
   while (!key.empty()) {
-    if (value != nullptr && value->type != Value::Type::kMapping && value->type != Value::Type::kNull) {
-      note(value, path, fmt::format("is {}; accepted: a mapping", value->type_name()));
-      document_->broken.insert(path);
+    if (value != nullptr && value->type != Type::kMapping && value->type != Type::kNull) {
+      note_broken(*value, path, fmt::format("is {}; accepted: a mapping", value->type_name()));
       value = nullptr;
     }
     const std::size_t dot = std::min(key.find('.'), key.size());
@@ -312,7 +240,7 @@ const StrictYaml::Value* StrictYaml::find(std::string_view key) const {
     value = value == nullptr ? nullptr : value->child(name);
     path += path.empty() ? name : "." + name;
   }
-  return value == nullptr || value->type == Value::Type::kNull ? nullptr : value;
+  return value == nullptr || value->type == Type::kNull ? nullptr : value;
 }
 
 void StrictYaml::note(const Value* near, const std::string& path, const std::string& sentence) const {
@@ -326,86 +254,40 @@ void StrictYaml::note(const Value* near, const std::string& path, const std::str
                                                                             path.empty() ? "" : " ", sentence));
 }
 
-std::optional<std::string> StrictYaml::scalar(std::string_view key, bool required, const std::string& accepted) const {
-  const Value* value = find(key);
-  const std::string path = key_path(key);
-  if (value == nullptr) {
-    if (required) {
-      note(value_, path, "is missing; accepted: " + accepted);
-    }
-    return std::nullopt;
-  }
-  if (value->type != Value::Type::kScalar) {
-    note(value, path, fmt::format("is {}; accepted: {}", value->type_name(), accepted));
-    document_->broken.insert(path);
-    return std::nullopt;
-  }
-  return value->text;
+void StrictYaml::note_broken(const Value& value, const std::string& path, const std::string& sentence) const {
+  note(&value, path, sentence);
+  document_->broken.insert(path);
 }
 
-std::vector<const StrictYaml::Value*> StrictYaml::elements(std::string_view key, const ListRule& rule,
+const StrictYaml::Value* StrictYaml::find(std::string_view key, Type type, bool required,
+                                          const std::string& accepted) const {
+  const Value* value = find(key);
+  if (value == nullptr && required) note(value_, key_path(key), "is missing; accepted: " + accepted);
+  if (value == nullptr || value->type == type) return value;
+  note_broken(*value, key_path(key), fmt::format("is {}; accepted: {}", value->type_name(), accepted));
+  return nullptr;
+}
+
+const std::vector<StrictYaml::Value>& StrictYaml::elements(std::string_view key, const ListRule& rule,
                                                            const std::string& accepted) const {
-  const Value* value = find(key);
-  const std::string path = key_path(key);
-  if (value == nullptr) {
-    if (rule.min_size > 0) {
-      note(value_, path, fmt::format("is missing; accepted: a list of {}, {}", accepted, size_text(rule)));
-    }
-    return {};
-  }
-  if (value->type != Value::Type::kList) {
-    note(value, path, fmt::format("is {}; accepted: a list of {}, {}", value->type_name(), accepted, size_text(rule)));
-    document_->broken.insert(path);
-    return {};
-  }
-  if (value->children.size() < rule.min_size || value->children.size() > rule.max_size) {
-    note(value, path, fmt::format("has {} elements; accepted: {}", value->children.size(), size_text(rule)));
-    document_->broken.insert(path);
-    return {};
-  }
-  std::vector<const Value*> found;
-  found.reserve(value->children.size());
-  for (const Value& child : value->children) {
-    found.push_back(&child);
-  }
-  return found;
+  static const std::vector<Value> none;
+  const std::string sizes = fmt::format("from {} to {} of them", rule.min_size, rule.max_size);
+  const Value* value = find(key, Type::kList, rule.min_size > 0, fmt::format("a list of {}, {}", accepted, sizes));
+  if (value == nullptr) return none;
+  const std::size_t size = value->children.size();
+  if (size >= rule.min_size && size <= rule.max_size) return value->children;
+  note_broken(*value, key_path(key), fmt::format("has {} elements; accepted: {}", size, sizes));
+  return none;
 }
 
-template <class Rule, class T>
-T StrictYaml::read(std::string_view key, const Rule& rule, const Kind<T>& kind) const {
-  const std::string accepted = kind.accepted + range(rule, kind.format);
-  const std::optional<std::string> text = scalar(key, !rule.fallback, accepted);
-  if (text) {
-    const std::optional<T> value = kind.parse(*text);
-    if (value && allowed(*value, rule)) {
-      return *value;
-    }
-    refuse(key, fmt::format("is '{}'; accepted: {}", shortened(*text), accepted));
+template <class T, class Kind>
+T StrictYaml::read(std::string_view key, const Rule<T>& rule, const Kind& kind) const {
+  const std::string accepted = kind.accepted(rule);
+  if (const Value* scalar = find(key, Type::kScalar, !rule.fallback, accepted)) {
+    if (const std::optional<T> value = kind.read(scalar->text, rule)) return *value;
+    refuse(key, fmt::format("is '{}'; accepted: {}", shortened(scalar->text), accepted));
   }
   return rule.fallback.value_or(T{});
-}
-
-template <class Rule, class T>
-std::vector<T> StrictYaml::read_list(std::string_view key, const Rule& rule, const ListRule& list,
-                                     const Kind<T>& kind) const {
-  const std::string accepted = kind.accepted + range(rule, kind.format);
-  std::vector<T> values;
-  for (const Value* element : elements(key, list, accepted)) {
-    const std::optional<T> value = element->type == Value::Type::kScalar ? kind.parse(element->text) : std::nullopt;
-    if (value && allowed(*value, rule)) {
-      values.push_back(*value);
-      continue;
-    }
-    const std::string path = fmt::format("{}[{}]", key_path(key), values.size());
-    note(
-        element, path,
-        fmt::format("is {}; accepted: {}",
-                    element->type == Value::Type::kScalar ? "'" + shortened(element->text) + "'" : element->type_name(),
-                    accepted));
-    document_->broken.insert(path);
-    values.push_back(T{});
-  }
-  return values;
 }
 
 bool StrictYaml::has(std::string_view key) const {
@@ -414,110 +296,84 @@ bool StrictYaml::has(std::string_view key) const {
 
 bool StrictYaml::is_section(std::string_view key) const {
   const Value* value = find(key);
-  return value != nullptr && value->type == Value::Type::kMapping;
+  return value != nullptr && value->type == Type::kMapping;
 }
 
 std::string StrictYaml::text(std::string_view key, const std::optional<std::string>& fallback) const {
-  const std::optional<std::string> text = scalar(key, !fallback, "a text");
-  if (text && text->empty()) {
-    refuse(key, "is ''; accepted: a text that is not empty");
-  }
-  return text.value_or(fallback.value_or(""));
+  const Value* scalar = find(key, Type::kScalar, !fallback, "a text");
+  if (scalar == nullptr) return fallback.value_or("");
+  if (scalar->text.empty()) refuse(key, "is ''; accepted: a text that is not empty");
+  return scalar->text;
 }
 
 bool StrictYaml::boolean(std::string_view key, std::optional<bool> fallback) const {
   std::optional<std::string> name;
-  if (fallback) {
-    name = *fallback ? "true" : "false";
-  }
+  if (fallback) name = *fallback ? "true" : "false";
   return choice(key, {"true", "false"}, name) == "true";
 }
 
 double StrictYaml::number(std::string_view key, const NumberRule& rule) const {
-  return read(key, rule, Kind<double>{"a number", parse_number, plain});
+  return read(key, rule, kNumber);
 }
 
 std::int64_t StrictYaml::integer(std::string_view key, const IntegerRule& rule) const {
-  return read(key, rule, Kind<std::int64_t>{"an integer", parse_integer<std::int64_t>, plain_integer});
+  return read(key, rule, kInteger);
 }
 
 double StrictYaml::seconds(std::string_view key, const NumberRule& rule) const {
-  return read(key, rule, Kind<double>{std::string(kAcceptedSeconds), parse_quantity<parse_seconds>, exact_seconds});
+  return read(key, rule, kSeconds);
 }
 
 double StrictYaml::bytes(std::string_view key, const NumberRule& rule) const {
-  return read(key, rule, Kind<double>{std::string(kAcceptedBytes), parse_quantity<parse_bytes>, exact_bytes});
+  return read(key, rule, kBytes);
 }
 
 double StrictYaml::bytes_per_second(std::string_view key, const NumberRule& rule) const {
-  return read(key, rule,
-              Kind<double>{std::string(kAcceptedBytesPerSecond), parse_quantity<parse_bytes_per_second>,
-                           exact_bytes_per_second});
+  return read(key, rule, kRate);
 }
 
 std::string StrictYaml::choice(std::string_view key, const std::vector<std::string>& names,
                                const std::optional<std::string>& fallback) const {
   const std::string accepted = fmt::format("{}", fmt::join(names, ", "));
-  const std::optional<std::string> name = scalar(key, !fallback, accepted);
-  if (name && std::ranges::find(names, *name) == names.end()) {
-    refuse(key, fmt::format("is '{}'{}; accepted: {}", shortened(*name), suggestion(*name, names), accepted));
-    return fallback.value_or("");
-  }
-  return name.value_or(fallback.value_or(""));
-}
-
-std::vector<double> StrictYaml::numbers(std::string_view key, const NumberRule& rule, const ListRule& list) const {
-  return read_list(key, rule, list, Kind<double>{"a number", parse_number, plain});
+  const Value* scalar = find(key, Type::kScalar, !fallback, accepted);
+  if (scalar == nullptr) return fallback.value_or("");
+  if (std::ranges::find(names, scalar->text) != names.end()) return scalar->text;
+  refuse(key,
+         fmt::format("is '{}'{}; accepted: {}", shortened(scalar->text), suggestion(scalar->text, names), accepted));
+  return fallback.value_or("");
 }
 
 std::vector<std::int64_t> StrictYaml::integers(std::string_view key, const IntegerRule& rule,
                                                const ListRule& list) const {
-  return read_list(key, rule, list, Kind<std::int64_t>{"an integer", parse_integer<std::int64_t>, plain_integer});
-}
-
-std::vector<std::string> StrictYaml::texts(std::string_view key, const ListRule& list) const {
-  std::vector<std::string> texts;
-  for (const Value* element : elements(key, list, "a text")) {
-    if (element->type != Value::Type::kScalar || element->text.empty()) {
-      note(element, fmt::format("{}[{}]", key_path(key), texts.size()),
-           fmt::format("is {}; accepted: a text that is not empty", element->type_name()));
+  const std::string accepted = kInteger.accepted(rule);
+  std::vector<std::int64_t> values;
+  for (const Value& element : elements(key, list, accepted)) {
+    const bool is_scalar = element.type == Type::kScalar;
+    const std::optional<std::int64_t> value = is_scalar ? kInteger.read(element.text, rule) : std::nullopt;
+    if (!value) {
+      note_broken(element, fmt::format("{}[{}]", key_path(key), values.size()),
+                  fmt::format("is {}; accepted: {}",
+                              is_scalar ? "'" + shortened(element.text) + "'" : element.type_name(), accepted));
     }
-    texts.push_back(element->text);
+    values.push_back(value.value_or(0));
   }
-  return texts;
+  return values;
 }
 
 std::vector<StrictYaml> StrictYaml::list(std::string_view key, const ListRule& rule) const {
   std::vector<StrictYaml> sections;
-  for (const Value* element : elements(key, rule, "mappings")) {
+  for (const Value& element : elements(key, rule, "mappings")) {
     const std::string path = fmt::format("{}[{}]", key_path(key), sections.size());
-    const bool is_mapping = element->type == Value::Type::kMapping;
-    if (!is_mapping) {
-      note(element, path, fmt::format("is {}; accepted: a mapping", element->type_name()));
-      document_->broken.insert(path);
-    }
-    sections.push_back(StrictYaml(document_, path, is_mapping ? element : nullptr));
+    const bool is_mapping = element.type == Type::kMapping;
+    if (!is_mapping) note_broken(element, path, fmt::format("is {}; accepted: a mapping", element.type_name()));
+    sections.push_back(StrictYaml(document_, path, is_mapping ? &element : nullptr));
   }
   return sections;
 }
 
 StrictYaml StrictYaml::section(std::string_view key) const {
-  const Value* value = find(key);
-  const std::string path = key_path(key);
-  if (value != nullptr && value->type != Value::Type::kMapping) {
-    note(value, path, fmt::format("is {}; accepted: a mapping", value->type_name()));
-    document_->broken.insert(path);
-    value = nullptr;
-  }
-  return StrictYaml(document_, path, value);
-}
-
-std::vector<YamlLeaf> StrictYaml::leaves() const {
-  std::vector<YamlLeaf> leaves;
-  if (value_ != nullptr) {
-    document_->collect(*value_, path_, leaves);
-  }
-  return leaves;
+  const Value* value = find(key, Type::kMapping, false, "a mapping");
+  return StrictYaml(document_, key_path(key), value);
 }
 
 void StrictYaml::refuse(std::string_view key, const std::string& sentence) const {
@@ -528,20 +384,12 @@ void StrictYaml::refuse(std::string_view key, const std::string& sentence) const
 Status StrictYaml::finish() const {
   std::multimap<int, std::string> problems = document_->problems;
   document_->check_known(document_->root, "", problems);
-  if (problems.empty()) {
-    return {};
-  }
-  if (problems.size() == 1) {
-    return fail(ErrorCode::kInvalidInput, "{}", problems.begin()->second);
-  }
+  if (problems.empty()) return {};
+  if (problems.size() == 1) return fail(ErrorCode::kInvalidInput, "{}", problems.begin()->second);
   std::string message = fmt::format("{}: {} problems", document_->name, problems.size());
-  std::size_t shown = 0;
-  for (const auto& [line, problem] : problems) {
-    if (++shown > kMaxProblemsShown) {
-      message += fmt::format("\n  and {} more", problems.size() - kMaxProblemsShown);
-      break;
-    }
-    message += "\n  " + problem;
+  for (const auto& [line, problem] : problems | std::views::take(kMaxProblemsShown)) message += "\n  " + problem;
+  if (problems.size() > kMaxProblemsShown) {
+    message += fmt::format("\n  and {} more", problems.size() - kMaxProblemsShown);
   }
   return fail(ErrorCode::kInvalidInput, "{}", message);
 }

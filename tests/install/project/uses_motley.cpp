@@ -4,5 +4,5 @@
 #include "motley/planning/methods.h"
 
 int main() {
-  for (const auto& planner : motley::planning::planners()) std::printf("%s\n", planner->name().c_str());
+  for (const auto& planner : motley::planning::planners()) std::printf("%s\n", planner.name.c_str());
 }

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "motley/base/random.h"
-#include "motley/planning/cost/stage.h"
 
 namespace motley::planning {
 namespace {
@@ -289,35 +288,18 @@ TEST(DataParallel, LimitsOfCountsAndMemory) {
               HasSubstr("a share of 40 samples needs 79.6 KB a device, gpu has 50 KB"));
 }
 
-TEST(Plans, StandForCandidatesAndBack) {
+TEST(Plans, StandForCandidates) {
   const Problem problem = three_layers(CostModel::kPipeline);
   const Candidate candidate = {{0, 0, 0, 2, true}, {1, 1, 1, 1, false}, {2, 2, 1, 3, false}};
   const Evaluation evaluation = evaluate(problem, candidate, {});
-  planning::Plan plan = to_plan(problem, candidate, evaluation, {.min_throughput = 20000}, "exact");
+  const planning::Plan plan = to_plan(problem, candidate, evaluation, {.min_throughput = 20000}, "exact");
   EXPECT_TRUE(planning::validate(plan, "plan"));
   EXPECT_EQ(plan.stages[0].gradient_sync, planning::GradientSync::kParameterServer);
   EXPECT_EQ(plan.stages[1].gradient_sync, planning::GradientSync::kNone);
   EXPECT_EQ(plan.stages[2].gradient_sync, planning::GradientSync::kRing);
   EXPECT_EQ(plan.objective, "lowest cost with at least 20,000 samples/s");
   EXPECT_EQ(plan.predicted.step_seconds, evaluation.step_seconds);
-  EXPECT_EQ(*to_candidate(problem, plan), candidate);
-
-  const auto message = [&](const planning::Plan& wrong) { return to_candidate(problem, wrong).error().message; };
-  planning::Plan wrong = plan;
-  wrong.model = "other";
-  EXPECT_THAT(message(wrong), HasSubstr("the problem is of model 'three'"));
-  wrong = plan;
-  wrong.layers[1] = "else";
-  EXPECT_THAT(message(wrong), HasSubstr("layers[1] is 'else'; accepted: 'hidden'"));
-  wrong = plan;
-  wrong.stages[2].replicas[0].type = "tpu";
-  EXPECT_THAT(message(wrong), HasSubstr("stages[2].replicas[0].type is 'tpu'; accepted: cpu, gpu"));
-  wrong = plan;
-  wrong.stages[2].replicas = {{"cpu", 1, 0.5}, {"gpu", 1, 0.5}};
-  EXPECT_THAT(message(wrong), HasSubstr("stages[2].replicas has 2 entries"));
-  // Neighbours of one type are one stage under the HeterPS model.
-  EXPECT_THAT(to_candidate(three_layers(CostModel::kHeterps), plan).error().message,
-              HasSubstr("stages[2] is on 'gpu'"));
+  EXPECT_EQ(plan.stages[0], (planning::Stage{0, 0, {{"cpu", 2, 0.5}}, planning::GradientSync::kParameterServer, true}));
 }
 
 }  // namespace

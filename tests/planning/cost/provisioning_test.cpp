@@ -12,8 +12,6 @@
 namespace motley::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // A value between both, of an even spread of magnitudes.
 double between(Random& random, double low, double high) {
   return low * std::pow(high / low, random.uniform());

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "motley/base/random.h"
+#include "motley/planning/cost/provisioning.h"
 #include "motley/planning/exact/exact.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/search/random_problem.h"
@@ -17,8 +18,6 @@ namespace {
 
 using testing::DoubleNear;
 using testing::HasSubstr;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Every choice of stages, types and counts, by evaluate() alone.
 class Enumeration {
@@ -279,7 +278,7 @@ TEST(Exact, RefusesARewardThatIsNotTheCostModel) {
   const planning::Problem problem = random_problem({}, 1);
   Request request{.problem = problem};
   request.evaluator = [&](const planning::Candidate& candidate) { return planning::evaluate(problem, candidate, {}); };
-  const auto answer = make_exact()->plan(request);
+  const auto answer = plan_exact(request);
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ErrorCode::kInvalidInput);
   EXPECT_THAT(answer.error().message, HasSubstr("accepted"));

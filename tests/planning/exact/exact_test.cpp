@@ -112,7 +112,7 @@ TEST(BruteForce, RefusesWhatItCannotEnumerate) {
   RandomProblemOptions options{.layers = 20, .types = 4};
   options.min_count = options.max_count = 10;
   const planning::Problem problem = random_problem(options, 1);
-  const auto answer = make_brute_force()->plan({.problem = problem, .objective = {}});
+  const auto answer = plan_brute_force({.problem = problem, .objective = {}});
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ErrorCode::kInvalidInput);
   EXPECT_NE(answer.error().message.find("20 layers on 4 device types have more than 50000000 candidates"),
@@ -127,7 +127,7 @@ TEST(BruteForce, EvaluatesEveryCandidateOnce) {
   options.min_count = options.max_count = 2;
   options.allow_recompute = true;
   const planning::Problem problem = random_problem(options, 1);
-  const auto answer = make_brute_force()->plan({.problem = problem, .objective = {}});
+  const auto answer = plan_brute_force({.problem = problem, .objective = {}});
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->evaluations, 8);
 }

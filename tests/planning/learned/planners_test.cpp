@@ -42,7 +42,7 @@ TEST(LearnedPlanners, ComeNearTheOptimumOfSmallProblems) {
       for (std::uint64_t seed = 0; seed < 4; ++seed) {
         const planning::Problem problem =
             random_problem({.layers = 5, .types = 2, .cost_model = cost_model, .links = true}, seed);
-        const auto optimum = make_brute_force()->plan({.problem = problem});
+        const auto optimum = plan_brute_force({.problem = problem});
         const auto answer = plan_by_policy_gradient({.problem = problem, .seed = seed}, make.policy, options);
         ASSERT_TRUE(optimum && answer);
         ASSERT_TRUE(answer->best.has_value());
@@ -61,20 +61,20 @@ TEST(LearnedPlanners, ComeNearTheOptimumOfSmallProblems) {
 TEST(LearnedPlanners, FindTheirWayToATightFloor) {
   const planning::Problem problem = random_problem({.layers = 8, .types = 2, .min_count = 4, .max_count = 8}, 3);
   const auto fastest =
-      make_brute_force()->plan({.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}});
+      plan_brute_force({.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}});
   ASSERT_TRUE(fastest && fastest->best);
   for (const auto& planner : learned_planners()) {
     const auto answer =
-        planner->plan({.problem = problem, .objective = {.min_throughput = 0.999 * fastest->evaluation.throughput}});
+        planner.plan({.problem = problem, .objective = {.min_throughput = 0.999 * fastest->evaluation.throughput}});
     ASSERT_TRUE(answer);
-    EXPECT_TRUE(answer->best.has_value()) << planner->name();
+    EXPECT_TRUE(answer->best.has_value()) << planner.name;
   }
 }
 
 TEST(LearnedPlanners, FindNothingWhereNothingIsPossible) {
   const planning::Problem problem = random_problem({.layers = 4, .types = 2}, 3);
   for (const auto& planner : learned_planners()) {
-    const auto answer = planner->plan({.problem = problem, .objective = {.min_throughput = 1e15}});
+    const auto answer = planner.plan({.problem = problem, .objective = {.min_throughput = 1e15}});
     ASSERT_TRUE(answer);
     EXPECT_FALSE(answer->best.has_value());
     EXPECT_FALSE(answer->proved);
@@ -114,13 +114,13 @@ TEST(LearnedPlanners, TuneOnTheEvaluator) {
     return evaluation;
   };
   for (const auto& planner : learned_planners()) {
-    const auto by_cost_model = planner->plan({.problem = problem});
+    const auto by_cost_model = planner.plan({.problem = problem});
     calls = 0;
-    const auto answer = planner->plan({.problem = problem, .evaluator = evaluator});
+    const auto answer = planner.plan({.problem = problem, .evaluator = evaluator});
     ASSERT_TRUE(answer && answer->best && by_cost_model && by_cost_model->best);
-    EXPECT_GT(calls, 1) << planner->name();
+    EXPECT_GT(calls, 1) << planner.name;
     EXPECT_EQ(answer->evaluation.cost, evaluator(*answer->best).cost);
-    EXPECT_LE(answer->evaluation.cost, evaluator(*by_cost_model->best).cost) << planner->name();
+    EXPECT_LE(answer->evaluation.cost, evaluator(*by_cost_model->best).cost) << planner.name;
   }
 }
 
@@ -131,7 +131,7 @@ TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
   const planning::Problem problem =
       random_problem({.layers = 4, .types = 2, .cost_model = planning::CostModel::kPipeline, .max_count = 4}, 2);
   const planning::Objective objective{.criterion = planning::Criterion::kMinStepTime};
-  const auto exact = make_exact()->plan({.problem = problem, .objective = objective});
+  const auto exact = plan_exact({.problem = problem, .objective = objective});
   ASSERT_TRUE(exact && exact->best);
   // Where the best plan by the cost model begins, a plan really takes so long that all without that type are better.
   const int slow = exact->best->front().type;
@@ -140,7 +140,7 @@ TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
   };
   planning::Problem without = problem;
   without.types[static_cast<std::size_t>(slow)].count = 0;
-  const auto other = make_exact()->plan({.problem = without, .objective = objective});
+  const auto other = plan_exact({.problem = without, .objective = objective});
   ASSERT_TRUE(other && other->best && !is_slow(*other->best));
   const double factor = 100 * other->evaluation.step_seconds / exact->evaluation.step_seconds;
   for (const auto& planner : learned_planners()) {
@@ -155,13 +155,13 @@ TEST(LearnedPlanners, LearnFromFewRewardsWhatTheCostModelDoesNotKnow) {
       }
       return evaluation;
     };
-    const auto answer = planner->plan(
+    const auto answer = planner.plan(
         {.problem = problem, .objective = objective, .seconds = 20, .evaluator = evaluator, .max_evaluations = kMost});
-    ASSERT_TRUE(answer && answer->best) << planner->name();
-    EXPECT_LE(std::ssize(seen), kMost) << planner->name();
-    EXPECT_GT(std::ssize(seen), 5) << planner->name();
+    ASSERT_TRUE(answer && answer->best) << planner.name;
+    EXPECT_LE(std::ssize(seen), kMost) << planner.name;
+    EXPECT_GT(std::ssize(seen), 5) << planner.name;
     EXPECT_TRUE(answer->evaluation.feasible);
-    EXPECT_FALSE(is_slow(*answer->best)) << planner->name() << " after " << seen.size();
+    EXPECT_FALSE(is_slow(*answer->best)) << planner.name << " after " << seen.size();
   }
 }
 
@@ -170,7 +170,7 @@ TEST(LearnedPlanners, ProvisionForTheFloorAsTheEvaluatorSeesIt) {
   const planning::Problem problem =
       random_problem({.layers = 5, .types = 2, .min_count = 50, .max_count = 60, .fractions = false}, 2);
   const auto fastest =
-      make_exact()->plan({.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}});
+      plan_exact({.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}});
   ASSERT_TRUE(fastest && fastest->best);
   const planning::Objective objective{.min_throughput = 0.3 * fastest->evaluation.throughput};
   const auto evaluator = [&](const planning::Candidate& candidate) {
@@ -190,7 +190,7 @@ TEST(LearnedPlanners, EndWhenAsked) {
   for (const auto& planner : learned_planners()) {
     std::stop_source source;
     source.request_stop();
-    const auto stopped = planner->plan({.problem = problem, .stop = source.get_token()});
+    const auto stopped = planner.plan({.problem = problem, .stop = source.get_token()});
     ASSERT_TRUE(stopped);
     EXPECT_TRUE(stopped->stopped);
     EXPECT_EQ(stopped->evaluations, 0);
@@ -203,8 +203,8 @@ TEST(LearnedPlanners, EndWhenAsked) {
       ++calls;
       return planning::evaluate(problem, candidate, {});
     };
-    if (planner->name() != "rl-attention") {  // this one evaluates in threads, which a manual clock is not for
-      const auto limited = planner->plan({.problem = problem, .seconds = 10, .clock = clock, .evaluator = evaluator});
+    if (planner.name != "rl-attention") {  // this one evaluates in threads, which a manual clock is not for
+      const auto limited = planner.plan({.problem = problem, .seconds = 10, .clock = clock, .evaluator = evaluator});
       ASSERT_TRUE(limited);
       EXPECT_TRUE(limited->stopped);
       EXPECT_TRUE(limited->best.has_value());

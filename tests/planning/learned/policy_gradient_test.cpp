@@ -8,7 +8,6 @@
 #include <cmath>
 #include <map>
 
-#include "motley/planning/learned/layer_features.h"
 #include "motley/planning/search/random_problem.h"
 
 namespace motley::planning {

@@ -10,7 +10,6 @@
 
 #include "motley/base/os/file.h"
 #include "motley/base/random.h"
-#include "motley/planning/plan/objective.h"
 
 namespace motley::planning {
 namespace {

@@ -1,5 +1,5 @@
 // Every micro-batch goes forward and backward once, each way in order, and no stage waits for what comes after it.
-#include "motley/planning/plan/task_order.h"
+#include "motley/planning/plan/plan.h"
 
 #include <gtest/gtest.h>
 

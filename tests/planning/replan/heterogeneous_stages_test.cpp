@@ -43,7 +43,7 @@ planning::Problem random_problem(Random& random) {
 
 planning::Plan exact_plan(const planning::Problem& problem) {
   const planning::Objective objective{.criterion = planning::Criterion::kMinStepTime};
-  const auto answer = make_exact()->plan({.problem = problem, .objective = objective});
+  const auto answer = plan_exact({.problem = problem, .objective = objective});
   EXPECT_TRUE(answer && answer->best);
   return planning::to_plan(problem, *answer->best, answer->evaluation, objective, "exact");
 }

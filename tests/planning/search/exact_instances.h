@@ -168,8 +168,8 @@ struct Tally {
 inline void expect_equal_to_brute_force(const Instance& instance, Tally& tally) {
   SCOPED_TRACE(instance.words);
   const Request request{.problem = instance.problem, .objective = instance.objective, .seconds = 1e6};
-  const auto reference = make_brute_force()->plan(request);
-  const auto answer = make_exact()->plan(request);
+  const auto reference = plan_brute_force(request);
+  const auto answer = plan_exact(request);
   ASSERT_TRUE(reference) << reference.error().message;
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_TRUE(reference->proved);

@@ -18,10 +18,9 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Those that this file is about; the exact ones have tests of their own.
-std::vector<std::unique_ptr<Planner>> methods() {
-  std::vector<std::unique_ptr<Planner>> all = planners();
-  std::erase_if(all,
-                [](const auto& planner) { return planner->name() == "exact" || planner->name() == "brute-force"; });
+std::vector<Planner> methods() {
+  std::vector<Planner> all = planners();
+  std::erase_if(all, [](const auto& planner) { return planner.name == "exact" || planner.name == "brute-force"; });
   return all;
 }
 
@@ -93,8 +92,8 @@ TEST_P(Methods, AnswerFeasibleCandidatesThatAreTrulyValued) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     const Case created = random_case(seed, GetParam(), 6, 3);
     for (const auto& planner : methods()) {
-      SCOPED_TRACE(fmt::format("{} on seed {}", planner->name(), seed));
-      const auto answer = planner->plan(make_request(created));
+      SCOPED_TRACE(fmt::format("{} on seed {}", planner.name, seed));
+      const auto answer = planner.plan(make_request(created));
       if (!answer) {  // only methods for a sort of types that the problem has not
         EXPECT_EQ(answer.error().code, ErrorCode::kInvalidInput);
         EXPECT_THAT(answer.error().message, HasSubstr("type is needed"));
@@ -121,14 +120,14 @@ TEST_P(Methods, NeverBeatEnumerationAndSearchesFindItWhereSpaceIsSmall) {
     const Case created = random_case(seed, GetParam(), 3, 2);
     const double least = min_value(created);
     for (const auto& planner : methods()) {
-      SCOPED_TRACE(fmt::format("{} on seed {}", planner->name(), seed));
-      const auto answer = planner->plan(make_request(created));
+      SCOPED_TRACE(fmt::format("{} on seed {}", planner.name, seed));
+      const auto answer = planner.plan(make_request(created));
       if (!answer) {
         continue;
       }
       const double value = answer->best ? planning::value(answer->evaluation, created.objective.criterion) : INFINITY;
       EXPECT_GE(value, least * (1 - 1e-9));
-      if (planner->name() == "genetic" || planner->name() == "bayesian") {  // which see every assignment
+      if (planner.name == "genetic" || planner.name == "bayesian") {  // which see every assignment
         EXPECT_LE(value, least * (1 + 1e-9));
         compared += std::isfinite(least) ? 1 : 0;
       }
@@ -140,12 +139,12 @@ TEST_P(Methods, NeverBeatEnumerationAndSearchesFindItWhereSpaceIsSmall) {
 TEST_P(Methods, AnswerTheSameForTheSameSeed) {
   const Case created = random_case(1, GetParam(), 8, 3);
   for (const auto& planner : methods()) {
-    const auto first = planner->plan(make_request(created));
-    const auto second = planner->plan(make_request(created));
+    const auto first = planner.plan(make_request(created));
+    const auto second = planner.plan(make_request(created));
     ASSERT_EQ(first.has_value(), second.has_value());
     if (first) {
-      EXPECT_EQ(first->best, second->best) << planner->name();
-      EXPECT_EQ(first->evaluations, second->evaluations) << planner->name();
+      EXPECT_EQ(first->best, second->best) << planner.name;
+      EXPECT_EQ(first->evaluations, second->evaluations) << planner.name;
     }
   }
 }
@@ -163,13 +162,13 @@ TEST_P(Methods, EndAtTheTimeLimitAndReportAFewTimesASecond) {
       clock.advance(0.1);
       return planning::evaluate(created.problem, candidate, created.objective);
     };
-    const auto answer = planner->plan(request);
+    const auto answer = planner.plan(request);
     if (!answer || !answer->stopped) {
       continue;  // done before
     }
-    stopped.insert(planner->name());
-    EXPECT_NEAR(answer->seconds, 2, 0.11) << planner->name();
-    EXPECT_GE(reports.size(), 4U) << planner->name();
+    stopped.insert(planner.name);
+    EXPECT_NEAR(answer->seconds, 2, 0.11) << planner.name;
+    EXPECT_GE(reports.size(), 4U) << planner.name;
     for (std::size_t i = 1; i < reports.size(); ++i) {
       EXPECT_GE(reports[i].seconds - reports[i - 1].seconds, 0.25 - 1e-9);
       EXPECT_LE(reports[i].best, reports[i - 1].best);
@@ -196,11 +195,11 @@ TEST_P(Methods, StopWhenAskedWithTheBestSoFar) {
       least = std::min(least, planning::value(evaluation, created.objective.criterion));
       return evaluation;
     };
-    const auto answer = planner->plan(request);
+    const auto answer = planner.plan(request);
     if (answer && answer->stopped) {
-      stopped.insert(planner->name());
-      EXPECT_EQ(evaluated, 3) << planner->name();
-      EXPECT_EQ(planning::value(answer->evaluation, created.objective.criterion), least) << planner->name();
+      stopped.insert(planner.name);
+      EXPECT_EQ(evaluated, 3) << planner.name;
+      EXPECT_EQ(planning::value(answer->evaluation, created.objective.criterion), least) << planner.name;
     }
   }
   EXPECT_THAT(stopped, testing::IsSupersetOf({"greedy", "genetic", "bayesian"}));
@@ -225,7 +224,7 @@ planning::Problem two_types(const std::vector<std::pair<double, double>>& layers
 }
 
 // The types of all layers of every candidate that a method has evaluated, in order.
-std::vector<std::vector<int>> evaluated_types(const Planner& planner, const Case& created) {
+std::vector<std::vector<int>> evaluated_types(Result<Answer> (*plan)(const Request&), const Case& created) {
   std::vector<std::vector<int>> all;
   Request request = make_request(created);
   request.evaluator = [&](const planning::Candidate& candidate) {
@@ -235,42 +234,42 @@ std::vector<std::vector<int>> evaluated_types(const Planner& planner, const Case
     }
     return planning::evaluate(created.problem, candidate, created.objective);
   };
-  EXPECT_TRUE(planner.plan(request));
+  EXPECT_TRUE(plan(request));
   return all;
 }
 
 TEST(SingleType, PutsAllLayersOnItsSortOfDevice) {
   const Case created{two_types({{1, 0}, {0, 1}}), {}};
-  EXPECT_THAT(evaluated_types(*make_cpu_only(), created), ElementsAre(std::vector{0, 0}));
-  EXPECT_THAT(evaluated_types(*make_gpu_only(), created), ElementsAre(std::vector{1, 1}));
+  EXPECT_THAT(evaluated_types(plan_cpu_only, created), ElementsAre(std::vector{0, 0}));
+  EXPECT_THAT(evaluated_types(plan_gpu_only, created), ElementsAre(std::vector{1, 1}));
 }
 
 TEST(SingleType, TakesTheBestOfSeveralTypes) {
   Case created{two_types({{1, 0}, {0, 1}}), {}};
   created.problem.types[0].gradient_sync = planning::GradientSync::kRing;  // both are GPUs now; the first is cheaper
-  const auto answer = make_gpu_only()->plan(make_request(created));
+  const auto answer = plan_gpu_only(make_request(created));
   ASSERT_TRUE(answer && answer->best);
   EXPECT_EQ(answer->best->front().type, 0);
-  const auto none = make_cpu_only()->plan(make_request(created));
+  const auto none = plan_cpu_only(make_request(created));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().message, "cpu-only: a CPU type is needed; the device types are cpu, gpu");
 }
 
 TEST(Heuristic, PutsTheSparsePartOnCpus) {
   // embedding, concatenation | fully connected, activation, fully connected
-  EXPECT_THAT(evaluated_types(*make_heuristic(), {two_types({{1, 0}, {0, 0}, {0, 1}, {0, 0}, {0, 1}}), {}}),
+  EXPECT_THAT(evaluated_types(plan_heuristic, {two_types({{1, 0}, {0, 0}, {0, 1}, {0, 0}, {0, 1}}), {}}),
               ElementsAre(std::vector{0, 0, 1, 1, 1}, std::vector{0, 0, 1, 1, 1}));
 }
 
 TEST(Heuristic, ReadsItsRuleInTwoWaysWhereASparseLayerComesLate) {
   // input, embedding, concatenation, fully connected, activation, embedding, concatenation, fully connected
   const Case created{two_types({{0, 0}, {1, 0}, {0, 0}, {0, 1}, {0, 0}, {1, 0}, {0, 0}, {0, 1}}), {}};
-  EXPECT_THAT(evaluated_types(*make_heuristic(), created),
+  EXPECT_THAT(evaluated_types(plan_heuristic, created),
               ElementsAre(std::vector{0, 0, 0, 1, 1, 0, 0, 1}, std::vector{0, 0, 0, 0, 0, 0, 0, 1}));
 }
 
 TEST(Heuristic, PutsAModelWithoutSparseLayersOnGpus) {
-  EXPECT_THAT(evaluated_types(*make_heuristic(), {two_types({{0, 0}, {0, 1}}), {}}), testing::Each(std::vector{1, 1}));
+  EXPECT_THAT(evaluated_types(plan_heuristic, {two_types({{0, 0}, {0, 1}}), {}}), testing::Each(std::vector{1, 1}));
 }
 
 TEST(Greedy, DecidesFromFirstToLast) {
@@ -279,7 +278,7 @@ TEST(Greedy, DecidesFromFirstToLast) {
   created.problem.table[1].forward.per_sample = 50;
   created.problem.table[2].forward.per_sample = 5;
   created.problem.table[4].forward.per_sample = 5;
-  EXPECT_THAT(evaluated_types(*make_greedy(), created),
+  EXPECT_THAT(evaluated_types(plan_greedy, created),
               ElementsAre(std::vector{0, 0, 0}, std::vector{1, 1, 1},  // 11 against 52 seconds of work: the CPU
                           std::vector{0, 1, 1},                        // better
                           std::vector{0, 1, 0}));                      // worse: it stays
@@ -289,9 +288,9 @@ TEST(Greedy, FindsItsWayToAFloorThatNoSingleTypeReaches) {
   Case created{two_types({{0, 1}, {0, 1}}), {.criterion = planning::Criterion::kMinCost, .min_throughput = 3.9}};
   created.problem.table[1].forward.per_sample = 10;  // layer 0 on the GPU
   created.problem.table[2].forward.per_sample = 10;  // layer 1 on the CPU
-  EXPECT_FALSE((*make_cpu_only()->plan(make_request(created))).best);
-  EXPECT_FALSE((*make_gpu_only()->plan(make_request(created))).best);
-  const auto answer = make_greedy()->plan(make_request(created));
+  EXPECT_FALSE((*plan_cpu_only(make_request(created))).best);
+  EXPECT_FALSE((*plan_gpu_only(make_request(created))).best);
+  const auto answer = plan_greedy(make_request(created));
   ASSERT_TRUE(answer && answer->best);
   EXPECT_EQ(*answer->best, (planning::Candidate{{0, 0, 0, 4, false}, {1, 1, 1, 4, false}}));
 }
@@ -306,7 +305,7 @@ TEST(Pipedream, CutsAChainOnOneTypeUnderThePipelineModel) {
     type.count = 2;
     type.bytes_per_second = 1e6;
   }
-  const auto answer = make_pipedream()->plan(make_request(created));
+  const auto answer = plan_pipedream(make_request(created));
   ASSERT_TRUE(answer && answer->best);
   EXPECT_EQ(*answer->best, (planning::Candidate{{0, 0, 0, 1, false}, {1, 1, 0, 1, false}}));
   EXPECT_EQ(answer->evaluations, 4);  // one and two machines of either type
@@ -328,7 +327,7 @@ TEST(Answer, TellsItsGap) {
 TEST(Planners, HaveNamesOfTheirOwn) {
   std::vector<std::string> names;
   for (const auto& planner : planners()) {
-    names.push_back(planner->name());
+    names.push_back(planner.name);
   }
   EXPECT_THAT(names, testing::IsSupersetOf(
                          {"cpu-only", "gpu-only", "heuristic", "greedy", "genetic", "bayesian", "pipedream"}));

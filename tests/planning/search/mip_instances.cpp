@@ -80,7 +80,7 @@ int write(const std::string& name, std::uint64_t seed) {
   limits.min_throughput = name == "heterps-cost";
   limits.max_hourly_cost = seed % 2 == 0;
   const planning::Objective objective = random_objective(problem, limits, seed);
-  const auto answer = make_exact()->plan({.problem = problem, .objective = objective, .seconds = 10});
+  const auto answer = plan_exact({.problem = problem, .objective = objective, .seconds = 10});
   if (!answer) {
     std::fprintf(stderr, "mip_instances: %s\n", answer.error().message.c_str());
     return 1;

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "motley/base/random.h"
-#include "motley/model/importers.h"
+#include "motley/model/profile.h"
 
 namespace motley::planning {
 namespace {

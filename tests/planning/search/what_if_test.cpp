@@ -1,6 +1,6 @@
 // Borders between regimes are where enumeration of single values sees the plan change, and impossible questions are
 // refused.
-#include "motley/planning/search/what_if.h"
+#include "motley/planning/search/found_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ planning::Problem small_problem(std::uint64_t seed) {
 }
 
 TEST(WhatIf, RegimesAreWhereSinglePricesChangeThePlan) {
-  const auto exact = make_exact();
+  const Planner exact{"exact", plan_exact};
   int borders = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const planning::Problem problem = small_problem(seed);
@@ -27,7 +27,7 @@ TEST(WhatIf, RegimesAreWhereSinglePricesChangeThePlan) {
     const auto question =
         parse_what_if(fmt::format("{}.price={}..{}", problem.types[0].name, price / 20, price * 20), problem);
     ASSERT_TRUE(question) << question.error().message;
-    const auto regimes = what_if(*exact, request, *question);
+    const auto regimes = what_if(exact, request, *question);
     ASSERT_TRUE(regimes) << regimes.error().message;
     ASSERT_FALSE(regimes->empty());
     EXPECT_DOUBLE_EQ(regimes->front().from, question->low);
@@ -35,11 +35,11 @@ TEST(WhatIf, RegimesAreWhereSinglePricesChangeThePlan) {
       // A little above each border stands that regime's plan, a little below the one before.
       planning::Problem changed = problem;
       changed.types[0].price_per_hour = (*regimes)[i].from * (1 + 1e-9);
-      EXPECT_EQ(exact->plan({.problem = changed, .objective = {}})->best, (*regimes)[i].answer.best);
+      EXPECT_EQ(exact.plan({.problem = changed, .objective = {}})->best, (*regimes)[i].answer.best);
       if (i > 0) {
         ++borders;
         changed.types[0].price_per_hour = (*regimes)[i].from * (1 - 2e-3);
-        EXPECT_EQ(exact->plan({.problem = changed, .objective = {}})->best, (*regimes)[i - 1].answer.best) << seed;
+        EXPECT_EQ(exact.plan({.problem = changed, .objective = {}})->best, (*regimes)[i - 1].answer.best) << seed;
       }
     }
   }
@@ -47,26 +47,26 @@ TEST(WhatIf, RegimesAreWhereSinglePricesChangeThePlan) {
 }
 
 TEST(WhatIf, SingleValuesAndCounts) {
-  const auto exact = make_exact();
+  const Planner exact{"exact", plan_exact};
   const planning::Problem problem = small_problem(3);
   const Request request{.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}};
   const auto question = parse_what_if(problem.types[1].name + ".count=9", problem);
   ASSERT_TRUE(question);
-  const auto regimes = what_if(*exact, request, *question);
+  const auto regimes = what_if(exact, request, *question);
   ASSERT_TRUE(regimes);
   ASSERT_EQ(regimes->size(), 1u);
   planning::Problem changed = problem;
   changed.types[1].count = 9;
-  EXPECT_EQ(regimes->front().answer.best, exact->plan({.problem = changed, .objective = request.objective})->best);
+  EXPECT_EQ(regimes->front().answer.best, exact.plan({.problem = changed, .objective = request.objective})->best);
 }
 
 TEST(WhatIf, OneMoreIsNeverWorseAndOneFewerNeverBetter) {
-  const auto exact = make_exact();
+  const Planner exact{"exact", plan_exact};
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const planning::Problem problem = small_problem(seed);
     const Request request{.problem = problem, .objective = {.criterion = planning::Criterion::kMaxThroughput}};
-    const double now = exact->plan(request)->evaluation.throughput;
-    const auto all = marginals(*exact, request);
+    const double now = exact.plan(request)->evaluation.throughput;
+    const auto all = marginals(exact, request);
     ASSERT_TRUE(all);
     ASSERT_EQ(all->size(), 2u);
     for (const Marginal& marginal : *all) {

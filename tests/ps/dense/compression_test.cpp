@@ -10,7 +10,7 @@
 #include "motley/ps/client/server_reducer.h"
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/service/service.h"
-#include "motley/train/sync/wire_choice.h"
+#include "motley/train/sync/choose_method.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::ps {
@@ -221,8 +221,7 @@ TEST_P(Lossy, EqualsTheReference) {
       });
       for (const auto& other : held) ASSERT_EQ(other, held[0]);  // bitwise, whatever was lost
 
-      const auto map =
-          make_chunk_map(layout.bucket_elements, sizeof(float), servers.options.chunk_bytes, c.servers * kCores);
+      const auto map = make_chunk_map(layout.bucket_elements, servers.options.chunk_bytes, c.servers * kCores);
       std::size_t differ = 0;
       std::size_t all = 0;
       for (const Segment& segment : map.segments) {

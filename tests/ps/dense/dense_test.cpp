@@ -496,7 +496,7 @@ TEST_P(EitherWay, MetricsNameWhoIsMissingAndWhoWasLast) {
     if (rank == 0) {
       std::size_t elements = 0;
       for (const std::uint64_t count : layout.bucket_elements) elements += count;
-      const auto map = make_chunk_map(layout.bucket_elements, 4, 32 << 10, 2);
+      const auto map = make_chunk_map(layout.bucket_elements, 32 << 10, 2);
       EXPECT_EQ(compute_value(service, "segments_total{" + job + "}"), static_cast<double>(map.segments.size()));
       EXPECT_EQ(compute_value(service, "segment_latency_seconds_count{" + job + "}"),
                 static_cast<double>(map.segments.size()));
@@ -616,7 +616,7 @@ TEST(ChunkMap, IsALongestProcessingTimeFirstPacking) {
     for (std::uint64_t i = 0; i < 1 + random.below(12); ++i) buckets.push_back(random.below(300'000));
     const int bins = 1 + static_cast<int>(random.below(6));
     const std::size_t chunk = 64 << random.below(12);
-    const ChunkMap map = make_chunk_map(buckets, 4, chunk, bins);
+    const ChunkMap map = make_chunk_map(buckets, chunk, bins);
     std::vector<std::size_t> load(static_cast<std::size_t>(bins));
     std::vector<std::size_t> covered(buckets.size());
     std::size_t largest = 0;

@@ -10,8 +10,8 @@
 #include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
 #include "motley/ps/service/service.h"
+#include "motley/train/sync/choose_method.h"
 #include "motley/train/sync/link_probe.h"
-#include "motley/train/sync/make_reducer.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::ps {
@@ -430,7 +430,7 @@ TEST(Shards, FollowTheSpeedsOfServers) {
     for (std::uint64_t i = 0; i < 1 + random.below(8); ++i) buckets.push_back(1 + random.below(300'000));
     std::vector<double> speeds;
     for (std::uint64_t i = 0; i < 1 + random.below(5); ++i) speeds.push_back(0.1 + random.uniform());
-    const auto map = make_chunk_map(buckets, 4, 4096, static_cast<int>(speeds.size()), speeds);
+    const auto map = make_chunk_map(buckets, 4096, static_cast<int>(speeds.size()), speeds);
     std::vector<double> load(speeds.size());
     double largest = 0;
     double total = 0;

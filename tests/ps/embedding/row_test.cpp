@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "motley/base/random.h"
-#include "motley/ps/embedding/row_batch.h"
 #include "motley/ps/embedding/row_optimizer.h"
+#include "motley/ps/embedding/row_partition.h"
 #include "motley/ps/protocol/row_index.h"
 
 namespace motley::ps {

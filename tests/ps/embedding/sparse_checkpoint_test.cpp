@@ -37,7 +37,8 @@ class SparseCheckpoint : public testing::Test {
   }
   static std::unique_ptr<ColdStore> store(const SparseTableSpec& spec) {
     if (spec.memory_bytes == 0) return nullptr;
-    return std::make_unique<MapStore>(std::make_shared<MapStoreControl>(), SparseTable::record_bytes(spec));
+    return std::make_unique<MapStore>(std::make_shared<MapStoreControl>(),
+                                      SparseTable::make_shape(spec).record_bytes());
   }
   static void push_random(SparseTable& table, Random& random, int turns, std::uint64_t range) {
     for (int turn = 0; turn < turns; ++turn) {

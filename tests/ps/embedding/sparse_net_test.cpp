@@ -495,7 +495,7 @@ TEST(SparseNet, SaysWhatACheckpointLacks) {
 }
 
 // A connection as a rank has it, to say what no client would say.
-std::unique_ptr<net::TcpConnection> raw_rank(const Servers& servers, const ThreadSession& session) {
+std::unique_ptr<net::Connection> raw_rank(const Servers& servers, const ThreadSession& session) {
   net::Claim claim;
   const auto& membership = session.membership();
   claim.identity = {session.options().job, session.options().tenant, membership.rank,
@@ -587,7 +587,7 @@ TEST(SparseNet, RefusesWhatIsNoRequestAndGoesOnForOthers) {
   ThreadSession other_session(hub, 0, 1);
   other_session.set_job("other");
   const auto other = open(other_session, servers, tables);
-  const auto expect_refused = [&](const std::function<void(net::TcpConnection&)>& say, const char* why) {
+  const auto expect_refused = [&](const std::function<void(net::Connection&)>& say, const char* why) {
     collective::run_threads(1, true, [&](int, ThreadSession& session) {
       const auto connection = raw_rank(servers, session);
       ASSERT_TRUE(connection->send(kSparseOpen, 0, encode(make_open(1, tables, 0, 0)), soon(), ""));
@@ -602,7 +602,7 @@ TEST(SparseNet, RefusesWhatIsNoRequestAndGoesOnForOthers) {
     pull(*other, 0, all_ids());
   };
   const auto frame = [](std::uint16_t type, std::uint64_t tag, std::vector<std::byte> payload) {
-    return [=](net::TcpConnection& connection) { ASSERT_TRUE(connection.send(type, tag, payload, soon(), "")); };
+    return [=](net::Connection& connection) { ASSERT_TRUE(connection.send(type, tag, payload, soon(), "")); };
   };
   expect_refused(frame(kSparsePull, 1, {}), "malformed pull");
   expect_refused(frame(kSparsePull, 1, push_frame({0, 0, 0, 0}, 1, 1)), "malformed pull");

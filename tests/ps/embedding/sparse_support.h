@@ -114,20 +114,15 @@ class MapStore final : public ColdStore {
     control_->written += ids.size();
     return {};
   }
-  std::unique_ptr<ColdSnapshot> snapshot() override {
+  ColdSnapshot snapshot() override {
     const std::lock_guard lock(control_->mutex);
-    return std::make_unique<Copy>(control_->records);
+    return [records = control_->records](const VisitRecord& visit) -> Status {
+      for (const auto& [id, record] : records) MOTLEY_TRY(visit(id, record));
+      return {};
+    };
   }
 
  private:
-  struct Copy final : ColdSnapshot {
-    explicit Copy(std::map<std::uint64_t, std::vector<std::byte>> all) : records(std::move(all)) {}
-    Status for_each(const Visit& visit) override {
-      for (const auto& [id, record] : records) MOTLEY_TRY(visit(id, record));
-      return {};
-    }
-    std::map<std::uint64_t, std::vector<std::byte>> records;
-  };
   std::shared_ptr<MapStoreControl> control_;
   std::size_t record_bytes_;
 };

@@ -19,7 +19,8 @@ using Kind = RowOptimizer::Kind;
 
 struct Tiered {
   explicit Tiered(const SparseTableSpec& spec)
-      : table(SparseTable::create(spec, std::make_unique<MapStore>(store, SparseTable::record_bytes(spec))).value()) {}
+      : table(SparseTable::create(spec, std::make_unique<MapStore>(store, SparseTable::make_shape(spec).record_bytes()))
+                  .value()) {}
   std::shared_ptr<MapStoreControl> store = std::make_shared<MapStoreControl>();
   std::unique_ptr<SparseTable> table;
 };

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "motley/base/random.h"
-#include "motley/ps/dense/arrivals.h"
-#include "motley/ps/service/stall_watch.h"
+#include "motley/ps/dense/dense_metrics.h"
+#include "motley/ps/service/service.h"
 #include "motley/ps/tenants/weighted_round_robin.h"
 
 namespace motley::ps {

@@ -4,15 +4,15 @@
 
 #include <cstring>
 
-#include "motley/net/host.h"
-#include "motley/net/tcp_connection.h"
+#include "motley/net/admission.h"
+#include "motley/net/connection.h"
 #include "motley/ps/protocol/server_protocol.h"
 #include "motley/ps/service/service.h"
 
 namespace motley::ps {
 namespace {
 
-using net::TcpConnection;
+using net::Connection;
 using ::testing::HasSubstr;
 
 const net::Secret& token() {
@@ -25,7 +25,7 @@ Deadline soon() {
 
 class UnauthenticatedPeers : public ::testing::Test {
  protected:
-  std::unique_ptr<TcpConnection> control(const std::string& job, int rank) const {
+  std::unique_ptr<Connection> control(const std::string& job, int rank) const {
     net::Claim claim;
     claim.identity = {job, "local", rank, 7, 1, kServerControl};
     auto connection = net::connect_to_host(service_->endpoint(), token(), claim, soon(), false, [] { return false; });
@@ -36,7 +36,7 @@ class UnauthenticatedPeers : public ::testing::Test {
   }
 
   // What the server says when it ends this connection's job.
-  static std::string last_words(TcpConnection& connection) {
+  static std::string last_words(Connection& connection) {
     for (;;) {
       const auto message = connection.receive(soon(), "last words");
       if (!message) return message.error().message;
@@ -46,7 +46,7 @@ class UnauthenticatedPeers : public ::testing::Test {
     }
   }
 
-  static void join(TcpConnection& connection, const ServerJoin& join) {
+  static void join(Connection& connection, const ServerJoin& join) {
     ASSERT_TRUE(connection.send(kServerJoin, 0, encode(join), soon(), "the join"));
   }
 
@@ -110,7 +110,7 @@ TEST_F(UnauthenticatedPeers, ARankMayAskFasterThanItListens) {
   std::vector<float> weights(kElements, 3);
   for (std::uint32_t segment = 0;; ++segment) {
     // Segments are as the map has them; this is one bucket of one of two cores or both.
-    const auto map = make_chunk_map(std::vector<std::size_t>{kElements}, sizeof(float), 1 << 20, 1);
+    const auto map = make_chunk_map(std::vector<std::size_t>{kElements}, 1 << 20, 1);
     if (segment == map.segments.size()) break;
     const auto part = std::as_bytes(std::span(weights)).first(map.segments[segment].count * sizeof(float));
     ASSERT_TRUE(asker->send(kServerLoad, StatePart{0, segment, 0}.tag(), part, soon(), "weights"));

@@ -39,21 +39,21 @@ TEST_F(TenantsFile, GivesEachItsTokenQuotaAndWeight) {
                           "  - {name: speech, token: 000102030405060708090a0b0c0d0e0f}\n");
   const auto tenants = Tenants::read(path);
   ASSERT_TRUE(tenants) << tenants.error().message;
-  EXPECT_EQ(tenants->find_token("vision").bytes(), "the token of vision");
-  EXPECT_EQ(tenants->find_token("speech").hex(), "000102030405060708090a0b0c0d0e0f");
-  EXPECT_EQ(tenants->find_quota("vision"), 16'000'000'000u);
-  EXPECT_EQ(tenants->find_weight("vision"), 2);
-  EXPECT_EQ(tenants->find_quota("speech"), 0u);
-  EXPECT_EQ(tenants->find_weight("speech"), 1);
-  const std::string unknown = tenants->find_token("nobody").bytes();
+  EXPECT_EQ(tenants->find("vision").token.bytes(), "the token of vision");
+  EXPECT_EQ(tenants->find("speech").token.hex(), "000102030405060708090a0b0c0d0e0f");
+  EXPECT_EQ(tenants->find("vision").quota_bytes, 16'000'000'000u);
+  EXPECT_EQ(tenants->find("vision").share, 2);
+  EXPECT_EQ(tenants->find("speech").quota_bytes, 0u);
+  EXPECT_EQ(tenants->find("speech").share, 1);
+  const std::string unknown = tenants->find("nobody").token.bytes();
   EXPECT_EQ(unknown.size(), 32u);  // one that nobody knows, the same at each asking
-  EXPECT_EQ(unknown, tenants->find_token("nobody").bytes());
-  EXPECT_NE(unknown, Tenants::read(path)->find_token("nobody").bytes());
+  EXPECT_EQ(unknown, tenants->find("nobody").token.bytes());
+  EXPECT_NE(unknown, Tenants::read(path)->find("nobody").token.bytes());
 }
 
 TEST_F(TenantsFile, OneTokenIsForAll) {
   const Tenants tenants(*net::Secret::from_text("one token for them all", "token"));
-  EXPECT_EQ(tenants.find_token("anybody").bytes(), "one token for them all");
+  EXPECT_EQ(tenants.find("anybody").token.bytes(), "one token for them all");
   EXPECT_TRUE(tenants.named().empty());
 }
 

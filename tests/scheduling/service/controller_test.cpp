@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "motley/base/random.h"
-#include "motley/scheduling/service/durable_controller.h"
 #include "motley/scheduling/service/explain.h"
 #include "tests/temporary_folder.h"
 
@@ -104,7 +103,7 @@ class ControllerTest : public ::testing::Test {
     controller_.reset();  // it has the store
     auto store = Store::open(folder_.path);
     ASSERT_TRUE(store) << store.error().message;
-    auto created = DurableController::make(std::move(*store), topology, folder_.path, options);
+    auto created = Controller::make(std::move(*store), topology, folder_.path, options);
     ASSERT_TRUE(created) << created.error().message;
     controller_.emplace(std::move(*created));
   }
@@ -133,7 +132,7 @@ class ControllerTest : public ::testing::Test {
     ASSERT_TRUE(next) << next.error().message;
     carry_out(executor, next->commands);
   }
-  const Controller& controller() const { return controller_->controller(); }
+  const Controller& controller() const { return *controller_; }
   JobState state(const std::string& name) const { return controller().find(name)->state; }
   int workers(const std::string& name) const {
     int workers = 0;
@@ -145,7 +144,7 @@ class ControllerTest : public ::testing::Test {
   TemporaryFolder folder_{std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
                                                               : std::filesystem::temp_directory_path()};
   World world_;
-  std::optional<DurableController> controller_;
+  std::optional<Controller> controller_;
 };
 
 TEST_F(ControllerTest, RunsJobsAndStartsThemAgainWhereTheyFail) {

@@ -1,5 +1,5 @@
 // Processes of this machine: begun once, found again by another executor, asked to end, killed.
-#include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/executors/executors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/os/file.h"
+#include "motley/scheduling/executors/attempt_folder.h"
 #include "tests/temporary_folder.h"
 
 namespace motley::scheduling {
@@ -37,7 +38,7 @@ class LocalExecutorTest : public ::testing::Test {
 };
 
 TEST_F(LocalExecutorTest, TellsTheCommandWhereItIsAndHowItEnded) {
-  const auto executor = make_local_executor({RUN_ATTEMPT});
+  const std::unique_ptr<Executor> executor = *make_local_executor();
   const Attempt one = attempt("echo $MOTLEY_JOB $MOTLEY_ATTEMPT $MOTLEY_WORKERS $MOTLEY_NODES; pwd; exit 7");
   EXPECT_EQ(executor->look(one)->state, State::kUnknown);
   ASSERT_TRUE(executor->start(one));
@@ -46,8 +47,8 @@ TEST_F(LocalExecutorTest, TellsTheCommandWhereItIsAndHowItEnded) {
 }
 
 TEST_F(LocalExecutorTest, BeginsOnceWhoeverStartsIt) {
-  const auto first = make_local_executor({RUN_ATTEMPT});
-  const auto second = make_local_executor({RUN_ATTEMPT});
+  const std::unique_ptr<Executor> first = *make_local_executor();
+  const std::unique_ptr<Executor> second = *make_local_executor();
   const Attempt one = attempt("echo begun >> " + (folder_.path / "begins").string() + "; sleep 0.2");
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(first->start(one));
@@ -60,13 +61,13 @@ TEST_F(LocalExecutorTest, BeginsOnceWhoeverStartsIt) {
 }
 
 TEST_F(LocalExecutorTest, AnotherExecutorAsksItToEnd) {
-  const auto first = make_local_executor({RUN_ATTEMPT});
+  const std::unique_ptr<Executor> first = *make_local_executor();
   const Attempt one = attempt("trap 'echo saved; exit 3' TERM; echo ready; while true; do sleep 0.02; done");
   ASSERT_TRUE(first->start(one));
   for (const Deadline deadline = Deadline::after(20); text("attempt/output") != "ready\n" && !deadline.passed();) {
     SteadyClock::instance().sleep_until(monotonic_seconds() + 0.01);
   }
-  const auto second = make_local_executor({RUN_ATTEMPT});
+  const std::unique_ptr<Executor> second = *make_local_executor();
   EXPECT_EQ(second->look(one)->state, State::kRunning);
   ASSERT_TRUE(second->ask_to_end(one));
   EXPECT_EQ(wait_for(*second, one, State::kEnded).exit_code, 3);
@@ -74,7 +75,7 @@ TEST_F(LocalExecutorTest, AnotherExecutorAsksItToEnd) {
 }
 
 TEST_F(LocalExecutorTest, WhatIsKilledIsLost) {
-  const auto executor = make_local_executor({RUN_ATTEMPT});
+  const std::unique_ptr<Executor> executor = *make_local_executor();
   const Attempt one = attempt("trap '' TERM; sleep 100");
   ASSERT_TRUE(executor->start(one));
   wait_for(*executor, one, State::kRunning);
@@ -88,7 +89,7 @@ TEST_F(LocalExecutorTest, WhatIsKilledIsLost) {
 }
 
 TEST_F(LocalExecutorTest, WhatIsToEndBeforeItBeginsNeverBegins) {
-  const auto executor = make_local_executor({RUN_ATTEMPT});
+  const std::unique_ptr<Executor> executor = *make_local_executor();
   const Attempt one = attempt("echo begun > " + (folder_.path / "begins").string());
   ASSERT_TRUE(executor->ask_to_end(one));
   EXPECT_EQ(executor->look(one)->state, State::kLost);
@@ -99,11 +100,19 @@ TEST_F(LocalExecutorTest, WhatIsToEndBeforeItBeginsNeverBegins) {
 }
 
 TEST_F(LocalExecutorTest, ACommandThatIsNotThereEndsAsInAShell) {
-  const auto executor = make_local_executor({RUN_ATTEMPT});
+  const std::unique_ptr<Executor> executor = *make_local_executor();
   Attempt one = attempt("");
   one.command = {"no-such-program"};
   ASSERT_TRUE(executor->start(one));
   EXPECT_EQ(wait_for(*executor, one, State::kEnded).exit_code, 127);
+}
+
+TEST_F(LocalExecutorTest, TheWrapperIsLookedForBesideTheProgram) {
+  const auto missing = find_wrapper(folder_.path / "motley");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(missing.error().message, ::testing::HasSubstr((folder_.path / "motley-run-attempt").string()));
+  EXPECT_TRUE(find_wrapper());
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "motley/base/clock.h"
-#include "motley/report/scheduler_page.h"
-#include "motley/scheduling/executors/local_executor.h"
+#include "motley/report/schedule_page.h"
+#include "motley/scheduling/executors/executors.h"
 #include "tests/temporary_folder.h"
 
 namespace motley::scheduling {
@@ -22,11 +22,11 @@ class ServiceTest : public ::testing::Test {
   void SetUp() override {
     auto store = Store::open(folder_.path);
     ASSERT_TRUE(store) << store.error().message;
-    auto controller = DurableController::make(std::move(*store), uniform(2, 2), folder_.path, ControllerOptions());
+    auto controller = Controller::make(std::move(*store), uniform(2, 2), folder_.path, ControllerOptions());
     ASSERT_TRUE(controller) << controller.error().message;
     const net::Secret token = net::Secret::generate();
     const ServiceOptions options{net::Endpoint{"127.0.0.1", 0}, token, report::scheduler_page};
-    auto service = Service::start(options, std::move(*controller), make_local_executor({RUN_ATTEMPT}));
+    auto service = Service::start(options, std::move(*controller), *make_local_executor());
     ASSERT_TRUE(service) << service.error().message;
     service_ = std::move(*service);
     client_ = std::make_unique<httplib::Client>("127.0.0.1", service_->endpoint().port);

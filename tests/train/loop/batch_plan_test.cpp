@@ -84,7 +84,7 @@ TEST(BatchPlan, RanksOfAPlanComputeMicroBatchesOfTheirStage) {
   data::BatchSplitOptions split;
   split.batch = 12;
   split.limits.resize(2);
-  auto plan = BatchPlan::create({.mode = "dynamic"}, split, data::LedgerState{.seed = 3, .size = 36}, layout);
+  auto plan = BatchPlan::create({.mode = "dynamic"}, split, data::LedgerState{.seed = 3, .size = 36}, &layout);
   ASSERT_TRUE(plan) << plan.error().message;
   const auto step = plan->next(1);
   EXPECT_THAT(step->plan.shares, ElementsAre(12, 12));

@@ -78,10 +78,6 @@ class FakeGroup final : public collective::Group {
     counter += claims_of_others;
     return std::exchange(counter, counter + amount);
   }
-  Status store(int, std::int64_t value, const Deadline&) override {
-    counter = value;
-    return {};
-  }
 
   std::function<void(int rank, Report& report)> others;  // makes of this rank's report that of another
   std::vector<Report> gathered;                          // this rank's reports so far

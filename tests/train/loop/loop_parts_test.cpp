@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "motley/base/os/file.h"
-#include "motley/train/loop/sample_reader.h"
+#include "motley/train/loop/samples.h"
 #include "tests/temporary_folder.h"
 #include "tests/train/loop/fakes.h"
 
@@ -325,7 +325,7 @@ TEST(Checkpoints, ARunGoesOnFromWhatItSaved) {
   EXPECT_THAT(before.journal, ElementsAre("save embeddings"));
 
   Saved after(folder.path);
-  auto newest = after.checkpoints.read_newest();
+  auto newest = read_newest_checkpoint(folder.path);
   ASSERT_TRUE(newest) << newest.error().message;
   const auto restored = after.checkpoints.restore(std::move(*newest), after.state(), Saved::as_it_is);
   ASSERT_TRUE(restored) << restored.error().message;

@@ -1,5 +1,5 @@
 // Workers of a stage finish together, whatever their speeds are, and what they learnt survives a checkpoint.
-#include "motley/train/loop/stage_split.h"
+#include "motley/train/loop/stage_layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

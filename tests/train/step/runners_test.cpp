@@ -6,10 +6,9 @@
 #include <cmath>
 
 #include "motley/nn/networks.h"
+#include "motley/train/step/batch_runners.h"
 #include "motley/train/step/bucketed_gradient_sync.h"
-#include "motley/train/step/data_parallel_runner.h"
 #include "motley/train/step/test_evaluation.h"
-#include "motley/train/step/work_queue_runner.h"
 #include "tests/train/loop/fakes.h"
 
 namespace motley::train {
@@ -93,9 +92,7 @@ struct Rank {
     sync.emplace(context, group, network, tensors, std::move(parts),
                  BucketedGradientSync::Options{.max_grad_norm = max_grad_norm});
   }
-  BatchComputation computation(std::int64_t micro_batches = 1) {
-    return {context, network, tensors, *sync, dataset, {.micro_batches = micro_batches}, 1};
-  }
+  RunnerParts parts(const BatchPlan& plan) { return {context, network, tensors, reader, plan, *sync}; }
   std::vector<double> gradients() const {
     std::vector<double> values;
     for (const auto& parameter : network.stage->parameters()) {
@@ -138,8 +135,8 @@ Result<BatchPlan> make_queue(std::uint32_t shards) {
 std::vector<double> run_shares(std::int64_t micro_batches, Report& report) {
   Rank rank;
   auto plan = make_batch_plan();
-  BatchComputation computation = rank.computation(micro_batches);
-  DataParallelRunner runner(0, *plan, rank.reader, computation, *rank.sync);
+  BatchComputation computation(rank.parts(*plan), {.micro_batches = micro_batches}, 1);
+  DataParallelRunner runner(rank.parts(*plan), computation);
   const Step step = *plan->next(1);
   rank.sync->begin(step);
   EXPECT_TRUE(runner.run(step, report));
@@ -173,8 +170,8 @@ TEST(DataParallelRunner, ARankWithoutSamplesTakesPartAllTheSame) {
   split.proportions = {0, 1};
   auto plan = BatchPlan::create({.mode = "fixed"}, split, data::LedgerState{.seed = 3, .size = 36});
   ASSERT_TRUE(plan) << plan.error().message;
-  BatchComputation computation = rank.computation();
-  DataParallelRunner runner(0, *plan, rank.reader, computation, *rank.sync);
+  BatchComputation computation(rank.parts(*plan), {}, 1);
+  DataParallelRunner runner(rank.parts(*plan), computation);
   const Step step = *plan->next(1);
   Report report;
   rank.sync->begin(step);
@@ -187,8 +184,8 @@ TEST(WorkQueueRunner, TheMeanIsThatOfWhatWasClaimed) {
   Rank queue, shares;
   auto plan = make_queue(4);
   ASSERT_TRUE(plan) << plan.error().message;
-  BatchComputation computation = queue.computation();
-  WorkQueueRunner runner(queue.context, *plan, queue.reader, computation, *queue.sync);
+  BatchComputation computation(queue.parts(*plan), {}, 1);
+  WorkQueueRunner runner(queue.parts(*plan), computation);
   const Step step = *plan->next(1);
   Report report;
   queue.sync->begin(step);
@@ -201,8 +198,8 @@ TEST(WorkQueueRunner, TheMeanIsThatOfWhatWasClaimed) {
   split.batch = 12;
   split.limits.resize(1);
   auto alone = BatchPlan::create({.mode = "equal"}, split, data::LedgerState{.seed = 3, .size = 36});
-  BatchComputation whole = shares.computation();
-  DataParallelRunner all(0, *alone, shares.reader, whole, *shares.sync);
+  BatchComputation whole(shares.parts(*alone), {}, 1);
+  DataParallelRunner all(shares.parts(*alone), whole);
   const Step same = *alone->next(1);
   Report other;
   shares.sync->begin(same);
@@ -215,8 +212,8 @@ TEST(WorkQueueRunner, TheMeanIsThatOfWhatWasClaimed) {
 TEST(WorkQueueRunner, KnowsWhereTheNextStepBegins) {
   Rank rank;
   auto plan = make_queue(4);
-  BatchComputation computation = rank.computation();
-  WorkQueueRunner runner(rank.context, *plan, rank.reader, computation, *rank.sync);
+  BatchComputation computation(rank.parts(*plan), {}, 1);
+  WorkQueueRunner runner(rank.parts(*plan), computation);
   rank.group.claims_of_others = 1;  // the other rank claims every second shard, and once in vain
   for (std::int64_t number = 1; number <= 2; ++number) {
     const Step step = *plan->next(number);
@@ -239,8 +236,8 @@ double norm(const std::vector<double>& values) {
 TEST(BucketedGradientSync, UpdatesTheWeightsByTheClippedGradient) {
   Rank rank(0.01, 1);
   auto plan = make_batch_plan();
-  BatchComputation computation = rank.computation();
-  DataParallelRunner runner(0, *plan, rank.reader, computation, *rank.sync);
+  BatchComputation computation(rank.parts(*plan), {}, 1);
+  DataParallelRunner runner(rank.parts(*plan), computation);
   Step step = *plan->next(1);
   step.learning_rate = 0.5;
   Report report;
@@ -271,13 +268,13 @@ TEST(BucketedGradientSync, LeavesTheWeightsOfASyntheticNetwork) {
   EXPECT_EQ(rank.weights(), before);
 }
 
-TEST(DataParallelEvaluation, RanksAddUpToTheWholeTestData) {
+TEST(TestEvaluation, RanksAddUpToTheWholeTestData) {
   Rank rank;
   const Points test;
   FakeGroup group(0, 1);
   RankContext alone{0, 1, rank.session, group, rank.timeline, 10};
-  DataParallelEvaluation whole(alone, rank.network, rank.tensors, &test, 5);
-  DataParallelEvaluation half(rank.context, rank.network, rank.tensors, &test, 5);
+  TestEvaluation whole(alone, rank.network, rank.tensors, &test, 5);
+  TestEvaluation half(rank.context, rank.network, rank.tensors, &test, 5);
   const auto all = whole.evaluate(3);
   ASSERT_TRUE(all && *all);
   EXPECT_EQ((**all)[0].name, "loss");
@@ -286,7 +283,7 @@ TEST(DataParallelEvaluation, RanksAddUpToTheWholeTestData) {
   ASSERT_TRUE(first && *first);
   EXPECT_NE((**first)[0].value, (**all)[0].value);
   EXPECT_TRUE(rank.network.stage->is_training());
-  DataParallelEvaluation none(rank.context, rank.network, rank.tensors, nullptr, 5);
+  TestEvaluation none(rank.context, rank.network, rank.tensors, nullptr, 5);
   EXPECT_FALSE(*none.evaluate(3));
 }
 

@@ -1,12 +1,11 @@
 // What gradient_sync.method auto finds out where there is a server: one choice on all ranks, and no trace of the probe.
-#include "motley/train/sync/measure_methods.h"
+#include "motley/train/sync/choose_method.h"
 
 #include <gmock/gmock.h>
 
 #include <mutex>
 
 #include "motley/ps/service/service.h"
-#include "motley/train/sync/make_reducer.h"
 #include "tests/collective/ranks.h"
 
 namespace motley::train {

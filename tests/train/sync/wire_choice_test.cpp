@@ -1,5 +1,5 @@
 // What sending fewer bits has to save.
-#include "motley/train/sync/wire_choice.h"
+#include "motley/train/sync/choose_method.h"
 
 #include <gtest/gtest.h>
 

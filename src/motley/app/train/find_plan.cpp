@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
 
 #include "motley/app/renamed_keys.h"
 #include "motley/base/units.h"
 #include "motley/planning/learned/learned.h"
 #include "motley/planning/methods.h"
 #include "motley/planning/replan/heterogeneous_stages.h"
-#include "motley/planning/search/what_if.h"
+#include "motley/planning/search/found_plan.h"
+#include "motley/train/profile/brief_run.h"
 
 namespace motley::app {
 namespace {
@@ -30,23 +34,6 @@ Result<planning::Objective> make_objective(const PlanQuestion& question) {
   return objective;
 }
 
-// Why there is no plan, found by asking for the most that the same devices can do.
-Error impossible(const planning::Request& request) {
-  planning::Request free{.problem = request.problem,
-                         .objective = {.criterion = planning::Criterion::kMaxThroughput},
-                         .seed = request.seed,
-                         .seconds = request.seconds,
-                         .clock = request.clock,
-                         .stop = request.stop};
-  const Result<planning::Answer> most = planning::make_exact()->plan(free);
-  free.objective.criterion = planning::Criterion::kMinCost;
-  const Result<planning::Answer> least = planning::make_exact()->plan(free);
-  if (!most) return most.error();
-  return {ErrorCode::kInvalidInput,
-          planning::explain_impossible(request.problem, request.objective, *most, least.value_or(planning::Answer{})),
-          -1};
-}
-
 // Mixing looks for the shortest step in any number of micro-batches, whatever it costs.
 Status check_heterogeneous_stages(const PlanQuestion& question, const planning::Objective& objective) {
   const PlanQuestion none;
@@ -54,8 +41,9 @@ Status check_heterogeneous_stages(const PlanQuestion& question, const planning::
     return fail(ErrorCode::kInvalidInput, "--heterogeneous-stages: given with {}; accepted: {}", given, accepted);
   };
   if (question.input.cost_model != "pipeline") return refuse("--cost-model heterps", "--cost-model pipeline");
-  if (objective.criterion == planning::Criterion::kMinCost)
+  if (objective.criterion == planning::Criterion::kMinCost) {
     return refuse("the objective cost", "--objective throughput or step-time");
+  }
   if (question.min_throughput != none.min_throughput || question.max_cost != none.max_cost ||
       question.max_hourly_cost != none.max_hourly_cost) {
     return refuse("a limit", "neither --min-throughput nor --max-cost nor --max-hourly-cost");
@@ -90,49 +78,82 @@ Result<train::Job> job_to_measure(const PlanQuestion& question) {
   return job;
 }
 
-// What the method finds by running plans. Steps are cut as the best plan by the cost model wants it.
-struct MeasuredAnswer {
-  Solved solved;
-  planning::Measuring measuring;
-};
-Result<MeasuredAnswer> solve_by_measuring(const PlanFinder& finder, const planning::Planner& planner) {
-  const PlanQuestion& question = finder.question;
-  const planning::Objective& objective = finder.task.objective;
-  MOTLEY_ASSIGN(const train::Job job, job_to_measure(question));
-  SearchLimits brief = question.search;
-  brief.seconds = std::min(brief.seconds, kMaxMarginalSeconds);
-  MOTLEY_ASSIGN(Solved by_cost_model,
-                solve(*planning::make_exact(), finder.task.problems, objective, brief, finder.stop, finder.ask));
-  const planning::Problem& problem = *by_cost_model.problem;
-  MeasuredSteps steps(
-      job, problem, objective,
-      {.steps = question.measure_steps, .plans = question.measure_plans, .seconds = question.search.seconds},
-      finder.stop, finder.tell);
-  finder.tell(
-      fmt::format("running plans of {} micro-batches, {} steps each", problem.micro_batches, question.measure_steps));
-  MOTLEY_ASSIGN(
-      planning::Answer answer,
-      finder.ask(planner, {.problem = problem,
-                           .objective = objective,
-                           .seed = question.search.seed,
-                           .seconds = question.search.seconds,
-                           .stop = finder.stop,
-                           .evaluator = [&](const planning::Candidate& candidate) { return steps.evaluate(candidate); },
-                           .max_evaluations = question.measure_plans}));
-  if (!answer.best) {
-    return fail(ErrorCode::kUnavailable, "{}: of {} plans that were tried {} did not run{}{}; {}", question.measure,
-                steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "", steps.first_failure(),
-                steps.failed() == steps.plans() && steps.plans() > 0
-                    ? "does the job suit the plan's profile and cluster?"
-                    : "give it longer with --time-limit, or a lower minimum throughput");
+// "flatten … fc1 on 1 × cpu; relu1 … output on 2 × gpu".
+std::string in_words(const planning::Plan& plan) {
+  std::vector<std::string> stages;
+  for (const planning::Stage& stage : plan.stages) {
+    stages.push_back(fmt::format("{} … {} on {} × {}", plan.layers[static_cast<std::size_t>(stage.first_layer)],
+                                 plan.layers[static_cast<std::size_t>(stage.last_layer)], stage.replicas.front().count,
+                                 stage.replicas.front().type));
   }
-  const planning::Measuring measuring{
-      .best = *steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
-  answer.evaluation = planning::evaluate(problem, *answer.best, objective);
-  answer.proved = false;
-  answer.bound = 0;
-  return MeasuredAnswer{{&problem, std::move(answer)}, measuring};
+  return fmt::format("{}", fmt::join(stages, "; "));
 }
+
+// Values candidates by the median step of runs of the job on this machine, and tells a line about each. A plan that was
+// run before is not run again. One that cannot be run is not feasible.
+class MeasuredSteps {
+ public:
+  MeasuredSteps(train::Job job, const planning::Problem& problem, const PlanFinder& finder)
+      : job_(std::move(job)), problem_(problem), finder_(finder) {}
+
+  planning::Evaluation evaluate(const planning::Candidate& candidate) {
+    const PlanQuestion& question = finder_.question;
+    const planning::Plan plan = build_plan(candidate);
+    const auto known = seconds_.find(planning::to_json(plan));
+    std::optional<double> seconds;
+    std::string failure = "it did not run";
+    if (known != seconds_.end()) {
+      seconds = known->second;
+    } else {
+      const Result<train::StepTimes> times = train::run_briefly(
+          job_, {.steps = question.measure_steps, .deadline = deadline_, .stop = finder_.stop}, &plan);
+      if (times) {
+        seconds = times->step;
+      } else {
+        failure = times.error().message;
+      }
+      const bool cut_short = !times && (deadline_.passed() || finder_.stop.stop_requested());
+      if (!cut_short) {
+        seconds_.emplace(planning::to_json(plan), seconds);
+        if (!seconds && first_failure_.empty()) first_failure_ = failure;
+        finder_.tell(fmt::format("{} of {}: {} (predicted {}): {}", plans(), question.measure_plans,
+                                 seconds ? format_seconds(*seconds) : "did not run: " + failure,
+                                 format_seconds(plan.predicted.step_seconds), in_words(plan)));
+      }
+    }
+    planning::Evaluation evaluation = planning::evaluate(problem_, candidate, finder_.task.objective, seconds);
+    if (!seconds) {
+      evaluation.feasible = false;
+      evaluation.violation = failure;
+    }
+    return evaluation;
+  }
+
+  // The step of a candidate that ran, with the number of steps that it is the median of.
+  planning::Measured measured(const planning::Candidate& candidate) const {
+    return {.step_seconds = seconds_.at(planning::to_json(build_plan(candidate))).value(),
+            .steps = finder_.question.measure_steps};
+  }
+  std::int64_t plans() const { return std::ssize(seconds_); }
+  std::int64_t failed() const {
+    return std::ranges::count_if(seconds_, [](const auto& entry) { return !entry.second.has_value(); });
+  }
+  const std::string& first_failure() const { return first_failure_; }  // "": there was none
+
+ private:
+  planning::Plan build_plan(const planning::Candidate& candidate) const {
+    const planning::Objective& objective = finder_.task.objective;
+    return planning::to_plan(problem_, candidate, planning::evaluate(problem_, candidate, objective), objective,
+                             "measured");
+  }
+
+  const train::Job job_;
+  const planning::Problem& problem_;
+  const PlanFinder& finder_;
+  const Deadline deadline_ = Deadline::after(finder_.question.search.seconds);
+  std::map<std::string, std::optional<double>> seconds_;  // by the plan as JSON; none: it did not run
+  std::string first_failure_;
+};
 
 planning::Request make_request(const PlanFinder& finder, const planning::Problem& problem) {
   return {.problem = problem,
@@ -142,14 +163,56 @@ planning::Request make_request(const PlanFinder& finder, const planning::Problem
           .stop = finder.stop};
 }
 
-// Why there is no plan to show.
+// What the method finds by running plans. Steps are cut as the best plan by the cost model wants it.
+Result<Solved> solve_by_measuring(const PlanFinder& finder, const planning::Planner& planner,
+                                  std::optional<planning::Measuring>& measuring) {
+  const PlanQuestion& question = finder.question;
+  const planning::Objective& objective = finder.task.objective;
+  MOTLEY_ASSIGN(const train::Job job, job_to_measure(question));
+  SearchLimits brief = question.search;
+  brief.seconds = std::min(brief.seconds, kMaxMarginalSeconds);
+  MOTLEY_ASSIGN(Solved by_cost_model, solve({"exact", planning::plan_exact}, finder.task.problems, objective, brief,
+                                            finder.stop, finder.ask));
+  const planning::Problem& problem = *by_cost_model.problem;
+  MeasuredSteps steps(job, problem, finder);
+  finder.tell(
+      fmt::format("running plans of {} micro-batches, {} steps each", problem.micro_batches, question.measure_steps));
+  planning::Request request = make_request(finder, problem);
+  request.evaluator = [&](const planning::Candidate& candidate) { return steps.evaluate(candidate); };
+  request.max_evaluations = question.measure_plans;
+  MOTLEY_ASSIGN(planning::Answer answer, finder.ask(planner, request));
+  if (!answer.best) {
+    return fail(ErrorCode::kUnavailable, "{}: of {} plans that were tried {} did not run{}{}; {}", question.measure,
+                steps.plans(), steps.failed(), steps.failed() > 0 ? ", the first because: " : "", steps.first_failure(),
+                steps.failed() == steps.plans() && steps.plans() > 0
+                    ? "does the job suit the plan's profile and cluster?"
+                    : "give it longer with --time-limit, or a lower minimum throughput");
+  }
+  measuring = {.best = steps.measured(*answer.best), .plans = steps.plans(), .failed = steps.failed()};
+  answer.evaluation = planning::evaluate(problem, *answer.best, objective);
+  answer.proved = false;
+  answer.bound = 0;
+  return Solved{&problem, std::move(answer)};
+}
+
+// Why there is no plan to show; where none exists, by asking for the most that the same devices can do.
 Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) {
   const PlanQuestion& question = finder.question;
+  const planning::Planner exact{"exact", planning::plan_exact};
   if (answer.proved) {
-    const Result<Solved> most =
-        solve(*planning::make_exact(), finder.task.problems, {.criterion = planning::Criterion::kMaxThroughput},
-              question.search, finder.stop, finder.ask);
-    return most ? impossible(make_request(finder, *most->problem)) : most.error();
+    const Result<Solved> best = solve(exact, finder.task.problems, {.criterion = planning::Criterion::kMaxThroughput},
+                                      question.search, finder.stop, finder.ask);
+    if (!best) return best.error();
+    planning::Request request = make_request(finder, *best->problem);
+    request.objective = {.criterion = planning::Criterion::kMaxThroughput};
+    const Result<planning::Answer> most = exact.plan(request);
+    request.objective.criterion = planning::Criterion::kMinCost;
+    const Result<planning::Answer> least = exact.plan(request);
+    if (!most) return most.error();
+    return {
+        ErrorCode::kInvalidInput,
+        planning::explain_impossible(*best->problem, finder.task.objective, *most, least.value_or(planning::Answer{})),
+        -1};
   }
   return {ErrorCode::kUnavailable,
           fmt::format("{} found no plan for {} within {}; that does not mean that there is none: {}", question.method,
@@ -159,22 +222,23 @@ Error explain_no_plan(const PlanFinder& finder, const planning::Answer& answer) 
 }
 
 // What every method answers; `answer` is that of the question's own.
-std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder,
-                                                    const std::vector<std::unique_ptr<planning::Planner>>& all,
+std::vector<planning::MethodAnswer> compare_methods(const PlanFinder& finder, const std::vector<planning::Planner>& all,
                                                     const planning::Request& request, const planning::Answer& answer) {
   std::vector<planning::MethodAnswer> methods;
   for (const auto& planner : all) {
-    planning::MethodAnswer method{.method = planner->name(), .answer = {}, .refused = {}};
-    Result<planning::Answer> its =
-        planner->name() == finder.question.method ? Result<planning::Answer>(answer) : finder.ask(*planner, request);
-    if (its) {
-      method.answer = std::move(*its);
-    } else {
-      method.refused = its.error().message;
-    }
-    methods.push_back(std::move(method));
+    const Result<planning::Answer> its = planner.name == finder.question.method ? answer : finder.ask(planner, request);
+    methods.push_back({.method = planner.name,
+                       .answer = its.value_or(planning::Answer{}),
+                       .refused = its ? "" : its.error().message});
   }
   return methods;
+}
+
+// All methods, those with policy networks too.
+std::vector<planning::Planner> every_planner() {
+  std::vector<planning::Planner> all = planning::planners();
+  for (const auto& learned : planning::learned_planners()) all.push_back(learned);
+  return all;
 }
 
 }  // namespace
@@ -183,7 +247,7 @@ const OptionTable<PlanQuestion>& PlanQuestion::options() {
   using enum OptionKind;
   static const std::vector<std::string> methods = [] {
     std::vector<std::string> names;
-    for (const auto& planner : every_planner()) names.push_back(planner->name());
+    for (const auto& planner : every_planner()) names.push_back(planner.name);
     return names;
   }();
   static const OptionTable<PlanQuestion> options = {
@@ -218,14 +282,6 @@ const OptionTable<PlanQuestion>& PlanQuestion::options() {
   return options;
 }
 
-std::vector<std::unique_ptr<planning::Planner>> every_planner() {
-  std::vector<std::unique_ptr<planning::Planner>> all = planning::planners();
-  for (auto& learned : planning::learned_planners()) {
-    all.push_back(std::move(learned));
-  }
-  return all;
-}
-
 Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn) {
   PlanTask task;
   MOTLEY_ASSIGN(task.problems, planning_problems(question.input, warn));
@@ -241,17 +297,12 @@ Result<PlanTask> make_plan_task(const PlanQuestion& question, const Tell& warn) 
 }
 
 Result<planning::FoundPlan> PlanFinder::find() const {
-  const std::vector<std::unique_ptr<planning::Planner>> all = every_planner();
+  const std::vector<planning::Planner> all = every_planner();
   const auto chosen = std::ranges::find(all, question.method, &planning::Planner::name);
-  Solved solved;
   std::optional<planning::Measuring> measuring;
-  if (question.measure.empty()) {
-    MOTLEY_ASSIGN(solved, solve(**chosen, task.problems, task.objective, question.search, stop, ask));
-  } else {
-    MOTLEY_ASSIGN(MeasuredAnswer measured, solve_by_measuring(*this, **chosen));
-    solved = std::move(measured.solved);
-    measuring = measured.measuring;
-  }
+  MOTLEY_ASSIGN(Solved solved, question.measure.empty()
+                                   ? solve(*chosen, task.problems, task.objective, question.search, stop, ask)
+                                   : solve_by_measuring(*this, *chosen, measuring));
   if (!solved.answer.best) return fail(explain_no_plan(*this, solved.answer));
 
   const planning::Request request = make_request(*this, *solved.problem);
@@ -266,10 +317,10 @@ Result<planning::FoundPlan> PlanFinder::find() const {
   planning::Request brief = request;
   brief.seconds = std::min(request.seconds, kMaxMarginalSeconds);
   if (!measuring) {
-    MOTLEY_ASSIGN(found.marginals, planning::marginals(*planning::make_exact(), brief));
+    MOTLEY_ASSIGN(found.marginals, planning::marginals({"exact", planning::plan_exact}, brief));
   }
   for (const planning::WhatIf& what_if : task.what_ifs) {
-    MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(**chosen, request, what_if));
+    MOTLEY_ASSIGN(std::vector<planning::Regime> regimes, planning::what_if(*chosen, request, what_if));
     found.what_ifs.emplace_back(what_if, std::move(regimes));
   }
   if (question.compare) found.methods = compare_methods(*this, all, request, found.answer);

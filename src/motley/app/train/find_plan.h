@@ -4,15 +4,11 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
-#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "motley/app/planning_input.h"
-#include "motley/app/solving.h"
-#include "motley/app/train/measured_steps.h"
 #include "motley/planning/search/found_plan.h"
 
 namespace motley::app {
@@ -27,16 +23,13 @@ struct PlanQuestion {
   SearchLimits search;
   bool compare = false;
   bool heterogeneous_stages = false;
-  std::string measure;  // a job file; "": plans are valued by the cost model
-  std::int64_t measure_steps = MeasureLimits{}.steps;
-  std::int64_t measure_plans = MeasureLimits{}.plans;
+  std::string measure;              // a job file; "": plans are valued by the cost model
+  std::int64_t measure_steps = 12;  // of each plan that is run
+  std::int64_t measure_plans = 30;  // that are run, at most
   std::vector<std::string> what_ifs;
 
   static const OptionTable<PlanQuestion>& options();
 };
-
-// All methods, those with policy networks too.
-std::vector<std::unique_ptr<planning::Planner>> every_planner();
 
 // What the question comes to, read and checked.
 struct PlanTask {
@@ -51,7 +44,7 @@ struct PlanFinder {
   const PlanQuestion& question;
   const PlanTask& task;
   std::stop_token stop;
-  Ask ask = ask_silently;
+  Ask ask;
   Tell tell;  // a line about each plan that is run
 
   // The answer with what stands beside it: one device more or fewer, what-ifs, the other methods. It refers to `task`.

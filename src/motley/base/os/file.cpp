@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 
@@ -20,23 +21,22 @@ namespace fs = std::filesystem;
 
 constexpr int kPipeMilliseconds = 10'000;
 
+// "cannot read 'path': No such file or directory", by the current errno.
+tl::unexpected<Error> cannot(const char* what, const fs::path& path, ErrorCode code = ErrorCode::kIo) {
+  return fail(code, "cannot {} '{}': {}", what, path.string(), errno_text());
+}
+
 Status sync_folder(const fs::path& folder) {
   Descriptor descriptor(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!descriptor.valid() || ::fsync(descriptor.get()) != 0) {
-    return fail(ErrorCode::kIo, "cannot sync the folder '{}': {}", folder.string(), errno_text());
-  }
+  if (!descriptor.valid() || ::fsync(descriptor.get()) != 0) return cannot("sync the folder", folder);
   return {};
 }
 
 Status write_all(int fd, std::string_view content, const fs::path& path) {
   while (!content.empty()) {
     const ssize_t written = ::write(fd, content.data(), content.size());
-    if (written < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
-      return fail(ErrorCode::kIo, "cannot write '{}': {}", path.string(), errno_text());
-    }
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return cannot("write", path);
     content.remove_prefix(static_cast<std::size_t>(written));
   }
   return {};
@@ -53,8 +53,7 @@ Result<std::string> read_file(const fs::path& path, std::size_t limit) {
   Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
   if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
-    const ErrorCode code = errno == ENOENT ? ErrorCode::kInvalidInput : ErrorCode::kIo;
-    return fail(code, "cannot read '{}': {}", path.string(), errno_text());
+    return cannot("read", path, errno == ENOENT ? ErrorCode::kInvalidInput : ErrorCode::kIo);
   }
   if (S_ISDIR(status.st_mode)) {
     return fail(ErrorCode::kInvalidInput, "cannot read '{}': it is a folder, a file is wanted", path.string());
@@ -76,15 +75,9 @@ Result<std::string> read_file(const fs::path& path, std::size_t limit) {
   std::array<char, 1 << 16> block;
   for (;;) {
     const ssize_t got = ::read(descriptor.get(), block.data(), block.size());
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got < 0) {
-      return fail(ErrorCode::kIo, "cannot read '{}': {}", path.string(), errno_text());
-    }
-    if (got == 0) {
-      return content;
-    }
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return cannot("read", path);
+    if (got == 0) return content;
     content.append(block.data(), static_cast<std::size_t>(got));
     if (content.size() > limit) {
       return fail(ErrorCode::kInvalidInput, "'{}' has more than the {} bytes that are accepted", path.string(), limit);
@@ -99,9 +92,7 @@ Status check_writable(const fs::path& path) {
                 path.string());
   }
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-    return fail(ErrorCode::kInvalidInput, "cannot write '{}': {}", path.string(), errno_text());
-  }
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return cannot("write", path, ErrorCode::kInvalidInput);
   return {};
 }
 
@@ -117,38 +108,28 @@ Status write_file(const fs::path& given, std::string_view content) {
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     MOTLEY_TRY(S_ISDIR(status.st_mode) ? check_writable(path) : Status());
     Descriptor device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (!device.valid()) {
-      return fail(ErrorCode::kIo, "cannot write '{}': {}", path.string(), errno_text());
-    }
+    if (!device.valid()) return cannot("write", path);
     return write_all(device.get(), content, path);
   }
   const fs::path aside = path.string() + ".part-" + std::to_string(::getpid());
   {
     Descriptor descriptor(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!descriptor.valid()) {
-      return fail(ErrorCode::kIo, "cannot create '{}': {}", aside.string(), errno_text());
-    }
+    if (!descriptor.valid()) return cannot("create", aside);
     Status written = write_all(descriptor.get(), content, path);
-    if (written && ::fsync(descriptor.get()) != 0) {
-      written = fail(ErrorCode::kIo, "cannot sync '{}': {}", path.string(), errno_text());
-    }
+    if (written && ::fsync(descriptor.get()) != 0) written = cannot("sync", path);
     if (!written) {
       ::unlink(aside.c_str());
       return written;
     }
   }
   Status renamed = rename_durably(aside, path);
-  if (!renamed) {
-    ::unlink(aside.c_str());
-  }
+  if (!renamed) ::unlink(aside.c_str());
   return renamed;
 }
 
 Status append_line(const fs::path& path, std::string_view line) {
   Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!descriptor.valid()) {
-    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
-  }
+  if (!descriptor.valid()) return cannot("open", path);
   return write_all(descriptor.get(), std::string(line) + "\n", path);
 }
 
@@ -157,6 +138,20 @@ Status make_folders(const fs::path& path) {
   fs::create_directories(path, problem);
   if (problem) {
     return fail(ErrorCode::kIo, "cannot make the folder '{}': {}", path.string(), problem.message());
+  }
+  return {};
+}
+
+Status check_folder_name(std::string_view name) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c >= 0x80 ||
+           std::string_view("._- ").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  if (name.empty() || name.size() > 200 || name.front() == '.' || !std::ranges::all_of(name, is_plain)) {
+    return fail(ErrorCode::kInvalidInput,
+                "'{}' is not the name of a folder; accepted: up to 200 letters, digits, spaces, '.', '_' and '-', "
+                "not beginning with '.'",
+                name);
   }
   return {};
 }

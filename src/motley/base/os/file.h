@@ -29,6 +29,11 @@ Status append_line(const std::filesystem::path& path, std::string_view line);
 
 Status make_folders(const std::filesystem::path& path);
 
+// For names that become one folder below another (of runs, of tenants, of submitted jobs): kInvalidInput with the name
+// and what is accepted, where the name leads elsewhere ("..", "a/b"), is empty, too long or hidden, or holds what a
+// path or a terminal could misread. The caller says whose name it is.
+Status check_folder_name(std::string_view name);
+
 // Renames a file or folder over another and syncs the parent folder.
 Status rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 

@@ -1,8 +1,8 @@
-// The controller of shares (see partition.h).
 #include "motley/data/local/batch_split.h"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -29,47 +29,44 @@ constexpr double kPullingGain = 0.12;          // predicted gain for which pulli
 constexpr std::uint64_t kFirstPause = 256;     // steps without pulling after it ended, doubled each time
 constexpr std::uint32_t kShardsPerWorker = 8;
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 // The time of a step in which workers pull equal shards. Worker i can begin at start[i] and needs each[i] for a shard;
 // whoever is free first takes the next one. Random delays that nobody can avoid still hold the step.
 double pulled_seconds(std::vector<double> start, std::span<const double> each, std::uint32_t shards) {
   for (std::uint32_t shard = 0; shard < shards; ++shard) {
-    const auto first = std::min_element(start.begin(), start.end());
+    const auto first = std::ranges::min_element(start);
     *first += each[static_cast<std::size_t>(first - start.begin())];
   }
-  return *std::max_element(start.begin(), start.end());
+  return std::ranges::max(start);
 }
 
 std::string format_text(const BatchSplit& shares) {
   return fmt::format("{}", fmt::join(shares, "/"));
 }
 
+std::uint64_t count_samples(const BatchSplit& shares) {
+  return std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
+}
+
+constexpr std::pair<SplitPolicy, const char*> kPolicyNames[] = {{SplitPolicy::kDynamic, "dynamic"},
+                                                                {SplitPolicy::kFixed, "fixed"},
+                                                                {SplitPolicy::kEqual, "equal"},
+                                                                {SplitPolicy::kReplay, "replay"},
+                                                                {SplitPolicy::kPull, "work-queue"}};
+
 }  // namespace
 
 Result<SplitPolicy> parse_split_policy(std::string_view name) {
-  for (const SplitPolicy policy :
-       {SplitPolicy::kDynamic, SplitPolicy::kFixed, SplitPolicy::kEqual, SplitPolicy::kReplay, SplitPolicy::kPull}) {
-    if (name == to_string(policy)) {
-      return policy;
-    }
+  for (const auto& [policy, own] : kPolicyNames) {
+    if (name == own) return policy;
   }
   return fail(ErrorCode::kInvalidInput, "shares '{}': one of dynamic, fixed, equal, replay, work-queue is accepted",
               name);
 }
 
 const char* to_string(SplitPolicy policy) {
-  switch (policy) {
-    case SplitPolicy::kDynamic:
-      return "dynamic";
-    case SplitPolicy::kFixed:
-      return "fixed";
-    case SplitPolicy::kEqual:
-      return "equal";
-    case SplitPolicy::kReplay:
-      return "replay";
-    case SplitPolicy::kPull:
-      return "work-queue";
-  }
-  return "unknown";
+  return kPolicyNames[static_cast<std::size_t>(policy)].second;
 }
 
 Result<BatchSplitter> BatchSplitter::create(BatchSplitOptions options) {
@@ -102,38 +99,32 @@ Result<BatchSplitter> BatchSplitter::create(BatchSplitOptions options) {
                   shares.size(), workers);
     }
   }
-  BatchSplitter partition(std::move(options));
-  partition.fits_.resize(workers);
-  partition.last_seen_.resize(workers, 0);
-  partition.hold_steps_ = kFirstHold;
-  partition.pulling_pause_ = kFirstPause;
-  partition.shares_ = partition.proportional(
-      is_given ? partition.options_.proportions : std::vector<double>(workers, 1.0), partition.options_.batch);
-  if (partition.options_.policy == SplitPolicy::kPull) {
-    const std::uint32_t chosen = partition.options_.shards;
-    partition.shards_ = chosen > 0 ? chosen : kShardsPerWorker * static_cast<std::uint32_t>(workers);
-  }
-  return partition;
+  const std::vector<double> weights = is_given ? options.proportions : std::vector<double>(workers, 1.0);
+  const std::uint32_t chosen =
+      options.shards > 0 ? options.shards : kShardsPerWorker * static_cast<std::uint32_t>(workers);
+  BatchSplitter split(std::move(options));
+  split.fits_.resize(workers);
+  split.last_seen_.resize(workers, 0);
+  split.hold_steps_ = kFirstHold;
+  split.pulling_pause_ = kFirstPause;
+  split.shares_ = split.proportional(weights, split.options_.batch);
+  split.shards_ = split.options_.policy == SplitPolicy::kPull ? chosen : 0;
+  return split;
 }
 
 // Shares in proportion to the weights: the min-max split for workers whose speeds are the weights. Where the window is
 // too small for everyone's minimum, the workers of smallest weight (the last of equals) get nothing, and where even
 // that does not do, the worker of largest weight gets all.
 BatchSplit BatchSplitter::proportional(std::span<const double> weights, std::uint32_t window) const {
-  const double largest = *std::max_element(weights.begin(), weights.end());
+  const double largest = std::ranges::max(weights);
   std::vector<WorkerCost> costs;
-  std::vector<WorkerLimits> limits = options_.limits;
+  for (const double weight : weights) costs.push_back({0, 1 / std::max(weight, 1e-9 * largest)});
   std::vector<std::size_t> by_weight(weights.size());
   std::iota(by_weight.begin(), by_weight.end(), std::size_t{0});
-  std::sort(by_weight.begin(), by_weight.end(),
-            [&](std::size_t a, std::size_t b) { return weights[a] != weights[b] ? weights[a] > weights[b] : a < b; });
-  for (const double weight : weights) {
-    costs.push_back({0, 1 / std::max(weight, 1e-9 * largest)});
-  }
+  std::ranges::stable_sort(by_weight, [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });
+  std::vector<WorkerLimits> limits = options_.limits;
   std::uint64_t least = 0;
-  for (const WorkerLimits& limit : limits) {
-    least += limit.minimum;
-  }
+  for (const WorkerLimits& limit : limits) least += limit.minimum;
   for (std::size_t last = by_weight.size(); least > window && last > 1; --last) {
     WorkerLimits& limit = limits[by_weight[last - 1]];
     least -= limit.minimum;
@@ -143,9 +134,7 @@ BatchSplit BatchSplitter::proportional(std::span<const double> weights, std::uin
   auto split = solve_min_max(costs, limits, window);
   if (!split) {  // leaving workers out took too much room away: minimums are given up instead
     limits = options_.limits;
-    for (WorkerLimits& limit : limits) {
-      limit.minimum = 0;
-    }
+    for (WorkerLimits& limit : limits) limit.minimum = 0;
     split = solve_min_max(costs, limits, window);
   }
   MOTLEY_INVARIANT(split.has_value(), "no proportional split of {} samples: {}", window, split.error().message);
@@ -161,7 +150,7 @@ Result<StepPlan> BatchSplitter::plan(std::uint64_t step, std::uint32_t window) c
       return fail(ErrorCode::kInvalidInput, "replay: no shares were recorded for step {} ({} steps were)", step,
                   options_.recorded.size());
     }
-    const std::uint64_t total = std::accumulate(recorded->second.begin(), recorded->second.end(), std::uint64_t{0});
+    const std::uint64_t total = count_samples(recorded->second);
     if (total != window) {
       return fail(ErrorCode::kInvalidInput,
                   "replay: the shares recorded for step {} add up to {} samples, this step has {}", step, total,
@@ -169,15 +158,9 @@ Result<StepPlan> BatchSplitter::plan(std::uint64_t step, std::uint32_t window) c
     }
     return StepPlan{recorded->second, 0};
   }
-  if (shards_ > 0) {
-    return StepPlan{{}, std::min(shards_, window)};
-  }
-  if (window == options_.batch) {
-    return StepPlan{shares_, 0};
-  }
-  if (options_.policy == SplitPolicy::kFixed) {
-    return StepPlan{proportional(options_.proportions, window), 0};
-  }
+  if (shards_ > 0) return StepPlan{{}, std::min(shards_, window)};
+  if (window == options_.batch) return StepPlan{shares_, 0};
+  if (options_.policy == SplitPolicy::kFixed) return StepPlan{proportional(options_.proportions, window), 0};
   return StepPlan{proportional(std::vector<double>(shares_.begin(), shares_.end()), window), 0};
 }
 
@@ -190,65 +173,52 @@ Status BatchSplitter::observe(std::uint64_t step, std::span<const Observation> o
                   seen.wait);
     }
   }
-  if (observed_++ < kWarmUpSteps) {
-    return {};
-  }
+  if (observed_++ < kWarmUpSteps) return {};
   // What no split changes: the wait of the worker that waited least, which is about the last one to come.
-  double wait = std::numeric_limits<double>::infinity();
+  double wait = kInfinity;
   Sample sample;
-  std::uint64_t total = 0;
   for (const Observation& seen : observations) {
     wait = std::min(wait, std::max(0.0, seen.wait));
     sample.samples.push_back(seen.samples);
     sample.seconds.push_back(seen.seconds);
     sample.last = std::max(sample.last, seen.seconds);
-    total += seen.samples;
   }
   common_.push_back(wait);
-  if (common_.size() > CostFit::kGroupTimes) {
-    common_.pop_front();
-  }
-  const bool full = total == options_.batch;
+  if (common_.size() > CostFit::kGroupTimes) common_.pop_front();
   // In steps with pulling, who was slow got few samples: those times say nothing of a + c b.
-  if (shards_ == 0) {
-    bool changed = false;
-    for (std::size_t i = 0; i < workers(); ++i) {
-      if (sample.samples[i] > 0) {
-        last_seen_[i] = step;
-        if (fits_[i].observe(sample.samples[i], sample.seconds[i])) {
-          changed = true;
-          reason_ = fmt::format("step {}: worker {} changed its speed", step, i);
-        }
-      }
-    }
-    if (changed) {
-      history_.clear();
-      best_.reset();
-      steps_here_ = 0;
-      hold_until_ = 0;
-      hold_steps_ = kFirstHold;
-    }
+  bool changed = false;
+  for (std::size_t i = 0; shards_ == 0 && i < workers(); ++i) {
+    if (sample.samples[i] == 0) continue;
+    last_seen_[i] = step;
+    if (!fits_[i].observe(sample.samples[i], sample.seconds[i])) continue;
+    changed = true;
+    reason_ = fmt::format("step {}: worker {} changed its speed", step, i);
   }
-  if (full) {
-    ++steps_here_;
-    history_.push_back(std::move(sample));
-    if (history_.size() > kHistorySteps) {
-      history_.pop_front();
-    }
-    if (options_.policy == SplitPolicy::kDynamic && workers() > 1) {
-      shards_ > 0 ? decide_while_pulling(step) : decide(step);
-    }
+  if (changed) {
+    history_.clear();
+    best_.reset();
+    steps_here_ = 0;
+    hold_until_ = 0;
+    hold_steps_ = kFirstHold;
+  }
+  if (count_samples(sample.samples) != options_.batch) return {};
+  ++steps_here_;
+  history_.push_back(std::move(sample));
+  if (history_.size() > kHistorySteps) history_.pop_front();
+  if (options_.policy == SplitPolicy::kDynamic && workers() > 1) {
+    shards_ > 0 ? decide_while_pulling(step) : decide(step);
   }
   return {};
 }
 
 std::vector<WorkerCost> BatchSplitter::costs() const {
   std::vector<WorkerCost> costs;
-  costs.reserve(fits_.size());
-  for (const CostFit& fit : fits_) {
-    costs.push_back(fit.cost());
-  }
+  for (const CostFit& fit : fits_) costs.push_back(fit.cost());
   return costs;
+}
+
+double BatchSplitter::median_common() const {
+  return median({common_.begin(), common_.end()});
 }
 
 double BatchSplitter::median_step(std::size_t last_steps) const {
@@ -265,27 +235,22 @@ void BatchSplitter::decide(std::uint64_t step) {
       return;
     }
   }
-  if (settle(step) || consider_pulling(step)) {
-    return;
-  }
-  if (step >= hold_until_) {
-    consider_move(step);
-    wake_idle_workers(step);
-  }
+  if (settle(step) || consider_pulling(step) || step < hold_until_) return;
+  consider_move(step);
+  wake_idle_workers(step);
 }
 
 // After a trial, judges the present shares against the best ones measured; returns whether it went back to those.
 bool BatchSplitter::settle(std::uint64_t step) {
-  if (steps_here_ != kTrialSteps) {
-    return false;
-  }
+  if (steps_here_ != kTrialSteps) return false;
   const double measured = median_step(steps_here_);
   if (best_ && best_->shares != shares_ && measured > best_->seconds * kTrialLoss) {
     const Measured best = *best_;
     move_to(step, best.shares, 0,
             fmt::format("step {}: went back to {}: {} took {:.4g} s a step, those {:.4g} s", step,
                         format_text(best.shares), format_text(shares_), measured, best.seconds));
-    hold(step);
+    hold_until_ = step + hold_steps_;
+    hold_steps_ *= 2;
     return true;
   }
   if (best_ && best_->shares == shares_ && measured > best_->seconds * kReturnLoss) {
@@ -297,11 +262,6 @@ bool BatchSplitter::settle(std::uint64_t step) {
   return false;
 }
 
-void BatchSplitter::hold(std::uint64_t step) {
-  hold_until_ = step + hold_steps_;
-  hold_steps_ *= 2;
-}
-
 void BatchSplitter::consider_move(std::uint64_t step) {
   const std::vector<WorkerCost> fitted = costs();
   const auto split = solve_min_max(fitted, options_.limits, options_.batch);
@@ -311,7 +271,7 @@ void BatchSplitter::consider_move(std::uint64_t step) {
     return;
   }
   const double present = step_seconds(fitted, shares_);
-  const double common = median({common_.begin(), common_.end()});
+  const double common = median_common();
   const double gain = (present - split->seconds) / (present + common);
   double error = 0;
   for (std::size_t i = 0; i < workers(); ++i) {
@@ -323,9 +283,7 @@ void BatchSplitter::consider_move(std::uint64_t step) {
                           format_text(shares_), format_text(split->shares), 100 * gain, 100 * needed);
     return;
   }
-  if (!best_ && !history_.empty()) {
-    best_ = Measured{shares_, median_step(steps_here_)};
-  }
+  if (!best_ && !history_.empty()) best_ = Measured{shares_, median_step(steps_here_)};
   move_to(step, split->shares, 0,
           fmt::format("step {}: {} should take {:.4g} s instead of {:.4g} s", step, format_text(split->shares),
                       split->seconds, present));
@@ -334,22 +292,19 @@ void BatchSplitter::consider_move(std::uint64_t step) {
 // A worker without samples may have become fast again: after a while it is given one and measured anew.
 void BatchSplitter::wake_idle_workers(std::uint64_t step) {
   for (std::size_t i = 0; i < workers(); ++i) {
-    if (shares_[i] == 0 && options_.limits[i].maximum > 0 && step - last_seen_[i] >= kIdleSteps) {
-      const auto giver = std::max_element(shares_.begin(), shares_.end()) - shares_.begin();
-      BatchSplit shares = shares_;
-      const std::uint32_t samples = std::max(1U, options_.batch / (4 * static_cast<std::uint32_t>(workers())));
-      if (shares[static_cast<std::size_t>(giver)] <=
-          samples + options_.limits[static_cast<std::size_t>(giver)].minimum) {
-        return;
-      }
-      const std::uint32_t given = std::min(samples, options_.limits[i].maximum);
-      shares[static_cast<std::size_t>(giver)] -= given;
-      shares[i] += given;
-      fits_[i].forget();
-      last_seen_[i] = step;
-      move_to(step, std::move(shares), 0, fmt::format("step {}: tries worker {} again", step, i));
-      return;
-    }
+    if (shares_[i] > 0 || options_.limits[i].maximum == 0 || step - last_seen_[i] < kIdleSteps) continue;
+    BatchSplit shares = shares_;
+    const auto giver = std::ranges::max_element(shares);
+    const std::uint32_t least = options_.limits[static_cast<std::size_t>(giver - shares.begin())].minimum;
+    const std::uint32_t samples = std::max(1U, options_.batch / (4 * static_cast<std::uint32_t>(workers())));
+    if (*giver <= samples + least) return;
+    const std::uint32_t given = std::min(samples, options_.limits[i].maximum);
+    *giver -= given;
+    shares[i] += given;
+    fits_[i].forget();
+    last_seen_[i] = step;
+    move_to(step, std::move(shares), 0, fmt::format("step {}: tries worker {} again", step, i));
+    return;
   }
 }
 
@@ -366,20 +321,17 @@ bool BatchSplitter::consider_pulling(std::uint64_t step) {
   std::vector<std::vector<double>> delays(history_.size(), std::vector<double>(workers(), 0));
   for (std::size_t i = 0; i < workers(); ++i) {
     const WorkerCost& fitted = fits_[i].cost();
-    double least = std::numeric_limits<double>::infinity();
-    double min_rate = std::numeric_limits<double>::infinity();
+    double least = kInfinity, min_rate = kInfinity;
     for (const Sample& sample : history_) {
-      if (sample.samples[i] > 0) {
-        least = std::min(least, sample.seconds[i] - fitted.per_sample * sample.samples[i]);
-        min_rate = std::min(min_rate, sample.seconds[i] / sample.samples[i]);
-      }
+      if (sample.samples[i] == 0) continue;
+      least = std::min(least, sample.seconds[i] - fitted.per_sample * sample.samples[i]);
+      min_rate = std::min(min_rate, sample.seconds[i] / sample.samples[i]);
     }
     costs[i] = least >= 0 ? WorkerCost{std::min(least, 1e9), fitted.per_sample} : WorkerCost{0, min_rate};
     for (std::size_t s = 0; s < history_.size(); ++s) {
       const Sample& sample = history_[s];
-      if (sample.samples[i] > 0) {
-        delays[s][i] = std::max(0.0, sample.seconds[i] - costs[i].seconds(sample.samples[i]));
-      }
+      if (sample.samples[i] == 0) continue;
+      delays[s][i] = std::max(0.0, sample.seconds[i] - costs[i].seconds(sample.samples[i]));
     }
   }
   double with_shares = 0;
@@ -390,27 +342,19 @@ bool BatchSplitter::consider_pulling(std::uint64_t step) {
     }
     with_shares += last / static_cast<double>(delays.size());
   }
-  std::uint32_t smallest = 1;
-  for (const WorkerLimits& limits : options_.limits) {
-    smallest = std::max(smallest, limits.minimum);
-  }
-  double best = std::numeric_limits<double>::infinity();
+  const auto fits = [&](std::uint32_t smaller, std::uint32_t larger) {  // shards of these sizes, all workers
+    return std::ranges::all_of(options_.limits, [&](const WorkerLimits& limits) {
+      return std::max(1U, limits.minimum) <= smaller && larger <= limits.maximum;
+    });
+  };
+  double best = kInfinity;
   std::uint32_t best_shards = 0;
   for (std::uint32_t per_worker = 2; per_worker <= 16; per_worker *= 2) {
     const std::uint32_t shards = per_worker * static_cast<std::uint32_t>(workers());
-    if (options_.batch / shards < smallest) {
-      break;
-    }
     const std::uint32_t size = (options_.batch + shards - 1) / shards;
-    if (std::any_of(options_.limits.begin(), options_.limits.end(),
-                    [&](const WorkerLimits& limits) { return limits.maximum < size; })) {
-      continue;
-    }
+    if (!fits(options_.batch / shards, size)) continue;
     std::vector<double> each;
-    each.reserve(costs.size());
-    for (const WorkerCost& cost : costs) {
-      each.push_back(cost.seconds(size));
-    }
+    for (const WorkerCost& cost : costs) each.push_back(cost.seconds(size));
     double mean = 0;
     for (const std::vector<double>& delay : delays) {
       mean += pulled_seconds(delay, each, shards) / static_cast<double>(delays.size());
@@ -420,10 +364,7 @@ bool BatchSplitter::consider_pulling(std::uint64_t step) {
       best_shards = shards;
     }
   }
-  const double common = median({common_.begin(), common_.end()});
-  if (best_shards == 0 || with_shares - best <= kPullingGain * (with_shares + common)) {
-    return false;
-  }
+  if (best_shards == 0 || with_shares - best <= kPullingGain * (with_shares + median_common())) return false;
   double sum = 0, squares = 0;
   for (const Sample& sample : history_) {
     sum += sample.last;
@@ -442,15 +383,11 @@ bool BatchSplitter::consider_pulling(std::uint64_t step) {
 // Ends pulling when it proved slower than the shares before, or when the workers pull the same number of shards in
 // every step, so that shares can do the same without the shards' cost.
 void BatchSplitter::decide_while_pulling(std::uint64_t step) {
-  if (history_.size() < kPullingSteps) {
-    return;
-  }
+  if (history_.size() < kPullingSteps) return;
   const double count = static_cast<double>(history_.size());
   const double shard = static_cast<double>(options_.batch) / shards_;
   double mean = 0;
-  for (const Sample& sample : history_) {
-    mean += sample.last / count;
-  }
+  for (const Sample& sample : history_) mean += sample.last / count;
   bool random = false;
   std::vector<double> weights;
   for (std::size_t i = 0; i < workers(); ++i) {
@@ -463,13 +400,9 @@ void BatchSplitter::decide_while_pulling(std::uint64_t step) {
     weights.push_back(sum / count);
   }
   const bool slower = mean > mean_before_pulling_ + error_before_pulling_;
-  if (random && !slower) {
-    return;
-  }
+  if (random && !slower) return;
   BatchSplit shares = slower ? shares_ : proportional(weights, options_.batch);
-  for (CostFit& fit : fits_) {
-    fit.forget();
-  }
+  for (CostFit& fit : fits_) fit.forget();
   best_.reset();
   no_pulling_until_ = step + pulling_pause_;
   pulling_pause_ *= 2;
@@ -480,9 +413,7 @@ void BatchSplitter::decide_while_pulling(std::uint64_t step) {
 }
 
 void BatchSplitter::move_to(std::uint64_t step, BatchSplit shares, std::uint32_t shards, std::string reason) {
-  if (shards != shards_) {
-    history_.clear();
-  }
+  if (shards != shards_) history_.clear();
   for (std::size_t i = 0; i < workers(); ++i) {
     last_seen_[i] = shares[i] > 0 || shards > 0 ? step : last_seen_[i];
   }
@@ -497,36 +428,38 @@ BatchSplitDiagnostics BatchSplitter::diagnostics() const {
   BatchSplitDiagnostics result;
   result.moves = moves_;
   result.reason = reason_;
-  result.common = common_.empty() ? 0 : median({common_.begin(), common_.end()});
-  if (std::none_of(fits_.begin(), fits_.end(), [](const CostFit& fit) { return fit.empty(); })) {
-    result.costs = costs();
-    result.predicted = step_seconds(result.costs, shares_);
-    const auto split = solve_min_max(result.costs, options_.limits, options_.batch);
-    result.bound = split ? split->bound : 0;
-  }
+  result.common = common_.empty() ? 0 : median_common();
+  if (std::ranges::any_of(fits_, &CostFit::empty)) return result;
+  result.costs = costs();
+  result.predicted = step_seconds(result.costs, shares_);
+  const auto split = solve_min_max(result.costs, options_.limits, options_.batch);
+  result.bound = split ? split->bound : 0;
   return result;
 }
 
+// What is saved beside what it is compared with, the shares and the fits.
+template <class Self, class Visit>
+void BatchSplitter::visit_saved(Self& self, Visit visit) {
+  visit("batch_split", self.shares_);
+  visit("shards", self.shards_);
+  visit("last_seen", self.last_seen_);
+  visit("hold_until", self.hold_until_);
+  visit("hold_steps", self.hold_steps_);
+  visit("no_pulling_until", self.no_pulling_until_);
+  visit("pulling_pause", self.pulling_pause_);
+  visit("mean_before_pulling", self.mean_before_pulling_);
+  visit("error_before_pulling", self.error_before_pulling_);
+  visit("moves", self.moves_);
+}
+
 std::string BatchSplitter::save() const {
-  json fits = json::array();
-  for (const CostFit& fit : fits_) {
-    fits.push_back(fit.save());
-  }
-  return json{{"version", 1},
-              {"policy", to_string(options_.policy)},
-              {"global_batch_size", options_.batch},
-              {"batch_split", shares_},
-              {"shards", shards_},
-              {"fits", fits},
-              {"last_seen", last_seen_},
-              {"hold_until", hold_until_},
-              {"hold_steps", hold_steps_},
-              {"no_pulling_until", no_pulling_until_},
-              {"pulling_pause", pulling_pause_},
-              {"mean_before_pulling", mean_before_pulling_},
-              {"error_before_pulling", error_before_pulling_},
-              {"moves", moves_}}
-      .dump();
+  json saved = {{"version", 1},
+                {"policy", to_string(options_.policy)},
+                {"global_batch_size", options_.batch},
+                {"fits", json::array()}};
+  for (const CostFit& fit : fits_) saved["fits"].push_back(fit.save());
+  visit_saved(*this, [&](const char* key, const auto& value) { saved[key] = value; });
+  return saved.dump();
 }
 
 Result<bool> BatchSplitter::restore(std::string_view text) {
@@ -542,27 +475,17 @@ Result<bool> BatchSplitter::restore(std::string_view text) {
       return false;
     }
     BatchSplitter restored = *this;
-    restored.shares_ = saved.at("batch_split").get<BatchSplit>();
-    restored.shards_ = saved.at("shards");
-    restored.last_seen_ = saved.at("last_seen").get<std::vector<std::uint64_t>>();
+    visit_saved(restored, [&](const char* key, auto& value) { saved.at(key).get_to(value); });
     for (std::size_t i = 0; i < workers(); ++i) {
       restored.fits_[i] = CostFit::restore(saved.at("fits").at(i));
       if (restored.shares_[i] < options_.limits[i].minimum || restored.shares_[i] > options_.limits[i].maximum) {
         return false;  // the limits were changed
       }
     }
-    const std::uint64_t total = std::accumulate(restored.shares_.begin(), restored.shares_.end(), std::uint64_t{0});
-    if (total != options_.batch || restored.last_seen_.size() != workers()) {
+    if (count_samples(restored.shares_) != options_.batch || restored.last_seen_.size() != workers()) {
       return fail(ErrorCode::kCorrupt, "saved partition: shares {} and {} last steps for a batch of {}",
                   format_text(restored.shares_), restored.last_seen_.size(), options_.batch);
     }
-    restored.hold_until_ = saved.at("hold_until");
-    restored.hold_steps_ = saved.at("hold_steps");
-    restored.no_pulling_until_ = saved.at("no_pulling_until");
-    restored.pulling_pause_ = saved.at("pulling_pause");
-    restored.mean_before_pulling_ = saved.at("mean_before_pulling");
-    restored.error_before_pulling_ = saved.at("error_before_pulling");
-    restored.moves_ = saved.at("moves");
     restored.reason_ = "restored";
     *this = std::move(restored);
     return true;
@@ -578,9 +501,7 @@ Result<std::map<std::uint64_t, BatchSplit>> read_splits(std::string_view text, c
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) {
-      continue;
-    }
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
       const json object = json::parse(line);
       if (object.is_object() && object.contains("step") && object.contains("batch_split")) {

@@ -21,8 +21,7 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/data/local/cost_fit.h"
-#include "motley/data/local/min_max.h"
+#include "motley/data/local/worker_cost.h"
 
 namespace motley::data {
 
@@ -112,9 +111,11 @@ class BatchSplitter {
   void consider_move(std::uint64_t step);
   void wake_idle_workers(std::uint64_t step);
   void move_to(std::uint64_t step, BatchSplit shares, std::uint32_t shards, std::string reason);
-  void hold(std::uint64_t step);
   std::vector<WorkerCost> costs() const;
   double median_step(std::size_t last_steps) const;
+  double median_common() const;
+  template <class Self, class Visit>
+  static void visit_saved(Self& self, Visit visit);
 
   BatchSplitOptions options_;
   BatchSplit shares_;

@@ -1,4 +1,3 @@
-// The samples' draws, and the truth that is planted in them (see clicks.h).
 #include "motley/data/local/clicks.h"
 
 #include <algorithm>
@@ -50,9 +49,7 @@ std::vector<std::uint64_t> compute_sizes(std::uint64_t rows) {
   for (int i = 0; i < 60; ++i) {
     const double ratio = (low + high) / 2;
     double sum = 0;
-    for (std::size_t column = 0; column < kCriteoCategories; ++column) {
-      sum += size_at(ratio, column);
-    }
+    for (std::size_t column = 0; column < kCriteoCategories; ++column) sum += size_at(ratio, column);
     (sum <= static_cast<double>(rows) ? low : high) = ratio;
   }
   std::vector<std::uint64_t> sizes;
@@ -137,17 +134,14 @@ ClickDataset::ClickDataset(const ClickSource& source) : source_(source) {
 // Finds the scale and the bias on samples that are in no dataset, so that training and test data have the same.
 void ClickDataset::calibrate() {
   std::vector<double> scores(8192);
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    scores[i] = score(draw(kCalibration, i));
-  }
-  std::sort(scores.begin(), scores.end());
+  for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = score(draw(kCalibration, i));
+  std::ranges::sort(scores);
   const double count = static_cast<double>(scores.size());
   const double mean = std::accumulate(scores.begin(), scores.end(), 0.0) / count;
   std::vector<double> probabilities(scores.size());
   const auto fill = [&](double scale, double bias) {
-    for (std::size_t i = 0; i < scores.size(); ++i) {
-      probabilities[i] = sigmoid(bias + scale * (scores[i] - mean));
-    }
+    std::ranges::transform(scores, probabilities.begin(),
+                           [&](double score) { return sigmoid(bias + scale * (score - mean)); });
   };
   const auto bias_for = [&](double scale) {
     return bisect(-50, 50, [&](double bias) {
@@ -191,30 +185,24 @@ std::uint64_t ClickDataset::id(std::size_t column, std::uint64_t rank) const {
   return category_id(names_[column], {text.data(), text.size()});
 }
 
+double ClickDataset::probability(std::uint32_t sample) const {
+  return sigmoid(bias_ + scale_ * score(sample_at(sample)));
+}
+
+bool ClickDataset::is_click(const Sample& sample) const {
+  return sample.luck < sigmoid(bias_ + scale_ * score(sample));
+}
+
 double ClickDataset::score(const Sample& sample) const {
   double score = 0;
-  for (std::size_t i = 0; i < kCriteoFeatures; ++i) {
-    score += slopes_[i] * sample.features[i];
-  }
-  for (const std::uint64_t id : sample.ids) {
-    score += centred(mix({source_.seed, kWeights, id}));
-  }
+  for (std::size_t i = 0; i < kCriteoFeatures; ++i) score += slopes_[i] * sample.features[i];
+  for (const std::uint64_t id : sample.ids) score += centred(mix({source_.seed, kWeights, id}));
   return score;
-}
-
-double ClickDataset::probability(const Sample& sample) const {
-  return sigmoid(bias_ + scale_ * score(sample));
-}
-
-double ClickDataset::probability(std::uint32_t sample) const {
-  return probability(sample_at(sample));
 }
 
 std::vector<std::uint64_t> ClickDataset::column_sizes() const {
   std::vector<std::uint64_t> sizes;
-  for (const Zipf& column : columns_) {
-    sizes.push_back(column.size());
-  }
+  for (const Zipf& column : columns_) sizes.push_back(column.size());
   return sizes;
 }
 
@@ -226,9 +214,7 @@ Status ClickDataset::read(std::span<const std::uint32_t> samples, const ReadTarg
     const Sample sample = sample_at(samples[i]);
     std::copy_n(sample.features.data(), features, into.features.data() + i * features);
     std::copy_n(sample.ids.data(), categories, into.ids.data() + i * categories);
-    if (!into.classes.empty()) {
-      into.classes[i] = sample.luck < probability(sample) ? 1 : 0;
-    }
+    if (!into.classes.empty()) into.classes[i] = is_click(sample) ? 1 : 0;
   }
   return {};
 }
@@ -251,21 +237,15 @@ Status write_criteo(const ClickDataset& clicks, std::ostream& out) {
   std::string block;
   for (std::uint32_t i = 0; i < clicks.size(); ++i) {
     const ClickDataset::Sample sample = clicks.sample_at(i);
-    const bool is_click = sample.luck < clicks.probability(sample);
-    block += is_click ? '1' : '0';
-    for (const std::int64_t count : sample.counts) {
-      fmt::format_to(std::back_inserter(block), "\t{}", count);
-    }
-    for (const std::uint64_t rank : sample.ranks) {
-      fmt::format_to(std::back_inserter(block), "\t{:08x}", rank);
-    }
+    block += clicks.is_click(sample) ? '1' : '0';
+    for (const std::int64_t count : sample.counts) fmt::format_to(std::back_inserter(block), "\t{}", count);
+    for (const std::uint64_t rank : sample.ranks) fmt::format_to(std::back_inserter(block), "\t{:08x}", rank);
     block += '\n';
-    if (block.size() >= 1 << 20 || i + 1 == clicks.size()) {
-      if (!out.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
-        return fail(ErrorCode::kIo, "the clicks could not be written after sample {}: {}", i, errno_text());
-      }
-      block.clear();
+    if (block.size() < 1 << 20 && i + 1 < clicks.size()) continue;
+    if (!out.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
+      return fail(ErrorCode::kIo, "the clicks could not be written after sample {}: {}", i, errno_text());
     }
+    block.clear();
   }
   return {};
 }

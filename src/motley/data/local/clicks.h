@@ -84,7 +84,7 @@ class ClickDataset final : public Dataset {
   Sample draw(std::uint64_t stream, std::uint64_t number) const;
   Sample sample_at(std::uint32_t sample) const;
   double score(const Sample& sample) const;  // of the truth, before it is scaled and the bias is added
-  double probability(const Sample& sample) const;
+  bool is_click(const Sample& sample) const;
   std::uint64_t id(std::size_t column, std::uint64_t rank) const;
 
   ClickSource source_;

@@ -1,9 +1,10 @@
-// Datasets in memory and their opening (see dataset.h).
 #include "motley/data/local/dataset.h"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "motley/base/os/file.h"
 #include "motley/data/local/formats.h"
@@ -12,11 +13,7 @@ namespace motley::data {
 namespace {
 
 std::size_t count_elements(const std::vector<std::int64_t>& shape) {
-  std::size_t count = 1;
-  for (const std::int64_t extent : shape) {
-    count *= static_cast<std::size_t>(extent);
-  }
-  return count;
+  return static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
 }
 
 // All samples as they lie in the files: images as bytes (four times smaller), the rest as floats.
@@ -40,9 +37,7 @@ struct Contents {
 // Of samples of `width` features each.
 void normalise(std::span<float> features, const Normalisation& by, std::size_t width) {
   if (by.mean.size() == 1) {
-    for (float& feature : features) {
-      feature = (feature - by.mean[0]) / by.deviation[0];
-    }
+    for (float& feature : features) feature = (feature - by.mean[0]) / by.deviation[0];
     return;
   }
   for (std::size_t begin = 0; !by.mean.empty() && begin < features.size(); begin += width) {
@@ -140,18 +135,21 @@ class TextDataset final : public Dataset {
 // A class as the files hold it: an integer from 0 to a count that a network can have outputs for.
 constexpr double kMaxClasses = 1 << 24;
 
-Result<std::int64_t> read_class(double value, const std::string& where) {
+// `class_count` as the user said it; 0: any.
+Status check_class(std::int64_t value, std::uint32_t class_count, const std::string& where) {
+  if (class_count == 0 || value < class_count) return {};
+  return fail(ErrorCode::kInvalidInput, "{}: class {} was found where {} classes (0 to {}) were said to be", where,
+              value, class_count, class_count - 1);
+}
+
+Result<std::int64_t> read_class(double value, std::uint32_t class_count, const std::string& where) {
   if (!(value >= 0) || value >= kMaxClasses || value != std::floor(value)) {
     return fail(ErrorCode::kInvalidInput,
                 "{}: class {} is no integer from 0 to {}; real targets are accepted with the target kind 'real'", where,
                 value, kMaxClasses - 1);
   }
+  MOTLEY_TRY(check_class(static_cast<std::int64_t>(value), class_count, where));
   return static_cast<std::int64_t>(value);
-}
-
-tl::unexpected<Error> class_beyond(const std::string& where, std::int64_t value, std::uint32_t class_count) {
-  return fail(ErrorCode::kInvalidInput, "{}: class {} was found where {} classes (0 to {}) were said to be", where,
-              value, class_count, class_count - 1);
 }
 
 // What a dataset of `rows` good lines tells of the malformed ones, or an error where there are too many of them.
@@ -176,10 +174,8 @@ Result<std::unique_ptr<Dataset>> finished(Contents contents, const DatasetSource
                 contents.size, features);
   }
   if (contents.kind == TargetKind::kClass) {
-    const std::int64_t largest = *std::max_element(contents.classes.begin(), contents.classes.end());
-    if (source.class_count > 0 && largest >= source.class_count) {
-      return class_beyond(source.targets.empty() ? name : source.targets.string(), largest, source.class_count);
-    }
+    const std::int64_t largest = std::ranges::max(contents.classes);
+    MOTLEY_TRY(check_class(largest, source.class_count, source.targets.empty() ? name : source.targets.string()));
     if (contents.class_count == 0) {
       contents.class_count = source.class_count > 0 ? source.class_count : static_cast<std::uint32_t>(largest) + 1;
     }
@@ -241,25 +237,13 @@ Result<std::unique_ptr<Dataset>> open_idx(const DatasetSource& source) {
     contents.shape.push_back(1);  // grey images have one channel
   }
   contents.shape.insert(contents.shape.end(), images.sizes.begin() + 1, images.sizes.end());
-  for (const char label : labels.values) {
-    contents.classes.push_back(static_cast<unsigned char>(label));
-  }
+  for (const char label : labels.values) contents.classes.push_back(static_cast<unsigned char>(label));
   return finished(std::move(contents), source);
-}
-
-// The class in the target's cell of this line of a table.
-Result<std::int64_t> csv_class(double cell, std::uint32_t line, const DatasetSource& source) {
-  const std::string where = fmt::format("{}:{}: column '{}'", source.features.string(), line, source.target_column);
-  MOTLEY_ASSIGN(const std::int64_t value, read_class(cell, where));
-  if (source.class_count > 0 && value >= source.class_count) {
-    return class_beyond(where, value, source.class_count);
-  }
-  return value;
 }
 
 Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
   const std::string name = source.features.string();
-  if (std::find(source.categories.begin(), source.categories.end(), source.target_column) != source.categories.end()) {
+  if (std::ranges::find(source.categories, source.target_column) != source.categories.end()) {
     return fail(ErrorCode::kInvalidInput,
                 "{}: column '{}' is the target and named in data.categorical_columns; accepted there: columns besides "
                 "the target",
@@ -268,7 +252,7 @@ Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
   MOTLEY_ASSIGN(const std::string text, read_unpacked(source.features, source.limit_bytes));
   MalformedLines malformed;
   MOTLEY_ASSIGN(const Table table, parse_csv(text, name, source.drop_columns, source.categories, &malformed));
-  const auto found = std::find(table.columns.begin(), table.columns.end(), source.target_column);
+  const auto found = std::ranges::find(table.columns, source.target_column);
   if (found == table.columns.end()) {
     return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' for the target; its columns are {}", name,
                 source.target_column, fmt::join(table.columns, ", "));
@@ -285,7 +269,8 @@ Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
     if (source.target_kind == TargetKind::kReal) {
       contents.values.push_back(static_cast<float>(cells[target]));
     } else {
-      auto value = csv_class(cells[target], table.lines[row], source);
+      auto value = read_class(cells[target], source.class_count,
+                              fmt::format("{}:{}: column '{}'", name, table.lines[row], source.target_column));
       if (!value) {
         malformed.add(table.lines[row], std::move(value).error().message);
         continue;
@@ -294,9 +279,7 @@ Result<std::unique_ptr<Dataset>> open_csv(const DatasetSource& source) {
     }
     ++rows;
     for (std::size_t column = 0; column < columns; ++column) {
-      if (column != target) {
-        contents.floats.push_back(static_cast<float>(cells[column]));
-      }
+      if (column != target) contents.floats.push_back(static_cast<float>(cells[column]));
     }
     const auto ids = table.ids.begin() + static_cast<std::ptrdiff_t>(row * categories);
     contents.ids.insert(contents.ids.end(), ids, ids + static_cast<std::ptrdiff_t>(categories));
@@ -360,7 +343,7 @@ Result<std::unique_ptr<Dataset>> open_npy(const DatasetSource& source) {
   if (classes) {
     for (std::uint64_t i = 0; i < targets.count(); ++i) {
       MOTLEY_ASSIGN(const std::int64_t value,
-                    read_class(targets.at(i), fmt::format("{}: value {} (counted from 0)", targets_name, i)));
+                    read_class(targets.at(i), 0, fmt::format("{}: value {} (counted from 0)", targets_name, i)));
       contents.classes.push_back(value);
     }
   } else {
@@ -426,12 +409,9 @@ Result<Normalisation> measure_normalisation(const Dataset& dataset) {
   const std::size_t width = dataset.feature_count();
   std::vector<double> mean(width, 0), squares(width, 0);
   std::vector<float> features(width);
-  const bool has_classes = dataset.target_kind() == TargetKind::kClass;
-  std::vector<std::int64_t> classes(has_classes ? dataset.target_width() : 0);
-  std::vector<float> values(has_classes ? 0 : dataset.target_width());
   // Welford's update, sample by sample.
   for (std::uint32_t sample = 0; sample < dataset.size(); ++sample) {
-    MOTLEY_TRY(dataset.read({&sample, 1}, {features, classes, values}));
+    MOTLEY_TRY(dataset.read({&sample, 1}, {features, {}, {}}));
     for (std::size_t k = 0; k < width; ++k) {
       const double off = features[k] - mean[k];
       mean[k] += off / (sample + 1.0);
@@ -453,22 +433,16 @@ Result<std::unique_ptr<Dataset>> open_dataset(const DatasetSource& source) {
                 source.malformed_share);
   }
   try {
-    switch (source.format) {
-      case DatasetSource::Format::kIdx:
-        return open_idx(source);
-      case DatasetSource::Format::kCsv:
-        return open_csv(source);
-      case DatasetSource::Format::kNpy:
-        return open_npy(source);
-      case DatasetSource::Format::kText:
-        return open_text(source);
-      case DatasetSource::Format::kCriteo:
-        return open_criteo(source);
-    }
+    using enum DatasetSource::Format;
+    const auto open = source.format == kIdx    ? open_idx
+                      : source.format == kCsv  ? open_csv
+                      : source.format == kNpy  ? open_npy
+                      : source.format == kText ? open_text
+                                               : open_criteo;
+    return open(source);
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kUnavailable, "{}: not enough memory to hold the dataset", source.features.string());
   }
-  return fail(ErrorCode::kInternal, "a dataset of no known format");
 }
 
 DatasetSource fashion_mnist(bool training_set, const std::filesystem::path& folder) {

@@ -1,4 +1,3 @@
-// The parsers of data files (see formats.h).
 #include "motley/data/local/formats.h"
 
 #include <zlib.h>
@@ -8,6 +7,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <optional>
 
 #include "motley/base/random.h"
@@ -17,9 +18,7 @@ namespace {
 
 std::uint32_t big_endian(std::string_view bytes, std::size_t at) {
   std::uint32_t value = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
-  }
+  for (const char byte : bytes.substr(at, 4)) value = value << 8 | static_cast<unsigned char>(byte);
   return value;
 }
 
@@ -29,12 +28,25 @@ std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
   return __builtin_mul_overflow(a, b, &result) ? std::nullopt : std::optional(result);
 }
 
+// A text that is a number and nothing else.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return problem == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+// Notes what is wrong with a line where these are gathered; else it is the error.
+Status note_malformed(MalformedLines* malformed, std::uint32_t line, Error error) {
+  if (malformed == nullptr) return fail(std::move(error));
+  malformed->add(line, std::move(error.message));
+  return {};
+}
+
 // A cell as a user may read it in a message.
 std::string excerpt(std::string_view text) {
   std::string shown(text.substr(0, 40));
-  for (char& c : shown) {
-    c = c >= ' ' && c <= '~' ? c : '?';
-  }
+  for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
   return text.size() > 40 ? shown + "..." : shown;
 }
 
@@ -60,16 +72,10 @@ class CsvReader {
     for (;;) {
       MOTLEY_ASSIGN(std::string cell, next_cell(cells.size() + 1));
       cells.push_back(std::move(cell));
-      if (at_end()) {
-        return {};
-      }
+      if (at_end()) return {};
       const char separator = text_[at_++];
-      if (separator == ',') {
-        continue;
-      }
-      if (separator == '\r' && !at_end() && text_[at_] == '\n') {
-        ++at_;
-      }
+      if (separator == ',') continue;
+      if (separator == '\r' && !at_end() && text_[at_] == '\n') ++at_;
       ++line_;
       return {};
     }
@@ -89,26 +95,19 @@ class CsvReader {
   Result<std::string> next_cell(std::size_t column) {
     std::string cell;
     if (at_end() || text_[at_] != '"') {
-      while (!at_separator()) {
-        cell += text_[at_++];
-      }
+      while (!at_separator()) cell += text_[at_++];
       return cell;
     }
     const std::uint32_t opened = line_;
     for (++at_; !at_end(); ++at_) {
-      if (text_[at_] == '"') {
-        if (at_ + 1 < text_.size() && text_[at_ + 1] == '"') {
-          ++at_;
-        } else {
-          ++at_;
-          if (!at_separator()) {
-            return fail(ErrorCode::kInvalidInput,
-                        "{}:{}: cell {} goes on after its closing quote in line {}; write quotes inside a quoted cell "
-                        "twice",
-                        name_, opened, column, line_);
-          }
-          return cell;
-        }
+      const bool is_quote = text_[at_] == '"';
+      if (is_quote) ++at_;
+      if (is_quote && at_separator()) return cell;
+      if (is_quote && text_[at_] != '"') {
+        return fail(ErrorCode::kInvalidInput,
+                    "{}:{}: cell {} goes on after its closing quote in line {}; write quotes inside a quoted cell "
+                    "twice",
+                    name_, opened, column, line_);
       }
       line_ += text_[at_] == '\n' ? 1 : 0;
       cell += text_[at_];
@@ -141,35 +140,33 @@ Result<CsvHeader> read_header(CsvReader& reader, const std::string& name, const 
       return fail(ErrorCode::kInvalidInput, "{}:1: column {} has no name; the first line must name all columns", name,
                   i + 1);
     }
-    if (std::count(names.begin(), names.end(), names[i]) > 1) {
+    if (std::ranges::count(names, names[i]) > 1) {
       return fail(ErrorCode::kInvalidInput, "{}:1: two columns are named '{}'", name, excerpt(names[i]));
     }
   }
   header.is_number.assign(names.size(), true);
+  const auto find = [&](const std::string& column, const char* purpose) -> Result<std::size_t> {
+    const auto found = std::ranges::find(names, column);
+    if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+    return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' {}; its columns are {}", name, column, purpose,
+                fmt::join(names, ", "));
+  };
   for (const std::string& column : drop_columns) {
-    const auto found = std::find(names.begin(), names.end(), column);
-    if (found == names.end()) {
-      return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' to leave out; its columns are {}", name, column,
-                  fmt::join(names, ", "));
-    }
-    header.is_number[static_cast<std::size_t>(found - names.begin())] = false;
+    MOTLEY_ASSIGN(const std::size_t at, find(column, "to leave out"));
+    header.is_number[at] = false;
   }
   for (const std::string& column : categories) {
-    const auto found = std::find(names.begin(), names.end(), column);
-    if (found == names.end()) {
-      return fail(ErrorCode::kInvalidInput, "{}: has no column '{}' of categories; its columns are {}", name, column,
-                  fmt::join(names, ", "));
-    }
-    if (std::count(categories.begin(), categories.end(), column) > 1) {
+    MOTLEY_ASSIGN(const std::size_t at, find(column, "of categories"));
+    if (std::ranges::count(categories, column) > 1) {
       return fail(ErrorCode::kInvalidInput, "{}: column '{}' is named twice among the categories; once is accepted",
                   name, column);
     }
-    if (std::find(drop_columns.begin(), drop_columns.end(), column) != drop_columns.end()) {
+    if (std::ranges::find(drop_columns, column) != drop_columns.end()) {
       return fail(ErrorCode::kInvalidInput, "{}: column '{}' is named as categories and as left out; one is accepted",
                   name, column);
     }
-    header.categories.push_back(static_cast<std::size_t>(found - names.begin()));
-    header.is_number[header.categories.back()] = false;
+    header.categories.push_back(at);
+    header.is_number[at] = false;
   }
   return header;
 }
@@ -188,26 +185,23 @@ Status read_row(CsvReader& reader, const CsvHeader& header, const std::string& n
                 header.names.size());
   }
   for (std::size_t i = 0; i < cells.size(); ++i) {
-    if (!header.is_number[i]) {
-      continue;
-    }
+    if (!header.is_number[i]) continue;
     std::string_view cell = trimmed(cells[i]);
     cell.remove_prefix(cell.starts_with('+') ? 1 : 0);
-    double value = 0;
-    const auto [end, problem] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+    const std::optional<double> value = parse_number<double>(cell);
     if (cell.empty()) {
       return fail(ErrorCode::kInvalidInput,
                   "{}:{}: column '{}' is empty; fill it in, or leave the row or the column out", name, line,
                   excerpt(header.names[i]));
     }
-    if (problem != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value)) {
+    if (!value || !std::isfinite(*value)) {
       return fail(ErrorCode::kInvalidInput,
                   "{}:{}: column '{}' holds '{}'; a finite number is wanted: name the column in "
-                  "data.categorical_columns, encode "
-                  "categories as numbers or as one 0/1 column each, or leave the column out",
+                  "data.categorical_columns, encode categories as numbers or as one 0/1 column each, or leave the "
+                  "column out",
                   name, line, excerpt(header.names[i]), excerpt(cell));
     }
-    table.cells.push_back(value);
+    table.cells.push_back(*value);
   }
   for (const std::size_t column : header.categories) {
     table.ids.push_back(category_id(header.names[column], trimmed(cells[column])));
@@ -250,13 +244,12 @@ Status read_criteo_line(std::string_view line, const std::string& name, std::uin
   }
   for (std::size_t i = 0; i < kCriteoFeatures; ++i) {
     const std::string_view field = next_field();
-    std::int64_t value = 0;
-    const auto [end, problem] = std::from_chars(field.data(), field.data() + field.size(), value);
-    if (!field.empty() && (problem != std::errc() || end != field.data() + field.size())) {
+    const auto value = field.empty() ? 0 : parse_number<std::int64_t>(field);
+    if (!value) {
       return fail(ErrorCode::kInvalidInput, "{}:{}: number {} of {} is '{}'; accepted: an integer, or nothing", name,
                   number, i + 1, kCriteoFeatures, excerpt(field));
     }
-    lines.features.push_back(criteo_feature(value));
+    lines.features.push_back(criteo_feature(*value));
   }
   for (const std::string& column : columns) {
     const std::string_view field = next_field();
@@ -380,21 +373,14 @@ Result<Table> parse_csv(std::string_view text, const std::string& name, const st
   MOTLEY_ASSIGN(const CsvHeader header, read_header(reader, name, drop_columns, categories));
   Table table;
   for (std::size_t i = 0; i < header.names.size(); ++i) {
-    if (header.is_number[i]) {
-      table.columns.push_back(header.names[i]);
-    }
+    if (header.is_number[i]) table.columns.push_back(header.names[i]);
   }
   std::vector<std::string> cells;
   while (!reader.at_end()) {
     const std::uint32_t line = reader.line();
     Status read = read_row(reader, header, name, cells, table);
-    if (read) {
-      continue;
-    }
-    if (malformed == nullptr) {
-      return fail(std::move(read).error());
-    }
-    malformed->add(line, std::move(read).error().message);
+    if (read) continue;
+    MOTLEY_TRY(note_malformed(malformed, line, std::move(read).error()));
     table.cells.resize(table.rows() * table.columns.size());
     table.ids.resize(table.rows() * categories.size());
     reader.skip_line();
@@ -420,17 +406,10 @@ Result<CriteoLines> parse_criteo(std::string_view text, const std::string& name,
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     line.remove_suffix(line.ends_with('\r') ? 1 : 0);
-    if (line.empty()) {
-      continue;
-    }
+    if (line.empty()) continue;
     Status read = read_criteo_line(line, name, number, columns, lines);
-    if (read) {
-      continue;
-    }
-    if (malformed == nullptr) {
-      return fail(std::move(read).error());
-    }
-    malformed->add(number, std::move(read).error().message);
+    if (read) continue;
+    MOTLEY_TRY(note_malformed(malformed, number, std::move(read).error()));
     lines.features.resize(lines.rows() * kCriteoFeatures);
     lines.ids.resize(lines.rows() * kCriteoCategories);
   }
@@ -438,11 +417,7 @@ Result<CriteoLines> parse_criteo(std::string_view text, const std::string& name,
 }
 
 std::uint64_t NpyArray::count() const {
-  std::uint64_t result = 1;
-  for (const std::uint64_t extent : shape) {
-    result *= extent;
-  }
-  return result;
+  return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
 }
 
 double NpyArray::at(std::uint64_t index) const {
@@ -451,19 +426,12 @@ double NpyArray::at(std::uint64_t index) const {
     std::memcpy(&read, values.data() + index * sizeof(T), sizeof(T));
     return static_cast<double>(read);
   };
-  if (type == "f4") {
-    return value(float{});
-  } else if (type == "f8") {
-    return value(double{});
-  } else if (type == "i1") {
-    return value(std::int8_t{});
-  } else if (type == "u1") {
-    return value(std::uint8_t{});
-  } else if (type == "i2") {
-    return value(std::int16_t{});
-  } else if (type == "i4") {
-    return value(std::int32_t{});
-  }
+  if (type == "f4") return value(float{});
+  if (type == "f8") return value(double{});
+  if (type == "i1") return value(std::int8_t{});
+  if (type == "u1") return value(std::uint8_t{});
+  if (type == "i2") return value(std::int16_t{});
+  if (type == "i4") return value(std::int32_t{});
   return value(std::int64_t{});
 }
 
@@ -488,7 +456,7 @@ Result<NpyArray> parse_npy(std::string_view bytes, const std::string& name) {
   MOTLEY_ASSIGN(std::string_view type, npy_field(header, "descr", name));
   type = type.starts_with('\'') ? type.substr(1, type.find('\'', 1) - 1) : type.substr(0, type.find(','));
   constexpr std::array kTypes = {"<f4", "<f8", "|i1", "|u1", "<i2", "<i4", "<i8"};
-  if (std::find(kTypes.begin(), kTypes.end(), type) == kTypes.end()) {
+  if (std::ranges::find(kTypes, type) == kTypes.end()) {
     return fail(ErrorCode::kInvalidInput,
                 "{}: npy values of type '{}'; accepted are {}: convert with astype('float32')", name, excerpt(type),
                 fmt::join(kTypes, ", "));
@@ -510,15 +478,13 @@ Result<NpyArray> parse_npy(std::string_view bytes, const std::string& name) {
   std::optional<std::uint64_t> size = static_cast<std::uint64_t>(array.type[1] - '0');
   while (!trimmed(shape).empty()) {
     const std::string_view text = trimmed(shape.substr(0, shape.find(',')));
-    shape.remove_prefix(
-        std::min(shape.size(), shape.find(',') == std::string_view::npos ? shape.size() : shape.find(',') + 1));
-    std::uint64_t extent = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), extent);
-    if (problem != std::errc() || end != text.data() + text.size() || array.shape.size() == 8) {
+    shape.remove_prefix(std::min(shape.find(','), shape.size() - 1) + 1);
+    const auto extent = parse_number<std::uint64_t>(text);
+    if (!extent || array.shape.size() == 8) {
       return fail(ErrorCode::kCorrupt, "{}: npy shape has '{}'; up to 8 integers are accepted", name, excerpt(text));
     }
-    array.shape.push_back(extent);
-    size = size ? product(*size, extent) : size;
+    array.shape.push_back(*extent);
+    size = size ? product(*size, *extent) : size;
   }
   array.values = bytes.substr(begin + length);
   if (!size || *size != array.values.size()) {

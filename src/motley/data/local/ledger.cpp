@@ -1,4 +1,3 @@
-// The ledger's arithmetic and its audit (see ledger.h).
 #include "motley/data/local/ledger.h"
 
 #include <zlib.h>
@@ -56,9 +55,7 @@ Result<bool> Ledger::skip_short_window(std::uint32_t batch) {
                 "no step would be left",
                 batch, state_.size);
   }
-  if (state_.size - state_.cursor >= batch) {
-    return false;
-  }
+  if (state_.size - state_.cursor >= batch) return false;
   start_epoch();
   return true;
 }
@@ -76,9 +73,7 @@ Status Ledger::commit(Range window) {
                 window.end, state_.epoch, state_.cursor, state_.size);
   }
   state_.cursor = window.end;
-  if (state_.cursor == state_.size) {
-    start_epoch();
-  }
+  if (state_.cursor == state_.size) start_epoch();
   return {};
 }
 
@@ -151,7 +146,7 @@ Result<std::uint32_t> UseCounts::not_used_exactly_once(const LedgerState& ledger
 
 void UseCounts::start(std::uint64_t epoch) {
   epoch_ = epoch;
-  std::fill(counts_.begin(), counts_.end(), std::uint8_t{0});
+  std::ranges::fill(counts_, std::uint8_t{0});
 }
 
 std::string UseCounts::serialise() const {

@@ -1,4 +1,3 @@
-// The reading thread and its queues (see loader.h).
 #include "motley/data/local/loader.h"
 
 #include <chrono>
@@ -35,9 +34,7 @@ Loader::~Loader() {
 
 bool Loader::request(std::span<const std::uint32_t> samples, Parts parts) {
   MOTLEY_INVARIANT(!samples.empty(), "a request for no samples");
-  if (outstanding_ == depth_) {
-    return false;
-  }
+  if (outstanding_ == depth_) return false;
   ++outstanding_;
   dataset_.expect(samples, parts);
   {
@@ -59,9 +56,7 @@ Result<Batch> Loader::take(const Deadline& deadline) {
   Done done = std::move(done_.front());
   done_.pop_front();
   --outstanding_;
-  if (!done.status) {
-    return fail(std::move(done.status).error());
-  }
+  MOTLEY_TRY(std::move(done.status));
   return std::move(done.batch);
 }
 
@@ -75,9 +70,7 @@ std::vector<std::uint64_t> Loader::next_ids(const Deadline& deadline) {
 
 void Loader::recycle(Batch batch) {
   const std::lock_guard lock(mutex_);
-  if (spare_.size() <= depth_) {
-    spare_.push_back(std::move(batch));
-  }
+  if (spare_.size() <= depth_) spare_.push_back(std::move(batch));
 }
 
 void Loader::discard() {
@@ -92,9 +85,7 @@ void Loader::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return stop_ || !requests_.empty(); });
-    if (stop_) {
-      return;
-    }
+    if (stop_) return;
     Done done;
     if (!spare_.empty()) {
       done.batch = std::move(spare_.back());

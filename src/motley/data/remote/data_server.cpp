@@ -1,8 +1,4 @@
-// The thread that answers (see node.h).
 #include "motley/data/remote/data_server.h"
-
-#include <poll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <sstream>
@@ -10,7 +6,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/base/units.h"
 #include "motley/net/socket.h"
 
@@ -23,19 +19,13 @@ constexpr double kLastWordsSeconds = 2;   // for one who was turned away to read
 constexpr double kSilentSeconds = 3600;   // after which a visitor is let go; a worker that comes back connects again
 constexpr std::size_t kShownBytes = 200;  // of a key, in messages
 
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line.substr(0, kShownBytes));
-  return lines;
-}
-
 // The lines of one that the other lacks.
 std::string lines_beyond(const std::string& one, const std::string& other) {
-  const std::vector<std::string> known = split_lines(other);
   std::string text;
-  for (const std::string& line : split_lines(one)) {
-    if (std::ranges::find(known, line) == known.end()) text += (text.empty() ? "" : ", ") + line;
+  std::istringstream stream(one);
+  for (std::string line; std::getline(stream, line);) {
+    if (("\n" + other + "\n").find("\n" + line + "\n") != std::string::npos) continue;
+    text += (text.empty() ? "" : ", ") + line.substr(0, kShownBytes);
   }
   return text.empty() ? "nothing else" : text;
 }
@@ -67,18 +57,17 @@ DataServer::DataServer(const DataServerOptions& options, const net::Secret& toke
       data_(std::move(data)),
       descriptions_(std::move(descriptions)),
       endpoint_(net::local_endpoint(listener)),
-      acceptor_(std::move(listener), token, net::Claim{}, is_reader),
-      stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      acceptor_(std::move(listener), token, net::Claim{}, is_reader) {
   thread_ = start_thread([this] { run(); });
 }
 
 DataServer::~DataServer() {
-  ::eventfd_write(stop_.get(), 1);
+  waits_.wake();
   thread_.join();
 }
 
 void DataServer::run() {
-  for (eventfd_t stopped = 0; ::eventfd_read(stop_.get(), &stopped) != 0;) {
+  while (wait_for_events()) {
     for (auto client = clients_.begin(); client != clients_.end();) {
       const Status served = serve(*client);
       if (served) {
@@ -94,19 +83,16 @@ void DataServer::run() {
       client = clients_.erase(client);
     }
     for (net::Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
-    wait_for_events();
   }
 }
 
-void DataServer::wait_for_events() {
-  std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
-  acceptor_.add_to(polled);
+// False where the server is to stop.
+bool DataServer::wait_for_events() {
+  acceptor_.add_to(waits_);
   for (const Client& client : clients_) {
-    const bool takes_requests = client.connection->pending_sends() < kMaxAnswers;
-    const int events = (takes_requests ? POLLIN : 0) | (client.connection->wants_to_write() ? POLLOUT : 0);
-    polled.push_back({client.connection->descriptor(), static_cast<short>(events), 0});
+    waits_.add(*client.connection, client.connection->pending_sends() < kMaxAnswers);
   }
-  ::poll(polled.data(), polled.size(), net::Acceptor::kTickMilliseconds);
+  return !waits_.wait();
 }
 
 void DataServer::admit(net::Acceptor::PendingConnection pending) {
@@ -118,13 +104,13 @@ void DataServer::admit(net::Acceptor::PendingConnection pending) {
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
   Client client;
   client.name = fmt::format("rank {} of job '{}' at {}", peer.rank, peer.job, pending.address);
-  client.connection = std::make_unique<net::TcpConnection>(std::move(pending.socket), peer, checksum);
+  client.connection = std::make_unique<net::Connection>(std::move(pending.socket), peer, checksum);
   client.received_at = monotonic_seconds();
   clients_.push_back(std::move(client));
 }
 
 Status DataServer::serve(Client& client) {
-  net::TcpConnection& connection = *client.connection;
+  net::Connection& connection = *client.connection;
   const double now = monotonic_seconds();
   for (int taken = 0; taken < kMaxRequests && connection.pending_sends() < kMaxAnswers; ++taken) {
     MOTLEY_ASSIGN(const auto message, connection.try_receive());

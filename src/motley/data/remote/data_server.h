@@ -12,8 +12,8 @@
 
 #include "motley/data/local/dataset.h"
 #include "motley/data/remote/protocol.h"
-#include "motley/net/acceptor.h"
-#include "motley/net/tcp_connection.h"
+#include "motley/net/admission.h"
+#include "motley/net/connection.h"
 
 namespace motley::data {
 
@@ -46,7 +46,7 @@ class DataServer {
     std::uint64_t bytes = 0;
   };
   struct Client {
-    std::unique_ptr<net::TcpConnection> connection;
+    std::unique_ptr<net::Connection> connection;
     std::string name;        // "rank 0 of job 'x' at 10.0.0.5:4711"
     std::optional<Set> set;  // that it has opened
     Served served;
@@ -57,7 +57,7 @@ class DataServer {
   DataServer(const DataServerOptions& options, const net::Secret& token, ServedData data,
              std::array<std::optional<Description>, 2> descriptions, Descriptor listener);
   void run();
-  void wait_for_events();
+  bool wait_for_events();
   void admit(net::Acceptor::PendingConnection pending);
   // An error ends the visit.
   Status serve(Client& client);
@@ -71,7 +71,7 @@ class DataServer {
   const net::Endpoint endpoint_;
   net::Acceptor acceptor_;
   std::list<Client> clients_;
-  Descriptor stop_;
+  net::WaitSet waits_;  // which is woken to stop
   std::thread thread_;
 };
 

@@ -1,15 +1,15 @@
-// Messages to bytes and back, and samples to bytes and back (see protocol.h).
 #include "motley/data/remote/protocol.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "motley/base/os/file.h"
 #include "motley/base/random.h"
-#include "motley/net/bytes.h"
+#include "motley/net/message_fields.h"
 
 namespace motley::data {
 namespace {
@@ -30,43 +30,17 @@ tl::unexpected<Error> malformed(const char* what, std::size_t bytes) {
   return fail(ErrorCode::kCorrupt, "{} bytes are no {} of a data server", bytes, what);
 }
 
-// Bytes of a class on the wire.
-std::size_t class_bytes(const Description& description) {
-  return description.class_count <= 1U << 8 ? 1 : description.class_count <= 1U << 16 ? 2 : 4;
-}
-
-void put_floats(ByteWriter& writer, std::span<const float> values) {
-  for (const float value : values) writer.put(std::bit_cast<std::uint32_t>(value));
-}
-
-float get_float(ByteReader& reader) {
-  return std::bit_cast<float>(reader.get<std::uint32_t>());
+// Calls work with a value of the type that classes have on the wire, which has room for each.
+template <class Work>
+auto with_class_type(const Description& description, const Work& work) {
+  if (description.class_count <= 1U << 8) return work(std::uint8_t{});
+  if (description.class_count <= 1U << 16) return work(std::uint16_t{});
+  return work(std::uint32_t{});
 }
 
 template <class T>
 std::span<const std::byte> as_raw_bytes(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
-}
-
-// Narrow enough for the wire: each value is below the number of values of T.
-template <class T>
-void narrow(std::span<const std::int64_t> classes, std::byte* to) {
-  for (std::size_t i = 0; i < classes.size(); ++i) {
-    const T value = static_cast<T>(classes[i]);
-    std::memcpy(to + i * sizeof value, &value, sizeof value);
-  }
-}
-
-template <class T>
-bool widen(const std::byte* from, std::uint32_t class_count, std::span<std::int64_t> classes) {
-  bool known = true;
-  for (std::size_t i = 0; i < classes.size(); ++i) {
-    T value;
-    std::memcpy(&value, from + i * sizeof value, sizeof value);
-    known = known && value < class_count;
-    classes[i] = value;
-  }
-  return known;
 }
 
 }  // namespace
@@ -116,7 +90,8 @@ std::size_t sample_bytes(const Description& description, data::Parts parts) {
   }
   if (parts.targets) {
     const bool classes = description.target_kind == data::TargetKind::kClass;
-    bytes += description.target_width * (classes ? class_bytes(description) : sizeof(float));
+    bytes += description.target_width *
+             (classes ? with_class_type(description, [](auto value) { return sizeof value; }) : sizeof(float));
   }
   return bytes;
 }
@@ -126,84 +101,69 @@ std::size_t samples_in_answer(const Description& description, data::Parts parts)
                                  kMaxRequested);
 }
 
+// Found by argument-dependent lookup, so not in the anonymous namespace.
+template <class Archive>
+static void fields(Archive& archive, Open& open) {
+  archive.required("set", open.set, NumberIs::between(0, static_cast<double>(Set::kTest)));
+  archive.required("keys", open.keys, NumberIs::between(0, kMaxKeysBytes));
+}
+
 std::vector<std::byte> encode(const Open& open) {
-  ByteWriter writer;
-  writer.put(static_cast<std::uint8_t>(open.set));
-  writer.put_text(open.keys, kMaxKeysBytes);
-  return writer.take();
+  return net::encode_message(open);
 }
 
 Result<Open> decode_open(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  const auto set = reader.get<std::uint8_t>();
-  Open open{static_cast<Set>(set), reader.get_text(kMaxKeysBytes)};
-  if (!reader.complete() || set > static_cast<std::uint8_t>(Set::kTest)) return malformed("opening", bytes.size());
-  return open;
+  return net::decode_message<Open>(bytes, "opening");
+}
+
+// As many deviations as means, which say how many there are.
+template <class Archive>
+static void fields(Archive& archive, ByteFeatures& form) {
+  archive.required("scale", form.scale, NumberIs::kPositive);
+  archive.required("mean", form.normalisation.mean, NumberIs::kFinite);
+  form.normalisation.deviation.resize(form.normalisation.mean.size());
+  for (float& deviation : form.normalisation.deviation) archive.required("deviation", deviation, NumberIs::kFinite);
+}
+
+template <class Archive>
+static void fields(Archive& archive, Description& description) {
+  constexpr NumberIs kAtMostFeatures = NumberIs::between(0, kMaxFeatures);
+  archive.required("size", description.size, NumberIs::between(1, std::numeric_limits<std::uint32_t>::max()));
+  auto dimensions = static_cast<std::uint8_t>(description.feature_shape.size());
+  archive.required("dimensions", dimensions, NumberIs::between(1, kMaxDimensions));
+  description.feature_shape.resize(dimensions);
+  for (std::int64_t& extent : description.feature_shape) {
+    auto narrow = static_cast<std::uint32_t>(extent);
+    archive.required("extent", narrow, kAtMostFeatures);
+    extent = narrow;
+  }
+  archive.required("target_kind", description.target_kind,
+                   NumberIs::between(0, static_cast<double>(TargetKind::kReal)));
+  archive.required("class_count", description.class_count, NumberIs::between(0, kMaxClasses));
+  archive.required("target_width", description.target_width, NumberIs::between(1, kMaxFeatures));
+  archive.required("categories", description.categories, kAtMostFeatures);
+  archive.required("lines", description.skipped.lines);
+  archive.required("first", description.skipped.first, NumberIs::between(0, kMaxSkippedBytes));
+  archive.required("contents", description.contents);
+  archive.required("bytes", description.bytes);
 }
 
 std::vector<std::byte> encode(const Description& description) {
-  ByteWriter writer;
-  writer.put(description.size);
-  writer.put(static_cast<std::uint8_t>(description.feature_shape.size()));
-  for (const std::int64_t extent : description.feature_shape) writer.put(static_cast<std::uint32_t>(extent));
-  writer.put(static_cast<std::uint8_t>(description.target_kind));
-  writer.put(description.class_count);
-  writer.put(description.target_width);
-  writer.put(description.categories);
-  writer.put(description.skipped.lines);
-  writer.put_text(description.skipped.first, kMaxSkippedBytes);
-  writer.put(description.contents);
-  writer.put(static_cast<std::uint8_t>(description.bytes.has_value()));
-  if (description.bytes) {
-    put_floats(writer, {&description.bytes->scale, 1});
-    writer.put(static_cast<std::uint32_t>(description.bytes->normalisation.mean.size()));
-    put_floats(writer, description.bytes->normalisation.mean);
-    put_floats(writer, description.bytes->normalisation.deviation);
-  }
-  return writer.take();
+  return net::encode_message(description);
 }
 
 Result<Description> decode_description(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  Description description;
-  description.size = reader.get<std::uint32_t>();
-  const std::size_t dimensions = reader.get<std::uint8_t>();
+  MOTLEY_ASSIGN(Description description, net::decode_message<Description>(bytes, "description"));
   std::uint64_t features = 1;
-  for (std::size_t i = 0; i < std::min(dimensions, kMaxDimensions); ++i) {
-    const auto extent = reader.get<std::uint32_t>();
-    description.feature_shape.push_back(extent);
-    features = std::min(features, kMaxFeatures + 1) * extent;
+  for (const std::int64_t extent : description.feature_shape) {
+    features = std::min(features, kMaxFeatures + 1) * static_cast<std::uint64_t>(extent);
   }
-  const auto kind = reader.get<std::uint8_t>();
-  description.target_kind = static_cast<data::TargetKind>(kind);
-  description.class_count = reader.get<std::uint32_t>();
-  description.target_width = reader.get<std::uint32_t>();
-  description.categories = reader.get<std::uint32_t>();
-  description.skipped.lines = reader.get<std::uint64_t>();
-  description.skipped.first = reader.get_text(kMaxSkippedBytes);
-  description.contents = reader.get<std::uint64_t>();
-  const auto has_bytes = reader.get<std::uint8_t>();
-  if (has_bytes == 1) {
-    data::ByteFeatures form;
-    form.scale = get_float(reader);
-    const auto pairs = reader.get<std::uint32_t>();
-    if (reader.remaining() != std::uint64_t{pairs} * 2 * sizeof(float) || (pairs > 1 && pairs != features) ||
-        !std::isfinite(form.scale) || !(form.scale > 0)) {
-      return malformed("description", bytes.size());
-    }
-    for (std::uint32_t i = 0; i < pairs; ++i) form.normalisation.mean.push_back(get_float(reader));
-    for (std::uint32_t i = 0; i < pairs; ++i) form.normalisation.deviation.push_back(get_float(reader));
-    description.bytes = std::move(form);
+  const std::size_t pairs = description.bytes ? description.bytes->normalisation.mean.size() : 0;
+  const bool has_classes = description.target_kind == TargetKind::kClass;
+  if (features > kMaxFeatures || features + description.categories == 0 || (pairs > 1 && pairs != features) ||
+      has_classes != (description.class_count > 0)) {
+    return malformed("description", bytes.size());
   }
-  const bool has_classes = description.target_kind == data::TargetKind::kClass;
-  const auto most = static_cast<std::uint32_t>(kMaxFeatures);
-  const bool possible = dimensions >= 1 && dimensions <= kMaxDimensions && features <= kMaxFeatures &&
-                        features + description.categories > 0 && description.categories <= most &&
-                        description.target_width >= 1 && description.target_width <= most && description.size > 0 &&
-                        kind <= static_cast<std::uint8_t>(data::TargetKind::kReal) &&
-                        has_classes == (description.class_count > 0) && description.class_count <= kMaxClasses &&
-                        has_bytes <= 1;
-  if (!reader.complete() || !possible) return malformed("description", bytes.size());
   return description;
 }
 
@@ -234,22 +194,27 @@ Result<Read> decode_read(std::span<const std::byte> bytes, const Description& de
   return read;
 }
 
+namespace {
+
+struct Failure {
+  Error error;
+};
+
+template <class Archive>
+void fields(Archive& archive, Failure& failure) {
+  archive.required("message", failure.error.message, NumberIs::between(0, kMaxReasonBytes));
+  net::error_code(archive, failure.error.code);
+}
+
+}  // namespace
+
 std::vector<std::byte> encode(const Error& error) {
-  ByteWriter writer;
-  writer.put_text(error.message, kMaxReasonBytes);
-  writer.put(static_cast<std::uint16_t>(error.code));
-  return writer.take();
+  return net::encode_message(Failure{error});
 }
 
 Result<Error> decode_failed(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes);
-  Error error{ErrorCode::kInternal, reader.get_text(kMaxReasonBytes), -1};
-  const auto code = reader.get<std::uint16_t>();
-  error.code = static_cast<ErrorCode>(code);
-  if (!reader.complete() || code > static_cast<std::uint16_t>(ErrorCode::kInternal)) {
-    return malformed("failure", bytes.size());
-  }
-  return error;
+  MOTLEY_ASSIGN(Failure failure, net::decode_message<Failure>(bytes, "failure"));
+  return std::move(failure.error);
 }
 
 Result<std::vector<std::byte>> pack(const data::Dataset& dataset, const Description& description, const Read& read) {
@@ -270,16 +235,13 @@ Result<std::vector<std::byte>> pack(const data::Dataset& dataset, const Descript
   for (const auto part : {as_raw_bytes(ids), as_raw_bytes(bytes), as_raw_bytes(floats), as_raw_bytes(values)}) {
     to = std::copy(part.begin(), part.end(), to);
   }
-  switch (class_bytes(description)) {
-    case 1:
-      narrow<std::uint8_t>(classes, to);
-      break;
-    case 2:
-      narrow<std::uint16_t>(classes, to);
-      break;
-    default:
-      narrow<std::uint32_t>(classes, to);
-  }
+  with_class_type(description, [&](auto value) {
+    for (const std::int64_t one : classes) {
+      value = static_cast<decltype(value)>(one);
+      std::memcpy(to, &value, sizeof value);
+      to += sizeof value;
+    }
+  });
   return packed;
 }
 
@@ -310,10 +272,14 @@ Status unpack(std::span<const std::byte> bytes, const Description& description, 
     copy(bytes, into.values);
     return {};
   }
-  const std::size_t width = class_bytes(description);
-  const bool known = width == 1   ? widen<std::uint8_t>(bytes.data(), description.class_count, into.classes)
-                     : width == 2 ? widen<std::uint16_t>(bytes.data(), description.class_count, into.classes)
-                                  : widen<std::uint32_t>(bytes.data(), description.class_count, into.classes);
+  const bool known = with_class_type(description, [&](auto value) {
+    for (std::size_t i = 0; i < into.classes.size(); ++i) {
+      std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+      if (value >= description.class_count) return false;
+      into.classes[i] = value;
+    }
+    return true;
+  });
   if (!known) return fail(ErrorCode::kCorrupt, "a class beyond the {} that there are", description.class_count);
   return {};
 }

@@ -1,8 +1,4 @@
-// Requests on their way to the node, and the thread that reads their answers (see remote_dataset.h).
 #include "motley/data/remote/remote_dataset.h"
-
-#include <poll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 
@@ -12,11 +8,11 @@
 namespace motley::data {
 namespace {
 
-constexpr int kMaxLosses = 5;           // connections that one read may lose
-constexpr int kLookMilliseconds = 100;  // between two looks at whether the wait was cancelled
+constexpr int kMaxLosses = 5;         // connections that one read may lose
+constexpr double kLookSeconds = 0.1;  // between two looks at whether the wait was cancelled
 
 // What a connection reports calls the node a rank, which it is not.
-Error of_node(const net::TcpConnection& connection, const Error& error) {
+Error of_node(const net::Connection& connection, const Error& error) {
   const std::string name = connection.peer_name() + ": ";
   return {error.code, error.message.starts_with(name) ? error.message.substr(name.size()) : error.message, -1};
 }
@@ -24,9 +20,7 @@ Error of_node(const net::TcpConnection& connection, const Error& error) {
 }  // namespace
 
 RemoteDataset::RemoteDataset(DataServerAccess access, std::optional<Description> description)
-    : access_(std::move(access)),
-      description_(std::move(description)),
-      expected_event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+    : access_(std::move(access)), description_(std::move(description)) {}
 
 RemoteDataset::RemoteDataset(DataServerAccess access, Description description)
     : RemoteDataset(std::move(access), std::optional(std::move(description))) {}
@@ -49,7 +43,7 @@ void RemoteDataset::expect(std::span<const std::uint32_t> samples, data::Parts p
     const std::lock_guard lock(expected_mutex_);
     expected_.push_back({.read = {parts, {samples.begin(), samples.end()}}});
   }
-  ::eventfd_write(expected_event_.get(), 1);
+  waits_.wake();
 }
 
 Status RemoteDataset::read(std::span<const std::uint32_t> samples, const data::ReadTarget& into) const {
@@ -67,8 +61,6 @@ Status RemoteDataset::read(std::span<const std::uint32_t> samples, const data::R
 }
 
 void RemoteDataset::take_expected() const {
-  eventfd_t ignored;
-  ::eventfd_read(expected_event_.get(), &ignored);
   const std::lock_guard lock(expected_mutex_);
   requests_.splice(requests_.end(), expected_);
 }
@@ -110,7 +102,7 @@ Status RemoteDataset::connect(const Deadline& deadline) const {
   return {};
 }
 
-Result<Description> RemoteDataset::ask_for_description(net::TcpConnection& connection, const Deadline& deadline) const {
+Result<Description> RemoteDataset::ask_for_description(net::Connection& connection, const Deadline& deadline) const {
   const std::string what = "what its data is";
   MOTLEY_TRY(connection.send(kDataOpen, 0, encode(Open{access_.set, access_.keys}), deadline, what));
   std::vector<std::byte> bytes;
@@ -176,9 +168,10 @@ Status RemoteDataset::fetch(const Request& request) const {
                   request.read.samples.size(), deadline.allowed());
     }
     if (*moved) continue;
-    const auto events = static_cast<short>(POLLIN | (connection_->wants_to_write() ? POLLOUT : 0));
-    pollfd polled[] = {{connection_->descriptor(), events, 0}, {expected_event_.get(), POLLIN, 0}};
-    ::poll(polled, 2, std::min(kLookMilliseconds, deadline.remaining_milliseconds()));
+    waits_.add(*connection_);
+    waits_.end_at(deadline.at());
+    waits_.end_after(kLookSeconds);
+    waits_.wait();
   }
   return {};
 }

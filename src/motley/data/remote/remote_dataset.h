@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "motley/base/clock.h"
-#include "motley/base/os/descriptor.h"
 #include "motley/data/remote/protocol.h"
-#include "motley/net/host.h"
+#include "motley/net/admission.h"
+#include "motley/net/wait_set.h"
 
 namespace motley::data {
 
@@ -68,7 +68,7 @@ class RemoteDataset final : public data::Dataset {
   void take_expected() const;
   Request& request(std::span<const std::uint32_t> samples, data::Parts parts) const;
   Status connect(const Deadline& deadline) const;
-  Result<Description> ask_for_description(net::TcpConnection& connection, const Deadline& deadline) const;
+  Result<Description> ask_for_description(net::Connection& connection, const Deadline& deadline) const;
   void ask(Request& request) const;
   Status fetch(const Request& request) const;
   Result<bool> move_bytes() const;
@@ -79,10 +79,10 @@ class RemoteDataset final : public data::Dataset {
 
   mutable std::mutex expected_mutex_;
   mutable std::list<Request> expected_;  // that no reading thread has taken over
-  const Descriptor expected_event_;      // tells the one that waits
+  mutable net::WaitSet waits_;           // which is woken when there are some
 
   mutable std::mutex reading_;  // guards all below
-  mutable std::unique_ptr<net::TcpConnection> connection_;
+  mutable std::unique_ptr<net::Connection> connection_;
   mutable std::list<Request> requests_;  // in the order in which they were said
   mutable std::uint64_t next_tag_ = 1;
   mutable std::size_t posted_ = 0;  // answers that the present connection was told to expect

@@ -1,30 +1,17 @@
-// Both cost models, as equations over sums that are made once a stage (stage.h), and what they say of a candidate.
+// Both cost models, as equations over sums that are made once a stage, and what they say of a candidate.
 #include "motley/planning/cost/evaluation.h"
 
 #include <cmath>
-#include <limits>
 
 #include "motley/base/units.h"
-#include "motley/planning/cost/stage.h"
 
 namespace motley::planning {
 namespace {
 
 constexpr double kSecondsPerHour = 3600;
 
-std::size_t index(int value) {
-  return static_cast<std::size_t>(value);
-}
-
-double samples_of_micro_batch(const Problem& problem) {
-  return static_cast<double>(problem.batch) / static_cast<double>(problem.micro_batches);
-}
-
 void add_violation(Evaluation& evaluation, const std::string& sentence) {
-  if (!evaluation.violation.empty()) {
-    evaluation.violation += "; ";
-  }
-  evaluation.violation += sentence;
+  evaluation.violation += (evaluation.violation.empty() ? "" : "; ") + sentence;
 }
 
 // "throughput 14,210 is below the minimum throughput of 20,000 samples/s", with more digits where a few do not show it.
@@ -97,7 +84,7 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
     cost.gradient_sync_seconds = stage.gradient_sync_seconds(k);
     cost.update_seconds = stage.update_seconds;
     cost.memory_bytes = stage.memory_bytes(k, choice.recompute);
-    const Type& type = problem.types[index(choice.type)];
+    const Type& type = problem.type(choice.type);
     if (choice.replicas > problem.batch / problem.micro_batches) {
       add_violation(evaluation, fmt::format("stage {} has {} replicas for micro-batches of {} samples", s,
                                             choice.replicas, problem.batch / problem.micro_batches));
@@ -118,15 +105,95 @@ void evaluate_pipeline(const Problem& problem, const Candidate& candidate, Evalu
   evaluation.throughput = static_cast<double>(problem.batch) / evaluation.step_seconds;
 }
 
+// W under 1F1B, no less than `interval`: of all runs of stages, the longest there and back for each of its stages.
+// Each scan keeps the run that most exceeds its stages times the interval, which grows until none does.
+double one_forward_one_backward(std::span<const StageCost> stages, double interval) {
+  for (bool grown = true; grown;) {
+    grown = false;
+    double run = 0;
+    double length = 0;
+    double transfer = 0;
+    for (const StageCost& stage : stages) {
+      if (run + 2 * transfer < length * interval) run = length = transfer = 0;
+      run += 2 * transfer + stage.forward_seconds + stage.backward_seconds;
+      length += 1;
+      transfer = stage.transfer_seconds;
+      if (run / length > interval) {
+        interval = run / length;
+        grown = true;
+      }
+    }
+  }
+  return interval;
+}
+
+// The devices of a type that train with data parallelism, each the whole model.
+struct Workers {
+  int type;
+  double count;
+  PipelineStage stage;
+  double samples = 0;  // of each device
+
+  // Without samples there is nothing to do, not even what every batch takes.
+  double forward() const { return samples > 0 ? stage.forward.at(samples) + stage.sparse_seconds * samples : 0; }
+  double backward() const { return samples > 0 ? stage.backward.at(samples) + stage.sparse_seconds * samples : 0; }
+  double samples_within(double seconds) const {
+    const double left = seconds - stage.forward.fixed - stage.backward.fixed;
+    const double slope = stage.forward.per_sample + stage.backward.per_sample + 2 * stage.sparse_seconds;
+    if (left < 0) return 0;
+    return slope > 0 ? left / slope : kInfinity;
+  }
+};
+
+// So that all are done at the same time, the earliest in which they can do the batch.
+void balance(std::vector<Workers>& all, double batch) {
+  const auto samples_by = [&](double seconds) {
+    double samples = 0;
+    for (const Workers& one : all) samples += one.count * std::min(batch, one.samples_within(seconds));
+    return samples;
+  };
+  double low = 0;
+  double high = 0;  // all are done with equal parts by then
+  for (const Workers& one : all) high = std::max(high, one.forward() + one.backward());
+  // The last halving leaves neighbouring numbers.
+  for (double middle = high / 2; middle > low && middle < high; middle = low + (high - low) / 2) {
+    (samples_by(middle) < batch ? low : high) = middle;
+  }
+  const double excess = batch / std::max(batch, samples_by(high));
+  for (Workers& one : all) one.samples = excess * std::min(batch, one.samples_within(high));
+}
+
 }  // namespace
+
+double gradient_sync_seconds(GradientSync gradient_sync, double bytes, double devices, const Link& link) {
+  if (devices == 1 || gradient_sync == GradientSync::kNone) return 0;
+  return gradient_sync == GradientSync::kRing
+             ? 2 * (devices - 1) * (bytes / (devices * link.bytes_per_second) + link.latency_seconds)
+             : 2 * (bytes / link.bytes_per_second + link.latency_seconds);
+}
+
+Link slowest_link(const Problem& problem, std::span<const int> types) {
+  Link slowest;
+  const auto add = [&](double bytes_per_second, double latency_seconds) {
+    slowest.bytes_per_second = std::min(slowest.bytes_per_second, bytes_per_second);
+    slowest.latency_seconds = std::max(slowest.latency_seconds, latency_seconds);
+  };
+  for (const int from : types) {
+    add(problem.type(from).bytes_per_second, problem.type(from).latency_seconds);
+    for (const int to : types) {
+      if (from != to) add(problem.link(from, to).bytes_per_second, problem.link(from, to).latency_seconds);
+    }
+  }
+  return slowest;
+}
 
 HeterpsStage heterps_stage(const Problem& problem, int first, int last, int type, int previous) {
   const double profile_batch = problem.profile_batch;
-  const double bytes_per_second = problem.types[index(type)].bytes_per_second;
+  const double bytes_per_second = problem.type(type).bytes_per_second;
   HeterpsStage stage;
   for (int layer = first; layer <= last; ++layer) {
     const LayerOnType& times = problem.at(layer, type);
-    const LayerSize& size = problem.layers[index(layer)];
+    const LayerSize& size = problem.layer(layer);
     const double compute = (times.forward.at(profile_batch) + times.backward.at(profile_batch)) / profile_batch;
     double data = 2 * (size.sparse_bytes + size.parameter_bytes / profile_batch) / bytes_per_second;
     if (layer == first && previous >= 0) {
@@ -140,19 +207,17 @@ HeterpsStage heterps_stage(const Problem& problem, int first, int last, int type
   return stage;
 }
 
-PipelineStage pipeline_stage(const Problem& problem, int first, int last, int type, int next, int stage_index,
+PipelineStage pipeline_stage(const Problem& problem, int first, int last, int type, int next, int position,
                              int stages) {
-  const Type& device = problem.types[index(type)];
+  const Type& device = problem.type(type);
   PipelineStage stage;
-  stage.samples = samples_of_micro_batch(problem);
-  const auto micro_batches = static_cast<double>(problem.micro_batches);
-  stage.in_flight = problem.schedule == planning::PipelineSchedule::kGPipe
-                        ? micro_batches
-                        : std::min(micro_batches, static_cast<double>(stages - stage_index));
+  stage.samples = problem.micro_batch_samples();
+  stage.in_flight =
+      static_cast<double>(count_warm_up(problem.schedule, index(position), index(stages), problem.micro_batches));
   double sparse_bytes = 0;
   for (int layer = first; layer <= last; ++layer) {
     const LayerOnType& times = problem.at(layer, type);
-    const LayerSize& size = problem.layers[index(layer)];
+    const LayerSize& size = problem.layer(layer);
     stage.forward.fixed += times.forward.fixed;
     stage.forward.per_sample += times.forward.per_sample;
     stage.backward.fixed += times.backward.fixed;
@@ -171,52 +236,14 @@ PipelineStage pipeline_stage(const Problem& problem, int first, int last, int ty
     stage.send_latency = link.latency_seconds;
   }
   stage.gradient_sync = device.gradient_sync;
-  stage.bytes_per_second = device.bytes_per_second;
-  stage.latency = device.latency_seconds;
+  stage.link = {device.bytes_per_second, device.latency_seconds};
   return stage;
-}
-
-double PipelineStage::gradient_sync_seconds(double k) const {
-  if (k == 1 || gradient_sync == planning::GradientSync::kNone) {
-    return 0;
-  }
-  return gradient_sync == planning::GradientSync::kRing
-             ? 2 * (k - 1) * (parameter_bytes / (k * bytes_per_second) + latency)
-             : 2 * (parameter_bytes / bytes_per_second + latency);
 }
 
 double PipelineStage::memory_bytes(double k, bool recompute) const {
   const double share = samples / k;
   return state_bytes + share * (recompute ? in_flight * input_bytes + activation_bytes : in_flight * activation_bytes);
 }
-
-namespace {
-
-// W under 1F1B, no less than `interval`: of all runs of stages, the longest there and back for each of its stages.
-// Each scan keeps the run that most exceeds its stages times the interval, which grows until none does.
-double one_forward_one_backward(std::span<const StageCost> stages, double interval) {
-  for (bool grown = true; grown;) {
-    grown = false;
-    double run = 0;
-    double length = 0;
-    double transfer = 0;
-    for (const StageCost& stage : stages) {
-      if (run + 2 * transfer < length * interval) {
-        run = length = transfer = 0;
-      }
-      run += 2 * transfer + stage.forward_seconds + stage.backward_seconds;
-      length += 1;
-      transfer = stage.transfer_seconds;
-      if (run / length > interval) {
-        interval = run / length;
-        grown = true;
-      }
-    }
-  }
-  return interval;
-}
-
-}  // namespace
 
 PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> stages) {
   PipelineTime time;
@@ -227,9 +254,8 @@ PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> st
     time.longest_backward = std::max({time.longest_backward, stage.backward_seconds, stage.transfer_seconds});
     longest_transfer = std::max(longest_transfer, stage.transfer_seconds);
   }
-  time.interval = problem.schedule == planning::PipelineSchedule::kGPipe
-                      ? time.longest_forward + time.longest_backward
-                      : one_forward_one_backward(stages, longest_transfer);
+  time.interval = problem.schedule == PipelineSchedule::kGPipe ? time.longest_forward + time.longest_backward
+                                                               : one_forward_one_backward(stages, longest_transfer);
   const double filled_and_drained = time.fill + static_cast<double>(problem.micro_batches - 1) * time.interval;
   double earlier = 0;  // before the end, the last backward of the stage is done
   for (const StageCost& stage : stages) {
@@ -239,7 +265,7 @@ PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> st
   return time;
 }
 
-Evaluation evaluate(const Problem& problem, const Candidate& candidate, const planning::Objective& objective,
+Evaluation evaluate(const Problem& problem, const Candidate& candidate, const Objective& objective,
                     std::optional<double> measured_step_seconds) {
   Evaluation evaluation;
   evaluation.stages.resize(candidate.size());
@@ -281,91 +307,18 @@ Evaluation evaluate(const Problem& problem, const Candidate& candidate, const pl
   return evaluation;
 }
 
-double value(const Evaluation& evaluation, planning::Criterion criterion) {
-  if (!evaluation.feasible) {
-    return std::numeric_limits<double>::infinity();
-  }
+double value(const Evaluation& evaluation, Criterion criterion) {
+  if (!evaluation.feasible) return kInfinity;
   switch (criterion) {
-    case planning::Criterion::kMinCost:
+    case Criterion::kMinCost:
       return evaluation.cost;
-    case planning::Criterion::kMaxThroughput:
+    case Criterion::kMaxThroughput:
       return 1 / evaluation.throughput;
-    case planning::Criterion::kMinStepTime:
+    case Criterion::kMinStepTime:
       return evaluation.step_seconds;
   }
-  return std::numeric_limits<double>::infinity();
+  return kInfinity;
 }
-
-namespace {
-
-// The devices of a type that train with data parallelism, each the whole model.
-struct Workers {
-  const Type& type;
-  double count;
-  PipelineStage stage;
-  double samples = 0;  // of each device
-
-  // Without samples there is nothing to do, not even what every batch takes.
-  double forward() const { return samples > 0 ? stage.forward.at(samples) + stage.sparse_seconds * samples : 0; }
-  double backward() const { return samples > 0 ? stage.backward.at(samples) + stage.sparse_seconds * samples : 0; }
-  double samples_within(double seconds) const {
-    const double left = seconds - stage.forward.fixed - stage.backward.fixed;
-    const double slope = stage.forward.per_sample + stage.backward.per_sample + 2 * stage.sparse_seconds;
-    if (left < 0) return 0;
-    return slope > 0 ? left / slope : std::numeric_limits<double>::infinity();
-  }
-};
-
-// With equal parts of the batch.
-std::vector<Workers> split_equally(const Problem& problem, const std::vector<std::int64_t>& counts, double devices) {
-  std::vector<Workers> all;
-  for (int t = 0; t < problem.type_count(); ++t) {
-    if (counts[index(t)] == 0) continue;
-    all.push_back({.type = problem.types[index(t)],
-                   .count = static_cast<double>(counts[index(t)]),
-                   .stage = pipeline_stage(problem, 0, problem.layer_count() - 1, t, -1, 0, 1),
-                   .samples = static_cast<double>(problem.batch) / devices});
-  }
-  return all;
-}
-
-// So that all are done at the same time, the earliest in which they can do the batch.
-void balance(std::vector<Workers>& all, double batch) {
-  const auto samples_by = [&](double seconds) {
-    double samples = 0;
-    for (const Workers& one : all) samples += one.count * std::min(batch, one.samples_within(seconds));
-    return samples;
-  };
-  double low = 0;
-  double high = 0;  // all are done with equal parts by then
-  for (const Workers& one : all) high = std::max(high, one.forward() + one.backward());
-  // The last halving leaves neighbouring numbers.
-  for (double middle = high / 2; middle > low && middle < high; middle = low + (high - low) / 2) {
-    (samples_by(middle) < batch ? low : high) = middle;
-  }
-  const double excess = batch / std::max(batch, samples_by(high));
-  for (Workers& one : all) one.samples = excess * std::min(batch, one.samples_within(high));
-}
-
-// The ring of all devices is as slow as the slowest link in it.
-double ring_seconds(const Problem& problem, const std::vector<Workers>& all, double devices) {
-  double bytes_per_second = std::numeric_limits<double>::infinity();
-  double latency = 0;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    bytes_per_second = std::min(bytes_per_second, all[i].type.bytes_per_second);
-    latency = std::max(latency, all[i].type.latency_seconds);
-    for (std::size_t j = 0; j < i; ++j) {
-      const Link& link =
-          problem.links[static_cast<std::size_t>(&all[j].type - problem.types.data()) * problem.types.size() +
-                        static_cast<std::size_t>(&all[i].type - problem.types.data())];
-      bytes_per_second = std::min(bytes_per_second, link.bytes_per_second);
-      latency = std::max(latency, link.latency_seconds);
-    }
-  }
-  return 2 * (devices - 1) * (all.back().stage.parameter_bytes / (devices * bytes_per_second) + latency);
-}
-
-}  // namespace
 
 Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, BatchSplit shares) {
   MOTLEY_INVARIANT(counts.size() == problem.types.size(), "{} counts for {} device types", counts.size(),
@@ -374,7 +327,16 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
   double devices = 0;
   for (const std::int64_t count : counts) devices += static_cast<double>(count);
   MOTLEY_INVARIANT(devices > 0, "data parallelism needs a device");
-  std::vector<Workers> all = split_equally(problem, counts, devices);
+  std::vector<Workers> all;
+  std::vector<int> types;
+  for (int t = 0; t < problem.type_count(); ++t) {
+    if (counts[index(t)] == 0) continue;
+    types.push_back(t);
+    all.push_back({.type = t,
+                   .count = static_cast<double>(counts[index(t)]),
+                   .stage = pipeline_stage(problem, 0, problem.layer_count() - 1, t, -1, 0, 1),
+                   .samples = batch / devices});
+  }
   if (shares == BatchSplit::kBalanced) balance(all, batch);
 
   Evaluation evaluation;
@@ -391,13 +353,15 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
     cost.update_seconds = std::max(cost.update_seconds, one.stage.update_seconds);
     const double memory = one.stage.state_bytes + one.samples * one.stage.activation_bytes;
     cost.memory_bytes = std::max(cost.memory_bytes, memory);
-    if (one.type.memory_bytes > 0 && exceeds(memory, one.type.memory_bytes)) {
+    const Type& type = problem.type(one.type);
+    if (type.memory_bytes > 0 && exceeds(memory, type.memory_bytes)) {
       add_violation(evaluation,
                     fmt::format("a share of {} samples needs {} a device, {} has {}", format_number(one.samples),
-                                format_bytes(memory), one.type.name, format_bytes(one.type.memory_bytes)));
+                                format_bytes(memory), type.name, format_bytes(type.memory_bytes)));
     }
   }
-  if (devices > 1) cost.gradient_sync_seconds = ring_seconds(problem, all, devices);
+  cost.gradient_sync_seconds = gradient_sync_seconds(GradientSync::kRing, all.back().stage.parameter_bytes, devices,
+                                                     slowest_link(problem, types));
   check_counts(problem, evaluation);
   evaluation.step_seconds = cost.compute_seconds + cost.gradient_sync_seconds + cost.update_seconds;
   evaluation.throughput = batch / evaluation.step_seconds;
@@ -406,86 +370,31 @@ Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std:
   return evaluation;
 }
 
-planning::Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluation& evaluation,
-                       const planning::Objective& objective, const std::string& method) {
-  planning::Plan plan;
+Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluation& evaluation,
+             const Objective& objective, const std::string& method) {
+  Plan plan;
   plan.model = problem.model;
-  for (const LayerSize& layer : problem.layers) {
-    plan.layers.push_back(layer.name);
-  }
+  for (const LayerSize& layer : problem.layers) plan.layers.push_back(layer.name);
   plan.batch = problem.batch;
   plan.micro_batches = problem.micro_batches;
   plan.schedule = problem.schedule;
   for (const StageChoice& choice : candidate) {
-    const Type& type = problem.types[index(choice.type)];
+    const Type& type = problem.type(choice.type);
     plan.stages.push_back(
         {.first_layer = choice.first,
          .last_layer = choice.last,
          .replicas = {{.type = type.name, .count = choice.replicas, .share = 1 / static_cast<double>(choice.replicas)}},
-         .gradient_sync = choice.replicas > 1 ? type.gradient_sync : planning::GradientSync::kNone,
+         .gradient_sync = choice.replicas > 1 ? type.gradient_sync : GradientSync::kNone,
          .recompute = choice.recompute});
   }
   plan.cost_model = to_string(problem.cost_model);
   plan.method = method;
-  plan.objective = planning::describe(objective);
+  plan.objective = describe(objective);
   plan.predicted = {.step_seconds = evaluation.step_seconds,
                     .throughput = evaluation.throughput,
                     .hourly_cost = evaluation.hourly_cost,
                     .cost = evaluation.cost};
   return plan;
-}
-
-Result<Candidate> to_candidate(const Problem& problem, const planning::Plan& plan) {
-  const std::string name = fmt::format("plan for '{}'", plan.model);
-  MOTLEY_TRY(planning::validate(plan, name));
-  if (plan.model != problem.model) {
-    return fail(ErrorCode::kInvalidInput, "{}: the problem is of model '{}'; accepted: a plan for that model", name,
-                problem.model);
-  }
-  if (plan.layers.size() != problem.layers.size()) {
-    return fail(ErrorCode::kInvalidInput, "{}: it has {} layers; accepted: the {} layers of the profile", name,
-                plan.layers.size(), problem.layers.size());
-  }
-  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
-    if (plan.layers[layer] != problem.layers[layer].name) {
-      return fail(ErrorCode::kInvalidInput, "{}: layers[{}] is '{}'; accepted: '{}', as in the profile", name, layer,
-                  plan.layers[layer], problem.layers[layer].name);
-    }
-  }
-  Candidate candidate;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const planning::Stage& stage = plan.stages[s];
-    const planning::Replicas& replicas = stage.replicas.front();
-    if (stage.replicas.size() > 1) {
-      return fail(ErrorCode::kInvalidInput,
-                  "{}: stages[{}].replicas has {} entries; accepted: one, as the cost model knows stages of one type "
-                  "with equal shares",
-                  name, s, stage.replicas.size());
-    }
-    const auto type = std::ranges::find(problem.types, replicas.type, &Type::name);
-    if (type == problem.types.end()) {
-      std::vector<std::string> there;
-      for (const Type& known : problem.types) {
-        there.push_back(known.name);
-      }
-      return fail(ErrorCode::kInvalidInput, "{}: stages[{}].replicas[0].type is '{}'; accepted: {}", name, s,
-                  replicas.type, fmt::join(there, ", "));
-    }
-    const int type_index = static_cast<int>(type - problem.types.begin());
-    if (problem.cost_model == CostModel::kHeterps && s > 0 && candidate.back().type == type_index) {
-      return fail(
-          ErrorCode::kInvalidInput,
-          "{}: stages[{}] is on '{}' as the stage before it; accepted under the cost model 'heterps': one stage "
-          "of both",
-          name, s, replicas.type);
-    }
-    candidate.push_back({.first = stage.first_layer,
-                         .last = stage.last_layer,
-                         .type = type_index,
-                         .replicas = replicas.count,
-                         .recompute = stage.recompute});
-  }
-  return candidate;
 }
 
 }  // namespace motley::planning

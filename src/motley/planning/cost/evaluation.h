@@ -2,13 +2,14 @@
 // of times a second.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "motley/planning/cost/problem.h"
-#include "motley/planning/plan/objective.h"
 
 namespace motley::planning {
 
@@ -82,12 +83,12 @@ struct Evaluation {
 //   throughput = batch / step                                                                           (17)
 // `feasible` covers counts, memory, and the objective's limits (to a relative 1e-9); the numbers are there
 // either way. Where it was measured what a step takes, that stands in place of (16), and what follows from it.
-Evaluation evaluate(const Problem& problem, const Candidate& candidate, const planning::Objective& objective,
+Evaluation evaluate(const Problem& problem, const Candidate& candidate, const Objective& objective,
                     std::optional<double> measured_step_seconds = std::nullopt);
 
 // What the objective minimises: cost, seconds a sample (1 / throughput), or seconds a step. Positive; infeasible:
 // infinity.
-double value(const Evaluation& evaluation, planning::Criterion criterion);
+double value(const Evaluation& evaluation, Criterion criterion);
 
 // Data parallelism over all given devices, one stage, every device its share of the batch: equal shares, or shares that
 // make all devices finish together. counts: devices of every type. The ring runs over the slowest link in use; all
@@ -95,10 +96,73 @@ double value(const Evaluation& evaluation, planning::Criterion criterion);
 enum class BatchSplit { kEqual, kBalanced };
 Evaluation evaluate_data_parallel(const Problem& problem, const std::vector<std::int64_t>& counts, BatchSplit shares);
 
-// The plan that a candidate stands for, with names instead of indices, and back.
-planning::Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluation& evaluation,
-                       const planning::Objective& objective, const std::string& method);
-// Errors (kInvalidInput): a plan of another model, an unknown type, a stage of several types.
-Result<Candidate> to_candidate(const Problem& problem, const planning::Plan& plan);
+// The plan that a candidate stands for, with names instead of indices.
+Plan to_plan(const Problem& problem, const Candidate& candidate, const Evaluation& evaluation,
+             const Objective& objective, const std::string& method);
+
+// Seconds in which so many devices agree on the gradients of `bytes` of parameters, over links like that one (11).
+double gradient_sync_seconds(GradientSync gradient_sync, double bytes, double devices, const Link& link);
+// The slowest of the links among devices of these types, each in latency and in bytes.
+Link slowest_link(const Problem& problem, std::span<const int> types);
+
+// What one stage takes as a function of its number of devices: the sums over its layers, made once, so that counts can
+// be searched without walking the layers again.
+//
+// kHeterps: CT(k) = compute_fixed + compute_divided / k, DT(k) = data_fixed + data_divided / k; seconds a sample.
+struct HeterpsStage {
+  double compute_fixed = 0;
+  double compute_divided = 0;
+  double data_fixed = 0;
+  double data_divided = 0;
+
+  double compute(double k) const { return compute_fixed + compute_divided / k; }
+  double data(double k) const { return data_fixed + data_divided / k; }
+  double seconds(double k) const { return std::max(compute(k), data(k)); }  // ET
+};
+// previous: the type of the stage before, -1 for the first stage.
+HeterpsStage heterps_stage(const Problem& problem, int first, int last, int type, int previous);
+
+// kPipeline: seconds and bytes of a stage on k devices.
+struct PipelineStage {
+  double samples = 1;    // u, of a micro-batch
+  double in_flight = 1;  // micro-batches whose activations are held at once
+  Affine forward;        // computation
+  Affine backward;
+  double sparse_seconds = 0;  // pull of one sample's rows by one device
+  double parameter_bytes = 0;
+  double activation_bytes = 0;
+  double input_bytes = 0;   // of one sample
+  double state_bytes = 0;   // parameters, gradients and optimizer state
+  double send_seconds = 0;  // of a micro-batch to the next stage over one pair of devices
+  double send_latency = 0;
+  GradientSync gradient_sync = GradientSync::kNone;
+  Link link;                  // among its devices
+  double update_seconds = 0;  // of the weights, by every device
+
+  double forward_seconds(double k) const { return forward.at(samples / k) + sparse_seconds * samples / k; }
+  double backward_seconds(double k, bool recompute) const {
+    const double computation = backward.at(samples / k) + (recompute ? forward.at(samples / k) : 0);
+    return computation + sparse_seconds * samples / k;
+  }
+  double transfer_seconds(double k, double next) const { return send_latency + send_seconds / std::min(k, next); }
+  double gradient_sync_seconds(double k) const {
+    return planning::gradient_sync_seconds(gradient_sync, parameter_bytes, k, link);
+  }
+  // Once a step, after the last backward.
+  double closing_seconds(double k) const { return gradient_sync_seconds(k) + update_seconds; }
+  double memory_bytes(double k, bool recompute) const;
+};
+// stages: of the whole pipeline; next: the type of the stage after, -1 for the last stage.
+PipelineStage pipeline_stage(const Problem& problem, int first, int last, int type, int next, int position, int stages);
+
+// What the whole pipeline takes for a step, and its parts.
+struct PipelineTime {
+  double fill = 0;              // sum of f_s + g_s + 2 c_s
+  double longest_forward = 0;   // max of f_s and c_s
+  double longest_backward = 0;  // max of g_s and c_s
+  double interval = 0;          // between micro-batches: W, or the sum of both maxima under gpipe
+  double step = 0;
+};
+PipelineTime pipeline_time(const Problem& problem, std::span<const StageCost> stages);
 
 }  // namespace motley::planning

@@ -9,8 +9,8 @@
 namespace motley::planning {
 
 std::optional<Candidate> exact_heterps_counts(const Problem& problem, const std::vector<Span>& stages,
-                                              const planning::Objective& objective);
+                                              const Objective& objective);
 std::optional<Candidate> exact_pipeline_counts(const Problem& problem, const std::vector<Span>& stages,
-                                               const planning::Objective& objective, std::int64_t max_boxes);
+                                               const Objective& objective, std::int64_t max_boxes);
 
 }  // namespace motley::planning

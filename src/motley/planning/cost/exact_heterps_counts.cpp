@@ -11,15 +11,11 @@
 // stage falls until k = 1 is enough and rises with e from there, so that over all e' <= e it is least at min(e, seconds
 // with k = 1).
 #include <cmath>
-#include <limits>
 
-#include "motley/planning/cost/exact_counts.h"
-#include "motley/planning/cost/stage.h"
+#include "motley/planning/cost/provisioning.h"
 
 namespace motley::planning {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double below(double value) {
   return std::nextafter(value, 0.0);
@@ -27,15 +23,13 @@ double below(double value) {
 
 // Devices, not necessarily whole, with which fixed + divided / k reaches `seconds`.
 double devices_for(double seconds, double fixed, double divided) {
-  if (divided == 0) {
-    return fixed <= seconds ? 0 : kInfinity;
-  }
+  if (divided == 0) return fixed <= seconds ? 0 : kInfinity;
   return fixed < seconds ? divided / (seconds - fixed) : kInfinity;
 }
 
-class Search {
+class HeterpsCountSearch {
  public:
-  Search(const Problem& problem, const std::vector<Span>& spans, const planning::Objective& objective)
+  HeterpsCountSearch(const Problem& problem, const std::vector<Span>& spans, const Objective& objective)
       : spans_(spans),
         max_price_(objective.max_hourly_cost * (1 + kTolerance)),
         // cost is seconds a sample times price per hour
@@ -46,10 +40,10 @@ class Search {
     stages_.reserve(spans.size());
     int previous = -1;
     for (const Span& span : spans) {
-      const Type& type = problem.types[static_cast<std::size_t>(span.type)];
+      const Type& type = problem.type(span.type);
       const HeterpsStage times = heterps_stage(problem, span.first, span.last, span.type, previous);
       stages_.push_back({.times = times,
-                         .type = static_cast<std::size_t>(span.type),
+                         .type = index(span.type),
                          .price = type.price_per_hour,
                          .count = static_cast<double>(type.count),
                          .alone = times.seconds(1)});
@@ -66,23 +60,17 @@ class Search {
         best = candidate();
         best_cost = cost;
       }
-      if (relaxed_cost_ >= best_cost) {
-        break;
-      }
+      if (relaxed_cost_ >= best_cost) break;
       target = std::min(below(seconds_), best_cost / price_);
     }
     return best;
   }
 
   std::optional<Candidate> fastest() {
-    if (!provision(slowest_)) {
-      return std::nullopt;
-    }
+    if (!provision(slowest_)) return std::nullopt;
     double high = seconds_;
     double low = 0;
-    for (const Stage& stage : stages_) {
-      low = std::max(low, stage.times.seconds(stage.count));
-    }
+    for (const Stage& stage : stages_) low = std::max(low, stage.times.seconds(stage.count));
     while (high > 0 && provision(below(high))) {
       high = seconds_;
       const double middle = low + (high - low) / 2;
@@ -92,9 +80,7 @@ class Search {
         low = middle;
       }
     }
-    if (!provision(high) || !(seconds_ * price_ <= max_cost_ || fastest_within(high, slowest_))) {
-      return std::nullopt;
-    }
+    if (!provision(high) || !(seconds_ * price_ <= max_cost_ || fastest_within(high, slowest_))) return std::nullopt;
     return candidate();
   }
 
@@ -122,35 +108,25 @@ class Search {
       } else {
         const double devices = std::max(devices_for(target, stage.times.compute_fixed, stage.times.compute_divided),
                                         devices_for(target, stage.times.data_fixed, stage.times.data_divided));
-        if (!(devices < stage.count + 1)) {
-          return false;
-        }
+        if (!(devices < stage.count + 1)) return false;
         relaxed_cost_ += stage.price * target * devices;
         // Rounding may put the quotient on the wrong side of an integer.
         count = std::max(1.0, std::ceil(devices));
-        while (count > 1 && stage.times.seconds(count - 1) <= target) {
-          --count;
-        }
-        while ((seconds = stage.times.seconds(count)) > target && count <= stage.count) {
-          ++count;
-        }
+        while (count > 1 && stage.times.seconds(count - 1) <= target) --count;
+        while ((seconds = stage.times.seconds(count)) > target && count <= stage.count) ++count;
       }
       counts_[s] = count;
       seconds_ = std::max(seconds_, seconds);
       price_ += stage.price * count;
       used_[stage.type] += count;
-      if (used_[stage.type] > stage.count) {
-        return false;
-      }
+      if (used_[stage.type] > stage.count) return false;
     }
     return price_ <= max_price_;
   }
 
   // The smallest seconds in (low, high] whose cost is within the cap; provisions for it. The smaller half comes first.
   bool fastest_within(double low, double high) {
-    if (!provision(high) || seconds_ <= low || low * price_ > max_cost_ || relaxed_cost_ > max_cost_) {
-      return false;
-    }
+    if (!provision(high) || seconds_ <= low || low * price_ > max_cost_ || relaxed_cost_ > max_cost_) return false;
     const double largest = seconds_;
     const double middle = low + (largest - low) / 2;
     if (middle > low && middle < largest && (fastest_within(low, middle) || fastest_within(middle, below(largest)))) {
@@ -160,12 +136,10 @@ class Search {
   }
 
   Candidate candidate() const {
-    Candidate candidate(spans_.size());
+    Candidate candidate;
     for (std::size_t s = 0; s < spans_.size(); ++s) {
-      candidate[s] = {.first = spans_[s].first,
-                      .last = spans_[s].last,
-                      .type = spans_[s].type,
-                      .replicas = static_cast<std::int64_t>(counts_[s])};
+      const auto& [first, last, type] = spans_[s];
+      candidate.push_back({first, last, type, static_cast<std::int64_t>(counts_[s])});
     }
     return candidate;
   }
@@ -187,9 +161,9 @@ class Search {
 }  // namespace
 
 std::optional<Candidate> exact_heterps_counts(const Problem& problem, const std::vector<Span>& stages,
-                                              const planning::Objective& objective) {
-  Search search(problem, stages, objective);
-  return objective.criterion == planning::Criterion::kMinCost ? search.cheapest() : search.fastest();
+                                              const Objective& objective) {
+  HeterpsCountSearch search(problem, stages, objective);
+  return objective.criterion == Criterion::kMinCost ? search.cheapest() : search.fastest();
 }
 
 }  // namespace motley::planning

@@ -5,15 +5,12 @@
 // empty, or single counts, or have to be halved. For cost, which is step times price, the step's own range is halved
 // first, because a short range of steps leaves little of the counts.
 #include <cmath>
-#include <limits>
 
-#include "motley/planning/cost/exact_counts.h"
-#include "motley/planning/cost/stage.h"
+#include "motley/planning/cost/provisioning.h"
 
 namespace motley::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // An answer counts as better only by this share, so that rounding does not keep equal ones apart.
 constexpr double kStrictly = 1 - 1e-12;
 // The step's range is short enough where its ends differ by this factor.
@@ -24,8 +21,7 @@ constexpr int kMaxRounds = 4;
 using Counts = std::vector<std::int64_t>;
 
 // The first of low .. high that holds, where all after it hold too; `high` if none before it does.
-template <class Predicate>
-std::int64_t find_first(std::int64_t low, std::int64_t high, const Predicate& holds) {
+std::int64_t find_first(std::int64_t low, std::int64_t high, const auto& holds) {
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
     if (holds(middle)) {
@@ -37,14 +33,14 @@ std::int64_t find_first(std::int64_t low, std::int64_t high, const Predicate& ho
   return low;
 }
 
-class Search {
+class PipelineCountSearch {
  public:
-  Search(const Problem& problem, const std::vector<Span>& spans, const planning::Objective& objective,
-         std::int64_t max_boxes)
+  PipelineCountSearch(const Problem& problem, const std::vector<Span>& spans, const Objective& objective,
+                      std::int64_t max_boxes)
       : problem_(problem),
         spans_(spans),
         boxes_left_(max_boxes),
-        for_cost_(objective.criterion == planning::Criterion::kMinCost),
+        for_cost_(objective.criterion == Criterion::kMinCost),
         further_(static_cast<double>(problem.micro_batches) - 1),
         max_price_(objective.max_hourly_cost * (1 + kTolerance)),
         max_cost_(objective.max_cost * (1 + kTolerance) * 3600 * static_cast<double>(problem.batch) /
@@ -56,11 +52,11 @@ class Search {
         used_(problem.types.size()) {
     const int count = static_cast<int>(spans.size());
     for (int s = 0; s < count; ++s) {
-      const Span& span = spans[static_cast<std::size_t>(s)];
-      const int next = s + 1 < count ? spans[static_cast<std::size_t>(s) + 1].type : -1;
-      const Type& type = problem.types[static_cast<std::size_t>(span.type)];
+      const Span& span = spans[index(s)];
+      const int next = s + 1 < count ? spans[index(s + 1)].type : -1;
+      const Type& type = problem.type(span.type);
       stages_.push_back({.times = pipeline_stage(problem, span.first, span.last, span.type, next, s, count),
-                         .type = static_cast<std::size_t>(span.type),
+                         .type = index(span.type),
                          .price = type.price_per_hour,
                          .count = type.count,
                          .most = problem.max_replicas(span.type),
@@ -74,24 +70,17 @@ class Search {
       box.low.push_back(find_first(1, stage.most + 1, [&](std::int64_t k) { return fits(stage, k); }));
       box.high.push_back(stage.most);
       used_[stage.type] += box.low.back();
-      if (box.low.back() > stage.most || used_[stage.type] > stage.count) {
-        return std::nullopt;
-      }
+      if (box.low.back() > stage.most || used_[stage.type] > stage.count) return std::nullopt;
     }
     guess(box.low);
-    set_costs(box.low, box.low, box.high);
+    set_costs(box.low, box.high);
     box.longest = std::min(max_step_, pipeline_time(problem_, costs_).step);
     search(box);
-    if (best_.empty()) {
-      return std::nullopt;
-    }
+    if (best_.empty()) return std::nullopt;
     Candidate candidate;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
-      candidate.push_back({.first = spans_[s].first,
-                           .last = spans_[s].last,
-                           .type = spans_[s].type,
-                           .replicas = best_[s],
-                           .recompute = !stages_[s].fits(best_[s], false)});
+      const auto& [first, last, type] = spans_[s];
+      candidate.push_back({first, last, type, best_[s], !stages_[s].fits(best_[s], false)});
     }
     return candidate;
   }
@@ -126,8 +115,8 @@ class Search {
     return stage.fits(k, false) || (problem_.allow_recompute && stage.fits(k, true));
   }
 
-  // Sets costs_: computation with `computing` devices, transfers between `sending`, exchange among `exchanging`.
-  void set_costs(const Counts& computing, const Counts& sending, const Counts& exchanging) {
+  // Sets costs_: computation and transfers with these devices, exchange among `exchanging`.
+  void set_costs(const Counts& computing, const Counts& exchanging) {
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       const Stage& stage = stages_[s];
       costs_[s].forward_seconds = stage.forward(computing[s]);
@@ -135,7 +124,7 @@ class Search {
       costs_[s].transfer_seconds =
           s + 1 == stages_.size()
               ? 0
-              : stage.times.transfer_seconds(static_cast<double>(sending[s]), static_cast<double>(sending[s + 1]));
+              : stage.times.transfer_seconds(static_cast<double>(computing[s]), static_cast<double>(computing[s + 1]));
       costs_[s].gradient_sync_seconds = stage.times.gradient_sync_seconds(static_cast<double>(exchanging[s]));
       costs_[s].update_seconds = stage.times.update_seconds;
     }
@@ -146,18 +135,24 @@ class Search {
     return for_cost_ && !best_.empty() ? std::min(max_cost_, best_value_ * kStrictly) : max_cost_;
   }
 
-  // Takes the counts where they are within all limits and better than the best.
-  void consider(const Counts& counts) {
-    std::fill(used_.begin(), used_.end(), 0);
+  // The price of these counts; sets used_.
+  double add_up(const Counts& counts) {
+    std::ranges::fill(used_, 0);
     double price = 0;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       used_[stages_[s].type] += counts[s];
       price += stages_[s].price * static_cast<double>(counts[s]);
-      if (counts[s] > stages_[s].most || used_[stages_[s].type] > stages_[s].count) {
-        return;
-      }
     }
-    set_costs(counts, counts, counts);
+    return price;
+  }
+
+  // Takes the counts where they are within all limits and better than the best.
+  void consider(const Counts& counts) {
+    const double price = add_up(counts);
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      if (counts[s] > stages_[s].most || used_[stages_[s].type] > stages_[s].count) return;
+    }
+    set_costs(counts, counts);
     const double step = pipeline_time(problem_, costs_).step;
     const double value = for_cost_ ? step * price : step;
     if (price <= max_price_ && step <= max_step_ && step * price <= max_cost_ &&
@@ -171,7 +166,7 @@ class Search {
   // added, taken away and moved while that helps.
   void guess(Counts counts) {
     for (;;) {
-      consider(counts);  // leaves the sums of the counts in used_
+      consider(counts);  // adds them up
       std::size_t slowest = stages_.size();
       for (std::size_t s = 0; s < stages_.size(); ++s) {
         const auto seconds = [&](std::size_t of) { return costs_[of].forward_seconds + costs_[of].backward_seconds; };
@@ -180,9 +175,7 @@ class Search {
           slowest = s;
         }
       }
-      if (slowest == stages_.size()) {
-        break;
-      }
+      if (slowest == stages_.size()) break;
       const Stage& stage = stages_[slowest];
       counts[slowest] +=
           std::min({stage.most - counts[slowest], stage.count - used_[stage.type], 1 + counts[slowest] / 16});
@@ -193,15 +186,8 @@ class Search {
       for (std::size_t more = 0; more <= from.size(); ++more) {  // the last index stands for no stage
         for (std::size_t fewer = 0; fewer <= from.size(); ++fewer) {
           counts = best_;
-          if (more < from.size()) {
-            ++counts[more];
-          }
-          if (fewer < from.size()) {
-            --counts[fewer];
-            if (counts[fewer] == 0 || !fits(stages_[fewer], counts[fewer])) {
-              continue;
-            }
-          }
+          if (more < from.size()) ++counts[more];
+          if (fewer < from.size() && (--counts[fewer] == 0 || !fits(stages_[fewer], counts[fewer]))) continue;
           consider(counts);
         }
       }
@@ -213,28 +199,17 @@ class Search {
     bool changed = true;
     for (int round = 0; round < kMaxRounds && changed; ++round) {
       changed = false;
-      std::fill(used_.begin(), used_.end(), 0);
-      double price = 0;
-      for (std::size_t s = 0; s < stages_.size(); ++s) {
-        used_[stages_[s].type] += box.low[s];
-        price += stages_[s].price * static_cast<double>(box.low[s]);
-      }
+      const double price = add_up(box.low);
       for (std::size_t s = 0; s < stages_.size(); ++s) {
         box.high[s] = std::min(box.high[s], box.low[s] + stages_[s].count - used_[stages_[s].type]);
-        if (box.low[s] > box.high[s]) {
-          return false;
-        }
+        if (box.low[s] > box.high[s]) return false;
       }
 
-      set_costs(box.high, box.high, box.low);
+      set_costs(box.high, box.low);
       const PipelineTime time = pipeline_time(problem_, costs_);
       box.shortest = std::max(box.shortest, time.step);
-      if (!for_cost_ && !best_.empty()) {
-        box.longest = std::min(box.longest, best_value_ * kStrictly);
-      }
-      if (price > 0) {
-        box.longest = std::min(box.longest, cost_limit() / price);
-      }
+      if (!for_cost_ && !best_.empty()) box.longest = std::min(box.longest, best_value_ * kStrictly);
+      if (price > 0) box.longest = std::min(box.longest, cost_limit() / price);
       const double allowed = std::min(max_price_, cost_limit() / box.shortest);
       if (box.shortest > box.longest || price > allowed || (for_cost_ && !best_.empty() && best_value_ == 0)) {
         return false;
@@ -257,7 +232,7 @@ class Search {
           const double forward = stage.forward(k);
           const double backward = stage.backward(k);
           const double interval =
-              problem_.schedule == planning::PipelineSchedule::kGPipe
+              problem_.schedule == PipelineSchedule::kGPipe
                   ? std::max(time.longest_forward, forward) + std::max(time.longest_backward, backward)
                   : std::max(time.interval, forward + backward);
           return time.fill - cost.forward_seconds - cost.backward_seconds + forward + backward + further_ * interval <=
@@ -271,9 +246,7 @@ class Search {
   }
 
   void search(Box box) {
-    if (boxes_left_-- <= 0 || !shrink(box)) {
-      return;
-    }
+    if (boxes_left_-- <= 0 || !shrink(box)) return;
     consider(box.low);
     // The stage whose range says least about the step.
     std::size_t widest = stages_.size();
@@ -288,9 +261,7 @@ class Search {
         widest = s;
       }
     }
-    if (widest == stages_.size()) {
-      return;
-    }
+    if (widest == stages_.size()) return;
     Box first = box;
     Box second = std::move(box);
     if ((for_cost_ || max_cost_ < kInfinity) && first.shortest > 0 && first.longest > kShortRange * first.shortest) {
@@ -323,8 +294,8 @@ class Search {
 }  // namespace
 
 std::optional<Candidate> exact_pipeline_counts(const Problem& problem, const std::vector<Span>& stages,
-                                               const planning::Objective& objective, std::int64_t max_boxes) {
-  return Search(problem, stages, objective, max_boxes).best();
+                                               const Objective& objective, std::int64_t max_boxes) {
+  return PipelineCountSearch(problem, stages, objective, max_boxes).best();
 }
 
 }  // namespace motley::planning

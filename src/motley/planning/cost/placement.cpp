@@ -37,36 +37,18 @@ double between_racks(const PlacementProblem& problem) {
          std::min(problem.server_bytes_per_second, problem.uplink_bytes_per_second);
 }
 
-double predict_seconds(Placement placement, const PlacementProblem& problem) {
-  switch (placement) {
-    case Placement::kCentral:
-      return central_seconds(problem);
-    case Placement::kSharded:
-      return sharded_seconds(problem);
-    case Placement::kColocated:
-      return colocated_seconds(problem);
-    case Placement::kHierarchical:
-      return hierarchical_seconds(problem);
-    case Placement::kRing:
-      return ring_seconds(problem);
-  }
-  return 0;
-}
-
-bool possible(Placement placement, const PlacementProblem& problem) {
-  switch (placement) {
-    case Placement::kCentral:
-      return problem.servers >= 1;
-    case Placement::kSharded:
-      return problem.servers >= 2;
-    case Placement::kHierarchical:
-      return problem.a_server_in_each_rack && problem.racks() >= 2;
-    case Placement::kColocated:
-    case Placement::kRing:
-      return true;
-  }
-  return false;
-}
+// By Placement: what it takes, and whether it can be had with these servers.
+struct Way {
+  double (*seconds)(const PlacementProblem&);
+  bool (*is_possible)(const PlacementProblem&);
+};
+constexpr Way kWays[] = {
+    {central_seconds, [](const PlacementProblem& problem) { return problem.servers >= 1; }},
+    {sharded_seconds, [](const PlacementProblem& problem) { return problem.servers >= 2; }},
+    {colocated_seconds, [](const PlacementProblem&) { return true; }},
+    {hierarchical_seconds,
+     [](const PlacementProblem& problem) { return problem.a_server_in_each_rack && problem.racks() >= 2; }},
+    {ring_seconds, [](const PlacementProblem&) { return true; }}};
 
 }  // namespace
 
@@ -140,7 +122,8 @@ Result<std::vector<PlacementSeconds>> rank_placements(const PlacementProblem& pr
   }
   std::vector<PlacementSeconds> ranked;
   for (const Placement placement : among) {
-    if (possible(placement, problem)) ranked.push_back({placement, predict_seconds(placement, problem)});
+    const Way& way = kWays[static_cast<int>(placement)];
+    if (way.is_possible(problem)) ranked.push_back({placement, way.seconds(problem)});
   }
   std::ranges::sort(ranked, [](const PlacementSeconds& a, const PlacementSeconds& b) {
     return a.seconds != b.seconds ? a.seconds < b.seconds : a.placement < b.placement;

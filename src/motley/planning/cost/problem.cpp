@@ -17,41 +17,28 @@ class Check {
   explicit Check(const std::string& model) : model_(model) {}
 
   void at_least(double least, double value, const std::string& field) {
-    if (!(value >= least) || std::isinf(value)) {
-      refuse(field, value, fmt::format("a number of at least {}", least));
-    }
+    require(value >= least && !std::isinf(value), field, value, fmt::format("a number of at least {}", least));
   }
   void above_zero(double value, const std::string& field) {
-    if (!(value > 0) || std::isinf(value)) {
-      refuse(field, value, "a number above 0");
-    }
+    require(value > 0 && !std::isinf(value), field, value, "a number above 0");
   }
   void rate(double value, const std::string& field) {
-    if (!(value > 0)) {
-      refuse(field, value, "a number above 0; infinity where there is no limit");
-    }
+    require(value > 0, field, value, "a number above 0; infinity where there is no limit");
   }
   void fraction(double value, const std::string& field) {
-    if (!(value >= 0 && value <= 1)) {
-      refuse(field, value, "a number from 0 to 1");
-    }
+    require(value >= 0 && value <= 1, field, value, "a number from 0 to 1");
   }
   void size(std::size_t is, std::size_t wanted, const std::string& field) {
-    if (is != wanted) {
-      keep(fmt::format("{} has {} elements; accepted: {}", field, is, wanted));
-    }
+    if (is != wanted) keep(fmt::format("{} has {} elements; accepted: {}", field, is, wanted));
   }
   void keep(const std::string& problem) {
-    if (status_) {
-      status_ = fail(ErrorCode::kInvalidInput, "planning problem of '{}': {}", model_, problem);
-    }
+    if (status_) status_ = fail(ErrorCode::kInvalidInput, "planning problem of '{}': {}", model_, problem);
   }
-  bool passed() const { return status_.has_value(); }
   const Status& status() const { return status_; }
 
  private:
-  void refuse(const std::string& field, double value, const std::string& accepted) {
-    keep(fmt::format("{} is {}; accepted: {}", field, value, accepted));
+  void require(bool passed, const std::string& field, double value, const std::string& accepted) {
+    if (!passed) keep(fmt::format("{} is {}; accepted: {}", field, value, accepted));
   }
 
   const std::string& model_;
@@ -74,9 +61,7 @@ Status validate(const Problem& problem) {
   check.size(problem.table.size(), layers * types, "table");
   check.size(problem.cut_bytes.size(), layers + 1, "cut_bytes");
   check.size(problem.links.size(), types * types, "links");
-  if (!check.passed()) {
-    return check.status();
-  }
+  if (!check.status()) return check.status();
 
   std::set<std::string> names;
   for (const Type& type : problem.types) {
@@ -105,14 +90,13 @@ Status validate(const Problem& problem) {
     }
     if (seconds < kMinSeconds) {
       check.keep(fmt::format("table['{}']: all layers together take {:g} s a sample; accepted: at least {:g} s",
-                             problem.types[static_cast<std::size_t>(type)].name, seconds, kMinSeconds));
+                             problem.type(type).name, seconds, kMinSeconds));
     }
   }
   for (int layer = 0; layer < problem.layer_count(); ++layer) {
     for (int type = 0; type < problem.type_count(); ++type) {
       const LayerOnType& times = problem.at(layer, type);
-      const std::string field = fmt::format("table['{}', '{}'].", problem.layers[static_cast<std::size_t>(layer)].name,
-                                            problem.types[static_cast<std::size_t>(type)].name);
+      const std::string field = fmt::format("table['{}', '{}'].", problem.layer(layer).name, problem.type(type).name);
       check.at_least(0, times.forward.fixed, field + "forward.fixed");
       check.at_least(0, times.forward.per_sample, field + "forward.per_sample");
       check.at_least(0, times.backward.fixed, field + "backward.fixed");
@@ -204,15 +188,11 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
 
   std::vector<const model::DeviceProfile*> devices;
   for (const cluster::DeviceType& type : cluster.device_types) {
-    if (type.count <= 0) {
-      continue;
-    }
+    if (type.count <= 0) continue;
     const model::DeviceProfile* device = profile.device(type.name);
     if (device == nullptr) {
       std::vector<std::string> there;
-      for (const model::DeviceProfile& other : profile.devices) {
-        there.push_back(other.type);
-      }
+      for (const model::DeviceProfile& other : profile.devices) there.push_back(other.type);
       return fail(ErrorCode::kInvalidInput,
                   "the cluster's device type '{}' is not in the profile of '{}'; it has: {}. Profile the model on "
                   "'{}' too, or set the type's count to 0",
@@ -224,15 +204,14 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
     }
     devices.push_back(device);
     const Link own = link_between(profile, cluster, type.name, type.name);
-    problem.types.push_back({.name = type.name,
-                             .price_per_hour = type.price_per_hour,
-                             .count = type.count,
-                             .memory_bytes = type.memory_bytes,
-                             .gradient_sync = type.kind == cluster::DeviceKind::kCpu
-                                                  ? planning::GradientSync::kParameterServer
-                                                  : planning::GradientSync::kRing,
-                             .bytes_per_second = own.bytes_per_second,
-                             .latency_seconds = own.latency_seconds});
+    problem.types.push_back(
+        {.name = type.name,
+         .price_per_hour = type.price_per_hour,
+         .count = type.count,
+         .memory_bytes = type.memory_bytes,
+         .gradient_sync = type.kind == cluster::DeviceKind::kCpu ? GradientSync::kParameterServer : GradientSync::kRing,
+         .bytes_per_second = own.bytes_per_second,
+         .latency_seconds = own.latency_seconds});
   }
   for (std::size_t layer = 0; layer < problem.layers.size(); ++layer) {
     for (const model::DeviceProfile* device : devices) {
@@ -253,12 +232,11 @@ Result<Problem> make_problem(const model::Profile& measured, const cluster::Clus
   return problem;
 }
 
-Result<Problem> problem_of_plan(const model::Profile& profile, const cluster::Cluster& cluster,
-                                const planning::Plan& plan) {
+Result<Problem> problem_of_plan(const model::Profile& profile, const cluster::Cluster& cluster, const Plan& plan) {
   cluster::Cluster devices = cluster;
   if (devices.device_types.empty()) {
-    for (const planning::Stage& stage : plan.stages) {
-      for (const planning::Replicas& replicas : stage.replicas) {
+    for (const Stage& stage : plan.stages) {
+      for (const Replicas& replicas : stage.replicas) {
         const auto found = std::ranges::find(devices.device_types, replicas.type, &cluster::DeviceType::name);
         if (found == devices.device_types.end()) {
           devices.device_types.push_back({.name = replicas.type, .count = replicas.count});

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,6 +18,13 @@ namespace motley::planning {
 
 using model::Affine;
 
+constexpr std::size_t index(std::integral auto value) {
+  return static_cast<std::size_t>(value);
+}
+
+// A limit is exceeded only by more than this share of it, so that rounding never turns a plan down.
+constexpr double kTolerance = 1e-9;
+
 // HeterPS's steady-state model (a stage is a longest run of layers on one type; Eqs. (1)-(7)), or the synchronous
 // pipeline step with fill, drain, transfers and exchange (neighbouring stages may be of one type).
 enum class CostModel { kHeterps, kPipeline };
@@ -28,9 +35,9 @@ struct Type {
   double price_per_hour = 0;  // of one device
   std::int64_t count = 1;     // that may be used in all
   double memory_bytes = 0;    // of one device; 0: not limited
-  planning::GradientSync gradient_sync = planning::GradientSync::kRing;
+  GradientSync gradient_sync = GradientSync::kRing;
   // What one device sends or receives with the others of its stage, and with the servers of sparse tables.
-  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double bytes_per_second = kInfinity;
   double latency_seconds = 0;
 };
 
@@ -54,7 +61,7 @@ struct LayerSize {
 };
 
 struct Link {  // between a device of one type and one of another
-  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double bytes_per_second = kInfinity;
   double latency_seconds = 0;
 };
 
@@ -72,23 +79,24 @@ struct Problem {
   // kPipeline only:
   std::int64_t batch = 1;          // samples of a step
   std::int64_t micro_batches = 1;  // it is cut into
-  planning::PipelineSchedule schedule = planning::PipelineSchedule::kOneForwardOneBackward;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   bool allow_recompute = false;          // stages may recompute activations to save memory
   double memory_per_parameter_byte = 3;  // weight, gradient, and one value of optimizer state by default
 
   // Of one stage: under kPipeline every replica gets at least one sample of a micro-batch.
   std::int64_t max_replicas(int type) const {
-    const std::int64_t count = types[static_cast<std::size_t>(type)].count;
+    const std::int64_t count = types[index(type)].count;
     return cost_model == CostModel::kPipeline ? std::min(count, batch / micro_batches) : count;
   }
+  const Type& type(int type) const { return types[index(type)]; }
+  const LayerSize& layer(int layer) const { return layers[index(layer)]; }
+  double micro_batch_samples() const { return static_cast<double>(batch) / static_cast<double>(micro_batches); }
   int layer_count() const { return static_cast<int>(layers.size()); }
   int type_count() const { return static_cast<int>(types.size()); }
   const LayerOnType& at(int layer, int type) const { return table[place(layer, type)]; }
   const Link& link(int from, int to) const { return links[place(from, to)]; }
   // Where a row's entry for a type stands in `table` and `links`.
-  std::size_t place(int row, int type) const {
-    return static_cast<std::size_t>(row) * types.size() + static_cast<std::size_t>(type);
-  }
+  std::size_t place(int row, int type) const { return index(row) * types.size() + index(type); }
 };
 
 // Errors (kInvalidInput, naming field and value): no layers or types, sizes of the arrays that do not fit, NaN,
@@ -103,7 +111,7 @@ struct ProblemOptions {
   double total_samples = 1;
   std::int64_t batch = 1;
   std::int64_t micro_batches = 1;
-  planning::PipelineSchedule schedule = planning::PipelineSchedule::kOneForwardOneBackward;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   bool allow_recompute = false;
 };
 Result<Problem> make_problem(const model::Profile& profile, const cluster::Cluster& cluster,
@@ -112,7 +120,6 @@ Result<Problem> make_problem(const model::Profile& profile, const cluster::Clust
 // The problem (kPipeline) that a plan answers, to value that plan and others beside it: its batch, micro-batches and
 // schedule, and the profile joined to as many layers as it has. A cluster without device types stands for the devices
 // that the plan uses, with nothing known of their links but what the profile says.
-Result<Problem> problem_of_plan(const model::Profile& profile, const cluster::Cluster& cluster,
-                                const planning::Plan& plan);
+Result<Problem> problem_of_plan(const model::Profile& profile, const cluster::Cluster& cluster, const Plan& plan);
 
 }  // namespace motley::planning

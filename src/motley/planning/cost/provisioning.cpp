@@ -2,43 +2,29 @@
 #include "motley/planning/cost/provisioning.h"
 
 #include <cmath>
-#include <limits>
-
-#include "motley/planning/cost/exact_counts.h"
-#include "motley/planning/cost/stage.h"
 
 namespace motley::planning {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-const Type& find_type(const Problem& problem, const Span& span) {
-  return problem.types[static_cast<std::size_t>(span.type)];
-}
 
 // Whole counts within the limits of the types: where a type has too few devices, its stages keep their proportions.
 std::optional<Candidate> within_limits(const Problem& problem, const std::vector<Span>& stages,
                                        const std::vector<double>& wanted) {
   Candidate candidate(stages.size());
   for (int t = 0; t < problem.type_count(); ++t) {
-    const auto limit = static_cast<double>(problem.types[static_cast<std::size_t>(t)].count);
+    const auto limit = static_cast<double>(problem.type(t).count);
     double members = 0;
     double sum = 0;
     for (std::size_t s = 0; s < stages.size(); ++s) {
       members += stages[s].type == t ? 1 : 0;
       sum += stages[s].type == t ? wanted[s] : 0;
     }
-    if (members > limit) {
-      return std::nullopt;
-    }
+    if (members > limit) return std::nullopt;
     // One device each; what is wanted beyond that is cut to what is left.
     const double left = sum > limit ? (limit - members) / (sum - members) : 1;
     for (std::size_t s = 0; s < stages.size(); ++s) {
       if (stages[s].type == t) {
-        candidate[s] = {.first = stages[s].first,
-                        .last = stages[s].last,
-                        .type = t,
-                        .replicas = static_cast<std::int64_t>(1 + std::floor((wanted[s] - 1) * left))};
+        const auto replicas = static_cast<std::int64_t>(1 + std::floor((wanted[s] - 1) * left));
+        candidate[s] = {.first = stages[s].first, .last = stages[s].last, .type = t, .replicas = replicas};
       }
     }
   }
@@ -68,8 +54,7 @@ std::vector<HeterpsStage> compute_rates(const Problem& problem, const std::vecto
 // the e at which e * price(e), which is convex, has no slope, by Newton's method kept inside a bracket that every step
 // shrinks; at most the minimum throughput's e. Other objectives: the smallest e whose counts are within the limits.
 // Then rounded up.
-std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>& spans,
-                                const planning::Objective& objective) {
+std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>& spans, const Objective& objective) {
   const std::vector<HeterpsStage> stages = compute_rates(problem, spans);
   double low = 0;   // no counts reach it
   double high = 0;  // one device each
@@ -77,9 +62,7 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
     low = std::max({low, stage.compute_fixed, stage.data_fixed});
     high = std::max(high, stage.seconds(1));
   }
-  if (objective.min_throughput > 0) {
-    high = std::min(high, 1 / objective.min_throughput);
-  }
+  if (objective.min_throughput > 0) high = std::min(high, 1 / objective.min_throughput);
   if (!(low < high)) {
     low = high;  // one device is as good as many, or none suffices
   }
@@ -95,7 +78,7 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
     double price = 0;
     std::vector<double> used(problem.types.size());
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      const Type& type = find_type(problem, spans[s]);
+      const Type& type = problem.type(spans[s].type);
       double devices = 1;
       double fixed = 0;
       for (const auto& [part_fixed, part_divided] : {std::pair{stages[s].compute_fixed, stages[s].compute_divided},
@@ -112,7 +95,7 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
       counts.curvature += type.price_per_hour * (devices > 1 ? 2 * devices * fixed / (left * left) : 0);
       counts.devices.push_back(devices);
       price += type.price_per_hour * devices;
-      used[static_cast<std::size_t>(spans[s].type)] += devices;
+      used[index(spans[s].type)] += devices;
     }
     counts.fit = price <= objective.max_hourly_cost;
     for (std::size_t t = 0; t < used.size(); ++t) {
@@ -124,12 +107,10 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
   double seconds = high;
   for (int step = 0; step < 100 && high - low > 1e-12 * high; ++step) {
     const Counts counts = at(seconds);
-    const bool cost = objective.criterion == planning::Criterion::kMinCost;
+    const bool cost = objective.criterion == Criterion::kMinCost;
     (cost ? counts.slope > 0 : counts.fit) ? high = seconds : low = seconds;
     const double jump = cost && counts.curvature > 0 ? seconds - counts.slope / counts.curvature : kInfinity;
-    if (low >= high) {
-      break;
-    }
+    if (low >= high) break;
     seconds = jump > low && jump < high ? jump : low + (high - low) / 2;
   }
   std::vector<double> wanted = at(high).devices;
@@ -143,13 +124,11 @@ std::optional<Candidate> newton(const Problem& problem, const std::vector<Span>&
 
 // Recomputation where a stage's memory needs it and the problem allows it.
 void recompute_where_needed(const Problem& problem, Candidate& candidate) {
-  if (problem.cost_model != CostModel::kPipeline || !problem.allow_recompute) {
-    return;
-  }
+  if (problem.cost_model != CostModel::kPipeline || !problem.allow_recompute) return;
   const int count = static_cast<int>(candidate.size());
   for (int s = 0; s < count; ++s) {
-    StageChoice& choice = candidate[static_cast<std::size_t>(s)];
-    const double memory = problem.types[static_cast<std::size_t>(choice.type)].memory_bytes;
+    StageChoice& choice = candidate[index(s)];
+    const double memory = problem.type(choice.type).memory_bytes;
     const PipelineStage stage = pipeline_stage(problem, choice.first, choice.last, choice.type, -1, s, count);
     choice.recompute =
         memory > 0 && stage.memory_bytes(static_cast<double>(choice.replicas), false) > memory * (1 + kTolerance);
@@ -158,8 +137,8 @@ void recompute_where_needed(const Problem& problem, Candidate& candidate) {
 
 // `units` devices for every stage of a GPU type, and cpu_per_gpu as many for every stage of a CPU type (those that
 // exchange through a parameter server), whose servers are further devices of the stage; the best number of units.
-std::optional<Candidate> ratio(const Problem& problem, const std::vector<Span>& spans,
-                               const planning::Objective& objective, double cpu_per_gpu, double servers_per_cpu) {
+std::optional<Candidate> ratio(const Problem& problem, const std::vector<Span>& spans, const Objective& objective,
+                               double cpu_per_gpu, double servers_per_cpu) {
   MOTLEY_INVARIANT(cpu_per_gpu > 0 && servers_per_cpu >= 0, "ratios of {} CPUs a GPU and {} servers a CPU", cpu_per_gpu,
                    servers_per_cpu);
   std::optional<Candidate> best;
@@ -168,24 +147,20 @@ std::optional<Candidate> ratio(const Problem& problem, const std::vector<Span>& 
     std::vector<double> wanted;
     bool saturated = true;  // no stage gets more from here on
     for (const Span& span : spans) {
-      const Type& type = find_type(problem, span);
-      const bool cpu = type.gradient_sync == planning::GradientSync::kParameterServer;
+      const Type& type = problem.type(span.type);
+      const bool cpu = type.gradient_sync == GradientSync::kParameterServer;
       const auto most = static_cast<double>(std::max<std::int64_t>(1, problem.max_replicas(span.type)));
       wanted.push_back(std::clamp(std::round(cpu ? units * cpu_per_gpu * (1 + servers_per_cpu) : units), 1.0, most));
       saturated = saturated && wanted.back() >= most;
     }
     std::optional<Candidate> candidate = within_limits(problem, spans, wanted);
-    if (!candidate) {
-      return std::nullopt;
-    }
+    if (!candidate) return std::nullopt;
     recompute_where_needed(problem, *candidate);
     if (const double found = value(evaluate(problem, *candidate, objective), objective.criterion); found < best_value) {
       best = std::move(candidate);
       best_value = found;
     }
-    if (saturated) {
-      return best;
-    }
+    if (saturated) return best;
   }
 }
 
@@ -196,17 +171,17 @@ std::vector<Span> list_stages(const Problem& problem, const std::vector<int>& ty
   std::vector<Span> stages;
   for (std::size_t layer = 0; layer < type_of_layer.size(); ++layer) {
     const bool cut = problem.cost_model == CostModel::kPipeline && !cut_before.empty() && cut_before[layer];
+    const auto here = static_cast<int>(layer);
     if (stages.empty() || stages.back().type != type_of_layer[layer] || cut) {
-      stages.push_back(
-          {.first = static_cast<int>(layer), .last = static_cast<int>(layer), .type = type_of_layer[layer]});
+      stages.push_back({.first = here, .last = here, .type = type_of_layer[layer]});
     }
-    stages.back().last = static_cast<int>(layer);
+    stages.back().last = here;
   }
   return stages;
 }
 
-std::optional<Candidate> provision(const Problem& problem, const std::vector<Span>& stages,
-                                   const planning::Objective& objective, const ProvisioningOptions& options) {
+std::optional<Candidate> provision(const Problem& problem, const std::vector<Span>& stages, const Objective& objective,
+                                   const ProvisioningOptions& options) {
   switch (options.method) {
     case Provisioning::kExact:
       return problem.cost_model == CostModel::kHeterps
@@ -214,11 +189,8 @@ std::optional<Candidate> provision(const Problem& problem, const std::vector<Spa
                  : exact_pipeline_counts(problem, stages, objective, options.max_boxes);
     case Provisioning::kNewton: {
       std::optional<Candidate> candidate = newton(problem, stages, objective);
-      if (!candidate) {
-        return std::nullopt;
-      }
-      recompute_where_needed(problem, *candidate);
-      return evaluate(problem, *candidate, objective).feasible ? candidate : std::nullopt;
+      if (candidate) recompute_where_needed(problem, *candidate);
+      return candidate && evaluate(problem, *candidate, objective).feasible ? candidate : std::nullopt;
     }
     case Provisioning::kStaRatio:
       return ratio(problem, stages, objective, options.cpu_per_gpu, 0);

@@ -39,7 +39,13 @@ struct ProvisioningOptions {
 };
 
 // None where no counts within the limits meet the objective's limits.
-std::optional<Candidate> provision(const Problem& problem, const std::vector<Span>& stages,
-                                   const planning::Objective& objective, const ProvisioningOptions& options = {});
+std::optional<Candidate> provision(const Problem& problem, const std::vector<Span>& stages, const Objective& objective,
+                                   const ProvisioningOptions& options = {});
+
+// kExact, for each cost model.
+std::optional<Candidate> exact_heterps_counts(const Problem& problem, const std::vector<Span>& stages,
+                                              const Objective& objective);
+std::optional<Candidate> exact_pipeline_counts(const Problem& problem, const std::vector<Span>& stages,
+                                               const Objective& objective, std::int64_t max_boxes);
 
 }  // namespace motley::planning

@@ -29,17 +29,8 @@ std::optional<PublishedCompute> published_compute(std::string_view model) {
 }
 
 const char* to_string(Resource resource) {
-  switch (resource) {
-    case Resource::kLink:
-      return "link";
-    case Resource::kMemoryBandwidth:
-      return "memory bandwidth";
-    case Resource::kCores:
-      return "cores";
-    case Resource::kMemory:
-      return "memory";
-  }
-  return "";
+  constexpr const char* kNames[] = {"link", "memory bandwidth", "cores", "memory"};
+  return kNames[static_cast<int>(resource)];
 }
 
 double needed(Resource resource, const ServedModel& model, const ServerMachine& machine, double workers) {
@@ -61,17 +52,9 @@ double needed(Resource resource, const ServedModel& model, const ServerMachine& 
 }
 
 double available(Resource resource, const ServerMachine& machine) {
-  switch (resource) {
-    case Resource::kLink:
-      return machine.link_bytes_per_second;
-    case Resource::kMemoryBandwidth:
-      return machine.memory_bytes_per_second;
-    case Resource::kCores:
-      return machine.cores;
-    case Resource::kMemory:
-      return machine.memory_bytes;
-  }
-  return 0;
+  const double all[] = {machine.link_bytes_per_second, machine.memory_bytes_per_second, machine.cores,
+                        machine.memory_bytes};
+  return all[static_cast<int>(resource)];
 }
 
 std::vector<ServerLimit> server_limits(const ServedModel& model, const ServerMachine& machine) {
@@ -88,17 +71,9 @@ std::vector<ServerLimit> server_limits(const ServedModel& model, const ServerMac
 }
 
 const char* to_string(ServerSite site) {
-  switch (site) {
-    case ServerSite::kColocatedCentral:
-      return "one of the workers";
-    case ServerSite::kColocatedSharded:
-      return "every worker a part";
-    case ServerSite::kDedicatedCentral:
-      return "one machine of its own";
-    case ServerSite::kDedicatedSharded:
-      return "a machine for each worker";
-  }
-  return "";
+  constexpr const char* kNames[] = {"one of the workers", "every worker a part", "one machine of its own",
+                                    "a machine for each worker"};
+  return kNames[static_cast<int>(site)];
 }
 
 std::vector<ServerSite> every_server_site() {

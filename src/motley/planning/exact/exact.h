@@ -6,6 +6,7 @@
 namespace motley::planning {
 
 Result<Answer> exact_heterps(const Request& request);
+// Error (kInvalidInput): too many stages or numbers of devices.
 Result<Answer> exact_pipeline(const Request& request);
 
 }  // namespace motley::planning

@@ -21,16 +21,16 @@
 
 #include "motley/base/random.h"
 #include "motley/planning/exact/exact.h"
-#include "motley/planning/exact/label_search.h"
+#include "motley/planning/exact/stage_graph.h"
+#include "motley/planning/search/search.h"
 
 namespace motley::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-11;  // plans that differ by less are equally good
+constexpr double kEqualCost = 1e-11;  // plans that differ by less are equally good
 constexpr double kFirstSpread = 0.03;
 constexpr double kRateSpread = 1e-3;
-constexpr int kFirstWidth = 32;
+constexpr int kFirstBeamWidth = 32;
 constexpr int kMaxWidth = 1 << 12;
 constexpr std::size_t kMaxCharges = 40;
 constexpr int kPartWidth = 64;
@@ -44,7 +44,7 @@ constexpr double kStride = 0.01;
 struct Node {
   Interval interval;
   double bound = 0;  // of the objective, in this search's units
-  int width = kFirstWidth;
+  int width = kFirstBeamWidth;
   std::vector<double> charges;  // for a device of every type, and for the price
   std::shared_ptr<const std::vector<Segment>> segments;
   std::int64_t order = 0;  // breaks ties, so that the search is deterministic
@@ -57,30 +57,30 @@ class RateSearch {
         objective_(request.objective),
         times_(problem_, objective_.max_hourly_cost),
         search_(request),
-        for_cost_(objective_.criterion == planning::Criterion::kMinCost),
+        for_cost_(objective_.criterion == Criterion::kMinCost),
         later_{for_cost_},
         random_(request.seed) {
     // Cost is e * price * unit_, step time is e * unit_.
     const double job_hours = problem_.total_samples / 3600;
-    unit_ = for_cost_                                                     ? job_hours
-            : objective_.criterion == planning::Criterion::kMaxThroughput ? 1
-                                                                          : static_cast<double>(problem_.batch);
+    unit_ = for_cost_                                           ? job_hours
+            : objective_.criterion == Criterion::kMaxThroughput ? 1
+                                                                : static_cast<double>(problem_.batch);
     const bool cost_matters = for_cost_ || std::isfinite(objective_.max_cost);
     measure_ = cost_matters ? Measure::kCost : Measure::kFraction;
     double price = 0;
-    for (const planning::Type& type : problem_.types) {
+    for (const Type& type : problem_.types) {
       limits_.devices.push_back(static_cast<double>(type.count));
       price += static_cast<double>(type.count) * type.price_per_hour;
     }
-    limits_.price_per_hour = objective_.max_hourly_cost * (1 + planning::kTolerance);
+    limits_.price_per_hour = objective_.max_hourly_cost * (1 + kTolerance);
     root_.low = times_.fastest();
     root_.high = times_.slowest();
     if (objective_.min_throughput > 0) {
-      root_.high = std::min(root_.high, 1 / (objective_.min_throughput * (1 - planning::kTolerance)));
+      root_.high = std::min(root_.high, 1 / (objective_.min_throughput * (1 - kTolerance)));
     }
     // What no path within the limits reaches.
     cap_ = cost_matters ? root_.high * (price + 1) : static_cast<double>(problem_.type_count());
-    cap_ = std::min(cap_ * (1 + kRounding), objective_.max_cost / job_hours * (1 + planning::kTolerance));
+    cap_ = std::min(cap_ * (1 + kEqualCost), objective_.max_cost / job_hours * (1 + kTolerance));
   }
 
   Answer run() {
@@ -94,9 +94,7 @@ class RateSearch {
       std::ranges::pop_heap(nodes_, later_);
       Node node = std::move(nodes_.back());
       nodes_.pop_back();
-      if (node.bound < limit()) {
-        process(std::move(node));
-      }
+      if (node.bound < limit()) process(std::move(node));
     }
     Answer answer = search_.answer();
     const double bound = std::min(best_, open_bound());
@@ -107,7 +105,7 @@ class RateSearch {
 
  private:
   // Values from here on are not looked for.
-  double limit() const { return best_ * (1 - kRounding); }
+  double limit() const { return best_ * (1 - kEqualCost); }
   // Paths that cost as much are of no use.
   double cost_limit() const { return for_cost_ ? std::min(cap_, limit()) : cap_; }
 
@@ -119,25 +117,17 @@ class RateSearch {
 
   double open_bound() const {
     double bound = stuck_;
-    for (const Node& node : nodes_) {
-      bound = std::min(bound, node.bound);
-    }
+    for (const Node& node : nodes_) bound = std::min(bound, node.bound);
     return bound;
   }
 
   void process(Node node) {
-    if (!for_cost_) {
-      node.interval.high = std::min(node.interval.high, limit());
-    }
+    if (!for_cost_) node.interval.high = std::min(node.interval.high, limit());
     StageGraph graph(times_, *node.segments, node.interval, measure_);
     const bool first = node.order == 1;
     const Ascent ascent = ascend(graph, node, first ? kFirstSteps : kSteps, first ? kFirstStride : kStride);
-    if (for_cost_) {
-      node.bound = std::max(node.bound, ascent.value);
-    }
-    if (!(ascent.value < cost_limit())) {
-      return;
-    }
+    if (for_cost_) node.bound = std::max(node.bound, ascent.value);
+    if (!(ascent.value < cost_limit())) return;
     node.segments =
         std::make_shared<const std::vector<Segment>>(graph.below(cost_limit() + compute_charges(node.charges).refund));
     if (ascent.exact || too_wide(node)) {
@@ -146,15 +136,9 @@ class RateSearch {
     }
     const LabelResult found =
         search_labels(graph, limits_, bundle(node.charges), cost_limit(), node.width, [&] { return search_.over(); });
-    if (for_cost_) {
-      node.bound = std::max(node.bound, found.bound);
-    }
-    if (found.path) {
-      propose(*found.path);
-    }
-    if (!(found.bound < cost_limit())) {
-      return;
-    }
+    if (for_cost_) node.bound = std::max(node.bound, found.bound);
+    if (found.path) propose(*found.path);
+    if (!(found.bound < cost_limit())) return;
     const bool cheapest = found.path && compute_cost(*found.path) <= found.bound;
     if (cheapest || (found.path && !for_cost_) || node.width >= kMaxWidth) {
       divide(std::move(node), found.path.value_or(StagePath()));
@@ -170,9 +154,7 @@ class RateSearch {
   // objective, the least that cannot be excluded is to be known well.
   bool too_wide(const Node& node) const {
     const double spread = node.interval.high / node.interval.low - 1;
-    if (!for_cost_) {
-      return node.interval.low < lowest_tried_ && spread > kRateSpread;
-    }
+    if (!for_cost_) return node.interval.low < lowest_tried_ && spread > kRateSpread;
     return spread > (std::isfinite(best_) ? (best_ - node.bound) / node.bound / 2 : kFirstSpread);
   }
 
@@ -188,9 +170,7 @@ class RateSearch {
       if (ascend(graph, part, kSteps, kStride).value < cost_limit()) {
         const LabelResult found = search_labels(graph, limits_, bundle(part.charges), cost_limit(), kPartWidth,
                                                 [&] { return search_.over(); });
-        if (found.path) {
-          propose(*found.path);
-        }
+        if (found.path) propose(*found.path);
       }
       failures = best_ < before ? 0 : failures + 1;
     }
@@ -198,7 +178,7 @@ class RateSearch {
 
   std::vector<Segment> segments_around_best(const std::vector<Segment>& segments) {
     const int layers = problem_.layer_count();
-    std::vector<bool> open(static_cast<std::size_t>(layers));
+    std::vector<bool> open(index(layers));
     for (std::uint64_t windows = 1 + random_.below(3); windows > 0; --windows) {
       const int length = 1 + layers / 16 + static_cast<int>(random_.below(static_cast<std::uint64_t>(1 + layers / 8)));
       const int first = static_cast<int>(random_.below(static_cast<std::uint64_t>(layers)));
@@ -220,8 +200,7 @@ class RateSearch {
       while (next < best_stages_.size() && best_stages_[next].first <= segment.first) {
         around.push_back(best_stages_[next++]);
       }
-      if (closed_before[static_cast<std::size_t>(segment.last + 1)] ==
-          closed_before[static_cast<std::size_t>(segment.first)]) {
+      if (closed_before[index(segment.last + 1)] == closed_before[index(segment.first)]) {
         around.push_back(segment);
       }
     }
@@ -245,52 +224,36 @@ class RateSearch {
     for (int i = 0; i < steps && !search_.over(); ++i) {
       const Charges charged = compute_charges(charges);
       const double value = graph.shortest(charged.device) - charged.refund;
-      if (value == kInfinity) {
-        return {.value = kInfinity};
-      }
+      if (value == kInfinity) return {.value = kInfinity};
       const StagePath path = graph.path();
-      for (std::size_t r = 0; r < types; ++r) {
-        excess[r] = -limits_.devices[r];
-      }
+      for (std::size_t r = 0; r < types; ++r) excess[r] = -limits_.devices[r];
       double price = 0;
       for (const Step& step : path) {
-        excess[static_cast<std::size_t>(step.segment.type)] += step.use.count;
+        excess[index(step.segment.type)] += step.use.count;
         price += step.use.count * times_.price(step.segment.type);
       }
       excess[types] = std::isfinite(limits_.price_per_hour) ? price - limits_.price_per_hour : 0;
       const bool within = std::ranges::all_of(excess, [](double e) { return e <= 0; });
-      if (within) {
-        propose(path);
-      }
+      if (within) propose(path);
       const double gained = value - best.value;
       if (gained > 0) {
         best.value = value;
         node.charges = charges;
         double unused = 0;  // what is charged for without being used
-        for (std::size_t r = 0; r <= types; ++r) {
-          unused -= charges[r] * excess[r];
-        }
-        if (within && unused <= kRounding * std::abs(value)) {
+        for (std::size_t r = 0; r <= types; ++r) unused -= charges[r] * excess[r];
+        if (within && unused <= kEqualCost * std::abs(value)) {
           best.exact = true;
           best.path = path;
           return best;
         }
       }
-      if (!(best.value < cost_limit())) {
-        return best;
-      }
+      if (!(best.value < cost_limit())) return best;
       const double asked = stride * std::abs(best.value);
-      if (i > 0) {
-        stride *= gained > asked / 2 ? 2 : gained > 0 ? 1 : 0.7;
-      }
-      if (stride < 1e-6) {
-        break;
-      }
+      if (i > 0) stride *= gained > asked / 2 ? 2 : gained > 0 ? 1 : 0.7;
+      if (stride < 1e-6) break;
       double norm = 0;
       for (std::size_t r = 0; r <= types; ++r) {
-        if (excess[r] > 0 || charges[r] > 0) {
-          norm += std::pow(scale(graph, r) * excess[r], 2);
-        }
+        if (excess[r] > 0 || charges[r] > 0) norm += std::pow(scale(graph, r) * excess[r], 2);
       }
       const double target = std::min(cost_limit(), best.value + stride * std::abs(best.value));
       const double length = (target - value) / norm;
@@ -340,9 +303,7 @@ class RateSearch {
 
   static double compute_cost(const StagePath& path) {
     double cost = 0;
-    for (const Step& step : path) {
-      cost += step.use.cost;
-    }
+    for (const Step& step : path) cost += step.use.cost;
     return cost;
   }
 
@@ -350,16 +311,12 @@ class RateSearch {
   void divide(Node node, const StagePath& path) {
     const Interval whole =
         for_cost_ ? node.interval : Interval{node.interval.low, std::min(node.interval.high, limit())};
-    if (whole.low > whole.high) {
-      return;
-    }
+    if (whole.low > whole.high) return;
     double cut = whole.low > 0 ? std::sqrt(whole.low * whole.high) : whole.high / 2;
     if (for_cost_ && !path.empty()) {
       // The path is dropped above the cut if it is too dear from there on, and below if it is too slow.
       double slowest = 0;
-      for (const Step& step : path) {
-        slowest = std::max(slowest, step.seconds);
-      }
+      for (const Step& step : path) slowest = std::max(slowest, step.seconds);
       const auto cost_from = [&](double low) {
         double cost = 0;
         for (const Step& step : path) {
@@ -375,9 +332,7 @@ class RateSearch {
       const double wanted = std::min(std::max(cut, high), slowest * (1 - 1e-15));
       cut = wanted > whole.low && wanted < whole.high ? wanted : cut;
     }
-    if (for_cost_ && !std::isfinite(best_)) {
-      cut = std::max(cut, whole.high / (1 + kFirstSpread));
-    }
+    if (for_cost_ && !std::isfinite(best_)) cut = std::max(cut, whole.high / (1 + kFirstSpread));
     if (!(cut > whole.low && cut < whole.high)) {  // neighbouring numbers
       stuck_ = std::min(stuck_, node.bound);
       return;
@@ -385,9 +340,7 @@ class RateSearch {
     Node upper = node;
     upper.interval = {cut, whole.high};
     node.interval = {whole.low, cut};
-    if (!for_cost_) {
-      upper.bound = cut;
-    }
+    if (!for_cost_) upper.bound = cut;
     add(std::move(node));
     if (std::isfinite(best_)) {
       add(std::move(upper));
@@ -399,23 +352,19 @@ class RateSearch {
   // Takes the best counts for a path's stages as a plan, once.
   void propose(const StagePath& path) {
     std::uint64_t stages = 0;
-    std::vector<planning::Span> spans;
+    std::vector<Span> spans;
     for (const Step& step : path) {
       spans.push_back({step.segment.first, step.segment.last, step.segment.type});
       stages =
           mix({stages, static_cast<std::uint64_t>(step.segment.first), static_cast<std::uint64_t>(step.segment.type)});
     }
-    if (!proposed_.insert(stages).second) {
-      return;
-    }
-    if (const auto candidate = planning::provision(problem_, spans, objective_)) {
+    if (!proposed_.insert(stages).second) return;
+    if (const auto candidate = provision(problem_, spans, objective_)) {
       const double value = search_.consider(*candidate) / unit_;
       if (value < best_) {
         best_ = value;
         best_stages_.clear();
-        for (const Step& step : path) {
-          best_stages_.push_back(step.segment);
-        }
+        for (const Step& step : path) best_stages_.push_back(step.segment);
       }
     }
   }
@@ -430,9 +379,9 @@ class RateSearch {
     }
   };
 
-  const planning::Problem& problem_;
-  const planning::Objective& objective_;
-  StageTimes times_;
+  const Problem& problem_;
+  const Objective& objective_;
+  SegmentTimes times_;
   Search search_;
   bool for_cost_;
   Later later_;

@@ -1,19 +1,17 @@
-// Labels over a stage graph (see label_search.h). A label's bound is its cost with charges, plus the shortest path with
+// Labels over a stage graph (see stage_graph.h). A label's bound is its cost with charges, plus the shortest path with
 // charges for the layers that are left, less what the charges sum to at the limits. A label is also given up when
 // another at the same layer and type costs no more and leaves as many devices of every type: only types are compared of
 // which the layers that are left could use more than there are, and only up to what they could use.
-#include "motley/planning/exact/label_search.h"
+#include "motley/planning/exact/stage_graph.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <tuple>
 #include <utility>
 
 namespace motley::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kCompared = 64;  // labels that one is compared with at most; more would cost more than they save
 
 struct Label {
@@ -87,9 +85,7 @@ class LabelSearch {
                                           std::vector<double>(static_cast<std::size_t>(times_.layers() + 2)));
     for (int layer = times_.layers() - 1; layer >= 0; --layer) {
       const auto here = static_cast<std::size_t>(layer);
-      for (std::vector<double>& most : rest) {
-        most[here] = most[here + 1];
-      }
+      for (std::vector<double>& most : rest) most[here] = most[here + 1];
       for (std::size_t i = graph_.begin(layer); i < graph_.begin(layer + 1); ++i) {
         const Segment& segment = graph_.segments()[i];
         const double devices = graph_.max_devices(i);
@@ -126,9 +122,7 @@ class LabelSearch {
     std::vector<double> mine(limits_.size());
     std::size_t group = 0;  // where the labels of this type begin
     for (std::int32_t label : here) {
-      if (kept.empty() || at(kept.back()).type != at(label).type) {
-        group = kept.size();
-      }
+      if (kept.empty() || at(kept.back()).type != at(label).type) group = kept.size();
       for (std::size_t row = 0; row < limits_.size(); ++row) {
         mine[row] = pressure(label, row, layer);
       }
@@ -174,16 +168,12 @@ class LabelSearch {
 
     for (std::size_t i = 0; i < here.size(); ++i) {
       if (i % 64 == 0 && over()) {
-        for (; i < here.size(); ++i) {
-          left_out_ = std::min(left_out_, at(here[i]).bound);
-        }
+        for (; i < here.size(); ++i) left_out_ = std::min(left_out_, at(here[i]).bound);
         return;
       }
       const Label from = at(here[i]);
       for (const Next& candidate : next) {
-        if (from.charged + candidate.least - refund_ >= below_) {
-          break;
-        }
+        if (from.charged + candidate.least - refund_ >= below_) break;
         if (graph_.segments()[candidate.index].type != from.type) {
           add(here[i], from, candidate.index);
         }
@@ -194,9 +184,7 @@ class LabelSearch {
   void add(std::int32_t parent, const Label& from, std::size_t index) {
     const Segment& segment = graph_.segments()[index];
     const Use use = graph_.use(index, from.type);
-    if (use.count == kInfinity) {
-      return;
-    }
+    if (use.count == kInfinity) return;
     Layer& there = layers_[static_cast<std::size_t>(segment.last + 1)];
     const double charged = from.charged + use.cost + graph_.charge(segment.type) * use.count;
     double bound = charged + graph_.rest(segment.last + 1, segment.type) - refund_;
@@ -205,9 +193,7 @@ class LabelSearch {
     const auto fits = [&](int row, double amount) {
       return row < 0 || used(parent)[row] + amount <= limits_[static_cast<std::size_t>(row)];
     };
-    if (!(bound < below_) || !fits(row_of_type, use.count) || !fits(row_of_price_, price)) {
-      return;
-    }
+    if (!(bound < below_) || !fits(row_of_type, use.count) || !fits(row_of_price_, price)) return;
     const auto label = static_cast<std::int32_t>(labels_.size());
     const std::size_t others = charges_.size();
     charged_.resize(static_cast<std::size_t>(label + 1) * others);
@@ -218,9 +204,7 @@ class LabelSearch {
       after[c] = before[c] + use.cost + charges_[c].device[static_cast<std::size_t>(segment.type)] * use.count;
       bound = std::max(bound, after[c] + rest[c]);
     }
-    if (!(bound < below_)) {
-      return;
-    }
+    if (!(bound < below_)) return;
     if (bound >= there.narrowed) {
       left_out_ = std::min(left_out_, bound);
       return;
@@ -233,16 +217,10 @@ class LabelSearch {
                        .type = segment.type});
     used_.resize(used_.size() + limits_.size());
     std::copy_n(used(parent), limits_.size(), used(label));
-    if (row_of_type >= 0) {
-      used(label)[row_of_type] += use.count;
-    }
-    if (row_of_price_ >= 0) {
-      used(label)[row_of_price_] += price;
-    }
+    if (row_of_type >= 0) used(label)[row_of_type] += use.count;
+    if (row_of_price_ >= 0) used(label)[row_of_price_] += price;
     there.labels.push_back(label);
-    if (there.labels.size() >= 4 * width_) {
-      narrow(there, 2 * width_);
-    }
+    if (there.labels.size() >= 4 * width_) narrow(there, 2 * width_);
   }
 
   LabelResult result() {
@@ -262,7 +240,7 @@ class LabelSearch {
   }
 
   const StageGraph& graph_;
-  const StageTimes& times_;
+  const SegmentTimes& times_;
   std::vector<Charges> charges_;  // all but the first
   std::vector<double> rest_;      // with those, less their refunds: layers + 1 x types x charges
   double refund_;                 // of the first

@@ -1,4 +1,4 @@
-// The dynamic program behind the bounds of an exact search over pipelines.
+// The tables of all stages, and the dynamic program behind the bounds of an exact search over pipelines.
 #include "motley/planning/exact/pipeline_bounds.h"
 
 #include <algorithm>
@@ -8,17 +8,74 @@
 namespace motley::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1 + 1e-12;   // a threshold is passed only by more than rounding
-constexpr double kMaxTableBytes = 256e6;  // of a view
-constexpr double kFinestStep = 0.01;      // between thresholds, relative
+constexpr double kThresholdRounding = 1 + 1e-12;  // a threshold is passed only by more than rounding
+constexpr double kMaxTableBytes = 256e6;          // of a view
+constexpr double kFinestStep = 0.01;              // between thresholds, relative
+
+// The most micro-batches, up to `most`, with which a device's memory is not exceeded.
+std::int64_t fitting(PipelineStage stage, double replicas, bool recompute, double memory, std::int64_t most) {
+  const auto fits = [&](std::int64_t count) {
+    stage.in_flight = static_cast<double>(count);
+    return memory == 0 || stage.memory_bytes(replicas, recompute) <= memory * (1 + kTolerance);
+  };
+  std::int64_t least = 0;
+  while (least < most) {
+    const std::int64_t middle = most - (most - least) / 2;
+    if (fits(middle)) {
+      least = middle;
+    } else {
+      most = middle - 1;
+    }
+  }
+  return least;
+}
 
 }  // namespace
 
+std::int64_t PipelineStages::in_flight(std::int64_t stages) const {
+  return one_forward_one_backward() ? std::min(problem_.micro_batches, stages) : problem_.micro_batches;
+}
+
+PipelineStages::PipelineStages(const Problem& problem) : problem_(problem) {
+  for (int type = 0; type < problem.type_count(); ++type) {
+    for (std::int64_t k = 1; k <= problem.max_replicas(type); ++k) kinds_.push_back({type, k});
+  }
+  const double samples = static_cast<double>(problem.batch) / static_cast<double>(problem.micro_batches);
+  for (const double bytes : problem.cut_bytes) cut_bytes_.push_back(samples * bytes);
+  for (const Kind& from : kinds_) {
+    for (const Kind& to : kinds_) {
+      const Link& link = problem.link(from.type, to.type);
+      ways_.push_back({link.latency_seconds,
+                       1 / (link.bytes_per_second * static_cast<double>(std::min(from.replicas, to.replicas)))});
+    }
+  }
+
+  times_.resize(index(layers() * layers()) * kinds_.size());
+  for (int first = 0; first < layers(); ++first) {
+    for (int end = first + 1; end <= layers(); ++end) {
+      StageTimes* times = &times_[place(first, end, 0)];
+      for (int type = 0; type < problem.type_count(); ++type) {
+        const PipelineStage stage = pipeline_stage(problem, first, end - 1, type, -1, 0, 1);
+        const Type& devices = problem.type(type);
+        for (std::int64_t replicas = 1; replicas <= problem.max_replicas(type); ++replicas, ++times) {
+          const auto k = static_cast<double>(replicas);
+          times->forward = stage.forward_seconds(k);
+          times->backward = stage.backward_seconds(k, false);
+          times->recomputing_backward = stage.backward_seconds(k, true);
+          times->closing = stage.closing_seconds(k);
+          times->fitting = fitting(stage, k, false, devices.memory_bytes, problem.micro_batches);
+          times->fitting_recomputing =
+              problem.allow_recompute ? fitting(stage, k, true, devices.memory_bytes, problem.micro_batches) : 0;
+        }
+      }
+    }
+  }
+}
+
 PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range, int thresholds, double additions)
     : stages_(stages) {
-  const planning::Problem& problem = stages_.problem();
-  for (const planning::Type& type : problem.types) {
+  const Problem& problem = stages_.problem();
+  for (const Type& type : problem.types) {
     price_of_all_ += static_cast<double>(type.count) * type.price_per_hour;
   }
   if (problem.micro_batches > 1 && range.low > 0 && range.high > range.low) {
@@ -36,7 +93,7 @@ PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range,
   for (std::size_t type = 0; type < order.size(); ++type) {
     order[type] = type;
     for (int layer = 0; layer < problem.layer_count(); ++layer) {
-      const planning::LayerOnType& times = problem.at(layer, static_cast<int>(type));
+      const LayerOnType& times = problem.at(layer, static_cast<int>(type));
       seconds[type] += times.forward.per_sample + times.backward.per_sample;
     }
   }
@@ -52,15 +109,13 @@ PipelineBounds::PipelineBounds(const PipelineStages& stages, const Range& range,
     views_.push_back(make_view(order, 1, max_cells));
     views_.push_back(make_view(order, order.size() - 1, max_cells));
   }
-  for (View& view : views_) {
-    fill(view);
-  }
+  for (View& view : views_) fill(view);
 }
 
 // Pools: the types before the split and those behind it; then the largest pool is halved as long as that is affordable.
 PipelineBounds::View PipelineBounds::make_view(const std::vector<std::size_t>& order, std::size_t split,
                                                double max_cells) const {
-  const std::vector<planning::Type>& types = stages_.problem().types;
+  const std::vector<Type>& types = stages_.problem().types;
   const auto as_view = [&](const std::vector<std::size_t>& ends) {
     View view;
     view.strides.assign(types.size(), 0);
@@ -68,9 +123,7 @@ PipelineBounds::View PipelineBounds::make_view(const std::vector<std::size_t>& o
     std::size_t begin = 0;
     for (const std::size_t end : ends) {
       std::size_t size = 1;
-      for (std::size_t i = begin; i < end; ++i) {
-        size += static_cast<std::size_t>(types[order[i]].count);
-      }
+      for (std::size_t i = begin; i < end; ++i) size += index(types[order[i]].count);
       for (; begin < end; ++begin) {
         view.strides[order[begin]] = view.cells;
         view.sizes[order[begin]] = size;
@@ -89,9 +142,7 @@ PipelineBounds::View PipelineBounds::make_view(const std::vector<std::size_t>& o
   for (std::size_t middle = split; middle > 0 && middle < order.size();) {
     ends.insert(std::upper_bound(ends.begin(), ends.end(), middle), middle);
     View finer = as_view(ends);
-    if (!affordable(finer)) {
-      break;
-    }
+    if (!affordable(finer)) break;
     best = std::move(finer);
     middle = 0;
     std::size_t most = 1;
@@ -109,15 +160,13 @@ PipelineBounds::View PipelineBounds::make_view(const std::vector<std::size_t>& o
 
 PipelineBounds::Cell PipelineBounds::all() const {
   Cell cell{};
-  for (std::size_t g = 0; g < views_.size(); ++g) {
-    cell[g] = views_[g].cells - 1;
-  }
+  for (std::size_t g = 0; g < views_.size(); ++g) cell[g] = views_[g].cells - 1;
   return cell;
 }
 
 PipelineBounds::Cell PipelineBounds::without(Cell cell, const Kind& kind) const {
   for (std::size_t g = 0; g < views_.size(); ++g) {
-    cell[g] -= static_cast<std::size_t>(kind.replicas) * views_[g].strides[static_cast<std::size_t>(kind.type)];
+    cell[g] -= index(kind.replicas) * views_[g].strides[index(kind.type)];
   }
   return cell;
 }
@@ -133,9 +182,7 @@ void PipelineBounds::fill(View& view) const {
 
   const auto first_threshold = [&](double pace) {
     std::size_t first = 0;
-    while (pace > thresholds_[first] * kRounding) {
-      ++first;
-    }
+    while (pace > thresholds_[first] * kThresholdRounding) ++first;
     return first;
   };
   // Adds what one more stage or transfer takes to the sums `from` and keeps the least, from a first threshold on.
@@ -143,15 +190,15 @@ void PipelineBounds::fill(View& view) const {
   // ends with it may exceed it at all. That has no meaning at infinity.
   const auto relax = [&](const double* from, double* to, std::size_t first, double forward, double both, double price,
                          double work, bool is_stage) {
-    for (std::size_t k = first; k < count; ++k) {
-      to[kForward * count + k] = std::min(to[kForward * count + k], from[kForward * count + k] + forward);
-      to[kRoundTrip * count + k] = std::min(to[kRoundTrip * count + k], from[kRoundTrip * count + k] + both);
-      to[kPrice * count + k] = std::min(to[kPrice * count + k], from[kPrice * count + k] + price);
-      to[kWork * count + k] = std::min(to[kWork * count + k], from[kWork * count + k] + work);
+    const double added[] = {forward, both, price, work};  // by Sum
+    for (std::size_t sum = 0; sum < kExcess; ++sum) {
+      for (std::size_t at = sum * count + first; at < (sum + 1) * count; ++at) {
+        to[at] = std::min(to[at], from[at] + added[sum]);
+      }
     }
     for (std::size_t k = first; k + 1 < count; ++k) {
       const double before = from[kExcess * count + k];
-      const double here = both + (is_stage ? std::max(before, 0.0) - thresholds_[k] * kRounding : before);
+      const double here = both + (is_stage ? std::max(before, 0.0) - thresholds_[k] * kThresholdRounding : before);
       to[kExcess * count + k] =
           is_stage && here > 0 ? to[kExcess * count + k] : std::min(to[kExcess * count + k], here);
     }
@@ -162,21 +209,19 @@ void PipelineBounds::fill(View& view) const {
     const std::int64_t in_flight = stages_.in_flight(end == layers ? 1 : 2);
     for (int kind = 0; kind < kinds; ++kind) {
       const Kind& devices = stages_.kind(kind);
-      const planning::Type& type = stages_.problem().types[static_cast<std::size_t>(devices.type)];
-      const std::size_t stride = view.strides[static_cast<std::size_t>(devices.type)];
-      const std::size_t size = view.sizes[static_cast<std::size_t>(devices.type)];
-      const std::size_t taken = stride * static_cast<std::size_t>(devices.replicas);
+      const Type& type = stages_.problem().type(devices.type);
+      const std::size_t stride = view.strides[index(devices.type)];
+      const std::size_t size = view.sizes[index(devices.type)];
+      const std::size_t taken = stride * index(devices.replicas);
       const double price = static_cast<double>(devices.replicas) * type.price_per_hour;
       const auto fits = [&](std::size_t cell) {
-        return stride == 0 || cell / stride % size >= static_cast<std::size_t>(devices.replicas);
+        return stride == 0 || cell / stride % size >= index(devices.replicas);
       };
       with_stage.assign(view.cells * block(), kInfinity);
       for (int first = 0; first < end; ++first) {
         const StageTimes& stage = stages_.at(first, end, kind);
         const bool kept = stage.fitting >= in_flight;
-        if (!kept && stage.fitting_recomputing < in_flight) {
-          continue;
-        }
+        if (!kept && stage.fitting_recomputing < in_flight) continue;
         const double both = stage.forward + (kept ? stage.backward : stage.recomputing_backward);
         const std::size_t threshold = first_threshold(both);
         for (std::size_t cell = end == layers ? view.cells - 1 : 0; cell < view.cells; ++cell) {
@@ -212,25 +257,19 @@ void PipelineBounds::complete(const double* front, const Rear& rear, std::span<c
   const double max_hourly_cost = std::min(plan_value.max_hourly_cost, price_of_all_);
   const double pace = rear.bottleneck + rear.bottleneck_back;
   for (std::size_t k = 0; k < count; ++k) {
-    const double most = thresholds_[k] * kRounding;
+    const double most = thresholds_[k] * kThresholdRounding;
     const double forward = front[kForward * count + k];
-    if (forward == kInfinity || pace > most) {
-      continue;
-    }
+    if (forward == kInfinity || pace > most) continue;
     if (stages_.one_forward_one_backward() && k + 1 < count) {
       const double before = front[kExcess * count + k];
-      if (before == kInfinity || (before > 0 && before + excess(runs, most) > 0)) {
-        continue;
-      }
+      if (before == kInfinity || (before > 0 && before + excess(runs, most) > 0)) continue;
     }
     const double round_trip = rear.round_trip + front[kRoundTrip * count + k];
     double bottleneck = std::max(pace, k == 0 ? 0 : thresholds_[k - 1]);
     const double work = rear.work + front[kWork * count + k];
     const double price = rear.price + front[kPrice * count + k];
     bottleneck = std::max(bottleneck, max_hourly_cost > 0 ? work / max_hourly_cost : 0);
-    if (bottleneck > most) {
-      continue;
-    }
+    if (bottleneck > most) continue;
     const double latency = std::max(rear.exposed + forward, round_trip);
     const double product = (micro_batches - 1) * work + latency * price;
     visit(k, std::max(plan_value(latency + (micro_batches - 1) * bottleneck, price), plan_value.of_product(product)),
@@ -248,9 +287,7 @@ PipelineBounds::Bound PipelineBounds::bound(int cut, int kind, const Cell& cell,
     const double* front = cut == stages_.layers() ? view.whole.data() : &view.table[place(view, cut, kind, cell[g])];
     complete(front, rear, runs, plan_value, [&](std::size_t, double value, double bottleneck) {
       here.value = std::min(here.value, value);
-      if (value < cutoff) {
-        here.bottleneck = std::min(here.bottleneck, bottleneck);
-      }
+      if (value < cutoff) here.bottleneck = std::min(here.bottleneck, bottleneck);
     });
     bound.value = std::max(bound.value, here.value);
     bound.bottleneck = std::max(bound.bottleneck, here.bottleneck);

@@ -15,14 +15,68 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
-#include <limits>
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "motley/planning/exact/pipeline_stages.h"
+#include "motley/planning/cost/evaluation.h"
 
 namespace motley::planning {
+
+// What a stage may run on: 1 .. count devices of a type.
+struct Kind {
+  int type = 0;
+  std::int64_t replicas = 1;
+};
+
+// Seconds of one micro-batch, or of one step where said so.
+struct StageTimes {
+  double forward = 0;
+  double backward = 0;
+  double recomputing_backward = 0;  // where activations are made once more
+  double closing = 0;               // once a step: gradient synchronisation and the weights' update
+  // So many micro-batches fit into a device's memory, at most micro_batches; 0: not even one, or not allowed.
+  std::int64_t fitting = 0;
+  std::int64_t fitting_recomputing = 0;
+};
+
+// What every possible stage of a synchronous pipeline takes: the equations of CostModel::kPipeline
+// (motley/planning/cost/evaluation.h) put into tables, so that a search over stages need not sum over layers.
+// A stage is named by the cuts around it: the layers first .. end - 1.
+class PipelineStages {
+ public:
+  explicit PipelineStages(const Problem& problem);
+
+  const Problem& problem() const { return problem_; }
+  int layers() const { return problem_.layer_count(); }
+  int kind_count() const { return static_cast<int>(kinds_.size()); }
+  const Kind& kind(int kind) const { return kinds_[index(kind)]; }
+  const StageTimes& at(int first, int end, int kind) const { return times_[place(first, end, kind)]; }
+  // One micro-batch over a cut, in one direction.
+  double transfer(int cut, int from, int to) const {
+    const Way& way = ways_[index(from) * kinds_.size() + index(to)];
+    return way.latency + cut_bytes_[index(cut)] * way.seconds_per_byte;
+  }
+  bool one_forward_one_backward() const { return problem_.schedule == PipelineSchedule::kOneForwardOneBackward; }
+  // Micro-batches that a stage holds which has so many stages from itself to the last.
+  std::int64_t in_flight(std::int64_t stages) const;
+
+ private:
+  struct Way {  // from a stage of one kind to one of another
+    double latency = 0;
+    double seconds_per_byte = 0;
+  };
+
+  std::size_t place(int first, int end, int kind) const {
+    return index(first * layers() + end - 1) * kinds_.size() + index(kind);
+  }
+
+  const Problem& problem_;
+  std::vector<Kind> kinds_;
+  std::vector<StageTimes> times_;
+  std::vector<Way> ways_;
+  std::vector<double> cut_bytes_;  // of a micro-batch
+};
 
 // The rear of a plan: the stages from one on to the last.
 struct Rear {
@@ -43,10 +97,8 @@ struct Run {
 };
 // The greatest excess of runs at a pace.
 inline double excess(std::span<const Run> runs, double pace) {
-  double most = -std::numeric_limits<double>::infinity();
-  for (const Run& run : runs) {
-    most = std::max(most, run.seconds - run.stages * pace);
-  }
+  double most = -kInfinity;
+  for (const Run& run : runs) most = std::max(most, run.seconds - run.stages * pace);
   return most;
 }
 
@@ -54,20 +106,16 @@ inline double excess(std::span<const Run> runs, double pace) {
 struct PlanValue {
   double per_step_second = 0;     // value without price
   double per_step_and_price = 0;  // value with it
-  double max_step = std::numeric_limits<double>::infinity();
-  double max_hourly_cost = std::numeric_limits<double>::infinity();
-  double max_product = std::numeric_limits<double>::infinity();
+  double max_step = kInfinity;
+  double max_hourly_cost = kInfinity;
+  double max_product = kInfinity;
 
   double operator()(double step, double price) const {
-    if (step > max_step || price > max_hourly_cost || step * price > max_product) {
-      return std::numeric_limits<double>::infinity();
-    }
+    if (step > max_step || price > max_hourly_cost || step * price > max_product) return kInfinity;
     return step * (per_step_second + per_step_and_price * price);
   }
   // The least value of a plan whose step times price is at least that.
-  double of_product(double product) const {
-    return product > max_product ? std::numeric_limits<double>::infinity() : per_step_and_price * product;
-  }
+  double of_product(double product) const { return product > max_product ? kInfinity : per_step_and_price * product; }
 };
 
 class PipelineBounds {
@@ -99,7 +147,7 @@ class PipelineBounds {
   Range range(const PlanValue& plan_value, double cutoff) const;
 
  private:
-  enum Sum { kForward, kRoundTrip, kExcess, kPrice, kWork, kSums };
+  enum Sum { kForward, kRoundTrip, kPrice, kWork, kExcess, kSums };
   // Counts of devices left, where the types of a pool are counted together, as if each could stand for the others:
   // that only makes the bound lower.
   struct View {
@@ -113,11 +161,7 @@ class PipelineBounds {
   void fill(View& view) const;
   std::size_t block() const { return kSums * thresholds_.size(); }
   std::size_t place(const View& view, int cut, int kind, std::size_t cell) const {
-    return ((static_cast<std::size_t>(cut) * static_cast<std::size_t>(stages_.kind_count()) +
-             static_cast<std::size_t>(kind)) *
-                view.cells +
-            cell) *
-           block();
+    return ((index(cut) * index(stages_.kind_count()) + index(kind)) * view.cells + cell) * block();
   }
   // Calls visit(threshold, value, bottleneck) for every threshold within which the rear can be completed.
   template <class Visit>

@@ -6,13 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 namespace motley::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMaxDevices = 1e15;  // integers up to here are exact
 
 double ceiling(double value) {  // 0 <= value <= kMaxDevices
@@ -20,90 +18,80 @@ double ceiling(double value) {  // 0 <= value <= kMaxDevices
   return whole < value ? whole + 1 : whole;
 }
 
-planning::HeterpsStage difference(const planning::HeterpsStage& a, const planning::HeterpsStage& b) {
+HeterpsStage difference(const HeterpsStage& a, const HeterpsStage& b) {
   return {a.compute_fixed - b.compute_fixed, a.compute_divided - b.compute_divided, a.data_fixed - b.data_fixed,
           a.data_divided - b.data_divided};
 }
 
 }  // namespace
 
-StageTimes::StageTimes(const planning::Problem& problem, double max_hourly_cost)
+SegmentTimes::SegmentTimes(const Problem& problem, double max_hourly_cost)
     : layers_(problem.layer_count()),
       types_(problem.type_count()),
       before_(static_cast<std::size_t>((layers_ + 1) * types_)),
       cut_bytes_(problem.cut_bytes) {
-  for (const planning::Type& type : problem.types) {
+  for (const Type& type : problem.types) {
     price_.push_back(type.price_per_hour);
-    const double affordable = std::floor(max_hourly_cost * (1 + planning::kTolerance) / type.price_per_hour);
+    const double affordable = std::floor(max_hourly_cost * (1 + kTolerance) / type.price_per_hour);
     const double most = std::min(static_cast<double>(type.count), kMaxDevices);
     most_.push_back(type.price_per_hour > 0 ? std::min(most, affordable) : most);
   }
   for (int layer = 0; layer < layers_; ++layer) {
     for (int type = 0; type < types_; ++type) {
-      const planning::HeterpsStage one = planning::heterps_stage(problem, layer, layer, type, -1);
-      const planning::HeterpsStage& sum = before_[at(layer, type)];
+      const HeterpsStage one = heterps_stage(problem, layer, layer, type, -1);
+      const HeterpsStage& sum = before_[at(layer, type)];
       before_[at(layer + 1, type)] = {sum.compute_fixed + one.compute_fixed, sum.compute_divided + one.compute_divided,
                                       sum.data_fixed + one.data_fixed, sum.data_divided + one.data_divided};
       communication_fraction_.push_back(problem.at(layer, type).communication_fraction);
     }
   }
-  const auto limited = [](const planning::Link& link) { return std::isfinite(link.bytes_per_second); };
+  const auto limited = [](const Link& link) { return std::isfinite(link.bytes_per_second); };
   if (std::ranges::any_of(problem.links, limited)) {
-    for (const planning::Link& link : problem.links) {
-      transfer_.push_back(2 / link.bytes_per_second);
-    }
+    for (const Link& link : problem.links) transfer_.push_back(2 / link.bytes_per_second);
   }
 }
 
-double StageTimes::incoming(int previous, const Segment& segment) const {
+double SegmentTimes::incoming(int previous, const Segment& segment) const {
   return transfer_.empty() || previous < 0 || previous >= types_
              ? 0
              : cut_bytes_[static_cast<std::size_t>(segment.first)] * transfer_[at(previous, segment.type)];
 }
 
-planning::HeterpsStage StageTimes::stage(const Segment& segment) const {
+HeterpsStage SegmentTimes::stage(const Segment& segment) const {
   return difference(before_[at(segment.last + 1, segment.type)], before_[at(segment.first, segment.type)]);
 }
 
-planning::HeterpsStage StageTimes::stage(const Segment& segment, double incoming) const {
-  planning::HeterpsStage stage = this->stage(segment);
+HeterpsStage SegmentTimes::stage(const Segment& segment, double incoming) const {
+  HeterpsStage stage = this->stage(segment);
   const double divided = communication_fraction_[at(segment.first, segment.type)];
   stage.data_fixed += incoming * (1 - divided);
   stage.data_divided += incoming * divided;
   return stage;
 }
 
-double StageTimes::fewest(const planning::HeterpsStage& stage, int type, double seconds) const {
+double SegmentTimes::fewest(const HeterpsStage& stage, int type, double seconds) const {
   const double for_computation = seconds - stage.compute_fixed;
   const double for_data = seconds - stage.data_fixed;
-  if (!(for_computation >= 0) || !(for_data >= 0)) {
-    return kInfinity;
-  }
+  if (!(for_computation >= 0) || !(for_data >= 0)) return kInfinity;
   double count = 1;
-  if (stage.compute_divided > for_computation) {
-    count = stage.compute_divided / for_computation;
-  }
-  if (stage.data_divided > for_data) {
-    count = std::max(count, stage.data_divided / for_data);
-  }
+  if (stage.compute_divided > for_computation) count = stage.compute_divided / for_computation;
+  if (stage.data_divided > for_data) count = std::max(count, stage.data_divided / for_data);
   return count <= most(type) ? ceiling(count) : kInfinity;
 }
 
-double StageTimes::fastest() const {
+double SegmentTimes::fastest() const {
   double seconds = 0;
   for (std::int16_t layer = 0; layer < layers_; ++layer) {
     double least = kInfinity;
     for (std::int16_t type = 0; type < types_; ++type) {
-      if (most(type) >= 1) {
-        least = std::min(least, stage({layer, layer, type}).seconds(most(type)));
-      }
+      if (most(type) >= 1) least = std::min(least, stage({layer, layer, type}).seconds(most(type)));
     }
     seconds = std::max(seconds, least);
   }
   return seconds;
 }
 
-double StageTimes::slowest() const {
+double SegmentTimes::slowest() const {
   double seconds = 0;
   for (std::int16_t layer = 0; layer < layers_; ++layer) {
     double most = 0;
@@ -113,7 +101,7 @@ double StageTimes::slowest() const {
       for (int previous = 0; previous < types_; ++previous) {
         incoming = std::max(incoming, this->incoming(previous, segment));
       }
-      const planning::HeterpsStage alone = stage(segment);
+      const HeterpsStage alone = stage(segment);
       most = std::max(most, alone.compute(1) + alone.data(1) + incoming);
     }
     seconds += most;
@@ -121,16 +109,14 @@ double StageTimes::slowest() const {
   return seconds;
 }
 
-std::vector<Segment> StageTimes::segments(double seconds) const {
+std::vector<Segment> SegmentTimes::segments(double seconds) const {
   std::vector<Segment> segments;
   for (std::int16_t first = 0; first < layers_; ++first) {
     for (std::int16_t type = 0; type < types_; ++type) {
       // Longer stages need more devices.
       for (std::int16_t last = first; last < layers_; ++last) {
         const Segment segment{first, last, type};
-        if (fewest(stage(segment), type, seconds) == kInfinity) {
-          break;
-        }
+        if (fewest(stage(segment), type, seconds) == kInfinity) break;
         segments.push_back(segment);
       }
     }
@@ -138,20 +124,16 @@ std::vector<Segment> StageTimes::segments(double seconds) const {
   return segments;
 }
 
-StageGraph::StageGraph(const StageTimes& times, std::span<const Segment> segments, Interval interval, Measure measure)
+StageGraph::StageGraph(const SegmentTimes& times, std::span<const Segment> segments, Interval interval, Measure measure)
     : times_(times), interval_(interval), measure_(measure) {
   segments_.reserve(segments.size());
   use_.reserve(segments.size());
   for (const Segment& segment : segments) {
-    while (static_cast<int>(offsets_.size()) <= segment.first) {
-      offsets_.push_back(segments_.size());
-    }
-    const planning::HeterpsStage stage = times.stage(segment);
+    while (static_cast<int>(offsets_.size()) <= segment.first) offsets_.push_back(segments_.size());
+    const HeterpsStage stage = times.stage(segment);
     const Step step = this->step(segment, stage);
     const double count = step.use.count;
-    if (count == kInfinity) {
-      continue;
-    }
+    if (count == kInfinity) continue;
     segments_.push_back(segment);
     use_.push_back(step.use);
     if (times.has_links()) {
@@ -164,11 +146,9 @@ StageGraph::StageGraph(const StageTimes& times, std::span<const Segment> segment
   choice_.resize(rest_.size());
 }
 
-Step StageGraph::step(const Segment& segment, const planning::HeterpsStage& stage) const {
+Step StageGraph::step(const Segment& segment, const HeterpsStage& stage) const {
   const double count = times_.fewest(stage, segment.type, interval_.high);
-  if (count == kInfinity) {
-    return {segment, {kInfinity, kInfinity}, kInfinity};
-  }
+  if (count == kInfinity) return {segment, {kInfinity, kInfinity}, kInfinity};
   const double seconds = stage.seconds(count);
   const double cost = measure_ == Measure::kCost ? times_.price(segment.type) * count * std::max(interval_.low, seconds)
                                                  : count / times_.most(segment.type);
@@ -210,9 +190,7 @@ double StageGraph::shortest(const std::vector<double>& charge) {
     std::int32_t second_index = -1;
     for (std::size_t i = begin(layer); i < begin(layer + 1); ++i) {
       const double cost = min_cost(i) + rest(segments_[i].last + 1, segments_[i].type);
-      if (cost >= second) {
-        continue;
-      }
+      if (cost >= second) continue;
       const bool same = best_index >= 0 && segments_[static_cast<std::size_t>(best_index)].type == segments_[i].type;
       if (cost < best) {
         if (!same) {
@@ -232,9 +210,7 @@ double StageGraph::shortest(const std::vector<double>& charge) {
       rest_[here] = previous == best_type ? second : best;
       choice_[here] = previous == best_type ? second_index : best_index;
     }
-    if (times_.has_links() && layer > 0) {
-      extend_with_links(layer);
-    }
+    if (times_.has_links() && layer > 0) extend_with_links(layer);
   }
   return rest(0, times_.types());
 }
@@ -256,9 +232,7 @@ void StageGraph::extend_with_links(int layer) {
   }
   for (std::size_t i = begin(layer); i < begin(layer + 1); ++i) {
     const double least = min_cost(i) + rest(segments_[i].last + 1, segments_[i].type);
-    if (least >= worst) {
-      continue;
-    }
+    if (least >= worst) continue;
     worst = 0;
     for (int previous = 0; previous < types; ++previous) {
       const std::size_t here = slot(layer, previous);
@@ -309,9 +283,7 @@ std::vector<Segment> StageGraph::below(double limit) const {
       double cost = layer == 0 ? least : kInfinity;
       if (layer > 0) {
         for (int previous : order) {
-          if (here(previous) + least >= cost) {
-            break;
-          }
+          if (here(previous) + least >= cost) break;
           if (previous != segment.type) {
             cost = std::min(cost, here(previous) + cost_after(i, previous));
           }

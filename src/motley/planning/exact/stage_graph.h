@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "motley/planning/cost/stage.h"
+#include "motley/planning/cost/evaluation.h"
 
 namespace motley::planning {
 
@@ -18,9 +20,9 @@ struct Segment {
 };
 
 // Any stage's times in constant time, from sums over the layers before it.
-class StageTimes {
+class SegmentTimes {
  public:
-  explicit StageTimes(const planning::Problem& problem, double max_hourly_cost);
+  explicit SegmentTimes(const Problem& problem, double max_hourly_cost);
 
   int layers() const { return layers_; }
   int types() const { return types_; }
@@ -31,10 +33,10 @@ class StageTimes {
   // What a layer's incoming data take on one device, seconds a sample.
   double incoming(int previous, const Segment& segment) const;
   // Without what comes in from the stage before.
-  planning::HeterpsStage stage(const Segment& segment) const;
-  planning::HeterpsStage stage(const Segment& segment, double incoming) const;
+  HeterpsStage stage(const Segment& segment) const;
+  HeterpsStage stage(const Segment& segment, double incoming) const;
   // The fewest devices on which a stage takes no longer than `seconds` a sample; infinity where there are too few.
-  double fewest(const planning::HeterpsStage& stage, int type, double seconds) const;
+  double fewest(const HeterpsStage& stage, int type, double seconds) const;
 
   // No plan is faster, and none that any objective wants is slower, in seconds a sample.
   double fastest() const;
@@ -49,7 +51,7 @@ class StageTimes {
   int types_;
   std::vector<double> price_;
   std::vector<double> most_;
-  std::vector<planning::HeterpsStage> before_;  // layers + 1 x types: sums over the layers before one
+  std::vector<HeterpsStage> before_;            // layers + 1 x types: sums over the layers before one
   std::vector<double> communication_fraction_;  // layers x types
   std::vector<double> cut_bytes_;
   std::vector<double> transfer_;  // types x types: seconds a byte, both ways; empty where all links are unlimited
@@ -88,7 +90,7 @@ struct Charges {
 class StageGraph {
  public:
   // Keeps those of the segments (in order of their first layers) that keep up with the interval's longest time.
-  StageGraph(const StageTimes& times, std::span<const Segment> segments, Interval interval, Measure measure);
+  StageGraph(const SegmentTimes& times, std::span<const Segment> segments, Interval interval, Measure measure);
 
   // The least cost of a path when every device of a type costs `charge` more; infinity where there is no path.
   double shortest(const std::vector<double>& charge);
@@ -99,7 +101,7 @@ class StageGraph {
   std::vector<Segment> below(double limit) const;
 
   // For the label search.
-  const StageTimes& times() const { return times_; }
+  const SegmentTimes& times() const { return times_; }
   Interval interval() const { return interval_; }
   std::span<const Segment> segments() const { return segments_; }
   std::size_t begin(int layer) const { return offsets_[static_cast<std::size_t>(layer)]; }  // of segments from there
@@ -119,11 +121,11 @@ class StageGraph {
     return static_cast<std::size_t>(layer * (times_.types() + 1) + previous);
   }
   double cost_after(std::size_t index, int previous) const;
-  Step step(const Segment& segment, const planning::HeterpsStage& stage) const;
+  Step step(const Segment& segment, const HeterpsStage& stage) const;
   Step step(std::size_t index, int previous) const;
   void extend_with_links(int layer);
 
-  const StageTimes& times_;
+  const SegmentTimes& times_;
   Interval interval_;
   Measure measure_;
   std::vector<Segment> segments_;
@@ -135,5 +137,24 @@ class StageGraph {
   std::vector<double> rest_;
   std::vector<std::int32_t> choice_;  // the segment that rest_ begins with
 };
+
+// What all stages together may use: devices of every type, and price an hour.
+struct Limits {
+  std::vector<double> devices;
+  double price_per_hour = 0;  // infinity: not limited
+};
+
+struct LabelResult {
+  std::optional<StagePath> path;  // the best found
+  double bound = 0;               // no path within the limits costs less
+};
+
+// The cheapest path within limits on devices and price: partial paths ("labels") are extended layer by layer, and given
+// up where a bound or another label shows that they lead to nothing better.
+// Paths that cost `below` or more are not looked for. A label's bound is the greatest by any of the charges; the
+// graph's shortest path is left to be that of the first. At most `width` labels go on from a layer; those with the
+// worst bounds are left out. Ends early, with the bound of what is left, when `over` says so.
+LabelResult search_labels(StageGraph& graph, const Limits& limits, std::span<const Charges> charges, double below,
+                          int width, const std::function<bool()>& over);
 
 }  // namespace motley::planning

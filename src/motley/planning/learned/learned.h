@@ -2,7 +2,6 @@
 // networks. They search by reinforcement alone and prove nothing: Answer::bound stays 0.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "motley/planning/search/planner.h"
@@ -10,18 +9,18 @@
 namespace motley::planning {
 
 // "rl-lstm", "rl-rnn", "rl-attention".
-std::vector<std::unique_ptr<Planner>> learned_planners();
+std::vector<Planner> learned_planners();
 
 // A recurrent network reads the layers in order and chooses a type for each (under kPipeline also where to cut), after
 // HeterPS. It is trained by policy gradient on the cost model; where the request has an evaluator, it is pre-trained on
 // the cost model, and then tuned on the evaluator.
-std::unique_ptr<Planner> make_rl_lstm();
-std::unique_ptr<Planner> make_rl_rnn();
+Result<Answer> plan_rl_lstm(const Request& request);
+Result<Answer> plan_rl_rnn(const Request& request);
 
 // A feed-forward network partitions the layers into groups, one with attention gives every group a type, after TAPP;
 // both are trained together. Sampled plans are evaluated by several threads, whose number has no influence on the
 // answer: Request::evaluator, where given without Request::max_evaluations, is called from several threads at once; it
 // must not throw.
-std::unique_ptr<Planner> make_rl_attention();
+Result<Answer> plan_rl_attention(const Request& request);
 
 }  // namespace motley::planning

@@ -23,8 +23,6 @@
 #include <thread>
 #include <utility>
 
-#include "motley/nn/runtime.h"
-
 namespace motley::planning {
 namespace {
 
@@ -56,8 +54,8 @@ void initialise(Policy& policy, at::Generator& generator) {
 
 // An assignment, provisioned and evaluated.
 struct Judged {
-  planning::Candidate candidate;  // empty: no counts within the limits
-  planning::Evaluation evaluation;
+  Candidate candidate;  // empty: no counts within the limits
+  Evaluation evaluation;
   double reward = 0;     // where feasible
   double shortfall = 0;  // else: how far it is from feasible, above 0
 };
@@ -79,7 +77,7 @@ constexpr double kNoise = 0.05;
 constexpr double kHope = 0.2;
 
 // By which factor, as a logarithm, the worst of limits is missed.
-double shortfall(const planning::Evaluation& evaluation, const planning::Objective& objective) {
+double shortfall(const Evaluation& evaluation, const Objective& objective) {
   const double missed = std::max({std::log(objective.min_throughput / evaluation.throughput),
                                   std::log(evaluation.cost / objective.max_cost),
                                   std::log(evaluation.hourly_cost / objective.max_hourly_cost)});
@@ -87,12 +85,12 @@ double shortfall(const planning::Evaluation& evaluation, const planning::Objecti
 }
 
 Judged judge(const Request& request, const Assignment& assignment) {
-  const planning::Problem& problem = request.problem;
-  const auto stages = planning::list_stages(problem, assignment.type_of_layer, assignment.cut_before);
-  const auto evaluated = [&](planning::Candidate candidate) {
+  const Problem& problem = request.problem;
+  const auto stages = list_stages(problem, assignment.type_of_layer, assignment.cut_before);
+  const auto evaluated = [&](Candidate candidate) {
     Judged judged{.candidate = std::move(candidate)};
     judged.evaluation = request.evaluator ? request.evaluator(judged.candidate)
-                                          : planning::evaluate(problem, judged.candidate, request.objective);
+                                          : evaluate(problem, judged.candidate, request.objective);
     if (judged.evaluation.feasible) {
       judged.reward = -std::log(planning::value(judged.evaluation, request.objective.criterion));
     } else {
@@ -103,28 +101,22 @@ Judged judge(const Request& request, const Assignment& assignment) {
 
   // Counts that just meet the minimum throughput by the cost model may miss it by the evaluator: then they are chosen
   // for a minimum throughput that is higher by as much.
-  planning::Objective target = request.objective;
+  Objective target = request.objective;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    auto candidate = planning::provision(problem, stages, target, kBriefly);
-    if (!candidate) {
-      break;
-    }
+    auto candidate = provision(problem, stages, target, kBriefly);
+    if (!candidate) break;
     Judged judged = evaluated(std::move(*candidate));
     const bool once = !request.evaluator || request.max_evaluations > 0;
-    if (once || judged.evaluation.throughput >= request.objective.min_throughput) {
-      return judged;
-    }
+    if (once || judged.evaluation.throughput >= request.objective.min_throughput) return judged;
     target.min_throughput *= 1.001 * request.objective.min_throughput / judged.evaluation.throughput;
   }
-  planning::Objective without_min_throughput = request.objective;
-  without_min_throughput.criterion = planning::Criterion::kMaxThroughput;
+  Objective without_min_throughput = request.objective;
+  without_min_throughput.criterion = Criterion::kMaxThroughput;
   without_min_throughput.min_throughput = 0;
-  auto fastest = planning::provision(problem, stages, without_min_throughput, kBriefly);
-  if (!fastest) {
-    return {.shortfall = kFarthest};
-  }
+  auto fastest = provision(problem, stages, without_min_throughput, kBriefly);
+  if (!fastest) return {.shortfall = kFarthest};
   if (request.max_evaluations > 0) {  // none to be spent on what misses the minimum throughput
-    const planning::Evaluation evaluation = planning::evaluate(problem, *fastest, request.objective);
+    const Evaluation evaluation = evaluate(problem, *fastest, request.objective);
     return {.evaluation = evaluation, .shortfall = shortfall(evaluation, request.objective)};
   }
   return evaluated(std::move(*fastest));
@@ -143,15 +135,9 @@ class Training {
     for (int round = 0; round < rounds && rounds_without_new < patience; ++round) {
       const Rollout rollout = policy.roll(options_.samples, Choice::kSampled, generator);
       const std::size_t seen = judged_.size();
-      if (!judge_new(rollout.assignments)) {
-        return;
-      }
+      if (!judge_new(rollout.assignments)) return;
       rounds_without_new = judged_.size() > seen ? 0 : rounds_without_new + 1;
-      const double entropy_weight = options_.entropy_weight * (1 - static_cast<double>(round) / rounds);
-      optimizer.zero_grad();
-      policy_gradient_loss(rollout, advantages(rollout.assignments), entropy_weight).backward();
-      torch::nn::utils::clip_grad_norm_(policy.parameters(), 1.0);
-      optimizer.step();
+      learn(rollout, policy, optimizer, options_.entropy_weight * (1 - static_cast<double>(round) / rounds));
     }
     const torch::NoGradGuard no_gradient;
     judge_new(policy.roll(1, Choice::kMaxLikely, generator).assignments);
@@ -168,13 +154,8 @@ class Training {
       const Rollout rollout = policy.roll(options_.samples, Choice::kSampled, generator);
       const std::vector<Assignment> fresh = unseen(rollout.assignments, part);
       rounds_without_new = fresh.empty() ? rounds_without_new + 1 : 0;
-      if (round % kRoundsAPart == 0 && !judge_new(fresh)) {
-        return;
-      }
-      optimizer.zero_grad();
-      policy_gradient_loss(rollout, advantages(rollout.assignments), options_.entropy_weight).backward();
-      torch::nn::utils::clip_grad_norm_(policy.parameters(), 1.0);
-      optimizer.step();
+      if (round % kRoundsAPart == 0 && !judge_new(fresh)) return;
+      learn(rollout, policy, optimizer, options_.entropy_weight);
     }
   }
 
@@ -182,15 +163,11 @@ class Training {
   bool judge_new(const std::vector<Assignment>& assignments) {
     std::vector<const Assignment*> fresh;
     for (const Assignment& assignment : assignments) {
-      if (judged_.try_emplace(assignment).second) {
-        fresh.push_back(&assignment);
-      }
+      if (judged_.try_emplace(assignment).second) fresh.push_back(&assignment);
     }
     if (request_.max_evaluations > 0) {
       for (const Assignment* assignment : fresh) {
-        if (search_.over()) {
-          return false;
-        }
+        if (search_.over()) return false;
         keep(*assignment, judge(request_, *assignment));
       }
       return true;
@@ -205,9 +182,7 @@ class Training {
           return;
         }
         const std::size_t index = next++;
-        if (index >= fresh.size()) {
-          return;
-        }
+        if (index >= fresh.size()) return;
         results[index] = judge(request_, *fresh[index]);
       }
     };
@@ -219,9 +194,7 @@ class Training {
       work(true);
     }
     for (std::size_t i = 0; i < fresh.size(); ++i) {
-      if (results[i]) {
-        keep(*fresh[i], *results[i]);
-      }
+      if (results[i]) keep(*fresh[i], *results[i]);
     }
     return !over;
   }
@@ -232,6 +205,13 @@ class Training {
     double reward = 0;
     double shortfall = 0;
   };
+
+  void learn(const Rollout& rollout, Policy& policy, torch::optim::Optimizer& optimizer, double entropy_weight) {
+    optimizer.zero_grad();
+    policy_gradient_loss(rollout, advantages(rollout.assignments), entropy_weight).backward();
+    torch::nn::utils::clip_grad_norm_(policy.parameters(), 1.0);
+    optimizer.step();
+  }
 
   std::vector<Assignment> unseen(const std::vector<Assignment>& assignments, std::size_t most) const {
     std::set<Assignment> distinct;
@@ -245,9 +225,7 @@ class Training {
   }
 
   void keep(const Assignment& assignment, const Judged& judged) {
-    if (!judged.candidate.empty()) {
-      search_.consider(judged.candidate, judged.evaluation);
-    }
+    if (!judged.candidate.empty()) search_.consider(judged.candidate, judged.evaluation);
     const bool feasible = judged.evaluation.feasible;
     judged_[assignment] = {feasible, judged.reward, judged.shortfall};
     if (feasible) {
@@ -281,14 +259,12 @@ class Training {
   std::optional<double> baseline_;
 };
 
-Assignment to_assignment(const planning::Problem& problem, const planning::Candidate& candidate) {
+Assignment to_assignment(const Problem& problem, const Candidate& candidate) {
   Assignment assignment;
-  for (const planning::StageChoice& stage : candidate) {
+  for (const StageChoice& stage : candidate) {
     for (int layer = stage.first; layer <= stage.last; ++layer) {
       assignment.type_of_layer.push_back(stage.type);
-      if (problem.cost_model == planning::CostModel::kPipeline) {
-        assignment.cut_before.push_back(layer == stage.first);
-      }
+      if (problem.cost_model == CostModel::kPipeline) assignment.cut_before.push_back(layer == stage.first);
     }
   }
   normalise(assignment);
@@ -300,7 +276,7 @@ std::shared_ptr<Policy> pre_train(const Request& request, Search& search, const 
                                   const PolicyGradientOptions& options, at::Generator& generator) {
   Training training(request, search, options);
   std::shared_ptr<Policy> best;
-  double best_value = std::numeric_limits<double>::infinity();
+  double best_value = kInfinity;
   for (int i = 0; i < options.policies && !search.over(); ++i) {
     const auto policy = make_policy(request.problem);
     initialise(*policy, generator);
@@ -329,15 +305,11 @@ Answer train(const Request& request, const MakePolicy& make_policy, const Policy
   on_cost_model.seconds = request.seconds * (few ? kBriefPreTraining : 0.5);
   Search pre_search(on_cost_model);
   PolicyGradientOptions pre_options = options;
-  if (few) {
-    pre_options.rounds = std::min(options.rounds, kBriefRounds);
-  }
+  if (few) pre_options.rounds = std::min(options.rounds, kBriefRounds);
   const auto policy = pre_train(on_cost_model, pre_search, make_policy, pre_options, generator);
   const Answer pre_trained = pre_search.answer();
   Training tuning(request, search, options);
-  if (pre_trained.best) {
-    tuning.judge_new({to_assignment(request.problem, *pre_trained.best)});
-  }
+  if (pre_trained.best) tuning.judge_new({to_assignment(request.problem, *pre_trained.best)});
   if (policy && few) {
     const auto part = std::max<std::int64_t>(2, request.max_evaluations / kPartsOfFew);
     tuning.run_sparingly(*policy, static_cast<std::size_t>(part), generator);
@@ -358,8 +330,13 @@ torch::Tensor policy_gradient_loss(const Rollout& rollout, const torch::Tensor& 
 
 Result<Answer> plan_by_policy_gradient(const Request& request, const MakePolicy& make_policy,
                                        const PolicyGradientOptions& options) {
-  return nn::catch_torch(ErrorCode::kInternal, "training the policy",
-                         [&] { return train(request, make_policy, options); });
+  try {
+    return train(request, make_policy, options);
+  } catch (const c10::Error& error) {
+    return fail(ErrorCode::kInternal, "training the policy: {}", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::kInternal, "training the policy: {}", error.what());
+  }
 }
 
 }  // namespace motley::planning

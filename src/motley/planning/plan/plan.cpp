@@ -1,5 +1,6 @@
-// Reads, checks and writes plan.json. A stage names its layers, so that a person can move a cut by writing another
-// name; what follows from the rest (equal shares) may be left out.
+// Reads, checks and writes plan.json, says objectives in words, and orders the tasks of a step. A stage names its
+// layers, so that a person can move a cut by writing another name; what follows from the rest (equal shares) may be
+// left out.
 #include "motley/planning/plan/plan.h"
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 #include <set>
 
 #include "motley/base/os/file.h"
+#include "motley/base/units.h"
 #include "motley/planning/plan/renamed_keys.h"
-#include "motley/planning/plan/schema.h"
 #include "motley/serial/json_schema.h"
 
 namespace motley::planning {
@@ -131,6 +132,13 @@ Status check_layer_names(const Plan& plan, const std::string& name) {
   return {};
 }
 
+template <class Replicas>
+std::int64_t count_devices(const std::vector<Replicas>& groups) {
+  std::int64_t devices = 0;
+  for (const Replicas& replicas : groups) devices += replicas.count;
+  return devices;
+}
+
 // A layer by its name, or by its index from 0.
 Result<int> find_layer(const Plan& plan, const std::variant<std::string, std::int64_t>& layer, const std::string& name,
                        const std::string& field) {
@@ -150,20 +158,17 @@ Result<Stage> read_stage(const Plan& plan, const StageInFile& file, const std::s
   Stage stage{.gradient_sync = file.gradient_sync, .recompute = file.recompute};
   MOTLEY_ASSIGN(stage.first_layer, find_layer(plan, file.first_layer, name, path + ".first_layer"));
   MOTLEY_ASSIGN(stage.last_layer, find_layer(plan, file.last_layer, name, path + ".last_layer"));
-  std::int64_t devices = 0;
-  std::size_t fractions = 0;
-  for (const ReplicasInFile& replicas : file.replicas) {
-    devices += replicas.count;
-    fractions += replicas.batch_fraction ? 1 : 0;
+  const auto all = std::ssize(file.replicas);
+  const auto given =
+      std::ranges::count_if(file.replicas, [](const auto& one) { return one.batch_fraction.has_value(); });
+  if (given != 0 && given != all) {
+    return refuse(name, path + ".replicas",
+                  fmt::format("{} entries with a batch_fraction, {} without", given, all - given),
+                  "one in all of them, or in none for equal ones");
   }
-  if (fractions != 0 && fractions != file.replicas.size()) {
-    return refuse(
-        name, path + ".replicas",
-        fmt::format("{} entries with a batch_fraction, {} without", fractions, file.replicas.size() - fractions),
-        "one in all of them, or in none for equal ones");
-  }
+  const double equal = 1 / static_cast<double>(count_devices(file.replicas));
   for (const auto& [type, count, fraction] : file.replicas) {
-    stage.replicas.push_back({type, count, fraction.value_or(1 / static_cast<double>(devices))});
+    stage.replicas.push_back({type, count, fraction.value_or(equal)});
   }
   return stage;
 }
@@ -191,12 +196,9 @@ std::string to_json(const Plan& plan) {
   PlanInFile file{.plan = plan};
   const auto layer = [&](int index) { return plan.layers.at(static_cast<std::size_t>(index)); };
   for (const Stage& stage : plan.stages) {
-    std::int64_t devices = 0;
-    for (const Replicas& replicas : stage.replicas) {
-      devices += replicas.count;
-    }
-    const bool equal = std::ranges::all_of(
-        stage.replicas, [&](const Replicas& each) { return each.share == 1 / static_cast<double>(devices); });
+    const double share_of_each = 1 / static_cast<double>(count_devices(stage.replicas));
+    const bool equal =
+        std::ranges::all_of(stage.replicas, [&](const Replicas& each) { return each.share == share_of_each; });
     StageInFile& in_file = file.stages.emplace_back(
         StageInFile{layer(stage.first_layer), layer(stage.last_layer), {}, stage.gradient_sync, stage.recompute});
     for (const auto& [type, count, share] : stage.replicas) {
@@ -244,26 +246,21 @@ Status validate(const Plan& plan, const std::string& name) {
     }
     next = stage.last_layer + 1;
 
-    std::int64_t devices = 0;
     double shares = 0;
     for (std::size_t r = 0; r < stage.replicas.size(); ++r) {
       const Replicas& replicas = stage.replicas[r];
       const std::string entry = fmt::format("{}replicas[{}].", path, r);
-      if (replicas.type.empty()) {
-        return refuse(entry + "type", "''", "the name of a device type");
-      }
+      if (replicas.type.empty()) return refuse(entry + "type", "''", "the name of a device type");
       if (replicas.count < 1 || replicas.count > kMaxDevices) {
         return refuse(entry + "count", replicas.count, fmt::format("an integer from 1 to {}", kMaxDevices));
       }
       if (!(replicas.share > 0 && replicas.share <= 1)) {
         return refuse(entry + "batch_fraction", replicas.share, "a number above 0, up to 1");
       }
-      devices += replicas.count;
       shares += static_cast<double>(replicas.count) * replicas.share;
     }
-    if (devices == 0) {
-      return refuse(path + "replicas", "empty", "one or more device types");
-    }
+    const std::int64_t devices = count_devices(stage.replicas);
+    if (devices == 0) return refuse(path + "replicas", "empty", "one or more device types");
     if (std::abs(shares - 1) > 1e-6) {
       return refuse(path + "replicas", fmt::format("of fractions whose sum (count times batch_fraction) is {}", shares),
                     "a sum of 1");
@@ -285,11 +282,56 @@ Status validate(const Plan& plan, const std::string& name) {
                                      {"predicted.cost", plan.predicted.cost},
                                      {"measured.step_seconds", plan.measured.value_or(Measured{}).step_seconds},
                                      {"bound", plan.bound.value_or(0)}}) {
-    if (!(value >= 0) || std::isinf(value)) {
-      return refuse(field, value, "a finite number, 0 or more");
+    if (!(value >= 0) || std::isinf(value)) return refuse(field, value, "a finite number, 0 or more");
+  }
+  return {};
+}
+
+std::string describe(const Objective& objective) {
+  const std::string text = objective.criterion == Criterion::kMinCost         ? "lowest cost"
+                           : objective.criterion == Criterion::kMaxThroughput ? "highest throughput"
+                                                                              : "shortest step time";
+  std::vector<std::string> limits;
+  if (objective.min_throughput > 0) {
+    limits.push_back(fmt::format("at least {} samples/s", format_number(objective.min_throughput)));
+  }
+  if (std::isfinite(objective.max_cost)) {
+    limits.push_back(fmt::format("at most {} in all", format_number(objective.max_cost)));
+  }
+  if (std::isfinite(objective.max_hourly_cost)) {
+    limits.push_back(fmt::format("at most {} an hour", format_number(objective.max_hourly_cost)));
+  }
+  return limits.empty() ? text : fmt::format("{} with {}", text, fmt::join(limits, " and "));
+}
+
+Status validate(const Objective& objective) {
+  if (!(objective.min_throughput >= 0) || std::isinf(objective.min_throughput)) {
+    return fail(ErrorCode::kInvalidInput,
+                "objective: min_throughput is {}; accepted: samples a second of at least 0 (0: no minimum throughput)",
+                objective.min_throughput);
+  }
+  for (const auto& [field, cap] :
+       {std::pair{"max_cost", objective.max_cost}, {"max_hourly_cost", objective.max_hourly_cost}}) {
+    if (!(cap > 0)) {
+      return fail(ErrorCode::kInvalidInput, "objective: {} is {}; accepted: a number above 0", field, cap);
     }
   }
   return {};
+}
+
+std::int64_t count_warm_up(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
+                           std::int64_t micro_batches) {
+  return schedule == PipelineSchedule::kGPipe ? micro_batches
+                                              : std::min(micro_batches, static_cast<std::int64_t>(stages - stage));
+}
+
+Task task_at(std::int64_t position, std::int64_t warm_up, std::int64_t micro_batches) {
+  const std::int64_t turn = position - warm_up;
+  if (turn < 0) return {true, position};
+  if (turn < 2 * (micro_batches - warm_up)) {
+    return turn % 2 == 0 ? Task{false, turn / 2} : Task{true, warm_up + turn / 2};
+  }
+  return {false, position - micro_batches};
 }
 
 }  // namespace motley::planning

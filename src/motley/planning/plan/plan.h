@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,8 @@
 #include "motley/base/result.h"
 
 namespace motley::planning {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // How the replicas of a stage agree on their parameters.
 enum class GradientSync { kNone, kRing, kParameterServer };
@@ -77,5 +80,37 @@ Result<Plan> read_plan(const std::filesystem::path& file);
 Result<Plan> parse_plan(std::string_view text, const std::string& name);
 std::string to_json(const Plan& plan);  // reads back to an equal value
 Status validate(const Plan& plan, const std::string& name);
+// docs/schema/plan.schema.json.
+std::string plan_schema();
+
+// What a plan is to be best at, and what it must not exceed. Counts and memory of device types are limits of the
+// problem (motley/planning/cost/problem.h), not of the objective.
+enum class Criterion { kMinCost, kMaxThroughput, kMinStepTime };
+struct Objective {
+  Criterion criterion = Criterion::kMinCost;
+  double min_throughput = 0;  // samples a second
+  double max_cost = kInfinity;
+  double max_hourly_cost = kInfinity;
+};
+std::string describe(const Objective& objective);  // "lowest cost with at least 20,000 samples/s"
+// Errors (kInvalidInput): a negative or non-finite floor, a cap that is not above 0.
+Status validate(const Objective& objective);
+
+// What a stage's devices do one after the other in a step: each micro-batch once forward and once backward.
+struct Task {
+  bool forward = true;
+  std::int64_t micro_batch = 0;  // from 0
+  bool operator==(const Task&) const = default;
+};
+
+// How many micro-batches the stage takes forward before the first one goes backward, which is how many it holds at
+// once: all of them under gpipe, else as many as there are stages from it to the last one, which is what hides the way
+// there and back (1F1B of PipeDream: Narayanan et al. 2019, section 3.2).
+std::int64_t count_warm_up(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
+                           std::int64_t micro_batches);
+
+// The task at a position of the stage's order, 0 to 2 * micro_batches - 1: first `warm_up` forwards, then a backward
+// and a forward in turn, and last the backwards that are left. Both kinds come in the order of the micro-batches.
+Task task_at(std::int64_t position, std::int64_t warm_up, std::int64_t micro_batches);
 
 }  // namespace motley::planning

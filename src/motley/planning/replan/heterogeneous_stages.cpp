@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -15,7 +14,7 @@ namespace {
 constexpr std::int64_t kMaxMicroBatches = 64;  // to start from
 
 // Seconds of a sample through the whole network.
-double predict_seconds(const planning::Problem& problem, int type) {
+double predict_seconds(const Problem& problem, int type) {
   double seconds = 0;
   for (int layer = 0; layer < problem.layer_count(); ++layer) {
     seconds += problem.at(layer, type).forward.per_sample + problem.at(layer, type).backward.per_sample;
@@ -24,12 +23,11 @@ double predict_seconds(const planning::Problem& problem, int type) {
 }
 
 // All devices, the fastest first, as types.
-std::vector<int> fastest_first(const planning::Problem& problem) {
+std::vector<int> fastest_first(const Problem& problem) {
   std::vector<int> devices;
   for (int type = 0; type < problem.type_count(); ++type) {
-    const std::int64_t count =
-        std::min<std::int64_t>(problem.types[static_cast<std::size_t>(type)].count, kMaxHeterogeneousDevices);
-    devices.insert(devices.end(), static_cast<std::size_t>(count), type);
+    const std::int64_t count = std::min<std::int64_t>(problem.type(type).count, kMaxHeterogeneousDevices);
+    devices.insert(devices.end(), index(count), type);
   }
   std::ranges::stable_sort(devices, {}, [&](int type) { return predict_seconds(problem, type); });
   devices.resize(std::min<std::size_t>(devices.size(), kMaxHeterogeneousDevices));
@@ -37,13 +35,12 @@ std::vector<int> fastest_first(const planning::Problem& problem) {
 }
 
 // Those of a plan, in its order.
-std::vector<int> list_devices(const planning::Problem& problem, const planning::Plan& plan) {
+std::vector<int> list_devices(const Problem& problem, const Plan& plan) {
   std::vector<int> devices;
-  for (const planning::Stage& stage : plan.stages) {
-    for (const planning::Replicas& replicas : stage.replicas) {
-      const auto type = std::ranges::find(problem.types, replicas.type, &planning::Type::name);
-      devices.insert(devices.end(), static_cast<std::size_t>(replicas.count),
-                     static_cast<int>(type - problem.types.begin()));
+  for (const Stage& stage : plan.stages) {
+    for (const Replicas& replicas : stage.replicas) {
+      const auto type = std::ranges::find(problem.types, replicas.type, &Type::name);
+      devices.insert(devices.end(), index(replicas.count), static_cast<int>(type - problem.types.begin()));
     }
   }
   return devices;
@@ -51,13 +48,13 @@ std::vector<int> list_devices(const planning::Problem& problem, const planning::
 
 class Mixing {
  public:
-  Mixing(const planning::Problem& types, std::stop_token stop) : types_(types), stop_(std::move(stop)) {}
+  Mixing(const Problem& types, std::stop_token stop) : types_(types), stop_(std::move(stop)) {}
 
   // Keeps the plan if it is the best so far.
-  Status consider(planning::Plan plan) {
-    planning::Problem problem = types_;
+  Status consider(Plan plan) {
+    Problem problem = types_;
     problem.micro_batches = plan.micro_batches;
-    MOTLEY_ASSIGN(const planning::Timeline timeline, planning::simulate(problem, plan, {.keep_events = false}));
+    MOTLEY_ASSIGN(const Timeline timeline, simulate(problem, plan, {.keep_events = false}));
     if (best_ && timeline.step_seconds >= best_->predicted.step_seconds) return {};
     plan.predicted = {.step_seconds = timeline.step_seconds,
                       .throughput = static_cast<double>(plan.batch) / timeline.step_seconds};
@@ -67,41 +64,40 @@ class Mixing {
 
   // Lays a plan over these devices, in its order, out anew until that is of no use. Of a plan that may not fit their
   // memory only what it leads to is considered.
-  Status improve(const planning::Plan& plan, const std::vector<int>& devices, bool fits) {
+  Status improve(const Plan& plan, const std::vector<int>& devices, bool fits) {
     std::vector<WorkerSpeed> speeds;
     for (const int type : devices) speeds.push_back({type, 1});
-    const planning::Problem workers = problem_of_workers(types_, speeds);
+    const Problem workers = problem_of_workers(types_, speeds);
     std::vector<int> places(devices.size());
     std::iota(places.begin(), places.end(), 0);
     MOTLEY_ASSIGN(PlacedPlan placement, make_placement(workers, plan, places));
-    if (!fits) placement.step_seconds = std::numeric_limits<double>::infinity();
+    if (!fits) placement.step_seconds = kInfinity;
     for (double before = -1; placement.step_seconds != before && !stop_.stop_requested();) {
       before = placement.step_seconds;
       MOTLEY_ASSIGN(placement, repartition(workers, placement, stop_));
     }
     if (std::isinf(placement.step_seconds)) return {};
     std::size_t place = 0;
-    for (planning::Stage& stage : placement.plan.stages) {
-      for (planning::Replicas& replicas : stage.replicas) {
-        const int type = devices[static_cast<std::size_t>(placement.workers[place++])];
-        replicas.type = types_.types[static_cast<std::size_t>(type)].name;
+    for (Stage& stage : placement.plan.stages) {
+      for (Replicas& replicas : stage.replicas) {
+        const int type = devices[index(placement.workers[place++])];
+        replicas.type = types_.type(type).name;
       }
     }
     return consider(std::move(placement.plan));
   }
 
-  const planning::Plan& best() const { return *best_; }
+  const Plan& best() const { return *best_; }
 
  private:
-  const planning::Problem& types_;
+  const Problem& types_;
   const std::stop_token stop_;
-  std::optional<planning::Plan> best_;
+  std::optional<Plan> best_;
 };
 
 }  // namespace
 
-Result<planning::Plan> find_heterogeneous_stages(const planning::Problem& types, const planning::Plan& plan,
-                                                 const std::stop_token& stop) {
+Result<Plan> find_heterogeneous_stages(const Problem& types, const Plan& plan, const std::stop_token& stop) {
   const std::vector<int> own = list_devices(types, plan);
   Mixing mixing(types, stop);
   MOTLEY_TRY(mixing.consider(plan));
@@ -110,24 +106,22 @@ Result<planning::Plan> find_heterogeneous_stages(const planning::Problem& types,
   const std::vector<int> all = fastest_first(types);
   for (std::size_t count = 1; count <= all.size(); ++count) {
     const std::vector<int> devices(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
-    planning::Plan whole = plan;
-    whole.stages = {
-        {.first_layer = 0, .last_layer = types.layer_count() - 1, .gradient_sync = planning::GradientSync::kRing}};
+    Plan whole = plan;
+    whole.stages = {{.first_layer = 0, .last_layer = types.layer_count() - 1, .gradient_sync = GradientSync::kRing}};
     for (const int type : devices) {
-      whole.stages[0].replicas.push_back(
-          {types.types[static_cast<std::size_t>(type)].name, 1, 1 / static_cast<double>(count)});
+      whole.stages[0].replicas.push_back({types.types[index(type)].name, 1, 1 / static_cast<double>(count)});
     }
     const auto most = types.batch / static_cast<std::int64_t>(count);
     for (whole.micro_batches = 1; whole.micro_batches <= std::min(most, kMaxMicroBatches); whole.micro_batches *= 4) {
       MOTLEY_TRY(mixing.improve(whole, devices, false));
     }
   }
-  planning::Plan best = mixing.best();
+  Plan best = mixing.best();
   best.method = plan.method + ", then mixed stages";
   best.bound.reset();
-  for (const planning::Stage& stage : best.stages) {
-    for (const planning::Replicas& replicas : stage.replicas) {
-      const auto type = std::ranges::find(types.types, replicas.type, &planning::Type::name);
+  for (const Stage& stage : best.stages) {
+    for (const Replicas& replicas : stage.replicas) {
+      const auto type = std::ranges::find(types.types, replicas.type, &Type::name);
       best.predicted.hourly_cost += static_cast<double>(replicas.count) * type->price_per_hour;
     }
   }

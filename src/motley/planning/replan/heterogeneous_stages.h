@@ -18,7 +18,6 @@ inline constexpr int kMaxHeterogeneousDevices = 8;
 // the plan over its own devices; and one stage of the fastest one, two, ... of all that the problem has, in several
 // numbers of micro-batches. The answer is no worse than the given plan. `types` is the problem (kPipeline) that the
 // plan answers. Deterministic, except where it is stopped. Errors are those of planning::simulate.
-Result<planning::Plan> find_heterogeneous_stages(const planning::Problem& types, const planning::Plan& plan,
-                                                 const std::stop_token& stop);
+Result<Plan> find_heterogeneous_stages(const Problem& types, const Plan& plan, const std::stop_token& stop);
 
 }  // namespace motley::planning

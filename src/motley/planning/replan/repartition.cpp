@@ -1,15 +1,13 @@
 // The search works on sums that the layers' times have been put into once, so that what a stage takes is known in a
 // moment for any run of layers and any workers: a arrangement's step comes from the closed form of
-// planning/cost/stage.h. The few best are replayed event by event, and the shortest step wins.
+// planning/cost/evaluation.h. The few best are replayed event by event, and the shortest step wins.
 #include "motley/planning/replan/repartition.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 
-#include "motley/planning/cost/stage.h"
 #include "motley/planning/simulate/simulate.h"
 
 namespace motley::planning {
@@ -19,11 +17,6 @@ constexpr std::size_t kReplayed = 8;     // of the candidates, the best by the c
 constexpr int kBisections = 40;          // to find the slowest stage's least time
 constexpr double kMinPerSample = 1e-15;  // seconds: a layer that takes less is as good as free
 constexpr double kMinFraction = 1e-6;    // of a worker that has nothing to do where shares are balanced
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
 
 // Which workers each stage has, and its first layer; one after the last stage.
 struct Arrangement {
@@ -35,7 +28,7 @@ struct Arrangement {
 
 class Repartition {
  public:
-  Repartition(const planning::Problem& problem, const PlacedPlan& running, std::stop_token stop)
+  Repartition(const Problem& problem, const PlacedPlan& running, std::stop_token stop)
       : problem_(problem), running_(running.plan), stop_(std::move(stop)) {
     const std::size_t layers = problem.layers.size();
     const auto sum_up = [&](auto value) {
@@ -47,27 +40,27 @@ class Repartition {
       const auto times = [&](auto part) {
         return sum_up([&](std::size_t layer) { return part(problem.at(static_cast<int>(layer), worker)); });
       };
-      sums_.push_back({times([](const planning::LayerOnType& time) { return time.forward.fixed; }),
-                       times([](const planning::LayerOnType& time) { return time.forward.per_sample; }),
-                       times([](const planning::LayerOnType& time) { return time.backward.fixed; }),
-                       times([](const planning::LayerOnType& time) { return time.backward.per_sample; }),
-                       times([](const planning::LayerOnType& time) { return time.update_seconds; })});
+      sums_.push_back({times([](const LayerOnType& time) { return time.forward.fixed; }),
+                       times([](const LayerOnType& time) { return time.forward.per_sample; }),
+                       times([](const LayerOnType& time) { return time.backward.fixed; }),
+                       times([](const LayerOnType& time) { return time.backward.per_sample; }),
+                       times([](const LayerOnType& time) { return time.update_seconds; })});
     }
     parameter_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].parameter_bytes; });
     activation_bytes_ = sum_up([&](std::size_t layer) { return problem.layers[layer].activation_bytes; });
-    for (const planning::Stage& stage : running_.stages) {
+    for (const Stage& stage : running_.stages) {
       recomputes_ = recomputes_ || stage.recompute;
-      gradient_sync_ = stage.gradient_sync == planning::GradientSync::kNone ? gradient_sync_ : stage.gradient_sync;
+      gradient_sync_ = stage.gradient_sync == GradientSync::kNone ? gradient_sync_ : stage.gradient_sync;
     }
   }
 
   // The best by the closed form, the best first.
   std::vector<Arrangement> search(const std::vector<int>& places) {
-    std::vector<int> worker_stage(at(problem_.type_count()));
+    std::vector<int> worker_stage(index(problem_.type_count()));
     std::size_t place = 0;
-    for (std::size_t stage = 0; stage < running_.stages.size(); ++stage) {
-      for (const planning::Replicas& replicas : running_.stages[stage].replicas) {
-        for (std::int64_t i = 0; i < replicas.count; ++i) worker_stage[at(places[place++])] = static_cast<int>(stage);
+    for (int stage = 0; stage < std::ssize(running_.stages); ++stage) {
+      for (const Replicas& replicas : running_.stages[index(stage)].replicas) {
+        for (std::int64_t i = 0; i < replicas.count; ++i) worker_stage[index(places[place++])] = stage;
       }
     }
     const int max_stages = std::min(problem_.type_count(), problem_.layer_count());
@@ -92,7 +85,7 @@ class Repartition {
     problem_.micro_batches = micro_batches;
     double least = 0, most = 0;
     for (const std::vector<int>& of_stage : arrangement.workers) {
-      if (static_cast<double>(of_stage.size()) > samples()) return arrangement;
+      if (static_cast<double>(of_stage.size()) > problem_.micro_batch_samples()) return arrangement;
       most = std::max(most, seconds(of_stage, 0, problem_.layer_count() - 1));
     }
     for (int i = 0; i < kBisections; ++i) {
@@ -105,24 +98,24 @@ class Repartition {
     return arrangement;
   }
 
-  planning::Plan build_plan(const Arrangement& arrangement) {
+  Plan build_plan(const Arrangement& arrangement) {
     problem_.micro_batches = arrangement.micro_batches;
-    planning::Plan plan = running_;
+    Plan plan = running_;
     plan.micro_batches = arrangement.micro_batches;
     plan.method = "repartition";
     plan.bound.reset();
     plan.stages.clear();
     for (std::size_t s = 0; s < arrangement.workers.size(); ++s) {
-      planning::Stage stage;
+      Stage stage;
       stage.first_layer = arrangement.begin[s];
       stage.last_layer = arrangement.begin[s + 1] - 1;
       std::vector<double> samples = shares(arrangement.workers[s], stage.first_layer, stage.last_layer);
-      for (double& own : samples) own = std::max(own, kMinFraction * this->samples());
+      for (double& own : samples) own = std::max(own, kMinFraction * problem_.micro_batch_samples());
       const double sum = std::accumulate(samples.begin(), samples.end(), 0.0);
       for (std::size_t i = 0; i < samples.size(); ++i) {
-        stage.replicas.push_back({problem_.types[at(arrangement.workers[s][i])].name, 1, samples[i] / sum});
+        stage.replicas.push_back({problem_.types[index(arrangement.workers[s][i])].name, 1, samples[i] / sum});
       }
-      stage.gradient_sync = samples.size() > 1 ? gradient_sync_ : planning::GradientSync::kNone;
+      stage.gradient_sync = samples.size() > 1 ? gradient_sync_ : GradientSync::kNone;
       stage.recompute = recomputes_;
       plan.stages.push_back(std::move(stage));
     }
@@ -134,21 +127,17 @@ class Repartition {
     std::vector<double> forward_fixed, forward, backward_fixed, backward, update;
   };
 
-  double samples() const {  // of a micro-batch
-    return static_cast<double>(problem_.batch) / static_cast<double>(problem_.micro_batches);
-  }
-
   static double over(const std::vector<double>& sums, int first, int last) {
-    return sums[at(last + 1)] - sums[at(first)];
+    return sums[index(last + 1)] - sums[index(first)];
   }
 
-  planning::Affine forward(int worker, int first, int last) const {
-    const Sums& sums = sums_[at(worker)];
+  Affine forward(int worker, int first, int last) const {
+    const Sums& sums = sums_[index(worker)];
     return {over(sums.forward_fixed, first, last), over(sums.forward, first, last)};
   }
-  planning::Affine backward(int worker, int first, int last) const {
-    const Sums& sums = sums_[at(worker)];
-    const planning::Affine again = recomputes_ ? forward(worker, first, last) : planning::Affine{};
+  Affine backward(int worker, int first, int last) const {
+    const Sums& sums = sums_[index(worker)];
+    const Affine again = recomputes_ ? forward(worker, first, last) : Affine{};
     return {over(sums.backward_fixed, first, last) + again.fixed, over(sums.backward, first, last) + again.per_sample};
   }
 
@@ -161,7 +150,7 @@ class Repartition {
     };
     std::vector<Line> lines;
     for (const int worker : workers) {
-      const planning::Affine ahead = forward(worker, first, last), back = backward(worker, first, last);
+      const Affine ahead = forward(worker, first, last), back = backward(worker, first, last);
       lines.push_back({ahead.fixed + back.fixed, std::max(kMinPerSample, ahead.per_sample + back.per_sample)});
     }
     std::vector<bool> works(workers.size(), true);
@@ -173,7 +162,7 @@ class Repartition {
         rate += 1 / lines[i].per_sample;
         started += lines[i].fixed / lines[i].per_sample;
       }
-      const double together = (this->samples() + started) / rate;
+      const double together = (problem_.micro_batch_samples() + started) / rate;
       settled = true;
       for (std::size_t i = 0; i < lines.size(); ++i) {
         samples[i] = works[i] ? (together - lines[i].fixed) / lines[i].per_sample : 0;
@@ -183,20 +172,20 @@ class Repartition {
     return samples;
   }
 
-  planning::StageCost compute_cost(const std::vector<int>& workers, int first, int last) const {
+  StageCost compute_cost(const std::vector<int>& workers, int first, int last) const {
     const std::vector<double> samples = shares(workers, first, last);
-    planning::StageCost cost;
+    StageCost cost;
     for (std::size_t i = 0; i < workers.size(); ++i) {
       if (samples[i] == 0) continue;
       cost.forward_seconds = std::max(cost.forward_seconds, forward(workers[i], first, last).at(samples[i]));
       cost.backward_seconds = std::max(cost.backward_seconds, backward(workers[i], first, last).at(samples[i]));
-      cost.update_seconds = std::max(cost.update_seconds, over(sums_[at(workers[i])].update, first, last));
+      cost.update_seconds = std::max(cost.update_seconds, over(sums_[index(workers[i])].update, first, last));
     }
     return cost;
   }
 
   double seconds(const std::vector<int>& workers, int first, int last) const {
-    const planning::StageCost cost = compute_cost(workers, first, last);
+    const StageCost cost = compute_cost(workers, first, last);
     return cost.forward_seconds + cost.backward_seconds;
   }
 
@@ -208,7 +197,7 @@ class Repartition {
       const int last_possible = problem_.layer_count() - static_cast<int>(workers.size() - s);
       const int first = begin.back();
       int last = first - 1;
-      while (last < last_possible && seconds(workers[s], first, last + 1) <= most * (1 + planning::kTolerance)) ++last;
+      while (last < last_possible && seconds(workers[s], first, last + 1) <= most * (1 + kTolerance)) ++last;
       if (last < first) return {};
       begin.push_back(last + 1);
     }
@@ -217,49 +206,29 @@ class Repartition {
 
   // The slowest of the links between any worker of one stage and any of the other.
   double transfer_seconds(const std::vector<int>& from, const std::vector<int>& to, int layer) const {
-    const double bytes =
-        samples() * problem_.cut_bytes[at(layer)] / static_cast<double>(std::min(from.size(), to.size()));
+    const double bytes = problem_.micro_batch_samples() * problem_.cut_bytes[index(layer)] /
+                         static_cast<double>(std::min(from.size(), to.size()));
     double slowest = 0;
     for (const int sender : from) {
       for (const int receiver : to) {
-        const planning::Link& link = problem_.link(sender, receiver);
+        const Link& link = problem_.link(sender, receiver);
         slowest = std::max(slowest, link.latency_seconds + bytes / link.bytes_per_second);
       }
     }
     return slowest;
   }
 
-  double gradient_sync_seconds(const std::vector<int>& workers, int first, int last) const {
-    if (workers.size() < 2) return 0;
-    double bandwidth = kInfinity, latency = 0;
-    for (const int one : workers) {
-      bandwidth = std::min(bandwidth, problem_.types[at(one)].bytes_per_second);
-      latency = std::max(latency, problem_.types[at(one)].latency_seconds);
-      for (const int other : workers) {
-        if (one == other) continue;
-        bandwidth = std::min(bandwidth, problem_.link(one, other).bytes_per_second);
-        latency = std::max(latency, problem_.link(one, other).latency_seconds);
-      }
-    }
-    const double bytes = over(parameter_bytes_, first, last);
-    const auto count = static_cast<double>(workers.size());
-    return gradient_sync_ == planning::GradientSync::kRing ? 2 * (count - 1) * (bytes / (count * bandwidth) + latency)
-                                                           : 2 * (bytes / bandwidth + latency);
-  }
-
   bool fits_memory(const Arrangement& arrangement, std::size_t stage) const {
     const int first = arrangement.begin[stage], last = arrangement.begin[stage + 1] - 1;
     const double state = problem_.memory_per_parameter_byte * over(parameter_bytes_, first, last);
-    const auto behind = static_cast<std::int64_t>(arrangement.workers.size() - stage);
-    const auto in_flight = static_cast<double>(problem_.schedule == planning::PipelineSchedule::kGPipe
-                                                   ? arrangement.micro_batches
-                                                   : std::min(arrangement.micro_batches, behind));
+    const auto in_flight = static_cast<double>(
+        count_warm_up(problem_.schedule, stage, arrangement.workers.size(), arrangement.micro_batches));
     const double inside = over(activation_bytes_, first, last);
-    const double a_sample = recomputes_ ? in_flight * problem_.cut_bytes[at(first)] + inside : in_flight * inside;
+    const double a_sample = recomputes_ ? in_flight * problem_.cut_bytes[index(first)] + inside : in_flight * inside;
     const std::vector<double> samples = shares(arrangement.workers[stage], first, last);
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      const double memory = problem_.types[at(arrangement.workers[stage][i])].memory_bytes;
-      if (memory > 0 && state + samples[i] * a_sample > memory * (1 + planning::kTolerance)) return false;
+      const double memory = problem_.types[index(arrangement.workers[stage][i])].memory_bytes;
+      if (memory > 0 && state + samples[i] * a_sample > memory * (1 + kTolerance)) return false;
     }
     return true;
   }
@@ -273,17 +242,19 @@ class Repartition {
 
   double compute_step(const Arrangement& arrangement) const {
     if (arrangement.begin.empty()) return kInfinity;
-    std::vector<planning::StageCost> stages;
+    std::vector<StageCost> stages;
     for (std::size_t s = 0; s < arrangement.workers.size(); ++s) {
       if (!uses_all(arrangement, s) || !fits_memory(arrangement, s)) return kInfinity;
       const int first = arrangement.begin[s], end = arrangement.begin[s + 1];
       stages.push_back(compute_cost(arrangement.workers[s], first, end - 1));
-      stages.back().gradient_sync_seconds = gradient_sync_seconds(arrangement.workers[s], first, end - 1);
+      stages.back().gradient_sync_seconds = gradient_sync_seconds(
+          gradient_sync_, over(parameter_bytes_, first, end - 1), static_cast<double>(arrangement.workers[s].size()),
+          slowest_link(problem_, arrangement.workers[s]));
       if (s + 1 < arrangement.workers.size()) {
         stages.back().transfer_seconds = transfer_seconds(arrangement.workers[s], arrangement.workers[s + 1], end);
       }
     }
-    return planning::pipeline_time(problem_, stages).step;
+    return pipeline_time(problem_, stages).step;
   }
 
   void move_cuts(Arrangement& arrangement) const {
@@ -295,7 +266,7 @@ class Repartition {
           other.begin[s] += by;
           if (other.begin[s] <= other.begin[s - 1] || other.begin[s] >= other.begin[s + 1]) continue;
           other.step_seconds = compute_step(other);
-          if (other.step_seconds < arrangement.step_seconds * (1 - planning::kTolerance)) {
+          if (other.step_seconds < arrangement.step_seconds * (1 - kTolerance)) {
             arrangement = std::move(other);
             moved = true;
           }
@@ -306,9 +277,9 @@ class Repartition {
 
   // Cuts for the map, and keeps it where it is among the best; the step's seconds.
   double consider(const std::vector<int>& worker_stage, int stages) {
-    std::vector<std::vector<int>> workers(at(stages));
+    std::vector<std::vector<int>> workers(index(stages));
     for (std::size_t worker = 0; worker < worker_stage.size(); ++worker) {
-      workers[at(worker_stage[worker])].push_back(static_cast<int>(worker));
+      workers[index(worker_stage[worker])].push_back(static_cast<int>(worker));
     }
     if (std::ranges::any_of(workers, [](const std::vector<int>& of_stage) { return of_stage.empty(); })) {
       return kInfinity;
@@ -331,7 +302,7 @@ class Repartition {
 
   // All ways to give the workers to stages; of neighbours that are alike the later one is in no earlier stage.
   void every_map(int stages) {
-    std::vector<int> worker_stage(at(problem_.type_count()));
+    std::vector<int> worker_stage(index(problem_.type_count()));
     const std::function<void(std::size_t)> place = [&](std::size_t worker) {
       if (stop_.stop_requested()) return;
       if (worker == worker_stage.size()) {
@@ -356,7 +327,7 @@ class Repartition {
       std::vector<int> next = worker_stage;
       const auto look_at = [&](const std::vector<int>& other) {
         const double seconds = consider(other, stages);
-        if (seconds < best * (1 - planning::kTolerance)) {
+        if (seconds < best * (1 - kTolerance)) {
           best = seconds;
           next = other;
           better = true;
@@ -378,38 +349,38 @@ class Repartition {
     }
   }
 
-  planning::Problem problem_;
-  const planning::Plan& running_;
+  Problem problem_;
+  const Plan& running_;
   const std::stop_token stop_;
   std::vector<Sums> sums_;
   std::vector<double> parameter_bytes_, activation_bytes_;
   bool recomputes_ = false;
-  planning::GradientSync gradient_sync_ = planning::GradientSync::kRing;
+  GradientSync gradient_sync_ = GradientSync::kRing;
   std::vector<Arrangement> best_;
 };
 
-Result<double> replay(const planning::Problem& problem, const planning::Plan& plan) {
-  MOTLEY_ASSIGN(const planning::Timeline timeline, planning::simulate(problem, plan, {.keep_events = false}));
+Result<double> replay(const Problem& problem, const Plan& plan) {
+  MOTLEY_ASSIGN(const Timeline timeline, simulate(problem, plan, {.keep_events = false}));
   return timeline.step_seconds;
 }
 
 }  // namespace
 
-planning::Problem problem_of_workers(const planning::Problem& types, const std::vector<WorkerSpeed>& workers) {
-  planning::Problem problem = types;
+Problem problem_of_workers(const Problem& types, const std::vector<WorkerSpeed>& workers) {
+  Problem problem = types;
   problem.types.clear();
   problem.table.clear();
   problem.links.clear();
   for (std::size_t worker = 0; worker < workers.size(); ++worker) {
-    problem.types.push_back(types.types[at(workers[worker].type)]);
+    problem.types.push_back(types.types[index(workers[worker].type)]);
     problem.types.back().name = fmt::format("worker-{}", worker);
     problem.types.back().count = 1;
     for (const WorkerSpeed& other : workers) problem.links.push_back(types.link(workers[worker].type, other.type));
   }
   for (int layer = 0; layer < types.layer_count(); ++layer) {
     for (const WorkerSpeed& worker : workers) {
-      planning::LayerOnType time = types.at(layer, worker.type);
-      for (planning::Affine* part : {&time.forward, &time.backward}) {
+      LayerOnType time = types.at(layer, worker.type);
+      for (Affine* part : {&time.forward, &time.backward}) {
         part->fixed *= worker.slowdown;
         part->per_sample *= worker.slowdown;
       }
@@ -420,19 +391,18 @@ planning::Problem problem_of_workers(const planning::Problem& types, const std::
   return problem;
 }
 
-Result<PlacedPlan> make_placement(const planning::Problem& workers, const planning::Plan& plan,
-                                  const std::vector<int>& places) {
+Result<PlacedPlan> make_placement(const Problem& workers, const Plan& plan, const std::vector<int>& places) {
   PlacedPlan placement{plan, places};
   Arrangement arrangement{{}, {0}, plan.micro_batches};
   std::size_t place = 0;
-  for (const planning::Stage& stage : plan.stages) {
+  for (const Stage& stage : plan.stages) {
     arrangement.workers.emplace_back();
     arrangement.begin.push_back(stage.last_layer + 1);
-    for (const planning::Replicas& replicas : stage.replicas) {
+    for (const Replicas& replicas : stage.replicas) {
       for (std::int64_t i = 0; i < replicas.count; ++i) arrangement.workers.back().push_back(places[place++]);
     }
   }
-  planning::Problem problem = workers;
+  Problem problem = workers;
   problem.micro_batches = plan.micro_batches;
   placement.plan = Repartition(problem, placement, {}).build_plan(arrangement);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) placement.plan.stages[s].recompute = plan.stages[s].recompute;
@@ -440,8 +410,7 @@ Result<PlacedPlan> make_placement(const planning::Problem& workers, const planni
   return placement;
 }
 
-Result<PlacedPlan> repartition(const planning::Problem& workers, const PlacedPlan& running,
-                               const std::stop_token& stop) {
+Result<PlacedPlan> repartition(const Problem& workers, const PlacedPlan& running, const std::stop_token& stop) {
   Repartition search(workers, running, stop);
   PlacedPlan best = running;
   for (const Arrangement& arrangement : search.search(running.workers)) {
@@ -449,10 +418,10 @@ Result<PlacedPlan> repartition(const planning::Problem& workers, const PlacedPla
     for (const std::vector<int>& of_stage : arrangement.workers) {
       placement.workers.insert(placement.workers.end(), of_stage.begin(), of_stage.end());
     }
-    planning::Problem problem = workers;
+    Problem problem = workers;
     problem.micro_batches = arrangement.micro_batches;
     MOTLEY_ASSIGN(placement.step_seconds, replay(problem, placement.plan));
-    if (placement.step_seconds < best.step_seconds * (1 - planning::kTolerance)) best = std::move(placement);
+    if (placement.step_seconds < best.step_seconds * (1 - kTolerance)) best = std::move(placement);
   }
   best.plan.predicted = {.step_seconds = best.step_seconds,
                          .throughput = static_cast<double>(workers.batch) / best.step_seconds};

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <set>
 
-#include "motley/planning/search/assignment.h"
 #include "motley/planning/search/gaussian_process.h"
+#include "motley/planning/search/search.h"
 
 namespace motley::planning {
 namespace {
@@ -54,9 +54,7 @@ std::vector<double> targets(const std::vector<Score>& scores) {
     squares += value * value;
   }
   const double deviation = squares > 0 ? std::sqrt(squares / count) : 1;
-  for (double& value : values) {
-    value /= deviation;
-  }
+  for (double& value : values) value /= deviation;
   return values;
 }
 
@@ -75,76 +73,63 @@ double likeliest_length(const std::vector<Codes>& points, const std::vector<doub
   return best_length;
 }
 
-class Bayesian final : public Planner {
- public:
-  std::string name() const override { return "bayesian"; }
-
-  Result<Answer> plan(const Request& request) const override {
-    const planning::Problem& problem = request.problem;
-    Random random(request.seed);
-    Search search(request);
-    std::vector<Assignment> seen;
-    std::vector<Score> scores;
-    std::vector<Codes> points;
-    std::set<Codes> known;
-    const auto look_at = [&](const Assignment& assignment) {
-      Codes codes = to_codes(assignment);
-      if (known.insert(codes).second) {
-        scores.push_back(score(request, search, assignment));
-        points.push_back(std::move(codes));
-        seen.push_back(assignment);
-      }
-    };
-
-    for (std::size_t i = 0; i < kFirst && !search.over(); ++i) {
-      const bool single = i < std::min(problem.types.size(), kFirst * 3 / 4);
-      look_at(single ? all_on(problem, static_cast<int>(i)) : draw(problem, random));
-    }
-    double length = 0;
-    std::size_t fitted_at = 0;
-    while (points.size() < kEvaluations && !search.over()) {
-      const std::vector<double> values = targets(scores);
-      if (length == 0 || points.size() >= fitted_at + kRefit) {
-        length = likeliest_length(points, values);
-        fitted_at = points.size();
-      }
-      const GaussianProcess process(points, values, length, kNoise);
-      const double least = *std::min_element(values.begin(), values.end());
-      std::vector<std::size_t> order(points.size());
-      std::iota(order.begin(), order.end(), 0);
-      const std::size_t elite = std::min(kElite, order.size());
-      std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(elite), order.end(),
-                        [&](std::size_t a, std::size_t b) { return scores[a] < scores[b]; });
-
-      double most = -1;
-      Assignment chosen;
-      for (std::size_t i = 0; i < kPool; ++i) {
-        Assignment candidate = i % 2 == 0 ? draw(problem, random) : seen[order[random.below(elite)]];
-        if (i % 2 == 1) {
-          mutate(problem, random, candidate);
-        }
-        const Codes codes = to_codes(candidate);
-        if (known.contains(codes)) {
-          continue;
-        }
-        if (const double improvement = expected_improvement(process.at(codes), least); improvement > most) {
-          most = improvement;
-          chosen = std::move(candidate);
-        }
-      }
-      if (most < 0) {
-        break;  // the whole pool is known: a small space, seen in full or nearly so
-      }
-      look_at(chosen);
-    }
-    return search.answer();
-  }
-};
-
 }  // namespace
 
-std::unique_ptr<Planner> make_bayesian() {
-  return std::make_unique<Bayesian>();
+Result<Answer> plan_bayesian(const Request& request) {
+  const Problem& problem = request.problem;
+  Random random(request.seed);
+  Search search(request);
+  std::vector<Assignment> seen;
+  std::vector<Score> scores;
+  std::vector<Codes> points;
+  std::set<Codes> known;
+  const auto look_at = [&](const Assignment& assignment) {
+    Codes codes = to_codes(assignment);
+    if (known.insert(codes).second) {
+      scores.push_back(score(request, search, assignment));
+      points.push_back(std::move(codes));
+      seen.push_back(assignment);
+    }
+  };
+
+  for (std::size_t i = 0; i < kFirst && !search.over(); ++i) {
+    const bool single = i < std::min(problem.types.size(), kFirst * 3 / 4);
+    look_at(single ? all_on(problem, static_cast<int>(i)) : draw(problem, random));
+  }
+  double length = 0;
+  std::size_t fitted_at = 0;
+  while (points.size() < kEvaluations && !search.over()) {
+    const std::vector<double> values = targets(scores);
+    if (length == 0 || points.size() >= fitted_at + kRefit) {
+      length = likeliest_length(points, values);
+      fitted_at = points.size();
+    }
+    const GaussianProcess process(points, values, length, kNoise);
+    const double least = *std::min_element(values.begin(), values.end());
+    std::vector<std::size_t> order(points.size());
+    std::iota(order.begin(), order.end(), 0);
+    const std::size_t elite = std::min(kElite, order.size());
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(elite), order.end(),
+                      [&](std::size_t a, std::size_t b) { return scores[a] < scores[b]; });
+
+    double most = -1;
+    Assignment chosen;
+    for (std::size_t i = 0; i < kPool; ++i) {
+      Assignment candidate = i % 2 == 0 ? draw(problem, random) : seen[order[random.below(elite)]];
+      if (i % 2 == 1) mutate(problem, random, candidate);
+      const Codes codes = to_codes(candidate);
+      if (known.contains(codes)) continue;
+      if (const double improvement = expected_improvement(process.at(codes), least); improvement > most) {
+        most = improvement;
+        chosen = std::move(candidate);
+      }
+    }
+    if (most < 0) {
+      break;  // the whole pool is known: a small space, seen in full or nearly so
+    }
+    look_at(chosen);
+  }
+  return search.answer();
 }
 
 }  // namespace motley::planning

@@ -1,91 +1,63 @@
 // The planner "brute-force": evaluates every candidate that the counts allow, and nothing else, so that it can be
 // believed where other methods are checked against it.
 #include <algorithm>
-#include <cstdint>
-#include <vector>
 
-#include "motley/planning/search/planner.h"
+#include "motley/planning/search/search.h"
 
 namespace motley::planning {
 namespace {
 
 constexpr std::int64_t kMaxCandidates = 50'000'000;
 
-class Enumeration {
- public:
-  explicit Enumeration(const planning::Problem& problem) : problem_(problem) {
-    for (const planning::Type& type : problem.types) {
-      left_.push_back(type.count);
-    }
-  }
-
-  // Appends every possible stage that begins at `first`, and goes on behind it; visit(candidate) returns false to end
-  // the enumeration, and so does this.
-  template <class Visit>
-  bool visit_from(int first, const Visit& visit) {
-    if (first == problem_.layer_count()) {
-      return visit(candidate_);
-    }
-    const bool pipeline = problem_.cost_model == planning::CostModel::kPipeline;
-    for (int type = 0; type < problem_.type_count(); ++type) {
-      if (!pipeline && !candidate_.empty() && candidate_.back().type == type) {
-        continue;
-      }
-      std::int64_t& left = left_[static_cast<std::size_t>(type)];
-      const std::int64_t most = left;
+// Every candidate, one after the other; visit(candidate) returns false to end the enumeration, and so does this.
+bool visit_all(const Problem& problem, const std::function<bool(const Candidate&)>& visit) {
+  const bool pipeline = problem.cost_model == CostModel::kPipeline;
+  const int choices_of_recompute = pipeline && problem.allow_recompute ? 2 : 1;
+  std::vector<std::int64_t> left;  // devices of every type
+  for (const Type& type : problem.types) left.push_back(type.count);
+  Candidate candidate;
+  // Appends every possible stage that begins at `first`, and goes on behind it.
+  const std::function<bool(int)> visit_from = [&](int first) {
+    if (first == problem.layer_count()) return visit(candidate);
+    for (int type = 0; type < problem.type_count(); ++type) {
+      if (!pipeline && !candidate.empty() && candidate.back().type == type) continue;
+      const std::int64_t most = left[index(type)];
       for (std::int64_t replicas = 1; replicas <= most; ++replicas) {
-        for (int last = first; last < problem_.layer_count(); ++last) {
-          for (int recompute = 0; recompute <= (pipeline && problem_.allow_recompute ? 1 : 0); ++recompute) {
-            left = most - replicas;
-            candidate_.push_back({first, last, type, replicas, recompute == 1});
-            const bool go_on = visit_from(last + 1, visit);
-            candidate_.pop_back();
-            left = most;
-            if (!go_on) {
-              return false;
-            }
+        for (int last = first; last < problem.layer_count(); ++last) {
+          for (int recompute = 0; recompute < choices_of_recompute; ++recompute) {
+            left[index(type)] = most - replicas;
+            candidate.push_back({first, last, type, replicas, recompute == 1});
+            const bool go_on = visit_from(last + 1);
+            candidate.pop_back();
+            left[index(type)] = most;
+            if (!go_on) return false;
           }
         }
       }
     }
     return true;
-  }
-
- private:
-  const planning::Problem& problem_;
-  std::vector<std::int64_t> left_;  // devices of every type
-  planning::Candidate candidate_;
-};
-
-class BruteForce final : public Planner {
- public:
-  std::string name() const override { return "brute-force"; }
-
-  Result<Answer> plan(const Request& request) const override {
-    std::int64_t candidates = 0;
-    if (!Enumeration(request.problem).visit_from(0, [&](const planning::Candidate&) {
-          return ++candidates <= kMaxCandidates;
-        })) {
-      return fail(ErrorCode::kInvalidInput,
-                  "brute-force: {} layers on {} device types have more than {} candidates; accepted: no more than that",
-                  request.problem.layer_count(), request.problem.type_count(), kMaxCandidates);
-    }
-    Search search(request);
-    const bool all = Enumeration(request.problem).visit_from(0, [&](const planning::Candidate& candidate) {
-      search.consider(candidate);
-      return !search.over();
-    });
-    Answer answer = search.answer();
-    answer.proved = all;
-    answer.bound = all && answer.best ? planning::value(answer.evaluation, request.objective.criterion) : 0;
-    return answer;
-  }
-};
+  };
+  return visit_from(0);
+}
 
 }  // namespace
 
-std::unique_ptr<Planner> make_brute_force() {
-  return std::make_unique<BruteForce>();
+Result<Answer> plan_brute_force(const Request& request) {
+  std::int64_t candidates = 0;
+  if (!visit_all(request.problem, [&](const Candidate&) { return ++candidates <= kMaxCandidates; })) {
+    return fail(ErrorCode::kInvalidInput,
+                "brute-force: {} layers on {} device types have more than {} candidates; accepted: no more than that",
+                request.problem.layer_count(), request.problem.type_count(), kMaxCandidates);
+  }
+  Search search(request);
+  const bool all = visit_all(request.problem, [&](const Candidate& candidate) {
+    search.consider(candidate);
+    return !search.over();
+  });
+  Answer answer = search.answer();
+  answer.proved = all;
+  answer.bound = all && answer.best ? value(answer.evaluation, request.objective.criterion) : 0;
+  return answer;
 }
 
 }  // namespace motley::planning

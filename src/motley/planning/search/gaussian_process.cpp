@@ -22,13 +22,9 @@ double dot(const double* a, const double* b, std::size_t size) {
   double sums[kSums] = {};
   std::size_t i = 0;
   for (; i + kSums <= size; i += kSums) {
-    for (std::size_t k = 0; k < kSums; ++k) {
-      sums[k] += a[i + k] * b[i + k];
-    }
+    for (std::size_t k = 0; k < kSums; ++k) sums[k] += a[i + k] * b[i + k];
   }
-  for (; i < size; ++i) {
-    sums[0] += a[i] * b[i];
-  }
+  for (; i < size; ++i) sums[0] += a[i] * b[i];
   return std::accumulate(std::begin(sums), std::end(sums), 0.0);
 }
 
@@ -45,9 +41,7 @@ void solve_upper(const std::vector<double>& factor, std::vector<double>& b) {
   for (std::size_t i = b.size(); i-- > 0;) {
     const double* const l = &factor[row(i)];
     b[i] /= l[i];
-    for (std::size_t j = 0; j < i; ++j) {
-      b[j] -= l[j] * b[i];
-    }
+    for (std::size_t j = 0; j < i; ++j) b[j] -= l[j] * b[i];
   }
 }
 
@@ -102,9 +96,7 @@ Posterior GaussianProcess::at(const Codes& point) const {
 
 double expected_improvement(const Posterior& posterior, double best) {
   const double gain = best - posterior.mean;
-  if (posterior.deviation <= 0) {
-    return std::max(0.0, gain);
-  }
+  if (posterior.deviation <= 0) return std::max(0.0, gain);
   const double z = gain / posterior.deviation;
   const double density = std::exp(-0.5 * z * z) / std::sqrt(2 * std::numbers::pi);
   const double below = 0.5 * std::erfc(-z / std::numbers::sqrt2);

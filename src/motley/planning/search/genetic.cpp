@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "motley/planning/search/assignment.h"
+#include "motley/planning/search/search.h"
 
 namespace motley::planning {
 namespace {
@@ -42,68 +42,51 @@ void cross(Assignment& child, const Assignment& other, Random& random) {
   const std::size_t layers = child.type_of_layer.size();
   std::size_t from = random.below(layers);
   std::size_t to = random.below(layers);
-  if (from > to) {
-    std::swap(from, to);
-  }
+  if (from > to) std::swap(from, to);
   for (std::size_t layer = from; layer <= to; ++layer) {
     child.type_of_layer[layer] = other.type_of_layer[layer];
-    if (!child.cut_before.empty()) {
-      child.cut_before[layer] = other.cut_before[layer];
-    }
+    if (!child.cut_before.empty()) child.cut_before[layer] = other.cut_before[layer];
   }
 }
 
-class Genetic final : public Planner {
- public:
-  std::string name() const override { return "genetic"; }
-
-  Result<Answer> plan(const Request& request) const override {
-    const planning::Problem& problem = request.problem;
-    Random random(request.seed);
-    Search search(request);
-    std::map<Assignment, Score> known;
-    std::vector<Individual> population;
-    const auto add = [&](Assignment genes) {
-      const auto [entry, is_new] = known.try_emplace(genes);
-      if (is_new) {
-        entry->second = score(request, search, genes);
-      }
-      population.push_back({std::move(genes), entry->second});
-    };
-
-    while (population.size() < kPopulation && !search.over()) {
-      const auto created = static_cast<int>(population.size());
-      add(created < problem.type_count() && created < static_cast<int>(kPopulation) / 2 ? all_on(problem, created)
-                                                                                        : draw(problem, random));
-    }
-    std::stable_sort(population.begin(), population.end(), better);
-
-    std::size_t stale = 0;
-    for (int generation = 0; generation < kGenerations && stale < kPatience && !search.over(); ++generation) {
-      const std::vector<Individual> parents = std::exchange(population, {});
-      population.assign(parents.begin(), parents.begin() + kElite);
-      while (population.size() < kPopulation && !search.over()) {
-        Assignment child = select(parents, random).genes;
-        if (random.uniform() < kCrossover) {
-          cross(child, select(parents, random).genes, random);
-        }
-        mutate(problem, random, child);
-        for (int tries = 1; tries < kTries && known.contains(child); ++tries) {
-          mutate(problem, random, child);
-        }
-        add(std::move(child));
-      }
-      std::stable_sort(population.begin(), population.end(), better);
-      stale = population.front().score < parents.front().score ? 0 : stale + 1;
-    }
-    return search.answer();
-  }
-};
-
 }  // namespace
 
-std::unique_ptr<Planner> make_genetic() {
-  return std::make_unique<Genetic>();
+Result<Answer> plan_genetic(const Request& request) {
+  const Problem& problem = request.problem;
+  Random random(request.seed);
+  Search search(request);
+  std::map<Assignment, Score> known;
+  std::vector<Individual> population;
+  const auto add = [&](Assignment genes) {
+    const auto [entry, is_new] = known.try_emplace(genes);
+    if (is_new) entry->second = score(request, search, genes);
+    population.push_back({std::move(genes), entry->second});
+  };
+
+  while (population.size() < kPopulation && !search.over()) {
+    const auto created = static_cast<int>(population.size());
+    add(created < problem.type_count() && created < static_cast<int>(kPopulation) / 2 ? all_on(problem, created)
+                                                                                      : draw(problem, random));
+  }
+  std::stable_sort(population.begin(), population.end(), better);
+
+  std::size_t stale = 0;
+  for (int generation = 0; generation < kGenerations && stale < kPatience && !search.over(); ++generation) {
+    const std::vector<Individual> parents = std::exchange(population, {});
+    population.assign(parents.begin(), parents.begin() + kElite);
+    while (population.size() < kPopulation && !search.over()) {
+      Assignment child = select(parents, random).genes;
+      if (random.uniform() < kCrossover) cross(child, select(parents, random).genes, random);
+      mutate(problem, random, child);
+      for (int tries = 1; tries < kTries && known.contains(child); ++tries) {
+        mutate(problem, random, child);
+      }
+      add(std::move(child));
+    }
+    std::stable_sort(population.begin(), population.end(), better);
+    stale = population.front().score < parents.front().score ? 0 : stale + 1;
+  }
+  return search.answer();
 }
 
 }  // namespace motley::planning

@@ -7,31 +7,27 @@
 #include "motley/planning/search/pipedream.h"
 
 #include <algorithm>
-#include <limits>
-#include <map>
+#include <set>
 #include <utility>
 
-#include "motley/planning/search/assignment.h"
+#include "motley/planning/search/search.h"
 
 namespace motley::planning {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kMaxStates = 5'000;
 constexpr std::int64_t kMaxMachines = 256;  // of one type that the planner plans for
 
 // The larger of a stage's time and its transfers'.
 double stage_seconds(const PipedreamStates& states, const PipedreamStage& stage) {
-  const auto from = static_cast<std::size_t>(stage.from);
-  const auto to = static_cast<std::size_t>(stage.to);
+  const auto from = index(stage.from);
+  const auto to = index(stage.to);
   const double replicas = stage.replicas;
   const double parameter_bytes = states.parameter_bytes[to] - states.parameter_bytes[from];
   const double gradient_sync =
       4 * (replicas - 1) * parameter_bytes / (replicas * states.gradient_sync_bytes_per_second);
   const double work = (states.seconds[to] - states.seconds[from] + gradient_sync) / replicas;
-  if (from == 0) {
-    return work;
-  }
+  if (from == 0) return work;
   const double transferred = std::max(states.output_bytes[from], states.output_bytes[to]);
   return std::max(work, 2 * transferred / (replicas * states.activation_bytes_per_second));
 }
@@ -53,13 +49,13 @@ std::vector<PipedreamStage> fewest_machines(const PipedreamStates& states, int m
   std::vector<PipedreamStage> last(states.seconds.size());
   fewest[0] = 0;
   for (int to = 1; to <= last_state(states); ++to) {
-    for (const int from : states.inside[static_cast<std::size_t>(to)]) {
-      const int before = fewest[static_cast<std::size_t>(from)];
-      int& best = fewest[static_cast<std::size_t>(to)];
+    for (const int from : states.inside[index(to)]) {
+      const int before = fewest[index(from)];
+      int& best = fewest[index(to)];
       for (PipedreamStage stage{from, to, 1}; before + stage.replicas < best; ++stage.replicas) {
         if (stage_seconds(states, stage) <= limit) {
           best = before + stage.replicas;
-          last[static_cast<std::size_t>(to)] = stage;
+          last[index(to)] = stage;
         }
       }
     }
@@ -67,7 +63,7 @@ std::vector<PipedreamStage> fewest_machines(const PipedreamStates& states, int m
   std::vector<PipedreamStage> stages;
   if (fewest.back() <= machines) {
     for (int state = last_state(states); state > 0; state = stages.back().from) {
-      stages.push_back(last[static_cast<std::size_t>(state)]);
+      stages.push_back(last[index(state)]);
     }
     std::reverse(stages.begin(), stages.end());
   }
@@ -75,76 +71,44 @@ std::vector<PipedreamStage> fewest_machines(const PipedreamStates& states, int m
 }
 
 // The states of a problem's chain of layers on one type: its beginnings.
-PipedreamStates chain_states(const planning::Problem& problem, int type) {
-  const double samples = static_cast<double>(problem.batch) / static_cast<double>(problem.micro_batches);
+PipedreamStates chain_states(const Problem& problem, int type) {
+  const double samples = problem.micro_batch_samples();
   PipedreamStates states;
-  states.gradient_sync_bytes_per_second = problem.types[static_cast<std::size_t>(type)].bytes_per_second;
+  states.gradient_sync_bytes_per_second = problem.type(type).bytes_per_second;
   states.activation_bytes_per_second = problem.link(type, type).bytes_per_second;
   double seconds = 0;
   double parameter_bytes = 0;
   for (int layer = 0; layer <= problem.layer_count(); ++layer) {
     states.seconds.push_back(seconds);
     states.parameter_bytes.push_back(parameter_bytes);
-    states.output_bytes.push_back(samples * problem.cut_bytes[static_cast<std::size_t>(layer)]);
-    std::vector<int>& inside = states.inside.emplace_back(layer);
-    for (int smaller = 0; smaller < layer; ++smaller) {
-      inside[static_cast<std::size_t>(smaller)] = smaller;
-    }
+    states.output_bytes.push_back(samples * problem.cut_bytes[index(layer)]);
+    std::vector<int>& inside = states.inside.emplace_back();
+    for (int smaller = 0; smaller < layer; ++smaller) inside.push_back(smaller);
     if (layer < problem.layer_count()) {
-      const planning::LayerOnType& on_type = problem.at(layer, type);
+      const LayerOnType& on_type = problem.at(layer, type);
       seconds += on_type.forward.at(samples) + on_type.backward.at(samples);
-      parameter_bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+      parameter_bytes += problem.layer(layer).parameter_bytes;
     }
   }
   return states;
 }
 
-class Pipedream final : public Planner {
- public:
-  std::string name() const override { return "pipedream"; }
-
-  Result<Answer> plan(const Request& request) const override {
-    const planning::Problem& problem = request.problem;
-    Search search(request);
-    for (int type = 0; type < problem.type_count() && !search.over(); ++type) {
-      if (problem.cost_model == planning::CostModel::kHeterps) {
-        search.consider(all_on(problem, type).type_of_layer);
-        continue;
-      }
-      const std::int64_t count = std::min(problem.types[static_cast<std::size_t>(type)].count, kMaxMachines);
-      for (const PipedreamPlan& plan : pipedream_plans(chain_states(problem, type), static_cast<int>(count))) {
-        if (search.over()) {
-          break;
-        }
-        planning::Candidate candidate;
-        for (const PipedreamStage& stage : plan.stages) {
-          candidate.push_back({.first = stage.from, .last = stage.to - 1, .type = type, .replicas = stage.replicas});
-        }
-        search.consider(candidate);
-      }
-    }
-    return search.answer();
-  }
-};
-
 }  // namespace
 
 std::vector<PipedreamPlan> pipedream_plans(const PipedreamStates& states, int machines) {
-  const auto most = static_cast<std::size_t>(std::max(machines, 0));
+  const auto most = index(std::max(machines, 0));
   // best[state][m]; the empty state needs no machine and no time.
   std::vector<std::vector<Step>> best(states.seconds.size(), std::vector<Step>(most + 1));
   best[0][0].seconds = 0;
   for (int to = 1; to <= last_state(states); ++to) {
-    std::vector<Step>& steps = best[static_cast<std::size_t>(to)];
-    for (const int from : states.inside[static_cast<std::size_t>(to)]) {
-      const std::vector<Step>& before = best[static_cast<std::size_t>(from)];
+    std::vector<Step>& steps = best[index(to)];
+    for (const int from : states.inside[index(to)]) {
+      const std::vector<Step>& before = best[index(from)];
       for (PipedreamStage stage{from, to, 1}; stage.replicas <= machines; ++stage.replicas) {
         const double seconds = stage_seconds(states, stage);
-        for (auto m = static_cast<std::size_t>(stage.replicas); m <= most; ++m) {
-          const double slowest = std::max(before[m - static_cast<std::size_t>(stage.replicas)].seconds, seconds);
-          if (slowest < steps[m].seconds) {
-            steps[m] = {slowest, stage};
-          }
+        for (auto m = index(stage.replicas); m <= most; ++m) {
+          const double slowest = std::max(before[m - index(stage.replicas)].seconds, seconds);
+          if (slowest < steps[m].seconds) steps[m] = {slowest, stage};
         }
       }
     }
@@ -156,8 +120,8 @@ std::vector<PipedreamPlan> pipedream_plans(const PipedreamStates& states, int ma
     plan.seconds = best.back()[m].seconds;
     std::size_t left = m;
     for (int state = last_state(states); state > 0; state = plan.stages.back().from) {
-      plan.stages.push_back(best[static_cast<std::size_t>(state)][left].last);
-      left -= static_cast<std::size_t>(plan.stages.back().replicas);
+      plan.stages.push_back(best[index(state)][left].last);
+      left -= index(plan.stages.back().replicas);
     }
     std::reverse(plan.stages.begin(), plan.stages.end());
   }
@@ -209,9 +173,7 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
   };
   std::vector<bool> read(layers.size());
   for (const model::Layer& layer : layers) {
-    for (const int input : layer.inputs) {
-      read[static_cast<std::size_t>(input)] = true;
-    }
+    for (const int input : layer.inputs) read[index(input)] = true;
   }
   std::vector<bool> left_out(layers.size());
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
@@ -222,14 +184,8 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
   // Every state is the one before with a layer more whose inputs it has. Breadth first, so that the states come by
   // size.
   using Members = std::vector<bool>;
-  std::map<Members, int> index;
-  std::vector<Members> found;
-  const auto add = [&](const Members& members) {
-    if (index.emplace(members, static_cast<int>(found.size())).second) {
-      found.push_back(members);
-    }
-  };
-  add(Members(layers.size()));
+  std::vector<Members> found = {Members(layers.size())};
+  std::set<Members> known(found.begin(), found.end());
   for (std::size_t state = 0; state < found.size(); ++state) {
     if (found.size() > kMaxStates) {
       return fail(ErrorCode::kInvalidInput,
@@ -238,14 +194,11 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
                   profile.graph.name, kMaxStates);
     }
     for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-      const auto present = [&](int input) {
-        return found[state][static_cast<std::size_t>(input)] || left_out[static_cast<std::size_t>(input)];
-      };
-      if (!found[state][layer] && !left_out[layer] &&
-          std::all_of(layers[layer].inputs.begin(), layers[layer].inputs.end(), present)) {
+      const auto present = [&](int input) { return found[state][index(input)] || left_out[index(input)]; };
+      if (!found[state][layer] && !left_out[layer] && std::ranges::all_of(layers[layer].inputs, present)) {
         Members larger = found[state];
         larger[layer] = true;
-        add(larger);
+        if (known.insert(larger).second) found.push_back(larger);
       }
     }
   }
@@ -265,22 +218,18 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
         listed.push_back(static_cast<int>(layer));
       } else if (!left_out[layer]) {
         for (const int input : layers[layer].inputs) {
-          read_outside[static_cast<std::size_t>(input)] = true;
+          read_outside[index(input)] = true;
         }
       }
     }
     double output_bytes = 0;
     for (const int layer : listed) {
-      output_bytes += read_outside[static_cast<std::size_t>(layer)]
-                          ? profile.batch * layers[static_cast<std::size_t>(layer)].activation_bytes
-                          : 0;
+      output_bytes += read_outside[index(layer)] ? profile.batch * layers[index(layer)].activation_bytes : 0;
     }
     std::vector<int>& inside = states.inside.emplace_back();
     for (int smaller = 0; smaller + 1 < static_cast<int>(result.members.size()); ++smaller) {
-      const std::vector<int>& nested = result.members[static_cast<std::size_t>(smaller)];
-      if (nested.size() < listed.size() && std::includes(listed.begin(), listed.end(), nested.begin(), nested.end())) {
-        inside.push_back(smaller);
-      }
+      const std::vector<int>& nested = result.members[index(smaller)];
+      if (nested.size() < listed.size() && std::ranges::includes(listed, nested)) inside.push_back(smaller);
     }
     states.seconds.push_back(seconds);
     states.parameter_bytes.push_back(parameter_bytes);
@@ -289,8 +238,25 @@ Result<PipedreamGraph> pipedream_graph(const model::Profile& profile, double byt
   return result;
 }
 
-std::unique_ptr<Planner> make_pipedream() {
-  return std::make_unique<Pipedream>();
+Result<Answer> plan_pipedream(const Request& request) {
+  const Problem& problem = request.problem;
+  Search search(request);
+  for (int type = 0; type < problem.type_count() && !search.over(); ++type) {
+    if (problem.cost_model == CostModel::kHeterps) {
+      search.consider(all_on(problem, type).type_of_layer);
+      continue;
+    }
+    const std::int64_t count = std::min(problem.type(type).count, kMaxMachines);
+    for (const PipedreamPlan& plan : pipedream_plans(chain_states(problem, type), static_cast<int>(count))) {
+      if (search.over()) break;
+      Candidate candidate;
+      for (const PipedreamStage& stage : plan.stages) {
+        candidate.push_back({.first = stage.from, .last = stage.to - 1, .type = type, .replicas = stage.replicas});
+      }
+      search.consider(candidate);
+    }
+  }
+  return search.answer();
 }
 
 }  // namespace motley::planning

@@ -5,8 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
-#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -15,84 +13,62 @@
 #include "motley/base/clock.h"
 #include "motley/base/result.h"
 #include "motley/planning/cost/evaluation.h"
-#include "motley/planning/cost/provisioning.h"
 
 namespace motley::planning {
 
 struct Progress {
   std::int64_t evaluations = 0;
-  double best = std::numeric_limits<double>::infinity();  // planning::value of the best candidate so far
-  double bound = 0;                                       // proved so far; 0: none
+  double best = kInfinity;  // planning::value of the best candidate so far
+  double bound = 0;         // proved so far; 0: none
   double seconds = 0;
 };
 
 struct Request {
-  const planning::Problem& problem;  // valid (planning::validate)
-  planning::Objective objective;
+  const Problem& problem;  // valid (planning::validate)
+  Objective objective;
   std::uint64_t seed = 0;
   double seconds = 60;  // time limit; the best so far is returned
   Clock& clock = SteadyClock::instance();
   std::stop_token stop = {};
   std::function<void(const Progress&)> progress = {};  // may be empty; called a few times a second at most
   // The reward of a candidate, where it is not the cost model (a simulator, measured steps); empty: planning::evaluate.
-  std::function<planning::Evaluation(const planning::Candidate&)> evaluator = {};
+  std::function<Evaluation(const Candidate&)> evaluator = {};
   // How many calls of the evaluator are worth their time, at most, one after the other (measured steps); 0: any number,
   // and methods that say so call it from several threads at once.
   std::int64_t max_evaluations = 0;
 };
 
 struct Answer {
-  std::optional<planning::Candidate> best;  // feasible
-  planning::Evaluation evaluation;          // of best
-  double bound = 0;                         // no candidate has a value below it (planning::value); 0: nothing proved
-  bool proved = false;                      // best is optimal, or there is no feasible candidate
-  bool stopped = false;                     // by the time limit or the stop token
+  std::optional<Candidate> best;  // feasible
+  Evaluation evaluation;          // of best
+  double bound = 0;               // no candidate has a value below it (planning::value); 0: nothing proved
+  bool proved = false;            // best is optimal, or there is no feasible candidate
+  bool stopped = false;           // by the time limit or the stop token
   std::int64_t evaluations = 0;
   double seconds = 0;
 
   // (value - bound) / bound; 0 where proved.
-  double gap(planning::Criterion criterion) const;
+  double gap(Criterion criterion) const {
+    if (proved) return 0;
+    return best && bound > 0 ? (value(evaluation, criterion) - bound) / bound : kInfinity;
+  }
 };
 
-class Planner {
- public:
-  virtual ~Planner() = default;
-  virtual std::string name() const = 0;
+// A planning method.
+struct Planner {
+  std::string name;
   // Errors: kInvalidInput where the method cannot take this problem (too many layers for brute force, and so on).
-  virtual Result<Answer> plan(const Request& request) const = 0;
+  std::function<Result<Answer>(const Request&)> plan;
 };
 
-// How searches that value thousands of assignments ask for counts.
-inline constexpr planning::ProvisioningOptions kBriefly{.max_boxes = 100};
-
-// Counts evaluations, keeps the best, watches the clock and the stop token: what every searching method needs.
-class Search {
- public:
-  explicit Search(const Request& request);
-  // Provisions (kBriefly) and evaluates an assignment; the value, infinity where infeasible.
-  double consider(const std::vector<int>& type_of_layer, const std::vector<bool>& cut_before = {});
-  double consider(const planning::Candidate& candidate);
-  double consider(const planning::Candidate& candidate, planning::Evaluation evaluation);  // evaluated already
-  bool over();                                 // a limit is reached or a stop was asked for
-  double best() const { return best_value_; }  // value of the best candidate; infinity while there is none
-  Answer answer() const;
-
- private:
-  const Request& request_;
-  double start_;
-  double last_progress_ = 0;
-  double best_value_ = std::numeric_limits<double>::infinity();
-  Answer answer_;
-};
-
-// One function a method of this folder.
-std::unique_ptr<Planner> make_brute_force();
-std::unique_ptr<Planner> make_cpu_only();
-std::unique_ptr<Planner> make_gpu_only();
-std::unique_ptr<Planner> make_heuristic();
-std::unique_ptr<Planner> make_greedy();
-std::unique_ptr<Planner> make_genetic();
-std::unique_ptr<Planner> make_bayesian();
-std::unique_ptr<Planner> make_pipedream();
+// The methods of this folder.
+Result<Answer> plan_brute_force(const Request& request);
+Result<Answer> plan_cpu_only(const Request& request);
+Result<Answer> plan_gpu_only(const Request& request);
+Result<Answer> plan_heuristic(const Request& request);
+Result<Answer> plan_greedy(const Request& request);
+Result<Answer> plan_genetic(const Request& request);
+Result<Answer> plan_bayesian(const Request& request);
+Result<Answer> plan_pipedream(const Request& request);
 
 }  // namespace motley::planning

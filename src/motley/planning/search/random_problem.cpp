@@ -35,9 +35,9 @@ struct Device {
 
 }  // namespace
 
-planning::Problem random_problem(const RandomProblemOptions& options, std::uint64_t seed) {
+Problem random_problem(const RandomProblemOptions& options, std::uint64_t seed) {
   Random random(mix({seed, 0x70726f626c656dULL}));
-  planning::Problem problem;
+  Problem problem;
   problem.model = "random";
   problem.cost_model = options.cost_model;
   problem.total_samples = 1e8;
@@ -52,7 +52,7 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
   double cut = log_between(random, 200, 20'000);
   problem.cut_bytes.push_back(cut);
   for (int l = 0; l < options.layers; ++l) {
-    planning::LayerSize layer;
+    LayerSize layer;
     layer.name = fmt::format("layer{}", l);
     const bool sparse = random.uniform() < (l < options.layers / 4 ? 0.7 : 0.1);
     layer.kind = sparse ? model::LayerKind::kEmbedding : model::LayerKind::kFullyConnected;
@@ -71,11 +71,11 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
   for (int t = 0; t < options.types; ++t) {
     const double speed = t == 0 ? 1 : log_between(random, 1, 500);
     devices.push_back({speed, speed < 4 ? 0 : log_between(random, 2e-6, 2e-5)});
-    planning::Type type;
+    Type type;
     type.name = fmt::format("type{}", t);
     type.price_per_hour = 0.04 * std::pow(speed, 0.9) * log_between(random, 0.7, 1.4);
     type.count = integer_between(random, options.min_count, options.max_count);
-    type.gradient_sync = speed < 4 ? planning::GradientSync::kParameterServer : planning::GradientSync::kRing;
+    type.gradient_sync = speed < 4 ? GradientSync::kParameterServer : GradientSync::kRing;
     type.bytes_per_second = log_between(random, 1e9, 1e10) * std::pow(speed, 0.3);
     type.latency_seconds = log_between(random, 1e-6, 1e-4);
     if (options.memory) {
@@ -87,11 +87,11 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
   }
 
   for (int l = 0; l < options.layers; ++l) {
-    const planning::LayerSize& layer = problem.layers[static_cast<std::size_t>(l)];
+    const LayerSize& layer = problem.layer(l);
     for (const Device& device : devices) {
       const double dense = layer.flops / (2e10 * device.speed * log_between(random, 0.4, 1.0));
       const double reading = layer.sparse_bytes / log_between(random, 1e8, 4e8);
-      planning::LayerOnType entry;
+      LayerOnType entry;
       entry.forward = {device.fixed, dense + reading};
       entry.backward = {device.fixed, 2 * dense + reading};
       entry.compute_fraction = fraction(random, options);
@@ -104,7 +104,7 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
   problem.links.resize(static_cast<std::size_t>(options.types * options.types));
   for (int from = 0; options.links && from < options.types; ++from) {
     for (int to = from; to < options.types; ++to) {
-      const planning::Link link{log_between(random, 1e8, 1e10), log_between(random, 1e-6, 1e-4)};
+      const Link link{log_between(random, 1e8, 1e10), log_between(random, 1e-6, 1e-4)};
       problem.links[static_cast<std::size_t>(from * options.types + to)] = link;
       problem.links[static_cast<std::size_t>(to * options.types + from)] = link;
     }
@@ -112,34 +112,28 @@ planning::Problem random_problem(const RandomProblemOptions& options, std::uint6
   return problem;
 }
 
-planning::Candidate random_candidate(const planning::Problem& problem, std::uint64_t seed) {
+Candidate random_candidate(const Problem& problem, std::uint64_t seed) {
   Random random(mix({seed, 0x63616e64ULL}));
   const double change = random.uniform();  // the chance that a stage ends after a layer
   std::vector<std::int64_t> left;
-  for (const planning::Type& type : problem.types) {
-    left.push_back(type.count);
-  }
-  planning::Candidate candidate;
+  for (const Type& type : problem.types) left.push_back(type.count);
+  Candidate candidate;
   for (int first = 0; first < problem.layer_count();) {
     std::vector<int> choices;
     for (int t = 0; t < problem.type_count(); ++t) {
       const bool same = !candidate.empty() && candidate.back().type == t;
-      if (left[static_cast<std::size_t>(t)] > 0 && !(same && problem.cost_model == planning::CostModel::kHeterps)) {
+      if (left[static_cast<std::size_t>(t)] > 0 && !(same && problem.cost_model == CostModel::kHeterps)) {
         choices.push_back(t);
       }
     }
     if (choices.empty()) {  // nothing else has a device left: the last stage takes the rest
-      if (candidate.empty()) {
-        return {{0, problem.layer_count() - 1, 0, 1, false}};
-      }
+      if (candidate.empty()) return {{0, problem.layer_count() - 1, 0, 1, false}};
       candidate.back().last = problem.layer_count() - 1;
       break;
     }
-    planning::StageChoice stage;
+    StageChoice stage;
     stage.first = stage.last = first;
-    while (stage.last + 1 < problem.layer_count() && random.uniform() > change) {
-      ++stage.last;
-    }
+    while (stage.last + 1 < problem.layer_count() && random.uniform() > change) ++stage.last;
     stage.type = choices[static_cast<std::size_t>(random.below(choices.size()))];
     stage.replicas = integer_between(random, 1, left[static_cast<std::size_t>(stage.type)]);
     stage.recompute = problem.allow_recompute && random.uniform() < 0.5;
@@ -150,33 +144,24 @@ planning::Candidate random_candidate(const planning::Problem& problem, std::uint
   return candidate;
 }
 
-planning::Objective random_objective(const planning::Problem& problem, const RandomObjectiveOptions& options,
-                                     std::uint64_t seed) {
+Objective random_objective(const Problem& problem, const RandomObjectiveOptions& options, std::uint64_t seed) {
   Random random(mix({seed, 0x6f626a65ULL}));
   // The reference is the candidate that is best at the objective, so that limits are met together.
-  std::optional<planning::Evaluation> reference;
+  std::optional<Evaluation> reference;
   for (std::uint64_t i = 0; i < 30; ++i) {
-    const planning::Evaluation seen = planning::evaluate(problem, random_candidate(problem, mix({seed, i})), {});
+    const Evaluation seen = evaluate(problem, random_candidate(problem, mix({seed, i})), {});
     if (seen.feasible &&
         (!reference || planning::value(seen, options.criterion) < planning::value(*reference, options.criterion))) {
       reference = seen;
     }
   }
-  planning::Objective objective;
+  Objective objective;
   objective.criterion = options.criterion;
-  if (!reference) {
-    return objective;
-  }
+  if (!reference) return objective;
   const auto changed = [&](double value) { return value * between(random, 0.5, 1.5); };
-  if (options.min_throughput) {
-    objective.min_throughput = changed(reference->throughput);
-  }
-  if (options.max_cost) {
-    objective.max_cost = changed(reference->cost);
-  }
-  if (options.max_hourly_cost) {
-    objective.max_hourly_cost = changed(reference->hourly_cost);
-  }
+  if (options.min_throughput) objective.min_throughput = changed(reference->throughput);
+  if (options.max_cost) objective.max_cost = changed(reference->cost);
+  if (options.max_hourly_cost) objective.max_hourly_cost = changed(reference->hourly_cost);
   return objective;
 }
 

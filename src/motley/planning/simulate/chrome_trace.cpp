@@ -8,7 +8,7 @@ namespace motley::planning {
 
 using Json = nlohmann::ordered_json;
 
-std::string to_chrome_trace(const Timeline& timeline, const planning::Plan& plan) {
+std::string to_chrome_trace(const Timeline& timeline, const Plan& plan) {
   Json events = Json::array();
   const auto add_name = [&](const char* what, int process, int thread, const std::string& name) {
     events.push_back({{"ph", "M"}, {"name", what}, {"pid", process}, {"tid", thread}, {"args", {{"name", name}}}});
@@ -16,14 +16,14 @@ std::string to_chrome_trace(const Timeline& timeline, const planning::Plan& plan
   std::vector<int> replicas(plan.stages.size());
   for (const Device& device : timeline.devices) {
     add_name("thread_name", device.stage, device.replica, fmt::format("{} {}", device.type, device.replica));
-    ++replicas[static_cast<std::size_t>(device.stage)];
+    ++replicas[index(device.stage)];
   }
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const planning::Stage& stage = plan.stages[s];
+    const Stage& stage = plan.stages[s];
     const auto process = static_cast<int>(s);
     add_name("process_name", process, 0,
-             fmt::format("stage {}: {} to {}", s, plan.layers[static_cast<std::size_t>(stage.first_layer)],
-                         plan.layers[static_cast<std::size_t>(stage.last_layer)]));
+             fmt::format("stage {}: {} to {}", s, plan.layers[index(stage.first_layer)],
+                         plan.layers[index(stage.last_layer)]));
     events.push_back({{"ph", "M"},
                       {"name", "process_sort_index"},
                       {"pid", process},
@@ -32,18 +32,13 @@ std::string to_chrome_trace(const Timeline& timeline, const planning::Plan& plan
     if (s + 1 < plan.stages.size()) {
       add_name("thread_name", process, replicas[s], to_string(Work::kSendForward));
     }
-    if (s > 0) {
-      add_name("thread_name", process, replicas[s] + 1, to_string(Work::kSendBackward));
-    }
+    if (s > 0) add_name("thread_name", process, replicas[s] + 1, to_string(Work::kSendBackward));
   }
   for (const Event& event : timeline.events) {
-    const int thread = event.replica >= 0 ? event.replica
-                                          : replicas[static_cast<std::size_t>(event.stage)] +
-                                                (event.work == Work::kSendBackward ? 1 : 0);
+    const int thread =
+        event.replica >= 0 ? event.replica : replicas[index(event.stage)] + (event.work == Work::kSendBackward ? 1 : 0);
     Json arguments = Json::object();
-    if (event.micro_batch >= 0) {
-      arguments["micro_batch"] = event.micro_batch;
-    }
+    if (event.micro_batch >= 0) arguments["micro_batch"] = event.micro_batch;
     events.push_back({{"ph", "X"},
                       {"name", to_string(event.work)},
                       {"cat", event.replica >= 0 && event.work != Work::kGradientSync ? "compute" : "gradient-sync"},

@@ -11,26 +11,18 @@
 #include <cmath>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <map>
 #include <queue>
 
 #include "motley/base/random.h"
-#include "motley/planning/plan/task_order.h"
 
 namespace motley::planning {
 namespace {
 
-using planning::Plan;
-using planning::Problem;
-using planning::Task;
-
-struct DeviceState {
-  int stage = 0;
-  int replica = 0;
-  double forward_seconds = 0;
+struct DeviceState : Device {
+  double forward_seconds = 0;  // of a micro-batch
   double backward_seconds = 0;
-  double busy_seconds = 0;
+  double update_seconds = 0;
   std::int64_t position = 0;
   bool computing = false;
   Path path = {};  // to the end of what it does or did last
@@ -63,7 +55,6 @@ struct LinkState {
 struct Setup {
   std::int64_t micro_batches = 1;
   std::vector<DeviceState> devices;
-  std::vector<std::string> types;  // of devices
   std::vector<StageState> stages;
   int link_count = 0;
 };
@@ -94,9 +85,7 @@ Status check_layers(const Problem& problem, const Plan& plan) {
 Result<int> type_index(const Problem& problem, const std::string& name, const std::string& field) {
   std::string known;
   for (std::size_t type = 0; type < problem.types.size(); ++type) {
-    if (problem.types[type].name == name) {
-      return static_cast<int>(type);
-    }
+    if (problem.types[type].name == name) return static_cast<int>(type);
     known += (type == 0 ? "'" : ", '") + problem.types[type].name + "'";
   }
   return fail(ErrorCode::kInvalidInput, "{} is '{}'; accepted are the cluster's types: {}", field, name, known);
@@ -109,7 +98,7 @@ Result<std::vector<TypedStage>> typed_stages(const Problem& problem, const Plan&
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     TypedStage stage;
     double count = 0;
-    for (const planning::Replicas& group : plan.stages[s].replicas) {
+    for (const Replicas& group : plan.stages[s].replicas) {
       MOTLEY_ASSIGN(const int type, type_index(problem, group.type,
                                                fmt::format("stages[{}].replicas[{}].type", s, stage.types.size())));
       stage.types.push_back(type);
@@ -134,63 +123,38 @@ Result<std::vector<TypedStage>> typed_stages(const Problem& problem, const Plan&
 }
 
 // One micro-batch on one device that takes `samples` of it.
-DeviceState find_device(const Problem& problem, const planning::Stage& stage, int type, double samples) {
+DeviceState find_device(const Problem& problem, const Stage& stage, int type, double samples) {
+  DeviceState device;
   double forward = 0, backward = 0, sparse_bytes = 0;
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
     forward += problem.at(layer, type).forward.at(samples);
     backward += problem.at(layer, type).backward.at(samples);
-    sparse_bytes += problem.layers[static_cast<std::size_t>(layer)].sparse_bytes * samples;
+    sparse_bytes += problem.layer(layer).sparse_bytes * samples;
+    device.update_seconds += problem.at(layer, type).update_seconds;
   }
-  const double sparse = sparse_bytes / problem.types[static_cast<std::size_t>(type)].bytes_per_second;
-  DeviceState device;
+  const double sparse = sparse_bytes / problem.type(type).bytes_per_second;
   device.forward_seconds = forward + sparse;
   device.backward_seconds = backward + (stage.recompute ? forward : 0) + sparse;
   return device;
 }
 
-double sum_updates(const Problem& problem, const planning::Stage& stage, int type) {
-  double seconds = 0;
+double parameter_bytes(const Problem& problem, const Stage& stage) {
+  double bytes = 0;
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    seconds += problem.at(layer, type).update_seconds;
+    bytes += problem.layer(layer).parameter_bytes;
   }
-  return seconds;
-}
-
-double gradient_sync_seconds(const Problem& problem, const planning::Stage& stage, const TypedStage& typed) {
-  if (typed.count == 1) {
-    return 0;
-  }
-  double bytes = 0, bandwidth = std::numeric_limits<double>::infinity(), latency = 0;
-  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
-  }
-  for (const int from : typed.types) {
-    const planning::Type& type = problem.types[static_cast<std::size_t>(from)];
-    bandwidth = std::min(bandwidth, type.bytes_per_second);
-    latency = std::max(latency, type.latency_seconds);
-    for (const int to : typed.types) {
-      if (from != to) {
-        bandwidth = std::min(bandwidth, problem.link(from, to).bytes_per_second);
-        latency = std::max(latency, problem.link(from, to).latency_seconds);
-      }
-    }
-  }
-  const auto count = static_cast<double>(typed.count);
-  return stage.gradient_sync == planning::GradientSync::kRing
-             ? 2 * (count - 1) * (bytes / (count * bandwidth) + latency)
-             : 2 * (bytes / bandwidth + latency);
+  return bytes;
 }
 
 // What is left of a stage's exchange when its last backward pass ends. Gradients are exchanged in buckets, from the
 // last layer on; each begins once all layers in it are done and the one before it has been exchanged. So it is the
 // largest, over the buckets, of what the exchange of it and of all after it takes, less the computation of the layers
 // before those in it.
-double exposed_seconds(const Problem& problem, const planning::Stage& stage, int type, double samples,
-                       double gradient_sync, const Options& options) {
-  double bytes = 0;
+double exposed_seconds(const Problem& problem, const Stage& stage, int type, double samples, double gradient_sync,
+                       const Options& options) {
+  const double bytes = parameter_bytes(problem, stage);
   double computing = 0;  // of the layers that are not done yet
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    bytes += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
     computing += problem.at(layer, type).backward.at(samples);
   }
   if (bytes == 0 || gradient_sync == 0) return gradient_sync;
@@ -198,7 +162,7 @@ double exposed_seconds(const Problem& problem, const planning::Stage& stage, int
   double done = 0;     // bytes of the layers that are done
   double started = 0;  // of the buckets that have begun
   for (int layer = stage.last_layer; layer >= stage.first_layer; --layer) {
-    done += problem.layers[static_cast<std::size_t>(layer)].parameter_bytes;
+    done += problem.layer(layer).parameter_bytes;
     computing -= problem.at(layer, type).backward.at(samples);
     const double bucket = started == 0 ? options.first_bucket_bytes : options.bucket_bytes;
     if (done == started || (done - started < bucket && layer > stage.first_layer)) continue;
@@ -222,11 +186,9 @@ Crossing make_crossing(const Problem& problem, const TypedStage& sender, const T
   Crossing slowest{-1};
   for (const int from : sender.types) {
     for (const int to : receiver.types) {
-      const planning::Link& link = problem.link(from, to);
+      const Link& link = problem.link(from, to);
       const double seconds = link.latency_seconds + bytes / (link.bytes_per_second * streams);
-      if (seconds > slowest.seconds) {
-        slowest = {seconds, from, to};
-      }
+      if (seconds > slowest.seconds) slowest = {seconds, from, to};
     }
   }
   return slowest;
@@ -243,11 +205,11 @@ Status check_finite(double seconds, std::size_t stage, const char* what) {
 Status slow_down(Setup& setup, const std::vector<Straggler>& stragglers) {
   for (std::size_t i = 0; i < stragglers.size(); ++i) {
     const auto& [stage, replica, slowdown] = stragglers[i];
-    if (stage < 0 || static_cast<std::size_t>(stage) >= setup.stages.size()) {
+    if (stage < 0 || index(stage) >= setup.stages.size()) {
       return fail(ErrorCode::kInvalidInput, "stragglers[{}].stage is {}; the plan has stages 0 to {}", i, stage,
                   setup.stages.size() - 1);
     }
-    const StageState& state = setup.stages[static_cast<std::size_t>(stage)];
+    const StageState& state = setup.stages[index(stage)];
     if (replica < 0 || replica >= state.device_count) {
       return fail(ErrorCode::kInvalidInput, "stragglers[{}].replica is {}; stage {} has replicas 0 to {}", i, replica,
                   stage, state.device_count - 1);
@@ -256,8 +218,7 @@ Status slow_down(Setup& setup, const std::vector<Straggler>& stragglers) {
       return fail(ErrorCode::kInvalidInput, "stragglers[{}].slowdown is {}; accepted is a number of at least 1", i,
                   slowdown);
     }
-    DeviceState& device =
-        setup.devices[static_cast<std::size_t>(state.first_device) + static_cast<std::size_t>(replica)];
+    DeviceState& device = setup.devices[index(state.first_device + replica)];
     device.forward_seconds *= slowdown;
     device.backward_seconds *= slowdown;
   }
@@ -275,29 +236,33 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
     return links.emplace(key, static_cast<int>(links.size())).first->second;
   };
   for (std::size_t s = 0; s < stage_count; ++s) {
-    const planning::Stage& stage = plan.stages[s];
+    const Stage& stage = plan.stages[s];
     StageState state;
     state.first_device = static_cast<int>(setup.devices.size());
     state.device_count = static_cast<int>(typed[s].count);
-    state.warm_up = planning::count_warm_up(plan.schedule, s, stage_count, plan.micro_batches);
+    state.warm_up = count_warm_up(plan.schedule, s, stage_count, plan.micro_batches);
     state.activations = s == 0 ? plan.micro_batches : 0;
     state.gradients = s + 1 == stage_count ? plan.micro_batches : 0;
-    const double gradient_sync = gradient_sync_seconds(problem, stage, typed[s]);
+    const double gradient_sync =
+        gradient_sync_seconds(stage.gradient_sync, parameter_bytes(problem, stage), static_cast<double>(typed[s].count),
+                              slowest_link(problem, typed[s].types));
     MOTLEY_TRY(check_finite(gradient_sync, s, "gradient-sync"));
     std::vector<std::pair<double, double>> exposed;  // of each group: its backward pass, and what is left after that
     for (std::size_t group = 0; group < stage.replicas.size(); ++group) {
-      const planning::Replicas& replicas = stage.replicas[group];
-      DeviceState device = find_device(problem, stage, typed[s].types[group], samples * replicas.share);
+      const Replicas& replicas = stage.replicas[group];
+      const int type = typed[s].types[group];
+      const double share = samples * replicas.share;
+      DeviceState device = find_device(problem, stage, type, share);
       MOTLEY_TRY(check_finite(device.forward_seconds, s, "forward pass"));
       MOTLEY_TRY(check_finite(device.backward_seconds, s, "backward pass"));
       device.stage = static_cast<int>(s);
-      state.update_seconds = std::max(state.update_seconds, sum_updates(problem, stage, typed[s].types[group]));
-      exposed.emplace_back(device.backward_seconds, exposed_seconds(problem, stage, typed[s].types[group],
-                                                                    samples * replicas.share, gradient_sync, options));
+      device.type = replicas.type;
+      state.update_seconds = std::max(state.update_seconds, device.update_seconds);
+      exposed.emplace_back(device.backward_seconds,
+                           exposed_seconds(problem, stage, type, share, gradient_sync, options));
       for (std::int64_t i = 0; i < replicas.count; ++i) {
         device.replica = static_cast<int>(setup.devices.size()) - state.first_device;
         setup.devices.push_back(device);
-        setup.types.push_back(replicas.type);
       }
     }
     // A gradient is there when it is on all replicas, of which those with less to do are done earlier.
@@ -309,7 +274,7 @@ Result<Setup> set_up(const Problem& problem, const Plan& plan, const Options& op
       }
     }
     if (s + 1 < stage_count) {
-      const double bytes = samples * problem.cut_bytes[static_cast<std::size_t>(stage.last_layer) + 1];
+      const double bytes = samples * problem.cut_bytes[index(stage.last_layer + 1)];
       const auto [seconds, from, to] = make_crossing(problem, typed[s], typed[s + 1], bytes);
       MOTLEY_TRY(check_finite(seconds, s, "transfer to the next stage"));
       const int here = static_cast<int>(s), next = here + 1;
@@ -335,25 +300,20 @@ class Replay {
       : micro_batches_(setup.micro_batches),
         devices_(std::move(setup.devices)),
         stages_(std::move(setup.stages)),
-        links_(static_cast<std::size_t>(setup.link_count)),
+        links_(index(setup.link_count)),
         seed_(options.seed),
         sigma_(std::sqrt(std::log1p(options.jitter * options.jitter))),
         keep_events_(options.keep_events) {
     for (const StageState& stage : stages_) {
-      unfinished_.insert(unfinished_.end(), static_cast<std::size_t>(2 * micro_batches_), stage.device_count);
+      unfinished_.insert(unfinished_.end(), index(2 * micro_batches_), stage.device_count);
     }
     if (keep_events_) {
-      timeline_.events.reserve((devices_.size() + 2 * stages_.size()) * static_cast<std::size_t>(2 * micro_batches_));
-    }
-    for (std::size_t i = 0; i < devices_.size(); ++i) {
-      timeline_.devices.push_back({devices_[i].stage, devices_[i].replica, std::move(setup.types[i])});
+      timeline_.events.reserve((devices_.size() + 2 * stages_.size()) * index(2 * micro_batches_));
     }
   }
 
   Timeline run() && {
-    for (std::size_t device = 0; device < devices_.size(); ++device) {
-      start_work(device, 0, {});
-    }
+    for (std::size_t device = 0; device < devices_.size(); ++device) start_work(device, 0, {});
     while (!pending_.empty()) {
       const Pending next = pending_.top();
       pending_.pop();
@@ -368,12 +328,11 @@ class Replay {
     if (timeline_.step_seconds > 0) {
       timeline_.communication_fraction = timeline_.communication_seconds / timeline_.step_seconds;
     }
-    for (std::size_t i = 0; i < devices_.size(); ++i) {
-      Device& device = timeline_.devices[i];
-      device.busy_seconds = devices_[i].busy_seconds;
+    for (DeviceState& device : devices_) {
       if (timeline_.step_seconds > 0) {
         device.bubble_fraction = std::max(0.0, 1 - device.busy_seconds / timeline_.step_seconds);
       }
+      timeline_.devices.push_back(std::move(device));
     }
     return std::move(timeline_);
   }
@@ -394,25 +353,19 @@ class Replay {
   }
 
   double jitter(const DeviceState& device, const Task& task) const {
-    if (sigma_ == 0) {
-      return 1;
-    }
+    if (sigma_ == 0) return 1;
     Random random(mix({seed_, static_cast<std::uint64_t>(device.stage), static_cast<std::uint64_t>(device.replica),
                        static_cast<std::uint64_t>(task.micro_batch), task.forward ? 0u : 1u}));
     return std::exp(sigma_ * random.normal() - sigma_ * sigma_ / 2);
   }
 
   // Starts a device's next work, if there is any left and its input has come. `path` led to this instant.
-  void start_work(std::size_t index, double now, const Path& path) {
-    DeviceState& device = devices_[index];
-    const StageState& stage = stages_[static_cast<std::size_t>(device.stage)];
-    if (device.position == 2 * micro_batches_) {
-      return;
-    }
-    const Task task = planning::task_at(device.position, stage.warm_up, micro_batches_);
-    if (task.micro_batch >= (task.forward ? stage.activations : stage.gradients)) {
-      return;
-    }
+  void start_work(std::size_t at, double now, const Path& path) {
+    DeviceState& device = devices_[at];
+    const StageState& stage = stages_[index(device.stage)];
+    if (device.position == 2 * micro_batches_) return;
+    const Task task = task_at(device.position, stage.warm_up, micro_batches_);
+    if (task.micro_batch >= (task.forward ? stage.activations : stage.gradients)) return;
     const double seconds = (task.forward ? device.forward_seconds : device.backward_seconds) * jitter(device, task);
     device.computing = true;
     device.busy_seconds += seconds;
@@ -420,33 +373,28 @@ class Replay {
     (task.forward ? device.path.forward : device.path.backward) += seconds;
     record(task.forward ? Work::kForward : Work::kBackward, device.stage, device.replica, task.micro_batch, now,
            now + seconds);
-    pending_.push({now + seconds, index});
+    pending_.push({now + seconds, at});
   }
 
-  void finish_work(std::size_t index, double now) {
-    DeviceState& device = devices_[index];
-    const StageState& stage = stages_[static_cast<std::size_t>(device.stage)];
-    const Task task = planning::task_at(device.position, stage.warm_up, micro_batches_);
+  void finish_work(std::size_t at, double now) {
+    DeviceState& device = devices_[at];
+    const StageState& stage = stages_[index(device.stage)];
+    const Task task = task_at(device.position, stage.warm_up, micro_batches_);
     const std::int64_t counter = (2 * device.stage + (task.forward ? 0 : 1)) * micro_batches_ + task.micro_batch;
     device.computing = false;
     ++device.position;
-    if (--unfinished_[static_cast<std::size_t>(counter)] == 0) {
-      finish_stage(device.stage, task, now, device.path);
-    }
-    start_work(index, now, device.path);
+    if (--unfinished_[index(counter)] == 0) finish_stage(device.stage, task, now, device.path);
+    start_work(at, now, device.path);
   }
 
   // All replicas of a stage are done with a micro-batch.
-  void finish_stage(int index, const Task& task, double now, Path path) {
-    const StageState& stage = stages_[static_cast<std::size_t>(index)];
-    const bool last = static_cast<std::size_t>(index) + 1 == stages_.size();
-    if (task.forward ? !last : index > 0) {
-      const std::size_t link = static_cast<std::size_t>(
-          task.forward ? stage.link_to_next : stages_[static_cast<std::size_t>(index) - 1].link_from_next);
-      links_[link].queue.push_back({index, task});
-      if (links_[link].queue.size() == 1) {
-        start_transfer(link, now, path);
-      }
+  void finish_stage(int at, const Task& task, double now, Path path) {
+    const StageState& stage = stages_[index(at)];
+    const bool last = index(at) + 1 == stages_.size();
+    if (task.forward ? !last : at > 0) {
+      const std::size_t link = index(task.forward ? stage.link_to_next : stages_[index(at - 1)].link_from_next);
+      links_[link].queue.push_back({at, task});
+      if (links_[link].queue.size() == 1) start_transfer(link, now, path);
     }
     if (!task.forward && task.micro_batch + 1 == micro_batches_) {
       const double synchronised = now + stage.gradient_sync_seconds;
@@ -454,8 +402,8 @@ class Replay {
       path.gradient_sync += stage.gradient_sync_seconds;
       path.update += stage.update_seconds;
       for (int replica = 0; replica < stage.device_count; ++replica) {
-        if (synchronised > now) record(Work::kGradientSync, index, replica, -1, now, synchronised);
-        if (end > synchronised) record(Work::kUpdate, index, replica, -1, synchronised, end);
+        if (synchronised > now) record(Work::kGradientSync, at, replica, -1, now, synchronised);
+        if (end > synchronised) record(Work::kUpdate, at, replica, -1, synchronised, end);
       }
       if (end >= timeline_.step_seconds) {
         timeline_.step_seconds = end;
@@ -464,31 +412,27 @@ class Replay {
     }
   }
 
-  void start_transfer(std::size_t index, double now, const Path& path) {
-    LinkState& link = links_[index];
+  void start_transfer(std::size_t at, double now, const Path& path) {
+    LinkState& link = links_[at];
     const auto& [sender, task] = link.queue.front();
-    const double seconds = stages_[static_cast<std::size_t>(task.forward ? sender : sender - 1)].transfer_seconds;
+    const double seconds = stages_[index(task.forward ? sender : sender - 1)].transfer_seconds;
     link.path = path;
     link.path.transfer += seconds;
     record(task.forward ? Work::kSendForward : Work::kSendBackward, sender, -1, task.micro_batch, now, now + seconds);
-    pending_.push({now + seconds, devices_.size() + index});
+    pending_.push({now + seconds, devices_.size() + at});
   }
 
-  void finish_transfer(std::size_t index, double now) {
-    LinkState& link = links_[index];
+  void finish_transfer(std::size_t at, double now) {
+    LinkState& link = links_[at];
     const auto [sender, task] = link.queue.front();
     link.queue.pop_front();
-    StageState& receiver = stages_[static_cast<std::size_t>(task.forward ? sender + 1 : sender - 1)];
+    StageState& receiver = stages_[index(task.forward ? sender + 1 : sender - 1)];
     ++(task.forward ? receiver.activations : receiver.gradients);
     for (int i = 0; i < receiver.device_count; ++i) {
-      const auto device = static_cast<std::size_t>(receiver.first_device) + static_cast<std::size_t>(i);
-      if (!devices_[device].computing) {
-        start_work(device, now, link.path);
-      }
+      const std::size_t device = index(receiver.first_device + i);
+      if (!devices_[device].computing) start_work(device, now, link.path);
     }
-    if (!link.queue.empty()) {
-      start_transfer(index, now, Path(link.path));
-    }
+    if (!link.queue.empty()) start_transfer(at, now, Path(link.path));
   }
 
   const std::int64_t micro_batches_;
@@ -506,28 +450,37 @@ class Replay {
 }  // namespace
 
 const char* to_string(Work work) {
-  switch (work) {
-    case Work::kForward:
-      return "forward";
-    case Work::kBackward:
-      return "backward";
-    case Work::kSendForward:
-      return "send-forward";
-    case Work::kSendBackward:
-      return "send-backward";
-    case Work::kGradientSync:
-      return "gradient-sync";
-    case Work::kUpdate:
-      return "update";
-  }
-  return "forward";
+  constexpr const char* kNames[] = {"forward", "backward", "send-forward", "send-backward", "gradient-sync", "update"};
+  return kNames[static_cast<int>(work)];
 }
 
 Result<Timeline> simulate(const Problem& problem, const Plan& plan, const Options& options) {
-  MOTLEY_TRY(planning::validate(plan, "plan"));
+  MOTLEY_TRY(validate(plan, "plan"));
   MOTLEY_TRY(check_layers(problem, plan));
   MOTLEY_ASSIGN(Setup setup, set_up(problem, plan, options));
   return Replay(std::move(setup), options).run();
+}
+
+Result<PredictedStep> read_prediction(const std::filesystem::path& folder, const PredictionFiles& files) {
+  PredictedStep prediction;
+  MOTLEY_ASSIGN(prediction.plan, read_plan(folder / files.plan));
+  if (files.profile.empty()) {
+    prediction.why_not = "the profile that the plan was made from is not in the run's folder";
+    return prediction;
+  }
+  MOTLEY_ASSIGN(const model::Profile profile, model::read_profile(folder / files.profile));
+  cluster::Cluster cluster;
+  if (!files.cluster.empty()) {
+    MOTLEY_ASSIGN(cluster, cluster::read_cluster(folder / files.cluster));
+  }
+  const auto problem = problem_of_plan(profile, cluster, prediction.plan);
+  auto timeline = problem ? simulate(*problem, prediction.plan) : fail(problem.error());
+  if (timeline) {
+    prediction.timeline = std::move(*timeline);
+  } else {
+    prediction.why_not = timeline.error().message;
+  }
+  return prediction;
 }
 
 }  // namespace motley::planning

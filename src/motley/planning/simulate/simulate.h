@@ -10,12 +10,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "motley/base/result.h"
-#include "motley/planning/cost/problem.h"
-#include "motley/planning/plan/plan.h"
+#include "motley/planning/cost/evaluation.h"
 
 namespace motley::planning {
 
@@ -90,9 +90,24 @@ inline constexpr std::int64_t kMaxEvents = 50'000'000;
 // The batch, micro-batches and schedule are the plan's. Errors (kInvalidInput): a plan that does not fit the problem
 // (layers, types), more replicas than a micro-batch has samples, a straggler that the plan does not have, times that
 // are not finite, more than kMaxEvents events.
-Result<Timeline> simulate(const planning::Problem& problem, const planning::Plan& plan, const Options& options = {});
+Result<Timeline> simulate(const Problem& problem, const Plan& plan, const Options& options = {});
 
 // Chrome trace format ("traceEvents"), a process a stage, a thread a replica. Opens in chrome://tracing and Perfetto.
-std::string to_chrome_trace(const Timeline& timeline, const planning::Plan& plan);
+std::string to_chrome_trace(const Timeline& timeline, const Plan& plan);
+
+// What a planned run was meant to be: its plan and, where the run's folder has what the plan was made from, the step
+// replayed event by event.
+struct PredictedStep {
+  Plan plan;
+  std::optional<Timeline> timeline;
+  std::string why_not;  // there is no timeline
+};
+
+// The files' names within the folder; empty: there is none. Without a cluster file no link is taken to cost anything.
+// Errors are those of files that cannot be read; a profile that does not fit the plan gives no timeline.
+struct PredictionFiles {
+  std::string plan, profile, cluster;
+};
+Result<PredictedStep> read_prediction(const std::filesystem::path& folder, const PredictionFiles& files);
 
 }  // namespace motley::planning

@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 
-#include "motley/collective/channel_driver.h"
+#include "motley/base/os/memory.h"
+#include "motley/collective/waiting.h"
 #include "motley/ps/client/server_path.h"
-#include "motley/ps/client/wire_frames.h"
 
 namespace motley::ps {
 namespace {
@@ -21,61 +21,161 @@ constexpr std::size_t kFramesAhead = 2;            // of each channel, on averag
 constexpr std::size_t kUnsentBytes = 128 << 10;    // in a channel's socket: what waits there is in nobody's order
 constexpr double kLastWordSeconds = 0.5;           // for a server to say why it closes a channel
 
-class ChannelPath final : public ServerPath, private collective::Channels {
+// A rank's gradients and weights, and what stands on the wire between it and its servers: pushes in the job's form, and
+// the answers to them. Where the form is not float32, every segment has a frame of its own on either side; what a lossy
+// push leaves out is kept and added to the next one (error feedback). The servers multiply a gradient by its weight, so
+// what was left out of one of weight v is v / w of what it is in one of weight w.
+class WireFrames {
  public:
-  // What is referred to must outlive the path.
-  static Result<std::unique_ptr<ChannelPath>> create(net::Session& session, const ServerOptions& options,
-                                                     ControlConnections& controls, const Joined& joined,
-                                                     std::vector<std::unique_ptr<net::TcpConnection>> channels) {
-    const DividedModel& model = joined.model;
-    const collective::WireForm form = options.wire_form();
-    MOTLEY_ASSIGN(Pages gradients, Pages::allocate(model.bytes(), "gradients"));
-    MOTLEY_ASSIGN(Pages weights, Pages::allocate(model.bytes(), "weights"));
-    const bool adds_up_only = options.update.rule == kernels::UpdateRule::kSum;
-    MOTLEY_ASSIGN(auto frames, WireFrames::create(model, form, form.answer(session.membership().size(), options.update),
-                                                  gradients.data(), adds_up_only ? gradients.data() : weights.data()));
-    std::unique_ptr<ChannelPath> path(new ChannelPath(session, options, controls, model, std::move(frames),
-                                                      std::move(gradients), std::move(weights)));
-    for (auto& connection : channels) {
-      connection->keep_unsent_below(kUnsentBytes);
-      Channel& channel = path->channels_.emplace_back();
-      channel.connection = std::move(connection);
-      channel.answers.resize(model.buckets().size());
-      channel.rounds.assign(model.buckets().size(), std::vector<std::uint32_t>(path->is_async_ ? path->size_ : 0));
+  // The model must outlive this. Where servers only add up, their answers take the gradients' place.
+  static Result<WireFrames> create(const DividedModel& model, const ServerOptions& options, int ranks) {
+    WireFrames frames(model, options, ranks);
+    MOTLEY_ASSIGN(frames.gradients_, Pages::allocate(model.bytes(), "gradients"));
+    MOTLEY_ASSIGN(frames.weights_, Pages::allocate(model.bytes(), "weights"));
+    if (!frames.native()) {
+      MOTLEY_ASSIGN(frames.pushes_.pages, Pages::allocate(frames.pushes_.offsets.back(), "gradients on the wire"));
+      MOTLEY_ASSIGN(frames.answers_.pages, Pages::allocate(frames.answers_.offsets.back(), "weights on the wire"));
     }
-    MOTLEY_TRY(path->driver_.begin(joined.may_spin, options.background_progress));
-    return path;
+    if (frames.lossy()) {
+      MOTLEY_ASSIGN(frames.left_out_, Pages::allocate(model.bytes(), "what pushes left out"));
+    }
+    return frames;
   }
 
-  std::byte* gradients() const override { return gradients_.data(); }
-  std::byte* weights() const override { return weights_.data(); }
-  std::byte* own_weights() const override { return weights_.data(); }
+  std::byte* gradients() const { return gradients_.data(); }
+  std::byte* weights() const { return weights_.data(); }
+
+  // The memory of segment `index`'s frames.
+  std::span<std::byte> push(std::size_t index) const { return frame(pushes_, gradients(), index); }
+  std::span<std::byte> answer(std::size_t index) const { return frame(answers_, answered(), index); }
+
+  // A bucket's gradients of this weight stand ready.
+  void begin(int bucket, double weight) {
+    Ready& ready = ready_[bucket];
+    if (ready.now > 0) ready.left_out = ready.now;
+    ready.now = weight;
+  }
+
+  // Fills the frame of a push.
+  void write_push(std::size_t index) {
+    const Segment& it = segment(index);
+    const Ready& ready = ready_[it.bucket];
+    if (native() || ready.now == 0) return;  // of no weight: whatever stands there is not used
+    std::byte* frame = push(index).data();
+    const std::size_t offset = model_->offset(it);
+    const std::span<const float> gradient(gradients_.as<float>(offset), it.count);
+    if (!lossy()) return kernels::write_format(pushes_.form.format(), gradient, frame);
+    const std::span left_out(left_out_.as<float>(offset), it.count);
+    const auto factor = static_cast<float>(ready.left_out / ready.now);
+    for (std::size_t e = 0; e < it.count; ++e) left_out[e] = gradient[e] + factor * left_out[e];
+    pushes_.form.compress(left_out, frame);
+  }
+
+  // Applies an answer that stands in its frame. Answers to lossy pushes are differences, or gradients that take the
+  // place of what was there. kCorrupt names an index outside.
+  Status read_answer(std::size_t index) {
+    if (native()) return {};
+    const Segment& it = segment(index);
+    const std::byte* frame = answer(index).data();
+    const std::span to(reinterpret_cast<float*>(answered() + model_->offset(it)), it.count);
+    if (!lossy()) {
+      kernels::read_format(answers_.form.format(), frame, to);
+      return {};
+    }
+    if (adds_up_only_) std::ranges::fill(to, 0.0F);
+    if (answers_.form.add(frame, 1, to)) return {};
+    return fail(ErrorCode::kCorrupt, "segment {} came with an index beyond its {} values", index, it.count);
+  }
+
+ private:
+  WireFrames(const DividedModel& model, const ServerOptions& options, int ranks)
+      : model_(&model),
+        adds_up_only_(options.update.rule == kernels::UpdateRule::kSum),
+        pushes_(options.wire_form(), model),
+        answers_(pushes_.form.answer(ranks, options.update), model),
+        ready_(model.buckets().size()) {}
+
+  struct Frames {  // of all segments, one way
+    Frames(const collective::WireForm& form, const DividedModel& model)
+        : form(form), offsets(model.frame_offsets(form)) {}
+    collective::WireForm form;
+    std::vector<std::size_t> offsets;  // by segment
+    Pages pages;
+  };
+
+  bool native() const { return pushes_.form.type == collective::WireType::kNative; }
+  bool lossy() const { return pushes_.form.lossy(); }
+  const Segment& segment(std::size_t index) const { return model_->segments()[index]; }
+  std::byte* answered() const { return adds_up_only_ ? gradients() : weights(); }  // where answers go
+  std::span<std::byte> frame(const Frames& frames, std::byte* values, std::size_t index) const {
+    const Segment& it = segment(index);
+    return {native() ? values + model_->offset(it) : frames.pages.data() + frames.offsets[index],
+            frames.form.frame_bytes(it.count)};
+  }
+
+  struct Ready {          // a bucket's gradient
+    double now = 0;       // the weight of the one that stands ready
+    double left_out = 1;  // of the one that left_out_ belongs to
+  };
+
+  const DividedModel* model_;
+  bool adds_up_only_;
+  Frames pushes_;
+  Frames answers_;
+  std::vector<Ready> ready_;
+  Pages gradients_;
+  Pages weights_;
+  Pages left_out_;  // of lossy pushes so far, in float32
+};
+
+class ChannelPath final : public ServerPath, private collective::Channels {
+ public:
+  ChannelPath(net::Session& session, const ServerOptions& options, ControlConnections& controls,
+              const DividedModel& model, WireFrames frames, ps::Channels channels)
+      : ServerPath(session, options, controls, model),
+        frames_(std::move(frames)),
+        buckets_(model.buckets().size()),
+        driver_(session, *this) {
+    for (auto& connection : channels) {
+      connection->keep_unsent_below(kUnsentBytes);
+      driver_.add(*connection);
+      Channel& channel = channels_.emplace_back();
+      channel.connection = std::move(connection);
+      channel.answers.resize(buckets_.size());
+      channel.rounds.assign(buckets_.size(), std::vector<std::uint32_t>(is_async_ ? size_ : 0));
+    }
+  }
+
+  // Once, first. `may_spin`: every thread has a core.
+  Status begin(bool may_spin, bool with_helper) { return driver_.begin(may_spin, with_helper); }
+
+  std::byte* gradients() const override { return frames_.gradients(); }
+  std::byte* weights() const override { return frames_.weights(); }
 
   Status start(int index, const Round& round) override {
-    Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+    Bucket& bucket = buckets_[index];
     const auto lock = driver_.lock();
     MOTLEY_TRY(driver_.status());
     frames_.begin(index, round.announcement.weight);
     bucket.step = round.announcement.step;
     bucket.to_come = 0;
     bucket.rounds.assign(is_async_ ? size_ : 0, round.number);
-    const std::uint64_t bucket_tag = channel_tag(round.number, static_cast<std::size_t>(index));
+    const std::uint64_t bucket_tag = channel_tag(round.number, index);
     std::set<int> announced;
-    for (std::size_t at = model_.bucket(index).first; at < model_.bucket(index).last; ++at) {
+    for (std::size_t at = model_.buckets()[index].first; at < model_.buckets()[index].last; ++at) {
       const int bin = model_.segments()[at].bin;
-      Channel& channel = channels_[static_cast<std::size_t>(bin)];
       if (announced.insert(bin).second) {
         outbox_.push_back({bin, bucket_tag, kAnnouncement, round.announcement});
-        if (!is_async_) expect_announcement(channel, index, bucket_tag);
+        if (!is_async_) expect_announcement(channels_[bin], index, bucket_tag);
       }
       const std::uint64_t tag = channel_tag(round.number, at);
       outbox_.push_back({bin, tag, at, {}});
-      channel.connection->post_receive(kServerWeights, tag, frames_.answer(at));
-      channel.expected.push_back({index, at});
+      channels_[bin].connection->post_receive(kServerWeights, tag, frames_.answer(at));
+      channels_[bin].expected.push_back({index, at});
       ++bucket.to_come;
     }
     if (is_async_) {
-      for (const int bin : announced) expect_announcement(channels_[static_cast<std::size_t>(bin)], index, bucket_tag);
+      for (const int bin : announced) expect_announcement(channels_[bin], index, bucket_tag);
     }
     post_in_order();
     driver_.started(bucket.patience);
@@ -83,7 +183,7 @@ class ChannelPath final : public ServerPath, private collective::Channels {
   }
 
   Result<Answer> wait(int index, const Deadline& deadline) override {
-    Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+    Bucket& bucket = buckets_[index];
     auto lock = driver_.lock();
     MOTLEY_TRY(driver_.wait(lock, bucket.patience, deadline,
                             {.done = [&] { return bucket.to_come == 0; },
@@ -97,11 +197,7 @@ class ChannelPath final : public ServerPath, private collective::Channels {
     driver_.break_with(error);
   }
 
-  std::uint64_t bytes_sent() const override {
-    std::uint64_t bytes = 0;
-    for (const Channel& channel : channels_) bytes += channel.connection->bytes_sent();
-    return bytes;
-  }
+  std::uint64_t bytes_sent() const override { return driver_.bytes_sent(); }
 
  private:
   static constexpr std::size_t kAnnouncement = static_cast<std::size_t>(-1);  // in a segment's place
@@ -118,7 +214,7 @@ class ChannelPath final : public ServerPath, private collective::Channels {
     std::size_t segment;  // whose weights are to come, or kAnnouncement: the answer to it; asynchronous: the rounds
   };
   struct Channel {
-    std::unique_ptr<net::TcpConnection> connection;
+    std::unique_ptr<net::Connection> connection;
     std::deque<Expected> expected;      // in order
     std::deque<std::uint64_t> sending;  // numbers of the frames that the connection has, and maybe of some before
     std::vector<Announcement> answers;  // by bucket
@@ -131,26 +227,12 @@ class ChannelPath final : public ServerPath, private collective::Channels {
     std::optional<Announcement> announcement;  // instead
   };
 
-  ChannelPath(net::Session& session, const ServerOptions& options, ControlConnections& controls,
-              const DividedModel& model, WireFrames frames, Pages gradients, Pages weights)
-      : controls_(controls),
-        model_(model),
-        size_(static_cast<std::size_t>(session.membership().size())),
-        is_async_(options.staleness.has_value()),
-        adds_up_only_(options.update.rule == kernels::UpdateRule::kSum),
-        gradients_(std::move(gradients)),
-        weights_(std::move(weights)),
-        frames_(std::move(frames)),
-        buckets_(model.buckets().size()),
-        driver_(session, *this) {}
-
   void expect_announcement(Channel& channel, int bucket, std::uint64_t tag) {
-    const auto at = static_cast<std::size_t>(bucket);
     channel.connection->post_receive(kServerAnnounce, tag,
-                                     is_async_ ? std::as_writable_bytes(std::span(channel.rounds[at]))
-                                               : std::as_writable_bytes(std::span(&channel.answers[at], 1)));
+                                     is_async_ ? std::as_writable_bytes(std::span(channel.rounds[bucket]))
+                                               : std::as_writable_bytes(std::span(&channel.answers[bucket], 1)));
     channel.expected.push_back({bucket, kAnnouncement});
-    ++buckets_[at].to_come;
+    ++buckets_[bucket].to_come;
   }
 
   // All ranks send in the same order over all channels, and none of the channels runs far ahead: a segment can be
@@ -168,7 +250,7 @@ class ChannelPath final : public ServerPath, private collective::Channels {
       if (frames_posted_ - oldest >= most) return;
       if (unanswered_bytes_ > kUnansweredBytes && monotonic_seconds() < answered_ + kAnswersStopSeconds) return;
       const Outgoing& next = outbox_.front();
-      Channel& channel = channels_[static_cast<std::size_t>(next.channel)];
+      Channel& channel = channels_[next.channel];
       if (next.announcement) {
         channel.connection->post_owned(kServerAnnounce, next.tag, copy_bytes(std::span(&*next.announcement, 1)));
       } else {
@@ -204,18 +286,17 @@ class ChannelPath final : public ServerPath, private collective::Channels {
       const auto [index, segment] = channel.expected.front();
       channel.expected.pop_front();
       answered_ = monotonic_seconds();
-      const auto at = static_cast<std::size_t>(index);
-      Bucket& bucket = buckets_[at];
+      Bucket& bucket = buckets_[index];
       --bucket.to_come;
       if (segment != kAnnouncement) {
         unanswered_bytes_ -= frames_.push(segment).size();
-        MOTLEY_TRY(frames_.read_answer(segment, adds_up_only_));
+        MOTLEY_TRY(frames_.read_answer(segment));
       } else if (is_async_) {
         for (std::size_t rank = 0; rank < size_; ++rank) {
-          bucket.rounds[rank] = std::min(bucket.rounds[rank], channel.rounds[at][rank]);
+          bucket.rounds[rank] = std::min(bucket.rounds[rank], channel.rounds[index][rank]);
         }
       } else {
-        bucket.total_weight = channel.answers[at].weight;
+        bucket.total_weight = channel.answers[index].weight;
       }
     }
     return {};
@@ -236,21 +317,6 @@ class ChannelPath final : public ServerPath, private collective::Channels {
            });
   }
 
-  void list_descriptors(std::vector<pollfd>& descriptors) const override {
-    for (const Channel& channel : channels_) {
-      const int events = (channel.expected.empty() ? 0 : POLLIN) | (channel.connection->wants_to_write() ? POLLOUT : 0);
-      if (events != 0) descriptors.push_back({channel.connection->descriptor(), static_cast<short>(events), 0});
-    }
-  }
-
-  ControlConnections& controls_;
-  const DividedModel& model_;
-  const std::size_t size_;
-  const bool is_async_;
-  const bool adds_up_only_;
-  Pages gradients_;
-  Pages weights_;
-
   // These belong to whoever holds the driver's lock.
   WireFrames frames_;
   std::vector<Bucket> buckets_;
@@ -267,8 +333,12 @@ class ChannelPath final : public ServerPath, private collective::Channels {
 
 Result<std::unique_ptr<ServerPath>> make_channel_path(net::Session& session, const ServerOptions& options,
                                                       ControlConnections& controls, const Joined& joined,
-                                                      std::vector<std::unique_ptr<net::TcpConnection>> channels) {
-  return ChannelPath::create(session, options, controls, joined, std::move(channels));
+                                                      Channels channels) {
+  MOTLEY_ASSIGN(WireFrames frames, WireFrames::create(joined.model, options, session.membership().size()));
+  auto path =
+      std::make_unique<ChannelPath>(session, options, controls, joined.model, std::move(frames), std::move(channels));
+  MOTLEY_TRY(path->begin(joined.may_spin, options.background_progress));
+  return path;
 }
 
 }  // namespace motley::ps

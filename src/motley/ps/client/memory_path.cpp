@@ -12,39 +12,32 @@ namespace {
 class MemoryPath final : public ServerPath {
  public:
   // `wakeups`: a connection to each core.
-  MemoryPath(net::Session& session, const ServerOptions& options, ControlConnections& controls, Joined& joined,
-             std::vector<std::unique_ptr<net::TcpConnection>> wakeups)
-      : session_(session),
-        controls_(controls),
-        model_(joined.model),
-        memory_(std::move(joined.memory)),
-        rank_(session.membership().rank),
-        size_(session.membership().size()),
-        is_async_(options.staleness.has_value()),
-        adds_up_only_(options.update.rule == kernels::UpdateRule::kSum),
-        may_spin_(joined.may_spin),
+  MemoryPath(net::Session& session, const ServerOptions& options, ControlConnections& controls, const Joined& joined,
+             Channels wakeups)
+      : ServerPath(session, options, controls, joined.model),
+        joined_(joined),
+        rank_(static_cast<std::size_t>(session.membership().rank)),
         wakeups_(std::move(wakeups)),
         rounds_(model_.buckets().size()) {}
 
-  std::byte* gradients() const override { return memory_.gradients->data(); }
+  std::byte* gradients() const override { return joined_.gradients->data(); }
   std::byte* weights() const override {
-    return is_async_ ? memory_.region.rank_values(rank_) : memory_.region.values();
+    return is_async_ ? joined_.region.rank_values(rank_) : joined_.region.values();
   }
   std::byte* own_weights() const override { return is_async_ ? weights() : nullptr; }
 
   Status start(int bucket, const Round& round) override {
-    const auto at = static_cast<std::size_t>(bucket);
-    const ServerRegion& region = memory_.region;
-    rounds_[at] = round;
+    const ServerRegion& region = joined_.region;
+    rounds_[bucket] = round;
     last_started_ = bucket;
-    ServerRegion::Announced& announced = region.announced(at, rank_);
+    ServerRegion::Announced& announced = region.announced(bucket, rank_);
     announced.by_round[round.number % 2] = round.announcement;
     announced.time = monotonic_seconds();
     // Either the core sees this before it falls asleep, or it is seen asleep here.
     announced.round.store(round.number, std::memory_order_seq_cst);
-    if (is_async_ || region.bucket(at).arrived.add(round.number * static_cast<std::uint32_t>(size_))) {
+    if (is_async_ || region.bucket(bucket).arrived.add(round.number * static_cast<std::uint32_t>(size_))) {
       for (std::size_t core = 0; core < wakeups_.size(); ++core) {
-        if (region.core(static_cast<int>(core)).asleep.load(std::memory_order_seq_cst) != 0) {
+        if (region.core(core).asleep.load(std::memory_order_seq_cst) != 0) {
           wakeups_[core]->post_owned(kServerWakeup, 0, {});
           MOTLEY_TRY(wakeups_[core]->progress());
         }
@@ -54,18 +47,17 @@ class MemoryPath final : public ServerPath {
   }
 
   Result<Answer> wait(int bucket, const Deadline& deadline) override {
-    const auto at = static_cast<std::size_t>(bucket);
     // Where ranks share processors with the server, one that wakes for every bucket takes time from the next ones,
     // which it needs as well: it sleeps until the last that it has started.
-    if (!may_spin_ && !is_async_) MOTLEY_TRY(wait_for_bucket(last_started_, deadline));
+    if (!joined_.may_spin && !is_async_) MOTLEY_TRY(wait_for_bucket(last_started_, deadline));
     MOTLEY_TRY(wait_for_bucket(bucket, deadline));
-    if (is_async_) return Answer{.rounds = memory_.region.rounds(at, rank_)};
+    if (is_async_) return Answer{.rounds = joined_.region.rounds(bucket, rank_)};
     Answer answer;
-    for (int rank = 0; rank < size_; ++rank) {
-      answer.total_weight += memory_.region.announced(at, rank).by_round[rounds_[at].number % 2].weight;
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+      answer.total_weight += joined_.region.announced(bucket, rank).by_round[rounds_[bucket].number % 2].weight;
     }
     if (adds_up_only_) {
-      const DividedModel::Bucket& values = model_.bucket(bucket);
+      const DividedModel::Bucket& values = model_.buckets()[bucket];
       std::memcpy(gradients() + values.offset, weights() + values.offset, values.elements * sizeof(float));
     }
     return answer;
@@ -81,24 +73,22 @@ class MemoryPath final : public ServerPath {
 
  private:
   Status wait_for_bucket(int bucket, const Deadline& deadline) {
-    const auto at = static_cast<std::size_t>(bucket);
-    SharedCounter& done = is_async_ ? memory_.region.answered(at, rank_) : memory_.region.bucket(at).updated;
-    const auto segments = static_cast<std::uint32_t>(model_.bucket(bucket).last - model_.bucket(bucket).first);
-    return wait_until_reached(done, rounds_[at].number * segments, may_spin_,
+    SharedCounter& done = is_async_ ? joined_.region.answered(bucket, rank_) : joined_.region.bucket(bucket).updated;
+    const auto segments = model_.buckets()[bucket].segments();
+    return wait_until_reached(done, rounds_[bucket].number * segments, joined_.may_spin,
                               [&] { return check_wait(bucket, deadline); });
   }
 
   Status check_wait(int bucket, const Deadline& deadline) {
     MOTLEY_TRY(controls_.check());
-    const auto at = static_cast<std::size_t>(bucket);
-    const auto& [number, announcement] = rounds_[at];
+    const auto& [number, announcement] = rounds_[bucket];
     const std::string operation = fmt::format("step {}, bucket {}", announcement.step, bucket);
     const std::uint32_t needed =
         number - std::min<std::uint32_t>(static_cast<std::uint32_t>(announcement.ahead), number);
     std::vector<int> missing;
-    for (int rank = 0; rank < size_; ++rank) {
-      const std::uint32_t round = memory_.region.announced(at, rank).round.load();
-      if (static_cast<std::int32_t>(round - needed) < 0) missing.push_back(rank);
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+      const std::uint32_t round = joined_.region.announced(bucket, rank).round.load();
+      if (static_cast<std::int32_t>(round - needed) < 0) missing.push_back(static_cast<int>(rank));
     }
     if (missing.empty() && deadline.passed()) {
       return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {} to update the weights", operation,
@@ -107,16 +97,9 @@ class MemoryPath final : public ServerPath {
     return collective::check_wait(session_, deadline, operation, [&] { return missing; });
   }
 
-  net::Session& session_;
-  ControlConnections& controls_;
-  const DividedModel& model_;
-  const SharedMemory memory_;
-  const int rank_;
-  const int size_;
-  const bool is_async_;
-  const bool adds_up_only_;
-  const bool may_spin_;
-  const std::vector<std::unique_ptr<net::TcpConnection>> wakeups_;
+  const Joined& joined_;
+  const std::size_t rank_;
+  const Channels wakeups_;
   std::vector<Round> rounds_;  // by bucket
   int last_started_ = 0;
 };
@@ -124,8 +107,7 @@ class MemoryPath final : public ServerPath {
 }  // namespace
 
 std::unique_ptr<ServerPath> make_memory_path(net::Session& session, const ServerOptions& options,
-                                             ControlConnections& controls, Joined& joined,
-                                             std::vector<std::unique_ptr<net::TcpConnection>> channels) {
+                                             ControlConnections& controls, const Joined& joined, Channels channels) {
   return std::make_unique<MemoryPath>(session, options, controls, joined, std::move(channels));
 }
 

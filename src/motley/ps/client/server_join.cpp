@@ -1,10 +1,19 @@
-#include "motley/ps/client/server_join.h"
+// How a rank joins its job at the servers: connections are made and messages exchanged, one server after the other.
+
+#include <poll.h>
+
+#include <algorithm>
+#include <set>
 
 #include "motley/base/log.h"
+#include "motley/net/admission.h"
+#include "motley/net/socket.h"
+#include "motley/ps/client/server_path.h"
 
 namespace motley::ps {
 namespace {
 
+constexpr double kAnswerSeconds = 1;      // for a server to say whom it waits for
 constexpr double kShareOfDeadline = 0.9;  // for servers to meet, so that they can still say whom they wait for
 
 Status check_options(const ServerOptions& options, const collective::Layout& layout) {
@@ -50,41 +59,113 @@ Result<RackPlan> plan_racks(const ServerOptions& options, int size) {
   return make_rack_plan(names, options.rank_racks, size);
 }
 
-// What the server has answered a join that was all of the job's. In racks, the server knows better which cores there
-// are.
-Result<ServerJoined> receive_joined(ControlConnections& controls, ControlConnections::Server& server, bool racks,
-                                    const Deadline& deadline) {
-  MOTLEY_ASSIGN(const auto message, controls.receive_from(server, kServerJoined, deadline, "all ranks to join"));
-  MOTLEY_ASSIGN(ServerJoined joined, decode_server_joined(message.payload));
-  if (racks && (joined.cores < 1 || joined.cores > server.cores)) {
-    return fail(ErrorCode::kCorrupt, "{}: it uses {} of its {} cores", server.name, joined.cores, server.cores);
-  }
-  return joined;
+}  // namespace
+
+Result<std::unique_ptr<net::Connection>> ControlConnections::open(const ServerAddress& address, std::uint32_t purpose,
+                                                                  const Deadline& deadline) const {
+  const net::SessionOptions& own = session_.options();
+  const net::Membership& membership = session_.membership();
+  const net::Claim claim = {
+      .identity = {own.job + job_suffix_, own.tenant, membership.rank, membership.session, membership.epoch, purpose},
+      .fingerprint = own.fingerprint};
+  return net::connect_to_host(address.endpoint, address.token, claim, deadline, own.payload_checksum,
+                              [&] { return !session_.health(); });
 }
 
-Status map_region(SharedMemory& memory, const ControlConnections::Server& server, const ServerJoined& joined,
-                  const DividedModel& model, int size, bool is_async) {
-  if (joined.region_bytes != ServerRegion::bytes(model.bucket_elements(), server.cores, size, is_async)) {
-    return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, joined.region_bytes);
+Status ControlConnections::connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline) {
+  for (const ServerAddress& address : addresses) {
+    MOTLEY_ASSIGN(auto control, open(address, kServerControl, deadline));
+    Server& server = servers_.emplace_back(
+        Server{address, fmt::format("server at {}", net::to_string(address.endpoint)), std::move(control)});
+    MOTLEY_ASSIGN(const auto message, receive_from(server, kServerInfo, deadline, "what it is"));
+    MOTLEY_ASSIGN(const ServerInfo info, decode_server_info(message.payload));
+    server.cores = info.cores;
+    server.host_id = info.host_id;
   }
-  MOTLEY_ASSIGN(memory.of_server, net::Region::map(joined.region, joined.region_bytes));
-  memory.region = ServerRegion(memory.of_server->data(), model.bucket_elements(), server.cores, size, is_async);
-  memory.gradients->unlink();
   return {};
 }
 
-}  // namespace
+Result<Channels> ControlConnections::open_channels(const Deadline& deadline) const {
+  Channels channels;
+  for (const Server& server : servers_) {
+    for (int core = 0; core < server.cores; ++core) {
+      MOTLEY_ASSIGN(auto channel, open(server.address, kServerChannel + static_cast<std::uint32_t>(core), deadline));
+      channels.push_back(std::move(channel));
+    }
+  }
+  return channels;
+}
+
+Result<net::Message> ControlConnections::receive_from(Server& server, std::uint16_t type, const Deadline& deadline,
+                                                      const char* what) {
+  for (;;) {
+    auto message = server.control->try_receive();
+    if (!message) return fail(message.error().within(server.name));
+    if (*message && (*message)->header.type == kServerFailed) {
+      MOTLEY_ASSIGN(const Error error, decode_server_failed((*message)->payload));
+      verdict_ = error.within(server.name);
+      return fail(*verdict_);
+    }
+    if (*message && (*message)->header.type == type) return std::move(**message);
+    if (*message) {
+      return fail(ErrorCode::kCorrupt, "{}: an unexpected frame of type {:#x}", server.name, (*message)->header.type);
+    }
+    MOTLEY_TRY(server.control->progress());
+    if (const Status health = session_.health(); !health) return fail(health.error());
+    if (deadline.passed()) {
+      return fail(ErrorCode::kTimeout, "{}: waited {:.3g} s for {}", server.name, deadline.allowed(), what);
+    }
+    net::wait_for(server.control->descriptor(), POLLIN, std::min(50, deadline.remaining_milliseconds()));
+  }
+}
+
+Status ControlConnections::check() {
+  const std::lock_guard lock(mutex_);
+  for (Server& server : servers_) {
+    if (verdict_) break;
+    const auto message = server.control->try_receive();
+    if (!message) {
+      verdict_ = Error{ErrorCode::kServerLost,
+                       fmt::format("the {} was lost: it has ended, or a link is down", server.name), -1};
+    } else if (*message && (*message)->header.type == kServerFailed) {
+      const auto error = decode_server_failed((*message)->payload);
+      verdict_ = (error ? *error : error.error()).within(server.name);
+    }
+  }
+  if (verdict_) return fail(*verdict_);
+  return {};
+}
+
+std::vector<int> ControlConnections::ask_for_missing() {
+  const std::lock_guard lock(mutex_);
+  const Deadline deadline = Deadline::after(kAnswerSeconds);
+  std::set<int> missing;
+  for (Server& server : servers_) {
+    if (!server.control->send(kServerMissing, 0, {}, deadline, "a question")) continue;
+    const auto answer = receive_from(server, kServerMissing, deadline, "whom it waits for");
+    if (!answer) continue;
+    for (const int rank : decode_missing_ranks(answer->payload, session_.membership().size())) missing.insert(rank);
+  }
+  return {missing.begin(), missing.end()};
+}
+
+void ControlConnections::leave() {
+  if (failed_) return;
+  const std::lock_guard lock(mutex_);
+  for (Server& server : servers_) {
+    server.control->post_owned(kServerLeave, 0, {});
+    static_cast<void>(server.control->progress());
+  }
+}
 
 Result<Joined> join_servers(net::Session& session, const ServerOptions& options, const collective::Layout& layout,
                             ControlConnections& controls, const Deadline& deadline) {
   const net::Membership& membership = session.membership();
-  const std::string& host = membership.members[static_cast<std::size_t>(membership.rank)].host_id;
+  const std::string& host = membership.members[membership.rank].host_id;
   MOTLEY_TRY(check_options(options, layout));
   MOTLEY_ASSIGN(const RackPlan racks, plan_racks(options, membership.size()));
-  const auto own_rack = [&] {
-    return static_cast<std::size_t>(options.rank_racks[static_cast<std::size_t>(membership.rank)]);
-  };
-  MOTLEY_TRY(controls.connect(racks.empty() ? options.servers : std::vector{options.servers[own_rack()]}, deadline));
+  MOTLEY_TRY(controls.connect(
+      racks.empty() ? options.servers : std::vector{options.servers[options.rank_racks[membership.rank]]}, deadline));
 
   Joined joined{.model = DividedModel(layout.bucket_elements)};
   auto& servers = controls.servers();
@@ -94,8 +175,7 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
     servers[index].first_bin = bins;
     bins += servers[index].cores;
     if (!options.server_speeds.empty() && racks.empty()) {
-      bin_speeds.insert(bin_speeds.end(), static_cast<std::size_t>(servers[index].cores),
-                        options.server_speeds[index] / servers[index].cores);
+      bin_speeds.insert(bin_speeds.end(), servers[index].cores, options.server_speeds[index] / servers[index].cores);
     }
   }
   joined.model.divide(options.chunk_bytes, bins, bin_speeds);
@@ -114,8 +194,7 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
                          servers[0].host_id == host && membership.on_one_host();
   if (in_memory) {
     join.region = fmt::format("{:x}-{}-pushes-r{}", membership.session, membership.epoch, membership.rank);
-    MOTLEY_ASSIGN(joined.memory.gradients,
-                  net::Region::create(join.region, std::max<std::size_t>(joined.model.bytes(), 64)));
+    MOTLEY_ASSIGN(joined.gradients, net::Region::create(join.region, std::max<std::size_t>(joined.model.bytes(), 64)));
   }
   for (auto& server : servers) {
     join.first_bin = server.first_bin;
@@ -123,15 +202,25 @@ Result<Joined> join_servers(net::Session& session, const ServerOptions& options,
     MOTLEY_TRY(server.control->send(kServerJoin, 0, encode(join), deadline, "joining"));
   }
   for (auto& server : servers) {
-    MOTLEY_ASSIGN(const ServerJoined answer, receive_joined(controls, server, !racks.empty(), deadline));
+    MOTLEY_ASSIGN(const auto message, controls.receive_from(server, kServerJoined, deadline, "all ranks to join"));
+    MOTLEY_ASSIGN(const ServerJoined answer, decode_server_joined(message.payload));
     joined.may_spin = answer.may_spin;
-    if (!racks.empty()) {
+    if (!racks.empty()) {  // then the server knows better which cores there are
+      if (answer.cores < 1 || answer.cores > server.cores) {
+        return fail(ErrorCode::kCorrupt, "{}: it uses {} of its {} cores", server.name, answer.cores, server.cores);
+      }
       server.cores = answer.cores;
       joined.model.divide(options.chunk_bytes, answer.bins, bin_speeds);
       joined.model.fold_bins(answer.cores);
     }
     if (in_memory) {
-      MOTLEY_TRY(map_region(joined.memory, server, answer, joined.model, join.size, join.is_async));
+      if (answer.region_bytes != ServerRegion::bytes(join.bucket_elements, server.cores, join.size, join.is_async)) {
+        return fail(ErrorCode::kCorrupt, "{}: its region has {} bytes", server.name, answer.region_bytes);
+      }
+      MOTLEY_ASSIGN(joined.of_server, net::Region::map(answer.region, answer.region_bytes));
+      joined.region =
+          ServerRegion(joined.of_server->data(), join.bucket_elements, server.cores, join.size, join.is_async);
+      joined.gradients->unlink();
     }
   }
   if (in_memory && join.wire.type != collective::WireType::kNative && membership.rank == 0) {

@@ -1,19 +1,91 @@
-// The ways between a rank and its servers have one face: memory that both map, or channels over TCP. Gradients go
-// there, and weights, or sums of gradients, come back, a bucket at a time.
+// A rank and the servers of its job: control connections, joining, and the ways that gradients go there, and weights,
+// or sums of gradients, come back, a bucket at a time: memory that both map, or channels over TCP.
 #pragma once
 
-#include <cstddef>
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "motley/base/clock.h"
-#include "motley/base/result.h"
-#include "motley/ps/client/server_join.h"
+#include "motley/net/connection.h"
+#include "motley/net/region.h"
+#include "motley/net/session.h"
+#include "motley/ps/client/server_options.h"
+#include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
+
+using Channels = std::vector<std::unique_ptr<net::Connection>>;
+
+// A rank's control connections to the servers of its job: joining, the state, and bad news. They also know the way to
+// open the channels.
+class ControlConnections {
+ public:
+  struct Server {
+    ServerAddress address;
+    std::string name;  // "server at 10.0.0.5:4711"
+    std::unique_ptr<net::Connection> control;
+    std::string host_id = {};
+    int first_bin = 0;  // the first of its cores, counted over all servers
+    int cores = 1;      // that the job uses
+
+    bool owns(const Segment& segment) const { return segment.bin >= first_bin && segment.bin < first_bin + cores; }
+  };
+
+  // `job_suffix` as in ServerOptions. The session must outlive the connections.
+  ControlConnections(net::Session& session, std::string job_suffix)
+      : session_(session), job_suffix_(std::move(job_suffix)) {}
+
+  // Once. Every server says what it is.
+  Status connect(const std::vector<ServerAddress>& addresses, const Deadline& deadline);
+  std::vector<Server>& servers() { return servers_; }
+
+  // A connection to every core of all servers, in the order of their bins.
+  Result<Channels> open_channels(const Deadline& deadline) const;
+
+  // Whoever sends, or waits for an answer, while channels may be in use, holds this; the other calls take it
+  // themselves.
+  std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+  // The next message of this type; a server's word that the job has failed is an error. `what` is waited for.
+  Result<net::Message> receive_from(Server& server, std::uint16_t type, const Deadline& deadline, const char* what);
+  // What servers have to say unasked, which is nothing as long as all goes well. The first error is final.
+  Status check();
+  // The ranks that the servers wait for, if they answer.
+  std::vector<int> ask_for_missing();
+  // Tells the servers that this rank leaves in order, unless it has failed.
+  void leave();
+  void set_failed() { failed_ = true; }
+
+ private:
+  Result<std::unique_ptr<net::Connection>> open(const ServerAddress& address, std::uint32_t purpose,
+                                                const Deadline& deadline) const;
+
+  net::Session& session_;
+  const std::string job_suffix_;
+  std::vector<Server> servers_;
+  std::mutex mutex_;
+  std::optional<Error> verdict_;  // what a server said, or its loss: whoever asks again gets the same
+  std::atomic<bool> failed_ = false;
+};
+
+struct Joined {
+  DividedModel model;
+  bool may_spin = false;  // every thread has a core
+  // Memory of one host; empty where gradients go over channels.
+  std::unique_ptr<net::Region> gradients = nullptr;  // of this rank
+  std::unique_ptr<net::Region> of_server = nullptr;  // which made it for the job
+  ServerRegion region = {};                          // what is in it
+};
+
+// Connects, and returns once all ranks have joined; collective. kInvalidInput names what servers do not do for a job of
+// these options.
+Result<Joined> join_servers(net::Session& session, const ServerOptions& options, const collective::Layout& layout,
+                            ControlConnections& controls, const Deadline& deadline);
 
 // One turn of a bucket.
 struct Round {
@@ -35,22 +107,37 @@ class ServerPath {
   virtual std::byte* gradients() const = 0;
   virtual std::byte* weights() const = 0;
   // Where the weights are before the first round; null where the server keeps them.
-  virtual std::byte* own_weights() const = 0;
+  virtual std::byte* own_weights() const { return weights(); }
   virtual Status start(int bucket, const Round& round) = 0;
   // Where servers only add up, the sum then stands in the gradients' place.
   virtual Result<Answer> wait(int bucket, const Deadline& deadline) = 0;
   virtual void abort(const Error& error) = 0;
   virtual std::uint64_t bytes_sent() const = 0;
+
+ protected:
+  ServerPath(net::Session& session, const ServerOptions& options, ControlConnections& controls,
+             const DividedModel& model)
+      : session_(session),
+        controls_(controls),
+        model_(model),
+        size_(static_cast<std::size_t>(session.membership().size())),
+        is_async_(options.staleness.has_value()),
+        adds_up_only_(options.update.rule == kernels::UpdateRule::kSum) {}
+
+  net::Session& session_;
+  ControlConnections& controls_;
+  const DividedModel& model_;
+  const std::size_t size_;  // of the job
+  const bool is_async_;
+  const bool adds_up_only_;
 };
 
-// What is referred to must outlive the paths. Over memory, where `channels` only carry wakeups; takes the joined
-// memory.
+// What is referred to must outlive the paths. Over memory, where `channels` only carry wakeups.
 std::unique_ptr<ServerPath> make_memory_path(net::Session& session, const ServerOptions& options,
-                                             ControlConnections& controls, Joined& joined,
-                                             std::vector<std::unique_ptr<net::TcpConnection>> channels);
+                                             ControlConnections& controls, const Joined& joined, Channels channels);
 // Over TCP, a channel to each core of the servers.
 Result<std::unique_ptr<ServerPath>> make_channel_path(net::Session& session, const ServerOptions& options,
                                                       ControlConnections& controls, const Joined& joined,
-                                                      std::vector<std::unique_ptr<net::TcpConnection>> channels);
+                                                      Channels channels);
 
 }  // namespace motley::ps

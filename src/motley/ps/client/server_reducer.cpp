@@ -6,75 +6,25 @@
 namespace motley::ps {
 namespace {
 
-// visit(part, its values in the array) for each piece of the segments that the server owns.
-template <class Values, class Visit>
-Status each_piece(const ControlConnections::Server& server, const DividedModel& model, std::uint8_t number,
-                  Values& array, Visit visit) {
-  for (std::size_t at = 0; at < model.segments().size(); ++at) {
-    const Segment& segment = model.segments()[at];
-    if (!server.owns(segment)) continue;
-    const auto all = std::span(array[static_cast<std::size_t>(segment.bucket)]).subspan(segment.begin, segment.count);
-    for (std::uint32_t piece = 0; piece * kPieceElements < segment.count; ++piece) {
-      const std::size_t begin = piece * kPieceElements;
-      MOTLEY_TRY(visit(StatePart{number, static_cast<std::uint32_t>(at), piece},
-                       all.subspan(begin, std::min(kPieceElements, segment.count - begin))));
+// visit(server, part, its values) for each piece of the state's arrays, the weights and then the optimizer's.
+template <class State, class Visit>
+Status each_piece(ControlConnections& controls, const DividedModel& model, State& state, Visit visit) {
+  for (std::size_t number = 0; number <= state.optimizer.size(); ++number) {
+    auto& array = number == 0 ? state.weights : state.optimizer[number - 1];
+    for (std::size_t at = 0; at < model.segments().size(); ++at) {
+      const Segment& segment = model.segments()[at];
+      const auto server = std::ranges::find_if(
+          controls.servers(), [&](const ControlConnections::Server& server) { return server.owns(segment); });
+      if (server == controls.servers().end()) continue;
+      const auto all = std::span(array[segment.bucket]).subspan(segment.begin, segment.count);
+      for (std::uint32_t piece = 0; piece * kPieceElements < segment.count; ++piece) {
+        const std::size_t begin = piece * kPieceElements;
+        const StatePart part = {static_cast<std::uint8_t>(number), static_cast<std::uint32_t>(at), piece};
+        MOTLEY_TRY(visit(*server, part, all.subspan(begin, std::min(kPieceElements, segment.count - begin))));
+      }
     }
   }
   return {};
-}
-
-// The state, from rank 0 to its servers, in pieces over the control connections; collective.
-Status send_state(ControlConnections& controls, const DividedModel& model, const ServerState& state, bool is_rank_0,
-                  const Deadline& deadline) {
-  const auto lock = controls.lock();
-  for (auto& server : controls.servers()) {
-    for (std::size_t array = 0; is_rank_0 && array <= state.optimizer.size(); ++array) {
-      MOTLEY_TRY(each_piece(
-          server, model, static_cast<std::uint8_t>(array), array == 0 ? state.weights : state.optimizer[array - 1],
-          [&](const StatePart& part, std::span<const float> values) {
-            return server.control->send(kServerLoad, part.tag(), std::as_bytes(values), deadline, "the weights");
-          }));
-    }
-    MOTLEY_TRY(server.control->send(kServerLoaded, state.updates, {}, deadline, "the end of the weights"));
-  }
-  for (auto& server : controls.servers()) {
-    MOTLEY_TRY(controls.receive_from(server, kServerLoaded, deadline, "all ranks to have loaded"));
-  }
-  return {};
-}
-
-// And back: the weights and `arrays` arrays of the optimizer; updates is left at 0.
-Result<ServerState> fetch_state(ControlConnections& controls, const DividedModel& model, int arrays,
-                                const Deadline& deadline) {
-  const auto lock = controls.lock();
-  ServerState state;
-  for (const std::uint64_t elements : model.bucket_elements()) state.weights.emplace_back(elements);
-  state.optimizer.assign(static_cast<std::size_t>(arrays), state.weights);
-  for (std::size_t array = 0; array <= state.optimizer.size(); ++array) {
-    for (auto& server : controls.servers()) {
-      MOTLEY_TRY(each_piece(
-          server, model, static_cast<std::uint8_t>(array), array == 0 ? state.weights : state.optimizer[array - 1],
-          [&](const StatePart& part, std::span<float> values) -> Status {
-            MOTLEY_TRY(server.control->send(kServerSave, part.tag(), {}, deadline, "the state"));
-            MOTLEY_ASSIGN(const auto message, controls.receive_from(server, kServerSave, deadline, "the state"));
-            if (message.header.tag != part.tag() || message.payload.size() != values.size_bytes()) {
-              return fail(ErrorCode::kCorrupt, "{}: another part of the state than was asked for", server.name);
-            }
-            std::memcpy(values.data(), message.payload.data(), values.size_bytes());
-            return {};
-          }));
-    }
-  }
-  return state;
-}
-
-// How far each rank's round is behind `own`.
-void describe_staleness(std::uint32_t own, std::span<const std::uint32_t> rounds, collective::Outcome& outcome) {
-  for (std::size_t rank = 0; rank < rounds.size(); ++rank) {
-    const auto behind = static_cast<std::int32_t>(own - rounds[rank]);
-    outcome.staleness = std::max(outcome.staleness, behind);
-    if (behind > 0) outcome.missing_ranks.push_back(static_cast<int>(rank));
-  }
 }
 
 }  // namespace
@@ -86,20 +36,12 @@ Result<std::unique_ptr<ServerReducer>> ServerReducer::create(net::Session& sessi
   return std::unique_ptr<ServerReducer>(new ServerReducer(session, options));
 }
 
-ServerReducer::ServerReducer(net::Session& session, const ServerOptions& options)
-    : session_(session), options_(options), controls_(session, options.job_suffix) {}
-
-ServerReducer::~ServerReducer() {
-  controls_.leave();
-}
-
 Status ServerReducer::prepare(const collective::Layout& layout, const Deadline& deadline) {
   MOTLEY_INVARIANT(!path_, "prepare was called twice");
   MOTLEY_ASSIGN(joined_, join_servers(session_, options_, layout, controls_, deadline));
   MOTLEY_ASSIGN(auto channels, controls_.open_channels(deadline));
   buckets_.resize(layout.bucket_elements.size());
-  in_memory_ = joined_.memory.gradients != nullptr;
-  if (in_memory_) {
+  if (in_memory()) {
     path_ = make_memory_path(session_, options_, controls_, joined_, std::move(channels));
   } else {
     MOTLEY_ASSIGN(path_, make_channel_path(session_, options_, controls_, joined_, std::move(channels)));
@@ -108,12 +50,12 @@ Status ServerReducer::prepare(const collective::Layout& layout, const Deadline& 
 }
 
 std::span<std::byte> ServerReducer::buffer(int bucket) {
-  const DividedModel::Bucket& it = joined_.model.bucket(bucket);
+  const DividedModel::Bucket& it = joined_.model.buckets()[bucket];
   return {path_->gradients() + it.offset, it.elements * sizeof(float)};
 }
 
 std::span<const float> ServerReducer::weights(int bucket) {
-  const DividedModel::Bucket& it = joined_.model.bucket(bucket);
+  const DividedModel::Bucket& it = joined_.model.buckets()[bucket];
   return {reinterpret_cast<const float*>(path_->weights() + it.offset), it.elements};
 }
 
@@ -126,7 +68,7 @@ void ServerReducer::begin_step(double total_weight, bool together) {
 Status ServerReducer::start(std::uint64_t step, int index, double weight) {
   MOTLEY_INVARIANT(index == next_bucket_, "bucket {} was started where bucket {} comes next", index, next_bucket_);
   MOTLEY_INVARIANT(weight >= 0, "the weight {} of bucket {} is negative or not a number", weight, index);
-  Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+  Bucket& bucket = buckets_[index];
   MOTLEY_INVARIANT(!bucket.under_way, "bucket {} was started again before it was waited for", index);
   next_bucket_ = (next_bucket_ + 1) % static_cast<int>(buckets_.size());
   bucket.under_way = true;
@@ -137,7 +79,7 @@ Status ServerReducer::start(std::uint64_t step, int index, double weight) {
 }
 
 Result<collective::Outcome> ServerReducer::wait(int index, const Deadline& deadline) {
-  Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
+  Bucket& bucket = buckets_[index];
   MOTLEY_INVARIANT(bucket.under_way, "bucket {} was waited for before it was started", index);
   const auto answer = path_->wait(index, deadline);
   if (!answer) {
@@ -147,7 +89,11 @@ Result<collective::Outcome> ServerReducer::wait(int index, const Deadline& deadl
   bucket.under_way = false;
   collective::Outcome outcome{.total_weight = is_async() ? bucket.weight : answer->total_weight,
                               .version = bucket.round.announcement.step};
-  describe_staleness(bucket.round.number, answer->rounds, outcome);
+  for (std::size_t rank = 0; rank < answer->rounds.size(); ++rank) {
+    const auto behind = static_cast<std::int32_t>(bucket.round.number - answer->rounds[rank]);
+    outcome.staleness = std::max(outcome.staleness, behind);
+    if (behind > 0) outcome.missing_ranks.push_back(static_cast<int>(rank));
+  }
   return outcome;
 }
 
@@ -161,13 +107,38 @@ Status ServerReducer::load(const ServerState& state, const Deadline& deadline) {
       std::memcpy(own + it.offset, state.weights[bucket].data(), it.elements * sizeof(float));
     }
   }
-  return send_state(controls_, joined_.model, state, session_.membership().rank == 0, deadline);
+  // In pieces over the control connections, from rank 0.
+  const auto lock = controls_.lock();
+  if (session_.membership().rank == 0) {
+    MOTLEY_TRY(each_piece(
+        controls_, joined_.model, state, [&](auto& server, const StatePart& part, std::span<const float> values) {
+          return server.control->send(kServerLoad, part.tag(), std::as_bytes(values), deadline, "the weights");
+        }));
+  }
+  for (auto& server : controls_.servers()) {
+    MOTLEY_TRY(server.control->send(kServerLoaded, state.updates, {}, deadline, "the end of the weights"));
+  }
+  for (auto& server : controls_.servers()) {
+    MOTLEY_TRY(controls_.receive_from(server, kServerLoaded, deadline, "all ranks to have loaded"));
+  }
+  return {};
 }
 
 Result<ServerState> ServerReducer::save(const Deadline& deadline) {
-  MOTLEY_ASSIGN(ServerState state,
-                fetch_state(controls_, joined_.model, kernels::state_arrays(options_.update.rule), deadline));
-  state.updates = loaded_updates_ + buckets_.front().round.number;
+  const auto lock = controls_.lock();
+  ServerState state{.updates = loaded_updates_ + buckets_.front().round.number};
+  for (const std::uint64_t elements : joined_.model.bucket_elements()) state.weights.emplace_back(elements);
+  state.optimizer.assign(kernels::state_arrays(options_.update.rule), state.weights);
+  MOTLEY_TRY(each_piece(
+      controls_, joined_.model, state, [&](auto& server, const StatePart& part, std::span<float> values) -> Status {
+        MOTLEY_TRY(server.control->send(kServerSave, part.tag(), {}, deadline, "the state"));
+        MOTLEY_ASSIGN(const auto message, controls_.receive_from(server, kServerSave, deadline, "the state"));
+        if (message.header.tag != part.tag() || message.payload.size() != values.size_bytes()) {
+          return fail(ErrorCode::kCorrupt, "{}: another part of the state than was asked for", server.name);
+        }
+        std::memcpy(values.data(), message.payload.data(), values.size_bytes());
+        return {};
+      }));
   return state;
 }
 

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/ps/client/server_join.h"
 #include "motley/ps/client/server_optimizer.h"
-#include "motley/ps/client/server_options.h"
 #include "motley/ps/client/server_path.h"
 
 namespace motley::ps {
@@ -19,7 +17,7 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
  public:
   // kInvalidInput where the options name no server. The session must outlive the reducer.
   static Result<std::unique_ptr<ServerReducer>> create(net::Session& session, const ServerOptions& options);
-  ~ServerReducer() override;
+  ~ServerReducer() override { controls_.leave(); }
 
   Status prepare(const collective::Layout& layout, const Deadline& deadline) override;
   std::span<std::byte> buffer(int bucket) override;
@@ -28,7 +26,7 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   void abort(const Error& error) override;
   std::string name() const override { return "parameter-server"; }
   std::uint64_t bytes_sent() const override { return path_ ? path_->bytes_sent() : 0; }
-  bool in_memory() const { return in_memory_; }                                // after prepare
+  bool in_memory() const { return joined_.gradients != nullptr; }              // after prepare
   int cores() const { return static_cast<int>(joined_.model.load().size()); }  // of all servers, after prepare
 
   // Whether the servers take the optimizer's step; else they only add up, and the following is of no use.
@@ -41,7 +39,8 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   Result<ServerState> save(const Deadline& deadline) override;
 
  private:
-  ServerReducer(net::Session& session, const ServerOptions& options);
+  ServerReducer(net::Session& session, const ServerOptions& options)
+      : session_(session), options_(options), controls_(session, options.job_suffix) {}
 
   struct Bucket {
     Round round;
@@ -56,7 +55,6 @@ class ServerReducer final : public collective::GradientReducer, public ServerOpt
   std::uint32_t ahead_ = 0;  // rounds that this rank may be ahead of the slowest
   ControlConnections controls_;
   Joined joined_;
-  bool in_memory_ = false;
   std::unique_ptr<ServerPath> path_;  // from prepare on
   std::vector<Bucket> buckets_;
   int next_bucket_ = 0;

@@ -1,16 +1,14 @@
 // Batches cut by server and into frames, and answers put together again.
 #include "motley/ps/client/sparse_client.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cstring>
 #include <set>
 
 #include "motley/collective/waiting.h"
 #include "motley/collective/wire_form.h"
-#include "motley/net/frame.h"
-#include "motley/net/host.h"
+#include "motley/net/admission.h"
+#include "motley/net/connection.h"
 #include "motley/net/socket.h"
 #include "motley/ps/protocol/row_index.h"
 #include "motley/ps/protocol/server_protocol.h"
@@ -18,8 +16,8 @@
 namespace motley::ps {
 namespace {
 
-constexpr double kAnswerSeconds = 1;  // for a server to say whom it waits for, or to see that this rank leaves
-constexpr int kPollMilliseconds = 50;
+constexpr double kSparseAnswerSeconds = 1;  // for a server to say whom it waits for, or to see that this rank leaves
+constexpr double kLookSeconds = 0.05;       // between two looks at the session
 
 // With room for so many bytes behind the ids.
 template <class Head>
@@ -41,12 +39,12 @@ SparseClient::~SparseClient() {
     server.connection->post_owned(kServerLeave, 0, {});
   }
   // A socket that is closed over unread answers would take the word back that this rank leaves in order.
-  const Deadline deadline = Deadline::after(kAnswerSeconds);
+  const Deadline deadline = Deadline::after(kSparseAnswerSeconds);
   for (Server& server : servers_) {
     while (!deadline.passed() && server.connection->progress()) {
       const auto message = server.connection->try_receive();
       if (!message) break;
-      if (!*message) wait_for_sockets(std::min(kPollMilliseconds, deadline.remaining_milliseconds()));
+      if (!*message) wait_for_sockets(deadline);
     }
   }
 }
@@ -279,7 +277,7 @@ Status SparseClient::wait_until(const Deadline& deadline, const std::string& ope
     if (server == servers_.size()) return {};
     if (const Status health = session_.health(); !health) return lose(health.error().within(operation));
     if (deadline.passed()) return lose(timeout(server, operation, deadline));
-    wait_for_sockets(std::min(kPollMilliseconds, deadline.remaining_milliseconds()));
+    wait_for_sockets(deadline);
   }
 }
 
@@ -288,9 +286,9 @@ Error SparseClient::timeout(std::size_t index, const std::string& operation, con
   Server& server = servers_[index];
   server.missing.reset();
   server.connection->post_owned(kServerMissing, 0, {});
-  const Deadline answer = Deadline::after(kAnswerSeconds);
+  const Deadline answer = Deadline::after(kSparseAnswerSeconds);
   while (!server.missing && !answer.passed() && progress()) {
-    wait_for_sockets(std::min(kPollMilliseconds, answer.remaining_milliseconds()));
+    wait_for_sockets(answer);
   }
   const std::vector<int> ranks = server.missing.value_or(std::vector<int>());
   return {ErrorCode::kTimeout,
@@ -299,13 +297,11 @@ Error SparseClient::timeout(std::size_t index, const std::string& operation, con
           ranks.empty() ? -1 : ranks.front()};
 }
 
-void SparseClient::wait_for_sockets(int milliseconds) const {
-  std::vector<pollfd> polled;
-  for (const Server& server : servers_) {
-    polled.push_back({server.connection->descriptor(),
-                      static_cast<short>(POLLIN | (server.connection->wants_to_write() ? POLLOUT : 0)), 0});
-  }
-  ::poll(polled.data(), polled.size(), milliseconds);
+void SparseClient::wait_for_sockets(const Deadline& deadline) {
+  for (const Server& server : servers_) waits_.add(*server.connection);
+  waits_.end_at(deadline.at());
+  waits_.end_after(kLookSeconds);
+  waits_.wait();
 }
 
 // An error is final: the servers see this rank go, and end the job for all.

@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "motley/base/clock.h"
+#include "motley/net/connection.h"
 #include "motley/net/handshake.h"
-#include "motley/net/tcp_connection.h"
+#include "motley/net/wait_set.h"
 #include "motley/ps/client/server_options.h"
 #include "motley/ps/protocol/sparse_protocol.h"
 
@@ -74,7 +75,7 @@ class SparseClient {
  private:
   struct Server {
     std::string name;  // "server at 10.0.0.5:4711"
-    std::unique_ptr<net::TcpConnection> connection;
+    std::unique_ptr<net::Connection> connection;
     bool opened = false;
     std::optional<Result<SparseSaved>> saved;
     std::optional<std::vector<int>> missing;  // its answer
@@ -109,7 +110,7 @@ class SparseClient {
   template <class Late>
   Status wait_until(const Deadline& deadline, const std::string& operation, const Late& late);
   Error timeout(std::size_t server, const std::string& operation, const Deadline& deadline);
-  void wait_for_sockets(int milliseconds) const;
+  void wait_for_sockets(const Deadline& deadline);
 
   net::Session& session_;
   const SparseClientOptions options_;
@@ -117,6 +118,7 @@ class SparseClient {
   std::int64_t saving_ = 0;  // the step of the last checkpoint
   SparseTraffic traffic_;
   std::vector<Server> servers_;
+  net::WaitSet waits_;
   Ticket next_ticket_ = 1;
   std::uint64_t next_frame_ = 1;
   std::unordered_map<Ticket, Pull> pulls_;

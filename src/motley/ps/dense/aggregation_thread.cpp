@@ -1,4 +1,4 @@
-// The loop of a core.
+// What a bucket's announcements say together, and the loop of a core.
 #include "motley/ps/dense/aggregation_thread.h"
 
 #include <pthread.h>
@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 
 #include "motley/base/clock.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 
 namespace motley::ps {
 namespace {
@@ -22,6 +22,27 @@ void relax() {
 }
 
 }  // namespace
+
+std::optional<collective::Mean> AggregationTask::weigh(std::size_t bucket, std::span<const Announcement> announced,
+                                                       std::span<const int> ranks) {
+  const auto rank_at = [&](std::size_t at) { return ranks.empty() ? static_cast<int>(at) : ranks[at]; };
+  const Announcement& first = announced[0];
+  std::vector<double> weights;
+  for (std::size_t at = 0; at < announced.size(); ++at) {
+    const Announcement& it = announced[at];
+    if (it.step != first.step || it.learning_rate != first.learning_rate || !(it.weight >= 0)) {
+      give_up(Error{ErrorCode::kInvalidInput,
+                    fmt::format("bucket {}: rank {} is at step {} with learning rate {} and weight {}, rank {} at step "
+                                "{} with learning rate {}",
+                                bucket, rank_at(at), it.step, it.learning_rate, it.weight, rank_at(0), first.step,
+                                first.learning_rate),
+                    rank_at(at)});
+      return std::nullopt;
+    }
+    weights.push_back(it.weight);
+  }
+  return collective::weighted_mean(weights);
+}
 
 AggregationThread::AggregationThread(std::optional<int> pinned_to, const std::atomic<bool>& spins,
                                      ThreadMetrics& metrics)
@@ -41,12 +62,8 @@ AggregationThread::~AggregationThread() {
     stop_ = true;
     requested_ = true;
   }
-  wake();
-  thread_.join();
-}
-
-void AggregationThread::wake() const {
   ::eventfd_write(wake_.get(), 1);
+  thread_.join();
 }
 
 void AggregationThread::request(Request request) {
@@ -55,16 +72,7 @@ void AggregationThread::request(Request request) {
     requests_.push_back(std::move(request));
     requested_ = true;
   }
-  wake();
-}
-
-void AggregationThread::add(std::uint64_t job, std::unique_ptr<AggregationTask> task, const std::string& tenant,
-                            int weight) {
-  request({job, std::move(task), tenant, weight});
-}
-
-void AggregationThread::remove(std::uint64_t job) {
-  request({job, nullptr, {}, 0});
+  ::eventfd_write(wake_.get(), 1);
 }
 
 void AggregationThread::take_requests() {
@@ -89,10 +97,10 @@ void AggregationThread::serve_sockets(int milliseconds) {
   for (const auto& [job, task] : tasks_) {
     for (std::size_t rank = 0; rank < task->channels().size(); ++rank) {
       if (task->ended(rank)) continue;
-      const net::TcpConnection& channel = *task->channels()[rank];
+      const net::Connection& channel = *task->channels()[rank];
       polled_.push_back(
           {channel.descriptor(), static_cast<short>(POLLIN | (channel.wants_to_write() ? POLLOUT : 0)), 0});
-      owners_.emplace_back(task.get(), static_cast<int>(rank));
+      owners_.emplace_back(task.get(), rank);
     }
   }
   if (::poll(polled_.data(), polled_.size(), milliseconds) <= 0) return;
@@ -131,13 +139,9 @@ void AggregationThread::run() {
       }
     }
     bool idle = true;
-    for (const auto& [job, task] : tasks_) {
-      idle = task->fall_asleep() && idle;
-    }
+    for (const auto& [job, task] : tasks_) idle = task->fall_asleep() && idle;
     if (idle) serve_sockets(kSleepMilliseconds);
-    for (const auto& [job, task] : tasks_) {
-      task->wake_up();
-    }
+    for (const auto& [job, task] : tasks_) task->wake_up();
     worked_at = 0;
   }
 }

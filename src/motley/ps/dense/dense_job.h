@@ -10,13 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "motley/base/os/pages.h"
+#include "motley/base/os/memory.h"
 #include "motley/net/region.h"
-#include "motley/net/tcp_connection.h"
-#include "motley/ps/dense/aggregation_task.h"
-#include "motley/ps/dense/arrivals.h"
+#include "motley/ps/dense/aggregation_thread.h"
 #include "motley/ps/dense/dense_metrics.h"
-#include "motley/ps/protocol/divided_model.h"
+#include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
@@ -64,7 +62,13 @@ class DenseJob {
   friend class ShardTask;
   friend class DenseShardTask;
   friend class AsyncShardTask;
+  bool is_here(const Segment& segment) const {
+    return segment.bin >= join_.first_bin && segment.bin < join_.first_bin + cores_;
+  }
+  // A segment's weights (0) or the optimizer's state (1 and on).
   float* array(std::size_t index, const Segment& segment) const;
+  // What a rank has pushed for a segment: its frame, or its gradient in memory.
+  std::byte* pushed(std::size_t rank, std::size_t segment) const;
 
   ServerJoin join_;
   int cores_ = 1;
@@ -80,59 +84,16 @@ class DenseJob {
   collective::WireForm answer_form_;
   Pages answers_;  // where they are not the weights themselves
   std::vector<std::size_t> answer_at_;
-  Pages
-      acknowledged_;  // with lossy forms: the weights as workers have them; without an optimizer what answers left out
-  std::vector<Pages>
-      copies_;  // asynchronous and over channels: the weights on their way to each rank, in the wire's form
+  Pages acknowledged_;         // lossy forms: weights as workers have them; without an optimizer what answers left out
+  std::vector<Pages> copies_;  // asynchronous and over channels: weights on their way to each rank, in the wire's form
   std::vector<Pages> state_;
   std::vector<std::atomic<std::uint64_t>> received_;  // frames, by core and rank
   std::vector<std::atomic<std::uint32_t>> claimed_;   // segments, by bucket, over all rounds
   std::shared_ptr<JobMetrics> metrics_;
 };
 
-// A core's part of a job.
-class ShardTask : public AggregationTask {
- public:
-  // `channels`: by rank, of this core.
-  ShardTask(std::shared_ptr<DenseJob> job, int core, Channels channels, TellLost lost);
-
-  void progress(int rank) override;
-  // Says to the workers that they have to send a wakeup.
-  bool fall_asleep() override;
-  void wake_up() override;
-
- protected:
-  struct Item {
-    int bucket;
-    const Segment* segment;  // null: the announcement, over channels
-    std::size_t index;       // of the segment
-  };
-  virtual bool has_work() const = 0;
-  // Expects the item's frame of this round from the rank.
-  void post(const Item& item, std::uint32_t round, std::size_t rank);
-  // Counts what has come over the rank's channel.
-  std::uint64_t received(std::size_t rank) const;
-  const Announcement& announced(int bucket, std::size_t rank, std::uint32_t round) const;
-  std::size_t chunk_elements() const;
-  // Those of an asynchronous job's rank alone, or of all.
-  Arrivals& rank_arrivals(std::size_t rank) { return arrivals_[arrivals_.size() > 1 ? rank : 0]; }
-  // When the rank started the bucket in memory, as it says.
-  double time_in_memory(std::size_t rank, int bucket) const;
-  void came(std::size_t rank, std::uint64_t end, double time);
-
-  const std::shared_ptr<DenseJob> job_;
-  const int core_;
-  ShardMetrics& metrics_;
-  std::vector<Item> items_;  // of a round, in the order in which they come
-
- private:
-  std::vector<Arrivals> arrivals_;
-};
-
-// A core's part of a job of either kind; see ShardTask for the arguments.
+// A core's part of a job of either kind. `channels`: by rank, of this core.
 std::unique_ptr<AggregationTask> make_shard_task(std::shared_ptr<DenseJob> job, int core, Channels channels,
-                                                 TellLost lost);
-std::unique_ptr<AggregationTask> make_async_task(std::shared_ptr<DenseJob> job, int core, Channels channels,
                                                  TellLost lost);
 
 }  // namespace motley::ps

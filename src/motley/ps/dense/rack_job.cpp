@@ -8,15 +8,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 
-#include "motley/net/host.h"
+#include "motley/net/admission.h"
 
 namespace motley::ps {
-
-std::string server_name(const RackPlan& racks, int rack) {
-  return "server at " + racks.servers[static_cast<std::size_t>(rack)];
-}
 
 namespace {
 
@@ -24,7 +19,7 @@ constexpr std::size_t kMaxQueued = 64;   // frames of the state on one uplink
 constexpr double kListenSeconds = 0.05;  // between two looks at whether to give up
 
 // The next message, which is to be of this type.
-Result<net::Message> receive_from(net::TcpConnection& control, std::uint16_t type, const std::string& server,
+Result<net::Message> receive_from(net::Connection& control, std::uint16_t type, const std::string& server,
                                   const std::string& what, const Deadline& deadline,
                                   const std::atomic<bool>& cancelled) {
   for (;;) {
@@ -47,32 +42,42 @@ Result<net::Message> receive_from(net::TcpConnection& control, std::uint16_t typ
   }
 }
 
+}  // namespace
+
+RackJob::RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
+                 std::function<void()> wake)
+    : join_(std::move(join)), rack_(claim.identity.rank), ranks_(join_.racks.list_ranks(rack_)) {
+  thread_ = std::thread([this, claim = std::move(claim), token, payload_checksum, wake = std::move(wake)] {
+    connecting_ = connect(claim, token, payload_checksum);
+    over_ = true;
+    wake();
+  });
+}
+
 // The servers of a job's racks meet: each is a worker of a further job, between the racks, which all of them serve.
-// Blocks until all have joined, or the plan's seconds have passed; the error names who was waited for. `join`: of the
-// rack's ranks. `claim`: the job between the racks, and the rack as its rank.
-Result<Uplinks> connect_racks(const ServerJoin& join, net::Claim claim, const net::Secret& token, bool payload_checksum,
-                              const std::atomic<bool>& cancelled) {
-  const Deadline deadline = Deadline::after(join.racks.seconds);
-  const auto connect = [&](int rack, std::uint32_t purpose) -> Result<std::unique_ptr<net::TcpConnection>> {
-    MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(join.racks.servers[static_cast<std::size_t>(rack)]));
+// Blocks until all have joined, or the plan's seconds have passed; the error names who was waited for. `claim`: the job
+// between the racks, and the rack as its rank.
+Result<Uplinks> RackJob::connect(net::Claim claim, const net::Secret& token, bool payload_checksum) const {
+  const Deadline deadline = Deadline::after(join_.racks.seconds);
+  const auto open = [&](int rack, std::uint32_t purpose) -> Result<std::unique_ptr<net::Connection>> {
+    MOTLEY_ASSIGN(const auto endpoint, net::parse_endpoint(join_.racks.servers[rack]));
     claim.identity.purpose = purpose;
-    const bool checksum = payload_checksum && rack != claim.identity.rank;
-    auto connection =
-        net::connect_to_host(endpoint, token, claim, deadline, checksum, [&] { return cancelled.load(); });
-    if (!connection) return fail(connection.error().within(server_name(join.racks, rack)));
+    auto connection = net::connect_to_host(endpoint, token, claim, deadline, payload_checksum && rack != rack_,
+                                           [&] { return cancelled_.load(); });
+    if (!connection) return fail(connection.error().within(server_name(join_.racks, rack)));
     return connection;
   };
-  const int racks = join.racks.racks();
+  const int racks = join_.racks.racks();
   Uplinks uplinks;
   for (int rack = 0; rack < racks; ++rack) {
-    const std::string name = server_name(join.racks, rack);
-    MOTLEY_ASSIGN(auto control, connect(rack, kServerControl));
-    MOTLEY_ASSIGN(const auto message, receive_from(*control, kServerInfo, name, "what it is", deadline, cancelled));
+    MOTLEY_ASSIGN(auto control, open(rack, kServerControl));
+    MOTLEY_ASSIGN(const auto message, receive_from(*control, kServerInfo, server_name(join_.racks, rack), "what it is",
+                                                   deadline, cancelled_));
     MOTLEY_ASSIGN(const ServerInfo info, decode_server_info(message.payload));
     uplinks.cores = rack == 0 ? info.cores : std::min(uplinks.cores, info.cores);
     uplinks.controls.push_back(std::move(control));
   }
-  ServerJoin own = join;
+  ServerJoin own = join_;
   own.size = racks;
   own.bins = racks * uplinks.cores;
   own.cores = uplinks.cores;
@@ -80,33 +85,20 @@ Result<Uplinks> connect_racks(const ServerJoin& join, net::Claim claim, const ne
   own.racks.between_servers = true;
   for (int rack = 0; rack < racks; ++rack) {
     own.first_bin = rack * uplinks.cores;
-    MOTLEY_TRY(
-        uplinks.controls[static_cast<std::size_t>(rack)]->send(kServerJoin, 0, encode(own), deadline, "joining"));
+    MOTLEY_TRY(uplinks.controls[rack]->send(kServerJoin, 0, encode(own), deadline, "joining"));
   }
   for (int rack = 0; rack < racks; ++rack) {
-    MOTLEY_TRY(receive_from(*uplinks.controls[static_cast<std::size_t>(rack)], kServerJoined,
-                            server_name(join.racks, rack), "all racks' servers to join", deadline, cancelled));
+    MOTLEY_TRY(receive_from(*uplinks.controls[rack], kServerJoined, server_name(join_.racks, rack),
+                            "all racks' servers to join", deadline, cancelled_));
   }
-  uplinks.channels.resize(static_cast<std::size_t>(uplinks.cores));
   for (int core = 0; core < uplinks.cores; ++core) {
+    Channels& channels = uplinks.channels.emplace_back();
     for (int rack = 0; rack < racks; ++rack) {
-      MOTLEY_ASSIGN(auto channel, connect(rack, kServerChannel + static_cast<std::uint32_t>(core)));
-      uplinks.channels[static_cast<std::size_t>(core)].push_back(std::move(channel));
+      MOTLEY_ASSIGN(auto channel, open(rack, kServerChannel + static_cast<std::uint32_t>(core)));
+      channels.push_back(std::move(channel));
     }
   }
   return uplinks;
-}
-
-}  // namespace
-
-RackJob::RackJob(ServerJoin join, net::Claim claim, const net::Secret& token, bool payload_checksum,
-                 std::function<void()> wake)
-    : join_(std::move(join)), rack_(claim.identity.rank), ranks_(join_.racks.list_ranks(rack_)) {
-  thread_ = std::thread([this, claim = std::move(claim), token, payload_checksum, wake = std::move(wake)] {
-    connecting_ = connect_racks(join_, claim, token, payload_checksum, cancelled_);
-    over_ = true;
-    wake();
-  });
 }
 
 RackJob::~RackJob() {
@@ -120,7 +112,7 @@ RackJob::~RackJob() {
 }
 
 std::size_t RackJob::bytes_needed(const ServerJoin& join, int rack) {
-  const std::size_t elements = ServerRegion::value_offsets(join.bucket_elements).back() / sizeof(float);
+  const std::size_t elements = collective::value_offsets(join.bucket_elements, sizeof(float)).back() / sizeof(float);
   return (join.racks.list_ranks(rack).size() + 1) * elements * kernels::byte_size(join.wire.format());
 }
 
@@ -136,7 +128,7 @@ Result<bool> RackJob::connected() {
     pushes_.push_back(std::move(pages));
   }
   MOTLEY_ASSIGN(values_, Pages::allocate(bytes, "weights on the wire"));
-  received_ = std::vector<std::atomic<std::uint64_t>>(static_cast<std::size_t>(cores()) * ranks_.size());
+  received_ = std::vector<std::atomic<std::uint64_t>>(cores() * ranks_.size());
   saving_.resize(uplinks_.controls.size());
   ready_ = true;
   return true;
@@ -167,7 +159,7 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
   const std::uint64_t tag = message.header.tag;
   const std::size_t segment = StatePart::of(tag).segment;
   const bool known_part = segment < model_.segments().size();
-  const std::size_t owner = known_part ? static_cast<std::size_t>(model_.segments()[segment].bin / cores()) : 0;
+  const std::size_t owner = known_part ? model_.segments()[segment].bin / cores() : 0;
   const bool has_loaded = std::ranges::find(loaded_, rank) != loaded_.end();
   switch (message.header.type) {
     case kServerLoad:
@@ -200,8 +192,8 @@ Result<bool> RackJob::take(int rank, const net::Message& message) {
 
 Result<std::vector<RackJob::Answer>> RackJob::receive() {
   std::vector<Answer> answers;
-  for (int rack = 0; rack < static_cast<int>(uplinks_.controls.size()); ++rack) {
-    net::TcpConnection& control = *uplinks_.controls[static_cast<std::size_t>(rack)];
+  for (std::size_t rack = 0; rack < uplinks_.controls.size(); ++rack) {
+    net::Connection& control = *uplinks_.controls[rack];
     for (;;) {
       auto message = control.try_receive();
       const auto moved = message ? control.progress() : Result<bool>(true);
@@ -220,7 +212,7 @@ Result<std::vector<RackJob::Answer>> RackJob::receive() {
   return answers;
 }
 
-Result<bool> RackJob::answer(int rack, net::Message& message, std::vector<Answer>& answers) {
+Result<bool> RackJob::answer(std::size_t rack, net::Message& message, std::vector<Answer>& answers) {
   const int servers = join_.racks.racks();
   switch (message.header.type) {
     case kServerFailed: {
@@ -231,7 +223,7 @@ Result<bool> RackJob::answer(int rack, net::Message& message, std::vector<Answer
       if (++servers_loaded_ == servers) answers.push_back({.rank = -1, .type = kServerLoaded});
       return true;
     case kServerSave: {
-      auto& waiting = saving_[static_cast<std::size_t>(rack)];
+      auto& waiting = saving_[rack];
       if (waiting.empty()) return false;
       answers.push_back({waiting.front(), kServerSave, message.header.tag, std::move(message.payload)});
       waiting.pop_front();
@@ -267,71 +259,69 @@ class RackShardTask final : public AggregationTask {
                         std::move(lost)),
         job_(std::move(job)),
         core_(core),
-        taken_(channels_.size()) {
-    std::set<std::size_t> racks;  // of the bucket
-    std::size_t announcement = 0;
+        chunk_(std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16)),
+        taken_(job_->join_.racks.servers.size()) {
+    std::size_t announcement = 0;  // of the bucket
     const std::vector<Segment>& segments = job_->model_.segments();
     for (std::size_t index = 0; index < segments.size(); ++index) {
       const Segment& segment = segments[index];
       if (segment.bin % job_->cores() != core_) continue;
-      const auto owner = static_cast<std::size_t>(segment.bin / job_->cores());
-      if (items_.empty() || items_.back().bucket != segment.bucket) {
-        racks.clear();
+      const std::size_t owner = segment.bin / job_->cores();
+      const auto bucket = static_cast<std::size_t>(segment.bucket);
+      if (items_.empty() || items_.back().bucket != bucket) {
         announcement = items_.size();
-        items_.push_back({.bucket = segment.bucket});
+        items_.push_back({.bucket = bucket});
       }
-      if (racks.insert(owner).second) items_[announcement].racks.push_back(owner);
-      items_.push_back({segment.bucket, &segment, index, {owner}});
+      std::vector<std::size_t>& racks = items_[announcement].racks;
+      if (std::ranges::find(racks, owner) == racks.end()) racks.push_back(owner);
+      items_.push_back({bucket, &segment, index, {owner}});
     }
-    if (job_->join_.wire.type != collective::WireType::kNative) {
-      scratch_.resize(std::max<std::size_t>(job_->join_.chunk_bytes / sizeof(float), 16));
-    }
+    if (job_->join_.wire.type != collective::WireType::kNative) scratch_.resize(chunk_);
     for (const Item& item : items_) {
-      post_up(item, up_.round);
-      post_down(item, down_.round);
+      post_up(item, 1);
+      post_down(item, 1);
     }
   }
 
   bool advance() override {
     const bool up = may_go_up();
     if (up) {
-      const Item& item = items_[up_.next];
+      const Item& item = item_at(up_);
       if (item.segment != nullptr) {
         sum(item);
       } else if (!begin_bucket(item)) {
         return false;
       }
-      for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) ++taken_[worker];
-      post_up(item, up_.round + 1);
-      step(up_);
+      post_up(item, to_round(up_) + 1);
+      ++up_;
     }
     const bool down = may_go_down();
     if (down) {
-      const Item& item = items_[down_.next];
+      const Item& item = item_at(down_);
       fan_out(item);
-      for (const std::size_t rack : item.racks) ++taken_[uplink(rack)];
-      post_down(item, down_.round + 1);
-      step(down_);
+      for (const std::size_t rack : item.racks) ++taken_[rack];
+      post_down(item, to_round(down_) + 1);
+      ++down_;
     }
     if (up || down) {
-      for (std::size_t channel = 0; channel < channels_.size(); ++channel) progress(static_cast<int>(channel));
+      for (std::size_t channel = 0; channel < channels_.size(); ++channel) progress(channel);
     }
     return up || down;
   }
 
-  void progress(int channel) override {
-    const auto at = static_cast<std::size_t>(channel);
-    if (ended(at)) return;
-    const auto moved = channels_[at]->progress();
+  void progress(std::size_t channel) override {
+    if (ended(channel)) return;
+    const auto moved = channels_[channel]->progress();
     if (moved) return;
-    if (at < job_->ranks_.size()) {
-      const int rank = job_->ranks_[at];
-      end_channel(at, {moved.error().code, fmt::format("rank {}: {}", rank, moved.error().message), rank});
+    const std::size_t workers = job_->ranks_.size();
+    if (channel < workers) {
+      const int rank = job_->ranks_[channel];
+      end_channel(channel, {moved.error().code, fmt::format("rank {}: {}", rank, moved.error().message), rank});
     } else {
-      const int rack = channel - static_cast<int>(job_->ranks_.size());
-      end_channel(
-          at, {ErrorCode::kServerLost,
-               fmt::format("the {} was lost: {}", server_name(job_->join_.racks, rack), moved.error().message), -1});
+      end_channel(channel, {ErrorCode::kServerLost,
+                            fmt::format("the {} was lost: {}", server_name(job_->join_.racks, channel - workers),
+                                        moved.error().message),
+                            -1});
     }
   }
 
@@ -339,37 +329,36 @@ class RackShardTask final : public AggregationTask {
 
  private:
   struct Item {
-    int bucket = 0;
+    std::size_t bucket = 0;
     const Segment* segment = nullptr;  // null: the announcement
     std::size_t index = 0;             // of the segment
     std::vector<std::size_t> racks;    // whose servers own it, or parts of the bucket on this core
   };
-  struct Stage {
-    std::size_t next = 0;  // item
-    std::uint32_t round = 1;
-  };
   static Channels append_uplinks(RackJob& job, int core, Channels workers) {
-    std::ranges::move(job.uplinks_.channels[static_cast<std::size_t>(core)], std::back_inserter(workers));
+    std::ranges::move(job.uplinks_.channels[core], std::back_inserter(workers));
     return workers;
   }
   std::size_t uplink(std::size_t rack) const { return job_->ranks_.size() + rack; }
+  const Item& item_at(std::uint64_t number) const { return items_[number % items_.size()]; }
+  std::uint32_t to_round(std::uint64_t number) const { return static_cast<std::uint32_t>(number / items_.size()) + 1; }
 
-  // A segment's place in values_.
-  std::span<std::byte> values(const Item& item) const {
-    const std::size_t width = kernels::byte_size(job_->join_.wire.format());
-    return {job_->values_.data() + job_->model_.element_index(*item.segment) * width, item.segment->count * width};
+  kernels::WireFormat format() const { return job_->join_.wire.format(); }
+
+  // A segment's place in a worker's pushes, or in values_.
+  std::span<std::byte> place(const Pages& pages, const Item& item) const {
+    const std::size_t width = kernels::byte_size(format());
+    return {pages.data() + job_->model_.element_index(*item.segment) * width, item.segment->count * width};
   }
+  std::span<std::byte> values(const Item& item) const { return place(job_->values_, item); }
 
   // Expects the item's frames of this round from all workers.
   void post_up(const Item& item, std::uint32_t round) {
-    const std::size_t width = kernels::byte_size(job_->join_.wire.format());
     for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
       if (item.segment == nullptr) {
-        expect_announcement(worker, static_cast<std::size_t>(item.bucket), round);
-        continue;
+        expect_announcement(worker, item.bucket, round);
+      } else {
+        expect(worker, kServerPush, channel_tag(round, item.index), place(job_->pushes_[worker], item));
       }
-      std::byte* slot = job_->pushes_[worker].data() + job_->model_.element_index(*item.segment) * width;
-      expect(worker, kServerPush, channel_tag(round, item.index), {slot, item.segment->count * width});
     }
   }
 
@@ -377,7 +366,7 @@ class RackShardTask final : public AggregationTask {
   void post_down(const Item& item, std::uint32_t round) {
     for (const std::size_t rack : item.racks) {
       if (item.segment == nullptr) {
-        expect_announcement(uplink(rack), static_cast<std::size_t>(item.bucket), round);
+        expect_announcement(uplink(rack), item.bucket, round);
       } else {
         expect(uplink(rack), kServerWeights, channel_tag(round, item.index), values(item));
       }
@@ -390,23 +379,23 @@ class RackShardTask final : public AggregationTask {
     bool all = true;
     for (std::size_t worker = 0; worker < workers; ++worker) {
       const std::uint64_t count = arrived(worker);
-      job_->received_[static_cast<std::size_t>(core_) * workers + worker].store(count, std::memory_order_relaxed);
-      all = all && count > taken_[worker];
+      job_->received_[core_ * workers + worker].store(count, std::memory_order_relaxed);
+      all = all && count > up_;
     }
     return all;
   }
 
   bool may_go_down() const {
-    return !items_.empty() && !failed_ && std::ranges::all_of(items_[down_.next].racks, [&](std::size_t rack) {
-      return arrived(uplink(rack)) > taken_[uplink(rack)];
+    return !items_.empty() && !failed_ && std::ranges::all_of(item_at(down_).racks, [&](std::size_t rack) {
+      return arrived(uplink(rack)) > taken_[rack];
     });
   }
 
   // All workers have announced the bucket: what coefficients their gradients get, and what the rack announces.
   bool begin_bucket(const Item& item) {
-    const auto bucket = static_cast<std::size_t>(item.bucket);
     std::vector<Announcement> announced;
-    for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) announced.push_back(landing_[worker][bucket]);
+    for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker)
+      announced.push_back(landing_[worker][item.bucket]);
     const auto mean = weigh(item.bucket, announced, job_->ranks_);
     if (!mean) return false;
     workers_.assign(mean->ranks.begin(), mean->ranks.end());
@@ -414,59 +403,48 @@ class RackShardTask final : public AggregationTask {
     scale_ = static_cast<float>(mean->scale);
     const Announcement rack = {announced[0].step, mean->total_weight, announced[0].learning_rate};
     for (const std::size_t owner : item.racks) {
-      channels_[uplink(owner)]->post_owned(kServerAnnounce, channel_tag(up_.round, bucket),
+      channels_[uplink(owner)]->post_owned(kServerAnnounce, channel_tag(to_round(up_), item.bucket),
                                            copy_bytes(std::span(&rack, 1)));
     }
     return true;
   }
 
   void sum(const Item& item) {
-    const Segment& segment = *item.segment;
-    const ServerJoin& join = job_->join_;
-    const kernels::WireFormat format = join.wire.format();
-    const std::size_t width = kernels::byte_size(format);
-    const std::size_t element = job_->model_.element_index(segment);
+    const std::size_t width = kernels::byte_size(format());
     const std::span<std::byte> mean = values(item);
-    const bool narrow = format != kernels::WireFormat::kFloat32;
-    const std::size_t chunk = std::max<std::size_t>(join.chunk_bytes / sizeof(float), 16);
+    const bool narrow = format() != kernels::WireFormat::kFloat32;
     std::vector<kernels::WireInput> inputs(workers_.size());
-    for (std::size_t begin = 0; begin < segment.count; begin += chunk) {
+    for (std::size_t begin = 0; begin < item.segment->count; begin += chunk_) {
       for (std::size_t i = 0; i < workers_.size(); ++i) {
-        inputs[i] = {job_->pushes_[workers_[i]].data() + (element + begin) * width, format};
+        inputs[i] = {place(job_->pushes_[workers_[i]], item).data() + begin * width, format()};
       }
       std::byte* into = mean.data() + begin * width;
       kernels::fused_update(inputs, coefficients_, scale_, {.rule = kernels::UpdateRule::kSum},
                             narrow ? scratch_.data() : reinterpret_cast<float*>(into), nullptr, narrow ? into : nullptr,
-                            format, std::min(chunk, segment.count - begin));
+                            format(), std::min(chunk_, item.segment->count - begin));
     }
-    channels_[uplink(item.racks[0])]->post_send(kServerPush, channel_tag(up_.round, item.index), mean);
+    channels_[uplink(item.racks[0])]->post_send(kServerPush, channel_tag(to_round(up_), item.index), mean);
   }
 
   // What has come back goes to all workers of the rack.
   void fan_out(const Item& item) {
-    const auto bucket = static_cast<std::size_t>(item.bucket);
     for (std::size_t worker = 0; worker < job_->ranks_.size(); ++worker) {
       if (item.segment == nullptr) {
-        channels_[worker]->post_owned(kServerAnnounce, channel_tag(down_.round, bucket),
-                                      copy_bytes(std::span(&landing_[uplink(item.racks[0])][bucket], 1)));
+        channels_[worker]->post_owned(kServerAnnounce, channel_tag(to_round(down_), item.bucket),
+                                      copy_bytes(std::span(&landing_[uplink(item.racks[0])][item.bucket], 1)));
       } else {
-        channels_[worker]->post_send(kServerWeights, channel_tag(down_.round, item.index), values(item));
+        channels_[worker]->post_send(kServerWeights, channel_tag(to_round(down_), item.index), values(item));
       }
     }
   }
 
-  void step(Stage& stage) const {
-    if (++stage.next < items_.size()) return;
-    stage.next = 0;
-    ++stage.round;
-  }
-
   const std::shared_ptr<RackJob> job_;
   const int core_;
+  const std::size_t chunk_;  // elements that are summed at a time
   std::vector<Item> items_;
-  Stage up_;
-  Stage down_;
-  std::vector<std::uint64_t> taken_;  // of what has arrived, by channel
+  std::uint64_t up_ = 0;              // items that have gone up, over all rounds
+  std::uint64_t down_ = 0;            // and down
+  std::vector<std::uint64_t> taken_;  // of what has arrived from the racks' servers
 
   std::vector<std::size_t> workers_;  // that bring something for the bucket under way
   std::vector<float> coefficients_;

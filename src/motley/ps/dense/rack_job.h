@@ -6,16 +6,16 @@
 #include <atomic>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "motley/base/os/pages.h"
+#include "motley/base/os/memory.h"
 #include "motley/net/handshake.h"
-#include "motley/ps/dense/aggregation_task.h"
-#include "motley/ps/protocol/divided_model.h"
+#include "motley/ps/dense/aggregation_thread.h"
+#include "motley/ps/protocol/chunk_map.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
@@ -29,7 +29,9 @@ struct Uplinks {
   std::vector<Channels> channels;  // by core, then by rack
 };
 
-std::string server_name(const RackPlan& racks, int rack);  // "server at 10.0.0.5:4711"
+inline std::string server_name(const RackPlan& racks, std::size_t rack) {
+  return "server at " + racks.servers[rack];  // "server at 10.0.0.5:4711"
+}
 
 class RackJob {
  public:
@@ -67,7 +69,8 @@ class RackJob {
 
  private:
   friend class RackShardTask;
-  Result<bool> answer(int rack, net::Message& message, std::vector<Answer>& answers);
+  Result<Uplinks> connect(net::Claim claim, const net::Secret& token, bool payload_checksum) const;
+  Result<bool> answer(std::size_t rack, net::Message& message, std::vector<Answer>& answers);
 
   const ServerJoin join_;
   const int rack_;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "motley/base/result.h"
 #include "motley/kernels/update.h"
 
 namespace motley::ps {
@@ -39,5 +40,14 @@ void fused_pass(const UpdateBuffers& buffers, std::size_t begin, std::size_t cou
 // written anew, as a step's are, so that caches begin with lines that have to be written back. Gradient consumed per
 // second is then workers * bytes / seconds. Uses (workers + 2) * bytes of memory.
 double seconds_per_pass(int workers, std::size_t bytes, int threads, const UpdatePass& pass = fused_pass);
+
+// This machine as a server of a few workers: the bytes that its cores touch in summing and updating, and those that
+// pass over its loopback in each direction.
+struct MachineSpeed {
+  double core_bytes_per_second = 0;
+  double memory_bytes_per_second = 0;  // of all cores together
+  double loopback_bytes_per_second = 0;
+};
+Result<MachineSpeed> measure_machine(int cores, double memory_bytes);
 
 }  // namespace motley::ps

@@ -24,31 +24,19 @@ namespace fs = std::filesystem;
 using Key = std::array<char, 8>;
 
 // Big-endian, so that neighbouring ids lie together and share their keys' beginnings.
+std::uint64_t big_endian(std::uint64_t id) {
+  return std::endian::native == std::endian::little ? __builtin_bswap64(id) : id;
+}
+
 Key encode_key(std::uint64_t id) {
-  Key key;
-  const std::uint64_t big = std::endian::native == std::endian::little ? __builtin_bswap64(id) : id;
-  std::memcpy(key.data(), &big, key.size());
-  return key;
+  return std::bit_cast<Key>(big_endian(id));
 }
 
 std::uint64_t decode_id(const rocksdb::Slice& key) {
   std::uint64_t big = 0;
   std::memcpy(&big, key.data(), sizeof(big));
-  return std::endian::native == std::endian::little ? __builtin_bswap64(big) : big;
+  return big_endian(big);
 }
-
-class RocksStore;
-
-class RocksSnapshot final : public ColdSnapshot {
- public:
-  RocksSnapshot(RocksStore& store, const rocksdb::Snapshot* snapshot) : store_(store), snapshot_(snapshot) {}
-  ~RocksSnapshot() override;
-  Status for_each(const Visit& visit) override;
-
- private:
-  RocksStore& store_;
-  const rocksdb::Snapshot* snapshot_;
-};
 
 class RocksStore final : public ColdStore {
  public:
@@ -83,9 +71,7 @@ class RocksStore final : public ColdStore {
       const Key key = encode_key(ids[i]);
       const rocksdb::Status put =
           batch.Put({key.data(), key.size()}, {reinterpret_cast<const char*>(records[i]), record_bytes_});
-      if (!put.ok()) {
-        return problem("cannot write to", put);
-      }
+      if (!put.ok()) return problem("cannot write to", put);
     }
     rocksdb::WriteOptions options;
     options.disableWAL = true;
@@ -93,16 +79,29 @@ class RocksStore final : public ColdStore {
     return written.ok() ? Status() : problem("cannot write to", written);
   }
 
-  std::unique_ptr<ColdSnapshot> snapshot() override {
-    return std::make_unique<RocksSnapshot>(*this, db_->GetSnapshot());
+  ColdSnapshot snapshot() override {
+    const std::shared_ptr<const rocksdb::Snapshot> moment(
+        db_->GetSnapshot(), [this](const rocksdb::Snapshot* over) { db_->ReleaseSnapshot(over); });
+    return [this, moment](const VisitRecord& visit) -> Status {
+      rocksdb::ReadOptions options;
+      options.snapshot = moment.get();
+      options.fill_cache = false;
+      options.readahead_size = std::size_t{2} << 20;
+      const std::unique_ptr<rocksdb::Iterator> rows(db_->NewIterator(options));
+      for (rows->SeekToFirst(); rows->Valid(); rows->Next()) {
+        if (rows->key().size() != sizeof(Key)) {
+          return problem("cannot read from", rocksdb::Status::Corruption("a key is not an id"));
+        }
+        MOTLEY_TRY(check_size(decode_id(rows->key()), rows->value()));
+        MOTLEY_TRY(visit(decode_id(rows->key()), std::as_bytes(std::span(rows->value().data(), rows->value().size()))));
+      }
+      return rows->status().ok() ? Status() : problem("cannot read from", rows->status());
+    };
   }
 
-  rocksdb::DB& db() { return *db_; }
-
+ private:
   Status check_size(std::uint64_t id, const rocksdb::Slice& value) const {
-    if (value.size() == record_bytes_) {
-      return {};
-    }
+    if (value.size() == record_bytes_) return {};
     return fail(ErrorCode::kCorrupt, "the cold tier in '{}' holds {} bytes for row {}; its rows have {}",
                 folder_.string(), value.size(), id, record_bytes_);
   }
@@ -115,31 +114,10 @@ class RocksStore final : public ColdStore {
                 folder_.string(), status.ToString());
   }
 
- private:
   std::unique_ptr<rocksdb::DB> db_;
   const fs::path folder_;
   const std::size_t record_bytes_;
 };
-
-RocksSnapshot::~RocksSnapshot() {
-  store_.db().ReleaseSnapshot(snapshot_);
-}
-
-Status RocksSnapshot::for_each(const Visit& visit) {
-  rocksdb::ReadOptions options;
-  options.snapshot = snapshot_;
-  options.fill_cache = false;
-  options.readahead_size = std::size_t{2} << 20;
-  const std::unique_ptr<rocksdb::Iterator> rows(store_.db().NewIterator(options));
-  for (rows->SeekToFirst(); rows->Valid(); rows->Next()) {
-    if (rows->key().size() != sizeof(Key)) {
-      return store_.problem("cannot read from", rocksdb::Status::Corruption("a key is not an id"));
-    }
-    MOTLEY_TRY(store_.check_size(decode_id(rows->key()), rows->value()));
-    MOTLEY_TRY(visit(decode_id(rows->key()), std::as_bytes(std::span(rows->value().data(), rows->value().size()))));
-  }
-  return rows->status().ok() ? Status() : store_.problem("cannot read from", rows->status());
-}
 
 // For point lookups of small records that are seldom in any cache: filters and index in memory, binary search and a
 // hash within 4 KB blocks, direct I/O on all paths, no compression (gradients make weights incompressible).
@@ -186,9 +164,7 @@ Result<std::unique_ptr<ColdStore>> open_cold_store(const fs::path& folder, std::
   rocksdb::Options rocks = rocks_options(options);
   rocksdb::DB* db = nullptr;
   rocksdb::Status status = empty ? rocksdb::Status() : rocksdb::DestroyDB(folder.string(), rocks);
-  if (status.ok()) {
-    status = rocksdb::DB::Open(rocks, folder.string(), &db);
-  }
+  if (status.ok()) status = rocksdb::DB::Open(rocks, folder.string(), &db);
   if (status.IsInvalidArgument() || status.IsNotSupported()) {
     spdlog::warn("the file system of '{}' has no direct I/O: the cold tier's reads also fill the page cache",
                  folder.string());

@@ -14,14 +14,10 @@
 
 namespace motley::ps {
 
-// The store's content at one moment; writes go on beside it.
-class ColdSnapshot {
- public:
-  using Visit = std::function<Status(std::uint64_t id, std::span<const std::byte> record)>;
-  virtual ~ColdSnapshot() = default;
-  // Every record once, in any order, until a visit fails.
-  virtual Status for_each(const Visit& visit) = 0;
-};
+// Visits every record that a store had at one moment, once and in any order, until a visit fails; writes go on beside
+// it. Must not outlive the store.
+using VisitRecord = std::function<Status(std::uint64_t id, std::span<const std::byte> record)>;
+using ColdSnapshot = std::function<Status(const VisitRecord& visit)>;
 
 // Thread-safe. Errors are kIo (a full disk says so) or kCorrupt, and name the folder.
 class ColdStore {
@@ -31,7 +27,7 @@ class ColdStore {
   virtual Status read(std::span<const std::uint64_t> ids, std::byte* records, std::uint8_t* found) = 0;
   // All or nothing. Ids are distinct.
   virtual Status write(std::span<const std::uint64_t> ids, std::span<const std::byte* const> records) = 0;
-  virtual std::unique_ptr<ColdSnapshot> snapshot() = 0;  // must not outlive the store
+  virtual ColdSnapshot snapshot() = 0;
 };
 
 struct ColdOptions {

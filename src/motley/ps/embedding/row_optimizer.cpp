@@ -19,27 +19,11 @@ const char* to_string(RowInitializer::Kind kind) {
 }
 
 const char* to_string(RowOptimizer::Kind kind) {
-  switch (kind) {
-    case RowOptimizer::Kind::kSgd:
-      return "sgd";
-    case RowOptimizer::Kind::kAdagrad:
-      return "adagrad";
-    case RowOptimizer::Kind::kAdam:
-      return "adam";
-  }
-  return "unknown";
+  return kind == RowOptimizer::Kind::kSgd ? "sgd" : kind == RowOptimizer::Kind::kAdagrad ? "adagrad" : "adam";
 }
 
 std::size_t state_floats(RowOptimizer::Kind kind, std::size_t dimension) {
-  switch (kind) {
-    case RowOptimizer::Kind::kSgd:
-      return 0;
-    case RowOptimizer::Kind::kAdagrad:
-      return 1;
-    case RowOptimizer::Kind::kAdam:
-      return 2 * dimension + 1;
-  }
-  return 0;
+  return kind == RowOptimizer::Kind::kSgd ? 0 : kind == RowOptimizer::Kind::kAdagrad ? 1 : 2 * dimension + 1;
 }
 
 void initialize_row(const RowInitializer& initializer, std::uint64_t id, std::size_t dimension, std::span<float> row) {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "motley/base/os/large_memory.h"
+#include "motley/base/os/memory.h"
 
 namespace motley::ps {
 
@@ -34,13 +34,9 @@ void RowPartition::protect(RowHeader& row) {
 }
 
 Result<std::size_t> RowPartition::make_room(std::size_t rows) {
-  if (capacity_ == 0) {
-    return rows;
-  }
+  if (capacity_ == 0) return rows;
   const std::size_t wanted = std::min(rows, capacity_);
-  if (index_.size() + wanted > capacity_) {
-    MOTLEY_TRY(evict(index_.size() + wanted - capacity_));
-  }
+  if (index_.size() + wanted > capacity_) MOTLEY_TRY(evict(index_.size() + wanted - capacity_));
   return index_.size() < capacity_ ? std::min(rows, capacity_ - index_.size()) : 0;
 }
 
@@ -54,9 +50,7 @@ Status RowPartition::evict(std::size_t rows) {
     const std::uint32_t slot = hand_;
     hand_ = hand_ + 1 == slots_ ? 0 : hand_ + 1;
     RowHeader& row = header(slot);
-    if (!row.used || row.pins > 0) {
-      continue;
-    }
+    if (!row.used || row.pins > 0) continue;
     if (row.protection > 0) {
       protected_ -= --row.protection == 0 ? 1 : 0;
     } else if (row.frequency > 0) {
@@ -75,9 +69,7 @@ Status RowPartition::evict(std::size_t rows) {
   for (const std::uint32_t slot : victims) {
     RowHeader& row = header(slot);
     row.pins = 0;
-    if (!written) {
-      continue;
-    }
+    if (!written) continue;
     if (row.dirty) {
       before_change(slot);
       left_[hash_id(row.id) % kLeftClasses] = stamp_;
@@ -131,9 +123,7 @@ void RowPartition::append(std::uint32_t slot, std::vector<std::byte>& bytes) {
 }
 
 void RowPartition::before_change(std::uint32_t slot) {
-  if (must_save(header(slot), slot)) {
-    append(slot, aside_);
-  }
+  if (must_save(header(slot), slot)) append(slot, aside_);
 }
 
 void RowPartition::begin_save(std::uint32_t since, std::uint32_t cut) {
@@ -149,14 +139,10 @@ bool RowPartition::save_some(std::vector<std::byte>& bytes) {
   const std::uint32_t end = std::min(slots_, walked_ + kSavedAtOnce);
   for (std::uint32_t slot = walked_; slot < end; ++slot) {
     const RowHeader& row = header(slot);
-    if (row.used && must_save(row, slot)) {
-      append(slot, bytes);
-    }
+    if (row.used && must_save(row, slot)) append(slot, bytes);
   }
   walked_ = end;
-  if (walked_ < slots_) {
-    return true;
-  }
+  if (walked_ < slots_) return true;
   end_save();
   return false;
 }
@@ -164,6 +150,46 @@ bool RowPartition::save_some(std::vector<std::byte>& bytes) {
 void RowPartition::end_save() {
   saving_ = false;
   aside_ = {};
+}
+
+// Counting sort: hashes, sizes, beginnings, places. Items of a partition keep the batch's order.
+void RowBatch::group(std::span<const std::uint64_t> ids, int bits) {
+  const std::size_t partitions = std::size_t{1} << bits;
+  const auto find_partition = [bits](std::uint64_t hash) { return bits == 0 ? 0 : hash >> (64 - bits); };
+  begin_.assign(partitions, 0);
+  count_.assign(partitions, 0);
+  items_.resize(ids.size());
+  for (const std::uint64_t id : ids) ++count_[find_partition(hash_id(id))];
+  for (std::size_t p = 1; p < partitions; ++p) begin_[p] = begin_[p - 1] + count_[p - 1];
+  std::ranges::fill(count_, 0);
+  for (std::uint32_t position = 0; position < ids.size(); ++position) {
+    const std::uint64_t hash = hash_id(ids[position]);
+    const std::size_t p = find_partition(hash);
+    items_[begin_[p] + count_[p]++] = {ids[position], hash, position, position, RowIndex::kNone};
+  }
+}
+
+void RowBatch::merge() {
+  next_.assign(items_.size(), kEnd);
+  for (std::size_t p = 0; p < count_.size(); ++p) {
+    const std::span<Item> items = of(p);
+    const std::size_t mask = std::bit_ceil(2 * items.size() + 1) - 1;
+    table_.assign(mask + 1, 0);
+    std::uint32_t kept = 0;
+    for (const Item& item : items) {
+      std::size_t at = item.hash & mask;
+      while (table_[at] != 0 && items[table_[at] - 1].id != item.id) at = (at + 1) & mask;
+      if (table_[at] != 0) {
+        Item& equal = items[table_[at] - 1];
+        next_[equal.last] = item.first;
+        equal.last = item.first;
+      } else {
+        items[kept] = item;
+        table_[at] = ++kept;
+      }
+    }
+    count_[p] = kept;
+  }
 }
 
 }  // namespace motley::ps

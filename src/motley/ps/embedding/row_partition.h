@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "motley/ps/embedding/cold_store.h"
-#include "motley/ps/embedding/sparse_statistics.h"
 #include "motley/ps/protocol/row_index.h"
 
 namespace motley::ps {
@@ -54,6 +53,15 @@ struct RowHeader {
 };
 static_assert(sizeof(RowHeader) == 16 && offsetof(RowHeader, generation) == 12);
 
+struct RowCounters {
+  std::uint64_t hits = 0;           // ids that were found in memory
+  std::uint64_t misses = 0;         // ids that were not
+  std::uint64_t evictions = 0;      // rows that left memory
+  std::uint64_t cold_writes = 0;    // rows written to the cold tier
+  std::uint64_t prefetched = 0;     // rows kept for a use that was announced
+  std::uint64_t prefetch_hits = 0;  // of these, used while still in memory
+};
+
 class RowPartition {
  public:
   // Room for `capacity` rows; 0 is no bound. Rows leave for `cold`, which may be null where there is no bound.
@@ -70,9 +78,7 @@ class RowPartition {
   // The header and the first `bytes` of the floats.
   void prefetch_row(std::uint32_t slot, std::size_t bytes) const {
     const std::byte* row = at(slot);
-    for (std::size_t offset = 0; offset < sizeof(RowHeader) + bytes; offset += 64) {
-      __builtin_prefetch(row + offset, 1);
-    }
+    for (std::size_t offset = 0; offset < sizeof(RowHeader) + bytes; offset += 64) __builtin_prefetch(row + offset, 1);
   }
   void use(RowHeader& row);  // counts a pull
 
@@ -140,6 +146,38 @@ class RowPartition {
   std::uint32_t cut_ = 0;
   std::uint32_t walked_ = 0;  // slots before it are saved
   std::vector<std::byte> aside_;
+};
+
+// A batch of ids made ready for a table in partitions: grouped by partition, and for pushes with equal ids merged, so
+// that each partition is locked once and each row is visited once.
+class RowBatch {
+ public:
+  static constexpr std::uint32_t kEnd = 0xffffffff;
+
+  struct Item {
+    std::uint64_t id = 0;
+    std::uint64_t hash = 0;
+    std::uint32_t first = 0;  // position in the batch; of the first of equal ids, once merged
+    std::uint32_t last = 0;   // position of the last of equal ids
+    std::uint32_t slot = RowIndex::kNone;
+  };
+
+  // Partition p gets the ids whose hash begins with the `bits` bits of p, in the batch's order.
+  void group(std::span<const std::uint64_t> ids, int bits);
+  // Leaves one item for each id; next() leads through the positions of equal ids in the batch's order.
+  void merge();
+
+  std::size_t size() const { return items_.size(); }
+  std::span<Item> of(std::size_t partition) { return {items_.data() + begin_[partition], count_[partition]}; }
+  // The position of the next equal id after a position, kEnd after the last. Only once merged.
+  std::uint32_t next(std::uint32_t position) const { return next_[position]; }
+
+ private:
+  std::vector<Item> items_;
+  std::vector<std::uint32_t> begin_;
+  std::vector<std::uint32_t> count_;
+  std::vector<std::uint32_t> next_;
+  std::vector<std::uint32_t> table_;  // of merge(): hash -> index in a partition's items + 1
 };
 
 }  // namespace motley::ps

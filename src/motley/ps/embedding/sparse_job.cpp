@@ -1,9 +1,8 @@
 #include "motley/ps/embedding/sparse_job.h"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <cctype>
+#include <latch>
 
 #include "motley/base/log.h"
 #include "motley/base/units.h"
@@ -25,6 +24,15 @@ std::string folder_name(const std::string& name) {
   return text.empty() ? "%" : text;
 }
 
+// A checkpoint that is being written.
+struct Saving {
+  explicit Saving(std::size_t tables)
+      : moments(static_cast<std::ptrdiff_t>(tables)), reports(tables, CheckpointReport()), unwritten(tables) {}
+  std::latch moments;                             // of tables, until they have passed
+  std::vector<Result<CheckpointReport>> reports;  // by table
+  std::atomic<std::size_t> unwritten;             // tables
+};
+
 std::string size_text(std::size_t bytes) {
   return format_bytes(static_cast<double>(bytes));
 }
@@ -43,7 +51,7 @@ SparseJob::SparseJob(const net::Identity& identity, SparseLimits limits, MemoryQ
       before_(std::move(before)) {}
 
 SparseJob::~SparseJob() {
-  writers_.join();
+  join_writers();
   tables_.clear();
   if (before_.valid()) before_.wait();
   ended_.set_value();
@@ -51,25 +59,21 @@ SparseJob::~SparseJob() {
 
 void SparseJob::notify_all() {
   for (const Rank& rank : ranks_) {
-    if (rank.event >= 0) ::eventfd_write(rank.event, 1);
+    if (rank.waits != nullptr) rank.waits->wake();
   }
 }
 
-void SparseJob::enter(int rank, int event) {
+void SparseJob::enter(int rank, const net::WaitSet& waits) {
   const std::lock_guard lock(mutex_);
   const auto at = static_cast<std::size_t>(rank);
   if (ranks_.size() <= at) ranks_.resize(at + 1);
-  ranks_[at].event = event;
-}
-
-void SparseJob::go(int rank) {
-  const std::lock_guard lock(mutex_);
-  ranks_[static_cast<std::size_t>(rank)].event = -1;
+  ranks_[at].waits = &waits;
 }
 
 bool SparseJob::over() {
   const std::lock_guard lock(mutex_);
-  return failure_ || (!ranks_.empty() && std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.event < 0; }));
+  return failure_ ||
+         (!ranks_.empty() && std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.waits == nullptr; }));
 }
 
 void SparseJob::fail_with(const Error& error) {
@@ -80,31 +84,21 @@ void SparseJob::fail_with(const Error& error) {
   notify_all();
 }
 
-std::optional<Error> SparseJob::failure() {
-  const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
-// Whether a rank sees the job as the first that came does.
-Status SparseJob::agree(const SparseOpen& open) {
-  const auto refuse = [&](const char* what) {
-    return fail(ErrorCode::kInvalidInput, "job '{}': the ranks do not agree about {}", name_, what);
-  };
-  if (open.size != seen_->size) return refuse("the number of ranks");
-  if (open.shard != seen_->shard || open.shards != seen_->shards) return refuse("the servers of sparse tables");
-  if (open.mode != seen_->mode) return refuse("whether sparse tables are synchronous");
-  if (open.step != seen_->step || open.written_by != seen_->written_by) return refuse("the checkpoint to go on from");
-  if (open.tables != seen_->tables) return refuse("the sparse tables");
-  return {};
-}
-
 Status SparseJob::open(int rank, const SparseOpen& open) {
   {
     const std::lock_guard lock(mutex_);
     Rank& own = ranks_[static_cast<std::size_t>(rank)];
     if (own.open) return fail(ErrorCode::kCorrupt, "rank {} of job '{}' has opened its tables already", rank, name_);
     if (!seen_) seen_ = open;
-    MOTLEY_TRY(agree(open));
+    // A rank must see the job as the first that came does.
+    const auto refuse = [&](const char* what) {
+      return fail(ErrorCode::kInvalidInput, "job '{}': the ranks do not agree about {}", name_, what);
+    };
+    if (open.size != seen_->size) return refuse("the number of ranks");
+    if (open.shard != seen_->shard || open.shards != seen_->shards) return refuse("the servers of sparse tables");
+    if (open.mode != seen_->mode) return refuse("whether sparse tables are synchronous");
+    if (open.step != seen_->step || open.written_by != seen_->written_by) return refuse("the checkpoint to go on from");
+    if (open.tables != seen_->tables) return refuse("the sparse tables");
     if (static_cast<int>(ranks_.size()) > open.size) {
       return fail(ErrorCode::kInvalidInput, "job '{}' has {} ranks, but rank {} is here", name_, open.size,
                   ranks_.size() - 1);
@@ -187,13 +181,9 @@ Result<std::unique_ptr<SparseTable>> SparseJob::open_table(const SparseTableOpti
   return table;
 }
 
-Status SparseJob::pull(std::uint32_t table, std::span<const std::uint64_t> ids, std::span<float> rows) {
-  return tables_[table]->pull(ids, rows);
-}
-
 Status SparseJob::push(int rank, const PushFrame& frame) {
   const auto& [step, weight, table, more] = frame.head;
-  std::vector<Push> whole;  // of asynchronous mode
+  std::vector<Push> parts;  // of asynchronous mode
   {
     const std::lock_guard lock(mutex_);
     Rank& own = ranks_[static_cast<std::size_t>(rank)];
@@ -218,18 +208,13 @@ Status SparseJob::push(int rank, const PushFrame& frame) {
     collected.bytes += bytes;
     collected_bytes_ += bytes;
     if (!asynchronous_ || more != 0) return {};
-    whole.swap(collected.pushes[table]);
+    parts.swap(collected.pushes[table]);
     std::size_t ended = 0;
-    for (const Push& part : whole) {
-      ended += part.ids.size() * sizeof(std::uint64_t) + part.gradients.size() * sizeof(float);
-    }
+    for (const Push& part : parts) ended += part.bytes();
     let_go(ended);
   }
-  for (std::size_t part = 1; part < whole.size(); ++part) {
-    whole[0].ids.insert(whole[0].ids.end(), whole[part].ids.begin(), whole[part].ids.end());
-    whole[0].gradients.insert(whole[0].gradients.end(), whole[part].gradients.begin(), whole[part].gradients.end());
-  }
-  return tables_[table]->push(whole[0].ids, whole[0].gradients);
+  for (std::size_t part = 1; part < parts.size(); ++part) parts[0].append(parts[part], 1);
+  return tables_[table]->push(parts[0].ids, parts[0].gradients);
 }
 
 // The call that completes a step applies it, and those that others have completed meanwhile.
@@ -281,9 +266,7 @@ Status SparseJob::apply(std::vector<Step> steps) {
     merged.gradients.reserve(rows * open_.tables[table].dimension);
     for (Step& step : steps) {
       for (Push& push : step.pushes[table]) {
-        const auto share = static_cast<float>(push.weight / total);
-        merged.ids.insert(merged.ids.end(), push.ids.begin(), push.ids.end());
-        for (const float gradient : push.gradients) merged.gradients.push_back(share * gradient);
+        merged.append(push, static_cast<float>(push.weight / total));
         push = {};
       }
     }
@@ -292,6 +275,7 @@ Status SparseJob::apply(std::vector<Step> steps) {
   return {};
 }
 
+// Each table is written by a thread of its own, and all as they were at one moment.
 Status SparseJob::save(int rank, std::int64_t step) {
   {
     const std::lock_guard lock(mutex_);
@@ -301,22 +285,47 @@ Status SparseJob::save(int rank, std::int64_t step) {
                   ranks_[0].finished);
     }
   }
-  const auto done = [this, step](Result<SparseSaved> result) {
-    const std::lock_guard lock(mutex_);
-    saved_.emplace(step, std::move(result));
-    notify_all();
-  };
   if (folder_.empty()) {
-    done(fail(ErrorCode::kInvalidInput,
-              "a checkpoint of sparse tables needs a folder; accepted: motley server --embedding-dir DIR"));
+    end_save(step, fail(ErrorCode::kInvalidInput,
+                        "a checkpoint of sparse tables needs a folder; accepted: motley server --embedding-dir DIR"));
     return {};
   }
-  std::vector<fs::path> folders;
-  for (const SparseTableOptions& table : open_.tables) {
-    folders.push_back(make_folder_path(table, open_.shard, open_.shards));
+  join_writers();
+  const auto saving = std::make_shared<Saving>(tables_.size());
+  for (std::size_t table = 0; table < tables_.size(); ++table) {
+    writers_.emplace_back([this, table, step, saving] {
+      bool passed = false;
+      CheckpointOptions options;
+      options.at_moment = [&] {
+        passed = true;
+        saving->moments.count_down();
+      };
+      const fs::path folder = make_folder_path(open_.tables[table], open_.shard, open_.shards);
+      saving->reports[table] = tables_[table]->checkpoint(folder, step, options);
+      if (!passed) saving->moments.count_down();
+      if (--saving->unwritten > 0) return;
+      SparseSaved total;
+      for (const Result<CheckpointReport>& report : saving->reports) {
+        if (!report) return end_save(step, fail(report.error()));
+        total.rows += report->rows;
+        total.bytes += report->bytes;
+      }
+      end_save(step, total);
+    });
   }
-  writers_.write(tables_, std::move(folders), step, done);
+  saving->moments.wait();
   return {};
+}
+
+void SparseJob::join_writers() {
+  for (std::thread& writer : writers_) writer.join();
+  writers_.clear();
+}
+
+void SparseJob::end_save(std::int64_t step, Result<SparseSaved> saved) {
+  const std::lock_guard lock(mutex_);
+  saved_.emplace(step, std::move(saved));
+  notify_all();
 }
 
 std::optional<std::pair<std::int64_t, Result<SparseSaved>>> SparseJob::saved() {
@@ -329,16 +338,13 @@ SparseJobMetrics SparseJob::metrics() {
   metrics.tenant = tenant_;
   metrics.job = job_;
   if (!opened_) return metrics;
+  metrics.missing_ranks = missing_ranks();
   {
     const std::lock_guard lock(mutex_);
     metrics.step = applied_;
     metrics.waiting_bytes = collected_bytes_;
-    const auto ahead = [&](const Rank& rank) { return rank.finished > applied_; };
-    if (!asynchronous_ && std::ranges::any_of(ranks_, ahead)) {
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-        if (!ahead(ranks_[rank])) metrics.missing_ranks.push_back(static_cast<int>(rank));
-      }
-    }
+    // Where nobody has finished a step, nobody waits.
+    if (metrics.missing_ranks.size() == ranks_.size()) metrics.missing_ranks.clear();
   }
   for (const auto& table : tables_) metrics.tables.push_back({table->spec().name, table->statistics()});
   return metrics;

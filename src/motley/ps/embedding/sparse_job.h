@@ -18,12 +18,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "motley/net/connection.h"
-#include "motley/ps/embedding/sparse_statistics.h"
+#include "motley/net/wait_set.h"
 #include "motley/ps/embedding/sparse_table.h"
-#include "motley/ps/embedding/table_writers.h"
 #include "motley/ps/protocol/sparse_protocol.h"
 #include "motley/ps/tenants/tenants.h"
 
@@ -36,6 +35,21 @@ struct SparseLimits {
   std::size_t tenant_quota_bytes = 0;
 };
 
+// The sparse tables of a job, at one moment.
+struct SparseJobMetrics {
+  struct Table {
+    std::string name;
+    SparseStatistics statistics;
+  };
+
+  std::string tenant;
+  std::string job;
+  std::int64_t step = 0;           // whose gradients are in the tables; 0 in asynchronous mode
+  std::size_t waiting_bytes = 0;   // of gradients, for ranks that have not finished their step
+  std::vector<int> missing_ranks;  // that the others wait for
+  std::vector<Table> tables;       // once they are open
+};
+
 class SparseJob {
  public:
   // `before` is the end of an earlier job of this name, whose files must be closed when these tables are opened.
@@ -46,9 +60,12 @@ class SparseJob {
   const std::string& name() const { return name_; }
   const std::vector<SparseTableOptions>& tables() const { return open_.tables; }  // once opened
 
-  // A rank has come; the descriptor is written to when something has changed for it, until it goes.
-  void enter(int rank, int event);
-  void go(int rank);
+  // A rank has come; what its thread waits in is woken when something has changed for it, until it goes.
+  void enter(int rank, const net::WaitSet& waits);
+  void go(int rank) {
+    const std::lock_guard lock(mutex_);
+    ranks_[static_cast<std::size_t>(rank)].waits = nullptr;
+  }
   // Whether it has failed, or all who came have gone.
   bool over();
 
@@ -57,7 +74,9 @@ class SparseJob {
   bool opened() const { return opened_; }
   // Whether the gradients of all steps up to this one are in the tables.
   bool reached(std::int64_t step) const { return asynchronous_ || applied_ >= step; }
-  Status pull(std::uint32_t table, std::span<const std::uint64_t> ids, std::span<float> rows);
+  Status pull(std::uint32_t table, std::span<const std::uint64_t> ids, std::span<float> rows) {
+    return tables_[table]->pull(ids, rows);
+  }
   // Brings rows into memory that will be pulled.
   void prefetch(std::uint32_t table, std::span<const std::uint64_t> ids) { tables_[table]->prefetch(ids); }
   Status push(int rank, const PushFrame& frame);
@@ -73,13 +92,23 @@ class SparseJob {
 
   // Ends the job for all ranks; the first error counts.
   void fail_with(const Error& error);
-  std::optional<Error> failure();
+  std::optional<Error> failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
 
  private:
   struct Push {
     double weight = 0;
     std::vector<std::uint64_t> ids;
     std::vector<float> gradients;
+
+    std::size_t bytes() const { return ids.size() * sizeof(ids[0]) + gradients.size() * sizeof(gradients[0]); }
+    // Its rows behind these, gradients times `share`.
+    void append(const Push& other, float share) {
+      ids.insert(ids.end(), other.ids.begin(), other.ids.end());
+      for (const float gradient : other.gradients) gradients.push_back(share * gradient);
+    }
   };
   struct Step {  // of a rank
     double weight = 0;
@@ -87,19 +116,20 @@ class SparseJob {
     std::size_t bytes = 0;
   };
   struct Rank {
-    int event = -1;
+    const net::WaitSet* waits = nullptr;  // while it is here
     bool open = false;
     std::int64_t finished = 0;
     std::deque<Step> steps;  // not applied yet; the last is not finished
   };
 
-  void notify_all();  // under the mutex
-  Status agree(const SparseOpen& open);
+  void notify_all();               // under the mutex
   void let_go(std::size_t bytes);  // under the mutex
   Status open_tables();
   Result<std::unique_ptr<SparseTable>> open_table(const SparseTableOptions& options);
   std::filesystem::path make_folder_path(const SparseTableOptions& table, int shard, int shards) const;
   Status apply(std::vector<Step> steps);
+  void join_writers();
+  void end_save(std::int64_t step, Result<SparseSaved> saved);
 
   const std::string tenant_;
   const std::string job_;
@@ -128,7 +158,7 @@ class SparseJob {
   std::size_t table_bytes_ = 0;
   std::vector<std::unique_ptr<SparseTable>> tables_;
 
-  TableWriters writers_;
+  std::vector<std::thread> writers_;  // of a checkpoint, by table
 };
 
 }  // namespace motley::ps

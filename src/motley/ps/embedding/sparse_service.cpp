@@ -1,34 +1,30 @@
 #include "motley/ps/embedding/sparse_service.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 #include <vector>
 
 #include "motley/base/log.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/net/socket.h"
 #include "motley/ps/protocol/server_protocol.h"
 
 namespace motley::ps {
 namespace {
 
+using net::Connection;
 using net::Message;
-using net::TcpConnection;
 
 constexpr int kMaxRank = 4096;
-constexpr int kTickMilliseconds = 250;
+constexpr double kTickSeconds = 0.25;
 constexpr double kLastWordsSeconds = 2;
 constexpr std::size_t kMaxAnswersUnsent = 64;   // frames; no more requests are read while they wait
 constexpr std::size_t kMaxPullsWaiting = 4096;  // frames, for a step to come
 
 // Says why the connection ends, and reads on until the other side has read that: a socket that is closed over unread
 // data would take the words back.
-void send_final_error(TcpConnection& connection, const Error& error) {
+void send_final_error(Connection& connection, const Error& error) {
   connection.post_owned(kServerFailed, 0, encode(error));
   const Deadline deadline = Deadline::after(kLastWordsSeconds);
   bool sent = false;
@@ -47,11 +43,40 @@ void send_final_error(TcpConnection& connection, const Error& error) {
   }
 }
 
-// One rank's requests, in order; pulls of a later step wait aside.
+// A rank's connection from its first request to its end. Requests are answered in order; pulls of a later step wait
+// aside.
 class SparseConnection {
  public:
-  SparseConnection(SparseJob& job, int rank, TcpConnection& connection)
-      : job_(job), rank_(rank), connection_(connection) {}
+  SparseConnection(SparseJob& job, int rank, Connection& connection) : job_(job), rank_(rank), connection_(connection) {
+    job_.enter(rank_, waits_);
+  }
+  ~SparseConnection() { job_.go(rank_); }
+
+  void run(const std::atomic<bool>& stop) {
+    for (;;) {
+      if (stop) job_.fail_with({ErrorCode::kServerLost, "the server was told to stop", -1});
+      if (const auto failure = job_.failure()) return send_final_error(connection_, *failure);
+      const Result<bool> goes_on = step();
+      if (!goes_on) {
+        const Error& error = goes_on.error();
+        job_.fail_with(error.code == ErrorCode::kPeerLost ? lost(": " + error.message) : error);
+        continue;
+      }
+      if (!*goes_on) return;
+      waits_.add(connection_, reads());
+      waits_.add(connection_.descriptor(), POLLRDHUP);
+      waits_.end_after(kTickSeconds);
+      waits_.wait();
+      // A rank keeps its connection open until it has been let go.
+      const int events = waits_.events(connection_.descriptor());
+      if (!reads() && (events & (POLLERR | POLLHUP | POLLRDHUP)) != 0) job_.fail_with(lost(""));
+    }
+  }
+
+ private:
+  Error lost(const std::string& how) const {
+    return {ErrorCode::kPeerLost, fmt::format("rank {} of job '{}' was lost{}", rank_, job_.name(), how), rank_};
+  }
 
   // Does what can be done now. False once the rank has left in order.
   Result<bool> step() {
@@ -81,7 +106,6 @@ class SparseConnection {
   }
   bool reads() const { return !held_ && connection_.pending_sends() <= kMaxAnswersUnsent; }
 
- private:
   // A step is finished after its pulls are answered, so that they cannot see more than they asked for; a checkpoint is
   // begun when its step is applied.
   bool is_due(const Message& message) const {
@@ -162,49 +186,13 @@ class SparseConnection {
 
   SparseJob& job_;
   const int rank_;
-  TcpConnection& connection_;
+  Connection& connection_;
+  net::WaitSet waits_;
   bool acknowledged_open_ = false;
   std::optional<Message> held_;  // read, and not due yet
   std::deque<Message> waiting_;  // pulls
   std::vector<float> rows_;      // of the answer that is being made
 };
-
-// A rank's connection from its first request to its end.
-void converse(SparseJob& job, int rank, TcpConnection& connection, const std::atomic<bool>& stop) {
-  const Descriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  job.enter(rank, event.get());
-  SparseConnection conversation(job, rank, connection);
-  for (;;) {
-    if (stop) job.fail_with({ErrorCode::kServerLost, "the server was told to stop", -1});
-    if (const auto failure = job.failure()) {
-      send_final_error(connection, *failure);
-      break;
-    }
-    const Result<bool> goes_on = conversation.step();
-    if (!goes_on) {
-      const Error& error = goes_on.error();
-      job.fail_with(error.code == ErrorCode::kPeerLost
-                        ? Error{error.code,
-                                fmt::format("rank {} of job '{}' was lost: {}", rank, job.name(), error.message), rank}
-                        : error);
-      continue;
-    }
-    if (!*goes_on) break;
-    std::array<pollfd, 2> polled = {pollfd{event.get(), POLLIN, 0},
-                                    pollfd{connection.descriptor(),
-                                           static_cast<short>(POLLRDHUP | (conversation.reads() ? POLLIN : 0) |
-                                                              (connection.wants_to_write() ? POLLOUT : 0)),
-                                           0}};
-    ::poll(polled.data(), polled.size(), kTickMilliseconds);
-    // A rank keeps its connection open until it has been let go.
-    if (!conversation.reads() && (polled[1].revents & (POLLERR | POLLHUP | POLLRDHUP)) != 0) {
-      job.fail_with({ErrorCode::kPeerLost, fmt::format("rank {} of job '{}' was lost", rank, job.name()), rank});
-    }
-    eventfd_t count = 0;
-    ::eventfd_read(event.get(), &count);
-  }
-  job.go(rank);
-}
 
 }  // namespace
 
@@ -225,13 +213,13 @@ void SparseService::start_line(Work work) {
   });
 }
 
-void SparseService::admit(const net::Claim& claim, std::unique_ptr<TcpConnection> connection) {
+void SparseService::admit(const net::Claim& claim, std::unique_ptr<Connection> connection) {
   const int rank = claim.identity.rank;
   const std::lock_guard lock(mutex_);
   Known& known = jobs_[claim.identity.tenant + "/" + claim.identity.job];
   std::shared_ptr<SparseJob> job = known.job.lock();
   // Whoever is turned away is told on a thread of its own.
-  std::shared_ptr<TcpConnection> shared = std::move(connection);
+  std::shared_ptr<Connection> shared = std::move(connection);
   const auto refuse = [&](const std::string& why) {
     start_line([shared, error = Error{ErrorCode::kRefused, why, -1}] { send_final_error(*shared, error); });
   };
@@ -241,14 +229,14 @@ void SparseService::admit(const net::Claim& claim, std::unique_ptr<TcpConnection
   }
   if (!job || known.session != claim.identity.session) {
     SparseLimits limits = limits_;
-    limits.tenant_quota_bytes = tenants_.find_quota(claim.identity.tenant);
+    limits.tenant_quota_bytes = tenants_.find(claim.identity.tenant).quota_bytes;
     job = std::make_shared<SparseJob>(claim.identity, limits, memory_, known.end);
     known = {.session = claim.identity.session, .job = job, .end = job->end(), .ranks = {}};
   }
   if (!known.ranks.insert(rank).second) {
     return refuse(fmt::format("rank {} of job '{}' is here already", rank, job->name()));
   }
-  start_line([this, job, rank, shared] { converse(*job, rank, *shared, stop_); });
+  start_line([this, job, rank, shared] { SparseConnection(*job, rank, *shared).run(stop_); });
 }
 
 void SparseService::reap() {

@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "motley/base/os/descriptor.h"
+#include "motley/net/connection.h"
 #include "motley/net/handshake.h"
-#include "motley/net/tcp_connection.h"
 #include "motley/ps/embedding/sparse_job.h"
 
 namespace motley::ps {
@@ -28,7 +28,7 @@ class SparseService {
   ~SparseService();
 
   // Takes over a connection whose purpose is sparse tables. Never blocks; with reap() on one thread.
-  void admit(const net::Claim& claim, std::unique_ptr<net::TcpConnection> connection);
+  void admit(const net::Claim& claim, std::unique_ptr<net::Connection> connection);
   // Gives back what ended connections held.
   void reap();
 

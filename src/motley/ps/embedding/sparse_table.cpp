@@ -12,7 +12,6 @@
 namespace motley::ps {
 namespace {
 
-constexpr std::size_t kDimensionLimit = std::size_t{1} << 20;
 constexpr std::size_t kLookAhead = 16;  // ids whose index entries, and then rows, are on their way from memory
 constexpr double kChainLimit = 2;       // changed rows in a chain, as a multiple of the table's rows
 
@@ -29,35 +28,27 @@ Status check_sizes(const SparseTableSpec& spec, std::size_t ids, std::size_t flo
 template <class Work>
 void look_up(RowPartition& partition, std::span<RowBatch::Item> items, std::size_t bytes, Work work) {
   const std::size_t count = items.size();
-  for (std::size_t i = 0; i < std::min(kLookAhead, count); ++i) {
-    partition.prefetch(items[i].hash);
-  }
+  for (std::size_t i = 0; i < std::min(kLookAhead, count); ++i) partition.prefetch(items[i].hash);
   std::array<std::uint32_t, kLookAhead> slots;  // of the items whose rows are on their way
   for (std::size_t i = 0; i < count + kLookAhead; ++i) {
-    if (i >= kLookAhead && !work(items[i - kLookAhead], slots[i % kLookAhead])) {
-      return;
-    }
-    if (i + kLookAhead < count) {
-      partition.prefetch(items[i + kLookAhead].hash);
-    }
+    if (i >= kLookAhead && !work(items[i - kLookAhead], slots[i % kLookAhead])) return;
+    if (i + kLookAhead < count) partition.prefetch(items[i + kLookAhead].hash);
     if (i < count) {
       slots[i % kLookAhead] = partition.find(items[i].id, items[i].hash);
-      if (slots[i % kLookAhead] != RowIndex::kNone) {
-        partition.prefetch_row(slots[i % kLookAhead], bytes);
-      }
+      if (slots[i % kLookAhead] != RowIndex::kNone) partition.prefetch_row(slots[i % kLookAhead], bytes);
     }
   }
 }
 
 }  // namespace
 
-std::size_t SparseTable::record_bytes(const SparseTableSpec& spec) {
-  return RowShape{spec.dimension, spec.dimension + state_floats(spec.optimizer.kind, spec.dimension)}.record_bytes();
+RowShape SparseTable::make_shape(const SparseTableSpec& spec) {
+  return {spec.dimension, spec.dimension + state_floats(spec.optimizer.kind, spec.dimension)};
 }
 
 SparseTable::SparseTable(SparseTableSpec spec, std::unique_ptr<ColdStore> cold)
     : spec_(std::move(spec)),
-      shape_{spec_.dimension, spec_.dimension + state_floats(spec_.optimizer.kind, spec_.dimension)},
+      shape_(make_shape(spec_)),
       cold_(std::move(cold)),
       learning_rate_(spec_.optimizer.learning_rate) {
   max_rows_ = std::numeric_limits<std::uint64_t>::max();
@@ -67,9 +58,7 @@ SparseTable::SparseTable(SparseTableSpec spec, std::unique_ptr<ColdStore> cold)
       max_rows_reason_ = std::move(reason);
     }
   };
-  if (spec_.max_rows > 0) {
-    limit(spec_.max_rows, fmt::format("max_rows = {}", spec_.max_rows));
-  }
+  if (spec_.max_rows > 0) limit(spec_.max_rows, fmt::format("max_rows = {}", spec_.max_rows));
   const std::uint64_t rows_in_memory = spec_.memory_bytes / shape_.resident_bytes();
   if (spec_.memory_bytes > 0 && !cold_) {
     limit(rows_in_memory, fmt::format("memory_bytes = {} without a cold tier", spec_.memory_bytes));
@@ -103,27 +92,19 @@ Result<std::unique_ptr<SparseTable>> SparseTable::create(const SparseTableSpec& 
     return refuse("dimension", spec.dimension, fmt::format("1 to {}", kDimensionLimit));
   }
   const RowOptimizer& optimizer = spec.optimizer;
-  if (!(optimizer.learning_rate >= 0)) {
-    return refuse("learning_rate", optimizer.learning_rate, "0 or more");
-  }
-  if (!(optimizer.epsilon > 0)) {
-    return refuse("epsilon", optimizer.epsilon, "above 0");
-  }
+  if (!(optimizer.learning_rate >= 0)) return refuse("learning_rate", optimizer.learning_rate, "0 or more");
+  if (!(optimizer.epsilon > 0)) return refuse("epsilon", optimizer.epsilon, "above 0");
   for (const auto& [field, beta] : {std::pair("beta1", optimizer.beta1), std::pair("beta2", optimizer.beta2)}) {
-    if (!(beta >= 0 && beta < 1)) {
-      return refuse(field, beta, "from 0 to below 1");
-    }
+    if (!(beta >= 0 && beta < 1)) return refuse(field, beta, "from 0 to below 1");
   }
   const bool has_cold = cold || !spec.cold_folder.empty();
-  const std::size_t row_bytes =
-      RowShape{spec.dimension, spec.dimension + state_floats(optimizer.kind, spec.dimension)}.resident_bytes();
-  const std::uint64_t min_memory = kPartitions * row_bytes;
+  const std::uint64_t min_memory = kPartitions * make_shape(spec).resident_bytes();
   if (has_cold && spec.memory_bytes < min_memory) {
     return refuse("memory_bytes", spec.memory_bytes,
                   fmt::format("with a cold tier at least {} ({} rows)", min_memory, kPartitions));
   }
   if (!cold && has_cold) {
-    MOTLEY_ASSIGN(cold, open_cold_store(spec.cold_folder, record_bytes(spec)));
+    MOTLEY_ASSIGN(cold, open_cold_store(spec.cold_folder, make_shape(spec).record_bytes()));
   }
   return std::unique_ptr<SparseTable>(new SparseTable(spec, std::move(cold)));
 }
@@ -139,9 +120,7 @@ Status SparseTable::each_partition(RowBatch& batch, Work work) {
   for (std::size_t i = 0; i < kPartitions; ++i) {
     const std::size_t p = (i + offset) % kPartitions;
     const std::span<RowBatch::Item> items = batch.of(p);
-    if (items.empty()) {
-      continue;
-    }
+    if (items.empty()) continue;
     const std::unique_lock lock(partitions_[p]->mutex, std::try_to_lock);
     if (!lock.owns_lock()) {
       busy |= std::uint64_t{1} << p;
@@ -198,26 +177,23 @@ Status SparseTable::pull(std::span<const std::uint64_t> ids, std::span<float> ro
 Status SparseTable::read_cold(const std::vector<Missing>& missing, Fetched& fetched) {
   fetched.ids.clear();
   for (const Missing& row : missing) {
-    if (fetched.ids.empty() || fetched.ids.back() != row.id) {
-      fetched.ids.push_back(row.id);
-    }
+    if (fetched.ids.empty() || fetched.ids.back() != row.id) fetched.ids.push_back(row.id);
   }
   const std::size_t record_bytes = shape_.record_bytes();
   fetched.found.resize(fetched.ids.size());
   fetched.records.resize(fetched.ids.size() * record_bytes);
   const Status read = cold_->read(fetched.ids, fetched.records.data(), fetched.found.data());
-  if (!read) {
-    return fail(read.error().within(fmt::format("table '{}'", spec_.name)));
-  }
+  if (!read) return fail(read.error().within(fmt::format("table '{}'", spec_.name)));
   for (std::size_t i = 0; i < fetched.ids.size(); ++i) {
-    if (!fetched.found[i]) {
-      std::byte* record = fetched.records.data() + i * record_bytes;
-      std::memset(record, 0, sizeof(std::uint32_t));  // generation zero: never pushed
-      initialize_row(spec_.initializer, fetched.ids[i], shape_.dimension,
-                     {reinterpret_cast<float*>(record + sizeof(std::uint32_t)), shape_.floats});
-    }
+    if (!fetched.found[i]) initialize_record(fetched.ids[i], fetched.records.data() + i * record_bytes);
   }
   return {};
+}
+
+void SparseTable::initialize_record(std::uint64_t id, std::byte* record) const {
+  std::memset(record, 0, sizeof(std::uint32_t));  // generation zero: never pushed
+  initialize_row(spec_.initializer, id, shape_.dimension,
+                 {reinterpret_cast<float*>(record + sizeof(std::uint32_t)), shape_.floats});
 }
 
 // Brings rows in from the cold store and hands each to use(partition, missing, slot, values) under its partition's
@@ -237,14 +213,10 @@ Status SparseTable::fetch(std::vector<Missing>& missing, bool must_stay, Use use
     for (std::size_t begin = 0; begin < missing.size();) {
       RowPartition& partition = find_partition(missing[begin].hash);
       std::size_t end = begin;
-      while (end < missing.size() && &find_partition(missing[end].hash) == &partition) {
-        ++end;
-      }
+      while (end < missing.size() && &find_partition(missing[end].hash) == &partition) ++end;
       const std::lock_guard lock(partition.mutex);
       Result<std::size_t> room = partition.make_room(end - begin);
-      if (!room && must_stay) {
-        return fail(room.error().within(fmt::format("table '{}'", spec_.name)));
-      }
+      if (!room && must_stay) return fail(room.error().within(fmt::format("table '{}'", spec_.name)));
       std::size_t left = room.value_or(0);
       for (std::size_t i = begin; i < end; ++distinct) {
         const Missing& row = missing[i];
@@ -290,16 +262,12 @@ Status SparseTable::pin(RowPartition& partition, std::uint32_t slot) {
 
 void SparseTable::unpin(RowPartition& partition, std::uint32_t slot) {
   RowHeader& row = partition.header(slot);
-  if (--row.pins > 0 || row.pushed) {
-    return;
-  }
+  if (--row.pins > 0 || row.pushed) return;
   if (row.counted) {  // the push that brought it was not applied
     row.counted = false;
     --rows_;
   }
-  if (!cold_) {
-    partition.remove(slot);
-  }
+  if (!cold_) partition.remove(slot);
 }
 
 // Brings the rows of a merged batch into memory, pins them and notes their slots.
@@ -323,14 +291,11 @@ Status SparseTable::hold(RowBatch& batch) {
       }
       const bool is_new = slot == RowIndex::kNone;
       if (is_new) {
-        initialize_row(spec_.initializer, item.id, shape_.dimension,
-                       {reinterpret_cast<float*>(fresh.data() + sizeof(std::uint32_t)), shape_.floats});
+        initialize_record(item.id, fresh.data());
         slot = partition.insert(item.id, item.hash, fresh.data());
       }
       held = keep(partition, item, slot);
-      if (!held && is_new) {
-        partition.remove(slot);
-      }
+      if (!held && is_new) partition.remove(slot);
       return held.has_value();
     });
     return held;
@@ -355,9 +320,7 @@ Status SparseTable::update(RowBatch& batch, Change change) {
       if (i + kLookAhead < items.size() && items[i + kLookAhead].slot != RowIndex::kNone) {
         partition.prefetch_row(items[i + kLookAhead].slot, shape_.payload_bytes());
       }
-      if (item.slot == RowIndex::kNone) {
-        continue;
-      }
+      if (item.slot == RowIndex::kNone) continue;
       if (held) {
         partition.before_change(item.slot);
         change(item, partition.values(item.slot));
@@ -380,9 +343,7 @@ Status SparseTable::push(std::span<const std::uint64_t> ids, std::span<const flo
   batch.group(ids, kPartitionBits);
   batch.merge();
   std::size_t distinct = 0;
-  for (std::size_t p = 0; p < kPartitions; ++p) {
-    distinct += batch.of(p).size();
-  }
+  for (std::size_t p = 0; p < kPartitions; ++p) distinct += batch.of(p).size();
   if (distinct > max_rows_at_once_) {
     return fail(ErrorCode::kRefused,
                 "table '{}': a push of {} rows was not applied; accepted: at most the {} rows that "
@@ -405,9 +366,7 @@ Status SparseTable::push(std::span<const std::uint64_t> ids, std::span<const flo
     }
     update_row(optimizer, total, row);
   });
-  if (!applied) {
-    return fail(applied.error().within(fmt::format("a push of {} rows was not applied", distinct)));
-  }
+  if (!applied) return fail(applied.error().within(fmt::format("a push of {} rows was not applied", distinct)));
   return {};
 }
 
@@ -422,9 +381,7 @@ Status SparseTable::put(std::span<const std::uint64_t> ids, std::span<const floa
 }
 
 void SparseTable::prefetch(std::span<const std::uint64_t> ids) {
-  if (!cold_) {
-    return;
-  }
+  if (!cold_) return;
   {
     const std::lock_guard lock(prefetch_mutex_);
     if (prefetches_.size() >= kPrefetchesWaiting) {
@@ -450,9 +407,7 @@ void SparseTable::prefetch_in_background() {
   std::unique_lock lock(prefetch_mutex_);
   for (;;) {
     prefetch_changed_.wait(lock, [this] { return stopping_ || !prefetches_.empty(); });
-    if (stopping_) {
-      return;
-    }
+    if (stopping_) return;
     const std::vector<std::uint64_t> ids = std::move(prefetches_.front());
     prefetches_.pop_front();
     prefetching_ = true;
@@ -471,9 +426,7 @@ Status SparseTable::prefetch_now(std::span<const std::uint64_t> ids) {
   std::vector<Missing> missing;
   batch.group(ids, kPartitionBits);
   const auto protect = [](RowPartition& partition, std::uint32_t slot) {
-    if (slot != RowIndex::kNone && partition.may_protect()) {
-      partition.protect(partition.header(slot));
-    }
+    if (slot != RowIndex::kNone && partition.may_protect()) partition.protect(partition.header(slot));
   };
   MOTLEY_TRY(each_partition(batch, [&](RowPartition& partition, std::span<RowBatch::Item> items) {
     const std::uint32_t stamp = partition.stamp();
@@ -512,15 +465,13 @@ Result<RowFile> SparseTable::save_hot(const std::filesystem::path& folder, const
 
 // The rows that the cold store had at that moment and that changed after epoch `since`.
 Result<RowFile> SparseTable::save_cold(const std::filesystem::path& folder, const std::string& stem,
-                                       std::uint32_t since, ColdSnapshot& cold) {
+                                       std::uint32_t since, const ColdSnapshot& cold) {
   MOTLEY_ASSIGN(RowFileWriter writer, RowFileWriter::create(folder, stem + "-cold", shape_.floats));
   std::vector<std::byte> bytes;
-  MOTLEY_TRY(cold.for_each([&](std::uint64_t id, std::span<const std::byte> record) -> Status {
+  MOTLEY_TRY(cold([&](std::uint64_t id, std::span<const std::byte> record) -> Status {
     std::uint32_t generation = 0;
     std::memcpy(&generation, record.data(), sizeof(generation));
-    if (generation <= since) {
-      return {};
-    }
+    if (generation <= since) return {};
     const auto* id_bytes = reinterpret_cast<const std::byte*>(&id);
     bytes.assign(id_bytes, id_bytes + sizeof(id));
     bytes.insert(bytes.end(), record.begin() + sizeof(generation), record.end());
@@ -532,11 +483,11 @@ Result<RowFile> SparseTable::save_cold(const std::filesystem::path& folder, cons
 // Rows in memory are saved first, while they may still be copied aside, but are named last: where the cold store has an
 // older state of a row, the one from memory counts when the files are read.
 Result<std::vector<RowFile>> SparseTable::save_rows(const std::filesystem::path& folder, const std::string& stem,
-                                                    std::uint32_t since, ColdSnapshot* cold) {
+                                                    std::uint32_t since, const ColdSnapshot& cold) {
   std::vector<RowFile> files;
   MOTLEY_ASSIGN(RowFile hot, save_hot(folder, stem));
-  if (cold != nullptr) {
-    MOTLEY_ASSIGN(RowFile rest, save_cold(folder, stem, since, *cold));
+  if (cold) {
+    MOTLEY_ASSIGN(RowFile rest, save_cold(folder, stem, since, cold));
     files.push_back(std::move(rest));
   }
   files.push_back(std::move(hot));
@@ -551,43 +502,34 @@ Result<CheckpointReport> SparseTable::checkpoint(const std::filesystem::path& fo
                     static_cast<double>(chain_changes_) > kChainLimit * static_cast<double>(rows_);
   const std::uint32_t since = full ? 0 : chain_cut_;
   std::uint32_t cut = 0;
-  std::unique_ptr<ColdSnapshot> cold;
+  ColdSnapshot cold;
   {
     const std::lock_guard turn(turnstile_);
     const std::lock_guard between_pushes(applying_);
     std::vector<std::unique_lock<std::mutex>> locks;
-    for (const auto& partition : partitions_) {
-      locks.emplace_back(partition->mutex);
-    }
+    for (const auto& partition : partitions_) locks.emplace_back(partition->mutex);
     cut = epoch_++;
-    cold = cold_ ? cold_->snapshot() : nullptr;
-    for (const auto& partition : partitions_) {
-      partition->begin_save(since, cut);
-    }
+    if (cold_) cold = cold_->snapshot();
+    for (const auto& partition : partitions_) partition->begin_save(since, cut);
   }
-  if (options.at_moment) {
-    options.at_moment();
-  }
-  Result<std::vector<RowFile>> files = save_rows(folder, fmt::format("sparse-{:08}", step), since, cold.get());
+  if (options.at_moment) options.at_moment();
   CheckpointReport report{.full = full};
   SparseManifest manifest{step, {spec_.name, spec_.dimension, spec_.optimizer.kind, spec_.initializer}, {}};
-  Status written;
-  if (files) {
-    manifest.files = full ? std::vector<RowFile>() : chain_;
-    for (const RowFile& file : *files) {
+  if (!full) manifest.files = chain_;
+  const auto write = [&]() -> Status {
+    MOTLEY_ASSIGN(const auto files, save_rows(folder, fmt::format("sparse-{:08}", step), since, cold));
+    for (const RowFile& file : files) {
       report.rows += file.rows;
       report.bytes += file.bytes;
       manifest.files.push_back(file);
     }
-    written = write_sparse_manifest(folder, manifest);
-  } else {
-    written = fail(std::move(files).error());
+    return write_sparse_manifest(folder, manifest);
+  };
+  if (const Status written = write(); !written) {
     for (const auto& partition : partitions_) {
       const std::lock_guard lock(partition->mutex);
       partition->end_save();
     }
-  }
-  if (!written) {
     return fail(written.error().within(fmt::format(
         "table '{}': the checkpoint of step {} was not written (earlier ones are intact)", spec_.name, step)));
   }

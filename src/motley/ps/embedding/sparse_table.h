@@ -28,7 +28,6 @@
 
 #include "motley/base/clock.h"
 #include "motley/ps/embedding/cold_store.h"
-#include "motley/ps/embedding/row_batch.h"
 #include "motley/ps/embedding/row_optimizer.h"
 #include "motley/ps/embedding/row_partition.h"
 #include "motley/ps/embedding/sparse_checkpoint.h"
@@ -53,6 +52,13 @@ struct CheckpointReport {
   std::uint64_t bytes = 0;
 };
 
+struct SparseStatistics {
+  std::uint64_t rows = 0;      // that were pushed
+  std::uint64_t hot_rows = 0;  // in memory
+  std::uint64_t prefetches_dropped = 0;
+  RowCounters counters;
+};
+
 class SparseTable {
  public:
   // `cold` instead of RocksDB in the spec's folder. kInvalidInput names the field of the spec.
@@ -67,8 +73,7 @@ class SparseTable {
                                                       std::unique_ptr<ColdStore> cold = nullptr);
   ~SparseTable();
 
-  // The size of the cold store's records for a spec.
-  static std::size_t record_bytes(const SparseTableSpec& spec);
+  static RowShape make_shape(const SparseTableSpec& spec);
 
   // Writes the weights of ids[i] to rows[i * dimension, (i + 1) * dimension). Ids may repeat.
   Status pull(std::span<const std::uint64_t> ids, std::span<float> rows);
@@ -118,6 +123,7 @@ class SparseTable {
   template <class Work>
   Status each_partition(RowBatch& batch, Work work);
   Status read_cold(const std::vector<Missing>& missing, Fetched& fetched);
+  void initialize_record(std::uint64_t id, std::byte* record) const;
   template <class Use>
   Status fetch(std::vector<Missing>& missing, bool must_stay, Use use);
   template <class Change>
@@ -130,9 +136,9 @@ class SparseTable {
   Status prefetch_now(std::span<const std::uint64_t> ids);
   Result<RowFile> save_hot(const std::filesystem::path& folder, const std::string& stem);
   Result<RowFile> save_cold(const std::filesystem::path& folder, const std::string& stem, std::uint32_t since,
-                            ColdSnapshot& cold);
+                            const ColdSnapshot& cold);
   Result<std::vector<RowFile>> save_rows(const std::filesystem::path& folder, const std::string& stem,
-                                         std::uint32_t since, ColdSnapshot* cold);
+                                         std::uint32_t since, const ColdSnapshot& cold);
 
   const SparseTableSpec spec_;
   const RowShape shape_;

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/base/os/large_memory.h"
+#include "motley/base/os/memory.h"
 
 namespace motley::ps {
 
@@ -35,17 +35,14 @@ class RowIndex {
   std::uint32_t find(std::uint64_t id, std::uint64_t hash) const {
     for (std::size_t at = hash & mask();; at = (at + 1) & mask()) {
       const Entry& entry = entries_[at];
-      if (entry.id == id || entry.slot == kNone) {
-        return entry.slot;  // kNone also where a free entry happens to hold the id
-      }
+      // A free entry that happens to hold the id says kNone, too.
+      if (entry.id == id || entry.slot == kNone) return entry.slot;
     }
   }
 
   // The id must not be there yet.
   void insert(std::uint64_t id, std::uint64_t hash, std::uint32_t slot) {
-    if (3 * (size_ + 1) > 2 * entries_.size()) {
-      grow();
-    }
+    if (3 * (size_ + 1) > 2 * entries_.size()) grow();
     place({id, slot}, hash);
     ++size_;
   }
@@ -53,9 +50,7 @@ class RowIndex {
   // The id must be there.
   void erase(std::uint64_t id, std::uint64_t hash) {
     std::size_t hole = hash & mask();
-    while (entries_[hole].id != id || entries_[hole].slot == kNone) {
-      hole = (hole + 1) & mask();
-    }
+    while (entries_[hole].id != id || entries_[hole].slot == kNone) hole = (hole + 1) & mask();
     for (std::size_t at = (hole + 1) & mask(); entries_[at].slot != kNone; at = (at + 1) & mask()) {
       // An entry may move into the hole unless its home lies between the hole and itself.
       const std::size_t home = hash_id(entries_[at].id) & mask();
@@ -80,9 +75,7 @@ class RowIndex {
 
   void place(const Entry& entry, std::uint64_t hash) {
     std::size_t at = hash & mask();
-    while (entries_[at].slot != kNone) {
-      at = (at + 1) & mask();
-    }
+    while (entries_[at].slot != kNone) at = (at + 1) & mask();
     entries_[at] = entry;
   }
 
@@ -90,9 +83,7 @@ class RowIndex {
     std::vector<Entry, LargeAllocator<Entry>> old(2 * entries_.size());
     old.swap(entries_);
     for (const Entry& entry : old) {
-      if (entry.slot != kNone) {
-        place(entry, hash_id(entry.id));
-      }
+      if (entry.slot != kNone) place(entry, hash_id(entry.id));
     }
   }
 

@@ -52,6 +52,42 @@ bool is_sensible(const ServerJoin& join) {
 
 }  // namespace
 
+std::vector<int> RackPlan::list_ranks(int rack) const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < rank_racks.size(); ++rank) {
+    if (rank_racks[rank] == rack) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size) {
+  if (static_cast<int>(rank_racks.size()) != size) {
+    return fail(ErrorCode::kInvalidInput, "racks: {} numbers are given for {} workers; accepted: one for each",
+                rank_racks.size(), size);
+  }
+  RackPlan plan;
+  std::vector<int> number(servers.size(), -1);
+  for (std::size_t rank = 0; rank < rank_racks.size(); ++rank) {
+    const int server = rank_racks[rank];
+    if (server < 0 || server >= static_cast<int>(servers.size())) {
+      return fail(ErrorCode::kInvalidInput,
+                  "racks: worker {} is given server {}; accepted: 0 to {}, in the order of gradient_sync.servers", rank,
+                  server, static_cast<int>(servers.size()) - 1);
+    }
+    int& rack = number[static_cast<std::size_t>(server)];
+    if (rack < 0) {
+      rack = plan.racks();
+      plan.servers.push_back(servers[static_cast<std::size_t>(server)]);
+    }
+    plan.rank_racks.push_back(rack);
+  }
+  if (const auto unused = std::ranges::find(number, -1); unused != number.end()) {
+    return fail(ErrorCode::kInvalidInput, "racks: no worker is given the server {}; accepted: one or more for each",
+                servers[static_cast<std::size_t>(unused - number.begin())]);
+  }
+  return plan;
+}
+
 template <class Archive>
 void fields(Archive& archive, ServerInfo& info) {
   archive.required("host_id", info.host_id);
@@ -147,28 +183,20 @@ std::vector<int> decode_missing_ranks(std::span<const std::byte> bytes, int size
 
 ServerRegion::ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size,
                            bool is_async)
-    : data_(data), size_(size) {
-  const std::size_t announced = bucket_elements.size() * static_cast<std::size_t>(size);
-  buckets_at_ = static_cast<std::size_t>(cores) * sizeof(ThreadState);
+    : data_(data), size_(static_cast<std::size_t>(size)) {
+  const std::size_t announced = bucket_elements.size() * size_;
+  buckets_at_ = cores * sizeof(ThreadState);
   announced_at_ = buckets_at_ + bucket_elements.size() * sizeof(BucketState);
   answered_at_ = announced_at_ + announced * sizeof(Announced);
   rounds_at_ = answered_at_ + (is_async ? announced * sizeof(Answered) : 0);
-  const std::size_t rounds = is_async ? announced * static_cast<std::size_t>(size) * sizeof(std::uint32_t) : 0;
+  const std::size_t rounds = is_async ? announced * size_ * sizeof(std::uint32_t) : 0;
   values_at_ = rounds_at_ + (rounds + 63) / 64 * 64;
-  value_bytes_ = value_offsets(bucket_elements).back();
+  value_bytes_ = collective::value_offsets(bucket_elements, sizeof(float)).back();
 }
 
 std::size_t ServerRegion::bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async) {
   const ServerRegion region(nullptr, bucket_elements, cores, size, is_async);
-  return region.values_at_ + static_cast<std::size_t>(is_async ? size : 1) * region.value_bytes_;
-}
-
-std::vector<std::size_t> ServerRegion::value_offsets(std::span<const std::uint64_t> bucket_elements) {
-  std::vector<std::size_t> offsets = {0};
-  for (const std::uint64_t elements : bucket_elements) {
-    offsets.push_back(offsets.back() + (elements * sizeof(float) + 63) / 64 * 64);
-  }
-  return offsets;
+  return region.values_at_ + (is_async ? size : 1) * region.value_bytes_;
 }
 
 }  // namespace motley::ps

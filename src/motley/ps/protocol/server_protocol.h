@@ -17,7 +17,6 @@
 #include "motley/base/result.h"
 #include "motley/collective/wire_form.h"
 #include "motley/kernels/update.h"
-#include "motley/ps/protocol/rack_plan.h"
 
 namespace motley::ps {
 
@@ -55,6 +54,26 @@ struct ServerInfo {
   std::string host_id;
   int cores = 1;
 };
+
+// Which ranks share a rack, and which server is theirs: what a job with a server in each rack says of itself. Racks are
+// numbered in the order of their lowest ranks, so that rank 0 is in rack 0.
+struct RackPlan {
+  std::vector<int> rank_racks;       // empty: racks are not told apart
+  std::vector<std::string> servers;  // of the racks, "host:port"
+  bool between_servers = false;      // the racks' servers are the ranks: size and rank count racks
+  double seconds = 0;                // that the racks' servers may take to meet
+
+  bool empty() const { return rank_racks.empty(); }
+  int racks() const { return static_cast<int>(servers.size()); }
+  std::vector<int> list_ranks(int rack) const;
+  bool operator==(const RackPlan& other) const {
+    return rank_racks == other.rank_racks && servers == other.servers && between_servers == other.between_servers;
+  }
+};
+
+// `rank_racks`: for each rank the index of its server. kInvalidInput where that is no server, or a server has no
+// rank.
+Result<RackPlan> make_rack_plan(std::span<const std::string> servers, std::span<const int> rank_racks, int size);
 
 struct ServerJoin {
   int size = 1;       // ranks of the job
@@ -115,8 +134,7 @@ struct Announcement {
   double learning_rate = 0;
   std::uint64_t ahead = 0;
 };
-inline constexpr std::size_t kAnnouncementBytes = 32;
-static_assert(sizeof(Announcement) == kAnnouncementBytes);
+static_assert(sizeof(Announcement) == 32);
 
 std::vector<std::byte> encode(const ServerInfo& info);
 std::vector<std::byte> encode(ServerJoin join);
@@ -162,34 +180,30 @@ class ServerRegion {
   ServerRegion() = default;
   ServerRegion(std::byte* data, std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async);
   static std::size_t bytes(std::span<const std::uint64_t> bucket_elements, int cores, int size, bool is_async);
-  // Where each bucket's values begin in a region of values, in bytes; one more entry for the end.
-  static std::vector<std::size_t> value_offsets(std::span<const std::uint64_t> bucket_elements);
 
-  ThreadState& core(int core) const { return reinterpret_cast<ThreadState*>(data_)[core]; }
-  BucketState& bucket(std::size_t bucket) const { return reinterpret_cast<BucketState*>(data_ + buckets_at_)[bucket]; }
-  Announced& announced(std::size_t bucket, int rank) const {
-    return reinterpret_cast<Announced*>(
-        data_ + announced_at_)[bucket * static_cast<std::size_t>(size_) + static_cast<std::size_t>(rank)];
+  ThreadState& core(std::size_t core) const { return at<ThreadState>(0, core); }
+  BucketState& bucket(std::size_t bucket) const { return at<BucketState>(buckets_at_, bucket); }
+  Announced& announced(std::size_t bucket, std::size_t rank) const {
+    return at<Announced>(announced_at_, bucket * size_ + rank);
   }
-  std::byte* values() const { return data_ + values_at_; }
-
-  Answered& answered(std::size_t bucket, int rank) const {
-    return reinterpret_cast<Answered*>(data_ + answered_at_)[slot_index(bucket, rank)];
+  Answered& answered(std::size_t bucket, std::size_t rank) const {
+    return at<Answered>(answered_at_, bucket * size_ + rank);
   }
   // The rounds of each rank that are in the bucket's weights which `rank` got last.
-  std::span<std::uint32_t> rounds(std::size_t bucket, int rank) const {
-    const auto size = static_cast<std::size_t>(size_);
-    return {reinterpret_cast<std::uint32_t*>(data_ + rounds_at_) + slot_index(bucket, rank) * size, size};
+  std::span<std::uint32_t> rounds(std::size_t bucket, std::size_t rank) const {
+    return {&at<std::uint32_t>(rounds_at_, (bucket * size_ + rank) * size_), size_};
   }
-  std::byte* rank_values(int rank) const { return values() + static_cast<std::size_t>(rank) * value_bytes_; }
+  std::byte* values() const { return data_ + values_at_; }
+  std::byte* rank_values(std::size_t rank) const { return values() + rank * value_bytes_; }
 
  private:
-  std::size_t slot_index(std::size_t bucket, int rank) const {
-    return bucket * static_cast<std::size_t>(size_) + static_cast<std::size_t>(rank);
+  template <class T>
+  T& at(std::size_t offset, std::size_t index) const {
+    return reinterpret_cast<T*>(data_ + offset)[index];
   }
 
   std::byte* data_ = nullptr;
-  int size_ = 0;
+  std::size_t size_ = 0;
   std::size_t answered_at_ = 0;
   std::size_t rounds_at_ = 0;
   std::size_t value_bytes_ = 0;

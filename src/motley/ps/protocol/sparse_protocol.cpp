@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "motley/base/random.h"
-#include "motley/kernels/compress.h"
+#include "motley/kernels/convert.h"
 #include "motley/net/message_fields.h"
 #include "motley/ps/protocol/server_protocol.h"
 

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +12,9 @@ namespace motley::ps {
 namespace {
 
 using Labels = std::vector<std::pair<std::string_view, std::string>>;
+// What a family has one value each of.
+template <class T>
+using Items = std::vector<std::pair<Labels, T>>;
 
 // Names come from the network. The format wants UTF-8: bytes beyond ASCII are spelled out, so that names that differ
 // stay different.
@@ -50,6 +51,13 @@ class Exposition {
     }
     text_ += fmt::format("{}{}{} {}\n", name_, suffix, inside.empty() ? "" : "{" + inside + "}", number(value));
   }
+  // A family with a sample of each item: `value` of it, a function or a member.
+  template <class T, class Value = std::identity>
+  void add(std::string_view name, std::string_view type, std::string_view help, const Items<T>& items,
+           const Value& value = {}) {
+    family(name, type, help);
+    for (const auto& [labels, item] : items) sample(labels, static_cast<double>(std::invoke(value, item)));
+  }
   std::string take() { return std::move(text_); }
 
  private:
@@ -57,18 +65,53 @@ class Exposition {
   std::string text_;
 };
 
-Labels make_labels(const JobMetrics& job) {
-  return {{"tenant", job.tenant}, {"job", job.job}};
-}
-Labels with(Labels labels, std::string_view key, std::string value) {
-  labels.emplace_back(key, std::move(value));
+// Of a dense job or of the sparse tables of one; `more` comes behind.
+Labels make_labels(const auto& job, const Labels& more = {}) {
+  Labels labels = {{"tenant", job.tenant}, {"job", job.job}};
+  labels.insert(labels.end(), more.begin(), more.end());
   return labels;
 }
 
-double total(const JobMetrics& job, const Count ShardMetrics::* count) {
+using Jobs = std::vector<std::shared_ptr<const JobMetrics>>;
+
+void add_threads(Exposition& out, const std::vector<ThreadMetrics>& cores) {
+  Items<double> busy;
+  double busiest = 0;
   double sum = 0;
-  for (const ShardMetrics& shard : job.shards) sum += static_cast<double>((shard.*count).get());
-  return sum;
+  for (std::size_t core = 0; core < cores.size(); ++core) {
+    busy.emplace_back(Labels{{"core", std::to_string(core)}}, cores[core].busy.get());
+    busiest = std::max(busiest, busy.back().second);
+    sum += busy.back().second;
+  }
+  out.add("cores", "gauge", "Threads that sum and update.", Items<std::size_t>{{{}, cores.size()}});
+  out.add("core_busy_seconds_total", "counter", "Seconds that a core has worked or moved bytes.", busy);
+  out.add("core_imbalance", "gauge", "Busy seconds of the busiest core over those of a mean one; 1 is even.",
+          Items<double>{{{}, sum > 0 ? busiest * static_cast<double>(cores.size()) / sum : 1}});
+}
+
+void add_server(Exposition& out, const Metrics& metrics) {
+  out.family("refused_connections_total", "counter",
+             "Connections turned away: in the handshake (not Motley, wrong token, too slow), or by name after it.");
+  out.sample({{"where", "handshake"}}, static_cast<double>(metrics.refused_in_handshake.get()));
+  out.sample({{"where", "admission"}}, static_cast<double>(metrics.refused_after_it.get()));
+  out.family("jobs_ended_total", "counter", "Jobs that left in order or failed.");
+  out.sample({{"how", "left"}}, static_cast<double>(metrics.jobs_left.get()));
+  out.sample({{"how", "failed"}}, static_cast<double>(metrics.jobs_failed.get()));
+}
+
+void add_tenants(Exposition& out, const Tenants& tenants, const MemoryQuota& quota) {
+  std::map<std::string, std::size_t> taken = quota.taken();
+  Items<const Tenant*> named;
+  for (const auto& [name, tenant] : tenants.named()) {
+    taken.emplace(name, 0);
+    named.emplace_back(Labels{{"tenant", name}}, &tenant);
+  }
+  Items<std::size_t> memory;
+  for (const auto& [name, bytes] : taken) memory.emplace_back(Labels{{"tenant", name}}, bytes);
+  out.add("tenant_memory_bytes", "gauge", "Memory that a tenant's jobs take.", memory);
+  out.add("tenant_quota_bytes", "gauge", "Memory that all jobs of a tenant may take together; 0 is no limit.", named,
+          &Tenant::quota_bytes);
+  out.add("tenant_share", "gauge", "Segments that a core takes of a tenant in its turn.", named, &Tenant::share);
 }
 
 // Counts are read once, so that buckets, sum of buckets and count of one scrape agree.
@@ -83,164 +126,104 @@ void add_latency(Exposition& out, const JobMetrics& job) {
   for (std::size_t bucket = 0; bucket < counts.size(); ++bucket) {
     below += counts[bucket];
     const double bound = bucket < Histogram::kBounds.size() ? Histogram::kBounds[bucket] : INFINITY;
-    out.sample(with(make_labels(job), "le", number(bound)), static_cast<double>(below), "_bucket");
+    out.sample(make_labels(job, {{"le", number(bound)}}), static_cast<double>(below), "_bucket");
   }
   out.sample(make_labels(job), seconds, "_sum");
   out.sample(make_labels(job), static_cast<double>(below), "_count");
 }
 
-using Jobs = std::vector<std::shared_ptr<const JobMetrics>>;
-
-void add_threads(Exposition& out, const std::vector<ThreadMetrics>& cores) {
-  out.family("cores", "gauge", "Threads that sum and update.");
-  out.sample({}, static_cast<double>(cores.size()));
-  out.family("core_busy_seconds_total", "counter", "Seconds that a core has worked or moved bytes.");
-  double busiest = 0;
-  double busy = 0;
-  for (std::size_t core = 0; core < cores.size(); ++core) {
-    const double seconds = cores[core].busy.get();
-    busiest = std::max(busiest, seconds);
-    busy += seconds;
-    out.sample({{"core", std::to_string(core)}}, seconds);
-  }
-  out.family("core_imbalance", "gauge", "Busy seconds of the busiest core over those of a mean one; 1 is even.");
-  out.sample({}, busy > 0 ? busiest * static_cast<double>(cores.size()) / busy : 1);
-}
-
-void add_server(Exposition& out, const Metrics& metrics) {
-  out.family("refused_connections_total", "counter",
-             "Connections turned away: in the handshake (not Motley, wrong token, too slow), or by name after it.");
-  out.sample({{"where", "handshake"}}, static_cast<double>(metrics.refused_in_handshake.get()));
-  out.sample({{"where", "admission"}}, static_cast<double>(metrics.refused_after_it.get()));
-  out.family("jobs_ended_total", "counter", "Jobs that left in order or failed.");
-  out.sample({{"how", "left"}}, static_cast<double>(metrics.jobs_left.get()));
-  out.sample({{"how", "failed"}}, static_cast<double>(metrics.jobs_failed.get()));
-}
-
-void add_tenants(Exposition& out, const Tenants& tenants, const MemoryQuota& quota) {
-  out.family("tenant_memory_bytes", "gauge", "Memory that a tenant's jobs take.");
-  std::map<std::string, std::size_t> memory = quota.taken();
-  for (const auto& [name, tenant] : tenants.named()) memory.emplace(name, 0);
-  for (const auto& [name, bytes] : memory) out.sample({{"tenant", name}}, static_cast<double>(bytes));
-  out.family("tenant_quota_bytes", "gauge", "Memory that all jobs of a tenant may take together; 0 is no limit.");
-  for (const auto& [name, tenant] : tenants.named()) {
-    out.sample({{"tenant", name}}, static_cast<double>(tenant.quota_bytes));
-  }
-  out.family("tenant_share", "gauge", "Segments that a core takes of a tenant in its turn.");
-  for (const auto& [name, tenant] : tenants.named()) out.sample({{"tenant", name}}, tenant.share);
-}
-
-// A family with a value for each job.
-void add_family(Exposition& out, const Jobs& jobs, std::string_view name, std::string_view type, std::string_view help,
-                const std::function<double(const JobMetrics&)>& value) {
-  out.family(name, type, help);
-  for (const auto& job : jobs) out.sample(make_labels(*job), value(*job));
-}
-
-void add_jobs(Exposition& out, const Jobs& jobs) {
-  const auto sums_of_each = [&](std::string_view name, std::string_view type, std::string_view help,
-                                const Count ShardMetrics::* count) {
-    add_family(out, jobs, name, type, help, [&](const JobMetrics& job) { return total(job, count); });
+// The sum over a job's cores.
+auto total(const Count ShardMetrics::* count) {
+  return [count](const JobMetrics* job) {
+    double sum = 0;
+    for (const ShardMetrics& shard : job->shards) sum += static_cast<double>((shard.*count).get());
+    return sum;
   };
-  add_family(out, jobs, "job_ranks", "gauge", "Ranks of a job.",
-             [](const JobMetrics& job) { return static_cast<double>(job.missing.size()); });
-  add_family(out, jobs, "job_memory_bytes", "gauge", "Memory that a job takes.",
-             [](const JobMetrics& job) { return static_cast<double>(job.bytes); });
-  add_family(out, jobs, "map_imbalance", "gauge",
-             "Values on the fullest core over those on a mean one, by the job's map; 1 is even.",
-             [](const JobMetrics& job) { return job.map_imbalance; });
-  sums_of_each("received_bytes_total", "counter", "Gradients received; nothing is sent in shared memory.",
-               &ShardMetrics::bytes_in);
-  sums_of_each("sent_bytes_total", "counter", "Weights sent; nothing is sent in shared memory.",
-               &ShardMetrics::bytes_out);
-  sums_of_each("aggregated_bytes_total", "counter", "Gradients summed, as float32.", &ShardMetrics::bytes_aggregated);
-  sums_of_each("segments_total", "counter", "Segments updated.", &ShardMetrics::segments);
-  add_family(out, jobs, "segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.",
-             [](const JobMetrics& job) {
-               return static_cast<double>(job.waiting.get()) + total(job, &ShardMetrics::waiting);
-             });
-  add_family(out, jobs, "staleness_steps", "gauge",
-             "Steps that the furthest rank is ahead of the last; 0 where all wait for all.", [](const JobMetrics& job) {
-               std::uint64_t most = 0;
-               for (const ShardMetrics& shard : job.shards) most = std::max(most, shard.ahead.get());
-               return static_cast<double>(most);
-             });
-  sums_of_each("answers_held", "gauge", "Weights that ranks ahead of the others are kept waiting for.",
-               &ShardMetrics::held);
-  out.family("segment_latency_seconds", "histogram", "From the first rank's arrival until a segment is updated.");
-  for (const auto& job : jobs) add_latency(out, *job);
 }
 
-void add_ranks(Exposition& out, const Jobs& jobs) {
-  const auto of_each_rank = [&](std::string_view name, std::string_view help, const auto& value) {
-    out.family(name, "counter", help);
-    for (const auto& job : jobs) {
-      for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
-        double sum = 0;
-        for (const ShardMetrics& shard : job->shards) sum += value(shard.ranks[rank]);
-        out.sample(with(make_labels(*job), "rank", std::to_string(rank)), sum);
-      }
-    }
+std::uint64_t steps_ahead(const JobMetrics* job) {
+  std::uint64_t most = 0;
+  for (const ShardMetrics& shard : job->shards) most = std::max(most, shard.ahead.get());
+  return most;
+}
+
+void add_jobs(Exposition& out, const Jobs& list) {
+  struct Rank {
+    std::uint64_t last = 0;
+    double waited = 0;
   };
-  of_each_rank("rank_last_total", "Buckets for which a rank was the last to come.",
-               [](const ShardMetrics::Rank& rank) { return static_cast<double>(rank.last.get()); });
-  of_each_rank("rank_waited_seconds_total", "Seconds for which a rank alone was missing.",
-               [](const ShardMetrics::Rank& rank) { return rank.waited.get(); });
-}
-
-void add_waiting(Exposition& out, const Jobs& jobs) {
-  add_family(out, jobs, "stall_seconds", "gauge",
-             "Seconds since anything moved, while something waits; 0 where nothing does.",
-             [](const JobMetrics& job) { return job.stalled.get(); });
-  out.family("missing_rank", "gauge", "1 for each rank that a job waits for.");
-  for (const auto& job : jobs) {
+  Items<const JobMetrics*> jobs;
+  Items<Rank> ranks;
+  Items<int> missing;
+  for (const auto& job : list) {
+    jobs.emplace_back(make_labels(*job), job.get());
     for (std::size_t rank = 0; rank < job->missing.size(); ++rank) {
-      if (job->missing[rank].get()) out.sample(with(make_labels(*job), "rank", std::to_string(rank)), 1);
+      const Labels labels = make_labels(*job, {{"rank", std::to_string(rank)}});
+      Rank& sum = ranks.emplace_back(labels, Rank{}).second;
+      for (const ShardMetrics& shard : job->shards) {
+        sum.last += shard.ranks[rank].last.get();
+        sum.waited += shard.ranks[rank].waited.get();
+      }
+      if (job->missing[rank].get()) missing.emplace_back(labels, 1);
     }
   }
+  out.add("job_ranks", "gauge", "Ranks of a job.", jobs, [](const auto* job) { return job->missing.size(); });
+  out.add("job_memory_bytes", "gauge", "Memory that a job takes.", jobs, &JobMetrics::bytes);
+  out.add("map_imbalance", "gauge", "Values on the fullest core over those on a mean one, by the job's map; 1 is even.",
+          jobs, &JobMetrics::map_imbalance);
+  out.add("received_bytes_total", "counter", "Gradients received; nothing is sent in shared memory.", jobs,
+          total(&ShardMetrics::bytes_in));
+  out.add("sent_bytes_total", "counter", "Weights sent; nothing is sent in shared memory.", jobs,
+          total(&ShardMetrics::bytes_out));
+  out.add("aggregated_bytes_total", "counter", "Gradients summed, as float32.", jobs,
+          total(&ShardMetrics::bytes_aggregated));
+  out.add("segments_total", "counter", "Segments updated.", jobs, total(&ShardMetrics::segments));
+  out.add("segments_waiting", "gauge", "Segments that all ranks have brought and no core has got to.", jobs,
+          [](const auto* job) { return static_cast<double>(job->waiting.get()) + total(&ShardMetrics::waiting)(job); });
+  out.add("staleness_steps", "gauge", "Steps that the furthest rank is ahead of the last; 0 where all wait for all.",
+          jobs, steps_ahead);
+  out.add("answers_held", "gauge", "Weights that ranks ahead of the others are kept waiting for.", jobs,
+          total(&ShardMetrics::held));
+  out.family("segment_latency_seconds", "histogram", "From the first rank's arrival until a segment is updated.");
+  for (const auto& job : list) add_latency(out, *job);
+  out.add("rank_last_total", "counter", "Buckets for which a rank was the last to come.", ranks, &Rank::last);
+  out.add("rank_waited_seconds_total", "counter", "Seconds for which a rank alone was missing.", ranks, &Rank::waited);
+  out.add("stall_seconds", "gauge", "Seconds since anything moved, while something waits; 0 where nothing does.", jobs,
+          [](const auto* job) { return job->stalled.get(); });
+  out.add("missing_rank", "gauge", "1 for each rank that a job waits for.", missing);
 }
 
-void add_sparse(Exposition& out, const std::vector<SparseJobMetrics>& jobs) {
-  const auto of_each_job = [&](std::string_view name, std::string_view help, const auto& value) {
-    out.family(name, "gauge", help);
-    for (const SparseJobMetrics& job : jobs) {
-      out.sample({{"tenant", job.tenant}, {"job", job.job}}, static_cast<double>(value(job)));
-    }
-  };
-  of_each_job("sparse_step", "Step whose gradients are in a job's tables; 0 where ranks do not wait for each other.",
-              [](const SparseJobMetrics& job) { return job.step; });
-  of_each_job("sparse_waiting_bytes", "Gradients that wait until all ranks have finished their step.",
-              [](const SparseJobMetrics& job) { return job.waiting_bytes; });
-  out.family("sparse_missing_rank", "gauge", "1 for each rank whose step the others have finished and wait for.");
-  for (const SparseJobMetrics& job : jobs) {
-    for (const int rank : job.missing_ranks) {
-      out.sample({{"tenant", job.tenant}, {"job", job.job}, {"rank", std::to_string(rank)}}, 1);
+void add_sparse(Exposition& out, const std::vector<SparseJobMetrics>& list) {
+  Items<const SparseJobMetrics*> jobs;
+  Items<int> missing;
+  Items<const SparseStatistics*> tables;
+  Items<const RowCounters*> rows;
+  for (const SparseJobMetrics& job : list) {
+    jobs.emplace_back(make_labels(job), &job);
+    for (const int rank : job.missing_ranks)
+      missing.emplace_back(make_labels(job, {{"rank", std::to_string(rank)}}), 1);
+    for (const SparseJobMetrics::Table& table : job.tables) {
+      tables.emplace_back(make_labels(job, {{"table", table.name}}), &table.statistics);
+      rows.emplace_back(tables.back().first, &table.statistics.counters);
     }
   }
-  const auto of_each_table = [&](std::string_view name, std::string_view type, std::string_view help, auto count) {
-    out.family(name, type, help);
-    for (const SparseJobMetrics& job : jobs) {
-      for (const SparseJobMetrics::Table& table : job.tables) {
-        out.sample({{"tenant", job.tenant}, {"job", job.job}, {"table", table.name}},
-                   static_cast<double>(count(table.statistics)));
-      }
-    }
-  };
-  const auto counter_of_each_table = [&](std::string_view name, std::string_view help,
-                                         std::uint64_t RowCounters::* count) {
-    of_each_table(name, "counter", help, [count](const SparseStatistics& now) { return now.counters.*count; });
-  };
-  of_each_table("table_rows", "gauge", "Rows that were pushed.", [](const SparseStatistics& now) { return now.rows; });
-  of_each_table("table_rows_in_memory", "gauge", "Rows in memory; the others are in the cold tier.",
-                [](const SparseStatistics& now) { return now.hot_rows; });
-  counter_of_each_table("table_hits_total", "Rows pulled or pushed that were in memory.", &RowCounters::hits);
-  counter_of_each_table("table_misses_total", "Rows pulled or pushed that were not.", &RowCounters::misses);
-  counter_of_each_table("table_evictions_total", "Rows that left memory.", &RowCounters::evictions);
-  counter_of_each_table("table_cold_writes_total", "Rows written to the cold tier.", &RowCounters::cold_writes);
-  counter_of_each_table("table_prefetched_total", "Rows brought into memory ahead.", &RowCounters::prefetched);
-  counter_of_each_table("table_prefetch_hits_total", "Of these, rows that were used.", &RowCounters::prefetch_hits);
-  of_each_table("table_prefetches_dropped_total", "counter", "Requests to prefetch that were too many.",
-                [](const SparseStatistics& now) { return now.prefetches_dropped; });
+  out.add("sparse_step", "gauge",
+          "Step whose gradients are in a job's tables; 0 where ranks do not wait for each other.", jobs,
+          &SparseJobMetrics::step);
+  out.add("sparse_waiting_bytes", "gauge", "Gradients that wait until all ranks have finished their step.", jobs,
+          &SparseJobMetrics::waiting_bytes);
+  out.add("sparse_missing_rank", "gauge", "1 for each rank whose step the others have finished and wait for.", missing);
+  out.add("table_rows", "gauge", "Rows that were pushed.", tables, &SparseStatistics::rows);
+  out.add("table_rows_in_memory", "gauge", "Rows in memory; the others are in the cold tier.", tables,
+          &SparseStatistics::hot_rows);
+  out.add("table_hits_total", "counter", "Rows pulled or pushed that were in memory.", rows, &RowCounters::hits);
+  out.add("table_misses_total", "counter", "Rows pulled or pushed that were not.", rows, &RowCounters::misses);
+  out.add("table_evictions_total", "counter", "Rows that left memory.", rows, &RowCounters::evictions);
+  out.add("table_cold_writes_total", "counter", "Rows written to the cold tier.", rows, &RowCounters::cold_writes);
+  out.add("table_prefetched_total", "counter", "Rows brought into memory ahead.", rows, &RowCounters::prefetched);
+  out.add("table_prefetch_hits_total", "counter", "Of these, rows that were used.", rows, &RowCounters::prefetch_hits);
+  out.add("table_prefetches_dropped_total", "counter", "Requests to prefetch that were too many.", tables,
+          &SparseStatistics::prefetches_dropped);
 }
 
 }  // namespace
@@ -272,14 +255,11 @@ std::string Metrics::text() const {
   Exposition out;
   add_threads(out, cores);
   add_server(out, *this);
-  out.family("jobs", "gauge", "Jobs being served.");
-  out.sample({}, static_cast<double>(jobs.size()));
-  out.family("job_quota_bytes", "gauge", "Memory that one job may take; 0 is no limit.");
-  out.sample({}, static_cast<double>(quota_bytes_));
+  out.add("jobs", "gauge", "Jobs being served.", Items<std::size_t>{{{}, jobs.size()}});
+  out.add("job_quota_bytes", "gauge", "Memory that one job may take; 0 is no limit.",
+          Items<std::size_t>{{{}, quota_bytes_}});
   add_tenants(out, tenants_, memory_);
   add_jobs(out, jobs);
-  add_ranks(out, jobs);
-  add_waiting(out, jobs);
   add_sparse(out, sparse_());
   return out.take();
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/ps/dense/dense_metrics.h"
-#include "motley/ps/embedding/sparse_statistics.h"
+#include "motley/ps/embedding/sparse_job.h"
 #include "motley/ps/tenants/tenants.h"
 
 namespace motley::ps {

@@ -11,7 +11,7 @@
 #include <map>
 
 #include "motley/base/clock.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/net/http_server.h"
 #include "motley/net/socket.h"
 
@@ -102,6 +102,10 @@ void MetricsService::watch() {
     changed_.wait_for(lock, std::chrono::duration<double>(stopping ? kLastLooksSeconds : kLookSeconds),
                       [&] { return stopped_ || stopping_ != stopping; });
   }
+}
+
+std::string MetricsService::address() const {
+  return net::to_string(endpoint_);
 }
 
 MetricsService::~MetricsService() {

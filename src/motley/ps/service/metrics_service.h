@@ -23,6 +23,7 @@ class MetricsService {
   ~MetricsService();
 
   const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
+  std::string address() const;                                 // the same as text
 
  private:
   MetricsService();

@@ -1,27 +1,27 @@
 // The thread that talks on control connections. Everything it does is short: sums and updates are the cores' work.
 #include "motley/ps/service/service.h"
 
-#include <poll.h>
 #include <sched.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <tuple>
 
 #include "motley/base/clock.h"
 #include "motley/base/log.h"
-#include "motley/base/os/thread.h"
+#include "motley/base/os/signals.h"
 #include "motley/base/units.h"
-#include "motley/net/host.h"
+#include "motley/net/admission.h"
+#include "motley/net/region.h"
 #include "motley/net/socket.h"
 
 namespace motley::ps {
 namespace {
 
 using net::Claim;
-using net::TcpConnection;
+using net::Connection;
 
 constexpr double kLastWordsSeconds = 2;
 constexpr std::size_t kMaxEchoes = 16;  // frames of a probe that are taken at a time, or have not gone back
@@ -34,12 +34,12 @@ constexpr std::size_t kMaxAnswers = 16;
 constexpr double kMaxLooks = 1e9;
 
 // Whoever waits for a connection's next frame is told of its end.
-void say(TcpConnection& connection, std::uint16_t type, std::uint64_t tag, std::vector<std::byte> payload) {
+void say(Connection& connection, std::uint16_t type, std::uint64_t tag, std::vector<std::byte> payload) {
   connection.post_owned(type, tag, std::move(payload));
   static_cast<void>(connection.progress());
 }
 
-bool takes_requests(const TcpConnection& connection) {
+bool takes_requests(const Connection& connection) {
   return connection.pending_sends() <= kMaxAnswers;
 }
 
@@ -51,7 +51,7 @@ Status check_size(const ServerJoin& join, std::size_t bytes, const std::string& 
     return fail(ErrorCode::kRefused, "job '{}' needs {} here; this machine has {}", job, format_bytes(needed),
                 format_bytes(memory));
   }
-  const std::size_t segments = segment_count(join.bucket_elements, sizeof(float), join.chunk_bytes, join.bins);
+  const std::size_t segments = segment_count(join.bucket_elements, join.chunk_bytes, join.bins);
   if (static_cast<double>(segments) * join.bins > kMaxLooks) {
     return fail(ErrorCode::kRefused, "job '{}' has a model of {} segments for {} cores; accepted: a product of {}", job,
                 segments, join.bins, kMaxLooks);
@@ -87,13 +87,10 @@ std::string difference(const ServerJoin& a, const ServerJoin& b) {
   if (a.chunk_bytes != b.chunk_bytes) return differ("the size of chunks", a.chunk_bytes, b.chunk_bytes);
   if (a.is_async != b.is_async) return differ("whether ranks may be at different steps", a.is_async, b.is_async);
   if (a.wire != b.wire) return differ("the type on the wire", to_string(a.wire), to_string(b.wire));
-  if (a.bucket_elements.size() != b.bucket_elements.size()) {
-    return differ("the number of buckets", a.bucket_elements.size(), b.bucket_elements.size());
-  }
-  for (std::size_t i = 0; i < a.bucket_elements.size(); ++i) {
-    if (a.bucket_elements[i] != b.bucket_elements[i]) {
-      return differ("the number of values in a bucket", a.bucket_elements[i], b.bucket_elements[i]);
-    }
+  const auto& [left, right] = std::tie(a.bucket_elements, b.bucket_elements);
+  if (left.size() != right.size()) return differ("the number of buckets", left.size(), right.size());
+  if (const auto [x, y] = std::ranges::mismatch(left, right); x != left.end()) {
+    return differ("the number of values in a bucket", *x, *y);
   }
   const kernels::UpdateOptions& x = a.update;
   const kernels::UpdateOptions& y = b.update;
@@ -124,10 +121,9 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, Descript
       endpoint_(net::local_endpoint(listener)),
       host_id_(net::host_id()),
       acceptor_(
-          std::move(listener), [this](const Claim& claim) { return tenants_.find_token(claim.identity.tenant); },
+          std::move(listener), [this](const Claim& claim) { return tenants_.find(claim.identity.tenant).token; },
           Claim{}, [](const Claim&) -> Status { return {}; }),
-      sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_),
-      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+      sparse_({.folder = options.tables, .quota_bytes = options.quota_bytes}, tenants_, memory_) {
   const std::vector<int> processors = own_processors();
   const int count = options.cores > 0 ? options.cores : static_cast<int>(processors.size());
   metrics_ =
@@ -140,12 +136,16 @@ Service::Service(const ServiceOptions& options, const Tenants& tenants, Descript
   thread_ = start_thread([this] { run(); });
 }
 
+std::string Service::address() const {
+  return net::to_string(endpoint_);
+}
+
 Service::~Service() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  ::eventfd_write(wake_.get(), 1);
+  waits_.wake();
   thread_.join();
 }
 
@@ -171,9 +171,7 @@ void Service::run() {
     watch_for_stalls();
     sparse_.reap();
     send_back();
-    for (net::Acceptor::PendingConnection& pending : acceptor_.step()) {
-      admit(std::move(pending));
-    }
+    for (net::Acceptor::PendingConnection& pending : acceptor_.step()) admit(std::move(pending));
     const std::size_t jobs_before = jobs_.size();
     std::erase_if(jobs_, [&](const auto& entry) {
       const Job& job = *entry.second;
@@ -199,7 +197,7 @@ void Service::run() {
 // Whether a connection's last words are said. The other end closes first: closed here with something unread, the
 // connection would be reset, and that takes along what the other end has not read yet.
 bool Service::has_left(Leaving& leaving) {
-  TcpConnection& connection = *leaving.connection;
+  Connection& connection = *leaving.connection;
   if (!connection.progress() || monotonic_seconds() > leaving.until) return true;
   if (connection.wants_to_write()) return false;
   if (!leaving.announced) connection.finish_sending();
@@ -260,14 +258,8 @@ void Service::choose_spinning() {
 }
 
 void Service::wait_for_events() {
-  std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
-  acceptor_.add_to(polled);
-  const auto add = [&](const TcpConnection& connection) {
-    polled.push_back(
-        {connection.descriptor(),
-         static_cast<short>((takes_requests(connection) ? POLLIN : 0) | (connection.wants_to_write() ? POLLOUT : 0)),
-         0});
-  };
+  acceptor_.add_to(waits_);
+  const auto add = [&](const Connection& connection) { waits_.add(connection, takes_requests(connection)); };
   for (const auto& [number, job] : jobs_) {
     const bool takes = !job->rack || !job->rack->congested();
     for (const Rank& rank : job->ranks) {
@@ -278,9 +270,8 @@ void Service::wait_for_events() {
   }
   for (const Leaving& leaving : leaving_) add(*leaving.connection);
   for (const auto& probe : probes_) add(*probe);
-  ::poll(polled.data(), polled.size(), std::exchange(has_more_, false) ? 0 : net::Acceptor::kTickMilliseconds);
-  eventfd_t count = 0;
-  ::eventfd_read(wake_.get(), &count);
+  if (std::exchange(has_more_, false)) waits_.end_at(0);
+  waits_.wait();
 }
 
 void Service::admit(net::Acceptor::PendingConnection pending) {
@@ -290,7 +281,7 @@ void Service::admit(net::Acceptor::PendingConnection pending) {
     return;
   }
   const bool checksum = options_.payload_checksum && !pending.address.starts_with("127.");
-  auto connection = std::make_unique<TcpConnection>(std::move(pending.socket), pending.claim.identity, checksum);
+  auto connection = std::make_unique<Connection>(std::move(pending.socket), pending.claim.identity, checksum);
   if (pending.claim.identity.purpose == kSparseConnection) {
     sparse_.admit(pending.claim, std::move(connection));
   } else if (pending.claim.identity.purpose == kServerControl) {
@@ -316,22 +307,30 @@ void Service::send_back() {
   });
 }
 
-void Service::turn_away(std::unique_ptr<TcpConnection> connection, const Error& error) {
+void Service::turn_away(std::unique_ptr<Connection> connection, const Error& error) {
   say(*connection, kServerFailed, 0, encode(error));
   leaving_.push_back({std::move(connection), monotonic_seconds() + kLastWordsSeconds});
 }
 
-void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
+void Service::refuse(std::unique_ptr<Connection> connection, const std::string& why) {
+  metrics_->refused_after_it.add(1);
+  turn_away(std::move(connection), {ErrorCode::kRefused, why, -1});
+}
+
+Service::Job* Service::find_job(const std::string& tenant, const std::string& name) const {
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
+    const net::Identity& identity = entry.second->claim.identity;
+    return identity.tenant == tenant && identity.job == name;
+  });
+  return found == jobs_.end() ? nullptr : found->second.get();
+}
+
+void Service::admit_control(const Claim& claim, std::unique_ptr<Connection> connection) {
   const std::string name = claim.identity.tenant + "/" + claim.identity.job;
-  Job* job = nullptr;
-  for (const auto& [number, other] : jobs_) {
-    if (other->is(claim.identity.tenant, claim.identity.job)) job = other.get();
-  }
+  Job* job = find_job(claim.identity.tenant, claim.identity.job);
   if (job != nullptr && job->claim.identity.session != claim.identity.session) {
-    metrics_->refused_after_it.add(1);
-    return turn_away(
-        std::move(connection),
-        {ErrorCode::kRefused, fmt::format("a job '{}' is running here already; give this one another name", name), -1});
+    return refuse(std::move(connection),
+                  fmt::format("a job '{}' is running here already; give this one another name", name));
   }
   if (job == nullptr) {
     auto created = std::make_unique<Job>();
@@ -343,36 +342,28 @@ void Service::admit_control(const Claim& claim, std::unique_ptr<TcpConnection> c
   }
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
   if (rank >= 4096 || (rank < job->ranks.size() && job->ranks[rank].control)) {
-    metrics_->refused_after_it.add(1);
-    return turn_away(std::move(connection),
-                     {ErrorCode::kRefused, fmt::format("rank {} of job '{}' is here already", rank, name), -1});
+    return refuse(std::move(connection), fmt::format("rank {} of job '{}' is here already", rank, name));
   }
   if (job->ranks.size() <= rank) job->ranks.resize(rank + 1);
   say(*connection, kServerInfo, 0, encode(ServerInfo{host_id_, cores()}));
   job->ranks[rank].control = std::move(connection);
 }
 
-void Service::admit_channel(const Claim& claim, std::unique_ptr<TcpConnection> connection) {
+void Service::admit_channel(const Claim& claim, std::unique_ptr<Connection> connection) {
   const auto core = static_cast<std::size_t>(claim.identity.purpose - kServerChannel);
   const auto rank = static_cast<std::size_t>(claim.identity.rank);
-  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) {
-    const Job& job = *entry.second;
-    const bool ready = job.dense || (job.rack && job.rack->ready());
-    return job.is(claim.identity.tenant, claim.identity.job) && job.claim.identity.session == claim.identity.session &&
-           ready && rank < job.ranks.size() && job.ranks[rank].join;
-  });
-  if (found == jobs_.end() || core >= cores_.size() || found->second->shared[core] ||
-      found->second->ranks[rank].channels[core]) {
-    metrics_->refused_after_it.add(1);
-    return turn_away(std::move(connection), {ErrorCode::kRefused, "there is no such channel", -1});
-  }
-  Job& job = *found->second;
-  job.ranks[rank].channels[core] = std::move(connection);
-  if (std::ranges::all_of(job.ranks,
-                          [&](const Rank& other) { return !other.join || other.channels[core] != nullptr; })) {
-    job.shared[core] = true;
-    const std::string& tenant = job.claim.identity.tenant;
-    cores_[core]->add(job.number, make_shard_task(job, core), tenant, tenants_.find_weight(tenant));
+  Job* job = find_job(claim.identity.tenant, claim.identity.job);
+  const bool awaited = job != nullptr && job->claim.identity.session == claim.identity.session &&
+                       (job->dense || (job->rack && job->rack->ready())) && rank < job->ranks.size() &&
+                       job->ranks[rank].join && core < cores_.size() && !job->shared[core] &&
+                       !job->ranks[rank].channels[core];
+  if (!awaited) return refuse(std::move(connection), "there is no such channel");
+  job->ranks[rank].channels[core] = std::move(connection);
+  const auto is_complete = [&](const Rank& other) { return !other.join || other.channels[core] != nullptr; };
+  if (std::ranges::all_of(job->ranks, is_complete)) {
+    job->shared[core] = true;
+    const std::string& tenant = job->claim.identity.tenant;
+    cores_[core]->add(job->number, make_shard_task(*job, core), tenant, tenants_.find(tenant).share);
   }
 }
 
@@ -385,15 +376,11 @@ std::unique_ptr<AggregationTask> Service::make_shard_task(Job& job, std::size_t 
   const auto lost = [this, number = job.number](Error error) {
     const std::lock_guard lock(mutex_);
     lost_.push_back({number, std::move(error), monotonic_seconds() + kGraceSeconds});
-    wake();
+    waits_.wake();
   };
   if (job.rack) return make_rack_task(job.rack, static_cast<int>(core), std::move(channels), lost);
   job.dense->unlink();  // whoever opens a channel has mapped the region
   return ps::make_shard_task(job.dense, static_cast<int>(core), std::move(channels), lost);
-}
-
-void Service::wake() {
-  ::eventfd_write(wake_.get(), 1);
 }
 
 // What the server of a rack is called: by its address, which those that have joined know.
@@ -521,8 +508,9 @@ Status Service::join(Job& job, std::size_t newest) {
   std::vector<std::unique_ptr<net::Region>> regions;
   if (in_memory) {
     for (const Rank& rank : job.ranks) {
-      MOTLEY_ASSIGN(auto region,
-                    net::Region::map(rank.join->region, ServerRegion::value_offsets(join.bucket_elements).back()));
+      MOTLEY_ASSIGN(
+          auto region,
+          net::Region::map(rank.join->region, collective::value_offsets(join.bucket_elements, sizeof(float)).back()));
       regions.push_back(std::move(region));
     }
   }
@@ -531,7 +519,7 @@ Status Service::join(Job& job, std::size_t newest) {
   count_in(job, job.dense->metrics(), bytes);
   announce_joined(job, {.region = in_memory ? region : "", .region_bytes = job.dense->region_bytes()});
   spdlog::info("job '{}': {} ranks, {} in {} buckets, {}", job.name, join.size,
-               format_bytes(static_cast<double>(ServerRegion::value_offsets(join.bucket_elements).back())),
+               format_bytes(static_cast<double>(collective::value_offsets(join.bucket_elements, sizeof(float)).back())),
                join.bucket_elements.size(), in_memory ? "in shared memory" : "over TCP");
   return {};
 }
@@ -595,8 +583,9 @@ Status Service::join_rack(Job& job, std::size_t newest) {
   if (claim.identity.job.size() > net::kMaxNameBytes) {
     return fail(ErrorCode::kInvalidInput, "the job's name '{}' is too long for a job with racks", job.name);
   }
-  const net::Secret token = tenants_.find_token(job.claim.identity.tenant);
-  job.rack = std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { wake(); });
+  const net::Secret& token = tenants_.find(job.claim.identity.tenant).token;
+  job.rack =
+      std::make_shared<RackJob>(join, std::move(claim), token, options_.payload_checksum, [this] { waits_.wake(); });
   count_in(job, std::make_shared<JobMetrics>(static_cast<int>(ranks.size()), 0), bytes);
   return {};
 }
@@ -624,12 +613,10 @@ Status Service::receive_from_racks(Job& job) {
 
 // What has come from the ranks of this server's rack, for the job between the racks.
 std::vector<ReceivedFrom> Service::received_in_rack(const Job& between) const {
-  for (const auto& [number, job] : jobs_) {
-    const net::Identity& identity = job->claim.identity;
-    const bool its_rack = between.is(identity.tenant, identity.job + kBetweenRacks);
-    if (its_rack && job->rack && job->rack->ready()) return job->rack->received();
-  }
-  return {};
+  const auto& [name, tenant] = std::tie(between.claim.identity.job, between.claim.identity.tenant);
+  if (!name.ends_with(kBetweenRacks)) return {};
+  const Job* job = find_job(tenant, name.substr(0, name.size() - std::string_view(kBetweenRacks).size()));
+  return job != nullptr && job->rack && job->rack->ready() ? job->rack->received() : std::vector<ReceivedFrom>();
 }
 
 void Service::end(Job& job, const Error& error) {

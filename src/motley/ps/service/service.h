@@ -13,14 +13,13 @@
 #include <thread>
 #include <vector>
 
-#include "motley/net/acceptor.h"
-#include "motley/net/tcp_connection.h"
+#include "motley/net/admission.h"
+#include "motley/net/connection.h"
 #include "motley/ps/dense/aggregation_thread.h"
 #include "motley/ps/dense/dense_job.h"
 #include "motley/ps/dense/rack_job.h"
 #include "motley/ps/embedding/sparse_service.h"
 #include "motley/ps/service/metrics.h"
-#include "motley/ps/service/stall_watch.h"
 #include "motley/ps/tenants/tenants.h"
 
 namespace motley::ps {
@@ -35,19 +34,47 @@ struct ServiceOptions {
   std::filesystem::path tables;  // folder of sparse tables' cold tiers and checkpoints; empty: neither
 };
 
+// Whether something stands still: something waits, and nothing has moved for a while. Told the time, it needs no clock.
+class StallWatch {
+ public:
+  // `progress` changes with everything that moves. Returns the seconds for which nothing has, zero where nothing waits.
+  double look(std::uint64_t progress, bool waits, double now) {
+    if (!waits || progress != progress_ || !waited_) {
+      moved_at_ = now;
+      reported_ = false;
+    }
+    progress_ = progress;
+    waited_ = waits;
+    return now - moved_at_;
+  }
+  // True once a stall, when it has lasted so long.
+  bool is_due(double lasted, double limit) {
+    if (reported_ || lasted < limit) return false;
+    reported_ = true;
+    return true;
+  }
+
+ private:
+  std::uint64_t progress_ = 0;
+  bool waited_ = false;
+  bool reported_ = false;
+  double moved_at_ = 0;
+};
+
 class Service {
  public:
   static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, const Tenants& tenants);
   ~Service();
 
   const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
+  std::string address() const;                                 // the same as text
   int cores() const { return static_cast<int>(cores_.size()); }
   const Metrics& metrics() const { return *metrics_; }
 
  private:
   struct Rank {
-    std::unique_ptr<net::TcpConnection> control;
-    std::vector<std::unique_ptr<net::TcpConnection>> channels;  // by core, until all ranks' are there
+    std::unique_ptr<net::Connection> control;
+    std::vector<std::unique_ptr<net::Connection>> channels;  // by core, until all ranks' are there
     std::optional<ServerJoin> join;
     bool loaded = false;
     bool left = false;
@@ -63,14 +90,10 @@ class Service {
     std::unique_ptr<MemoryQuota::Lease> memory;
     std::shared_ptr<JobMetrics> metrics;
     StallWatch watch;
-    // A tenant's own job of this name?
-    bool is(const std::string& tenant, const std::string& job) const {
-      return claim.identity.tenant == tenant && claim.identity.job == job;
-    }
   };
   // A connection with last words.
   struct Leaving {
-    std::unique_ptr<net::TcpConnection> connection;
+    std::unique_ptr<net::Connection> connection;
     double until;
     bool announced = false;
   };
@@ -87,8 +110,8 @@ class Service {
   void run();
   void wait_for_events();
   void admit(net::Acceptor::PendingConnection pending);
-  void admit_control(const net::Claim& claim, std::unique_ptr<net::TcpConnection> connection);
-  void admit_channel(const net::Claim& claim, std::unique_ptr<net::TcpConnection> connection);
+  void admit_control(const net::Claim& claim, std::unique_ptr<net::Connection> connection);
+  void admit_channel(const net::Claim& claim, std::unique_ptr<net::Connection> connection);
   // Each returns an error that ends the job.
   Status receive_from(Job& job, std::size_t rank);
   Status handle(Job& job, std::size_t rank, const net::Message& message);
@@ -108,9 +131,10 @@ class Service {
   void announce_joined(Job& job, ServerJoined joined);
   std::vector<ReceivedFrom> received_in_rack(const Job& between) const;
   std::unique_ptr<AggregationTask> make_shard_task(Job& job, std::size_t core);
-  void wake();
   void end(Job& job, const Error& error);
-  void turn_away(std::unique_ptr<net::TcpConnection> connection, const Error& error);
+  Job* find_job(const std::string& tenant, const std::string& name) const;  // null: there is none
+  void refuse(std::unique_ptr<net::Connection> connection, const std::string& why);
+  void turn_away(std::unique_ptr<net::Connection> connection, const Error& error);
   void send_back();
   static bool has_left(Leaving& leaving);
   void judge_lost();
@@ -131,12 +155,12 @@ class Service {
   std::map<std::uint64_t, std::unique_ptr<Job>> jobs_;
   std::uint64_t next_job_ = 1;
   std::vector<Leaving> leaving_;
-  std::vector<std::unique_ptr<net::TcpConnection>> probes_;
+  std::vector<std::unique_ptr<net::Connection>> probes_;
   std::vector<Lost> suspected_;
   double watched_at_ = 0;  // for stalls
   bool has_more_ = false;  // requests that have come were left for the next turn
 
-  Descriptor wake_;
+  net::WaitSet waits_;
   std::mutex mutex_;        // guards the two below
   std::vector<Lost> lost_;  // what cores saw
   bool stop_ = false;

@@ -1,9 +1,8 @@
-// Reading the file of tenants, looking them up, and counting what they take.
 #include "motley/ps/tenants/tenants.h"
 
 #include <algorithm>
 
-#include "motley/base/os/folder_name.h"
+#include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/net/secret.h"
 #include "motley/serial/strict_yaml.h"
@@ -18,9 +17,7 @@ constexpr double kMaxQuota = 1e18;  // bytes
 // The token that stands in the entry or in the file that it names.
 Result<net::Secret> read_token(const cluster::StrictYaml& entry, const std::filesystem::path& folder) {
   const bool named = entry.has("token_file");
-  if (named == entry.has("token")) {
-    return fail(ErrorCode::kInvalidInput, "needs either token_file or token");
-  }
+  if (named == entry.has("token")) return fail(ErrorCode::kInvalidInput, "needs either token_file or token");
   if (named) return net::Secret::from_file(folder / entry.text("token_file"));
   return net::Secret::from_text(entry.text("token"), "token");
 }
@@ -58,26 +55,6 @@ Result<Tenants> Tenants::read(const std::filesystem::path& file) {
   return Tenants(std::move(tenants));
 }
 
-const Tenant* Tenants::find(const std::string& name) const {
-  const auto found = tenants_.find(name);
-  return found == tenants_.end() ? nullptr : &found->second;
-}
-
-net::Secret Tenants::find_token(const std::string& name) const {
-  const Tenant* tenant = find(name);
-  return tenant == nullptr ? for_all_ : tenant->token;
-}
-
-std::size_t Tenants::find_quota(const std::string& name) const {
-  const Tenant* tenant = find(name);
-  return tenant == nullptr ? 0 : tenant->quota_bytes;
-}
-
-int Tenants::find_weight(const std::string& name) const {
-  const Tenant* tenant = find(name);
-  return tenant == nullptr ? 1 : tenant->share;
-}
-
 MemoryQuota::Lease::Lease(MemoryQuota& quota, std::string tenant, std::string job)
     : quota_(quota), tenant_(std::move(tenant)), job_(std::move(job)) {}
 
@@ -90,8 +67,8 @@ Status MemoryQuota::Lease::take(std::size_t bytes) {
   const auto text = [](std::size_t amount) { return format_bytes(static_cast<double>(amount)); };
   const auto found = quota_.taken_.find(tenant_);
   const std::size_t taken = found == quota_.taken_.end() ? 0 : found->second;
-  if (const std::size_t most = quota_.tenants_.find_quota(tenant_);
-      most > 0 && (taken > most || bytes > most - taken)) {
+  const std::size_t most = quota_.tenants_.find(tenant_).quota_bytes;
+  if (most > 0 && (taken > most || bytes > most - taken)) {
     return fail(ErrorCode::kRefused, "job '{}' needs {} here; of the quota of tenant '{}', {}, {} are taken", job_,
                 text(bytes), tenant_, text(most), text(taken));
   }

@@ -22,9 +22,9 @@ struct Tenant {
 class Tenants {
  public:
   // One token for all, whatever tenant they say they are: names only keep jobs apart.
-  Tenants(net::Secret token) : for_all_(std::move(token)) {}  // NOLINT(google-explicit-constructor)
+  Tenants(net::Secret token) : others_{std::move(token)} {}  // NOLINT(google-explicit-constructor)
   explicit Tenants(std::map<std::string, Tenant> tenants)
-      : for_all_(net::Secret::generate()), tenants_(std::move(tenants)) {}
+      : others_{net::Secret::generate()}, named_(std::move(tenants)) {}
   // A YAML file of mode 0600:
   //   tenants:
   //     - {name: vision, token_file: vision.token, quota: 16 GB, share: 2}
@@ -32,18 +32,17 @@ class Tenants {
   // A relative token_file is beside the file. No two tenants may have the same token.
   static Result<Tenants> read(const std::filesystem::path& file);
 
-  // What whoever claims to be this tenant must prove to know. For a tenant that is not here it is a secret that nobody
-  // knows, so that its handshake goes as one with a wrong token does.
-  net::Secret find_token(const std::string& name) const;
-  std::size_t find_quota(const std::string& name) const;
-  int find_weight(const std::string& name) const;
-  const std::map<std::string, Tenant>& named() const { return tenants_; }
+  // Whoever claims to be this tenant must prove to know its token. For a tenant that is not here that is a secret that
+  // nobody knows, so that its handshake goes as one with a wrong token does.
+  const Tenant& find(const std::string& name) const {
+    const auto found = named_.find(name);
+    return found == named_.end() ? others_ : found->second;
+  }
+  const std::map<std::string, Tenant>& named() const { return named_; }
 
  private:
-  const Tenant* find(const std::string& name) const;
-
-  net::Secret for_all_;
-  std::map<std::string, Tenant> tenants_;
+  Tenant others_;
+  std::map<std::string, Tenant> named_;
 };
 
 // How much of a server's memory each tenant's jobs have taken, dense jobs and sparse tables together, and that no

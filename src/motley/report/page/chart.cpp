@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "motley/base/result.h"
 #include "motley/report/page/html.h"
@@ -21,49 +22,30 @@ constexpr double kMarkWidth = 1.8;    // percent of a bar that a mark of two or 
 
 // Five significant digits are finer than a screen; integers stay whole.
 Json rounded(double value) {
-  if (!std::isfinite(value)) {
-    return nullptr;
-  }
-  if (value == std::floor(value) && std::abs(value) < 1e15) {
-    return static_cast<std::int64_t>(value);
-  }
+  if (!std::isfinite(value)) return nullptr;
+  if (value == std::floor(value) && std::abs(value) < 1e15) return static_cast<std::int64_t>(value);
   return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr);
 }
 
-const char* style_name(LineStyle style) {
-  switch (style) {
-    case LineStyle::kLine:
-      return "line";
-    case LineStyle::kFaint:
-      return "faint";
-    case LineStyle::kDashed:
-      return "dashed";
-    case LineStyle::kMarked:
-      return "marked";
-    case LineStyle::kMarks:
-      return "marks";
-    case LineStyle::kArea:
-      return "area";
-  }
-  return "line";
+constexpr const char* kStyleNames[] = {"line", "faint", "dashed", "marked", "marks", "area"};  // as LineStyle
+
+// Begin and width of a span of a bar, in percent of its extent; no width where nothing of it is to be seen.
+std::pair<double, double> place(double begin, double end, double extent) {
+  const double from = std::clamp(begin / extent, 0.0, 1.0) * 100;
+  return {from, std::clamp(end / extent, 0.0, 1.0) * 100 - from};
 }
 
 }  // namespace
 
 std::vector<std::size_t> thin(const std::vector<double>& x, const std::vector<double>& y, std::size_t limit) {
   const std::size_t size = x.size();
-  std::vector<std::size_t> kept;
-  if (size <= limit) {
-    for (std::size_t i = 0; i < size; ++i) {
-      kept.push_back(i);
-    }
-    return kept;
-  }
+  std::vector<std::size_t> kept(size <= limit ? size : 1);
+  std::iota(kept.begin(), kept.end(), 0);
+  if (size <= limit) return kept;
   // The first and the last point stay. What lies between is cut into limit - 2 buckets of equal length; from each stays
   // the point that spans the largest triangle with the point kept before it and the mean of the bucket after it.
   const std::size_t buckets = limit - 2;
   const auto bucket_begin = [&](std::size_t bucket) { return 1 + bucket * (size - 2) / buckets; };
-  kept.push_back(0);
   for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
     const std::size_t begin = bucket_begin(bucket), end = bucket_begin(bucket + 1);
     const std::size_t next_end = bucket + 1 < buckets ? bucket_begin(bucket + 2) : size;
@@ -101,7 +83,7 @@ std::string line_chart(const LineChart& chart) {
     }
     data["series"].push_back({{"name", series.name},
                               {"color", series.color},
-                              {"style", style_name(series.style)},
+                              {"style", kStyleNames[static_cast<std::size_t>(series.style)]},
                               {"points", std::move(points)}});
   }
   return fmt::format(
@@ -113,18 +95,15 @@ std::string line_chart(const LineChart& chart) {
 std::string segment_bar(const std::vector<Segment>& segments, double extent, const std::string& label, int tracks) {
   std::string svg = fmt::format("<svg class=\"bar tracks-{}\" role=\"img\" aria-label=\"{}\">", tracks, escape(label));
   for (const Segment& segment : segments) {
-    const double begin = std::clamp(segment.begin / extent, 0.0, 1.0) * 100;
-    const double end = std::clamp(segment.end / extent, 0.0, 1.0) * 100;
-    if (end > begin) {
-      svg += fmt::format(
-          "<rect class=\"{}\" x=\"{:.3f}%\" width=\"{:.3f}%\" y=\"{:.0f}%\" "
-          "height=\"{:.0f}%\"><title>{}</title></rect>",
-          escape(segment.kind), begin, end - begin, 100.0 * segment.track / tracks,
-          100.0 / tracks - (tracks > 1 ? 4 : 0), escape(segment.text));
-      if (!segment.mark.empty() && end - begin >= kMarkWidth) {
-        svg += fmt::format("<text x=\"{:.3f}%\" y=\"{:.0f}%\">{}</text>", (begin + end) / 2,
-                           100.0 * (segment.track + 0.5) / tracks, escape(segment.mark));
-      }
+    const auto [begin, width] = place(segment.begin, segment.end, extent);
+    if (width <= 0) continue;
+    svg += fmt::format(
+        "<rect class=\"{}\" x=\"{:.3f}%\" width=\"{:.3f}%\" y=\"{:.0f}%\" height=\"{:.0f}%\"><title>{}</title></rect>",
+        escape(segment.kind), begin, width, 100.0 * segment.track / tracks, 100.0 / tracks - (tracks > 1 ? 4 : 0),
+        escape(segment.text));
+    if (!segment.mark.empty() && width >= kMarkWidth) {
+      svg += fmt::format("<text x=\"{:.3f}%\" y=\"{:.0f}%\">{}</text>", begin + width / 2,
+                         100.0 * (segment.track + 0.5) / tracks, escape(segment.mark));
     }
   }
   return svg + "</svg>";
@@ -145,13 +124,12 @@ std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std:
     track += groups[i].second;
   }
   for (const Block& block : blocks) {
-    const double begin = std::clamp(block.begin / extent, 0.0, 1.0) * 100;
-    const double end = std::clamp(block.end / extent, 0.0, 1.0) * 100;
-    if (end <= begin) continue;
+    const auto [begin, width] = place(block.begin, block.end, extent);
+    if (width <= 0) continue;
     svg += fmt::format(
         "<rect class=\"block\" style=\"fill:var(--series-{})\" x=\"{:.3f}%\" width=\"{:.3f}%\" y=\"{:.1f}\" "
         "height=\"{:.1f}\"><title>{}</title></rect>",
-        block.color % kPaletteSize, begin, end - begin, block.track * track_height, block.tracks * track_height,
+        block.color % kPaletteSize, begin, width, block.track * track_height, block.tracks * track_height,
         escape(block.text));
   }
   return svg + "</svg>";
@@ -159,14 +137,12 @@ std::string gantt_chart(const std::vector<Block>& blocks, const std::vector<std:
 
 std::string bar_axis(const std::vector<std::pair<double, std::string>>& ticks, double extent) {
   std::string svg = "<svg class=\"axis\" aria-hidden=\"true\">";
-  for (const auto& [place, words] : ticks) {
-    const double x = std::clamp(place / extent, 0.0, 1.0) * 100;
+  for (const auto& [at, words] : ticks) {
+    const double x = std::clamp(at / extent, 0.0, 1.0) * 100;
+    const char* end = x < 3 ? "first" : x > 97 ? "last" : "";
     svg += fmt::format(
         "<line x1=\"{0:.3f}%\" x2=\"{0:.3f}%\" y2=\"5\"/><text x=\"{0:.3f}%\" y=\"17\" class=\"{1}\">{2}</text>", x,
-        x < 3    ? "first"
-        : x > 97 ? "last"
-                 : "",
-        escape(words));
+        end, escape(words));
   }
   return svg + "</svg>";
 }

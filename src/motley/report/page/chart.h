@@ -10,6 +10,7 @@
 
 namespace motley::report {
 
+// Page.js knows them by the names in chart.cpp.
 enum class LineStyle {
   kLine,
   kFaint,  // thin and pale, behind the others
@@ -24,6 +25,11 @@ struct Series {
   int color = 0;
   LineStyle style = LineStyle::kLine;
   std::vector<double> x, y;  // equal lengths, x ascending; a y that is not finite is a gap
+
+  void add(double at, double value) {
+    x.push_back(at);
+    y.push_back(value);
+  }
 };
 
 struct LineChart {

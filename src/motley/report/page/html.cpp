@@ -5,33 +5,33 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "motley/report/page/assets.h"
-
 namespace motley::report {
+
+// The files that the build puts into the binary for every page.
+extern const std::string_view chart_library;  // Chart.js 3.9, MIT licence
+extern const std::string_view page_script;    // page.js
+extern const std::string_view page_style;     // page.css
+
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
-// The length of the well-formed UTF-8 sequence at the front of the text (RFC 3629), 0 where there is none.
+// The length of the well-formed UTF-8 sequence at the front of the text, 0 where there is none: by the table of
+// RFC 3629 of what the first two bytes may be; all after them are from 80 to BF.
 std::size_t utf8_length(std::string_view text) {
+  struct Form {
+    unsigned first, last, second_least, second_most;
+    std::size_t length;
+  };
+  static constexpr Form kForms[] = {{0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
+                                    {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3},
+                                    {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
+                                    {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const auto follows = [&](std::size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
-  const unsigned first = byte(0);
-  if (first < 0x80) {
-    return 1;
-  }
-  if (first >= 0xC2 && first <= 0xDF) {
-    return follows(1) ? 2 : 0;
-  }
-  if (first >= 0xE0 && first <= 0xEF) {
-    const bool overlong = first == 0xE0 && byte(1) < 0xA0;
-    const bool surrogate = first == 0xED && byte(1) > 0x9F;
-    return follows(1) && follows(2) && !overlong && !surrogate ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const bool overlong = first == 0xF0 && byte(1) < 0x90;
-    const bool too_large = first == 0xF4 && byte(1) > 0x8F;
-    return follows(1) && follows(2) && follows(3) && !overlong && !too_large ? 4 : 0;
+  if (byte(0) < 0x80) return 1;
+  for (const Form& form : kForms) {
+    if (byte(0) < form.first || byte(0) > form.last) continue;
+    bool holds = byte(1) >= form.second_least && byte(1) <= form.second_most;
+    for (std::size_t i = 2; i < form.length; ++i) holds = holds && (byte(i) & 0xC0u) == 0x80u;
+    return holds ? form.length : 0;
   }
   return 0;
 }
@@ -61,40 +61,26 @@ OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR
 std::string escape(std::string_view text) {
   std::string escaped;
   escaped.reserve(text.size() + text.size() / 8);
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const unsigned char first = static_cast<unsigned char>(text[0]);
-    const bool forbidden = (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
-    if (length == 0 || forbidden) {
-      escaped += kReplacement;
-    } else if (first == '&') {
-      escaped += "&amp;";
-    } else if (first == '<') {
-      escaped += "&lt;";
-    } else if (first == '>') {
-      escaped += "&gt;";
-    } else if (first == '"') {
-      escaped += "&quot;";
-    } else if (first == '\'') {
-      escaped += "&#39;";
-    } else {
-      escaped += text.substr(0, length);
-    }
-    text.remove_prefix(std::max<std::size_t>(length, 1));
+  for (std::size_t length = 0; !text.empty(); text.remove_prefix(std::max<std::size_t>(length, 1))) {
+    length = utf8_length(text);
+    const char first = text[0];
+    const bool is_forbidden = length == 1 && ((first < 0x20 && first != '\n' && first != '\t') || first == 0x7F);
+    escaped += length == 0 || is_forbidden ? "\xEF\xBF\xBD"
+               : first == '&'              ? "&amp;"
+               : first == '<'              ? "&lt;"
+               : first == '>'              ? "&gt;"
+               : first == '"'              ? "&quot;"
+               : first == '\''             ? "&#39;"
+                                           : text.substr(0, length);
   }
   return escaped;
 }
 
 std::string json_for_script(const nlohmann::ordered_json& value) {
-  const std::string plain = value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   std::string safe;
-  safe.reserve(plain.size());
-  for (const char c : plain) {
-    if (c == '<') {
-      safe += "\\u003c";  // "<" can stand only inside a JSON string, where this means the same
-    } else {
-      safe += c;
-    }
+  for (const char c : value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)) {
+    // It can stand only inside a JSON string, where this means the same.
+    safe += c == '<' ? std::string_view("\\u003c") : std::string_view(&c, 1);
   }
   return safe;
 }
@@ -139,6 +125,15 @@ std::string table(const std::vector<std::string>& headings, const std::vector<st
   return html + "</tbody></table></div>\n";
 }
 
+std::string text_table(std::vector<std::vector<std::string>> rows, const std::vector<std::size_t>& numeric) {
+  const std::vector<std::string> headings = std::move(rows.front());
+  rows.erase(rows.begin());
+  for (std::vector<std::string>& row : rows) {
+    for (std::string& cell : row) cell = escape(cell);
+  }
+  return table(headings, rows, numeric);
+}
+
 std::string document(std::string_view title, std::string_view body_html) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -148,6 +143,20 @@ std::string document(std::string_view title, std::string_view body_html) {
       "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n{}</style>\n</head>\n"
       "<body>\n{}<script>\n{}{}</script>\n<script>\n{}</script>\n</body>\n</html>\n",
       escape(title), page_style, body_html, kLibraryLicence, chart_library, page_script);
+}
+
+std::string document(const Page& page) {
+  std::string body = fmt::format("<header><h1>{}", escape(page.heading));
+  if (!page.badge.empty()) {
+    body += fmt::format("<span class=\"badge{}\">{}</span>", tone_class(page.badge_tone), escape(page.badge));
+  }
+  body += "</h1>\n<div class=\"facts\">";
+  for (const std::string& fact : page.facts) body += fmt::format("<span>{}</span>", escape(fact));
+  body += "</div></header>\n<main>\n" + page.notices_html;
+  if (!page.tiles_html.empty()) body += fmt::format("<div class=\"tiles\">\n{}</div>\n", page.tiles_html);
+  body += fmt::format("<div class=\"cards\">\n{}</div></main>\n", page.cards_html);
+  if (!page.footer.empty()) body += fmt::format("<footer>{}</footer>\n", escape(page.footer));
+  return document(page.title, body);
 }
 
 }  // namespace motley::report

@@ -22,7 +22,7 @@ std::string card(std::string_view title, std::string_view hint_html, std::string
 enum class Tone { kPlain, kGood, kBad };
 
 // A large figure with a label above and a remark below. A tone other than kPlain also says "met" or "missed" in words.
-std::string tile(std::string_view label, std::string_view value, std::string_view remark, Tone tone);
+std::string tile(std::string_view label, std::string_view value, std::string_view remark, Tone tone = Tone::kPlain);
 
 // A strip of text across the page with a bold first word, such as "Emulated".
 std::string notice(std::string_view heading, std::string_view body_html, Tone tone = Tone::kPlain);
@@ -30,9 +30,23 @@ std::string notice(std::string_view heading, std::string_view body_html, Tone to
 // A table with a header row; cells are HTML. Columns named in `numeric` are aligned to the right.
 std::string table(const std::vector<std::string>& headings, const std::vector<std::vector<std::string>>& rows_html,
                   const std::vector<std::size_t>& numeric = {});
+// The same of rows of text, of which the first is the header.
+std::string text_table(std::vector<std::vector<std::string>> rows, const std::vector<std::size_t>& numeric = {});
 
 // A whole page: style, charts' library and script are inside, nothing is loaded from elsewhere (a content security
 // policy forbids it), light and dark follow the reader's system, and it prints.
 std::string document(std::string_view title, std::string_view body_html);
+
+// What most pages consist of, from top to bottom. A field that is empty leaves its part out.
+struct Page {
+  std::string title;
+  std::string heading = title;  // text, as are the badge beside it and the facts in the line below
+  std::string badge = {};
+  Tone badge_tone = Tone::kPlain;
+  std::vector<std::string> facts = {};
+  std::string notices_html = {}, tiles_html = {}, cards_html = {};
+  std::string footer = {};
+};
+std::string document(const Page& page);
 
 }  // namespace motley::report

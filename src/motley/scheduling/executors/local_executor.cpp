@@ -1,4 +1,4 @@
-#include "motley/scheduling/executors/local_executor.h"
+#include "motley/scheduling/executors/executors.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -12,20 +12,21 @@
 #include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
 #include "motley/base/os/process.h"
+#include "motley/scheduling/executors/attempt_folder.h"
 
 namespace motley::scheduling {
 namespace {
 
 class LocalExecutor final : public Executor {
  public:
-  explicit LocalExecutor(std::vector<std::string> wrapper) : wrapper_(std::move(wrapper)) {}
+  explicit LocalExecutor(std::string wrapper) : wrapper_(std::move(wrapper)) {}
 
   Status start(const Attempt& attempt) override {
     MOTLEY_TRY(make_folders(attempt.folder));
     const std::string file = (attempt.folder / "output").string();
     const Descriptor output(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (!output.valid()) return fail(ErrorCode::kIo, "{}: {}", file, errno_text());
-    MOTLEY_ASSIGN(const pid_t process, spawn({.words = attempt_words(wrapper_, attempt),
+    MOTLEY_ASSIGN(const pid_t process, spawn({.words = wrapped_command(wrapper_, attempt, false),
                                               .environment = make_environment(attempt),
                                               .output = output.get(),
                                               .errors = output.get(),
@@ -75,13 +76,14 @@ class LocalExecutor final : public Executor {
     return {};
   }
 
-  const std::vector<std::string> wrapper_;
+  const std::string wrapper_;
   std::vector<pid_t> children_;  // that have not been waited for
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> make_local_executor(std::vector<std::string> wrapper) {
+Result<std::unique_ptr<Executor>> make_local_executor() {
+  MOTLEY_ASSIGN(std::string wrapper, find_wrapper());
   return std::make_unique<LocalExecutor>(std::move(wrapper));
 }
 

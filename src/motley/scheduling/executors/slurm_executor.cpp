@@ -1,4 +1,4 @@
-#include "motley/scheduling/executors/slurm_executor.h"
+#include "motley/scheduling/executors/executors.h"
 
 #include <fcntl.h>
 
@@ -15,7 +15,7 @@
 #include "motley/base/os/file.h"
 #include "motley/base/os/process.h"
 #include "motley/net/session.h"
-#include "motley/scheduling/executors/run_attempt.h"
+#include "motley/scheduling/executors/attempt_folder.h"
 
 namespace motley::scheduling {
 namespace {
@@ -132,7 +132,7 @@ struct SlurmJob {
 
 class SlurmExecutor final : public Executor {
  public:
-  SlurmExecutor(SlurmOptions options, std::vector<std::string> wrapper, std::vector<SlurmNode> nodes)
+  SlurmExecutor(SlurmOptions options, std::string wrapper, std::vector<SlurmNode> nodes)
       : options_(std::move(options)), wrapper_(std::move(wrapper)), nodes_(std::move(nodes)) {}
 
   Status start(const Attempt& attempt) override {
@@ -149,9 +149,9 @@ class SlurmExecutor final : public Executor {
       return {};
     }
     // It may have been accepted nevertheless, which the next question to Slurm tells.
-    if (++refusals_[key] < kMaxRefusals) return {};
+    if (++watched_[key].refusals < kMaxRefusals) return {};
     spdlog::warn("job '{}': sbatch does not accept it; {} says why", attempt.name, output);
-    if (forbid(attempt)) return write_file(attempt.folder / "ended", fmt::format("{}\n", kRefusedCode));
+    if (forbid(attempt)) return note_ended(attempt.folder, kRefusedCode);
     return {};
   }
 
@@ -167,7 +167,9 @@ class SlurmExecutor final : public Executor {
     if (!is_known && !has_begun(attempt)) return AttemptStatus{State::kUnknown};
     if (!is_known && !answers_) return AttemptStatus{State::kRunning};
     const auto code = read_exit_code(attempt);
-    if (!code && now < unseen_.emplace(key, now).first->second + kFileSeconds) return AttemptStatus{State::kRunning};
+    double& unseen = watched_[key].unseen;
+    if (unseen < 0) unseen = now;
+    if (!code && now < unseen + kFileSeconds) return AttemptStatus{State::kRunning};
     const bool has_suspects = note_suspects(attempt);
     if (has_suspects || (is_known && std::ranges::any_of(found->second, &SlurmJob::lost_its_node))) {
       return over(key, {State::kLost, 0, true});
@@ -185,7 +187,7 @@ class SlurmExecutor final : public Executor {
   }
 
   Status kill(const Attempt& attempt) override {
-    double& killed = killed_.emplace(attempt.folder.string(), -kAskSeconds).first->second;
+    double& killed = watched_[attempt.folder.string()].killed;
     if (monotonic_seconds() < killed + kAskSeconds) return {};
     killed = monotonic_seconds();
     forbid(attempt);
@@ -216,11 +218,11 @@ class SlurmExecutor final : public Executor {
   // Slurm takes scripts only.
   std::string make_script(const Attempt& attempt) const {
     std::string script = "#!/bin/sh\n";
-    for (const auto& [name, value] : list_variables(attempt)) {
-      script += fmt::format("export {}={}\n", name, quoted(value));
-    }
+    auto variables = list_variables(attempt);
+    variables.emplace_back(net::kSecretFileVariable, (attempt.folder / "secret").string());
+    for (const auto& [name, value] : variables) script += fmt::format("export {}={}\n", name, quoted(value));
     script += "exec";
-    for (const std::string& word : attempt_words(wrapper_, attempt)) script += fmt::format(" {}", quoted(word));
+    for (const std::string& word : wrapped_command(wrapper_, attempt, true)) script += fmt::format(" {}", quoted(word));
     return script + "\n";
   }
 
@@ -292,23 +294,24 @@ class SlurmExecutor final : public Executor {
 
   // Forgets what was noted of the attempt.
   Result<AttemptStatus> over(const std::string& key, const AttemptStatus& status) {
-    refusals_.erase(key);
-    unseen_.erase(key);
-    killed_.erase(key);
+    watched_.erase(key);
     return status;
   }
 
   const SlurmOptions options_;
-  const std::vector<std::string> wrapper_;
+  const std::string wrapper_;
   std::vector<SlurmNode> nodes_;
   double asked_for_nodes_ = -1e18;
   double asked_for_jobs_ = -1e18;
   bool answers_ = true;
   // All by the attempt's folder, which is the jobs' comment.
   std::map<std::string, std::vector<SlurmJob>> jobs_;
-  std::map<std::string, int> refusals_;
-  std::map<std::string, double> unseen_;  // since when it should have ended, as Slurm says, and nothing says how
-  std::map<std::string, double> killed_;
+  struct Watched {
+    int refusals = 0;
+    double unseen = -1;            // since when it should have ended, as Slurm says, and nothing says how
+    double killed = -kAskSeconds;  // when it was last
+  };
+  std::map<std::string, Watched> watched_;
   std::map<std::string, double> suspects_;  // nodes, until when
 };
 
@@ -340,8 +343,7 @@ Result<ClusterTopology> slurm_topology(const SlurmOptions& options) {
 
 Result<std::unique_ptr<Executor>> make_slurm_executor(const SlurmOptions& options) {
   MOTLEY_ASSIGN(std::vector<SlurmNode> nodes, nodes_now(options));
-  std::vector<std::string> wrapper = own_attempt_wrapper();
-  wrapper.emplace_back("--batch-job");
+  MOTLEY_ASSIGN(std::string wrapper, find_wrapper());
   return std::make_unique<SlurmExecutor>(options, std::move(wrapper), std::move(nodes));
 }
 

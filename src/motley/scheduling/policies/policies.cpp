@@ -10,7 +10,7 @@ namespace {
 
 struct Known {
   const char* name;
-  std::unique_ptr<Policy> (*make)(const PolicyOptions&);
+  MakePolicy* make;
   bool is_online = true;
   bool needs_programs = false;
   bool is_live = true;
@@ -34,6 +34,15 @@ constexpr Known kKnown[] = {
     {"random-devices", make_random_devices, false, false, false, false},
 };
 
+// Of those that can run here and are so.
+std::vector<std::string> list_names(bool Known::* is_so) {
+  std::vector<std::string> names;
+  for (const Known& known : kKnown) {
+    if (known.*is_so && (!known.needs_programs || has_program_solver())) names.emplace_back(known.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::vector<std::string> policy_names() {
@@ -43,19 +52,11 @@ std::vector<std::string> policy_names() {
 }
 
 std::vector<std::string> online_policy_names() {
-  std::vector<std::string> names;
-  for (const Known& known : kKnown) {
-    if (known.is_online && (!known.needs_programs || has_program_solver())) names.emplace_back(known.name);
-  }
-  return names;
+  return list_names(&Known::is_online);
 }
 
 std::vector<std::string> live_policy_names() {
-  std::vector<std::string> names;
-  for (const Known& known : kKnown) {
-    if (known.is_live && (!known.needs_programs || has_program_solver())) names.emplace_back(known.name);
-  }
-  return names;
+  return list_names(&Known::is_live);
 }
 
 bool knows_types(const std::string& policy) {

@@ -10,12 +10,16 @@
 namespace motley::scheduling {
 
 int Program::add_variable(double objective, double lower, double upper, bool is_integer) {
-  variables_.push_back({objective, lower, upper, is_integer});
-  return static_cast<int>(variables_.size()) - 1;
+  objective_.push_back(objective);
+  lower_.push_back(lower);
+  upper_.push_back(upper);
+  kinds_.push_back(is_integer ? 1 : 0);
+  return static_cast<int>(kinds_.size()) - 1;
 }
 
 void Program::add_limit(const Terms& terms, double lower, double upper) {
-  limits_.push_back({lower, upper});
+  limit_lower_.push_back(lower);
+  limit_upper_.push_back(upper);
   begins_.push_back(static_cast<int>(indices_.size()));
   for (const auto& [variable, factor] : terms) {
     indices_.push_back(variable);
@@ -30,35 +34,21 @@ bool has_program_solver() {
 }
 
 Result<Program::Answer> Program::maximise(const Limits& limits) const {
-  if (variables_.empty()) return Answer{{}, 0, 0, std::vector<double>(limits_.size())};
-  const auto column = [&](double Variable::* field) {
-    std::vector<double> values;
-    for (const Variable& variable : variables_) values.push_back(variable.*field);
-    return values;
-  };
-  const auto row = [&](double Limit::* field) {
-    std::vector<double> values;
-    for (const Limit& limit : limits_) values.push_back(limit.*field);
-    return values;
-  };
-  std::vector<HighsInt> kinds;
-  for (const Variable& variable : variables_) {
-    kinds.push_back(variable.is_integer ? kHighsVarTypeInteger : kHighsVarTypeContinuous);
-  }
-  const bool is_mixed = std::ranges::any_of(variables_, &Variable::is_integer);
+  static_assert(kHighsVarTypeContinuous == 0 && kHighsVarTypeInteger == 1);
+  if (kinds_.empty()) return Answer{{}, 0, 0, std::vector<double>(begins_.size())};
+  const bool is_mixed = std::ranges::count(kinds_, 1) > 0;
   const std::unique_ptr<void, decltype(&Highs_destroy)> highs(Highs_create(), &Highs_destroy);
   Highs_setBoolOptionValue(highs.get(), "output_flag", 0);
   Highs_setIntOptionValue(highs.get(), "threads", 1);
   Highs_setDoubleOptionValue(highs.get(), "time_limit", limits.seconds);
   Highs_setDoubleOptionValue(highs.get(), "mip_rel_gap", limits.gap);
-  const auto columns = static_cast<HighsInt>(variables_.size());
-  const auto rows = static_cast<HighsInt>(limits_.size());
+  const auto columns = static_cast<HighsInt>(kinds_.size());
+  const auto rows = static_cast<HighsInt>(begins_.size());
   const auto terms = static_cast<HighsInt>(indices_.size());
   const HighsInt passed =
       Highs_passMip(highs.get(), columns, rows, terms, kHighsMatrixFormatRowwise, kHighsObjSenseMaximize, 0,
-                    column(&Variable::objective).data(), column(&Variable::lower).data(),
-                    column(&Variable::upper).data(), row(&Limit::lower).data(), row(&Limit::upper).data(),
-                    begins_.data(), indices_.data(), factors_.data(), is_mixed ? kinds.data() : nullptr);
+                    objective_.data(), lower_.data(), upper_.data(), limit_lower_.data(), limit_upper_.data(),
+                    begins_.data(), indices_.data(), factors_.data(), is_mixed ? kinds_.data() : nullptr);
   if (passed == kHighsStatusError || Highs_run(highs.get()) == kHighsStatusError) {
     return fail(ErrorCode::kInternal, "HiGHS refuses a program of {} variables and {} limits", columns, rows);
   }
@@ -74,8 +64,8 @@ Result<Program::Answer> Program::maximise(const Limits& limits) const {
                 limits.seconds);
   }
   Answer answer;
-  answer.values.resize(variables_.size());
-  if (!is_mixed) answer.prices.resize(limits_.size());
+  answer.values.resize(kinds_.size());
+  if (!is_mixed) answer.prices.resize(begins_.size());
   Highs_getSolution(highs.get(), answer.values.data(), nullptr, nullptr, is_mixed ? nullptr : answer.prices.data());
   answer.objective = Highs_getObjectiveValue(highs.get());
   answer.bound = answer.objective;

@@ -39,16 +39,9 @@ class Program {
   Result<Answer> maximise() const { return maximise(Limits()); }
 
  private:
-  struct Variable {
-    double objective, lower, upper;
-    bool is_integer;
-  };
-  struct Limit {
-    double lower, upper;
-  };
-
-  std::vector<Variable> variables_;
-  std::vector<Limit> limits_;
+  std::vector<double> objective_, lower_, upper_;  // of each variable
+  std::vector<int> kinds_;                         // likewise; 1: it is whole
+  std::vector<double> limit_lower_, limit_upper_;
   std::vector<int> begins_;  // of each limit's terms
   std::vector<int> indices_;
   std::vector<double> factors_;

@@ -6,32 +6,16 @@
 #include <numeric>
 
 #include "motley/scheduling/policies/program.h"
-#include "motley/scheduling/simulator/capacity.h"
+#include "motley/scheduling/simulator/placement.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr double kTiny = 1e-9;
-constexpr int kMaxRounds = 200;  // of new configurations
-
-std::size_t index(int number) {
-  return static_cast<std::size_t>(number);
-}
+constexpr double kNever = std::numeric_limits<double>::infinity();  // a price
+constexpr int kMaxRounds = 200;                                     // of new configurations
 
 // --- How large rings are
-
-// The corners of the least concave function above a job's values, up to so many workers; each has more utility than the
-// one before.
-std::vector<int> corners(const std::vector<double>& values, int most) {
-  std::vector<int> hull = {0};
-  const auto slope = [&](int from, int to) { return (values[index(to)] - values[index(from)]) / (to - from); };
-  for (int workers = 1; workers <= most; ++workers) {
-    if (values[index(workers)] <= values[index(hull.back())]) continue;
-    while (hull.size() > 1 && slope(hull[hull.size() - 2], hull.back()) <= slope(hull.back(), workers)) hull.pop_back();
-    hull.push_back(workers);
-  }
-  return hull;
-}
 
 struct Filling {
   struct Ring {
@@ -52,7 +36,7 @@ Filling fill(const SlotProblem& problem, const std::vector<int>& most) {
   std::vector<Step> steps;
   for (std::size_t i = 0; i < problem.jobs.size(); ++i) {
     const std::vector<double>& values = problem.jobs[i].value[0];
-    const std::vector<int> hull = corners(values, most[i]);
+    const std::vector<int> hull = find_corners(std::span(values).first(index(most[i]) + 1));
     for (std::size_t k = 1; k < hull.size(); ++k) {
       const double gain = values[index(hull[k])] - values[index(hull[k - 1])];
       steps.push_back({i, hull[k - 1], hull[k], gain / (hull[k] - hull[k - 1])});
@@ -97,6 +81,7 @@ void choose_rings(const SlotProblem& problem, RelaxedSlot& slot) {
 struct Prices {
   std::vector<double> devices, uplinks;  // by node
   std::vector<double> rack_uplinks;
+  std::vector<double> rings;  // one of each job
 };
 
 // The cheapest way to share out so many workers among some takers: take(t, j) is what j workers on taker t cost.
@@ -107,7 +92,6 @@ struct Sharing {
 };
 template <class Cost>
 Sharing share_out(std::size_t takers, int workers, const Cost& take) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
   Sharing sharing;
   sharing.cost.assign(index(workers) + 1, kNever);
   sharing.cost[0] = 0;
@@ -141,12 +125,11 @@ void trace(const Sharing& sharing, int workers, const Found& found) {
 
 struct Priced {
   Placement placement;
-  double cost = std::numeric_limits<double>::infinity();
+  double cost = kNever;
 };
 
 // The cheapest configuration over more than one node.
 Priced cheapest(const ClusterTopology& topology, const SlotJob& job, int workers, const Prices& prices) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<std::vector<int>> racks(index(topology.racks));
   for (std::size_t i = 0; i < topology.nodes.size(); ++i) {
     if (topology.nodes[i].uplink >= job.reserve) {
@@ -182,80 +165,66 @@ Priced cheapest(const ClusterTopology& topology, const SlotJob& job, int workers
   return best;
 }
 
-// Probabilities of mappings under which expected loads fit: a program that grows by mappings.
-class MappingProgram {
- public:
-  MappingProgram(const SlotProblem& problem, RelaxedSlot& slot) : problem_(problem), slot_(slot) {
-    slot_.choices.resize(problem.jobs.size());
-  }
-
-  void add(std::size_t job, Placement placement) { slot_.choices[job].push_back({std::move(placement), 0}); }
-
-  // Fills in the probabilities. The prices are those of capacities, then of each job's one ring.
-  Result<std::pair<Prices, std::vector<double>>> solve() {
-    const ClusterTopology& topology = problem_.topology;
-    const std::size_t nodes = topology.nodes.size();
-    std::vector<Program::Terms> devices(nodes), uplinks(nodes), rack_uplinks(index(topology.racks)),
-        rings(problem_.jobs.size());
-    Program program;
-    for (std::size_t job = 0; job < problem_.jobs.size(); ++job) {
-      const double reserve = problem_.jobs[job].reserve;
-      const double utility = problem_.jobs[job].value[0][index(slot_.workers[job])];
-      for (const RelaxedSlot::Choice& choice : slot_.choices[job]) {
-        const int variable = program.add_variable(utility, 0, 1);
-        rings[job].emplace_back(variable, 1);
-        std::vector<bool> crosses(index(topology.racks));
-        const bool is_spread = choice.placement.size() > 1;
-        for (const Part& part : choice.placement) {
-          devices[index(part.node)].emplace_back(variable, part.workers);
-          if (is_spread && reserve > 0) uplinks[index(part.node)].emplace_back(variable, reserve);
-          crosses[index(topology.nodes[index(part.node)].rack)] = true;
-        }
-        if (reserve == 0 || std::ranges::count(crosses, true) < 2) continue;
-        for (std::size_t rack = 0; rack < crosses.size(); ++rack) {
-          if (crosses[rack]) rack_uplinks[rack].emplace_back(variable, reserve);
-        }
+// Fills in the probabilities of the slot's choices under which expected loads fit, and returns the prices.
+Result<Prices> solve(const SlotProblem& problem, RelaxedSlot& slot) {
+  const ClusterTopology& topology = problem.topology;
+  const std::size_t nodes = topology.nodes.size();
+  std::vector<Program::Terms> devices(nodes), uplinks(nodes), rack_uplinks(index(topology.racks)),
+      rings(problem.jobs.size());
+  Program program;
+  for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
+    const double reserve = problem.jobs[job].reserve;
+    const double utility = problem.jobs[job].value[0][index(slot.workers[job])];
+    for (const RelaxedSlot::Choice& choice : slot.choices[job]) {
+      const int variable = program.add_variable(utility, 0, 1);
+      rings[job].emplace_back(variable, 1);
+      std::vector<bool> crosses(index(topology.racks));
+      const bool is_spread = choice.placement.size() > 1;
+      for (const Part& part : choice.placement) {
+        devices[index(part.node)].emplace_back(variable, part.workers);
+        if (is_spread && reserve > 0) uplinks[index(part.node)].emplace_back(variable, reserve);
+        crosses[index(topology.nodes[index(part.node)].rack)] = true;
+      }
+      if (reserve == 0 || std::ranges::count(crosses, true) < 2) continue;
+      for (std::size_t rack = 0; rack < crosses.size(); ++rack) {
+        if (crosses[rack]) rack_uplinks[rack].emplace_back(variable, reserve);
       }
     }
-    for (const Program::Terms& terms : rings) program.add_limit(terms, -Program::kUnlimited, 1);
-    for (std::size_t i = 0; i < nodes; ++i) {
-      program.add_limit(devices[i], -Program::kUnlimited, topology.nodes[i].devices);
-      program.add_limit(uplinks[i], -Program::kUnlimited, topology.nodes[i].uplink);
-    }
-    for (int rack = 0; rack < topology.racks; ++rack) {
-      program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, topology.rack_uplink(rack));
-    }
-    MOTLEY_ASSIGN(const Program::Answer answer, program.maximise());
-    slot_.optimum = answer.objective;
-    std::size_t variable = 0;
-    for (auto& choices : slot_.choices) {
-      for (RelaxedSlot::Choice& choice : choices) choice.probability = std::max(0.0, answer.values[variable++]);
-    }
-    auto price = answer.prices.begin();
-    const auto next = [&] { return std::max(0.0, *price++); };
-    std::vector<double> of_rings(problem_.jobs.size());
-    for (double& one : of_rings) one = next();
-    Prices prices;
-    for (std::size_t i = 0; i < nodes; ++i) {
-      prices.devices.push_back(next());
-      prices.uplinks.push_back(next());
-    }
-    for (int rack = 0; rack < topology.racks; ++rack) prices.rack_uplinks.push_back(next());
-    return std::pair(std::move(prices), std::move(of_rings));
   }
+  for (const Program::Terms& terms : rings) program.add_limit(terms, -Program::kUnlimited, 1);
+  for (std::size_t i = 0; i < nodes; ++i) {
+    program.add_limit(devices[i], -Program::kUnlimited, topology.nodes[i].devices);
+    program.add_limit(uplinks[i], -Program::kUnlimited, topology.nodes[i].uplink);
+  }
+  for (int rack = 0; rack < topology.racks; ++rack) {
+    program.add_limit(rack_uplinks[index(rack)], -Program::kUnlimited, topology.rack_uplink(rack));
+  }
+  MOTLEY_ASSIGN(const Program::Answer answer, program.maximise());
+  slot.optimum = answer.objective;
+  std::size_t variable = 0;
+  for (auto& choices : slot.choices) {
+    for (RelaxedSlot::Choice& choice : choices) choice.probability = std::max(0.0, answer.values[variable++]);
+  }
+  auto price = answer.prices.begin();
+  const auto next = [&] { return std::max(0.0, *price++); };
+  Prices prices;
+  for (std::size_t job = 0; job < problem.jobs.size(); ++job) prices.rings.push_back(next());
+  for (std::size_t i = 0; i < nodes; ++i) {
+    prices.devices.push_back(next());
+    prices.uplinks.push_back(next());
+  }
+  for (int rack = 0; rack < topology.racks; ++rack) prices.rack_uplinks.push_back(next());
+  return prices;
+}
 
- private:
-  const SlotProblem& problem_;
-  RelaxedSlot& slot_;
-};
-
-const Placement* drawn(const std::vector<RelaxedSlot::Choice>& choices, Random& random) {
+// Empty: none.
+Placement drawn(const std::vector<RelaxedSlot::Choice>& choices, Random& random) {
   double draw = random.uniform();
   for (const RelaxedSlot::Choice& choice : choices) {
     draw -= choice.probability;
-    if (draw < 0) return &choice.placement;
+    if (draw < 0) return choice.placement;
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace
@@ -263,27 +232,27 @@ const Placement* drawn(const std::vector<RelaxedSlot::Choice>& choices, Random& 
 Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings) {
   RelaxedSlot slot;
   choose_rings(problem, slot);
-  MappingProgram program(problem, slot);
+  slot.choices.resize(problem.jobs.size());
   for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
     const int workers = slot.workers[job];
     if (workers == 0) continue;
     for (std::size_t i = 0; i < problem.topology.nodes.size(); ++i) {
       const int devices = problem.topology.nodes[i].devices;
-      if (devices >= (mappings == Mappings::kWhole ? workers : 1)) program.add(job, {{static_cast<int>(i), workers}});
+      if (devices < (mappings == Mappings::kWhole ? workers : 1)) continue;
+      slot.choices[job].push_back({.placement = {{static_cast<int>(i), workers}}});
     }
   }
   for (int round = 0; round < kMaxRounds; ++round) {
-    MOTLEY_ASSIGN(const auto solved, program.solve());
+    MOTLEY_ASSIGN(const Prices prices, solve(problem, slot));
     if (mappings == Mappings::kPartByPart) break;
-    const auto& [prices, of_rings] = solved;
     bool is_better = false;
     for (std::size_t job = 0; job < problem.jobs.size(); ++job) {
       const int workers = slot.workers[job];
       if (workers < 2) continue;
       Priced one = cheapest(problem.topology, problem.jobs[job], workers, prices);
       const double utility = problem.jobs[job].value[0][index(workers)];
-      if (utility - one.cost <= of_rings[job] + kTiny * std::max(1.0, utility)) continue;
-      program.add(job, std::move(one.placement));
+      if (utility - one.cost <= prices.rings[job] + kTiny * std::max(1.0, utility)) continue;
+      slot.choices[job].push_back({.placement = std::move(one.placement)});
       is_better = true;
     }
     if (!is_better) break;
@@ -293,10 +262,7 @@ Result<RelaxedSlot> relax_slot(const SlotProblem& problem, Mappings mappings) {
 
 std::vector<Placement> round_at_random(const RelaxedSlot& slot, Random& random) {
   std::vector<Placement> placements;
-  for (const auto& choices : slot.choices) {
-    const Placement* placement = drawn(choices, random);
-    placements.push_back(placement == nullptr ? Placement() : *placement);
-  }
+  for (const auto& choices : slot.choices) placements.push_back(drawn(choices, random));
   return placements;
 }
 
@@ -304,10 +270,10 @@ std::vector<Placement> round_what_fits(const SlotProblem& problem, const Relaxed
   Capacity capacity(problem.topology);
   std::vector<Placement> placements(slot.choices.size());
   for (const std::uint32_t job : permutation(static_cast<std::uint32_t>(placements.size()), random.next())) {
-    const Placement* placement = drawn(slot.choices[job], random);
-    if (placement == nullptr || !capacity.fits(*placement, problem.jobs[job].reserve)) continue;
-    capacity.take(*placement, problem.jobs[job].reserve);
-    placements[job] = *placement;
+    Placement placement = drawn(slot.choices[job], random);
+    if (!capacity.fits(placement, problem.jobs[job].reserve)) continue;
+    capacity.take(placement, problem.jobs[job].reserve);
+    placements[job] = std::move(placement);
   }
   return placements;
 }

@@ -14,7 +14,7 @@
 //   node with the lowest price are cheapest, so that some optimum consists of mappings to one node alone. Expected
 //   loads stay within capacities; those that are drawn need not.
 // - Where a mapping has to fit as a whole, it is a configuration: numbers of workers by node, with the uplinks that
-//   they load (motley/scheduling/simulator/capacity.h). There are too many of those to write them all down; they are
+//   they load (motley/scheduling/simulator/placement.h). There are too many of those to write them all down; they are
 //   found as prices ask for them.
 #pragma once
 

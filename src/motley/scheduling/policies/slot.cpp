@@ -1,11 +1,12 @@
 #include "motley/scheduling/policies/slot.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <queue>
 
 #include "motley/base/random.h"
-#include "motley/scheduling/simulator/capacity.h"
+#include "motley/scheduling/simulator/placement.h"
 
 namespace motley::scheduling {
 namespace {
@@ -27,32 +28,22 @@ struct Segment {
   double slope = 0;
 };
 
+// Those of one job on devices of one type, the steepest first.
+using Offer = std::vector<Segment>;
+
 class Solver {
  public:
-  Solver(const SlotProblem& problem, const SlotOptions& options)
-      : problem_(problem),
-        options_(options),
-        random_(options.seed),
-        free_(problem.topology),
-        placements_(problem.jobs.size()) {
-    all_ = make_size(kAnyType);
+  Solver(const SlotProblem& problem, const SlotOptions& options) : problem_(problem), options_(options) {
     for (int type = 0; type < problem.topology.type_count(); ++type) types_.push_back(make_size(type));
     prices_.assign(types_.size(), 1);
-    is_typed_ = std::ranges::any_of(problem.jobs, [](const SlotJob& job) { return !job.type_values.empty(); });
   }
 
   SlotAnswer solve() {
-    if (is_typed_) {
-      find_bound_by_prices();
-    } else {
-      find_bound();
-    }
+    is_typed_ ? find_bound_by_prices() : find_bound();
     pack();
     grow(everybody());
     improve();
-    SlotAnswer answer{std::move(placements_), value_, bound_};
-    answer.bound = std::max(answer.bound, answer.value);
-    return answer;
+    return {std::move(placements_), value_, std::max(bound_, value_)};
   }
 
  private:
@@ -65,19 +56,19 @@ class Solver {
   Size make_size(int type) const {
     const ClusterTopology& topology = problem_.topology;
     Size size{topology.devices(type), topology.largest_node(type)};
-    std::vector<int> by_rack(static_cast<std::size_t>(topology.racks));
+    std::vector<int> by_rack(index(topology.racks));
     for (const Node& node : topology.nodes) {
       if (type != kAnyType && node.type != type) continue;
-      int& in_rack = by_rack[static_cast<std::size_t>(node.rack)];
+      int& in_rack = by_rack[index(node.rack)];
       in_rack += node.devices;
       size.in_rack = std::max(size.in_rack, in_rack);
     }
     return size;
   }
-  const Size& size(int type) const { return type == kAnyType ? all_ : types_[static_cast<std::size_t>(type)]; }
+  const Size& size(int type) const { return type == kAnyType ? all_ : types_[index(type)]; }
 
-  const SlotJob& job(int number) const { return problem_.jobs[static_cast<std::size_t>(number)]; }
-  Placement& placement(int number) { return placements_[static_cast<std::size_t>(number)]; }
+  const SlotJob& job(int number) const { return problem_.jobs[index(number)]; }
+  Placement& placement(int number) { return placements_[index(number)]; }
   double utility(int number, const Placement& where) const {
     return compute_value(problem_.topology, job(number), where);
   }
@@ -98,25 +89,15 @@ class Solver {
     return workers == 0 || one.now.empty() || may_stay ? value : value - one.moving;
   }
 
-  std::vector<Segment> compute_envelope(int number, int type) const {
-    const SlotJob& one = job(number);
-    const int most = std::min(one.max_workers(), size(type).devices);
-    std::vector<std::pair<int, double>> hull = {{0, 0.0}};
-    for (int workers = 1; workers <= most; ++workers) {
-      const double value = best_value(one, workers, type);
-      const auto slope = [&](std::size_t i, std::pair<int, double> to) {
-        return (to.second - hull[i].second) / (to.first - hull[i].first);
-      };
-      while (hull.size() > 1 && slope(hull.size() - 1, {workers, value}) >= slope(hull.size() - 2, hull.back())) {
-        hull.pop_back();
-      }
-      hull.emplace_back(workers, value);
-    }
-    std::vector<Segment> segments;
-    for (std::size_t i = 1; i < hull.size(); ++i) {
-      const double slope = (hull[i].second - hull[i - 1].second) / (hull[i].first - hull[i - 1].first);
-      if (slope <= 0) break;
-      segments.push_back({number, type, hull[i - 1].first, hull[i].first, slope});
+  Offer compute_envelope(int number, int type) const {
+    const int most = std::min(job(number).max_workers(), size(type).devices);
+    std::vector<double> values;
+    for (int workers = 0; workers <= most; ++workers) values.push_back(best_value(job(number), workers, type));
+    const std::vector<int> corners = find_corners(values);
+    Offer segments;
+    for (std::size_t i = 1; i < corners.size(); ++i) {
+      const int from = corners[i - 1], to = corners[i];
+      segments.push_back({number, type, from, to, (values[index(to)] - values[index(from)]) / (to - from)});
     }
     return segments;
   }
@@ -125,8 +106,7 @@ class Solver {
   void find_bound() {
     std::vector<Segment> segments;
     for (const int number : everybody()) {
-      const std::vector<Segment> own = compute_envelope(number, kAnyType);
-      segments.insert(segments.end(), own.begin(), own.end());
+      std::ranges::move(compute_envelope(number, kAnyType), std::back_inserter(segments));
     }
     std::ranges::stable_sort(segments, std::greater(), &Segment::slope);
     wanted_.assign(problem_.jobs.size(), {});
@@ -150,10 +130,11 @@ class Solver {
     offers_.resize(problem_.jobs.size());
     double costliest = 0;
     for (const int number : everybody()) {
-      std::vector<Offer>& offers = offers_[static_cast<std::size_t>(number)];
       for (int type = job(number).first_type(); type < job(number).end_of_types(); ++type) {
-        offers.push_back({type, compute_envelope(number, type)});
-        for (const Segment& segment : offers.back().segments) costliest = std::max(costliest, segment.slope);
+        Offer offer = compute_envelope(number, type);
+        if (offer.empty()) continue;
+        costliest = std::max(costliest, offer.front().slope);
+        offers_[index(number)].push_back(std::move(offer));
       }
     }
     prices_.assign(types_.size(), 0);
@@ -167,7 +148,7 @@ class Solver {
     std::vector<Segment> segments;
     for (const int number : everybody()) {
       const Offer* best = best_offer(number, prices_).first;
-      if (best != nullptr) segments.insert(segments.end(), best->segments.begin(), best->segments.end());
+      if (best != nullptr) std::ranges::copy(*best, std::back_inserter(segments));
     }
     const auto above_price = [&](const Segment& segment) { return segment.slope - price(segment.type, prices_); };
     std::ranges::stable_sort(segments, std::greater(), above_price);
@@ -176,32 +157,25 @@ class Solver {
     for (const Size& type : types_) left.push_back(type.devices);
     for (const Segment& segment : segments) {
       if (above_price(segment) < 0) break;
-      int& some =
-          segment.type == kAnyType ? *std::ranges::max_element(left) : left[static_cast<std::size_t>(segment.type)];
+      int& some = segment.type == kAnyType ? *std::ranges::max_element(left) : left[index(segment.type)];
       if (wanted(segment.job).workers < segment.from || some < segment.to - segment.from) continue;
       some -= segment.to - segment.from;
       wanted(segment.job) = {segment.to, segment.type};
     }
   }
 
-  // One type of devices that a job may have, and their utility to it.
-  struct Offer {
-    int type = kAnyType;
-    std::vector<Segment> segments;
-  };
-
   // A job of any type takes the cheapest.
   static double price(int type, const std::vector<double>& prices) {
-    return type == kAnyType ? std::ranges::min(prices) : prices[static_cast<std::size_t>(type)];
+    return type == kAnyType ? std::ranges::min(prices) : prices[index(type)];
   }
 
   // That with the largest surplus, and the surplus; none where there is no surplus.
   std::pair<const Offer*, double> best_offer(int number, const std::vector<double>& prices) const {
     std::pair<const Offer*, double> best = {nullptr, 0};
-    for (const Offer& offer : offers_[static_cast<std::size_t>(number)]) {
+    for (const Offer& offer : offers_[index(number)]) {
       double surplus = 0;
-      for (const Segment& segment : offer.segments) {
-        const double above = segment.slope - price(offer.type, prices);
+      for (const Segment& segment : offer) {
+        const double above = segment.slope - price(segment.type, prices);
         if (above <= 0) break;
         surplus += above * (segment.to - segment.from);
       }
@@ -223,11 +197,12 @@ class Solver {
       const auto [offer, surplus] = best_offer(number, prices);
       if (offer == nullptr) continue;
       demand.cost += surplus;
+      const int type = offer->front().type;
       int workers = 0;
-      for (const Segment& segment : offer->segments) {
-        if (segment.slope > price(offer->type, prices)) workers = segment.to;
+      for (const Segment& segment : *offer) {
+        if (segment.slope > price(type, prices)) workers = segment.to;
       }
-      demand.devices[offer->type == kAnyType ? cheapest : static_cast<std::size_t>(offer->type)] += workers;
+      demand.devices[type == kAnyType ? cheapest : index(type)] += workers;
     }
     return demand;
   }
@@ -277,8 +252,8 @@ class Solver {
     if (unit <= 0) return count_workers(where);
     double cost = 0;
     for (const Part& part : where) {
-      const int type = problem_.topology.nodes[static_cast<std::size_t>(part.node)].type;
-      cost += part.workers * std::max(least, prices_[static_cast<std::size_t>(type)]) / unit;
+      const int type = problem_.topology.nodes[index(part.node)].type;
+      cost += part.workers * std::max(least, prices_[index(type)]) / unit;
     }
     return cost;
   }
@@ -338,8 +313,8 @@ class Solver {
     };
     if (!one.now.empty() && free_.fits(one.now, one.reserve)) consider(one.now);
     for (int type = first_type; type < end_of_types; ++type) {
-      // On other devices than before it may do as well with fewer.
-      const int least = is_of_type(problem_.topology, before, type) ? std::max(1, had) : 1;
+      // On other devices than before it may do as well with fewer; fewer than it can run with do nothing.
+      const int least = is_of_type(problem_.topology, before, type) ? std::max(one.min_workers, had) : one.min_workers;
       for (int workers = least; workers <= one.max_workers(); ++workers) {
         Placement where = free_.find(workers, one.reserve, type);
         if (where.empty()) break;
@@ -428,8 +403,7 @@ class Solver {
     std::vector<int> chosen, poor;
     for (const int number : everybody()) {
       const Placement& where = placement(number);
-      if (std::ranges::any_of(where,
-                              [&](const Part& part) { return emptied[static_cast<std::size_t>(part.node)] != 0; })) {
+      if (std::ranges::any_of(where, [&](const Part& part) { return emptied[index(part.node)] != 0; })) {
         chosen.push_back(number);
       } else if (count_workers(where) < std::max(least, wanted(number).workers)) {
         poor.push_back(number);
@@ -444,21 +418,24 @@ class Solver {
     return chosen;
   }
 
-  const SlotProblem& problem_;
-  const SlotOptions& options_;
-  Random random_;
-  Capacity free_;
-  std::vector<Placement> placements_;
   struct Wanted {
     int workers = 0;
     int type = kAnyType;
   };
-  Wanted& wanted(int number) { return wanted_[static_cast<std::size_t>(number)]; }
+  Wanted& wanted(int number) { return wanted_[index(number)]; }
+
+  const SlotProblem& problem_;
+  const SlotOptions& options_;
+  Random random_{options_.seed};
+  Capacity free_{problem_.topology};
+  std::vector<Placement> placements_{problem_.jobs.size()};
   std::vector<Wanted> wanted_;              // of each job: what the relaxation gives it, in whole segments
   std::vector<std::vector<Offer>> offers_;  // of each job, where types matter
   std::vector<double> prices_;              // of a device, by type, where types matter
-  bool is_typed_ = false;                   // whether types of devices matter to any job
-  Size all_;
+  // Whether types of devices matter to any job.
+  const bool is_typed_ =
+      std::ranges::any_of(problem_.jobs, [](const SlotJob& job) { return !job.type_values.empty(); });
+  const Size all_ = make_size(kAnyType);
   std::vector<Size> types_;
   double value_ = 0;
   double bound_ = 0;
@@ -467,13 +444,24 @@ class Solver {
 }  // namespace
 
 double compute_value(const ClusterTopology& topology, const SlotJob& job, const Placement& placement) {
-  if (placement.empty()) return 0;
+  if (placement.empty() || count_workers(placement) < job.min_workers) return 0;
   const bool is_typed = !job.type_values.empty();
   const int type = is_typed ? find_type(topology, placement) : kAnyType;
   if (is_typed && type == kAnyType) return 0;
   const auto locality = static_cast<std::size_t>(find_locality(topology, placement));
-  const double value = job.value_on(type)[locality][static_cast<std::size_t>(count_workers(placement))];
+  const double value = job.value_on(type)[locality][index(count_workers(placement))];
   return job.now.empty() || job.now == placement ? value : value - job.moving;
+}
+
+std::vector<int> find_corners(std::span<const double> values) {
+  std::vector<int> hull = {0};
+  const auto slope = [&](int from, int to) { return (values[index(to)] - values[index(from)]) / (to - from); };
+  for (int workers = 1; workers < static_cast<int>(values.size()); ++workers) {
+    if (values[index(workers)] <= values[index(hull.back())]) continue;
+    while (hull.size() > 1 && slope(hull[hull.size() - 2], hull.back()) <= slope(hull.back(), workers)) hull.pop_back();
+    hull.push_back(workers);
+  }
+  return hull;
 }
 
 bool fits(const SlotProblem& problem, const std::vector<Placement>& placements) {

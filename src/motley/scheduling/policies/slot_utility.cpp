@@ -1,9 +1,17 @@
-#include "motley/scheduling/policies/slot_utility.h"
-
+// The utility to each job of so many workers until the end of a slot: the slot problem as policies of GADGET's kind
+// pose it.
+//
+// With the utility objective it is what a job's utility, or the least concave function above it, gains by the progress
+// that equation (1) promises, less what its devices cost until then. With the completion objective it is by how much
+// sooner a job is done, over the square root of what it has left: short jobs come first, but not at any price, since
+// devices that a ring wastes are missed by all who wait. (Over what it has left, or over nothing, average times on real
+// traces are longer.) With the makespan objective it is the work done, in seconds of one device, more so for jobs that
+// have longer to go. With the fairness objective it is by how much a job's finish-time ratio (Themis's: how much longer
+// it takes than on an equal part of the cluster) falls, those that are high counting most.
 #include <algorithm>
 #include <cmath>
 
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/policies/slot.h"
 
 namespace motley::scheduling {
 namespace {
@@ -14,8 +22,8 @@ constexpr double kSooner = 1e-3;      // of its utility, at most, for being done
 
 class SlotUtility {
  public:
-  SlotUtility(const State& state, const std::vector<int>& jobs, std::size_t active, double end, Objective objective)
-      : state_(state), active_(static_cast<double>(active)), end_(end), objective_(objective) {
+  SlotUtility(const State& state, std::span<const int> jobs, double end, Objective objective)
+      : state_(state), end_(end), objective_(objective) {
     for (const int number : jobs) longest_ = std::max(longest_, std::max(kMinSeconds, state_.left_seconds(number)));
   }
 
@@ -23,6 +31,7 @@ class SlotUtility {
     const Job& job = state_.job(number);
     SlotJob one;
     one.reserve = job.reserve();
+    one.min_workers = job.min_workers();
     one.now = state_.placement(number);
     const double left = std::max(kMinSeconds, state_.left_seconds(number));
     const double restart = job.elastic ? job.elastic->restart_cost_seconds : 0;
@@ -40,7 +49,7 @@ class SlotUtility {
     if (!one.now.empty() && restart > 0 && (job.type_speeds.empty() || type != kAnyType)) {
       const auto locality = static_cast<std::size_t>(find_locality(*state_.topology, one.now));
       const WorkerUtilities& there = one.value_on(type);
-      one.moving = there[locality][static_cast<std::size_t>(count_workers(one.now))] * restart / until_end;
+      one.moving = there[locality][index(count_workers(one.now))] * restart / until_end;
     }
     return one;
   }
@@ -52,9 +61,9 @@ class SlotUtility {
     WorkerUtilities all;
     for (std::size_t locality = 0; locality < all.size(); ++locality) {
       std::vector<double>& values = all[locality];
-      values.assign(static_cast<std::size_t>(std::min(job.max_workers(), state_.topology->devices())) + 1, 0);
+      values.assign(index(std::min(job.max_workers(), state_.topology->devices())) + 1, 0);
       if (job.speed_on(type) <= 0) continue;
-      for (std::size_t workers = static_cast<std::size_t>(job.min_workers()); workers < values.size(); ++workers) {
+      for (std::size_t workers = index(job.min_workers()); workers < values.size(); ++workers) {
         RingPlace place = on_fewest_nodes(static_cast<int>(workers), largest);
         place.nodes = locality == 0 ? 1 : std::max(2, place.nodes);
         place.type = type;
@@ -99,13 +108,12 @@ class SlotUtility {
   // has left until the slot ends and goes on as it asked for.
   double finish_ratio(const Job& job, double left, double more) const {
     const double to_go = end_ - state_.now + left - sooner(left, more);
-    const double wanted = active_ * job.workers;
+    const double wanted = static_cast<double>(state_.active.size()) * job.workers;
     const double part = std::min(1.0, state_.topology->devices() / wanted);
     return (state_.now - job.arrival + to_go) * part / std::max(kMinSeconds, job.duration);
   }
 
   const State& state_;
-  double active_;
   double end_;
   Objective objective_;
   double longest_ = 0;  // seconds that a job has to go
@@ -113,9 +121,9 @@ class SlotUtility {
 
 }  // namespace
 
-SlotProblem slot_problem(const State& state, const std::vector<int>& jobs, std::size_t active,
-                         const ClusterTopology& topology, double end, Objective objective) {
-  const SlotUtility utility(state, jobs, active, end, objective);
+SlotProblem slot_problem(const State& state, std::span<const int> jobs, const ClusterTopology& topology, double end,
+                         Objective objective) {
+  const SlotUtility utility(state, jobs, end, objective);
   SlotProblem problem{topology, {}};
   problem.jobs.reserve(jobs.size());
   for (const int number : jobs) problem.jobs.push_back(utility.slot_job(number));

@@ -13,14 +13,10 @@ constexpr time_t kAnswerSeconds = 60;
 }  // namespace
 
 Client::Client(std::string address, const std::string& token)
-    : address_(std::move(address)), client_(std::make_unique<httplib::Client>("http://" + address_)) {
+    : address_(std::move(address)), client_(std::make_shared<httplib::Client>("http://" + address_)) {
   client_->set_bearer_token_auth(token.c_str());
   client_->set_read_timeout(kAnswerSeconds);
 }
-
-Client::Client(Client&&) noexcept = default;
-Client& Client::operator=(Client&&) noexcept = default;
-Client::~Client() = default;
 
 Result<Client> Client::of(const std::filesystem::path& folder) {
   auto address = read_file(folder / "address", 1024);

@@ -21,9 +21,6 @@ class Client {
 
   // Errors: kInvalidInput where no service has been started on this folder.
   static motley::Result<Client> of(const std::filesystem::path& folder);
-  Client(Client&&) noexcept;
-  Client& operator=(Client&&) noexcept;
-  ~Client();
 
   // What the service answers (motley/scheduling/service/service.h). Errors: kUnavailable where it does not, and with
   // its own words kInvalidInput or kRefused.
@@ -36,7 +33,7 @@ class Client {
   motley::Result<Json> take(const httplib::Result& result) const;
 
   std::string address_;
-  std::unique_ptr<httplib::Client> client_;
+  std::shared_ptr<httplib::Client> client_;
 };
 
 }  // namespace motley::scheduling

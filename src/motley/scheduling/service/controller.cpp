@@ -5,7 +5,7 @@
 
 #include "motley/scheduling/policies/policies.h"
 #include "motley/scheduling/simulator/simulator.h"
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
 namespace {
@@ -17,7 +17,7 @@ constexpr double kAlmostDone = 0.95;   // of what a job should take: it takes lo
 constexpr double kLonger = 1.5;        // then so many times as long
 constexpr std::size_t kMaxNames = 3;   // in a reason
 
-int index(std::size_t place) {
+int to_number(std::size_t place) {
   return static_cast<int>(place);
 }
 
@@ -30,25 +30,25 @@ std::string join_names(const std::vector<std::string>& names) {
 
 }  // namespace
 
-Result<Controller> Controller::make(std::vector<JobRecord> records, const std::vector<std::string>& drained,
-                                    ClusterTopology topology, std::filesystem::path folder, ControllerOptions options) {
-  Controller controller;
-  controller.topology_ = std::move(topology);
-  controller.available_ = controller.topology_;
-  controller.folder_ = std::move(folder);
-  controller.options_ = std::move(options);
-  MOTLEY_ASSIGN(controller.policy_, make_policy(controller.options_.policy, controller.options_.policy_options));
-  controller.drained_.insert(drained.begin(), drained.end());
-  controller.records_ = std::move(records);
-  for (std::size_t i = 0; i < controller.records_.size(); ++i) {
-    const JobRecord& record = controller.records_[i];
-    if (record.id != index(i) + 1) {
-      return fail(ErrorCode::kCorrupt, "job {} is missing in the state", i + 1);
-    }
-    controller.ids_.emplace(record.job.name, record.id);
-    if (!is_over(record.state)) controller.add_live(record.id);
+Result<Controller> Controller::make(std::unique_ptr<Store> store, ClusterTopology topology,
+                                    std::filesystem::path folder, ControllerOptions options) {
+  Controller one;
+  MOTLEY_ASSIGN(one.records_, store->jobs());
+  MOTLEY_ASSIGN(const std::vector<std::string> drained, store->drained_nodes());
+  MOTLEY_ASSIGN(one.policy_, make_policy(options.policy, options.policy_options));
+  one.store_ = std::move(store);
+  one.drained_.insert(drained.begin(), drained.end());
+  one.topology_ = std::move(topology);
+  one.available_ = one.topology_;
+  one.folder_ = std::move(folder);
+  one.options_ = std::move(options);
+  for (std::size_t i = 0; i < one.records_.size(); ++i) {
+    const JobRecord& record = one.records_[i];
+    if (record.id != to_number(i) + 1) return fail(ErrorCode::kCorrupt, "job {} is missing in the state", i + 1);
+    one.ids_.emplace(record.job.name, record.id);
+    if (!is_over(record.state)) one.add_live(record.id);
   }
-  return controller;
+  return one;
 }
 
 const JobRecord* Controller::find(const std::string& name) const {
@@ -62,78 +62,51 @@ bool Controller::is_available(std::size_t node) const {
 }
 
 const char* Controller::node_state(std::size_t node) const {
-  return is_drained(topology_.nodes[node].name) ? "drained" : is_available(node) ? "up" : "down";
-}
-
-int Controller::free_devices() const {
-  int free = 0;
-  for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
-    if (is_available(i)) free += topology_.nodes[i].devices;
-  }
-  for (const auto& [id, place] : places_) {
-    for (const NodeAllocation& allocation : record(id).nodes) {
-      const auto node = std::ranges::find(topology_.nodes, allocation.node, &Node::name);
-      if (node != topology_.nodes.end() && is_available(static_cast<std::size_t>(node - topology_.nodes.begin()))) {
-        free -= allocation.workers;
-      }
-    }
-  }
-  return free;
+  return drained_.contains(topology_.nodes[node].name) ? "drained" : is_available(node) ? "up" : "down";
 }
 
 // --- What comes from outside
 
-Result<Controller::Submission> Controller::check_jobs(const std::vector<SubmittedJob>& jobs, double now) const {
-  Submission submission;
-  std::vector<JobRecord>& added = submission.added;
-  std::map<std::string, int> new_ids;
+Result<std::vector<int>> Controller::submit(const std::vector<SubmittedJob>& jobs, double now) {
+  std::vector<int> ids;
+  std::vector<JobRecord> added;
+  std::map<std::string, std::size_t> places;  // among those added, by name
   for (const SubmittedJob& job : jobs) {
     MOTLEY_TRY(check(job, topology_));
     if (!job.speeds.empty() && !knows_types(options_.policy)) {
       return fail(ErrorCode::kInvalidInput, "job '{}': speeds are for {} types; accepted: none, as the policy is {}",
                   job.name, job.speeds.size(), options_.policy);
     }
-    auto known = ids_.find(job.name);
-    const bool is_new = known == ids_.end() && !new_ids.contains(job.name);
-    if (!is_new) {
-      const int id = known != ids_.end() ? known->second : new_ids.at(job.name);
-      const SubmittedJob& other =
-          known != ids_.end() ? record(id).job : added[static_cast<std::size_t>(id - index(records_.size()) - 1)].job;
-      if (write_json(other) != write_json(job)) {
-        return fail(ErrorCode::kInvalidInput, "job '{}': name is that of another job, {}; accepted: another name",
-                    job.name, id);
-      }
-      submission.ids.push_back(id);
+    const auto same = places.find(job.name);
+    const JobRecord* known = same != places.end() ? &added[same->second] : find(job.name);
+    if (known != nullptr && write_json(known->job) != write_json(job)) {
+      return fail(ErrorCode::kInvalidInput, "job '{}': name is that of another job, {}; accepted: another name",
+                  job.name, known->id);
+    }
+    if (known != nullptr) {
+      ids.push_back(known->id);
       continue;
     }
-    JobRecord record;
-    record.id = index(records_.size() + added.size()) + 1;
-    record.job = job;
-    record.submitted = now;
-    new_ids.emplace(job.name, record.id);
-    submission.ids.push_back(record.id);
-    added.push_back(std::move(record));
+    places.emplace(job.name, added.size());
+    ids.push_back(to_number(records_.size() + added.size()) + 1);
+    added.push_back({.id = ids.back(), .job = job, .submitted = now});
   }
-  return submission;
-}
-
-void Controller::add(Submission submission) {
-  for (JobRecord& record : submission.added) {
+  std::vector<const JobRecord*> unsaved;
+  for (const JobRecord& record : added) unsaved.push_back(&record);
+  MOTLEY_TRY(store_->save(unsaved));
+  for (JobRecord& record : added) {
     ids_.emplace(record.job.name, record.id);
     records_.push_back(std::move(record));
     add_live(records_.back().id);
   }
+  return ids;
 }
 
 Status Controller::cancel(const std::string& name, double now) {
   const auto found = ids_.find(name);
-  if (found == ids_.end()) {
-    return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
-  }
+  if (found == ids_.end()) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
   JobRecord& one = record(found->second);
-  if (is_over(one.state)) {
-    return fail(ErrorCode::kInvalidInput, "job '{}' is {} already", name, to_string(one.state));
-  }
+  if (is_over(one.state)) return fail(ErrorCode::kInvalidInput, "job '{}' is {} already", name, to_string(one.state));
   one.is_cancelled = true;
   touch(one.id);
   const std::size_t place = places_.at(one.id);
@@ -143,25 +116,23 @@ Status Controller::cancel(const std::string& name, double now) {
   } else {
     retarget(place, {}, now);
   }
-  return {};
+  return save();
 }
 
-Status Controller::check_node(const std::string& node) const {
-  if (std::ranges::find(topology_.nodes, node, &Node::name) == topology_.nodes.end()) {
+Status Controller::drain(const std::string& node, bool is_drained) {
+  if (topology_.node_named(node) < 0) {
     std::vector<std::string> names;
-    for (const Node& node : topology_.nodes) names.push_back(node.name);
+    for (const Node& known : topology_.nodes) names.push_back(known.name);
     return fail(ErrorCode::kInvalidInput, "there is no node '{}'; accepted: {}", node, fmt::join(names, ", "));
   }
-  return {};
-}
-
-void Controller::drain(const std::string& node, bool is_drained) {
+  MOTLEY_TRY(store_->save_drained(node, is_drained));
   if (is_drained) {
     drained_.insert(node);
   } else {
     drained_.erase(node);
   }
   has_changed_ = true;
+  return {};
 }
 
 // --- Records and what the policy knows
@@ -180,25 +151,16 @@ Attempt Controller::make_attempt(const JobRecord& record) const {
 Placement Controller::to_placement(const std::vector<NodeAllocation>& nodes) const {
   Placement placement;
   for (const NodeAllocation& allocation : nodes) {
-    const auto node = std::ranges::find(topology_.nodes, allocation.node, &Node::name);
-    if (node == topology_.nodes.end()) return {};  // the cluster has been given other nodes
-    placement.push_back({static_cast<int>(node - topology_.nodes.begin()), allocation.workers});
+    const int node = topology_.node_named(allocation.node);
+    if (node < 0) return {};  // the cluster has been given other nodes
+    placement.push_back({node, allocation.workers});
   }
   std::ranges::sort(placement, {}, &Part::node);
   return placement;
 }
 
 bool Controller::are_available(const Placement& placement) const {
-  return std::ranges::all_of(placement,
-                             [&](const Part& part) { return is_available(static_cast<std::size_t>(part.node)); });
-}
-
-std::vector<NodeAllocation> Controller::to_nodes(const Placement& placement) const {
-  std::vector<NodeAllocation> nodes;
-  for (const Part& part : placement) {
-    nodes.push_back({topology_.nodes[static_cast<std::size_t>(part.node)].name, part.workers});
-  }
-  return nodes;
+  return std::ranges::all_of(placement, [&](const Part& part) { return is_available(index(part.node)); });
 }
 
 void Controller::add_live(int id) {
@@ -206,11 +168,10 @@ void Controller::add_live(int id) {
   places_.emplace(id, live_.size());
   live_.push_back({id, one.attempt_started});
   jobs_.push_back(make_job(one.job, one.submitted, topology_.types));
-  Progress progress;
-  progress.run_seconds = one.run_seconds;
-  progress.device_seconds = one.device_seconds;
-  progress.done_seconds = one.done_seconds;
-  progress.since = one.attempt_started;
+  Progress progress{.run_seconds = one.run_seconds,
+                    .device_seconds = one.device_seconds,
+                    .done_seconds = one.done_seconds,
+                    .since = one.attempt_started};
   if (one.state == JobState::kRunning && !one.is_cancelled) {
     progress.placement = to_placement(one.nodes);
     progress.resumes = one.attempt_started + (one.attempt > 1 ? one.job.restart_cost_seconds : 0);
@@ -219,22 +180,14 @@ void Controller::add_live(int id) {
     }
   }
   progress_.push_back(std::move(progress));
-  arrived_.push_back(index(live_.size()) - 1);
+  arrived_.push_back(to_number(live_.size()) - 1);
   has_changed_ = true;
 }
 
 // Counts what a job has had and done until now, as far as its attempt runs.
 void Controller::settle(std::size_t place, double now) {
-  Progress& progress = progress_[place];
-  if (progress.runs()) {
-    const double seconds = std::max(0.0, now - progress.since);
-    progress.run_seconds += seconds;
-    progress.device_seconds += seconds * count_workers(progress.placement);
-    progress.done_seconds += progress.speed * std::max(0.0, now - std::max(progress.since, progress.resumes));
-  }
-  progress.since = now;
-  Job& job = jobs_[place];
-  while (progress.done_seconds > kAlmostDone * job.duration) job.duration *= kLonger;
+  progress_[place].settle(now);
+  while (progress_[place].done_seconds > kAlmostDone * jobs_[place].duration) jobs_[place].duration *= kLonger;
 }
 
 void Controller::retarget(std::size_t place, Placement target, double now) {
@@ -258,20 +211,22 @@ void Controller::end_job(std::size_t place, JobState state, double now) {
   one.stop_by = 0;
   progress_[place].placement.clear();
   places_.erase(one.id);
-  const auto arrived = std::ranges::find(arrived_, index(place));
+  const auto arrived = std::ranges::find(arrived_, to_number(place));
   if (arrived != arrived_.end()) {
     arrived_.erase(arrived);  // the policy has never heard of it
   } else {
-    finished_.push_back(index(place));
+    finished_.push_back(to_number(place));
   }
   has_changed_ = true;
   touch(one.id);
 }
 
-std::vector<const JobRecord*> Controller::unsaved() const {
+Status Controller::save() {
   std::vector<const JobRecord*> records;
   for (const int id : touched_) records.push_back(&record(id));
-  return records;
+  MOTLEY_TRY(store_->save(records));
+  touched_.clear();
+  return {};
 }
 
 // --- A step
@@ -290,6 +245,7 @@ Result<Controller::Step> Controller::step(double now, const Observation& seen) {
   for (const AttemptSeen& one : seen.attempts) take_in(one, now);
   if (has_changed_ || now >= wake_) MOTLEY_TRY(decide(now));
   reconcile(now);
+  MOTLEY_TRY(save());
   const bool is_watching =
       std::ranges::any_of(places_, [&](const auto& one) { return record(one.first).state != JobState::kPending; });
   return Step{std::move(commands_), std::min(wake_, now + (is_watching ? kLookSeconds : kNodeSeconds))};
@@ -378,11 +334,10 @@ void Controller::take_in_nodes(const std::vector<std::string>& down, double now)
   }
   for (const auto& [id, place] : places_) {
     const Placement& target = progress_[place].placement;
-    const auto gone = std::ranges::find_if(
-        target, [&](const Part& part) { return !is_available(static_cast<std::size_t>(part.node)); });
+    const auto gone = std::ranges::find_if(target, [&](const Part& part) { return !is_available(index(part.node)); });
     if (gone == target.end()) continue;
     JobRecord& one = record(id);
-    const std::string& node = topology_.nodes[static_cast<std::size_t>(gone->node)].name;
+    const std::string& node = topology_.nodes[index(gone->node)].name;
     one.changed = fmt::format("leaves {}, which is {}", node, drained_.contains(node) ? "drained" : "down");
     touch(id);
     retarget(place, {}, now);
@@ -393,16 +348,18 @@ void Controller::take_in_nodes(const std::vector<std::string>& down, double now)
 Status Controller::decide(double now) {
   has_changed_ = false;
   Capacity capacity(available_);
-  std::vector<int> running;
+  std::vector<int> running, active;
   for (const auto& [id, place] : places_) {
     settle(place, now);
+    active.push_back(to_number(place));
     const Placement& target = progress_[place].placement;
     if (target.empty()) continue;
     capacity.take(target, jobs_[place].reserve());
-    running.push_back(index(place));
+    running.push_back(to_number(place));
   }
   std::ranges::sort(running);
-  const State state{now, jobs_, progress_, &available_, &capacity, arrived_, finished_, running};
+  std::ranges::sort(active);
+  const State state{now, jobs_, progress_, &available_, &capacity, arrived_, finished_, running, active};
   MOTLEY_ASSIGN(const Decision decision, policy_->decide(state));
   arrived_.clear();
   finished_.clear();
@@ -418,14 +375,12 @@ void Controller::apply(const Decision& decision, double now) {
   std::set<int> changing;
   std::vector<std::string> stopped, started;
   for (const Change& change : decision.changes) {
-    const auto place = static_cast<std::size_t>(change.job);
+    const auto place = index(change.job);
     const JobRecord& one = record(live_[place].id);
     const bool runs = progress_[place].runs();
     const double cooldown =
         options_.preemption_cooldown_seconds.value_or(options_.preemption_cooldown * one.job.restart_cost_seconds);
-    if (one.is_cancelled || (runs && now < live_[place].changed + cooldown)) {
-      continue;
-    }
+    if (one.is_cancelled || (runs && now < live_[place].changed + cooldown)) continue;
     changing.insert(change.job);
     const int before = count_workers(progress_[place].placement);
     const int after = count_workers(change.placement);
@@ -433,12 +388,12 @@ void Controller::apply(const Decision& decision, double now) {
     if (after < before) stopped.push_back(one.job.name);
   }
   for (const auto& [id, place] : places_) {
-    if (!changing.contains(index(place))) capacity.take(progress_[place].placement, jobs_[place].reserve());
+    if (!changing.contains(to_number(place))) capacity.take(progress_[place].placement, jobs_[place].reserve());
   }
   std::vector<std::pair<std::size_t, Placement>> targets;
   for (const Change& change : decision.changes) {
     if (!changing.contains(change.job)) continue;
-    const auto place = static_cast<std::size_t>(change.job);
+    const auto place = index(change.job);
     const double reserve = jobs_[place].reserve();
     Placement target = change.placement;
     if (!capacity.fits(target, reserve)) target = progress_[place].placement;
@@ -477,7 +432,7 @@ void Controller::reconcile(double now) {
     }
     const Placement there = to_placement(one.nodes);
     Placement held = there;
-    std::erase_if(held, [&](const Part& part) { return !is_available(static_cast<std::size_t>(part.node)); });
+    std::erase_if(held, [&](const Part& part) { return !is_available(index(part.node)); });
     if (free.fits(held, jobs_[place].reserve())) free.take(held, jobs_[place].reserve());
     if (one.state == JobState::kRunning && there != progress_[place].placement) {
       one.state = JobState::kStopping;
@@ -493,7 +448,7 @@ void Controller::reconcile(double now) {
     JobRecord& one = record(live_[place].id);
     one.state = JobState::kRunning;
     ++one.attempt;
-    one.nodes = to_nodes(target);
+    for (const Part& part : target) one.nodes.push_back({topology_.nodes[index(part.node)].name, part.workers});
     one.attempt_started = now;
     one.is_killed = false;
     if (one.started == 0) one.started = now;
@@ -509,9 +464,7 @@ Controller::Snapshot Controller::present(double now) const {
   Snapshot present{{}, {}, available_};
   for (const auto& [id, place] : places_) {
     const Progress& progress = progress_[place];
-    const double done =
-        progress.done_seconds +
-        (progress.runs() ? progress.speed * std::max(0.0, now - std::max(progress.since, progress.resumes)) : 0);
+    const double done = progress.done_seconds + progress.seconds_done_since(now);
     Job job = jobs_[place];
     job.arrival = 0;
     job.duration = std::max((1 - kAlmostDone) * job.duration, job.duration - done);

@@ -1,6 +1,9 @@
 // What the service does with its jobs, as a deterministic state machine: it takes a time and what became of attempts,
 // asks a policy, and answers with commands that bring what runs in line with what the policy wants, step by step. It
-// does nothing else: who drives it writes its records down (durable_controller.h) and carries its commands out.
+// starts and ends nothing itself: who drives it carries its commands out.
+//
+// Its records are in a store before anybody acts on them, so that a controller made anew from the store goes on where
+// another was killed: a job that was acknowledged is there, and no attempt is started twice.
 //
 // A job has a target, the placement that the policy gave it last, and at most one attempt. Where they differ, the
 // attempt is asked to end; once it has, and once there is room, the next one starts with the target.
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "motley/scheduling/service/executor.h"
+#include "motley/scheduling/service/store.h"
 #include "motley/scheduling/simulator/policy.h"
 
 namespace motley::scheduling {
@@ -34,45 +38,34 @@ struct Forecast {
 
 class Controller {
  public:
-  // Takes up jobs, by their ids, and drained nodes as another left them. Attempts have their folders below `folder`.
-  // Errors: kCorrupt where a job is missing; those of make_policy.
-  static Result<Controller> make(std::vector<JobRecord> records, const std::vector<std::string>& drained,
-                                 ClusterTopology topology, std::filesystem::path folder, ControllerOptions options);
+  // Takes up jobs and drained nodes as the store has them. Attempts have their folders below `folder`. Errors: those of
+  // the store and of make_policy; kCorrupt where a job is missing.
+  static Result<Controller> make(std::unique_ptr<Store> store, ClusterTopology topology, std::filesystem::path folder,
+                                 ControllerOptions options);
 
-  // The numbers that jobs have or would have, and the records to be added for that. One of the same name and content as
-  // a job that is there is that job, so that a client that got no answer may ask again. Errors: kInvalidInput.
-  struct Submission {
-    std::vector<int> ids;
-    std::vector<JobRecord> added;
-  };
-  Result<Submission> check_jobs(const std::vector<SubmittedJob>& jobs, double now) const;
-  void add(Submission submission);  // of the last check
+  // What these have changed is durable when they return. Errors: kInvalidInput, and those of the store.
+  //
+  // The numbers of the jobs. One of the same name and content as a job that is there is that job, so that a client that
+  // got no answer may ask again.
+  Result<std::vector<int>> submit(const std::vector<SubmittedJob>& jobs, double now);
   Status cancel(const std::string& name, double now);
-  Status check_node(const std::string& node) const;
-  void drain(const std::string& node, bool is_drained);
+  Status drain(const std::string& node, bool is_drained);
 
   // The attempts of which the next step wants to know what became.
   std::vector<Attempt> watched() const;
   // Takes in what has been seen, decides where something has changed or the policy's time has come, and says which
-  // attempts to start and to end. The records that are unsaved then must be durable before any command is carried out.
-  // `now`: seconds since 1970.
+  // attempts to start and to end. `now`: seconds since 1970.
   struct Step {
     std::vector<Command> commands;
     double wake = 0;  // when to be called again at the latest, unless something comes from outside before
   };
   Result<Step> step(double now, const Observation& seen);
 
-  // Records that have changed since saved() was called last.
-  std::vector<const JobRecord*> unsaved() const;
-  void saved() { touched_.clear(); }
-
   const std::vector<JobRecord>& records() const { return records_; }
   const JobRecord* find(const std::string& name) const;
   const ClusterTopology& topology() const { return topology_; }
   bool is_available(std::size_t node) const;
-  bool is_drained(const std::string& node) const { return drained_.contains(node); }
   const char* node_state(std::size_t node) const;  // "drained", "up" or "down"
-  int free_devices() const;                        // of available nodes
   const std::string& policy() const { return options_.policy; }
 
   // The present jobs, as a trace whose times begin now, and the machines that are available.
@@ -94,12 +87,11 @@ class Controller {
   };
 
   Controller() = default;
-  JobRecord& record(int id) { return records_[static_cast<std::size_t>(id - 1)]; }
-  const JobRecord& record(int id) const { return records_[static_cast<std::size_t>(id - 1)]; }
+  JobRecord& record(int id) { return records_[index(id - 1)]; }
+  const JobRecord& record(int id) const { return records_[index(id - 1)]; }
   Attempt make_attempt(const JobRecord& record) const;
   Placement to_placement(const std::vector<NodeAllocation>& nodes) const;
   bool are_available(const Placement& placement) const;
-  std::vector<NodeAllocation> to_nodes(const Placement& placement) const;
   void add_live(int id);
   void settle(std::size_t place, double now);
   void retarget(std::size_t place, Placement target, double now);
@@ -112,7 +104,9 @@ class Controller {
   void reconcile(double now);
   void command(Command::Kind kind, const JobRecord& record) { commands_.push_back({kind, make_attempt(record)}); }
   void touch(int id) { touched_.insert(id); }
+  Status save();
 
+  std::unique_ptr<Store> store_;
   ClusterTopology topology_;   // all of them
   ClusterTopology available_;  // the same, without devices of nodes that are drained or missing
   std::filesystem::path folder_;

@@ -20,11 +20,9 @@ std::size_t find_place(const Controller::Snapshot& present, int id) {
 
 // Whether another job has devices of which this one may have some.
 bool has_some_for(const Controller& controller, const Job& job, const JobRecord& other) {
-  const std::vector<int> types = list_types(job);
   return std::ranges::any_of(other.nodes, [&](const NodeAllocation& allocation) {
-    const auto node = std::ranges::find(controller.topology().nodes, allocation.node, &Node::name);
-    return node != controller.topology().nodes.end() &&
-           std::ranges::any_of(types, [&](int type) { return type == kAnyType || type == node->type; });
+    const int node = controller.topology().node_named(allocation.node);
+    return node >= 0 && job.speed_on(controller.topology().nodes[index(node)].type) > 0;
   });
 }
 
@@ -40,23 +38,22 @@ void find_constraint(const Controller& controller, const Controller::Snapshot& p
     for (std::size_t i = 0; i < controller.topology().nodes.size(); ++i) {
       const Node& node = controller.topology().nodes[i];
       if (controller.is_available(i)) continue;
-      answer.unblocked_by.push_back(fmt::format("node {} with {} devices coming back ({})", node.name, node.devices,
-                                                controller.is_drained(node.name) ? "drained" : "down"));
+      answer.unblocked_by.push_back(
+          fmt::format("node {} with {} devices coming back ({})", node.name, node.devices, controller.node_state(i)));
     }
     return;
   }
   ClusterTopology rest = present.topology;
-  for (const JobRecord& other : controller.records()) {
-    for (const NodeAllocation& allocation : other.nodes) {
-      const auto node = std::ranges::find(rest.nodes, allocation.node, &Node::name);
-      if (node != rest.nodes.end()) node->devices = std::max(0, node->devices - allocation.workers);
-    }
-  }
-  const int free = max_devices(rest, job);
   std::vector<std::string> stopping;
   for (const JobRecord& other : controller.records()) {
+    for (const NodeAllocation& allocation : other.nodes) {
+      const int node = rest.node_named(allocation.node);
+      if (node >= 0)
+        rest.nodes[index(node)].devices = std::max(0, rest.nodes[index(node)].devices - allocation.workers);
+    }
     if (other.state == JobState::kStopping) stopping.push_back(other.job.name);
   }
+  const int free = max_devices(rest, job);
   if (free < job.min_workers()) {
     answer.blocked_by = stopping.empty() ? "devices" : "handover";
     answer.reason = fmt::format("it needs {} devices, and {} of {} are free", job.min_workers(), free, available);
@@ -81,9 +78,7 @@ void find_constraint(const Controller& controller, const Controller::Snapshot& p
 
 Result<Explanation> explain(const Controller& controller, const std::string& name, double now) {
   const JobRecord* record = controller.find(name);
-  if (record == nullptr) {
-    return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
-  }
+  if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", name);
   Explanation answer;
   answer.name = name;
   answer.state = to_string(record->state);
@@ -108,14 +103,12 @@ Result<Explanation> explain(const Controller& controller, const std::string& nam
   for (std::size_t i = 0; i < forecast.size(); ++i) {
     if (std::isfinite(forecast[i].finishes)) saved += forecast[i].finishes - with_more[i].finishes;
   }
-  answer.one_more_device =
-      std::isfinite(forecast[place].finishes)
-          ? fmt::format(
-                "with one device more it would be done in {} instead of {}, and all jobs together {} "
-                "{}",
-                format_seconds(with_more[place].finishes), format_seconds(forecast[place].finishes),
-                format_seconds(std::abs(saved)), saved >= 0 ? "sooner" : "later")
-          : "";
+  if (std::isfinite(forecast[place].finishes)) {
+    answer.one_more_device =
+        fmt::format("with one device more it would be done in {} instead of {}, and all jobs together {} {}",
+                    format_seconds(with_more[place].finishes), format_seconds(forecast[place].finishes),
+                    format_seconds(std::abs(saved)), saved >= 0 ? "sooner" : "later");
+  }
 
   if (record->state != JobState::kPending) {
     answer.reason =
@@ -151,28 +144,22 @@ Result<std::vector<Comparison>> what_if(const Controller& controller, const What
   MOTLEY_ASSIGN(const std::vector<Forecast> forecast, controller.forecast(present));
   Controller::Snapshot then{{}, {}, present.topology};
   for (const NewNode& node : change.add_nodes) {
-    if (node.devices < 1 ||
-        std::ranges::find(then.topology.nodes, node.name, &Node::name) != then.topology.nodes.end()) {
+    if (node.devices < 1 || then.topology.node_named(node.name) >= 0) {
       return fail(ErrorCode::kInvalidInput, "add_nodes: '{}' with {} devices; accepted: a new name, and 1 or more",
                   node.name, node.devices);
     }
-    const auto type = std::ranges::find(then.topology.types, node.type);
-    if (!node.type.empty() && type == then.topology.types.end()) {
+    const std::vector<std::string>& types = then.topology.types;
+    if (!node.type.empty() && std::ranges::find(types, node.type) == types.end()) {
       return fail(ErrorCode::kInvalidInput, "add_nodes: '{}' with devices of type '{}'; accepted: {}", node.name,
-                  node.type,
-                  then.topology.types.empty() ? "none" : fmt::format("{}", fmt::join(then.topology.types, ", ")));
+                  node.type, types.empty() ? "none" : fmt::format("{}", fmt::join(types, ", ")));
     }
-    then.topology.nodes.push_back(
-        {.name = node.name,
-         .devices = node.devices,
-         .type = node.type.empty() ? 0 : static_cast<int>(type - then.topology.types.begin())});
+    const int type = node.type.empty() ? 0 : then.topology.type_named(node.type);
+    then.topology.nodes.push_back({.name = node.name, .devices = node.devices, .type = type});
   }
   for (const std::string& name : change.drain) {
-    const auto node = std::ranges::find(then.topology.nodes, name, &Node::name);
-    if (node == then.topology.nodes.end()) {
-      return fail(ErrorCode::kInvalidInput, "drain: there is no node '{}'", name);
-    }
-    node->devices = 0;
+    const int node = then.topology.node_named(name);
+    if (node < 0) return fail(ErrorCode::kInvalidInput, "drain: there is no node '{}'", name);
+    then.topology.nodes[index(node)].devices = 0;
   }
   for (const std::string& name : change.cancel) {
     const JobRecord* record = controller.find(name);

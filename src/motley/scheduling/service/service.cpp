@@ -10,6 +10,7 @@
 
 #include "motley/base/clock.h"
 #include "motley/net/http_server.h"
+#include "motley/net/socket.h"
 #include "motley/scheduling/service/explain.h"
 
 namespace motley::scheduling {
@@ -58,6 +59,66 @@ Json brief(const JobRecord& record) {
           {"last_change", record.changed}};
 }
 
+// --- Answers to requests
+
+Result<Json> list_jobs(Controller& controller, const httplib::Request& request) {
+  std::optional<JobState> state;
+  if (const std::string named = request.get_param_value("state"); !named.empty()) {
+    MOTLEY_ASSIGN(const StateQuery query, parse_json<StateQuery>(Json{{"state", named}}.dump(), "the query"));
+    state = query.state;
+  }
+  Json jobs = Json::array();
+  for (const JobRecord& record : controller.records()) {
+    if (!state || state == record.state) jobs.push_back(brief(record));
+  }
+  return Json{{"jobs", jobs}};
+}
+
+Result<Json> get_job(Controller& controller, const httplib::Request& request) {
+  const JobRecord* record = controller.find(request.matches[1]);
+  if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
+  return as_json(*record);
+}
+
+Result<Json> cancel_job(Controller& controller, const httplib::Request& request) {
+  MOTLEY_TRY(controller.cancel(request.matches[1], wall_seconds()));
+  return get_job(controller, request);
+}
+
+Result<Json> explain_job(Controller& controller, const httplib::Request& request) {
+  MOTLEY_ASSIGN(const Explanation explanation, explain(controller, request.matches[1], wall_seconds()));
+  return as_json(explanation);
+}
+
+Result<Json> list_nodes(Controller& controller, const httplib::Request&) {
+  Json all = Json::array();
+  for (std::size_t i = 0; i < controller.topology().nodes.size(); ++i) {
+    const Node& node = controller.topology().nodes[i];
+    Json jobs = Json::object();
+    int used = 0;
+    for (const JobRecord& record : controller.records()) {
+      for (const NodeAllocation& allocation : record.nodes) {
+        if (allocation.node != node.name) continue;
+        jobs[record.job.name] = allocation.workers;
+        used += allocation.workers;
+      }
+    }
+    all.push_back({{"name", node.name},
+                   {"type", controller.topology().type_name(node)},
+                   {"devices", node.devices},
+                   {"used", used},
+                   {"state", controller.node_state(i)},
+                   {"jobs", jobs}});
+  }
+  return Json{{"nodes", all}};
+}
+
+template <bool is_drained>
+Result<Json> drain_node(Controller& controller, const httplib::Request& request) {
+  MOTLEY_TRY(controller.drain(request.matches[1], is_drained));
+  return list_nodes(controller, request);
+}
+
 // A job, or {"jobs": [...]}.
 Result<std::vector<SubmittedJob>> jobs_in(const std::string& body) {
   try {
@@ -75,211 +136,127 @@ Result<std::vector<SubmittedJob>> jobs_in(const std::string& body) {
 
 }  // namespace
 
-struct Service::Parts {
-  Parts(const ServiceOptions& options, DurableController what, std::unique_ptr<Executor> who)
-      : token(options.token),
-        page(options.page),
-        endpoint(options.listen),
-        executor(std::move(who)),
-        controller(std::move(what)) {}
-
-  void run();
-  Status run_steps();
-  void route();
-  Json nodes() const;
-
-  // Calls `what` under the lock; wakes the loop where it has changed something.
-  template <class What>
-  void with_controller(httplib::Response& response, bool changes, const What& what) {
-    const std::lock_guard lock(mutex);
-    const Result<Json> json = what(controller);
-    if (!json) {
-      refuse(response, json.error());
-      return;
-    }
-    answer(response, *json);
-    if (changes) {
-      is_due = true;
-      changed.notify_all();
-    }
-  }
-
-  const net::Secret token;
-  const std::function<std::string(const Controller&)> page;
-  net::Endpoint endpoint;
-  net::HttpServer http{{.patience_seconds = kPatienceSeconds, .max_body_bytes = kMaxBodyBytes}};
-  std::thread loop;
-  const std::unique_ptr<Executor> executor;  // the loop's own
-  std::mutex mutex;                          // guards all below
-  std::condition_variable changed;
-  DurableController controller;
-  bool is_due = true;
-  bool is_stopping = false;
-  Status outcome;
-};
+// Answers with what `what` makes of the request and the controller, under the lock; wakes the loop where that has
+// changed something.
+void Service::answer_locked(const httplib::Request& request, httplib::Response& response, bool changes,
+                            const What& what) {
+  const std::lock_guard lock(mutex_);
+  const Result<Json> json = what(controller_, request);
+  if (!json) return refuse(response, json.error());
+  answer(response, *json);
+  if (!changes) return;
+  is_due_ = true;
+  changed_.notify_all();
+}
 
 // The controller's steps, one after another. What they command is done, and what became of it is looked at, without the
 // lock: the executor may take long, and requests are answered meanwhile.
-Status Service::Parts::run_steps() {
-  std::unique_lock lock(mutex);
-  while (!is_stopping) {
-    const std::vector<Attempt> watched = controller.controller().watched();
+Status Service::run_steps() {
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    const std::vector<Attempt> watched = controller_.watched();
     lock.unlock();
-    MOTLEY_ASSIGN(const Observation seen, observe(*executor, watched));
+    MOTLEY_ASSIGN(const Observation seen, observe(*executor_, watched));
     lock.lock();
-    is_due = false;
+    is_due_ = false;
     const double now = wall_seconds();
-    MOTLEY_ASSIGN(const Controller::Step step, controller.step(now, seen));
+    MOTLEY_ASSIGN(const Controller::Step step, controller_.step(now, seen));
     lock.unlock();
-    carry_out(*executor, step.commands);
+    carry_out(*executor_, step.commands);
     lock.lock();
     const auto wait = std::chrono::duration<double>(std::clamp(step.wake - wall_seconds(), 0.0, 60.0));
-    changed.wait_for(lock, wait, [this] { return is_due || is_stopping; });
+    changed_.wait_for(lock, wait, [this] { return is_due_ || is_stopping_; });
   }
   return {};
 }
 
-void Service::Parts::run() {
+void Service::run() {
   const Status ended = run_steps();
-  const std::lock_guard lock(mutex);
-  outcome = ended;
-  is_stopping = true;
-  changed.notify_all();
+  const std::lock_guard lock(mutex_);
+  outcome_ = ended;
+  is_stopping_ = true;
+  changed_.notify_all();
 }
 
-Json Service::Parts::nodes() const {
-  Json all = Json::array();
-  for (std::size_t i = 0; i < controller.controller().topology().nodes.size(); ++i) {
-    const Node& node = controller.controller().topology().nodes[i];
-    Json jobs = Json::object();
-    int used = 0;
-    for (const JobRecord& record : controller.controller().records()) {
-      for (const NodeAllocation& allocation : record.nodes) {
-        if (allocation.node != node.name) continue;
-        jobs[record.job.name] = allocation.workers;
-        used += allocation.workers;
-      }
-    }
-    all.push_back({{"name", node.name},
-                   {"type", controller.controller().topology().type_name(node)},
-                   {"devices", node.devices},
-                   {"used", used},
-                   {"state", controller.controller().node_state(i)},
-                   {"jobs", jobs}});
-  }
-  return all;
-}
-
-void Service::Parts::route() {
-  httplib::Server& server = http.server();
+void Service::route() {
+  httplib::Server& server = http_.server();
   server.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-    if (net::shows_token(request, token, true)) return httplib::Server::HandlerResponse::Unhandled;
+    if (net::shows_token(request, options_.token, true)) return httplib::Server::HandlerResponse::Unhandled;
     response.status = 401;
     response.set_header("WWW-Authenticate", "Basic realm=\"motley\", charset=\"UTF-8\"");
     answer(response, {{"error", "the token is missing or wrong; accepted: 'Authorization: Bearer TOKEN'"}});
     return httplib::Server::HandlerResponse::Handled;
   });
+  const auto handler = [this](bool changes, const What& what) {
+    return [this, changes, what](const httplib::Request& request, httplib::Response& response) {
+      answer_locked(request, response, changes, what);
+    };
+  };
   server.Post("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
     const auto jobs = jobs_in(request.body);
     if (!jobs) return refuse(response, jobs.error());
-    with_controller(response, true, [&](DurableController& one) -> Result<Json> {
-      MOTLEY_ASSIGN(const std::vector<int> ids, one.submit(*jobs, wall_seconds()));
+    answer_locked(request, response, true, [&](Controller& controller, const auto&) -> Result<Json> {
+      MOTLEY_ASSIGN(const std::vector<int> ids, controller.submit(*jobs, wall_seconds()));
       return Json{{"ids", ids}};
-    });
-  });
-  server.Get("/v1/jobs", [this](const httplib::Request& request, httplib::Response& response) {
-    std::optional<JobState> state;
-    if (const std::string named = request.get_param_value("state"); !named.empty()) {
-      const auto query = parse_json<StateQuery>(Json{{"state", named}}.dump(), "the query");
-      if (!query) return refuse(response, query.error());
-      state = query->state;
-    }
-    with_controller(response, false, [&](DurableController& one) -> Result<Json> {
-      Json jobs = Json::array();
-      for (const JobRecord& record : one.controller().records()) {
-        if (!state || state == record.state) jobs.push_back(brief(record));
-      }
-      return Json{{"jobs", jobs}};
-    });
-  });
-  server.Get(R"(/v1/jobs/([^/]+))", [this](const httplib::Request& request, httplib::Response& response) {
-    with_controller(response, false, [&](DurableController& one) -> Result<Json> {
-      const JobRecord* record = one.controller().find(request.matches[1]);
-      if (record == nullptr) return fail(ErrorCode::kInvalidInput, "there is no job '{}'", request.matches[1].str());
-      return as_json(*record);
-    });
-  });
-  server.Delete(R"(/v1/jobs/([^/]+))", [this](const httplib::Request& request, httplib::Response& response) {
-    with_controller(response, true, [&](DurableController& one) -> Result<Json> {
-      MOTLEY_TRY(one.cancel(request.matches[1], wall_seconds()));
-      return as_json(*one.controller().find(request.matches[1]));
-    });
-  });
-  server.Get(R"(/v1/jobs/([^/]+)/why)", [this](const httplib::Request& request, httplib::Response& response) {
-    with_controller(response, false, [&](DurableController& one) -> Result<Json> {
-      MOTLEY_ASSIGN(const Explanation explanation, explain(one.controller(), request.matches[1], wall_seconds()));
-      return as_json(explanation);
     });
   });
   server.Post("/v1/what-if", [this](const httplib::Request& request, httplib::Response& response) {
     const auto change = parse_json<WhatIf>(request.body, "the request");
     if (!change) return refuse(response, change.error());
-    with_controller(response, false, [&](DurableController& one) -> Result<Json> {
-      MOTLEY_ASSIGN(const std::vector<Comparison> rows, what_if(one.controller(), *change, wall_seconds()));
+    answer_locked(request, response, false, [&](Controller& controller, const auto&) -> Result<Json> {
+      MOTLEY_ASSIGN(const std::vector<Comparison> rows, what_if(controller, *change, wall_seconds()));
       return Json{{"jobs", as_json(rows)}};
     });
   });
-  server.Get("/v1/nodes", [this](const httplib::Request&, httplib::Response& response) {
-    with_controller(response, false, [&](DurableController&) -> Result<Json> { return Json{{"nodes", nodes()}}; });
-  });
-  const auto drain = [this](bool is_drained) {
-    return [this, is_drained](const httplib::Request& request, httplib::Response& response) {
-      with_controller(response, true, [&](DurableController& one) -> Result<Json> {
-        MOTLEY_TRY(one.drain(request.matches[1], is_drained));
-        return Json{{"nodes", nodes()}};
-      });
-    };
-  };
-  server.Post(R"(/v1/nodes/([^/]+)/drain)", drain(true));
-  server.Delete(R"(/v1/nodes/([^/]+)/drain)", drain(false));
+  server.Get("/v1/jobs", handler(false, list_jobs));
+  server.Get("/v1/jobs/([^/]+)", handler(false, get_job));
+  server.Get("/v1/jobs/([^/]+)/why", handler(false, explain_job));
+  server.Delete("/v1/jobs/([^/]+)", handler(true, cancel_job));
+  server.Get("/v1/nodes", handler(false, list_nodes));
+  server.Post("/v1/nodes/([^/]+)/drain", handler(true, drain_node<true>));
+  server.Delete("/v1/nodes/([^/]+)/drain", handler(true, drain_node<false>));
   server.Get("/", [this](const httplib::Request&, httplib::Response& response) {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(mutex_);
     response.set_header("Refresh", kRefreshSeconds);
-    response.set_content(page(controller.controller()), "text/html; charset=utf-8");
+    response.set_content(options_.page(controller_), "text/html; charset=utf-8");
   });
 }
 
-Service::Service(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Service::Service(const ServiceOptions& options, Controller controller, std::unique_ptr<Executor> executor)
+    : options_(options),
+      http_({.patience_seconds = kPatienceSeconds, .max_body_bytes = kMaxBodyBytes}),
+      executor_(std::move(executor)),
+      controller_(std::move(controller)) {}
 
-Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, DurableController controller,
+Result<std::unique_ptr<Service>> Service::start(const ServiceOptions& options, Controller controller,
                                                 std::unique_ptr<Executor> executor) {
-  auto parts = std::make_unique<Parts>(options, std::move(controller), std::move(executor));
-  parts->route();
-  MOTLEY_ASSIGN(parts->endpoint, parts->http.start(options.listen, "--listen:"));
-  parts->loop = std::thread([all = parts.get()] { all->run(); });
-  return std::unique_ptr<Service>(new Service(std::move(parts)));
+  std::unique_ptr<Service> service(new Service(options, std::move(controller), std::move(executor)));
+  service->route();
+  MOTLEY_ASSIGN(service->endpoint_, service->http_.start(options.listen, "--listen:"));
+  service->loop_ = std::thread([all = service.get()] { all->run(); });
+  return service;
 }
 
-const net::Endpoint& Service::endpoint() const {
-  return parts_->endpoint;
+std::string Service::address() const {
+  return net::to_string(endpoint_);
 }
 
 Status Service::wait() {
-  std::unique_lock lock(parts_->mutex);
-  parts_->changed.wait(lock, [this] { return parts_->is_stopping; });
-  return parts_->outcome;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return is_stopping_; });
+  return outcome_;
 }
 
 void Service::stop() {
-  const std::lock_guard lock(parts_->mutex);
-  parts_->is_stopping = true;
-  parts_->changed.notify_all();
+  const std::lock_guard lock(mutex_);
+  is_stopping_ = true;
+  changed_.notify_all();
 }
 
 Service::~Service() {
   stop();
-  parts_->http.stop();
-  if (parts_->loop.joinable()) parts_->loop.join();
+  http_.stop();
+  if (loop_.joinable()) loop_.join();
 }
 
 }  // namespace motley::scheduling

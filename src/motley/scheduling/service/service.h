@@ -14,12 +14,20 @@
 // authentication. Errors are {"error": "..."} with status 4xx for what the client can mend.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
-#include "motley/net/session.h"
-#include "motley/scheduling/service/durable_controller.h"
+#include "motley/net/http_server.h"
+#include "motley/scheduling/service/controller.h"
+
+namespace httplib {
+struct Response;
+}  // namespace httplib
 
 namespace motley::scheduling {
 
@@ -31,20 +39,38 @@ struct ServiceOptions {
 
 class Service {
  public:
-  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, DurableController controller,
+  static Result<std::unique_ptr<Service>> start(const ServiceOptions& options, Controller controller,
                                                 std::unique_ptr<Executor> executor);
   // Attempts go on; the next service takes them up.
   ~Service();
 
-  const net::Endpoint& endpoint() const;  // really listening at
+  const net::Endpoint& endpoint() const { return endpoint_; }  // really listening at
+  std::string address() const;                                 // the same as text
   // Returns when stop() is called (from any thread), or with the error that ended the service.
   Status wait();
   void stop();
 
  private:
-  struct Parts;
-  explicit Service(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  using Json = nlohmann::ordered_json;
+  using What = std::function<Result<Json>(Controller& controller, const httplib::Request& request)>;
+
+  Service(const ServiceOptions& options, Controller controller, std::unique_ptr<Executor> executor);
+  void run();
+  Status run_steps();
+  void route();
+  void answer_locked(const httplib::Request& request, httplib::Response& response, bool changes, const What& what);
+
+  const ServiceOptions options_;
+  net::Endpoint endpoint_;
+  net::HttpServer http_;
+  std::thread loop_;
+  const std::unique_ptr<Executor> executor_;  // the loop's own
+  std::mutex mutex_;                          // guards all below
+  std::condition_variable changed_;
+  Controller controller_;
+  bool is_due_ = true;
+  bool is_stopping_ = false;
+  Status outcome_;
 };
 
 }  // namespace motley::scheduling

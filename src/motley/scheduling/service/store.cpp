@@ -6,14 +6,24 @@
 #include <unistd.h>
 
 #include "motley/base/clock.h"
+#include "motley/base/os/descriptor.h"
 #include "motley/base/os/file.h"
-#include "motley/scheduling/service/renamed_keys.h"
+#include "motley/serial/renamed_keys.h"
 
 namespace motley::scheduling {
 namespace {
 
 constexpr int kVersion = 2;  // of the tables below
 constexpr double kLockSeconds = 1;
+// What version 1, and its JSON, called otherwise.
+constexpr RenamedKey kRenamedKeys[] = {{"waiting", "pending"},
+                                       {"done", "completed"},
+                                       {"least", "min_workers"},
+                                       {"most", "max_workers"},
+                                       {"seconds", "estimated_duration"},
+                                       {"restart_seconds", "restart_cost"},
+                                       {"grace_seconds", "grace_period"},
+                                       {"retries", "max_retries"}};
 
 using Statement = std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)>;
 
@@ -32,31 +42,38 @@ void bind_text(sqlite3_stmt* statement, int place, const std::string& text) {
   sqlite3_bind_text(statement, place, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
 }
 
-}  // namespace
+class SqliteStore final : public Store {
+ public:
+  static Result<std::unique_ptr<Store>> open(const std::filesystem::path& folder);
+  Result<std::vector<JobRecord>> jobs() const override;
+  Result<std::vector<std::string>> drained_nodes() const override;
+  Status save(const std::vector<const JobRecord*>& records) override;
+  Status save_drained(const std::string& node, bool is_drained) override;
 
-Store::~Store() = default;
+ private:
+  Status run(const char* sql) {
+    if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK) return problem(sql);
+    return {};
+  }
+  tl::unexpected<Error> problem(const char* doing) const {
+    return fail(ErrorCode::kIo, "{}: {}: {}", file_.string(), doing, sqlite3_errmsg(database_.get()));
+  }
 
-tl::unexpected<Error> Store::problem(const char* doing) const {
-  return fail(ErrorCode::kIo, "{}: {}: {}", file_.string(), doing, sqlite3_errmsg(database_.get()));
-}
+  std::filesystem::path file_;
+  Descriptor lock_;
+  std::unique_ptr<sqlite3, int (*)(sqlite3*)> database_{nullptr, nullptr};
+};
 
-Status Store::run(const char* sql) {
-  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK) return problem(sql);
-  return {};
-}
-
-Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) {
+Result<std::unique_ptr<Store>> SqliteStore::open(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder)) {
     MOTLEY_TRY(make_folders(folder));
     std::filesystem::permissions(folder, std::filesystem::perms::owner_all);  // commands and outputs may be private
   }
-  std::unique_ptr<Store> store(new Store);
+  auto store = std::make_unique<SqliteStore>();
   store->file_ = folder / "jobs.sqlite";
   const std::string lock = (folder / "lock").string();
   store->lock_ = Descriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!store->lock_.valid()) {
-    return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
-  }
+  if (!store->lock_.valid()) return fail(ErrorCode::kIo, "{}: {}", lock, errno_text());
   // A service that was killed while it started a process may leave the lock to that process for a moment.
   const Deadline deadline = Deadline::after(kLockSeconds);
   while (::flock(store->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -96,7 +113,7 @@ Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) 
   return store;
 }
 
-Result<std::vector<JobRecord>> Store::jobs() const {
+Result<std::vector<JobRecord>> SqliteStore::jobs() const {
   const Statement statement = prepare(database_.get(), "SELECT id, record FROM jobs ORDER BY id");
   if (!statement) return problem("jobs cannot be read");
   std::vector<JobRecord> records;
@@ -111,7 +128,7 @@ Result<std::vector<JobRecord>> Store::jobs() const {
   return records;
 }
 
-Result<std::vector<std::string>> Store::drained_nodes() const {
+Result<std::vector<std::string>> SqliteStore::drained_nodes() const {
   const Statement statement = prepare(database_.get(), "SELECT node FROM drained ORDER BY node");
   if (!statement) return problem("drained nodes cannot be read");
   std::vector<std::string> nodes;
@@ -119,7 +136,7 @@ Result<std::vector<std::string>> Store::drained_nodes() const {
   return nodes;
 }
 
-Status Store::save(const std::vector<const JobRecord*>& records) {
+Status SqliteStore::save(const std::vector<const JobRecord*>& records) {
   if (records.empty()) return {};
   MOTLEY_TRY(run("BEGIN IMMEDIATE"));
   const Statement statement =
@@ -140,13 +157,19 @@ Status Store::save(const std::vector<const JobRecord*>& records) {
   return run("COMMIT");
 }
 
-Status Store::save_drained(const std::string& node, bool is_drained) {
+Status SqliteStore::save_drained(const std::string& node, bool is_drained) {
   const Statement statement = prepare(database_.get(), is_drained ? "INSERT OR IGNORE INTO drained (node) VALUES (?1)"
                                                                   : "DELETE FROM drained WHERE node = ?1");
   if (!statement) return problem("a drained node cannot be written");
   bind_text(statement.get(), 1, node);
   if (sqlite3_step(statement.get()) != SQLITE_DONE) return problem("a drained node cannot be written");
   return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> Store::open(const std::filesystem::path& folder) {
+  return SqliteStore::open(folder);
 }
 
 }  // namespace motley::scheduling

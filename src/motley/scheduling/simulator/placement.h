@@ -1,12 +1,76 @@
-// Where the workers of a job that has a fixed number of them are put.
+// What of a cluster is free, devices and bandwidth of uplinks, and where there is room for a job's workers.
+//
+// Racks are a tree: between two nodes there is one path. A ring goes through each node and each rack once, so that
+// it needs its bandwidth on a node's uplink exactly where it has some, but not all, of its workers on that node,
+// and on a rack's uplink likewise.
 #pragma once
 
 #include <optional>
+#include <vector>
 
-#include "motley/scheduling/simulator/capacity.h"
+#include "motley/scheduling/trace/cluster_topology.h"
 #include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
+
+// Which devices are free.
+class Occupancy {
+ public:
+  explicit Occupancy(const ClusterTopology& topology);
+
+  int free() const { return free_; }
+  int free_on(int node) const { return nodes_[index(node)]; }
+  bool fits(const Placement& placement) const;
+  void take(const Placement& placement) { add(placement, -1); }  // may be more than there is, which fits tells before
+  void release(const Placement& placement) { add(placement, 1); }
+  void add(const Placement& placement, int times);
+
+ private:
+  std::vector<int> nodes_;
+  int free_ = 0;
+};
+
+// Devices and uplinks.
+class Capacity {
+ public:
+  // All is free. The machines must outlive it.
+  explicit Capacity(const ClusterTopology& topology);
+
+  const Occupancy& devices() const { return occupancy_; }
+  // What is free, as a cluster of its own.
+  ClusterTopology rest() const;
+  // `reserve`: bytes a second of each uplink that the ring goes over.
+  bool fits(const Placement& placement, double reserve) const;
+  void take(const Placement& placement, double reserve) { add(placement, reserve, -1); }  // which must have room
+  void release(const Placement& placement, double reserve) { add(placement, reserve, 1); }
+
+  // So many workers, on devices of this type, with the shortest reach that there is room for; on as few nodes as can
+  // be, where least is left over. Empty where there is none.
+  Placement find(int workers, double reserve, int type = kAnyType) const;
+
+ private:
+  struct Rack {
+    std::vector<int> nodes;
+    std::vector<int> free;  // devices by type
+    int count_free(int type) const;
+  };
+
+  int free_on(int node) const { return occupancy_.free_on(node); }
+  int find_rack(int node) const { return topology_->nodes[index(node)].rack; }
+  std::vector<int> crossed_racks(const Placement& placement) const;
+  void add(const Placement& placement, double reserve, int times);
+  Placement on_one_node(int workers, int type) const;
+  Placement in_one_rack(int workers, double reserve, int type) const;
+  Placement over_racks(int workers, double reserve, int type) const;
+  std::vector<int> usable(const Rack& rack, double reserve, int type) const;
+  Placement fill(std::vector<int> nodes, int workers) const;
+
+  const ClusterTopology* topology_;
+  Occupancy occupancy_;
+  std::vector<double> node_uplinks_, rack_uplinks_;
+  std::vector<Rack> racks_;
+  std::vector<std::vector<int>> by_free_;  // nodes with so many free devices
+};
 
 // kAny takes the nodes in their order, as many devices of each as are free; kConsolidated never splits a job that
 // fits on one node, and gives a larger one whole idle nodes and one for what is left over; kCompact puts a job on as
@@ -23,10 +87,9 @@ class Placer {
   bool fits(const Job& job, const Placement& placement) const;
   // Where so many workers of a job go; empty where they do not fit now. kConsolidated takes the first node with
   // room, and for larger jobs the first idle ones, each filled (nodes of different sizes: the largest first). A job
-  // that is not as fast on all devices has those of the type on which it is fastest of those that have room.
-  Placement place(const Job& job, int workers) const;
-  // On devices of this type.
-  Placement place(const Job& job, int workers, int type) const;
+  // that is not as fast on all devices has those of this type, or of the type on which it is fastest of those that have
+  // room.
+  Placement place(const Job& job, int workers, int type = kAnyType) const;
   void take(const Job& job, const Placement& placement);  // which must have room
 
  private:

@@ -1,7 +1,8 @@
-// What decides which jobs run where: one interface, one file a policy. Policies are pure: they see a state and return
+// What decides which jobs run where: one interface for all policies. Policies are pure: they see a state and return
 // what changes; the same calls give the same answers.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <span>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "motley/base/result.h"
-#include "motley/scheduling/simulator/capacity.h"
 #include "motley/scheduling/simulator/placement.h"
 #include "motley/scheduling/trace/job.h"
 
@@ -26,6 +26,20 @@ struct Progress {
   double since = 0;
 
   bool runs() const { return !placement.empty(); }
+  // Of its duration, from `since` until now.
+  double seconds_done_since(double now) const {
+    return runs() ? speed * std::max(0.0, now - std::max(since, resumes)) : 0;
+  }
+  // Counts what it has had and done until now.
+  void settle(double now) {
+    if (runs()) {
+      const double seconds = std::max(0.0, now - since);
+      run_seconds += seconds;
+      device_seconds += seconds * count_workers(placement);
+      done_seconds += seconds_done_since(now);
+    }
+    since = now;
+  }
 };
 
 // The cluster at one moment. Jobs are named by their index in `jobs`.
@@ -38,19 +52,26 @@ struct State {
   std::span<const int> arrived;      // since the decision before, in their order; to a live policy they may run already
   std::span<const int> finished;     // likewise; they have no placement any more
   std::span<const int> running;      // by arrival
+  std::span<const int> active;       // that have arrived and not finished, by arrival
   std::span<const int> failed = {};  // since the decision before: lost their places with a node
 
-  const Job& job(int number) const { return jobs[static_cast<std::size_t>(number)]; }
-  const Placement& placement(int number) const { return progress[static_cast<std::size_t>(number)].placement; }
-  double run_seconds(int number) const;     // up to now
-  double device_seconds(int number) const;  // up to now
-  double done_seconds(int number) const;    // up to now
+  const Job& job(int number) const { return jobs[index(number)]; }
+  const Placement& placement(int number) const { return progress[index(number)].placement; }
+  // Up to now.
+  double run_seconds(int number) const {
+    const Progress& one = progress[index(number)];
+    return one.run_seconds + (one.runs() ? now - one.since : 0);
+  }
+  double device_seconds(int number) const {
+    const Progress& one = progress[index(number)];
+    return one.device_seconds + (one.runs() ? (now - one.since) * count_workers(one.placement) : 0);
+  }
+  double done_seconds(int number) const {
+    const Progress& one = progress[index(number)];
+    return one.done_seconds + one.seconds_done_since(now);
+  }
   double left_seconds(int number) const { return job(number).duration - done_seconds(number); }
 };
-
-// For policies that know neither jobs with speeds by type of devices nor failures. Errors: kInvalidInput where there
-// are such.
-Status check_alike(const State& state, const std::string& policy);
 
 struct Change {
   int job = 0;

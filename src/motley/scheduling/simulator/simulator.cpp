@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <queue>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include "motley/base/random.h"
 #include "motley/base/statistics.h"
-#include "motley/scheduling/trace/speed.h"
+#include "motley/scheduling/trace/job.h"
 
 namespace motley::scheduling {
 namespace {
@@ -16,76 +17,56 @@ constexpr double kRounding = 1e-9;    // relative
 constexpr int kIdleDecisions = 2;     // in a row, after which no job has more utility than its devices cost
 constexpr int kMaxFailures = 10'000;  // of a job: it would never be done
 
-// When jobs would finish; a time is forgotten once another is awaited.
+// When jobs would finish.
 class Finishes {
  public:
-  explicit Finishes(std::size_t jobs) : versions_(jobs) {}
+  explicit Finishes(std::size_t jobs) : times_(jobs) {}
 
-  void forget(int job) { ++versions_[static_cast<std::size_t>(job)]; }
+  void forget(int job) { finishes_.erase({times_[index(job)], job}); }
   void await(int job, double time) {
     forget(job);
-    finishes_.push({time, job, version(job)});
+    times_[index(job)] = time;
+    finishes_.emplace(time, job);
   }
   // Infinite: nobody is awaited.
-  double next() {
-    while (!finishes_.empty() && finishes_.top().version != version(finishes_.top().job)) finishes_.pop();
-    return finishes_.empty() ? std::numeric_limits<double>::infinity() : finishes_.top().time;
-  }
-  int pop() {
-    const int job = finishes_.top().job;
-    finishes_.pop();
-    return job;
-  }
+  double next() const { return finishes_.empty() ? std::numeric_limits<double>::infinity() : finishes_.begin()->first; }
+  int pop() { return finishes_.extract(finishes_.begin()).value().second; }
 
  private:
-  struct Finish {
-    double time = 0;
-    int job = 0;
-    int version = 0;
-    bool operator>(const Finish& other) const { return std::pair(time, job) > std::pair(other.time, other.job); }
-  };
-  int version(int job) const { return versions_[static_cast<std::size_t>(job)]; }
-
-  std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
-  std::vector<int> versions_;  // of each job
+  std::vector<double> times_;                  // of each job; where it is not awaited, any
+  std::set<std::pair<double, int>> finishes_;  // time, job
 };
 
 // When nodes fail and come back, each on its own.
 class Outages {
  public:
-  struct Outage {
-    double time = 0;
-    int node = 0;
-    bool begins = true;
-    bool operator>(const Outage& other) const { return std::pair(time, node) > std::pair(other.time, other.node); }
-  };
-
   explicit Outages(const Failures& failures) : failures_(failures), random_(failures.seed) {}
 
   void await_failure(int node, double now) {
     const double mean = failures_.mtbf_seconds;
-    if (std::isfinite(mean)) outages_.push({now + random_.exponential(mean), node, true});
+    if (std::isfinite(mean)) events_.emplace(now + random_.exponential(mean), node, true);
   }
-  double next() const { return outages_.empty() ? std::numeric_limits<double>::infinity() : outages_.top().time; }
-  // The next one has come: a node that fails is awaited, one that is back may fail again.
-  Outage pop(double now) {
-    const Outage outage = outages_.top();
-    outages_.pop();
-    if (outage.begins) {
-      outages_.push({now + failures_.mttr_seconds, outage.node, false});
+  double next() const {
+    return events_.empty() ? std::numeric_limits<double>::infinity() : std::get<double>(*events_.begin());
+  }
+  // The next one has come: a node, and whether it fails, else it is back. What it does next is awaited.
+  std::pair<int, bool> pop(double now) {
+    const auto [time, node, fails] = events_.extract(events_.begin()).value();
+    if (fails) {
+      events_.emplace(now + failures_.mttr_seconds, node, false);
     } else {
-      await_failure(outage.node, now);
+      await_failure(node, now);
     }
-    down_ += outage.begins ? 1 : -1;
-    return outage;
+    down_ += fails ? 1 : -1;
+    return {node, fails};
   }
   bool any_down() const { return down_ > 0; }
 
  private:
   const Failures failures_;
   Random random_;
-  std::priority_queue<Outage, std::vector<Outage>, std::greater<>> outages_;
-  int down_ = 0;  // nodes that have failed and not come back
+  std::set<std::tuple<double, int, bool>> events_;  // time, node, whether it fails then
+  int down_ = 0;                                    // nodes that have failed and not come back
 };
 
 // Rings that leave a node, and slow each other down.
@@ -97,31 +78,26 @@ class LeavingRings {
   bool is_contended() const { return is_contended_; }
   void enter(int job, const Placement& placement) {
     for (const Part& part : placement) {
-      jobs_[static_cast<std::size_t>(part.node)].push_back(job);
+      jobs_[index(part.node)].push_back(job);
       changed_.push_back(part.node);
     }
   }
   void leave(int job, const Placement& placement) {
     for (const Part& part : placement) {
-      std::erase(jobs_[static_cast<std::size_t>(part.node)], job);
+      std::erase(jobs_[index(part.node)], job);
       changed_.push_back(part.node);
     }
   }
   int most(const Placement& placement) const {
     std::size_t most = 0;
-    for (const Part& part : placement) most = std::max(most, jobs_[static_cast<std::size_t>(part.node)].size());
+    for (const Part& part : placement) most = std::max(most, jobs_[index(part.node)].size());
     return static_cast<int>(most);
   }
-  // Of nodes to and from which others have come and gone since the last call; sorted.
-  std::vector<int> take_affected() {
-    std::vector<int> affected;
-    for (const int node : changed_) {
-      const std::vector<int>& there = jobs_[static_cast<std::size_t>(node)];
-      affected.insert(affected.end(), there.begin(), there.end());
-    }
-    changed_.clear();
-    std::ranges::sort(affected);
-    affected.erase(std::unique(affected.begin(), affected.end()), affected.end());
+  // Of nodes to and from which others have come and gone since the last call.
+  std::set<int> take_affected() {
+    std::set<int> affected;
+    for (const int node : std::exchange(changed_, {}))
+      affected.insert(jobs_[index(node)].begin(), jobs_[index(node)].end());
     return affected;
   }
 
@@ -135,19 +111,7 @@ class Replay {
  public:
   Replay(const std::vector<Job>& jobs, const ClusterTopology& topology, Policy& policy,
          const SimulationOptions& options)
-      : jobs_(jobs),
-        topology_(topology),
-        policy_(policy),
-        options_(options),
-        finishes_(jobs.size()),
-        outages_(options.failures),
-        rings_(topology),
-        capacity_(topology),
-        available_(topology),
-        progress_(jobs.size()),
-        begins_(jobs.size()),
-        saved_(jobs.size()),
-        done_(jobs.size()) {
+      : jobs_(jobs), topology_(topology), policy_(policy), options_(options) {
     outcome_.jobs.resize(jobs.size());
   }
 
@@ -157,13 +121,13 @@ class Replay {
     for (std::size_t node = 0; node < topology_.nodes.size(); ++node) {
       outages_.await_failure(static_cast<int>(node), now_);
     }
-    while (finished_count_ < jobs_.size()) {
+    while (arrived_count_ < jobs_.size() || !active_.empty()) {
       const double next_of_jobs = next_event();
       const double next = std::min(next_of_jobs, outages_.next());
       // A node that comes back may give room to those that wait.
       if (std::isinf(next_of_jobs) && !outages_.any_down() && std::isinf(options_.horizon)) {
         return fail(ErrorCode::kInternal, "{} leaves {} jobs waiting for ever, such as '{}'", policy_.name(),
-                    jobs_.size() - finished_count_, jobs_[first_waiting()].name);
+                    active_.size(), job(active_.front()).name);
       }
       if (next >= options_.horizon) {
         now_ = options_.horizon;
@@ -192,8 +156,8 @@ class Replay {
   }
 
  private:
-  const Job& job(int number) const { return jobs_[static_cast<std::size_t>(number)]; }
-  Progress& progress(int job) { return progress_[static_cast<std::size_t>(job)]; }
+  const Job& job(int number) const { return jobs_[index(number)]; }
+  Progress& progress(int job) { return progress_[index(job)]; }
 
   double next_event() {
     double next = std::min(wake_, finishes_.next());
@@ -201,28 +165,16 @@ class Replay {
     return next;
   }
 
-  std::size_t first_waiting() const {
-    for (std::size_t job = 0; job < jobs_.size(); ++job) {
-      if (!done_[job]) return job;
-    }
-    return 0;
-  }
-
   // Notes what a job that runs has had and done so far.
   void settle(int number) {
     Progress& one = progress(number);
-    const double seconds = now_ - one.since;
-    const double device_seconds = seconds * count_workers(one.placement);
-    one.run_seconds += seconds;
-    one.device_seconds += device_seconds;
-    outcome_.device_seconds += device_seconds;
-    one.done_seconds += one.speed * std::max(0.0, now_ - std::max(one.since, one.resumes));
-    one.since = now_;
+    outcome_.device_seconds += (now_ - one.since) * count_workers(one.placement);
+    one.settle(now_);
   }
 
   void keep_run(int number) {
     if (!options_.keep_runs) return;
-    const double begin = begins_[static_cast<std::size_t>(number)];
+    const double begin = begins_[index(number)];
     if (now_ > begin) outcome_.runs.push_back({number, begin, now_, progress(number).placement});
   }
 
@@ -241,21 +193,19 @@ class Replay {
   Status fail_and_repair() {
     failed_.clear();
     while (outages_.next() <= now_) {
-      const Outages::Outage outage = outages_.pop(now_);
-      Node& node = available_.nodes[static_cast<std::size_t>(outage.node)];
-      const Node& whole = topology_.nodes[static_cast<std::size_t>(outage.node)];
-      if (!outage.begins) {
-        capacity_.release({{outage.node, whole.devices}}, 0);
-        node.devices = whole.devices;
+      const auto [node, fails] = outages_.pop(now_);
+      const int devices = topology_.nodes[index(node)].devices;
+      available_.nodes[index(node)].devices = fails ? 0 : devices;
+      if (!fails) {
+        capacity_.release({{node, devices}}, 0);
         continue;
       }
       for (const int number : running_) {
-        const auto is_here = [&](const Part& part) { return part.node == outage.node; };
-        if (std::ranges::any_of(progress(number).placement, is_here)) MOTLEY_TRY(lose(number));
+        const Placement& where = progress(number).placement;
+        if (std::ranges::find(where, node, &Part::node) != where.end()) MOTLEY_TRY(lose(number));
       }
       std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
-      capacity_.take({{outage.node, whole.devices}}, 0);
-      node.devices = 0;
+      capacity_.take({{node, devices}}, 0);
     }
     return {};
   }
@@ -263,14 +213,14 @@ class Replay {
   Status lose(int number) {
     Progress& one = progress(number);
     const int workers = count_workers(one.placement);
-    const double trained = std::max(0.0, now_ - std::max(begins_[static_cast<std::size_t>(number)], one.resumes));
+    const double trained = std::max(0.0, now_ - std::max(begins_[index(number)], one.resumes));
     stop(number);
     const double since_checkpoint = one.speed * std::fmod(trained, options_.failures.checkpoint_interval_seconds);
-    const double saved = std::max(saved_[static_cast<std::size_t>(number)], one.done_seconds - since_checkpoint);
+    const double saved = std::max(saved_[index(number)], one.done_seconds - since_checkpoint);
     outcome_.lost_device_seconds += workers * (one.done_seconds - saved) / one.speed;
     one.done_seconds = saved;
     failed_.push_back(number);
-    if (++outcome_.jobs[static_cast<std::size_t>(number)].failures == kMaxFailures) {
+    if (++outcome_.jobs[index(number)].failures == kMaxFailures) {
       return fail(ErrorCode::kInvalidInput,
                   "job '{}' has failed {} times; accepted: nodes that fail less often, or checkpoints more often",
                   job(number).name, kMaxFailures);
@@ -281,7 +231,7 @@ class Replay {
   // Whether a job's speed depends on who else runs where it does.
   bool meets_others(int number) const {
     return rings_.is_contended() && job(number).elastic && job(number).reserve() == 0 &&
-           progress_[static_cast<std::size_t>(number)].placement.size() > 1;
+           progress_[index(number)].placement.size() > 1;
   }
 
   // Those who meet others than before go on at another speed.
@@ -314,10 +264,9 @@ class Replay {
       const int number = finishes_.pop();
       stop(number);
       progress(number).done_seconds = job(number).duration;  // whatever rounding has made of it
-      done_[static_cast<std::size_t>(number)] = true;
-      outcome_.jobs[static_cast<std::size_t>(number)].finished = now_;
+      outcome_.jobs[index(number)].finished = now_;
       finished_.push_back(number);
-      ++finished_count_;
+      active_.erase(std::ranges::lower_bound(active_, number));
     }
     std::erase_if(running_, [&](int job) { return !progress(job).runs(); });
   }
@@ -326,11 +275,12 @@ class Replay {
     arrived_.clear();
     while (arrived_count_ < jobs_.size() && jobs_[arrived_count_].arrival <= now_) {
       arrived_.push_back(static_cast<int>(arrived_count_++));
+      active_.push_back(arrived_.back());
     }
   }
 
   Status decide() {
-    const State state{now_, jobs_, progress_, &available_, &capacity_, arrived_, finished_, running_, failed_};
+    const State state{now_, jobs_, progress_, &available_, &capacity_, arrived_, finished_, running_, active_, failed_};
     const double begin = options_.clock->now();
     MOTLEY_ASSIGN(Decision decision, policy_.decide(state));
     const double seconds = options_.clock->now() - begin;
@@ -344,8 +294,7 @@ class Replay {
     }
     wake_ = decision.wake;
     for (const Change& change : decision.changes) {
-      if (change.job < 0 || change.job >= static_cast<int>(arrived_count_) ||
-          done_[static_cast<std::size_t>(change.job)]) {
+      if (!std::ranges::binary_search(active_, change.job)) {
         return fail(ErrorCode::kInternal, "{} places job {}, which is not there", policy_.name(), change.job);
       }
       if (progress(change.job).runs()) stop(change.job);
@@ -373,9 +322,9 @@ class Replay {
     }
     capacity_.take(placement, asked.reserve());
     one.placement = std::move(placement);
-    one.since = begins_[static_cast<std::size_t>(number)] = now_;
-    saved_[static_cast<std::size_t>(number)] = one.done_seconds;
-    JobOutcome& outcome = outcome_.jobs[static_cast<std::size_t>(number)];
+    one.since = begins_[index(number)] = now_;
+    saved_[index(number)] = one.done_seconds;
+    JobOutcome& outcome = outcome_.jobs[index(number)];
     if (std::isinf(outcome.started)) {
       outcome.started = now_;
       one.resumes = now_;
@@ -397,18 +346,18 @@ class Replay {
   const SimulationOptions& options_;
   const bool has_costs_ = std::ranges::any_of(jobs_, [](const Job& job) { return job.device_hour_cost > 0; });
   int idle_decisions_ = 0;  // in a row
-  Finishes finishes_;
-  Outages outages_;
-  LeavingRings rings_;
-  Capacity capacity_;
-  ClusterTopology available_;  // nodes that have failed have no devices
-  std::vector<Progress> progress_;
-  std::vector<double> begins_;  // of each job: since when it runs where it does
-  std::vector<double> saved_;   // of each job: seconds of its duration that it had done when it began there
-  std::vector<char> done_;
-  std::vector<int> running_, arrived_, finished_, failed_;
+  Finishes finishes_{jobs_.size()};
+  Outages outages_{options_.failures};
+  LeavingRings rings_{topology_};
+  Capacity capacity_{topology_};
+  ClusterTopology available_ = topology_;  // nodes that have failed have no devices
+  // Of each job: what became of it, since when it runs where it does, and the seconds of its duration that it had done
+  // when it began there.
+  std::vector<Progress> progress_ = std::vector<Progress>(jobs_.size());
+  std::vector<double> begins_ = std::vector<double>(jobs_.size());
+  std::vector<double> saved_ = std::vector<double>(jobs_.size());
+  std::vector<int> running_, active_, arrived_, finished_, failed_;
   std::size_t arrived_count_ = 0;
-  std::size_t finished_count_ = 0;
   double now_ = 0;
   double wake_ = std::numeric_limits<double>::infinity();
   Outcome outcome_;

@@ -22,8 +22,13 @@ int ClusterTopology::largest_node(int type) const {
   return largest;
 }
 
+int ClusterTopology::node_named(const std::string& name) const {
+  const auto found = std::ranges::find(nodes, name, &Node::name);
+  return found == nodes.end() ? -1 : static_cast<int>(found - nodes.begin());
+}
+
 std::string ClusterTopology::type_name(const Node& node) const {
-  return types.empty() ? "" : types[static_cast<std::size_t>(node.type)];
+  return types.empty() ? "" : types[index(node.type)];
 }
 
 int ClusterTopology::type_named(const std::string& name) {
@@ -34,7 +39,7 @@ int ClusterTopology::type_named(const std::string& name) {
 }
 
 double ClusterTopology::rack_uplink(int rack) const {
-  return rack_uplinks.empty() ? std::numeric_limits<double>::infinity() : rack_uplinks[static_cast<std::size_t>(rack)];
+  return rack_uplinks.empty() ? std::numeric_limits<double>::infinity() : rack_uplinks[index(rack)];
 }
 
 ClusterTopology pool(int devices) {
@@ -129,15 +134,15 @@ int count_workers(const Placement& placement) {
 
 Locality find_locality(const ClusterTopology& topology, const Placement& placement) {
   if (placement.size() <= 1) return Locality::kNode;
-  const int rack = topology.nodes[static_cast<std::size_t>(placement.front().node)].rack;
-  const bool in_one = std::ranges::all_of(
-      placement, [&](const Part& part) { return topology.nodes[static_cast<std::size_t>(part.node)].rack == rack; });
+  const int rack = topology.nodes[index(placement.front().node)].rack;
+  const bool in_one =
+      std::ranges::all_of(placement, [&](const Part& part) { return topology.nodes[index(part.node)].rack == rack; });
   return in_one ? Locality::kRack : Locality::kCluster;
 }
 
 int find_type(const ClusterTopology& topology, const Placement& placement) {
   if (placement.empty()) return kAnyType;
-  const int type = topology.nodes[static_cast<std::size_t>(placement.front().node)].type;
+  const int type = topology.nodes[index(placement.front().node)].type;
   return std::ranges::all_of(placement, [&](const Part& part) { return topology.is_of_type(part.node, type); })
              ? type
              : kAnyType;
@@ -145,29 +150,6 @@ int find_type(const ClusterTopology& topology, const Placement& placement) {
 
 bool is_of_type(const ClusterTopology& topology, const Placement& placement, int type) {
   return type == kAnyType || find_type(topology, placement) == type;
-}
-
-Occupancy::Occupancy(const ClusterTopology& topology) : free_(topology.devices()) {
-  nodes_.reserve(topology.nodes.size());
-  for (const Node& node : topology.nodes) nodes_.push_back(node.devices);
-}
-
-bool Occupancy::fits(const Placement& placement) const {
-  return std::ranges::all_of(placement, [&](const Part& part) { return part.workers <= free_on(part.node); });
-}
-
-void Occupancy::take(const Placement& placement) {
-  for (const Part& part : placement) {
-    nodes_[static_cast<std::size_t>(part.node)] -= part.workers;
-    free_ -= part.workers;
-  }
-}
-
-void Occupancy::release(const Placement& placement) {
-  for (const Part& part : placement) {
-    nodes_[static_cast<std::size_t>(part.node)] += part.workers;
-    free_ += part.workers;
-  }
 }
 
 }  // namespace motley::scheduling

@@ -10,6 +10,11 @@
 
 namespace motley::scheduling {
 
+// Of the number of a node, a job, a device or a type: its place in a vector.
+inline std::size_t index(int number) {
+  return static_cast<std::size_t>(number);
+}
+
 struct Node {
   std::string name;
   int devices = 1;
@@ -42,11 +47,10 @@ struct ClusterTopology {
   int devices(int type = kAnyType) const;       // of all nodes of this type
   int largest_node(int type = kAnyType) const;  // its devices
   int type_count() const { return types.empty() ? 1 : static_cast<int>(types.size()); }
+  int node_named(const std::string& name) const;  // its number; -1 where there is none
   std::string type_name(const Node& node) const;  // empty where all are alike
   int type_named(const std::string& name);        // its place among the types, to which it is added where it is new
-  bool is_of_type(int node, int type) const {
-    return type == kAnyType || nodes[static_cast<std::size_t>(node)].type == type;
-  }
+  bool is_of_type(int node, int type) const { return type == kAnyType || nodes[index(node)].type == type; }
   double rack_uplink(int rack) const;
 };
 
@@ -76,21 +80,5 @@ Locality find_locality(const ClusterTopology& topology, const Placement& placeme
 int find_type(const ClusterTopology& topology, const Placement& placement);
 // Whether all its devices are of this type; always, where it is kAnyType.
 bool is_of_type(const ClusterTopology& topology, const Placement& placement, int type);
-
-// Which devices are free.
-class Occupancy {
- public:
-  explicit Occupancy(const ClusterTopology& topology);
-
-  int free() const { return free_; }
-  int free_on(int node) const { return nodes_[static_cast<std::size_t>(node)]; }
-  bool fits(const Placement& placement) const;
-  void take(const Placement& placement);  // may take more than there is, which fits tells before
-  void release(const Placement& placement);
-
- private:
-  std::vector<int> nodes_;
-  int free_ = 0;
-};
 
 }  // namespace motley::scheduling

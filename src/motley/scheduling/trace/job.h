@@ -1,15 +1,55 @@
-// A training job as a scheduler sees it.
+// A training job as a scheduler sees it: what it asks for, what its progress is worth, and how fast it trains with so
+// many workers in such places.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "motley/scheduling/trace/utility.h"
+#include "motley/base/result.h"
+#include "motley/scheduling/trace/cluster_topology.h"
 
 namespace motley::scheduling {
+
+// The utility of a job's progress: a function of its iterations that never falls.
+struct Utility {
+  // With x iterations: weight * sqrt(x), so that nobody trains on for little; weight * log(1 + x), which is
+  // proportional fairness; weight / (1 + exp(-steepness (x - middle))), as in GADGET's experiments; weight * x; weight
+  // * what a table says, between whose points it is a straight line, and behind whose last one it does not rise.
+  enum class Shape : std::uint8_t { kSquareRoot, kLogarithm, kSigmoid, kLinear, kTable };
+  struct Point {
+    double iterations = 0;
+    double utility = 0;
+    bool operator==(const Point&) const = default;
+  };
+  Shape shape = Shape::kSquareRoot;
+  double weight = 1;
+  double steepness = 1;            // of kSigmoid
+  double middle = 0;               // of kSigmoid
+  std::vector<Point> points = {};  // of kTable, the first one at 0; iterations rise, and utility does not fall
+
+  double at(double iterations) const;
+  // Of the least concave function that is nowhere below it, between 0 and `most` iterations: itself, but for kSigmoid
+  // and kTable.
+  double envelope_at(double iterations, double most) const;
+  bool operator==(const Utility&) const = default;
+};
+
+inline const char* to_string(Utility::Shape shape) {
+  constexpr std::array kNames = {"square-root", "logarithm", "sigmoid", "linear", "table"};
+  return kNames[static_cast<std::size_t>(shape)];
+}
+inline std::vector<Utility::Shape> every_value(Utility::Shape) {
+  return {Utility::Shape::kSquareRoot, Utility::Shape::kLogarithm, Utility::Shape::kSigmoid, Utility::Shape::kLinear,
+          Utility::Shape::kTable};
+}
+
+// Errors: kInvalidInput for a table that is none, with the field and what would be accepted.
+Status check(const Utility& utility);
 
 // What a job that may have more or fewer workers says of itself. Each worker trains mini-batches of one size, so that
 // twice the workers do twice the work in an iteration.
@@ -41,8 +81,7 @@ struct Job {
   // On the fastest, where no type is given.
   double speed_on(int type) const {
     if (type_speeds.empty()) return 1;
-    return type < 0 ? *std::max_element(type_speeds.begin(), type_speeds.end())
-                    : type_speeds[static_cast<std::size_t>(type)];
+    return type < 0 ? *std::max_element(type_speeds.begin(), type_speeds.end()) : type_speeds[index(type)];
   }
   int min_workers() const { return elastic ? elastic->min_workers : workers; }
   int max_workers() const { return elastic ? elastic->max_workers : workers; }
@@ -55,5 +94,35 @@ struct Job {
   double utility_after(double seconds) const { return utility.at(iterations_after(seconds)); }
   double compute_cost(double device_seconds) const { return device_hour_cost * device_seconds / 3600; }
 };
+
+// --- How fast it trains
+
+// Where a ring runs, as far as its speed depends on it.
+struct RingPlace {
+  int workers = 1;
+  int nodes = 1;
+  int contention = 1;  // rings, itself among them, at the node where most meet that leave their nodes
+  int type = kAnyType;
+};
+
+// Seconds of an iteration: GADGET (Yu et al., INFOCOM 2022), equation (1), with the bandwidth that contention leaves
+// and the overhead of spread rings as in SJF-BCO (Yu et al., MobiHoc 2022):
+//
+//     d (w - 1) / w (2 / B + 1 / G) + seconds_a_server * nodes + compute_seconds
+//
+// where B is the bandwidth inside a node on one, the job's reserve if it has one, and between / f(k) otherwise, with
+// k = max(1, meeting share * rings that share a link).
+double iteration_seconds(const Elastic& job, const Network& network, const RingPlace& place);
+
+// Of a ring that meets no other.
+RingPlace ring_place(const ClusterTopology& topology, const Placement& placement);
+
+// So many workers on as few nodes as can be, with nobody else, where the largest node has `largest` devices.
+RingPlace on_fewest_nodes(int workers, int largest);
+
+// Seconds of its duration that a job does in a second: 1 with the workers it asks for on one node, and for jobs that
+// are not elastic, where devices are those for which its times hold; where they are not, computation goes at the pace
+// of their type (Job::type_speeds).
+double speed(const Job& job, const Network& network, const RingPlace& place);
 
 }  // namespace motley::scheduling

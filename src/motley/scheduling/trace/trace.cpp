@@ -6,16 +6,100 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <ranges>
+#include <set>
 #include <unordered_map>
 
 #include "motley/base/os/file.h"
-#include "motley/scheduling/trace/gavel_trace.h"
-#include "motley/scheduling/trace/profiled_job.h"
-#include "motley/scheduling/trace/renamed_keys.h"
-#include "motley/scheduling/trace/trace_lines.h"
+#include "motley/serial/renamed_keys.h"
 
 namespace motley::scheduling {
 namespace {
+
+constexpr double kLongestSeconds = 1e10;  // of an arrival or a duration
+constexpr int kMaxWorkers = 1'000'000;
+constexpr std::string_view kSeconds = "seconds from 0 to 1e10";
+
+// --- Lines of cells
+
+using Cells = std::vector<std::string_view>;
+
+Cells split(std::string_view line, char separator) {
+  Cells cells;
+  while (true) {
+    const std::size_t end = line.find(separator);
+    cells.push_back(line.substr(0, end));
+    if (end == std::string_view::npos) return cells;
+    line.remove_prefix(end + 1);
+  }
+}
+
+// Finite numbers only, and nothing behind them.
+std::optional<double> parse_number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// A line of a trace, its cells by their columns, and what is said of one that is wrong.
+struct Row {
+  const std::string& file;
+  std::size_t line = 0;  // from 1
+  Cells cells;
+  const Cells* columns = nullptr;
+
+  bool has(std::string_view column) const { return std::ranges::find(*columns, column) != columns->end(); }
+  // Empty where there is no such column.
+  std::string_view at(std::string_view column) const {
+    const auto place = std::ranges::find(*columns, column) - columns->begin();
+    return place < std::ssize(*columns) ? cells[static_cast<std::size_t>(place)] : std::string_view();
+  }
+  tl::unexpected<Error> refuse(std::string_view column, std::string_view accepted) const {
+    return fail(ErrorCode::kInvalidInput, "{}:{}: {} is '{}'; accepted: {}", file, line, column, at(column), accepted);
+  }
+  tl::unexpected<Error> refuse_count(std::string_view accepted) const {
+    return fail(ErrorCode::kInvalidInput, "{}:{}: has {} fields; accepted: {}", file, line, cells.size(), accepted);
+  }
+  Result<double> number(std::string_view column, double lower, double upper, std::string_view accepted) const {
+    const std::optional<double> value = parse_number(at(column));
+    if (!value || *value < lower || *value > upper) return refuse(column, accepted);
+    return *value;
+  }
+  Result<int> workers(std::string_view column) const {
+    constexpr std::string_view kAccepted = "an integer from 1 to 1,000,000";
+    MOTLEY_ASSIGN(const double value, number(column, 1, kMaxWorkers, kAccepted));
+    if (value != std::floor(value)) return refuse(column, kAccepted);
+    return static_cast<int>(value);
+  }
+};
+
+class Lines {
+ public:
+  Lines(std::string_view text, const std::string& file, char separator)
+      : rest_(text), file_(file), separator_(separator) {}
+
+  // The next line that is not empty.
+  std::optional<Row> next(const Cells* columns = nullptr) {
+    while (!rest_.empty()) {
+      const std::size_t end = rest_.find('\n');
+      std::string_view line = rest_.substr(0, end);
+      rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + 1);
+      ++number_;
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (!line.empty()) return Row{file_, number_, split(line, separator_), columns};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::string_view rest_;
+  const std::string& file_;
+  char separator_;
+  std::size_t number_ = 0;
+};
+
+// --- Tables with a header
 
 // "2017-10-09 07:01:55", in seconds since 1970 where no second leaps.
 std::optional<double> instant(std::string_view text) {
@@ -100,9 +184,9 @@ struct OptionalColumn {
   void (*set)(Job&, double);
 };
 constexpr OptionalColumn kOptionalColumns[] = {
-    {"min_workers", 1, kMaxTraceWorkers, true, "an integer from 1 to the workers that it asks for",
+    {"min_workers", 1, kMaxWorkers, true, "an integer from 1 to the workers that it asks for",
      [](Job& job, double value) { ensure_elastic(job).min_workers = static_cast<int>(value); }},
-    {"max_workers", 1, kMaxTraceWorkers, true, "an integer from the workers that it asks for to 1,000,000",
+    {"max_workers", 1, kMaxWorkers, true, "an integer from the workers that it asks for to 1,000,000",
      [](Job& job, double value) { ensure_elastic(job).max_workers = static_cast<int>(value); }},
     {"compute_seconds", 1e-9, kLongestSeconds, false, "seconds of an iteration, from 1e-9 to 1e10",
      [](Job& job, double value) { ensure_elastic(job).compute_seconds = value; }},
@@ -118,6 +202,8 @@ constexpr OptionalColumn kOptionalColumns[] = {
 
 constexpr std::string_view kSpeed = "speed_";  // and a type
 constexpr std::string_view kProfile = "profile";
+constexpr RenamedKey kRenamedColumns[] = {
+    {"least", "min_workers"}, {"most", "max_workers"}, {"restart_seconds", "restart_cost_seconds"}};
 
 bool is_optional(std::string_view column) {
   return column == kProfile ||
@@ -125,193 +211,191 @@ bool is_optional(std::string_view column) {
          (column.starts_with(kSpeed) && column.size() > kSpeed.size());
 }
 
-bool is_ours(const TraceLine& header) {
-  const std::vector<std::string_view> ours = TraceLines::split(kOurs.header, ',');
-  if (header.cells.size() < ours.size() || !std::equal(ours.begin(), ours.end(), header.cells.begin())) return false;
-  for (auto cell = header.cells.begin() + static_cast<std::ptrdiff_t>(ours.size()); cell != header.cells.end();
-       ++cell) {
-    if (!is_optional(*cell) || std::find(header.cells.begin(), cell, *cell) != cell) return false;
+const Columns* detect_format(const Cells& header) {
+  for (const Columns& format : kFormats) {
+    const Cells known = split(format.header, ',');
+    if (!std::ranges::equal(known, header | std::views::take(known.size()))) continue;
+    const auto more = header | std::views::drop(known.size());
+    const bool is_each_once = std::set(more.begin(), more.end()).size() == more.size();
+    if (more.empty() || (&format == &kOurs && is_each_once && std::ranges::all_of(more, is_optional))) return &format;
   }
-  return true;
+  return nullptr;
 }
 
-const Columns* detect_format(const TraceLine& header) {
-  const auto found = std::ranges::find_if(
-      kFormats, [&](const Columns& format) { return TraceLines::split(format.header, ',') == header.cells; });
-  if (found == std::end(kFormats)) return is_ours(header) ? &kOurs : nullptr;
-  return &*found;
+tl::unexpected<Error> refuse_header(const std::string& file, const Cells& header) {
+  std::vector<std::string_view> headers, more;
+  for (const Columns& known : kFormats) headers.push_back(known.header);
+  for (const OptionalColumn& column : kOptionalColumns) more.push_back(column.name);
+  std::vector<RenamedKey> renamed;
+  for (const RenamedKey& column : kRenamedColumns) {
+    if (std::ranges::find(header, column.before) != header.end()) renamed.push_back(column);
+  }
+  return fail(ErrorCode::kInvalidInput,
+              "{}: the first line is none of a trace that is known here{}; accepted: {}, the last one also with any of "
+              "{} profile and speed_TYPE behind it; or Gavel's lines, with tabs",
+              file, renamed.empty() ? "" : fmt::format(" ({})", to_string(renamed)), fmt::join(headers, " or "),
+              fmt::join(more, ","));
 }
 
-Status read_optional(const TraceLines& lines, const TraceLine& header, const TraceLine& line, Job& job) {
+Status read_optional(const Row& row, Job& job) {
   for (const OptionalColumn& column : kOptionalColumns) {
-    const auto at = std::ranges::find(header.cells, column.name);
-    if (at == header.cells.end()) continue;
-    const std::string_view cell = line.cells[static_cast<std::size_t>(at - header.cells.begin())];
-    const std::optional<double> value =
-        cell == "inf" && std::isinf(column.upper) ? std::optional(column.upper) : number_in_cell(cell);
-    if (!value || *value < column.lower || *value > column.upper ||
-        (column.is_integer && *value != std::floor(*value))) {
-      return lines.refuse(line.number, column.name, cell, column.accepted);
+    if (!row.has(column.name)) continue;
+    double value = column.upper;
+    if (row.at(column.name) != "inf" || std::isfinite(column.upper)) {
+      MOTLEY_ASSIGN(value, row.number(column.name, column.lower, column.upper, column.accepted));
     }
-    column.set(job, *value);
+    if (column.is_integer && value != std::floor(value)) return row.refuse(column.name, column.accepted);
+    column.set(job, value);
     if (job.elastic && (job.elastic->min_workers > job.workers || job.elastic->max_workers < job.workers)) {
-      return lines.refuse(line.number, column.name, cell, column.accepted);
+      return row.refuse(column.name, column.accepted);
     }
   }
   return {};
 }
 
 // Profiles beside the trace, each read once.
-class Profiles {
- public:
-  Profiles(const std::filesystem::path& trace, const std::vector<std::string>& types)
-      : folder_(trace.parent_path()), types_(types) {}
+using Profiles = std::map<std::string, ProfiledJob, std::less<>>;
 
-  Status apply(const TraceLines& lines, const TraceLine& header, const TraceLine& line, Job& job) {
-    const auto at = std::ranges::find(header.cells, kProfile);
-    if (at == header.cells.end()) return {};
-    const std::string cell(line.cells[static_cast<std::size_t>(at - header.cells.begin())]);
-    if (cell.empty()) return {};
-    if (!known_.contains(cell)) {
-      auto profile = model::read_profile(folder_ / cell);
-      if (!profile) return lines.refuse(line.number, kProfile, cell, "a profile.json: " + profile.error().message);
-      known_.emplace(cell, profiled_job(*profile));
-    }
-    const ProfiledJob& profiled = known_.at(cell);
-    ensure_elastic(job).compute_seconds = profiled.compute_seconds;
-    ensure_elastic(job).gradient_bytes = profiled.gradient_bytes;
-    std::vector<std::string> has;
-    for (const auto& [type, speed] : profiled.speeds) has.push_back(type);
-    bool is_any = types_.empty();
-    for (const std::string& type : types_) {
-      const auto found = std::ranges::find(has, type);
-      is_any = is_any || found != has.end();
-      job.type_speeds.push_back(
-          found == has.end() ? 0 : profiled.speeds[static_cast<std::size_t>(found - has.begin())].second);
-    }
-    if (is_any) return {};
-    return lines.refuse(line.number, kProfile, cell,
-                        fmt::format("one with a device of the cluster's ({}); it has {}", fmt::join(types_, ", "),
-                                    fmt::join(has, ", ")));
+Status read_profile(const Row& row, const TraceOptions& options, Profiles& known, Job& job) {
+  const std::string_view name = row.at(kProfile);
+  if (name.empty()) return {};
+  auto found = known.find(name);
+  if (found == known.end()) {
+    if (!options.read_profile) return row.refuse(kProfile, "nothing, as no profiles are read here");
+    auto profile = options.read_profile(std::filesystem::path(row.file).parent_path() / name);
+    if (!profile) return row.refuse(kProfile, "a profile.json: " + profile.error().message);
+    found = known.emplace(name, std::move(*profile)).first;
   }
-
- private:
-  std::filesystem::path folder_;
-  const std::vector<std::string>& types_;
-  std::map<std::string, ProfiledJob> known_;
-};
+  const ProfiledJob& profiled = found->second;
+  ensure_elastic(job).compute_seconds = profiled.compute_seconds;
+  ensure_elastic(job).gradient_bytes = profiled.gradient_bytes;
+  std::vector<std::string> has;
+  for (const auto& [type, speed] : profiled.speeds) has.push_back(type);
+  bool is_any = options.types.empty();
+  for (const std::string& type : options.types) {
+    const auto place = static_cast<std::size_t>(std::ranges::find(has, type) - has.begin());
+    is_any = is_any || place < has.size();
+    job.type_speeds.push_back(place < has.size() ? profiled.speeds[place].second : 0);
+  }
+  if (is_any) return {};
+  return row.refuse(kProfile, fmt::format("one with a device of the cluster's ({}); it has {}",
+                                          fmt::join(options.types, ", "), fmt::join(has, ", ")));
+}
 
 // Where there are types of devices, and the trace has a column of speeds: one for each type.
-Status read_speeds(const TraceLines& lines, const TraceLine& header, const TraceLine& line,
-                   const std::vector<std::string>& types, Job& job) {
+Status read_speeds(const Row& header, const Row& row, const std::vector<std::string>& types, Job& job) {
   if (types.empty() || std::ranges::none_of(header.cells, [](auto cell) { return cell.starts_with(kSpeed); })) {
     return {};
   }
   job.type_speeds.clear();
   for (const std::string& type : types) {
     const std::string column = std::string(kSpeed) + type;
-    const auto at = std::ranges::find(header.cells, column);
-    if (at == header.cells.end()) {
-      return lines.refuse(header.number, column, "", "this column, too, since there are devices of this type");
-    }
-    const std::string_view cell = line.cells[static_cast<std::size_t>(at - header.cells.begin())];
-    const std::optional<double> speed = number_in_cell(cell);
-    if (!speed || *speed < 0 || *speed > 1e6) {
-      return lines.refuse(line.number, column, cell, "a number from 0, where the job cannot run there, to 1e6");
-    }
-    job.type_speeds.push_back(*speed);
+    if (!row.has(column)) return header.refuse(column, "this column, too, since there are devices of this type");
+    MOTLEY_ASSIGN(const double speed,
+                  row.number(column, 0, 1e6, "a number from 0, where the job cannot run there, to 1e6"));
+    job.type_speeds.push_back(speed);
   }
-  if (std::ranges::max(job.type_speeds) <= 0) {
-    return lines.refuse(line.number, std::string(kSpeed) + types.back(), "0", "a type on which the job can run");
-  }
-  return {};
+  if (std::ranges::max(job.type_speeds) > 0) return {};
+  return row.refuse(std::string(kSpeed) + types.back(), "a type on which the job can run");
 }
 
-// Seconds of a cell, or nothing.
-std::optional<double> seconds(std::string_view cell) {
-  const std::optional<double> value = number_in_cell(cell);
-  return value && 0 <= *value && *value <= kLongestSeconds ? value : std::nullopt;
+Result<double> read_arrival(const Row& row, const Columns& format) {
+  if (!format.arrives_at_instant) return row.number(format.arrival, 0, kLongestSeconds, kSeconds);
+  const std::optional<double> arrival = instant(row.at(format.arrival));
+  if (arrival && 0 <= *arrival && *arrival <= kLongestSeconds) return *arrival;
+  return row.refuse(format.arrival, "a date and time such as 2017-10-09 07:01:55");
 }
 
-// Nothing for a line that is left out.
-Result<std::optional<Job>> make_job(const TraceLines& lines, const Columns& format, const TraceLine& header,
-                                    const TraceLine& line, const std::vector<std::string>& types, Profiles& profiles) {
-  const auto cell = [&](std::string_view column) {
-    return line.cells[static_cast<std::size_t>(std::ranges::find(header.cells, column) - header.cells.begin())];
-  };
-  constexpr std::string_view kSeconds = "seconds from 0 to 1e10";
-  if (format.has_others && (cell(format.workers) == "0" || cell(format.begin).empty())) return std::nullopt;
-  Job job;
-  job.name = format.name.empty() ? fmt::format("line {}", line.number) : std::string(cell(format.name));
-  if (job.name.empty()) {
-    return lines.refuse(line.number, format.name, "", "a name");
-  }
-  const std::string_view arrival = cell(format.arrival);
-  const std::optional<double> arrives = format.arrives_at_instant ? instant(arrival) : seconds(arrival);
-  if (!arrives || *arrives < 0 || *arrives > kLongestSeconds) {
-    return lines.refuse(line.number, format.arrival, arrival,
-                        format.arrives_at_instant ? "a date and time such as 2017-10-09 07:01:55" : kSeconds);
-  }
-  job.arrival = *arrives;
-  if (format.duration.empty()) {
-    const std::optional<double> begin = seconds(cell(format.begin));
-    if (!begin) return lines.refuse(line.number, format.begin, cell(format.begin), kSeconds);
-    const std::optional<double> end = seconds(cell(format.end));
-    if (!end || *end < *begin) {
-      return lines.refuse(line.number, format.end, cell(format.end), fmt::format("seconds from {} on", *begin));
-    }
-    job.duration = *end - *begin;
-  } else {
-    const std::optional<double> duration = seconds(cell(format.duration));
-    if (!duration) return lines.refuse(line.number, format.duration, cell(format.duration), kSeconds);
-    job.duration = *duration;
-  }
-  const std::optional<double> workers = number_in_cell(cell(format.workers));
-  if (!workers || *workers < 1 || *workers > kMaxTraceWorkers || *workers != std::floor(*workers)) {
-    return lines.refuse(line.number, format.workers, cell(format.workers), "an integer from 1 to 1,000,000");
-  }
-  job.workers = static_cast<int>(*workers);
-  MOTLEY_TRY(read_optional(lines, header, line, job));
-  MOTLEY_TRY(profiles.apply(lines, header, line, job));
-  MOTLEY_TRY(read_speeds(lines, header, line, types, job));
-  return job;
+Result<double> read_duration(const Row& row, const Columns& format) {
+  if (!format.duration.empty()) return row.number(format.duration, 0, kLongestSeconds, kSeconds);
+  MOTLEY_ASSIGN(const double begin, row.number(format.begin, 0, kLongestSeconds, kSeconds));
+  MOTLEY_ASSIGN(const double end,
+                row.number(format.end, begin, kLongestSeconds, fmt::format("seconds from {} on", begin)));
+  return end - begin;
 }
 
 Result<std::vector<Job>> parse_table(std::string_view text, const std::string& name, const TraceOptions& options) {
-  TraceLines lines(text, name, ',');
-  const std::optional<TraceLine> header = lines.next();
-  const Columns* format = header ? detect_format(*header) : nullptr;
-  if (format == nullptr) {
-    std::vector<std::string_view> headers;
-    for (const Columns& known : kFormats) headers.push_back(known.header);
-    std::vector<std::string_view> more;
-    for (const OptionalColumn& column : kOptionalColumns) more.push_back(column.name);
-    std::vector<RenamedKey> renamed;
-    for (const RenamedKey& column : kRenamedColumns) {
-      if (header && std::ranges::find(header->cells, column.before) != header->cells.end()) renamed.push_back(column);
-    }
-    return fail(
-        ErrorCode::kInvalidInput,
-        "{}: the first line is none of a trace that is known here{}; accepted: {}, the last one also with any of {} "
-        "profile and speed_TYPE behind it; or Gavel's lines, with tabs",
-        name, renamed.empty() ? "" : fmt::format(" ({})", to_string(renamed)), fmt::join(headers, " or "),
-        fmt::join(more, ","));
-  }
+  Lines lines(text, name, ',');
+  Row header = lines.next().value_or(Row{name});
+  header.columns = &header.cells;
+  const Columns* format = detect_format(header.cells);
+  if (format == nullptr) return refuse_header(name, header.cells);
   std::vector<Job> jobs;
-  Profiles profiles(name, options.types);
+  Profiles profiles;
   std::unordered_map<std::string, std::size_t> known;  // lines, by job
-  while (const std::optional<TraceLine> line = lines.next()) {
-    if (line->cells.size() != header->cells.size()) {
-      return lines.refuse_count(*line, fmt::format("{}", header->cells.size()));
-    }
-    MOTLEY_ASSIGN(std::optional<Job> job, make_job(lines, *format, *header, *line, options.types, profiles));
-    if (!job) continue;
-    const auto [first, is_new] = known.emplace(job->name, line->number);
+  while (const std::optional<Row> row = lines.next(&header.cells)) {
+    if (row->cells.size() != header.cells.size()) return row->refuse_count(fmt::format("{}", header.cells.size()));
+    if (format->has_others && (row->at(format->workers) == "0" || row->at(format->begin).empty())) continue;
+    Job job;
+    job.name = format->name.empty() ? fmt::format("line {}", row->line) : std::string(row->at(format->name));
+    if (job.name.empty()) return row->refuse(format->name, "a name");
+    MOTLEY_ASSIGN(job.arrival, read_arrival(*row, *format));
+    MOTLEY_ASSIGN(job.duration, read_duration(*row, *format));
+    MOTLEY_ASSIGN(job.workers, row->workers(format->workers));
+    MOTLEY_TRY(read_optional(*row, job));
+    MOTLEY_TRY(read_profile(*row, options, profiles, job));
+    MOTLEY_TRY(read_speeds(header, *row, options.types, job));
+    const auto [first, is_new] = known.emplace(job.name, row->line);
     if (!is_new) {
-      return lines.refuse(line->number, format->name, job->name,
-                          fmt::format("a name for each job; line {} has this one", first->second));
+      return row->refuse(format->name, fmt::format("a name for each job; line {} has this one", first->second));
     }
-    jobs.push_back(std::move(*job));
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+// --- Gavel's
+
+const Cells kEarlyColumns = {"model", "command", "flag", "needs_data", "steps", "arrival", "workers"};
+const Cells kLateColumns = {"model",   "command", "flag",     "needs_data", "steps",
+                            "workers", "weight",  "deadline", "arrival"};
+
+bool is_gavel_trace(std::string_view text) {
+  return text.substr(0, text.find('\n')).find('\t') != std::string_view::npos;
+}
+
+Result<std::vector<Job>> parse_gavel_trace(std::string_view text, const std::string& name,
+                                           const TraceOptions& options) {
+  if (options.throughputs == nullptr) {
+    return fail(ErrorCode::kInvalidInput,
+                "{}: is a trace of Gavel's, which has steps and no seconds; accepted: with a table of throughputs "
+                "(--throughputs)",
+                name);
+  }
+  const Throughputs& table = *options.throughputs;
+  const std::vector<std::string> known = table.types();
+  for (const std::string& type : options.types) {
+    if (std::ranges::find(known, type) != known.end()) continue;
+    return fail(ErrorCode::kInvalidInput,
+                "{}: the table of throughputs has no '{}', of which there are devices; accepted: {}", name, type,
+                fmt::join(known, ", "));
+  }
+  Lines lines(text, name, '\t');
+  std::vector<Job> jobs;
+  while (std::optional<Row> row = lines.next()) {
+    row->columns = row->cells.size() == kEarlyColumns.size() ? &kEarlyColumns : &kLateColumns;
+    if (row->cells.size() != row->columns->size()) return row->refuse_count("7 or 9");
+    Job job;
+    job.name = fmt::format("line {}", row->line);
+    MOTLEY_ASSIGN(job.workers, row->workers("workers"));
+    MOTLEY_ASSIGN(const double steps, row->number("steps", 0, 1e15, "a number from 0 to 1e15"));
+    const std::string model(row->at("model"));
+    const double rate = table.steps_per_second(options.device_type, model, job.workers);
+    if (rate <= 0) {
+      return row->refuse("model", fmt::format("one that the table has for {} workers on '{}'; its types: {}",
+                                              job.workers, options.device_type, fmt::join(known, ", ")));
+    }
+    job.duration = steps / rate;
+    for (const std::string& type : options.types) {
+      job.type_speeds.push_back(table.steps_per_second(type, model, job.workers) / rate);
+    }
+    MOTLEY_ASSIGN(job.arrival, row->number("arrival", 0, kLongestSeconds, kSeconds));
+    if (row->has("deadline")) {
+      MOTLEY_ASSIGN(job.utility.weight, row->number("weight", 1e-9, 1e9, "a number above 0"));
+      MOTLEY_ASSIGN(const double deadline, row->number("deadline", -1e9, 1e9, "a number; negative: none"));
+      if (deadline >= 0) job.deadline = deadline * job.duration;
+    }
+    jobs.push_back(std::move(job));
   }
   return jobs;
 }

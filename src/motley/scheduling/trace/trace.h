@@ -1,25 +1,20 @@
-// Traces of jobs: the published ones as they are, and our own (docs/reference/job-traces.md). The header line tells
-// them apart:
+// Traces of jobs: the published ones as they are, and our own, whose columns docs/reference/job-traces.md lists. The
+// header line tells them apart.
 //
-//   timestamp,duration,num_gpus,gpu_time,cluster        Philly, as Sia's and ElasticFlow's artifacts have it
-//   job_id,submission_time,duration,num_gpu             Microsoft ITP 2021
-//   name,cpu_milli,memory_mib,num_gpu,...               Alibaba gpu-v2023, its lists of pods; those without a GPU, and
-//                                                       those that were never scheduled, are left out
-//   job,arrival_seconds,duration_seconds,workers        ours, of rigid jobs
+// Gavel's traces have no header, and tabs between their fields:
 //
-// Ours may go on with any of least,max_workers,compute_seconds,gradient_bytes,restart_cost_seconds,deadline_seconds
-// (motley/scheduling/trace/job.h): then its jobs may have from `least` to `most` workers; without one of these, the
-// workers that they ask for. A deadline of inf is none. device_hour_cost is taken from their utility. And with
-// speed_TYPE for types of devices: how fast jobs are there beside the devices for which their seconds hold, 0 where
-// they cannot run. Or with a profile: the name of a profile.json that Motley measured, beside the trace, from which
-// compute_seconds, gradient_bytes and speeds are taken; seconds hold for the first of its devices. Empty: none.
+//   model, command, the flag for its steps, whether it needs data, steps, arrival, workers
 //
-// Gavel's traces have no header, and tabs between their fields (motley/scheduling/trace/gavel_trace.h).
+// and in the later form model, command, flag, data, steps, workers, weight, deadline, arrival. They say how many steps
+// a job does; how long that takes on a type of devices is in a table of throughputs. Jobs are called by their lines. A
+// deadline is a multiple of what the job takes; negative: none.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "motley/base/result.h"
@@ -28,6 +23,13 @@
 
 namespace motley::scheduling {
 
+// What a profile says of a job.
+struct ProfiledJob {
+  double compute_seconds = 0;  // of an iteration of the profile's batch, on the first of its devices
+  double gradient_bytes = 0;   // of the dense parameters, and of the rows of sparse tables that a batch reads
+  std::vector<std::pair<std::string, double>> speeds;  // of each of its devices, by name, beside the first's
+};
+
 struct TraceOptions {
   // Of Gavel's traces: how fast its models are. Durations are those on devices of this type.
   const Throughputs* throughputs = nullptr;
@@ -35,12 +37,15 @@ struct TraceOptions {
   // Types of the devices there are (ClusterTopology::types). Where there are several, jobs of traces that say so are
   // not as fast on all.
   std::vector<std::string> types = {};
+  // Reads the profiles that a trace names; none: it may name none.
+  std::function<Result<ProfiledJob>(const std::filesystem::path&)> read_profile = {};
 };
 
 // The jobs by arrival, those of one instant in the file's order; the first arrives at 0.
 //
 // Errors: kInvalidInput (kIo if unreadable), with file, line, field, value and what would be accepted: a header that is
-// none of these, a line that does not parse, a number that is out of bounds, a job's name for the second time.
+// none of these, a line that does not parse, a number that is out of bounds, a job's name for the second time; of
+// Gavel's, no table, or a model that is not in it.
 Result<std::vector<Job>> read_trace(const std::filesystem::path& file, const TraceOptions& options = {});
 Result<std::vector<Job>> parse_trace(std::string_view text, const std::string& name, const TraceOptions& options = {});
 

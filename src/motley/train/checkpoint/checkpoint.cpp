@@ -4,7 +4,9 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "motley/base/log.h"
 #include "motley/base/os/file.h"
+#include "motley/train/checkpoint/renamed_keys.h"
 
 namespace motley::train {
 namespace {
@@ -14,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kPrefix = "step-";
 constexpr const char* kManifest = "manifest.json";
-constexpr const char* kNeeded[] = {"weights.safetensors", "optimizer.safetensors", "state.json", "audit.bin"};
+constexpr int kStateVersion = 2;
 
 // Steps that have a finished folder, newest first.
 std::vector<std::int64_t> checkpointed_steps(const fs::path& folder) {
@@ -44,11 +46,7 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
   const auto damaged = [&](const std::string& name, const std::string& what) {
     return fail(ErrorCode::kCorrupt, "checkpoint '{}' is damaged: {} {}", own.string(), name, what);
   };
-  struct Entry {
-    std::size_t bytes = 0;
-    std::uint32_t crc = 0;
-  };
-  std::map<std::string, Entry> entries;
+  std::map<std::string, std::pair<std::size_t, std::uint32_t>> entries;  // bytes and checksum
   try {
     if (manifest.at("version").get<int>() != 1) {
       return damaged(kManifest, "is not of version 1");
@@ -59,13 +57,14 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
   } catch (const Json::exception&) {
     return damaged(kManifest, "is not a manifest");
   }
-  for (const char* name : kNeeded) {
+  for (const char* name : {kWeightsFile, kOptimizerFile, kStateFile, kAuditFile}) {
     if (!entries.contains(name)) {
       return damaged(kManifest, fmt::format("does not name {}", name));
     }
   }
   Checkpoint checkpoint{step, {}};
-  for (const auto& [name, entry] : entries) {
+  for (const auto& [name, written] : entries) {
+    const auto [bytes, crc] = written;
     if (name.find('/') != std::string::npos) {
       return damaged(kManifest, "names a file outside the checkpoint");
     }
@@ -73,10 +72,10 @@ Result<Checkpoint> read_checkpoint(const fs::path& folder, std::int64_t step) {
     if (!content) {
       return damaged(name, "cannot be read: " + content.error().message);
     }
-    if (content->size() != entry.bytes) {
-      return damaged(name, fmt::format("has {} bytes, {} were written", content->size(), entry.bytes));
+    if (content->size() != bytes) {
+      return damaged(name, fmt::format("has {} bytes, {} were written", content->size(), bytes));
     }
-    if (crc32c(*content) != entry.crc) {
+    if (crc32c(*content) != crc) {
       return damaged(name, "does not match its checksum");
     }
     checkpoint.files[name] = std::move(*content);
@@ -92,23 +91,17 @@ Status write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint, in
   std::error_code ignored;
   fs::remove_all(aside, ignored);
   MOTLEY_TRY(make_folders(aside));
-  Json files = Json::object();
-  Status written;
-  for (const auto& [name, content] : checkpoint.files) {
-    written = write_file(aside / name, content);
-    if (!written) {
-      break;
+  const Status written = [&]() -> Status {
+    Json files = Json::object();
+    for (const auto& [name, content] : checkpoint.files) {
+      MOTLEY_TRY(write_file(aside / name, content));
+      files[name] = {{"bytes", content.size()}, {"crc32c", crc32c(content)}};
     }
-    files[name] = {{"bytes", content.size()}, {"crc32c", crc32c(content)}};
-  }
-  if (written) {
-    written =
-        write_file(aside / kManifest, Json{{"version", 1}, {"step", checkpoint.step}, {"files", files}}.dump(2) + "\n");
-  }
-  if (written) {
+    const Json manifest = {{"version", 1}, {"step", checkpoint.step}, {"files", files}};
+    MOTLEY_TRY(write_file(aside / kManifest, manifest.dump(2) + "\n"));
     fs::remove_all(own, ignored);
-    written = rename_durably(aside, own);
-  }
+    return rename_durably(aside, own);
+  }();
   if (!written) {
     fs::remove_all(aside, ignored);
     return fail(written.error().within(
@@ -125,20 +118,63 @@ bool holds_checkpoint(const fs::path& folder) {
   return !checkpointed_steps(folder).empty();
 }
 
-Result<LoadedCheckpoint> read_newest_checkpoint(const fs::path& folder) {
-  LoadedCheckpoint loaded;
+Result<Checkpoint> read_newest_checkpoint(const fs::path& folder) {
+  std::vector<std::string> damaged;
   for (const std::int64_t step : checkpointed_steps(folder)) {
     Result<Checkpoint> checkpoint = read_checkpoint(folder, step);
     if (checkpoint) {
-      loaded.checkpoint = std::move(*checkpoint);
-      return loaded;
+      for (const std::string& warning : damaged) spdlog::warn("{}", warning);
+      return checkpoint;
     }
-    loaded.warnings.push_back(checkpoint.error().message + "; the one before it is used");
+    damaged.push_back(checkpoint.error().message + "; the one before it is used");
   }
-  if (loaded.warnings.empty()) {
+  if (damaged.empty()) {
     return fail(ErrorCode::kInvalidInput, "'{}' holds no checkpoint to resume from", folder.string());
   }
-  return fail(ErrorCode::kCorrupt, "no checkpoint in '{}' can be used: {}", folder.string(), loaded.warnings.front());
+  return fail(ErrorCode::kCorrupt, "no checkpoint in '{}' can be used: {}", folder.string(), damaged.front());
+}
+
+std::string format_state(const SavedState& state) {
+  Json json = {{"version", kStateVersion},
+               {"step", state.step},
+               {"ledger",
+                {{"seed", state.ledger.seed},
+                 {"epoch", state.ledger.epoch},
+                 {"cursor", state.ledger.cursor},
+                 {"size", state.ledger.size}}},
+               {"evaluated_step", state.evaluated_step},
+               {"next_evaluation", state.next_evaluation},
+               {"samples_lost_or_duplicated", state.not_used_once}};
+  if (!state.partition.empty()) json["batch_split"] = Json::parse(state.partition);
+  if (!state.stage_split.empty()) json["stage_batch_splits"] = Json::parse(state.stage_split);
+  if (state.table_servers > 0) json["embedding_servers"] = state.table_servers;
+  return json.dump(2) + "\n";
+}
+
+Result<SavedState> parse_state(const std::string& text) {
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("version").get<int>() != kStateVersion) {
+      return fail(ErrorCode::kInvalidInput,
+                  "the checkpoint's state.json has version {}; this Motley reads version {}, in which {}",
+                  json.at("version").dump(), kStateVersion, to_string(kRenamedFields));
+    }
+    SavedState state;
+    json.at("step").get_to(state.step);
+    json.at("ledger").at("seed").get_to(state.ledger.seed);
+    json.at("ledger").at("epoch").get_to(state.ledger.epoch);
+    json.at("ledger").at("cursor").get_to(state.ledger.cursor);
+    json.at("ledger").at("size").get_to(state.ledger.size);
+    if (json.contains("batch_split")) state.partition = json.at("batch_split").dump();
+    if (json.contains("stage_batch_splits")) state.stage_split = json.at("stage_batch_splits").dump();
+    if (json.contains("embedding_servers")) json.at("embedding_servers").get_to(state.table_servers);
+    json.at("evaluated_step").get_to(state.evaluated_step);
+    json.at("next_evaluation").get_to(state.next_evaluation);
+    json.at("samples_lost_or_duplicated").get_to(state.not_used_once);
+    return state;
+  } catch (const nlohmann::json::exception& problem) {
+    return fail(ErrorCode::kCorrupt, "the checkpoint's state.json cannot be read: {}", problem.what());
+  }
 }
 
 }  // namespace motley::train

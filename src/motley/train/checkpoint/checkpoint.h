@@ -8,13 +8,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "motley/base/result.h"
+#include "motley/data/local/ledger.h"
 
 namespace motley::train {
+
+// The files that each has.
+inline constexpr const char* kWeightsFile = "weights.safetensors";
+inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+inline constexpr const char* kStateFile = "state.json";
+inline constexpr const char* kAuditFile = "audit.bin";
 
 struct Checkpoint {
   std::int64_t step = 0;
@@ -28,13 +33,23 @@ Status write_checkpoint(const std::filesystem::path& folder, const Checkpoint& c
 // Whether there is any, good or damaged.
 bool holds_checkpoint(const std::filesystem::path& folder);
 
-struct LoadedCheckpoint {
-  Checkpoint checkpoint;
-  std::vector<std::string> warnings;  // a sentence for each damaged one that was passed over
+// The newest checkpoint whose files all match their manifest; warns of each damaged one that is passed over.
+// kInvalidInput when there is none at all, kCorrupt when all are damaged.
+Result<Checkpoint> read_newest_checkpoint(const std::filesystem::path& folder);
+
+// state.json: where the run stands, beside weights and optimizer.
+struct SavedState {
+  std::int64_t step = 0;
+  data::LedgerState ledger;
+  std::string partition;    // as data::BatchSplitter::save gives it; empty with a plan
+  std::string stage_split;  // as StageSplit::save gives it; empty without a plan
+  int table_servers = 0;    // that wrote the rows of the network's table after `step`; 0: it has none
+  std::int64_t evaluated_step = 0;
+  double next_evaluation = 0;      // epochs
+  std::int64_t not_used_once = 0;  // samples, over the epochs that ended
 };
 
-// The newest checkpoint whose files all match their manifest. kInvalidInput when there is none at all, kCorrupt when
-// all are damaged.
-Result<LoadedCheckpoint> read_newest_checkpoint(const std::filesystem::path& folder);
+std::string format_state(const SavedState& state);
+Result<SavedState> parse_state(const std::string& text);
 
 }  // namespace motley::train

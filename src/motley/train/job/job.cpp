@@ -13,8 +13,6 @@
 namespace motley::train {
 namespace {
 
-constexpr std::int64_t kVersion = 2;
-
 // Makes the key's value absolute where the key holds a path: relative ones are taken from the job file's folder, and
 // those of flags from the current one.
 void resolve_path(Job& job, const std::string& key, const std::filesystem::path& folder) {
@@ -69,43 +67,13 @@ std::string quoted(const std::string& text) {
   }
   std::string escaped = "\"";
   for (char c : text) {
-    if (c == '"' || c == '\\') {
-      escaped += '\\';
-    }
+    if (c == '"' || c == '\\') escaped += '\\';
     escaped += c;
   }
   return escaped + "\"";
 }
 
 }  // namespace
-
-const OptionTable<Job>& Job::options() {
-  using enum OptionKind;
-  static const OptionTable<Job> options = {
-      {{"version", kInteger, "version of the job format", kVersion, kVersion}, &Job::version},
-      {{"name", kText, "name of the job; run folders are named after it"}, &Job::name},
-      {{"seed", kInteger, "seed of the initial weights, the order of the samples and dropout", 0}, &Job::seed},
-      {"model", &Job::model},
-      {"data", &Job::data},
-      {"embedding", &Job::embedding},
-      {"", &Job::training},
-      {"optimizer", &Job::optimizer},
-      {"lr_scheduler", &Job::lr_scheduler},
-      {{"max_grad_norm", kReal, "clip the gradient's global norm to this; 0: no clipping", 0}, &Job::max_grad_norm},
-      {choice("precision", "bfloat16: forward pass under autocast", {"float32", "bfloat16"}), &Job::precision},
-      {"", &Job::execution},
-      {"gradient_sync", &Job::gradient_sync},
-      {"batch_split", &Job::batch_split},
-      {"baseline", &Job::baseline},
-      {"checkpoint", &Job::checkpoint},
-      {"evaluate", &Job::evaluate},
-      {"acceptance", &Job::acceptance},
-      {"deadline", &Job::deadline},
-      {"timeline", &Job::timeline},
-      {choice("log_level", "how much is logged", {"trace", "debug", "info", "warn", "error"}), &Job::log_level},
-  };
-  return options;
-}
 
 Result<Job> read_job(const std::filesystem::path& path) {
   MOTLEY_ASSIGN(const std::string text, read_file(path, 1 << 20));
@@ -126,7 +94,7 @@ Result<Job> read_job(const std::filesystem::path& path) {
                        [&](const RenamedKey& key) { return scalars.contains(std::string(key.before)); });
   if (!renamed.empty()) {
     return fail(ErrorCode::kInvalidInput, "{}: a job file of version {}; accepted: version {}, in which {}", file,
-                kVersion - 1, kVersion, to_string(renamed));
+                kJobVersion - 1, kJobVersion, to_string(renamed));
   }
   Job job;
   for (const auto& [key, scalar] : scalars) {
@@ -157,13 +125,9 @@ std::string format_job(const Job& job) {
     std::string key = entry.text.key;
     const std::size_t dot = key.find('.');
     const std::string own_section = dot == std::string::npos ? "" : key.substr(0, dot);
-    if (own_section != section && !own_section.empty()) {
-      text += own_section + ":\n";
-    }
+    if (own_section != section && !own_section.empty()) text += own_section + ":\n";
     section = own_section;
-    if (!section.empty()) {
-      key = "  " + key.substr(dot + 1);
-    }
+    if (!section.empty()) key = "  " + key.substr(dot + 1);
     text += fmt::format("{}: {}\n", key, quoted(Job::options().get(job, entry)));
   }
   return text;

@@ -1,109 +1,161 @@
-// What keys of several specs say together.
-#include "motley/base/os/folder_name.h"
+// What keys of a job say together: the rules that they may break, each with what would be accepted.
+#include <initializer_list>
+
+#include "motley/base/os/file.h"
 #include "motley/model/model_names.h"
 #include "motley/train/job/job.h"
 
 namespace motley::train {
 namespace {
 
-// Where workers are at different steps, nothing may need the gradient or the step of all of them.
-Status check_asynchronous(const Job& job) {
-  const std::string& consistency = job.gradient_sync.consistency;
-  if (consistency == "bsp") return {};
-  if (job.max_grad_norm > 0) {
-    return fail(ErrorCode::kInvalidInput,
-                "max_grad_norm: {} needs the gradient of all workers; accepted with gradient_sync.consistency: {}: 0, "
-                "as the server applies each worker's gradient by itself",
-                job.max_grad_norm, consistency);
-  }
-  if (job.batch_split.mode == "work-queue") {
-    return fail(ErrorCode::kInvalidInput,
-                "batch_split.mode: work-queue needs all workers at the same step; accepted with "
-                "gradient_sync.consistency: {}: dynamic, equal, fixed or replay",
-                consistency);
+struct Rule {
+  bool is_broken;
+  std::string message;
+};
+
+Status check(std::initializer_list<Rule> rules) {
+  for (const Rule& rule : rules) {
+    if (rule.is_broken) return fail(ErrorCode::kInvalidInput, "{}", rule.message);
   }
   return {};
 }
 
-Status check_synthetic(const Job& job) {
-  if (!is_synthetic(job)) return {};
-  const auto needs = [](const std::string& text) {
-    return fail(ErrorCode::kInvalidInput, "{} with model.name synthetic", text);
-  };
-  if (job.model.path.empty()) return needs("model.path: empty; accepted: the profile to take it from,");
-  if (job.execution.plan.empty()) return needs("plan: none; accepted: a plan file or auto");
-  if (job.model.dtype != "float32") return needs(fmt::format("model.dtype: {}; accepted: float32", job.model.dtype));
-  return {};
+Status check_optimizer(const OptimizerSpec& optimizer) {
+  return check({{optimizer.nesterov && (optimizer.momentum == 0 || optimizer.name != "sgd"),
+                 "optimizer.nesterov: true needs optimizer.name sgd and optimizer.momentum above 0"},
+                {optimizer.betas.size() != 2,
+                 fmt::format("optimizer.betas: {} numbers are given; accepted: two, such as [0.9, 0.999]",
+                             optimizer.betas.size())}});
+}
+
+Status check_gradient_sync(const GradientSyncSpec& sync) {
+  const bool is_served = sync.method == "parameter-server";
+  const bool is_together = sync.consistency == "bsp";
+  const bool is_lossy = sync.comm_dtype == "int8" || sync.comm_dtype == "top-k" || sync.comm_dtype == "auto";
+  return check(
+      {{!is_together && !is_served,
+        fmt::format("gradient_sync.consistency: {} needs gradient_sync.method parameter-server; accepted with "
+                    "gradient_sync.method {}: bsp",
+                    sync.consistency, sync.method)},
+       {is_together && sync.staleness > 0,
+        fmt::format("gradient_sync.staleness: {} is given, but gradient_sync.consistency is bsp; accepted: 0, or "
+                    "gradient_sync.consistency ssp or async",
+                    sync.staleness)},
+       {is_lossy && !is_served,
+        fmt::format("gradient_sync.comm_dtype: {} needs gradient_sync.method parameter-server; accepted with {}: "
+                    "float32 and bfloat16",
+                    sync.comm_dtype, sync.method)},
+       {is_lossy && !is_together,
+        fmt::format("gradient_sync.comm_dtype: {} needs all workers at the same step; accepted with "
+                    "gradient_sync.consistency {}: float32, bfloat16 and float16",
+                    sync.comm_dtype, sync.consistency)}});
+}
+
+// Where workers are at different steps, nothing may need the gradient or the step of all of them.
+Status check_asynchronous(const Job& job) {
+  const std::string& consistency = job.gradient_sync.consistency;
+  if (consistency == "bsp") return {};
+  return check(
+      {{job.max_grad_norm > 0,
+        fmt::format("max_grad_norm: {} needs the gradient of all workers; accepted with gradient_sync.consistency: {}: "
+                    "0, as the server applies each worker's gradient by itself",
+                    job.max_grad_norm, consistency)},
+       {job.batch_split.mode == "work-queue",
+        fmt::format("batch_split.mode: work-queue needs all workers at the same step; accepted with "
+                    "gradient_sync.consistency: {}: dynamic, equal, fixed or replay",
+                    consistency)}});
+}
+
+Status check_model(const Job& job) {
+  const ModelSpec& model = job.model;
+  const bool is_made_up = is_synthetic(job);
+  return check({{model.name == "torchscript" && model.path.empty(),
+                 "model.path: model.name torchscript needs the file; tools/motley-export writes one"},
+                {is_made_up && model.path.empty(),
+                 "model.path: empty; accepted: the profile to take it from, with model.name synthetic"},
+                {is_made_up && job.execution.plan.empty(),
+                 "plan: none; accepted: a plan file or auto with model.name synthetic"},
+                {is_made_up && model.dtype != "float32",
+                 fmt::format("model.dtype: {}; accepted: float32 with model.name synthetic", model.dtype)}});
+}
+
+Status check_execution(const ExecutionSpec& execution) {
+  const bool has_plan_file = !execution.plan.empty() && execution.plan != kAutoPlan;
+  const std::string& device = execution.device;
+  return check({{!execution.emulation.empty() && !has_plan_file,
+                 fmt::format("emulation: '{}' is given; accepted with a plan file (key plan)", execution.emulation)},
+                {!execution.profile.empty() && !has_plan_file,
+                 fmt::format("profile: '{}' is given; accepted with a plan file (key plan)", execution.profile)},
+                {device != "cpu" && device != "cuda" && !device.starts_with("cuda:"),
+                 fmt::format("device: '{}' is not accepted; accepted: cpu, cuda or cuda:N", device)}});
 }
 
 // Whether the network reads what the data has: tokens, categories, or neither.
 Status check_inputs_of_model(const Job& job) {
   const std::string& model = job.model.name;
   const std::string& data = job.data.name;
-  if (model == "transformer" && data != "text") {
-    return fail(ErrorCode::kInvalidInput,
-                "model.name: transformer reads tokens; accepted with it: data.name text, not {}", data);
-  }
-  if (model == "torchscript") return {};
-  if (data == "text" && model != "transformer") {
-    return fail(ErrorCode::kInvalidInput,
-                "model.name: {} reads no tokens; accepted with data.name text: transformer, torchscript", model);
-  }
+  const bool reads_all = model == "torchscript";
   const bool needs_categories = model::is_ctr_model(model);
   const bool has_categories = data == "criteo" || data == "clicks" || !job.data.categorical_columns.empty();
-  if (needs_categories && !has_categories) {
-    return fail(ErrorCode::kInvalidInput,
-                "data.name: {} has no categories for {} to look up; accepted: csv with data.categorical_columns, "
-                "criteo, clicks",
-                data, model);
-  }
-  if (has_categories && !needs_categories) {
-    return fail(ErrorCode::kInvalidInput,
-                "model.name: {} looks no categories up; accepted with this data: ctrdnn, 2emb, matchnet, nce", model);
-  }
-  return {};
+  return check(
+      {{model == "transformer" && data != "text",
+        fmt::format("model.name: transformer reads tokens; accepted with it: data.name text, not {}", data)},
+       {!reads_all && data == "text" && model != "transformer",
+        fmt::format("model.name: {} reads no tokens; accepted with data.name text: transformer, torchscript", model)},
+       {!reads_all && needs_categories && !has_categories,
+        fmt::format("data.name: {} has no categories for {} to look up; accepted: csv with data.categorical_columns, "
+                    "criteo, clicks",
+                    data, model)},
+       {!reads_all && has_categories && !needs_categories,
+        fmt::format("model.name: {} looks no categories up; accepted with this data: ctrdnn, 2emb, matchnet, nce",
+                    model)}});
+}
+
+Status check_data_keys(const DataSpec& data) {
+  const std::string& name = data.name;
+  const bool has_file = name != "fashion-mnist" && name != "text" && name != "clicks";
+  return check(
+      {{name == "fashion-mnist" && data.folder.empty(),
+        "data.folder: fashion-mnist needs the folder of its four files"},
+       {!data.categorical_columns.empty() && name != "csv",
+        fmt::format("data.categorical_columns: accepted with data.name csv, not {}", name)},
+       {has_file && data.train.empty(), fmt::format("data.train: data.name {} needs the training file", name)},
+       {name == "csv" && data.target.empty(), "data.target: data.name csv needs the name of the target's column"},
+       {(name == "idx" || name == "npy") && data.train_targets.empty(),
+        fmt::format("data.train_targets: data.name {} needs the file of the training targets", name)}});
 }
 
 Status check_served_embeddings(const Job& job) {
-  const auto needs = [](const std::string& key, const std::string& given, const std::string& accepted) {
-    return fail(ErrorCode::kInvalidInput, "{}: {}; accepted with embedding.placement server: {}", key, given, accepted);
-  };
-  if (job.gradient_sync.consistency != "bsp") {
-    return needs("gradient_sync.consistency", job.gradient_sync.consistency, "bsp");
-  }
-  if (job.max_grad_norm > 0) {
-    return needs("max_grad_norm", fmt::format("{}", job.max_grad_norm), "0, as servers update the embeddings");
-  }
-  if (job.gradient_sync.placement == "colocated" || !job.gradient_sync.racks.empty()) {
-    return needs("gradient_sync.placement", job.gradient_sync.placement,
-                 "servers that are not beside workers, without racks");
-  }
   const EmbeddingSpec& embedding = job.embedding;
-  if (embedding.max_staleness > 0 && embedding.cache_rows == 0) {
-    return fail(ErrorCode::kInvalidInput,
-                "embedding.max_staleness: {} is given, but embedding.cache_rows is 0; accepted: 0, or "
-                "embedding.cache_rows that workers keep so long",
-                embedding.max_staleness);
-  }
-  if (embedding.cache_rows > 0 && embedding.max_staleness == 0) {
-    return fail(ErrorCode::kInvalidInput,
-                "embedding.cache_rows: {} is given, but embedding.max_staleness is 0, so that no step would use them "
-                "again; accepted: 0, or embedding.max_staleness of 1 or more",
-                embedding.cache_rows);
-  }
-  return {};
+  const auto needs = [](const std::string& key, const std::string& given, const std::string& accepted) {
+    return fmt::format("{}: {}; accepted with embedding.placement server: {}", key, given, accepted);
+  };
+  return check(
+      {{job.gradient_sync.consistency != "bsp",
+        needs("gradient_sync.consistency", job.gradient_sync.consistency, "bsp")},
+       {job.max_grad_norm > 0,
+        needs("max_grad_norm", fmt::format("{}", job.max_grad_norm), "0, as servers update the embeddings")},
+       {job.gradient_sync.placement == "colocated" || !job.gradient_sync.racks.empty(),
+        needs("gradient_sync.placement", job.gradient_sync.placement,
+              "servers that are not beside workers, without racks")},
+       {embedding.max_staleness > 0 && embedding.cache_rows == 0,
+        fmt::format("embedding.max_staleness: {} is given, but embedding.cache_rows is 0; accepted: 0, or "
+                    "embedding.cache_rows that workers keep so long",
+                    embedding.max_staleness)},
+       {embedding.cache_rows > 0 && embedding.max_staleness == 0,
+        fmt::format("embedding.cache_rows: {} is given, but embedding.max_staleness is 0, so that no step would use "
+                    "them again; accepted: 0, or embedding.max_staleness of 1 or more",
+                    embedding.cache_rows)}});
 }
 
 Status check_replicated_embeddings(const EmbeddingSpec& embedding) {
   const auto needs = [](const std::string& key, const std::string& accepted) {
-    return fail(ErrorCode::kInvalidInput,
-                "{}: accepted with embedding.placement replicated: {}, as a worker has all rows in memory", key,
-                accepted);
+    return fmt::format("{}: accepted with embedding.placement replicated: {}, as a worker has all rows in memory", key,
+                       accepted);
   };
-  if (embedding.memory > 0) return needs("embedding.memory", "0");
-  if (embedding.comm_dtype != "float32") return needs("embedding.comm_dtype", "float32");
-  if (embedding.cache_rows > 0 || embedding.max_staleness > 0) return needs("embedding.cache_rows", "0");
-  return {};
+  return check({{embedding.memory > 0, needs("embedding.memory", "0")},
+                {embedding.comm_dtype != "float32", needs("embedding.comm_dtype", "float32")},
+                {embedding.cache_rows > 0 || embedding.max_staleness > 0, needs("embedding.cache_rows", "0")}});
 }
 
 }  // namespace
@@ -113,20 +165,19 @@ Status check_job(const Job& job) {
        {std::pair{"name", &job.name}, std::pair{"gradient_sync.tenant", &job.gradient_sync.tenant}}) {
     if (const Status plain = check_folder_name(*name); !plain) return fail(plain.error().within(key));
   }
-  MOTLEY_TRY(job.optimizer.check());
-  MOTLEY_TRY(job.gradient_sync.check());
+  MOTLEY_TRY(check_optimizer(job.optimizer));
+  MOTLEY_TRY(check_gradient_sync(job.gradient_sync));
   MOTLEY_TRY(check_asynchronous(job));
-  MOTLEY_TRY(job.model.check());
-  MOTLEY_TRY(check_synthetic(job));
-  MOTLEY_TRY(job.batch_split.check());
-  MOTLEY_TRY(job.execution.check());
-  if (job.batch_split.mode == "fixed" && job.batch_split.fixed.empty() && job.execution.plan.empty()) {
-    return fail(ErrorCode::kInvalidInput,
-                "batch_split.fixed: batch_split.mode fixed needs the samples of each worker, such as [64, 128]");
-  }
-  MOTLEY_TRY(job.training.check());
+  MOTLEY_TRY(check_model(job));
+  MOTLEY_TRY(check({{job.batch_split.mode == "replay" && job.batch_split.replay.empty(),
+                     "batch_split.replay: batch_split.mode replay needs the run folder whose shares are used again"}}));
+  MOTLEY_TRY(check_execution(job.execution));
+  MOTLEY_TRY(
+      check({{job.batch_split.mode == "fixed" && job.batch_split.fixed.empty() && job.execution.plan.empty(),
+              "batch_split.fixed: batch_split.mode fixed needs the samples of each worker, such as [64, 128]"},
+             {job.training.epochs == 0 && job.training.steps == 0, "epochs and steps are both 0; give one of them"}}));
   MOTLEY_TRY(check_inputs_of_model(job));
-  MOTLEY_TRY(job.data.check());
+  MOTLEY_TRY(check_data_keys(job.data));
   if (!model::is_ctr_model(job.model.name)) return {};
   return has_served_table(job) ? check_served_embeddings(job) : check_replicated_embeddings(job.embedding);
 }

@@ -1,4 +1,3 @@
-// From files, made, or from a data server (see job_data.h).
 #include "motley/train/job/job_data.h"
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "motley/base/os/file.h"
 #include "motley/data/local/clicks.h"
+#include "motley/net/socket.h"
 
 namespace motley::train {
 namespace {
@@ -18,9 +18,7 @@ std::vector<std::string> listed(const std::string& names) {
   std::istringstream words(names);
   for (std::string word; std::getline(words, word, ',');) {
     const std::size_t begin = word.find_first_not_of(' ');
-    if (begin != std::string::npos) {
-      list.push_back(word.substr(begin, word.find_last_not_of(' ') - begin + 1));
-    }
+    if (begin != std::string::npos) list.push_back(word.substr(begin, word.find_last_not_of(' ') - begin + 1));
   }
   return list;
 }
@@ -40,9 +38,7 @@ data::ClickSource make_click_source(const Job& job, bool training) {
 }
 
 data::DatasetSource make_source(const Job& job, bool training) {
-  if (job.data.name == "fashion-mnist") {
-    return data::fashion_mnist(training, job.data.folder);
-  }
+  if (job.data.name == "fashion-mnist") return data::fashion_mnist(training, job.data.folder);
   using Format = data::DatasetSource::Format;
   data::DatasetSource source;
   if (job.data.name == "text") {
@@ -53,9 +49,7 @@ data::DatasetSource make_source(const Job& job, bool training) {
       return source;
     }
     source.features = job.data.train.empty() ? data::kJargonFile : job.data.train;
-    if (job.data.test.empty()) {
-      (training ? source.text_end : source.text_begin) = 1 - job.data.test_fraction;
-    }
+    if (job.data.test.empty()) (training ? source.text_end : source.text_begin) = 1 - job.data.test_fraction;
     return source;
   }
   source.format = job.data.name == "idx"      ? Format::kIdx
@@ -72,27 +66,16 @@ data::DatasetSource make_source(const Job& job, bool training) {
   return source;
 }
 
-// Normalisation measured on the training data; fashion-mnist brings its own, and tokens have none.
-Result<data::Normalisation> read_normalisation(const Job& job) {
-  if (!job.data.normalise || job.data.name == "text") {
-    return data::Normalisation{};
-  }
-  MOTLEY_ASSIGN(const auto plain, data::open_dataset(make_source(job, true)));
-  return data::measure_normalisation(*plain);
-}
-
 Result<std::unique_ptr<data::Dataset>> open_data(const Job& job, bool training, std::uint32_t class_count) {
-  if (job.data.name == "clicks") {
-    return data::make_clicks(make_click_source(job, training));
-  }
+  if (job.data.name == "clicks") return data::make_clicks(make_click_source(job, training));
   data::DatasetSource source = make_source(job, training);
   source.class_count = class_count;
-  if (job.data.name == "fashion-mnist") {
-    if (!job.data.normalise) {
-      source.normalisation = {};
-    }
-  } else {
-    MOTLEY_ASSIGN(source.normalisation, read_normalisation(job));
+  // Measured on the training data; fashion-mnist brings its own, and tokens have none.
+  if (!job.data.normalise || job.data.name == "text") {
+    source.normalisation = {};
+  } else if (job.data.name != "fashion-mnist") {
+    MOTLEY_ASSIGN(const auto plain, data::open_dataset(make_source(job, true)));
+    MOTLEY_ASSIGN(source.normalisation, data::measure_normalisation(*plain));
   }
   return data::open_dataset(source);
 }
@@ -105,10 +88,7 @@ Result<std::unique_ptr<data::Dataset>> open_at_server(const Job& job, data::Set 
 }  // namespace
 
 Result<std::unique_ptr<data::Dataset>> open_training_data(const Job& job) {
-  if (!job.data.server.empty()) {
-    return open_at_server(job, data::Set::kTraining);
-  }
-  return open_data(job, true, 0);
+  return job.data.server.empty() ? open_data(job, true, 0) : open_at_server(job, data::Set::kTraining);
 }
 
 bool has_test_data(const Job& job) {
@@ -117,9 +97,7 @@ bool has_test_data(const Job& job) {
 }
 
 Result<std::unique_ptr<data::Dataset>> open_test_data(const Job& job, const data::Dataset& training) {
-  if (!job.data.server.empty()) {
-    return open_at_server(job, data::Set::kTest);
-  }
+  if (!job.data.server.empty()) return open_at_server(job, data::Set::kTest);
   MOTLEY_ASSIGN(auto test, open_data(job, false, training.class_count()));
   if (test->feature_shape() != training.feature_shape() || test->target_width() != training.target_width()) {
     return fail(ErrorCode::kInvalidInput,
@@ -135,9 +113,7 @@ std::string data_keys(const Job& job) {
     const std::string& key = entry.text.key;
     const bool is_data =
         key.starts_with("data.") && key != "data.server" && key != "data.token_file" && key != "data.prefetch";
-    if ((!is_data || key == "data.folder") && !(key == "seed" && job.data.name == "clicks")) {
-      continue;
-    }
+    if ((!is_data || key == "data.folder") && !(key == "seed" && job.data.name == "clicks")) continue;
     const std::string value = Job::options().get(job, entry);
     const bool is_file = key.starts_with("data.train") || key == "data.test" || key == "data.test_targets";
     text += fmt::format("{}: {}\n", key, is_file ? std::filesystem::path(value).filename().string() : value);
@@ -146,10 +122,8 @@ std::string data_keys(const Job& job) {
 }
 
 Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set) {
-  auto endpoint = net::parse_endpoint(job.data.server);
-  if (!endpoint) {
-    return fail(endpoint.error().within("data.server"));
-  }
+  const auto endpoint = net::parse_endpoint(job.data.server);
+  if (!endpoint) return fail(endpoint.error().within("data.server"));
   data::DataServerAccess access;
   access.endpoint = *endpoint;
   access.token = [file = job.data.token_file]() -> Result<net::Secret> {
@@ -162,6 +136,26 @@ Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set)
   access.join_seconds = job.deadline.join;
   access.read_seconds = job.deadline.step / 2;
   return access;
+}
+
+Result<RunningDataServer> serve_data(Job job, const std::string& listen, const std::string& token_file) {
+  job.data.server.clear();  // it is this one
+  MOTLEY_TRY(check_data(job));
+  MOTLEY_ASSIGN(const net::Endpoint endpoint, net::parse_endpoint(listen));
+  const auto token = net::Secret::from_file(token_file, net::kTokenFileVariable);
+  if (!token) return fail(token.error().within("--token-file, for the token that lets workers in"));
+  data::ServedData data{.training = nullptr, .test = nullptr, .keys = data_keys(job)};
+  MOTLEY_ASSIGN(data.training, open_training_data(job));
+  if (has_test_data(job)) {
+    MOTLEY_ASSIGN(data.test, open_test_data(job, *data.training));
+  }
+  MOTLEY_ASSIGN(auto server, data::DataServer::start({.listen = endpoint}, *token, std::move(data)));
+  const data::Description& training = *server->description(data::Set::kTraining);
+  const auto& test = server->description(data::Set::kTest);
+  std::string description = fmt::format("{} training and {} test samples of {}, {} bytes each", training.size,
+                                        test ? test->size : 0, job.data.name, data::sample_bytes(training, {}));
+  std::string address = net::to_string(server->endpoint());
+  return RunningDataServer{std::move(server), std::move(address), std::move(description)};
 }
 
 Status check_data(const Job& job) {

@@ -1,4 +1,5 @@
-// The data that a job names: opened here, or at the data server that has it. Errors name the key.
+// The data that a job names: opened here, or at the data server that has it, or served to workers without the files.
+// Errors name the key.
 #pragma once
 
 #include <memory>
@@ -6,6 +7,7 @@
 
 #include "motley/base/result.h"
 #include "motley/data/local/dataset.h"
+#include "motley/data/remote/data_server.h"
 #include "motley/data/remote/remote_dataset.h"
 #include "motley/train/job/job.h"
 
@@ -22,6 +24,15 @@ Result<data::DataServerAccess> data_server_access(const Job& job, data::Set set)
 // The keys that say which data is meant, as a job and its data server compare them: lines "key: value", of files their
 // names without folders.
 std::string data_keys(const Job& job);
+
+// The job's samples served at an address; `token_file` is that of the token that workers must know, "": that of
+// MOTLEY_TOKEN_FILE.
+struct RunningDataServer {
+  std::unique_ptr<data::DataServer> server;
+  std::string address;      // really listening at
+  std::string description;  // "60000 training and 10000 test samples of fashion-mnist, 784 bytes each"
+};
+Result<RunningDataServer> serve_data(Job job, const std::string& listen, const std::string& token_file);
 
 // Whether files open, or the data server's address and token can be read, as far as can be told at once.
 Status check_data(const Job& job);

@@ -1,5 +1,4 @@
-#include "motley/train/job/job_document.h"
-
+// What a job file may say, made from the table of its options.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -17,12 +16,8 @@ Json number(double value) {
 
 Json bounded(const char* type, const OptionText& option) {
   Json schema = {{"type", type}};
-  if (std::isfinite(option.min)) {
-    schema["minimum"] = number(option.min);
-  }
-  if (std::isfinite(option.max)) {
-    schema["maximum"] = number(option.max);
-  }
+  if (std::isfinite(option.min)) schema["minimum"] = number(option.min);
+  if (std::isfinite(option.max)) schema["maximum"] = number(option.max);
   return schema;
 }
 
@@ -62,10 +57,8 @@ Json object_schema() {
 std::string document_job() {
   std::string text =
       "# The job file\n\n`motley train JOB` reads a YAML file of these keys; a dot stands for nesting. Every key is "
-      "also a flag "
-      "(`--optimizer.learning-rate 0.1`), which wins over the file. The effective job is written into the run "
-      "directory as "
-      "`job.yaml`. This page is what `motley train --keys` prints.\n\n"
+      "also a flag (`--optimizer.learning-rate 0.1`), which wins over the file. The effective job is written into the "
+      "run directory as `job.yaml`. This page is what `motley train --keys` prints.\n\n"
       "| key | default | accepted | what it says |\n|---|---|---|---|\n";
   const Job defaults;
   for (const auto& entry : Job::options().entries()) {
@@ -87,9 +80,7 @@ std::string job_schema() {
     std::string key = entry.text.key;
     for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.')) {
       Json& inner = (*object)["properties"][key.substr(0, dot)];
-      if (inner.is_null()) {
-        inner = object_schema();
-      }
+      if (inner.is_null()) inner = object_schema();
       object = &inner;
       key = key.substr(dot + 1);
     }

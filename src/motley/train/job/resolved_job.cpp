@@ -1,16 +1,13 @@
 #include "motley/train/job/resolved_job.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
+
+#include "motley/base/os/file.h"
 
 namespace motley::train {
 namespace {
-
-bool uses_server(const planning::Plan& plan) {
-  return std::ranges::any_of(plan.stages, [](const planning::Stage& stage) {
-    return stage.gradient_sync == planning::GradientSync::kParameterServer;
-  });
-}
 
 // The plan that the job names, held against its keys.
 Result<planning::Plan> read_plan(const Job& job) {
@@ -55,10 +52,9 @@ Status follow_plan(const planning::Plan& plan, Job& job) {
   if (is_synthetic(job) && job.execution.emulation.empty()) {
     job.execution.emulation = job.model.path;
   }
-  const bool served = uses_server(plan);
-  if (served && job.gradient_sync.method == "auto") {
-    job.gradient_sync.method = "parameter-server";
-  }
+  const bool served =
+      std::ranges::count(plan.stages, planning::GradientSync::kParameterServer, &planning::Stage::gradient_sync) > 0;
+  if (served && job.gradient_sync.method == "auto") job.gradient_sync.method = "parameter-server";
   if (served != (job.gradient_sync.method == "parameter-server")) {
     return fail(ErrorCode::kInvalidInput,
                 "gradient_sync.method: {}, but {} of the plan '{}' use a parameter server; accepted: {}",
@@ -163,6 +159,36 @@ Result<ResolvedJob> resolve_job(Job job) {
                                                 : make_workers(job, std::move(resolved.cluster)));
   resolved.job = std::move(job);
   return resolved;
+}
+
+Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster::Cluster& cluster,
+                                                   bool has_batch_norm) {
+  data::BatchSplitOptions options;
+  MOTLEY_ASSIGN(options.policy, data::parse_split_policy(job.batch_split.mode));
+  options.batch = static_cast<std::uint32_t>(job.training.global_batch_size);
+  for (const cluster::Worker& worker : cluster.workers) {
+    data::WorkerLimits limits;
+    limits.minimum = static_cast<std::uint32_t>(std::max<std::int64_t>(worker.min_samples, has_batch_norm ? 2 : 1));
+    if (worker.max_samples) {
+      limits.maximum = static_cast<std::uint32_t>(std::min<std::int64_t>(*worker.max_samples, limits.maximum));
+    }
+    options.limits.push_back(limits);
+  }
+  // A shard may be a single sample; and shards are claimed by workers at the same step.
+  options.may_pull = !has_batch_norm && job.gradient_sync.consistency == "bsp";
+  if (options.policy == data::SplitPolicy::kFixed && job.execution.plan.empty()) {
+    if (job.batch_split.fixed.size() != cluster.workers.size()) {
+      return fail(ErrorCode::kInvalidInput, "batch_split.fixed: {} numbers are given for {} workers",
+                  job.batch_split.fixed.size(), cluster.workers.size());
+    }
+    options.proportions.assign(job.batch_split.fixed.begin(), job.batch_split.fixed.end());
+  }
+  if (options.policy == data::SplitPolicy::kReplay) {
+    const std::filesystem::path file = std::filesystem::path(job.batch_split.replay) / "metrics.jsonl";
+    MOTLEY_ASSIGN(const std::string text, read_file(file));
+    MOTLEY_ASSIGN(options.recorded, data::read_splits(text, file.string()));
+  }
+  return options;
 }
 
 }  // namespace motley::train

@@ -6,6 +6,7 @@
 
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
+#include "motley/data/local/batch_split.h"
 #include "motley/planning/plan/plan.h"
 #include "motley/train/job/job.h"
 
@@ -19,5 +20,9 @@ struct ResolvedJob {
 
 // Errors (kInvalidInput) name the key or the file, and what would be accepted.
 Result<ResolvedJob> resolve_job(Job job);
+
+// How a job's steps are split among its workers, in the terms of `data`.
+Result<data::BatchSplitOptions> make_split_options(const Job& job, const cluster::Cluster& cluster,
+                                                   bool has_batch_norm);
 
 }  // namespace motley::train

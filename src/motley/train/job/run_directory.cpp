@@ -28,12 +28,25 @@ constexpr const char* kRunFiles[] = {"metrics.jsonl", "checkpoint",    "embeddin
 
 Status move_if_there(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  if (!fs::exists(from)) return {};
-  fs::rename(from, to, error);
-  if (error) {
-    return fail(ErrorCode::kIo, "cannot move '{}' to '{}': {}", from.string(), to.string(), error.message());
+  if (fs::exists(from)) fs::rename(from, to, error);
+  if (!error) return {};
+  return fail(ErrorCode::kIo, "cannot move '{}' to '{}': {}", from.string(), to.string(), error.message());
+}
+
+// Of all workers together, where the cluster file has a price for every one of them.
+std::optional<double> price_per_hour(const cluster::Cluster& cluster) {
+  double sum = 0;
+  for (const cluster::Worker& worker : cluster.workers) {
+    const cluster::DeviceType* type = cluster.device_type(worker.device);
+    if (type == nullptr || type->price_per_hour <= 0) return {};
+    sum += type->price_per_hour;
   }
-  return {};
+  return sum;
+}
+
+Status copy_text(const fs::path& from, const fs::path& to) {
+  MOTLEY_ASSIGN(const std::string text, read_file(from));
+  return write_file(to, text);
 }
 
 }  // namespace
@@ -42,20 +55,11 @@ fs::path RunDirectory::log_file(int rank) const {
   return folder_ / "logs" / fmt::format("rank-{}.log", rank);
 }
 
-RunLock::~RunLock() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-  }
-}
-
 Result<RunLock> RunDirectory::lock() const {
   const fs::path path = folder_ / "lock";
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor < 0) {
-    return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
-  }
-  RunLock lock(descriptor);
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+  RunLock lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock.valid()) return fail(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno_text());
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
       const Result<std::string> holder = read_file(path, 1 << 10);
       return fail(ErrorCode::kInvalidInput,
@@ -71,7 +75,7 @@ Result<RunLock> RunDirectory::lock() const {
   ::gethostname(host, sizeof(host) - 1);
   // The text is for people; on a full disk the lock holds without it.
   const std::string holder = fmt::format("process {} on {}", ::getpid(), host);
-  if (::ftruncate(descriptor, 0) == 0 && ::write(descriptor, holder.data(), holder.size()) < 0) {
+  if (::ftruncate(lock.get(), 0) == 0 && ::write(lock.get(), holder.data(), holder.size()) < 0) {
     spdlog::debug("cannot write '{}': {}", path.string(), errno_text());
   }
   return lock;
@@ -91,20 +95,13 @@ Result<RunLock> RunDirectory::prepare(bool resume, bool overwrite) const {
                   "folder with --run-directory",
                   folder_.string());
     }
-    MOTLEY_TRY(set_aside());
+    // metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that
+    // the new run has made no step.
+    MOTLEY_TRY(make_folders(replaced_folder()));
+    for (const char* name : kRunFiles) MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
   }
   MOTLEY_TRY(make_folders(folder_ / "logs"));
   return held;
-}
-
-// metrics.jsonl goes first and comes back last: wherever a kill falls between, settle_replaced() sees from it that the
-// new run has made no step.
-Status RunDirectory::set_aside() const {
-  MOTLEY_TRY(make_folders(replaced_folder()));
-  for (const char* name : kRunFiles) {
-    MOTLEY_TRY(move_if_there(folder_ / name, replaced_folder() / name));
-  }
-  return {};
 }
 
 Status RunDirectory::settle_replaced() const {
@@ -128,9 +125,7 @@ Status RunDirectory::settle_replaced() const {
 }
 
 Status RunDirectory::roll_back_metrics(std::int64_t step) const {
-  if (!fs::exists(metrics_file())) {
-    return {};
-  }
+  if (!fs::exists(metrics_file())) return {};
   MOTLEY_ASSIGN(const std::string text, read_file(metrics_file()));
   std::string kept;
   std::istringstream lines(text);
@@ -143,34 +138,6 @@ Status RunDirectory::roll_back_metrics(std::int64_t step) const {
   return write_file(metrics_file(), kept);
 }
 
-namespace {
-
-// Of all workers together, where the cluster file has a price for every one of them.
-std::optional<double> price_per_hour(const cluster::Cluster& cluster) {
-  double sum = 0;
-  for (const cluster::Worker& worker : cluster.workers) {
-    const cluster::DeviceType* type = cluster.device_type(worker.device);
-    if (type == nullptr || type->price_per_hour <= 0) return {};
-    sum += type->price_per_hour;
-  }
-  return sum;
-}
-
-Status copy_text(const fs::path& from, const fs::path& to) {
-  MOTLEY_ASSIGN(const std::string text, read_file(from));
-  return write_file(to, text);
-}
-
-// The profile that the plan was made from, where it is known.
-Result<bool> keep_profile(const RunDirectory& run, const Job& job) {
-  const std::string& profile = job.execution.profile.empty() ? job.execution.emulation : job.execution.profile;
-  if (profile.empty()) return false;
-  MOTLEY_TRY(copy_text(profile, run.folder() / "profile.json"));
-  return true;
-}
-
-}  // namespace
-
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts) {
   RunFile file{.motley_version = MOTLEY_VERSION,
                .started = wall_seconds(),
@@ -181,8 +148,11 @@ Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cl
                .price_per_hour = price_per_hour(cluster)};
   if (facts.plan != nullptr) {
     file.planned = PlannedFiles{.plan = "plan.json"};
-    MOTLEY_ASSIGN(const bool has_profile, keep_profile(run, job));
-    if (has_profile) file.planned->profile = "profile.json";
+    const std::string& profile = job.execution.profile.empty() ? job.execution.emulation : job.execution.profile;
+    if (!profile.empty()) {
+      MOTLEY_TRY(copy_text(profile, run.folder() / "profile.json"));
+      file.planned->profile = "profile.json";
+    }
     MOTLEY_TRY(write_file(run.folder() / "plan.json", planning::to_json(*facts.plan)));
     if (!job.execution.cluster.empty()) {
       MOTLEY_TRY(copy_text(job.execution.cluster, run.folder() / "cluster.yaml"));
@@ -216,11 +186,11 @@ Status note_emulation(const RunDirectory& run, const std::vector<std::string>& n
   return write_run_file(run.run_file(), file);
 }
 
-Status finish_run_file(const RunDirectory& run, const RunEnd& end) {
+Status finish_run_file(const RunDirectory& run, const Status& outcome) {
   MOTLEY_ASSIGN(RunFile file, read_run_file(run.run_file()));
-  file.finished = end.exit == "done";
-  file.exit = end.exit;
-  if (!end.error.empty()) file.error = end.error;
+  file.finished = outcome.has_value();
+  file.exit = outcome ? "done" : outcome.error().code == ErrorCode::kInterrupted ? "interrupted" : "failed";
+  if (!outcome && !outcome.error().message.empty()) file.error = outcome.error().message;
   return write_run_file(run.run_file(), file);
 }
 

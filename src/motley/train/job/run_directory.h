@@ -3,12 +3,11 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "motley/base/os/descriptor.h"
 #include "motley/base/result.h"
 #include "motley/cluster/cluster.h"
 #include "motley/planning/plan/plan.h"
@@ -17,16 +16,7 @@
 namespace motley::train {
 
 // Held by the one process that writes a run; the kernel lets go of it when that process ends, however it ends.
-class RunLock {
- public:
-  explicit RunLock(int descriptor) : descriptor_(descriptor) {}
-  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  RunLock& operator=(RunLock&&) = delete;
-  ~RunLock();
-
- private:
-  int descriptor_;
-};
+using RunLock = Descriptor;
 
 class RunDirectory {
  public:
@@ -58,15 +48,8 @@ class RunDirectory {
  private:
   std::filesystem::path replaced_folder() const { return folder_ / "replaced"; }
   Result<RunLock> lock() const;
-  Status set_aside() const;
 
   std::filesystem::path folder_;
-};
-
-// How a run ended, for run.json.
-struct RunEnd {
-  std::string exit;   // "done", "failed", "interrupted"
-  std::string error;  // the message, where it failed
 };
 
 // What a run is besides its job and its workers, for run.json.
@@ -81,7 +64,7 @@ struct RunFacts {
 Status write_run_file(const RunDirectory& run, const Job& job, const cluster::Cluster& cluster, const RunFacts& facts);
 // Adds to run.json what is to be known of the emulation of each rank, where the note is not empty.
 Status note_emulation(const RunDirectory& run, const std::vector<std::string>& notes);
-// Completes run.json at the end.
-Status finish_run_file(const RunDirectory& run, const RunEnd& end);
+// Completes run.json with how the run ended.
+Status finish_run_file(const RunDirectory& run, const Status& outcome);
 
 }  // namespace motley::train

@@ -50,9 +50,7 @@ ps::ServerOptions make_server_options(const Job& job) {
   options.top_k = keys.top_k;
   options.chunk_bytes = static_cast<std::size_t>(keys.chunk_size);
   // Clipping needs the whole gradient before any weight changes: the workers do it, and the servers only add up.
-  if (job.max_grad_norm == 0) {
-    options.update = make_update_options(job.optimizer);
-  }
+  if (job.max_grad_norm == 0) options.update = make_update_options(job.optimizer);
   const auto staleness = static_cast<std::uint32_t>(keys.staleness);
   if (keys.consistency == "async") {
     options.staleness = staleness > 0 ? staleness : ps::kAnyStaleness;
@@ -77,19 +75,13 @@ Result<std::vector<ps::ServerAddress>> read_servers(const Job& job) {
   std::istringstream words(list);
   for (std::string word; words >> word;) {
     auto endpoint = net::parse_endpoint(word);
-    if (!endpoint) {
-      return fail(endpoint.error().within("gradient_sync.servers"));
-    }
+    if (!endpoint) return fail(endpoint.error().within("gradient_sync.servers"));
     endpoints.push_back(*endpoint);
   }
   const auto token = net::Secret::from_file(job.gradient_sync.token_file, net::kTokenFileVariable);
-  if (!token) {
-    return fail(token.error().within("gradient_sync.token_file"));
-  }
+  if (!token) return fail(token.error().within("gradient_sync.token_file"));
   std::vector<ps::ServerAddress> servers;
-  for (const net::Endpoint& endpoint : endpoints) {
-    servers.push_back({endpoint, *token});
-  }
+  for (const net::Endpoint& endpoint : endpoints) servers.push_back({endpoint, *token});
   return servers;
 }
 

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <list>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -33,10 +34,30 @@ constexpr char kErrorMark = '\x02';
 constexpr double kServerStartSeconds = 30;
 constexpr int kMaxRestarts = 3;  // after a parameter server was lost
 
-// One worker: its process and the pipe of its output.
+// A process and the pipe of its output, both of which end with this object, whatever way the launcher leaves.
 struct Worker {
-  int rank = 0;
-  pid_t process = -1;
+  explicit Worker(int rank) : rank(rank) {}
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() {
+    if (process > 0 && !status) {
+      signal(SIGKILL);
+      ::waitpid(process, nullptr, 0);
+    }
+    close_output();
+  }
+  void signal(int number) const {
+    if (!status) ::kill(-process, number);
+  }
+  void close_output() {
+    if (output >= 0) ::close(output);
+    output = -1;
+  }
+  bool ended_by(int number) const { return WIFSIGNALED(*status) && WTERMSIG(*status) == number; }
+  std::string name() const { return rank < 0 ? "the parameter server" : fmt::format("rank {}", rank); }
+
+  const int rank;       // -1: the parameter server
+  pid_t process = -1;   // there is none yet
   int output = -1;      // read end, -1 after end of file
   std::string partial;  // a line without its end yet
   std::ofstream log;
@@ -45,46 +66,14 @@ struct Worker {
   double ended = 0;
 };
 
-// Closes what is open and kills what still runs, whatever way the launcher leaves.
-struct WorkerGroup {
-  std::vector<Worker> workers;
-  Worker server{.rank = -1};  // process -1: there is none
-  ~WorkerGroup() {
-    for (Worker& worker : workers) {
-      kill(worker);
-    }
-    kill(server);
-  }
-  static void kill(Worker& worker) {
-    if (worker.process > 0 && !worker.status) {
-      ::kill(-worker.process, SIGKILL);
-      ::waitpid(worker.process, nullptr, 0);
-    }
-    if (worker.output >= 0) {
-      ::close(worker.output);
-    }
-  }
-  void signal_all(int signal) {
-    for (const Worker& worker : workers) {
-      if (!worker.status) {
-        ::kill(-worker.process, signal);
-      }
-    }
-  }
-  bool all_ended() const {
-    return std::all_of(workers.begin(), workers.end(), [](const Worker& w) { return w.status && w.output < 0; });
-  }
-};
-
 // The environment of this process with these variables in place of any of their names that were there.
 std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
   std::vector<std::string> environment = variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('=') + 1);
-    if (std::none_of(variables.begin(), variables.end(), [&](const auto& own) { return own.rfind(name, 0) == 0; })) {
-      environment.push_back(text);
-    }
+    const auto is_own = [&](const std::string& own) { return own.starts_with(name); };
+    if (std::ranges::none_of(variables, is_own)) environment.push_back(text);
   }
   return environment;
 }
@@ -93,20 +82,14 @@ std::string launcher_variable() {
   return fmt::format("MOTLEY_LAUNCHER={}", ::getpid());
 }
 
-std::string worker_name(const Worker& worker) {
-  return worker.rank < 0 ? "the parameter server" : fmt::format("rank {}", worker.rank);
-}
-
 Status start_worker(Worker& worker, const std::filesystem::path& motley, std::vector<std::string> arguments,
                     const std::filesystem::path& log, const std::vector<std::string>& environment,
                     const sigset_t& former_mask) {
   worker.log.open(log, std::ios::app);
-  if (!worker.log) {
-    return fail(ErrorCode::kIo, "cannot open '{}': {}", log.string(), errno_text());
-  }
+  if (!worker.log) return fail(ErrorCode::kIo, "cannot open '{}': {}", log.string(), errno_text());
   int pipe_ends[2];
   if (::pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    return fail(ErrorCode::kIo, "cannot make a pipe for {}: {}", worker_name(worker), errno_text());
+    return fail(ErrorCode::kIo, "cannot make a pipe for {}: {}", worker.name(), errno_text());
   }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -123,9 +106,7 @@ Status start_worker(Worker& worker, const std::filesystem::path& motley, std::ve
   arguments.insert(arguments.begin(), motley.string());
   const auto pointers = [](const std::vector<std::string>& texts) {
     std::vector<char*> list;
-    for (const std::string& text : texts) {
-      list.push_back(const_cast<char*>(text.c_str()));
-    }
+    for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
     list.push_back(nullptr);
     return list;
   };
@@ -137,8 +118,7 @@ Status start_worker(Worker& worker, const std::filesystem::path& motley, std::ve
   if (problem != 0) {
     ::close(pipe_ends[0]);
     worker.process = -1;
-    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", worker_name(worker), motley.string(),
-                std::strerror(problem));
+    return fail(ErrorCode::kIo, "cannot start {} ('{}'): {}", worker.name(), motley.string(), std::strerror(problem));
   }
   worker.output = pipe_ends[0];
   ::fcntl(worker.output, F_SETFL, O_NONBLOCK);
@@ -148,9 +128,7 @@ Status start_worker(Worker& worker, const std::filesystem::path& motley, std::ve
 // The error that a rank wrote behind the mark.
 std::optional<Error> parse_error(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) {
-    return std::nullopt;
-  }
+  if (!json.is_object()) return std::nullopt;
   return Error{static_cast<ErrorCode>(json.value("code", 0)), json.value("message", ""), json.value("rank", -1)};
 }
 
@@ -159,12 +137,8 @@ void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
   char block[1 << 14];
   for (;;) {
     const ssize_t got = ::read(worker.output, block, sizeof(block));
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got < 0 && errno == EAGAIN) {
-      return;
-    }
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
     if (got > 0) {
       worker.partial.append(block, static_cast<std::size_t>(got));
     } else if (!worker.partial.empty()) {
@@ -174,28 +148,19 @@ void forward_output(Worker& worker, ProgressLine& progress, bool quiet) {
     for (std::size_t end; (end = worker.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
       const std::string line = worker.partial.substr(begin, end - begin + 1);
       if (line.front() == kProgressMark) {
-        if (!quiet) {
-          progress.show(line.substr(1, line.size() - 2));
-        }
-        continue;
-      }
-      if (line.front() == kErrorMark) {
+        if (!quiet) progress.show(line.substr(1, line.size() - 2));
+      } else if (line.front() == kErrorMark) {
         worker.error = parse_error(line.substr(1));
-        continue;
-      }
-      worker.log << line << std::flush;
-      if (!quiet) {
+      } else {
+        worker.log << line << std::flush;
+        if (quiet) continue;
         progress.clear();
         std::fwrite(line.data(), 1, line.size(), stdout);
         std::fflush(stdout);
       }
     }
     worker.partial.erase(0, begin);
-    if (got <= 0) {
-      ::close(worker.output);
-      worker.output = -1;
-      return;
-    }
+    if (got <= 0) return worker.close_output();
   }
 }
 
@@ -209,66 +174,52 @@ std::string way_on(const RunDirectory& run) {
 
 // Which failure came first. A rank that another's failure brought down says so (its error is about another rank); what
 // counts is the rank killed by a signal that we did not send, else the earliest error that a rank has about itself.
-Status verdict(const WorkerGroup& group, const RunDirectory& run, double killed_at, bool interrupted) {
+Status verdict(const std::list<Worker>& workers, const RunDirectory& run, double killed_at, bool interrupted) {
   std::vector<const Worker*> order;
-  for (const Worker& worker : group.workers) {
-    order.push_back(&worker);
-  }
-  std::sort(order.begin(), order.end(), [](const Worker* a, const Worker* b) { return a->ended < b->ended; });
+  for (const Worker& worker : workers) order.push_back(&worker);
+  std::ranges::stable_sort(order, {}, &Worker::ended);
   // Ended by a signal of ours: killed, or asked to stop before it could follow.
   const auto signalled_by_us = [&](const Worker* worker) {
-    return WIFSIGNALED(*worker->status) &&
-           (worker->ended >= killed_at || (interrupted && WTERMSIG(*worker->status) == SIGINT));
+    return WIFSIGNALED(*worker->status) && (worker->ended >= killed_at || (interrupted && worker->ended_by(SIGINT)));
   };
   for (const Worker* worker : order) {
-    if (WIFSIGNALED(*worker->status) && !signalled_by_us(worker)) {
-      const int signal = WTERMSIG(*worker->status);
-      return fail(Error{ErrorCode::kPeerLost,
-                        fmt::format("rank {} (process {}) was killed by signal {} ({}); {}", worker->rank,
-                                    worker->process, signal, ::strsignal(signal), way_on(run)),
-                        worker->rank});
-    }
+    if (!WIFSIGNALED(*worker->status) || signalled_by_us(worker)) continue;
+    const int signal = WTERMSIG(*worker->status);
+    return fail(Error{ErrorCode::kPeerLost,
+                      fmt::format("{} (process {}) was killed by signal {} ({}); {}", worker->name(), worker->process,
+                                  signal, ::strsignal(signal), way_on(run)),
+                      worker->rank});
   }
   // What other ranks say of one that a stop cut short counts for nothing.
-  const bool cut_short = interrupted && std::any_of(order.begin(), order.end(), signalled_by_us);
+  const bool cut_short = interrupted && std::ranges::any_of(order, signalled_by_us);
   std::optional<Error> about_another;
   bool all_interrupted = interrupted;
   for (const Worker* worker : order) {
-    if (WIFEXITED(*worker->status) && WEXITSTATUS(*worker->status) == 0) {
+    const bool exited = WIFEXITED(*worker->status);
+    if (exited && WEXITSTATUS(*worker->status) == 0) {
       all_interrupted = false;
       continue;
     }
     const std::optional<Error>& error = worker->error;
-    if (error && error->code == ErrorCode::kInterrupted) {
-      continue;
-    }
-    if (cut_short && (!error || error->code == ErrorCode::kPeerLost || error->code == ErrorCode::kTimeout)) {
-      continue;
-    }
+    if (error && error->code == ErrorCode::kInterrupted) continue;
+    if (cut_short && (!error || error->code == ErrorCode::kPeerLost || error->code == ErrorCode::kTimeout)) continue;
     all_interrupted = false;
     if (error && (error->rank < 0 || error->rank == worker->rank)) {
-      return fail(Error{error->code, fmt::format("rank {}: {}", worker->rank, error->message), worker->rank});
+      return fail(Error{error->code, error->within(worker->name()).message, worker->rank});
     }
-    if (error && !about_another) {
-      about_another = Error{error->code, fmt::format("rank {}: {}", worker->rank, error->message), error->rank};
-    }
-    if (!error && !about_another) {
-      about_another = Error{ErrorCode::kInternal,
-                            WIFEXITED(*worker->status)
-                                ? fmt::format("rank {} ended with status {} and left no error; see {}", worker->rank,
-                                              WEXITSTATUS(*worker->status), run.log_file(worker->rank).string())
-                                : fmt::format("rank {} did not end in time and was killed", worker->rank),
-                            worker->rank};
-    }
+    if (about_another) continue;
+    about_another =
+        error ? error->within(worker->name())
+              : Error{ErrorCode::kInternal,
+                      exited ? fmt::format("{} ended with status {} and left no error; see {}", worker->name(),
+                                           WEXITSTATUS(*worker->status), run.log_file(worker->rank).string())
+                             : worker->name() + " did not end in time and was killed",
+                      worker->rank};
   }
-  if (about_another) {
-    return fail(std::move(*about_another));
-  }
-  if (all_interrupted) {
-    return fail(ErrorCode::kInterrupted, "stopped as asked; {}{}", cut_short ? "" : "a checkpoint was written; ",
-                way_on(run));
-  }
-  return {};
+  if (about_another) return fail(std::move(*about_another));
+  if (!all_interrupted) return {};
+  return fail(ErrorCode::kInterrupted, "stopped as asked; {}{}", cut_short ? "" : "a checkpoint was written; ",
+              way_on(run));
 }
 
 // The token of the parameter server that is started for the run.
@@ -283,10 +234,8 @@ class Signals {
     sigset_t taken;
     sigemptyset(&taken);
     sigaddset(&taken, SIGCHLD);
-    if (with_stops) {
-      for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-        sigaddset(&taken, signal);
-      }
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      if (with_stops) sigaddset(&taken, signal);
     }
     ::sigprocmask(SIG_BLOCK, &taken, &former_mask_);
     descriptor_ = ::signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -322,19 +271,16 @@ class Launch {
   Launch(const LaunchOptions& options, const RunDirectory& run) : options_(options), run_(run) {}
 
   Status run() {
-    if (!options_.server_arguments.empty()) {
-      MOTLEY_TRY(start_server());
-    }
+    if (!options_.server_arguments.empty()) MOTLEY_TRY(start_server());
     MOTLEY_TRY(start_workers());
-    while (!group_.all_ended()) {
+    const auto has_ended = [](const Worker& worker) { return worker.status && worker.output < 0; };
+    while (!std::ranges::all_of(workers_, has_ended)) {
       wait_for_news();
       follow_stops();
-      for (Worker& worker : group_.workers) {
-        follow(worker);
-      }
+      for (Worker& worker : workers_) follow(worker);
       if (monotonic_seconds() >= kill_at_ && killed_at_ == kNever) {
         killed_at_ = monotonic_seconds();
-        group_.signal_all(SIGKILL);
+        for (const Worker& worker : workers_) worker.signal(SIGKILL);
       }
     }
     progress_.clear();
@@ -342,7 +288,7 @@ class Launch {
       return fail(ErrorCode::kTimeout, "the workers had not ended after {:.3g} s and were killed",
                   options_.deadline->allowed());
     }
-    return verdict(group_, run_, killed_at_, interrupted_);
+    return verdict(workers_, run_, killed_at_, interrupted_);
   }
 
  private:
@@ -357,7 +303,7 @@ class Launch {
     std::filesystem::remove(address_file, ignored);
     std::vector<std::string> arguments = options_.server_arguments;
     arguments.insert(arguments.end(), {"--address-file", address_file.string()});
-    MOTLEY_TRY(start_worker(group_.server, options_.motley, std::move(arguments), server_log(),
+    MOTLEY_TRY(start_worker(server_, options_.motley, std::move(arguments), server_log(),
                             environment_with({launcher_variable(), token}), signals_.former_mask()));
     MOTLEY_ASSIGN(const std::string address, wait_for_address(address_file));
     variables_.insert(variables_.end(), {fmt::format("{}={}", kServersVariable, address), token});
@@ -366,18 +312,13 @@ class Launch {
 
   // The address, once the server listens.
   Result<std::string> wait_for_address(const std::filesystem::path& file) {
-    Worker& server = group_.server;
     const Deadline deadline = Deadline::after(kServerStartSeconds);
     for (;;) {
-      if (const auto address = read_file(file, 256)) {
-        return address->substr(0, address->find('\n'));
-      }
-      const bool ended = ::waitpid(server.process, nullptr, WNOHANG) == server.process;
-      if (server.output >= 0) {
-        forward_output(server, progress_, true);
-      }
+      if (const auto address = read_file(file, 256)) return address->substr(0, address->find('\n'));
+      const bool ended = ::waitpid(server_.process, nullptr, WNOHANG) == server_.process;
+      if (server_.output >= 0) forward_output(server_, progress_, true);
       if (ended) {
-        server.status = 0;
+        server_.status = 0;
         const std::string text = read_file(server_log()).value_or("");
         const std::string message = text.substr(0, text.find_last_not_of('\n') + 1);
         return fail(ErrorCode::kUnavailable, "the parameter server ended at once: {} (see {})",
@@ -394,10 +335,8 @@ class Launch {
   std::filesystem::path server_log() const { return run_.folder() / "logs" / "server.log"; }
 
   Status start_workers() {
-    group_.workers.resize(static_cast<std::size_t>(options_.workers));
     for (int rank = 0; rank < options_.workers; ++rank) {
-      Worker& worker = group_.workers[static_cast<std::size_t>(rank)];
-      worker.rank = rank;
+      Worker& worker = workers_.emplace_back(rank);
       std::vector<std::string> variables = variables_;
       variables.insert(variables.end(), {fmt::format("MOTLEY_RANK={}", rank),
                                          fmt::format("MOTLEY_SIZE={}", options_.workers), "MOTLEY_PROGRESS=marked"});
@@ -410,14 +349,12 @@ class Launch {
   // Until a process writes or ends, or a stop is asked for; 0.1 s at most.
   void wait_for_news() {
     std::vector<pollfd> polled = {{signals_.descriptor(), POLLIN, 0}};
-    for (const Worker& worker : group_.workers) {
-      if (worker.output >= 0) {
-        polled.push_back({worker.output, POLLIN, 0});
-      }
+    for (const Worker& worker : workers_) {
+      if (worker.output >= 0) polled.push_back({worker.output, POLLIN, 0});
     }
-    if (group_.server.output >= 0) {
-      polled.push_back({group_.server.output, POLLIN, 0});
-      forward_output(group_.server, progress_, true);
+    if (server_.output >= 0) {
+      polled.push_back({server_.output, POLLIN, 0});
+      forward_output(server_, progress_, true);
     }
     ::poll(polled.data(), polled.size(), 100);
   }
@@ -431,7 +368,7 @@ class Launch {
       }
       interrupted_ = true;
       std::fprintf(stderr, "motley: stopping after this step, with a checkpoint (again to stop at once)\n");
-      group_.signal_all(SIGINT);
+      for (const Worker& worker : workers_) worker.signal(SIGINT);
       kill_at_ = std::min(kill_at_, monotonic_seconds() + 4 * options_.grace_seconds);
     }
     if (options_.stop && options_.stop->stop_requested()) {
@@ -441,15 +378,13 @@ class Launch {
   }
 
   void follow(Worker& worker) {
-    if (worker.output >= 0) {
-      forward_output(worker, progress_, options_.quiet);
-    }
+    if (worker.output >= 0) forward_output(worker, progress_, options_.quiet);
     int status = 0;
     if (!worker.status && ::waitpid(worker.process, &status, WNOHANG) == worker.process) {
       worker.status = status;
       worker.ended = monotonic_seconds();
       const bool clean = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 130);
-      if (interrupted_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) {
+      if (interrupted_ && worker.ended_by(SIGINT)) {
         kill_at_ = worker.ended;  // it had not begun: the others would wait for it in vain
       }
       if (!clean && !failed_) {
@@ -458,17 +393,15 @@ class Launch {
       }
     }
     // A grandchild may hold the pipe open; a worker that has ended has nothing more to say after a last read.
-    if (worker.status && worker.output >= 0 && monotonic_seconds() > worker.ended + 1) {
-      ::close(worker.output);
-      worker.output = -1;
-    }
+    if (worker.status && monotonic_seconds() > worker.ended + 1) worker.close_output();
   }
 
   const LaunchOptions& options_;
   const RunDirectory& run_;
   const Signals signals_{!options_.stop};  // restored after the processes below have gone
   ProgressLine progress_;
-  WorkerGroup group_;
+  Worker server_{-1};
+  std::list<Worker> workers_;
   // Of all workers. Ranks meet through a file in the run folder; the job id tells this start's file from one that a
   // killed run left.
   std::vector<std::string> variables_ = {launcher_variable(),
@@ -504,9 +437,7 @@ Status launch_workers(LaunchOptions options, const RunDirectory& run) {
     const bool go_on = !status && status.error().code == ErrorCode::kServerLost && restart <= kMaxRestarts &&
                        holds_checkpoint(run.checkpoint_folder());
     if (!go_on) {
-      if (!status && restart > 1) {
-        status.error().message += "; " + way_on(run);
-      }
+      if (!status && restart > 1) status.error().message += "; " + way_on(run);
       std::error_code ignored;
       std::filesystem::remove(token_file(run), ignored);
       return status;
@@ -514,9 +445,7 @@ Status launch_workers(LaunchOptions options, const RunDirectory& run) {
     std::fprintf(stderr, "motley: %s\nmotley: going on from the last checkpoint (restart %d of %d)\n",
                  status.error().message.c_str(), restart, kMaxRestarts);
     auto& arguments = options.worker_arguments;
-    if (std::find(arguments.begin(), arguments.end(), "--resume") == arguments.end()) {
-      arguments.push_back("--resume");
-    }
+    if (std::ranges::find(arguments, "--resume") == arguments.end()) arguments.push_back("--resume");
   }
 }
 

@@ -1,5 +1,6 @@
 #include "motley/train/launch/role.h"
 
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,9 +35,7 @@ Result<int> environment_integer(const char* name, int min, int max) {
 // Reads RANK- and SIZE-like variables into a role.
 Result<Role> read_role(const char* launcher, const char* rank, const char* size, const char* local_rank,
                        const std::string& job_id) {
-  Role role;
-  role.launcher = launcher;
-  role.job_id = job_id;
+  Role role{.launcher = launcher, .job_id = job_id, .secret_file = {}};
   MOTLEY_ASSIGN(role.size, environment_integer(size, 1, 1 << 20));
   MOTLEY_ASSIGN(role.rank, environment_integer(rank, 0, role.size - 1));
   if (environment(local_rank)) {
@@ -52,27 +51,20 @@ Result<std::optional<Secret>> configured_secret(const Role& role) {
   return std::optional<Secret>(std::move(secret));
 }
 
+// What rank 0 tells the others.
 struct RendezvousPoint {
   net::Endpoint endpoint;
-  std::string secret_hex;
+  std::string secret_hex;  // "": all ranks have it
 };
 
-std::string to_text(const RendezvousPoint& point, const std::string& job_id) {
-  return nlohmann::json{
-      {"host", point.endpoint.host}, {"port", point.endpoint.port}, {"secret", point.secret_hex}, {"job", job_id}}
-      .dump();
+std::string to_text(const net::Endpoint& bound, const std::string& secret_hex, const std::string& job_id) {
+  return nlohmann::json{{"host", bound.host}, {"port", bound.port}, {"secret", secret_hex}, {"job", job_id}}.dump();
 }
 
 std::optional<RendezvousPoint> from_text(const std::string& text, const std::string& job_id) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded() || json.value("job", "") != job_id) {
-    return std::nullopt;
-  }
-  RendezvousPoint point;
-  point.endpoint.host = json.value("host", "");
-  point.endpoint.port = json.value("port", std::uint16_t{0});
-  point.secret_hex = json.value("secret", "");
-  return point;
+  if (json.is_discarded() || json.value("job", "") != job_id) return std::nullopt;
+  return RendezvousPoint{{json.value("host", ""), json.value("port", std::uint16_t{0})}, json.value("secret", "")};
 }
 
 // Our launcher, and mpirun and srun on one machine: rank 0 writes its address and the generated secret into a file that
@@ -84,7 +76,7 @@ Result<Secret> rendezvous_through_file(const Role& role, const std::filesystem::
     Secret secret = Secret::generate();
     options.publish = [file, hex = secret.hex(), id = role.job_id](const net::Endpoint& bound) -> Status {
       const mode_t before = ::umask(0077);
-      Status written = write_file(file, to_text({bound, hex}, id));
+      Status written = write_file(file, to_text(bound, hex, id));
       ::umask(before);
       return written;
     };
@@ -124,7 +116,7 @@ Result<Secret> rendezvous_through_torchrun(const Role& role, const std::optional
     Secret secret = configured ? *configured : Secret::generate();
     options.publish = [store, key, hex = configured ? std::string() : secret.hex(),
                        id = role.job_id](const net::Endpoint& bound) -> Status {
-      const Status set = store->set(key, to_text({bound, hex}, id));
+      const Status set = store->set(key, to_text(bound, hex, id));
       if (set) return {};
       return fail(ErrorCode::kIo, "cannot publish rank 0's address in torchrun's store: {}", set.error().message);
     };
@@ -151,15 +143,11 @@ Result<std::vector<net::Endpoint>> read_hosts(const std::filesystem::path& hosts
     ++number;
     std::istringstream words(line.substr(0, line.find('#')));
     std::string word;
-    if (!(words >> word)) {
-      continue;
-    }
+    if (!(words >> word)) continue;
     const bool bracketed = word.front() == '[' && word.back() == ']';
     const bool has_port = !bracketed && word.find(':') != std::string::npos;
     Result<net::Endpoint> endpoint = net::parse_endpoint(has_port ? word : word + ":29400");
-    if (!endpoint) {
-      return fail(endpoint.error().within(fmt::format("{}:{}", hosts.string(), number)));
-    }
+    if (!endpoint) return fail(endpoint.error().within(fmt::format("{}:{}", hosts.string(), number)));
     endpoints.push_back(std::move(*endpoint));
   }
   if (endpoints.empty()) {
@@ -204,16 +192,30 @@ Result<Role> detect_role() {
 
 Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank) {
   MOTLEY_ASSIGN(const auto endpoints, read_hosts(hosts));
-  Role role;
-  role.launcher = "hosts";
-  role.rank = rank;
-  role.size = static_cast<int>(endpoints.size());
-  if (rank < 0 || rank >= role.size) {
+  const auto size = static_cast<int>(endpoints.size());
+  if (rank < 0 || rank >= size) {
     return fail(ErrorCode::kInvalidInput, "--rank: {} is not a line of '{}', which names ranks 0 to {}", rank,
-                hosts.string(), role.size - 1);
+                hosts.string(), size - 1);
   }
-  role.job_id = "hosts";
-  return role;
+  return Role{.launcher = "hosts", .rank = rank, .size = size, .job_id = "hosts", .secret_file = {}};
+}
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+Status pin_to_cores(const cluster::Worker& worker) {
+  if (worker.cores.empty()) return {};
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const std::int64_t core : worker.cores) CPU_SET(static_cast<std::size_t>(core), &set);
+  if (::sched_setaffinity(0, sizeof(set), &set) != 0) {
+    return fail(ErrorCode::kInvalidInput, "worker '{}' cannot be pinned to cores [{}]: {}", worker.name,
+                fmt::join(worker.cores, ", "), errno_text());
+  }
+  return {};
 }
 
 Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& folder,
@@ -223,31 +225,23 @@ Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& fo
   options.size = role.size;
   MOTLEY_ASSIGN(const std::optional<Secret> configured, configured_secret(role));
   options.given_secret = configured.has_value();
-  if (role.launcher == "none") {
-    return Secret::generate();
-  }
+  if (role.launcher == "none") return Secret::generate();
   if (role.launcher == "hosts") {
     MOTLEY_ASSIGN(const auto endpoints, read_hosts(hosts));
     options.rendezvous = endpoints.front();
     const net::Endpoint& own = endpoints[static_cast<std::size_t>(role.rank)];
     options.bind_host = own.host;
-    const bool loopback = own.host == "localhost" || own.host == "::1" || own.host.rfind("127.", 0) == 0;
-    if (!configured) {
-      if (!loopback) {
-        return fail(secret_needed("'" + hosts.string() + "'"));
-      }
-      return fail(ErrorCode::kInvalidInput,
-                  "ranks started by hand need a shared secret: name by --secret-file or MOTLEY_SECRET_FILE a file "
-                  "of mode 0600 with at least 16 random bytes");
-    }
-    return *configured;
+    if (configured) return *configured;
+    const bool loopback = own.host == "localhost" || own.host == "::1" || own.host.starts_with("127.");
+    if (!loopback) return fail(secret_needed("'" + hosts.string() + "'"));
+    return fail(ErrorCode::kInvalidInput,
+                "ranks started by hand need a shared secret: name by --secret-file or MOTLEY_SECRET_FILE a file of "
+                "mode 0600 with at least 16 random bytes");
   }
   if (role.launcher == "torchrun") {
     MOTLEY_ASSIGN(const int local_size, environment_integer("LOCAL_WORLD_SIZE", 1, 1 << 20));
     if (local_size != role.size) {
-      if (!configured) {
-        return fail(secret_needed("torchrun"));
-      }
+      if (!configured) return fail(secret_needed("torchrun"));
       options.bind_host = "0.0.0.0";
       options.rendezvous.host = environment("MASTER_ADDR").value_or("127.0.0.1");
     }
@@ -257,11 +251,8 @@ Result<Secret> find_rendezvous(const Role& role, const std::filesystem::path& fo
   const bool mpi_hosts = role.launcher == "mpirun" && environment("OMPI_COMM_WORLD_LOCAL_SIZE").value_or("") !=
                                                           environment("OMPI_COMM_WORLD_SIZE").value_or("");
   if (slurm_hosts || mpi_hosts) {
-    if (!configured) {
-      return fail(secret_needed(role.launcher));
-    }
-    const auto head = environment("MOTLEY_RENDEZVOUS");
-    if (head) {
+    if (!configured) return fail(secret_needed(role.launcher));
+    if (const auto head = environment("MOTLEY_RENDEZVOUS")) {
       MOTLEY_ASSIGN(options.rendezvous, net::parse_endpoint(*head));
     } else if (const auto address = environment("SLURM_LAUNCH_NODE_IPADDR"); slurm_hosts && address) {
       // The port follows from the job id, so that all ranks know it and two jobs on one node differ.

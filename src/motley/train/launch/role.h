@@ -1,5 +1,5 @@
-// Which rank this process is, and where the ranks meet: as Motley's own launcher says it, or torchrun, mpirun or srun,
-// or a plain file of addresses. People who outgrow one machine keep the launcher they have.
+// Which rank this process is, the cores that it may use, and where the ranks meet: as Motley's own launcher says it, or
+// torchrun, mpirun or srun, or a plain file of addresses. People who outgrow one machine keep the launcher they have.
 #pragma once
 
 #include <filesystem>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "motley/base/result.h"
+#include "motley/cluster/cluster.h"
 #include "motley/net/session.h"
 
 namespace motley::train {
@@ -28,6 +29,10 @@ Result<Role> detect_role();
 // A line a rank, "host" or "host:port"; '#' starts a comment. The first line's port is where the ranks meet (default
 // 29400). `rank` is this process's line, counted from 0.
 Result<Role> role_from_hosts(const std::filesystem::path& hosts, int rank);
+
+int available_cores();
+// Binds this process to the cores that the cluster file gives the worker; to none where it gives none.
+Status pin_to_cores(const cluster::Worker& worker);
 
 // What torchrun's ranks share. Errors are about the store, not about the key.
 class KeyValueStore {

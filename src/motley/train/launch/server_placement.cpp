@@ -66,57 +66,6 @@ Result<Placement> choose(const Job& job, net::Session& session, collective::Grou
 
 }  // namespace
 
-std::vector<std::string> own_server_arguments(const Job& job, const RunDirectory& run) {
-  const bool is_served = job.gradient_sync.method == "parameter-server" || has_served_table(job);
-  if (!is_served || !job.gradient_sync.servers.empty() || job.gradient_sync.placement == "colocated") return {};
-  std::vector<std::string> arguments = {"server", "--listen", "127.0.0.1:0", "--threads",
-                                        std::to_string(job.gradient_sync.server_threads)};
-  if (has_served_table(job)) {
-    arguments.insert(arguments.end(), {"--embedding-dir", (run.folder() / "embeddings").string()});
-  }
-  return arguments;
-}
-
-Status check_placement(const Job& job, int workers) {
-  if (job.gradient_sync.method != "parameter-server") return {};
-  const std::string& placement = job.gradient_sync.placement;
-  if (placement == "colocated") {
-    if (job.gradient_sync.servers.empty() && job.gradient_sync.racks.empty()) return {};
-    return fail(
-        ErrorCode::kInvalidInput,
-        "gradient_sync.placement: colocated, where servers run beside the workers; accepted with gradient_sync.servers "
-        "or gradient_sync.racks: auto, central, sharded, hierarchical");
-  }
-  const bool racked = placement == "hierarchical" || !job.gradient_sync.racks.empty();
-  if (racked && job.gradient_sync.consistency != "bsp") {
-    return fail(ErrorCode::kInvalidInput,
-                "gradient_sync.consistency: {}; accepted with gradient_sync.racks or gradient_sync.placement "
-                "hierarchical: bsp, as a "
-                "rack's server adds up what its workers push together",
-                job.gradient_sync.consistency);
-  }
-  if (racked && (job.gradient_sync.comm_dtype == "int8" || job.gradient_sync.comm_dtype == "top-k" ||
-                 job.gradient_sync.comm_dtype == "auto")) {
-    return fail(ErrorCode::kInvalidInput,
-                "gradient_sync.comm_dtype: {}; accepted with gradient_sync.racks or gradient_sync.placement "
-                "hierarchical: float32, bfloat16 "
-                "and float16, in which a rack's server passes sums on",
-                job.gradient_sync.comm_dtype);
-  }
-  if (!job.gradient_sync.servers.empty()) {
-    MOTLEY_ASSIGN(const auto servers, read_servers(job));
-    std::vector<std::string> names;
-    for (const auto& server : servers) names.push_back(net::to_string(server.endpoint));
-    if (!racked) return {};
-    const auto plan = ps::make_rack_plan(names, read_racks(job), workers);
-    return plan ? Status{} : fail(plan.error().within("gradient_sync.racks"));
-  }
-  if (!racked) return {};
-  return fail(
-      ErrorCode::kInvalidInput,
-      "gradient_sync.servers: empty; accepted with gradient_sync.racks: 'host:port' of a `motley server` in each rack");
-}
-
 Result<std::unique_ptr<ps::Service>> place_servers(const Job& job, net::Session& session, collective::Group& group,
                                                    const net::Secret& secret, double model_bytes,
                                                    ps::ServerOptions& options) {

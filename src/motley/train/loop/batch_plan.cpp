@@ -24,19 +24,14 @@ data::BatchSplit equal_split(std::uint32_t window, std::span<const data::WorkerL
   return shares;
 }
 
-Result<BatchPlan> BatchPlan::create(BatchPlanOptions options, data::BatchSplitOptions split,
-                                    const data::LedgerState& fresh) {
-  const std::uint32_t batch = split.batch;
-  MOTLEY_ASSIGN(data::BatchSplitter splitter, data::BatchSplitter::create(std::move(split)));
-  MOTLEY_ASSIGN(data::Ledger ledger, data::Ledger::open(fresh));
-  return BatchPlan(std::move(options), std::move(splitter), std::move(ledger), nullptr, batch);
-}
-
 Result<BatchPlan> BatchPlan::create(BatchPlanOptions options, const data::BatchSplitOptions& split,
-                                    const data::LedgerState& fresh, StageLayout& layout) {
-  MOTLEY_ASSIGN(StageSplit stages, StageSplit::create(layout, split));
+                                    const data::LedgerState& fresh, StageLayout* layout) {
+  const auto as_split = [](auto made) { return Split(std::move(made)); };
+  auto made = layout != nullptr ? StageSplit::create(*layout, split).map(as_split)
+                                : data::BatchSplitter::create(split).map(as_split);
+  if (!made) return fail(made.error());
   MOTLEY_ASSIGN(data::Ledger ledger, data::Ledger::open(fresh));
-  return BatchPlan(std::move(options), std::move(stages), std::move(ledger), &layout, split.batch);
+  return BatchPlan(std::move(options), std::move(*made), std::move(ledger), layout, split.batch);
 }
 
 bool BatchPlan::is_baseline(std::int64_t number) const {

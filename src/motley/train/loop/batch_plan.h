@@ -14,9 +14,8 @@
 #include "motley/base/result.h"
 #include "motley/data/local/batch_split.h"
 #include "motley/data/local/ledger.h"
-#include "motley/train/checkpoint/saved_state.h"
+#include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/loop/stage_layout.h"
-#include "motley/train/loop/stage_split.h"
 #include "motley/train/loop/step.h"
 
 namespace motley::train {
@@ -29,13 +28,10 @@ struct BatchPlanOptions {
 
 class BatchPlan {
  public:
-  // Starts with an epoch of the dataset that `fresh` names. Errors (kInvalidInput): an empty dataset, limits that no
-  // split meets.
-  static Result<BatchPlan> create(BatchPlanOptions options, data::BatchSplitOptions split,
-                                  const data::LedgerState& fresh);
-  // The same of a planned run. The layout gets its stages' splits, and must outlive this object.
+  // Starts with an epoch of the dataset that `fresh` names. In a planned run the layout gets its stages' splits, and
+  // must outlive this object. Errors (kInvalidInput): an empty dataset, limits that no split meets.
   static Result<BatchPlan> create(BatchPlanOptions options, const data::BatchSplitOptions& split,
-                                  const data::LedgerState& fresh, StageLayout& layout);
+                                  const data::LedgerState& fresh, StageLayout* layout = nullptr);
 
   // Window, split and kind of the step of this number, which follows those that were committed.
   Result<Step> next(std::int64_t number) const;

@@ -1,25 +1,13 @@
 #include "motley/train/loop/checkpoints.h"
 
-#include "motley/base/log.h"
-#include "motley/train/checkpoint/saved_state.h"
-
 namespace motley::train {
-namespace {
-
-constexpr const char* kWeights = "weights.safetensors";
-constexpr const char* kOptimizer = "optimizer.safetensors";
-constexpr const char* kState = "state.json";
-constexpr const char* kAudit = "audit.bin";
-
-}  // namespace
 
 Result<Checkpoint> Checkpoints::gather(const RunState& state) const {
   const RunProgress& progress = state.progress;
   MOTLEY_ASSIGN(const data::UseCounts merged, state.audit.merge(context_));
   MOTLEY_ASSIGN(std::string weights, state.model.weights(progress.step));
   MOTLEY_ASSIGN(std::string optimizer, state.model.optimizer(progress.step));
-  Checkpoint checkpoint;
-  checkpoint.step = progress.step;
+  Checkpoint checkpoint{progress.step, {}};
   if (context_.writes()) {
     SavedState saved;
     saved.step = progress.step;
@@ -28,10 +16,10 @@ Result<Checkpoint> Checkpoints::gather(const RunState& state) const {
     saved.evaluated_step = progress.evaluated_step;
     saved.next_evaluation = progress.next_evaluation;
     saved.not_used_once = state.audit.not_used_once();
-    checkpoint.files[kWeights] = std::move(weights);
-    checkpoint.files[kOptimizer] = std::move(optimizer);
-    checkpoint.files[kAudit] = merged.serialise();
-    checkpoint.files[kState] = format_state(saved);
+    checkpoint.files[kWeightsFile] = std::move(weights);
+    checkpoint.files[kOptimizerFile] = std::move(optimizer);
+    checkpoint.files[kAuditFile] = merged.serialise();
+    checkpoint.files[kStateFile] = format_state(saved);
   }
   return checkpoint;
 }
@@ -60,31 +48,23 @@ Status Checkpoints::save(const RunState& state, Reporter& reporter) {
   return {};
 }
 
-Result<Checkpoint> Checkpoints::read_newest() const {
-  MOTLEY_ASSIGN(LoadedCheckpoint loaded, read_newest_checkpoint(folder_));
-  for (const std::string& warning : loaded.warnings) {
-    spdlog::warn("{}", warning);
-  }
-  return std::move(loaded.checkpoint);
-}
-
 Result<bool> Checkpoints::restore(Checkpoint start, const RunState& state,
                                   const std::function<Status(Status)>& explain) const {
   const Deadline deadline = context_.long_deadline();
-  for (const char* name : {kWeights, kOptimizer, kState, kAudit}) {
+  for (const char* name : {kWeightsFile, kOptimizerFile, kStateFile, kAuditFile}) {
     MOTLEY_ASSIGN(start.files[name], broadcast_text(context_.group, std::move(start.files[name]), 0, deadline));
   }
-  if (!start.files[kWeights].empty()) {
-    MOTLEY_TRY(explain(state.model.load_weights(start.files[kWeights])));
+  if (!start.files[kWeightsFile].empty()) {
+    MOTLEY_TRY(explain(state.model.load_weights(start.files[kWeightsFile])));
   }
-  if (start.files[kState].empty()) {
+  if (start.files[kStateFile].empty()) {
     MOTLEY_TRY(state.model.start(0, 0));
     return true;
   }
-  MOTLEY_ASSIGN(const SavedState saved, parse_state(start.files[kState]));
+  MOTLEY_ASSIGN(const SavedState saved, parse_state(start.files[kStateFile]));
   MOTLEY_ASSIGN(const bool restored, state.plan.restore(saved));
-  MOTLEY_TRY(explain(state.model.load_optimizer(start.files[kOptimizer])));
-  MOTLEY_TRY(state.audit.restore(start.files[kAudit], saved.not_used_once, saved.ledger.epoch, context_.writes()));
+  MOTLEY_TRY(explain(state.model.load_optimizer(start.files[kOptimizerFile])));
+  MOTLEY_TRY(state.audit.restore(start.files[kAuditFile], saved.not_used_once, saved.ledger.epoch, context_.writes()));
   state.progress = {saved.step, saved.evaluated_step, saved.step, saved.next_evaluation};
   MOTLEY_TRY(state.model.start(saved.step, saved.table_servers));
   return restored;

@@ -8,10 +8,8 @@
 #include "motley/base/result.h"
 #include "motley/train/checkpoint/checkpoint.h"
 #include "motley/train/loop/batch_plan.h"
-#include "motley/train/loop/model_state.h"
-#include "motley/train/loop/rank_context.h"
 #include "motley/train/loop/reporter.h"
-#include "motley/train/loop/sample_audit.h"
+#include "motley/train/loop/samples.h"
 
 namespace motley::train {
 
@@ -54,8 +52,6 @@ class Checkpoints {
   Result<Checkpoint> gather(const RunState& state) const;
   Status save(const RunState& state, Reporter& reporter);
 
-  // Rank 0: the newest that is not damaged; warns of those that are.
-  Result<Checkpoint> read_newest() const;
   // Every rank goes on from rank 0's state; without a state.json it starts afresh, without weights from its own.
   // `explain` says more about a network's state that does not fit. False where the batch's split starts afresh although
   // there is a state.

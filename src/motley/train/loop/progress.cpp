@@ -1,31 +1,16 @@
 #include "motley/train/loop/progress.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
 #include "motley/base/clock.h"
-#include "motley/base/units.h"
 
 namespace motley::train {
-namespace {
 
-constexpr double kTerminalInterval = 0.25;  // seconds
-constexpr double kPlainInterval = 10;
-
-}  // namespace
-
-std::string format_progress(const ProgressState& state) {
-  std::string text =
-      fmt::format("step {}/{}  epoch {:.2f}  loss {:.4g}", state.step, state.steps, state.epoch, state.loss);
-  if (state.accuracy >= 0) {
-    text += fmt::format("  accuracy {:.3f}", state.accuracy);
-  }
-  return text +
-         fmt::format("  {:.0f} samples/s  {} left", state.samples_per_second, format_seconds(state.seconds_left));
-}
+static constexpr double kTerminalInterval = 0.25;  // seconds
+static constexpr double kPlainInterval = 10;
 
 ProgressLine::ProgressLine()
     : terminal_(::isatty(STDOUT_FILENO) == 1), marked_(std::getenv("MOTLEY_PROGRESS") != nullptr) {}

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <nlohmann/json.hpp>
 
 #include "motley/base/log.h"
+#include "motley/base/os/file.h"
+#include "motley/base/statistics.h"
 #include "motley/base/units.h"
 
 namespace motley::train {
@@ -14,12 +16,6 @@ namespace {
 // 0.
 constexpr double kBuildSeconds = 1;
 constexpr double kStateBytesPerSecond = 100e6;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // By how much the slowdowns, relative to each other, differ: the largest factor by which one of them has moved against
 // the geometric mean of all, less 1.
@@ -41,7 +37,7 @@ Result<Replanner> Replanner::create(const model::Profile& profile, const cluster
   }
   double bytes = 0;
   for (const planning::LayerSize& layer : problem.layers) bytes += layer.parameter_bytes;
-  Replanner replanner(std::move(problem));
+  Replanner replanner(std::move(problem), layout);
   replanner.moving_seconds_ =
       kBuildSeconds + replanner.problem_.memory_per_parameter_byte * bytes / kStateBytesPerSecond;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
@@ -53,7 +49,7 @@ Result<Replanner> Replanner::create(const model::Profile& profile, const cluster
     replanner.types_.push_back(static_cast<int>(found - replanner.problem_.types.begin()));
   }
   replanner.searched_.assign(static_cast<std::size_t>(layout.ranks()), 1);
-  replanner.follow(layout);
+  replanner.ratios_.resize(static_cast<std::size_t>(layout.ranks()));
   return replanner;
 }
 
@@ -61,21 +57,12 @@ Replanner::~Replanner() {
   stop_.request_stop();
 }
 
-void Replanner::follow(const StageLayout& layout) {
-  plan_ = layout.plan();
-  places_ = layout.places();
-  stages_.clear();
-  for (int rank = 0; rank < layout.ranks(); ++rank)
-    stages_.push_back(static_cast<std::size_t>(layout.find_stage(rank)));
-  ratios_.assign(stages_.size(), {});
-}
-
-double Replanner::predicted_seconds(std::size_t rank, double samples) const {
-  const planning::Stage& stage = plan_.stages[stages_[rank]];
+double Replanner::predicted_seconds(int rank, double samples) const {
+  const planning::Stage& stage = layout_.stage(rank);
+  const auto passes = static_cast<double>(layout_.plan().micro_batches);
   double seconds = 0;
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    const planning::LayerOnType& time = problem_.at(layer, types_[rank]);
-    const auto passes = static_cast<double>(plan_.micro_batches);
+    const planning::LayerOnType& time = problem_.at(layer, types_[static_cast<std::size_t>(rank)]);
     seconds += passes * (time.forward.fixed + time.backward.fixed) +
                samples * (time.forward.per_sample + time.backward.per_sample);
     if (stage.recompute) seconds += passes * time.forward.fixed + samples * time.forward.per_sample;
@@ -93,7 +80,7 @@ void Replanner::observe(std::span<const data::Observation> ranks, std::int64_t s
   steps_left_ = steps_left;
   bool enough = true;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const double predicted = predicted_seconds(rank, ranks[rank].samples);
+    const double predicted = predicted_seconds(static_cast<int>(rank), ranks[rank].samples);
     if (ranks[rank].samples > 0 && ranks[rank].seconds > 0 && predicted > 0) {
       ratios_[rank].push_back(ranks[rank].seconds / predicted);
     }
@@ -107,9 +94,10 @@ void Replanner::observe(std::span<const data::Observation> ranks, std::int64_t s
   std::vector<planning::WorkerSpeed> speeds;
   for (std::size_t rank = 0; rank < now.size(); ++rank) speeds.push_back({types_[rank], now[rank]});
   search_ = std::async(std::launch::async,
-                       [workers = planning::problem_of_workers(problem_, speeds), plan = plan_, places = places_,
+                       [workers = planning::problem_of_workers(problem_, speeds), layout = layout_,
                         stop = stop_.get_token()]() -> Result<Found> {
-                         MOTLEY_ASSIGN(planning::PlacedPlan running, planning::make_placement(workers, plan, places));
+                         MOTLEY_ASSIGN(planning::PlacedPlan running,
+                                       planning::make_placement(workers, layout.plan(), layout.places()));
                          MOTLEY_ASSIGN(planning::PlacedPlan best, planning::repartition(workers, running, stop));
                          return Found{std::move(running), std::move(best)};
                        });
@@ -150,7 +138,44 @@ std::optional<Replanner::Move> Replanner::next_move() {
 
 void Replanner::moved(const StageLayout& layout, double seconds) {
   moving_seconds_ = seconds;
-  follow(layout);
+  layout_ = layout;
+  ratios_.assign(ratios_.size(), {});
+}
+
+bool PlanMover::has_found() {
+  if (replanner_ && !found_) {
+    found_ = replanner_->next_move();
+    if (found_ && !follower_.may_follow(*found_)) found_.reset();
+  }
+  return found_.has_value();
+}
+
+Status PlanMover::move(std::int64_t step) {
+  const double begin = monotonic_seconds();
+  context_.set_phase(step, "moving to another plan");
+  std::string text;
+  if (context_.writes()) {
+    text = nlohmann::ordered_json{{"plan", planning::to_json(found_->plan)}, {"ranks", found_->ranks}}.dump();
+  }
+  MOTLEY_ASSIGN(text, broadcast_text(context_.group, std::move(text), 0, context_.step_deadline()));
+  const auto message = nlohmann::json::parse(text);
+  MOTLEY_ASSIGN(planning::Plan plan,
+                planning::parse_plan(message.at("plan").get<std::string>(), "the plan to move to"));
+  MOTLEY_ASSIGN(const StageLayout* layout,
+                follower_.follow(std::move(plan), message.at("ranks").get<std::vector<int>>()));
+  if (!context_.writes()) {
+    return {};
+  }
+  const double seconds = monotonic_seconds() - begin;
+  replanner_->moved(*layout, seconds);
+  const std::string name = fmt::format("plan-after-step-{}.json", step);
+  MOTLEY_TRY(write_file(folder_ / name, planning::to_json(layout->plan())));
+  const std::string reason =
+      fmt::format("{}; moving took {}, the new plan is {}", found_->reason, format_seconds(seconds), name);
+  found_.reset();
+  reporter_.clear_progress();
+  spdlog::info("moved to another plan after step {}: {}", step, reason);
+  return reporter_.event(step, "moved", reason);
 }
 
 }  // namespace motley::train

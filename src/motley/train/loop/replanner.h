@@ -8,6 +8,7 @@
 #pragma once
 
 #include <deque>
+#include <filesystem>
 #include <future>
 #include <optional>
 #include <stop_token>
@@ -19,6 +20,7 @@
 #include "motley/data/local/batch_split.h"
 #include "motley/model/profile.h"
 #include "motley/planning/replan/repartition.h"
+#include "motley/train/loop/reporter.h"
 #include "motley/train/loop/stage_layout.h"
 
 namespace motley::train {
@@ -57,23 +59,58 @@ class Replanner {
     planning::PlacedPlan running, best;
   };
 
-  explicit Replanner(planning::Problem problem) : problem_(std::move(problem)) {}
-  void follow(const StageLayout& layout);
-  double predicted_seconds(std::size_t rank, double samples) const;
+  Replanner(planning::Problem problem, const StageLayout& layout) : problem_(std::move(problem)), layout_(layout) {}
+  double predicted_seconds(int rank, double samples) const;
   std::vector<double> slowdowns() const;
 
   planning::Problem problem_;
-  std::vector<int> types_;  // of ranks, in the problem
-  // The layout that the run follows: the plan, who is in its places, and each rank's stage.
-  planning::Plan plan_;
-  std::vector<int> places_;
-  std::vector<std::size_t> stages_;
+  std::vector<int> types_;                  // of ranks, in the problem
+  StageLayout layout_;                      // that the run follows
   std::vector<std::deque<double>> ratios_;  // by rank
   std::vector<double> searched_;            // the slowdowns of the last search
   double moving_seconds_ = 0;
   std::int64_t steps_left_ = 0;
   std::stop_source stop_;
   std::future<Result<Found>> search_;
+};
+
+// Whoever can build what a rank computes anew.
+class PlanFollower {
+ public:
+  virtual ~PlanFollower() = default;
+  // Rank 0: whether the run could go on by this plan; says why not.
+  virtual bool may_follow(const Replanner::Move& move) const = 0;
+  // All ranks go on by this plan, from the state as it is; `ranks` are in its places. Collective.
+  virtual Result<const StageLayout*> follow(planning::Plan plan, std::vector<int> ranks) = 0;
+};
+
+// Takes a planned run to another plan: rank 0 watches the workers' speeds, and when a plan that suits them better has
+// been found, all ranks move to it at the end of a step.
+class PlanMover {
+ public:
+  // All that is referred to must outlive this object.
+  PlanMover(const RankContext& context, PlanFollower& follower, Reporter& reporter, std::filesystem::path folder)
+      : context_(context), follower_(follower), reporter_(reporter), folder_(std::move(folder)) {}
+
+  // Rank 0, where the run may move: it does only if somebody watches.
+  void watch(Replanner replanner) { replanner_.emplace(std::move(replanner)); }
+
+  // What each rank did in a step.
+  void observe(std::span<const data::Observation> ranks, std::int64_t steps_left) {
+    if (replanner_) replanner_->observe(ranks, steps_left);
+  }
+  // Whether there is a plan to move to. Does not wait.
+  bool has_found();
+  // After a step, once all ranks know that rank 0 has found one. Collective.
+  Status move(std::int64_t step);
+
+ private:
+  const RankContext& context_;
+  PlanFollower& follower_;
+  Reporter& reporter_;
+  const std::filesystem::path folder_;
+  std::optional<Replanner> replanner_;
+  std::optional<Replanner::Move> found_;
 };
 
 }  // namespace motley::train

@@ -1,13 +1,15 @@
 #include "motley/train/loop/reporter.h"
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "motley/base/log.h"
+#include "motley/base/os/file.h"
+#include "motley/base/units.h"
 
 namespace motley::train {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::vector<double> list(std::span<const Report> reports, double Report::* value) {
   std::vector<double> values;
@@ -24,10 +26,17 @@ double sum(std::span<const Report> reports, double Report::* value) {
 }  // namespace
 
 Status Reporter::open(const std::filesystem::path& folder) {
-  MOTLEY_ASSIGN(auto metrics, JsonLines::open(folder / "metrics.jsonl"));
+  const std::filesystem::path metrics = folder / "metrics.jsonl";
+  if (!std::ofstream(metrics, std::ios::app)) {  // it is there before the first step is done
+    return fail(ErrorCode::kIo, "cannot open '{}': {}", metrics.string(), errno_text());
+  }
   MOTLEY_ASSIGN(TensorBoardWriter tensorboard, TensorBoardWriter::open(folder / "tensorboard", wall_seconds()));
-  outputs_.emplace(std::move(metrics), std::move(tensorboard), ProgressLine());
+  outputs_.emplace(metrics, std::move(tensorboard), ProgressLine());
   return {};
+}
+
+Status Reporter::write(const MetricsLine& line) const {
+  return outputs_ ? append_line(outputs_->metrics, to_json(line)) : Status();
 }
 
 Status Reporter::step(const Step& step, std::span<const Report> reports, const BatchPlan& plan, double seconds) {
@@ -35,7 +44,7 @@ Status Reporter::step(const Step& step, std::span<const Report> reports, const B
     return {};
   }
   const StepMetrics line = measure(step, reports, plan, seconds);
-  MOTLEY_TRY(outputs_->metrics->write(to_json(line)));
+  MOTLEY_TRY(write(line));
   MOTLEY_TRY(draw(line));
   show_progress(step, line);
   return {};
@@ -47,7 +56,7 @@ StepMetrics Reporter::measure(const Step& step, std::span<const Report> reports,
   StepMetrics line;
   line.step = step.number;
   line.epoch = step.ledger.epoch;
-  line.time = monotonic_seconds() - started_;
+  line.time = now();
   line.loss = sum(reports, &Report::loss_sum) / sum(reports, &Report::loss_count);
   (options_.has_accuracy ? line.accuracy : line.mean_absolute_error) = metric;
   line.learning_rate = step.learning_rate;
@@ -91,18 +100,16 @@ StepMetrics Reporter::measure(const Step& step, std::span<const Report> reports,
 }
 
 Status Reporter::draw(const StepMetrics& line) {
-  TensorBoardWriter& tensorboard = outputs_->tensorboard;
-  MOTLEY_TRY(tensorboard.scalar("train/loss", line.step, line.loss));
-  if (line.accuracy) {
-    MOTLEY_TRY(tensorboard.scalar("train/accuracy", line.step, *line.accuracy));
-  } else {
-    MOTLEY_TRY(tensorboard.scalar("train/mean_absolute_error", line.step, *line.mean_absolute_error));
-  }
-  MOTLEY_TRY(tensorboard.scalar("train/learning_rate", line.step, line.learning_rate));
-  MOTLEY_TRY(tensorboard.scalar("time/step_seconds", line.step, line.step_seconds));
+  const std::pair<std::string, double> points[] = {
+      {"train/loss", line.loss},
+      line.accuracy ? std::pair("train/accuracy", *line.accuracy)
+                    : std::pair("train/mean_absolute_error", *line.mean_absolute_error),
+      {"train/learning_rate", line.learning_rate},
+      {"time/step_seconds", line.step_seconds}};
+  for (const auto& [tag, value] : points) MOTLEY_TRY(outputs_->tensorboard.scalar(tag, line.step, value));
   for (std::size_t rank = 0; rank < line.samples.size(); ++rank) {
-    MOTLEY_TRY(tensorboard.scalar(fmt::format("batch_split/rank_{}", rank), line.step,
-                                  static_cast<double>(line.samples[rank])));
+    MOTLEY_TRY(outputs_->tensorboard.scalar(fmt::format("batch_split/rank_{}", rank), line.step,
+                                            static_cast<double>(line.samples[rank])));
   }
   return {};
 }
@@ -111,22 +118,21 @@ void Reporter::show_progress(const Step& step, const StepMetrics& line) {
   const double seconds = line.step_seconds;
   smooth_step_seconds_ = smooth_step_seconds_ == 0 ? seconds : 0.95 * smooth_step_seconds_ + 0.05 * seconds;
   const double samples = step.window.size();
-  ProgressState state;
-  state.step = step.number;
-  state.steps = options_.steps;
-  state.epoch = static_cast<double>(step.ledger.epoch) + (step.ledger.cursor + samples) / step.ledger.size;
-  state.loss = line.loss;
-  state.accuracy = line.accuracy.value_or(-1);
-  state.samples_per_second = samples / smooth_step_seconds_;
-  state.seconds_left = static_cast<double>(options_.steps - step.number) * smooth_step_seconds_;
-  outputs_->progress.show(format_progress(state), step.number == options_.steps);
+  const double epoch = static_cast<double>(step.ledger.epoch) + (step.ledger.cursor + samples) / step.ledger.size;
+  const double accuracy = line.accuracy.value_or(-1);
+  outputs_->progress.show(
+      fmt::format("step {}/{}  epoch {:.2f}  loss {:.4g}{}  {:.0f} samples/s  {} left", step.number, options_.steps,
+                  epoch, line.loss, accuracy >= 0 ? fmt::format("  accuracy {:.3f}", accuracy) : "",
+                  samples / smooth_step_seconds_,
+                  format_seconds(static_cast<double>(options_.steps - step.number) * smooth_step_seconds_)),
+      step.number == options_.steps);
 }
 
 Status Reporter::evaluation(std::int64_t step, std::uint64_t epoch, const std::vector<Evaluator::Value>& values) {
   if (!outputs_) {
     return {};
   }
-  Json found = Json::object();
+  nlohmann::ordered_json found = nlohmann::ordered_json::object();
   std::string text;
   for (const auto& [name, value] : values) {
     found[name] = value;
@@ -136,32 +142,20 @@ Status Reporter::evaluation(std::int64_t step, std::uint64_t epoch, const std::v
   MOTLEY_TRY(flush());
   clear_progress();
   spdlog::info("step {}:{}", step, text);
-  return outputs_->metrics->write(
-      {{"step", step}, {"epoch", epoch}, {"time", monotonic_seconds() - started_}, {"evaluation", found}});
+  found = {{"step", step}, {"epoch", epoch}, {"time", now()}, {"evaluation", found}};
+  return append_line(outputs_->metrics, found.dump());
 }
 
 Status Reporter::audit(std::int64_t step, const SampleAudit::Finding& finding) {
-  if (!outputs_) {
-    return {};
-  }
   const std::string text = fmt::format("epoch {}: {} samples lost or duplicated", finding.epoch, finding.wrong);
-  if (finding.wrong > 0) {
+  if (outputs_ && finding.wrong > 0) {
     spdlog::error("{}", text);
   }
-  return outputs_->metrics->write({{"step", step},
-                                   {"epoch", finding.epoch},
-                                   {"time", monotonic_seconds() - started_},
-                                   {"event", "audit"},
-                                   {"text", text},
-                                   {"samples_lost_or_duplicated", finding.wrong}});
+  return write(EventMetrics{step, finding.epoch, now(), "audit", text, finding.wrong});
 }
 
 Status Reporter::event(std::int64_t step, const std::string& kind, const std::string& text) {
-  if (!outputs_) {
-    return {};
-  }
-  return outputs_->metrics->write(
-      {{"step", step}, {"time", monotonic_seconds() - started_}, {"event", kind}, {"text", text}});
+  return write(EventMetrics{step, {}, now(), kind, text, {}});
 }
 
 void Reporter::clear_progress() {

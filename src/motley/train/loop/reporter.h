@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,11 +11,9 @@
 
 #include "motley/base/result.h"
 #include "motley/train/loop/batch_plan.h"
-#include "motley/train/loop/evaluator.h"
-#include "motley/train/loop/json_lines.h"
+#include "motley/train/loop/parts.h"
 #include "motley/train/loop/progress.h"
-#include "motley/train/loop/sample_audit.h"
-#include "motley/train/loop/step.h"
+#include "motley/train/loop/samples.h"
 #include "motley/train/loop/tensorboard.h"
 #include "motley/train/records/metrics.h"
 
@@ -52,11 +49,13 @@ class Reporter {
 
  private:
   struct Outputs {
-    std::unique_ptr<JsonLines> metrics;
+    std::filesystem::path metrics;
     TensorBoardWriter tensorboard;
     ProgressLine progress;
   };
   StepMetrics measure(const Step& step, std::span<const Report> reports, const BatchPlan& plan, double seconds);
+  double now() const { return monotonic_seconds() - started_; }  // seconds of the run
+  Status write(const MetricsLine& line) const;
   Status draw(const StepMetrics& line);
   void show_progress(const Step& step, const StepMetrics& line);
 

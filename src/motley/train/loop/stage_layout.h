@@ -1,5 +1,6 @@
-// Which rank of a planned job does what: the places of the plan are its stages one after the other, each with its
-// replicas in their order; each has a rank, and takes rows of every micro-batch. Pure.
+// Which rank of a planned job does what, and how that follows the measured speeds. The places of the plan are its
+// stages one after the other, each with its replicas in their order; each has a rank, and takes rows of every
+// micro-batch. Pure: every rank holds both, feeds them with the same measurements and comes to the same shares.
 //
 // Shares are fractions, rows are whole. A boundary between two replicas at the fraction f of a micro-batch of n rows is
 // the row floor(f n + phase), with phases (i + 1/2) / m for the micro-batches i of m: the same phase for all boundaries
@@ -10,8 +11,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "motley/data/local/batch_split.h"
 #include "motley/data/local/ledger.h"
 #include "motley/planning/plan/plan.h"
 
@@ -81,6 +84,42 @@ class StageLayout {
   planning::Plan plan_;
   std::vector<int> places_;
   std::vector<Rank> ranks_;
+};
+
+// Which part of every micro-batch each worker takes: in each stage of several workers a dynamic partition
+// (data/local/batch_split.h) that starts from the plan's shares and follows the measured speeds of these workers.
+class StageSplit {
+ public:
+  // `options` are those of a partition of the batch among all ranks, with the policy dynamic, or fixed for the plan's
+  // shares to stay; each stage takes its ranks' limits. Sets the layout's shares, and keeps to it: it must outlive this
+  // object. Errors (kInvalidInput): limits that no shares of a stage meet, with the stage.
+  static Result<StageSplit> create(StageLayout& layout, const data::BatchSplitOptions& options);
+
+  // What every rank had to do in a step and how long it was at it, without waiting for others; in the order of ranks.
+  // Where a stage's partition moves, the layout has its new shares afterwards.
+  Status observe(std::uint64_t step, std::span<const data::Observation> ranks);
+
+  std::uint64_t moves() const;                           // of all stages so far
+  const std::string& reason() const { return reason_; }  // of the last one, with its stage
+
+  // What was learnt, as JSON text, and back. What was saved under another plan says nothing: restore then starts afresh
+  // and returns false. Refuses text that save did not write.
+  std::string save() const;
+  Result<bool> restore(std::string_view text);
+
+ private:
+  explicit StageSplit(StageLayout& layout) : layout_(&layout) {}
+  std::string plan_name() const;
+  void follow(std::size_t part);
+
+  struct Part {
+    int stage = 0;
+    std::vector<int> ranks;
+    data::BatchSplitter partition;
+  };
+  StageLayout* layout_;
+  std::vector<Part> parts_;  // of stages with several ranks
+  std::string reason_;
 };
 
 }  // namespace motley::train

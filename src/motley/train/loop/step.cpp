@@ -4,12 +4,9 @@
 #include <cstring>
 
 namespace motley::train {
-namespace {
 
-constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
+static constexpr std::size_t kReportValues = sizeof(Report) / sizeof(double);
 static_assert(sizeof(Report) == kReportValues * sizeof(double));
-
-}  // namespace
 
 double last_compute(std::span<const Report> reports) {
   return std::ranges::max(reports, {}, &Report::compute).compute;
@@ -43,6 +40,14 @@ Result<AllReports> gather_reports(collective::Group& group, std::span<const Fini
     }
   }
   return reports;
+}
+
+Result<std::string> broadcast_text(collective::Group& group, std::string text, int root, const Deadline& deadline) {
+  auto bytes = static_cast<std::uint64_t>(text.size());
+  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(&bytes, 1)), root, deadline));
+  text.resize(bytes);
+  MOTLEY_TRY(group.broadcast(std::as_writable_bytes(std::span(text.data(), text.size())), root, deadline));
+  return text;
 }
 
 }  // namespace motley::train

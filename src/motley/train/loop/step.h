@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "motley/base/clock.h"
@@ -70,5 +71,8 @@ using AllReports = std::vector<std::vector<Report>>;  // [step][rank]
 // All ranks' reports of the same steps. Collective.
 Result<AllReports> gather_reports(collective::Group& group, std::span<const FinishedStep> steps,
                                   const Deadline& deadline);
+
+// Root's text on all ranks. Collective.
+Result<std::string> broadcast_text(collective::Group& group, std::string text, int root, const Deadline& deadline);
 
 }  // namespace motley::train

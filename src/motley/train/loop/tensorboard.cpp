@@ -21,13 +21,6 @@ void put_varint(std::string& out, std::uint64_t value) {
   out += static_cast<char>(value);
 }
 
-template <class Unsigned>
-void put_little_endian(std::string& out, Unsigned value) {
-  for (std::size_t byte = 0; byte < sizeof value; ++byte) {
-    out += static_cast<char>(value >> (8 * byte));
-  }
-}
-
 void put_key(std::string& out, std::uint64_t field, std::uint64_t type) {
   put_varint(out, field << 3 | type);
 }
@@ -38,12 +31,18 @@ void put_bytes(std::string& out, std::uint64_t field, std::string_view bytes) {
   out += bytes;
 }
 
+// Numbers as they stand in the memory of this machine, which is little-endian.
+template <class Number>
+std::string as_bytes(Number value) {
+  static_assert(std::endian::native == std::endian::little);
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
 // Event.wall_time = 1.
 std::string event_at(double wall_time) {
   std::string event;
   put_key(event, 1, kFixed64);
-  put_little_endian(event, std::bit_cast<std::uint64_t>(wall_time));
-  return event;
+  return event + as_bytes(wall_time);
 }
 
 // TFRecord's masked checksum, so that a checksum of bytes that hold checksums stays useful.
@@ -84,7 +83,7 @@ Status TensorBoardWriter::scalar(std::string_view tag, std::int64_t step, double
   std::string point;  // Summary.Value: tag = 1, simple_value = 2
   put_bytes(point, 1, tag);
   put_key(point, 2, kFixed32);
-  put_little_endian(point, std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+  point += as_bytes(static_cast<float>(value));
   std::string summary;
   put_bytes(summary, 1, point);  // Summary.value
   std::string event = event_at(wall_time);
@@ -107,12 +106,8 @@ Status TensorBoardWriter::flush() {
 
 // The record's length, its checksum, the payload, its checksum.
 void TensorBoardWriter::append(const std::string& event) {
-  std::string length;
-  put_little_endian(length, static_cast<std::uint64_t>(event.size()));
-  gathered_ += length;
-  put_little_endian(gathered_, masked_crc(length));
-  gathered_ += event;
-  put_little_endian(gathered_, masked_crc(event));
+  const std::string length = as_bytes(static_cast<std::uint64_t>(event.size()));
+  gathered_ += length + as_bytes(masked_crc(length)) + event + as_bytes(masked_crc(event));
 }
 
 }  // namespace motley::train

@@ -31,14 +31,12 @@ class TensorBoardWriter {
   Status flush();
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  TensorBoardWriter(std::filesystem::path path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  TensorBoardWriter(std::filesystem::path path, std::FILE* file)
+      : path_(std::move(path)), file_(file, [](std::FILE* open) { std::fclose(open); }) {}
   void append(const std::string& event);
 
   std::filesystem::path path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  std::unique_ptr<std::FILE, void (*)(std::FILE*)> file_;
   std::string gathered_;
 };
 

@@ -4,31 +4,24 @@
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <tuple>
 
 #include "motley/base/os/file.h"
 
 namespace motley::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::array kPhases = {"load",      "forward",  "backward", "gradient_sync", "wait",
-                                "optimizer", "emulated", "evaluate", "checkpoint"};
+constexpr std::array<const char*, 9> kPhases = {"load",      "forward",  "backward", "gradient_sync", "wait",
+                                                "optimizer", "emulated", "evaluate", "checkpoint"};
 
-std::optional<Phase> parse_phase(const std::string& name) {
-  const auto found = std::find(kPhases.begin(), kPhases.end(), name);
-  return found == kPhases.end() ? std::nullopt : std::optional(static_cast<Phase>(found - kPhases.begin()));
+const char* to_string(Phase phase) {
+  return kPhases[static_cast<std::size_t>(phase)];
 }
 
 // Work that may run beside other work of the same rank is drawn on threads of its own.
-struct Track {
-  const char* name;
-  double free_at = -std::numeric_limits<double>::infinity();
-  int thread = 0;
-};
-
-const char* track_name(Phase phase) {
+std::string thread_name(Phase phase) {
   switch (phase) {
     case Phase::kLoad:
       return "load";
@@ -52,12 +45,12 @@ Result<Part> read_part(const std::filesystem::path& path) {
     const auto json = nlohmann::json::parse(text);
     Part part{json.at("rank").get<int>(), json.at("name").get<std::string>(), {}};
     for (const auto& span : json.at("spans")) {
-      const auto phase = parse_phase(span.at(0).get<std::string>());
-      if (!phase) {
-        return fail(ErrorCode::kCorrupt, "'{}': unknown phase '{}'", path.string(), span.at(0).get<std::string>());
+      const auto [name, step, begin, end] = span.get<std::tuple<std::string, std::int64_t, double, double>>();
+      const auto phase = std::ranges::find(kPhases, name);
+      if (phase == kPhases.end()) {
+        return fail(ErrorCode::kCorrupt, "'{}': unknown phase '{}'", path.string(), name);
       }
-      part.spans.push_back(
-          {span.at(1).get<std::int64_t>(), span.at(2).get<double>(), span.at(3).get<double>(), *phase});
+      part.spans.push_back({step, begin, end, static_cast<Phase>(phase - kPhases.begin())});
     }
     return part;
   } catch (const nlohmann::json::exception& error) {
@@ -65,11 +58,48 @@ Result<Part> read_part(const std::filesystem::path& path) {
   }
 }
 
-}  // namespace
-
-const char* to_string(Phase phase) {
-  return kPhases[static_cast<std::size_t>(phase)];
+// Adds a rank's events, with times from `zero` on. Spans of one thread may not overlap, so each goes to the first
+// thread of its kind that is free when it begins.
+void add_events(OrderedJson& events, Part part, double zero) {
+  const auto describe = [&](const char* what, std::size_t thread, OrderedJson args) {
+    events.push_back({{"ph", "M"}, {"name", what}, {"pid", part.rank}, {"tid", thread}, {"args", std::move(args)}});
+  };
+  const std::string rank = fmt::format("rank {}", part.rank);
+  describe("process_name", 0, {{"name", part.name.empty() ? rank : rank + ": " + part.name}});
+  describe("process_sort_index", 0, {{"sort_index", part.rank}});
+  std::ranges::stable_sort(part.spans, {}, &Span::begin);
+  struct Thread {
+    std::string kind;
+    double free_at;
+  };
+  std::vector<Thread> threads;
+  for (const Span& span : part.spans) {
+    const std::string kind = thread_name(span.phase);
+    auto thread =
+        std::ranges::find_if(threads, [&](const Thread& one) { return one.kind == kind && one.free_at <= span.begin; });
+    const auto number = static_cast<std::size_t>(thread - threads.begin());
+    if (thread == threads.end()) {
+      const auto before = std::ranges::count(threads, kind, &Thread::kind);
+      describe("thread_name", number, {{"name", before == 0 ? kind : fmt::format("{} {}", kind, before + 1)}});
+      thread = threads.insert(thread, Thread{kind, 0});
+    }
+    thread->free_at = span.end;
+    events.push_back({{"ph", "X"},
+                      {"name", to_string(span.phase)},
+                      {"cat", kind},
+                      {"pid", part.rank},
+                      {"tid", number},
+                      {"ts", (span.begin - zero) * 1e6},
+                      {"dur", std::max(0.0, span.end - span.begin) * 1e6},
+                      {"args", {{"step", span.step}}}});
+  }
 }
+
+Status write_trace(const std::filesystem::path& path, const OrderedJson& json) {
+  return write_file(path, json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
 
 TimelineRecorder::TimelineRecorder(int rank, std::string name, TimelineOptions options)
     : rank_(rank), name_(std::move(name)), options_(options), every_(std::max<std::int64_t>(1, options.every)) {}
@@ -99,64 +129,24 @@ std::filesystem::path timeline_part(const std::filesystem::path& folder, int ran
 }
 
 Status TimelineRecorder::write_part(const std::filesystem::path& folder) const {
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (const Span& span : spans()) {
     list.push_back({to_string(span.phase), span.step, span.begin, span.end});
   }
-  const Json part = {{"version", 1}, {"rank", rank_}, {"name", name_}, {"spans", std::move(list)}};
-  return write_file(timeline_part(folder, rank_), part.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  return write_trace(timeline_part(folder, rank_),
+                     {{"version", 1}, {"rank", rank_}, {"name", name_}, {"spans", std::move(list)}});
 }
 
 Status merge_timelines(const std::vector<std::filesystem::path>& paths, const std::filesystem::path& out) {
   std::vector<Part> parts;
   double zero = std::numeric_limits<double>::infinity();
   for (const std::filesystem::path& path : paths) {
-    MOTLEY_ASSIGN(Part part, read_part(path));
-    for (const Span& span : part.spans) {
-      zero = std::min(zero, span.begin);
-    }
-    parts.push_back(std::move(part));
+    MOTLEY_ASSIGN(parts.emplace_back(), read_part(path));
+    for (const Span& span : parts.back().spans) zero = std::min(zero, span.begin);
   }
-
-  Json events = Json::array();
-  const auto add_name = [&](const char* what, int process, int thread, const std::string& name) {
-    events.push_back({{"ph", "M"}, {"name", what}, {"pid", process}, {"tid", thread}, {"args", {{"name", name}}}});
-  };
-  for (Part& part : parts) {
-    add_name("process_name", part.rank, 0,
-             part.name.empty() ? fmt::format("rank {}", part.rank) : fmt::format("rank {}: {}", part.rank, part.name));
-    events.push_back({{"ph", "M"},
-                      {"name", "process_sort_index"},
-                      {"pid", part.rank},
-                      {"tid", 0},
-                      {"args", {{"sort_index", part.rank}}}});
-    // Spans of one thread may not overlap, so each goes to the first thread of its kind that is free when it begins.
-    std::stable_sort(part.spans.begin(), part.spans.end(),
-                     [](const Span& a, const Span& b) { return a.begin < b.begin; });
-    std::vector<Track> tracks;
-    for (const Span& span : part.spans) {
-      const std::string name = track_name(span.phase);
-      auto track = std::find_if(tracks.begin(), tracks.end(),
-                                [&](const Track& l) { return l.name == name && l.free_at <= span.begin; });
-      if (track == tracks.end()) {
-        const auto before = std::count_if(tracks.begin(), tracks.end(), [&](const Track& l) { return l.name == name; });
-        tracks.push_back({track_name(span.phase), 0, static_cast<int>(tracks.size())});
-        track = tracks.end() - 1;
-        add_name("thread_name", part.rank, track->thread, before == 0 ? name : fmt::format("{} {}", name, before + 1));
-      }
-      track->free_at = span.end;
-      events.push_back({{"ph", "X"},
-                        {"name", to_string(span.phase)},
-                        {"cat", name},
-                        {"pid", part.rank},
-                        {"tid", track->thread},
-                        {"ts", (span.begin - zero) * 1e6},
-                        {"dur", std::max(0.0, span.end - span.begin) * 1e6},
-                        {"args", {{"step", span.step}}}});
-    }
-  }
-  const Json trace = {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
-  return write_file(out, trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  OrderedJson events = OrderedJson::array();
+  for (Part& part : parts) add_events(events, std::move(part), zero);
+  return write_trace(out, {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}});
 }
 
 }  // namespace motley::train

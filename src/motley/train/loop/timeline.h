@@ -24,7 +24,6 @@ enum class Phase : std::uint8_t {
   kEvaluate,
   kCheckpoint,
 };
-const char* to_string(Phase phase);
 
 struct Span {
   std::int64_t step = 0;
@@ -35,8 +34,8 @@ struct Span {
 struct TimelineOptions {
   std::int64_t first_steps = 50;  // these steps are recorded as long as there is room
   std::int64_t every = 1;         // and of the others each whose number divides by this
-  std::size_t max_spans =
-      1u << 17;  // 4 MB; when it is reached, `every` doubles and the steps now skipped are forgotten
+  // 4 MB; when it is reached, `every` doubles and the steps now skipped are forgotten.
+  std::size_t max_spans = 1u << 17;
 };
 
 // Spans of one rank. Thread-safe: the exchange and the loader may record from their own threads.

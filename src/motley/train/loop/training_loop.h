@@ -1,22 +1,17 @@
 // The training loop of a rank: step after step until the job is done, the same on every rank.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "motley/base/result.h"
 #include "motley/train/loop/batch_plan.h"
 #include "motley/train/loop/checkpoints.h"
-#include "motley/train/loop/emulation_watch.h"
-#include "motley/train/loop/evaluator.h"
-#include "motley/train/loop/gradient_sync.h"
-#include "motley/train/loop/plan_mover.h"
-#include "motley/train/loop/rank_context.h"
+#include "motley/train/loop/emulation.h"
+#include "motley/train/loop/parts.h"
+#include "motley/train/loop/replanner.h"
 #include "motley/train/loop/reporter.h"
-#include "motley/train/loop/sample_audit.h"
-#include "motley/train/loop/step_runner.h"
+#include "motley/train/loop/samples.h"
 
 namespace motley::train {
 
@@ -28,7 +23,7 @@ struct LoopOptions {
   std::function<bool()> is_asked_to_stop;
 };
 
-// What the loop puts together. The first five change where the run moves to another plan.
+// What the loop puts together. The first six change where the run moves to another plan.
 struct LoopParts {
   BatchPlan* plan = nullptr;
   StepRunner* runner = nullptr;

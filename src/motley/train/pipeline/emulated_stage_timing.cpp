@@ -21,20 +21,19 @@ Result<EmulatedStageTiming> EmulatedStageTiming::read(const std::filesystem::pat
                 type);
   }
   EmulatedStageTiming timing;
+  const auto add = [](model::Affine& sum, const model::Affine& part) {
+    sum.fixed += part.fixed;
+    sum.per_sample += part.per_sample;
+  };
   for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
     const model::LayerTime& time = device->layers[static_cast<std::size_t>(layer)];
-    timing.forward.fixed += time.forward.fixed;
-    timing.forward.per_sample += time.forward.per_sample;
-    timing.backward.fixed += time.backward.fixed;
-    timing.backward.per_sample += time.backward.per_sample;
+    add(timing.forward, time.forward);
+    add(timing.backward, time.backward);
     timing.update_seconds += time.update_seconds;
     timing.layers.push_back(plan.layers[static_cast<std::size_t>(layer)]);
     timing.layer_backward.push_back(time.backward);
   }
-  if (stage.recompute) {
-    timing.backward.fixed += timing.forward.fixed;
-    timing.backward.per_sample += timing.forward.per_sample;
-  }
+  if (stage.recompute) add(timing.backward, timing.forward);
   return timing;
 }
 

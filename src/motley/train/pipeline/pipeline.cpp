@@ -6,7 +6,7 @@
 #include <deque>
 
 #include "motley/base/clock.h"
-#include "motley/planning/plan/task_order.h"
+#include "motley/planning/plan/plan.h"
 
 namespace motley::train {
 namespace {
@@ -188,9 +188,7 @@ Status Pipeline::forward(Step& step, std::int64_t micro_batch, Kind kind) {
     MOTLEY_ASSIGN(step.output_gradients[micro_batch], step.hooks.take_outputs(rows, outputs.front()));
   }
   if (step.hooks.after_forward) step.hooks.after_forward();
-  if (!layout_.is_last(rank_)) {
-    MOTLEY_TRY(send(step, micro_batch, outputs.front(), kind));
-  }
+  if (!layout_.is_last(rank_)) MOTLEY_TRY(send(step, micro_batch, outputs.front(), kind));
   if (step.hooks.record) step.hooks.record(Phase::kForward, begin, monotonic_seconds());
   return {};
 }

@@ -8,7 +8,7 @@
 namespace motley::train {
 namespace {
 
-std::span<std::byte> byte_size(const torch::Tensor& gradient) {
+std::span<std::byte> gradient_bytes(const torch::Tensor& gradient) {
   return {static_cast<std::byte*>(gradient.data_ptr()), static_cast<std::size_t>(gradient.nbytes())};
 }
 
@@ -28,9 +28,7 @@ Result<std::vector<TiedParameter>> tied_parameters(const StageLayout& layout,
                   "stage{}",
                   fmt::join(layers, "', '"), tensor.name, fmt::join(stages, ", "), why, accepted);
     };
-    if (!tensor.trained) {
-      return refuse("which share only what is trained", "");
-    }
+    if (!tensor.trained) return refuse("which share only what is trained", "");
     for (const int stage : stages) {
       if (layout.plan().stages[static_cast<std::size_t>(stage)].gradient_sync ==
           planning::GradientSync::kParameterServer) {
@@ -88,14 +86,14 @@ Status TiedGradients::add_up(std::uint64_t step, const Deadline& deadline) {
     const std::uint64_t tag = step << 16 | tied.number;
     for (Part& part : tied.parts) {
       if (part.sender != rank_) {
-        MOTLEY_ASSIGN(part.number, stage_channels_->receive(part.sender, tag, byte_size(part.gradient)));
+        MOTLEY_ASSIGN(part.number, stage_channels_->receive(part.sender, tag, gradient_bytes(part.gradient)));
         continue;
       }
       MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "copying a gradient from the device",
                                  [&] { part.gradient = tied.parameter.tensor.grad().to(torch::kCPU).contiguous(); }));
       const auto owner = std::make_shared<torch::Tensor>(part.gradient);
       for (const int receiver : tied.receivers) {
-        MOTLEY_TRY(stage_channels_->send(receiver, tag, byte_size(part.gradient), owner));
+        MOTLEY_TRY(stage_channels_->send(receiver, tag, gradient_bytes(part.gradient), owner));
       }
     }
   }

@@ -9,35 +9,20 @@
 #include "motley/base/os/file.h"
 #include "motley/base/statistics.h"
 #include "motley/nn/profiler.h"
-#include "motley/train/job/resolved_job.h"
-#include "motley/train/job/run_directory.h"
-#include "motley/train/launch/check_inputs.h"
-#include "motley/train/launch/launcher.h"
-#include "motley/train/launch/server_placement.h"
+#include "motley/train/launch/launch_job.h"
 #include "motley/train/records/metrics.h"
-#include "motley/train/worker/worker.h"
 
 namespace motley::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct TemporaryFolder {
-  fs::path path;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
-
 Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) {
   MOTLEY_ASSIGN(const Metrics metrics, read_metrics(file));
   std::vector<double> step, compute, rows, rest;
   std::vector<std::vector<double>> gradient_sync;  // by rank
   for (const StepMetrics& line : metrics.steps) {
-    if (line.step <= settling_steps) {
-      continue;
-    }
+    if (line.step <= settling_steps) continue;
     double last = 0;
     gradient_sync.resize(line.compute_seconds.size());
     for (std::size_t rank = 0; rank < gradient_sync.size(); ++rank) {
@@ -49,9 +34,7 @@ Result<StepTimes> read_steps(const fs::path& file, std::int64_t settling_steps) 
     rows.push_back(line.embedding ? std::ranges::max(line.embedding->wait_seconds) : 0);
     rest.push_back(step.back() - compute.back() - rows.back());
   }
-  if (step.empty()) {
-    return fail(ErrorCode::kInternal, "{}: no step was recorded", file.string());
-  }
+  if (step.empty()) return fail(ErrorCode::kInternal, "{}: no step was recorded", file.string());
   // Ranks start their steps at slightly different times; what the first to start waits for that is no exchange.
   double min_gradient_sync = std::numeric_limits<double>::infinity();
   for (std::vector<double>& seconds : gradient_sync) {
@@ -74,47 +57,31 @@ Result<StepTimes> run_in(const fs::path& folder, Job job, const BriefRun& option
   job.timeline.steps = 0;
   const RunDirectory run(folder / "run");
   MOTLEY_ASSIGN(const RunLock lock, run.prepare(false, false));
-  MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
-  LaunchOptions launch;
-  launch.motley = options.motley;
-  launch.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
-  launch.server_arguments = own_server_arguments(job, run);
-  launch.workers = static_cast<int>(job.execution.workers);
-  launch.quiet = true;
-  launch.deadline = options.deadline;
-  launch.stop = options.stop;
-  MOTLEY_TRY(launch_workers(launch, run));
+  MOTLEY_TRY(launch_job(job, run, false, {.quiet = true, .deadline = options.deadline, .stop = options.stop}));
   return read_steps(run.metrics_file(), options.settling_steps);
-}
-
-Result<fs::path> make_temporary_folder() {
-  std::string name = (fs::temp_directory_path() / "motley-brief-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) {
-    return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
-  }
-  return fs::path(name);
 }
 
 }  // namespace
 
-Result<StepTimes> run_briefly(Job job, const BriefRun& options) {
-  MOTLEY_ASSIGN(const fs::path path, make_temporary_folder());
-  const TemporaryFolder folder{path};
-  return run_in(folder.path, std::move(job), options);
-}
-
-Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const BriefRun& options) {
-  MOTLEY_ASSIGN(const fs::path path, make_temporary_folder());
-  const TemporaryFolder folder{path};
-  const fs::path plan_file = folder.path / "plan.json";
-  MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
-  job.execution.plan = plan_file.string();
-  job.execution.replan = false;
-  job.execution.profile.clear();
-  MOTLEY_ASSIGN(ResolvedJob resolved, resolve_job(std::move(job)));
-  MOTLEY_TRY(check_inputs(resolved));
-  resolved.job.execution.workers = static_cast<std::int64_t>(resolved.cluster.workers.size());
-  return run_in(folder.path, std::move(resolved.job), options);
+Result<StepTimes> run_briefly(Job job, const BriefRun& options, const planning::Plan* plan) {
+  std::string folder = (fs::temp_directory_path() / "motley-brief-XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) {
+    return fail(ErrorCode::kIo, "cannot make a temporary folder: {}", errno_text());
+  }
+  const auto run = [&]() -> Result<StepTimes> {
+    if (plan != nullptr) {
+      job.execution.plan = folder + "/plan.json";
+      job.execution.replan = false;
+      job.execution.profile.clear();
+      MOTLEY_TRY(write_file(job.execution.plan, planning::to_json(*plan)));
+      MOTLEY_ASSIGN(job, prepare_job(std::move(job)));
+    }
+    return run_in(folder, std::move(job), options);
+  };
+  Result<StepTimes> times = run();
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  return times;
 }
 
 }  // namespace motley::train

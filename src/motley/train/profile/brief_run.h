@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <stop_token>
 
@@ -25,18 +24,15 @@ struct StepTimes {
 };
 
 struct BriefRun {
-  std::filesystem::path motley;                        // the binary of the workers
   std::int64_t settling_steps = 0;                     // first, not counted
   std::int64_t steps = 1;                              // that are
   std::optional<Deadline> deadline = std::nullopt;     // see LaunchOptions
   std::optional<std::stop_token> stop = std::nullopt;  // likewise
 };
 
-// Runs the job as its keys say, but neither evaluates it nor keeps anything of it. Errors: those of launch_workers.
-Result<StepTimes> run_briefly(Job job, const BriefRun& options);
-
-// The same by this plan, on the job's cluster. Workers do not move to another plan. Errors (kInvalidInput) besides: a
-// plan that is not for the job's network or batch, or that the cluster has no workers for.
-Result<StepTimes> run_plan_briefly(Job job, const planning::Plan& plan, const BriefRun& options);
+// Runs the job as its keys say, but neither evaluates it nor keeps anything of it; with a plan by that, on the job's
+// cluster, and workers do not move to another plan. Errors: those of launch_job; of a plan besides kInvalidInput, where
+// it is not for the job's network or batch, or the cluster has no workers for it.
+Result<StepTimes> run_briefly(Job job, const BriefRun& options, const planning::Plan* plan = nullptr);
 
 }  // namespace motley::train

@@ -14,13 +14,13 @@
 #include "motley/nn/model_graph.h"
 #include "motley/nn/profiler.h"
 #include "motley/train/job/job_data.h"
+#include "motley/train/loop/progress.h"
 #include "motley/train/profile/brief_run.h"
 #include "motley/train/worker/job_parts.h"
 
 namespace motley::train {
 namespace {
 
-namespace fs = std::filesystem;
 using cluster::DeviceKind;
 
 constexpr double kLayerShare = 0.5;    // of the time, for the layers; the others are for whole steps
@@ -29,8 +29,8 @@ constexpr std::int64_t kFewSteps = 8;  // that are, at least
 constexpr std::int64_t kManySteps = 200;
 
 // Real steps of the job with this many workers, each of which takes `batch` samples of a step.
-Result<StepTimes> run_steps(Job job, const fs::path& motley, DeviceKind kind, std::int64_t threads,
-                            std::int64_t workers, std::int64_t batch, std::int64_t steps) {
+Result<StepTimes> run_steps(Job job, DeviceKind kind, std::int64_t threads, std::int64_t workers, std::int64_t batch,
+                            std::int64_t steps) {
   job.execution.cluster.clear();
   job.execution.plan.clear();
   job.execution.device = cluster::to_string(kind);
@@ -46,8 +46,30 @@ Result<StepTimes> run_steps(Job job, const fs::path& motley, DeviceKind kind, st
   job.gradient_sync.method = "tcp-ring";
   job.gradient_sync.overlap = false;
   job.gradient_sync.servers.clear();
-  Result<StepTimes> times = run_briefly(std::move(job), {.motley = motley, .settling_steps = kSettled, .steps = steps});
+  Result<StepTimes> times = run_briefly(std::move(job), {.settling_steps = kSettled, .steps = steps});
   return times ? std::move(times) : fail(times.error().within(fmt::format("whole steps of {} workers", workers)));
+}
+
+// A device that is not here: every time of `from`, multiplied by `factor`.
+struct Scaling {
+  std::string type;
+  std::string from;
+  double factor = 1;
+};
+
+Result<Scaling> parse_scaling(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  const std::size_t times = text.rfind('*');
+  if (equals != std::string::npos && times != std::string::npos && equals > 0 && times > equals + 1) {
+    const std::string number = text.substr(times + 1);
+    char* end = nullptr;
+    const double factor = std::strtod(number.c_str(), &end);
+    if (!number.empty() && *end == '\0' && std::isfinite(factor) && factor > 0) {
+      return Scaling{text.substr(0, equals), text.substr(equals + 1, times - equals - 1), factor};
+    }
+  }
+  return fail(ErrorCode::kInvalidInput,
+              "--scale: '{}' is no rule; accepted: TYPE=TYPE*FACTOR with a FACTOR above 0, such as gpu=cpu*0.05", text);
 }
 
 // Where a device type's times come from.
@@ -61,7 +83,7 @@ struct Source {
 // The types that are not scaled by a rule of the user's.
 Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scaling>& scalings) {
   const auto is_scaled = [&](const std::string& type) {
-    return std::ranges::any_of(scalings, [&](const Scaling& scaling) { return scaling.type == type; });
+    return std::ranges::find(scalings, type, &Scaling::type) != scalings.end();
   };
   std::vector<Source> sources;
   if (job.execution.cluster.empty()) {
@@ -75,23 +97,16 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
   MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.execution.cluster));
   std::map<DeviceKind, std::string> measured;
   for (const cluster::DeviceType& type : cluster.device_types) {
-    if (is_scaled(type.name)) {
-      continue;
-    }
+    if (is_scaled(type.name)) continue;
     Source source{type.name, type.kind, std::nullopt, job.execution.threads};
-    std::vector<double> seconds_per_sample_each;
-    bool all_emulated = true;
+    std::set<std::optional<double>> paces;  // of its workers; none: as fast as the machine
     for (const cluster::Worker& worker : cluster.workers) {
-      if (worker.device == type.name) {
-        source.threads = worker.threads;
-        all_emulated = all_emulated && worker.emulation.has_value();
-        seconds_per_sample_each.push_back(worker.emulation ? worker.emulation->seconds_per_sample : 0);
-      }
+      if (worker.device != type.name) continue;
+      source.threads = worker.threads;
+      paces.insert(worker.emulation ? std::optional(worker.emulation->seconds_per_sample) : std::nullopt);
     }
-    if (!seconds_per_sample_each.empty() && all_emulated &&
-        std::ranges::count(seconds_per_sample_each, seconds_per_sample_each.front()) ==
-            std::ssize(seconds_per_sample_each)) {
-      source.seconds_per_sample = seconds_per_sample_each.front();
+    if (paces.size() == 1 && *paces.begin()) {
+      source.seconds_per_sample = *paces.begin();
     } else if (const auto [other, is_first] = measured.emplace(type.kind, type.name); !is_first) {
       return fail(ErrorCode::kInvalidInput,
                   "{}: device_types: '{}' and '{}' are both of kind {}, and this machine can be only one of them; "
@@ -106,10 +121,6 @@ Result<std::vector<Source>> find_sources(const Job& job, const std::vector<Scali
     sources.push_back(std::move(source));
   }
   return sources;
-}
-
-std::string join(const std::vector<std::int64_t>& values) {
-  return fmt::format("{}", fmt::join(values, ", "));
 }
 
 // Seconds of a whole step of one device, as the measurements at this batch or the fits say.
@@ -138,29 +149,24 @@ void scale(model::DeviceProfile& device, double factor) {
 
 class JobProfiler {
  public:
-  JobProfiler(const Job& job, const ProfileJobOptions& options) : job_(job), options_(options) {}
+  JobProfiler(const Job& job, const ProfileJobOptions& options, std::vector<Scaling> scalings)
+      : job_(job), options_(options), scalings_(std::move(scalings)) {}
+  ~JobProfiler() { progress_.clear(); }
 
   Result<model::Profile> run() {
-    MOTLEY_ASSIGN(const std::vector<Source> sources, find_sources(job_, options_.scalings));
+    MOTLEY_ASSIGN(const std::vector<Source> sources, find_sources(job_, scalings_));
     MOTLEY_TRY(prepare());
+    std::set<DeviceKind> kinds;
+    for (const Source& source : sources) kinds.insert(source.kind);
     for (const Source& source : sources) {
-      if (!here_.contains(source.kind)) {
-        std::set<DeviceKind> kinds;
-        for (const Source& other : sources) {
-          kinds.insert(other.kind);
-        }
-        MOTLEY_ASSIGN(here_[source.kind], measure(source, 1.0 / static_cast<double>(kinds.size())));
-      }
+      if (here_.contains(source.kind)) continue;
+      MOTLEY_ASSIGN(here_[source.kind], measure(source, 1.0 / static_cast<double>(kinds.size())));
     }
     return assemble(sources);
   }
 
  private:
-  void say(const std::string& text) const {
-    if (options_.progress) {
-      options_.progress(text);
-    }
-  }
+  void say(const std::string& text) { progress_.show(options_.progress_prefix + text); }
 
   Status prepare() {
     nn::set_deterministic(job_.execution.deterministic);
@@ -170,7 +176,7 @@ class JobProfiler {
     MOTLEY_ASSIGN(network_, nn::make_network(spec, static_cast<std::uint64_t>(job_.seed)));
     MOTLEY_ASSIGN(step_.loss, nn::parse_loss(job_.training.loss));
     MOTLEY_ASSIGN(step_.dtype, nn::parse_dtype(job_.model.dtype));
-    step_.optimizer = make_parts(job_).optimizer;
+    step_.optimizer = make_optimizer_spec(job_);
     step_.autocast = job_.precision == "bfloat16";
     step_.bucket_bytes = static_cast<std::size_t>(job_.gradient_sync.bucket_size);
     step_.tokens = job_.data.name == "text" ? data->class_count() : 0;
@@ -194,20 +200,18 @@ class JobProfiler {
     nn::ProfilerOptions options;
     options.batches = options_.batches;
     options.seconds = seconds * kLayerShare;
-    options.progress = options_.progress;
-    const double memory =
-        is_cuda && !machine_.gpus.empty() ? machine_.gpus.front().memory_bytes : machine_.memory_bytes;
-    if (memory > 0) {
-      options.memory_bytes = memory;
-    }
+    options.progress = [this](const std::string& text) { say(text); };
+    const bool has_gpu = is_cuda && !machine_.gpus.empty();
+    const double memory = has_gpu ? machine_.gpus.front().memory_bytes : machine_.memory_bytes;
+    if (memory > 0) options.memory_bytes = memory;
     MOTLEY_ASSIGN(nn::LayerTimes times, nn::profile_layers(*network_, profile_.graph, step_, device, options));
 
     model::DeviceProfile here;
     here.origin = model::Origin::kMeasured;
     here.layers = std::move(times.layers);
-    const std::string name = is_cuda && !machine_.gpus.empty() ? machine_.gpus.front().name : machine_.processor;
+    const std::string name = has_gpu ? machine_.gpus.front().name : machine_.processor;
     here.rule = fmt::format("medians of {} whole passes at batches of {} with {} threads on {}", times.rounds,
-                            join(times.batches), source.threads, name);
+                            fmt::join(times.batches, ", "), source.threads, name);
     if (times.batches.size() < options_.batches.size()) {
       here.rule += "; larger ones did not fit into the time or the memory";
     }
@@ -246,22 +250,19 @@ class JobProfiler {
     std::int64_t batch = batches.front();
     for (const std::int64_t candidate : batches) {
       const double needed = runs * static_cast<double>(kFewSteps + kSettled) * step_seconds(here, double(candidate));
-      if (distance(candidate) < distance(batch) && needed <= seconds) {
-        batch = candidate;
-      }
+      if (distance(candidate) < distance(batch) && needed <= seconds) batch = candidate;
     }
     const double layers = step_seconds(here, static_cast<double>(batch));
     const auto steps = std::clamp(static_cast<std::int64_t>(seconds / runs / layers) - kSettled, kFewSteps, kManySteps);
     say(fmt::format("whole steps of one worker, {} samples each", batch));
-    MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, options_.motley, source.kind, source.threads, 1, batch, steps));
+    MOTLEY_ASSIGN(const StepTimes one, run_steps(job_, source.kind, source.threads, 1, batch, steps));
     const auto lookup =
         std::ranges::find_if(profile_.graph.layers, [](const auto& layer) { return layer.lookups > 0; });
     if (lookup != profile_.graph.layers.end()) {
       StepTimes few = one;
       if (batch > batches.front()) {
         say(fmt::format("whole steps of one worker, {} samples each", batches.front()));
-        MOTLEY_ASSIGN(few,
-                      run_steps(job_, options_.motley, source.kind, source.threads, 1, batches.front(), kManySteps));
+        MOTLEY_ASSIGN(few, run_steps(job_, source.kind, source.threads, 1, batches.front(), kManySteps));
       }
       const auto number = static_cast<std::size_t>(lookup - profile_.graph.layers.begin());
       add_rows(static_cast<double>(batches.front()), few.rows, static_cast<double>(batch), one.rows,
@@ -282,9 +283,7 @@ class JobProfiler {
     model::LayerTime& step = here.layers.back();
     step.forward.fixed += slower;
     step.update_seconds = once;
-    for (model::Measurement& measurement : step.measurements) {
-      measurement.forward_seconds += slower;
-    }
+    for (model::Measurement& measurement : step.measurements) measurement.forward_seconds += slower;
     here.rule += fmt::format(
         "; a whole step of {} samples took {}: its layers {}, the update {}, what else it takes once {}", batch,
         format_seconds(one.step), format_seconds(layers + slower), format_seconds(update), format_seconds(once));
@@ -295,11 +294,9 @@ class JobProfiler {
     }
 
     say(fmt::format("whole steps of two workers, {} samples each", batch));
-    MOTLEY_ASSIGN(const StepTimes two, run_steps(job_, options_.motley, source.kind, source.threads, 2, batch, steps));
+    MOTLEY_ASSIGN(const StepTimes two, run_steps(job_, source.kind, source.threads, 2, batch, steps));
     double bytes = 0;
-    for (const model::Layer& layer : profile_.graph.layers) {
-      bytes += layer.parameters * sizeof(float);
-    }
+    for (const model::Layer& layer : profile_.graph.layers) bytes += layer.parameters * sizeof(float);
     // Two workers that take as many samples each as one did: (1 - alpha) + alpha / 2 of twice the work.
     const double compute_ratio = two.compute / one.compute;
     // And an exchange of their gradients against 2 P / bandwidth, which is ODT of docs/explanation/cost-models.md for a
@@ -326,8 +323,7 @@ class JobProfiler {
         scale(device, factor);
         device.rule = fmt::format(
             "scaled by {:.4g} from this machine's {}, so that {:.0f} samples take {} each, as seconds_per_sample of "
-            "its "
-            "workers in {} says; there: {}",
+            "its workers in {} says; there: {}",
             factor, cluster::to_string(source.kind), batch, format_seconds(*source.seconds_per_sample),
             job_.execution.cluster, device.rule);
       } else {
@@ -335,13 +331,11 @@ class JobProfiler {
       }
       profile_.devices.push_back(std::move(device));
     }
-    for (const Scaling& scaling : options_.scalings) {
+    for (const Scaling& scaling : scalings_) {
       const model::DeviceProfile* from = profile_.device(scaling.from);
       if (from == nullptr) {
         std::vector<std::string> types;
-        for (const model::DeviceProfile& device : profile_.devices) {
-          types.push_back(device.type);
-        }
+        for (const model::DeviceProfile& device : profile_.devices) types.push_back(device.type);
         return fail(ErrorCode::kInvalidInput, "--scale {}={}*{}: there is no device type '{}' to scale; accepted: {}",
                     scaling.type, scaling.from, scaling.factor, scaling.from, fmt::join(types, ", "));
       }
@@ -372,6 +366,8 @@ class JobProfiler {
 
   const Job& job_;
   const ProfileJobOptions& options_;
+  const std::vector<Scaling> scalings_;
+  ProgressLine progress_;
   std::unique_ptr<nn::Network> network_;
   nn::StepSpec step_;
   cluster::Machine machine_;
@@ -383,22 +379,6 @@ class JobProfiler {
 
 }  // namespace
 
-Result<Scaling> parse_scaling(std::string_view text) {
-  const std::string all(text);
-  const std::size_t equals = all.find('=');
-  const std::size_t times = all.rfind('*');
-  if (equals != std::string::npos && times != std::string::npos && equals > 0 && times > equals + 1) {
-    const std::string number = all.substr(times + 1);
-    char* end = nullptr;
-    const double factor = std::strtod(number.c_str(), &end);
-    if (!number.empty() && *end == '\0' && std::isfinite(factor) && factor > 0) {
-      return Scaling{all.substr(0, equals), all.substr(equals + 1, times - equals - 1), factor};
-    }
-  }
-  return fail(ErrorCode::kInvalidInput,
-              "--scale: '{}' is no rule; accepted: TYPE=TYPE*FACTOR with a FACTOR above 0, such as gpu=cpu*0.05", text);
-}
-
 Result<model::Graph> load_graph(const Job& job) {
   MOTLEY_ASSIGN(const auto data, open_training_data(job));
   MOTLEY_ASSIGN(const nn::NetworkSpec spec, make_network_spec(job, *data));
@@ -407,12 +387,15 @@ Result<model::Graph> load_graph(const Job& job) {
 }
 
 Result<model::Profile> profile_job(const Job& job, const ProfileJobOptions& options) {
-  for (const Scaling& scaling : options.scalings) {
-    if (std::ranges::count(options.scalings, scaling.type, &Scaling::type) > 1) {
+  std::vector<Scaling> scalings;
+  for (const std::string& text : options.scalings) {
+    MOTLEY_ASSIGN(Scaling scaling, parse_scaling(text));
+    if (std::ranges::find(scalings, scaling.type, &Scaling::type) != scalings.end()) {
       return fail(ErrorCode::kInvalidInput, "--scale: '{}' is given twice; accepted is one rule a type", scaling.type);
     }
+    scalings.push_back(std::move(scaling));
   }
-  return JobProfiler(job, options).run();
+  return JobProfiler(job, options, std::move(scalings)).run();
 }
 
 }  // namespace motley::train

@@ -1,12 +1,9 @@
 // Measures a job's network on the devices of this machine: its layers one by one, whole steps of one and of two
-// workers, and the link between them. What `motley profile` writes.
+// workers, and the link between them. Progress is shown on standard output. What `motley profile` writes.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "motley/base/result.h"
@@ -15,20 +12,11 @@
 
 namespace motley::train {
 
-// A device that is not here: every time of `from`, multiplied by `factor`.
-struct Scaling {
-  std::string type;
-  std::string from;
-  double factor = 1;
-};
-Result<Scaling> parse_scaling(std::string_view text);  // "gpu=cpu*0.05"
-
 struct ProfileJobOptions {
   std::vector<std::int64_t> batches = {1, 4, 16, 64};  // ascending
   double seconds = 40;                                 // about as long as it may take, starting processes not counted
-  std::vector<Scaling> scalings = {};
-  std::filesystem::path motley;                           // the binary that whole steps are run with
-  std::function<void(const std::string&)> progress = {};  // may be empty
+  std::vector<std::string> scalings = {};              // "gpu=cpu*0.05": a gpu takes so much of what a cpu does
+  std::string progress_prefix = {};                    // of what is shown meanwhile
 };
 
 // One device of the profile for every device type of the job's cluster file, or "cpu" and, where there is one, "cuda".

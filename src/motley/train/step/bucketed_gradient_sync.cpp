@@ -2,9 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <unordered_map>
 
 namespace motley::train {
+namespace {
+
+// A parameter's values in a bucket of a server's flat arrays.
+torch::Tensor view(const nn::GradientBuckets::Place& place, const float* bucket) {
+  return torch::from_blob(const_cast<float*>(bucket) + place.offset, place.parameter.tensor.sizes(), torch::kFloat32);
+}
+
+}  // namespace
 
 BucketedGradientSync::BucketedGradientSync(const RankContext& context, collective::Group& peers,
                                            const LocalNetwork& network, BatchTensors& tensors, Parts parts,
@@ -19,11 +27,63 @@ BucketedGradientSync::BucketedGradientSync(const RankContext& context, collectiv
   if (nn::has_batch_norm(*network_.stage)) batch_norm_.emplace(*network_.stage);
 }
 
-Status BucketedGradientSync::serve_weights(kernels::UpdateRule rule, const Deadline& deadline) {
-  if (server_ != nullptr) {
-    MOTLEY_ASSIGN(served_, ServedWeights::begin(*server_, *parts_.buckets, *parts_.optimizer, rule, deadline));
+Status BucketedGradientSync::serve_weights(const nn::OptimizerSpec& spec, const Deadline& deadline) {
+  if (server_ == nullptr) {
+    return {};
   }
-  return {};
+  const std::vector<nn::GradientBuckets::Place>& places = parts_.buckets->places();
+  std::vector<std::string> fields;
+  if (spec.name != "sgd") {
+    fields = {"exp_avg", "exp_avg_sq"};
+  } else if (spec.momentum != 0) {
+    fields = {"momentum_buffer"};
+  }
+  std::unordered_map<std::string, torch::Tensor> state;
+  for (const nn::NamedTensor& tensor : parts_.optimizer->state()) state.emplace(tensor.name, tensor.tensor);
+  std::vector<std::vector<float>> zeros;
+  for (const std::size_t elements : parts_.buckets->bucket_elements()) zeros.emplace_back(elements);
+  ps::ServerState start{.weights = zeros, .optimizer = std::vector(fields.size(), zeros)};
+  MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "handing the weights to the server", [&] {
+    const torch::NoGradGuard no_grad;
+    for (const auto& place : places) {
+      const std::string& name = place.parameter.name;
+      const auto bucket = static_cast<std::size_t>(place.bucket);
+      view(place, start.weights[bucket].data()).copy_(place.parameter.tensor);
+      for (std::size_t field = 0; field < fields.size(); ++field) {
+        if (const auto found = state.find(name + "." + fields[field]); found != state.end()) {
+          view(place, start.optimizer[field][bucket].data()).copy_(found->second);
+        }
+      }
+      if (const auto found = state.find(name + ".step"); found != state.end()) {
+        start.updates = static_cast<std::uint64_t>(found->second.item<std::int64_t>());
+      }
+    }
+  }));
+  MOTLEY_TRY(server_->load(start, deadline));
+  served_state_ = std::move(fields);
+  return nn::catch_torch(ErrorCode::kInternal, "binding the weights to the exchange's memory", [&] {
+    const torch::NoGradGuard no_grad;
+    for (const auto& place : places) {
+      torch::Tensor parameter = place.parameter.tensor;
+      if (parameter.device().is_cpu()) parameter.set_data(view(place, server_->weights(place.bucket).data()));
+    }
+  });
+}
+
+// After the reducer's wait for the bucket: what it brought goes to the network's device.
+Status BucketedGradientSync::fetch(int bucket) const {
+  if (!served_state_) {
+    return parts_.buckets->fetch(bucket);
+  }
+  return nn::catch_torch(ErrorCode::kInternal, "copying weights to the device", [&] {
+    const torch::NoGradGuard no_grad;
+    for (const auto& place : parts_.buckets->places()) {
+      torch::Tensor parameter = place.parameter.tensor;
+      if (place.bucket == bucket && !parameter.device().is_cpu()) {
+        parameter.copy_(view(place, server_->weights(bucket).data()));
+      }
+    }
+  });
 }
 
 void BucketedGradientSync::begin(const Step& step) {
@@ -55,7 +115,7 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
   for (int bucket = 0; bucket < parts_.buckets->count(); ++bucket) {
     MOTLEY_ASSIGN(const collective::Outcome outcome, parts_.method.reducer->wait(bucket, deadline));
     report.staleness = std::max<double>(report.staleness, outcome.staleness);
-    MOTLEY_TRY(served_ ? served_->fetch(bucket) : parts_.buckets->fetch(bucket));
+    MOTLEY_TRY(fetch(bucket));
   }
   if (parts_.tied) {
     MOTLEY_TRY(parts_.tied->add_up(static_cast<std::uint64_t>(step.number), deadline));
@@ -70,7 +130,7 @@ Status BucketedGradientSync::wait(const Step& step, double seconds, Report& repo
 
 Status BucketedGradientSync::update(const Step& step) {
   context_.set_phase(step.number, "optimizer");
-  if (served_ || network_.is_synthetic) {
+  if (served_state_ || network_.is_synthetic) {
     return {};
   }
   const double end = monotonic_seconds() + update_seconds_;
@@ -98,7 +158,28 @@ Status BucketedGradientSync::clip() const {
 }
 
 Result<nn::NamedTensors> BucketedGradientSync::optimizer_state(const Deadline& deadline) const {
-  return served_ ? served_->optimizer_state(deadline) : Result<nn::NamedTensors>(parts_.optimizer->state());
+  if (!served_state_) {
+    return parts_.optimizer->state();
+  }
+  MOTLEY_ASSIGN(const ps::ServerState state, server_->save(deadline));
+  nn::NamedTensors tensors;
+  if (state.updates == 0) {
+    return tensors;
+  }
+  const std::vector<std::string>& fields = *served_state_;
+  MOTLEY_TRY(nn::catch_torch(ErrorCode::kInternal, "reading the optimizer's state", [&] {
+    for (const auto& place : parts_.buckets->places()) {
+      for (std::size_t field = 0; field < fields.size(); ++field) {
+        const float* values = state.optimizer[field][static_cast<std::size_t>(place.bucket)].data();
+        tensors.push_back({place.parameter.name + "." + fields[field], view(place, values).clone()});
+      }
+      if (fields.size() == 2) {
+        tensors.push_back(
+            {place.parameter.name + ".step", torch::tensor(static_cast<std::int64_t>(state.updates), torch::kInt64)});
+      }
+    }
+  }));
+  return tensors;
 }
 
 nn::NamedTensors BucketedGradientSync::without_copies(nn::NamedTensors tensors) const {

@@ -6,18 +6,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "motley/collective/gradient_reducer.h"
-#include "motley/nn/batch_norm.h"
 #include "motley/nn/gradient_buckets.h"
 #include "motley/nn/optimizer.h"
-#include "motley/train/loop/gradient_sync.h"
-#include "motley/train/loop/rank_context.h"
+#include "motley/nn/stage.h"
+#include "motley/train/loop/parts.h"
 #include "motley/train/pipeline/tied_gradients.h"
-#include "motley/train/step/batch_tensors.h"
 #include "motley/train/step/local_network.h"
-#include "motley/train/step/served_weights.h"
-#include "motley/train/sync/make_reducer.h"
+#include "motley/train/sync/choose_method.h"
 
 namespace motley::train {
 
@@ -38,9 +36,10 @@ class BucketedGradientSync final : public GradientSync {
   BucketedGradientSync(const RankContext& context, collective::Group& peers, const LocalNetwork& network,
                        BatchTensors& tensors, Parts parts, Options options);
 
-  // Where servers take the optimizer's step: by this rule, and they have the weights from now on. Nothing elsewhere.
-  // Collective.
-  Status serve_weights(kernels::UpdateRule rule, const Deadline& deadline);
+  // Where servers take the optimizer's step: they get the weights, and the state of Parts::optimizer, which has this
+  // spec and is not stepped afterwards. On the CPU the parameters become views of the reducer's memory, so that the
+  // network must not be used after that. Nothing elsewhere. Collective.
+  Status serve_weights(const nn::OptimizerSpec& spec, const Deadline& deadline);
 
   // What the optimizer's step takes on the device that this rank is emulated at; 0: as long as it does here.
   void emulate_update(double seconds) { update_seconds_ = seconds; }
@@ -65,6 +64,7 @@ class BucketedGradientSync final : public GradientSync {
   std::string name() const { return parts_.method.reducer->name(); }
 
  private:
+  Status fetch(int bucket) const;
   Status clip() const;
 
   const RankContext& context_;
@@ -76,7 +76,7 @@ class BucketedGradientSync final : public GradientSync {
   const Options options_;
   double update_seconds_ = 0;
   std::optional<nn::BatchNormAverage> batch_norm_;
-  std::unique_ptr<ServedWeights> served_;  // where server_ is
+  std::optional<std::vector<std::string>> served_state_;  // once servers have the weights: an array's field, in order
 };
 
 }  // namespace motley::train

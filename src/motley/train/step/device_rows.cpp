@@ -125,9 +125,7 @@ Status DeviceRows::apply(std::span<const std::uint64_t> ids, const torch::Tensor
   std::unordered_map<std::int64_t, std::int64_t> place;
   for (const std::int64_t slot : slots) {
     const auto [found, is_new] = place.try_emplace(slot, std::ssize(distinct));
-    if (is_new) {
-      distinct.push_back(slot);
-    }
+    if (is_new) distinct.push_back(slot);
     position.push_back(found->second);
   }
   return nn::catch_torch(ErrorCode::kInternal, "moving rows on the device", [&] {

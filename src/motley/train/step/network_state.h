@@ -6,10 +6,8 @@
 #include <string>
 
 #include "motley/train/job/job.h"
-#include "motley/train/loop/model_state.h"
-#include "motley/train/loop/rank_context.h"
+#include "motley/train/loop/parts.h"
 #include "motley/train/loop/stage_layout.h"
-#include "motley/train/step/batch_tensors.h"
 #include "motley/train/step/bucketed_gradient_sync.h"
 #include "motley/train/step/local_network.h"
 
@@ -17,40 +15,32 @@ namespace motley::train {
 
 class NetworkState final : public ModelState {
  public:
-  struct Options {
+  // All that is referred to must outlive this object.
+  struct Parts {
+    const RankContext& context;
+    const Job& job;
+    net::Session& peers;  // the ranks that compute the same layers
+    LocalNetwork& network;
+    BatchTensors& tensors;
+    BucketedGradientSync& sync;
     const StageLayout* layout = nullptr;  // of a planned run
-    kernels::UpdateRule rule;             // by which servers update weights
   };
-  // `peers` are the ranks that compute the same layers. All that is referred to must outlive this object.
-  NetworkState(const RankContext& context, const Job& job, net::Session& peers, LocalNetwork& network,
-               BatchTensors& tensors, BucketedGradientSync& sync, Options options)
-      : context_(context),
-        job_(job),
-        peers_(peers),
-        network_(network),
-        tensors_(tensors),
-        sync_(sync),
-        options_(options) {}
+  explicit NetworkState(const Parts& parts) : parts_(parts) {}
 
   Result<std::string> weights(std::int64_t step) override;
   Result<std::string> optimizer(std::int64_t step) override;
   Status load_weights(const std::string& text) override;
   Status load_optimizer(const std::string& text) override;
   Status start(std::int64_t step, int embedding_servers) override;
-  Status save_embeddings() override { return tensors_.table()->save(context_.long_deadline()); }
-  int embedding_servers() const override { return tensors_.table() != nullptr ? tensors_.table()->servers() : 0; }
+  Status save_embeddings() override { return parts_.tensors.table()->save(parts_.context.long_deadline()); }
+  int embedding_servers() const override {
+    return parts_.tensors.table() != nullptr ? parts_.tensors.table()->servers() : 0;
+  }
 
  private:
   Result<std::string> collect(std::int64_t step, const std::function<Result<nn::NamedTensors>()>& own);
-  Status open_table(const ServedTable::Start& start, const Deadline& deadline);
 
-  const RankContext& context_;
-  const Job& job_;
-  net::Session& peers_;
-  LocalNetwork& network_;
-  BatchTensors& tensors_;
-  BucketedGradientSync& sync_;
-  const Options options_;
+  const Parts parts_;
 };
 
 }  // namespace motley::train

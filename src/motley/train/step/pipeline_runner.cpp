@@ -1,5 +1,7 @@
 #include "motley/train/step/pipeline_runner.h"
 
+#include "motley/nn/runtime.h"
+
 namespace motley::train {
 
 // A step.
@@ -13,21 +15,21 @@ struct PipelineRunner::Work {
 };
 
 Status PipelineRunner::run(const Step& step, Report& report) {
-  Work work{.step = step, .report = report, .samples = plan_.samples(step, context_.rank)};
-  report.samples = layout_.samples(context_.rank, step.window);
-  const bool is_first = layout_.is_first(context_.rank);
-  const bool is_last = layout_.is_last(context_.rank);
+  Work work{.step = step, .report = report, .samples = parts_.plan.samples(step, parts_.context.rank)};
+  report.samples = layout_.samples(parts_.context.rank, step.window);
+  const bool is_first = layout_.is_first(parts_.context.rank);
+  const bool is_last = layout_.is_last(parts_.context.rank);
   if (report.samples == 0) {
-    MOTLEY_TRY(sync_.start(step, 0));
+    MOTLEY_TRY(parts_.sync.start(step, 0));
   } else if (is_first || is_last) {
-    MOTLEY_ASSIGN(work.batch, reader_.read(step, work.samples, report));
-    reader_.read_ahead(plan_, step);
+    MOTLEY_ASSIGN(work.batch, parts_.reader.read(step, work.samples, report));
+    parts_.reader.read_ahead(parts_.plan, step);
     if (is_first) {
-      MOTLEY_ASSIGN(work.inputs, tensors_.inputs(step.number, *work.batch, reader_.dataset()));
+      MOTLEY_ASSIGN(work.inputs, parts_.tensors.inputs(step.number, *work.batch, parts_.reader.dataset()));
     }
-    MOTLEY_TRY(tensors_.prefetch(Deadline::after(0)));
+    MOTLEY_TRY(parts_.tensors.prefetch(Deadline::after(0)));
     if (is_last) {
-      work.targets = tensors_.targets(*work.batch, reader_.dataset());
+      work.targets = parts_.tensors.targets(*work.batch, parts_.reader.dataset());
     }
   }
   Pipeline::Hooks hooks = make_hooks(work);
@@ -35,10 +37,10 @@ Status PipelineRunner::run(const Step& step, Report& report) {
     add_emulation(hooks, work);
   }
   MOTLEY_TRY(pipeline_.train(static_cast<std::uint64_t>(step.number), step.window, work.inputs,
-                             context_.step_deadline(), hooks));
+                             parts_.context.step_deadline(), hooks));
   report.waited += pipeline_.waited();
   if (work.batch) {
-    reader_.recycle(std::move(*work.batch));
+    parts_.reader.recycle(std::move(*work.batch));
   }
   return {};
 }
@@ -48,28 +50,28 @@ Pipeline::Hooks PipelineRunner::make_hooks(Work& work) {
   Pipeline::Hooks hooks;
   hooks.take_outputs = [&, samples](data::Range rows, const torch::Tensor& outputs) -> Result<torch::Tensor> {
     const torch::Tensor own = work.targets.narrow(0, rows.begin, rows.size());
-    MOTLEY_ASSIGN(const nn::LossOutcome loss, nn::compute_loss(network_.loss, outputs, own, samples));
-    MOTLEY_TRY(network_.measure(outputs, own, work.report));
+    MOTLEY_ASSIGN(const nn::LossOutcome loss, nn::compute_loss(parts_.network.loss, outputs, own, samples));
+    MOTLEY_TRY(parts_.network.measure(outputs, own, work.report));
     return loss.output_gradient;
   };
   hooks.before_forward = [&](std::int64_t micro_batch, data::Range rows) {
-    network_.seed_randomness(work.step, context_.rank, micro_batch,
-                             std::span(work.samples).subspan(rows.begin, rows.size()));
+    nn::seed_randomness(parts_.network.seed, static_cast<std::uint64_t>(work.step.number), parts_.context.rank,
+                        micro_batch, std::span(work.samples).subspan(rows.begin, rows.size()));
   };
   hooks.before_last_backward = [&, samples] {
     work.is_last_backward = true;
-    sync_.arm(work.step, samples, [this](int bucket) {
+    parts_.sync.arm(work.step, samples, [this](int bucket) {
       if (emulation_) emulation_->timing.after_bucket(bucket);
     });
   };
-  hooks.after_backward = [&] { return work.is_last_backward ? sync_.flush() : Status(); };
-  if (tensors_.table() != nullptr) {
+  hooks.after_backward = [&] { return work.is_last_backward ? parts_.sync.flush() : Status(); };
+  if (parts_.tensors.table() != nullptr) {
     hooks.take_input_gradient = [&, samples](data::Range rows, const torch::Tensor& gradient) {
-      return tensors_.push(*work.batch, rows.begin, gradient, samples);
+      return parts_.tensors.push(*work.batch, rows.begin, gradient, samples);
     };
   }
   hooks.record = [&](Phase phase, double begin, double end) {
-    context_.timeline.record(phase, work.step.number, begin, end);
+    parts_.context.timeline.record(phase, work.step.number, begin, end);
   };
   return hooks;
 }

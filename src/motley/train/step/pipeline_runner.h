@@ -2,19 +2,11 @@
 // their targets.
 #pragma once
 
-#include <memory>
 #include <optional>
-#include <span>
 
-#include "motley/train/loop/batch_plan.h"
-#include "motley/train/loop/emulated_timing.h"
-#include "motley/train/loop/gradient_sync.h"
-#include "motley/train/loop/rank_context.h"
-#include "motley/train/loop/sample_reader.h"
-#include "motley/train/loop/step_runner.h"
+#include "motley/train/loop/emulation.h"
 #include "motley/train/pipeline/emulated_stage_timing.h"
 #include "motley/train/pipeline/pipeline.h"
-#include "motley/train/step/batch_tensors.h"
 #include "motley/train/step/local_network.h"
 
 namespace motley::train {
@@ -28,18 +20,9 @@ class PipelineRunner final : public StepRunner {
     EmulatedTiming timing;
   };
   // All that is referred to must outlive this object.
-  PipelineRunner(const RankContext& context, const StageLayout& layout, const BatchPlan& plan,
-                 const LocalNetwork& network, BatchTensors& tensors, SampleReader& reader, GradientSync& sync,
-                 Pipeline& pipeline, std::optional<Emulation> emulation)
-      : context_(context),
-        layout_(layout),
-        plan_(plan),
-        network_(network),
-        tensors_(tensors),
-        reader_(reader),
-        sync_(sync),
-        pipeline_(pipeline),
-        emulation_(std::move(emulation)) {}
+  PipelineRunner(const RunnerParts& parts, const StageLayout& layout, Pipeline& pipeline,
+                 std::optional<Emulation> emulation)
+      : parts_(parts), layout_(layout), pipeline_(pipeline), emulation_(std::move(emulation)) {}
 
   Status run(const Step& step, Report& report) override;
   std::uint64_t bytes_sent() const override { return pipeline_.bytes_sent(); }
@@ -49,13 +32,8 @@ class PipelineRunner final : public StepRunner {
   Pipeline::Hooks make_hooks(Work& work);
   void add_emulation(Pipeline::Hooks& hooks, Work& work);
 
-  const RankContext& context_;
+  const RunnerParts parts_;
   const StageLayout& layout_;
-  const BatchPlan& plan_;
-  const LocalNetwork& network_;
-  BatchTensors& tensors_;
-  SampleReader& reader_;
-  GradientSync& sync_;
   Pipeline& pipeline_;
   std::optional<Emulation> emulation_;
 };

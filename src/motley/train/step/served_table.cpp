@@ -8,15 +8,13 @@ namespace {
 
 ps::RowOptimizer make_row_optimizer(const Job& job) {
   using Kind = ps::RowOptimizer::Kind;
-  ps::RowOptimizer optimizer;
-  optimizer.kind = job.embedding.optimizer == "sgd"    ? Kind::kSgd
-                   : job.embedding.optimizer == "adam" ? Kind::kAdam
-                                                       : Kind::kAdagrad;
-  optimizer.learning_rate = static_cast<float>(job.embedding.learning_rate);
-  optimizer.beta1 = static_cast<float>(job.optimizer.betas[0]);
-  optimizer.beta2 = static_cast<float>(job.optimizer.betas[1]);
-  optimizer.epsilon = static_cast<float>(job.optimizer.epsilon);
-  return optimizer;
+  return {.kind = job.embedding.optimizer == "sgd"    ? Kind::kSgd
+                  : job.embedding.optimizer == "adam" ? Kind::kAdam
+                                                      : Kind::kAdagrad,
+          .learning_rate = static_cast<float>(job.embedding.learning_rate),
+          .epsilon = static_cast<float>(job.optimizer.epsilon),
+          .beta1 = static_cast<float>(job.optimizer.betas[0]),
+          .beta2 = static_cast<float>(job.optimizer.betas[1])};
 }
 
 std::span<float> as_span(const torch::Tensor& rows) {
@@ -82,17 +80,11 @@ Result<ServedTable::Asked> ServedTable::ask(const std::vector<std::uint64_t>& id
 }
 
 Status ServedTable::receive(Asked& asked, const Deadline& deadline) {
-  if (!cache_) return wait(asked.ticket, as_span(asked.rows), deadline);
-  std::vector<float> answers(asked.missing.ids.size() * static_cast<std::size_t>(layout_.dimension));
-  MOTLEY_TRY(wait(asked.ticket, answers, deadline));
-  cache_->put(asked.missing, answers, asked.after, as_span(asked.rows));
-  return {};
-}
-
-Status ServedTable::wait(ps::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline) {
+  std::vector<float> answers(cache_ ? asked.missing.ids.size() * static_cast<std::size_t>(layout_.dimension) : 0);
   const double begin = monotonic_seconds();
-  MOTLEY_TRY(client_->wait(ticket, rows, deadline));
+  MOTLEY_TRY(client_->wait(asked.ticket, cache_ ? std::span(answers) : as_span(asked.rows), deadline));
   counts_.waited += monotonic_seconds() - begin;
+  if (cache_) cache_->put(asked.missing, answers, asked.after, as_span(asked.rows));
   return {};
 }
 
@@ -144,10 +136,6 @@ Status ServedTable::push(const std::vector<std::uint64_t>& ids, std::int64_t fir
   const auto begin = ids.begin() + first * layout_.categories;
   return client_->push(0, folded({begin, begin + gradients.size(0) * layout_.categories}),
                        {gradients.data_ptr<float>(), static_cast<std::size_t>(gradients.numel())}, weight);
-}
-
-Status ServedTable::finish_step(double weight, const Deadline& deadline) {
-  return client_->finish_step(weight, deadline);
 }
 
 Status ServedTable::save(const Deadline& deadline) {

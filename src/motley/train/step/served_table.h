@@ -46,7 +46,7 @@ class ServedTable {
   // samples.
   Status push(const std::vector<std::uint64_t>& ids, std::int64_t first, const torch::Tensor& input_gradient,
               double weight);
-  Status finish_step(double weight, const Deadline& deadline);
+  Status finish_step(double weight, const Deadline& deadline) { return client_->finish_step(weight, deadline); }
 
   // Rank 0: the servers write the table as it is after the last finished step.
   Status save(const Deadline& deadline);
@@ -78,7 +78,6 @@ class ServedTable {
   torch::Tensor room_for(const std::vector<std::uint64_t>& ids) const;
   Result<Asked> ask(const std::vector<std::uint64_t>& ids, std::int64_t wanted, std::int64_t after);
   Status receive(Asked& asked, const Deadline& deadline);
-  Status wait(ps::SparseClient::Ticket ticket, std::span<float> rows, const Deadline& deadline);
 
   const nn::LookupLayout layout_;
   const int servers_;

@@ -1,11 +1,16 @@
-// Which exchange finishes a step soonest, from what links and memory were measured to carry: a pure function, so that
-// the choice can be explained, tested and predicted. docs/explanation/parameter-server.md has the formulas.
+// The one place where gradient synchronisation is chosen among all that there is, between the ranks and through
+// parameter servers: which method finishes a step soonest, from what links and memory are measured to carry, and which
+// type on the wire to a server pays. The choices themselves are pure functions, so that they can be explained, tested
+// and predicted; docs/explanation/parameter-server.md has the formulas.
 #pragma once
 
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "motley/collective/gradient_reducer.h"
+#include "motley/ps/client/server_optimizer.h"
+#include "motley/ps/client/server_options.h"
 
 namespace motley::train {
 
@@ -43,5 +48,40 @@ struct MethodChoice {
 
 // Of equal ones the first of shared memory, ring, server.
 MethodChoice choose_method(const MethodQuestion& question);
+
+// Answers gradient_sync.method auto where there are servers: measures what links and memory carry, by a few rounds of a
+// small model with each method that is possible, and chooses. Collective; all ranks leave with the same choice. Takes
+// some seconds at most where links carry 10 MB/s and more. `options.servers` may be empty.
+Result<MethodChoice> measure_and_choose(net::Session& session, collective::Group& group,
+                                        const ps::ServerOptions& options, const collective::Layout& layout,
+                                        const Deadline& deadline);
+
+// Seconds of a round of the same values in each type.
+struct WireTrial {
+  collective::WireType type = collective::WireType::kNative;
+  double seconds = 0;
+};
+
+// A type is taken instead of one that loses less only where it saves a tenth of the time.
+inline constexpr double kMaxTimeRatio = 0.9;
+
+// From the trials, of which each type loses more than those before it.
+collective::WireType best_wire(std::span<const WireTrial> trials);
+
+// Answers WireType::kAuto: exchanges of each type are tried, on the links and with the processors that the job will
+// use. Collective. Rank 0 logs what was chosen and why. kNative where nothing is sent at all. Top-k is not among the
+// choices: how many more steps it costs is for the job to know.
+Result<collective::WireType> choose_wire(net::Session& session, collective::Group& group,
+                                         const ps::ServerOptions& options, const collective::Layout& layout,
+                                         const Deadline& deadline);
+
+struct SyncMethod {
+  std::unique_ptr<collective::GradientReducer> reducer;
+  ps::ServerOptimizer* server_optimizer = nullptr;  // part of the reducer; null where each rank takes the step itself
+};
+
+// The reducer of options.method. One rank alone gets one that does nothing, unless it is to use a parameter server. The
+// session must outlive it.
+Result<SyncMethod> make_reducer(net::Session& session, const ps::ServerOptions& options);
 
 }  // namespace motley::train

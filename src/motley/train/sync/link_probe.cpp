@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "motley/net/host.h"
+#include "motley/net/admission.h"
 #include "motley/net/socket.h"
 #include "motley/ps/protocol/server_protocol.h"
 

@@ -2,17 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 
 #include "motley/base/log.h"
 #include "motley/base/os/file.h"
 #include "motley/base/units.h"
 #include "motley/model/profile.h"
-#include "motley/net/emulated_links.h"
-#include "motley/nn/schedule.h"
-#include "motley/train/job/batch_split.h"
-#include "motley/train/launch/cores.h"
+#include "motley/net/derived_session.h"
+#include "motley/nn/optimizer.h"
+#include "motley/nn/runtime.h"
+#include "motley/train/job/resolved_job.h"
+#include "motley/train/job/servers.h"
+#include "motley/train/launch/launcher.h"
 #include "motley/train/worker/summary.h"
-#include "motley/train/worker/torchrun_store.h"
+#include "motley/train/worker/worker.h"
 
 namespace motley::train {
 namespace {
@@ -23,6 +26,11 @@ std::vector<std::string> list_names(const cluster::Cluster& cluster) {
   return names;
 }
 
+volatile std::sig_atomic_t stop_requested = 0;
+void request_stop(int) {
+  stop_requested = 1;
+}
+
 }  // namespace
 
 RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
@@ -31,12 +39,12 @@ RankWorker::RankWorker(const Job& job, const RunDirectory& run, const Role& role
       run_(run),
       role_(role),
       cluster_(std::move(cluster)),
-      parts_(make_parts(job)),
+      sync_options_(make_server_options(job)),
       emulation_(list_names(cluster_), available_cores(), !is_synthetic(job)) {
   if (plan) layout_.emplace(std::move(*plan));
 }
 
-Status RankWorker::run(const std::filesystem::path& hosts, bool resume, std::function<bool()> is_asked_to_stop) {
+Status RankWorker::run(const std::filesystem::path& hosts, bool resume) {
   MOTLEY_TRY(join(hosts));
   Status done = [&]() -> Status {
     MOTLEY_TRY(open_data());
@@ -44,7 +52,7 @@ Status RankWorker::run(const std::filesystem::path& hosts, bool resume, std::fun
     MOTLEY_TRY(start(resume));
     MOTLEY_TRY(open_outputs());
     MOTLEY_TRY(watch_speeds());
-    MOTLEY_TRY(loop(std::move(is_asked_to_stop)));
+    MOTLEY_TRY(loop());
     return finish();
   }();
   if (done || done.error().code == ErrorCode::kInterrupted) {
@@ -129,7 +137,10 @@ Status RankWorker::open_data() {
                    data == data_.train.get() ? "training" : "test", data->skipped().first);
     }
   }
-  count_steps();
+  const double steps_an_epoch =
+      std::ceil(static_cast<double>(data_.train->size()) / static_cast<double>(job_.training.global_batch_size));
+  steps_ = job_.training.steps > 0 ? job_.training.steps
+                                   : static_cast<std::int64_t>(std::ceil(job_.training.epochs * steps_an_epoch));
 
   TimelineOptions timeline;
   timeline.first_steps = job_.timeline.steps / 2;
@@ -140,13 +151,6 @@ Status RankWorker::open_data() {
   reader_.emplace(*context_, *data_.train, *audit_,
                   SampleReader::Options{static_cast<std::size_t>(job_.data.prefetch), is_remote});
   return {};
-}
-
-void RankWorker::count_steps() {
-  const double steps_an_epoch =
-      std::ceil(static_cast<double>(data_.train->size()) / static_cast<double>(job_.training.global_batch_size));
-  steps_ = job_.training.steps > 0 ? job_.training.steps
-                                   : static_cast<std::int64_t>(std::ceil(job_.training.epochs * steps_an_epoch));
 }
 
 // A state that does not fit the job: says which of the run's keys have changed since it was written.
@@ -175,9 +179,9 @@ Status RankWorker::start(bool resume) {
                                             is_synthetic(job_) ? 0 : static_cast<int>(job_.checkpoint.keep)});
   Checkpoint start;
   if (writes() && resume) {
-    MOTLEY_ASSIGN(start, checkpoints_->read_newest());
+    MOTLEY_ASSIGN(start, read_newest_checkpoint(run_.checkpoint_folder()));
   } else if (writes() && !layout_) {  // else every stage has its own weights, which follow from the seed
-    MOTLEY_ASSIGN(start.files["weights.safetensors"], replica_->state->weights(0));
+    MOTLEY_ASSIGN(start.files[kWeightsFile], replica_->state->weights(0));
   }
   return restore(std::move(start), resume);
 }
@@ -195,13 +199,11 @@ Status RankWorker::restore(Checkpoint start, bool resume) {
 }
 
 Status RankWorker::open_outputs() {
-  Reporter::Options options;
-  options.steps = steps_;
-  options.has_accuracy = replica_->network.metric == nn::Metric::kAccuracy;
-  options.is_async = replica_->sync->is_async();
-  options.has_remote_data = !job_.data.server.empty();
-  options.has_served_table = has_served_table(job_);
-  reporter_.emplace(options);
+  reporter_.emplace(Reporter::Options{.steps = steps_,
+                                      .has_accuracy = replica_->network.metric == nn::Metric::kAccuracy,
+                                      .is_async = replica_->sync->is_async(),
+                                      .has_remote_data = !job_.data.server.empty(),
+                                      .has_served_table = has_served_table(job_)});
   reporter_->follow(*replica_->plan);
   checkpoints_->start_clock(reporter_->started());
   mover_.emplace(*context_, *this, *reporter_, run_.folder());
@@ -211,15 +213,15 @@ Status RankWorker::open_outputs() {
   MOTLEY_TRY(write_file(run_.job_file(), format_job(job_)));
   MOTLEY_TRY(run_.roll_back_metrics(progress_.step));
   MOTLEY_TRY(reporter_->open(run_.folder()));
-  std::vector<std::string> gradient_syncs;
-  for (int stage = 0; layout_ && stage < layout_->stages(); ++stage) {
-    gradient_syncs.emplace_back(
-        planning::to_string(layout_->plan().stages[static_cast<std::size_t>(stage)].gradient_sync));
+  RunFacts facts{replica_->sync->name(), data_.train->size()};
+  if (layout_) {
+    std::vector<std::string> by_stage;
+    for (const planning::Stage& stage : layout_->plan().stages) {
+      by_stage.emplace_back(planning::to_string(stage.gradient_sync));
+    }
+    facts.gradient_sync = fmt::format("{} by stage", fmt::join(by_stage, ", "));
+    facts.plan = &layout_->plan();
   }
-  RunFacts facts;
-  facts.gradient_sync = layout_ ? fmt::format("{} by stage", fmt::join(gradient_syncs, ", ")) : replica_->sync->name();
-  facts.training_samples = data_.train->size();
-  facts.plan = layout_ ? &layout_->plan() : nullptr;
   MOTLEY_TRY(write_run_file(run_, job_, cluster_, facts));
   return describe_run();
 }
@@ -252,8 +254,7 @@ Status RankWorker::describe_run() {
   if (replica_->sync->has_batch_norm() && role_.size > 1) {
     const char* text =
         "BatchNorm normalises each worker's samples by their own statistics; running statistics are combined by "
-        "samples. "
-        "For results that do not depend on the shares use a network with GroupNorm (model.norm: group)";
+        "samples. For results that do not depend on the shares use a network with GroupNorm (model.norm: group)";
     spdlog::warn("{}", text);
     MOTLEY_TRY(reporter_->event(progress_.step, "warning", text));
   }
@@ -294,20 +295,30 @@ Status RankWorker::watch_speeds() {
   return {};
 }
 
-Status RankWorker::loop(std::function<bool()> is_asked_to_stop) {
+// The loop's parts, of which those of the replica change where the run moves to another plan.
+void RankWorker::connect_loop() {
+  Replica& own = *replica_;
+  loop_parts_ = {&*own.plan, own.runner.get(), own.work_queue.get(), own.sync.get(), &*own.evaluator, &*own.state,
+                 &*audit_,   &emulation_,      &*reporter_,          &*checkpoints_, &*mover_};
+}
+
+Status RankWorker::loop() {
   LoopOptions options;
   options.steps = steps_;
   options.evaluate_every_epochs = is_synthetic(job_) ? -1 : job_.evaluate.every_epochs;
-  options.staleness = parts_.gradient_sync.staleness.value_or(0);
-  options.learning_rate = [this](std::int64_t step) {
-    return nn::learning_rate_factor(make_lr_schedule(job_, steps_), step - 1) * parts_.optimizer.learning_rate;
+  options.staleness = sync_options_.staleness.value_or(0);
+  const LrSchedulerSpec& keys = job_.lr_scheduler;
+  const nn::ScheduleSpec schedule = {.name = keys.name,
+                                     .warmup_steps = keys.warmup_steps,
+                                     .step_size = keys.step_size,
+                                     .factor = keys.gamma,
+                                     .total_steps = steps_,
+                                     .minimum = keys.min_lr_ratio};
+  options.learning_rate = [schedule, highest = job_.optimizer.learning_rate](std::int64_t step) {
+    return nn::learning_rate_factor(schedule, step - 1) * highest;
   };
-  options.is_asked_to_stop = std::move(is_asked_to_stop);
-  loop_parts_.audit = &*audit_;
-  loop_parts_.emulation = &emulation_;
-  loop_parts_.reporter = &*reporter_;
-  loop_parts_.checkpoints = &*checkpoints_;
-  loop_parts_.mover = &*mover_;
+  options.is_asked_to_stop = [] { return stop_requested != 0; };
+  connect_loop();
   return TrainingLoop(std::move(options), *context_, loop_parts_, progress_).run();
 }
 
@@ -336,6 +347,7 @@ Result<const StageLayout*> RankWorker::follow(planning::Plan plan, std::vector<i
   MOTLEY_TRY(build());
   MOTLEY_TRY(restore(std::move(now), true));
   progress_.saved_step = saved_step;
+  connect_loop();
   reporter_->follow(*replica_->plan);
   return &*layout_;
 }
@@ -374,6 +386,31 @@ Status RankWorker::finish() {
     MOTLEY_TRY(merge_timelines(parts, run_.folder() / "timeline.json"));
   }
   return write_summary(run_, job_);
+}
+
+Status train_as_rank(const ResolvedJob& resolved, const RunDirectory& run, const Role& role,
+                     const std::filesystem::path& hosts, bool resume) {
+  const auto& [job, cluster, plan] = resolved;
+  if (static_cast<int>(cluster.workers.size()) != role.size) {
+    return fail(ErrorCode::kInvalidInput, "{} ranks were started, the job names {} workers{}", role.size,
+                cluster.workers.size(),
+                !job.execution.plan.empty()      ? " by the plan '" + job.execution.plan + "'"
+                : !job.execution.cluster.empty() ? " in '" + job.execution.cluster + "'"
+                                                 : "");
+  }
+  start_logging(job.log_level, role.rank);
+  if (role.launcher == "motley") {
+    MOTLEY_TRY(follow_launcher());
+  }
+  std::signal(SIGINT, request_stop);
+  std::signal(SIGTERM, request_stop);
+
+  const cluster::Worker& own = cluster.workers[static_cast<std::size_t>(role.rank)];
+  MOTLEY_TRY(pin_to_cores(own));
+  nn::keep_freed_memory();
+  nn::set_threads(static_cast<int>(own.threads));
+  nn::set_deterministic(job.execution.deterministic);
+  return RankWorker(job, run, role, cluster, plan).run(hosts, resume);
 }
 
 }  // namespace motley::train

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "motley/cluster/cluster.h"
 #include "motley/net/secret.h"
@@ -16,14 +15,30 @@
 #include "motley/train/job/run_directory.h"
 #include "motley/train/launch/role.h"
 #include "motley/train/loop/training_loop.h"
-#include "motley/train/worker/job_parts.h"
-#include "motley/train/worker/replica.h"
+#include "motley/train/step/batch_runners.h"
+#include "motley/train/step/network_state.h"
+#include "motley/train/step/pipeline_runner.h"
+#include "motley/train/step/test_evaluation.h"
 
 namespace motley::train {
 
-struct RunData {
-  std::unique_ptr<data::Dataset> train;
-  std::unique_ptr<data::Dataset> test;  // null where there is none
+// What of a rank depends on the plan that the run follows: its layers, how their gradients are synchronised, and who
+// computes a step with them. A run that moves to another plan makes a new one. Each uses what stands before it.
+struct Replica {
+  // The ranks that compute the same layers, where these are not all.
+  std::unique_ptr<net::Session> stage_session;
+  std::unique_ptr<collective::Group> stage_group;
+  std::unique_ptr<net::Session> alone;  // this rank, where there is nothing to synchronise
+  LocalNetwork network;
+  std::unique_ptr<Pipeline> pipeline;  // of a planned run
+  std::optional<BatchTensors> tensors;
+  std::unique_ptr<BucketedGradientSync> sync;
+  std::optional<BatchPlan> plan;
+  std::optional<BatchComputation> computation;
+  std::unique_ptr<StepRunner> runner;
+  std::unique_ptr<StepRunner> work_queue;
+  std::optional<TestEvaluation> evaluator;
+  std::optional<NetworkState> state;
 };
 
 class RankWorker final : public PlanFollower {
@@ -32,8 +47,7 @@ class RankWorker final : public PlanFollower {
   RankWorker(const Job& job, const RunDirectory& run, const Role& role, cluster::Cluster cluster,
              std::optional<planning::Plan> plan);
 
-  // Once. `is_asked_to_stop` is called in every step.
-  Status run(const std::filesystem::path& hosts, bool resume, std::function<bool()> is_asked_to_stop);
+  Status run(const std::filesystem::path& hosts, bool resume);  // once
 
   bool may_follow(const Replanner::Move& move) const override;
   Result<const StageLayout*> follow(planning::Plan plan, std::vector<int> ranks) override;
@@ -47,7 +61,6 @@ class RankWorker final : public PlanFollower {
   Status join(const std::filesystem::path& hosts);
   Status open_data();
   Result<std::unique_ptr<data::Dataset>> open_at_server(data::Set set);
-  void count_steps();
 
   // What depends on the plan.
   Status build();
@@ -67,7 +80,8 @@ class RankWorker final : public PlanFollower {
   Status open_outputs();
   Status describe_run();
   Status watch_speeds();
-  Status loop(std::function<bool()> is_asked_to_stop);
+  void connect_loop();
+  Status loop();
   Status report_lateness();
   Status finish();
 
@@ -75,13 +89,16 @@ class RankWorker final : public PlanFollower {
   const RunDirectory& run_;
   const Role& role_;
   const cluster::Cluster cluster_;
-  const JobParts parts_;
+  const ps::ServerOptions sync_options_;  // without the servers' addresses
 
   std::optional<net::Secret> secret_;
   std::unique_ptr<ps::Service> service_;  // beside this worker
   std::unique_ptr<net::Session> session_;
   std::unique_ptr<collective::Group> group_;
-  RunData data_;
+  struct {
+    std::unique_ptr<data::Dataset> train;
+    std::unique_ptr<data::Dataset> test;  // null where there is none
+  } data_;
   std::int64_t steps_ = 0;  // of the whole job
   std::optional<TimelineRecorder> timeline_;
   std::optional<RankContext> context_;
@@ -98,5 +115,8 @@ class RankWorker final : public PlanFollower {
   std::optional<PlanMover> mover_;
   LoopParts loop_parts_;
 };
+
+// torchrun's store (c10d::TCPStore), where its ranks tell each other how to meet.
+Result<std::unique_ptr<KeyValueStore>> open_torchrun_store(const StoreAddress& address);
 
 }  // namespace motley::train

@@ -3,22 +3,32 @@
 #include <numeric>
 
 #include "motley/base/log.h"
-#include "motley/net/partial_session.h"
+#include "motley/net/derived_session.h"
 #include "motley/nn/networks.h"
-#include "motley/train/job/batch_split.h"
+#include "motley/train/job/resolved_job.h"
 #include "motley/train/job/servers.h"
 #include "motley/train/launch/server_placement.h"
-#include "motley/train/step/data_parallel_runner.h"
-#include "motley/train/step/work_queue_runner.h"
-#include "motley/train/sync/make_reducer.h"
-#include "motley/train/sync/measure_methods.h"
-#include "motley/train/sync/wire_choice.h"
+#include "motley/train/sync/choose_method.h"
+#include "motley/train/worker/job_parts.h"
 #include "motley/train/worker/rank_worker.h"
 
 namespace motley::train {
 namespace {
 
 constexpr std::uint16_t kAloneNumber = 0xffff;  // of a session of this rank alone; stages count from 1
+
+// "cpu", "cuda" or "cuda:N" for a rank; ranks of one host that only say "cuda" get a device each.
+std::string find_device(const Job& job, const cluster::Cluster& cluster, int rank, int local_rank) {
+  const cluster::Worker& worker = cluster.workers[static_cast<std::size_t>(rank)];
+  const cluster::DeviceType* type = cluster.device_type(worker.device);
+  const bool from_file = !job.execution.cluster.empty() && type != nullptr && !is_synthetic(job);
+  const std::string device = from_file ? cluster::to_string(type->kind) : job.execution.device;
+  if (device != "cuda") {
+    return device;
+  }
+  const auto devices = static_cast<int>(torch::cuda::device_count());
+  return fmt::format("cuda:{}", devices > 0 ? local_rank % devices : 0);
+}
 
 }  // namespace
 
@@ -38,14 +48,8 @@ Status RankWorker::build() {
   }
   MOTLEY_TRY(build_plan());
   build_runners(std::move(emulation));
-  replica_->state.emplace(*context_, job_, peers(), replica_->network, *replica_->tensors, *replica_->sync,
-                          NetworkState::Options{layout_ ? &*layout_ : nullptr, parts_.gradient_sync.update.rule});
-  loop_parts_.plan = &*replica_->plan;
-  loop_parts_.runner = replica_->runner.get();
-  loop_parts_.work_queue = replica_->work_queue.get();
-  loop_parts_.sync = replica_->sync.get();
-  loop_parts_.evaluator = replica_->evaluator.get();
-  loop_parts_.model = &*replica_->state;
+  replica_->state.emplace(NetworkState::Parts{*context_, job_, peers(), replica_->network, *replica_->tensors,
+                                              *replica_->sync, layout_ ? &*layout_ : nullptr});
   return {};
 }
 
@@ -121,11 +125,11 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
   const LocalNetwork& local = replica_->network;
   BucketedGradientSync::Parts parts;
   parts.tied = std::move(tied);
-  MOTLEY_ASSIGN(parts.optimizer, nn::Optimizer::create(parts_.optimizer, local.stage->parameters()));
+  MOTLEY_ASSIGN(parts.optimizer, nn::Optimizer::create(make_optimizer_spec(job_), local.stage->parameters()));
   MOTLEY_ASSIGN(parts.buckets, nn::GradientBuckets::create(local.stage->parameters(),
                                                            static_cast<std::size_t>(job_.gradient_sync.bucket_size),
                                                            job_.gradient_sync.overlap));
-  if (nn::has_batch_norm(*local.stage) && parts_.gradient_sync.staleness) {
+  if (nn::has_batch_norm(*local.stage) && sync_options_.staleness) {
     return fail(ErrorCode::kInvalidInput,
                 "model.norm: the network has BatchNorm, whose statistics all workers combine in every step; accepted "
                 "with gradient_sync.consistency {}: networks without it (model.norm: group or none)",
@@ -157,7 +161,7 @@ Status RankWorker::build_sync(std::unique_ptr<TiedGradients> tied) {
 // How this rank's gradients are synchronised; what is measured for that, and servers that are started, concern all
 // ranks.
 Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layout) {
-  ps::ServerOptions options = parts_.gradient_sync;
+  ps::ServerOptions options = sync_options_;
   const Deadline deadline = Deadline::after(job_.deadline.join);
   if (options.method == collective::Method::kAuto && !job_.gradient_sync.servers.empty()) {
     MOTLEY_ASSIGN(options.servers, read_servers(job_));
@@ -184,8 +188,8 @@ Result<ps::ServerOptions> RankWorker::choose_sync(const collective::Layout& layo
       (job_.optimizer.name != "sgd" || job_.optimizer.momentum > 0)) {
     spdlog::warn(
         "gradient_sync.comm_dtype: top-k sends small gradients late and all at once, which momentum and Adam take for "
-        "something "
-        "that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger gradient_sync.top_k");
+        "something that lasts: best with optimizer.name sgd and optimizer.momentum 0, else with a larger "
+        "gradient_sync.top_k");
   }
   if (options.wire == collective::WireType::kAuto) {
     MOTLEY_ASSIGN(options.wire, choose_wire(*session_, *group_, options, layout, deadline));
@@ -222,14 +226,11 @@ Status RankWorker::build_plan() {
   // Of a planned job's ranks some have layers that normalise and some have none: what all must agree on depends on
   // none.
   const bool has_batch_norm = !layout_ && replica_->sync->has_batch_norm();
-  MOTLEY_ASSIGN(data::BatchSplitOptions split, make_split_options(job_, cluster_, has_batch_norm));
+  MOTLEY_ASSIGN(const data::BatchSplitOptions split, make_split_options(job_, cluster_, has_batch_norm));
   const data::LedgerState fresh{static_cast<std::uint64_t>(job_.seed), 0, 0, data_.train->size()};
-  BatchPlanOptions options{job_.baseline.every, job_.baseline.steps, job_.batch_split.mode};
-  if (job_.batch_split.mode == "replay") {
-    options.baseline_every = 0;
-  }
-  auto plan = layout_ ? BatchPlan::create(std::move(options), split, fresh, *layout_)
-                      : BatchPlan::create(std::move(options), std::move(split), fresh);
+  const std::string& mode = job_.batch_split.mode;
+  BatchPlanOptions options{mode == "replay" ? 0 : job_.baseline.every, job_.baseline.steps, mode};
+  auto plan = BatchPlan::create(std::move(options), split, fresh, layout_ ? &*layout_ : nullptr);
   if (!plan) {
     return fail(layout_ ? plan.error().within(job_.execution.plan) : plan.error());
   }
@@ -239,22 +240,20 @@ Status RankWorker::build_plan() {
 
 void RankWorker::build_runners(std::optional<PipelineRunner::Emulation> emulation) {
   Replica& made = *replica_;
-  const auto batch = static_cast<std::uint32_t>(job_.training.global_batch_size);
+  const RunnerParts parts{*context_, made.network, *made.tensors, *reader_, *made.plan, *made.sync};
+  std::optional<TestEvaluation::Stages> stages;
   if (layout_) {
-    made.runner = std::make_unique<PipelineRunner>(*context_, *layout_, *made.plan, made.network, *made.tensors,
-                                                   *reader_, *made.sync, *made.pipeline, std::move(emulation));
-    made.evaluator = std::make_unique<PipelineEvaluation>(*context_, made.network, *made.tensors, data_.test.get(),
-                                                          batch, *layout_, *made.pipeline);
-    return;
+    stages.emplace(*layout_, *made.pipeline);
+    made.runner = std::make_unique<PipelineRunner>(parts, *layout_, *made.pipeline, std::move(emulation));
+  } else {
+    made.computation.emplace(
+        parts, BatchComputation::Options{job_.training.gradient_accumulation_steps, description(role_.rank).emulation},
+        made.sync->buckets().count());
+    made.runner = std::make_unique<DataParallelRunner>(parts, *made.computation);
+    made.work_queue = std::make_unique<WorkQueueRunner>(parts, *made.computation);
   }
-  made.computation.emplace(
-      *context_, made.network, *made.tensors, *made.sync, *data_.train,
-      BatchComputation::Options{job_.training.gradient_accumulation_steps, description(role_.rank).emulation},
-      made.sync->buckets().count());
-  made.runner = std::make_unique<DataParallelRunner>(role_.rank, *made.plan, *reader_, *made.computation, *made.sync);
-  made.work_queue = std::make_unique<WorkQueueRunner>(*context_, *made.plan, *reader_, *made.computation, *made.sync);
-  made.evaluator =
-      std::make_unique<DataParallelEvaluation>(*context_, made.network, *made.tensors, data_.test.get(), batch);
+  made.evaluator.emplace(*context_, made.network, *made.tensors, data_.test.get(),
+                         static_cast<std::uint32_t>(job_.training.global_batch_size), stages);
 }
 
 }  // namespace motley::train

@@ -2,20 +2,10 @@
 // baseline steps measured it, the share of time that the worst worker waited, and the audit of samples.
 #pragma once
 
-#include <vector>
-
-#include "motley/base/result.h"
-#include "motley/serial/bench_row.h"
 #include "motley/train/job/job.h"
 #include "motley/train/job/run_directory.h"
-#include "motley/train/records/metrics.h"
 
 namespace motley::train {
-
-inline constexpr std::int64_t kSettledStep = 20;  // figures of speed are taken after this step
-
-// Rows for what the metrics hold; goals of the job become targets.
-std::vector<BenchRow> summarise(const Metrics& metrics, const Job& job);
 
 // Writes summary.json and prints the table.
 Status write_summary(const RunDirectory& run, const Job& job);

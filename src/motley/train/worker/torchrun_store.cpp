@@ -1,8 +1,8 @@
-#include "motley/train/worker/torchrun_store.h"
-
 #include <chrono>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
+
+#include "motley/train/worker/rank_worker.h"
 
 namespace motley::train {
 namespace {

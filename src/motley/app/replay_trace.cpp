@@ -1,0 +1,180 @@
+#include "motley/app/replay_trace.h"
+
+#include <map>
+
+#include "motley/app/profiled_job.h"
+#include "motley/base/units.h"
+#include "motley/scheduling/policies/policies.h"
+#include "motley/scheduling/trace/workload.h"
+
+namespace motley::app {
+namespace {
+
+const std::map<std::string, scheduling::PlacementStrategy> kPlacementStrategies = {
+    {"any", scheduling::PlacementStrategy::kAny},
+    {"consolidated", scheduling::PlacementStrategy::kConsolidated},
+    {"compact", scheduling::PlacementStrategy::kCompact}};
+
+}  // namespace
+
+const OptionTable<TraceQuestion>& TraceQuestion::options() {
+  using enum OptionKind;
+  static const OptionTable<TraceQuestion> options = {
+      {{"throughputs", kPath, "throughput table for Gavel's traces and workloads (its simulation_throughputs.json)"},
+       &TraceQuestion::throughputs},
+      {{"device_type", kText, "device type of that table to run on"}, &TraceQuestion::device_type},
+      {"", &TraceQuestion::topology},
+      {{"load", kReal,
+        "scale the arrival times so that the jobs ask for this fraction of all device-seconds until the last arrival; "
+        "default: as recorded",
+        0.01, 100},
+       &TraceQuestion::load},
+      {{"busiest_days", kReal, "keep only the jobs of the busiest period of this many days; default: all jobs", 1e-6},
+       &TraceQuestion::days},
+      {{"elastic", kBoolean,
+        "make each job elastic that is not yet: give it the times of a well-known model, at random, and from a quarter "
+        "to four times the workers it asks for"},
+       &TraceQuestion::elastic},
+      {{"mtbf", kSeconds, "mean time between failures of each node; default: no node fails", 1}, &TraceQuestion::mtbf},
+      {{"mttr", kSeconds, "time until a failed node is repaired"}, &TraceQuestion::mttr},
+      {{"checkpoint_interval", kSeconds,
+        "training time between a job's checkpoints; a failure loses what was done since the last one", 0.1},
+       &TraceQuestion::checkpoint_interval},
+      {{"seed", kInteger, "seed of all that is random: --elastic, failures, and workloads that a paper describes", 0},
+       &TraceQuestion::seed},
+      {{.key = "policy",
+        .kind = kTexts,
+        .help = "policy to simulate, may be repeated; default: all but gadget, sjf-bco, list-scheduling and "
+                "random-devices, which suit a few hundred jobs",
+        .choices = scheduling::policy_names()},
+       &TraceQuestion::policies},
+      {choice("placement",
+              "any: workers go to any free devices; consolidated: a job that fits on one node is never split, a larger "
+              "one gets whole idle nodes; compact: on as few nodes and racks as possible",
+              {"any", "consolidated", "compact"},
+              {{"anywhere", "any"}, {"together", "consolidated"}, {"ring", "compact"}}),
+       &TraceQuestion::placement},
+      {objective_option(), &TraceQuestion::objective},
+      {{"slot_duration", kSeconds,
+        fmt::format("time between the decisions of policies that decide by slots; default: {}, or the paper's",
+                    exact_seconds(scheduling::PolicyOptions().slot_seconds)),
+        1, 1e7},
+       &TraceQuestion::slot_seconds},
+  };
+  return options;
+}
+
+TraceReplay::TraceReplay(const TraceQuestion& question)
+    : question_(question),
+      policies_(question.policies.empty() ? scheduling::online_policy_names() : question.policies) {}
+
+// Nothing where the trace is not one that a paper describes.
+Result<std::optional<Workload>> TraceReplay::draw(std::uint64_t seed) const {
+  MOTLEY_ASSIGN(std::optional<scheduling::Setting> setting,
+                scheduling::setting_named(question_.trace, seed, throughputs_ ? &*throughputs_ : nullptr));
+  if (!setting) return std::nullopt;
+  if (!question_.topology.cluster.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--cluster: '{}', but '{}' has a cluster of its own; accepted: none",
+                question_.topology.cluster, question_.trace);
+  }
+  MOTLEY_ASSIGN(auto topology, make_topology(question_.topology, std::move(setting->topology)));
+  return Workload{.name = question_.trace,
+                  .jobs = std::move(setting->jobs),
+                  .topology = std::move(topology),
+                  .horizon = setting->horizon,
+                  .slot_seconds = setting->slot_seconds,
+                  .is_drawn = true};
+}
+
+Result<Workload> TraceReplay::read() const {
+  if (question_.topology.cluster.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--cluster: is missing; accepted: such as 128, 16x8, or a cluster.yaml");
+  }
+  MOTLEY_ASSIGN(auto topology, make_topology(question_.topology));
+  MOTLEY_ASSIGN(auto jobs,
+                scheduling::read_trace(question_.trace, {.throughputs = throughputs_ ? &*throughputs_ : nullptr,
+                                                         .device_type = question_.device_type,
+                                                         .types = topology.types,
+                                                         .read_profile = read_profiled_job}));
+  if (jobs.empty()) {
+    return fail(ErrorCode::kInvalidInput, "{}: has no jobs; accepted: one or more", question_.trace);
+  }
+  return Workload{.name = question_.trace, .jobs = std::move(jobs), .topology = std::move(topology)};
+}
+
+Result<Workload> TraceReplay::make_workload(std::uint64_t seed) {
+  if (!question_.throughputs.empty() && !throughputs_) {
+    MOTLEY_ASSIGN(throughputs_, scheduling::Throughputs::read(question_.throughputs));
+  }
+  MOTLEY_ASSIGN(std::optional<Workload> drawn, draw(seed));
+  if (!drawn && !recording_) {
+    MOTLEY_ASSIGN(recording_, read());
+  }
+  Workload workload = drawn ? std::move(*drawn) : *recording_;
+  std::vector<scheduling::Job>& jobs = workload.jobs;
+  if (question_.days > 0) jobs = scheduling::busiest(jobs, question_.days);
+  if (question_.load > 0) {
+    if (jobs.front().arrival == jobs.back().arrival) {
+      return fail(ErrorCode::kInvalidInput, "--load: the jobs of {} all arrive at once; accepted: jobs over some time",
+                  question_.trace);
+    }
+    scheduling::set_load(jobs, workload.topology, question_.load);
+  }
+  if (question_.elastic) scheduling::make_elastic(jobs, seed);
+  if (question_.elastic || question_.mtbf > 0) workload.is_drawn = true;
+  workload.seed = seed;
+  if (question_.slot_seconds > 0) workload.slot_seconds = question_.slot_seconds;
+  return workload;
+}
+
+Result<scheduling::Outcome> TraceReplay::replay(const Workload& workload, const std::string& policy,
+                                                bool keep_runs) const {
+  MOTLEY_ASSIGN(const auto made,
+                scheduling::make_policy(policy, {.placement = kPlacementStrategies.at(question_.placement),
+                                                 .slot_seconds = workload.slot_seconds,
+                                                 .objective = parse_objective(question_.objective)}));
+  scheduling::SimulationOptions options = {.keep_runs = keep_runs, .horizon = workload.horizon};
+  if (question_.mtbf > 0) {
+    options.failures = {.mtbf_seconds = question_.mtbf,
+                        .mttr_seconds = question_.mttr,
+                        .checkpoint_interval_seconds = question_.checkpoint_interval,
+                        .seed = workload.seed};
+  }
+  auto outcome = scheduling::simulate(workload.jobs, workload.topology, *made, options);
+  if (!outcome) return fail(outcome.error().within(workload.name));
+  return outcome;
+}
+
+Result<std::vector<PolicyEstimates>> TraceReplay::repeat(int repetitions) {
+  struct Samples {
+    std::vector<double> mean_hours, makespan_hours, worst, percent_of_bound;
+  };
+  std::map<std::string, Samples> by_policy;
+  for (int number = 0; number < repetitions; ++number) {
+    MOTLEY_ASSIGN(const Workload workload, make_workload(question_.seed + static_cast<std::uint64_t>(number)));
+    if (!workload.is_drawn) {
+      return fail(ErrorCode::kInvalidInput,
+                  "--repetitions: {}, but nothing in this workload is random; accepted: 1, or more with --elastic, "
+                  "--mtbf or a setting such as gadget:50:100",
+                  repetitions);
+    }
+    const double bound = scheduling::utility_bound(workload.jobs, workload.topology, workload.horizon);
+    for (const std::string& policy : policies_) {
+      MOTLEY_ASSIGN(const scheduling::Outcome outcome, replay(workload, policy, false));
+      Samples& samples = by_policy[policy];
+      samples.mean_hours.push_back(scheduling::compute_completion(workload.jobs, outcome).mean / 3600);
+      samples.makespan_hours.push_back((outcome.end - outcome.begin) / 3600);
+      samples.worst.push_back(scheduling::compute_fairness(workload.jobs, workload.topology, outcome).worst);
+      samples.percent_of_bound.push_back(100 * outcome.utility / bound);
+    }
+  }
+  std::vector<PolicyEstimates> estimates;
+  for (const std::string& policy : policies_) {
+    const Samples& samples = by_policy[policy];
+    estimates.push_back({policy, estimate(samples.mean_hours), estimate(samples.makespan_hours),
+                         estimate(samples.worst), estimate(samples.percent_of_bound)});
+  }
+  return estimates;
+}
+
+}  // namespace motley::app

@@ -1,0 +1,77 @@
+// What `motley schedule simulate` does: replays a trace of jobs on a cluster under policies.
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/app/schedule_request.h"
+#include "motley/base/statistics.h"
+#include "motley/scheduling/simulator/simulator.h"
+#include "motley/scheduling/trace/trace.h"
+
+namespace motley::app {
+
+struct TraceQuestion {
+  std::string trace;  // a file, or the name of a workload that a paper describes
+  std::string throughputs;
+  std::string device_type = scheduling::TraceOptions().device_type;
+  ClusterRequest topology;
+  std::vector<std::string> policies;  // none: those that suit any trace
+  std::string placement = "any";
+  std::string objective = "utility";
+  double slot_seconds = 0;  // 0: the workload's own
+  double load = 0;          // 0: as recorded
+  double days = 0;          // 0: all
+  double mtbf = 0;          // seconds; 0: none fails
+  double mttr = scheduling::Failures().mttr_seconds;
+  double checkpoint_interval = scheduling::Failures().checkpoint_interval_seconds;
+  bool elastic = false;
+  std::uint64_t seed = 0;
+
+  static const OptionTable<TraceQuestion>& options();  // but for the trace
+};
+
+// What is replayed, changed as the question asks for.
+struct Workload {
+  std::string name;
+  std::vector<scheduling::Job> jobs;
+  scheduling::ClusterTopology topology;
+  double horizon = std::numeric_limits<double>::infinity();
+  double slot_seconds = scheduling::PolicyOptions().slot_seconds;
+  bool is_drawn = false;  // another seed gives another one
+  std::uint64_t seed = 0;
+
+  std::string format_jobs() const { return scheduling::format_trace(jobs, topology.types); }
+};
+
+// Over several seeds.
+struct PolicyEstimates {
+  std::string policy;
+  Estimate mean_hours, makespan_hours, worst, percent_of_bound;
+};
+
+// Reads files once. The question must outlive it. Errors name the flag.
+class TraceReplay {
+ public:
+  explicit TraceReplay(const TraceQuestion& question);
+
+  const std::vector<std::string>& policies() const { return policies_; }
+  Result<Workload> make_workload(std::uint64_t seed);
+  // With `keep_runs` the outcome has what a page draws.
+  Result<scheduling::Outcome> replay(const Workload& workload, const std::string& policy, bool keep_runs) const;
+  // With so many seeds, from the question's on, of workloads in which something is random.
+  Result<std::vector<PolicyEstimates>> repeat(int repetitions);
+
+ private:
+  Result<std::optional<Workload>> draw(std::uint64_t seed) const;
+  Result<Workload> read() const;
+
+  const TraceQuestion& question_;
+  std::vector<std::string> policies_;
+  std::optional<scheduling::Throughputs> throughputs_;
+  std::optional<Workload> recording_;
+};
+
+}  // namespace motley::app

@@ -1,0 +1,250 @@
+#include "motley/app/train/train_job.h"
+
+#include <cstdlib>
+#include <ctime>
+
+#include "motley/base/os/file.h"
+#include "motley/base/os/signals.h"
+#include "motley/base/units.h"
+#include "motley/cluster/machine.h"
+#include "motley/planning/methods.h"
+#include "motley/planning/replan/heterogeneous_stages.h"
+#include "motley/train/checkpoint/checkpoint.h"
+#include "motley/train/job/servers.h"
+#include "motley/train/launch/launch_job.h"
+#include "motley/train/profile/profile_job.h"
+#include "motley/train/worker/worker.h"
+
+namespace motley::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kProfileSeconds = 20;
+constexpr double kPlanSeconds = 30;
+
+// This machine, with a CPU device for each worker of the job's threads that it has cores for.
+cluster::Cluster describe_machine(const train::Job& job) {
+  const cluster::Machine machine = cluster::detect_machine();
+  cluster::Cluster cluster = cluster::default_cluster(machine);
+  cluster.workers.clear();
+  const std::int64_t count = std::max<std::int64_t>(1, machine.cores / job.execution.threads);
+  for (cluster::DeviceType& type : cluster.device_types) {
+    if (type.kind != cluster::DeviceKind::kCpu) continue;
+    type.count = count;
+    type.memory_bytes /= static_cast<double>(count);
+    for (cluster::NodeDevices& devices : cluster.nodes.front().devices) {
+      if (devices.type == type.name) devices.count = count;
+    }
+  }
+  return cluster;
+}
+
+// From a profile of the job's network on this machine, or what a synthetic one is made from. The profile is left in the
+// folder, as is the cluster where the job names none.
+Result<planning::Plan> make_plan(const train::Job& job, const fs::path& folder, const TrainView& view) {
+  const fs::path profile_file = folder / "profile.json";
+  std::string cluster_file = job.execution.cluster;
+  if (cluster_file.empty()) {
+    cluster_file = (folder / "cluster.yaml").string();
+    MOTLEY_TRY(write_file(cluster_file, cluster::to_yaml(describe_machine(job))));
+  }
+  MOTLEY_ASSIGN(const model::Profile profile,
+                train::is_synthetic(job)
+                    ? model::read_profile(job.model.path)
+                    : train::profile_job(job, {.seconds = kProfileSeconds, .progress_prefix = "profiling: "}));
+  MOTLEY_TRY(write_file(profile_file, model::to_json(profile)));
+
+  MOTLEY_ASSIGN(
+      const std::vector<planning::Problem> problems,
+      planning_problems(
+          {.profile = profile_file.string(), .cluster = cluster_file, .batch = job.training.global_batch_size},
+          view.warn));
+  const planning::Objective objective{.criterion = planning::Criterion::kMaxThroughput};
+  const InterruptStop interrupt;
+  MOTLEY_ASSIGN(const Solved solved, solve({"exact", planning::plan_exact}, problems, objective,
+                                           {.seconds = kPlanSeconds}, interrupt.token(), view.ask));
+  if (!solved.answer.best) {
+    return fail(ErrorCode::kUnavailable, "plan: auto found {}; 'motley plan --profile {} --cluster {}' says more",
+                solved.answer.proved ? "that no plan fits the devices" : "no plan in time", profile_file.string(),
+                cluster_file);
+  }
+  const planning::Plan best =
+      planning::to_plan(*solved.problem, *solved.answer.best, solved.answer.evaluation, objective, "exact");
+  // Stages that mix types have no server to meet at.
+  return job.gradient_sync.method == "parameter-server"
+             ? Result<planning::Plan>(best)
+             : planning::find_heterogeneous_stages(*solved.problem, best, interrupt.token());
+}
+
+std::int64_t count_workers(const planning::Stage& stage) {
+  std::int64_t count = 0;
+  for (const planning::Replicas& replicas : stage.replicas) count += replicas.count;
+  return count;
+}
+
+// All workers compute the whole network, and are all that the job has.
+Result<bool> is_data_parallel(const train::Job& job, const planning::Plan& plan) {
+  if (train::is_synthetic(job) || plan.stages.size() != 1 || plan.stages[0].recompute) return false;
+  if (job.execution.cluster.empty()) return true;
+  MOTLEY_ASSIGN(const cluster::Cluster cluster, cluster::read_cluster(job.execution.cluster));
+  return static_cast<std::int64_t>(cluster.workers.size()) == count_workers(plan.stages[0]);
+}
+
+// The job of `plan: auto` as the best plan for it wants it, found by what `motley profile` and `motley plan` do; the
+// files are left in the run's folder. A run that is resumed goes on by the plan that it has. The best plan may be that
+// all workers compute the whole network: the job then has no plan, so that it is balanced and exchanges as any other.
+Result<train::Job> plan_first(train::Job job, const train::RunDirectory& run, bool resume, const TrainView& view) {
+  if (job.execution.workers != 0 && job.execution.cluster.empty()) {
+    return fail(ErrorCode::kInvalidInput, "workers: {}; accepted with plan auto: 0, as the plan says how many",
+                job.execution.workers);
+  }
+  const fs::path plan_file = fs::absolute(run.folder() / "plan.json");
+  planning::Plan plan;
+  if (resume && fs::exists(plan_file)) {
+    MOTLEY_ASSIGN(plan, planning::read_plan(plan_file));
+  } else {
+    MOTLEY_ASSIGN(plan, make_plan(job, run.folder(), view));
+    MOTLEY_TRY(write_file(plan_file, planning::to_json(plan)));
+  }
+  MOTLEY_ASSIGN(const bool whole, is_data_parallel(job, plan));
+  if (whole) {
+    job.execution.workers = count_workers(plan.stages[0]);
+    job.training.gradient_accumulation_steps = plan.micro_batches;
+  } else {
+    job.execution.plan = plan_file.string();
+    job.execution.profile = fs::absolute(run.folder() / "profile.json").string();
+  }
+  view.print(fmt::format("plan: {}: {}, predicted {} a step", plan_file.string(),
+                         whole ? fmt::format("{} workers compute the whole network", job.execution.workers)
+                               : fmt::format("{} stages, {} micro-batches", plan.stages.size(), plan.micro_batches),
+                         format_seconds(plan.predicted.step_seconds)));
+  return job;
+}
+
+// The run folder where none is named: the same on all ranks of one start.
+fs::path default_run_folder(const train::Job& job, const train::Role& role) {
+  std::string suffix = role.job_id;
+  if (role.launcher == "none") {
+    char text[32];
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    ::localtime_r(&now, &parts);
+    suffix.assign(text, std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts));
+  }
+  for (char& c : suffix) c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' ? c : '-';
+  return fs::path("runs") / (job.name + "-" + suffix);
+}
+
+// `auto` never starts over where a checkpoint is, not even where all are damaged: that is an error.
+bool resumes(const TrainRequest& request) {
+  return request.resume == "true" ||
+         (request.resume == "auto" &&
+          train::holds_checkpoint(train::RunDirectory(request.run_directory).checkpoint_folder()));
+}
+
+Result<train::Job> effective_job(const TrainRequest& request, bool resume) {
+  if (!request.job.file.empty()) return read_job(request.job);
+  if (resume) {
+    return read_job({train::RunDirectory(request.run_directory).job_file().string(), request.job.flags});
+  }
+  return fail(ErrorCode::kInvalidInput, "JOB: a job file is needed, such as examples/fashion-mnist/job.yaml");
+}
+
+// The end of a run, on whichever process writes: run.json and the page.
+Status conclude(const train::RunDirectory& run, Status status, const TrainView& view) {
+  if (fs::exists(run.run_file())) {
+    Status written = train::finish_run_file(run, status);
+    if (written) written = view.write_page(run.folder());
+    if (written && status) view.print(fmt::format("report: {}/report.html", run.folder().string()));
+    if (!written && status) return written;
+  }
+  Status settled = run.settle_replaced();
+  return status ? settled : status;
+}
+
+// As a rank that a launcher, ours or another, started.
+Status train_as_started(train::Job job, const TrainRequest& request, const train::Role& role, bool resume,
+                        const train::RunDirectory& run, const TrainView& view) {
+  Result<train::ResolvedJob> read = train::resolve_job(std::move(job));
+  if (role.launcher == "motley") {
+    Status status = read ? train::train_as_rank(*read, run, role, request.hosts, resume) : fail(read.error());
+    if (!status) train::leave_error(status.error());
+    return status;
+  }
+  MOTLEY_ASSIGN(const train::ResolvedJob resolved, std::move(read));
+  train::RunLock lock;
+  if (role.rank == 0) {
+    MOTLEY_TRY(train::check_inputs(resolved));
+    MOTLEY_ASSIGN(lock, run.prepare(resume, request.overwrite));
+  }
+  Status status = train::train_as_rank(resolved, run, role, request.hosts, resume);
+  if (!status && status.error().code != ErrorCode::kInterrupted) {
+    status = fail(status.error().within(fmt::format("rank {}", role.rank)));
+  }
+  return role.rank == 0 ? conclude(run, std::move(status), view) : status;
+}
+
+}  // namespace
+
+const OptionTable<TrainRequest>& TrainRequest::options() {
+  using enum OptionKind;
+  static const OptionTable<TrainRequest> options = {
+      {{"run_directory", kPath, "folder of the run; default: runs/NAME-TIME"}, &TrainRequest::run_directory},
+      {{"overwrite", kBoolean, "replace the run that --run-directory holds"}, &TrainRequest::overwrite},
+      {{"quiet", kBoolean, "logs go to the run folder only"}, &TrainRequest::quiet},
+      {{"hosts", kPath, "file of addresses, one 'host:port' a line, a line a rank"}, &TrainRequest::hosts},
+      {{"rank", kInteger, "this process's line in --hosts, from 0", 0}, &TrainRequest::rank},
+      {{"secret_file", kPath,
+        "file (mode 0600) with the secret that all ranks share, where they are on several hosts; default: that of the "
+        "variable MOTLEY_SECRET_FILE"},
+       &TrainRequest::secret_file},
+  };
+  return options;
+}
+
+Status train_job(const TrainRequest& request, const TrainView& view) {
+  MOTLEY_ASSIGN(train::Role role, train::detect_role());
+  if (!request.hosts.empty()) {
+    MOTLEY_ASSIGN(role, train::role_from_hosts(request.hosts, request.rank));
+  }
+  role.secret_file = request.secret_file;
+  if (request.resume != "false" && request.run_directory.empty()) {
+    return fail(ErrorCode::kInvalidInput, "--resume: name the run's folder with --run-directory");
+  }
+  const bool resume = resumes(request);
+  MOTLEY_ASSIGN(train::Job job, effective_job(request, resume));
+  const bool plans = job.execution.plan == train::kAutoPlan;
+  if (plans && role.launcher != "none") {
+    return fail(ErrorCode::kInvalidInput,
+                "plan: auto; accepted where {} starts the workers: a plan file, which 'motley profile' and 'motley "
+                "plan' make",
+                role.launcher);
+  }
+  const train::RunDirectory run(request.run_directory.empty() ? default_run_folder(job, role)
+                                                              : fs::path(request.run_directory));
+  if (role.launcher != "none") return train_as_started(std::move(job), request, role, resume, run, view);
+
+  if (plans) {
+    job.execution.plan.clear();
+  } else {
+    MOTLEY_ASSIGN(job, train::prepare_job(std::move(job)));
+  }
+  MOTLEY_ASSIGN(const train::RunLock lock, run.prepare(resume, request.overwrite));
+  const auto launch = [&]() -> Status {
+    if (plans) {
+      MOTLEY_ASSIGN(job, plan_first(std::move(job), run, resume, view));
+      MOTLEY_ASSIGN(job, train::prepare_job(std::move(job)));
+    }
+    train::name_token_files(job);
+    view.print(fmt::format("run: {}", run.folder().string()));
+    return train::launch_job(job, run, resume, {.quiet = request.quiet});
+  };
+  return conclude(run, launch(), view);
+}
+
+Status follow_launcher() {
+  return std::getenv("MOTLEY_LAUNCHER") != nullptr ? train::follow_launcher() : Status();
+}
+
+}  // namespace motley::app

@@ -1,0 +1,39 @@
+// What `motley train` does: starts the workers of a job on this machine, or joins as the rank that torchrun, mpirun,
+// srun or a file of addresses gives this process.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "motley/app/train/job_request.h"
+
+namespace motley::app {
+
+struct TrainRequest {
+  JobRequest job;  // without a file: that of the run that is resumed
+  std::string run_directory;
+  std::string resume = "false";  // or "true" or "auto"
+  bool overwrite = false;
+  bool quiet = false;
+  std::string hosts;
+  int rank = -1;
+  std::string secret_file;
+
+  static const OptionTable<TrainRequest>& options();  // but for resume
+};
+
+struct TrainView {
+  Tell print;  // a line about where things are
+  Tell warn;
+  Ask ask;
+  std::function<Status(const std::filesystem::path&)> write_page;  // of the run in a folder
+};
+
+// Until the job is done. Errors (kInvalidInput) name the flag or the key.
+Status train_job(const TrainRequest& request, const TrainView& view);
+
+// Where a launcher started this process beside the workers of its job: the process ends with it.
+Status follow_launcher();
+
+}  // namespace motley::app

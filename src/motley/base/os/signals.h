@@ -1,0 +1,72 @@
+// Signals: how a user stops what runs (Ctrl-C and kill, taken by whoever waits for them), and threads of a library's
+// own, which take none: those are for the threads that the program made itself.
+#pragma once
+
+#include <algorithm>
+#include <csignal>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+namespace motley {
+
+// SIGINT and SIGTERM, blocked in this thread and those that it starts as long as this lives: made before any thread.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+  }
+  ~StopSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // Waits for one of them and returns which.
+  int wait() const {
+    int signal = 0;
+    while (sigwait(&signals_, &signal) != 0) continue;
+    return signal;
+  }
+  // Waits for at most a second; 0: none came.
+  int wait_for(long nanoseconds) const {
+    const timespec time{0, nanoseconds};
+    return std::max(0, sigtimedwait(&signals_, nullptr, &time));
+  }
+
+ private:
+  sigset_t signals_{};
+  sigset_t before_{};
+};
+
+// Asks a long computation to stop when the user interrupts, by a thread that lives as long as this.
+class InterruptStop {
+ public:
+  InterruptStop()
+      : watcher_([this](const std::stop_token& ending) {
+          while (!ending.stop_requested()) {
+            if (signals_.wait_for(50'000'000) > 0) stop_.request_stop();
+          }
+        }) {}
+  std::stop_token token() const { return stop_.get_token(); }
+
+ private:
+  StopSignals signals_;
+  std::stop_source stop_;
+  std::jthread watcher_;  // ends before what it uses
+};
+
+// Runs `work` in a thread in which all signals are blocked.
+template <class Work>
+std::thread start_thread(Work work) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace motley

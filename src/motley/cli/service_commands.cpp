@@ -1,0 +1,81 @@
+// motley server and motley data-server: what jobs use while it runs apart from them, until it is asked to stop.
+#include <cstring>
+#include <optional>
+
+#include "motley/app/parameter_server.h"
+#include "motley/app/train/train_job.h"
+#include "motley/base/log.h"
+#include "motley/base/os/file.h"
+#include "motley/base/os/signals.h"
+#include "motley/cli/commands.h"
+
+namespace motley::cli {
+namespace {
+
+template <class Request>
+struct ServiceArguments {
+  Request request;
+  std::string address_file;
+  bool quiet = false;
+
+  static const OptionTable<ServiceArguments>& options() {
+    using enum OptionKind;
+    static const OptionTable<ServiceArguments> options = {
+        {"", &ServiceArguments::request},
+        {{"address_file", kPath, "write the address to this file once the server listens"},
+         &ServiceArguments::address_file},
+        {{"quiet", kBoolean, "log warnings and errors only"}, &ServiceArguments::quiet},
+    };
+    return options;
+  }
+};
+using ServerArguments = ServiceArguments<app::ServerRequest>;
+using DataServerArguments = ServiceArguments<app::DataRequest>;
+
+// `start` gives what runs, with its address and description.
+template <class Arguments, class Start>
+Status serve_until_stopped(const Arguments& arguments, const Start& start) {
+  // Before threads start; after the wait below a second one ends the process at once.
+  auto stop = std::make_optional<StopSignals>();
+  if (arguments.quiet) start_logging("warning");
+  MOTLEY_ASSIGN(const auto running, start(arguments.request));
+  if (!arguments.address_file.empty()) MOTLEY_TRY(write_file(arguments.address_file, running.address + "\n"));
+  spdlog::info("listening at {} with {}", running.address, running.description);
+  spdlog::info("stopping ({})", ::strsignal(stop->wait()));
+  stop.reset();
+  return {};
+}
+
+Result<app::RunningServer> start_server(const app::ServerRequest& request) {
+  MOTLEY_TRY(app::follow_launcher());
+  MOTLEY_ASSIGN(app::RunningServer server, app::start_server(request));
+  if (server.metrics) spdlog::info("metrics at http://{}/metrics", server.metrics_address);
+  return server;
+}
+
+}  // namespace
+
+void add_server(CLI::App& app, Action& action) {
+  const auto [command, arguments] = add_command<ServerArguments>(
+      app, action, "server", "Run a parameter server for many jobs",
+      "Jobs use it with gradient_sync.method parameter-server and gradient_sync.servers. Example:\n"
+      "  head -c 32 /dev/urandom | base64 > token && chmod 600 token\n"
+      "  motley server --listen 127.0.0.1:29500 --token-file token",
+      [](const ServerArguments& given) { return serve_until_stopped(given, start_server); });
+  command.get_option("--tenants")->excludes("--token-file");
+  command.get_option("--metrics-token-file")->needs("--metrics");
+}
+
+void add_data_server(CLI::App& app, Action& action) {
+  const auto [command, arguments] = add_command<DataServerArguments>(
+      app, action, "data-server", "Serve a job's data to workers that do not have the files",
+      "Jobs use it with data.server and data.token_file; every key of the job file is also a flag. Example:\n"
+      "  head -c 32 /dev/urandom | base64 > token && chmod 600 token\n"
+      "  motley data-server examples/fashion-mnist/job.yaml --listen 127.0.0.1:29600 --token-file token",
+      [](const DataServerArguments& given) { return serve_until_stopped(given, app::serve_data); });
+  app::JobRequest& job = arguments.request.job;
+  command.add_option("JOB", job.file, "Job file (docs/reference/job.md), whose data is served")->required();
+  add_texts(command, "Keys of the job", app::job_options(), job.flags);
+}
+
+}  // namespace motley::cli

@@ -1,0 +1,155 @@
+#include "motley/net/admission.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "motley/base/log.h"
+#include "motley/base/os/file.h"
+#include "motley/net/connection.h"
+#include "motley/net/socket.h"
+
+namespace motley::net {
+namespace {
+
+constexpr double kHandshakeSeconds = 5;
+constexpr double kTickSeconds = 0.25;
+constexpr double kPauseSeconds = 0.25;  // where this process has as many descriptors as it may
+// Unauthenticated peers at a time; one more turns out the oldest, which is the one least likely to be a rank.
+constexpr std::size_t kMaxPending = 256;
+
+// Handshake messages are smaller than any socket buffer, so one call sends them whole or never will.
+bool flush(const Descriptor& socket, Handshake& handshake) {
+  const auto output = handshake.take_output();
+  return output.empty() || ::send(socket.get(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+                               static_cast<ssize_t>(output.size());
+}
+
+// Reads and answers as far as bytes are here. True while it can go on.
+Result<bool> exchange(const Descriptor& socket, Handshake& handshake, std::vector<std::byte>& input) {
+  while (!handshake.done()) {
+    const std::size_t have = input.size();
+    input.resize(handshake.wanted());
+    const ssize_t got = ::recv(socket.get(), input.data() + have, input.size() - have, MSG_DONTWAIT);
+    input.resize(have + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) {
+      return fail(ErrorCode::kPeerLost,
+                  "the peer closed the connection during the handshake, as one does that speaks another protocol "
+                  "version than {}",
+                  kProtocolVersion);
+    }
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+    if (got < 0) return fail(ErrorCode::kPeerLost, "the connection broke during the handshake: {}", errno_text());
+    if (input.size() == handshake.wanted()) {
+      const Status fed = handshake.feed(input);
+      input.clear();
+      const bool sent = flush(socket, handshake);
+      MOTLEY_TRY(fed);
+      if (!sent) return fail(ErrorCode::kPeerLost, "the connection broke during the handshake");
+    }
+  }
+  return true;
+}
+
+Result<Host> connect_once(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                          const Handshake::Check& check, const Deadline& deadline,
+                          const std::function<bool()>& cancelled) {
+  MOTLEY_ASSIGN(Descriptor socket, connect_to(endpoint, deadline, cancelled));
+  const Deadline patience = Deadline::after(std::min(deadline.remaining(), kHandshakeSeconds));
+  Handshake handshake(Handshake::Role::kConnector, secret, own, check);
+  std::vector<std::byte> input;
+  const std::string where = to_string(endpoint);
+  if (!flush(socket, handshake)) {
+    return fail(ErrorCode::kPeerLost, "{}: the connection broke during the handshake", where);
+  }
+  for (;;) {
+    const auto result = exchange(socket, handshake, input);
+    if (!result) return fail(result.error().within(where));
+    if (*result) return Host{std::move(socket), handshake.peer()};
+    if (patience.passed() || (cancelled && cancelled())) {
+      return fail(ErrorCode::kTimeout, "{}: no complete handshake within {:.3g} s", where, patience.allowed());
+    }
+    wait_for(socket.get(), POLLIN, std::min(50, patience.remaining_milliseconds()));
+  }
+}
+
+}  // namespace
+
+Acceptor::Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check)
+    : listener_(std::move(listener)),
+      find_secret_(std::move(find_secret)),
+      own_(std::move(own)),
+      check_(std::move(check)) {}
+
+void Acceptor::add_to(WaitSet& waits) const {
+  waits.add(listener_.get(), monotonic_seconds() < listens_from_ ? 0 : POLLIN);
+  for (const Pending& pending : pending_) waits.add(pending.socket.get(), POLLIN);
+  waits.end_after(kTickSeconds);
+}
+
+std::optional<Status> Acceptor::advance(Pending& pending) {
+  const auto result = exchange(pending.socket, pending.handshake, pending.input);
+  if (!result) return fail(result.error());
+  if (*result) return Status();
+  if (monotonic_seconds() < pending.give_up_at) return std::nullopt;
+  return fail(ErrorCode::kTimeout, "no complete handshake within {} s", kHandshakeSeconds);
+}
+
+std::vector<Acceptor::PendingConnection> Acceptor::step() {
+  errno = 0;
+  for (Descriptor socket = accept_from(listener_); socket.valid(); socket = accept_from(listener_)) {
+    std::string address = to_string(remote_endpoint(socket));
+    pending_.push_back({std::move(socket), std::move(address),
+                        Handshake(Handshake::Role::kAcceptor, find_secret_, own_, check_),
+                        monotonic_seconds() + kHandshakeSeconds});
+    if (pending_.size() > kMaxPending) pending_.pop_front();
+  }
+  if (errno == EMFILE || errno == ENFILE) {
+    if (listens_from_ == 0) spdlog::warn("no more connections are let in for now: {}", errno_text());
+    listens_from_ = monotonic_seconds() + kPauseSeconds;
+  }
+  std::vector<PendingConnection> decided;
+  for (auto pending = pending_.begin(); pending != pending_.end();) {
+    std::optional<Status> status = advance(*pending);
+    if (!status) {
+      ++pending;
+      continue;
+    }
+    decided.push_back(
+        {std::move(pending->socket), std::move(pending->address), pending->handshake.peer(), std::move(*status)});
+    pending = pending_.erase(pending);
+  }
+  return decided;
+}
+
+Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                                      const Handshake::Check& check, const Deadline& deadline,
+                                      const std::function<bool()>& cancelled,
+                                      const std::function<bool(const Error&)>& is_final) {
+  for (double pause = 0.01;; pause = std::min(0.5, 2 * pause)) {
+    auto host = connect_once(endpoint, secret, own, check, deadline, cancelled);
+    if (host || is_final(host.error()) || deadline.remaining() <= pause) return host;
+    SteadyClock::instance().sleep_until(monotonic_seconds() + pause);
+  }
+}
+
+Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                                                    const Deadline& deadline, bool payload_checksum,
+                                                    const std::function<bool()>& cancelled) {
+  const auto anybody = [](const Claim&) -> Status { return {}; };
+  const auto is_final = [&](const Error& error) { return error.code == ErrorCode::kRefused || cancelled(); };
+  auto host = connect_and_authenticate(endpoint, secret, own, anybody, deadline, cancelled, is_final);
+  if (!host && is_final(host.error())) return fail(host.error());
+  if (!host) {
+    return fail(ErrorCode::kTimeout, "nobody let this rank in at {} within {:.3g} s: {}", to_string(endpoint),
+                deadline.allowed(), host.error().message);
+  }
+  Identity identity = host->claim.identity;
+  identity.session = own.identity.session;
+  identity.epoch = own.identity.epoch;
+  identity.purpose = own.identity.purpose;
+  return std::make_unique<Connection>(std::move(host->socket), std::move(identity), payload_checksum);
+}
+
+}  // namespace motley::net

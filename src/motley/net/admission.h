@@ -1,0 +1,76 @@
+// Connections whose two ends have proved themselves by the handshake. The accepting side is a listening socket to which
+// unauthenticated peers may connect: it runs many handshakes at once without blocking, each with a deadline of its own,
+// so that a silent or hostile connection costs nobody else anything.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "motley/base/os/descriptor.h"
+#include "motley/net/handshake.h"
+#include "motley/net/wait_set.h"
+
+namespace motley::net {
+
+class Acceptor {
+ public:
+  // A peer whose handshake has ended, well or not.
+  struct PendingConnection {
+    Descriptor socket;
+    std::string address;  // "10.0.0.5:4711"
+    Claim claim;          // to be believed only if `accepted`
+    Status accepted;      // why it was turned away
+  };
+
+  // `check` judges those who proved that they know the secret.
+  Acceptor(Descriptor listener, Handshake::FindSecret find_secret, Claim own, Handshake::Check check);
+  Acceptor(Descriptor listener, const Secret& secret, Claim own, Handshake::Check check)
+      : Acceptor(std::move(listener), [secret](const Claim&) { return secret; }, std::move(own), std::move(check)) {}
+
+  // Adds what to wait for, and that the wait ends soon enough to keep the deadlines.
+  void add_to(WaitSet& waits) const;
+  // Does what can be done without blocking; returns those decided since the last call.
+  std::vector<PendingConnection> step();
+
+ private:
+  struct Pending {
+    Descriptor socket;
+    std::string address;
+    Handshake handshake;
+    double give_up_at;  // monotonic seconds
+    std::vector<std::byte> input = {};
+  };
+  // How the handshake was decided, once it is.
+  static std::optional<Status> advance(Pending& pending);
+
+  Descriptor listener_;
+  Handshake::FindSecret find_secret_;
+  Claim own_;
+  Handshake::Check check_;
+  std::list<Pending> pending_;  // oldest first
+  double listens_from_ = 0;     // monotonic seconds: later than now while this process can open nothing more
+};
+
+// The other side: connects, proves, and checks who answers, again and again until the deadline or until an error
+// `is_final`; returns the last one. `cancelled` ends an attempt, and is asked every 50 ms.
+struct Host {
+  Descriptor socket;
+  Claim claim;
+};
+Result<Host> connect_and_authenticate(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                                      const Handshake::Check& check, const Deadline& deadline,
+                                      const std::function<bool()>& cancelled,
+                                      const std::function<bool(const Error&)>& is_final);
+
+// An authenticated connection to whoever listens at the endpoint and holds the secret, whoever it claims to be. Tries
+// again until the deadline, unless it is refused; `cancelled` is asked every 50 ms. The error names the endpoint.
+Result<std::unique_ptr<Connection>> connect_to_host(const Endpoint& endpoint, const Secret& secret, const Claim& own,
+                                                    const Deadline& deadline, bool payload_checksum,
+                                                    const std::function<bool()>& cancelled);
+
+}  // namespace motley::net

@@ -1,0 +1,34 @@
+// What is noted in an attempt's folder, for executors to find, whichever process they are. The command of every attempt
+// runs under a wrapper, the small program motley-run-attempt, whoever starts it:
+//
+//   lock    held for as long as the wrapper lives, where its host tells locks
+//   begun   the wrapper's process; made by whoever comes first, so that the command begins once at most
+//   ended   the command's exit code, or 128 + the signal that ended it; written whole, and durable
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/result.h"
+#include "motley/scheduling/service/executor.h"
+
+namespace motley::scheduling {
+
+// motley-run-attempt, which is built and installed beside the programs that need it, such as this one. Errors:
+// kUnavailable where it is not there.
+Result<std::string> find_wrapper(const std::filesystem::path& program = "/proc/self/exe");
+// The attempt's command under the wrapper. In a batch job of Slurm it does more (motley_run_attempt.cpp).
+std::vector<std::string> wrapped_command(const std::string& wrapper, const Attempt& attempt, bool is_batch_job);
+
+// Makes `begun`, with its text at once; false where it is there.
+Result<bool> note_begun(const std::filesystem::path& folder, int process);
+Status note_ended(const std::filesystem::path& folder, int exit_code);
+
+// Makes sure that an attempt never begins; false where it has.
+bool forbid(const Attempt& attempt);
+bool has_begun(const Attempt& attempt);
+std::optional<int> read_exit_code(const Attempt& attempt);
+
+}  // namespace motley::scheduling

@@ -1,0 +1,117 @@
+#include "motley/scheduling/service/job_record.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "motley/base/os/file.h"
+#include "motley/scheduling/simulator/placement.h"
+
+namespace motley::scheduling {
+namespace {
+
+constexpr double kLongestSeconds = 1e9;
+constexpr double kLongestGrace = 3600;
+
+bool is_plain(char letter) {
+  return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '-' || letter == '_' || letter == '.';
+}
+
+void replace(std::string& text, const std::string& what, const std::string& by) {
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
+    text.replace(at, what.size(), by);
+  }
+}
+
+}  // namespace
+
+const OptionTable<SubmittedJob>& SubmittedJob::options() {
+  using enum OptionKind;
+  static const OptionTable<SubmittedJob> options = {
+      {{"name", kText, "name of the job, unique among all jobs of the service"}, &SubmittedJob::name},
+      {{"workers", kInteger, "workers that the job asks for", 1, 1e6}, &SubmittedJob::workers},
+      {{"min_workers", kInteger, "fewest workers that it can run with; default: --workers", 1, 1e6},
+       &SubmittedJob::min_workers},
+      {{"max_workers", kInteger, "most workers that it can use; default: --workers", 1, 1e6},
+       &SubmittedJob::max_workers},
+      {{"estimated_duration", kSeconds, "how long it should take with the workers it asks for", 1e-3, kLongestSeconds},
+       &SubmittedJob::estimated_seconds},
+      {{"restart_cost", kSeconds, "time that it loses whenever its workers change", 0, kLongestSeconds},
+       &SubmittedJob::restart_cost_seconds},
+      {{"grace_period", kSeconds, "time between the notice to stop (SIGTERM) and the end (SIGKILL)", 0, kLongestGrace},
+       &SubmittedJob::grace_seconds},
+      {{"weight", kReal, "weight of its utility", 0}, &SubmittedJob::weight},
+      {{"device_hour_cost", kReal, "cost of one of its devices per hour, in the unit of its utility", 0},
+       &SubmittedJob::device_hour_cost},
+      {{"max_retries", kInteger, "how often it is restarted after a failure of its own", 0, 1e6},
+       &SubmittedJob::max_retries},
+  };
+  return options;
+}
+
+Status check(const SubmittedJob& job, const ClusterTopology& topology) {
+  const auto refuse = [&](const char* field, const auto& value, const std::string& accepted) {
+    return fail(ErrorCode::kInvalidInput, "job '{}': {} is '{}'; accepted: {}", job.name, field, value, accepted);
+  };
+  if (const Status plain = check_folder_name(job.name); !plain) return fail(plain.error().within("name"));
+  if (!std::ranges::all_of(job.name, is_plain)) return refuse("name", job.name, "letters, digits, '-', '_' and '.'");
+  if (job.command.empty() || job.command.front().empty()) return refuse("command", "", "a program and its arguments");
+  if (!job.directory.starts_with('/')) return refuse("directory", job.directory, "an absolute path");
+  const Job seen = make_job(job, 0, topology.types);
+  const int min_workers = seen.min_workers();
+  if (job.workers < 1) return refuse("workers", job.workers, "an integer from 1");
+  if (min_workers > job.workers) return refuse("min_workers", min_workers, "an integer from 1 to workers");
+  if (seen.max_workers() < job.workers) return refuse("max_workers", seen.max_workers(), "an integer from workers");
+  if (!job.speeds.empty() && list_types(seen).empty()) {
+    return refuse("speeds", job.speeds.front().type,
+                  fmt::format("types of which the cluster has devices: {}", fmt::join(topology.types, ", ")));
+  }
+  if (const int devices = max_devices(topology, seen); min_workers > devices) {
+    return refuse("min_workers", min_workers,
+                  fmt::format("up to {}, all devices of the cluster that it could have", devices));
+  }
+  if (job.estimated_seconds > kLongestSeconds) return refuse("estimated_duration", job.estimated_seconds, "up to 1e9");
+  if (job.restart_cost_seconds > kLongestSeconds) return refuse("restart_cost", job.restart_cost_seconds, "up to 1e9");
+  if (job.grace_seconds > kLongestGrace) return refuse("grace_period", job.grace_seconds, "up to 3600");
+  if (const Status utility = check(job.utility); !utility) {
+    return fail(utility.error().within(fmt::format("job '{}'", job.name)));
+  }
+  return {};
+}
+
+Job make_job(const SubmittedJob& submitted, double arrival, const std::vector<std::string>& types) {
+  Job job;
+  job.name = submitted.name;
+  job.arrival = arrival;
+  job.duration = submitted.estimated_seconds;
+  job.workers = submitted.workers;
+  job.utility = submitted.utility;
+  job.utility.weight = submitted.weight;
+  job.elastic = Elastic{.min_workers = submitted.min_workers > 0 ? submitted.min_workers : submitted.workers,
+                        .max_workers = submitted.max_workers > 0 ? submitted.max_workers : submitted.workers,
+                        .compute_seconds = submitted.compute_seconds,
+                        .gradient_bytes = submitted.gradient_bytes,
+                        .restart_cost_seconds = submitted.restart_cost_seconds};
+  job.device_hour_cost = submitted.device_hour_cost;
+  for (std::size_t type = 0; !submitted.speeds.empty() && type < types.size(); ++type) {
+    const auto found = std::ranges::find(submitted.speeds, types[type], &SubmittedJob::Speed::type);
+    job.type_speeds.push_back(found == submitted.speeds.end() ? 0 : found->speed);
+  }
+  return job;
+}
+
+std::vector<std::string> make_command(const SubmittedJob& job, int workers, int attempt, const std::string& folder) {
+  std::vector<std::string> words;
+  for (std::string word : job.command) {
+    if (word == "{resume}") {
+      if (attempt > 1) words.emplace_back("--resume");
+      continue;
+    }
+    replace(word, "{workers}", fmt::format("{}", workers));
+    replace(word, "{attempt}", fmt::format("{}", attempt));
+    replace(word, "{folder}", folder);
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
+}  // namespace motley::scheduling

@@ -1,0 +1,301 @@
+// The keys of a job file, each with its kind, its help, its bounds and the field that holds it.
+#include "motley/train/job/job.h"
+
+namespace motley::train {
+namespace {
+
+using enum OptionKind;
+
+const OptionTable<ModelSpec> kModelOptions = {
+    {choice("name", "network",
+            {"mlp", "cnn", "resnet18", "vgg11", "transformer", "ctrdnn", "2emb", "matchnet", "nce", "torchscript",
+             "synthetic"},
+            {{"imitation", "synthetic"}}),
+     &ModelSpec::name},
+    {{"path", kPath,
+      "file of model.name torchscript (made by tools/motley-export), or the profile of model.name synthetic"},
+     &ModelSpec::path},
+    {{"hidden_sizes", kIntegers, "sizes of the hidden fully connected layers; empty: the network's own", 1},
+     &ModelSpec::hidden_sizes},
+    {{"num_layers", kInteger, "blocks of transformer; 0: 4", 0}, &ModelSpec::num_layers},
+    {{"hidden_size", kInteger, "size of transformer's hidden state, for each token; 0: 128", 0},
+     &ModelSpec::hidden_size},
+    {{"num_heads", kInteger, "attention heads in each block of transformer, a divisor of model.hidden_size; 0: 4", 0},
+     &ModelSpec::num_heads},
+    {{"tie_embeddings", kBoolean, "transformer's output layer shares the weights of its token embedding"},
+     &ModelSpec::tie_embeddings},
+    {choice("norm", "normalisation of resnet18 and vgg11; auto: the network's own", {"auto", "none", "batch", "group"}),
+     &ModelSpec::norm},
+    {{"dropout", kReal, "fraction of activations dropped in mlp, vgg11 and transformer", 0, 0.95}, &ModelSpec::dropout},
+    {choice("dtype", "type of weights and gradients", {"float32", "float64"}), &ModelSpec::dtype},
+    {{"input_shape", kIntegers, "shape of one sample; empty: the data's", 1}, &ModelSpec::input_shape},
+    {{"outputs", kInteger, "outputs of the network; 0: the data's number of classes", 0}, &ModelSpec::outputs},
+};
+
+const OptionTable<EmbeddingSpec> kEmbeddingOptions = {
+    {choice("placement",
+            "where the embeddings of ctrdnn, 2emb, matchnet and nce are: server, on parameter servers "
+            "(gradient_sync.servers, or one that is started for the job); replicated, all of them on every worker",
+            {"server", "replicated"}, {{"worker", "replicated"}}),
+     &EmbeddingSpec::placement},
+    {{"num_embeddings", kInteger,
+      "embeddings of the table, into which ids are folded; 0, only with server: as many as there are ids", 0},
+     &EmbeddingSpec::num_embeddings},
+    {{"embedding_dim", kInteger, "values of an embedding; 0: the network's own, 10 or with nce 128", 0, 4096},
+     &EmbeddingSpec::embedding_dim},
+    {choice("optimizer", "server: optimizer of the embeddings; replicated: they are updated as all weights are",
+            {"adagrad", "adam", "sgd"}),
+     &EmbeddingSpec::optimizer},
+    {{"learning_rate", kReal, "server: learning rate of the embeddings", 0}, &EmbeddingSpec::learning_rate},
+    {{"memory", kBytes,
+      "server: memory for embeddings on each server, which keeps the others on disk (motley server --embedding-dir); "
+      "0: all of them in memory",
+      0},
+     &EmbeddingSpec::memory},
+    {choice("comm_dtype", "server: type of embeddings and of their gradients on the wire; what it rounds away is lost",
+            {"float32", "bfloat16", "float16", "int8"}),
+     &EmbeddingSpec::comm_dtype},
+    {{"prefetch", kBoolean, "server: ask for the next batch's embeddings while this one is computed"},
+     &EmbeddingSpec::prefetch},
+    {{"cache_rows", kInteger, "server: hot embeddings that each worker caches, to use them in several steps; 0: none",
+      0, 1 << 30},
+     &EmbeddingSpec::cache_rows},
+    {{"max_staleness", kInteger, "server: how many steps older than a step's own a cached embedding may be", 0,
+      1 << 20},
+     &EmbeddingSpec::max_staleness},
+};
+
+const OptionTable<DataSpec> kDataOptions = {
+    {choice("name", "format of the data", {"fashion-mnist", "idx", "csv", "npy", "text", "criteo", "clicks"}),
+     &DataSpec::name},
+    {{"folder", kPath, "folder of the four files of fashion-mnist (MNIST's have the same names)"}, &DataSpec::folder},
+    {{"train", kPath,
+      "training features (idx, npy), table (csv) or text; empty with text: the one of Debian's package jargon-text"},
+     &DataSpec::train},
+    {{"train_targets", kPath, "training targets (idx, npy)"}, &DataSpec::train_targets},
+    {{"test", kPath, "test features, table or text; empty: no evaluation, or with text by data.test_fraction"},
+     &DataSpec::test},
+    {{"test_targets", kPath, "test targets (idx, npy)"}, &DataSpec::test_targets},
+    {{"target", kText, "column of the target (csv)"}, &DataSpec::target},
+    {choice("target_kind", "what the target is", {"class", "real"}), &DataSpec::target_kind},
+    {{"drop_columns", kText, "columns that are neither feature nor target (csv), separated by commas"},
+     &DataSpec::drop_columns},
+    {{"categorical_columns", kText,
+      "columns whose values are categories, which ctrdnn, 2emb, matchnet and nce embed (csv), separated by commas"},
+     &DataSpec::categorical_columns},
+    {{"max_malformed_fraction", kReal, "fraction of the lines that may be malformed and are skipped (csv, criteo)", 0,
+      1},
+     &DataSpec::max_malformed_fraction},
+    {{"num_samples", kReal, "synthetic training samples; a tenth as many for the test (clicks)", 1, 4e9},
+     &DataSpec::num_samples},
+    {{"num_categories", kReal, "different values of all categorical columns together (clicks)", 260, 1ULL << 32},
+     &DataSpec::num_categories},
+    {{"zipf", kReal, "exponent of the Zipf distribution of the categories (clicks)", 0.1, 10}, &DataSpec::zipf},
+    {{"sequence_length", kInteger, "bytes of a sample (text)", 1, 1 << 20}, &DataSpec::sequence_length},
+    {{"test_fraction", kReal, "fraction of the text, at its end, that is test data where data.test is empty (text)", 0,
+      0.9},
+     &DataSpec::test_fraction},
+    {{"normalise", kBoolean,
+      "shift and scale features to mean 0 and deviation 1, as measured on the training data (not text)"},
+     &DataSpec::normalise},
+    {{"server", kText,
+      "host:port of the data server (`motley data-server`) that has the files; the other keys of the data are as "
+      "there; empty: every worker has the files"},
+     &DataSpec::server},
+    {{"token_file", kPath,
+      "file (mode 0600) with the data server's token; empty: that of the variable MOTLEY_TOKEN_FILE"},
+     &DataSpec::token_file},
+    {{"prefetch", kInteger, "steps whose samples a worker reads ahead", 0, 64}, &DataSpec::prefetch},
+};
+
+const OptionTable<TrainingSpec> kTrainingOptions = {
+    {{"global_batch_size", kInteger, "samples of one step, over all workers", 1, 1 << 30},
+     &TrainingSpec::global_batch_size},
+    {{"gradient_accumulation_steps", kInteger, "micro-batches into which a worker cuts its part of a step", 1, 4096},
+     &TrainingSpec::gradient_accumulation_steps},
+    {{"epochs", kReal, "passes over the training data", 0, 1e6}, &TrainingSpec::epochs},
+    {{"steps", kInteger, "stop after this many steps; 0: by epochs", 0}, &TrainingSpec::steps},
+    {choice("loss", "loss, averaged over the samples of a step", {"cross-entropy", "bce", "mse"}), &TrainingSpec::loss},
+};
+
+const OptionTable<OptimizerSpec> kOptimizerOptions = {
+    {choice("name", "optimizer", {"sgd", "adam", "adamw"}), &OptimizerSpec::name},
+    {{"learning_rate", kReal, "peak learning rate, which lr_scheduler scales", 0}, &OptimizerSpec::learning_rate},
+    {{"momentum", kReal, "momentum of sgd", 0, 0.99999}, &OptimizerSpec::momentum},
+    {{"nesterov", kBoolean, "Nesterov's form of the momentum"}, &OptimizerSpec::nesterov},
+    {{"weight_decay", kReal, "weight decay", 0}, &OptimizerSpec::weight_decay},
+    {{"betas", kReals, "decay rates of adam and adamw", 0, 0.9999999}, &OptimizerSpec::betas},
+    {{"epsilon", kReal, "added to adam's denominator", 0}, &OptimizerSpec::epsilon},
+};
+
+const OptionTable<LrSchedulerSpec> kLrSchedulerOptions = {
+    {choice("name", "learning-rate scheduler", {"constant", "step", "cosine"}), &LrSchedulerSpec::name},
+    {{"warmup_steps", kInteger, "steps of linear warm-up", 0}, &LrSchedulerSpec::warmup_steps},
+    {{"step_size", kInteger, "step: multiply by lr_scheduler.gamma every so many steps", 1},
+     &LrSchedulerSpec::step_size},
+    {{"gamma", kReal, "step: the factor", 0, 1}, &LrSchedulerSpec::gamma},
+    {{"min_lr_ratio", kReal, "cosine: learning rate at the last step, as a fraction of optimizer.learning_rate", 0, 1},
+     &LrSchedulerSpec::min_lr_ratio},
+};
+
+const OptionTable<BatchSplitSpec> kBatchSplitOptions = {
+    {choice("mode",
+            "how a step's samples are split among the workers: dynamic follows measured speed (and takes from a work "
+            "queue under random delays)",
+            {"dynamic", "equal", "fixed", "replay", "work-queue"}, {{"pull", "work-queue"}}),
+     &BatchSplitSpec::mode},
+    {{"fixed", kIntegers, "fixed: samples of each worker in a full batch", 0}, &BatchSplitSpec::fixed},
+    {{"replay", kPath, "replay: run folder whose recorded splits are used again"}, &BatchSplitSpec::replay},
+};
+
+const OptionTable<BaselineSpec> kBaselineOptions = {
+    {{"every", kInteger,
+      "run baseline steps with the equal split every so many steps, to measure the gain in the same run; 0: never", 0},
+     &BaselineSpec::every},
+    {{"steps", kInteger, "baseline steps in a row", 1, 1000}, &BaselineSpec::steps},
+};
+
+const OptionTable<ExecutionSpec> kExecutionOptions = {
+    {{"workers", kInteger, "worker processes; 0: those of the cluster file, else one", 0, 1024},
+     &ExecutionSpec::workers},
+    {{"cluster", kPath, "cluster file that describes the workers; empty: this machine"}, &ExecutionSpec::cluster},
+    {{"plan", kPath,
+      "plan file (of `motley plan`) that says which layers each worker computes; auto: profile and plan first; "
+      "empty: all of them"},
+     &ExecutionSpec::plan},
+    {{"profile", kPath,
+      "with a plan file: profile that the plan was made from, so that the run can replan and its page show the "
+      "predicted step; empty: that of emulation"},
+     &ExecutionSpec::profile},
+    {{"replan", kBoolean,
+      "a planned run whose profile is known moves to a better plan of the same workers when they are not as fast as "
+      "that says"},
+     &ExecutionSpec::replan},
+    {{"emulation", kPath,
+      "with a plan file: profile whose times for its device types and layers the workers take, to try a plan for "
+      "devices that are not here; empty: they are as fast as they are"},
+     &ExecutionSpec::emulation},
+    {{"device", kText, "cpu, cuda or cuda:N, where the cluster file does not say"}, &ExecutionSpec::device},
+    {{"threads", kInteger, "compute threads of a worker, where the cluster file does not say", 1, 1024},
+     &ExecutionSpec::threads},
+    {{"deterministic", kBoolean, "only kernels that give the same bits from run to run"},
+     &ExecutionSpec::deterministic},
+};
+
+const OptionTable<DeadlineSpec> kDeadlineOptions = {
+    {{"join", kSeconds, "how long workers may take to appear", 0.1, 86400}, &DeadlineSpec::join},
+    {{"step", kSeconds, "how long a worker may be waited for within a step", 0.1, 86400}, &DeadlineSpec::step},
+};
+
+const OptionTable<GradientSyncSpec> kGradientSyncOptions = {
+    {choice("method",
+            "gradient synchronisation: ring (all-reduce, in shared memory where that is possible) or "
+            "parameter-server; auto: ring, or what is measured to be faster where gradient_sync.servers are given",
+            {"auto", "ring", "parameter-server", "shared-memory", "tcp-ring"}, {{"ps", "parameter-server"}}),
+     &GradientSyncSpec::method},
+    {choice("comm_dtype",
+            "type on the wire between hosts; parameter-server only: int8, top-k (what a gradient leaves out goes "
+            "with the next one), or auto: what of float32, bfloat16 and int8 pays",
+            {"float32", "bfloat16", "float16", "int8", "top-k", "auto"}),
+     &GradientSyncSpec::comm_dtype},
+    {{"top_k", kReal, "top-k: the fraction of a gradient's values that is sent", 1e-6, 0.5}, &GradientSyncSpec::top_k},
+    {{"bucket_size", kBytes, "gradients are synchronised in buckets of about this size", 4096},
+     &GradientSyncSpec::bucket_size},
+    {choice("consistency",
+            "parameter-server: whether workers take each step together (bsp), may be gradient_sync.staleness steps "
+            "ahead of the slowest (ssp), or any number of steps (async)",
+            {"bsp", "ssp", "async"}),
+     &GradientSyncSpec::consistency},
+    {{"staleness", kInteger,
+      "ssp: steps that a worker may be ahead of the slowest, 0 is bsp; async: likewise, but 0 sets no bound", 0,
+      1 << 20},
+     &GradientSyncSpec::staleness},
+    {{"servers", kText,
+      "parameter-server, auto: servers to use, 'host:port, host:port'; empty: with parameter-server one is started "
+      "on this machine for the job"},
+     &GradientSyncSpec::servers},
+    {{"token_file", kPath,
+      "parameter-server, auto: file (mode 0600) with the servers' token; empty: that of the variable "
+      "MOTLEY_TOKEN_FILE"},
+     &GradientSyncSpec::token_file},
+    {{"tenant", kText, "parameter-server: whom the servers' token belongs to, where they tell tenants apart"},
+     &GradientSyncSpec::tenant},
+    {choice("placement",
+            "parameter-server: where gradients are summed: central at the first server, sharded over all, colocated "
+            "beside the workers, hierarchical by rack first; auto: sharded, or with gradient_sync.racks what "
+            "measured links make faster",
+            {"auto", "central", "sharded", "colocated", "hierarchical"}),
+     &GradientSyncSpec::placement},
+    {{"racks", kIntegers, "parameter-server: for each worker which of gradient_sync.servers, from 0, is in its rack",
+      0},
+     &GradientSyncSpec::racks},
+    {{"server_threads", kInteger,
+      "parameter-server: threads of the server that is started for the job; 0: one a core, colocated: one", 0, 1024},
+     &GradientSyncSpec::server_threads},
+    {{"chunk_size", kBytes, "parameter-server: gradients are summed in chunks of this size", 64, 1 << 20},
+     &GradientSyncSpec::chunk_size},
+    {{"overlap", kBoolean,
+      "synchronise finished buckets while backward still runs; copy to and from GPUs while they compute"},
+     &GradientSyncSpec::overlap},
+};
+
+const OptionTable<CheckpointSpec> kCheckpointOptions = {
+    {{"every_steps", kInteger, "checkpoint every so many steps; 0: by time only", 0}, &CheckpointSpec::every_steps},
+    {{"every", kSeconds, "checkpoint at least this often; 0: by steps only", 0}, &CheckpointSpec::every},
+    {{"keep", kInteger, "checkpoints kept; 0: none is written, not even at the end", 0, 1000}, &CheckpointSpec::keep},
+};
+
+const OptionTable<EvaluateSpec> kEvaluateOptions = {
+    {{"every_epochs", kReal, "evaluate on the test data this often and at the end; 0: at the end only; -1: never", -1},
+     &EvaluateSpec::every_epochs},
+};
+
+const OptionTable<AcceptanceSpec> kAcceptanceOptions = {
+    {{"test_accuracy", kReal, "the summary says whether the test accuracy reached this; 0: not asked for", 0, 1},
+     &AcceptanceSpec::test_accuracy},
+    {{"test_auc", kReal, "the same for the area under the ROC curve on the test data, of two classes", 0, 1},
+     &AcceptanceSpec::test_auc},
+    {{"speedup_over_equal", kReal, "the same for the speed-up over the equal split, which baseline steps measure", 0},
+     &AcceptanceSpec::speedup_over_equal},
+    {{"wait_fraction", kReal, "the same for the largest fraction of step time that a worker waits", 0, 1},
+     &AcceptanceSpec::wait_fraction},
+};
+
+const OptionTable<TimelineSpec> kTimelineOptions = {
+    {{"steps", kInteger,
+      "about how many steps are recorded in timeline.json: the first half of this number, the others spread over the "
+      "run",
+      0, 100000},
+     &TimelineSpec::steps},
+};
+
+}  // namespace
+
+const OptionTable<Job>& Job::options() {
+  static const OptionTable<Job> options = {
+      {{"version", kInteger, "version of the job format", kJobVersion, kJobVersion}, &Job::version},
+      {{"name", kText, "name of the job; run folders are named after it"}, &Job::name},
+      {{"seed", kInteger, "seed of the initial weights, the order of the samples and dropout", 0}, &Job::seed},
+      {"model", &Job::model, kModelOptions},
+      {"data", &Job::data, kDataOptions},
+      {"embedding", &Job::embedding, kEmbeddingOptions},
+      {"", &Job::training, kTrainingOptions},
+      {"optimizer", &Job::optimizer, kOptimizerOptions},
+      {"lr_scheduler", &Job::lr_scheduler, kLrSchedulerOptions},
+      {{"max_grad_norm", kReal, "clip the gradient's global norm to this; 0: no clipping", 0}, &Job::max_grad_norm},
+      {choice("precision", "bfloat16: forward pass under autocast", {"float32", "bfloat16"}), &Job::precision},
+      {"", &Job::execution, kExecutionOptions},
+      {"gradient_sync", &Job::gradient_sync, kGradientSyncOptions},
+      {"batch_split", &Job::batch_split, kBatchSplitOptions},
+      {"baseline", &Job::baseline, kBaselineOptions},
+      {"checkpoint", &Job::checkpoint, kCheckpointOptions},
+      {"evaluate", &Job::evaluate, kEvaluateOptions},
+      {"acceptance", &Job::acceptance, kAcceptanceOptions},
+      {"deadline", &Job::deadline, kDeadlineOptions},
+      {"timeline", &Job::timeline, kTimelineOptions},
+      {choice("log_level", "how much is logged", {"trace", "debug", "info", "warn", "error"}), &Job::log_level},
+  };
+  return options;
+}
+
+}  // namespace motley::train

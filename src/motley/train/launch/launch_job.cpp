@@ -1,0 +1,102 @@
+#include "motley/train/launch/launch_job.h"
+
+#include <fstream>
+
+#include "motley/base/os/file.h"
+#include "motley/ps/protocol/server_protocol.h"
+#include "motley/train/job/job_data.h"
+#include "motley/train/job/servers.h"
+
+namespace motley::train {
+namespace {
+
+// What is wrong with the servers and racks of a job with gradient_sync.method parameter-server, as far as the keys
+// tell.
+Status check_servers(const Job& job, int workers) {
+  const GradientSyncSpec& sync = job.gradient_sync;
+  const auto refuse = [](const std::string& text) { return fail(ErrorCode::kInvalidInput, "{}", text); };
+  if (job.model.dtype == "float64") {
+    return refuse(
+        "model.dtype: float64; accepted with gradient_sync.method parameter-server: float32, in which servers keep "
+        "weights");
+  }
+  if (sync.placement == "colocated") {
+    if (sync.servers.empty() && sync.racks.empty()) return {};
+    return refuse(
+        "gradient_sync.placement: colocated, where servers run beside the workers; accepted with gradient_sync.servers "
+        "or gradient_sync.racks: auto, central, sharded, hierarchical");
+  }
+  if (sync.placement != "hierarchical" && sync.racks.empty()) return {};
+  if (sync.consistency != "bsp") {
+    return refuse(
+        fmt::format("gradient_sync.consistency: {}; accepted with gradient_sync.racks or gradient_sync.placement "
+                    "hierarchical: bsp, as a rack's server adds up what its workers push together",
+                    sync.consistency));
+  }
+  if (sync.comm_dtype == "int8" || sync.comm_dtype == "top-k" || sync.comm_dtype == "auto") {
+    return refuse(
+        fmt::format("gradient_sync.comm_dtype: {}; accepted with gradient_sync.racks or gradient_sync.placement "
+                    "hierarchical: float32, bfloat16 and float16, in which a rack's server passes sums on",
+                    sync.comm_dtype));
+  }
+  if (sync.servers.empty()) {
+    return refuse(
+        "gradient_sync.servers: empty; accepted with gradient_sync.racks: 'host:port' of a `motley server` in each "
+        "rack");
+  }
+  MOTLEY_ASSIGN(const auto servers, read_servers(job));
+  std::vector<std::string> names;
+  for (const auto& server : servers) names.push_back(net::to_string(server.endpoint));
+  const std::vector<int> racks(sync.racks.begin(), sync.racks.end());
+  const auto plan = ps::make_rack_plan(names, racks, workers);
+  return plan ? Status{} : fail(plan.error().within("gradient_sync.racks"));
+}
+
+// What the server of a job's own is started with; empty for a job that needs none.
+std::vector<std::string> server_arguments(const Job& job, const RunDirectory& run) {
+  const bool is_served = job.gradient_sync.method == "parameter-server" || has_served_table(job);
+  if (!is_served || !job.gradient_sync.servers.empty() || job.gradient_sync.placement == "colocated") return {};
+  std::vector<std::string> arguments = {"server", "--listen", "127.0.0.1:0", "--threads",
+                                        std::to_string(job.gradient_sync.server_threads)};
+  if (has_served_table(job)) {
+    arguments.insert(arguments.end(), {"--embedding-dir", (run.folder() / "embeddings").string()});
+  }
+  return arguments;
+}
+
+}  // namespace
+
+Status check_inputs(const ResolvedJob& resolved) {
+  const auto& [job, cluster, plan] = resolved;
+  const std::string& method = job.gradient_sync.method;
+  if ((method == "parameter-server" || method == "auto") && !job.gradient_sync.servers.empty()) {
+    MOTLEY_TRY(read_servers(job));
+  }
+  if (method == "parameter-server") MOTLEY_TRY(check_servers(job, static_cast<int>(cluster.workers.size())));
+  if (!job.model.path.empty() && !std::ifstream(job.model.path)) {
+    return fail(ErrorCode::kInvalidInput, "model.path: cannot read '{}': {}", job.model.path, errno_text());
+  }
+  MOTLEY_TRY(check_data(job));
+  MOTLEY_ASSIGN(data::BatchSplitOptions split, make_split_options(job, cluster, false));
+  if (!plan) MOTLEY_TRY(data::BatchSplitter::create(std::move(split)));
+  return {};
+}
+
+Result<Job> prepare_job(Job job) {
+  MOTLEY_ASSIGN(ResolvedJob resolved, resolve_job(std::move(job)));
+  MOTLEY_TRY(check_inputs(resolved));
+  resolved.job.execution.workers = static_cast<std::int64_t>(resolved.cluster.workers.size());
+  return std::move(resolved.job);
+}
+
+Status launch_job(const Job& job, const RunDirectory& run, bool resume, LaunchOptions options) {
+  MOTLEY_TRY(write_file(run.tried_job_file(), format_job(job)));
+  options.motley = std::filesystem::read_symlink("/proc/self/exe");
+  options.workers = static_cast<int>(job.execution.workers);
+  options.worker_arguments = {"train", run.tried_job_file().string(), "--run-directory", run.folder().string()};
+  if (resume) options.worker_arguments.push_back("--resume");
+  options.server_arguments = server_arguments(job, run);
+  return launch_workers(std::move(options), run);
+}
+
+}  // namespace motley::train

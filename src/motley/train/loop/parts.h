@@ -1,0 +1,114 @@
+// What every part of a rank's training may use, and what the training loop asks of those parts that compute: who does a
+// step, what becomes of its gradients, how good the network is, and its state. They stand behind these interfaces, so
+// that the loop needs no libtorch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/clock.h"
+#include "motley/net/session.h"
+#include "motley/train/loop/step.h"
+#include "motley/train/loop/timeline.h"
+
+namespace motley::train {
+
+// Who the rank is, the other ranks, the timeline, and how long a wait may take.
+struct RankContext {
+  int rank = 0;
+  int size = 1;
+  net::Session& session;     // of all ranks
+  collective::Group& group;  // the same
+  TimelineRecorder& timeline;
+  double step_seconds = 60;  // that a step may take
+
+  bool writes() const { return rank == 0; }  // the run's files
+  Deadline step_deadline() const { return Deadline::after(step_seconds); }
+  // Of what moves the whole state, or uses all test data.
+  Deadline long_deadline() const { return Deadline::after(10 * step_seconds); }
+  void set_phase(std::int64_t step, const char* phase) const {
+    session.set_phase(static_cast<std::uint64_t>(step), phase);
+  }
+};
+
+// A rank's part of a step's computation. There is one for each way of sharing the work: samples split beforehand, a
+// queue of shards that ranks claim, and stages of a pipeline.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  // Loads this rank's samples, runs forward and backward, and starts the synchronisation of every bucket of gradients,
+  // each as soon as it is complete. Adds what it measures to the report: samples, times, losses.
+  virtual Status run(const Step& step, Report& report) = 0;
+  // Of activations and their gradients, so far.
+  virtual std::uint64_t bytes_sent() const { return 0; }
+};
+
+// What becomes of a step's gradients: reduced over the ranks, and followed by the weights.
+//
+// A step: begin(); the computation, with arm() before the backward of the last micro-batch and flush() after it;
+// wait(); and, where all ranks meet after the step, update(). Where the number of samples is known only at the end,
+// backward of the sum's gradient unarmed, scale(1 / samples), then arm() and flush().
+class GradientSync {
+ public:
+  virtual ~GradientSync() = default;
+  virtual void begin(const Step& step) = 0;
+
+  // From now on each bucket of gradients that backward completes is reduced, with this rank's weight: its samples.
+  // `on_bucket` is called before a bucket starts.
+  virtual void arm(const Step& step, double weight, std::function<void(int bucket)> on_bucket) = 0;
+  // Starts those that have not started; the first error of any.
+  virtual Status flush() = 0;
+  virtual void scale(double factor) = 0;
+  // Starts all buckets at once: of a rank without samples, or one that has computed unarmed.
+  Status start(const Step& step, double weight) {
+    arm(step, weight, [](int) {});
+    return flush();
+  }
+
+  // Until all gradients are reduced over all ranks; `seconds` is how long that may take. Where servers take the
+  // optimizer's step, the weights are new afterwards. Adds what it measures to the report. Collective.
+  virtual Status wait(const Step& step, double seconds, Report& report) = 0;
+  // The optimizer's step, of clipped gradients where they are to be; nothing where servers take it. Collective.
+  virtual Status update(const Step& step) = 0;
+
+  // Whether ranks may be at different steps.
+  virtual bool is_async() const = 0;
+  virtual std::uint64_t bytes_sent() const = 0;  // so far
+};
+
+// How well the network does on the test data.
+class Evaluator {
+ public:
+  struct Value {
+    std::string name;  // "loss", "accuracy", "mean_absolute_error", "auc": as in metrics.jsonl
+    double value = 0;
+  };
+  virtual ~Evaluator() = default;
+  // Over all test data, as one worker would find it; none where there is no test data. Collective.
+  virtual Result<std::optional<std::vector<Value>>> evaluate(std::int64_t step) = 0;
+};
+
+// The state of the network that is trained, as files of a checkpoint. Every operation is collective, but for
+// save_embeddings().
+class ModelState {
+ public:
+  virtual ~ModelState() = default;
+  // Of all ranks together, as safetensors: complete on rank 0, empty elsewhere.
+  virtual Result<std::string> weights(std::int64_t step) = 0;
+  virtual Result<std::string> optimizer(std::int64_t step) = 0;
+  // The same, of which each rank takes what it has; the same text on all ranks. Errors (kInvalidInput) name a tensor
+  // that does not fit.
+  virtual Status load_weights(const std::string& text) = 0;
+  virtual Status load_optimizer(const std::string& text) = 0;
+  // After the loads: servers get what is theirs. `step` and `embedding_servers` are of the checkpoint that the run goes
+  // on from; 0: it starts afresh.
+  virtual Status start(std::int64_t step, int embedding_servers) = 0;
+  // Rank 0: servers write the embedding rows that they have.
+  virtual Status save_embeddings() = 0;
+  virtual int embedding_servers() const = 0;  // that have rows; 0: none does
+};
+
+}  // namespace motley::train
