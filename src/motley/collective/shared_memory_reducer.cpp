@@ -3,8 +3,17 @@
 // Every bucket is cut into chunks. When all ranks have announced their gradient, whoever has time (a rank in wait(), or
 // the helper thread of the rank that came last) claims one chunk after the other, sums it over all ranks' memory in
 // rank order, and writes the mean into all ranks' memory in the same pass. So a slow rank holds nobody up with work,
-// and as the arithmetic of a chunk is the same whoever does it, the result is too. Round k of a bucket is its k-th
-// start. docs/explanation/gradient-synchronisation.md says why nothing is read or written at the wrong time.
+// and as the arithmetic of a chunk is the same whoever does it, the result is too.
+//
+// Why nothing is read or written at the wrong time. Round k of a bucket is its k-th start.
+//   1. A chunk of round k is claimed only after all ranks have started round k, that is, after all gradients have been
+//      written (`arrived` releases them), and each chunk is claimed once (`claims` carries the round).
+//   2. A rank returns from wait, and so may write its buffer again, only when all chunks of round k are done (`reduced`
+//      releases them); then nobody reads or writes any buffer of the bucket, until round k + 1 has been started by all.
+//   3. A rank may start k + 1 while another has not yet noticed that k is done. Counters only grow, so that the other
+//      notices later; a claim for round k finds no chunk left; and what is announced with a round (step, weight) has
+//      two places used in turn: it is overwritten for k + 2 only, which comes after all have started k + 1, which comes
+//      after they have left k.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -125,8 +134,10 @@ class SharedMemoryReducer final : public GradientReducer {
     if (background_progress_) {
       bucket.started_at = monotonic_seconds();
       if (last && bucket.left_alone > kMinHelperSeconds) {
-        std::lock_guard lock(mutex_);
-        jobs_.push_back({index, bucket.round, step});
+        {
+          std::lock_guard lock(mutex_);
+          jobs_.push_back({index, bucket.round, step});
+        }
         wake_.notify_one();
       }
     }
