@@ -54,6 +54,7 @@ class Monitoring(Scenario):
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
         metrics = self.wait_for_log(r"metrics at http://(\S+)/metrics")
+        self.wait_for_log("listening at")  # said once the file is there
         return server, address.read_text().strip(), metrics.group(1)
 
     def wait_for_log(self, pattern, seconds=30):
