@@ -24,6 +24,7 @@
 #include "bench/planners_bench.h"
 #include "bench/ps_ablation.h"
 #include "bench/ps_groups.h"
+#include "bench/python_bench.h"
 #include "bench/racks_bench.h"
 #include "bench/schedule_bench.h"
 #include "bench/serve_bench.h"
@@ -72,6 +73,7 @@ const std::map<std::string, std::vector<Part>>& benches() {
         {"sparse", sparse_rows},
         {"sparse-network", sparse_net_rows}}},
       {"ps-ablation", {{"all", ps_ablation_bench}}},
+      {"python", {{"speeds", python_speeds}, {"pinned", python_pinned}, {"overhead", python_overhead}}},
       {"schedule",
        {{"anchors", schedule_anchors},
         {"speed", schedule_speed},

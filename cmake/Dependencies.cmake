@@ -19,7 +19,9 @@ if(MOTLEY_BUILD_TESTS)
   include(GoogleTest)
 endif()
 
-if(DEFINED ENV{MOTLEY_PYTHON})
+if(SKBUILD) # pip builds the package
+  set(MOTLEY_PYTHON "${Python_EXECUTABLE}")
+elseif(DEFINED ENV{MOTLEY_PYTHON})
   set(MOTLEY_PYTHON "$ENV{MOTLEY_PYTHON}")
 elseif(NOT MOTLEY_PYTHON)
   set(MOTLEY_PYTHON "${CMAKE_SOURCE_DIR}/.venv/bin/python")
@@ -39,16 +41,17 @@ endif()
 # find_package(Torch) fails on CUDA wheels where there is no CUDA toolkit.
 if(MOTLEY_WITH_TORCH)
   execute_process(
-    COMMAND "${MOTLEY_PYTHON}" -c "import os, torch
+    COMMAND "${MOTLEY_PYTHON}" -c "import os, sysconfig, torch
 from torch.utils.cpp_extension import include_paths, library_paths
 names = [n for n in ('torch', 'torch_cpu', 'c10', 'torch_cuda', 'c10_cuda') if os.path.exists(os.path.join(library_paths()[0], f'lib{n}.so'))]
-print(';'.join(include_paths()), library_paths()[0], ';'.join(names), torch.__version__, int(torch._C._GLIBCXX_USE_CXX11_ABI), sep='|')"
+print(';'.join(include_paths()), library_paths()[0], ';'.join(names), torch.__version__, int(torch._C._GLIBCXX_USE_CXX11_ABI),
+      sysconfig.get_path('include'), sysconfig.get_config_var('EXT_SUFFIX'), sep='|')"
     OUTPUT_VARIABLE torch_answer OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_failed)
   if(torch_failed)
     message(FATAL_ERROR "no PyTorch in '${MOTLEY_PYTHON}': run tools/setup, or set MOTLEY_PYTHON to a Python with PyTorch 2.11 or newer")
   endif()
   string(REPLACE "|" ";" torch_fields "${torch_answer}")
-  string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)$" _ "${torch_answer}")
+  string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)$" _ "${torch_answer}")
   set(torch_includes ${CMAKE_MATCH_1})
   set(torch_library_folder ${CMAKE_MATCH_2})
   set(torch_names ${CMAKE_MATCH_3})
@@ -68,4 +71,9 @@ print(';'.join(include_paths()), library_paths()[0], ';'.join(names), torch.__ve
     target_link_libraries(motley::torch INTERFACE "${torch_library_folder}/lib${library}.so")
   endforeach()
   target_link_options(motley::torch INTERFACE "-Wl,-rpath,${torch_library_folder}" "-Wl,--no-as-needed")
+  # What an extension module of Python needs besides; torch carries its own pybind11.
+  set(MOTLEY_PYTHON_SUFFIX ${CMAKE_MATCH_7})
+  add_library(motley::torch_python INTERFACE IMPORTED GLOBAL)
+  target_include_directories(motley::torch_python SYSTEM INTERFACE "${CMAKE_MATCH_6}")
+  target_link_libraries(motley::torch_python INTERFACE motley::torch "${torch_library_folder}/libtorch_python.so")
 endif()

@@ -1,0 +1,103 @@
+"""What Motley costs where it has nothing to gain: two ranks of equal speed, one process group, plain steps and ours in turns.
+
+    overhead.py [--quick]     measures (starts two ranks of itself)
+"""
+import os
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import motley
+from rows import SCRIPTS, print_rows, row, run
+
+sys.path.insert(0, str(SCRIPTS))
+from fashion_mnist import Images, make_net
+
+BATCH = 512  # of both ranks: a step takes more than 20 ms
+BLOCK = 12  # steps of a kind in a row
+
+
+class Block(torch.nn.Module):
+    """A residual block of ResNet-18."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        nn = torch.nn
+        self.body = nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+                                  nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs))
+        self.skip = (nn.Identity() if inputs == outputs
+                     else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)))
+
+    def forward(self, images):
+        return torch.relu(self.body(images) + self.skip(images))
+
+
+def make_resnet18():
+    nn = torch.nn
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    for inputs, outputs, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
+        layers += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+
+
+def batches(loader):
+    while True:
+        yield from loader
+
+
+def timed_step(model, batch):
+    dist.barrier()
+    began = time.perf_counter()
+    images, labels = next(batch)
+    torch.nn.functional.cross_entropy(model(images), labels).backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+    return time.perf_counter() - began
+
+
+def compare(kinds, blocks):
+    """Median step of each kind, seconds, in turns; and of all blocks the median ratio of the second to the first."""
+    times = [[] for _ in kinds]
+    for block in range(blocks + 1):
+        for kind in (range(len(kinds)) if block % 2 else reversed(range(len(kinds)))):
+            steps = [timed_step(*kinds[kind]) for _ in range(BLOCK)]
+            if block:  # the first warms up
+                times[kind].append(statistics.median(steps[2:]))
+    return [statistics.median(kind) for kind in times], statistics.median(b / a for a, b in zip(times[0], times[1]))
+
+
+def be_rank(quick):
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    blocks = 5 if quick else 15
+    data = Images("train")
+    sampler = torch.utils.data.DistributedSampler(data)
+    plain = DDP(make_net()), batches(torch.utils.data.DataLoader(data, BATCH // 2, sampler=sampler))
+    loader = motley.DataLoader(data, BATCH)
+    ours = motley.weight_gradients(DDP(make_net()), loader), batches(loader)
+    (step, _), overhead = compare([plain, ours], blocks)
+
+    images, labels = torch.randn(2, 3, 64, 64), torch.tensor([1, 2])
+    same = batches([(images, labels)])
+    hooked, bare, weighted = DDP(make_resnet18()), DDP(make_resnet18()), DDP(make_resnet18())
+    hooked._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    counted = motley.weight_gradients(weighted, samples=len)
+    (default, weighed, without), _ = compare([(hooked, same), (counted, same), (bare, same)], blocks)
+    if dist.get_rank() == 0:
+        note = "measured; two ranks, one thread each, gloo"
+        print_rows([row("ddp-equal-speeds", "overhead", overhead, "ratio", "less", 1.03, 1.0, f"{note}; plain steps take {1e3 * step:.1f} ms"),
+                    row("hook", "per_step_ms", 1e3 * (weighed - default), "ms", "less", 0.3, None,
+                        f"{note}; ResNet-18, over DDP's all-reduce hook; over DDP without any hook {1e3 * (weighed - without):.2f} ms of "
+                        f"{1e3 * without:.0f} ms: it divides while it copies into the bucket")])
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        be_rank("--quick" in sys.argv)
+    else:
+        print(run(["motley", "launch", "--workers", 2, __file__, *sys.argv[1:]]), end="")

@@ -1,0 +1,36 @@
+#include "bench/python_bench.h"
+
+#include <unistd.h>
+
+#include "motley/base/os/process.h"
+
+namespace motley::bench {
+namespace {
+
+constexpr double kMaxSeconds = 1800;
+
+Result<std::vector<BenchRow>> run_script(const BenchOptions& options, const std::string& name) {
+  Program script{.words = {options.python.string(), (options.source_folder / "bench/python" / name).string()},
+                 .environment = environment_with({"PYTHONPATH=" + (options.program.parent_path() / "python").string()}),
+                 .errors = STDERR_FILENO};
+  if (options.quick) script.words.emplace_back("--quick");
+  MOTLEY_ASSIGN(const Output output, run_program(std::move(script), Deadline::after(kMaxSeconds)));
+  if (!output.is_good()) return fail(ErrorCode::kInternal, "bench/python/{} ended with {}", name, output.exit_code);
+  return read_rows(output.text);
+}
+
+}  // namespace
+
+Result<std::vector<BenchRow>> python_speeds(const BenchOptions& options) {
+  return run_script(options, "speeds.py");
+}
+
+Result<std::vector<BenchRow>> python_pinned(const BenchOptions& options) {
+  return run_script(options, "pinned.py");
+}
+
+Result<std::vector<BenchRow>> python_overhead(const BenchOptions& options) {
+  return run_script(options, "overhead.py");
+}
+
+}  // namespace motley::bench

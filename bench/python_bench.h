@@ -1,0 +1,16 @@
+// The bench `python`: the Python package against the same scripts without it. Each part is a script of bench/python,
+// which prints its rows.
+#pragma once
+
+#include "bench/bench.h"
+
+namespace motley::bench {
+
+// Four ranks at emulated speeds.
+Result<std::vector<BenchRow>> python_speeds(const BenchOptions& options);
+// Two ranks, one of which has half a processor.
+Result<std::vector<BenchRow>> python_pinned(const BenchOptions& options);
+// What the package costs where all ranks are equally fast.
+Result<std::vector<BenchRow>> python_overhead(const BenchOptions& options);
+
+}  // namespace motley::bench

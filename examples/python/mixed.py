@@ -1,0 +1,48 @@
+"""plain.py for machines that are not alike: each batch is split by the measured speed of the ranks. Three lines differ.
+
+    motley launch --emulated-speeds 1,1,0.5,0.25 examples/python/mixed.py
+"""
+import argparse
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import motley
+from fashion_mnist import Images, make_net
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--steps", type=int, help="end after so many steps")
+    options = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    data = Images("train")
+    loader = motley.DataLoader(data, global_batch_size=256)
+    model = motley.weight_gradients(DDP(make_net()), loader)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    step, times, last = 0, [], time.perf_counter()
+    for _ in range(options.epochs):
+        for images, labels in loader:
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            now = time.perf_counter()
+            times.append(now - last)
+            step, last = step + 1, now
+            if step % 20 == 0 and dist.get_rank() == 0:
+                print(f"step {step}: loss {loss.item():.3f}, {1e3 * sorted(times[-20:])[10]:.1f} ms a step, "
+                      f"split {loader.split}", flush=True)
+            if step == options.steps:
+                break
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

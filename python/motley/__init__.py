@@ -1,0 +1,29 @@
+"""Motley: trains deep networks on heterogeneous hardware, so that fast and slow workers finish together.
+
+Three lines of a PyTorch script change::
+
+    import motley
+
+    loader = motley.DataLoader(dataset, global_batch_size=256)      # instead of DataLoader with a DistributedSampler
+    model = motley.weight_gradients(DDP(net), loader)
+
+and each batch is split among the ranks by their measured speed, while gradients stay those of the whole batch.
+"""
+
+import torch
+
+try:
+    from . import _motley
+except ImportError as problem:
+    raise ImportError(f"motley's extension module cannot be loaded with PyTorch {torch.__version__} ({problem}). It is built "
+                      "for one version; in a clone of Motley: pip install --no-build-isolation .") from problem
+
+if torch.__version__.split("+")[0].split(".")[:2] != _motley.torch_version.split("+")[0].split(".")[:2]:
+    raise ImportError(f"motley was built for PyTorch {_motley.torch_version}, and this is PyTorch {torch.__version__}. "
+                      "Build it for this one, in a clone of Motley: pip install --no-build-isolation .")
+
+from ._loader import DataLoader, Mean
+from ._weighting import weight_gradients
+
+__version__: str = _motley.version
+__all__ = ["DataLoader", "Mean", "weight_gradients"]

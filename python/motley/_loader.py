@@ -1,0 +1,436 @@
+"""A DataLoader that splits each global batch among the ranks by their measured speed.
+
+All ranks make the same decisions from the same numbers, so that nothing has to be sent around but what each rank measured:
+the samples of its last step, the seconds that it took to load and compute them, and the rest of the step. What was measured in
+step k is exchanged while step k + 1 is computed, and is known to all when step k + 2 begins. A DataLoader with worker
+processes draws its batches ahead; the split that follows from step k therefore holds from step k + 2 + a on, where a is the
+number of steps that the rank with the most workers draws ahead. Until then steps are laid out as decided before, and their
+times say nothing of the new split; they are left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.utils.data
+
+from . import _motley
+from ._ranks import PendingNumbers, Ranks
+
+_UNWEIGHTED = (
+    "ranks get unequal parts of the batch, but their gradients are averaged as if the parts were equal: call "
+    "model = motley.weight_gradients(model, loader), or backward() on loader.weigh(loss), or ask for batch_split='equal'")
+_REFUSED = {
+    "batch_size": "batch_size is one rank's in torch.utils.data.DataLoader; say global_batch_size, the number of samples of "
+                  "one step on all ranks together (ranks x batch_size)",
+    "sampler": "a sampler says which samples a rank gets; motley.DataLoader does that (shuffle, seed)",
+    "batch_sampler": "a batch_sampler says which samples a rank gets; motley.DataLoader does that (shuffle, seed)",
+}
+_END = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """A step as it is laid out: its samples are positions begin .. begin + sum(split) of the epoch's order."""
+
+    number: int
+    begin: int
+    split: list[int]  # samples of each rank
+    after: tuple[int, int]  # epoch and cursor once it is done
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """What is handed out at once: a step's samples of this rank, or a micro-batch of them."""
+
+    step: _Step
+    samples: int  # 0: a stand-in, whose gradients count nothing
+    micro_batches: int  # of the step on this rank
+    is_first: bool
+    is_last: bool
+
+
+class _Drawn(torch.utils.data.Sampler):
+    """The indices of one batch after the other, as torch's DataLoader asks for them."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._loader._draw()
+
+    def __len__(self) -> int:
+        return self._loader._count_batches()
+
+
+class DataLoader(torch.utils.data.DataLoader):
+    """Loads this rank's part of each global batch; faster ranks get more of it.
+
+    Takes the place of ``DataLoader(dataset, batch_size, sampler=DistributedSampler(dataset))``. Every sample of an epoch is used
+    exactly once, by one rank, whatever the split (with ``drop_last`` those of a short last batch are not used). The global
+    batch is the same in every step, so learning rates stay. Gradients must be weighted by the samples of each rank:
+    :func:`motley.weight_gradients` does that.
+
+    Args:
+        dataset: a map-style dataset (``__getitem__`` and ``__len__``), the same on every rank.
+        global_batch_size: samples of one step, on all ranks together.
+        shuffle: a new random order for every epoch, the same on all ranks; otherwise the dataset's own.
+        seed: of the orders; the same on all ranks.
+        drop_last: leave out a last batch of an epoch that is smaller than the others.
+        batch_split: ``"dynamic"`` follows the measured speeds; ``"equal"``; a list of proportions, a number a rank, such as
+            ``[3, 1]``; or ``"replay:FILE"``, the splits that a run recorded in its metrics.jsonl.
+        gradient_accumulation_steps: micro-batches of each step on every rank. The loader then yields micro-batches, and
+            ``len()`` counts those. Divides ``global_batch_size``, and the dataset where short last batches are used.
+        micro_batch_size: instead, a fixed number of samples a micro-batch; faster ranks get more micro-batches
+            (``loader.micro_batches`` of them in the present step). Divides likewise.
+        min_local_batch_size, max_local_batch_size: bounds of this rank's part of a batch, in samples; at least 1 by default, and
+            2 where the model has a BatchNorm. The maximum is what fits into this rank's memory.
+        process_group: whose ranks share a batch; all by default.
+        writer: where the split and the waits of each step are written, by rank 0: a TensorBoard ``SummaryWriter``, or a
+            W&B run.
+        **arguments: those of ``torch.utils.data.DataLoader``: ``num_workers``, ``collate_fn``, ``pin_memory``, and so on.
+
+    Attributes (of what was yielded last):
+        samples: this rank's samples of the step; 0 where it has none and got a stand-in, whose gradients count nothing.
+        total: samples of the step on all ranks.
+        split: samples of each rank.
+        micro_batches: how many micro-batches this rank has in the step.
+        step_ends: whether this was the last of them: now the optimizer steps.
+
+    Raises:
+        ValueError: wrong arguments, each with what is accepted; when the first pass begins, on every rank, where ranks differ in
+            dataset, arguments or version.
+        RuntimeError: a second unequal step whose gradients nobody weighs.
+
+    All ranks call its methods in the same order. Not thread-safe.
+    """
+
+    def __init__(self, dataset: torch.utils.data.Dataset, global_batch_size: int | None = None, *, shuffle: bool = True,
+                 seed: int = 0, drop_last: bool = False, batch_split: str | Sequence[float] = "dynamic",
+                 gradient_accumulation_steps: int = 1, micro_batch_size: int | None = None,
+                 min_local_batch_size: int | None = None, max_local_batch_size: int | None = None,
+                 process_group: torch.distributed.ProcessGroup | None = None, writer: Any = None, **arguments: Any) -> None:
+        for name, sentence in _REFUSED.items():
+            if arguments.get(name) is not None:
+                raise ValueError(sentence)
+        if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"motley.DataLoader needs a dataset with __len__ and __getitem__, to use each sample once; {type(dataset).__name__} "
+                "has no length. Keep your own loader, and motley.weight_gradients(model, samples=count) weights by what count gives for a batch")
+        _check_integer("global_batch_size", global_batch_size, 1)
+        _check_integer("gradient_accumulation_steps", gradient_accumulation_steps, 1)
+        _check_integer("seed", seed, 0)
+        if micro_batch_size is not None:
+            _check_integer("micro_batch_size", micro_batch_size, 1)
+            if gradient_accumulation_steps != 1:
+                raise ValueError("gradient_accumulation_steps and micro_batch_size: one of them, not both")
+        self._size = len(dataset)
+        self._batch = int(global_batch_size)  # type: ignore[arg-type]
+        if self._size < 1 or (drop_last and self._size < self._batch):
+            raise ValueError(f"the dataset has {self._size} samples, fewer than one batch: at least "
+                             f"{self._batch if drop_last else 1} are needed")
+        self._shuffle, self._seed, self._drop_last = bool(shuffle), int(seed), bool(drop_last)
+        self._accumulation, self._micro = int(gradient_accumulation_steps), micro_batch_size
+        self._unit = self._micro or self._accumulation  # samples that are not split further
+        self._check_unit()
+        self._policy, self._proportions, self._recorded, self._recorded_name = _read_policy(batch_split)
+        self._counted = 1 if self._policy == "replay" else self._unit  # samples that the splitter counts as one
+        self._minimum, self._maximum = min_local_batch_size, max_local_batch_size
+        for name, bound in (("min_local_batch_size", self._minimum), ("max_local_batch_size", self._maximum)):
+            if bound is not None:
+                _check_integer(name, bound, 0 if name[1] == "i" else 1)
+        self._group, self._writer = process_group, writer
+
+        self._ranks: Ranks | None = None  # from the first pass on
+        self._splitter: Any = None
+        self._saved_split: str | None = None
+        self._ahead = 0
+        self._epoch, self._cursor, self._number = 0, 0, 0  # of the step that comes next
+        self._resumes = False
+        self._decided: dict[int, list[int]] = {}
+        self._drawn: collections.deque[_Batch] = collections.deque()
+        self._weights: list[Any] = []  # of motley.weight_gradients
+        self._is_weighed = False
+        self._was_unequal = False
+        self._measures = False  # whether the ranks tell each other how long steps took
+        self._began = 0.0
+        self._pass = (0, 0)  # number and cursor of its first step
+        self._yielded = 0  # samples of the batch yielded last
+
+        self.samples, self.total, self.micro_batches, self.step_ends = 0, 0, 0, True
+        self.split: list[int] = []
+        super().__init__(dataset, batch_sampler=_Drawn(self), **arguments)
+
+    # ---- What scripts call
+
+    def weigh(self, loss: torch.Tensor) -> torch.Tensor:
+        """The mean loss over the samples yielded last, scaled so that plain averaging over ranks and adding up over micro-batches
+        give the gradient of the mean over the whole batch. Instead of :func:`motley.weight_gradients`; the script then does not
+        divide by the number of micro-batches."""
+        if any(not weight.by_loss for weight in self._weights):
+            raise RuntimeError("the gradients are weighted already, by motley.weight_gradients: use that or loader.weigh, not both")
+        self._is_weighed = True
+        return loss * (self._yielded * self._ranks.count / self.total) if self._ranks else loss
+
+    def mean(self, value: torch.Tensor | float) -> float:
+        """The mean over all samples of the batch, of a value that is the mean over this rank's. Waits for all ranks."""
+        ranks = self._join()
+        weighted, samples = ranks.sum([float(value) * self._yielded if self._yielded else 0.0, self._yielded])
+        return weighted / samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins the next pass with the order of this epoch; without it, passes count up. Ignored just after
+        :meth:`load_state_dict`, which says where to go on."""
+        if not self._resumes:
+            self._epoch, self._cursor = int(epoch), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the epoch stands after the steps whose batches were yielded, and what was learnt of the ranks' speeds: the same on all
+        ranks, and good for any number of ranks. In the middle of a step that step counts as not done."""
+        saved = self._splitter.save() if self._splitter is not None else self._saved_split
+        return {"version": 1, "seed": self._seed, "shuffle": self._shuffle, "size": self._size, "epoch": self._epoch,
+                "cursor": self._cursor, "step": self._number, "batch_split": saved}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where :meth:`state_dict` was called: the next pass yields what was left of that epoch.
+
+        Raises:
+            ValueError: a state of another dataset, order or version.
+        """
+        if state.get("version") != 1:
+            raise ValueError(f"a state of version {state.get('version')!r}; 1 is accepted")
+        for key, own in (("size", self._size), ("shuffle", self._shuffle)):
+            if state[key] != own:
+                raise ValueError(f"the state is of another dataset or order: its {key} is {state[key]}, here it is {own}")
+        if not 0 <= state["cursor"] < self._size:
+            raise ValueError(f"the state's cursor is {state['cursor']}; 0 to {self._size - 1} is accepted")
+        self._seed, self._epoch, self._cursor, self._number = (state[key] for key in ("seed", "epoch", "cursor", "step"))
+        self._saved_split = state["batch_split"]
+        if self._splitter is not None and self._saved_split is not None:
+            self._splitter.restore(self._saved_split)
+        self._resumes = True
+
+    # ---- Passes
+
+    def __iter__(self) -> Iterator[Any]:
+        self._join()
+        if not self._resumes and self._cursor > 0:  # the last pass was left before its end
+            self._epoch, self._cursor = self._epoch + 1, 0
+        self._resumes = False
+        self._decided.clear()
+        self._drawn.clear()
+        self._pass = (self._number, self._cursor)
+        for step in range(self._number, self._number + self._ahead):
+            self._decide(step)
+        return self._yield_batches(super().__iter__())
+
+    def __len__(self) -> int:
+        return self._count_batches()
+
+    def _yield_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        sent: tuple[_Step, PendingNumbers] | None = None  # what was measured in the step before the last one
+        done: _Step | None = None
+        try:
+            while True:
+                asked = time.monotonic()
+                if self.step_ends:
+                    measured = self._measure(asked) if done else None
+                    if sent:
+                        self._learn(*sent)
+                        sent = None
+                    self._decide(self._number + self._ahead)
+                    if done and measured:
+                        sent = (done, self._ranks.start_gather(measured))
+                    self._began = time.monotonic()
+                batch = next(batches, _END)
+                if batch is _END:
+                    break
+                done = self._hand_out(self._drawn.popleft())
+                yield batch
+        finally:
+            if sent:
+                sent[1].wait()  # nothing is on its way when a process ends or another loader speaks
+
+    def _hand_out(self, batch: _Batch) -> _Step:
+        step, ranks = batch.step, self._ranks
+        self.split, self.total, self.samples = step.split, sum(step.split), step.split[ranks.rank]
+        self.micro_batches, self.step_ends, self._yielded = batch.micro_batches, batch.is_last, batch.samples
+        if batch.is_first:
+            self._check_weighting()
+            for weight in self._weights:
+                weight.begin_step(self.samples, self.total, self.micro_batches)
+        for weight in self._weights:
+            weight.begin_batch(batch.is_last)
+        if batch.is_last:
+            self._number, (self._epoch, self._cursor) = step.number + 1, step.after
+        return step
+
+    def _check_weighting(self) -> None:
+        if self._ranks.count == 1 or not torch.is_grad_enabled():
+            return
+        is_unequal = any(samples != self.split[0] for samples in self.split)
+        if (is_unequal or self._was_unequal) and self._number > self._pass[0] and not (self._weights or self._is_weighed):
+            raise RuntimeError(_UNWEIGHTED)
+        self._was_unequal = is_unequal
+
+    def _measure(self, asked: float) -> list[float] | None:
+        """Of the step that ended: this rank's samples, its seconds without waiting for others, and the rest."""
+        if not self._measures:
+            return None
+        finished = max((weight.finished for weight in self._weights), default=0.0)
+        finished = finished if finished > self._began else asked
+        seconds = finished - self._began
+        for weight in self._weights:
+            seconds = max(seconds, weight.device_seconds())
+        return [float(self.samples), seconds, max(0.0, asked - self._began - seconds)]
+
+    def _learn(self, step: _Step, pending: PendingNumbers) -> None:
+        measured = [(int(samples), seconds, wait) for samples, seconds, wait in pending.wait()]
+        planned = [count * self._counted for count in self._splitter.shares]
+        if self._policy == "dynamic" and step.split == planned:
+            self._splitter.observe(step.number, [(samples // self._counted, seconds, wait) for samples, seconds, wait in measured])
+        if self._writer is not None and self._ranks.rank == 0:
+            _write(self._writer, step, measured)
+
+    # ---- Laying out
+
+    def _join(self) -> Ranks:
+        """Agrees with the other ranks, once: whether all are given the same, how far they draw ahead, and what they can hold."""
+        if self._ranks is not None:
+            return self._ranks
+        ranks = Ranks(self._group)
+        steps_ahead = math.ceil(self.num_workers * (self.prefetch_factor or 2) / (1 if self._micro else self._accumulation))
+        minimum = self._minimum
+        if minimum is None:
+            minimum = max((weight.minimum for weight in self._weights), default=1)
+        maximum = self._maximum if self._maximum is not None else self._batch
+        told = ranks.gather({
+            "version of motley": _motley.version, "dataset's length": self._size, "global_batch_size": self._batch,
+            "seed": self._seed, "shuffle": self._shuffle, "drop_last": self._drop_last,
+            "gradient_accumulation_steps": self._accumulation, "micro_batch_size": self._micro,
+            "batch_split": (self._policy, self._proportions, self._recorded), "position": (self._epoch, self._cursor, self._number),
+            "": (steps_ahead, minimum, maximum, self._writer is not None)})
+        for key in told[0]:
+            for rank, other in enumerate(told):
+                if key and other[key] != told[0][key]:
+                    raise ValueError(f"ranks differ in {key}: rank 0 has {told[0][key]!r}, rank {rank} has {other[key]!r}")
+        self._ahead = max(other[""][0] for other in told)
+        self._measures = ranks.count > 1 and (self._policy == "dynamic" or any(other[""][3] for other in told))
+        limits = [(-(-low // self._counted), high // self._counted) for _, low, high, _ in (other[""] for other in told)]
+        self._splitter = _motley.BatchSplitter(
+            self._policy, self._batch // self._counted, limits, self._proportions, self._recorded, self._recorded_name)
+        if self._saved_split is not None:
+            self._splitter.restore(self._saved_split)
+        self._ranks = ranks
+        return ranks
+
+    def _window(self, cursor: int) -> int:
+        """Samples of the step that begins there; 0 at the end of the epoch."""
+        left = self._size - cursor
+        return 0 if self._drop_last and left < self._batch else min(self._batch, left)
+
+    def _decide(self, step: int) -> None:
+        """Lays down the split of a step of this pass by what is known now, unless that is done."""
+        first, cursor = self._pass
+        window = self._window(min(self._size, cursor + (step - first) * self._batch))
+        if window and step not in self._decided:
+            split = [count * self._counted for count in self._splitter.plan(step, window // self._counted)]
+            if any(samples % self._unit for samples in split):
+                raise ValueError(f"{self._recorded_name}: step {step} is split as {split}, which {self._unit} (accumulation) does not divide")
+            self._decided[step] = split
+
+    def _draw(self) -> Iterator[list[int]]:
+        step, cursor = self._pass
+        epoch, rank = self._epoch, self._ranks.rank
+        order = _motley.Ledger(self._seed, epoch, 0, self._size) if self._shuffle else None
+        while window := self._window(cursor):
+            split = self._decided.pop(step)
+            mine, begin = split[rank], cursor + sum(split[:rank])
+            end = cursor + window
+            laid_out = _Step(step, cursor, split, (epoch, end) if self._window(end) else (epoch + 1, 0))
+            count = max(1, mine // self._micro) if self._micro else self._accumulation
+            each = mine // count
+            for micro in range(count):
+                low = begin + micro * each if mine else cursor
+                high = low + (each if mine else 1)
+                self._drawn.append(_Batch(laid_out, each, count, micro == 0, micro == count - 1))
+                yield order.samples(low, high) if order else list(range(low, high))
+            step, cursor = step + 1, end
+
+    def _count_batches(self) -> int:
+        if self._micro:
+            raise TypeError("with micro_batch_size the number of micro-batches differs from rank to rank and step to step; "
+                            f"an epoch has {self._count_steps()} steps")
+        return self._count_steps() * self._accumulation
+
+    def _count_steps(self) -> int:
+        return self._size // self._batch if self._drop_last else -(-self._size // self._batch)
+
+    def _check_unit(self) -> None:
+        name = "micro_batch_size" if self._micro else "gradient_accumulation_steps"
+        if self._batch % self._unit:
+            raise ValueError(f"{name} is {self._unit}, which does not divide global_batch_size, {self._batch}")
+        rest = self._size % self._batch
+        if rest % self._unit and not self._drop_last:
+            raise ValueError(
+                f"{name} is {self._unit}, which does not divide the last batch of an epoch, of {rest} samples: say drop_last=True, "
+                "or accumulate otherwise")
+
+
+class Mean:
+    """The mean of a value over all samples of all ranks, such as the accuracy over a validation set.
+
+    ``update`` after each batch, then ``compute``, which waits for all ranks.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader, self._weighted, self._samples = loader, 0.0, 0
+
+    def update(self, value: torch.Tensor | float) -> None:
+        """Adds the mean over this rank's samples of the batch yielded last; ignored where that was a stand-in."""
+        if self._loader._yielded:
+            self._weighted += float(value) * self._loader._yielded
+            self._samples += self._loader._yielded
+
+    def compute(self) -> float:
+        """The mean of all that was added on all ranks; nan where that is nothing."""
+        weighted, samples = self._loader._join().sum([self._weighted, self._samples])
+        return weighted / samples if samples else math.nan
+
+
+def _check_integer(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}; an integer of at least {least} is accepted")
+
+
+def _read_policy(batch_split: Any) -> tuple[str, list[float], str, str]:
+    """The policy's name, proportions, and recorded splits as text with the name of their file."""
+    if isinstance(batch_split, str):
+        if batch_split.startswith("replay:"):
+            name = batch_split.removeprefix("replay:")
+            with open(name, encoding="utf-8") as file:
+                return "replay", [], file.read(), name
+        if batch_split in ("dynamic", "equal"):
+            return batch_split, [], "", ""
+    elif isinstance(batch_split, Sequence):
+        return "fixed", [float(part) for part in batch_split], "", ""
+    raise ValueError(f"batch_split is {batch_split!r}; 'dynamic', 'equal', 'replay:FILE' or a list of proportions, a number a "
+                     "rank, is accepted")
+
+
+def _write(writer: Any, step: _Step, measured: list[tuple[int, float, float]]) -> None:
+    names = [f"rank {rank}" for rank in range(len(measured))]
+    waits = [wait / (seconds + wait) if seconds + wait else 0.0 for _, seconds, wait in measured]
+    groups = {"motley/local_batch_size": step.split, "motley/wait_fraction": waits}
+    if hasattr(writer, "add_scalar"):
+        for group, values in groups.items():
+            for name, value in zip(names, values):
+                writer.add_scalar(f"{group}/{name}", value, step.number)
+    else:
+        writer.log({f"{group}/{name}": value for group, values in groups.items() for name, value in zip(names, values)})

@@ -1,0 +1,71 @@
+"""The processes that share a batch: torch.distributed's, or this one alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before PyTorch 2.13
+_side_groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}  # by the group whose ranks they have
+
+
+class Ranks:
+    """The ranks of a process group, with a gloo group of their own for small messages about each step.
+
+    ``group`` is a process group, or None for all ranks. All of its ranks make one in the same order, as with
+    ``torch.distributed.new_group``. Where torch.distributed is not initialised there is one rank.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.count = 0, 1
+        self._side: dist.ProcessGroup | None = None
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        self.rank, self.count = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError("this process is not a rank of process_group")
+        if self.count > 1:
+            own = group if group is not None else dist.group.WORLD
+            if own not in _side_groups:
+                _side_groups[own] = dist.new_group(
+                    dist.get_process_group_ranks(own), backend="gloo", use_local_synchronization=group is not None)
+            self._side = _side_groups[own]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order; the values must be picklable. Waits for all ranks."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value, group=self._side)
+        return values
+
+    def start_gather(self, numbers: list[float]) -> PendingNumbers:
+        """Starts to exchange a list of numbers, as long on every rank; the other ranks are not waited for."""
+        mine = torch.tensor(numbers, dtype=torch.float64)
+        if self.count == 1:
+            return PendingNumbers(mine.unsqueeze(0), None)
+        flat = torch.empty(self.count * len(numbers), dtype=torch.float64)
+        work = _all_gather(flat, mine, group=self._side, async_op=True)
+        return PendingNumbers(flat.view(self.count, len(numbers)), work)
+
+    def sum(self, numbers: list[float]) -> list[float]:
+        """The sum of every rank's numbers. Waits for all ranks."""
+        total = torch.tensor(numbers, dtype=torch.float64)
+        if self.count > 1:
+            dist.all_reduce(total, group=self._side)
+        return total.tolist()
+
+
+class PendingNumbers:
+    """Numbers of all ranks that are on their way."""
+
+    def __init__(self, rows: torch.Tensor, work: dist.Work | None) -> None:
+        self._rows, self._work = rows, work
+
+    def wait(self) -> list[list[float]]:
+        """A list a rank, in rank order."""
+        if self._work is not None:
+            self._work.wait()
+        return self._rows.tolist()

@@ -1,0 +1,284 @@
+"""Weights each rank's gradients by its samples, so that what the optimizer gets is the gradient of the whole batch.
+
+DistributedDataParallel averages gradients over ranks, which is right only where all have the same number of samples. Here rank
+i's gradients count n_i / N: a communication hook in C++ scales each bucket before it is summed (or, under FSDP2, scales what is
+reduce-scattered), so that neither the loss nor the script's loop changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _motley
+from ._loader import DataLoader
+from ._ranks import Ranks
+
+BatchNorm = torch.nn.modules.batchnorm._BatchNorm
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+def weight_gradients(model: Model, loader: DataLoader | None = None, *, samples: Callable[..., int] | None = None,
+                     by: str = "samples", hook: tuple[Any, Callable[..., Any]] | None = None, batch_norm: str = "weighted") -> Model:
+    """Makes the gradients of a data-parallel model those of the mean over the whole batch, for any split of it.
+
+    Args:
+        model: a DistributedDataParallel, or a module to which FSDP2's ``fully_shard`` was applied; also compiled, or in a
+            framework's wrapper. On one rank any module.
+        loader: whose batches the model is trained on; called on all ranks before its first pass.
+        samples: instead of a loader, for batches that come from elsewhere, such as an ``IterableDataset``: how many samples a
+            batch has, of the arguments of the model's ``forward``. Ranks may have any numbers, but as many batches as each
+            other, and one batch a step. Who gets which sample is then the script's affair.
+        by: ``"samples"``; or ``"loss"`` where the script's loss is scaled by :meth:`DataLoader.weigh` or by a framework, and the
+            hook measures times only.
+        hook: a communication hook of your own, as ``(state, hook)`` of ``register_comm_hook``: it gets buckets whose average over
+            ranks is the gradient. BatchNorm layers are then left alone.
+        batch_norm: ``"weighted"`` makes the running statistics of BatchNorm layers those of all samples after each step;
+            ``"local"`` leaves each rank its own. Either way they are no longer taken from rank 0.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: a model that is not data-parallel, that has a hook already or was given before, and unknown arguments.
+    """
+    if by not in ("samples", "loss"):
+        raise ValueError(f"by is {by!r}; 'samples' or 'loss' is accepted")
+    if batch_norm not in ("weighted", "local"):
+        raise ValueError(f"batch_norm is {batch_norm!r}; 'weighted' or 'local' is accepted")
+    if (loader is None) == (samples is None):
+        raise ValueError("motley.weight_gradients takes a motley.DataLoader, or samples=, which counts a batch: one of the two")
+    if samples is not None:
+        return _weight_by_inputs(model, samples, by, hook, batch_norm)
+    if not isinstance(loader, DataLoader):
+        raise ValueError(f"loader is a {type(loader).__name__}; a motley.DataLoader is accepted, which knows each rank's samples")
+    if loader._ranks is not None:
+        raise ValueError("the loader's first pass has begun; call motley.weight_gradients before it")
+    if loader._is_weighed and by == "samples":
+        raise ValueError("the loss is scaled by loader.weigh already: use that or motley.weight_gradients, not both")
+    minimum = 2 if any(norm.training for norm in _batch_norms(model)) else 1
+    weight: _Weight
+    if (parallel := _find(model, lambda module: isinstance(module, DistributedDataParallel))) is not None:
+        weight = _hook_into(parallel, by, minimum, _batch_norms(model) if batch_norm == "weighted" else [], hook)
+    elif sharded := [module for module in model.modules() if _is_sharded(module)]:
+        weight = _scatter_into(sharded, by, minimum, hook)
+    elif dist.is_available() and dist.is_initialized() and dist.get_world_size(loader._group) > 1:
+        raise ValueError(f"the model is a {type(model).__name__}, whose ranks share no gradients: wrap it in DistributedDataParallel "
+                         "or fully_shard first, or scale the loss by loader.weigh")
+    else:
+        return model
+    loader._weights.append(weight)
+    return model
+
+
+def _weight_by_inputs(model: Model, samples: Callable[..., int], by: str, hook: tuple[Any, Callable[..., Any]] | None,
+                      batch_norm: str) -> Model:
+    """Counts each batch as it goes into forward; the ranks' numbers are added up while forward computes."""
+    parallel = _find(model, lambda module: isinstance(module, DistributedDataParallel))
+    if parallel is None or by != "samples":
+        raise ValueError("samples= is for the gradients of a DistributedDataParallel, weighted by samples")
+    weight = _hook_into(parallel, by, 1, _batch_norms(model) if batch_norm == "weighted" else [], hook)
+    ranks = Ranks(parallel.process_group)
+    counted: list[Any] = []
+
+    def count(_: torch.nn.Module, inputs: Any, named: Any) -> None:
+        if torch.is_grad_enabled():
+            number = samples(*inputs, **named)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise ValueError(f"samples= gave {number!r} for a batch; an integer of at least 0 is accepted")
+            counted[:] = [number, ranks.start_gather([float(number)])]
+
+    def weigh(*_: Any) -> None:
+        if counted:
+            number, pending = counted
+            counted.clear()
+            weight.begin_step(number, max(1, int(sum(row[0] for row in pending.wait()))))
+
+    parallel.register_forward_pre_hook(count, with_kwargs=True)
+    parallel.register_forward_hook(weigh)
+    return model
+
+
+def _batch_norms(model: torch.nn.Module) -> list[BatchNorm]:
+    """Its layers that keep running statistics."""
+    return [module for module in model.modules() if isinstance(module, BatchNorm) and module.running_mean is not None]
+
+
+class _Weight:
+    """A model's weights for the steps of a loader."""
+
+    def __init__(self, by: str, minimum: int, ranks: int) -> None:
+        self.by_loss, self.minimum, self.ranks = by == "loss", minimum, ranks
+
+    def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
+        """Sets the weights of a step in which this rank has so many of the samples, and begins to measure it."""
+        raise NotImplementedError
+
+    def begin_batch(self, is_last: bool) -> None:
+        """Before each batch that is yielded: whether gradients are synchronised after it."""
+
+    @property
+    def finished(self) -> float:
+        """When the gradients of the last backward were complete on this rank, by the monotonic clock; 0 where none were."""
+        raise NotImplementedError
+
+    def device_seconds(self) -> float:
+        """Seconds of the step on the GPU until then; -1 on a CPU."""
+        return -1.0
+
+
+class _HookWeight(_Weight):
+    def __init__(self, by: str, minimum: int, model: DistributedDataParallel, norms: list[BatchNorm]) -> None:
+        super().__init__(by, minimum, dist.get_world_size(model.process_group))
+        self.shared = _motley.GradientWeight()
+        self._model, self._device, self._norms = model, next(model.parameters()).device, norms
+
+    def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
+        self.shared.share = samples / total
+        self.shared.weight = 1 / self.ranks if self.by_loss else samples / total
+        if self._norms and self._model.training:
+            self._begin_statistics(micro_batches)
+        self.shared.begin(self._device)
+
+    def _begin_statistics(self, micro_batches: int) -> None:
+        layers = [norm.running_mean for norm in self._norms] + [norm.running_var for norm in self._norms]
+        kept, kept_once = [], []
+        for norm in self._norms:
+            if norm.momentum is not None:
+                shares = (1 - norm.momentum) ** micro_batches, 1 - norm.momentum
+            else:  # a plain average over all batches
+                before = int(norm.num_batches_tracked)  # type: ignore[arg-type]
+                shares = before / (before + micro_batches), before / (before + 1)
+            channels = norm.running_mean.numel()  # type: ignore[union-attr]
+            kept += [shares[0]] * channels
+            kept_once += [shares[1]] * channels
+        before_step = torch.cat([layer.detach().double() for layer in layers])  # type: ignore[union-attr]
+        like = {"dtype": torch.float64, "device": before_step.device}
+        self.shared.begin_statistics(layers, before_step, torch.tensor(kept * 2, **like), torch.tensor(kept_once * 2, **like))
+
+    def begin_batch(self, is_last: bool) -> None:
+        self._model.require_backward_grad_sync = is_last
+
+    @property
+    def finished(self) -> float:
+        return self.shared.finished
+
+    def device_seconds(self) -> float:
+        return self.shared.device_seconds()
+
+
+def _hook_into(model: DistributedDataParallel, by: str, minimum: int, norms: list[BatchNorm],
+               hook: tuple[Any, Callable[..., Any]] | None) -> _Weight:
+    if getattr(model, "_motley_weight", None) is not None:
+        raise ValueError("the model's gradients are weighted already; motley.weight_gradients is called once a model")
+    if model._comm_hooks:
+        raise ValueError("the model has a communication hook already, and PyTorch has room for one: instead of register_comm_hook, "
+                         "hand it to motley.weight_gradients as hook=(state, hook)")
+    weight = _HookWeight(by, minimum, model, norms if hook is None else [])
+    if hook is None:
+        _motley.register_gradient_hook(model.reducer, model.process_group, weight.shared)
+        model._comm_hooks.append((_motley.register_gradient_hook, None))
+    else:
+        state, inner = hook
+        model.register_comm_hook(state, _weighted_hook(weight, inner))
+    # Buffers are not taken from rank 0, which waited in forward and hid who is slow.
+    model.broadcast_buffers = False
+    model._motley_weight = weight
+    model.join = _refuse_join  # type: ignore[method-assign]
+    return weight
+
+
+def _weighted_hook(weight: _HookWeight, inner: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that averages over ranks, given buckets scaled so that the average is the weighted sum."""
+
+    def weighted(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if bucket.is_last():
+            weight.shared.note_finished(bucket.buffer().device)
+        _scale(bucket.buffer(), weight.shared.weight * weight.ranks)
+        return inner(state, bucket)
+
+    weighted.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    return weighted
+
+
+def _refuse_join(*_: Any, **__: Any) -> None:
+    raise RuntimeError("join() is for ranks with different numbers of batches; motley.DataLoader gives every rank the same number: "
+                       "leave it out")
+
+
+def _is_sharded(module: torch.nn.Module) -> bool:
+    return hasattr(module, "set_custom_reduce_scatter")
+
+
+def _scatter_into(modules: list[torch.nn.Module], by: str, minimum: int, hook: Any) -> _Weight:
+    if hook is not None:
+        raise ValueError("hook is for DistributedDataParallel; fully_shard has none")
+    if getattr(modules[0], "_motley_weight", None) is not None:
+        raise ValueError("the model's gradients are weighted already; motley.weight_gradients is called once a model")
+    weight = _ScatterWeight(by, minimum, modules)
+    for module in modules:
+        module.set_custom_reduce_scatter(weight.reduce_scatter)  # type: ignore[operator]
+    modules[0]._motley_weight = weight  # type: ignore[assignment]
+    return weight
+
+
+class _ScatterWeight(_Weight):
+    def __init__(self, by: str, minimum: int, modules: list[torch.nn.Module]) -> None:
+        super().__init__(by, minimum, dist.get_world_size())
+        self._modules, self._finished, self._factor = modules, 0.0, 1.0
+        self.reduce_scatter = _make_reduce_scatter(self)
+
+    def begin_step(self, samples: int, total: int, micro_batches: int = 1) -> None:
+        self._finished = 0.0
+        self._factor = 1.0 if self.by_loss else samples * self.ranks / total
+
+    def begin_batch(self, is_last: bool) -> None:
+        for module in self._modules:
+            module.set_requires_gradient_sync(is_last, recurse=False)  # type: ignore[operator]
+
+    @property
+    def finished(self) -> float:
+        return self._finished
+
+    def scale(self, gradients: torch.Tensor) -> None:
+        self._finished = time.monotonic()
+        _scale(gradients, self._factor)
+
+
+def _make_reduce_scatter(weight: _ScatterWeight) -> Any:
+    # FSDP2 has no public name for what set_custom_reduce_scatter takes.
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+
+    class Weighted(DefaultReduceScatter):
+        """FSDP2's own, of gradients scaled so that its average is the weighted sum."""
+
+        def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+            weight.scale(input_tensor)
+            return super().__call__(output_tensor, input_tensor, *arguments, **named)
+
+    return Weighted()
+
+
+def _scale(tensor: torch.Tensor, factor: float) -> None:
+    if factor == 0:
+        tensor.zero_()  # 0 times what is not a number would not be 0
+    elif factor != 1:
+        tensor.mul_(factor)
+
+
+def _wrapped(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The module and, in order, what compiling or a framework has wrapped."""
+    while isinstance(model, torch.nn.Module):
+        yield model
+        if isinstance(model, DistributedDataParallel):
+            return
+        model = getattr(model, "_orig_mod", None) or getattr(model, "_forward_module", None) or getattr(model, "module", None)
+
+
+def _find(model: torch.nn.Module, wanted: Callable[[torch.nn.Module], bool]) -> Any:
+    return next((module for module in _wrapped(model) if wanted(module)), None)

@@ -1,0 +1,94 @@
+#include "motley/bind/gradient_hook.h"
+
+#include <ATen/ATen.h>
+
+#include "motley/base/clock.h"
+
+namespace motley::bind {
+namespace {
+
+void scale(at::Tensor& tensor, double weight) {
+  if (weight == 0) {
+    tensor.zero_();  // 0 times what is not a number would not be 0
+  } else {
+    tensor.mul_(weight);
+  }
+}
+
+at::Tensor flatten(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.detach().to(at::kDouble));
+  return at::cat(flat);
+}
+
+}  // namespace
+
+void GradientWeight::begin(const at::Device& device) {
+  finished = 0;
+  finished_on_device.reset();
+  began_on_device.reset();
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  began_on_device.emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+  began_on_device->record(guard.getStream(device));
+}
+
+void GradientWeight::note_finished(const at::Device& device) {
+  finished = monotonic_seconds();
+  if (!began_on_device || device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  finished_on_device.emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+  finished_on_device->record(guard.getStream(device));
+}
+
+double GradientWeight::device_seconds() const {
+  if (!began_on_device || !finished_on_device) return -1;
+  finished_on_device->synchronize();
+  return began_on_device->elapsedTime(*finished_on_device) / 1e3;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GradientHook::runHook(c10d::GradBucket& bucket) {
+  at::Tensor& gradients = bucket.getBufferRef();
+  if (bucket.isLast()) weight_->note_finished(gradients.device());
+  scale(gradients, weight_->weight);
+  const auto summed = sum(gradients);
+  if (!bucket.isLast() || !weight_->statistics) return summed;
+  const auto averaged = average_statistics();
+  return summed->thenAsync([averaged](c10::ivalue::Future&) { return averaged; }, c10::AnyType::get())
+      ->then([summed](c10::ivalue::Future&) { return summed->value(); }, c10::AnyType::get());
+}
+
+at::Tensor GradientHook::parseHookResult(const c10::IValue& result) {
+  return c10d::detail::parseCppCommHookResult(result);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GradientHook::sum(at::Tensor tensor) {
+  std::vector<at::Tensor> tensors = {std::move(tensor)};
+  return group_->allreduce(tensors)->getFuture();
+}
+
+// The ranks' sums in one piece; each rank's running values follow when they are there.
+c10::intrusive_ptr<c10::ivalue::Future> GradientHook::average_statistics() {
+  const RunningStatistics& statistics = *weight_->statistics;
+  const at::Tensor seen = (flatten(statistics.layers) - statistics.kept * statistics.before) / (1 - statistics.kept);
+  const auto halves = seen.chunk(2);
+  at::Tensor whole = at::cat({halves[0], halves[1] + halves[0].square()});
+  scale(whole, weight_->share);
+  return sum(whole)->then(
+      [whole, statistics](c10::ivalue::Future& done) {
+        if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+        const auto sums = whole.chunk(2);
+        // Rounding may leave the variance of a constant channel a little below zero.
+        const at::Tensor all = at::cat({sums[0], (sums[1] - sums[0].square()).clamp_min(0)});
+        const at::Tensor after = statistics.kept_once * statistics.before + (1 - statistics.kept_once) * all;
+        std::int64_t begin = 0;
+        for (const at::Tensor& layer : statistics.layers) {
+          layer.detach().copy_(after.narrow(0, begin, layer.numel()));
+          begin += layer.numel();
+        }
+        return c10::IValue();
+      },
+      c10::NoneType::get());
+}
+
+}  // namespace motley::bind

@@ -1,0 +1,421 @@
+"""motley.DataLoader and motley.weight_gradients against one process that computes each whole batch by itself."""
+import copy
+import itertools
+import json
+import pathlib
+import random
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import motley
+from ranks import RanksTest
+
+SAMPLES, FEATURES = 203, 5
+
+
+class Data(torch.utils.data.Dataset):
+    """Each sample says which one it is."""
+
+    def __init__(self, size=SAMPLES):
+        generator = torch.Generator().manual_seed(3)
+        self.inputs = torch.randn(size, FEATURES, dtype=torch.float64, generator=generator)
+        self.targets = torch.randn(size, 1, dtype=torch.float64, generator=generator)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return index, self.inputs[index], self.targets[index]
+
+
+class Net(torch.nn.Module):
+    def __init__(self, norm=False):
+        super().__init__()
+        torch.manual_seed(5)
+        layers = [torch.nn.Linear(FEATURES, 16), *([torch.nn.BatchNorm1d(16)] if norm else []), torch.nn.Tanh(),
+                  torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)]
+        self.layers = torch.nn.Sequential(*layers).double()
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+def mean_loss(net, inputs, targets):
+    return ((net(inputs) - targets) ** 2).mean()
+
+
+def weights(net):
+    return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def train(options, how, passes=2, state=None, steps=None, group_size=None):
+    """A rank trains: the samples it used in each step, its weights at the end, the splits, and the loader's state."""
+    group = None
+    if group_size is not None:
+        group = dist.new_group(list(range(group_size)))
+        if dist.get_rank() >= group_size:
+            return None
+    loader = motley.DataLoader(Data(), process_group=group, **options)
+    net = Net()
+    if how == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+        for layer in net.layers:
+            if isinstance(layer, torch.nn.Linear):
+                fully_shard(layer)
+        model = fully_shard(net)
+    else:
+        model = DDP(net, process_group=group, bucket_cap_mb=0.001)
+    if how != "weigh":
+        model = motley.weight_gradients(model, loader)
+    if state is not None:
+        loader.load_state_dict(state["loader"])
+        net.load_state_dict(state["net"])
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    if state is not None:
+        optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it came in memory that the ranks share
+    used, splits, mine = [], [], []
+    for _ in range(passes):
+        for indices, inputs, targets in loader:
+            loss = mean_loss(model, inputs, targets)
+            if how == "weigh":
+                loss = loader.weigh(loss)
+            else:
+                loss = loss / loader.micro_batches
+            if loader.samples:
+                mine += indices.tolist()
+            elif how != "weigh":
+                loss = loss * float("nan")  # a stand-in's gradients count nothing, whatever they are
+            loss.backward()
+            if loader.step_ends:
+                optimizer.step()
+                optimizer.zero_grad()
+                used.append(mine)
+                splits.append(list(loader.split))
+                mine = []
+                if steps is not None and len(used) == steps:
+                    break
+        if steps is not None and len(used) == steps:
+            break
+    result = {"used": used, "splits": splits, "weights": torch.cat([whole(p.detach()).flatten() for p in net.parameters()]),
+              "state": {"loader": loader.state_dict()}}
+    if how != "fsdp":
+        result["state"] |= {"net": net.state_dict(), "optimizer": optimizer.state_dict()}
+    if group is not None:
+        dist.barrier(group)
+    return result
+
+
+def train_alone(batches, net=None, optimizer=None):
+    """The same steps in one process: each batch whole."""
+    net = net or Net()
+    optimizer = optimizer or torch.optim.AdamW(net.parameters(), lr=0.01)
+    data = Data()
+    for indices in batches:
+        optimizer.zero_grad()
+        mean_loss(net, data.inputs[indices], data.targets[indices]).backward()
+        optimizer.step()
+    return weights(net)
+
+
+def random_splits(steps, batch, size, ranks, unit=1, seed=7):
+    """As a run's metrics.jsonl records them; some ranks get nothing."""
+    generator = random.Random(seed)
+    lines = []
+    per_pass = -(-size // batch)
+    for step in range(steps):
+        window = min(batch, size - step % per_pass * batch) // unit
+        cuts = sorted(generator.randint(0, window) for _ in range(ranks - 1))
+        parts = [high - low for low, high in itertools.pairwise([0, *cuts, window])]
+        lines.append(json.dumps({"step": step, "batch_split": [part * unit for part in parts]}))
+    return "\n".join(lines)
+
+
+class Equality(RanksTest):
+    count = 3
+
+    def recorded(self, *arguments, **named):
+        file = pathlib.Path(self.folder.name) / "splits.jsonl"
+        file.write_text(random_splits(*arguments, **named))
+        return f"replay:{file}"
+
+    def check(self, options, how, passes=2):
+        results = self.on_ranks(train, options, how, passes)
+        steps = [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in results))]
+        self.assertGreater(len({tuple(split) for split in results[0]["splits"]}), 1)
+        per_pass = len(steps) // passes
+        for begin in range(0, len(steps), per_pass):  # each sample once a pass
+            self.assertEqual(sorted(itertools.chain(*steps[begin:begin + per_pass])), list(range(SAMPLES)))
+        expected = train_alone(steps)
+        for result in results:
+            error = ((result["weights"] - expected).abs().max() / expected.abs().max()).item()
+            self.assertLess(error, 1e-12)
+
+    def test_random_splits(self):
+        self.check({"global_batch_size": 24, "batch_split": self.recorded(18, 24, SAMPLES, 3)}, "hook")
+
+    def test_random_splits_with_the_loss_weighed(self):
+        self.check({"global_batch_size": 24, "batch_split": self.recorded(18, 24, SAMPLES, 3)}, "weigh")
+
+    def test_random_splits_under_fsdp(self):
+        self.check({"global_batch_size": 24, "batch_split": self.recorded(18, 24, SAMPLES, 3)}, "fsdp")
+
+    def test_accumulation(self):
+        options = {"global_batch_size": 28, "gradient_accumulation_steps": 7, "batch_split": self.recorded(16, 28, SAMPLES, 3, unit=7)}
+        for how in ("hook", "weigh", "fsdp"):
+            with self.subTest(how):
+                self.check(options, how)
+
+    def test_micro_batches_of_one_size(self):
+        self.check({"global_batch_size": 28, "micro_batch_size": 7, "batch_split": self.recorded(16, 28, SAMPLES, 3, unit=7)}, "hook")
+
+    def test_proportions(self):
+        results = self.on_ranks(train, {"global_batch_size": 24, "batch_split": [3, 2, 1]}, "hook", 1)
+        self.assertEqual(results[0]["splits"][0], [12, 8, 4])
+        self.assertEqual(sum(results[0]["splits"][-1]), SAMPLES % 24)
+
+    def test_dynamic_splits_agree_however_far_ranks_draw_ahead(self):
+        results = self.on_ranks(train_drawing_ahead, 6)
+        self.assertEqual(results[0]["splits"], results[1]["splits"])
+        self.assertEqual(results[0]["splits"], results[2]["splits"])
+        for begin in range(0, len(results[0]["used"]), 9):
+            samples = itertools.chain(*(itertools.chain(*result["used"][begin:begin + 9]) for result in results))
+            self.assertEqual(sorted(samples), list(range(SAMPLES)))
+
+    def test_resuming_on_fewer_ranks_uses_each_sample_once(self):
+        first = self.on_ranks(train, {"global_batch_size": 24, "batch_split": [3, 2, 1]}, "hook", 1, None, 4)
+        self.assertEqual(first[0]["state"]["loader"], first[2]["state"]["loader"])
+        rest = self.on_ranks(train, {"global_batch_size": 24, "batch_split": [1, 3]}, "hook", 1, first[0]["state"], None, 2)
+        steps = [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in first))]
+        steps += [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in rest[:2]))]
+        self.assertEqual(sorted(itertools.chain(*steps)), list(range(SAMPLES)))
+        error = ((rest[0]["weights"] - train_alone(steps)).abs().max() / rest[0]["weights"].abs().max()).item()
+        self.assertLess(error, 1e-12)
+
+    def test_running_statistics_are_those_of_all_samples(self):
+        """As pooled from each rank's own, and, but for what a variance is divided by, as one process has them."""
+        results = self.on_ranks(train_batch_norm, self.recorded(9, 24, SAMPLES, 3, seed=11))
+        for mean, variance, seen, samples, used in results:
+            parts = [(count / sum(samples), *part) for count, part in zip(samples, seen)]
+            pooled = sum(share * own_mean for share, own_mean, _ in parts)
+            spread = sum(share * (own + own_mean**2) for share, own_mean, own in parts) - pooled**2
+            torch.testing.assert_close(mean, 0.1 * pooled, rtol=1e-12, atol=1e-15)
+            torch.testing.assert_close(variance, 0.9 + 0.1 * spread, rtol=1e-12, atol=0)
+            alone = Net(norm=True)
+            alone(Data().inputs[sorted(used)])
+            torch.testing.assert_close(mean, alone.layers[1].running_mean, rtol=1e-12, atol=1e-15)
+            torch.testing.assert_close(variance, alone.layers[1].running_var, rtol=0.1 / min(samples), atol=0)
+
+    def test_a_mean_over_all_samples(self):
+        for value in self.on_ranks(evaluate, self.recorded(9, 24, SAMPLES, 3)):
+            self.assertAlmostEqual(value, (SAMPLES - 1) / 2, places=9)
+
+    def test_hooks_and_batches_of_the_users_own(self):
+        for train_so in (train_with_hook, train_on_own_batches):
+            with self.subTest(train_so.__name__):
+                results = self.on_ranks(train_so, self.recorded(9, 24, SAMPLES, 3))
+                steps = [sorted(itertools.chain(*parts)) for parts in zip(*(result["used"] for result in results))]
+                expected = train_alone(steps)
+                for result in results:
+                    self.assertLess(((result["weights"] - expected).abs().max() / expected.abs().max()).item(), 1e-12)
+
+
+def train_drawing_ahead(passes):
+    workers = dist.get_rank()  # each another number
+    return train({"global_batch_size": 24, "num_workers": workers, "prefetch_factor": 3 if workers else None}, "hook", passes)
+
+
+def train_batch_norm(recorded):
+    """The first step in which every rank has two samples: running statistics after it, what each rank saw, how many samples each had
+    and which they were."""
+    loader = motley.DataLoader(Data(), 24, batch_split=recorded)
+    model = motley.weight_gradients(DDP(Net(norm=True)), loader)
+    norm = model.module.layers[1]
+    for indices, inputs, targets in loader:
+        if min(loader.split) < 2:
+            continue
+        loss = mean_loss(model, inputs, targets)
+        seen = norm.running_mean / 0.1, (norm.running_var - 0.9) / 0.1
+        loss.backward()
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, (seen, indices.tolist()))
+        return (norm.running_mean, norm.running_var, [part[0] for part in parts], list(loader.split),
+                list(itertools.chain(*(part[1] for part in parts))))
+    raise AssertionError("no step gave every rank two samples")
+
+
+def evaluate(recorded):
+    loader = motley.DataLoader(Data(), 24, shuffle=False, batch_split=recorded)
+    mean = motley.Mean(loader)
+    with torch.no_grad():
+        for indices, _, _ in loader:
+            mean.update(indices.double().mean())
+    return mean.compute()
+
+
+def train_with_hook(recorded):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    loader = motley.DataLoader(Data(), 24, batch_split=recorded)
+    net = Net()
+    model = motley.weight_gradients(DDP(net), loader, hook=(None, allreduce_hook))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    used = []
+    for indices, inputs, targets in loader:
+        optimizer.zero_grad()
+        mean_loss(model, inputs, targets).backward()
+        optimizer.step()
+        used.append(indices.tolist() if loader.samples else [])
+    return {"used": used, "weights": weights(net)}
+
+
+def train_on_own_batches(_):
+    """Batches of a size of each rank's own, from no loader of Motley."""
+    rank, ranks, data = dist.get_rank(), dist.get_world_size(), Data()
+    net = Net()
+    model = motley.weight_gradients(DDP(net), samples=len)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    used = []
+    for step in range(8):
+        mine = list(range(rank + ranks * step, SAMPLES, 8 * ranks * (rank + 1)))
+        optimizer.zero_grad()
+        mean_loss(model, data.inputs[mine], data.targets[mine]).backward()
+        optimizer.step()
+        used.append(mine)
+    return {"used": used, "weights": weights(net)}
+
+
+# ---- What is refused
+
+def with_other_argument(name, *values):
+    rank = dist.get_rank()
+    options = {"global_batch_size": 24, name: values[rank]}
+    size = options.pop("size", SAMPLES)
+    next(iter(motley.DataLoader(Data(size), **options)))
+
+
+def without_weighting():
+    loader = motley.DataLoader(Data(), 24, batch_split=[3, 1])
+    model = DDP(Net())
+    for _, inputs, targets in loader:
+        mean_loss(model, inputs, targets).backward()
+
+
+def weighted_twice():
+    loader = motley.DataLoader(Data(), 24)
+    model = motley.weight_gradients(DDP(Net()), loader)
+    motley.weight_gradients(model, loader)
+
+
+def with_two_hooks():
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    model = DDP(Net())
+    model.register_comm_hook(None, allreduce_hook)
+    motley.weight_gradients(model, motley.DataLoader(Data(), 24))
+
+
+def weighed_and_weighted():
+    loader = motley.DataLoader(Data(), 24)
+    model = motley.weight_gradients(DDP(Net()), loader)
+    _, inputs, targets = next(iter(loader))
+    loader.weigh(mean_loss(model, inputs, targets))
+
+
+def joined():
+    model = motley.weight_gradients(DDP(Net()), motley.DataLoader(Data(), 24))
+    with model.join():
+        pass
+
+
+def not_parallel():
+    motley.weight_gradients(Net(), motley.DataLoader(Data(), 24))
+
+
+class Refusals(RanksTest):
+    def test_ranks_that_differ(self):
+        for name, values, words in (("seed", (1, 2), "ranks differ in seed: rank 0 has 1, rank 1 has 2"),
+                                    ("size", (203, 204), "dataset's length: rank 0 has 203, rank 1 has 204"),
+                                    ("shuffle", (True, False), "ranks differ in shuffle")):
+            with self.subTest(name):
+                for message in self.refused_on_ranks(with_other_argument, name, *values):
+                    self.assertIn(words, message)
+
+    def test_wrong_uses(self):
+        for use, words in ((without_weighting, "motley.weight_gradients"), (weighted_twice, "once a model"),
+                           (with_two_hooks, "hook=(state, hook)"), (weighed_and_weighted, "not both"), (joined, "join()"),
+                           (not_parallel, "DistributedDataParallel")):
+            with self.subTest(use.__name__):
+                for message in self.refused_on_ranks(use):
+                    self.assertIn(words, message)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+class OneProcess(unittest.TestCase):
+    def refused(self, words, *arguments, **named):
+        with self.assertRaises(ValueError) as caught:
+            motley.DataLoader(*arguments, **named)
+        self.assertIn(words, str(caught.exception))
+
+    def test_wrong_arguments(self):
+        data = Data()
+        self.refused("say global_batch_size", data, batch_size=64)
+        self.refused("motley.DataLoader does that", data, 64, sampler=torch.utils.data.SequentialSampler(data))
+        self.refused("global_batch_size is None", data)
+        self.refused("global_batch_size is 0", data, 0)
+        self.refused("has no length", Stream(), 4)
+        self.refused("does not divide global_batch_size", data, 64, gradient_accumulation_steps=5)
+        self.refused("does not divide the last batch", data, 64, gradient_accumulation_steps=4)
+        self.refused("one of them", data, 64, gradient_accumulation_steps=4, micro_batch_size=4)
+        self.refused("batch_split is 'fast'", data, 64, batch_split="fast")
+        self.refused("fewer than one batch", data, 512, drop_last=True)
+
+    def test_a_pass_without_other_ranks(self):
+        loader = motley.DataLoader(Data(), 64, gradient_accumulation_steps=4, drop_last=True)
+        self.assertEqual(len(loader), 12)
+        seen = [indices.tolist() for indices, _, _ in loader]
+        self.assertEqual([len(indices) for indices in seen], [16] * 12)
+        self.assertEqual(len(set(itertools.chain(*seen))), 192)
+
+    def test_orders_and_states(self):
+        loader = motley.DataLoader(Data(), 64, seed=9)
+        passes = [[indices.tolist() for indices, _, _ in loader] for _ in range(2)]
+        self.assertNotEqual(passes[0], passes[1])
+        again = motley.DataLoader(Data(), 64, seed=9)
+        again.set_epoch(1)
+        self.assertEqual([indices.tolist() for indices, _, _ in again], passes[1])
+        batches = iter(motley.DataLoader(Data(), 64, seed=9))
+        other = motley.DataLoader(Data(), 64, seed=9)
+        for position, (indices, _, _) in enumerate(other):
+            self.assertEqual(indices.tolist(), passes[0][position])
+            if position == 1:
+                break
+        state = json.loads(json.dumps(other.state_dict()))
+        resumed = motley.DataLoader(Data(), 64)
+        resumed.load_state_dict(state)
+        self.assertEqual([indices.tolist() for indices, _, _ in resumed], passes[0][2:])
+        self.assertEqual([indices.tolist() for indices, _, _ in resumed], passes[1])
+        del batches
+
+    def test_a_state_of_another_dataset(self):
+        state = motley.DataLoader(Data(), 64).state_dict()
+        with self.assertRaises(ValueError) as caught:
+            motley.DataLoader(Data(100), 64).load_state_dict(state)
+        self.assertIn("size is 203, here it is 100", str(caught.exception))
+
+    def test_in_order(self):
+        loader = motley.DataLoader(Data(), 64, shuffle=False, num_workers=2)
+        seen = itertools.chain(*(indices.tolist() for indices, _, _ in loader))
+        self.assertEqual(list(seen), list(range(SAMPLES)))
+
+
+if __name__ == "__main__":
+    unittest.main()
